@@ -1,0 +1,34 @@
+//! `sala-chat`: one model, MiniCPM-SALA, run well on the user's own machine, with its state kept.
+//!
+//! # Architecture
+//!
+//! Modules form layers; imports point downwards only (`tests/layering.rs` enforces it).
+//!
+//! | layer | modules | owns |
+//! |---|---|---|
+//! | 0 vocabulary | [`spec`], [`config`], [`protocol`], [`transcript`], [`text`] | the words everybody shares; no devices, no files beyond reading |
+//! | 1 backend | [`backend`] | fused operations on one device: CPU (oracle) or CUDA |
+//! | 2 model | [`model`] | weights, live state, the one forward pass, the draft head |
+//! | 3 engine | [`engine`] | the thread that owns model and state: prefill, decode, speculation, sampling |
+//! | 3 session | [`session`] | the disk: SQLite, immutable segments, library, search, trash |
+//! | 4 desk | [`desk`] | one conversation: joins text, engine and session; the only place that knows both |
+//! | 4 app | [`app`] | interface state, changed in one function |
+//! | 5 ui | [`ui`] | drawing, read-only |
+//! | 6 shell | [`shell`] | command line, terminal, one-shot, bench, doctor |
+//!
+//! `engine` and `session` do not know each other: state crosses as [`protocol::engine::StateImage`].
+//!
+//! # Principles
+//!
+//! 1. Recurrent state is a pure function of the segment path (tokens, which were generated, where one piece of
+//!    input ended), bit for bit on one backend. Resume, fork, undo and lossless speculation follow from it.
+//! 2. The transcript is the truth; saved state is a cache of work done. Losing it costs time, never text.
+//! 3. Nothing is silent: every wait, fallback and failure is named on screen with the next thing to do.
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+pub mod backend;
+pub mod protocol;
+pub mod spec;
+pub mod transcript;

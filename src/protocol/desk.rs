@@ -1,0 +1,536 @@
+//! What the interface asks of the desk, and what the desk tells the interface. Both directions are plain data, so the
+//! interface can be driven by a script in tests and the desk by `-p` without a terminal.
+
+use serde::{Deserialize, Serialize};
+
+use super::engine::{ModelInfo, SpecMode, SpecStats};
+use crate::transcript::{Finish, Message, MessageId};
+
+/// Options of `/load`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// `--as NAME`.
+    pub name: Option<String>,
+    /// `--head N` tokens.
+    pub head: Option<u64>,
+    /// `--tail N` tokens.
+    pub tail: Option<u64>,
+    /// `--pages A-B`, 1-based, inclusive.
+    pub pages: Option<(u32, u32)>,
+    /// `--once`: not kept in the library.
+    pub once: bool,
+    /// `--force`: bytes that are no text are read as Latin-1.
+    pub force: bool,
+}
+
+/// Which branch to go to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BranchTarget {
+    /// Show the list.
+    List,
+    /// The n-th sibling of the nearest branching point, from 1.
+    Number(u64),
+    /// The next one.
+    Next,
+    /// The one before.
+    Prev,
+    /// By the name given to `/fork`.
+    Name(String),
+}
+
+/// Format of `/export`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExportFormat {
+    /// Markdown.
+    Markdown,
+    /// Our JSON, importable.
+    Json,
+    /// Plain text.
+    Text,
+}
+
+/// Changes to the shelf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LibraryAction {
+    /// Show it.
+    List,
+    /// Read a file into it.
+    Add(String),
+    /// Take one out, by name.
+    Remove(String),
+    /// Drop what no session uses.
+    Prune,
+}
+
+/// Interface to desk. `#N` numbers are message numbers of the open branch, as shown.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// Ask the model. Queued by the interface while busy.
+    Ask(String),
+    /// Stop reading or answering at the next token.
+    Stop,
+    /// Answer to a [`Notice::Question`]: the key of the chosen option.
+    Choose {
+        /// Of the question.
+        question: u64,
+        /// Key of the option.
+        key: char,
+    },
+    /// `/load`.
+    Load {
+        /// Files, folders, globs; `-` is the clipboard text in `inline`.
+        paths: Vec<String>,
+        /// Options.
+        options: LoadOptions,
+    },
+    /// `/docs`.
+    Docs,
+    /// `/unload NAME`.
+    Unload(String),
+    /// `/open NAME[:LINE]`.
+    Open(String),
+    /// `/library`.
+    Library(LibraryAction),
+    /// `/new [NAME]`.
+    New(Option<String>),
+    /// `/resume NAME`; `last` is the most recent.
+    Resume(String),
+    /// `/sessions`, and `/resume` without a name.
+    Sessions,
+    /// `/rename NAME`.
+    Rename(String),
+    /// `/delete [NAME]`.
+    Delete(Option<String>),
+    /// `/search TEXT`.
+    Search(String),
+    /// `/export FILE`.
+    Export {
+        /// Where to.
+        path: String,
+        /// By extension if `None`.
+        format: Option<ExportFormat>,
+        /// All branches.
+        tree: bool,
+        /// With model state, resumable elsewhere.
+        with_state: bool,
+        /// Overwrite.
+        force: bool,
+    },
+    /// `/import FILE`.
+    Import(String),
+    /// `/timeline`.
+    Timeline,
+    /// `/undo [N]`.
+    Undo(u64),
+    /// `/redo [N]`.
+    Redo(u64),
+    /// `/regen [#N] [COUNT] [temp=..] [seed=..]`, `/retry`.
+    Regen {
+        /// Which answer; the last if `None`.
+        at: Option<u64>,
+        /// How many siblings.
+        count: u64,
+        /// Temperature for these.
+        temperature: Option<f32>,
+        /// Seed for the first of these.
+        seed: Option<u64>,
+    },
+    /// `/edit [#N]`: ask for the text of a message in order to edit it.
+    EditOpen(Option<u64>),
+    /// The edited text comes back; makes a sibling.
+    EditDone {
+        /// Which message.
+        message: MessageId,
+        /// Its new text.
+        text: String,
+    },
+    /// `/continue [TEXT]`.
+    Continue(Option<String>),
+    /// `/fork [#N] [NAME]`.
+    Fork {
+        /// Where; the head if `None`.
+        at: Option<u64>,
+        /// Name of the new session.
+        name: Option<String>,
+    },
+    /// `/branch`.
+    Branch(BranchTarget),
+    /// `/mark NAME`.
+    Mark(String),
+    /// `/goto NAME`, or a message from the timeline.
+    Goto(GotoTarget),
+    /// `/aside QUESTION`.
+    Aside(String),
+    /// `/compact [instruction]`.
+    Compact(Option<String>),
+    /// `/stats`.
+    Stats,
+    /// `/ctx`.
+    Context,
+    /// `/set KEY VALUE`; `None` lists.
+    Set(Option<(String, String)>),
+    /// `/preset`.
+    Preset(Option<String>),
+    /// `/system [TEXT]`; `None` shows it.
+    System(Option<String>),
+    /// `/think on|off|auto`: behaviour of the model.
+    Think(ThinkMode),
+    /// `/spec`.
+    Spec(Option<SpecMode>),
+    /// `/save`: says how things stand; everything is saved as it happens.
+    Save,
+    /// `/doctor`.
+    Doctor,
+    /// Stop, save what is left, end.
+    Quit,
+}
+
+/// Where to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GotoTarget {
+    /// A `/mark`.
+    Mark(String),
+    /// A message, from the timeline or a search result.
+    Message(MessageId),
+}
+
+/// Whether the model thinks before it answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ThinkMode {
+    /// `enable_thinking = true`.
+    On,
+    /// `enable_thinking = false`.
+    Off,
+    /// The template's default.
+    #[default]
+    Auto,
+}
+
+/// How loud a note is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// A result.
+    Info,
+    /// Something to know.
+    Warn,
+    /// Something failed.
+    Error,
+}
+
+/// What the desk is doing. Drives the status line.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Activity {
+    /// Nothing.
+    #[default]
+    Idle,
+    /// The model is being loaded.
+    Starting {
+        /// For example `reading weights 41%`.
+        what: String,
+    },
+    /// Documents or a prompt are being read.
+    Reading(ReadingProgress),
+    /// Before the answer.
+    Thinking {
+        /// Over the last two seconds.
+        tokens_per_s: f64,
+        /// How long, in milliseconds.
+        ms: f64,
+    },
+    /// Answering.
+    Answering {
+        /// Over the last two seconds.
+        tokens_per_s: f64,
+    },
+    /// Kept state is being put back.
+    Restoring {
+        /// Tokens of the path.
+        tokens: u64,
+    },
+    /// A stop was asked for.
+    Stopping,
+    /// Something else that takes over 200 ms.
+    Busy {
+        /// For example `exporting`.
+        what: String,
+    },
+}
+
+/// Progress of reading.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReadingProgress {
+    /// One per file of a `/load`; empty for a plain prompt.
+    pub files: Vec<FileProgress>,
+    /// Tokens read, over all files.
+    pub done: u64,
+    /// Tokens in all.
+    pub total: u64,
+    /// Over the last two seconds.
+    pub tokens_per_s: f64,
+    /// Since the start, in milliseconds.
+    pub elapsed_ms: f64,
+    /// Tokens that will be free afterwards.
+    pub left_after: u64,
+}
+
+/// One file of a load.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FileProgress {
+    /// As the model sees it.
+    pub name: String,
+    /// Its tokens.
+    pub tokens: u64,
+    /// How far it is.
+    pub state: FileState,
+}
+
+/// How far one file is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FileState {
+    /// Not begun.
+    Waiting,
+    /// Being read: tokens done.
+    Reading(u64),
+    /// Read, seconds it took.
+    Done(f64),
+    /// Its state was kept, seconds to put it back.
+    FromLibrary(f64),
+}
+
+/// Context and saving, for meters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Meters {
+    /// Tokens in the context.
+    pub context_used: u64,
+    /// Tokens it may hold.
+    pub context_limit: u64,
+    /// Speculation in this session.
+    pub spec: SpecStats,
+    /// Decode speed of the last answer.
+    pub tokens_per_s: f64,
+    /// Prefill speed of the last reading.
+    pub prefill_tokens_per_s: f64,
+    /// First token time of the last answer, in milliseconds.
+    pub ttft_ms: f64,
+    /// Positions of this branch whose state is kept.
+    pub checkpoints: u64,
+    /// Bytes of kept state on disk, all sessions.
+    pub state_bytes: u64,
+    /// The model.
+    pub model: ModelInfo,
+}
+
+/// Whether text and state are on disk.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum SaveState {
+    /// Nothing to save yet.
+    #[default]
+    Empty,
+    /// All of it, at this time (ms since the epoch).
+    Saved(i64),
+    /// Being written.
+    Saving,
+    /// Text is safe, state is not kept: why.
+    TextOnly(String),
+    /// Not even the text: why. The sentence says what to do.
+    NotSaved(String),
+    /// `--no-save`.
+    Off,
+}
+
+/// The open session, sent whole when it changes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SessionView {
+    /// Name; empty for a new one that has none yet.
+    pub name: String,
+    /// Position among siblings of the nearest branching point, `(2, 3)` is "branch 2/3"; `(1, 1)` without branches.
+    pub branch: (u64, u64),
+    /// The messages from root to head. Message number `#n` is index + 1.
+    pub messages: Vec<Message>,
+    /// Nothing can be added: opened to view only.
+    pub view_only: bool,
+    /// Rows for the side panel.
+    pub timeline: Vec<TimelineRow>,
+    /// Documents of this branch.
+    pub documents: Vec<DocumentRow>,
+}
+
+/// A turn of the tree.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimelineRow {
+    /// The message.
+    pub message: MessageId,
+    /// Its number on its own branch.
+    pub number: u64,
+    /// Branch depth for drawing: 0 is the oldest line.
+    pub lane: u16,
+    /// First words.
+    pub title: String,
+    /// State is kept here.
+    pub kept: bool,
+    /// On the open branch.
+    pub current: bool,
+    /// Is the head.
+    pub head: bool,
+    /// Mark or fork name.
+    pub label: Option<String>,
+    /// Milliseconds since the epoch.
+    pub created_ms: i64,
+}
+
+/// A document in the open branch or the library.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DocumentRow {
+    /// Name.
+    pub name: String,
+    /// Tokens.
+    pub tokens: u64,
+    /// First token position in this conversation; `None` in the library.
+    pub position: Option<u64>,
+    /// Lines.
+    pub lines: u64,
+    /// Short hash.
+    pub hash: String,
+    /// Its state is on disk.
+    pub kept: bool,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Last used, ms since the epoch.
+    pub used_ms: i64,
+}
+
+/// A session in the picker.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SessionRow {
+    /// Name.
+    pub name: String,
+    /// First words of the first question.
+    pub title: String,
+    /// Messages on its branch.
+    pub messages: u64,
+    /// Tokens of its branch.
+    pub tokens: u64,
+    /// `yes`, `stale` (another model), `none`.
+    pub state: String,
+    /// Bytes of state only this session needs, if asked for.
+    pub bytes: Option<u64>,
+    /// Last change, ms since the epoch.
+    pub updated_ms: i64,
+}
+
+/// A search hit.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SearchRow {
+    /// Session it is in.
+    pub session: String,
+    /// The message.
+    pub message: MessageId,
+    /// Its number there.
+    pub number: u64,
+    /// Text around the hit; the hit is between `[` and `]`.
+    pub snippet: String,
+    /// ms since the epoch.
+    pub created_ms: i64,
+}
+
+/// A choice of a [`Notice::Question`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Key to press; `'\n'` is Enter, `'\x1b'` is Esc.
+    pub key: char,
+    /// What it does.
+    pub label: String,
+}
+
+/// Desk to interface.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Notice {
+    /// The model is ready (or has changed).
+    Ready(ModelInfo),
+    /// The open session, whole: after opening, going back, forking.
+    Session(SessionView),
+    /// A message was added at the end (a question, a document, an answer that begins, empty).
+    Added(Message),
+    /// More text for the answer that is being written.
+    Delta {
+        /// Which.
+        message: MessageId,
+        /// Part of the thoughts rather than of the answer.
+        thinking: bool,
+        /// The text. Whole characters only.
+        text: String,
+    },
+    /// The answer is complete; replaces what the deltas built.
+    Finished(Message),
+    /// What goes on.
+    Activity(Activity),
+    /// Numbers for the status line and panel.
+    Meters(Meters),
+    /// Whether it is on disk.
+    Save(SaveState),
+    /// One line for the transcript, not part of the conversation.
+    Note(Level, String),
+    /// Something longer to read: title and text (markdown).
+    Page {
+        /// Heading.
+        title: String,
+        /// Markdown.
+        text: String,
+    },
+    /// Part of an aside's answer, shown in an overlay and not kept.
+    Aside {
+        /// The question.
+        question: String,
+        /// What was answered so far.
+        text: String,
+        /// It is complete.
+        done: Option<Finish>,
+    },
+    /// The desk needs a decision. Drawn over the input; keys answer.
+    Question {
+        /// Repeated in [`Request::Choose`].
+        id: u64,
+        /// One or two lines.
+        text: String,
+        /// What can be chosen. Esc is always "cancel" and chooses the last one.
+        choices: Vec<Choice>,
+    },
+    /// Text to put into the input: an undone question, a message to edit.
+    Input {
+        /// The text.
+        text: String,
+        /// Set when sending it edits this message.
+        editing: Option<MessageId>,
+    },
+    /// For the picker.
+    Sessions(Vec<SessionRow>),
+    /// For the search page.
+    Found {
+        /// What was searched.
+        query: String,
+        /// Hits, best first.
+        rows: Vec<SearchRow>,
+    },
+    /// For the timeline page.
+    Timeline(Vec<TimelineRow>),
+    /// For the documents page.
+    Documents {
+        /// `This conversation` or `Library`.
+        title: String,
+        /// Rows.
+        rows: Vec<DocumentRow>,
+    },
+    /// All is saved; the interface may end.
+    Bye {
+        /// Printed after the terminal is restored: how to come back.
+        farewell: Option<String>,
+    },
+    /// The desk cannot go on: one line, and the exit code.
+    Fatal {
+        /// The line.
+        error: String,
+        /// Exit code (ux.md §4.7).
+        code: i32,
+    },
+}

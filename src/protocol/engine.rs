@@ -1,0 +1,385 @@
+//! What the desk tells the engine thread, and what it hears back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+/// A token id of the model's vocabulary.
+pub type Token = u32;
+
+/// Stops a job between two prefill chunks or two decode rounds. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// Asks the job to end.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+    /// Whether somebody asked.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Number type of stored values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// 32-bit IEEE.
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// 32-bit unsigned (token ids).
+    U32,
+    /// Bytes.
+    U8,
+}
+
+impl Dtype {
+    /// Bytes of one value.
+    pub fn size(self) -> usize {
+        match self {
+            Dtype::F32 | Dtype::U32 => 4,
+            Dtype::Bf16 => 2,
+            Dtype::U8 => 1,
+        }
+    }
+}
+
+/// A named array, little-endian, rows in position order.
+#[derive(Clone)]
+pub struct ImageTensor {
+    /// `k.{layer}`, `v.{layer}`, `k1.{layer}`, `k2.{layer}` in rows; `state.{layer}`, `draft.*` in end states.
+    pub name: String,
+    /// Type of the values.
+    pub dtype: Dtype,
+    /// Slowest axis first.
+    pub shape: Vec<usize>,
+    /// The bytes. Shared, so that saving copies nothing.
+    pub data: Arc<Vec<u8>>,
+}
+
+impl std::fmt::Debug for ImageTensor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {:?} {:?} ({} bytes)", self.name, self.dtype, self.shape, self.data.len())
+    }
+}
+
+/// KV rows of consecutive positions: what a segment adds to the caches. Append-only, independent of how it was computed.
+#[derive(Clone, Debug, Default)]
+pub struct RowsImage {
+    /// Position of the first row.
+    pub start: u64,
+    /// How many positions.
+    pub rows: u64,
+    /// `k.{layer}` and `v.{layer}` `[rows, kv_heads, head_dim]`; `k1.{layer}`, `k2.{layer}`: the compressed keys whose
+    /// window ends inside these rows.
+    pub tensors: Vec<ImageTensor>,
+}
+
+/// Recurrent state at one position, with nothing pending.
+#[derive(Clone, Debug, Default)]
+pub struct EndImage {
+    /// Tokens the state has absorbed.
+    pub position: u64,
+    /// `state.{layer}` `[heads, head_dim, head_dim]` f32, and the draft window (`draft.*`) if there is a head.
+    pub tensors: Vec<ImageTensor>,
+}
+
+/// Everything one segment keeps. Crosses from engine to session and back.
+#[derive(Clone, Debug, Default)]
+pub struct StateImage {
+    /// KV rows the segment added.
+    pub rows: RowsImage,
+    /// State at its end; `None` where thinned.
+    pub end: Option<EndImage>,
+}
+
+/// How the next token is chosen. Order of the filters: spec/speculative.md §6.1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sampling {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// Keep the k best; 0 keeps all.
+    pub top_k: u32,
+    /// Smallest set with at least this mass; 1 keeps all.
+    pub top_p: f32,
+    /// Drop what is below this share of the best.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of seen tokens; 1 is off.
+    pub repeat_penalty: f32,
+    /// Subtracted once from seen tokens; 0 is off.
+    pub presence_penalty: f32,
+    /// Subtracted per occurrence; 0 is off.
+    pub frequency_penalty: f32,
+    /// Noise is keyed by (seed, position), so a seed reproduces a text whatever else changes.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling {
+            temperature: 0.7,
+            top_k: 0,
+            top_p: 0.95,
+            min_p: 0.0,
+            repeat_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            seed: 0,
+        }
+    }
+}
+
+/// Whether and how far to draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum SpecMode {
+    /// Plain decoding.
+    Off,
+    /// Draft whenever it is expected to pay.
+    #[default]
+    Auto,
+    /// Always draft, depth by the policy.
+    On,
+    /// Always draft this many tokens (1..=15).
+    Depth(u8),
+}
+
+/// What to generate after the given tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generate {
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// At most this many.
+    pub max_tokens: u64,
+    /// Ids that end the turn. The one that ended it is not part of the state.
+    pub stop: Vec<Token>,
+    /// Speculation.
+    pub spec: SpecMode,
+}
+
+/// One segment: given tokens, read by prefill, then generated ones, by decode.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Chosen by the desk, repeated in every event.
+    pub id: u64,
+    /// Tokens to read. May be empty only when `generate` continues a state that has a pending token.
+    pub given: Vec<Token>,
+    /// `None`: read only.
+    pub generate: Option<Generate>,
+    /// Export a [`StateImage`] at the end. False for asides and `--no-save`.
+    pub export: bool,
+    /// Ends it early.
+    pub cancel: Cancel,
+}
+
+/// Desk to engine. The channel is bounded; the engine handles one at a time, in order.
+#[derive(Debug)]
+pub enum Command {
+    /// Makes the live state equal a segment path: cut the caches back to `keep` tokens (which must be common to both
+    /// paths), append `rows` in order, put `end` in place. `keep = 0`, nothing else: an empty state. `history` is the
+    /// whole path's tokens, for n-gram drafts and penalties.
+    Restore {
+        /// Repeated in the answer.
+        id: u64,
+        /// Tokens of the live caches that stay.
+        keep: u64,
+        /// Rows to append, consecutive from `keep`.
+        rows: Vec<RowsImage>,
+        /// State at the end of the last row; `None` only for an empty path.
+        end: Option<EndImage>,
+        /// All tokens of the path.
+        history: Arc<Vec<Token>>,
+    },
+    /// Runs one segment on top of the live state.
+    Run(Job),
+    /// Ends the thread.
+    Shutdown,
+}
+
+/// Why a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Read-only job, all read.
+    Read,
+    /// A stop id was drawn.
+    Stop,
+    /// `max_tokens`.
+    Length,
+    /// The context limit.
+    Context,
+    /// Cancelled. State and events agree: everything reported is in the state, nothing else.
+    Cancelled,
+}
+
+/// Counters of speculation over one job or a session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SpecStats {
+    /// Passes over the weights while decoding.
+    pub rounds: u64,
+    /// Tokens drafted.
+    pub drafted: u64,
+    /// Drafted tokens accepted.
+    pub accepted: u64,
+    /// Tokens emitted per round.
+    pub mean_accept_length: f64,
+    /// Rounds drafted by the EAGLE-3 head.
+    pub eagle_rounds: u64,
+    /// Rounds drafted by n-gram lookup.
+    pub ngram_rounds: u64,
+    /// Rounds without a draft.
+    pub plain_rounds: u64,
+    /// `[depth]`: (tried, accepted) at draft position depth + 1.
+    pub per_position: Vec<(u64, u64)>,
+    /// Measured time of the decode rounds over what plain steps would have taken; 0 when not known.
+    pub time_vs_plain: f64,
+}
+
+impl SpecStats {
+    /// Adds another job's counters.
+    pub fn add(&mut self, o: &SpecStats) {
+        let emitted = self.mean_accept_length * self.rounds as f64 + o.mean_accept_length * o.rounds as f64;
+        let weighted = self.time_vs_plain * self.rounds as f64 + o.time_vs_plain * o.rounds as f64;
+        self.rounds += o.rounds;
+        self.drafted += o.drafted;
+        self.accepted += o.accepted;
+        self.eagle_rounds += o.eagle_rounds;
+        self.ngram_rounds += o.ngram_rounds;
+        self.plain_rounds += o.plain_rounds;
+        if self.rounds > 0 {
+            self.mean_accept_length = emitted / self.rounds as f64;
+            self.time_vs_plain = weighted / self.rounds as f64;
+        }
+        if self.per_position.len() < o.per_position.len() {
+            self.per_position.resize(o.per_position.len(), (0, 0));
+        }
+        for (a, b) in self.per_position.iter_mut().zip(&o.per_position) {
+            a.0 += b.0;
+            a.1 += b.1;
+        }
+    }
+}
+
+/// Measured times of one job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobStats {
+    /// Tokens read by prefill.
+    pub prefilled_tokens: u64,
+    /// Time for them.
+    pub prefill_ms: f64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// Time for them.
+    pub decode_ms: f64,
+    /// Speculation.
+    pub spec: SpecStats,
+}
+
+/// What is running.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ModelInfo {
+    /// `demo`, `MiniCPM-SALA`, `synthetic:9b`.
+    pub name: String,
+    /// `CPU, 2 threads` or `NVIDIA H200`.
+    pub device: String,
+    /// `cpu` or `cuda`.
+    pub device_kind: String,
+    /// `bf16`, `f32`.
+    pub dtype: String,
+    /// Parameters.
+    pub parameters: u64,
+    /// Tokens the caches may hold.
+    pub context_limit: u64,
+    /// Name of the draft head, if one is in use.
+    pub draft: Option<String>,
+    /// Hash over weights, spec and format: state is only valid with the same.
+    pub fingerprint: String,
+    /// Bytes of device memory: weights, caches and state now, working buffers, total of the device.
+    pub memory: MemoryInfo,
+    /// Notes to be shown once: fallbacks taken while loading.
+    pub notes: Vec<String>,
+}
+
+/// Device memory in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MemoryInfo {
+    /// Weights.
+    pub weights: u64,
+    /// KV caches and recurrent state.
+    pub state: u64,
+    /// Working buffers.
+    pub work: u64,
+    /// In use on the device by everybody; process memory on a CPU.
+    pub used: u64,
+    /// Of the device.
+    pub total: u64,
+}
+
+/// Engine to desk.
+#[derive(Debug)]
+pub enum EngineEvent {
+    /// The model is loaded.
+    Ready(ModelInfo),
+    /// A restore is done.
+    Restored {
+        /// Of the command.
+        id: u64,
+        /// How long it took.
+        ms: f64,
+    },
+    /// Prefill goes on. At most one per chunk.
+    Reading {
+        /// Of the job.
+        id: u64,
+        /// Tokens read so far.
+        done: u64,
+        /// Tokens to read.
+        total: u64,
+        /// Over the last two seconds.
+        tokens_per_s: f64,
+    },
+    /// Tokens of one round, in order. All of them are in the text; the last may still be outside the state.
+    Tokens {
+        /// Of the job.
+        id: u64,
+        /// The ids.
+        tokens: Vec<Token>,
+        /// Over the last two seconds.
+        tokens_per_s: f64,
+    },
+    /// A job ended.
+    Done {
+        /// Of the job.
+        id: u64,
+        /// Why.
+        ended: Ended,
+        /// Given tokens that are in the state now (fewer than asked when cancelled while reading).
+        given_in_state: u64,
+        /// Generated tokens that are in the state now. The rest of the reported ones (at most one: the last drawn)
+        /// must be given again by the next job.
+        generated_in_state: u64,
+        /// For saving, if asked. Covers exactly what is in the state.
+        image: Option<StateImage>,
+        /// Times.
+        stats: JobStats,
+        /// Memory now.
+        memory: MemoryInfo,
+    },
+    /// A job or a restore failed. The live state is empty afterwards; restore to go on.
+    Failed {
+        /// Of the job or restore; 0 for the model itself.
+        id: u64,
+        /// One line: what, where, what to do next.
+        error: String,
+        /// True when nothing more can be done with this engine.
+        fatal: bool,
+    },
+}

@@ -1,0 +1,107 @@
+//! What was said: messages and the tree they form. Owned text only; no model state.
+//!
+//! A conversation is a tree of messages. A session points at one message, its head; the path from the root to the
+//! head is what the model has. Going back, editing and regenerating move or add pointers, they never remove.
+
+use serde::{Deserialize, Serialize};
+
+/// Row id of a message in the store. Unique over all sessions of a data directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct MessageId(pub i64);
+
+/// Row id of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SessionId(pub i64);
+
+/// Who speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// The system text, at most one, first.
+    System,
+    /// A question or instruction typed by the user.
+    User,
+    /// An answer of the model.
+    Assistant,
+    /// A document the user loaded. Rendered for the model as a user turn holding the document and an assistant
+    /// turn that acknowledges it (design.md §7).
+    Document,
+}
+
+/// How an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Finish {
+    /// The model ended its turn.
+    Stop,
+    /// `max_tokens` was reached.
+    Length,
+    /// The context is full.
+    Context,
+    /// The user stopped it.
+    Stopped,
+    /// It ended in an error; what was said until then is kept.
+    Failed,
+}
+
+/// A loaded document, as the transcript remembers it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DocumentInfo {
+    /// The name the model sees.
+    pub name: String,
+    /// Where it was read from, if from a file.
+    pub path: Option<String>,
+    /// BLAKE3 of the text, hex.
+    pub hash: String,
+    /// Tokens the rendered document took.
+    pub tokens: u64,
+    /// Lines of its text.
+    pub lines: u64,
+    /// False when loading was stopped and what had been read was kept.
+    pub complete: bool,
+}
+
+/// Facts about a message that are not its text.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MessageMeta {
+    /// How the answer ended; `None` for what is not an answer.
+    pub finish: Option<Finish>,
+    /// Seed the answer was sampled with.
+    pub seed: Option<u64>,
+    /// Model that answered, for example `demo` or `MiniCPM-SALA`.
+    pub model: Option<String>,
+    /// Tokens of the answer.
+    pub completion_tokens: u64,
+    /// Tokens read by prefill for this message.
+    pub prefilled_tokens: u64,
+    /// Tokens found in kept state instead of being read.
+    pub reused_tokens: u64,
+    /// Decode speed, tokens per second.
+    pub tokens_per_s: f64,
+    /// From Enter to the first token, in milliseconds.
+    pub ttft_ms: f64,
+    /// Time spent thinking, in milliseconds.
+    pub thought_ms: f64,
+    /// Set for [`Role::Document`].
+    pub document: Option<DocumentInfo>,
+}
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// Its row.
+    pub id: MessageId,
+    /// The message before it; `None` for a root.
+    pub parent: Option<MessageId>,
+    /// Who speaks.
+    pub role: Role,
+    /// The text: what is shown, and what the template renders. For a document, the document's text.
+    pub text: String,
+    /// Thoughts of an answer, without their tags. Empty if none.
+    pub thinking: String,
+    /// Milliseconds since the Unix epoch. Never used for ordering.
+    pub created_ms: i64,
+    /// Everything else.
+    pub meta: MessageMeta,
+}
