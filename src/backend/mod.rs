@@ -186,9 +186,21 @@ pub trait Backend: Sized + Send + 'static {
     /// A norm weight.
     fn vector(&mut self, view: WeightView<'_>) -> Result<Self::Vector>;
     /// A weight of the given size with values of the given standard deviation, made on the device.
-    fn random_matrix(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Self::Matrix>;
+    fn random_matrix(
+        &mut self,
+        out: usize,
+        inner: usize,
+        std: f32,
+        seed: u64,
+    ) -> Result<Self::Matrix>;
     /// The same for [`Backend::norm_gate_up`]: `out` is the width of one of the two.
-    fn random_gate_up(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Self::Matrix>;
+    fn random_gate_up(
+        &mut self,
+        out: usize,
+        inner: usize,
+        std: f32,
+        seed: u64,
+    ) -> Result<Self::Matrix>;
     /// A norm weight of ones.
     fn ones(&mut self, n: usize) -> Result<Self::Vector>;
     /// Rows for any pass.
@@ -226,35 +238,122 @@ pub trait Backend: Sized + Send + 'static {
 
     // -- operations ------------------------------------------------------------------------------------------------
     /// `h[r] = scale · table[token r]`. `[rows, hidden]`
-    fn embed(&mut self, h: &mut Self::Buf, table: &Self::Matrix, scale: f32, pass: Pass) -> Result<()>;
+    fn embed(
+        &mut self,
+        h: &mut Self::Buf,
+        table: &Self::Matrix,
+        scale: f32,
+        pass: Pass,
+    ) -> Result<()>;
     /// `dst = rmsnorm(h, norm) Wᵀ` `[rows, out]` (spec/model.md §3).
-    fn norm_linear(&mut self, dst: &mut Self::Buf, h: &Self::Buf, norm: &Self::Vector, eps: f32, w: &Self::Matrix, pass: Pass) -> Result<()>;
+    fn norm_linear(
+        &mut self,
+        dst: &mut Self::Buf,
+        h: &Self::Buf,
+        norm: &Self::Vector,
+        eps: f32,
+        w: &Self::Matrix,
+        pass: Pass,
+    ) -> Result<()>;
     /// `dst = silu(x Wgᵀ) ∘ (x Wuᵀ)`, `x = rmsnorm(h, norm)`. `[rows, intermediate]`
-    fn norm_gate_up(&mut self, dst: &mut Self::Buf, h: &Self::Buf, norm: &Self::Vector, eps: f32, w: &Self::Matrix, pass: Pass) -> Result<()>;
+    fn norm_gate_up(
+        &mut self,
+        dst: &mut Self::Buf,
+        h: &Self::Buf,
+        norm: &Self::Vector,
+        eps: f32,
+        w: &Self::Matrix,
+        pass: Pass,
+    ) -> Result<()>;
     /// `h += scale · (x Wᵀ)`. `[rows, hidden]`
-    fn linear_add(&mut self, h: &mut Self::Buf, x: &Self::Buf, w: &Self::Matrix, scale: f32, pass: Pass) -> Result<()>;
+    fn linear_add(
+        &mut self,
+        h: &mut Self::Buf,
+        x: &Self::Buf,
+        w: &Self::Matrix,
+        scale: f32,
+        pass: Pass,
+    ) -> Result<()>;
     /// Appends the k, v columns of `x` at the rows' positions and writes every compressed key whose window they
     /// complete (spec/model.md §5.3).
-    fn append_kv(&mut self, cache: &mut Self::Cache, x: &Self::Buf, spec: &SparseSpec, pass: Pass) -> Result<()>;
+    fn append_kv(
+        &mut self,
+        cache: &mut Self::Cache,
+        x: &Self::Buf,
+        spec: &SparseSpec,
+        pass: Pass,
+    ) -> Result<()>;
     /// Chooses blocks per row and KV head (spec/model.md §5.4-5.6), every row by its own position.
-    fn select_blocks(&mut self, sel: &mut Self::Selection, x: &Self::Buf, cache: &Self::Cache, spec: &SparseSpec, pass: Pass) -> Result<()>;
+    fn select_blocks(
+        &mut self,
+        sel: &mut Self::Selection,
+        x: &Self::Buf,
+        cache: &Self::Cache,
+        spec: &SparseSpec,
+        pass: Pass,
+    ) -> Result<()>;
     /// Softmax attention over the chosen blocks (spec/model.md §5.7). `o [rows, heads·d]`
-    fn attend(&mut self, o: &mut Self::Buf, x: &Self::Buf, sel: &Self::Selection, cache: &Self::Cache, spec: &SparseSpec, pass: Pass) -> Result<()>;
+    fn attend(
+        &mut self,
+        o: &mut Self::Buf,
+        x: &Self::Buf,
+        sel: &Self::Selection,
+        cache: &Self::Cache,
+        spec: &SparseSpec,
+        pass: Pass,
+    ) -> Result<()>;
     /// Lightning attention up to and including the read of the state: qk-norm, RoPE, recurrence (spec/model.md §4,
     /// steps 2-5). `q_norm`, `k_norm` are `None` where the spec has no qk-norm. `o [rows, heads·d]`
     #[allow(clippy::too_many_arguments)]
-    fn lightning(&mut self, o: &mut Self::Buf, x: &Self::Buf, q_norm: Option<&Self::Vector>, k_norm: Option<&Self::Vector>, state: &mut Self::Recurrent, spec: &LightningSpec, eps: f32, pass: Pass) -> Result<()>;
+    fn lightning(
+        &mut self,
+        o: &mut Self::Buf,
+        x: &Self::Buf,
+        q_norm: Option<&Self::Vector>,
+        k_norm: Option<&Self::Vector>,
+        state: &mut Self::Recurrent,
+        spec: &LightningSpec,
+        eps: f32,
+        pass: Pass,
+    ) -> Result<()>;
     /// `h += scale · ((norm(o) ∘ sigmoid(gate)) Wᵀ)`; norm over all lanes of a row, absent for sparse layers; the gate is
     /// columns `gate` of `x`, absent where empty.
     #[allow(clippy::too_many_arguments)]
-    fn gate_output(&mut self, h: &mut Self::Buf, o: &Self::Buf, norm: Option<&Self::Vector>, eps: f32, x: &Self::Buf, gate: Range<usize>, w: &Self::Matrix, scale: f32, pass: Pass) -> Result<()>;
+    fn gate_output(
+        &mut self,
+        h: &mut Self::Buf,
+        o: &Self::Buf,
+        norm: Option<&Self::Vector>,
+        eps: f32,
+        x: &Self::Buf,
+        gate: Range<usize>,
+        w: &Self::Matrix,
+        scale: f32,
+        pass: Pass,
+    ) -> Result<()>;
     /// Copies `h` into columns `[slot·hidden, (slot+1)·hidden)` of `taps`: the residual streams a draft head reads.
     fn tap(&mut self, taps: &mut Self::Buf, slot: usize, h: &Self::Buf, pass: Pass) -> Result<()>;
     /// `logits = (rmsnorm(h, norm) / divisor) Wᵀ`. `[rows or 1, vocab]`
     #[allow(clippy::too_many_arguments)]
-    fn head(&mut self, logits: &mut Self::Buf, h: &Self::Buf, norm: &Self::Vector, eps: f32, divisor: f32, w: &Self::Matrix, rows: HeadRows, pass: Pass) -> Result<()>;
+    fn head(
+        &mut self,
+        logits: &mut Self::Buf,
+        h: &Self::Buf,
+        norm: &Self::Vector,
+        eps: f32,
+        divisor: f32,
+        w: &Self::Matrix,
+        rows: HeadRows,
+        pass: Pass,
+    ) -> Result<()>;
     /// Finds each row's best candidates on the device. Read them with [`Backend::candidates`].
-    fn top_candidates(&mut self, logits: &Self::Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()>;
+    fn top_candidates(
+        &mut self,
+        logits: &Self::Buf,
+        vocab: usize,
+        rows: HeadRows,
+        pass: Pass,
+    ) -> Result<()>;
 
     // -- to and from the host (outside of steps; waits) ---------------------------------------------------------------
     /// What [`Backend::top_candidates`] found, for the first `rows` rows. Waits for the device.
@@ -262,15 +361,36 @@ pub trait Backend: Sized + Send + 'static {
     /// The first `rows` rows of a buffer as f32, row-major. For tests, golden data and capture.
     fn read(&mut self, buf: &Self::Buf, rows: usize) -> Result<Vec<f32>>;
     /// Blocks chosen in the last pass: `[rows][kv_heads]`, ascending.
-    fn read_selection(&mut self, sel: &Self::Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>>;
+    fn read_selection(
+        &mut self,
+        sel: &Self::Selection,
+        spec: &SparseSpec,
+        rows: usize,
+    ) -> Result<Vec<Vec<Vec<u32>>>>;
     /// Cache rows of `positions`: k, v, and the compressed keys whose window ends inside them; names without layer.
-    fn read_rows(&mut self, cache: &Self::Cache, spec: &SparseSpec, positions: Range<usize>) -> Result<Vec<ImageTensor>>;
+    fn read_rows(
+        &mut self,
+        cache: &Self::Cache,
+        spec: &SparseSpec,
+        positions: Range<usize>,
+    ) -> Result<Vec<ImageTensor>>;
     /// The inverse; accepts f32 and bf16.
-    fn write_rows(&mut self, cache: &mut Self::Cache, spec: &SparseSpec, start: usize, tensors: &[&ImageTensor]) -> Result<()>;
+    fn write_rows(
+        &mut self,
+        cache: &mut Self::Cache,
+        spec: &SparseSpec,
+        start: usize,
+        tensors: &[&ImageTensor],
+    ) -> Result<()>;
     /// The committed state; fold first. `[heads, d, d]` f32
     fn read_state(&mut self, state: &Self::Recurrent, spec: &LightningSpec) -> Result<ImageTensor>;
     /// The inverse. `None` sets zero.
-    fn write_state(&mut self, state: &mut Self::Recurrent, spec: &LightningSpec, image: Option<&ImageTensor>) -> Result<()>;
+    fn write_state(
+        &mut self,
+        state: &mut Self::Recurrent,
+        spec: &LightningSpec,
+        image: Option<&ImageTensor>,
+    ) -> Result<()>;
 }
 
 /// Names used in images, one place: `k.{layer}` and so on.
