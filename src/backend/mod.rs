@@ -18,6 +18,9 @@
 //! are accepted. They are folded in at the start of the next pass or by [`Backend::fold`] (spec/speculative.md §4.3).
 //! Refused rows therefore never touch the state, and KV rows beyond the position are dead until overwritten.
 
+#[cfg(feature = "cuda")]
+pub mod cuda;
+
 use std::ops::Range;
 
 use crate::protocol::engine::{Dtype, EndImage, ImageTensor, MemoryInfo, RowsImage, Token};

@@ -1,0 +1,167 @@
+//! A device with its accounting: owned memory, page-locked staging, and what each kind of memory adds up to.
+//!
+//! Buffers give their memory back when they are dropped; a buffer never moves. Recordings hold raw addresses, so they
+//! are dropped before the buffers they name (see [`super::graph`]).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::driver::{DevicePtr, Driver, Queue};
+use crate::backend::{BackendError, Result};
+use crate::protocol::engine::MemoryInfo;
+
+/// What memory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Account {
+    Weights,
+    State,
+    Work,
+}
+
+#[derive(Default)]
+struct Accounts {
+    weights: AtomicU64,
+    state: AtomicU64,
+    work: AtomicU64,
+}
+
+/// A device, shared by the backend and its buffers.
+#[derive(Clone)]
+pub(crate) struct Device {
+    driver: Arc<dyn Driver>,
+    accounts: Arc<Accounts>,
+}
+
+impl Device {
+    pub(crate) fn new(driver: Arc<dyn Driver>) -> Self {
+        Device { driver, accounts: Arc::default() }
+    }
+
+    pub(crate) fn driver(&self) -> &dyn Driver {
+        self.driver.as_ref()
+    }
+
+    fn account(&self, account: Account) -> &AtomicU64 {
+        match account {
+            Account::Weights => &self.accounts.weights,
+            Account::State => &self.accounts.state,
+            Account::Work => &self.accounts.work,
+        }
+    }
+
+    pub(crate) fn charge(&self, account: Account, bytes: usize) {
+        self.account(account).fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn discharge(&self, account: Account, bytes: usize) {
+        self.account(account).fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Sizes now; `used` is what the device counts, other programs included.
+    pub(crate) fn memory(&self) -> MemoryInfo {
+        let total = self.driver.info().total_bytes;
+        MemoryInfo {
+            weights: self.accounts.weights.load(Ordering::Relaxed),
+            state: self.accounts.state.load(Ordering::Relaxed),
+            work: self.accounts.work.load(Ordering::Relaxed),
+            used: self.driver.free_bytes().map_or(0, |free| total.saturating_sub(free)),
+            total,
+        }
+    }
+
+    /// Memory for `what`, checked against what is free before it is asked for.
+    pub(crate) fn alloc(&self, what: &str, bytes: usize, account: Account) -> Result<DeviceBuffer> {
+        let free = self.driver.free_bytes()?;
+        if bytes as u64 > free {
+            return Err(BackendError::Memory {
+                what: what.to_owned(),
+                needed: bytes as u64,
+                free,
+                advice: "close other programs on the GPU, or choose a smaller model with --model".to_owned(),
+            });
+        }
+        let ptr = self.driver.alloc(bytes)?;
+        self.charge(account, bytes);
+        Ok(DeviceBuffer { device: self.clone(), ptr, bytes, account })
+    }
+
+    /// The same, set to zero.
+    pub(crate) fn zeroed(&self, what: &str, bytes: usize, account: Account) -> Result<DeviceBuffer> {
+        let buffer = self.alloc(what, bytes, account)?;
+        // SAFETY: the buffer was just made with this size.
+        unsafe { self.driver.fill(buffer.ptr, 0, bytes, Queue::Compute)? };
+        Ok(buffer)
+    }
+
+    /// Page-locked host memory.
+    pub(crate) fn pinned(&self, bytes: usize) -> Result<Pinned> {
+        Ok(Pinned { ptr: self.driver.host_alloc(bytes)?, bytes, device: self.clone() })
+    }
+}
+
+/// Device memory, freed with the buffer.
+pub(crate) struct DeviceBuffer {
+    device: Device,
+    ptr: DevicePtr,
+    bytes: usize,
+    account: Account,
+}
+
+impl DeviceBuffer {
+    pub(crate) fn ptr(&self) -> DevicePtr {
+        self.ptr
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        self.device.discharge(self.account, self.bytes);
+        self.device.driver.free(self.ptr);
+    }
+}
+
+/// Page-locked host memory: the source or target of copies that do not wait.
+pub(crate) struct Pinned {
+    device: Device,
+    ptr: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: plain host memory, owned by this value alone.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.ptr
+    }
+
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.ptr
+    }
+
+    /// The bytes; only when no copy is under way.
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        // SAFETY: allocated with this size; callers wait for copies first.
+        unsafe { std::slice::from_raw_parts(self.ptr, self.bytes) }
+    }
+
+    /// The bytes; only when no copy is under way.
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and exclusively borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr, self.bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.device.driver.host_free(self.ptr);
+    }
+}

@@ -1,0 +1,254 @@
+//! What the CUDA backend asks of a device, as one small trait.
+//!
+//! Everything above this line (launch arguments, layouts, growth, recordings, images) runs unchanged on two
+//! implementations: [`super::nvidia::Nvidia`] is the CUDA driver, [`super::emulated::Emulated`] runs the same kernels
+//! compiled for the CPU, so that the whole backend is compared with the oracle on machines without a GPU.
+//!
+//! Invariants every implementation keeps:
+//! - work on one [`Queue`] runs in the order it was given; two queues are ordered by events alone;
+//! - while a recording is open, launches, copies and fills on [`Queue::Compute`] are remembered with a *copy* of their
+//!   arguments and do not run; nothing may be allocated, freed or waited for;
+//! - addresses stay valid until they are freed; a recording does not keep them alive.
+
+use crate::backend::{BackendError, Result};
+
+/// An address in device memory.
+pub type DevicePtr = u64;
+
+/// One kernel argument: every scalar a kernel takes is 4 or 8 bytes, and the driver knows which from the kernel itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, align(8))]
+pub struct Arg(pub(crate) [u8; 8]);
+
+impl From<u64> for Arg {
+    fn from(value: u64) -> Self {
+        Arg(value.to_le_bytes())
+    }
+}
+
+impl From<i64> for Arg {
+    fn from(value: i64) -> Self {
+        Arg(value.to_le_bytes())
+    }
+}
+
+impl From<u32> for Arg {
+    fn from(value: u32) -> Self {
+        Arg(u64::from(value).to_le_bytes())
+    }
+}
+
+impl From<i32> for Arg {
+    fn from(value: i32) -> Self {
+        Arg::from(value.cast_unsigned())
+    }
+}
+
+impl From<f32> for Arg {
+    fn from(value: f32) -> Self {
+        Arg::from(value.to_bits())
+    }
+}
+
+/// How a launch follows the one before it on its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Follow {
+    /// Starts when the one before has ended.
+    #[default]
+    After,
+    /// May start while the one before drains (programmatic dependent launch); the kernel itself waits before it reads
+    /// what that one wrote. Devices without the feature treat it as [`Follow::After`].
+    Overlap,
+}
+
+/// One kernel launch.
+#[derive(Clone, Debug)]
+pub struct Launch<'a> {
+    /// Symbol of the kernel, unique over all images.
+    pub kernel: &'static str,
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory.
+    pub shared_bytes: u32,
+    /// Order against the launch before.
+    pub follow: Follow,
+    /// In the kernel's order.
+    pub args: &'a [Arg],
+}
+
+/// The two in-order queues of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Kernels, and copies they depend on.
+    Compute,
+    /// Images to and from the host, beside the kernels.
+    Copy,
+}
+
+/// A finished recording.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Recording(pub(crate) u64);
+
+/// A point on a queue.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Event(pub(crate) u64);
+
+/// Physical memory mapped into a reserved range.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Mapping {
+    /// Where.
+    pub(crate) at: DevicePtr,
+    /// How much.
+    pub(crate) bytes: usize,
+    /// The implementation's name for the memory.
+    pub(crate) handle: u64,
+}
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// `NVIDIA H200`.
+    pub name: String,
+    /// Compute capability, major × 10 + minor: 80, 86, 89, 90, 120; 0 for the emulated device.
+    pub capability: u32,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Memory of the device in bytes.
+    pub total_bytes: u64,
+    /// Driver's CUDA version, major × 1000 + minor × 10.
+    pub driver_version: u32,
+    /// Most dynamic shared memory one block may have, in bytes.
+    pub shared_limit: u32,
+    /// Level-2 cache in bytes.
+    pub cache_bytes: u64,
+    /// Can launches overlap (capability 9.0 and newer)?
+    pub overlap: bool,
+}
+
+/// Type of a product's result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProductOut {
+    /// `d = x wᵀ`, bf16.
+    Bf16,
+    /// `d = x wᵀ`, f32.
+    F32,
+    /// `d += scale · x wᵀ`, f32.
+    AddF32,
+}
+
+/// `[rows, inner] bf16 × [out, inner]ᵀ bf16`, accumulated in f32.
+#[derive(Clone, Copy, Debug)]
+pub struct Product {
+    /// `[rows, inner]` bf16.
+    pub x: DevicePtr,
+    /// `[out, inner]` bf16.
+    pub w: DevicePtr,
+    /// `[rows, out]`.
+    pub d: DevicePtr,
+    /// Rows of x.
+    pub rows: usize,
+    /// Rows of w.
+    pub out: usize,
+    /// Columns of both.
+    pub inner: usize,
+    /// What becomes of the result.
+    pub to: ProductOut,
+    /// With [`ProductOut::AddF32`].
+    pub scale: f32,
+}
+
+/// A device. Methods that name a queue return at once; the others may wait.
+pub trait Driver: Send + Sync {
+    /// What it is.
+    fn info(&self) -> &DeviceInfo;
+    /// Free bytes now, as the device counts them.
+    fn free_bytes(&self) -> Result<u64>;
+
+    /// Device memory, aligned to at least 256 bytes, contents unspecified.
+    fn alloc(&self, bytes: usize) -> Result<DevicePtr>;
+    /// Gives it back. Waits for the device.
+    fn free(&self, ptr: DevicePtr);
+    /// Step in which ranges are mapped; `None` where reserved ranges are not supported.
+    fn granularity(&self) -> Option<usize>;
+    /// Address space without memory, a multiple of the granularity.
+    fn reserve(&self, bytes: usize) -> Result<DevicePtr>;
+    /// Puts zeroed or arbitrary memory under part of a reserved range; both multiples of the granularity.
+    fn map(&self, at: DevicePtr, bytes: usize) -> Result<Mapping>;
+    /// Takes the memory away.
+    fn unmap(&self, mapping: Mapping);
+    /// Gives the address space back.
+    fn release(&self, at: DevicePtr, bytes: usize);
+    /// Page-locked host memory.
+    fn host_alloc(&self, bytes: usize) -> Result<*mut u8>;
+    /// Gives it back.
+    fn host_free(&self, ptr: *mut u8);
+
+    /// Host to device.
+    ///
+    /// # Safety
+    /// `src` must be valid for `bytes` and unchanged until the queue has passed this point; `dst` must be device memory.
+    unsafe fn copy_in(&self, dst: DevicePtr, src: *const u8, bytes: usize, queue: Queue) -> Result<()>;
+    /// Device to host.
+    ///
+    /// # Safety
+    /// `dst` must be valid for `bytes` and unread until the queue has passed this point; `src` must be device memory.
+    unsafe fn copy_out(&self, dst: *mut u8, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()>;
+    /// Device to device.
+    ///
+    /// # Safety
+    /// Both must be device memory, not overlapping.
+    unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()>;
+    /// Sets every byte.
+    ///
+    /// # Safety
+    /// `dst` must be device memory.
+    unsafe fn fill(&self, dst: DevicePtr, byte: u8, bytes: usize, queue: Queue) -> Result<()>;
+    /// Runs a kernel on [`Queue::Compute`].
+    ///
+    /// # Safety
+    /// Arguments must be the kernel's, in type, order and extent of what they point to.
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()>;
+
+    /// Library products on [`Queue::Compute`]; `None` where no library could be loaded. A row's bits do not depend on
+    /// the number of rows, or the implementation refuses the shape.
+    fn products(&self) -> Option<&str>;
+    /// Runs one. `Ok(false)`: this shape is refused, use a kernel.
+    ///
+    /// # Safety
+    /// As for [`Driver::launch`]; `x` and `d` must be valid up to `rows` rounded up to [`PRODUCT_ROWS`].
+    unsafe fn product(&self, product: &Product) -> Result<bool>;
+
+    /// A new event.
+    fn event(&self) -> Result<Event>;
+    /// Marks the present end of a queue.
+    fn record(&self, event: &Event, queue: Queue) -> Result<()>;
+    /// Makes a queue wait for an event.
+    fn wait(&self, queue: Queue, event: &Event) -> Result<()>;
+    /// Waits on the host.
+    fn wait_host(&self, event: &Event) -> Result<()>;
+    /// Milliseconds between two events that have passed.
+    fn elapsed_ms(&self, from: &Event, to: &Event) -> Result<f32>;
+    /// Frees it.
+    fn drop_event(&self, event: Event);
+    /// Waits for everything on a queue and reports what went wrong on it.
+    fn synchronize(&self, queue: Queue) -> Result<()>;
+
+    /// Opens a recording of [`Queue::Compute`].
+    fn begin_recording(&self) -> Result<()>;
+    /// Closes it.
+    fn end_recording(&self) -> Result<Recording>;
+    /// Runs a recording on [`Queue::Compute`].
+    fn replay(&self, recording: &Recording) -> Result<()>;
+    /// Frees it.
+    fn drop_recording(&self, recording: Recording);
+}
+
+/// Library products see row counts in multiples of this; buffers of products have room for the rounding.
+pub const PRODUCT_ROWS: usize = 128;
+
+/// A device error.
+pub(crate) fn failed(op: impl Into<String>, cause: impl std::fmt::Display) -> BackendError {
+    BackendError::Device { op: op.into(), cause: cause.to_string() }
+}

@@ -1,0 +1,371 @@
+//! A device that is the CPU: the very kernels of `kernels/`, compiled by the emulator there, behind [`Driver`].
+//!
+//! It exists so that the whole backend runs in tests without a GPU, and it is stricter than a GPU where that finds
+//! mistakes: memory starts as NaN, every allocation is fenced with guard words that are checked, reserved address
+//! space without memory under it faults when touched, and a recording keeps copies of its arguments, so that a host
+//! value which changes between steps gives a wrong result here too. Both queues run at once, in the order of calls.
+//!
+//! The library is made by `kernels/emulator/build.sh` and exports
+//! `int sala_emulator_launch(const char *kernel, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes, void **args)`
+//! (0: done; anything else: see `const char *sala_emulator_error(void)`).
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Event, Launch, Mapping, Product, Queue, Recording, failed};
+use crate::backend::Result;
+
+/// Bytes of guard on each side of an allocation.
+const GUARD: usize = 256;
+/// What guards hold.
+const GUARD_BYTE: u8 = 0xA5;
+/// What fresh memory holds: NaN in bf16 and in f32.
+const POISON: u8 = 0xFF;
+/// Reserved ranges are mapped in these steps: small, so that tests cross it often.
+const GRANULARITY: usize = 64 << 10;
+/// What the device claims to have.
+const TOTAL_BYTES: u64 = 8 << 30;
+
+type LaunchFn = unsafe extern "C" fn(*const c_char, *const c_uint, *const c_uint, c_uint, *mut *mut c_void) -> c_int;
+type ErrorFn = unsafe extern "C" fn() -> *const c_char;
+
+/// One remembered operation.
+enum Op {
+    Launch { kernel: &'static str, grid: [u32; 3], block: [u32; 3], shared_bytes: u32, args: Vec<Arg> },
+    /// Addresses are those of the caller; host memory is read when replayed, as on a GPU.
+    Copy { dst: u64, src: u64, bytes: usize },
+    Fill { dst: u64, byte: u8, bytes: usize },
+}
+
+#[derive(Default)]
+struct State {
+    /// Start as seen by the user → size.
+    allocations: HashMap<u64, usize>,
+    /// Bytes under reserved ranges.
+    mapped: u64,
+    /// Some while a recording is open.
+    open: Option<Vec<Op>>,
+    recordings: HashMap<u64, Vec<Op>>,
+    events: HashMap<u64, Instant>,
+    next: u64,
+}
+
+/// The emulated device.
+pub struct Emulated {
+    library: *mut c_void,
+    launch: LaunchFn,
+    error: ErrorFn,
+    state: Mutex<State>,
+    info: DeviceInfo,
+}
+
+// SAFETY: the library's entry points run one launch at a time behind `state`; the handle is only closed in `drop`.
+unsafe impl Send for Emulated {}
+// SAFETY: as above.
+unsafe impl Sync for Emulated {}
+
+impl Emulated {
+    /// Loads the emulator's library.
+    ///
+    /// # Errors
+    /// The loader's words, or the missing symbol.
+    pub fn open(library: &Path) -> Result<Self, String> {
+        let path = CString::new(library.as_os_str().as_encoded_bytes()).map_err(|e| e.to_string())?;
+        // SAFETY: loads a library the caller named; its initialisers are those of plain C++.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            // SAFETY: after a failed `dlopen` the text is set and ours until the next call.
+            let words = unsafe { CStr::from_ptr(libc::dlerror()) };
+            return Err(format!("{}: {}", library.display(), words.to_string_lossy()));
+        }
+        let find = |name: &CStr| {
+            // SAFETY: the handle is open.
+            let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
+            if symbol.is_null() { Err(format!("{}: no {}", library.display(), name.to_string_lossy())) } else { Ok(symbol) }
+        };
+        // SAFETY: the emulator defines both symbols with exactly these types.
+        let (launch, error) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, LaunchFn>(find(c"sala_emulator_launch")?),
+                std::mem::transmute::<*mut c_void, ErrorFn>(find(c"sala_emulator_error")?),
+            )
+        };
+        let info = DeviceInfo {
+            name: "emulated device (CPU)".to_owned(),
+            capability: 80,
+            multiprocessors: 8,
+            total_bytes: TOTAL_BYTES,
+            driver_version: 0,
+            shared_limit: 227 << 10,
+            cache_bytes: 1 << 20,
+            overlap: false,
+        };
+        Ok(Emulated { library: handle, launch, error, state: Mutex::default(), info })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs one operation now.
+    ///
+    /// # Safety
+    /// As for the [`Driver`] method it came from.
+    unsafe fn run(&self, op: &Op) -> Result<()> {
+        match op {
+            Op::Launch { kernel, grid, block, shared_bytes, args } => {
+                let name = CString::new(*kernel).map_err(|e| failed(*kernel, e))?;
+                let mut params: Vec<*mut c_void> = args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
+                // SAFETY: the caller's; the library reads as many arguments as the kernel has.
+                let code = unsafe { (self.launch)(name.as_ptr(), grid.as_ptr(), block.as_ptr(), *shared_bytes, params.as_mut_ptr()) };
+                if code != 0 {
+                    // SAFETY: the library returns a string of its own.
+                    let words = unsafe { CStr::from_ptr((self.error)()) };
+                    return Err(failed(*kernel, format!("{} (grid {grid:?}, block {block:?})", words.to_string_lossy())));
+                }
+            }
+            // SAFETY: the caller's.
+            Op::Copy { dst, src, bytes } => unsafe { std::ptr::copy_nonoverlapping(*src as *const u8, *dst as *mut u8, *bytes) },
+            // SAFETY: the caller's.
+            Op::Fill { dst, byte, bytes } => unsafe { std::ptr::write_bytes(*dst as *mut u8, *byte, *bytes) },
+        }
+        Ok(())
+    }
+
+    /// Remembers the operation if a recording is open, else runs it.
+    ///
+    /// # Safety
+    /// As for [`Emulated::run`].
+    unsafe fn give(&self, op: Op, queue: Queue) -> Result<()> {
+        if queue == Queue::Compute
+            && let Some(open) = &mut self.state().open
+        {
+            open.push(op);
+            return Ok(());
+        }
+        // SAFETY: the caller's.
+        unsafe { self.run(&op) }
+    }
+
+    fn not_recording(&self, op: &str) -> Result<()> {
+        if self.state().open.is_some() { Err(failed(op, "not allowed while a step is recorded")) } else { Ok(()) }
+    }
+
+    /// Guard words that something has written over: `(start of the allocation, its size)`.
+    fn broken_guard(&self) -> Option<(u64, usize)> {
+        self.state().allocations.iter().find(|(at, bytes)| !guards_hold(**at, **bytes)).map(|(at, bytes)| (*at, *bytes))
+    }
+}
+
+fn guards_hold(at: u64, bytes: usize) -> bool {
+    // SAFETY: `alloc` made the block with a guard on each side.
+    let (before, after) = unsafe {
+        (
+            std::slice::from_raw_parts((at as usize - GUARD) as *const u8, GUARD),
+            std::slice::from_raw_parts((at as usize + bytes) as *const u8, GUARD),
+        )
+    };
+    before.iter().chain(after).all(|b| *b == GUARD_BYTE)
+}
+
+fn block_of(bytes: usize) -> Result<std::alloc::Layout> {
+    std::alloc::Layout::from_size_align(bytes + 2 * GUARD, GUARD).map_err(|e| failed("alloc", e))
+}
+
+impl Driver for Emulated {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        let state = self.state();
+        let used: usize = state.allocations.values().sum();
+        Ok(TOTAL_BYTES.saturating_sub(used as u64 + state.mapped))
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
+        self.not_recording("alloc")?;
+        let layout = block_of(bytes)?;
+        // SAFETY: the layout is never empty; the block is filled in full before use.
+        let at = unsafe {
+            let block = std::alloc::alloc(layout);
+            if block.is_null() {
+                return Err(failed("alloc", format!("{bytes} bytes refused by the host")));
+            }
+            std::ptr::write_bytes(block, GUARD_BYTE, layout.size());
+            std::ptr::write_bytes(block.add(GUARD), POISON, bytes);
+            block.add(GUARD) as u64
+        };
+        self.state().allocations.insert(at, bytes);
+        Ok(at)
+    }
+
+    fn free(&self, ptr: DevicePtr) {
+        let Some(bytes) = self.state().allocations.remove(&ptr) else { return };
+        if let Ok(layout) = block_of(bytes) {
+            debug_assert!(guards_hold(ptr, bytes), "something wrote outside of an allocation of {bytes} bytes");
+            // SAFETY: from `alloc`, with the same layout.
+            unsafe { std::alloc::dealloc((ptr as usize - GUARD) as *mut u8, layout) };
+        }
+    }
+
+    fn granularity(&self) -> Option<usize> {
+        Some(GRANULARITY)
+    }
+
+    fn reserve(&self, bytes: usize) -> Result<DevicePtr> {
+        // SAFETY: a fresh anonymous range that nothing may touch yet.
+        let at = unsafe { libc::mmap(null_mut(), bytes, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1, 0) };
+        if at == libc::MAP_FAILED { Err(failed("reserve", std::io::Error::last_os_error())) } else { Ok(at as u64) }
+    }
+
+    fn map(&self, at: DevicePtr, bytes: usize) -> Result<Mapping> {
+        self.not_recording("map")?;
+        // SAFETY: inside a range from `reserve`.
+        unsafe {
+            if libc::mprotect(at as *mut c_void, bytes, libc::PROT_READ | libc::PROT_WRITE) != 0 {
+                return Err(failed("map", std::io::Error::last_os_error()));
+            }
+            std::ptr::write_bytes(at as *mut u8, POISON, bytes);
+        }
+        self.state().mapped += bytes as u64;
+        Ok(Mapping { at, bytes, handle: 0 })
+    }
+
+    fn unmap(&self, mapping: Mapping) {
+        // SAFETY: from `map`.
+        unsafe { libc::mprotect(mapping.at as *mut c_void, mapping.bytes, libc::PROT_NONE) };
+        self.state().mapped -= mapping.bytes as u64;
+    }
+
+    fn release(&self, at: DevicePtr, bytes: usize) {
+        // SAFETY: from `reserve`.
+        unsafe { libc::munmap(at as *mut c_void, bytes) };
+    }
+
+    fn host_alloc(&self, bytes: usize) -> Result<*mut u8> {
+        self.alloc(bytes).map(|at| at as *mut u8)
+    }
+
+    fn host_free(&self, ptr: *mut u8) {
+        self.free(ptr as u64);
+    }
+
+    unsafe fn copy_in(&self, dst: DevicePtr, src: *const u8, bytes: usize, queue: Queue) -> Result<()> {
+        // SAFETY: the caller's.
+        unsafe { self.give(Op::Copy { dst, src: src as u64, bytes }, queue) }
+    }
+
+    unsafe fn copy_out(&self, dst: *mut u8, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
+        // SAFETY: the caller's.
+        unsafe { self.give(Op::Copy { dst: dst as u64, src, bytes }, queue) }
+    }
+
+    unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
+        // SAFETY: the caller's.
+        unsafe { self.give(Op::Copy { dst, src, bytes }, queue) }
+    }
+
+    unsafe fn fill(&self, dst: DevicePtr, byte: u8, bytes: usize, queue: Queue) -> Result<()> {
+        // SAFETY: the caller's.
+        unsafe { self.give(Op::Fill { dst, byte, bytes }, queue) }
+    }
+
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        let op = Op::Launch {
+            kernel: launch.kernel,
+            grid: launch.grid,
+            block: launch.block,
+            shared_bytes: launch.shared_bytes,
+            args: launch.args.to_vec(),
+        };
+        // SAFETY: the caller's.
+        unsafe { self.give(op, Queue::Compute) }
+    }
+
+    fn products(&self) -> Option<&str> {
+        None
+    }
+
+    unsafe fn product(&self, _product: &Product) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn event(&self) -> Result<Event> {
+        let mut state = self.state();
+        state.next += 1;
+        Ok(Event(state.next))
+    }
+
+    fn record(&self, event: &Event, _queue: Queue) -> Result<()> {
+        self.state().events.insert(event.0, Instant::now());
+        Ok(())
+    }
+
+    fn wait(&self, _queue: Queue, _event: &Event) -> Result<()> {
+        Ok(())
+    }
+
+    fn wait_host(&self, _event: &Event) -> Result<()> {
+        self.not_recording("wait")
+    }
+
+    fn elapsed_ms(&self, from: &Event, to: &Event) -> Result<f32> {
+        let state = self.state();
+        match (state.events.get(&from.0), state.events.get(&to.0)) {
+            (Some(from), Some(to)) => Ok(to.duration_since(*from).as_secs_f32() * 1e3),
+            _ => Err(failed("elapsed time", "an event was never recorded")),
+        }
+    }
+
+    fn drop_event(&self, event: Event) {
+        self.state().events.remove(&event.0);
+    }
+
+    fn synchronize(&self, _queue: Queue) -> Result<()> {
+        self.not_recording("synchronize")?;
+        match self.broken_guard() {
+            Some((at, bytes)) => Err(failed("device work", format!("guard words around {bytes} bytes at {at:#x} were overwritten"))),
+            None => Ok(()),
+        }
+    }
+
+    fn begin_recording(&self) -> Result<()> {
+        self.not_recording("begin recording")?;
+        self.state().open = Some(Vec::new());
+        Ok(())
+    }
+
+    fn end_recording(&self) -> Result<Recording> {
+        let mut state = self.state();
+        let ops = state.open.take().ok_or_else(|| failed("end recording", "none is open"))?;
+        state.next += 1;
+        let id = state.next;
+        state.recordings.insert(id, ops);
+        Ok(Recording(id))
+    }
+
+    fn replay(&self, recording: &Recording) -> Result<()> {
+        // Taken out for the run, so that the table is not held across it.
+        let ops = self.state().recordings.remove(&recording.0).ok_or_else(|| failed("replay", "no such recording"))?;
+        // SAFETY: given under the contracts of the methods that remembered them; buffers outlive recordings.
+        let done = ops.iter().try_for_each(|op| unsafe { self.run(op) });
+        self.state().recordings.insert(recording.0, ops);
+        done
+    }
+
+    fn drop_recording(&self, recording: Recording) {
+        self.state().recordings.remove(&recording.0);
+    }
+}
+
+impl Drop for Emulated {
+    fn drop(&mut self) {
+        // SAFETY: opened in `open`; no entry point is used after this.
+        unsafe { libc::dlclose(self.library) };
+    }
+}

@@ -1,0 +1,486 @@
+//! The real device: the CUDA driver, found when the program starts.
+//!
+//! Owns one primary context, two created streams (never the default one), the loaded kernel images and, where it can
+//! be found, cuBLASLt. Nothing of a toolkit is needed. Every entry makes the context current first, because the
+//! backend may be built on one thread and used on another.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_void};
+use std::ptr::null_mut;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::{result, sys};
+
+use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Event, Follow, Launch, Mapping, Product, Queue, Recording, failed};
+use super::images;
+use super::products::Products;
+use crate::backend::Result;
+
+/// A kernel looked up once, and the dynamic shared memory it has been allowed.
+#[derive(Clone, Copy)]
+struct Kernel {
+    function: sys::CUfunction,
+    shared_bytes: u32,
+}
+
+/// One NVIDIA GPU.
+pub struct Nvidia {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    compute: sys::CUstream,
+    copy: sys::CUstream,
+    modules: Vec<sys::CUmodule>,
+    kernels: Mutex<HashMap<&'static str, Kernel>>,
+    products: Option<Mutex<Products>>,
+    products_name: Option<String>,
+    granularity: Option<usize>,
+    info: DeviceInfo,
+}
+
+// SAFETY: the handles are plain identifiers of the driver, which may be used from any thread once the context is
+// current there; `bind` sees to that in every entry. Mutable tables are behind mutexes.
+unsafe impl Send for Nvidia {}
+// SAFETY: as above.
+unsafe impl Sync for Nvidia {}
+
+/// Why no GPU can be used, in the words shown to the user.
+fn driver_present() -> Result<(), String> {
+    // SAFETY: only opens the library and closes it again.
+    if unsafe { sys::is_culib_present() } { Ok(()) } else { Err("driver not found (libcuda.so.1)".to_owned()) }
+}
+
+/// Names of the GPUs that the driver lists; the error says why there is none.
+pub fn list() -> Result<Vec<String>, String> {
+    driver_present()?;
+    result::init().map_err(|e| format!("the driver does not start: {e}"))?;
+    let count = result::device::get_count().map_err(|e| format!("the driver lists no GPU: {e}"))?;
+    (0..count)
+        .map(|i| result::device::get(i).and_then(result::device::get_name).map_err(|e| format!("GPU {i}: {e}")))
+        .collect()
+}
+
+impl Nvidia {
+    /// Opens GPU `ordinal`: context, streams, kernel images, products library.
+    ///
+    /// # Errors
+    /// A sentence without the words "No usable NVIDIA GPU": which step failed and why.
+    pub fn open(ordinal: usize) -> Result<Self, String> {
+        let names = list()?;
+        if ordinal >= names.len() {
+            return Err(format!("GPU {ordinal} was asked for, the driver lists {}", names.len()));
+        }
+        let say = |what: &str| {
+            let what = what.to_owned();
+            move |e: result::DriverError| format!("{what}: {e}")
+        };
+        let index = i32::try_from(ordinal).map_err(|_| "GPU number too large".to_owned())?;
+        let device = result::device::get(index).map_err(say("cuDeviceGet"))?;
+        let attribute = |which: sys::CUdevice_attribute| -> Result<u32, String> {
+            // SAFETY: `device` came from the driver.
+            let value = unsafe { result::device::get_attribute(device, which) }.map_err(say("cuDeviceGetAttribute"))?;
+            Ok(u32::try_from(value).unwrap_or(0))
+        };
+        use sys::CUdevice_attribute as A;
+        let capability = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? * 10
+            + attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        if capability < 80 {
+            return Err(format!(
+                "{} has compute capability {}.{}, 8.0 or newer is needed",
+                names.get(ordinal).map_or("the GPU", String::as_str),
+                capability / 10,
+                capability % 10
+            ));
+        }
+        let mut driver_version = 0;
+        // SAFETY: writes one integer.
+        unsafe { sys::cuDriverGetVersion(&raw mut driver_version) }.result().map_err(say("cuDriverGetVersion"))?;
+        // SAFETY: `device` came from the driver; the context is released in `drop`.
+        let context = unsafe { result::primary_ctx::retain(device) }.map_err(say("cuDevicePrimaryCtxRetain"))?;
+        // SAFETY: just retained.
+        unsafe { result::ctx::set_current(context) }.map_err(say("cuCtxSetCurrent"))?;
+        let compute = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(say("cuStreamCreate"))?;
+        let copy = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(say("cuStreamCreate"))?;
+        let mut modules = Vec::new();
+        for image in images::IMAGES {
+            // SAFETY: embedded by the build, a fat binary with its own length inside.
+            let module = unsafe { result::module::load_data(image.data.0.as_ptr().cast()) }
+                .map_err(|e| format!("kernel image {} does not load on this driver: {e}", image.name))?;
+            modules.push(module);
+        }
+        // SAFETY: `device` came from the driver.
+        let total = unsafe { result::device::total_mem(device) }.map_err(say("cuDeviceTotalMem"))?;
+        let granularity = if attribute(A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? == 1 {
+            let mut bytes = 0usize;
+            let kind = allocation_kind(device);
+            // SAFETY: reads one structure and writes one size.
+            unsafe {
+                sys::cuMemGetAllocationGranularity(
+                    &raw mut bytes,
+                    &raw const kind,
+                    sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
+                )
+            }
+            .result()
+            .ok()
+            .map(|()| bytes)
+        } else {
+            None
+        };
+        let info = DeviceInfo {
+            name: names.into_iter().nth(ordinal).unwrap_or_default(),
+            capability,
+            multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            total_bytes: u64::try_from(total).unwrap_or(u64::MAX),
+            driver_version: u32::try_from(driver_version).unwrap_or(0),
+            shared_limit: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+            cache_bytes: u64::from(attribute(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
+            overlap: capability >= 90,
+        };
+        let products = Products::open(compute);
+        let products_name = products.as_ref().map(|p| p.name().to_owned());
+        Ok(Nvidia {
+            device,
+            context,
+            compute,
+            copy,
+            modules,
+            kernels: Mutex::default(),
+            products: products.map(Mutex::new),
+            products_name,
+            granularity,
+            info,
+        })
+    }
+
+    fn bind(&self, op: &str) -> Result<()> {
+        // SAFETY: retained in `open`, released in `drop`.
+        unsafe { result::ctx::set_current(self.context) }.map_err(|e| failed(op, e))
+    }
+
+    fn stream(&self, queue: Queue) -> sys::CUstream {
+        match queue {
+            Queue::Compute => self.compute,
+            Queue::Copy => self.copy,
+        }
+    }
+
+    fn kernel(&self, launch: &Launch<'_>) -> Result<sys::CUfunction> {
+        let mut kernels = lock(&self.kernels);
+        let mut kernel = match kernels.get(launch.kernel) {
+            Some(kernel) => *kernel,
+            None => Kernel { function: self.find(launch.kernel)?, shared_bytes: 48 * 1024 },
+        };
+        if launch.shared_bytes > kernel.shared_bytes {
+            let bytes = i32::try_from(launch.shared_bytes).unwrap_or(i32::MAX);
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function belongs to a loaded module.
+            unsafe { result::function::set_function_attribute(kernel.function, attribute, bytes) }
+                .map_err(|e| failed(format!("{} with {bytes} bytes of shared memory", launch.kernel), e))?;
+            kernel.shared_bytes = launch.shared_bytes;
+        }
+        kernels.insert(launch.kernel, kernel);
+        Ok(kernel.function)
+    }
+
+    fn find(&self, name: &str) -> Result<sys::CUfunction> {
+        let symbol = CString::new(name).map_err(|e| failed(name, e))?;
+        for module in &self.modules {
+            // SAFETY: modules stay loaded until `drop`.
+            if let Ok(function) = unsafe { result::module::get_function(*module, symbol.clone()) } {
+                return Ok(function);
+            }
+        }
+        Err(failed(name, "no such kernel in the embedded images; rebuild them with kernels/build.sh"))
+    }
+}
+
+/// Ordinary device memory on one GPU.
+fn allocation_kind(device: sys::CUdevice) -> sys::CUmemAllocationProp {
+    // SAFETY: an all-zero value is valid for this plain C structure of numbers and one nullable pointer.
+    let mut kind: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    kind.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    kind.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    kind.location.id = device;
+    kind
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn event_of(event: &Event) -> sys::CUevent {
+    event.0 as sys::CUevent
+}
+
+impl Driver for Nvidia {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        self.bind("memory info")?;
+        let (free, _) = result::mem_get_info().map_err(|e| failed("memory info", e))?;
+        Ok(u64::try_from(free).unwrap_or(u64::MAX))
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
+        self.bind("alloc")?;
+        // SAFETY: freed by `free`.
+        unsafe { result::malloc_sync(bytes.max(1)) }.map_err(|e| failed(format!("allocating {bytes} bytes"), e))
+    }
+
+    fn free(&self, ptr: DevicePtr) {
+        if self.bind("free").is_ok() {
+            // SAFETY: from `alloc`. An error here belongs to earlier work, which has reported it.
+            let _ = unsafe { result::free_sync(ptr) };
+        }
+    }
+
+    fn granularity(&self) -> Option<usize> {
+        self.granularity
+    }
+
+    fn reserve(&self, bytes: usize) -> Result<DevicePtr> {
+        self.bind("reserve")?;
+        let mut at = 0;
+        // SAFETY: writes one address.
+        unsafe { sys::cuMemAddressReserve(&raw mut at, bytes, 0, 0, 0) }
+            .result()
+            .map_err(|e| failed(format!("reserving {bytes} bytes of address space"), e))?;
+        Ok(at)
+    }
+
+    fn map(&self, at: DevicePtr, bytes: usize) -> Result<Mapping> {
+        self.bind("map")?;
+        let say = |e: result::DriverError| failed(format!("mapping {bytes} bytes"), e);
+        let kind = allocation_kind(self.device);
+        let mut handle = 0;
+        // SAFETY: sizes are multiples of the granularity, `at` lies in a reserved range.
+        unsafe {
+            sys::cuMemCreate(&raw mut handle, bytes, &raw const kind, 0).result().map_err(say)?;
+            if let Err(e) = sys::cuMemMap(at, bytes, 0, handle, 0).result() {
+                let _ = sys::cuMemRelease(handle);
+                return Err(say(e));
+            }
+            let access = sys::CUmemAccessDesc {
+                location: kind.location,
+                flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            };
+            if let Err(e) = sys::cuMemSetAccess(at, bytes, &raw const access, 1).result() {
+                let _ = sys::cuMemUnmap(at, bytes);
+                let _ = sys::cuMemRelease(handle);
+                return Err(say(e));
+            }
+        }
+        Ok(Mapping { at, bytes, handle })
+    }
+
+    fn unmap(&self, mapping: Mapping) {
+        if self.bind("unmap").is_ok() {
+            // SAFETY: from `map`; the caller has waited for the device.
+            unsafe {
+                let _ = sys::cuMemUnmap(mapping.at, mapping.bytes);
+                let _ = sys::cuMemRelease(mapping.handle);
+            }
+        }
+    }
+
+    fn release(&self, at: DevicePtr, bytes: usize) {
+        if self.bind("release").is_ok() {
+            // SAFETY: from `reserve`, nothing mapped any more.
+            let _ = unsafe { sys::cuMemAddressFree(at, bytes) };
+        }
+    }
+
+    fn host_alloc(&self, bytes: usize) -> Result<*mut u8> {
+        self.bind("host alloc")?;
+        // SAFETY: freed by `host_free`.
+        unsafe { result::malloc_host(bytes.max(1), 0) }
+            .map(|ptr| ptr.cast())
+            .map_err(|e| failed(format!("allocating {bytes} bytes of page-locked memory"), e))
+    }
+
+    fn host_free(&self, ptr: *mut u8) {
+        if self.bind("host free").is_ok() {
+            // SAFETY: from `host_alloc`.
+            let _ = unsafe { result::free_host(ptr.cast()) };
+        }
+    }
+
+    unsafe fn copy_in(&self, dst: DevicePtr, src: *const u8, bytes: usize, queue: Queue) -> Result<()> {
+        self.bind("copy to device")?;
+        // SAFETY: the caller's.
+        unsafe { sys::cuMemcpyHtoDAsync_v2(dst, src.cast(), bytes, self.stream(queue)) }
+            .result()
+            .map_err(|e| failed(format!("copying {bytes} bytes to the device"), e))
+    }
+
+    unsafe fn copy_out(&self, dst: *mut u8, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
+        self.bind("copy from device")?;
+        // SAFETY: the caller's.
+        unsafe { sys::cuMemcpyDtoHAsync_v2(dst.cast(), src, bytes, self.stream(queue)) }
+            .result()
+            .map_err(|e| failed(format!("copying {bytes} bytes from the device"), e))
+    }
+
+    unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
+        self.bind("copy")?;
+        // SAFETY: the caller's.
+        unsafe { sys::cuMemcpyDtoDAsync_v2(dst, src, bytes, self.stream(queue)) }
+            .result()
+            .map_err(|e| failed(format!("copying {bytes} bytes on the device"), e))
+    }
+
+    unsafe fn fill(&self, dst: DevicePtr, byte: u8, bytes: usize, queue: Queue) -> Result<()> {
+        self.bind("fill")?;
+        // SAFETY: the caller's.
+        unsafe { sys::cuMemsetD8Async(dst, byte, bytes, self.stream(queue)) }
+            .result()
+            .map_err(|e| failed(format!("filling {bytes} bytes"), e))
+    }
+
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        self.bind(launch.kernel)?;
+        let function = self.kernel(launch)?;
+        let mut params: [*mut c_void; 32] = [null_mut(); 32];
+        if launch.args.len() > params.len() {
+            return Err(failed(launch.kernel, "too many arguments"));
+        }
+        for (param, arg) in params.iter_mut().zip(launch.args) {
+            *param = std::ptr::from_ref::<Arg>(arg).cast_mut().cast();
+        }
+        // SAFETY: an all-zero attribute is valid; the union member written is the one the id names.
+        let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+        let overlap = self.info.overlap && launch.follow == Follow::Overlap;
+        let config = sys::CUlaunchConfig {
+            gridDimX: launch.grid[0],
+            gridDimY: launch.grid[1],
+            gridDimZ: launch.grid[2],
+            blockDimX: launch.block[0],
+            blockDimY: launch.block[1],
+            blockDimZ: launch.block[2],
+            sharedMemBytes: launch.shared_bytes,
+            hStream: self.compute,
+            attrs: if overlap { &raw mut attribute } else { null_mut() },
+            numAttrs: u32::from(overlap),
+        };
+        // SAFETY: argument types are the caller's; the driver copies them before it returns.
+        unsafe { sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), null_mut()) }.result().map_err(|e| {
+            failed(
+                launch.kernel,
+                format!("{e} (grid {:?}, block {:?}, {} bytes of shared memory)", launch.grid, launch.block, launch.shared_bytes),
+            )
+        })
+    }
+
+    fn products(&self) -> Option<&str> {
+        self.products_name.as_deref()
+    }
+
+    unsafe fn product(&self, product: &Product) -> Result<bool> {
+        let Some(products) = &self.products else { return Ok(false) };
+        self.bind("product")?;
+        // SAFETY: the caller's.
+        unsafe { lock(products).run(self, product) }
+    }
+
+    fn event(&self) -> Result<Event> {
+        self.bind("event")?;
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(|e| failed("event", e))?;
+        Ok(Event(event as u64))
+    }
+
+    fn record(&self, event: &Event, queue: Queue) -> Result<()> {
+        self.bind("record event")?;
+        // SAFETY: from `event`.
+        unsafe { result::event::record(event_of(event), self.stream(queue)) }.map_err(|e| failed("record event", e))
+    }
+
+    fn wait(&self, queue: Queue, event: &Event) -> Result<()> {
+        self.bind("wait for event")?;
+        // SAFETY: from `event`.
+        unsafe { result::stream::wait_event(self.stream(queue), event_of(event), sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT) }
+            .map_err(|e| failed("wait for event", e))
+    }
+
+    fn wait_host(&self, event: &Event) -> Result<()> {
+        self.bind("wait for event")?;
+        // SAFETY: from `event`.
+        unsafe { result::event::synchronize(event_of(event)) }.map_err(|e| failed("device work", e))
+    }
+
+    fn elapsed_ms(&self, from: &Event, to: &Event) -> Result<f32> {
+        self.bind("elapsed")?;
+        // SAFETY: from `event`.
+        unsafe { result::event::elapsed(event_of(from), event_of(to)) }.map_err(|e| failed("elapsed time", e))
+    }
+
+    fn drop_event(&self, event: Event) {
+        if self.bind("drop event").is_ok() {
+            // SAFETY: from `event`, used nowhere else: the handle is not Clone.
+            let _ = unsafe { result::event::destroy(event_of(&event)) };
+        }
+    }
+
+    fn synchronize(&self, queue: Queue) -> Result<()> {
+        self.bind("synchronize")?;
+        // SAFETY: created in `open`.
+        unsafe { result::stream::synchronize(self.stream(queue)) }.map_err(|e| failed("device work", e))
+    }
+
+    fn begin_recording(&self) -> Result<()> {
+        self.bind("begin recording")?;
+        // SAFETY: created in `open`.
+        unsafe { result::stream::begin_capture(self.compute, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) }
+            .map_err(|e| failed("begin recording", e))
+    }
+
+    fn end_recording(&self) -> Result<Recording> {
+        self.bind("end recording")?;
+        // SAFETY: a capture is open on this stream; the graph is destroyed once its executable form exists.
+        unsafe {
+            let graph = result::stream::end_capture(self.compute).map_err(|e| failed("end recording", e))?;
+            let mut ready = null_mut();
+            let instantiated = sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0).result();
+            let _ = result::graph::destroy(graph);
+            instantiated.map_err(|e| failed("end recording", e))?;
+            let _ = result::graph::upload(ready, self.compute);
+            Ok(Recording(ready as u64))
+        }
+    }
+
+    fn replay(&self, recording: &Recording) -> Result<()> {
+        self.bind("replay")?;
+        // SAFETY: from `end_recording`; buffers it names outlive it (graphs are dropped first).
+        unsafe { result::graph::launch(recording.0 as sys::CUgraphExec, self.compute) }.map_err(|e| failed("replay", e))
+    }
+
+    fn drop_recording(&self, recording: Recording) {
+        if self.bind("drop recording").is_ok() {
+            // SAFETY: from `end_recording`, used nowhere else: the handle is not Clone.
+            let _ = unsafe { result::graph::exec_destroy(recording.0 as sys::CUgraphExec) };
+        }
+    }
+}
+
+impl Drop for Nvidia {
+    fn drop(&mut self) {
+        if self.bind("close").is_err() {
+            return;
+        }
+        let _ = self.synchronize(Queue::Compute);
+        let _ = self.synchronize(Queue::Copy);
+        self.products = None;
+        // SAFETY: all of these were created in `open`; nothing else holds the device any more.
+        unsafe {
+            for module in self.modules.drain(..) {
+                let _ = result::module::unload(module);
+            }
+            let _ = result::stream::destroy(self.compute);
+            let _ = result::stream::destroy(self.copy);
+            let _ = result::primary_ctx::release(self.device);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Prefill products by cuBLASLt, where its library can be loaded.
+//!
+//! One algorithm per shape, chosen once for the largest row count, with reduction schemes that split the inner axis
+//! excluded: so every row is summed in one fixed order. That a row's bits depend neither on the number of rows nor on
+//! its place among them is checked on the device when a shape is first used; a shape that fails is refused, and the
+//! caller uses its own kernel.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::mem::{size_of, zeroed};
+use std::ptr::null_mut;
+
+use cudarc::cublaslt::{result, sys};
+
+use super::driver::{DevicePtr, Driver, PRODUCT_ROWS, Product, ProductOut, Queue, failed};
+use super::nvidia::Nvidia;
+use crate::backend::Result;
+
+/// Scratch the library may use; refused algorithms that want more.
+const WORKSPACE_BYTES: usize = 32 << 20;
+/// Candidates asked for per shape.
+const CANDIDATES: usize = 8;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Shape {
+    out: usize,
+    inner: usize,
+    to: ProductOut,
+}
+
+#[derive(Clone, Copy)]
+enum Plan {
+    Algorithm(sys::cublasLtMatmulAlgo_t),
+    /// No algorithm of the library keeps a row's bits for this shape.
+    Refused,
+}
+
+/// The library, its scratch and the algorithm of each shape seen so far.
+pub(super) struct Products {
+    handle: sys::cublasLtHandle_t,
+    stream: sys::cudaStream_t,
+    workspace: Option<DevicePtr>,
+    plans: HashMap<Shape, Plan>,
+    name: String,
+}
+
+/// Descriptors of one call; destroyed with it.
+struct Call {
+    desc: sys::cublasLtMatmulDesc_t,
+    w: sys::cublasLtMatrixLayout_t,
+    x: sys::cublasLtMatrixLayout_t,
+    d: sys::cublasLtMatrixLayout_t,
+}
+
+impl Products {
+    /// `None` where the library is missing or does not start.
+    pub(super) fn open(stream: cudarc::driver::sys::CUstream) -> Option<Self> {
+        // SAFETY: looks for the library; the handle is destroyed in `drop`.
+        let (handle, version) = unsafe {
+            if !sys::is_culib_present() {
+                return None;
+            }
+            (result::create_handle().ok()?, sys::cublasLtGetVersion())
+        };
+        let name = format!("cuBLASLt {}.{}", version / 10_000, version / 100 % 100);
+        Some(Products { handle, stream: stream.cast(), workspace: None, plans: HashMap::new(), name })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs one product; `Ok(false)` where the shape is refused.
+    ///
+    /// # Safety
+    /// As for [`Driver::product`]; the context is current.
+    pub(super) unsafe fn run(&mut self, device: &Nvidia, product: &Product) -> Result<bool> {
+        let shape = Shape { out: product.out, inner: product.inner, to: product.to };
+        let plan = match self.plans.get(&shape) {
+            Some(plan) => *plan,
+            None => {
+                // SAFETY: the caller's; the check only reads `w`.
+                let plan = unsafe { self.plan(device, product) }?;
+                self.plans.insert(shape, plan);
+                plan
+            }
+        };
+        let Plan::Algorithm(algorithm) = plan else { return Ok(false) };
+        // SAFETY: the caller's.
+        unsafe { self.matmul(device, product, &algorithm) }?;
+        Ok(true)
+    }
+
+    /// Picks the algorithm of a shape and proves it on the device.
+    unsafe fn plan(&mut self, device: &Nvidia, product: &Product) -> Result<Plan> {
+        // The weight's own rows serve as activations: real numbers, already there.
+        let most = (product.out / PRODUCT_ROWS * PRODUCT_ROWS).min(2048);
+        if most < 2 * PRODUCT_ROWS {
+            return Ok(Plan::Refused);
+        }
+        let probe = Product { x: product.w, d: 0, rows: most, scale: 1.0, ..*product };
+        let candidates = self.candidates(&probe)?;
+        let size = match product.to {
+            ProductOut::Bf16 => 2,
+            ProductOut::F32 | ProductOut::AddF32 => 4,
+        };
+        let scratch = device.alloc(2 * most * product.out * size)?;
+        let mut chosen = Plan::Refused;
+        for algorithm in candidates {
+            // SAFETY: scratch holds two results of `most` rows.
+            if unsafe { self.rows_keep_their_bits(device, &probe, &algorithm, scratch, size) }? {
+                chosen = Plan::Algorithm(algorithm);
+                break;
+            }
+        }
+        device.free(scratch);
+        Ok(chosen)
+    }
+
+    /// All rows at once against the same rows in differently placed parts.
+    unsafe fn rows_keep_their_bits(
+        &mut self,
+        device: &Nvidia,
+        probe: &Product,
+        algorithm: &sys::cublasLtMatmulAlgo_t,
+        scratch: DevicePtr,
+        size: usize,
+    ) -> Result<bool> {
+        let row = probe.out * size;
+        let total = probe.rows * row;
+        let part = scratch + total as u64;
+        let mut host = vec![0u8; 2 * total];
+        // SAFETY: `scratch` has room for two results, `probe.x` for all rows; `host` is read after the wait.
+        unsafe {
+            device.fill(scratch, 0, 2 * total, Queue::Compute)?;
+            if self.matmul(device, &Product { d: scratch, ..*probe }, algorithm).is_err() {
+                return Ok(false);
+            }
+            // Cuts at a tile, within a tile (the grid of 64) and a single tile: what chunked prefill does.
+            let mut start = 0;
+            for (index, rows) in [PRODUCT_ROWS, PRODUCT_ROWS / 2, PRODUCT_ROWS + PRODUCT_ROWS / 2].iter().cycle().enumerate() {
+                let rows = (*rows).min(probe.rows - start);
+                if rows == 0 || index > 64 {
+                    break;
+                }
+                let call = Product {
+                    x: probe.x + (start * probe.inner * 2) as u64,
+                    d: part + (start * row) as u64,
+                    rows,
+                    ..*probe
+                };
+                if self.matmul(device, &call, algorithm).is_err() {
+                    return Ok(false);
+                }
+                start += rows;
+            }
+            device.copy_out(host.as_mut_ptr(), scratch, 2 * total, Queue::Compute)?;
+            device.synchronize(Queue::Compute)?;
+            let (whole, parts) = host.split_at(total);
+            Ok(whole[..start * row] == parts[..start * row])
+        }
+    }
+
+    fn candidates(&mut self, product: &Product) -> Result<Vec<sys::cublasLtMatmulAlgo_t>> {
+        let say = |e: result::CublasError| failed("cuBLASLt", e);
+        let call = Call::new(product)?;
+        let preference = result::create_matmul_pref().map_err(say)?;
+        let no_split = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_NONE as u32;
+        // SAFETY: all descriptors are alive; results are plain numbers, zero being valid.
+        unsafe {
+            use sys::cublasLtMatmulPreferenceAttributes_t as P;
+            let bytes = WORKSPACE_BYTES;
+            result::set_matmul_pref_attribute(preference, P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const bytes).cast(), size_of::<usize>())
+                .and_then(|()| {
+                    result::set_matmul_pref_attribute(preference, P::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (&raw const no_split).cast(), 4)
+                })
+                .map_err(say)?;
+            let mut found: [sys::cublasLtMatmulHeuristicResult_t; CANDIDATES] = zeroed();
+            let mut count = 0;
+            let status = sys::cublasLtMatmulAlgoGetHeuristic(
+                self.handle, call.desc, call.w, call.x, call.d, call.d, preference,
+                CANDIDATES as i32, found.as_mut_ptr(), &raw mut count,
+            );
+            let _ = result::destroy_matmul_pref(preference);
+            status.result().map_err(say)?;
+            Ok(found.iter().take(usize::try_from(count).unwrap_or(0)).filter(|f| f.state.result().is_ok()).map(|f| f.algo).collect())
+        }
+    }
+
+    unsafe fn matmul(&mut self, device: &Nvidia, product: &Product, algorithm: &sys::cublasLtMatmulAlgo_t) -> Result<()> {
+        let workspace = match self.workspace {
+            Some(at) => at,
+            None => *self.workspace.insert(device.alloc(WORKSPACE_BYTES)?),
+        };
+        let call = Call::new(product)?;
+        let (alpha, beta) = match product.to {
+            ProductOut::Bf16 | ProductOut::F32 => (1.0f32, 0.0f32),
+            ProductOut::AddF32 => (product.scale, 1.0f32),
+        };
+        // SAFETY: pointers and sizes are the caller's; C and D are the same matrix, which the library allows.
+        unsafe {
+            result::matmul(
+                self.handle,
+                call.desc,
+                (&raw const alpha).cast(),
+                (&raw const beta).cast(),
+                product.w as *const c_void,
+                call.w,
+                product.x as *const c_void,
+                call.x,
+                product.d as *const c_void,
+                call.d,
+                product.d as *mut c_void,
+                call.d,
+                algorithm,
+                workspace as *mut c_void,
+                WORKSPACE_BYTES,
+                self.stream,
+            )
+        }
+        .map_err(|e| failed(format!("cuBLASLt [{} x {}] x [{} x {}]", product.rows, product.inner, product.out, product.inner), e))
+    }
+}
+
+impl Drop for Products {
+    fn drop(&mut self) {
+        // SAFETY: created in `open`. The scratch goes with the context.
+        let _ = unsafe { result::destroy_handle(self.handle) };
+    }
+}
+
+impl Call {
+    /// The library counts in columns: `dᵀ [out, rows] = wᵀ-of-its-column-form · xᵀ`.
+    fn new(product: &Product) -> Result<Self> {
+        let say = |e: result::CublasError| failed("cuBLASLt", e);
+        let (out, inner, rows) = (product.out as u64, product.inner as u64, product.rows as u64);
+        let d_type = match product.to {
+            ProductOut::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+            ProductOut::F32 | ProductOut::AddF32 => sys::cudaDataType_t::CUDA_R_32F,
+        };
+        let mut call = Call { desc: null_mut(), w: null_mut(), x: null_mut(), d: null_mut() };
+        call.desc = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F).map_err(say)?;
+        // CUBLAS_OP_T
+        let transpose = 1i32;
+        // SAFETY: the descriptor was just made; the attribute is a 32-bit integer.
+        unsafe {
+            result::set_matmul_desc_attribute(
+                call.desc,
+                sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA,
+                (&raw const transpose).cast(),
+                size_of::<i32>(),
+            )
+        }
+        .map_err(say)?;
+        call.w = result::create_matrix_layout(sys::cudaDataType_t::CUDA_R_16BF, inner, out, inner as i64).map_err(say)?;
+        call.x = result::create_matrix_layout(sys::cudaDataType_t::CUDA_R_16BF, inner, rows, inner as i64).map_err(say)?;
+        call.d = result::create_matrix_layout(d_type, out, rows, out as i64).map_err(say)?;
+        Ok(call)
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        // SAFETY: null or made in `new`, used nowhere else.
+        unsafe {
+            for layout in [self.w, self.x, self.d] {
+                if !layout.is_null() {
+                    let _ = result::destroy_matrix_layout(layout);
+                }
+            }
+            if !self.desc.is_null() {
+                let _ = result::destroy_matmul_desc(self.desc);
+            }
+        }
+    }
+}
