@@ -34,4 +34,5 @@
 pub mod backend;
 pub mod protocol;
 pub mod spec;
+pub mod text;
 pub mod transcript;

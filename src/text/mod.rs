@@ -1,0 +1,107 @@
+//! Text in and out of the model: tokens, the chat template, streaming text, documents from disk.
+//!
+//! Owns the way from characters to token ids and back. Never talks to a device, never draws, never writes a file.
+//! Invariant: what [`stream::StreamDecoder`] emitted piece by piece is what [`tokenizer::Tokenizer::decode`] gives for the
+//! whole list.
+
+mod long;
+pub mod stream;
+pub mod template;
+pub mod tokenizer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use stream::{Delta, StreamDecoder};
+pub use template::{ChatMessage, ChatRole, RenderOptions, Template};
+pub use tokenizer::{Specials, Tokenizer};
+
+/// What can go wrong between text and tokens.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    /// A file of the model folder cannot be read.
+    #[error("{path}: {source}. A model folder needs tokenizer.json and tokenizer_config.json")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file does not hold what it should.
+    #[error("{file}: {reason}. Fetch the file again: sala-chat model download")]
+    Malformed {
+        /// Which file.
+        file: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The tokenizer knows more ids than the model has embedding rows.
+    #[error(
+        "tokenizer.json has ids up to {max_id}, the model only {rows} embedding rows: they belong to different models. Use the tokenizer that came with the weights"
+    )]
+    Vocabulary {
+        /// Largest id.
+        max_id: u32,
+        /// Rows of the embedding.
+        rows: usize,
+    },
+    /// The library could not encode a text.
+    #[error("tokenizing failed: {0}")]
+    Encode(String),
+    /// The model folder has no chat template.
+    #[error(
+        "no chat template in tokenizer_config.json and no chat_template.jinja beside it. Add the file of the original model"
+    )]
+    NoTemplate,
+    /// The template does not compile or refuses the conversation.
+    #[error("chat template: {0}")]
+    Template(String),
+}
+
+/// Tokenizer and chat template of one model, as the desk uses them.
+#[derive(Clone, Debug)]
+pub struct TextModel {
+    /// Characters to ids and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Messages to characters.
+    pub template: Arc<Template>,
+}
+
+impl TextModel {
+    /// Reads `tokenizer.json`, `tokenizer_config.json`, and `chat_template.jinja` or `generation_config.json` if present.
+    ///
+    /// # Errors
+    /// A missing or malformed file, or no chat template.
+    pub fn load(dir: &Path) -> Result<TextModel, TextError> {
+        let read = |name: &str| {
+            let path = dir.join(name);
+            std::fs::read(&path).map_err(|source| TextError::Read { path, source })
+        };
+        let optional = |name: &str| match std::fs::read(dir.join(name)) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(TextError::Read { path: dir.join(name), source }),
+        };
+        TextModel::from_bytes(
+            &read("tokenizer.json")?,
+            &read("tokenizer_config.json")?,
+            optional("generation_config.json")?.as_deref(),
+            optional("chat_template.jinja")?.as_deref(),
+        )
+    }
+
+    /// The same from file contents, for the built-in model.
+    ///
+    /// # Errors
+    /// Malformed contents, or no chat template.
+    pub fn from_bytes(
+        tokenizer: &[u8],
+        tokenizer_config: &[u8],
+        generation_config: Option<&[u8]>,
+        chat_template: Option<&[u8]>,
+    ) -> Result<TextModel, TextError> {
+        let tokenizer = Tokenizer::from_bytes(tokenizer, Some(tokenizer_config), generation_config)?;
+        let template = Template::from_config(tokenizer_config, chat_template)?;
+        Ok(TextModel { tokenizer: Arc::new(tokenizer), template: Arc::new(template) })
+    }
+}

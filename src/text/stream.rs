@@ -1,0 +1,286 @@
+//! Text of a stream of tokens: whole characters only, thoughts apart from the answer.
+//!
+//! Three layers: [`Detokenizer`] turns bytes into characters, [`Splitter`] takes `<think>…</think>` out, [`StreamDecoder`]
+//! joins them. Invariant: all deltas together are what decoding the whole list gives; no part of a tag is ever emitted.
+
+use std::sync::Arc;
+
+use super::tokenizer::{Piece, Tokenizer};
+use crate::protocol::engine::Token;
+
+const OPEN: &str = "<think>";
+const CLOSE: &str = "</think>";
+
+/// Bytes to characters. Keeps an unfinished character back.
+#[derive(Clone, Debug)]
+pub(super) struct Detokenizer {
+    held: Vec<u8>,
+    strip: usize,
+}
+
+impl Detokenizer {
+    pub(super) fn new(tokenizer: &Tokenizer) -> Detokenizer {
+        Detokenizer { held: Vec::new(), strip: tokenizer.pieces.strip_start }
+    }
+
+    /// Appends the characters that are complete now. What can never become UTF-8 is U+FFFD.
+    pub(super) fn push(&mut self, bytes: &[u8], out: &mut String) {
+        self.held.extend_from_slice(bytes);
+        let mut from = 0;
+        while let Some(rest) = self.held.get(from..).filter(|r| !r.is_empty()) {
+            let (valid, broken) = match std::str::from_utf8(rest) {
+                Ok(text) => (text, None),
+                Err(e) => {
+                    let valid = rest.get(..e.valid_up_to()).and_then(|v| std::str::from_utf8(v).ok()).unwrap_or("");
+                    (valid, Some(e.error_len()))
+                }
+            };
+            let spaces = valid.bytes().take(self.strip).take_while(|b| *b == b' ').count();
+            self.strip = if spaces == valid.len() { self.strip - spaces } else { 0 };
+            out.push_str(valid.get(spaces..).unwrap_or(""));
+            from += valid.len();
+            match broken {
+                None | Some(None) => break,
+                Some(Some(bad)) => {
+                    self.strip = 0;
+                    out.push('\u{FFFD}');
+                    from += bad;
+                }
+            }
+        }
+        self.held.drain(..from);
+    }
+
+    /// Nothing follows that could complete the character.
+    pub(super) fn finish(&mut self, out: &mut String) {
+        if !self.held.is_empty() {
+            self.held.clear();
+            out.push('\u{FFFD}');
+        }
+    }
+}
+
+/// New text of an answer. Thoughts come before what follows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delta {
+    /// More of the thoughts, without tags.
+    pub thinking: String,
+    /// More of the answer.
+    pub answer: String,
+}
+
+impl Delta {
+    /// Nothing new.
+    pub fn is_empty(&self) -> bool {
+        self.thinking.is_empty() && self.answer.is_empty()
+    }
+}
+
+/// Where an answer begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Begin {
+    /// As an answer that may open a thought.
+    #[default]
+    Answer,
+    /// Inside a thought: the prompt ended with `<think>`.
+    Thought,
+}
+
+impl Begin {
+    /// How the answer to this rendered prompt begins.
+    pub fn after_prompt(prompt: &str) -> Begin {
+        if prompt.trim_end().ends_with(OPEN) { Begin::Thought } else { Begin::Answer }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Nothing but white space so far.
+    Start,
+    /// After `<think>`, nothing but white space so far.
+    ThoughtStart,
+    Thought,
+    /// After `</think>`, nothing but white space so far.
+    AnswerStart,
+    Answer,
+}
+
+/// Takes thoughts out of an answer. As text, `<think>` opens a thought only where the answer begins: further on it is
+/// something the answer talks about. As a control token it opens one anywhere.
+#[derive(Clone, Debug)]
+pub struct Splitter {
+    part: Part,
+    /// Text that may still turn out to be a tag, or white space that ends a thought.
+    held: String,
+}
+
+impl Splitter {
+    /// A splitter for one answer.
+    pub fn new(begin: Begin) -> Splitter {
+        let part = match begin {
+            Begin::Answer => Part::Start,
+            Begin::Thought => Part::ThoughtStart,
+        };
+        Splitter { part, held: String::new() }
+    }
+
+    /// Whether a thought is open.
+    pub fn in_thought(&self) -> bool {
+        match self.part {
+            Part::ThoughtStart | Part::Thought => true,
+            Part::Start | Part::AnswerStart | Part::Answer => false,
+        }
+    }
+
+    /// More text.
+    pub fn push(&mut self, text: &str, delta: &mut Delta) {
+        self.held.push_str(text);
+        while self.advance(delta) {}
+    }
+
+    /// A `<think>` control token.
+    pub fn open(&mut self, delta: &mut Delta) {
+        self.flush(delta);
+        self.part = Part::ThoughtStart;
+    }
+
+    /// A `</think>` control token.
+    pub fn close(&mut self, delta: &mut Delta) {
+        if self.in_thought() {
+            self.held.truncate(self.held.trim_end().len());
+        }
+        self.flush(delta);
+        self.part = Part::AnswerStart;
+    }
+
+    /// The answer is complete: what was kept back is text after all.
+    pub fn finish(&mut self, delta: &mut Delta) {
+        if self.in_thought() {
+            self.held.truncate(self.held.trim_end().len());
+        }
+        self.flush(delta);
+    }
+
+    fn flush(&mut self, delta: &mut Delta) {
+        let held = std::mem::take(&mut self.held);
+        if self.in_thought() { delta.thinking.push_str(&held) } else { delta.answer.push_str(&held) }
+    }
+
+    /// Emits what is certain. True when it may be called again.
+    fn advance(&mut self, delta: &mut Delta) -> bool {
+        match self.part {
+            Part::Start => {
+                let text = self.held.trim_start();
+                if let Some(rest) = text.strip_prefix(OPEN) {
+                    self.held = rest.to_owned();
+                    self.part = Part::ThoughtStart;
+                    true
+                } else if OPEN.starts_with(text) {
+                    false
+                } else {
+                    self.part = Part::Answer;
+                    true
+                }
+            }
+            Part::ThoughtStart | Part::AnswerStart => {
+                let text = self.held.trim_start();
+                self.held = text.to_owned();
+                if self.held.is_empty() {
+                    return false;
+                }
+                self.part = if self.part == Part::ThoughtStart { Part::Thought } else { Part::Answer };
+                true
+            }
+            Part::Thought => {
+                if let Some(at) = self.held.find(CLOSE) {
+                    let rest = self.held.split_off(at + CLOSE.len());
+                    self.held.truncate(at);
+                    delta.thinking.push_str(self.held.trim_end());
+                    self.held = rest;
+                    self.part = Part::AnswerStart;
+                    return true;
+                }
+                let tag = (1..CLOSE.len()).rev().find(|n| self.held.ends_with(CLOSE.get(..*n).unwrap_or(CLOSE)));
+                let certain = self.held.len() - tag.unwrap_or(0);
+                let certain = self.held.get(..certain).map_or(0, |t| t.trim_end().len());
+                let rest = self.held.split_off(certain);
+                delta.thinking.push_str(&std::mem::replace(&mut self.held, rest));
+                false
+            }
+            Part::Answer => {
+                delta.answer.push_str(&std::mem::take(&mut self.held));
+                false
+            }
+        }
+    }
+}
+
+/// Text of one answer while it is being generated.
+#[derive(Clone, Debug)]
+pub struct StreamDecoder {
+    tokenizer: Arc<Tokenizer>,
+    characters: Detokenizer,
+    splitter: Splitter,
+}
+
+impl StreamDecoder {
+    /// A decoder for one answer.
+    pub fn new(tokenizer: Arc<Tokenizer>, begin: Begin) -> StreamDecoder {
+        let characters = Detokenizer::new(&tokenizer);
+        StreamDecoder { tokenizer, characters, splitter: Splitter::new(begin) }
+    }
+
+    /// Text of one more token. Control tokens other than the thought tags give none.
+    pub fn push(&mut self, id: Token) -> Delta {
+        let mut delta = Delta::default();
+        self.push_into(id, &mut delta);
+        delta
+    }
+
+    /// Text of the tokens of one round.
+    pub fn push_all(&mut self, ids: &[Token]) -> Delta {
+        let mut delta = Delta::default();
+        for &id in ids {
+            self.push_into(id, &mut delta);
+        }
+        delta
+    }
+
+    /// What was still held back. Call once, after the last token.
+    pub fn finish(&mut self) -> Delta {
+        let mut delta = Delta::default();
+        let mut text = String::new();
+        self.characters.finish(&mut text);
+        self.splitter.push(&text, &mut delta);
+        self.splitter.finish(&mut delta);
+        delta
+    }
+
+    /// Whether a thought is open.
+    pub fn in_thought(&self) -> bool {
+        self.splitter.in_thought()
+    }
+
+    fn push_into(&mut self, id: Token, delta: &mut Delta) {
+        let mut text = String::new();
+        match self.tokenizer.pieces.get(id) {
+            Piece::Bytes(bytes) => {
+                self.characters.push(bytes, &mut text);
+                self.splitter.push(&text, delta);
+            }
+            Piece::Special(literal) => {
+                self.characters.finish(&mut text);
+                self.splitter.push(&text, delta);
+                match literal {
+                    OPEN => self.splitter.open(delta),
+                    CLOSE => self.splitter.close(delta),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod tests;

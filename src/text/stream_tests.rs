@@ -1,0 +1,110 @@
+use super::*;
+use crate::text::tokenizer::Specials;
+
+fn demo() -> Arc<Tokenizer> {
+    Arc::new(
+        Tokenizer::from_bytes(
+            include_bytes!("../../assets/demo/tokenizer.json"),
+            Some(include_bytes!("../../assets/demo/tokenizer_config.json")),
+            None,
+        )
+        .unwrap(),
+    )
+}
+
+fn split(parts: &[&str], begin: Begin) -> (String, String) {
+    let mut s = Splitter::new(begin);
+    let mut d = Delta::default();
+    for p in parts {
+        s.push(p, &mut d);
+    }
+    s.finish(&mut d);
+    (d.thinking, d.answer)
+}
+
+#[test]
+fn deltas_join_to_the_whole_text_and_never_break_a_character() {
+    let tokenizer = demo();
+    let text = "naïve 你好，世界 👨‍👩‍👧 end\n";
+    let ids = tokenizer.encode_plain(text).unwrap();
+    let mut decoder = StreamDecoder::new(tokenizer.clone(), Begin::Answer);
+    let mut joined = String::new();
+    for &id in &ids {
+        let delta = decoder.push(id);
+        assert!(!delta.answer.contains('\u{FFFD}'));
+        joined.push_str(&delta.answer);
+    }
+    joined.push_str(&decoder.finish().answer);
+    assert_eq!(joined, text);
+    assert_eq!(joined, tokenizer.decode(&ids, Specials::Hide));
+}
+
+#[test]
+fn an_unfinished_character_is_replaced_at_the_end() {
+    let tokenizer = demo();
+    let ids = tokenizer.encode_plain("a🙂").unwrap();
+    let cut = &ids[..ids.len() - 1];
+    let mut decoder = StreamDecoder::new(tokenizer.clone(), Begin::Answer);
+    let mut text = decoder.push_all(cut).answer;
+    assert_eq!(text, "a");
+    text.push_str(&decoder.finish().answer);
+    assert_eq!(text, "a\u{FFFD}");
+    assert_eq!(text, tokenizer.decode(cut, Specials::Hide));
+}
+
+#[test]
+fn control_tokens_open_and_close_thoughts() {
+    let tokenizer = demo();
+    let ids = tokenizer.encode_with_special("<think>\nlet me see\n</think>\n\nYes.<|im_end|>").unwrap();
+    let mut decoder = StreamDecoder::new(tokenizer, Begin::Answer);
+    let mut all = Delta::default();
+    for id in ids {
+        let d = decoder.push(id);
+        all.thinking.push_str(&d.thinking);
+        all.answer.push_str(&d.answer);
+    }
+    let d = decoder.finish();
+    assert_eq!((all.thinking + &d.thinking, all.answer + &d.answer), ("let me see".into(), "Yes.".into()));
+}
+
+#[test]
+fn tags_split_anywhere_never_leak() {
+    let text = "\n<think>\n a < b </thin c \n\n</think>\n\nIt is <b>so</b>, and <think> is a tag.";
+    for i in 0..text.len() {
+        for j in i..text.len() {
+            let (thinking, answer) = split(&[&text[..i], &text[i..j], &text[j..]], Begin::Answer);
+            assert_eq!(thinking, "a < b </thin c");
+            assert_eq!(answer, "It is <b>so</b>, and <think> is a tag.");
+        }
+    }
+}
+
+#[test]
+fn text_without_thoughts_is_left_as_it_is() {
+    assert_eq!(split(&["  <th", "ink about it"], Begin::Answer), ("".into(), "  <think about it".into()));
+    assert_eq!(split(&[" \n"], Begin::Answer), ("".into(), " \n".into()));
+    assert_eq!(split(&["<think>\n\n</think>\n\n", "ok "], Begin::Answer), ("".into(), "ok ".into()));
+}
+
+#[test]
+fn a_prompt_that_opened_the_thought_is_followed() {
+    assert_eq!(Begin::after_prompt("<|im_start|>assistant\n<think>\n"), Begin::Thought);
+    assert_eq!(Begin::after_prompt("<think>\n\n</think>\n\n"), Begin::Answer);
+    assert_eq!(split(&["hm", "m</th", "ink>\n\nok"], Begin::Thought), ("hmm".into(), "ok".into()));
+    assert_eq!(split(&["cut off </thi"], Begin::Thought), ("cut off </thi".into(), "".into()));
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_ids_stream_to_what_they_decode_to(ids in proptest::collection::vec(7u32..3072, 0..60)) {
+        let tokenizer = demo();
+        let mut decoder = StreamDecoder::new(tokenizer.clone(), Begin::Answer);
+        let mut text = String::new();
+        for &id in &ids {
+            text.push_str(&decoder.push(id).answer);
+        }
+        text.push_str(&decoder.finish().answer);
+        proptest::prop_assume!(!text.trim_start().starts_with(OPEN));
+        proptest::prop_assert_eq!(text, tokenizer.decode(&ids, Specials::Hide));
+    }
+}
