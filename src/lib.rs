@@ -32,6 +32,7 @@
 )]
 
 pub mod backend;
+pub mod engine;
 pub mod protocol;
 pub mod spec;
 pub mod text;

@@ -20,6 +20,7 @@
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod draft;
 
 use std::ops::Range;
 

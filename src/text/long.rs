@@ -8,7 +8,9 @@
 use std::collections::HashSet;
 
 use rayon::prelude::*;
-use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer as Library};
+use tokenizers::{
+    Model, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer as Library,
+};
 
 use super::TextError;
 use super::tokenizer::byte_token;
@@ -50,10 +52,9 @@ impl Cutter {
     /// Looks at what the tokenizer does to a text; `outline` is `tokenizer.json` without its vocabulary.
     pub(super) fn new(library: &Library, outline: &serde_json::Value) -> Cutter {
         // Added tokens with these properties look at their surroundings.
-        let plain = library
-            .get_added_tokens_decoder()
-            .into_values()
-            .all(|t| !t.lstrip && !t.rstrip && !t.single_word && !t.normalized && !t.content.contains('\n'));
+        let plain = library.get_added_tokens_decoder().into_values().all(|t| {
+            !t.lstrip && !t.rstrip && !t.single_word && !t.normalized && !t.content.contains('\n')
+        });
         let truncates = library.get_truncation().is_some() || library.get_padding().is_some();
         if !plain || truncates {
             return Cutter::Never;
@@ -61,16 +62,30 @@ impl Cutter {
         let field = |name: &str| outline.get(name).filter(|v| !v.is_null());
         if field("pre_tokenizer").is_some() {
             let ends_lines = field("normalizer").is_none() && newline_ends_words(library);
-            return if ends_lines { Cutter::AfterNewline(AfterNewline) } else { Cutter::Never };
+            return if ends_lines {
+                Cutter::AfterNewline(AfterNewline)
+            } else {
+                Cutter::Never
+            };
         }
-        let bpe = outline.get("model").filter(|m| m.get("type").and_then(|t| t.as_str()) == Some("BPE"));
+        let bpe = outline
+            .get("model")
+            .filter(|m| m.get("type").and_then(|t| t.as_str()) == Some("BPE"));
         let whole = bpe.is_some_and(|m| {
             ["dropout", "continuing_subword_prefix", "end_of_word_suffix"]
                 .iter()
-                .all(|k| m.get(*k).is_none_or(|v| v.is_null() || v.as_str() == Some("")))
+                .all(|k| {
+                    m.get(*k)
+                        .is_none_or(|v| v.is_null() || v.as_str() == Some(""))
+                })
         });
-        match (whole, field("normalizer").map_or(Some((String::new(), None)), prepend_replace)) {
-            (true, Some((prepend, replace))) => Cutter::Bigrams(Bigrams::new(library, prepend, replace)),
+        match (
+            whole,
+            field("normalizer").map_or(Some((String::new(), None)), prepend_replace),
+        ) {
+            (true, Some((prepend, replace))) => {
+                Cutter::Bigrams(Bigrams::new(library, prepend, replace))
+            }
             _ => Cutter::Never,
         }
     }
@@ -78,9 +93,17 @@ impl Cutter {
 
 /// Tries every surrounding of a line end that a word pattern could tell apart.
 fn newline_ends_words(library: &Library) -> bool {
-    const CLASSES: [&str; 13] = ["", "a", "Z", "1", ".", "'s", " ", "\t", "\r", "\n", "é", "中", "🙂"];
-    let Some(splitter) = library.get_pre_tokenizer() else { return false };
-    let pairs = || CLASSES.iter().flat_map(|a| CLASSES.iter().map(move |b| format!("{a}{b}")));
+    const CLASSES: [&str; 13] = [
+        "", "a", "Z", "1", ".", "'s", " ", "\t", "\r", "\n", "é", "中", "🙂",
+    ];
+    let Some(splitter) = library.get_pre_tokenizer() else {
+        return false;
+    };
+    let pairs = || {
+        CLASSES
+            .iter()
+            .flat_map(|a| CLASSES.iter().map(move |b| format!("{a}{b}")))
+    };
     pairs().all(|before| {
         pairs().all(|after| {
             let text = format!("{before}\n{after}");
@@ -88,7 +111,8 @@ fn newline_ends_words(library: &Library) -> bool {
             splitter.pre_tokenize(&mut words).is_ok() && {
                 let splits = words.get_splits(OffsetReferential::Original, OffsetType::Byte);
                 let ends: HashSet<usize> = splits.iter().map(|(_, (_, end), _)| *end).collect();
-                text.match_indices('\n').all(|(at, _)| ends.contains(&(at + 1)))
+                text.match_indices('\n')
+                    .all(|(at, _)| ends.contains(&(at + 1)))
             }
         })
     })
@@ -100,14 +124,20 @@ fn prepend_replace(normalizer: &serde_json::Value) -> Option<(String, Option<(St
         Some(steps) => steps.as_slice(),
         None => std::slice::from_ref(normalizer),
     };
-    let text = |v: &serde_json::Value, key: &str| v.get(key).and_then(|s| s.as_str()).map(str::to_owned);
+    let text =
+        |v: &serde_json::Value, key: &str| v.get(key).and_then(|s| s.as_str()).map(str::to_owned);
     let (mut prepend, mut replace) = (String::new(), None);
     for step in steps {
         match step.get("type")?.as_str()? {
             // The prefix must not be touched by a replacement before it.
-            "Prepend" if replace.is_none() && prepend.is_empty() => prepend = text(step, "prepend")?,
+            "Prepend" if replace.is_none() && prepend.is_empty() => {
+                prepend = text(step, "prepend")?
+            }
             "Replace" if replace.is_none() => {
-                replace = Some((text(step.get("pattern")?, "String")?, text(step, "content")?));
+                replace = Some((
+                    text(step.get("pattern")?, "String")?,
+                    text(step, "content")?,
+                ));
             }
             _ => return None,
         }
@@ -121,7 +151,9 @@ impl AfterNewline {
         let mut rest = text;
         while rest.len() > LINES_BYTES {
             let tail = rest.as_bytes().get(LINES_BYTES..).unwrap_or(&[]);
-            let Some(at) = tail.iter().position(|b| *b == b'\n') else { break };
+            let Some(at) = tail.iter().position(|b| *b == b'\n') else {
+                break;
+            };
             let (piece, after) = rest.split_at(LINES_BYTES + at + 1);
             pieces.push(piece);
             rest = after;
@@ -146,7 +178,9 @@ impl Bigrams {
         let mut known = HashSet::new();
         for word in library.get_vocab(false).keys() {
             let mut chars = word.chars();
-            let Some(mut last) = chars.next() else { continue };
+            let Some(mut last) = chars.next() else {
+                continue;
+            };
             if chars.as_str().is_empty() {
                 known.insert(last);
             }
@@ -158,11 +192,20 @@ impl Bigrams {
                 last = c;
             }
         }
-        let mut literals: Vec<(String, Token)> =
-            library.get_added_tokens_decoder().into_iter().map(|(id, t)| (t.content, id)).collect();
+        let mut literals: Vec<(String, Token)> = library
+            .get_added_tokens_decoder()
+            .into_iter()
+            .map(|(id, t)| (t.content, id))
+            .collect();
         literals.retain(|(l, _)| !l.is_empty());
         literals.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then_with(|| a.0.cmp(&b.0)));
-        Bigrams { joined, known, literals, prepend, replace }
+        Bigrams {
+            joined,
+            known,
+            literals,
+            prepend,
+            replace,
+        }
     }
 
     pub(super) fn encode(&self, library: &Library, text: &str) -> Result<Vec<Token>, TextError> {
@@ -173,7 +216,9 @@ impl Bigrams {
             let next = self
                 .literals
                 .iter()
-                .filter(|(l, _)| literal_is_token || !library.get_added_vocabulary().is_special_token(l))
+                .filter(|(l, _)| {
+                    literal_is_token || !library.get_added_vocabulary().is_special_token(l)
+                })
                 .filter_map(|(l, id)| rest.find(l.as_str()).map(|at| (at, l.len(), *id)))
                 .min_by_key(|(at, len, _)| (*at, std::cmp::Reverse(*len)));
             let (at, len, id) = match next {
@@ -191,7 +236,12 @@ impl Bigrams {
     }
 
     /// Text between two added tokens.
-    fn encode_run(&self, library: &Library, run: &str, ids: &mut Vec<Token>) -> Result<(), TextError> {
+    fn encode_run(
+        &self,
+        library: &Library,
+        run: &str,
+        ids: &mut Vec<Token>,
+    ) -> Result<(), TextError> {
         let mut text = format!("{}{run}", self.prepend);
         if let Some((from, to)) = &self.replace {
             text = text.replace(from.as_str(), to);
@@ -230,7 +280,10 @@ impl Bigrams {
         let mut chars = text.get(from..)?.char_indices();
         let (_, mut last) = chars.next()?;
         for (at, c) in chars {
-            if self.known.contains(&last) && self.known.contains(&c) && !self.joined.contains(&(last, c)) {
+            if self.known.contains(&last)
+                && self.known.contains(&c)
+                && !self.joined.contains(&(last, c))
+            {
                 return Some(from + at);
             }
             last = c;

@@ -40,7 +40,10 @@ pub struct ChatMessage {
 impl ChatMessage {
     /// A message.
     pub fn new(role: ChatRole, content: impl Into<String>) -> ChatMessage {
-        ChatMessage { role, content: content.into() }
+        ChatMessage {
+            role,
+            content: content.into(),
+        }
     }
 
     /// An answer put together from the parts that a transcript keeps.
@@ -48,7 +51,10 @@ impl ChatMessage {
         if thinking.is_empty() {
             ChatMessage::new(ChatRole::Assistant, text)
         } else {
-            ChatMessage::new(ChatRole::Assistant, format!("<think>\n{thinking}\n</think>\n\n{text}"))
+            ChatMessage::new(
+                ChatRole::Assistant,
+                format!("<think>\n{thinking}\n</think>\n\n{text}"),
+            )
         }
     }
 
@@ -56,8 +62,14 @@ impl ChatMessage {
     pub fn document(name: &str, text: &str) -> [ChatMessage; 2] {
         let end = if text.ends_with('\n') { "" } else { "\n" };
         [
-            ChatMessage::new(ChatRole::User, format!("<document name=\"{name}\">\n{text}{end}</document>")),
-            ChatMessage::new(ChatRole::Assistant, format!("I have read {name}. What would you like to know?")),
+            ChatMessage::new(
+                ChatRole::User,
+                format!("<document name=\"{name}\">\n{text}{end}</document>"),
+            ),
+            ChatMessage::new(
+                ChatRole::Assistant,
+                format!("I have read {name}. What would you like to know?"),
+            ),
         ]
     }
 }
@@ -76,7 +88,11 @@ pub struct RenderOptions {
 impl RenderOptions {
     /// A prompt that the model shall answer.
     pub fn prompt(thinking: ThinkMode) -> RenderOptions {
-        RenderOptions { add_generation_prompt: true, thinking, tools: Vec::new() }
+        RenderOptions {
+            add_generation_prompt: true,
+            thinking,
+            tools: Vec::new(),
+        }
     }
 }
 
@@ -90,7 +106,9 @@ pub struct Template {
 
 impl std::fmt::Debug for Template {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Template").field("bytes", &self.source.len()).finish_non_exhaustive()
+        f.debug_struct("Template")
+            .field("bytes", &self.source.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -123,7 +141,10 @@ impl Template {
     /// # Errors
     /// No template, contents that do not parse, or a template that does not compile.
     pub fn from_config(config: &[u8], chat_template: Option<&[u8]>) -> Result<Template, TextError> {
-        let malformed = |file: &str, reason: String| TextError::Malformed { file: file.to_owned(), reason };
+        let malformed = |file: &str, reason: String| TextError::Malformed {
+            file: file.to_owned(),
+            reason,
+        };
         let config: Config = serde_json::from_slice(config)
             .map_err(|e| malformed("tokenizer_config.json", e.to_string()))?;
         let source = match (chat_template, config.chat_template) {
@@ -132,13 +153,20 @@ impl Template {
             (None, Some(Source::One(text))) => text,
             (None, Some(Source::Named(list))) => {
                 let default = list.iter().position(|t| t.name == "default").unwrap_or(0);
-                list.into_iter().nth(default).map(|t| t.template).ok_or(TextError::NoTemplate)?
+                list.into_iter()
+                    .nth(default)
+                    .map(|t| t.template)
+                    .ok_or(TextError::NoTemplate)?
             }
             (None, None) => return Err(TextError::NoTemplate),
         };
         let text = |token: Option<serde_json::Value>| match token {
             Some(serde_json::Value::String(s)) => s,
-            Some(v) => v.get("content").and_then(|c| c.as_str()).unwrap_or_default().to_owned(),
+            Some(v) => v
+                .get("content")
+                .and_then(|c| c.as_str())
+                .unwrap_or_default()
+                .to_owned(),
             None => String::new(),
         };
         Template::new(&source, &text(config.bos_token), &text(config.eos_token))
@@ -150,7 +178,10 @@ impl Template {
     /// [`TextError::Template`] with the line where it does not compile.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Template, TextError> {
         let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build();
         environment.set_syntax(syntax.map_err(|e| TextError::Template(explain(&e)))?);
         environment.set_unknown_method_callback(python_method);
         environment.set_formatter(python_format);
@@ -182,7 +213,11 @@ impl Template {
     ///
     /// # Errors
     /// What the template refuses, in its own words (for example that roles must alternate).
-    pub fn render(&self, messages: &[ChatMessage], options: &RenderOptions) -> Result<String, TextError> {
+    pub fn render(
+        &self,
+        messages: &[ChatMessage],
+        options: &RenderOptions,
+    ) -> Result<String, TextError> {
         self.render_values(Value::from(Serde(messages)), options)
     }
 
@@ -204,8 +239,11 @@ impl Template {
             ThinkMode::Off => Value::from(false),
             ThinkMode::Auto => Value::UNDEFINED,
         };
-        let tools =
-            if options.tools.is_empty() { Value::from(()) } else { Value::from(Serde(&options.tools)) };
+        let tools = if options.tools.is_empty() {
+            Value::from(())
+        } else {
+            Value::from(Serde(&options.tools))
+        };
         let context = minijinja::context! {
             messages,
             tools,
@@ -223,7 +261,9 @@ impl Template {
 
 /// One line about a template error.
 fn explain(error: &Error) -> String {
-    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let what = error
+        .detail()
+        .map_or_else(|| error.kind().to_string(), str::to_owned);
     match error.line() {
         Some(line) => format!("{what} (line {line})"),
         None => what,
@@ -242,7 +282,11 @@ fn without_generation_tags(source: &str) -> String {
         out.push_str(before);
         let Some(end) = tag.find("%}") else { break };
         let (tag, after) = tag.split_at(end + 2);
-        let word = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
+        let word = tag
+            .trim_start_matches("{%")
+            .trim_end_matches("%}")
+            .trim_matches(['-', '+'])
+            .trim();
         match word {
             "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
             "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
@@ -255,13 +299,22 @@ fn without_generation_tags(source: &str) -> String {
 }
 
 /// Methods of Python's types.
-fn python_method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+fn python_method(
+    state: &mut State,
+    value: &Value,
+    name: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
     match (name, value.as_str()) {
         // Python starts a word after anything that is no letter.
         ("title", Some(text)) if args.is_empty() => {
             let mut inside = false;
             let title = text.chars().flat_map(|c| {
-                let cased: String = if inside { c.to_lowercase().collect() } else { c.to_uppercase().collect() };
+                let cased: String = if inside {
+                    c.to_lowercase().collect()
+                } else {
+                    c.to_uppercase().collect()
+                };
                 inside = c.is_alphabetic();
                 cased.chars().collect::<Vec<char>>()
             });
@@ -296,7 +349,11 @@ fn python_repr(value: &Value) -> String {
     match value.kind() {
         ValueKind::String => {
             let text = value.to_string();
-            let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
+            let quote = if text.contains('\'') && !text.contains('"') {
+                '"'
+            } else {
+                '\''
+            };
             let mut out = String::from(quote);
             for c in text.chars() {
                 match c {
@@ -315,8 +372,10 @@ fn python_repr(value: &Value) -> String {
             out
         }
         ValueKind::Seq => {
-            let items: Vec<String> =
-                value.try_iter().map(|i| i.map(|v| python_repr(&v)).collect()).unwrap_or_default();
+            let items: Vec<String> = value
+                .try_iter()
+                .map(|i| i.map(|v| python_repr(&v)).collect())
+                .unwrap_or_default();
             format!("[{}]", items.join(", "))
         }
         ValueKind::Map => {
@@ -358,8 +417,11 @@ fn python_json(Serde(mut json): Serde<serde_json::Value>, kwargs: Kwargs) -> Res
         style.item = Some(if indent.is_some() { "," } else { ", " }.to_owned());
     }
     let mut out = Vec::new();
-    json.serialize(&mut serde_json::Serializer::with_formatter(&mut out, style)).map_err(|e| bad(&e))?;
-    String::from_utf8(out).map(Value::from_safe_string).map_err(|e| bad(&e))
+    json.serialize(&mut serde_json::Serializer::with_formatter(&mut out, style))
+        .map_err(|e| bad(&e))?;
+    String::from_utf8(out)
+        .map(Value::from_safe_string)
+        .map_err(|e| bad(&e))
 }
 
 /// Python's spacing: `{"a": [1, 2]}`, or indented lines.
@@ -380,7 +442,11 @@ impl PythonJson {
         }
     }
 
-    fn begin<W: ?Sized + std::io::Write>(&mut self, w: &mut W, bracket: &[u8]) -> std::io::Result<()> {
+    fn begin<W: ?Sized + std::io::Write>(
+        &mut self,
+        w: &mut W,
+        bracket: &[u8],
+    ) -> std::io::Result<()> {
         self.depth += 1;
         self.empty = true;
         w.write_all(bracket)
@@ -394,7 +460,11 @@ impl PythonJson {
         self.line(w)
     }
 
-    fn end<W: ?Sized + std::io::Write>(&mut self, w: &mut W, bracket: &[u8]) -> std::io::Result<()> {
+    fn end<W: ?Sized + std::io::Write>(
+        &mut self,
+        w: &mut W,
+        bracket: &[u8],
+    ) -> std::io::Result<()> {
         self.depth = self.depth.saturating_sub(1);
         if !std::mem::take(&mut self.empty) {
             self.line(w)?;
@@ -410,7 +480,11 @@ impl serde_json::ser::Formatter for PythonJson {
     fn end_array<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
         self.end(w, b"]")
     }
-    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        w: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
         self.next(w, first)
     }
     fn begin_object<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
@@ -419,7 +493,11 @@ impl serde_json::ser::Formatter for PythonJson {
     fn end_object<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
         self.end(w, b"}")
     }
-    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        w: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
         self.next(w, first)
     }
     fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {

@@ -34,7 +34,10 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new(driver: Arc<dyn Driver>) -> Self {
-        Device { driver, accounts: Arc::default() }
+        Device {
+            driver,
+            accounts: Arc::default(),
+        }
     }
 
     pub(crate) fn driver(&self) -> &dyn Driver {
@@ -50,11 +53,13 @@ impl Device {
     }
 
     pub(crate) fn charge(&self, account: Account, bytes: usize) {
-        self.account(account).fetch_add(bytes as u64, Ordering::Relaxed);
+        self.account(account)
+            .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn discharge(&self, account: Account, bytes: usize) {
-        self.account(account).fetch_sub(bytes as u64, Ordering::Relaxed);
+        self.account(account)
+            .fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
     /// Sizes now; `used` is what the device counts, other programs included.
@@ -64,7 +69,10 @@ impl Device {
             weights: self.accounts.weights.load(Ordering::Relaxed),
             state: self.accounts.state.load(Ordering::Relaxed),
             work: self.accounts.work.load(Ordering::Relaxed),
-            used: self.driver.free_bytes().map_or(0, |free| total.saturating_sub(free)),
+            used: self
+                .driver
+                .free_bytes()
+                .map_or(0, |free| total.saturating_sub(free)),
             total,
         }
     }
@@ -77,16 +85,27 @@ impl Device {
                 what: what.to_owned(),
                 needed: bytes as u64,
                 free,
-                advice: "close other programs on the GPU, or choose a smaller model with --model".to_owned(),
+                advice: "close other programs on the GPU, or choose a smaller model with --model"
+                    .to_owned(),
             });
         }
         let ptr = self.driver.alloc(bytes)?;
         self.charge(account, bytes);
-        Ok(DeviceBuffer { device: self.clone(), ptr, bytes, account })
+        Ok(DeviceBuffer {
+            device: self.clone(),
+            ptr,
+            bytes,
+            account,
+        })
     }
 
     /// The same, set to zero.
-    pub(crate) fn zeroed(&self, what: &str, bytes: usize, account: Account) -> Result<DeviceBuffer> {
+    pub(crate) fn zeroed(
+        &self,
+        what: &str,
+        bytes: usize,
+        account: Account,
+    ) -> Result<DeviceBuffer> {
         let buffer = self.alloc(what, bytes, account)?;
         // SAFETY: the buffer was just made with this size.
         unsafe { self.driver.fill(buffer.ptr, 0, bytes, Queue::Compute)? };
@@ -95,7 +114,11 @@ impl Device {
 
     /// Page-locked host memory.
     pub(crate) fn pinned(&self, bytes: usize) -> Result<Pinned> {
-        Ok(Pinned { ptr: self.driver.host_alloc(bytes)?, bytes, device: self.clone() })
+        Ok(Pinned {
+            ptr: self.driver.host_alloc(bytes)?,
+            bytes,
+            device: self.clone(),
+        })
     }
 }
 

@@ -16,7 +16,9 @@ use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Event, Launch, Mapping, Product, Queue, Recording, failed};
+use super::driver::{
+    Arg, DeviceInfo, DevicePtr, Driver, Event, Launch, Mapping, Product, Queue, Recording, failed,
+};
 use crate::backend::Result;
 
 /// Bytes of guard on each side of an allocation.
@@ -30,15 +32,35 @@ const GRANULARITY: usize = 64 << 10;
 /// What the device claims to have.
 const TOTAL_BYTES: u64 = 8 << 30;
 
-type LaunchFn = unsafe extern "C" fn(*const c_char, *const c_uint, *const c_uint, c_uint, *mut *mut c_void) -> c_int;
+type LaunchFn = unsafe extern "C" fn(
+    *const c_char,
+    *const c_uint,
+    *const c_uint,
+    c_uint,
+    *mut *mut c_void,
+) -> c_int;
 type ErrorFn = unsafe extern "C" fn() -> *const c_char;
 
 /// One remembered operation.
 enum Op {
-    Launch { kernel: &'static str, grid: [u32; 3], block: [u32; 3], shared_bytes: u32, args: Vec<Arg> },
+    Launch {
+        kernel: &'static str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        args: Vec<Arg>,
+    },
     /// Addresses are those of the caller; host memory is read when replayed, as on a GPU.
-    Copy { dst: u64, src: u64, bytes: usize },
-    Fill { dst: u64, byte: u8, bytes: usize },
+    Copy {
+        dst: u64,
+        src: u64,
+        bytes: usize,
+    },
+    Fill {
+        dst: u64,
+        byte: u8,
+        bytes: usize,
+    },
 }
 
 #[derive(Default)]
@@ -74,18 +96,31 @@ impl Emulated {
     /// # Errors
     /// The loader's words, or the missing symbol.
     pub fn open(library: &Path) -> Result<Self, String> {
-        let path = CString::new(library.as_os_str().as_encoded_bytes()).map_err(|e| e.to_string())?;
+        let path =
+            CString::new(library.as_os_str().as_encoded_bytes()).map_err(|e| e.to_string())?;
         // SAFETY: loads a library the caller named; its initialisers are those of plain C++.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             // SAFETY: after a failed `dlopen` the text is set and ours until the next call.
             let words = unsafe { CStr::from_ptr(libc::dlerror()) };
-            return Err(format!("{}: {}", library.display(), words.to_string_lossy()));
+            return Err(format!(
+                "{}: {}",
+                library.display(),
+                words.to_string_lossy()
+            ));
         }
         let find = |name: &CStr| {
             // SAFETY: the handle is open.
             let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
-            if symbol.is_null() { Err(format!("{}: no {}", library.display(), name.to_string_lossy())) } else { Ok(symbol) }
+            if symbol.is_null() {
+                Err(format!(
+                    "{}: no {}",
+                    library.display(),
+                    name.to_string_lossy()
+                ))
+            } else {
+                Ok(symbol)
+            }
         };
         // SAFETY: the emulator defines both symbols with exactly these types.
         let (launch, error) = unsafe {
@@ -104,7 +139,13 @@ impl Emulated {
             cache_bytes: 1 << 20,
             overlap: false,
         };
-        Ok(Emulated { library: handle, launch, error, state: Mutex::default(), info })
+        Ok(Emulated {
+            library: handle,
+            launch,
+            error,
+            state: Mutex::default(),
+            info,
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -117,21 +158,48 @@ impl Emulated {
     /// As for the [`Driver`] method it came from.
     unsafe fn run(&self, op: &Op) -> Result<()> {
         match op {
-            Op::Launch { kernel, grid, block, shared_bytes, args } => {
+            Op::Launch {
+                kernel,
+                grid,
+                block,
+                shared_bytes,
+                args,
+            } => {
                 let name = CString::new(*kernel).map_err(|e| failed(*kernel, e))?;
-                let mut params: Vec<*mut c_void> = args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
+                let mut params: Vec<*mut c_void> = args
+                    .iter()
+                    .map(|a| std::ptr::from_ref(a).cast_mut().cast())
+                    .collect();
                 // SAFETY: the caller's; the library reads as many arguments as the kernel has.
-                let code = unsafe { (self.launch)(name.as_ptr(), grid.as_ptr(), block.as_ptr(), *shared_bytes, params.as_mut_ptr()) };
+                let code = unsafe {
+                    (self.launch)(
+                        name.as_ptr(),
+                        grid.as_ptr(),
+                        block.as_ptr(),
+                        *shared_bytes,
+                        params.as_mut_ptr(),
+                    )
+                };
                 if code != 0 {
                     // SAFETY: the library returns a string of its own.
                     let words = unsafe { CStr::from_ptr((self.error)()) };
-                    return Err(failed(*kernel, format!("{} (grid {grid:?}, block {block:?})", words.to_string_lossy())));
+                    return Err(failed(
+                        *kernel,
+                        format!(
+                            "{} (grid {grid:?}, block {block:?})",
+                            words.to_string_lossy()
+                        ),
+                    ));
                 }
             }
             // SAFETY: the caller's.
-            Op::Copy { dst, src, bytes } => unsafe { std::ptr::copy_nonoverlapping(*src as *const u8, *dst as *mut u8, *bytes) },
+            Op::Copy { dst, src, bytes } => unsafe {
+                std::ptr::copy_nonoverlapping(*src as *const u8, *dst as *mut u8, *bytes)
+            },
             // SAFETY: the caller's.
-            Op::Fill { dst, byte, bytes } => unsafe { std::ptr::write_bytes(*dst as *mut u8, *byte, *bytes) },
+            Op::Fill { dst, byte, bytes } => unsafe {
+                std::ptr::write_bytes(*dst as *mut u8, *byte, *bytes)
+            },
         }
         Ok(())
     }
@@ -152,12 +220,20 @@ impl Emulated {
     }
 
     fn not_recording(&self, op: &str) -> Result<()> {
-        if self.state().open.is_some() { Err(failed(op, "not allowed while a step is recorded")) } else { Ok(()) }
+        if self.state().open.is_some() {
+            Err(failed(op, "not allowed while a step is recorded"))
+        } else {
+            Ok(())
+        }
     }
 
     /// Guard words that something has written over: `(start of the allocation, its size)`.
     fn broken_guard(&self) -> Option<(u64, usize)> {
-        self.state().allocations.iter().find(|(at, bytes)| !guards_hold(**at, **bytes)).map(|(at, bytes)| (*at, *bytes))
+        self.state()
+            .allocations
+            .iter()
+            .find(|(at, bytes)| !guards_hold(**at, **bytes))
+            .map(|(at, bytes)| (*at, *bytes))
     }
 }
 
@@ -194,7 +270,10 @@ impl Driver for Emulated {
         let at = unsafe {
             let block = std::alloc::alloc(layout);
             if block.is_null() {
-                return Err(failed("alloc", format!("{bytes} bytes refused by the host")));
+                return Err(failed(
+                    "alloc",
+                    format!("{bytes} bytes refused by the host"),
+                ));
             }
             std::ptr::write_bytes(block, GUARD_BYTE, layout.size());
             std::ptr::write_bytes(block.add(GUARD), POISON, bytes);
@@ -205,9 +284,14 @@ impl Driver for Emulated {
     }
 
     fn free(&self, ptr: DevicePtr) {
-        let Some(bytes) = self.state().allocations.remove(&ptr) else { return };
+        let Some(bytes) = self.state().allocations.remove(&ptr) else {
+            return;
+        };
         if let Ok(layout) = block_of(bytes) {
-            debug_assert!(guards_hold(ptr, bytes), "something wrote outside of an allocation of {bytes} bytes");
+            debug_assert!(
+                guards_hold(ptr, bytes),
+                "something wrote outside of an allocation of {bytes} bytes"
+            );
             // SAFETY: from `alloc`, with the same layout.
             unsafe { std::alloc::dealloc((ptr as usize - GUARD) as *mut u8, layout) };
         }
@@ -219,8 +303,21 @@ impl Driver for Emulated {
 
     fn reserve(&self, bytes: usize) -> Result<DevicePtr> {
         // SAFETY: a fresh anonymous range that nothing may touch yet.
-        let at = unsafe { libc::mmap(null_mut(), bytes, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1, 0) };
-        if at == libc::MAP_FAILED { Err(failed("reserve", std::io::Error::last_os_error())) } else { Ok(at as u64) }
+        let at = unsafe {
+            libc::mmap(
+                null_mut(),
+                bytes,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            Err(failed("reserve", std::io::Error::last_os_error()))
+        } else {
+            Ok(at as u64)
+        }
     }
 
     fn map(&self, at: DevicePtr, bytes: usize) -> Result<Mapping> {
@@ -233,7 +330,11 @@ impl Driver for Emulated {
             std::ptr::write_bytes(at as *mut u8, POISON, bytes);
         }
         self.state().mapped += bytes as u64;
-        Ok(Mapping { at, bytes, handle: 0 })
+        Ok(Mapping {
+            at,
+            bytes,
+            handle: 0,
+        })
     }
 
     fn unmap(&self, mapping: Mapping) {
@@ -255,17 +356,53 @@ impl Driver for Emulated {
         self.free(ptr as u64);
     }
 
-    unsafe fn copy_in(&self, dst: DevicePtr, src: *const u8, bytes: usize, queue: Queue) -> Result<()> {
+    unsafe fn copy_in(
+        &self,
+        dst: DevicePtr,
+        src: *const u8,
+        bytes: usize,
+        queue: Queue,
+    ) -> Result<()> {
         // SAFETY: the caller's.
-        unsafe { self.give(Op::Copy { dst, src: src as u64, bytes }, queue) }
+        unsafe {
+            self.give(
+                Op::Copy {
+                    dst,
+                    src: src as u64,
+                    bytes,
+                },
+                queue,
+            )
+        }
     }
 
-    unsafe fn copy_out(&self, dst: *mut u8, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
+    unsafe fn copy_out(
+        &self,
+        dst: *mut u8,
+        src: DevicePtr,
+        bytes: usize,
+        queue: Queue,
+    ) -> Result<()> {
         // SAFETY: the caller's.
-        unsafe { self.give(Op::Copy { dst: dst as u64, src, bytes }, queue) }
+        unsafe {
+            self.give(
+                Op::Copy {
+                    dst: dst as u64,
+                    src,
+                    bytes,
+                },
+                queue,
+            )
+        }
     }
 
-    unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
+    unsafe fn copy(
+        &self,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: usize,
+        queue: Queue,
+    ) -> Result<()> {
         // SAFETY: the caller's.
         unsafe { self.give(Op::Copy { dst, src, bytes }, queue) }
     }
@@ -329,7 +466,10 @@ impl Driver for Emulated {
     fn synchronize(&self, _queue: Queue) -> Result<()> {
         self.not_recording("synchronize")?;
         match self.broken_guard() {
-            Some((at, bytes)) => Err(failed("device work", format!("guard words around {bytes} bytes at {at:#x} were overwritten"))),
+            Some((at, bytes)) => Err(failed(
+                "device work",
+                format!("guard words around {bytes} bytes at {at:#x} were overwritten"),
+            )),
             None => Ok(()),
         }
     }
@@ -342,7 +482,10 @@ impl Driver for Emulated {
 
     fn end_recording(&self) -> Result<Recording> {
         let mut state = self.state();
-        let ops = state.open.take().ok_or_else(|| failed("end recording", "none is open"))?;
+        let ops = state
+            .open
+            .take()
+            .ok_or_else(|| failed("end recording", "none is open"))?;
         state.next += 1;
         let id = state.next;
         state.recordings.insert(id, ops);
@@ -351,7 +494,11 @@ impl Driver for Emulated {
 
     fn replay(&self, recording: &Recording) -> Result<()> {
         // Taken out for the run, so that the table is not held across it.
-        let ops = self.state().recordings.remove(&recording.0).ok_or_else(|| failed("replay", "no such recording"))?;
+        let ops = self
+            .state()
+            .recordings
+            .remove(&recording.0)
+            .ok_or_else(|| failed("replay", "no such recording"))?;
         // SAFETY: given under the contracts of the methods that remembered them; buffers outlive recordings.
         let done = ops.iter().try_for_each(|op| unsafe { self.run(op) });
         self.state().recordings.insert(recording.0, ops);

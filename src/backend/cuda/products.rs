@@ -63,7 +63,13 @@ impl Products {
             (result::create_handle().ok()?, sys::cublasLtGetVersion())
         };
         let name = format!("cuBLASLt {}.{}", version / 10_000, version / 100 % 100);
-        Some(Products { handle, stream: stream.cast(), workspace: None, plans: HashMap::new(), name })
+        Some(Products {
+            handle,
+            stream: stream.cast(),
+            workspace: None,
+            plans: HashMap::new(),
+            name,
+        })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -75,7 +81,11 @@ impl Products {
     /// # Safety
     /// As for [`Driver::product`]; the context is current.
     pub(super) unsafe fn run(&mut self, device: &Nvidia, product: &Product) -> Result<bool> {
-        let shape = Shape { out: product.out, inner: product.inner, to: product.to };
+        let shape = Shape {
+            out: product.out,
+            inner: product.inner,
+            to: product.to,
+        };
         let plan = match self.plans.get(&shape) {
             Some(plan) => *plan,
             None => {
@@ -85,7 +95,9 @@ impl Products {
                 plan
             }
         };
-        let Plan::Algorithm(algorithm) = plan else { return Ok(false) };
+        let Plan::Algorithm(algorithm) = plan else {
+            return Ok(false);
+        };
         // SAFETY: the caller's.
         unsafe { self.matmul(device, product, &algorithm) }?;
         Ok(true)
@@ -98,7 +110,13 @@ impl Products {
         if most < 2 * PRODUCT_ROWS {
             return Ok(Plan::Refused);
         }
-        let probe = Product { x: product.w, d: 0, rows: most, scale: 1.0, ..*product };
+        let probe = Product {
+            x: product.w,
+            d: 0,
+            rows: most,
+            scale: 1.0,
+            ..*product
+        };
         let candidates = self.candidates(&probe)?;
         let size = match product.to {
             ProductOut::Bf16 => 2,
@@ -133,12 +151,30 @@ impl Products {
         // SAFETY: `scratch` has room for two results, `probe.x` for all rows; `host` is read after the wait.
         unsafe {
             device.fill(scratch, 0, 2 * total, Queue::Compute)?;
-            if self.matmul(device, &Product { d: scratch, ..*probe }, algorithm).is_err() {
+            if self
+                .matmul(
+                    device,
+                    &Product {
+                        d: scratch,
+                        ..*probe
+                    },
+                    algorithm,
+                )
+                .is_err()
+            {
                 return Ok(false);
             }
             // Cuts at a tile, within a tile (the grid of 64) and a single tile: what chunked prefill does.
             let mut start = 0;
-            for (index, rows) in [PRODUCT_ROWS, PRODUCT_ROWS / 2, PRODUCT_ROWS + PRODUCT_ROWS / 2].iter().cycle().enumerate() {
+            for (index, rows) in [
+                PRODUCT_ROWS,
+                PRODUCT_ROWS / 2,
+                PRODUCT_ROWS + PRODUCT_ROWS / 2,
+            ]
+            .iter()
+            .cycle()
+            .enumerate()
+            {
                 let rows = (*rows).min(probe.rows - start);
                 if rows == 0 || index > 64 {
                     break;
@@ -170,24 +206,52 @@ impl Products {
         unsafe {
             use sys::cublasLtMatmulPreferenceAttributes_t as P;
             let bytes = WORKSPACE_BYTES;
-            result::set_matmul_pref_attribute(preference, P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (&raw const bytes).cast(), size_of::<usize>())
-                .and_then(|()| {
-                    result::set_matmul_pref_attribute(preference, P::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, (&raw const no_split).cast(), 4)
-                })
-                .map_err(say)?;
+            result::set_matmul_pref_attribute(
+                preference,
+                P::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                (&raw const bytes).cast(),
+                size_of::<usize>(),
+            )
+            .and_then(|()| {
+                result::set_matmul_pref_attribute(
+                    preference,
+                    P::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                    (&raw const no_split).cast(),
+                    4,
+                )
+            })
+            .map_err(say)?;
             let mut found: [sys::cublasLtMatmulHeuristicResult_t; CANDIDATES] = zeroed();
             let mut count = 0;
             let status = sys::cublasLtMatmulAlgoGetHeuristic(
-                self.handle, call.desc, call.w, call.x, call.d, call.d, preference,
-                CANDIDATES as i32, found.as_mut_ptr(), &raw mut count,
+                self.handle,
+                call.desc,
+                call.w,
+                call.x,
+                call.d,
+                call.d,
+                preference,
+                CANDIDATES as i32,
+                found.as_mut_ptr(),
+                &raw mut count,
             );
             let _ = result::destroy_matmul_pref(preference);
             status.result().map_err(say)?;
-            Ok(found.iter().take(usize::try_from(count).unwrap_or(0)).filter(|f| f.state.result().is_ok()).map(|f| f.algo).collect())
+            Ok(found
+                .iter()
+                .take(usize::try_from(count).unwrap_or(0))
+                .filter(|f| f.state.result().is_ok())
+                .map(|f| f.algo)
+                .collect())
         }
     }
 
-    unsafe fn matmul(&mut self, device: &Nvidia, product: &Product, algorithm: &sys::cublasLtMatmulAlgo_t) -> Result<()> {
+    unsafe fn matmul(
+        &mut self,
+        device: &Nvidia,
+        product: &Product,
+        algorithm: &sys::cublasLtMatmulAlgo_t,
+    ) -> Result<()> {
         let workspace = match self.workspace {
             Some(at) => at,
             None => *self.workspace.insert(device.alloc(WORKSPACE_BYTES)?),
@@ -218,7 +282,15 @@ impl Products {
                 self.stream,
             )
         }
-        .map_err(|e| failed(format!("cuBLASLt [{} x {}] x [{} x {}]", product.rows, product.inner, product.out, product.inner), e))
+        .map_err(|e| {
+            failed(
+                format!(
+                    "cuBLASLt [{} x {}] x [{} x {}]",
+                    product.rows, product.inner, product.out, product.inner
+                ),
+                e,
+            )
+        })
     }
 }
 
@@ -233,13 +305,26 @@ impl Call {
     /// The library counts in columns: `dᵀ [out, rows] = wᵀ-of-its-column-form · xᵀ`.
     fn new(product: &Product) -> Result<Self> {
         let say = |e: result::CublasError| failed("cuBLASLt", e);
-        let (out, inner, rows) = (product.out as u64, product.inner as u64, product.rows as u64);
+        let (out, inner, rows) = (
+            product.out as u64,
+            product.inner as u64,
+            product.rows as u64,
+        );
         let d_type = match product.to {
             ProductOut::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
             ProductOut::F32 | ProductOut::AddF32 => sys::cudaDataType_t::CUDA_R_32F,
         };
-        let mut call = Call { desc: null_mut(), w: null_mut(), x: null_mut(), d: null_mut() };
-        call.desc = result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F).map_err(say)?;
+        let mut call = Call {
+            desc: null_mut(),
+            w: null_mut(),
+            x: null_mut(),
+            d: null_mut(),
+        };
+        call.desc = result::create_matmul_desc(
+            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            sys::cudaDataType_t::CUDA_R_32F,
+        )
+        .map_err(say)?;
         // CUBLAS_OP_T
         let transpose = 1i32;
         // SAFETY: the descriptor was just made; the attribute is a 32-bit integer.
@@ -252,8 +337,20 @@ impl Call {
             )
         }
         .map_err(say)?;
-        call.w = result::create_matrix_layout(sys::cudaDataType_t::CUDA_R_16BF, inner, out, inner as i64).map_err(say)?;
-        call.x = result::create_matrix_layout(sys::cudaDataType_t::CUDA_R_16BF, inner, rows, inner as i64).map_err(say)?;
+        call.w = result::create_matrix_layout(
+            sys::cudaDataType_t::CUDA_R_16BF,
+            inner,
+            out,
+            inner as i64,
+        )
+        .map_err(say)?;
+        call.x = result::create_matrix_layout(
+            sys::cudaDataType_t::CUDA_R_16BF,
+            inner,
+            rows,
+            inner as i64,
+        )
+        .map_err(say)?;
         call.d = result::create_matrix_layout(d_type, out, rows, out as i64).map_err(say)?;
         Ok(call)
     }

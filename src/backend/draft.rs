@@ -1,0 +1,151 @@
+//! What a draft head needs of a device beyond [`Backend`]: one small layer over its own sliding window of keys.
+//!
+//! Same rules as there: destination first, nothing allocates or waits inside a step, and no host value that changes
+//! from step to step: tokens and position of the coming draft pass are set by [`DraftOps::draft_seek`] outside of the
+//! step and live in device memory. Row i of a draft pass has position `position + i`.
+//!
+//! The window is a ring over positions (`slot = position % capacity`). Rows drafted ahead of the accepted text are
+//! written at their positions like any other and overwritten when the accepted rows of those positions arrive; a
+//! query never looks past its own position, so a stale row can not be seen (spec/speculative.md §3.1).
+//!
+//! Drafts never decide the text, so these operations need not be independent of the number of rows.
+
+use std::ops::Range;
+
+use super::{Backend, BufKind, MAX_VERIFY_ROWS, Pass, Result};
+use crate::protocol::engine::{ImageTensor, Token};
+
+/// Taps of accepted rows that may wait before they enter the window.
+pub const PENDING_ROWS: usize = 64;
+
+/// Shape of a head's layer and of its window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DraftShape {
+    /// Width of its stream.
+    pub hidden: usize,
+    /// Width of its MLP.
+    pub intermediate: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// A key at position k is visible from q iff `0 <= q - k < window`.
+    pub window: usize,
+    /// Angle per position of each rotated pair `(i, i + head_dim/2)`, `[head_dim/2]`. Angles are formed in f64.
+    pub inv_freq: Vec<f64>,
+}
+
+impl DraftShape {
+    /// Slots of the ring: the window, and room for rows drafted ahead and for a batch of accepted ones.
+    pub fn capacity(&self) -> usize {
+        self.window + PENDING_ROWS + MAX_VERIFY_ROWS
+    }
+}
+
+/// Which stream the layer's residual starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftResidual {
+    /// The feature stream as it came.
+    Stream,
+    /// The stream after `hidden_norm` (`norm_before_residual` heads).
+    Normed,
+}
+
+/// Operations of a draft head (spec/speculative.md §3.1).
+pub trait DraftOps: Backend {
+    /// Rotated keys and values `[capacity, kv_heads, head_dim]`.
+    type Window: Send;
+
+    /// Activations `[rows, width]`.
+    fn draft_buf(&mut self, rows: usize, width: usize, kind: BufKind) -> Result<Self::Buf>;
+    /// An empty window.
+    fn draft_window(&mut self, shape: &DraftShape) -> Result<Self::Window>;
+    /// Sets the coming draft pass, outside of a step: row i carries `tokens[i]` at `position + i`; keys below `first`
+    /// do not exist.
+    fn draft_seek(&mut self, tokens: &[Token], position: usize, first: usize) -> Result<()>;
+    /// Copies whole rows between buffers of the same width, outside of a step.
+    fn draft_copy(
+        &mut self,
+        dst: &mut Self::Buf,
+        dst_row: usize,
+        src: &Self::Buf,
+        rows: Range<usize>,
+    ) -> Result<()>;
+
+    /// `g[r] = taps[r] Wᵀ`, each of the `norms.len()` equal slots of a row RMS-normed first where there are norms.
+    /// `[rows, hidden]`
+    fn draft_fuse(
+        &mut self,
+        g: &mut Self::Buf,
+        taps: &Self::Buf,
+        norms: &[Self::Vector],
+        eps: f32,
+        w: &Self::Matrix,
+        pass: Pass,
+    ) -> Result<()>;
+    /// `x[r] = [rmsnorm(scale · table[token r], input_norm) | rmsnorm(g[r], hidden_norm)]` `[rows, 2·hidden]`; for
+    /// [`DraftResidual::Normed`] `g[r]` becomes its normed form.
+    #[allow(clippy::too_many_arguments)]
+    fn draft_input(
+        &mut self,
+        x: &mut Self::Buf,
+        g: &mut Self::Buf,
+        table: &Self::Matrix,
+        scale: f32,
+        input_norm: &Self::Vector,
+        hidden_norm: &Self::Vector,
+        eps: f32,
+        residual: DraftResidual,
+        pass: Pass,
+    ) -> Result<()>;
+    /// `dst = scale · (x Wᵀ)`. `[rows, out]`
+    fn draft_project(
+        &mut self,
+        dst: &mut Self::Buf,
+        x: &Self::Buf,
+        w: &Self::Matrix,
+        scale: f32,
+        pass: Pass,
+    ) -> Result<()>;
+    /// Copies the pass's last row into row 0 of `dst`.
+    fn draft_last(&mut self, dst: &mut Self::Buf, src: &Self::Buf, pass: Pass) -> Result<()>;
+    /// Rotates the keys of `kv [rows, k (kv·d) | v (kv·d)]` and stores keys and values at the rows' positions.
+    fn draft_append(
+        &mut self,
+        window: &mut Self::Window,
+        kv: &Self::Buf,
+        shape: &DraftShape,
+        pass: Pass,
+    ) -> Result<()>;
+    /// Attention of one query row, the pass's last: rotates `q` (row 0, `[heads·d]`) at that row's position and attends
+    /// to every visible key, softmax scale `1/sqrt(d)`. `o [1, heads·d]`
+    fn draft_attend(
+        &mut self,
+        o: &mut Self::Buf,
+        q: &Self::Buf,
+        window: &Self::Window,
+        shape: &DraftShape,
+        pass: Pass,
+    ) -> Result<()>;
+
+    /// Rows of the window as images, `[k, v]`, each `[rows, kv_heads, head_dim]`. At most the ring's capacity.
+    fn read_window(
+        &mut self,
+        window: &Self::Window,
+        shape: &DraftShape,
+        positions: Range<usize>,
+    ) -> Result<[ImageTensor; 2]>;
+    /// The inverse; accepts f32 and bf16.
+    fn write_window(
+        &mut self,
+        window: &mut Self::Window,
+        shape: &DraftShape,
+        start: usize,
+        k: &ImageTensor,
+        v: &ImageTensor,
+    ) -> Result<()>;
+    /// Fills the first rows of a buffer from f32 values, row-major. Used to restore waiting taps, and by golden data.
+    fn draft_write(&mut self, dst: &mut Self::Buf, values: &[f32]) -> Result<()>;
+}

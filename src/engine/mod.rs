@@ -1,0 +1,5 @@
+//! The thread that owns model and state: prefill, decode, speculation, sampling.
+
+pub mod ngram;
+pub mod policy;
+pub mod sampler;

@@ -1,0 +1,286 @@
+//! Model-free drafts: where did the last tokens occur before, and what followed (spec/speculative.md §9.2).
+//!
+//! Hash chains for three orders over every token of the conversation, documents included. `heads[order][hash of the last
+//! m tokens]` is the latest position that ends such an m-gram, `prev[order][i]` the one before `i`: appending is one swap
+//! per order, and taking positions away last in, first out restores the heads exactly, so `/undo` or a switch of branches
+//! costs what differs. Only accepted tokens are ever appended; rounds need no rollback.
+//!
+//! 16 bytes per token and 12 bytes per head (at most 2^20 heads per order). Hits are verified against the tokens, so
+//! a collision of hashes costs time, never a wrong match.
+
+use crate::protocol::engine::Token;
+
+/// Orders of the chains, longest first.
+const ORDERS: [usize; 3] = [12, 6, 3];
+/// The shortest match that is worth a draft.
+pub const MIN_MATCH: usize = 3;
+/// Matches are measured up to this length.
+pub const MAX_MATCH: usize = 64;
+/// Earlier occurrences looked at.
+const CANDIDATES: usize = 16;
+const NONE: u32 = u32::MAX;
+const FIRST_BITS: u32 = 12;
+const MAX_BITS: u32 = 20;
+
+/// A continuation found in the history.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Lookup {
+    /// What followed there.
+    pub tokens: Vec<Token>,
+    /// Tokens before it that are equal to the last ones now, at most [`MAX_MATCH`].
+    pub matched: usize,
+    /// Share of the occurrences looked at that continue with the same first token, in (0, 1].
+    pub agreement: f32,
+}
+
+/// Every token so far, and where each 3-, 6- and 12-gram occurred. A clone is a plain copy: about 28 MB per million
+/// tokens.
+#[derive(Clone, Debug)]
+pub struct NgramIndex {
+    tokens: Vec<Token>,
+    prev: [Vec<u32>; 3],
+    heads: [Vec<u32>; 3],
+    bits: u32,
+}
+
+impl Default for NgramIndex {
+    fn default() -> Self {
+        NgramIndex {
+            tokens: Vec::new(),
+            prev: Default::default(),
+            heads: heads(FIRST_BITS),
+            bits: FIRST_BITS,
+        }
+    }
+}
+
+fn heads(bits: u32) -> [Vec<u32>; 3] {
+    std::array::from_fn(|_| vec![NONE; 1 << bits])
+}
+
+/// Slots of the m-grams ending at the last of `tokens`, as far as there are that many.
+fn slots(tokens: &[Token], bits: u32) -> [Option<usize>; 3] {
+    let mut out = [None; 3];
+    let mut hash = 0u64;
+    for (length, &t) in (1..=ORDERS[0]).zip(tokens.iter().rev()) {
+        hash = (hash ^ u64::from(t))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29);
+        if let Some(order) = ORDERS.iter().position(|&m| m == length) {
+            // The top bits of a product depend on every bit of the hash.
+            out[order] = Some((hash.wrapping_mul(0xd6e8_feb8_6659_fd93) >> (64 - bits)) as usize);
+        }
+    }
+    out
+}
+
+impl NgramIndex {
+    /// Every token appended, in order.
+    pub fn tokens(&self) -> &[Token] {
+        &self.tokens
+    }
+
+    /// Adds tokens at the end.
+    pub fn extend(&mut self, tokens: &[Token]) {
+        let wanted = self.tokens.len() + tokens.len();
+        self.tokens.reserve(tokens.len());
+        self.prev.iter_mut().for_each(|p| p.reserve(tokens.len()));
+        if wanted > 1 << self.bits && self.bits < MAX_BITS {
+            while wanted > 1 << self.bits && self.bits < MAX_BITS {
+                self.bits += 2;
+            }
+            self.heads = heads(self.bits);
+            let all = std::mem::take(&mut self.tokens);
+            self.prev.iter_mut().for_each(Vec::clear);
+            all.iter().for_each(|&t| self.append(t));
+        }
+        tokens.iter().for_each(|&t| self.append(t));
+    }
+
+    /// Adds one token at the end.
+    pub fn push(&mut self, token: Token) {
+        self.extend(&[token]);
+    }
+
+    fn append(&mut self, token: Token) {
+        // Positions are 32 bits wide; no context comes near that.
+        let end = self.tokens.len() as u32;
+        self.tokens.push(token);
+        let slots = slots(&self.tokens, self.bits);
+        for ((prev, heads), slot) in self.prev.iter_mut().zip(&mut self.heads).zip(slots) {
+            prev.push(
+                slot.and_then(|s| heads.get_mut(s))
+                    .map_or(NONE, |head| std::mem::replace(head, end)),
+            );
+        }
+    }
+
+    /// Takes everything from position `len` on away again.
+    pub fn truncate(&mut self, len: usize) {
+        while self.tokens.len() > len {
+            let slots = slots(&self.tokens, self.bits);
+            self.tokens.pop();
+            for ((prev, heads), slot) in self.prev.iter_mut().zip(&mut self.heads).zip(slots) {
+                let before = prev.pop().unwrap_or(NONE);
+                if let Some(head) = slot.and_then(|s| heads.get_mut(s)) {
+                    *head = before;
+                }
+            }
+        }
+    }
+
+    /// Makes the index hold exactly `history`, keeping what is common at the start.
+    pub fn sync(&mut self, history: &[Token]) {
+        let common = self
+            .tokens
+            .iter()
+            .zip(history)
+            .take_while(|(a, b)| a == b)
+            .count();
+        if common == 0 {
+            *self = NgramIndex::default();
+        }
+        self.truncate(common);
+        self.extend(&history[common..]);
+    }
+
+    /// How many tokens before and including `end` equal the last ones.
+    fn matched(&self, end: usize) -> usize {
+        let now = self.tokens.iter().rev().take(MAX_MATCH);
+        now.zip(self.tokens[..=end].iter().rev())
+            .take_while(|(a, b)| a == b)
+            .count()
+    }
+
+    /// The best continuation of at most `max` tokens behind a match of at least `min_match` (never below
+    /// [`MIN_MATCH`]). A match that reaches into the present continues periodically.
+    pub fn lookup(&self, max: usize, min_match: usize) -> Option<Lookup> {
+        let last = self.tokens.len().checked_sub(1)?;
+        let min_match = min_match.max(MIN_MATCH);
+        for (order, prev) in ORDERS.iter().zip(&self.prev) {
+            // (matched, end), most recent first.
+            let mut found: Vec<(usize, usize)> = Vec::with_capacity(CANDIDATES);
+            let mut at = prev.get(last).copied().unwrap_or(NONE);
+            for _ in 0..CANDIDATES {
+                if at == NONE {
+                    break;
+                }
+                let matched = self.matched(at as usize);
+                if matched >= min_match.max(*order) {
+                    found.push((matched, at as usize));
+                }
+                at = prev.get(at as usize).copied().unwrap_or(NONE);
+            }
+            let next = |end: usize| self.tokens.get(end + 1);
+            let votes = |end: usize| found.iter().filter(|f| next(f.1) == next(end)).count();
+            if let Some(&(matched, end)) = found.iter().max_by_key(|f| (f.0, votes(f.1), f.1)) {
+                let mut tokens: Vec<Token> = Vec::with_capacity(max);
+                for i in end + 1..end + 1 + max {
+                    let token = self
+                        .tokens
+                        .get(i)
+                        .or_else(|| tokens.get(i - self.tokens.len()));
+                    tokens.extend(token.copied());
+                }
+                let agreement = votes(end) as f32 / found.len() as f32;
+                return (!tokens.is_empty()).then_some(Lookup {
+                    tokens,
+                    matched,
+                    agreement,
+                });
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn index(tokens: &[Token]) -> NgramIndex {
+        let mut index = NgramIndex::default();
+        index.extend(tokens);
+        index
+    }
+
+    #[test]
+    fn the_longest_match_wins_over_the_most_recent() {
+        let mut text: Vec<Token> = (100..120).collect();
+        text.push(7); // after 100..120 comes 7
+        text.extend([118, 119, 8, 117, 118, 119, 9]); // shorter matches, later
+        text.extend(105..120);
+        let found = index(&text).lookup(2, 3).unwrap();
+        assert_eq!((found.tokens, found.matched), (vec![7, 118], 15));
+    }
+
+    #[test]
+    fn equal_matches_are_decided_by_vote_then_recency() {
+        let text = [1, 2, 3, 50, 9, 1, 2, 3, 60, 9, 1, 2, 3, 50, 8, 1, 2, 3];
+        let found = index(&text).lookup(1, 3).unwrap();
+        // 9 1 2 3 does not precede the last ones, so all three match with length 3 and two say 50.
+        assert_eq!(found.tokens, [50]);
+        assert!((found.agreement - 2.0 / 3.0).abs() < 1e-6);
+        let text = [1, 2, 3, 50, 9, 1, 2, 3, 60, 8, 1, 2, 3];
+        assert_eq!(index(&text).lookup(1, 3).unwrap().tokens, [60]);
+    }
+
+    #[test]
+    fn repetition_continues_periodically() {
+        let found = index(&[5, 6, 7, 5, 6, 7, 5, 6, 7]).lookup(7, 3).unwrap();
+        assert_eq!(found.tokens, [5, 6, 7, 5, 6, 7, 5]);
+    }
+
+    #[test]
+    fn short_matches_are_refused() {
+        assert_eq!(index(&[1, 2, 9, 1, 2]).lookup(4, 3), None);
+        assert_eq!(index(&[1, 2, 3, 9, 1, 2, 3]).lookup(4, 4), None);
+        assert_eq!(index(&[]).lookup(4, 3), None);
+        assert!(index(&[1, 2, 3, 9, 1, 2, 3]).lookup(4, 3).is_some());
+    }
+
+    /// What the index stands for, by brute force: the longest earlier match of at least three.
+    fn longest(tokens: &[Token]) -> usize {
+        let n = tokens.len();
+        let length = |end: usize| {
+            (0..=end.min(MAX_MATCH - 1))
+                .take_while(|&i| tokens[end - i] == tokens[n - 1 - i])
+                .count()
+        };
+        (0..n.saturating_sub(1))
+            .map(length)
+            .max()
+            .filter(|&l| l >= 3)
+            .unwrap_or(0)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn lookup_finds_the_longest_match(tokens in prop::collection::vec(0u32..4, 0..40)) {
+            let found = index(&tokens).lookup(4, 3).map_or(0, |f| f.matched);
+            // Only 16 occurrences are looked at; in 40 tokens of 4 symbols that is nearly always all of them.
+            let want = longest(&tokens);
+            prop_assert!(found == want || (want > 3 && found >= 3), "{found} {want}");
+        }
+
+        #[test]
+        fn truncation_and_sync_leave_what_a_fresh_index_holds(a in prop::collection::vec(0u32..6, 0..6000), b in prop::collection::vec(0u32..6, 0..200), keep in 0usize..6000) {
+            let keep = keep.min(a.len());
+            let mut moved = index(&a);
+            moved.truncate(keep);
+            let mut want = a[..keep].to_vec();
+            want.extend(&b);
+            moved.sync(&want);
+            let fresh = index(&want);
+            prop_assert_eq!(&moved.tokens, &fresh.tokens);
+            if moved.bits == fresh.bits {
+                prop_assert_eq!(&moved.heads, &fresh.heads);
+                prop_assert_eq!(&moved.prev, &fresh.prev);
+                prop_assert_eq!(moved.lookup(8, 3), fresh.lookup(8, 3));
+            }
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! Whether, from what, and how far to draft, decided every round (spec/speculative.md §8.2, §9.3).
+//!
+//! Tokens per time is a renewal-reward ratio, so a draft is worth making while its chance of being accepted exceeds the
+//! achieved rate times what it adds to the round's time. Chances come from counters of what confidences were worth
+//! ([`calibration`]), times from measurements of this run ([`costs`]). Three arms compete: no draft, the
+//! head, the n-gram lookup.
+//!
+//! Two rules bound what a wrong guess costs. Every window of 32 tokens is kept within 1 / 0.98 of the time that plain
+//! steps would have taken: a round is only drafted as deep as the window can bear if every draft is refused. And a
+//! head that does not pay is paused, with a short probe now and then, less often the longer it fails.
+//!
+//! Time is passed in; nothing here reads a clock.
+
+use std::collections::VecDeque;
+
+use crate::backend::MAX_VERIFY_ROWS;
+use crate::engine::ngram::{Lookup, MIN_MATCH};
+use crate::protocol::engine::SpecMode;
+
+pub mod calibration;
+pub mod costs;
+
+use calibration::Calibration;
+use costs::Costs;
+
+/// Most drafts of a round.
+pub const MAX_DEPTH: usize = MAX_VERIFY_ROWS - 1;
+/// Tokens over which plain decoding must not be beaten by more than [`SLACK`].
+const WINDOW: usize = 32;
+/// What a window may lose, in plain steps: 32 / 0.98 - 32, and a reserve for noise of the measurements.
+const SLACK: f64 = 0.6;
+/// Added to the slack while fewer tokens than this have been decoded: costs and chances are still being learned.
+const WARM_UP: usize = 64;
+const WARM_UP_SLACK: f64 = 6.0;
+/// A draft must be expected to gain at least this factor.
+const MARGIN: f64 = 1.02;
+/// Rounds after which one plain step is taken to refresh its measured time.
+const PLAIN_REFRESH: u32 = 512;
+
+/// Where a round's drafts come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// No drafts: one plain step.
+    Plain,
+    /// The EAGLE-3 head.
+    Head,
+    /// The n-gram lookup.
+    Ngram,
+}
+
+/// What a round could use.
+#[derive(Clone, Copy, Debug)]
+pub struct Offer<'a> {
+    /// What the user asked for.
+    pub mode: SpecMode,
+    /// Tokens in the state: decides the bucket of costs.
+    pub context: usize,
+    /// A head is there and knows the last accepted row.
+    pub head: bool,
+    /// What the lookup found.
+    pub ngram: Option<&'a Lookup>,
+    /// Most drafts that fit (context limit, tokens still wanted).
+    pub room: usize,
+}
+
+/// What to do. For [`Source::Head`], `depth` is the limit; [`Policy::keeps`] and [`Policy::goes_on`] decide after each draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Where drafts come from.
+    pub source: Source,
+    /// Most drafts; 0 for plain.
+    pub depth: usize,
+    /// Drafts that are made whatever they look like.
+    pub at_least: usize,
+}
+
+const PLAIN: Plan = Plan {
+    source: Source::Plain,
+    depth: 0,
+    at_least: 0,
+};
+
+/// What a round was.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome<'a> {
+    /// Tokens in the state before it.
+    pub context: usize,
+    /// Confidence of each draft made by the head, in order; empty for other sources.
+    pub confidence: &'a [f64],
+    /// Drafts verified.
+    pub drafted: usize,
+    /// Drafts accepted.
+    pub accepted: usize,
+    /// Seconds of extending the draft window and of the first draft; 0 without the head.
+    pub extend_s: f64,
+    /// Seconds of the recursive draft steps together.
+    pub steps_s: f64,
+    /// Number of those.
+    pub steps: usize,
+    /// Seconds of verifying `drafted + 1` rows, sampling included.
+    pub verify_s: f64,
+}
+
+impl Outcome<'_> {
+    fn seconds(&self) -> f64 {
+        self.extend_s + self.steps_s + self.verify_s
+    }
+}
+
+/// Chooses and learns.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    calibration: Calibration,
+    costs: Costs,
+    /// Means over the last 64 rounds or so: tokens and seconds of a round.
+    rate: Option<(f64, f64)>,
+    /// (tokens, plain steps lost; negative when gained) of the rounds of the current window.
+    window: VecDeque<(usize, f64)>,
+    decoded: usize,
+    rounds_since_plain: u32,
+    tokens_since_head: usize,
+    /// Tokens between probes of a paused head.
+    probe_every: usize,
+    ngram_misses: u32,
+    /// Rounds for which the lookup must match two tokens more.
+    ngram_demand: u32,
+    spent_s: f64,
+    plain_s: f64,
+}
+
+impl Policy {
+    /// A policy that knows what an earlier run learned about chances.
+    pub fn new(calibration: Calibration) -> Policy {
+        Policy {
+            calibration,
+            ..Policy::default()
+        }
+    }
+
+    /// What drafts were worth so far, for keeping with the session.
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+
+    /// Takes another session's knowledge of chances; measured times stay.
+    pub fn set_calibration(&mut self, calibration: Calibration) {
+        self.calibration = calibration;
+    }
+
+    /// A new job begins: its windows and times are its own, the measured costs stay.
+    pub fn begin(&mut self) {
+        self.window.clear();
+        self.rate = None;
+        (self.spent_s, self.plain_s) = (0.0, 0.0);
+    }
+
+    /// Measured time of this job's rounds over what plain steps would have taken; 0 when not known.
+    pub fn time_vs_plain(&self) -> f64 {
+        if self.plain_s > 0.0 {
+            self.spent_s / self.plain_s
+        } else {
+            0.0
+        }
+    }
+
+    /// The shortest match the lookup should offer now.
+    pub fn min_match(&self) -> usize {
+        MIN_MATCH + if self.ngram_demand > 0 { 2 } else { 0 }
+    }
+
+    /// Tokens per second to be beaten: what was achieved lately, at least plain decoding.
+    fn rate(&self, plain_s: f64) -> f64 {
+        self.rate
+            .map_or(0.0, |(tokens, seconds)| tokens / seconds.max(1e-12))
+            .max(1.0 / plain_s)
+    }
+
+    /// Plain steps that the next round may lose so that no window of [`WINDOW`] tokens that contains it, whatever follows,
+    /// loses more than [`SLACK`]: what the worst run of rounds up to now has lost already is taken off.
+    fn slack(&self) -> f64 {
+        let (mut tokens, mut lost, mut worst) = (1, 0.0, 0.0f64);
+        for &(n, loss) in self.window.iter().rev() {
+            tokens += n;
+            // A round that reaches out of the window may not bring its gain into it.
+            lost += if tokens > WINDOW { loss.max(0.0) } else { loss };
+            worst = worst.max(lost);
+            if tokens > WINDOW {
+                break;
+            }
+        }
+        SLACK - worst
+            + if self.decoded < WARM_UP {
+                WARM_UP_SLACK
+            } else {
+                0.0
+            }
+    }
+
+    /// Seconds of a round with `depth` drafts.
+    fn seconds(&self, source: Source, depth: usize, context: usize) -> f64 {
+        let verify = self.costs.verify(context, depth + 1);
+        match source {
+            Source::Head if depth > 0 => {
+                self.costs.extend(context) + (depth - 1) as f64 * self.costs.step(context) + verify
+            }
+            Source::Head | Source::Ngram | Source::Plain => verify,
+        }
+    }
+
+    /// The deepest round that the window can bear when every draft is refused.
+    fn bearable(&self, source: Source, room: usize, context: usize) -> usize {
+        let plain = self.costs.verify(context, 1);
+        let slack = self.slack();
+        (1..=room)
+            .take_while(|&k| self.seconds(source, k, context) / plain - 1.0 <= slack)
+            .last()
+            .unwrap_or(0)
+    }
+
+    /// The depth of the highest expected rate, and that rate. `chance(j)`: draft j + 1 is right if those before are.
+    fn best(
+        &self,
+        source: Source,
+        room: usize,
+        context: usize,
+        chance: impl Fn(usize) -> f64,
+    ) -> (usize, f64) {
+        let (mut survival, mut tokens, mut best) = (1.0, 1.0, (0, 0.0));
+        for depth in 1..=room {
+            survival *= chance(depth - 1);
+            tokens += survival;
+            let rate = tokens / self.seconds(source, depth, context).max(1e-12);
+            if rate > best.1 {
+                best = (depth, rate);
+            }
+        }
+        best
+    }
+
+    /// Chooses the arm of the next round.
+    pub fn plan(&self, offer: Offer<'_>) -> Plan {
+        let room = offer.room.min(MAX_DEPTH);
+        let found = offer.ngram.map_or(0, |l| l.tokens.len()).min(room);
+        let head_room = if offer.head { room } else { 0 };
+        let context = offer.context;
+        let by_lookup = |room| match offer.ngram {
+            Some(l) => self.best(Source::Ngram, room, context, |j| {
+                self.calibration.ngram(l.matched, l.agreement, j)
+            }),
+            None => (0, 0.0),
+        };
+        let by_head = |room| {
+            self.best(Source::Head, room, context, |j| {
+                self.calibration.head_depth(j)
+            })
+        };
+        match offer.mode {
+            SpecMode::Off => PLAIN,
+            SpecMode::Depth(n) => {
+                let n = usize::from(n);
+                let (head, lookup) = (by_head(head_room.min(n)), by_lookup(found.min(n)));
+                let (source, depth) = if lookup.1 > head.1 {
+                    (Source::Ngram, found.min(n))
+                } else {
+                    (Source::Head, head_room.min(n))
+                };
+                if depth == 0 {
+                    PLAIN
+                } else {
+                    Plan {
+                        source,
+                        depth,
+                        at_least: depth,
+                    }
+                }
+            }
+            SpecMode::On => {
+                let (head, lookup) = (by_head(head_room), by_lookup(found));
+                match (head.0, lookup.0) {
+                    (0, 0) => PLAIN,
+                    (_, depth) if lookup.1 > head.1 => Plan {
+                        source: Source::Ngram,
+                        depth,
+                        at_least: 1,
+                    },
+                    (_, _) => Plan {
+                        source: Source::Head,
+                        depth: head_room,
+                        at_least: 1,
+                    },
+                }
+            }
+            SpecMode::Auto => self.plan_auto(context, head_room, found, by_head, by_lookup),
+        }
+    }
+
+    fn plan_auto(
+        &self,
+        context: usize,
+        head_room: usize,
+        found: usize,
+        by_head: impl Fn(usize) -> (usize, f64),
+        by_lookup: impl Fn(usize) -> (usize, f64),
+    ) -> Plan {
+        if !self.costs.knows_plain(context) || self.rounds_since_plain >= PLAIN_REFRESH {
+            return PLAIN;
+        }
+        let plain = 1.0 / self.costs.verify(context, 1);
+        let head_limit = self.bearable(Source::Head, head_room, context);
+        let (head, lookup) = (
+            by_head(head_limit),
+            by_lookup(self.bearable(Source::Ngram, found, context)),
+        );
+        if head.1.max(lookup.1) >= plain * MARGIN {
+            return if lookup.1 > head.1 {
+                Plan {
+                    source: Source::Ngram,
+                    depth: lookup.0,
+                    at_least: 0,
+                }
+            } else {
+                Plan {
+                    source: Source::Head,
+                    depth: head_limit,
+                    at_least: 0,
+                }
+            };
+        }
+        if head_limit > 0 && self.tokens_since_head >= self.probe_every.max(WINDOW) {
+            let depth = head_limit.min(2);
+            return Plan {
+                source: Source::Head,
+                depth,
+                at_least: depth,
+            };
+        }
+        PLAIN
+    }
+
+    /// Whether draft `depth` (1-based), drafted with all before it right with chance `before` and itself with
+    /// confidence `confidence`, is worth a verify row. Returns the chance that all of them are right.
+    pub fn survival(&self, depth: usize, before: f64, confidence: f64) -> f64 {
+        before * self.calibration.head(depth - 1, confidence)
+    }
+
+    /// Whether the last draft, which survives with `survival`, is worth its verify row.
+    pub fn keeps(&self, plan: &Plan, depth: usize, survival: f64, context: usize) -> bool {
+        let row = self.costs.verify(context, depth + 1) - self.costs.verify(context, depth);
+        depth <= plan.at_least || survival >= self.rate(self.costs.verify(context, 1)) * row
+    }
+
+    /// Whether to draft once more behind `depth` drafts that survive with `survival`.
+    pub fn goes_on(&self, plan: &Plan, depth: usize, survival: f64, context: usize) -> bool {
+        if depth >= plan.depth {
+            return false;
+        }
+        let row = self.costs.verify(context, depth + 2) - self.costs.verify(context, depth + 1);
+        let cost = self.rate(self.costs.verify(context, 1)) * (self.costs.step(context) + row);
+        depth < plan.at_least || survival * self.calibration.head_depth(depth) >= cost
+    }
+
+    /// Learns from a round. `lookup` is what the n-gram lookup offered, used or not, and `emitted` the round's tokens:
+    /// whether it would have been right is known either way.
+    pub fn observe(
+        &mut self,
+        source: Source,
+        outcome: &Outcome<'_>,
+        lookup: Option<&Lookup>,
+        emitted: &[u32],
+    ) {
+        let tokens = outcome.accepted + 1;
+        if let Some(l) = lookup {
+            let right = l
+                .tokens
+                .iter()
+                .zip(emitted)
+                .take_while(|(a, b)| a == b)
+                .count();
+            for j in 0..(right + 1).min(emitted.len()).min(l.tokens.len()) {
+                self.calibration
+                    .learn_ngram(l.matched, l.agreement, j, j < right);
+            }
+        }
+        for (j, &confidence) in outcome
+            .confidence
+            .iter()
+            .enumerate()
+            .take((outcome.accepted + 1).min(outcome.drafted))
+        {
+            self.calibration
+                .learn_head(j, confidence, j < outcome.accepted);
+        }
+        self.ngram_demand = self.ngram_demand.saturating_sub(1);
+        if source == Source::Ngram {
+            self.ngram_misses = if outcome.accepted == 0 {
+                self.ngram_misses + 1
+            } else {
+                0
+            };
+            if self.ngram_misses >= 2 {
+                (self.ngram_misses, self.ngram_demand) = (0, 16);
+            }
+        }
+        self.costs.observe(outcome);
+
+        let plain = self.costs.verify(outcome.context, 1);
+        let seconds = outcome.seconds();
+        let loss = if source == Source::Plain {
+            0.0
+        } else {
+            seconds / plain - tokens as f64
+        };
+        self.window.push_back((tokens, loss));
+        if self.window.len() > WINDOW {
+            self.window.pop_front();
+        }
+        self.decoded += tokens;
+        self.spent_s += seconds;
+        self.plain_s += tokens as f64 * plain;
+        let (t, s) = self.rate.unwrap_or((1.0, plain));
+        self.rate = Some((t + (tokens as f64 - t) / 32.0, s + (seconds - s) / 32.0));
+        if source == Source::Head {
+            self.tokens_since_head = 0;
+            self.probe_every = if loss < 0.0 {
+                WINDOW
+            } else {
+                (self.probe_every.max(WINDOW) * 2).min(16 * WINDOW)
+            };
+        } else {
+            self.tokens_since_head += tokens;
+        }
+        self.rounds_since_plain = if source == Source::Plain {
+            0
+        } else {
+            self.rounds_since_plain + 1
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests;

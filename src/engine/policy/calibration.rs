@@ -1,0 +1,178 @@
+//! What confidences are worth: how often drafts of a kind were right, given that those before them were.
+//!
+//! Counters forget slowly, so they follow the text. Only positions whose outcome is known are counted: the first
+//! refused draft and all before it. Saved with the session as JSON (tensor `draft.calibration`).
+
+use serde::{Deserialize, Serialize};
+
+/// Depths told apart; deeper drafts share the last.
+const DEPTHS: usize = 8;
+/// Bins of the head's confidence, by log-odds: half a unit each, from below -3.5 to above 3.5.
+const CONFIDENCES: usize = 16;
+/// Bins of match lengths: 3, 4-5, 6-7, 8-11, 12 and more.
+const MATCHES: usize = 5;
+/// Weight of the prior, in observations.
+const PRIOR_WEIGHT: f64 = 4.0;
+/// What is left of an observation after the next one of the same cell.
+const KEEP: f64 = 0.99;
+/// The same for the means per depth, which have to follow quickly.
+const KEEP_DEPTH: f64 = 0.97;
+/// Chance of a looked-up first token, by bin of match length (spec/speculative.md §9.3).
+const MATCH_PRIOR: [f64; MATCHES] = [0.45, 0.55, 0.70, 0.80, 0.90];
+/// Chance of the head's draft at any depth before anything was seen.
+const HEAD_PRIOR: f64 = 0.65;
+
+/// Decayed counts of right and tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Counter(f64, f64);
+
+impl Counter {
+    fn learn(&mut self, right: bool, keep: f64) {
+        self.0 = self.0 * keep + f64::from(u8::from(right));
+        self.1 = self.1 * keep + 1.0;
+    }
+
+    fn mean(self, prior: f64) -> f64 {
+        (self.0 + prior * PRIOR_WEIGHT) / (self.1 + PRIOR_WEIGHT)
+    }
+}
+
+/// The counters of both sources.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Calibration {
+    head: [[Counter; CONFIDENCES]; DEPTHS],
+    head_depth: [Counter; DEPTHS],
+    /// Unanimous occurrences and others apart.
+    ngram: [[[Counter; DEPTHS]; 2]; MATCHES],
+}
+
+fn confidence_bin(confidence: f64) -> usize {
+    let p = confidence.clamp(1e-6, 1.0 - 1e-6);
+    // In range by the clamp, hence an exact cast.
+    (((p / (1.0 - p)).ln() * 2.0).floor() + 8.0).clamp(0.0, (CONFIDENCES - 1) as f64) as usize
+}
+
+fn match_bin(matched: usize) -> usize {
+    match matched {
+        0..=3 => 0,
+        4..=5 => 1,
+        6..=7 => 2,
+        8..=11 => 3,
+        12.. => 4,
+    }
+}
+
+impl Calibration {
+    /// Chance that the head's draft number `depth` (from 0) is right, given its confidence.
+    pub fn head(&self, depth: usize, confidence: f64) -> f64 {
+        let bin = confidence_bin(confidence);
+        self.head
+            .get(depth.min(DEPTHS - 1))
+            .and_then(|d| d.get(bin))
+            .copied()
+            .unwrap_or_default()
+            .mean(confidence.clamp(0.02, 0.98))
+    }
+
+    /// The same without knowing its confidence.
+    pub fn head_depth(&self, depth: usize) -> f64 {
+        self.head_depth
+            .get(depth.min(DEPTHS - 1))
+            .copied()
+            .unwrap_or_default()
+            .mean(HEAD_PRIOR)
+    }
+
+    /// Chance that token `depth` of a looked-up continuation is right, given those before it.
+    pub fn ngram(&self, matched: usize, agreement: f32, depth: usize) -> f64 {
+        let (bin, split) = (match_bin(matched), usize::from(agreement < 1.0));
+        // Every token that was right makes the match longer.
+        let prior = MATCH_PRIOR
+            .get(match_bin(matched + depth))
+            .copied()
+            .unwrap_or(0.5)
+            * if split == 1 { 0.8 } else { 1.0 };
+        self.ngram
+            .get(bin)
+            .and_then(|m| m.get(split))
+            .and_then(|s| s.get(depth.min(DEPTHS - 1)))
+            .copied()
+            .unwrap_or_default()
+            .mean(prior)
+    }
+
+    /// Counts an outcome of the head.
+    pub fn learn_head(&mut self, depth: usize, confidence: f64, right: bool) {
+        let depth = depth.min(DEPTHS - 1);
+        if let Some(c) = self
+            .head
+            .get_mut(depth)
+            .and_then(|d| d.get_mut(confidence_bin(confidence)))
+        {
+            c.learn(right, KEEP);
+        }
+        if let Some(c) = self.head_depth.get_mut(depth) {
+            c.learn(right, KEEP_DEPTH);
+        }
+    }
+
+    /// Counts an outcome of the lookup.
+    pub fn learn_ngram(&mut self, matched: usize, agreement: f32, depth: usize, right: bool) {
+        let cell = self
+            .ngram
+            .get_mut(match_bin(matched))
+            .and_then(|m| m.get_mut(usize::from(agreement < 1.0)));
+        if let Some(c) = cell.and_then(|s| s.get_mut(depth.min(DEPTHS - 1))) {
+            c.learn(right, KEEP);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chances_start_at_the_prior_and_follow_what_happens() {
+        let mut c = Calibration::default();
+        assert!((c.head(0, 0.9) - 0.9).abs() < 1e-9);
+        assert!((c.ngram(12, 1.0, 0) - 0.9).abs() < 1e-9);
+        for i in 0..400 {
+            c.learn_head(0, 0.9, i % 2 == 0);
+            c.learn_ngram(12, 1.0, 0, false);
+        }
+        assert!((c.head(0, 0.9) - 0.5).abs() < 0.05, "{}", c.head(0, 0.9));
+        assert!(c.ngram(12, 1.0, 0) < 0.05);
+        // Neighbouring cells are their own.
+        assert!((c.head(1, 0.9) - 0.9).abs() < 1e-9);
+        assert!(c.head(0, 0.2) < 0.3);
+        assert!((c.ngram(4, 1.0, 0) - 0.55).abs() < 1e-9);
+    }
+
+    #[test]
+    fn every_confidence_has_a_bin() {
+        assert_eq!(
+            (
+                confidence_bin(0.0),
+                confidence_bin(0.5),
+                confidence_bin(1.0)
+            ),
+            (0, 8, 15)
+        );
+        assert_eq!(confidence_bin(f64::NAN.clamp(1e-6, 0.5)), 0);
+    }
+
+    #[test]
+    fn counters_survive_a_session() {
+        let mut c = Calibration::default();
+        c.learn_head(3, 0.7, true);
+        c.learn_ngram(7, 0.5, 2, true);
+        let json = serde_json::to_string(&c).unwrap();
+        assert_eq!(serde_json::from_str::<Calibration>(&json).unwrap(), c);
+        assert_eq!(
+            serde_json::from_str::<Calibration>("{}").unwrap(),
+            Calibration::default()
+        );
+    }
+}

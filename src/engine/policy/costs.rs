@@ -1,0 +1,172 @@
+//! Measured times: a verify pass per number of rows, extending the draft window, one draft step; per length of context.
+//!
+//! Means follow slowly and clip outliers (a first run that records a graph, a machine that was busy). Numbers of rows
+//! not measured yet are interpolated, beyond the measured ones with a low slope, so that deeper rounds get tried.
+
+use super::Outcome;
+use crate::backend::MAX_VERIFY_ROWS;
+
+/// Upper ends of the buckets of context lengths.
+const BUCKETS: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, usize::MAX];
+/// What a further row is taken to cost before one was measured, in plain steps.
+const ROW: f64 = 0.03;
+/// What a draft step is taken to cost before one was measured, in plain steps.
+const STEP: f64 = 0.08;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    seconds: f64,
+    samples: u32,
+}
+
+impl Mean {
+    fn add(&mut self, seconds: f64) {
+        self.seconds = match self.samples {
+            0 => seconds,
+            // The first runs of a shape are the slowest; later ones say what it costs.
+            1 | 2 => self.seconds.min(seconds),
+            _ => self.seconds + 0.1 * (seconds.min(3.0 * self.seconds) - self.seconds),
+        };
+        self.samples = self.samples.saturating_add(1);
+    }
+
+    fn get(self) -> Option<f64> {
+        (self.samples > 0).then_some(self.seconds)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Bucket {
+    /// By rows - 1.
+    verify: [Mean; MAX_VERIFY_ROWS],
+    extend: Mean,
+    step: Mean,
+}
+
+/// The table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Costs([Bucket; BUCKETS.len()]);
+
+impl Costs {
+    fn index(context: usize) -> usize {
+        BUCKETS
+            .iter()
+            .position(|&end| context < end)
+            .unwrap_or(BUCKETS.len() - 1)
+    }
+
+    /// The bucket of `context` if a plain step was measured there, else the nearest one with that.
+    fn bucket(&self, context: usize) -> Option<&Bucket> {
+        let own = Self::index(context);
+        let measured = |b: &&Bucket| b.verify.first().is_some_and(|m| m.samples > 0);
+        let below = self.0.iter().take(own + 1).rev();
+        below.chain(self.0.iter().skip(own + 1)).find(measured)
+    }
+
+    /// Whether a plain step has been measured for contexts like this.
+    pub fn knows_plain(&self, context: usize) -> bool {
+        self.0
+            .get(Self::index(context))
+            .and_then(|b| b.verify.first())
+            .is_some_and(|m| m.samples > 0)
+    }
+
+    /// Seconds of a verify pass over `rows` rows; 1 is a plain step. Before anything was measured: 1 second per step.
+    pub fn verify(&self, context: usize, rows: usize) -> f64 {
+        let Some(bucket) = self.bucket(context) else {
+            return 1.0 + ROW * (rows - 1) as f64;
+        };
+        let known = |n: usize| bucket.verify.get(n - 1).copied().and_then(Mean::get);
+        let plain = known(1).unwrap_or(1.0);
+        let below = (1..=rows)
+            .rev()
+            .find_map(|n| known(n).map(|s| (n, s)))
+            .unwrap_or((1, plain));
+        let above = (rows..=MAX_VERIFY_ROWS).find_map(|n| known(n).map(|s| (n, s)));
+        match above {
+            Some((n, s)) if n > below.0 => {
+                below.1 + (s - below.1) * (rows - below.0) as f64 / (n - below.0) as f64
+            }
+            Some((_, s)) => s,
+            None => {
+                let slope = if below.0 > 1 {
+                    ((below.1 - plain) / (below.0 - 1) as f64).max(0.0)
+                } else {
+                    ROW * plain
+                };
+                below.1 + slope * (rows - below.0) as f64
+            }
+        }
+    }
+
+    /// Seconds of extending the draft window by a round's rows, with the first draft.
+    pub fn extend(&self, context: usize) -> f64 {
+        self.bucket(context)
+            .and_then(|b| b.extend.get())
+            .unwrap_or_else(|| 2.0 * self.step(context))
+    }
+
+    /// Seconds of one recursive draft step.
+    pub fn step(&self, context: usize) -> f64 {
+        self.bucket(context)
+            .and_then(|b| b.step.get())
+            .unwrap_or_else(|| STEP * self.verify(context, 1))
+    }
+
+    /// Takes a round's times in.
+    pub fn observe(&mut self, o: &Outcome<'_>) {
+        let Some(bucket) = self.0.get_mut(Self::index(o.context)) else {
+            return;
+        };
+        if let Some(m) = bucket.verify.get_mut(o.drafted) {
+            m.add(o.verify_s);
+        }
+        if o.extend_s > 0.0 {
+            bucket.extend.add(o.extend_s);
+        }
+        if o.steps > 0 {
+            bucket.step.add(o.steps_s / o.steps as f64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(drafted: usize, verify_s: f64) -> Outcome<'static> {
+        Outcome {
+            context: 100,
+            drafted,
+            verify_s,
+            ..Outcome::default()
+        }
+    }
+
+    #[test]
+    fn rows_not_measured_are_interpolated() {
+        let mut c = Costs::default();
+        assert!(!c.knows_plain(100));
+        c.observe(&round(0, 1.0));
+        assert!(c.knows_plain(100) && !c.knows_plain(100_000));
+        assert!((c.verify(100, 3) - (1.0 + 2.0 * ROW)).abs() < 1e-9);
+        c.observe(&round(4, 1.4));
+        assert!((c.verify(100, 3) - 1.2).abs() < 1e-9);
+        assert!((c.verify(100, 9) - 1.8).abs() < 1e-9);
+        // A longer context that was never measured borrows.
+        assert!((c.verify(100_000, 5) - 1.4).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_slow_first_run_does_not_stick() {
+        let mut c = Costs::default();
+        c.observe(&round(0, 9.0));
+        c.observe(&round(0, 1.0));
+        assert!((c.verify(0, 1) - 1.0).abs() < 1e-9);
+        for _ in 0..5 {
+            c.observe(&round(0, 1.0));
+        }
+        c.observe(&round(0, 100.0));
+        assert!(c.verify(0, 1) < 1.3);
+    }
+}

@@ -1,0 +1,364 @@
+//! A simulated device and simulated text: rounds cost what the device says, drafts are right when the text says so.
+
+use super::*;
+use crate::engine::sampler::uniform;
+
+/// Seconds of a plain step, and in plain steps: a further row, extending the window, a draft step.
+#[derive(Clone, Copy)]
+struct Device {
+    row: f64,
+    extend: f64,
+    step: f64,
+    /// Half width of the noise of every measurement, relative.
+    noise: f64,
+}
+
+const GPU: Device = Device {
+    row: 0.015,
+    extend: 0.06,
+    step: 0.05,
+    noise: 0.0,
+};
+const PLAIN_S: f64 = 0.004;
+
+/// Rounds of (tokens, seconds in plain steps) until `tokens` are decoded. `right(position, depth)` gives the head's
+/// confidence and whether it is right; `found` the chance that a looked-up token is right, if there is a lookup.
+fn decode(
+    policy: &mut Policy,
+    device: Device,
+    mode: SpecMode,
+    tokens: usize,
+    text: impl Fn(usize, usize) -> (f64, bool),
+    found: Option<f64>,
+) -> Vec<(usize, f64)> {
+    let mut rounds = Vec::new();
+    let mut at = 0;
+    let mut draws = 0;
+    while at < tokens {
+        // The lookup's tokens: 1 where right, 0 where wrong; the text is all ones.
+        let lookup = found.map(|p| {
+            let tokens = (0..15)
+                .map(|j| u32::from(uniform(77, at as u64, j) < p))
+                .collect();
+            Lookup {
+                tokens,
+                matched: 12,
+                agreement: 1.0,
+            }
+        });
+        let plan = policy.plan(Offer {
+            mode,
+            context: 500,
+            head: true,
+            ngram: lookup.as_ref(),
+            room: 15,
+        });
+        let mut confidence = Vec::new();
+        let mut drafted = 0;
+        let mut right = 0;
+        let mut steps = 0;
+        match plan.source {
+            Source::Plain => {}
+            Source::Ngram => {
+                drafted = plan.depth;
+                right = lookup
+                    .as_ref()
+                    .unwrap()
+                    .tokens
+                    .iter()
+                    .take(drafted)
+                    .take_while(|t| **t == 1)
+                    .count();
+            }
+            Source::Head => {
+                let mut survival = 1.0;
+                loop {
+                    let (c, ok) = text(at, confidence.len());
+                    right += usize::from(ok && right == confidence.len());
+                    confidence.push(c);
+                    survival = policy.survival(confidence.len(), survival, c);
+                    if !policy.keeps(&plan, confidence.len(), survival, 500) {
+                        break;
+                    }
+                    drafted = confidence.len();
+                    if !policy.goes_on(&plan, drafted, survival, 500) {
+                        break;
+                    }
+                    steps += 1;
+                }
+            }
+        }
+        let accepted = right.min(drafted);
+        draws += 1;
+        let noise = 1.0 + device.noise * (2.0 * uniform(5, draws, 0) - 1.0);
+        let head = plan.source == Source::Head;
+        let outcome = Outcome {
+            context: 500,
+            confidence: &confidence,
+            drafted,
+            accepted,
+            extend_s: if head {
+                device.extend * noise * PLAIN_S
+            } else {
+                0.0
+            },
+            steps_s: device.step * steps as f64 * noise * PLAIN_S,
+            steps,
+            verify_s: (1.0 + device.row * drafted as f64) * noise * PLAIN_S,
+        };
+        rounds.push((accepted + 1, outcome.seconds() / PLAIN_S / noise));
+        policy.observe(
+            plan.source,
+            &outcome,
+            lookup.as_ref(),
+            &vec![1; accepted + 1],
+        );
+        at += accepted + 1;
+    }
+    rounds
+}
+
+/// A head that is right with probability `p` at every depth and whose confidence says something about it.
+fn head(p: f64) -> impl Fn(usize, usize) -> (f64, bool) {
+    move |at, depth| {
+        // Half of the tokens are easy, half are hard, the mean is p.
+        let spread = 0.6 * p.min(1.0 - p);
+        let easy = uniform(1, (at + depth) as u64, 1) < 0.5;
+        let chance = if easy { p + spread } else { p - spread };
+        (chance, uniform(2, (at + depth) as u64, 3) < chance)
+    }
+}
+
+fn rate(rounds: &[(usize, f64)]) -> f64 {
+    rounds.iter().map(|r| r.0).sum::<usize>() as f64 / rounds.iter().map(|r| r.1).sum::<f64>()
+}
+
+/// The lowest speed of any window of at least 32 tokens once 64 are decoded, against plain decoding.
+fn slowest_window(rounds: &[(usize, f64)]) -> f64 {
+    let mut decoded = 0;
+    let warm: Vec<_> = rounds
+        .iter()
+        .filter(|r| {
+            decoded += r.0;
+            decoded > 64 + 32
+        })
+        .copied()
+        .collect();
+    let mut slowest = f64::INFINITY;
+    for start in 0..warm.len() {
+        let (mut tokens, mut time) = (0, 0.0);
+        for r in &warm[start..] {
+            tokens += r.0;
+            time += r.1;
+            if tokens >= 32 {
+                slowest = f64::min(slowest, tokens as f64 / time);
+                break;
+            }
+        }
+    }
+    slowest
+}
+
+#[test]
+fn wrong_drafts_cost_at_most_two_percent_of_any_window() {
+    let wrong = |_: usize, _: usize| (0.9, false);
+    for device in [
+        GPU,
+        Device { noise: 0.05, ..GPU },
+        Device {
+            row: 0.1,
+            extend: 0.2,
+            step: 0.15,
+            noise: 0.02,
+        },
+    ] {
+        for found in [None, Some(0.0)] {
+            let rounds = decode(
+                &mut Policy::default(),
+                device,
+                SpecMode::Auto,
+                4000,
+                wrong,
+                found,
+            );
+            assert!(
+                slowest_window(&rounds) >= 0.98,
+                "{}",
+                slowest_window(&rounds)
+            );
+            assert!(rate(&rounds) >= 0.985, "{}", rate(&rounds));
+        }
+    }
+}
+
+#[test]
+fn no_window_is_slow_when_good_drafts_turn_bad() {
+    let text = |at: usize, depth: usize| {
+        let (c, ok) = head(0.9)(at, depth);
+        (c, ok && (at / 200).is_multiple_of(2))
+    };
+    let rounds = decode(
+        &mut Policy::default(),
+        GPU,
+        SpecMode::Auto,
+        6000,
+        text,
+        None,
+    );
+    assert!(
+        slowest_window(&rounds) >= 0.98,
+        "{}",
+        slowest_window(&rounds)
+    );
+    assert!(rate(&rounds) > 1.3, "{}", rate(&rounds));
+}
+
+#[test]
+fn dynamic_depth_comes_close_to_the_best_fixed_depth() {
+    for (p, device) in [
+        (0.9, GPU),
+        (0.75, GPU),
+        (0.6, GPU),
+        (
+            0.9,
+            Device {
+                row: 0.03,
+                extend: 0.15,
+                step: 0.12,
+                noise: 0.02,
+            },
+        ),
+    ] {
+        let fixed = |n| {
+            rate(&decode(
+                &mut Policy::default(),
+                device,
+                SpecMode::Depth(n),
+                6000,
+                head(p),
+                None,
+            ))
+        };
+        let best = (1..=15).map(fixed).fold(0.0, f64::max);
+        let auto = rate(&decode(
+            &mut Policy::default(),
+            device,
+            SpecMode::Auto,
+            6000,
+            head(p),
+            None,
+        ));
+        assert!(auto > 0.93 * best, "p {p}: {auto} against {best}");
+    }
+}
+
+#[test]
+fn a_paused_head_is_found_again_when_it_becomes_good() {
+    let mut policy = Policy::default();
+    decode(
+        &mut policy,
+        GPU,
+        SpecMode::Auto,
+        3000,
+        |_, _| (0.6, false),
+        None,
+    );
+    decode(&mut policy, GPU, SpecMode::Auto, 1500, head(0.9), None);
+    let rounds = decode(&mut policy, GPU, SpecMode::Auto, 1000, head(0.9), None);
+    assert!(rate(&rounds) > 2.0, "{}", rate(&rounds));
+}
+
+#[test]
+fn the_better_source_is_chosen() {
+    let count = |found, p| {
+        let mut policy = Policy::default();
+        decode(&mut policy, GPU, SpecMode::Auto, 2000, head(p), found);
+        let lookup = Lookup {
+            tokens: vec![1; 15],
+            matched: 12,
+            agreement: 1.0,
+        };
+        policy.plan(Offer {
+            mode: SpecMode::Auto,
+            context: 500,
+            head: true,
+            ngram: Some(&lookup),
+            room: 15,
+        })
+    };
+    let plan = count(Some(0.97), 0.7);
+    assert!(plan.source == Source::Ngram && plan.depth >= 8, "{plan:?}");
+    assert_eq!(count(Some(0.2), 0.9).source, Source::Head);
+}
+
+#[test]
+fn an_unused_lookup_still_teaches() {
+    // Depth is asked of the head, so the lookup is never used, and yet it is known to be worthless.
+    let mut policy = Policy::default();
+    let before = policy.calibration().ngram(12, 1.0, 0);
+    decode(&mut policy, GPU, SpecMode::Off, 300, head(0.9), Some(0.0));
+    assert!(before > 0.85 && policy.calibration().ngram(12, 1.0, 0) < 0.1);
+}
+
+#[test]
+fn modes_do_what_they_say() {
+    let mut policy = Policy::default();
+    let lookup = Lookup {
+        tokens: vec![1; 4],
+        matched: 3,
+        agreement: 1.0,
+    };
+    let offer = |mode, head, ngram, room| Offer {
+        mode,
+        context: 10,
+        head,
+        ngram,
+        room,
+    };
+    let plan = |p: &Policy, o| {
+        let plan = p.plan(o);
+        (plan.source, plan.depth)
+    };
+    assert_eq!(
+        plan(&policy, offer(SpecMode::Off, true, Some(&lookup), 9)),
+        (Source::Plain, 0)
+    );
+    assert_eq!(
+        plan(&policy, offer(SpecMode::Depth(7), true, None, 9)),
+        (Source::Head, 7)
+    );
+    assert_eq!(
+        plan(&policy, offer(SpecMode::Depth(7), true, None, 3)),
+        (Source::Head, 3)
+    );
+    assert_eq!(
+        plan(&policy, offer(SpecMode::Depth(7), false, Some(&lookup), 9)),
+        (Source::Ngram, 4)
+    );
+    assert_eq!(
+        plan(&policy, offer(SpecMode::Depth(7), false, None, 9)),
+        (Source::Plain, 0)
+    );
+    assert_eq!(
+        plan(&policy, offer(SpecMode::On, true, None, 0)),
+        (Source::Plain, 0)
+    );
+    // Nothing is known yet: the first round measures a plain step.
+    assert_eq!(
+        plan(&policy, offer(SpecMode::Auto, true, None, 9)),
+        (Source::Plain, 0)
+    );
+    decode(
+        &mut policy,
+        GPU,
+        SpecMode::Auto,
+        200,
+        |_, _| (0.5, false),
+        None,
+    );
+    // `on` drafts even where it does not pay.
+    let forced = policy.plan(offer(SpecMode::On, true, None, 9));
+    assert!(
+        forced.source == Source::Head && forced.at_least == 1 && policy.keeps(&forced, 1, 0.0, 10)
+    );
+}

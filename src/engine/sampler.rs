@@ -1,0 +1,192 @@
+//! Chooses a token from a row's candidates, the same way whether the row was decoded or verified.
+//!
+//! The distribution of a row (spec/speculative.md §6.1): repetition, presence and frequency penalties over the
+//! accepted tokens and the row's own path, temperature, top-k, top-p, min-p, renormalise. It lives on the row's
+//! candidates, the [`crate::backend::CANDIDATES`] largest logits of the vocabulary, so top-k never exceeds that.
+//!
+//! The draw (§6.2) is `argmax [ln p(v) + G(v)]` with Gumbel noise `G` keyed by (seed, position, token id). It depends on
+//! nothing else, so a seed gives the same text at any draft depth, with any head, and after a resume. A draft that
+//! uses the same noise on its own distribution matches the draw most of the time. Temperature 0 is `argmax`; every tie
+//! goes to the lowest id. Drafting never influences a draw.
+
+use std::collections::HashMap;
+
+use crate::backend::Candidates;
+use crate::protocol::engine::{Sampling, Token};
+
+/// SplitMix64's finaliser: a bijection of 64-bit words in which every input bit flips every output bit about half of
+/// the time.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Uniform in (0, 1), a function of its three keys alone: `mix(mix(mix(seed) + position) + token)`, each key spread by
+/// the golden ratio first; the top 53 bits, centred between two representable values so that 0 and 1 never occur.
+pub fn uniform(seed: u64, position: u64, token: Token) -> f64 {
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    let a = mix(seed.wrapping_add(GOLDEN));
+    let b = mix(a.wrapping_add(position.wrapping_add(1).wrapping_mul(GOLDEN)));
+    let c = mix(b.wrapping_add(u64::from(token).wrapping_add(1).wrapping_mul(GOLDEN)));
+    ((c >> 11) as f64 + 0.5) * (1.0 / (1u64 << 53) as f64)
+}
+
+/// Standard Gumbel noise of one token at one output position.
+pub fn gumbel(seed: u64, position: u64, token: Token) -> f64 {
+    -(-uniform(seed, position, token).ln()).ln()
+}
+
+/// The entry of `p` with the largest `ln p + noise`, ties to the lowest id: a draw from `p` when the noise is Gumbel.
+fn gumbel_max(p: &[(Token, f64)], noise: impl Fn(Token) -> f64) -> Option<(Token, f64)> {
+    let mut best: Option<(f64, Token, f64)> = None;
+    for &(token, mass) in p {
+        let score = mass.ln() + noise(token);
+        if best.is_none_or(|(s, t, _)| score > s || (score == s && token < t)) {
+            best = Some((score, token, mass));
+        }
+    }
+    best.map(|(_, token, mass)| (token, mass))
+}
+
+/// A drafted token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Drafted {
+    /// Its id in the model's vocabulary.
+    pub token: Token,
+    /// What the draft thinks of it: its probability after the request's temperature.
+    pub confidence: f64,
+}
+
+/// Draws tokens for one generation.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    sampling: Sampling,
+    /// Occurrences of accepted tokens; kept only when a penalty needs it.
+    seen: HashMap<Token, u32>,
+}
+
+impl Sampler {
+    /// A sampler behind `history`, every token before the first one to be drawn.
+    pub fn new(sampling: Sampling, history: &[Token]) -> Sampler {
+        let mut sampler = Sampler {
+            sampling,
+            seen: HashMap::new(),
+        };
+        if sampler.penalises() {
+            history.iter().for_each(|&t| sampler.accept(t));
+        }
+        sampler
+    }
+
+    /// What it was made with.
+    pub fn sampling(&self) -> &Sampling {
+        &self.sampling
+    }
+
+    fn penalises(&self) -> bool {
+        let s = &self.sampling;
+        s.repeat_penalty != 1.0 || s.presence_penalty != 0.0 || s.frequency_penalty != 0.0
+    }
+
+    /// Counts an accepted token.
+    pub fn accept(&mut self, token: Token) {
+        if self.penalises() {
+            *self.seen.entry(token).or_insert(0) += 1;
+        }
+    }
+
+    /// The token at output `position`, drawn from the row behind the accepted tokens and `path`, the drafts between
+    /// them and the row. `None` only for a row without candidates.
+    pub fn draw(&self, row: &Candidates, position: u64, path: &[Token]) -> Option<Token> {
+        self.choose(row, position, path).map(|d| d.token)
+    }
+
+    /// The draft's proposal for output `position`: the same rule on the draft's distribution with the same noise.
+    /// `row` holds ids of the model's vocabulary and the log-sum-exp of the draft's own logits.
+    pub fn propose(&self, row: &Candidates, position: u64, path: &[Token]) -> Option<Drafted> {
+        self.choose(row, position, path)
+    }
+
+    fn choose(&self, row: &Candidates, position: u64, path: &[Token]) -> Option<Drafted> {
+        if self.sampling.temperature <= 0.0 {
+            let best = self.penalised(row, path).into_iter().next()?;
+            let confidence = (best.1 - f64::from(row.log_sum_exp)).exp().min(1.0);
+            return Some(Drafted {
+                token: best.0,
+                confidence,
+            });
+        }
+        let p = self.distribution(row, path);
+        let noise = |token| gumbel(self.sampling.seed, position, token);
+        gumbel_max(&p, noise).map(|(token, confidence)| Drafted { token, confidence })
+    }
+
+    /// (id, logit) after penalties, by (logit descending, id ascending).
+    fn penalised(&self, row: &Candidates, path: &[Token]) -> Vec<(Token, f64)> {
+        let s = &self.sampling;
+        let mut out: Vec<(Token, f64)> = row
+            .ids
+            .iter()
+            .zip(&row.logits)
+            .map(|(&t, &z)| (t, f64::from(z)))
+            .collect();
+        if self.penalises() {
+            for (t, z) in &mut out {
+                let n = self.seen.get(t).copied().unwrap_or(0) as usize
+                    + path.iter().filter(|&p| p == t).count();
+                if n > 0 {
+                    let r = f64::from(s.repeat_penalty);
+                    *z = if *z > 0.0 { *z / r } else { *z * r };
+                    *z -= f64::from(s.presence_penalty) + f64::from(s.frequency_penalty) * n as f64;
+                }
+            }
+            out.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        }
+        out
+    }
+
+    /// The row's distribution: (id, probability > 0), by (probability descending, id ascending). At temperature 0 the
+    /// best token alone.
+    pub fn distribution(&self, row: &Candidates, path: &[Token]) -> Vec<(Token, f64)> {
+        let s = &self.sampling;
+        let mut p = self.penalised(row, path);
+        let Some(&(_, top)) = p.first() else { return p };
+        if s.temperature <= 0.0 {
+            p.truncate(1);
+            p.iter_mut().for_each(|e| e.1 = 1.0);
+            return p;
+        }
+        let t = f64::from(s.temperature);
+        p.iter_mut().for_each(|e| e.1 = ((e.1 - top) / t).exp());
+        renormalise(&mut p);
+        if s.top_k > 0 && (s.top_k as usize) < p.len() {
+            p.truncate(s.top_k as usize);
+            renormalise(&mut p);
+        }
+        if s.top_p < 1.0 {
+            let mut mass = 0.0;
+            let cut = p.iter().position(|e| {
+                mass += e.1;
+                mass >= f64::from(s.top_p)
+            });
+            p.truncate(cut.map_or(p.len(), |i| i + 1));
+            renormalise(&mut p);
+        }
+        if s.min_p > 0.0 {
+            let floor = f64::from(s.min_p) * p.first().map_or(0.0, |e| e.1);
+            p.retain(|e| e.1 >= floor);
+            renormalise(&mut p);
+        }
+        p.retain(|e| e.1 > 0.0);
+        p
+    }
+}
+
+fn renormalise(p: &mut [(Token, f64)]) {
+    let sum: f64 = p.iter().map(|e| e.1).sum();
+    p.iter_mut().for_each(|e| e.1 /= sum);
+}
+
+#[cfg(test)]
+mod tests;
