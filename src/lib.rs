@@ -33,6 +33,7 @@
 
 pub mod backend;
 pub mod engine;
+pub mod model;
 pub mod protocol;
 pub mod spec;
 pub mod text;

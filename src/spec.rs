@@ -1,5 +1,10 @@
 //! The model's shape, read once from `config.json` and checked. Everything after load may rely on it.
-//! Field meanings: spec/model.md §1.
+//!
+//! Owns the meaning of every field of `config.json` that drives the computation, its defaults and the rules between
+//! fields. An unknown value is an error that names the field, never a silent default. Opens no files.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
 
 /// Which mixer a layer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,7 +23,9 @@ pub enum DenseRule {
     AsSparse,
     /// A row at position p is dense iff `p + 1 < dense_len`.
     Token,
-    /// All rows of a call are dense iff the total length after the call is below `dense_len`; set per prompt.
+    /// All rows of a call are dense iff the total length after the call is below `dense_len`: the released code's rule.
+    /// Whoever knows a call's final length resolves it with [`SparseSpec::for_call`]; backends see it as [`DenseRule::Token`],
+    /// which is what it means for one-token calls.
     Call,
     /// Always dense.
     Always,
@@ -65,6 +72,48 @@ pub struct SparseSpec {
     pub score_norm: ScoreNorm,
 }
 
+impl SparseSpec {
+    /// The rule for a call that ends at `total` tokens, if [`DenseRule::Call`] is in force; else the rule itself.
+    pub fn for_call(&self, total: usize) -> DenseRule {
+        match self.dense_rule {
+            DenseRule::Call if total < self.dense_len => DenseRule::Always,
+            DenseRule::Call => DenseRule::AsSparse,
+            rule @ (DenseRule::AsSparse | DenseRule::Token | DenseRule::Always) => rule,
+        }
+    }
+    /// Whether the row at `position` attends to everything.
+    pub fn is_dense(&self, position: usize) -> bool {
+        match self.dense_rule {
+            DenseRule::AsSparse => false,
+            DenseRule::Token | DenseRule::Call => position + 1 < self.dense_len,
+            DenseRule::Always => true,
+        }
+    }
+    /// Fine compressed keys of `length` cached tokens.
+    pub fn fine_rows(&self, length: usize) -> usize {
+        compressed(length, self.kernel, self.stride)
+    }
+    /// Coarse compressed keys of `length` cached tokens.
+    pub fn coarse_rows(&self, length: usize) -> usize {
+        compressed(length, 4 * self.kernel, 4 * self.stride)
+    }
+    /// Columns of the fused projection: q, k, v, gate.
+    pub fn projection_width(&self) -> usize {
+        let gate = if self.gate { self.heads } else { 0 };
+        (self.heads + 2 * self.kv_heads + gate) * self.head_dim
+    }
+    /// Columns of the gate in the fused projection; empty if there is none.
+    pub fn gate_columns(&self) -> std::ops::Range<usize> {
+        let start = (self.heads + 2 * self.kv_heads) * self.head_dim;
+        start..self.projection_width()
+    }
+}
+
+/// Complete windows of `kernel` tokens every `stride` tokens.
+fn compressed(length: usize, kernel: usize, stride: usize) -> usize {
+    if length < kernel { 0 } else { (length - kernel) / stride + 1 }
+}
+
 /// Shape of the lightning layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LightningSpec {
@@ -84,6 +133,36 @@ pub struct LightningSpec {
     pub output_norm: bool,
     /// Sigmoid gate on the output.
     pub output_gate: bool,
+}
+
+impl LightningSpec {
+    /// Columns of the fused projection: q, k, v, z.
+    pub fn projection_width(&self) -> usize {
+        let gate = if self.output_gate { self.heads } else { 0 };
+        (self.heads + 2 * self.kv_heads + gate) * self.head_dim
+    }
+    /// Columns of z in the fused projection; empty if there is no gate.
+    pub fn gate_columns(&self) -> std::ops::Range<usize> {
+        let start = (self.heads + 2 * self.kv_heads) * self.head_dim;
+        start..self.projection_width()
+    }
+    /// Decay rate of each head: the state is multiplied by `exp(-slope)` per token. Computed in f64.
+    pub fn slopes(&self) -> Vec<f32> {
+        decay_slopes(self.heads).into_iter().map(|m| m as f32).collect()
+    }
+}
+
+/// ALiBi slopes of `heads` heads; for a head count that is no power of two, those of the next lower power followed by
+/// every second one of the next higher.
+fn decay_slopes(heads: usize) -> Vec<f64> {
+    let powers = |n: usize| -> Vec<f64> { (1..=n).map(|h| (-8.0 * h as f64 / n as f64).exp2()).collect() };
+    if heads.is_power_of_two() {
+        return powers(heads);
+    }
+    let lower = heads.next_power_of_two() / 2;
+    let mut slopes = powers(lower);
+    slopes.extend(powers(2 * lower).into_iter().step_by(2).take(heads - lower));
+    slopes
 }
 
 /// The whole model's shape.
@@ -117,4 +196,378 @@ pub struct ModelSpec {
     pub eos: Vec<u32>,
     /// Trained length; not a limit.
     pub max_position: usize,
+}
+
+/// A `config.json` that this program cannot run. One line: field, what it says, what is supported.
+#[derive(Debug, thiserror::Error, PartialEq)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// Not JSON, or not an object.
+    #[error("config.json cannot be read: {0}; take it from the model's own folder")]
+    Json(String),
+    /// A field without a default is absent.
+    #[error("config.json has no `{0}`; take it from the model's own folder")]
+    Missing(&'static str),
+    /// A field has a value of another type.
+    #[error("config.json: `{field}` is {found}; expected {expected}")]
+    Type {
+        /// Its name.
+        field: &'static str,
+        /// What the file says.
+        found: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// A value that this program does not implement.
+    #[error("config.json: `{field}` = {found} is not supported; supported: {supported}")]
+    Unsupported {
+        /// Its name.
+        field: &'static str,
+        /// What the file says.
+        found: String,
+        /// What would work.
+        supported: String,
+    },
+}
+
+impl ModelSpec {
+    /// Reads and checks the text of a `config.json`.
+    ///
+    /// # Errors
+    /// [`SpecError`] names the first field that is missing, of the wrong type, or not supported.
+    pub fn from_json(text: &str) -> Result<ModelSpec, SpecError> {
+        let value: Value = serde_json::from_str(text).map_err(|e| SpecError::Json(e.to_string()))?;
+        let Value::Object(map) = value else {
+            return Err(SpecError::Json("it is not an object".into()));
+        };
+        let c = Fields { map: &map };
+        c.only("model_type", &["minicpm_sala"])?;
+        c.only("hidden_act", &["silu"])?;
+        c.only("torch_dtype", &["bfloat16", "float16", "float32"])?;
+        c.only("dtype", &["bfloat16", "float16", "float32"])?;
+        c.absent_or_false("attention_bias")?;
+        c.absent_or_false("attn_use_rope")?;
+        if let Some(v) = c.present("rope_scaling") {
+            return Err(unsupported("rope_scaling", v, "null"));
+        }
+
+        let hidden = c.count("hidden_size", None)?;
+        let heads = c.count("num_attention_heads", None)?;
+        let kv_heads = c.count("num_key_value_heads", Some(heads))?;
+        let head_dim = c.count("head_dim", Some((hidden / heads).max(1)))?;
+        let layers = c.count("num_hidden_layers", None)?;
+        let mixers = c.mixers(layers)?;
+        let sparse = c.sparse(heads, kv_heads, head_dim)?;
+        let lightning = c.lightning(heads, kv_heads, head_dim)?;
+        let scale_depth = c.number("scale_depth", 1.4)?;
+        let dim_model_base = c.number("dim_model_base", 256.0)?;
+        Ok(ModelSpec {
+            hidden,
+            intermediate: c.count("intermediate_size", None)?,
+            vocab: c.count("vocab_size", None)?,
+            eps: c.number("rms_norm_eps", 1e-6)? as f32,
+            sparse,
+            lightning,
+            scale_emb: c.number("scale_emb", 12.0)? as f32,
+            // `mup_denominator` is never read by the released code: the number of layers is.
+            residual_scale: (scale_depth / (mixers.len() as f64).sqrt()) as f32,
+            mixers,
+            logit_divisor: (hidden as f64 / dim_model_base) as f32,
+            tie_embeddings: c.flag("tie_word_embeddings", false)?,
+            bos: c.ids("bos_token_id")?.first().copied(),
+            eos: c.ids("eos_token_id")?,
+            max_position: c.count("max_position_embeddings", Some(524_288))?,
+        })
+    }
+
+    /// Weights of the whole model.
+    pub fn parameters(&self) -> u64 {
+        let (s, l) = (&self.sparse, &self.lightning);
+        let (h, i) = (self.hidden as u64, self.intermediate as u64);
+        let layers: u64 = self
+            .mixers
+            .iter()
+            .map(|mixer| {
+                let mixer = match mixer {
+                    Mixer::Sparse => h * (s.projection_width() + s.heads * s.head_dim) as u64,
+                    Mixer::Lightning => {
+                        let norms = if l.qk_norm { 2 * l.head_dim } else { 0 } + if l.output_norm { l.heads * l.head_dim } else { 0 };
+                        h * (l.projection_width() + l.heads * l.head_dim) as u64 + norms as u64
+                    }
+                };
+                mixer + 3 * h * i + 2 * h
+            })
+            .sum();
+        let tables = if self.tie_embeddings { 1 } else { 2 };
+        layers + tables * self.vocab as u64 * h + h
+    }
+}
+
+/// The config as named, checked look-ups.
+struct Fields<'a> {
+    map: &'a Map<String, Value>,
+}
+
+fn unsupported(field: &'static str, found: &Value, supported: impl Into<String>) -> SpecError {
+    SpecError::Unsupported { field, found: found.to_string(), supported: supported.into() }
+}
+
+fn wrong(field: &'static str, found: &Value, expected: &'static str) -> SpecError {
+    SpecError::Type { field, found: found.to_string(), expected }
+}
+
+impl<'a> Fields<'a> {
+    /// The value, unless the key is absent or null.
+    fn present(&self, field: &str) -> Option<&'a Value> {
+        self.map.get(field).filter(|v| !v.is_null())
+    }
+
+    fn only(&self, field: &'static str, allowed: &[&str]) -> Result<(), SpecError> {
+        match self.present(field) {
+            None => Ok(()),
+            Some(v) if v.as_str().is_some_and(|s| allowed.contains(&s)) => Ok(()),
+            Some(v) => Err(unsupported(field, v, allowed.join(", "))),
+        }
+    }
+
+    fn absent_or_false(&self, field: &'static str) -> Result<(), SpecError> {
+        match self.present(field) {
+            None | Some(Value::Bool(false)) => Ok(()),
+            Some(v) => Err(unsupported(field, v, "false")),
+        }
+    }
+
+    fn flag(&self, field: &'static str, default: bool) -> Result<bool, SpecError> {
+        match self.present(field) {
+            None => Ok(default),
+            Some(v) => v.as_bool().ok_or_else(|| wrong(field, v, "true or false")),
+        }
+    }
+
+    /// A positive whole number, small enough that products of a few of them cannot overflow.
+    fn count(&self, field: &'static str, default: Option<usize>) -> Result<usize, SpecError> {
+        match self.present(field) {
+            None => default.ok_or(SpecError::Missing(field)),
+            Some(v) => match v.as_u64().and_then(|n| usize::try_from(n).ok()) {
+                Some(n) if (1..=1 << 24).contains(&n) => Ok(n),
+                _ => Err(wrong(field, v, "a whole number from 1 to 16777216")),
+            },
+        }
+    }
+
+    fn number(&self, field: &'static str, default: f64) -> Result<f64, SpecError> {
+        match self.present(field) {
+            None => Ok(default),
+            Some(v) => match v.as_f64() {
+                Some(n) if n.is_finite() && n > 0.0 => Ok(n),
+                _ => Err(wrong(field, v, "a number above 0")),
+            },
+        }
+    }
+
+    /// One id or a list of ids.
+    fn ids(&self, field: &'static str) -> Result<Vec<u32>, SpecError> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Ids {
+            One(u32),
+            Many(Vec<u32>),
+        }
+        match self.present(field) {
+            None => Ok(Vec::new()),
+            Some(v) => match Ids::deserialize(v) {
+                Ok(Ids::One(id)) => Ok(vec![id]),
+                Ok(Ids::Many(ids)) => Ok(ids),
+                Err(_) => Err(wrong(field, v, "a token id or a list of them")),
+            },
+        }
+    }
+
+    fn mixers(&self, layers: usize) -> Result<Vec<Mixer>, SpecError> {
+        let list = self.present("mixer_types").ok_or(SpecError::Missing("mixer_types"))?;
+        let items = list.as_array().ok_or_else(|| wrong("mixer_types", list, "a list of names"))?;
+        let mixers = items
+            .iter()
+            .map(|v| match v.as_str() {
+                Some("minicpm4") => Ok(Mixer::Sparse),
+                Some("lightning-attn" | "lightning_attn" | "lightning") => Ok(Mixer::Lightning),
+                _ => Err(unsupported("mixer_types", v, "minicpm4, lightning-attn, lightning_attn, lightning")),
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        if mixers.len() != layers {
+            return Err(SpecError::Unsupported {
+                field: "mixer_types",
+                found: format!("{} entries", mixers.len()),
+                supported: format!("one per layer (num_hidden_layers = {layers})"),
+            });
+        }
+        Ok(mixers)
+    }
+
+    fn sparse(&self, heads: usize, kv_heads: usize, head_dim: usize) -> Result<SparseSpec, SpecError> {
+        let empty = Map::new();
+        let inner = match self.present("sparse_config") {
+            None => &empty,
+            Some(Value::Object(m)) => m,
+            Some(v) => return Err(wrong("sparse_config", v, "an object")),
+        };
+        let c = Fields { map: inner };
+        c.absent_or_false("use_nope")?;
+        let block = c.count("block_size", Some(64))?;
+        let kernel = c.count("kernel_size", Some(32))?;
+        let stride = c.count("kernel_stride", Some(16))?;
+        let window = c.count("window_size", Some(2048))?;
+        let init_blocks = match c.present("init_blocks") {
+            Some(v) if v.as_u64() == Some(0) => 0,
+            _ => c.count("init_blocks", Some(1))?,
+        };
+        let dense_len = match c.present("dense_len") {
+            Some(v) if v.as_u64() == Some(0) => 0,
+            _ => c.count("dense_len", Some(8192))?,
+        };
+        let local_blocks = window / block;
+        let topk = c.count("topk", Some(64))? + local_blocks;
+        let rule = |ok: bool, field: &'static str, found: usize, supported: String| {
+            if ok { Ok(()) } else { Err(SpecError::Unsupported { field, found: found.to_string(), supported }) }
+        };
+        rule(heads.is_multiple_of(kv_heads), "num_key_value_heads", kv_heads, format!("a divisor of num_attention_heads = {heads}"))?;
+        rule(block.is_multiple_of(stride), "kernel_stride", stride, format!("a divisor of block_size = {block}"))?;
+        rule(kernel.is_multiple_of(stride), "kernel_size", kernel, format!("a multiple of kernel_stride = {stride}"))?;
+        rule(window.is_multiple_of(block), "window_size", window, format!("a multiple of block_size = {block}"))?;
+        let forced = init_blocks + local_blocks + 1;
+        rule(topk >= forced, "topk", topk - local_blocks, format!("at least init_blocks + 1 = {}", init_blocks + 1))?;
+        Ok(SparseSpec {
+            heads,
+            kv_heads,
+            head_dim,
+            gate: self.flag("attn_use_output_gate", true)?,
+            block,
+            kernel,
+            stride,
+            init_blocks,
+            local_blocks,
+            topk,
+            dense_len,
+            dense_rule: DenseRule::default(),
+            score_norm: ScoreNorm::default(),
+        })
+    }
+
+    fn lightning(&self, heads: usize, kv_heads: usize, head_dim: usize) -> Result<LightningSpec, SpecError> {
+        let heads = self.count("lightning_nh", Some(heads))?;
+        let kv_heads = self.count("lightning_nkv", Some(kv_heads))?;
+        let head_dim = self.count("lightning_head_dim", Some(head_dim))?;
+        if !heads.is_multiple_of(kv_heads) {
+            let supported = format!("a divisor of lightning_nh = {heads}");
+            return Err(SpecError::Unsupported { field: "lightning_nkv", found: kv_heads.to_string(), supported });
+        }
+        let rotated = self.flag("lightning_use_rope", true)?;
+        if rotated && !head_dim.is_multiple_of(2) {
+            let supported = "an even number (lanes are rotated in pairs)".into();
+            return Err(SpecError::Unsupported { field: "lightning_head_dim", found: head_dim.to_string(), supported });
+        }
+        let theta = self.number("rope_theta", 10_000.0)?;
+        let scale = match self.present("lightning_scale") {
+            None => (head_dim as f64).powf(-0.5),
+            Some(v) => match v.as_str() {
+                Some("1/sqrt(d)") => (head_dim as f64).powf(-0.5),
+                Some("1/d") => 1.0 / head_dim as f64,
+                // The released code takes every other string as 1.
+                Some("1" | "none") => 1.0,
+                _ => return Err(unsupported("lightning_scale", v, "1/sqrt(d), 1/d, 1")),
+            },
+        };
+        Ok(LightningSpec {
+            heads,
+            kv_heads,
+            head_dim,
+            scale: scale as f32,
+            rope_theta: rotated.then_some(theta),
+            qk_norm: self.flag("qk_norm", true)?,
+            output_norm: self.flag("use_output_norm", true)?,
+            output_gate: self.flag("use_output_gate", true)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEMO: &str = include_str!("../assets/demo/config.json");
+
+    fn with(field: &str, value: Value) -> Result<ModelSpec, SpecError> {
+        let mut config: Map<String, Value> = serde_json::from_str(DEMO).unwrap();
+        config.insert(field.into(), value);
+        ModelSpec::from_json(&serde_json::to_string(&config).unwrap())
+    }
+
+    fn without(field: &str) -> Result<ModelSpec, SpecError> {
+        let mut config: Map<String, Value> = serde_json::from_str(DEMO).unwrap();
+        config.remove(field);
+        ModelSpec::from_json(&serde_json::to_string(&config).unwrap())
+    }
+
+    #[test]
+    fn demo_config_reads_as_the_model_card_says() {
+        let spec = ModelSpec::from_json(DEMO).unwrap();
+        assert_eq!((spec.hidden, spec.intermediate, spec.vocab), (256, 768, 3072));
+        assert_eq!(spec.mixers.iter().filter(|m| **m == Mixer::Sparse).count(), 3);
+        assert_eq!((spec.sparse.topk, spec.sparse.local_blocks), (48, 16));
+        assert_eq!(spec.eos, [2, 4]);
+        assert!((spec.residual_scale - 1.4 / 8f32.sqrt()).abs() < 1e-7);
+        assert_eq!(spec.logit_divisor, 1.0);
+        assert_eq!(spec.parameters() * 2, 17_446_400);
+    }
+
+    #[test]
+    fn every_spelling_of_mixer_and_dtype_is_accepted() {
+        for name in ["lightning", "lightning_attn", "lightning-attn"] {
+            let list: Vec<&str> = (0..8).map(|i| if i == 0 { "minicpm4" } else { name }).collect();
+            assert_eq!(with("mixer_types", list.into()).unwrap().mixers[1], Mixer::Lightning);
+        }
+        for name in ["bfloat16", "float16", "float32"] {
+            assert!(with("dtype", name.into()).is_ok() && with("torch_dtype", name.into()).is_ok());
+        }
+    }
+
+    #[test]
+    fn unknown_values_are_refused_by_field() {
+        let named = |r: Result<ModelSpec, SpecError>| match r.unwrap_err() {
+            SpecError::Unsupported { field, .. } | SpecError::Type { field, .. } | SpecError::Missing(field) => field,
+            SpecError::Json(_) => "json",
+        };
+        assert_eq!(named(with("mixer_types", vec!["mamba"; 8].into())), "mixer_types");
+        assert_eq!(named(with("mixer_types", vec!["minicpm4"; 7].into())), "mixer_types");
+        assert_eq!(named(with("rope_scaling", serde_json::json!({"type": "yarn"}))), "rope_scaling");
+        assert_eq!(named(with("attention_bias", true.into())), "attention_bias");
+        assert_eq!(named(with("attn_use_rope", true.into())), "attn_use_rope");
+        assert_eq!(named(with("lightning_scale", "2".into())), "lightning_scale");
+        assert_eq!(named(with("dtype", "int4".into())), "dtype");
+        assert_eq!(named(with("hidden_act", "gelu".into())), "hidden_act");
+        assert_eq!(named(with("lightning_nkv", 3.into())), "lightning_nkv");
+        assert_eq!(named(with("hidden_size", "256".into())), "hidden_size");
+        assert_eq!(named(with("rms_norm_eps", 0.into())), "rms_norm_eps");
+        assert_eq!(named(without("hidden_size")), "hidden_size");
+        assert_eq!(named(ModelSpec::from_json("[]")), "json");
+        assert!(with("attention_bias", true.into()).unwrap_err().to_string().contains("supported: false"));
+    }
+
+    #[test]
+    fn missing_keys_take_the_released_defaults() {
+        for field in ["lightning_nh", "lightning_nkv", "lightning_head_dim", "head_dim", "torch_dtype", "rope_theta"] {
+            assert!(without(field).is_ok(), "{field}");
+        }
+        let spec = without("sparse_config").unwrap();
+        assert_eq!((spec.sparse.block, spec.sparse.topk, spec.sparse.dense_len), (64, 96, 8192));
+        assert_eq!(without("lightning_nkv").unwrap().lightning.kv_heads, 1);
+    }
+
+    #[test]
+    fn slopes_of_odd_head_counts_interleave_the_next_power() {
+        let close = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(x, y)| (x - y).abs() < 1e-15) && a.len() == b.len();
+        assert!(close(&decay_slopes(2), &[1.0 / 16.0, 1.0 / 256.0]));
+        assert!(close(&decay_slopes(3), &[1.0 / 16.0, 1.0 / 256.0, 0.25]));
+        assert_eq!(decay_slopes(32)[31], 2f64.powi(-8));
+    }
 }

@@ -17,6 +17,11 @@
 //! Verify reads the committed state and only *remembers* its rows' (k, v); `advance(n)` says that the first n of them
 //! are accepted. They are folded in at the start of the next pass or by [`Backend::fold`] (spec/speculative.md §4.3).
 //! Refused rows therefore never touch the state, and KV rows beyond the position are dead until overwritten.
+//!
+//! Every pass is followed by exactly one [`Backend::advance`] before the next pass starts, with `rows = 0` if nothing was
+//! accepted: a verify pass has folded what was pending before it and has overwritten it. [`crate::model::Live`] keeps
+//! this order. A prefill pass runs with nothing pending (fold first) and is advanced by all of its rows; its first row
+//! is the origin of its [`GRID`], so a chunk whose length is no multiple of it ends a segment.
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -24,8 +29,8 @@ pub mod draft;
 
 use std::ops::Range;
 
-use crate::protocol::engine::{Dtype, EndImage, ImageTensor, MemoryInfo, RowsImage, Token};
-use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
+use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, Token};
+use crate::spec::{LightningSpec, SparseSpec};
 
 /// Prefill chunks start on multiples of this, counted from the segment's start. Also the chunk of the lightning form.
 pub const GRID: usize = 64;
@@ -76,8 +81,10 @@ pub enum BufKind {
     Residual,
     /// Inputs of products: f32 on the CPU, bf16 on a GPU.
     Activation,
-    /// Mixer outputs before norm and gate, and logits: f32 everywhere.
+    /// Mixer outputs before norm and gate: f32 everywhere.
     Wide,
+    /// Logits: f32 everywhere, at most [`MAX_VERIFY_ROWS`] rows whatever the pass.
+    Logits,
 }
 
 /// A weight as it lies in a checkpoint: row-major `[out, in]`, or `[n]` for a norm.
@@ -109,8 +116,34 @@ pub struct Candidates {
 pub enum HeadRows {
     /// Only the last row of the pass.
     Last,
-    /// Every row.
+    /// Every row of a verify pass.
     All,
+    /// Only this row of the pass. For golden data: never inside a recorded step.
+    At(usize),
+}
+
+impl HeadRows {
+    /// Rows of logits that come out of a pass.
+    pub fn count(self, pass: Pass) -> usize {
+        match self {
+            HeadRows::Last | HeadRows::At(_) => 1,
+            HeadRows::All => pass.rows(),
+        }
+    }
+}
+
+/// Value `index` of a synthetic weight with the given seed: uniform with standard deviation `std`. Every backend that
+/// makes weights on its device uses this formula, so that synthetic models are the same numbers everywhere (up to the
+/// weight's number type).
+pub fn synthetic_value(seed: u64, index: u64, std: f32) -> f32 {
+    // splitmix64 of (seed, index); the top 24 bits are an exact f32 in [0, 1).
+    let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^= z >> 31;
+    let unit = (z >> 40) as f32 / (1u32 << 24) as f32;
+    // A uniform value on [-a, a] has standard deviation a / sqrt(3).
+    (2.0 * unit - 1.0) * std * 1.732_050_8
 }
 
 /// What a device could not do. One line: operation, cause, what to do next.
@@ -189,7 +222,8 @@ pub trait Backend: Sized + Send + 'static {
     fn gate_up_matrix(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Self::Matrix>;
     /// A norm weight.
     fn vector(&mut self, view: WeightView<'_>) -> Result<Self::Vector>;
-    /// A weight of the given size with values of the given standard deviation, made on the device.
+    /// A weight of the given size with values of the given standard deviation, made on the device: element (o, i) is
+    /// [`synthetic_value`] of index `o·inner + i`.
     fn random_matrix(
         &mut self,
         out: usize,
@@ -197,7 +231,7 @@ pub trait Backend: Sized + Send + 'static {
         std: f32,
         seed: u64,
     ) -> Result<Self::Matrix>;
-    /// The same for [`Backend::norm_gate_up`]: `out` is the width of one of the two.
+    /// The same for [`Backend::norm_gate_up`]: `out` is the width of one of the two; gate rows come first in the index.
     fn random_gate_up(
         &mut self,
         out: usize,
@@ -221,8 +255,7 @@ pub trait Backend: Sized + Send + 'static {
     // -- the step --------------------------------------------------------------------------------------------------
     /// Tokens the state has absorbed, pending ones included.
     fn position(&self) -> usize;
-    /// Moves to `position` with nothing pending and makes sure that `caches` can take `room` more rows. Used by
-    /// restore, and before a pass that would not fit.
+    /// Moves to `position` with nothing pending. Used by restore and reset.
     fn seek(&mut self, position: usize) -> Result<()>;
     /// Grows a cache so that positions below `limit` can be written. Called outside of steps.
     fn reserve(&mut self, cache: &mut Self::Cache, limit: usize) -> Result<()>;
@@ -364,7 +397,9 @@ pub trait Backend: Sized + Send + 'static {
     fn candidates(&mut self, rows: usize) -> Result<Vec<Candidates>>;
     /// The first `rows` rows of a buffer as f32, row-major. For tests, golden data and capture.
     fn read(&mut self, buf: &Self::Buf, rows: usize) -> Result<Vec<f32>>;
-    /// Blocks chosen in the last pass: `[rows][kv_heads]`, ascending.
+    /// Sets the first rows of a buffer, row-major. For tests and golden data.
+    fn write(&mut self, buf: &mut Self::Buf, values: &[f32]) -> Result<()>;
+    /// Blocks chosen in the last pass: `[rows][kv_heads]`, ascending. A row that ran densely reads as all its blocks.
     fn read_selection(
         &mut self,
         sel: &Self::Selection,
@@ -401,7 +436,3 @@ pub trait Backend: Sized + Send + 'static {
 pub fn layer_tensor(name: &str, layer: usize) -> String {
     format!("{name}.{layer}")
 }
-
-// Keeps the imports used by documentation and implementors in one place.
-#[doc(hidden)]
-pub type _Images = (RowsImage, EndImage, ModelSpec);

@@ -1,0 +1,43 @@
+//! The built-in model: its files, embedded, so that the program chats without any download.
+//!
+//! Owns nothing but the bytes. How the model was made: `assets/demo/MODEL_CARD.md`.
+
+use super::weights::{EmbeddedFile, Tensors};
+use super::{Checkpoint, Result};
+
+/// `config.json` of the built-in model.
+pub const DEMO_CONFIG: &str = include_str!("../../assets/demo/config.json");
+/// `tokenizer.json` of the built-in model.
+pub const DEMO_TOKENIZER: &str = include_str!("../../assets/demo/tokenizer.json");
+/// `tokenizer_config.json` of the built-in model, with its chat template.
+pub const DEMO_TOKENIZER_CONFIG: &str = include_str!("../../assets/demo/tokenizer_config.json");
+
+const WEIGHTS: [EmbeddedFile; 2] = [
+    EmbeddedFile {
+        name: "demo/model-00001-of-00002.safetensors",
+        bytes: include_bytes!("../../assets/demo/model-00001-of-00002.safetensors"),
+    },
+    EmbeddedFile {
+        name: "demo/model-00002-of-00002.safetensors",
+        bytes: include_bytes!("../../assets/demo/model-00002-of-00002.safetensors"),
+    },
+];
+
+const DRAFT_CONFIG: &str = include_str!("../../assets/demo/eagle3/config.json");
+const DRAFT_WEIGHTS: EmbeddedFile = EmbeddedFile {
+    name: "demo/eagle3/model.safetensors",
+    bytes: include_bytes!("../../assets/demo/eagle3/model.safetensors"),
+};
+
+/// The built-in model.
+pub(super) fn checkpoint() -> Result<Checkpoint> {
+    Checkpoint::embedded("demo", DEMO_CONFIG, &WEIGHTS)
+}
+
+/// `config.json` and weights of the built-in model's EAGLE-3 head.
+///
+/// # Errors
+/// Only if the binary was built from damaged assets.
+pub fn demo_draft() -> Result<(&'static str, Tensors)> {
+    Ok((DRAFT_CONFIG, Tensors::embedded(&[DRAFT_WEIGHTS])?))
+}

@@ -1,0 +1,281 @@
+//! Packed weights and the forward pass: the one definition of the model, generic over the backend.
+//!
+//! Owns the order of operations of spec/model.md §3-5. Knows neither positions nor caches' contents (the backend's step
+//! does) and never asks which backend it has. Everything in [`Model::run`] may be recorded: it allocates nothing and
+//! reads nothing back, unless a probe does, and probes are never used inside a recorded step.
+
+use crate::backend::{Backend, HeadRows, Pass, Result as BackendResult};
+use crate::spec::{Mixer, ModelSpec};
+
+use super::state::{Live, LayerState, MixBufs};
+use super::weights::Source;
+use super::{Checkpoint, ModelError, Result};
+
+/// Norm, mixer projections and MLP of one layer.
+struct Layer<B: Backend> {
+    input_norm: B::Vector,
+    /// q, k, v and gate, stacked. `[projection_width, hidden]`
+    qkv: B::Matrix,
+    mixer: MixerWeights<B>,
+    /// `[hidden, heads·head_dim]`
+    out: B::Matrix,
+    post_norm: B::Vector,
+    /// Gate and up. `[2·intermediate, hidden]`
+    gate_up: B::Matrix,
+    /// `[hidden, intermediate]`
+    down: B::Matrix,
+}
+
+enum MixerWeights<B: Backend> {
+    Sparse,
+    Lightning { q_norm: Option<B::Vector>, k_norm: Option<B::Vector>, output_norm: Option<B::Vector> },
+}
+
+/// Weights in a backend's layout, loaded once, never changed.
+pub struct Model<B: Backend> {
+    spec: ModelSpec,
+    /// `[vocab, hidden]`
+    embed: B::Matrix,
+    layers: Vec<Layer<B>>,
+    norm: B::Vector,
+    /// `[vocab, hidden]`; `None` where the embedding table is the head.
+    head: Option<B::Matrix>,
+}
+
+/// What a probe may look at during a pass. For golden data.
+pub(super) enum Seen<'a, B: Backend> {
+    /// The scaled embedding. `[rows, hidden]`
+    Embedding(&'a B::Buf),
+    /// A mixer's output before norm, gate and projection. `[rows, heads·head_dim]`
+    Mixer { layer: usize, output: &'a B::Buf },
+    /// Blocks chosen by a sparse layer.
+    Selection { layer: usize, selection: &'a B::Selection },
+    /// The residual stream after a layer. `[rows, hidden]`
+    Hidden { layer: usize, hidden: &'a B::Buf },
+}
+
+/// Called with everything a pass computes.
+pub(super) type Probe<'p, B> = dyn FnMut(&mut B, Seen<'_, B>) -> BackendResult<()> + 'p;
+
+impl<B: Backend> Model<B> {
+    /// Packs all weights of a checkpoint, checking every name and shape first. `progress` hears the done share, 0 to 1.
+    ///
+    /// # Errors
+    /// The first tensor that is missing or wrong, by name; or the device.
+    pub fn load(b: &mut B, checkpoint: &Checkpoint, progress: impl FnMut(f64)) -> Result<Model<B>> {
+        let spec = checkpoint.spec().clone();
+        checkpoint.check()?;
+        let mut loader = Loader { b, checkpoint, made: 0, done: 0, total: spec.parameters(), progress };
+        let h = spec.hidden;
+        // Synthetic tables: the scaled embedding has deviation 1, logits about 2.
+        let embed = loader.matrix(&["model.embed_tokens"], &[spec.vocab], h, 1.0 / spec.scale_emb)?;
+        let mut layers = Vec::with_capacity(spec.mixers.len());
+        for (i, mixer) in spec.mixers.iter().enumerate() {
+            layers.push(loader.layer(i, *mixer, &spec)?);
+        }
+        let norm = loader.vector("model.norm", h)?;
+        let head_std = 2.0 * spec.logit_divisor / (h as f32).sqrt();
+        let head = if spec.tie_embeddings { None } else { Some(loader.matrix(&["lm_head"], &[spec.vocab], h, head_std)?) };
+        Ok(Model { spec, embed, layers, norm, head })
+    }
+
+    /// The model's shape.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// The embedding table `[vocab, hidden]`; a draft head reads it too.
+    pub fn embed(&self) -> &B::Matrix {
+        &self.embed
+    }
+
+    /// The output head `[vocab, hidden]`.
+    pub fn head(&self) -> &B::Matrix {
+        self.head.as_ref().unwrap_or(&self.embed)
+    }
+
+    /// Embedding and all layers over the pass's tokens.
+    pub(super) fn run(&self, b: &mut B, live: &mut Live<B>, pass: Pass, probe: Option<&mut Probe<'_, B>>) -> BackendResult<()> {
+        let mut ignore = |_: &mut B, _: Seen<'_, B>| Ok(());
+        let probe: &mut Probe<'_, B> = match probe {
+            Some(probe) => probe,
+            None => &mut ignore,
+        };
+        let (eps, scale) = (self.spec.eps, self.spec.residual_scale);
+        let Live { h, mid, taps, sparse_spec, sparse, lightning, layers, .. } = live;
+        b.embed(h, &self.embed, self.spec.scale_emb, pass)?;
+        probe(b, Seen::Embedding(h))?;
+        for (i, (w, state)) in self.layers.iter().zip(layers.iter_mut()).enumerate() {
+            match (&w.mixer, state) {
+                (MixerWeights::Sparse, LayerState::Sparse(cache)) => {
+                    let Some((MixBufs { x, o }, selection)) = sparse.as_mut() else { continue };
+                    b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
+                    b.append_kv(cache, x, sparse_spec, pass)?;
+                    b.select_blocks(selection, x, cache, sparse_spec, pass)?;
+                    b.attend(o, x, selection, cache, sparse_spec, pass)?;
+                    probe(b, Seen::Selection { layer: i, selection })?;
+                    probe(b, Seen::Mixer { layer: i, output: o })?;
+                    b.gate_output(h, o, None, eps, x, sparse_spec.gate_columns(), &w.out, scale, pass)?;
+                }
+                (MixerWeights::Lightning { q_norm, k_norm, output_norm }, LayerState::Lightning(recurrent)) => {
+                    let Some(MixBufs { x, o }) = lightning.as_mut() else { continue };
+                    let spec = &self.spec.lightning;
+                    b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
+                    b.lightning(o, x, q_norm.as_ref(), k_norm.as_ref(), recurrent, spec, eps, pass)?;
+                    probe(b, Seen::Mixer { layer: i, output: o })?;
+                    b.gate_output(h, o, output_norm.as_ref(), eps, x, spec.gate_columns(), &w.out, scale, pass)?;
+                }
+                // Both lists are built from the same `mixers`.
+                (MixerWeights::Sparse, LayerState::Lightning(_)) | (MixerWeights::Lightning { .. }, LayerState::Sparse(_)) => {
+                    debug_assert!(false, "layer {i}: weights and state are of different kinds");
+                }
+            }
+            b.norm_gate_up(mid, h, &w.post_norm, eps, &w.gate_up, pass)?;
+            b.linear_add(h, mid, &w.down, scale, pass)?;
+            probe(b, Seen::Hidden { layer: i, hidden: h })?;
+            if let Some(taps) = taps {
+                for (slot, _) in taps.layers.iter().enumerate().filter(|(_, layer)| **layer == i) {
+                    b.tap(&mut taps.buf, slot, h, pass)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Logits of the chosen rows of the last pass.
+    pub(super) fn logits(&self, b: &mut B, live: &mut Live<B>, rows: HeadRows, pass: Pass) -> BackendResult<()> {
+        let s = &self.spec;
+        b.head(&mut live.logits, &live.h, &self.norm, s.eps, s.logit_divisor, self.head(), rows, pass)
+    }
+
+    /// The final norm's weight; golden data needs it to compare `final_hidden`.
+    pub(super) fn final_norm(&self) -> &B::Vector {
+        &self.norm
+    }
+}
+
+/// Reads or makes one packed weight after the other and reports progress.
+struct Loader<'a, B: Backend, F: FnMut(f64)> {
+    b: &'a mut B,
+    checkpoint: &'a Checkpoint,
+    /// Weights made so far; gives each synthetic weight its own seed.
+    made: u64,
+    /// Parameters done and in all.
+    done: u64,
+    total: u64,
+    progress: F,
+}
+
+impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
+    fn count(&mut self, parameters: usize) {
+        self.made += 1;
+        self.done += parameters as u64;
+        (self.progress)(self.done as f64 / self.total.max(1) as f64);
+    }
+
+    fn seed(&self, base: u64) -> u64 {
+        base.wrapping_mul(1_000_003).wrapping_add(self.made)
+    }
+
+    /// Stacks the named weights `[outs[i], inner]`.
+    fn matrix(&mut self, names: &[&str], outs: &[usize], inner: usize, std: f32) -> Result<B::Matrix> {
+        let out: usize = outs.iter().sum();
+        let matrix = match &self.checkpoint.source {
+            Source::Synthetic(base) => self.b.random_matrix(out, inner, std, self.seed(*base))?,
+            Source::Tensors(tensors) => {
+                let parts = names
+                    .iter()
+                    .zip(outs)
+                    .map(|(name, out)| tensors.get(&format!("{name}.weight"), &[*out, inner]))
+                    .collect::<Result<Vec<_>>>()?;
+                let views: Vec<_> = parts.iter().map(|p| p.view()).collect();
+                self.b.matrix(&views)?
+            }
+        };
+        self.count(out * inner);
+        Ok(matrix)
+    }
+
+    fn gate_up(&mut self, prefix: &str, out: usize, inner: usize) -> Result<B::Matrix> {
+        let matrix = match &self.checkpoint.source {
+            Source::Synthetic(base) => self.b.random_gate_up(out, inner, (inner as f32).sqrt().recip(), self.seed(*base))?,
+            Source::Tensors(tensors) => {
+                let gate = tensors.get(&format!("{prefix}.gate_proj.weight"), &[out, inner])?;
+                let up = tensors.get(&format!("{prefix}.up_proj.weight"), &[out, inner])?;
+                self.b.gate_up_matrix(gate.view(), up.view())?
+            }
+        };
+        self.count(2 * out * inner);
+        Ok(matrix)
+    }
+
+    fn vector(&mut self, name: &str, n: usize) -> Result<B::Vector> {
+        let vector = match &self.checkpoint.source {
+            Source::Synthetic(_) => self.b.ones(n)?,
+            Source::Tensors(tensors) => self.b.vector(tensors.get(&format!("{name}.weight"), &[n])?.view())?,
+        };
+        self.count(n);
+        Ok(vector)
+    }
+
+    fn layer(&mut self, i: usize, mixer: Mixer, spec: &ModelSpec) -> Result<Layer<B>> {
+        let h = spec.hidden;
+        let std = (h as f32).sqrt().recip();
+        let attn = |name: &str| format!("model.layers.{i}.self_attn.{name}");
+        let input_norm = self.vector(&format!("model.layers.{i}.input_layernorm"), h)?;
+        let (heads, kv_heads, head_dim, gate) = match mixer {
+            Mixer::Sparse => {
+                let s = &spec.sparse;
+                (s.heads, s.kv_heads, s.head_dim, s.gate.then(|| attn("o_gate")))
+            }
+            Mixer::Lightning => {
+                let l = &spec.lightning;
+                (l.heads, l.kv_heads, l.head_dim, l.output_gate.then(|| attn("z_proj")))
+            }
+        };
+        let (q, kv) = (heads * head_dim, kv_heads * head_dim);
+        let (mut names, mut outs) = (vec![attn("q_proj"), attn("k_proj"), attn("v_proj")], vec![q, kv, kv]);
+        if let Some(gate) = gate {
+            names.push(gate);
+            outs.push(q);
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let qkv = self.matrix(&names, &outs, h, std)?;
+        let mixer = match mixer {
+            Mixer::Sparse => MixerWeights::Sparse,
+            Mixer::Lightning => {
+                let l = &spec.lightning;
+                let mut norm = |wanted: bool, name: &str, n: usize| -> Result<Option<B::Vector>> {
+                    if wanted { Ok(Some(self.vector(&attn(name), n)?)) } else { Ok(None) }
+                };
+                MixerWeights::Lightning {
+                    q_norm: norm(l.qk_norm, "q_norm", head_dim)?,
+                    k_norm: norm(l.qk_norm, "k_norm", head_dim)?,
+                    output_norm: norm(l.output_norm, "o_norm", q)?,
+                }
+            }
+        };
+        let out = self.matrix(&[&attn("o_proj")], &[h], q, (q as f32).sqrt().recip())?;
+        let post_norm = self.vector(&format!("model.layers.{i}.post_attention_layernorm"), h)?;
+        let mlp = format!("model.layers.{i}.mlp");
+        let gate_up = self.gate_up(&mlp, spec.intermediate, h)?;
+        let down_std = (spec.intermediate as f32).sqrt().recip();
+        let down = self.matrix(&[&format!("{mlp}.down_proj")], &[h], spec.intermediate, down_std)?;
+        Ok(Layer { input_norm, qkv, mixer, out, post_norm, gate_up, down })
+    }
+}
+
+impl Checkpoint {
+    /// Checks that every tensor the shape asks for is there with the right shape and type, before anything is loaded.
+    ///
+    /// # Errors
+    /// The first one that is not, by name.
+    pub fn check(&self) -> Result<(), ModelError> {
+        if let Source::Tensors(tensors) = &self.source {
+            for (name, shape) in Checkpoint::expected_tensors(self.spec()) {
+                tensors.check(&name, &shape)?;
+            }
+        }
+        Ok(())
+    }
+}

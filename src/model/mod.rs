@@ -1,0 +1,137 @@
+//! The model: weights ([`Checkpoint`], [`Model`]), live state ([`Live`]) and the one forward pass, generic over
+//! [`Backend`](crate::backend::Backend).
+//!
+//! # How a conversation runs
+//!
+//! ```text
+//! let source = Checkpoint::open("demo")?;
+//! let model  = Model::load(&mut b, &source, |done| …)?;
+//! let mut live = Live::new(&mut b, &model, 65_536, &[])?;
+//! for chunk in given.chunks(b.prefill_rows()) {        // given tokens of one segment
+//!     live.prefill(&mut b, &model, chunk)?;
+//!     live.advance(&mut b, chunk.len())?;
+//! }
+//! let first = live.prefill_logits(&mut b, &model)?;    // candidates for the next token
+//! live.verify(&mut b, &model, &[token, draft, draft])?;  // 1..=16 rows; one row is plain decode
+//! let rows = live.candidates(&mut b, 3)?;
+//! live.advance(&mut b, accepted)?;                      // 0..=3; only these enter the recurrent state
+//! ```
+//!
+//! # What holds
+//!
+//! * A segment's prefill does not depend on how it was cut, as long as every chunk but the last is a multiple of
+//!   [`GRID`](crate::backend::GRID) rows; `verify` of n rows equals n single steps. Bit for bit, on one backend.
+//! * Rows that were not accepted leave no trace. Exported and restored state continues with the same bits.
+//! * After a [`BackendError`](crate::backend::BackendError) the live state is undefined until [`Live::reset`] or
+//!   [`Live::restore`].
+
+mod demo;
+mod forward;
+mod state;
+mod weights;
+
+pub use demo::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft};
+pub use forward::Model;
+pub use state::Live;
+pub use weights::{Checkpoint, LoadedTensor, Tensors};
+
+use std::path::PathBuf;
+
+use crate::backend::BackendError;
+use crate::protocol::engine::Token;
+use crate::spec::SpecError;
+
+/// What can go wrong between a checkpoint and its logits. One line: what, where, what to do next.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// A file could not be opened or mapped.
+    #[error("cannot read {}: {cause}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// In the system's words.
+        cause: std::io::Error,
+    },
+    /// A folder without weights, or with parts missing.
+    #[error("{} is not a checkpoint: {reason}", path.display())]
+    NoCheckpoint {
+        /// The folder.
+        path: PathBuf,
+        /// What is missing.
+        reason: String,
+    },
+    /// A safetensors file that is torn or not one.
+    #[error("{origin} is damaged: {cause}; download it again")]
+    Damaged {
+        /// Which file.
+        origin: String,
+        /// In the reader's words.
+        cause: String,
+    },
+    /// A name that means no model.
+    #[error("no model `{0}`; use a folder, `demo`, `synthetic:9b` or `synthetic:tiny`")]
+    Unknown(String),
+    /// The configuration cannot be run.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// A tensor is absent.
+    #[error("{origin} has no tensor `{name}`; the checkpoint is incomplete or of another model")]
+    MissingTensor {
+        /// Its name.
+        name: String,
+        /// Where it was looked for.
+        origin: String,
+    },
+    /// A tensor has another shape than config.json asks for.
+    #[error("tensor `{name}` has shape {found:?}, config.json asks for {expected:?}")]
+    TensorShape {
+        /// Its name.
+        name: String,
+        /// By config.json.
+        expected: Vec<usize>,
+        /// In the file.
+        found: Vec<usize>,
+    },
+    /// A tensor's numbers are of a type that cannot be read.
+    #[error("tensor `{name}` holds {found}; supported: BF16, F16, F32 (use the unquantised checkpoint)")]
+    TensorType {
+        /// Its name.
+        name: String,
+        /// In the file.
+        found: String,
+    },
+    /// The device.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// The caches are full.
+    #[error("{needed} tokens do not fit into the context of {limit}; start a new session or raise the limit")]
+    Context {
+        /// Tokens after the pass.
+        needed: usize,
+        /// Tokens the caches may hold.
+        limit: usize,
+    },
+    /// A token that the model does not have.
+    #[error("token {token} is outside the vocabulary of {vocab}; tokenizer and model do not belong together")]
+    Token {
+        /// The id.
+        token: Token,
+        /// Rows of the embedding.
+        vocab: usize,
+    },
+    /// A call that the live state does not allow now; a bug in the caller.
+    #[error("{op}: {reason}")]
+    Order {
+        /// What was called.
+        op: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// Saved state that does not fit this model or position.
+    #[error("saved state does not fit: {0}; the conversation will be read again from its text")]
+    Image(String),
+}
+
+/// Shorthand.
+pub type Result<T, E = ModelError> = std::result::Result<T, E>;

@@ -1,0 +1,425 @@
+//! Live state of one conversation: caches, recurrent states, working buffers, and the rules of their use.
+//!
+//! Owns the order of calls that keeps principle 1 (state is a function of the segment path): every pass is advanced
+//! exactly once, only accepted rows enter the recurrent state, pending rows are folded before a prefill or an export.
+//! Never holds tokens or text. Formats of images: [`crate::protocol::engine`].
+
+use std::ops::Range;
+
+use crate::backend::{Backend, BufKind, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, layer_tensor};
+use crate::protocol::engine::{EndImage, ImageTensor, RowsImage, Token};
+use crate::spec::{DenseRule, LightningSpec, Mixer, SparseSpec};
+
+use super::forward::Probe;
+use super::{Model, ModelError, Result};
+
+/// Fused projection and mixer output of one kind of layer.
+pub(super) struct MixBufs<B: Backend> {
+    /// `[rows, projection_width]`
+    pub(super) x: B::Buf,
+    /// `[rows, heads·head_dim]`
+    pub(super) o: B::Buf,
+}
+
+/// What one layer remembers.
+pub(super) enum LayerState<B: Backend> {
+    Sparse(B::Cache),
+    Lightning(B::Recurrent),
+}
+
+/// Residual streams kept for a draft head.
+pub(super) struct Taps<B: Backend> {
+    /// Layers whose output is kept, in slot order.
+    pub(super) layers: Vec<usize>,
+    /// `[rows, layers.len()·hidden]`
+    pub(super) buf: B::Buf,
+}
+
+/// Where the state is between calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing is under way.
+    Settled,
+    /// A pass ran and has not been advanced.
+    Ran(Pass),
+}
+
+/// One conversation's state on a device. See [`crate::model`] for the order of calls.
+pub struct Live<B: Backend> {
+    pub(super) layers: Vec<LayerState<B>>,
+    /// The residual stream. `[rows, hidden]`
+    pub(super) h: B::Buf,
+    /// `[rows, intermediate]`
+    pub(super) mid: B::Buf,
+    /// `[1..=16 rows, vocab]`
+    pub(super) logits: B::Buf,
+    pub(super) sparse: Option<(MixBufs<B>, B::Selection)>,
+    pub(super) lightning: Option<MixBufs<B>>,
+    pub(super) taps: Option<Taps<B>>,
+    /// The model's, with the dense rule in force now.
+    pub(super) sparse_spec: SparseSpec,
+    lightning_spec: LightningSpec,
+    limit: usize,
+    position: usize,
+    /// Accepted rows of the last verify pass that the recurrent states have not absorbed yet.
+    pending: usize,
+    phase: Phase,
+    /// The last prefill pass, for [`Live::prefill_logits`].
+    last_prefill: Option<Pass>,
+}
+
+impl<B: Backend> Live<B> {
+    /// An empty state that can grow to `limit` tokens and keeps the outputs of the layers in `taps` (slot order).
+    ///
+    /// # Errors
+    /// Not enough memory, a shape the device cannot do, or a tap outside the model.
+    pub fn new(b: &mut B, model: &Model<B>, limit: usize, taps: &[usize]) -> Result<Self> {
+        let spec = model.spec();
+        if let Some(bad) = taps.iter().find(|t| **t >= spec.mixers.len()) {
+            let reason = format!("layer {bad} of {} cannot be tapped", spec.mixers.len());
+            return Err(ModelError::Order { op: "Live::new", reason });
+        }
+        let mut layers = Vec::with_capacity(spec.mixers.len());
+        for mixer in &spec.mixers {
+            layers.push(match mixer {
+                Mixer::Sparse => LayerState::Sparse(b.cache(&spec.sparse, limit)?),
+                Mixer::Lightning => LayerState::Lightning(b.recurrent(&spec.lightning)?),
+            });
+        }
+        let mix = |b: &mut B, width: usize, out: usize| -> Result<MixBufs<B>> {
+            Ok(MixBufs { x: b.buf(width, BufKind::Activation)?, o: b.buf(out, BufKind::Wide)? })
+        };
+        let (s, l) = (&spec.sparse, &spec.lightning);
+        let sparse = if spec.mixers.contains(&Mixer::Sparse) {
+            Some((mix(b, s.projection_width(), s.heads * s.head_dim)?, b.selection(s, limit)?))
+        } else {
+            None
+        };
+        let lightning = if spec.mixers.contains(&Mixer::Lightning) {
+            Some(mix(b, l.projection_width(), l.heads * l.head_dim)?)
+        } else {
+            None
+        };
+        let taps = if taps.is_empty() {
+            None
+        } else {
+            Some(Taps { layers: taps.to_vec(), buf: b.buf(taps.len() * spec.hidden, BufKind::Activation)? })
+        };
+        b.seek(0)?;
+        Ok(Live {
+            layers,
+            h: b.buf(spec.hidden, BufKind::Residual)?,
+            mid: b.buf(spec.intermediate, BufKind::Activation)?,
+            logits: b.buf(spec.vocab, BufKind::Logits)?,
+            sparse,
+            lightning,
+            taps,
+            sparse_spec: spec.sparse.clone(),
+            lightning_spec: spec.lightning.clone(),
+            limit,
+            position: 0,
+            pending: 0,
+            phase: Phase::Settled,
+            last_prefill: None,
+        })
+    }
+
+    /// Tokens in the state: accepted ones that are not folded yet included.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// Tokens the caches may hold.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// The tapped residual streams of the last pass `[rows, taps·hidden]`; `None` if nothing is tapped.
+    pub fn taps(&self) -> Option<&B::Buf> {
+        self.taps.as_ref().map(|t| &t.buf)
+    }
+
+    /// The residual stream after the last layer of the last pass `[rows, hidden]`, before the final norm.
+    pub fn hidden(&self) -> &B::Buf {
+        &self.h
+    }
+
+    /// Changes when rows are dense. For comparisons; the default rule keeps rows independent of what follows.
+    pub fn set_dense_rule(&mut self, rule: DenseRule) {
+        self.sparse_spec.dense_rule = rule;
+    }
+
+    /// Reads one chunk of given tokens (at most [`Backend::prefill_rows`]) at the current position. Follow it with
+    /// [`Live::advance`] of all its rows; in between the taps may be read at the pass's own positions.
+    ///
+    /// All chunks of a segment but the last must be multiples of [`crate::backend::GRID`]; then its state does not
+    /// depend on the cut. A chunk that is none ends the segment: the next one starts its own grid.
+    ///
+    /// # Errors
+    /// Too many rows, a token outside the vocabulary, a full context, an unadvanced prefill; or the device, after which
+    /// the state must be reset.
+    pub fn prefill(&mut self, b: &mut B, model: &Model<B>, tokens: &[Token]) -> Result<()> {
+        self.prefill_probed(b, model, tokens, None)
+    }
+
+    pub(super) fn prefill_probed(&mut self, b: &mut B, model: &Model<B>, tokens: &[Token], probe: Option<&mut Probe<'_, B>>) -> Result<()> {
+        let pass = Pass::Prefill { rows: tokens.len() };
+        self.begin("prefill", b, model, tokens, b.prefill_rows())?;
+        self.fold(b)?;
+        model.run(b, self, pass, probe)?;
+        self.phase = Phase::Ran(pass);
+        self.last_prefill = Some(pass);
+        Ok(())
+    }
+
+    /// Candidates for the token after the last row of the last prefill, before or after its advance. Waits.
+    ///
+    /// # Errors
+    /// No prefill was the last pass, or the device.
+    pub fn prefill_logits(&mut self, b: &mut B, model: &Model<B>) -> Result<Candidates> {
+        let Some(pass) = self.last_prefill else {
+            return Err(ModelError::Order { op: "prefill_logits", reason: "the last pass was no prefill".into() });
+        };
+        model.logits(b, self, HeadRows::Last, pass)?;
+        b.top_candidates(&self.logits, model.spec().vocab, HeadRows::Last, pass)?;
+        Ok(b.candidates(1)?.into_iter().next().unwrap_or_default())
+    }
+
+    /// Runs 1..=16 rows at the current position and finds each row's candidates: the pending token, then drafts. Does
+    /// not advance. Equal, bit for bit, to that many single steps.
+    ///
+    /// # Errors
+    /// As [`Live::prefill`].
+    pub fn verify(&mut self, b: &mut B, model: &Model<B>, tokens: &[Token]) -> Result<()> {
+        let pass = Pass::Verify { rows: tokens.len() };
+        self.begin("verify", b, model, tokens, MAX_VERIFY_ROWS)?;
+        b.step(StepKey::Verify(tokens.len()), &mut |b| {
+            model.run(b, self, pass, None)?;
+            model.logits(b, self, HeadRows::All, pass)?;
+            b.top_candidates(&self.logits, model.spec().vocab, HeadRows::All, pass)
+        })?;
+        self.phase = Phase::Ran(pass);
+        self.last_prefill = None;
+        Ok(())
+    }
+
+    /// Checks that a pass may start and readies tokens and caches for it.
+    fn begin(&mut self, op: &'static str, b: &mut B, model: &Model<B>, tokens: &[Token], most: usize) -> Result<()> {
+        match self.phase {
+            Phase::Settled => {}
+            // A verify pass whose rows were all refused.
+            Phase::Ran(Pass::Verify { .. }) => self.advance(b, 0)?,
+            Phase::Ran(Pass::Prefill { .. }) => {
+                return Err(ModelError::Order { op, reason: "the last prefill chunk was not advanced".into() });
+            }
+        }
+        let rows = tokens.len();
+        if rows == 0 || rows > most {
+            return Err(ModelError::Order { op, reason: format!("{rows} rows; it takes 1 to {most}") });
+        }
+        let vocab = model.spec().vocab;
+        if let Some(token) = tokens.iter().find(|t| **t as usize >= vocab) {
+            return Err(ModelError::Token { token: *token, vocab });
+        }
+        let needed = self.position + rows;
+        if needed > self.limit {
+            return Err(ModelError::Context { needed, limit: self.limit });
+        }
+        self.reserve(b, needed)?;
+        b.set_tokens(tokens)?;
+        Ok(())
+    }
+
+    fn reserve(&mut self, b: &mut B, length: usize) -> Result<()> {
+        for layer in &mut self.layers {
+            match layer {
+                LayerState::Sparse(cache) => b.reserve(cache, length)?,
+                LayerState::Lightning(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Candidates of the first `rows` rows of the last verify pass. Waits for the device.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn candidates(&mut self, b: &mut B, rows: usize) -> Result<Vec<Candidates>> {
+        Ok(b.candidates(rows)?)
+    }
+
+    /// Logits of the first `rows` rows of the last head, row-major `[rows, vocab]`. For tests and golden data. Waits.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn logits(&mut self, b: &mut B, rows: usize) -> Result<Vec<f32>> {
+        Ok(b.read(&self.logits, rows)?)
+    }
+
+    /// Accepts the first `rows` rows of the last pass: all of a prefill, any number of a verify.
+    ///
+    /// # Errors
+    /// No pass to advance, or more rows than it had.
+    pub fn advance(&mut self, b: &mut B, rows: usize) -> Result<()> {
+        let fail = |reason: String| Err(ModelError::Order { op: "advance", reason });
+        let Phase::Ran(pass) = self.phase else {
+            return fail("no pass has run since the last advance".into());
+        };
+        match pass {
+            Pass::Prefill { rows: all } if rows != all => return fail(format!("{rows} of {all} prefilled rows; all are given")),
+            Pass::Verify { rows: all } if rows > all => return fail(format!("{rows} of {all} verified rows")),
+            Pass::Prefill { .. } => self.pending = 0,
+            Pass::Verify { .. } => self.pending = rows,
+        }
+        b.advance(pass, rows)?;
+        self.position += rows;
+        self.phase = Phase::Settled;
+        Ok(())
+    }
+
+    /// Absorbs accepted rows into the recurrent states. Refused rows of an unadvanced verify are dropped.
+    ///
+    /// # Errors
+    /// The device; an unadvanced prefill.
+    pub fn fold(&mut self, b: &mut B) -> Result<()> {
+        match self.phase {
+            Phase::Settled => {}
+            Phase::Ran(Pass::Verify { .. }) => self.advance(b, 0)?,
+            Phase::Ran(Pass::Prefill { .. }) => {
+                return Err(ModelError::Order { op: "fold", reason: "the last prefill chunk was not advanced".into() });
+            }
+        }
+        if self.pending == 0 {
+            return Ok(());
+        }
+        for layer in &mut self.layers {
+            match layer {
+                LayerState::Lightning(state) => b.fold(state, &self.lightning_spec)?,
+                LayerState::Sparse(_) => {}
+            }
+        }
+        b.folded();
+        self.pending = 0;
+        Ok(())
+    }
+
+    /// KV rows of `positions`, for saving. Waits.
+    ///
+    /// # Errors
+    /// Positions outside the state, or the device.
+    pub fn export_rows(&mut self, b: &mut B, positions: Range<usize>) -> Result<RowsImage> {
+        if positions.start > positions.end || positions.end > self.position {
+            let reason = format!("{positions:?} of {} tokens", self.position);
+            return Err(ModelError::Order { op: "export_rows", reason });
+        }
+        let mut tensors = Vec::new();
+        for (i, layer) in self.layers.iter().enumerate() {
+            match layer {
+                LayerState::Sparse(cache) => {
+                    for mut tensor in b.read_rows(cache, &self.sparse_spec, positions.clone())? {
+                        tensor.name = layer_tensor(&tensor.name, i);
+                        tensors.push(tensor);
+                    }
+                }
+                LayerState::Lightning(_) => {}
+            }
+        }
+        Ok(RowsImage { start: positions.start as u64, rows: positions.len() as u64, tensors })
+    }
+
+    /// The recurrent states at the current position, for saving. Folds first. Waits.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn export_end(&mut self, b: &mut B) -> Result<EndImage> {
+        self.fold(b)?;
+        let mut tensors = Vec::new();
+        for (i, layer) in self.layers.iter().enumerate() {
+            match layer {
+                LayerState::Lightning(state) => {
+                    let mut tensor = b.read_state(state, &self.lightning_spec)?;
+                    tensor.name = layer_tensor("state", i);
+                    tensors.push(tensor);
+                }
+                LayerState::Sparse(_) => {}
+            }
+        }
+        Ok(EndImage { position: self.position as u64, tensors })
+    }
+
+    /// Makes the state equal a saved path: the first `keep` tokens of the caches stay (they must be common to both),
+    /// `rows` follow without gaps, and `end` is the recurrent state after the last of them. `keep` 0 without rows is an
+    /// empty state; then `end` may be `None`. Tensors of `end` that are no recurrent state are ignored.
+    ///
+    /// # Errors
+    /// Images that do not fit this model or leave gaps: nothing has been changed if the plan is wrong; after an error
+    /// while writing, reset.
+    pub fn restore(&mut self, b: &mut B, keep: usize, rows: &[RowsImage], end: Option<&EndImage>) -> Result<()> {
+        let bad = |text: String| Err(ModelError::Image(text));
+        if keep > self.position {
+            return bad(format!("{keep} tokens should stay, {} are there", self.position));
+        }
+        let mut length = keep;
+        for image in rows {
+            if image.start != length as u64 {
+                return bad(format!("rows from {} do not follow {length}", image.start));
+            }
+            length += usize::try_from(image.rows).unwrap_or(usize::MAX - length);
+        }
+        if length > self.limit {
+            return Err(ModelError::Context { needed: length, limit: self.limit });
+        }
+        match end {
+            Some(end) if end.position != length as u64 => return bad(format!("the state is at {}, its rows end at {length}", end.position)),
+            None if length != 0 => return bad(format!("no recurrent state at {length}")),
+            Some(_) | None => {}
+        }
+        let named = |tensors: &'_ [ImageTensor], name: &str, layer: usize| -> Option<usize> {
+            let wanted = layer_tensor(name, layer);
+            tensors.iter().position(|t| t.name == wanted)
+        };
+        self.phase = Phase::Settled;
+        self.pending = 0;
+        self.last_prefill = None;
+        self.reserve(b, length)?;
+        for (i, layer) in self.layers.iter_mut().enumerate() {
+            match layer {
+                LayerState::Sparse(cache) => {
+                    for image in rows {
+                        let mut tensors = Vec::with_capacity(4);
+                        for name in ["k", "v", "k1", "k2"] {
+                            if let Some(t) = named(&image.tensors, name, i).and_then(|at| image.tensors.get(at)) {
+                                tensors.push(ImageTensor { name: name.into(), ..t.clone() });
+                            }
+                        }
+                        let tensors: Vec<&ImageTensor> = tensors.iter().collect();
+                        let start = usize::try_from(image.start).unwrap_or(usize::MAX);
+                        b.write_rows(cache, &self.sparse_spec, start, &tensors)?;
+                    }
+                }
+                LayerState::Lightning(state) => {
+                    let image = match end {
+                        None => None,
+                        Some(end) => match named(&end.tensors, "state", i).and_then(|at| end.tensors.get(at)) {
+                            Some(tensor) => Some(tensor),
+                            None if length == 0 => None,
+                            None => return bad(format!("it has no `{}`", layer_tensor("state", i))),
+                        },
+                    };
+                    b.write_state(state, &self.lightning_spec, image)?;
+                }
+            }
+        }
+        b.seek(length)?;
+        self.position = length;
+        Ok(())
+    }
+
+    /// Empties the state. Also the way out after a device error.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn reset(&mut self, b: &mut B) -> Result<()> {
+        self.restore(b, 0, &[], None)
+    }
+}
