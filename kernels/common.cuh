@@ -1,0 +1,223 @@
+// What every kernel shares: number types, waiting for the kernel before, copies into shared memory, tensor-core products,
+// reductions in one fixed order. Under SALA_EMULATOR the same names are implemented for a CPU (emulator/emulator.h).
+//
+// Limits: heads are 128 wide; compute capability 8.0 and newer.
+#pragma once
+
+typedef unsigned short bf16;  // the bits of a bfloat16
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#ifdef SALA_EMULATOR
+#include "emulator/emulator.h"
+#else
+#define DEVICE static __device__ __forceinline__
+#define DEVICE_METHOD __device__ __forceinline__
+#define SHARED_BYTES(name) extern __shared__ __align__(128) unsigned char name[]
+#define KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+#endif
+
+constexpr u32 HEAD = 128;          // width of a head
+constexpr u32 BLOCK = 64;          // tokens of a KV block
+constexpr u32 MAX_VERIFY = 16;     // rows of a verify pass
+constexpr u32 GROUP = 16;          // most query heads that share a KV head: the 16 rows of one tensor-core tile
+constexpr float LOG2E = 1.4426950408889634f;
+
+// Where the pass stands; written by the host between passes.
+struct Step {
+    u32 position;  // of row 0
+    u32 pending;   // accepted rows not yet in the recurrent state
+    u32 slot;      // half of the pending ring that holds them
+    u32 reserved;
+};
+
+struct DraftStep {
+    u32 position;  // of row 0
+    u32 first;     // keys below do not exist
+    u32 reserved[2];
+};
+
+// ---- number types ----------------------------------------------------------------------------------------------------
+
+DEVICE float widen(bf16 x) { return __uint_as_float(u32(x) << 16); }
+DEVICE float widen_lo(u32 pair) { return __uint_as_float(pair << 16); }
+DEVICE float widen_hi(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+#ifndef SALA_EMULATOR
+
+// Two values rounded to nearest even; `lo` is the lower half.
+DEVICE u32 pack(float lo, float hi) {
+    u32 r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
+}
+DEVICE bf16 narrow(float x) { return bf16(pack(x, 0.f)); }
+
+// 2^x to about 2 units in the last place; −inf gives 0.
+DEVICE float exp2_fast(float x) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+
+// ---- order between overlapping launches --------------------------------------------------------------------------------
+
+// Waits until the kernel before this one has ended and its writes are visible. A no-op where launches do not overlap.
+DEVICE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// Lets the kernel after this one start (it will wait itself). Only ever called after wait_for_previous.
+DEVICE void allow_next() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// ---- copies into shared memory -----------------------------------------------------------------------------------------
+
+DEVICE u32 shared_address(const void* p) { return u32(__cvta_generic_to_shared(p)); }
+// 16 bytes, past level 1; zeros if not `valid` (the address must still be one of the buffer).
+DEVICE void copy_async(void* shared, const void* global, bool valid = true) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid ? 16 : 0) : "memory");
+}
+DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits until at most N of this thread's groups are under way.
+template <int N> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+// ---- tensor cores ------------------------------------------------------------------------------------------------------
+// mma.m16n8k16, lane = 4·g + t: a0 = A[g][2t..], a1 = A[g+8][2t..], a2 = A[g][2t+8..], a3 = A[g+8][2t+8..];
+// b0 = B[2t..][g], b1 = B[2t+8..][g]; d0, d1 = D[g][2t], D[g][2t+1]; d2, d3 = D[g+8][..].
+
+DEVICE void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// Four 8×8 matrices; lanes 8i..8i+7 give the rows of matrix i; r[i] of lane 4g + t is row g, columns 2t, 2t + 1.
+DEVICE void load_matrix(u32 (&r)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+}
+// Transposed: r[i] of lane 4g + t is rows 2t, 2t + 1 of column g.
+DEVICE void load_matrix_trans(u32 (&r)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+}
+
+// Past level 1: what another launch wrote a moment ago.
+DEVICE float4 load_fresh(const float* p) { return __ldcg(reinterpret_cast<const float4*>(p)); }
+DEVICE float load_fresh1(const float* p) { return __ldcg(p); }
+// sin and cos of the float32 angle itself, exact range reduction.
+DEVICE void sincos_exact(float x, float* s, float* c) { sincosf(x, s, c); }
+
+DEVICE float shuffle_xor(float x, u32 mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
+DEVICE u32 shuffle_up(u32 x, u32 delta) { return __shfl_up_sync(0xffffffffu, x, delta); }
+DEVICE u32 shuffle(u32 x, u32 lane) { return __shfl_sync(0xffffffffu, x, lane); }
+DEVICE u32 vote(bool x) { return __ballot_sync(0xffffffffu, x); }
+
+#endif  // SALA_EMULATOR
+
+DEVICE uint4 load16(const void* p) { return *reinterpret_cast<const uint4*>(p); }
+DEVICE void store16(void* p, uint4 x) { *reinterpret_cast<uint4*>(p) = x; }
+
+// At most `n` groups under way, for a number known only at run time (rounded down to one of the listed).
+DEVICE void copy_wait_upto(u32 n) {
+    switch (n) {
+        case 0: copy_wait<0>(); break;
+        case 1: copy_wait<1>(); break;
+        case 2: copy_wait<2>(); break;
+        case 3: copy_wait<3>(); break;
+        case 4: copy_wait<4>(); break;
+        case 5: copy_wait<5>(); break;
+        case 6: copy_wait<6>(); break;
+        default: copy_wait<7>(); break;
+    }
+}
+
+// ---- reductions: a butterfly has the same value in every lane and one order ----------------------------------------------
+
+DEVICE float warp_sum(float x) {
+    for (u32 m = 16; m; m >>= 1) x += shuffle_xor(x, m);
+    return x;
+}
+DEVICE float warp_max(float x) {
+    for (u32 m = 16; m; m >>= 1) x = fmaxf(x, shuffle_xor(x, m));
+    return x;
+}
+// Over 256 threads; `scratch` is 8 floats of shared memory, free again when this returns.
+DEVICE float block_sum(float x, float* scratch) {
+    x = warp_sum(x);
+    if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = x;
+    __syncthreads();  // scratch written
+    float s = 0.f;
+    for (int i = 0; i < 8; i++) s += scratch[i];
+    __syncthreads();  // scratch read
+    return s;
+}
+
+DEVICE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
+
+// ---- rows that enter a product, the same bits wherever they are made ------------------------------------------------------
+
+// Each of 256 threads handles elements 4·thread + 1024·j; the first four groups stay in registers between the passes.
+struct RowPart {
+    float4 kept[4];
+    const float* src;
+    u32 n;
+    DEVICE_METHOD RowPart(const float* src, u32 n) : src(src), n(n) {
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            u32 i = threadIdx.x * 4 + j * 1024;
+            kept[j] = i < n ? load_fresh(src + i) : make_float4(0.f, 0.f, 0.f, 0.f);
+        }
+    }
+    template <class F> DEVICE_METHOD void each(F f) {
+#pragma unroll
+        for (u32 j = 0; j < 4; j++) {
+            u32 i = threadIdx.x * 4 + j * 1024;
+            if (i < n) f(i, kept[j]);
+        }
+        for (u32 i = threadIdx.x * 4 + 4096; i < n; i += 1024) f(i, load_fresh(src + i));
+    }
+    // 1/sqrt(mean(src²) + eps)
+    DEVICE_METHOD float rstd(float eps, float* scratch) {
+        float s = 0.f;
+        each([&](u32, float4 v) {
+            s = fmaf(v.x, v.x, s);
+            s = fmaf(v.y, v.y, s);
+            s = fmaf(v.z, v.z, s);
+            s = fmaf(v.w, v.w, s);
+        });
+        return 1.f / sqrtf(block_sum(s, scratch) / float(n) + eps);
+    }
+};
+DEVICE void store_row4(bf16* dst, float4 v) { *reinterpret_cast<uint2*>(dst) = make_uint2(pack(v.x, v.y), pack(v.z, v.w)); }
+
+// dst = bf16(src · rstd · norm · mul); `norm` null: bf16(src · mul). n a multiple of 4; scratch as for block_sum.
+DEVICE void row_norm(bf16* dst, const float* src, const float* norm, u32 n, float eps, float mul, float* scratch) {
+    RowPart part(src, n);
+    float rstd = norm ? part.rstd(eps, scratch) : 1.f;
+    part.each([&](u32 i, float4 v) {
+        float4 w = norm ? *reinterpret_cast<const float4*>(norm + i) : make_float4(1.f, 1.f, 1.f, 1.f);
+        store_row4(dst + i, make_float4(v.x * rstd * w.x * mul, v.y * rstd * w.y * mul, v.z * rstd * w.z * mul, v.w * rstd * w.w * mul));
+    });
+}
+// dst = bf16(norm(o) · sigmoid(gate)); `norm` and `gate` may be null.
+DEVICE void row_gate(bf16* dst, const float* o, const float* norm, float eps, const bf16* gate, u32 n, float* scratch) {
+    RowPart part(o, n);
+    float rstd = norm ? part.rstd(eps, scratch) : 1.f;
+    part.each([&](u32 i, float4 v) {
+        if (norm) {
+            float4 w = *reinterpret_cast<const float4*>(norm + i);
+            v = make_float4(v.x * rstd * w.x, v.y * rstd * w.y, v.z * rstd * w.z, v.w * rstd * w.w);
+        }
+        if (gate) {
+            uint2 g = *reinterpret_cast<const uint2*>(gate + i);
+            v = make_float4(v.x * sigmoid(widen_lo(g.x)), v.y * sigmoid(widen_hi(g.x)), v.z * sigmoid(widen_lo(g.y)), v.w * sigmoid(widen_hi(g.y)));
+        }
+        store_row4(dst + i, v);
+    });
+}
