@@ -34,6 +34,7 @@
 pub mod backend;
 pub mod engine;
 pub mod model;
+pub mod config;
 pub mod protocol;
 pub mod spec;
 pub mod text;

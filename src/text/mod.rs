@@ -5,6 +5,7 @@
 //! whole list.
 
 mod long;
+pub mod near;
 pub mod stream;
 pub mod template;
 pub mod tokenizer;

@@ -1,0 +1,24 @@
+//! "Did you mean": the nearest of some names.
+
+/// The candidate nearest to `word`, if one is near enough to be a slip of the fingers.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_lowercase();
+    candidates
+        .into_iter()
+        .map(|c| (strsim::damerau_levenshtein(&word, &c.to_lowercase()), c))
+        .filter(|(distance, c)| *distance <= 1 + word.chars().count().min(c.chars().count()) / 4)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, c)| c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_is_recognised_and_another_word_is_not() {
+        assert_eq!(nearest("tehme", ["theme", "mouse"]), Some("theme"));
+        assert_eq!(nearest("lod", ["load", "look", "library"]), Some("load"));
+        assert_eq!(nearest("xyz", ["load", "look"]), None);
+    }
+}
