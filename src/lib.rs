@@ -36,6 +36,7 @@ pub mod engine;
 pub mod model;
 pub mod config;
 pub mod protocol;
+pub mod session;
 pub mod spec;
 pub mod text;
 pub mod transcript;

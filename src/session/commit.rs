@@ -1,0 +1,353 @@
+//! What a save consists of, and its application inside one transaction. The only code that adds or changes text.
+//!
+//! Segments never hold text back: what is wrong with one is reported in [`Applied`], the rest is committed.
+
+use rusqlite::{OptionalExtension, Transaction, params};
+
+use super::error::{Result, StoreError};
+use super::library::NewDocument;
+use super::segment::{NewSegment, SegmentId, tokens_to_bytes};
+use super::store::now_ms;
+use crate::protocol::engine::StateImage;
+use crate::transcript::{Message, MessageId, Role, SessionId};
+
+/// A session to be made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewSession {
+    /// From [`super::Store::new_session_id`].
+    pub id: SessionId,
+    /// Wished name; a number is added when it is taken.
+    pub name: String,
+    /// JSON; whatever the desk wants to keep per session.
+    pub settings: String,
+    /// Where it stands; a message of another session when forked.
+    pub head: Option<MessageId>,
+    /// The session it was forked from.
+    pub forked_from: Option<SessionId>,
+}
+
+/// One step of a save.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    /// Makes a session.
+    CreateSession(NewSession),
+    /// Adds a message, or rewords one that exists (an answer that grows). Its parent must be saved before or with it.
+    PutMessage {
+        /// Where it is said.
+        session: SessionId,
+        /// All of it.
+        message: Box<Message>,
+    },
+    /// Moves a session's head. Where it was stays reachable and is remembered in the head log.
+    MoveHead {
+        /// Whose.
+        session: SessionId,
+        /// Where to; `None` before the first message.
+        head: Option<MessageId>,
+    },
+    /// Replaces a session's settings.
+    Settings {
+        /// Whose.
+        session: SessionId,
+        /// JSON.
+        json: String,
+    },
+    /// Sets a mark, moving it if the name exists.
+    Mark {
+        /// Whose.
+        session: SessionId,
+        /// Its name.
+        name: String,
+        /// Where.
+        message: MessageId,
+    },
+    /// Records a segment: its tokens now, its state when the image comes.
+    AddSegment(Box<NewSegment>),
+    /// The path up to this message ends in this segment (under the segment's fingerprint).
+    Link {
+        /// Which message.
+        message: MessageId,
+        /// Which segment.
+        segment: SegmentId,
+    },
+    /// Puts a document on the shelf.
+    AddDocument(NewDocument),
+    /// Remembers a typed prompt.
+    Prompt(String),
+}
+
+/// Everything that belongs together. Changes are one transaction; images follow when it is durable.
+#[derive(Clone, Debug, Default)]
+pub struct Save {
+    /// In this order.
+    pub changes: Vec<Change>,
+    /// State of segments recorded by these or earlier changes.
+    pub images: Vec<(SegmentId, StateImage)>,
+}
+
+/// What a transaction did besides succeeding.
+#[derive(Debug, Default)]
+pub(super) struct Applied {
+    /// Sessions changed, once each.
+    pub sessions: Vec<SessionId>,
+    /// A phrase when something about state could not be recorded.
+    pub state_problem: Option<String>,
+}
+
+pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied> {
+    let mut out = Applied::default();
+    for change in changes {
+        let touched = match change {
+            Change::CreateSession(new) => {
+                create_session(tx, new)?;
+                Some(new.id)
+            }
+            Change::PutMessage { session, message } => {
+                put_message(tx, *session, message)?;
+                Some(*session)
+            }
+            Change::MoveHead { session, head } => {
+                move_head(tx, *session, *head)?;
+                Some(*session)
+            }
+            Change::Settings { session, json } => {
+                tx.execute("UPDATE session SET settings = ?2 WHERE id = ?1", params![session.0, json])?;
+                Some(*session)
+            }
+            Change::Mark { session, name, message } => {
+                tx.execute(
+                    "INSERT INTO mark VALUES (?1, ?2, ?3, ?4)
+                     ON CONFLICT DO UPDATE SET message = excluded.message, created_ms = excluded.created_ms",
+                    params![session.0, name, message.0, now_ms()],
+                )?;
+                Some(*session)
+            }
+            Change::AddSegment(new) => {
+                note(&mut out, add_segment(tx, new)?);
+                None
+            }
+            Change::Link { message, segment } => {
+                note(&mut out, link(tx, *message, segment)?);
+                None
+            }
+            Change::AddDocument(new) => {
+                note(&mut out, super::library::add(tx, new)?);
+                None
+            }
+            Change::Prompt(text) => {
+                super::history::add(tx, text)?;
+                None
+            }
+        };
+        if let Some(session) = touched
+            && !out.sessions.contains(&session)
+        {
+            out.sessions.push(session);
+        }
+    }
+    for session in &out.sessions {
+        touch_session(tx, *session)?;
+    }
+    Ok(out)
+}
+
+fn note(out: &mut Applied, problem: Option<String>) {
+    if let Some(problem) = problem {
+        out.state_problem.get_or_insert(problem);
+    }
+}
+
+/// The next value of the use counter: an order that no clock can disturb.
+pub(super) fn next_use(tx: &Transaction<'_>) -> Result<i64> {
+    Ok(tx
+        .prepare_cached("UPDATE counter SET value = value + 1 WHERE name = 'use' RETURNING value")?
+        .query_row([], |r| r.get(0))?)
+}
+
+/// A name nobody has, as close to `wish` as possible.
+pub(super) fn free_name(db: &rusqlite::Connection, wish: &str) -> Result<String> {
+    let mut taken = db.prepare_cached("SELECT 1 FROM session WHERE name = ?1 AND trashed_ms IS NULL")?;
+    let wish = if wish.trim().is_empty() { "untitled" } else { wish.trim() };
+    if !taken.exists([wish])? {
+        return Ok(wish.to_owned());
+    }
+    // Names `wish-N` are few except in tests with thousands: ask for the highest instead of counting up.
+    let pattern = format!("{}-%", wish.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"));
+    let mut names = db.prepare_cached(
+        "SELECT name FROM session WHERE trashed_ms IS NULL AND name LIKE ?1 ESCAPE '\\'",
+    )?;
+    let highest = names
+        .query_map([pattern], |r| r.get::<_, String>(0))?
+        .filter_map(std::result::Result::ok)
+        .filter_map(|n| n.get(wish.len() + 1..).and_then(|n| n.parse::<u64>().ok()))
+        .max()
+        .unwrap_or(1);
+    Ok(format!("{wish}-{}", highest + 1))
+}
+
+fn create_session(tx: &Transaction<'_>, new: &NewSession) -> Result<()> {
+    let name = free_name(tx, &new.name)?;
+    let forked_at = new.forked_from.and(new.head).map(|m| m.0);
+    tx.execute(
+        "INSERT INTO session(id, name, head, settings, forked_from, forked_at, created_ms, updated_ms, used)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, 0)",
+        params![
+            new.id.0,
+            name,
+            new.head.map(|m| m.0),
+            new.settings,
+            new.forked_from.map(|s| s.0),
+            forked_at,
+            now_ms()
+        ],
+    )?;
+    Ok(())
+}
+
+fn put_message(tx: &Transaction<'_>, session: SessionId, m: &Message) -> Result<()> {
+    let depth: i64 = match m.parent {
+        None => 1,
+        Some(parent) => {
+            let above = tx
+                .prepare_cached("SELECT depth FROM message WHERE id = ?1")?
+                .query_row([parent.0], |r| r.get::<_, i64>(0))
+                .optional()?;
+            above.ok_or(StoreError::NoMessage { id: parent.0 })? + 1
+        }
+    };
+    tx.prepare_cached(
+        "INSERT INTO message(id, session, parent, depth, role, created_ms, meta, thinking, text)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+         ON CONFLICT(id) DO UPDATE SET meta = excluded.meta, thinking = excluded.thinking, text = excluded.text",
+    )?
+    .execute(params![
+        m.id.0,
+        session.0,
+        m.parent.map(|p| p.0),
+        depth,
+        role_name(m.role),
+        m.created_ms,
+        to_json(&m.meta)?,
+        m.thinking,
+        m.text
+    ])?;
+    Ok(())
+}
+
+fn move_head(tx: &Transaction<'_>, session: SessionId, head: Option<MessageId>) -> Result<()> {
+    let head = head.map(|m| m.0);
+    let changed = tx
+        .prepare_cached("UPDATE session SET head = ?2 WHERE id = ?1 AND head IS NOT ?2")?
+        .execute(params![session.0, head])?;
+    if changed > 0 {
+        tx.prepare_cached("INSERT INTO head_log(session, head) VALUES (?1, ?2)")?.execute(params![session.0, head])?;
+    }
+    Ok(())
+}
+
+fn add_segment(tx: &Transaction<'_>, new: &NewSegment) -> Result<Option<String>> {
+    if let Some(parent) = &new.parent
+        && !tx.prepare_cached("SELECT 1 FROM segment WHERE id = ?1")?.exists([parent.0])?
+    {
+        return Ok(Some("the state it builds on is not kept".into()));
+    }
+    let stop = new.start + (new.given.len() + new.generated.len()) as u64;
+    tx.prepare_cached(
+        "INSERT INTO segment(id, fingerprint, parent, start, stop, kind, text_bytes, text_hash, used, used_ms, given, generated)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+         ON CONFLICT(id) DO UPDATE SET used = excluded.used, used_ms = excluded.used_ms,
+           kind = max(kind, excluded.kind), text_bytes = excluded.text_bytes, text_hash = excluded.text_hash",
+    )?
+    .execute(params![
+        new.id().0,
+        new.fingerprint,
+        new.parent.map(|p| p.0),
+        new.start,
+        stop,
+        new.kind.code(),
+        new.boundary.bytes,
+        new.boundary.hash,
+        next_use(tx)?,
+        now_ms(),
+        tokens_to_bytes(&new.given),
+        tokens_to_bytes(&new.generated),
+    ])?;
+    Ok(None)
+}
+
+fn link(tx: &Transaction<'_>, message: MessageId, segment: &SegmentId) -> Result<Option<String>> {
+    let changed = tx
+        .prepare_cached(
+            "INSERT OR REPLACE INTO message_segment(message, fingerprint, segment)
+             SELECT m.id, s.fingerprint, s.id FROM message m, segment s WHERE m.id = ?1 AND s.id = ?2",
+        )?
+        .execute(params![message.0, segment.0])?;
+    Ok((changed == 0).then(|| "the state it belongs to is not kept".into()))
+}
+
+/// Brings a session's counters up to date: what the session list shows without looking at messages.
+pub(super) fn touch_session(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
+    tx.prepare_cached("UPDATE session SET used = ?2, updated_ms = ?3 WHERE id = ?1")?.execute(params![
+        session.0,
+        next_use(tx)?,
+        now_ms()
+    ])?;
+    refresh_session(tx, session)
+}
+
+/// As [`touch_session`], without making it the most recent one.
+pub(super) fn refresh_session(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
+    tx.prepare_cached(
+        "UPDATE session SET messages = coalesce((SELECT depth FROM message WHERE id = session.head), 0) WHERE id = ?1",
+    )?
+    .execute([session.0])?;
+    let tip = tx
+        .prepare_cached(
+            "WITH RECURSIVE up(id, parent, depth) AS (
+               SELECT m.id, m.parent, m.depth FROM message m JOIN session s ON s.head = m.id WHERE s.id = ?1
+               UNION ALL SELECT m.id, m.parent, m.depth FROM message m JOIN up ON m.id = up.parent)
+             SELECT s.stop, CASE WHEN s.end_root IS NOT NULL AND s.rows_root IS NOT NULL THEN s.fingerprint END
+             FROM up JOIN message_segment l ON l.message = up.id JOIN segment s ON s.id = l.segment
+             ORDER BY up.depth DESC, s.used DESC LIMIT 1",
+        )?
+        .query_row([session.0], |r| Ok((r.get::<_, i64>(0)?, r.get::<_, Option<String>>(1)?)))
+        .optional()?
+        .unwrap_or((0, None));
+    tx.prepare_cached("UPDATE session SET tokens = ?2, state_of = ?3 WHERE id = ?1")?.execute(params![
+        session.0, tip.0, tip.1
+    ])?;
+    tx.prepare_cached(
+        "UPDATE session SET title = coalesce((
+           WITH RECURSIVE up(id, parent, depth) AS (
+             SELECT id, parent, depth FROM message WHERE id = session.head
+             UNION ALL SELECT m.id, m.parent, m.depth FROM message m JOIN up ON m.id = up.parent)
+           SELECT replace(substr(ltrim(m.text), 1, 120), char(10), ' ') FROM up JOIN message m ON m.id = up.id
+           WHERE m.role = 'user' ORDER BY up.depth LIMIT 1), '')
+         WHERE id = ?1 AND title = ''",
+    )?
+    .execute([session.0])?;
+    Ok(())
+}
+
+pub(super) fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::System => "system",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+        Role::Document => "document",
+    }
+}
+
+pub(super) fn role_of(name: &str) -> Option<Role> {
+    match name {
+        "system" => Some(Role::System),
+        "user" => Some(Role::User),
+        "assistant" => Some(Role::Assistant),
+        "document" => Some(Role::Document),
+        _ => None,
+    }
+}
+
+pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| StoreError::Broken { what: "a record".into(), why: e.to_string() })
+}

@@ -1,0 +1,195 @@
+//! One error type for everything the store does. Messages are one line: what, where, what to do next.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::segment::SegmentId;
+
+/// Result of a store call.
+pub type Result<T, E = StoreError> = std::result::Result<T, E>;
+
+/// What went wrong on the disk.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A file effect failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried, for example `write`.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// SQLite failed for a reason of its own.
+    #[error("session database: {0}")]
+    Database(rusqlite::Error),
+    /// The disk holding the database is full.
+    #[error("disk full on {}: free some space, saving goes on by itself", path.display())]
+    Full {
+        /// The data directory.
+        path: PathBuf,
+    },
+    /// The database cannot be read any more.
+    #[error("{} is damaged ({detail}): move it away to start afresh, or bring back a copy", path.display())]
+    Damaged {
+        /// The database.
+        path: PathBuf,
+        /// What was seen.
+        detail: String,
+    },
+    /// A database of another program lies where ours should be.
+    #[error("{} is not a sala-chat database: choose another folder with --data-dir", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Nothing can be written here.
+    #[error("{why}")]
+    ReadOnly {
+        /// Whole sentence: what and what to do.
+        why: String,
+    },
+    /// The data directory does not exist and cannot be made, or is not a directory.
+    #[error("data folder {}: {source}; choose another with --data-dir", path.display())]
+    NoFolder {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// No session of this name.
+    #[error("no session called \"{name}\": `sala-chat ls` lists them")]
+    NoSession {
+        /// As asked.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("a session called \"{name}\" exists: choose another name")]
+    NameTaken {
+        /// As asked.
+        name: String,
+    },
+    /// The message does not exist.
+    #[error("message {id} is not in the database")]
+    NoMessage {
+        /// Its row.
+        id: i64,
+    },
+    /// No mark of this name.
+    #[error("no mark called \"{name}\" here: /timeline shows them")]
+    NoMark {
+        /// As asked.
+        name: String,
+    },
+    /// The segment does not exist.
+    #[error("state {} is not in the database: the text is, read it again", id.short())]
+    NoSegment {
+        /// Which.
+        id: SegmentId,
+    },
+    /// A segment's state cannot be used. Text is not concerned.
+    #[error("state {} cannot be used: {why}", id.short())]
+    StateLost {
+        /// Which.
+        id: SegmentId,
+        /// Why, a phrase.
+        why: String,
+    },
+    /// State does not fit beside the space that must stay free.
+    #[error("state needs {need_bytes} bytes, {free_bytes} are free above the reserve of {reserve_bytes}")]
+    NoRoom {
+        /// Of the files to write.
+        need_bytes: u64,
+        /// Free now, less the reserve.
+        free_bytes: u64,
+        /// Must stay free.
+        reserve_bytes: u64,
+    },
+    /// The session is open in another process.
+    #[error("\"{name}\" is in use by PID {pid}{} since {since}: open it to view, or fork a copy",
+        tty.as_ref().map(|t| format!(" on {t}")).unwrap_or_default())]
+    InUse {
+        /// Session.
+        name: String,
+        /// Of the other process.
+        pid: u32,
+        /// Its terminal, if known.
+        tty: Option<String>,
+        /// Local time `HH:MM`, with the date when not today.
+        since: String,
+    },
+    /// The target of an export exists.
+    #[error("{} exists. --force overwrites.", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file to import is of no known form, or damaged.
+    #[error("{}: {why}", path.display())]
+    Import {
+        /// The file.
+        path: PathBuf,
+        /// A phrase.
+        why: String,
+    },
+    /// The data in the database contradicts itself.
+    #[error("session database: {what} is unreadable: {why}")]
+    Broken {
+        /// Which record.
+        what: String,
+        /// Why.
+        why: String,
+    },
+}
+
+impl StoreError {
+    /// Whether the disk is to blame, so that trying again later can help.
+    pub fn is_disk(&self) -> bool {
+        use StoreError as E;
+        match self {
+            E::Io { .. } | E::Full { .. } | E::NoRoom { .. } | E::ReadOnly { .. } | E::NoFolder { .. } => true,
+            E::Database(rusqlite::Error::SqliteFailure(e, _)) => {
+                use rusqlite::ErrorCode as C;
+                matches!(
+                    e.code,
+                    C::SystemIoFailure
+                        | C::DiskFull
+                        | C::CannotOpen
+                        | C::ReadOnly
+                        | C::DatabaseBusy
+                        | C::DatabaseLocked
+                        | C::PermissionDenied
+                        | C::OutOfMemory
+                )
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the disk is full.
+    pub fn is_full(&self) -> bool {
+        match self {
+            StoreError::Full { .. } | StoreError::NoRoom { .. } => true,
+            StoreError::Io { source, .. } => is_full(source),
+            StoreError::Database(rusqlite::Error::SqliteFailure(e, _)) => e.code == rusqlite::ErrorCode::DiskFull,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+        let path = path.to_path_buf();
+        move |source| StoreError::Io { action, path, source }
+    }
+}
+
+pub(super) fn is_full(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(e: rusqlite::Error) -> Self {
+        StoreError::Database(e)
+    }
+}

@@ -1,0 +1,39 @@
+//! Typed prompts, for the input's history and Ctrl-R. Text only.
+
+use rusqlite::{OptionalExtension, Transaction, params};
+
+use super::error::Result;
+use super::store::{Store, now_ms};
+
+/// Older prompts than this many are forgotten.
+const KEEP: i64 = 10_000;
+
+/// Adds a prompt unless it repeats the last one.
+pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
+    let last: Option<(i64, String)> = tx
+        .prepare_cached("SELECT key, text FROM prompt ORDER BY key DESC LIMIT 1")?
+        .query_row([], |r| Ok((r.get(0)?, r.get(1)?)))
+        .optional()?;
+    if text.trim().is_empty() || last.as_ref().is_some_and(|(_, t)| t == text) {
+        return Ok(());
+    }
+    tx.prepare_cached("INSERT INTO prompt(text, created_ms) VALUES (?1, ?2)")?.execute(params![text, now_ms()])?;
+    if let Some((key, _)) = last {
+        tx.prepare_cached("DELETE FROM prompt WHERE key <= ?1")?.execute([key + 1 - KEEP])?;
+    }
+    Ok(())
+}
+
+impl Store {
+    /// The newest `limit` prompts, newest first.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn prompts(&self, limit: usize) -> Result<Vec<String>> {
+        self.read(|db| {
+            let mut query = db.prepare_cached("SELECT text FROM prompt ORDER BY key DESC LIMIT ?1")?;
+            let rows = query.query_map([limit as i64], |r| r.get(0))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+}

@@ -1,0 +1,482 @@
+//! Which end states are worth their bytes: thinning by age, the disk budget, collection of what nothing reaches, trash.
+//!
+//! Never touches text of a session that is not long in the trash. Every removal is: the database forgets first, then
+//! the file goes; a crash in between leaves a file no row names, which the next start removes.
+
+use std::collections::{HashMap, HashSet};
+
+use rusqlite::{Transaction, params};
+
+use super::commit::refresh_session;
+use super::error::Result;
+use super::format::FileKind;
+use super::segment::{SegmentId, SegmentKind};
+use super::sessions::REACHED_BY_SESSION;
+use super::store::{Store, now_ms};
+use crate::transcript::SessionId;
+
+/// Of a document's inner segments every this many keeps its state: what a re-read costs at most after damage.
+const PART_STRIDE: u64 = 4;
+/// What nothing reaches stays this long while other processes may be about to use it.
+const SETTLED_MS: i64 = 24 * 3600 * 1000;
+
+/// What a removal freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Freed {
+    /// Files removed.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Segments forgotten altogether.
+    pub segments: u64,
+    /// Messages removed, of sessions that were in the trash.
+    pub messages: u64,
+    /// Sessions removed from the trash.
+    pub sessions: u64,
+}
+
+impl Freed {
+    fn add(&mut self, o: Freed) {
+        self.files += o.files;
+        self.bytes += o.bytes;
+        self.segments += o.segments;
+        self.messages += o.messages;
+        self.sessions += o.sessions;
+    }
+}
+
+/// Bytes of state on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// All sessions and the shelf.
+    pub state_bytes: u64,
+    /// The database.
+    pub database_bytes: u64,
+    /// For each session: (bytes it reaches, bytes only it reaches).
+    pub sessions: HashMap<SessionId, (u64, u64)>,
+}
+
+/// A segment without its tokens.
+struct Light {
+    id: SegmentId,
+    parent: Option<SegmentId>,
+    kind: SegmentKind,
+    rows_bytes: u64,
+    end_bytes: u64,
+    has_rows: bool,
+    has_end: bool,
+    used: i64,
+    used_ms: i64,
+}
+
+fn light(tx: &rusqlite::Connection) -> Result<HashMap<SegmentId, Light>> {
+    let mut query = tx.prepare_cached(
+        "SELECT id, parent, kind, rows_bytes, end_bytes, rows_root IS NOT NULL, end_root IS NOT NULL, used, used_ms FROM segment",
+    )?;
+    let rows = query.query_map([], |r| {
+        Ok(Light {
+            id: SegmentId(r.get(0)?),
+            parent: r.get::<_, Option<[u8; 32]>>(1)?.map(SegmentId),
+            kind: SegmentKind::from_code(r.get(2)?).unwrap_or(SegmentKind::Turn),
+            rows_bytes: r.get(3)?,
+            end_bytes: r.get(4)?,
+            has_rows: r.get(5)?,
+            has_end: r.get(6)?,
+            used: r.get(7)?,
+            used_ms: r.get(8)?,
+        })
+    })?;
+    rows.map(|r| r.map(|l| (l.id, l)).map_err(Into::into)).collect()
+}
+
+fn ids(db: &rusqlite::Connection, sql: &str) -> Result<Vec<SegmentId>> {
+    let mut query = db.prepare_cached(sql)?;
+    let rows = query.query_map([], |r| Ok(SegmentId(r.get(0)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// Whether a turn's state is kept, by its age in turns (0 is the newest) and its number from the root. Beyond the
+/// newest `keep` every 2nd, then every 4th, 8th … stays; the strides are powers of two over fixed numbers, so what a
+/// later rule keeps an earlier one kept as well.
+pub(super) fn keeps_turn(age: u64, number: u64, keep: u64) -> bool {
+    if age < keep {
+        return true;
+    }
+    let stride_log = (age / keep.max(1)).ilog2() + 1;
+    number.is_multiple_of(1 << stride_log.min(62))
+}
+
+impl Store {
+    /// Thins end states of all branches of a session. Returns what was freed.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn thin(&self, session: SessionId) -> Result<Freed> {
+        let gone = self.transaction(|tx| {
+            let tips: Vec<SegmentId> = {
+                let mut query = tx.prepare_cached(&format!(
+                    "{REACHED_BY_SESSION} SELECT l.segment FROM reached JOIN message_segment l ON l.message = reached.id"
+                ))?;
+                let rows = query.query_map([session.0], |r| Ok(SegmentId(r.get(0)?)))?;
+                rows.collect::<Result<_, _>>()?
+            };
+            let mut tree: HashMap<SegmentId, Light> = HashMap::new();
+            let mut todo = tips;
+            while let Some(id) = todo.pop() {
+                if tree.contains_key(&id) {
+                    continue;
+                }
+                if let Some(l) = one_light(tx, &id)? {
+                    todo.extend(l.parent);
+                    tree.insert(id, l);
+                }
+            }
+            let pinned: HashSet<SegmentId> = pinned(tx)?;
+            let keep = kept_ends(&tree, &pinned, self.limits.keep_turns);
+            let gone: Vec<SegmentId> = tree.values().filter(|l| l.has_end && !keep.contains(&l.id)).map(|l| l.id).collect();
+            for id in &gone {
+                forget(tx, id, FileKind::End, "thinned")?;
+            }
+            Ok(gone.into_iter().map(|id| (id, FileKind::End, tree.get(&id).map_or(0, |l| l.end_bytes))).collect::<Vec<_>>())
+        })?;
+        Ok(self.remove_files(&gone))
+    }
+
+    /// Drops the state unused for longest until all fits into the budget: first end states that nothing pins, then
+    /// whole segments from the tips downwards. Segments in `spare` (the open conversation's path) stay.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn keep_budget(&self, spare: &[SegmentId]) -> Result<Freed> {
+        self.drop_state_above(self.limits.max_state_bytes, spare)
+    }
+
+    /// Drops all state that no open conversation has in `spare`; texts stay.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn drop_all_state(&self, spare: &[SegmentId]) -> Result<Freed> {
+        self.drop_state_above(0, spare)
+    }
+
+    /// Bytes of kept state of all sessions.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn state_bytes(&self) -> Result<u64> {
+        self.read(|db| Ok(db.query_row("SELECT coalesce(sum(rows_bytes + end_bytes), 0) FROM segment", [], |r| r.get(0))?))
+    }
+
+    fn drop_state_above(&self, budget: u64, spare: &[SegmentId]) -> Result<Freed> {
+        let mut total = self.state_bytes()?;
+        if total <= budget {
+            return Ok(Freed::default());
+        }
+        let gone = self.transaction(|tx| {
+            let mut tree = light(tx)?;
+            let spare: HashSet<SegmentId> = with_ancestors(&tree, spare.iter().copied());
+            let pinned = pinned(tx)?;
+            let heads: HashSet<SegmentId> = ids(tx, HEAD_SEGMENTS)?.into_iter().collect();
+            let mut gone = Vec::new();
+            let mut by_age: Vec<(i64, SegmentId)> = tree.values().map(|l| (l.used, l.id)).collect();
+            by_age.sort();
+            for (_, id) in &by_age {
+                if total <= budget {
+                    break;
+                }
+                let safe = spare.contains(id) || pinned.contains(id) || heads.contains(id);
+                if let Some(l) = tree.get_mut(id)
+                    && l.has_end
+                    && !safe
+                    && l.kind != SegmentKind::DocumentEnd
+                {
+                    total = total.saturating_sub(l.end_bytes);
+                    l.has_end = false;
+                    gone.push((*id, FileKind::End, l.end_bytes));
+                }
+            }
+            // Rows are of use only with all rows before them: take tips first, the oldest tip first.
+            let mut children: HashMap<SegmentId, u64> = HashMap::new();
+            for l in tree.values().filter(|l| l.has_rows) {
+                if let Some(parent) = l.parent {
+                    *children.entry(parent).or_default() += 1;
+                }
+            }
+            let mut tips: std::collections::BTreeSet<(i64, SegmentId)> = tree
+                .values()
+                .filter(|l| (l.has_rows || l.has_end) && !children.contains_key(&l.id))
+                .map(|l| (l.used, l.id))
+                .collect();
+            while total > budget
+                && let Some((_, id)) = tips.pop_first()
+            {
+                if spare.contains(&id) {
+                    continue;
+                }
+                let Some(l) = tree.get(&id) else { continue };
+                for (has, kind, bytes) in [(l.has_end, FileKind::End, l.end_bytes), (l.has_rows, FileKind::Rows, l.rows_bytes)] {
+                    if has {
+                        total = total.saturating_sub(bytes);
+                        gone.push((id, kind, bytes));
+                    }
+                }
+                if let Some(parent) = l.parent
+                    && let Some(count) = children.get_mut(&parent)
+                {
+                    *count -= 1;
+                    if *count == 0
+                        && let Some(p) = tree.get(&parent)
+                    {
+                        tips.insert((p.used, parent));
+                    }
+                }
+            }
+            for (id, kind, _) in &gone {
+                forget(tx, id, *kind, "dropped to stay within the disk budget")?;
+            }
+            refresh_all(tx)?;
+            Ok(gone)
+        })?;
+        Ok(self.remove_files(&gone))
+    }
+
+    /// Removes segments that no message and no shelf entry reaches, with their files.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn collect(&self) -> Result<Freed> {
+        let settled = if self.is_alone() { i64::MAX } else { now_ms() - SETTLED_MS };
+        let gone = self.transaction(|tx| {
+            let tree = light(tx)?;
+            let mut roots = ids(tx, "SELECT segment FROM message_segment UNION SELECT segment FROM document")?;
+            roots.extend(tree.values().filter(|l| l.used_ms >= settled).map(|l| l.id));
+            let reached = with_ancestors(&tree, roots);
+            let mut gone = Vec::new();
+            for l in tree.values().filter(|l| !reached.contains(&l.id)) {
+                tx.prepare_cached("DELETE FROM segment WHERE id = ?1")?.execute([l.id.0])?;
+                gone.push((l.id, FileKind::Rows, l.rows_bytes));
+                gone.push((l.id, FileKind::End, l.end_bytes));
+            }
+            Ok(gone)
+        })?;
+        let mut freed = self.remove_files(&gone);
+        freed.segments = gone.len() as u64 / 2;
+        Ok(freed)
+    }
+
+    /// Removes sessions that have been in the trash for longer than `days` (the configured number for `None`), with
+    /// messages no other session reaches, and collects their state.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn empty_trash(&self, days: Option<u32>) -> Result<Freed> {
+        let before = now_ms() - i64::from(days.unwrap_or(self.limits.trash_days)) * 24 * 3600 * 1000;
+        let (sessions, messages) = self.transaction(|tx| {
+            let old: Vec<i64> = {
+                let mut query = tx.prepare_cached("SELECT id FROM session WHERE trashed_ms <= ?1")?;
+                let rows = query.query_map([before], |r| r.get(0))?;
+                rows.collect::<Result<_, _>>()?
+            };
+            let mut messages = 0;
+            for session in &old {
+                messages += purge(tx, SessionId(*session))?;
+            }
+            Ok((old.len() as u64, messages))
+        })?;
+        let mut freed = Freed { sessions, messages, ..Freed::default() };
+        if sessions > 0 {
+            freed.add(self.collect()?);
+        }
+        Ok(freed)
+    }
+
+    /// Bytes by session: what it reaches, and what would be freed without it.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn sizes(&self) -> Result<Sizes> {
+        let database_bytes = self.disk.len(&self.layout.database).unwrap_or(0);
+        self.read(|db| {
+            let tree = light(db)?;
+            let mut query = db.prepare_cached(
+                "SELECT m.session, l.segment FROM message m JOIN message_segment l ON l.message = m.id
+                 UNION SELECT s.id, l.segment FROM session s JOIN message_segment l ON l.message = s.head",
+            )?;
+            let links: Vec<(i64, SegmentId)> =
+                query.query_map([], |r| Ok((r.get(0)?, SegmentId(r.get(1)?))))?.collect::<Result<_, _>>()?;
+            let mut by_session: HashMap<SessionId, Vec<SegmentId>> = HashMap::new();
+            for (session, segment) in links {
+                by_session.entry(SessionId(session)).or_default().push(segment);
+            }
+            let mut reached_by: HashMap<SegmentId, u32> = HashMap::new();
+            let shelf = with_ancestors(&tree, ids(db, "SELECT segment FROM document")?);
+            let mut reach: Vec<(SessionId, HashSet<SegmentId>)> = Vec::new();
+            for (session, tips) in by_session {
+                let reached = with_ancestors(&tree, tips);
+                for id in &reached {
+                    *reached_by.entry(*id).or_default() += 1;
+                }
+                reach.push((session, reached));
+            }
+            let bytes = |id: &SegmentId| tree.get(id).map_or(0, |l| l.rows_bytes + l.end_bytes);
+            let sessions = reach
+                .into_iter()
+                .map(|(session, reached)| {
+                    let all = reached.iter().map(bytes).sum();
+                    let own = reached.iter().filter(|id| reached_by.get(id) == Some(&1) && !shelf.contains(id));
+                    (session, (all, own.map(bytes).sum()))
+                })
+                .collect();
+            let state_bytes = tree.values().map(|l| l.rows_bytes + l.end_bytes).sum();
+            Ok(Sizes { state_bytes, database_bytes, sessions })
+        })
+    }
+
+    fn remove_files(&self, gone: &[(SegmentId, FileKind, u64)]) -> Freed {
+        let mut freed = Freed::default();
+        for (id, kind, bytes) in gone {
+            // What stays behind is named by no row: the next start removes it.
+            if *bytes > 0 && self.disk.remove(&self.layout.file(id, *kind)).is_ok() {
+                freed.files += 1;
+                freed.bytes += bytes;
+            }
+        }
+        freed
+    }
+}
+
+/// Ends of the paths sessions stand on.
+const HEAD_SEGMENTS: &str =
+    "SELECT l.segment FROM session s JOIN message_segment l ON l.message = s.head WHERE s.trashed_ms IS NULL";
+
+/// Segments whose end state is never thinned: marks, heads and places where sessions were forked.
+fn pinned(db: &rusqlite::Connection) -> Result<HashSet<SegmentId>> {
+    let sql = format!(
+        "SELECT l.segment FROM mark JOIN message_segment l ON l.message = mark.message
+         UNION SELECT l.segment FROM session s JOIN message_segment l ON l.message = s.forked_at
+         UNION {HEAD_SEGMENTS}"
+    );
+    Ok(ids(db, &sql)?.into_iter().collect())
+}
+
+fn one_light(tx: &Transaction<'_>, id: &SegmentId) -> Result<Option<Light>> {
+    use rusqlite::OptionalExtension;
+    Ok(tx
+        .prepare_cached(
+            "SELECT parent, kind, rows_bytes, end_bytes, rows_root IS NOT NULL, end_root IS NOT NULL, used, used_ms
+             FROM segment WHERE id = ?1",
+        )?
+        .query_row([id.0], |r| {
+            Ok(Light {
+                id: *id,
+                parent: r.get::<_, Option<[u8; 32]>>(0)?.map(SegmentId),
+                kind: SegmentKind::from_code(r.get(1)?).unwrap_or(SegmentKind::Turn),
+                rows_bytes: r.get(2)?,
+                end_bytes: r.get(3)?,
+                has_rows: r.get(4)?,
+                has_end: r.get(5)?,
+                used: r.get(6)?,
+                used_ms: r.get(7)?,
+            })
+        })
+        .optional()?)
+}
+
+/// The segments of a session whose end state stays.
+fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep_turns: u64) -> HashSet<SegmentId> {
+    let mut children: HashMap<SegmentId, u32> = HashMap::new();
+    for parent in tree.values().filter_map(|l| l.parent) {
+        *children.entry(parent).or_default() += 1;
+    }
+    let mut keep = HashSet::new();
+    for tip in tree.values().filter(|l| !children.contains_key(&l.id)) {
+        let mut path = Vec::new();
+        let mut next = Some(tip.id);
+        while let Some(l) = next.and_then(|id| tree.get(&id)) {
+            path.push(l);
+            next = l.parent;
+        }
+        path.reverse();
+        let turns = path.iter().filter(|l| l.kind == SegmentKind::Turn).count() as u64;
+        let (mut turn, mut part) = (0u64, 0u64);
+        for (i, l) in path.iter().enumerate() {
+            let stays = match l.kind {
+                SegmentKind::DocumentEnd => {
+                    part = 0;
+                    true
+                }
+                SegmentKind::DocumentPart => {
+                    part += 1;
+                    part.is_multiple_of(PART_STRIDE) || i + 1 == path.len()
+                }
+                SegmentKind::Turn => {
+                    turn += 1;
+                    part = 0;
+                    keeps_turn(turns - turn, turn, keep_turns)
+                }
+            };
+            let fork = children.get(&l.id).is_some_and(|n| *n > 1);
+            if stays || fork || pinned.contains(&l.id) {
+                keep.insert(l.id);
+            }
+        }
+    }
+    keep
+}
+
+fn with_ancestors(tree: &HashMap<SegmentId, Light>, from: impl IntoIterator<Item = SegmentId>) -> HashSet<SegmentId> {
+    let mut reached = HashSet::new();
+    for id in from {
+        let mut next = Some(id);
+        while let Some(id) = next
+            && reached.insert(id)
+        {
+            next = tree.get(&id).and_then(|l| l.parent);
+        }
+    }
+    reached
+}
+
+fn forget(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind, why: &str) -> Result<()> {
+    let k = kind.extension();
+    tx.prepare_cached(&format!("UPDATE segment SET {k}_root = NULL, {k}_bytes = 0, {k}_why = ?2 WHERE id = ?1"))?
+        .execute(params![id.0, why])?;
+    Ok(())
+}
+
+/// Sessions that claim to have state are asked again.
+fn refresh_all(tx: &Transaction<'_>) -> Result<()> {
+    let stale: Vec<i64> = {
+        let mut query = tx.prepare_cached("SELECT id FROM session WHERE state_of IS NOT NULL")?;
+        let rows = query.query_map([], |r| r.get(0))?;
+        rows.collect::<Result<_, _>>()?
+    };
+    for session in stale {
+        refresh_session(tx, SessionId(session))?;
+    }
+    Ok(())
+}
+
+/// Removes a session for good. Its messages that other sessions stand on go over to one of those.
+fn purge(tx: &Transaction<'_>, session: SessionId) -> Result<u64> {
+    tx.execute("DELETE FROM session WHERE id = ?1", [session.0])?;
+    // Everything above the other sessions' own messages, heads and marks stays.
+    tx.execute_batch(
+        "CREATE TEMP TABLE IF NOT EXISTS stays(id INTEGER PRIMARY KEY, owner INTEGER) STRICT; DELETE FROM stays;",
+    )?;
+    tx.execute(
+        "WITH RECURSIVE up(id, owner) AS (
+           SELECT head, id FROM session WHERE head IS NOT NULL
+           UNION SELECT message, session FROM mark
+           UNION SELECT parent, session FROM message WHERE session <> ?1 AND parent IS NOT NULL
+           UNION SELECT m.parent, up.owner FROM message m JOIN up ON m.id = up.id WHERE m.parent IS NOT NULL)
+         INSERT OR IGNORE INTO stays SELECT id, owner FROM up WHERE id IN (SELECT id FROM message WHERE session = ?1)",
+        [session.0],
+    )?;
+    tx.execute(
+        "UPDATE message SET session = (SELECT owner FROM stays WHERE stays.id = message.id)
+         WHERE session = ?1 AND id IN (SELECT id FROM stays)",
+        [session.0],
+    )?;
+    Ok(tx.execute("DELETE FROM message WHERE session = ?1", [session.0])? as u64)
+}

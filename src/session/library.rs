@@ -1,0 +1,153 @@
+//! The shelf: documents that were read, each behind the prefix it was read with.
+//!
+//! Only prefixes compose: an entry is "this text behind these segments", found again by its segment's id. Entries keep
+//! their segments alive without any session. Never holds document text; sessions do.
+
+use rusqlite::{Row, Transaction, params};
+
+use super::commit::next_use;
+use super::error::Result;
+use super::segment::SegmentId;
+use super::store::{Store, now_ms};
+
+/// A document to be put on the shelf.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewDocument {
+    /// BLAKE3 of its text, hex.
+    pub hash: String,
+    /// The name the model sees.
+    pub name: String,
+    /// The file it came from.
+    pub path: Option<String>,
+    /// Segment before its first; `None` at position 0.
+    pub prefix: Option<SegmentId>,
+    /// Its last segment.
+    pub segment: SegmentId,
+    /// Tokens it took.
+    pub tokens: u64,
+    /// Lines of its text.
+    pub lines: u64,
+}
+
+/// A document on the shelf.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DocumentRecord {
+    /// What was put there.
+    pub document: NewDocument,
+    /// Fingerprint of the model that read it.
+    pub fingerprint: String,
+    /// Its end state is on disk.
+    pub kept: bool,
+    /// Bytes on disk of its own segments.
+    pub bytes: u64,
+    /// Last use, ms since the epoch.
+    pub used_ms: i64,
+    /// A session reaches it, too.
+    pub in_use: bool,
+}
+
+/// Records an entry, or its use if it is there. Returns a phrase when its segment is unknown.
+pub(super) fn add(tx: &Transaction<'_>, new: &NewDocument) -> Result<Option<String>> {
+    if !tx.prepare_cached("SELECT 1 FROM segment WHERE id = ?1")?.exists([new.segment.0])? {
+        return Ok(Some("the document's state is not kept".into()));
+    }
+    tx.prepare_cached(
+        "INSERT INTO document(hash, name, path, prefix, segment, tokens, lines, used, used_ms)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+         ON CONFLICT(segment) DO UPDATE SET path = excluded.path, used = excluded.used, used_ms = excluded.used_ms",
+    )?
+    .execute(params![
+        new.hash,
+        new.name,
+        new.path,
+        new.prefix.map(|p| p.0),
+        new.segment.0,
+        new.tokens,
+        new.lines,
+        next_use(tx)?,
+        now_ms()
+    ])?;
+    Ok(None)
+}
+
+/// Columns of [`record`]. The bytes are those of the segments from the document's end back to its prefix.
+const COLUMNS: &str = "d.hash, d.name, d.path, d.prefix, d.segment, d.tokens, d.lines, d.used_ms, s.fingerprint,
+  s.end_root IS NOT NULL AND s.rows_root IS NOT NULL,
+  (WITH RECURSIVE up(id, parent, bytes) AS (
+     SELECT s.id, s.parent, s.rows_bytes + s.end_bytes
+     UNION ALL SELECT p.id, p.parent, p.rows_bytes + p.end_bytes FROM segment p JOIN up ON p.id = up.parent
+       WHERE d.prefix IS NULL OR p.id <> d.prefix)
+   SELECT sum(bytes) FROM up),
+  EXISTS (SELECT 1 FROM message_segment l WHERE l.segment = s.id)";
+
+fn record(r: &Row<'_>) -> rusqlite::Result<DocumentRecord> {
+    Ok(DocumentRecord {
+        document: NewDocument {
+            hash: r.get(0)?,
+            name: r.get(1)?,
+            path: r.get(2)?,
+            prefix: r.get::<_, Option<[u8; 32]>>(3)?.map(SegmentId),
+            segment: SegmentId(r.get(4)?),
+            tokens: r.get(5)?,
+            lines: r.get(6)?,
+        },
+        used_ms: r.get(7)?,
+        fingerprint: r.get(8)?,
+        kept: r.get(9)?,
+        bytes: r.get(10)?,
+        in_use: r.get(11)?,
+    })
+}
+
+impl Store {
+    /// All documents, the last used first.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn documents(&self) -> Result<Vec<DocumentRecord>> {
+        self.read(|db| {
+            let sql = format!("SELECT {COLUMNS} FROM document d JOIN segment s ON s.id = d.segment ORDER BY d.used DESC");
+            let mut query = db.prepare_cached(&sql)?;
+            let rows = query.query_map([], record)?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// Documents with this text (BLAKE3, hex), behind whatever prefix.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn documents_with_hash(&self, hash: &str) -> Result<Vec<DocumentRecord>> {
+        self.read(|db| {
+            let sql = format!(
+                "SELECT {COLUMNS} FROM document d JOIN segment s ON s.id = d.segment WHERE d.hash = ?1 ORDER BY d.used DESC"
+            );
+            let mut query = db.prepare_cached(&sql)?;
+            let rows = query.query_map([hash], record)?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
+    /// Takes all entries of this name off the shelf and returns how many. Their bytes go with the next
+    /// [`Store::collect`] unless a session needs them.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn remove_document(&self, name: &str) -> Result<u64> {
+        self.transaction(|tx| Ok(tx.execute("DELETE FROM document WHERE name = ?1", [name])? as u64))
+    }
+
+    /// Takes every entry off the shelf that no session uses, and returns how many.
+    ///
+    /// # Errors
+    /// The database cannot be written.
+    pub fn prune_documents(&self) -> Result<u64> {
+        self.transaction(|tx| {
+            let gone = tx.execute(
+                "DELETE FROM document WHERE NOT EXISTS (SELECT 1 FROM message_segment l WHERE l.segment = document.segment)",
+                [],
+            )?;
+            Ok(gone as u64)
+        })
+    }
+}

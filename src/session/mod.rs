@@ -1,0 +1,47 @@
+//! The disk: conversations, saved model state, the document library, search, trash.
+//!
+//! Owns one data directory: `sala.db` (SQLite: everything that must never be lost) and `segments/` (immutable files of
+//! model state: a cache of work done). Never renders text, never talks to a model, never prints.
+//!
+//! # Invariants
+//!
+//! 1. **Text first.** A transaction holding text never waits for, and never fails because of, a state file.
+//! 2. **One commit point per promise.** Text is safe when its transaction is; state is kept when the transaction that
+//!    names its checksum is, and its file was synced (file, then directory) before that.
+//! 3. A state file is believed only after its bytes hash to what the database says. Anything else is *declared
+//!    missing* with a reason, and the nearest earlier state is used.
+//! 4. Files no row names are removed at the next start; rows whose file is missing lose their state, not their text.
+//! 5. After a failed write or sync, state saving is off until a probe file could be written, synced and removed.
+//!
+//! # What the medium must guarantee
+//!
+//! A synced file keeps its bytes; a rename within one directory is all or nothing and is durable once the directory is
+//! synced; SQLite's own demands for WAL with `synchronous=FULL`. Torn and lost writes before a sync are expected.
+
+mod commit;
+mod disk;
+mod error;
+mod format;
+mod history;
+mod keep;
+mod library;
+mod schema;
+mod search;
+mod segment;
+mod sessions;
+mod state;
+mod store;
+mod writer;
+
+pub use commit::{Change, NewSession, Save};
+pub use disk::{Disk, DiskFile, RealDisk};
+pub use error::{Result, StoreError};
+pub use format::RowsPart;
+pub use keep::{Freed, Sizes};
+pub use library::{DocumentRecord, NewDocument};
+pub use search::SearchHit;
+pub use segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, unchanged_prefix};
+pub use sessions::{MarkRecord, MessageNode, SessionFilter, SessionRecord};
+pub use state::{Lost, RestorePlan, Saved};
+pub use store::{Access, Limits, Store};
+pub use writer::{SaveEvent, Writer};

@@ -1,0 +1,216 @@
+//! Tables of `sala.db`, their version, and opening the file. No queries of daily use.
+//!
+//! Rules for later versions: raise [`VERSION`], add a migration step, keep the columns of `session` and `message` that
+//! version 1 has, so that an older program can still show the text of a newer file.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::error::{Result, StoreError};
+
+/// "SALA": marks the file as ours.
+pub(super) const APPLICATION_ID: i32 = 0x5341_4c41;
+/// Version this program writes.
+pub(super) const VERSION: i32 = 1;
+
+/// How long to wait for another process's transaction.
+const BUSY: Duration = Duration::from_secs(10);
+
+const TABLES: &str = "
+CREATE TABLE counter(name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+INSERT INTO counter VALUES ('id', 1), ('use', 1);
+
+CREATE TABLE session(
+  id INTEGER PRIMARY KEY,
+  name TEXT NOT NULL,
+  head INTEGER REFERENCES message(id) DEFERRABLE INITIALLY DEFERRED,
+  settings TEXT NOT NULL,
+  title TEXT NOT NULL DEFAULT '',
+  messages INTEGER NOT NULL DEFAULT 0,    -- on the path to the head
+  tokens INTEGER NOT NULL DEFAULT 0,      -- of that path, as far as known
+  state_of TEXT,                          -- fingerprint whose state the head has
+  forked_from INTEGER,
+  forked_at INTEGER,
+  created_ms INTEGER NOT NULL,
+  updated_ms INTEGER NOT NULL,
+  used INTEGER NOT NULL,                  -- order of last change; never the clock
+  trashed_ms INTEGER
+) STRICT;
+CREATE UNIQUE INDEX session_name ON session(name) WHERE trashed_ms IS NULL;
+CREATE INDEX session_used ON session(used);
+
+CREATE TABLE message(
+  id INTEGER PRIMARY KEY,
+  session INTEGER NOT NULL,               -- where it was said; forks share it
+  parent INTEGER REFERENCES message(id) DEFERRABLE INITIALLY DEFERRED,
+  depth INTEGER NOT NULL,                 -- 1 at a root
+  role TEXT NOT NULL,
+  created_ms INTEGER NOT NULL,
+  indexed INTEGER NOT NULL DEFAULT 0,     -- 1: its text is in message_text
+  meta TEXT NOT NULL,
+  thinking TEXT NOT NULL,
+  text TEXT NOT NULL
+) STRICT;
+CREATE INDEX message_parent ON message(parent);
+CREATE INDEX message_session ON message(session);
+CREATE INDEX message_unindexed ON message(id) WHERE indexed = 0;
+
+CREATE VIRTUAL TABLE message_text USING fts5(text, content='message', content_rowid='id', tokenize='trigram');
+CREATE TRIGGER message_reword BEFORE UPDATE OF text ON message WHEN old.indexed = 1 AND new.text <> old.text BEGIN
+  INSERT INTO message_text(message_text, rowid, text) VALUES ('delete', old.id, old.text);
+END;
+CREATE TRIGGER message_reworded AFTER UPDATE OF text ON message WHEN old.indexed = 1 AND new.text <> old.text BEGIN
+  UPDATE message SET indexed = 0 WHERE id = new.id;
+END;
+CREATE TRIGGER message_gone BEFORE DELETE ON message WHEN old.indexed = 1 BEGIN
+  INSERT INTO message_text(message_text, rowid, text) VALUES ('delete', old.id, old.text);
+END;
+
+CREATE TABLE segment(
+  key INTEGER PRIMARY KEY,
+  id BLOB NOT NULL UNIQUE,
+  fingerprint TEXT NOT NULL,
+  parent BLOB REFERENCES segment(id) DEFERRABLE INITIALLY DEFERRED,
+  start INTEGER NOT NULL,
+  stop INTEGER NOT NULL,                  -- position after its last token
+  kind INTEGER NOT NULL,
+  text_bytes INTEGER NOT NULL,
+  text_hash BLOB NOT NULL,
+  rows_root BLOB,                         -- NULL: the rows are declared missing, rows_why says why
+  rows_bytes INTEGER NOT NULL DEFAULT 0,
+  rows_why TEXT NOT NULL DEFAULT 'not written yet',
+  end_root BLOB,
+  end_bytes INTEGER NOT NULL DEFAULT 0,
+  end_why TEXT NOT NULL DEFAULT 'not written yet',
+  used INTEGER NOT NULL,
+  used_ms INTEGER NOT NULL,
+  given BLOB NOT NULL,                    -- token ids, u32 little-endian
+  generated BLOB NOT NULL
+) STRICT;
+CREATE INDEX segment_parent ON segment(parent);
+CREATE INDEX segment_bytes ON segment(rows_bytes, end_bytes);
+
+CREATE TABLE message_segment(
+  message INTEGER NOT NULL REFERENCES message(id) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+  fingerprint TEXT NOT NULL,
+  segment BLOB NOT NULL REFERENCES segment(id) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+  PRIMARY KEY(message, fingerprint)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX message_segment_of ON message_segment(segment);
+
+CREATE TABLE mark(
+  session INTEGER NOT NULL REFERENCES session(id) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+  name TEXT NOT NULL,
+  message INTEGER NOT NULL REFERENCES message(id) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+  created_ms INTEGER NOT NULL,
+  PRIMARY KEY(session, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE head_log(
+  key INTEGER PRIMARY KEY,
+  session INTEGER NOT NULL REFERENCES session(id) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,
+  head INTEGER
+) STRICT;
+CREATE INDEX head_log_session ON head_log(session, key);
+
+CREATE TABLE document(
+  key INTEGER PRIMARY KEY,
+  hash TEXT NOT NULL,
+  name TEXT NOT NULL,
+  path TEXT,
+  prefix BLOB,                            -- segment it was read behind; NULL: at the very start
+  segment BLOB NOT NULL UNIQUE REFERENCES segment(id) DEFERRABLE INITIALLY DEFERRED,
+  tokens INTEGER NOT NULL,
+  lines INTEGER NOT NULL,
+  used INTEGER NOT NULL,
+  used_ms INTEGER NOT NULL
+) STRICT;
+CREATE INDEX document_hash ON document(hash);
+
+CREATE TABLE prompt(key INTEGER PRIMARY KEY, text TEXT NOT NULL, created_ms INTEGER NOT NULL) STRICT;
+";
+
+/// What a database file turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Ours, this version (made just now if it did not exist).
+    Current,
+    /// Ours, from a newer program.
+    Newer(i32),
+}
+
+/// Opens for writing, creating the tables in an empty file.
+pub(super) fn open_writable(path: &Path) -> Result<(Connection, Found)> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut db = Connection::open_with_flags(path, flags).map_err(|e| named(path, e))?;
+    let found = prepare(&mut db, path)?;
+    Ok((db, found))
+}
+
+fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
+    let run = |db: &mut Connection| -> Result<Found, rusqlite::Error> {
+        db.busy_timeout(BUSY)?;
+        db.pragma_update(None, "journal_mode", "WAL")?;
+        db.pragma_update(None, "synchronous", "FULL")?;
+        db.pragma_update(None, "foreign_keys", true)?;
+        db.set_prepared_statement_cache_capacity(64);
+        let tx = db.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        let version: i32 = tx.pragma_query_value(None, "user_version", |r| r.get(0))?;
+        let application: i32 = tx.pragma_query_value(None, "application_id", |r| r.get(0))?;
+        let tables: i64 = tx.query_row("SELECT count(*) FROM sqlite_schema", [], |r| r.get(0))?;
+        let found = match (application, version, tables) {
+            (0, 0, 0) => {
+                tx.execute_batch(TABLES)?;
+                tx.pragma_update(None, "application_id", APPLICATION_ID)?;
+                tx.pragma_update(None, "user_version", VERSION)?;
+                Found::Current
+            }
+            (APPLICATION_ID, VERSION, _) => Found::Current,
+            (APPLICATION_ID, newer, _) if newer > VERSION => Found::Newer(newer),
+            _ => return Err(foreign()),
+        };
+        tx.commit()?;
+        Ok(found)
+    };
+    run(db).map_err(|e| named(path, e))
+}
+
+/// Opens without ever writing. `path` may be a private copy.
+pub(super) fn open_readable(path: &Path, shown: &Path) -> Result<(Connection, Found)> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let run = || -> Result<(Connection, Found), rusqlite::Error> {
+        let db = Connection::open_with_flags(path, flags)?;
+        db.busy_timeout(BUSY)?;
+        db.set_prepared_statement_cache_capacity(64);
+        let version: i32 = db.pragma_query_value(None, "user_version", |r| r.get(0))?;
+        let application: i32 = db.pragma_query_value(None, "application_id", |r| r.get(0))?;
+        match (application, version) {
+            (APPLICATION_ID, VERSION) => Ok((db, Found::Current)),
+            (APPLICATION_ID, newer) if newer > VERSION => Ok((db, Found::Newer(newer))),
+            _ => Err(foreign()),
+        }
+    };
+    run().map_err(|e| named(shown, e))
+}
+
+/// Marks a file as not ours inside SQLite's error type; [`named`] turns it into the right one.
+fn foreign() -> rusqlite::Error {
+    rusqlite::Error::InvalidQuery
+}
+
+fn named(path: &Path, e: rusqlite::Error) -> StoreError {
+    let path = path.to_path_buf();
+    match &e {
+        rusqlite::Error::InvalidQuery => StoreError::Foreign { path },
+        rusqlite::Error::SqliteFailure(f, text) => match f.code {
+            ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt => {
+                StoreError::Damaged { path, detail: text.clone().unwrap_or_else(|| "malformed".into()) }
+            }
+            ErrorCode::DiskFull => StoreError::Full { path },
+            _ => StoreError::Database(e),
+        },
+        _ => StoreError::Database(e),
+    }
+}

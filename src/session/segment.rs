@@ -1,0 +1,213 @@
+//! Segments: pieces of a model's past, named by what they contain. Plain data and the hash that names it; no files.
+//!
+//! A segment's id is a pure function of the model's fingerprint, the parent's id, and its tokens, with given and
+//! generated ones kept apart: the same work has the same name in every session (design.md §6).
+
+use std::fmt;
+
+use crate::protocol::engine::Token;
+
+/// Name of a segment: BLAKE3 over everything its state depends on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentId(pub [u8; 32]);
+
+impl SegmentId {
+    /// 64 hexadecimal digits, the file's stem.
+    pub fn hex(&self) -> String {
+        blake3::Hash::from_bytes(self.0).to_hex().to_string()
+    }
+
+    /// The first 8 digits, for people.
+    pub fn short(&self) -> String {
+        self.hex().chars().take(8).collect()
+    }
+
+    /// Reads 64 hexadecimal digits.
+    pub fn from_hex(text: &str) -> Option<SegmentId> {
+        blake3::Hash::from_hex(text).ok().map(|h| SegmentId(*h.as_bytes()))
+    }
+
+    /// The id a segment will have. `given` are tokens read by prefill, `generated` came from decode: the same tokens
+    /// the other way round leave other last bits in the state, so they have another name.
+    pub fn compute(fingerprint: &str, parent: Option<&SegmentId>, given: &[Token], generated: &[Token]) -> SegmentId {
+        let mut hash = blake3::Hasher::new_derive_key("sala-chat segment 1");
+        hash.update(&(fingerprint.len() as u64).to_le_bytes());
+        hash.update(fingerprint.as_bytes());
+        match parent {
+            None => hash.update(&[0]),
+            Some(id) => hash.update(&[1]).update(&id.0),
+        };
+        for tokens in [given, generated] {
+            hash.update(&(tokens.len() as u64).to_le_bytes());
+            hash.update(&tokens_to_bytes(tokens));
+        }
+        SegmentId(*hash.finalize().as_bytes())
+    }
+}
+
+impl fmt::Debug for SegmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "segment {}", self.short())
+    }
+}
+
+/// Where a segment's end lies in the rendered prompt text: lets the next rendering see how much of the past is
+/// unchanged without tokenizing it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextBoundary {
+    /// Bytes of the rendered text that the path up to here covers.
+    pub bytes: u64,
+    /// BLAKE3 of those bytes.
+    pub hash: [u8; 32],
+}
+
+impl TextBoundary {
+    /// The boundary at the end of `rendered`.
+    pub fn of(rendered: &str) -> TextBoundary {
+        TextBoundary { bytes: rendered.len() as u64, hash: *blake3::hash(rendered.as_bytes()).as_bytes() }
+    }
+}
+
+/// What a segment holds; decides how long its end state is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SegmentKind {
+    /// A question and its answer: thinned with age.
+    Turn,
+    /// A piece of a longer document, not its end: thinned first.
+    DocumentPart,
+    /// End of a document, or of the system text: never thinned.
+    DocumentEnd,
+}
+
+impl SegmentKind {
+    pub(super) fn code(self) -> i64 {
+        match self {
+            SegmentKind::Turn => 0,
+            SegmentKind::DocumentPart => 1,
+            SegmentKind::DocumentEnd => 2,
+        }
+    }
+
+    pub(super) fn from_code(code: i64) -> Option<SegmentKind> {
+        match code {
+            0 => Some(SegmentKind::Turn),
+            1 => Some(SegmentKind::DocumentPart),
+            2 => Some(SegmentKind::DocumentEnd),
+            _ => None,
+        }
+    }
+}
+
+/// Whether one of a segment's two files can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// On disk and, as far as is known, whole.
+    Kept {
+        /// Size of the file.
+        bytes: u64,
+    },
+    /// Declared missing.
+    Missing {
+        /// A phrase: `thinned`, `damaged: …`, `not written: disk full`.
+        why: String,
+    },
+}
+
+impl Stored {
+    /// Bytes on disk.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Stored::Kept { bytes } => *bytes,
+            Stored::Missing { .. } => 0,
+        }
+    }
+
+    /// Whether it can be used.
+    pub fn is_kept(&self) -> bool {
+        matches!(self, Stored::Kept { .. })
+    }
+}
+
+/// A segment to be recorded. Its tokens are kept in the database whether or not its state is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewSegment {
+    /// [`crate::protocol::engine::ModelInfo::fingerprint`].
+    pub fingerprint: String,
+    /// The segment before it; `None` at position 0.
+    pub parent: Option<SegmentId>,
+    /// Position of its first token.
+    pub start: u64,
+    /// Tokens read by prefill, first.
+    pub given: Vec<Token>,
+    /// Tokens generated after them that are in the state.
+    pub generated: Vec<Token>,
+    /// Where its end lies in the rendered text.
+    pub boundary: TextBoundary,
+    /// What it holds.
+    pub kind: SegmentKind,
+}
+
+impl NewSegment {
+    /// Its name.
+    pub fn id(&self) -> SegmentId {
+        SegmentId::compute(&self.fingerprint, self.parent.as_ref(), &self.given, &self.generated)
+    }
+}
+
+/// A recorded segment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Segment {
+    /// Its name.
+    pub id: SegmentId,
+    /// What it was recorded with.
+    pub content: NewSegment,
+    /// Its KV rows.
+    pub rows: Stored,
+    /// The recurrent state at its end.
+    pub end: Stored,
+    /// Last use, ms since the epoch.
+    pub used_ms: i64,
+}
+
+impl Segment {
+    /// Tokens it adds.
+    pub fn tokens(&self) -> u64 {
+        (self.content.given.len() + self.content.generated.len()) as u64
+    }
+
+    /// Position after its last token.
+    pub fn end_position(&self) -> u64 {
+        self.content.start + self.tokens()
+    }
+}
+
+/// How many segments of `path` (root first) cover a prefix of `rendered`, judged by their text boundaries. The path up
+/// to there is unchanged under the new rendering; what follows has to be read again.
+pub fn unchanged_prefix(path: &[Segment], rendered: &str) -> usize {
+    let bytes = rendered.as_bytes();
+    let mut hash = blake3::Hasher::new();
+    let mut done = 0usize;
+    let mut unchanged = 0;
+    for (i, segment) in path.iter().enumerate() {
+        let boundary = segment.content.boundary;
+        let Ok(end) = usize::try_from(boundary.bytes) else { break };
+        let Some(more) = bytes.get(done..end) else { break };
+        hash.update(more);
+        done = end;
+        // An inner boundary may differ where a later one agrees only if the hash were broken: stop at the first.
+        if *hash.finalize().as_bytes() != boundary.hash {
+            break;
+        }
+        unchanged = i + 1;
+    }
+    unchanged
+}
+
+pub(super) fn tokens_to_bytes(tokens: &[Token]) -> Vec<u8> {
+    tokens.iter().flat_map(|t| t.to_le_bytes()).collect()
+}
+
+pub(super) fn tokens_from_bytes(bytes: &[u8]) -> Option<Vec<Token>> {
+    let (words, rest) = bytes.as_chunks::<4>();
+    rest.is_empty().then(|| words.iter().map(|w| Token::from_le_bytes(*w)).collect())
+}

@@ -1,0 +1,477 @@
+//! Saving and loading model state: the bridge between rows of the segment table and files.
+//!
+//! Files first (write, sync, rename, sync directory), then the transaction that names their checksums. A file that
+//! turns out wrong is declared missing in the database before the caller hears of it, so that it is never tried twice.
+
+use rusqlite::{OptionalExtension, Row, params};
+
+use super::commit::refresh_session;
+use super::error::{Result, StoreError};
+use super::format::{self, Fault, FileKind, Head, RowsPart};
+use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
+use super::store::{Store, now_ms};
+use crate::protocol::engine::{EndImage, ImageTensor, RowsImage, StateImage};
+use crate::transcript::SessionId;
+
+/// Size of one write. Large enough for full speed, small enough that a stop is noticed.
+const WRITE_BYTES: usize = 8 << 20;
+
+/// Something on a path that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Which segment.
+    pub segment: SegmentId,
+    /// `KV rows` or `state`.
+    pub what: &'static str,
+    /// A phrase.
+    pub why: String,
+}
+
+/// How to get to the end of a segment path: what to load and what to read again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RestorePlan {
+    /// The whole path, root first.
+    pub path: Vec<Segment>,
+    /// Rows of the first `usable` segments and the end state of the last of them are kept; 0: start from nothing.
+    pub usable: usize,
+    /// Why the rest is not.
+    pub lost: Vec<Lost>,
+}
+
+impl RestorePlan {
+    /// Tokens of the path that come from the disk.
+    pub fn kept_tokens(&self) -> u64 {
+        self.path.iter().take(self.usable).map(Segment::tokens).sum()
+    }
+
+    /// Tokens of the path that have to be read again.
+    pub fn replay_tokens(&self) -> u64 {
+        self.path.iter().skip(self.usable).map(Segment::tokens).sum()
+    }
+
+    /// Segments to run again, in order.
+    pub fn replay(&self) -> &[Segment] {
+        self.path.get(self.usable..).unwrap_or_default()
+    }
+
+    /// Bytes to load.
+    pub fn bytes(&self) -> u64 {
+        let rows: u64 = self.path.iter().take(self.usable).map(|s| s.rows.bytes()).sum();
+        rows + self.path.iter().take(self.usable).last().map_or(0, |s| s.end.bytes())
+    }
+}
+
+/// A path loaded from disk.
+#[derive(Debug)]
+pub struct Saved {
+    /// What was loaded and what was not.
+    pub plan: RestorePlan,
+    /// Rows of the segments from the one asked for up to `plan.usable`, consecutive.
+    pub rows: Vec<RowsImage>,
+    /// State at the end of `plan.path[plan.usable - 1]`; `None` when nothing is usable.
+    pub end: Option<EndImage>,
+}
+
+pub(super) const SEGMENT: &str = "s.id, s.fingerprint, s.parent, s.start, s.kind, s.text_bytes, s.text_hash,
+  s.rows_root IS NOT NULL, s.rows_bytes, s.rows_why, s.end_root IS NOT NULL, s.end_bytes, s.end_why, s.used_ms,
+  s.given, s.generated";
+
+pub(super) fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
+    let stored = |kept: usize| -> rusqlite::Result<Stored> {
+        Ok(match r.get::<_, bool>(kept)? {
+            true => Stored::Kept { bytes: r.get(kept + 1)? },
+            false => Stored::Missing { why: r.get(kept + 2)? },
+        })
+    };
+    let tokens = |column: usize| -> rusqlite::Result<Vec<u32>> {
+        tokens_from_bytes(r.get_ref(column)?.as_blob()?)
+            .ok_or_else(|| rusqlite::Error::IntegralValueOutOfRange(column, r.get_ref(column).map_or(0, |_| -1)))
+    };
+    Ok(Segment {
+        id: SegmentId(r.get(0)?),
+        content: NewSegment {
+            fingerprint: r.get(1)?,
+            parent: r.get::<_, Option<[u8; 32]>>(2)?.map(SegmentId),
+            start: r.get(3)?,
+            kind: SegmentKind::from_code(r.get(4)?).unwrap_or(SegmentKind::Turn),
+            boundary: TextBoundary { bytes: r.get(5)?, hash: r.get(6)? },
+            given: tokens(14)?,
+            generated: tokens(15)?,
+        },
+        rows: stored(7)?,
+        end: stored(10)?,
+        used_ms: r.get(13)?,
+    })
+}
+
+struct Roots {
+    parent: Option<[u8; 32]>,
+    start: u64,
+    stop: u64,
+    rows: Option<[u8; 32]>,
+    end: Option<[u8; 32]>,
+}
+
+/// A file that is in place but not yet named by the database.
+struct Written {
+    id: SegmentId,
+    kind: FileKind,
+    root: [u8; 32],
+    bytes: u64,
+}
+
+impl Store {
+    /// A segment, if it was ever recorded: a document read before behind the same prefix is found this way.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn segment(&self, id: &SegmentId) -> Result<Option<Segment>> {
+        self.read(|db| {
+            Ok(db
+                .prepare_cached(&format!("SELECT {SEGMENT} FROM segment s WHERE s.id = ?1"))?
+                .query_row([id.0], segment_row)
+                .optional()?)
+        })
+    }
+
+    /// The path that ends in `tip`, root first.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSegment`].
+    pub fn load_path(&self, tip: &SegmentId) -> Result<Vec<Segment>> {
+        let mut path = Vec::new();
+        let mut next = Some(*tip);
+        while let Some(id) = next {
+            let segment = self.segment(&id)?.ok_or(StoreError::NoSegment { id })?;
+            next = segment.content.parent;
+            path.push(segment);
+        }
+        path.reverse();
+        Ok(path)
+    }
+
+    /// What is kept of the path that ends in `tip`. Looks at the files' sizes, not into them.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSegment`].
+    pub fn plan_restore(&self, tip: &SegmentId) -> Result<RestorePlan> {
+        let mut path = self.load_path(tip)?;
+        for segment in &mut path {
+            for kind in [FileKind::Rows, FileKind::End] {
+                let stored = match kind {
+                    FileKind::Rows => &mut segment.rows,
+                    FileKind::End => &mut segment.end,
+                };
+                let Stored::Kept { bytes } = *stored else { continue };
+                let why = match self.disk.len(&self.layout.file(&segment.id, kind)) {
+                    Ok(n) if n == bytes => continue,
+                    Ok(n) if n < bytes => "damaged: its file is shorter than it was".to_owned(),
+                    Ok(_) => "damaged: its file is longer than it was".to_owned(),
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => "its file is missing".to_owned(),
+                    // Reading will tell.
+                    Err(_) => continue,
+                };
+                self.declare_missing(&segment.id, kind, &why);
+                *stored = Stored::Missing { why };
+            }
+        }
+        Ok(plan(path))
+    }
+
+    /// Loads the path that ends in `tip` as far as it is kept. Rows of the first `have` segments are not read: the
+    /// caller still has them. When something turns out to be damaged it is declared missing and the next earlier
+    /// state is used; an empty result (`plan.usable == 0`) is no error.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSegment`]; the database cannot be read; [`StoreError::StateLost`] for an I/O error that may pass.
+    pub fn restore(&self, tip: &SegmentId, have: usize) -> Result<Saved> {
+        loop {
+            let plan = self.plan_restore(tip)?;
+            match self.read_plan(&plan, have) {
+                Ok((rows, end)) => {
+                    self.touch(&plan.path);
+                    return Ok(Saved { plan, rows, end });
+                }
+                Err(Attempt::Again) => {}
+                Err(Attempt::Failed(e)) => return Err(e),
+            }
+        }
+    }
+
+    fn read_plan(&self, plan: &RestorePlan, have: usize) -> Result<(Vec<RowsImage>, Option<EndImage>), Attempt> {
+        let usable = plan.path.get(..plan.usable).unwrap_or_default();
+        let Some(last) = usable.last() else { return Ok((Vec::new(), None)) };
+        // The small file first: if it is bad, the large ones of the later segments are not needed.
+        let end = self.attempt(&last.id, FileKind::End, |root, path| format::read_end(&*self.disk, path, &last.id, root))?;
+        let mut rows = Vec::new();
+        for segment in usable.iter().skip(have) {
+            rows.push(self.attempt(&segment.id, FileKind::Rows, |root, path| {
+                format::read_rows(&*self.disk, path, &segment.id, root, &RowsPart::All)
+            })?);
+        }
+        Ok((rows, Some(end)))
+    }
+
+    /// KV rows of one segment, or a part of them; checked.
+    ///
+    /// # Errors
+    /// [`StoreError::StateLost`], after declaring them missing if that will not change.
+    pub fn read_rows(&self, id: &SegmentId, part: &RowsPart) -> Result<RowsImage> {
+        self.attempt(id, FileKind::Rows, |root, path| format::read_rows(&*self.disk, path, id, root, part))
+            .map_err(|a| a.into_error(self, id, FileKind::Rows))
+    }
+
+    /// The recurrent state at a segment's end; checked.
+    ///
+    /// # Errors
+    /// As [`Store::read_rows`].
+    pub fn read_end(&self, id: &SegmentId) -> Result<EndImage> {
+        self.attempt(id, FileKind::End, |root, path| format::read_end(&*self.disk, path, id, root))
+            .map_err(|a| a.into_error(self, id, FileKind::End))
+    }
+
+    fn attempt<T>(
+        &self,
+        id: &SegmentId,
+        kind: FileKind,
+        read: impl FnOnce(&[u8; 32], &std::path::Path) -> Result<T, Fault>,
+    ) -> Result<T, Attempt> {
+        let roots = self.roots(id).map_err(Attempt::Failed)?;
+        let root = match kind {
+            FileKind::Rows => roots.rows,
+            FileKind::End => roots.end,
+        };
+        let Some(root) = root else { return Err(Attempt::Again) };
+        read(&root, &self.layout.file(id, kind)).map_err(|fault| {
+            if fault.lasting && self.declare_missing(id, kind, &fault.why) {
+                Attempt::Again
+            } else {
+                Attempt::Failed(StoreError::StateLost { id: *id, why: fault.why })
+            }
+        })
+    }
+
+    fn roots(&self, id: &SegmentId) -> Result<Roots> {
+        self.read(|db| {
+            db.prepare_cached("SELECT parent, start, stop, rows_root, end_root FROM segment WHERE id = ?1")?
+                .query_row([id.0], |r| {
+                    Ok(Roots { parent: r.get(0)?, start: r.get(1)?, stop: r.get(2)?, rows: r.get(3)?, end: r.get(4)? })
+                })
+                .optional()?
+                .ok_or(StoreError::NoSegment { id: *id })
+        })
+    }
+
+    /// Takes a file out of use. Returns whether that could be recorded; where it cannot (a read-only directory) the
+    /// same fault will be found again, which is slower but not wrong.
+    pub(super) fn declare_missing(&self, id: &SegmentId, kind: FileKind, why: &str) -> bool {
+        self.transaction(|tx| {
+            let k = kind.extension();
+            tx.execute(
+                &format!("UPDATE segment SET {k}_root = NULL, {k}_bytes = 0, {k}_why = ?2 WHERE id = ?1"),
+                params![id.0, why],
+            )?;
+            for session in sessions_at(tx, id)? {
+                refresh_session(tx, session)?;
+            }
+            Ok(())
+        })
+        .is_ok()
+    }
+
+    /// Marks segments as used now. Best effort: it only orders what is thinned first.
+    fn touch(&self, path: &[Segment]) {
+        let _ = self.transaction(|tx| {
+            let used = super::commit::next_use(tx)?;
+            let mut update = tx.prepare_cached("UPDATE segment SET used = ?2, used_ms = ?3 WHERE id = ?1")?;
+            for segment in path {
+                update.execute(params![segment.id.0, used, now_ms()])?;
+            }
+            Ok(())
+        });
+    }
+
+    /// Writes the state of recorded segments and names it in one transaction. Nothing is kept of any of them on error.
+    ///
+    /// # Errors
+    /// [`StoreError::NoRoom`], [`StoreError::StateLost`] when the segment cannot have state, I/O errors.
+    pub fn save_images(&self, images: &[(SegmentId, StateImage)]) -> Result<()> {
+        let mut written = Vec::new();
+        let result = self.write_images(images, &mut written).and_then(|()| self.name_files(&written));
+        if result.is_err() {
+            for file in &written {
+                let named = self.roots(&file.id).map_or(true, |r| match file.kind {
+                    FileKind::Rows => r.rows.is_some(),
+                    FileKind::End => r.end.is_some(),
+                });
+                if !named {
+                    // The next start removes what cannot be removed now.
+                    let _ = self.disk.remove(&self.layout.file(&file.id, file.kind));
+                }
+            }
+        }
+        result
+    }
+
+    fn write_images(&self, images: &[(SegmentId, StateImage)], written: &mut Vec<Written>) -> Result<()> {
+        let need: u64 = images.iter().map(|(_, image)| image_bytes(image)).sum();
+        self.require_room(need)?;
+        for (i, (id, image)) in images.iter().enumerate() {
+            let lost = |why: String| StoreError::StateLost { id: *id, why };
+            let roots = self.roots(id)?;
+            if let Some(parent) = roots.parent.map(SegmentId) {
+                // Rows without all rows before them are of no use.
+                let in_this_save = images.iter().take(i).any(|(other, _)| *other == parent);
+                if !in_this_save && self.roots(&parent)?.rows.is_none() {
+                    return Err(lost("earlier state of this conversation is not kept".into()));
+                }
+            }
+            if (image.rows.start, image.rows.start + image.rows.rows) != (roots.start, roots.stop)
+                || image.end.as_ref().is_some_and(|e| e.position != roots.stop)
+            {
+                return Err(lost(format!(
+                    "its image covers {}+{} tokens, the segment {}..{}",
+                    image.rows.start, image.rows.rows, roots.start, roots.stop
+                )));
+            }
+            if roots.rows.is_none() {
+                let tensors = format::in_file_order(&image.rows.tensors);
+                let (start, rows) = (image.rows.start, image.rows.rows);
+                let head = format::head(FileKind::Rows, id, start, rows, &tensors).map_err(lost)?;
+                written.push(self.write_file(id, FileKind::Rows, &head, &tensors)?);
+            }
+            if let (None, Some(end)) = (roots.end, &image.end) {
+                let tensors: Vec<&ImageTensor> = end.tensors.iter().collect();
+                let head = format::head(FileKind::End, id, end.position, 0, &tensors).map_err(lost)?;
+                written.push(self.write_file(id, FileKind::End, &head, &tensors)?);
+            }
+        }
+        if !written.is_empty() {
+            let dir = &self.layout.segments;
+            self.disk.sync_dir(dir).map_err(StoreError::io("sync", dir))?;
+        }
+        Ok(())
+    }
+
+    fn write_file(&self, id: &SegmentId, kind: FileKind, head: &Head, tensors: &[&ImageTensor]) -> Result<Written> {
+        let unfinished = self.layout.unfinished(id, kind);
+        let path = self.layout.file(id, kind);
+        let write = || -> std::io::Result<()> {
+            let mut file = self.disk.create(&unfinished)?;
+            file.write(&head.bytes)?;
+            for tensor in tensors {
+                for part in tensor.data.chunks(WRITE_BYTES) {
+                    file.write(part)?;
+                }
+            }
+            file.sync()
+        };
+        let done = write().map_err(StoreError::io("write", &unfinished)).and_then(|()| {
+            self.disk.rename(&unfinished, &path).map_err(StoreError::io("rename", &unfinished))
+        });
+        if let Err(e) = done {
+            let _ = self.disk.remove(&unfinished);
+            return Err(e);
+        }
+        Ok(Written { id: *id, kind, root: head.root, bytes: head.total_bytes })
+    }
+
+    fn name_files(&self, written: &[Written]) -> Result<()> {
+        if written.is_empty() {
+            return Ok(());
+        }
+        self.transaction(|tx| {
+            for file in written {
+                let k = file.kind.extension();
+                tx.prepare_cached(&format!(
+                    "UPDATE segment SET {k}_root = ?2, {k}_bytes = ?3, {k}_why = '' WHERE id = ?1"
+                ))?
+                .execute(params![file.id.0, file.root, file.bytes])?;
+            }
+            for file in written {
+                for session in sessions_at(tx, &file.id)? {
+                    refresh_session(tx, session)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn require_room(&self, need_bytes: u64) -> Result<()> {
+        let root = &self.layout.root;
+        let free = self.disk.free_bytes(root).map_err(StoreError::io("ask for free space of", root))?;
+        let reserve_bytes = self.limits.min_free_bytes;
+        let free_bytes = free.saturating_sub(reserve_bytes);
+        if need_bytes > free_bytes {
+            return Err(StoreError::NoRoom { need_bytes, free_bytes, reserve_bytes });
+        }
+        Ok(())
+    }
+
+    /// Records why a segment has no state, for `plan_restore` to tell. Best effort.
+    pub(super) fn note_why(&self, images: &[(SegmentId, StateImage)], why: &str) {
+        let _ = self.transaction(|tx| {
+            for (id, _) in images {
+                tx.execute("UPDATE segment SET rows_why = ?2 WHERE id = ?1 AND rows_root IS NULL", params![id.0, why])?;
+                tx.execute("UPDATE segment SET end_why = ?2 WHERE id = ?1 AND end_root IS NULL", params![id.0, why])?;
+            }
+            Ok(())
+        });
+    }
+}
+
+/// Why a read did not give bytes.
+enum Attempt {
+    /// The segment has been declared missing: plan anew.
+    Again,
+    Failed(StoreError),
+}
+
+impl Attempt {
+    fn into_error(self, store: &Store, id: &SegmentId, kind: FileKind) -> StoreError {
+        match self {
+            Attempt::Failed(e) => e,
+            Attempt::Again => {
+                let stored = store.segment(id).ok().flatten().map(|s| match kind {
+                    FileKind::Rows => s.rows,
+                    FileKind::End => s.end,
+                });
+                let why = match stored {
+                    Some(Stored::Missing { why }) => why,
+                    Some(Stored::Kept { .. }) | None => "it is not kept".into(),
+                };
+                StoreError::StateLost { id: *id, why }
+            }
+        }
+    }
+}
+
+/// Sessions whose head ends in this segment: their `state` column depends on it.
+fn sessions_at(tx: &rusqlite::Transaction<'_>, id: &SegmentId) -> Result<Vec<SessionId>> {
+    let mut query = tx.prepare_cached(
+        "SELECT s.id FROM message_segment l JOIN session s ON s.head = l.message WHERE l.segment = ?1",
+    )?;
+    let rows = query.query_map([id.0], |r| Ok(SessionId(r.get(0)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
+/// The longest usable start of a path.
+fn plan(path: Vec<Segment>) -> RestorePlan {
+    let whole = path.iter().take_while(|s| s.rows.is_kept()).count();
+    let usable = (1..=whole).rev().find(|n| path.get(n - 1).is_some_and(|s| s.end.is_kept())).unwrap_or(0);
+    let mut lost = Vec::new();
+    for segment in path.iter().skip(usable) {
+        for (what, stored) in [("KV rows", &segment.rows), ("state", &segment.end)] {
+            if let Stored::Missing { why } = stored {
+                lost.push(Lost { segment: segment.id, what, why: why.clone() });
+            }
+        }
+    }
+    RestorePlan { path, usable, lost }
+}
+
+/// Bytes an image takes on disk, about.
+pub(super) fn image_bytes(image: &StateImage) -> u64 {
+    let tensors = image.rows.tensors.iter().chain(image.end.iter().flat_map(|e| &e.tensors));
+    tensors.map(|t| t.data.len() as u64 + 256).sum()
+}
