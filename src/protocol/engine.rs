@@ -184,6 +184,58 @@ pub struct Job {
     pub cancel: Cancel,
 }
 
+/// Which device to run on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceChoice {
+    /// A GPU if there is a usable one, else the CPU; what was taken and why is in [`ModelInfo::notes`].
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A GPU, or an error.
+    Cuda,
+}
+
+/// Which draft head to use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DraftChoice {
+    /// The one that belongs to the model: beside the weights (`eagle3/`), or the built-in model's own.
+    #[default]
+    Auto,
+    /// None; n-gram drafts remain.
+    Off,
+    /// A folder with config.json and weights.
+    Folder(std::path::PathBuf),
+}
+
+/// What the engine thread loads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// `demo`, `synthetic:9b[:seed]`, `synthetic:tiny[:seed]`, or a folder.
+    pub model: String,
+    /// Device.
+    pub device: DeviceChoice,
+    /// Number of the GPU.
+    pub gpu: usize,
+    /// Tokens the caches may hold; `None`: twice the trained length, at most 1,048,576, and what fits.
+    pub context: Option<u64>,
+    /// Draft head.
+    pub draft: DraftChoice,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            model: "demo".into(),
+            device: DeviceChoice::Auto,
+            gpu: 0,
+            context: None,
+            draft: DraftChoice::Auto,
+        }
+    }
+}
+
 /// Desk to engine. The channel is bounded; the engine handles one at a time, in order.
 #[derive(Debug)]
 pub enum Command {
@@ -334,6 +386,13 @@ pub struct MemoryInfo {
 /// Engine to desk.
 #[derive(Debug)]
 pub enum EngineEvent {
+    /// The model is being loaded.
+    Loading {
+        /// What is being done, for the status line.
+        what: String,
+        /// Share done, 0 to 1.
+        done: f64,
+    },
     /// The model is loaded.
     Ready(ModelInfo),
     /// A restore is done.
@@ -389,5 +448,7 @@ pub enum EngineEvent {
         error: String,
         /// True when nothing more can be done with this engine.
         fatal: bool,
+        /// Exit code if the program ends because of it (ux.md §4.7).
+        code: i32,
     },
 }
