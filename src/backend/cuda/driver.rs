@@ -259,7 +259,7 @@ pub trait Driver: Send + Sync {
 }
 
 /// Library products see row counts in multiples of this; buffers of products have room for the rounding.
-pub const PRODUCT_ROWS: usize = 128;
+pub const PRODUCT_ROWS: usize = 64;
 
 /// A device error.
 pub(crate) fn failed(op: impl Into<String>, cause: impl std::fmt::Display) -> BackendError {

@@ -107,7 +107,7 @@ impl Products {
     unsafe fn plan(&mut self, device: &Nvidia, product: &Product) -> Result<Plan> {
         // The weight's own rows serve as activations: real numbers, already there.
         let most = (product.out / PRODUCT_ROWS * PRODUCT_ROWS).min(2048);
-        if most < 2 * PRODUCT_ROWS {
+        if most < 4 * PRODUCT_ROWS {
             return Ok(Plan::Refused);
         }
         let probe = Product {
@@ -164,17 +164,9 @@ impl Products {
             {
                 return Ok(false);
             }
-            // Cuts at a tile, within a tile (the grid of 64) and a single tile: what chunked prefill does.
+            // Cuts at and within tiles, on the grid of 64: what chunked prefill does.
             let mut start = 0;
-            for (index, rows) in [
-                PRODUCT_ROWS,
-                PRODUCT_ROWS / 2,
-                PRODUCT_ROWS + PRODUCT_ROWS / 2,
-            ]
-            .iter()
-            .cycle()
-            .enumerate()
-            {
+            for (index, rows) in [2 * PRODUCT_ROWS, PRODUCT_ROWS, 3 * PRODUCT_ROWS].iter().cycle().enumerate() {
                 let rows = (*rows).min(probe.rows - start);
                 if rows == 0 || index > 64 {
                     break;

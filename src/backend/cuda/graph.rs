@@ -1,0 +1,103 @@
+//! Recordings of steps.
+//!
+//! A step runs eagerly the first time (kernels are loaded, scratch is allocated), is recorded the second time and
+//! replayed from then on. A recording holds raw addresses, so it is valid for the buffers it was made with: whenever
+//! the backend makes or frees a buffer its epoch moves on, and recordings of an older epoch are dropped.
+
+use std::collections::HashMap;
+
+use super::device::Device;
+use super::driver::{Queue, Recording};
+use crate::backend::{Result, StepKey};
+
+enum Entry {
+    /// Has run once.
+    Warm,
+    /// Ready to replay.
+    Recorded(Recording),
+    /// The device refused to record it: runs eagerly, and the reason is shown once.
+    Eager,
+}
+
+/// What to do with a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    RunEagerly,
+    Record,
+    Replay,
+}
+
+/// Recordings by key, of one epoch.
+pub(super) struct Graphs {
+    device: Device,
+    epoch: u64,
+    entries: HashMap<StepKey, Entry>,
+    /// Recordings made since the start.
+    made: usize,
+}
+
+impl Graphs {
+    pub(super) fn new(device: &Device) -> Self {
+        Graphs { device: device.clone(), epoch: 0, entries: HashMap::new(), made: 0 }
+    }
+
+    /// What comes next for `key`, in the present epoch.
+    pub(super) fn stage(&mut self, key: StepKey, epoch: u64) -> Stage {
+        if self.epoch != epoch {
+            self.clear();
+            self.epoch = epoch;
+        }
+        match self.entries.get(&key) {
+            None | Some(Entry::Eager) => Stage::RunEagerly,
+            Some(Entry::Warm) => Stage::Record,
+            Some(Entry::Recorded(_)) => Stage::Replay,
+        }
+    }
+
+    /// A first run is done.
+    pub(super) fn warmed(&mut self, key: StepKey) {
+        self.entries.entry(key).or_insert(Entry::Warm);
+    }
+
+    pub(super) fn keep(&mut self, key: StepKey, recording: Recording) {
+        self.made += 1;
+        self.entries.insert(key, Entry::Recorded(recording));
+    }
+
+    /// The device cannot record this step.
+    pub(super) fn refuse(&mut self, key: StepKey) {
+        self.entries.insert(key, Entry::Eager);
+    }
+
+    pub(super) fn replay(&self, key: StepKey) -> Result<()> {
+        match self.entries.get(&key) {
+            Some(Entry::Recorded(recording)) => self.device.driver().replay(recording),
+            Some(Entry::Warm | Entry::Eager) | None => Ok(()),
+        }
+    }
+
+    /// Recordings made since the start; for tests.
+    pub(super) fn made(&self) -> usize {
+        self.made
+    }
+
+    /// Forgets every recording.
+    pub(super) fn clear(&mut self) {
+        if self.entries.is_empty() {
+            return;
+        }
+        // A recording may still be running; errors of that work were or will be reported by whoever waits for it.
+        let _ = self.device.driver().synchronize(Queue::Compute);
+        for (_, entry) in self.entries.drain() {
+            if let Entry::Recorded(recording) = entry {
+                self.device.driver().drop_recording(recording);
+            }
+        }
+    }
+}
+
+impl Drop for Graphs {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

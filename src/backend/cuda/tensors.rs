@@ -1,0 +1,486 @@
+//! The trait's buffers in device memory, and how weights get into them.
+//!
+//! Layouts: a matrix is row-major `[out, inner]` bf16; gate and up rows are interleaved in eights (packed row
+//! `16b + r` is gate row `8b + r` for r < 8, up row `8b + r − 8` otherwise), so that one block of the SwiGLU product
+//! holds both halves. Norm weights are f32. Everything keeps its address from the day it is made.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use half::bf16;
+use rayon::prelude::*;
+
+use super::device::{Account, Device, DeviceBuffer};
+use super::driver::{DevicePtr, Queue};
+use super::growable::Growable;
+use super::{Cuda, launch, shape, u32_of};
+use crate::backend::{BackendError, BufKind, MAX_VERIFY_ROWS, Result, WeightView};
+use crate::protocol::engine::Dtype;
+use crate::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
+
+/// Width of a head that the kernels are written for.
+pub(super) const HEAD: usize = 128;
+/// Memory left to others when caches grow.
+const SPARE_BYTES: u64 = 256 << 20;
+/// Scores of a prefill pass are made in parts that fit into this.
+const SCORE_BYTES: usize = 32 << 20;
+
+/// Activations `[rows, width]`.
+pub struct Buf {
+    pub(super) memory: DeviceBuffer,
+    pub(super) width: usize,
+    pub(super) kind: BufKind,
+    pub(super) rows: usize,
+}
+
+impl Buf {
+    pub(super) fn new(device: &Device, width: usize, kind: BufKind, prefill_rows: usize) -> Result<Self> {
+        let rows = match kind {
+            BufKind::Residual | BufKind::Activation | BufKind::Wide => prefill_rows.max(MAX_VERIFY_ROWS),
+            BufKind::Logits => MAX_VERIFY_ROWS,
+        };
+        let memory = device.zeroed("working buffers", rows * width * size_of_kind(kind), Account::Work)?;
+        Ok(Buf { memory, width, kind, rows })
+    }
+
+    /// Bytes of one value.
+    pub(super) fn value_bytes(&self) -> usize {
+        size_of_kind(self.kind)
+    }
+
+    pub(super) fn ptr(&self) -> DevicePtr {
+        self.memory.ptr()
+    }
+
+    /// Address of a column in row 0.
+    pub(super) fn column(&self, column: usize) -> DevicePtr {
+        self.memory.ptr() + (column * self.value_bytes()) as u64
+    }
+
+    /// Address of a row.
+    pub(super) fn row(&self, row: usize) -> DevicePtr {
+        self.column(row * self.width)
+    }
+
+    /// An f32 buffer of at least this width.
+    pub(super) fn wide(&self, op: &'static str, width: usize) -> Result<DevicePtr> {
+        match self.kind {
+            BufKind::Residual | BufKind::Wide | BufKind::Logits if self.width >= width => Ok(self.ptr()),
+            _ => Err(shape(op, format!("f32 [rows, {width}]"), format!("{:?} [rows, {}]", self.kind, self.width))),
+        }
+    }
+
+    /// A bf16 buffer of at least this width.
+    pub(super) fn narrow(&self, op: &'static str, width: usize) -> Result<DevicePtr> {
+        match self.kind {
+            BufKind::Activation if self.width >= width => Ok(self.ptr()),
+            _ => Err(shape(op, format!("bf16 [rows, {width}]"), format!("{:?} [rows, {}]", self.kind, self.width))),
+        }
+    }
+}
+
+fn size_of_kind(kind: BufKind) -> usize {
+    match kind {
+        BufKind::Activation => 2,
+        BufKind::Residual | BufKind::Wide | BufKind::Logits => 4,
+    }
+}
+
+/// Weight `[out, inner]` bf16.
+pub struct Matrix {
+    pub(super) memory: DeviceBuffer,
+    pub(super) out: usize,
+    pub(super) inner: usize,
+}
+
+/// Norm weight `[n]` f32.
+pub struct Vector {
+    pub(super) memory: DeviceBuffer,
+    pub(super) n: usize,
+}
+
+/// What all caches of a model take together: they grow in step, so one refusal speaks for all.
+#[derive(Default)]
+pub(super) struct CacheLedger {
+    /// Bytes per position over all living caches.
+    bytes_per_token: AtomicU64,
+    /// Positions that were found to fit.
+    approved: AtomicUsize,
+}
+
+/// Keys, values and compressed keys of one sparse layer, bf16, rows in position order.
+pub struct Cache {
+    pub(super) k: Growable,
+    pub(super) v: Growable,
+    pub(super) k1: Growable,
+    pub(super) k2: Growable,
+    /// Bytes of one position in k.
+    pub(super) row_bytes: usize,
+    pub(super) limit: usize,
+    ledger: Arc<CacheLedger>,
+    bytes_per_token: u64,
+    spec: SparseSpec,
+}
+
+impl Cache {
+    pub(super) fn new(device: &Device, ledger: &Arc<CacheLedger>, spec: &SparseSpec, limit: usize) -> Result<Self> {
+        check_sparse(spec)?;
+        // A block is loaded whole, so the last one has memory to its end.
+        let limit = limit.next_multiple_of(spec.block);
+        let row_bytes = spec.kv_heads * HEAD * 2;
+        let rows = |n: usize| n.max(1) * row_bytes;
+        let bytes_per_token = (2 * row_bytes + row_bytes / spec.stride + row_bytes / (4 * spec.stride)) as u64;
+        let cache = Cache {
+            k: Growable::new(device, "KV cache", rows(limit))?,
+            v: Growable::new(device, "KV cache", rows(limit))?,
+            k1: Growable::new(device, "compressed keys", rows(spec.fine_rows(limit)))?,
+            k2: Growable::new(device, "compressed keys", rows(spec.coarse_rows(limit)))?,
+            row_bytes,
+            limit,
+            ledger: Arc::clone(ledger),
+            bytes_per_token,
+            spec: spec.clone(),
+        };
+        if ledger.bytes_per_token.fetch_add(bytes_per_token, Ordering::Relaxed) == 0 {
+            ledger.approved.store(0, Ordering::Relaxed);
+        }
+        Ok(cache)
+    }
+
+    /// Memory under positions below `limit`.
+    pub(super) fn reserve(&mut self, device: &Device, ledger: &CacheLedger, limit: usize) -> Result<()> {
+        if limit > self.limit {
+            return Err(shape("reserve", format!("at most {} positions", self.limit), limit));
+        }
+        let rounded = limit.next_multiple_of(self.spec.block).min(self.limit);
+        let sizes = [rounded, rounded, self.spec.fine_rows(rounded), self.spec.coarse_rows(rounded)].map(|n| n * self.row_bytes);
+        let parts = [&mut self.k, &mut self.v, &mut self.k1, &mut self.k2];
+        if parts.iter().zip(sizes).all(|(part, bytes)| part.wants(bytes) == 0) {
+            return Ok(());
+        }
+        if limit > ledger.approved.load(Ordering::Relaxed) {
+            let per_token = ledger.bytes_per_token.load(Ordering::Relaxed).max(1);
+            let have = (parts[0].backed() / self.row_bytes) as u64;
+            let free = device.driver().free_bytes()?.saturating_sub(SPARE_BYTES);
+            let needed = (rounded as u64).saturating_sub(have) * per_token;
+            if needed > free {
+                let fits = (have + free / per_token) / 1024 * 1024;
+                return Err(BackendError::Memory {
+                    what: format!("a context of {limit} tokens"),
+                    needed,
+                    free,
+                    advice: format!("Fits with at most {} tokens", grouped(fits)),
+                });
+            }
+            ledger.approved.store(limit, Ordering::Relaxed);
+        }
+        for (part, bytes) in parts.into_iter().zip(sizes) {
+            part.grow(bytes)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.ledger.bytes_per_token.fetch_sub(self.bytes_per_token, Ordering::Relaxed);
+    }
+}
+
+/// `1048576` as `1,048,576`.
+fn grouped(value: u64) -> String {
+    let digits = value.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// Recurrent state of one lightning layer `[heads, 128, 128]` f32 and the rows not yet in it.
+pub struct Recurrent {
+    pub(super) state: DeviceBuffer,
+    /// `[2][16][kv_heads][128]` bf16; which half counts is in the step.
+    pub(super) pend_k: DeviceBuffer,
+    pub(super) pend_v: DeviceBuffer,
+    /// Decay rates `[heads]`.
+    pub(super) slopes: DeviceBuffer,
+}
+
+/// Chosen blocks of one sparse layer and the scratch that choosing and attending need.
+pub struct Selection {
+    /// `[rows][kv_heads][cap]` u32.
+    pub(super) list: DeviceBuffer,
+    /// `[rows][kv_heads]` u32.
+    pub(super) count: DeviceBuffer,
+    /// bf16 block scores of one part of a pass.
+    pub(super) scores: DeviceBuffer,
+    /// Parts of the log-sum-exp of a verify pass, or one value per row and head of a prefill part.
+    pub(super) lse: DeviceBuffer,
+    /// Attention parts of a verify pass.
+    pub(super) part_o: DeviceBuffer,
+    pub(super) part_ml: DeviceBuffer,
+    pub(super) plan: SelectionPlan,
+}
+
+/// Sizes that follow from the spec and the largest context; fixed, because recordings contain them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SelectionPlan {
+    /// Most blocks one row can choose.
+    pub(super) cap: usize,
+    /// Blocks of the largest context.
+    pub(super) score_blocks: usize,
+    pub(super) lse_splits: usize,
+    pub(super) attend_splits: usize,
+    /// The keys that normalise the scores.
+    pub(super) keys: NormKeys,
+}
+
+/// Window and stride of the keys that normalise the scores.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NormKeys {
+    pub(super) window: u32,
+    pub(super) stride: u32,
+}
+
+impl NormKeys {
+    fn of(spec: &SparseSpec) -> Result<Self> {
+        let times = match spec.score_norm {
+            ScoreNorm::Coarse => 4,
+            ScoreNorm::Fine => 1,
+        };
+        Ok(NormKeys { window: u32_of(times * spec.kernel)?, stride: u32_of(times * spec.stride)? })
+    }
+}
+
+/// Rows at p with p + 1 below this take every block.
+pub(super) fn dense_until(spec: &SparseSpec) -> Result<u32> {
+    match spec.dense_rule {
+        DenseRule::AsSparse => Ok(0),
+        DenseRule::Token | DenseRule::Call => u32_of(spec.dense_len),
+        DenseRule::Always => Ok(u32::MAX),
+    }
+}
+
+impl Selection {
+    pub(super) fn new(device: &Device, spec: &SparseSpec, limit: usize, prefill_rows: usize) -> Result<Self> {
+        check_sparse(spec)?;
+        let score_blocks = limit.div_ceil(spec.block).next_multiple_of(64);
+        let dense_blocks = match spec.dense_rule {
+            DenseRule::AsSparse => 0,
+            DenseRule::Token | DenseRule::Call => spec.dense_len.div_ceil(spec.block),
+            DenseRule::Always => score_blocks,
+        };
+        let cap = spec.topk.max(dense_blocks).min(score_blocks);
+        let keys = NormKeys::of(spec)?;
+        let most = match spec.score_norm {
+            ScoreNorm::Coarse => spec.coarse_rows(limit),
+            ScoreNorm::Fine => spec.fine_rows(limit),
+        };
+        let plan = SelectionPlan {
+            cap,
+            score_blocks,
+            lse_splits: most.div_ceil(launch::LSE_KEYS as usize).max(1),
+            attend_splits: cap.div_ceil(launch::ATTEND_BLOCKS as usize),
+            keys,
+        };
+        let rows = prefill_rows.max(MAX_VERIFY_ROWS);
+        let (kv, heads, v) = (spec.kv_heads, spec.heads, MAX_VERIFY_ROWS);
+        let work = |bytes: usize| device.zeroed("block selection", bytes, Account::Work);
+        Ok(Selection {
+            list: work(rows * kv * cap * 4)?,
+            count: work(rows * kv * 4)?,
+            scores: work((v * kv * score_blocks * 2).max(SCORE_BYTES.min(rows * kv * score_blocks * 2)))?,
+            lse: work((v * heads * plan.lse_splits * 8).max(rows * heads * 4))?,
+            part_o: work(v * heads * plan.attend_splits * HEAD * 4)?,
+            part_ml: work(v * heads * plan.attend_splits * 8)?,
+            plan,
+        })
+    }
+
+    /// Rows of a prefill pass whose scores over `blocks` blocks fit at once; a multiple of 8.
+    pub(super) fn score_rows(&self, kv_heads: usize, blocks: usize) -> usize {
+        (self.scores.bytes() / (kv_heads * blocks * 2).max(1) / 8 * 8).max(8)
+    }
+}
+
+/// Refuses what no kernel is written for.
+fn check_sparse(spec: &SparseSpec) -> Result<()> {
+    let group = spec.heads / spec.kv_heads.max(1);
+    if spec.head_dim == HEAD && spec.block == 64 && spec.kernel == 32 && spec.stride == 16 && group <= 16 && group * spec.kv_heads == spec.heads {
+        return Ok(());
+    }
+    Err(BackendError::Unsupported(format!(
+        "sparse layers with head_dim {}, block {}, kernel {}, stride {}, {} heads over {}: the GPU kernels need 128, 64, 32, 16 and at most 16 heads per KV head; use --device cpu",
+        spec.head_dim, spec.block, spec.kernel, spec.stride, spec.heads, spec.kv_heads
+    )))
+}
+
+fn check_lightning(spec: &LightningSpec) -> Result<()> {
+    if spec.head_dim == HEAD && spec.kv_heads > 0 && spec.heads.is_multiple_of(spec.kv_heads) {
+        return Ok(());
+    }
+    Err(BackendError::Unsupported(format!(
+        "lightning layers with head_dim {}: the GPU kernels need 128; use --device cpu",
+        spec.head_dim
+    )))
+}
+
+impl Cuda {
+    /// Rows of all parts, one after the other.
+    pub(super) fn stack(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
+        let inner = parts.first().and_then(|p| p.shape.get(1)).copied().unwrap_or(0);
+        let mut out = 0;
+        for part in parts {
+            out += rows_of(part, inner)?;
+        }
+        let memory = self.device.alloc("weights", out * inner * 2, Account::Weights)?;
+        let mut at = memory.ptr();
+        for part in parts {
+            let rows = rows_of(part, inner)?;
+            self.send_rows(at, rows, inner, &|row| (part, row))?;
+            at += (rows * inner * 2) as u64;
+        }
+        Ok(Matrix { memory, out, inner })
+    }
+
+    /// Gate and up rows in eights.
+    pub(super) fn interleave(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Matrix> {
+        let inner = gate.shape.get(1).copied().unwrap_or(0);
+        let half = rows_of(&gate, inner)?;
+        if rows_of(&up, inner)? != half || half % 8 != 0 {
+            return Err(shape("gate_up_matrix", "two equal matrices of a multiple of 8 rows", format!("{:?} and {:?}", gate.shape, up.shape)));
+        }
+        let memory = self.device.alloc("weights", 2 * half * inner * 2, Account::Weights)?;
+        self.send_rows(memory.ptr(), 2 * half, inner, &|packed| {
+            let (block, r) = (packed / 16, packed % 16);
+            if r < 8 { (&gate, 8 * block + r) } else { (&up, 8 * block + r - 8) }
+        })?;
+        Ok(Matrix { memory, out: 2 * half, inner })
+    }
+
+    /// Rows `from(0..rows)` as bf16 to `dst`.
+    fn send_rows<'v, 'd: 'v>(
+        &mut self,
+        dst: DevicePtr,
+        rows: usize,
+        inner: usize,
+        from: &(dyn Fn(usize) -> (&'v WeightView<'d>, usize) + Sync),
+    ) -> Result<()> {
+        let row_bytes = inner * 2;
+        if row_bytes == 0 {
+            return Ok(());
+        }
+        self.staging.send(dst, rows * row_bytes, row_bytes, &|at, chunk| {
+            chunk.par_chunks_mut(row_bytes).enumerate().for_each(|(i, to)| {
+                let (view, row) = from(at / row_bytes + i);
+                let value = view.dtype.size();
+                let Some(data) = view.data.get(row * inner * value..).and_then(|d| d.get(..inner * value)) else { return };
+                match view.dtype {
+                    Dtype::Bf16 => to.copy_from_slice(data),
+                    Dtype::F32 => {
+                        for (to, x) in to.chunks_exact_mut(2).zip(data.chunks_exact(4)) {
+                            let x = f32::from_le_bytes([x[0], x[1], x[2], x[3]]);
+                            to.copy_from_slice(&bf16::from_f32(x).to_le_bytes());
+                        }
+                    }
+                    // `rows_of` has refused these.
+                    Dtype::U32 | Dtype::U8 => {}
+                }
+            });
+        })
+    }
+
+    pub(super) fn norm_weight(&mut self, view: WeightView<'_>) -> Result<Vector> {
+        let n = view.shape.iter().product();
+        let values = floats(view.dtype, view.data)?;
+        if values.len() != n {
+            return Err(shape("vector", format!("{n} values for {}", view.name), values.len()));
+        }
+        Ok(Vector { memory: self.upload_floats(&values, Account::Weights)?, n })
+    }
+
+    pub(super) fn upload_floats(&mut self, values: &[f32], account: Account) -> Result<DeviceBuffer> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let memory = self.device.alloc("norm weights", bytes.len(), account)?;
+        self.staging.send_bytes(memory.ptr(), bytes)?;
+        Ok(memory)
+    }
+
+    pub(super) fn constant(&mut self, n: usize, value: f32) -> Result<Vector> {
+        let memory = self.device.alloc("norm weights", n * 4, Account::Weights)?;
+        // SAFETY: the memory was just made with this size.
+        unsafe { launch::fill_f32(self.device.driver(), memory.ptr(), n as u64, value)? };
+        Ok(Vector { memory, n })
+    }
+
+    /// Synthetic values, see [`crate::backend::synthetic_value`].
+    pub(super) fn random(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Matrix> {
+        let memory = self.device.alloc("weights", out * inner * 2, Account::Weights)?;
+        // SAFETY: the memory was just made with this size.
+        unsafe { launch::random_bf16(self.device.driver(), memory.ptr(), (out * inner) as u64, std, seed)? };
+        Ok(Matrix { memory, out, inner })
+    }
+
+    /// The same for gate and up: one plain matrix of both, its rows then put in eights.
+    pub(super) fn random_interleaved(&mut self, half: usize, inner: usize, std: f32, seed: u64) -> Result<Matrix> {
+        let plain = self.random(2 * half, inner, std, seed)?;
+        let memory = self.device.alloc("weights", 2 * half * inner * 2, Account::Weights)?;
+        let eight = 8 * inner * 2;
+        for block in 0..half / 8 {
+            for (part, from) in [block, half / 8 + block].into_iter().enumerate() {
+                let (dst, src) = ((2 * block + part) * eight, from * eight);
+                // SAFETY: both matrices have `2 · half` rows.
+                unsafe { self.device.driver().copy(memory.ptr() + dst as u64, plain.memory.ptr() + src as u64, eight, Queue::Compute)? };
+            }
+        }
+        Ok(Matrix { memory, out: 2 * half, inner })
+    }
+
+    pub(super) fn new_recurrent(&mut self, spec: &LightningSpec) -> Result<Recurrent> {
+        check_lightning(spec)?;
+        let pending = 2 * MAX_VERIFY_ROWS * spec.kv_heads * HEAD * 2;
+        Ok(Recurrent {
+            state: self.device.zeroed("recurrent state", spec.heads * HEAD * HEAD * 4, Account::State)?,
+            pend_k: self.device.zeroed("pending rows", pending, Account::State)?,
+            pend_v: self.device.zeroed("pending rows", pending, Account::State)?,
+            slopes: self.upload_floats(&spec.slopes(), Account::State)?,
+        })
+    }
+}
+
+/// Rows of a weight, checked against its bytes.
+fn rows_of(view: &WeightView<'_>, inner: usize) -> Result<usize> {
+    match (view.shape, view.dtype) {
+        ([rows, columns], Dtype::F32 | Dtype::Bf16) if *columns == inner && view.data.len() == rows * columns * view.dtype.size() => Ok(*rows),
+        _ => Err(shape(
+            "matrix",
+            format!("{} as f32 or bf16 [rows, {inner}]", view.name),
+            format!("{:?} {:?} of {} bytes", view.dtype, view.shape, view.data.len()),
+        )),
+    }
+}
+
+/// Values of an array as f32.
+pub(super) fn floats(dtype: Dtype, data: &[u8]) -> Result<Vec<f32>> {
+    match dtype {
+        Dtype::F32 => Ok(data.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]])).collect()),
+        Dtype::Bf16 => Ok(data.chunks_exact(2).map(|x| bf16::from_le_bytes([x[0], x[1]]).to_f32()).collect()),
+        Dtype::U32 | Dtype::U8 => Err(shape("values", "f32 or bf16", format!("{dtype:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_numbers_are_grouped_for_people() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(262_144), "262,144");
+        assert_eq!(grouped(1_048_576), "1,048,576");
+    }
+}
