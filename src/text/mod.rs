@@ -4,8 +4,12 @@
 //! Invariant: what [`stream::StreamDecoder`] emitted piece by piece is what [`tokenizer::Tokenizer::decode`] gives for the
 //! whole list.
 
+mod child;
+mod encoding;
 mod long;
 pub mod near;
+pub mod pdf;
+pub mod sources;
 pub mod stream;
 pub mod template;
 pub mod tokenizer;

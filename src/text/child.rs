@@ -1,0 +1,150 @@
+//! Running another program for its text, with limits: time, output size, and everything it started ends with it.
+
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::protocol::engine::Cancel;
+
+/// Limits of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) time: Duration,
+    pub(super) output_bytes: u64,
+}
+
+/// What a program said.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) status: ExitStatus,
+    pub(super) stdout: Vec<u8>,
+    /// The last line that is not empty.
+    pub(super) complaint: String,
+}
+
+/// Why there is no output.
+#[derive(Debug)]
+pub(super) enum Failed {
+    Start(std::io::Error),
+    TimedOut,
+    TooLong,
+    Cancelled,
+}
+
+/// Runs `command` without a shell and without input, in a process group of its own.
+pub(super) fn run(mut command: Command, limits: Limits, cancel: &Cancel) -> Result<Output, Failed> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn().map_err(Failed::Start)?;
+    let collect = |pipe: Option<Box<dyn Read + Send>>, most: u64| {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(pipe) = pipe {
+                // A broken pipe ends the text; the exit status says whether that was an error.
+                let _ = pipe.take(most + 1).read_to_end(&mut bytes);
+            }
+            bytes
+        })
+    };
+    let stdout = collect(child.stdout.take().map(|p| Box::new(p) as _), limits.output_bytes);
+    let stderr = collect(child.stderr.take().map(|p| Box::new(p) as _), 1 << 20);
+
+    let deadline = Instant::now() + limits.time;
+    let ended = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break Ok(status),
+            Ok(None) if cancel.is_cancelled() => break Err(Failed::Cancelled),
+            Ok(None) if Instant::now() >= deadline => break Err(Failed::TimedOut),
+            // Its output is longer than allowed, so it may wait forever for somebody to read the rest.
+            Ok(None) if stdout.is_finished() && !stderr.is_finished() => {
+                thread::sleep(Duration::from_millis(20));
+                match child.try_wait() {
+                    Ok(Some(status)) => break Ok(status),
+                    _ => break Err(Failed::TooLong),
+                }
+            }
+            Ok(None) => thread::sleep(Duration::from_millis(5)),
+            Err(e) => break Err(Failed::Start(e)),
+        }
+    };
+    // Whatever it left behind holds the pipes open.
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+    let _ = child.wait();
+    let stdout = stdout.join().unwrap_or_default();
+    let stderr = stderr.join().unwrap_or_default();
+    let status = ended?;
+    if stdout.len() as u64 > limits.output_bytes {
+        return Err(Failed::TooLong);
+    }
+    let stderr = String::from_utf8_lossy(&stderr);
+    let complaint = stderr.lines().map(str::trim).rfind(|l| !l.is_empty()).unwrap_or_default();
+    Ok(Output { status, stdout, complaint: complaint.chars().take(200).collect() })
+}
+
+/// Splits a command line into words: white space separates, quotes and backslashes protect. No shell is involved.
+pub(super) fn words(line: &str) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            ' ' | '\t' | '\n' => words.extend(word.take()),
+            '\'' | '"' => {
+                let word = word.get_or_insert_default();
+                loop {
+                    match chars.next()? {
+                        q if q == c => break,
+                        '\\' if c == '"' => word.push(chars.next()?),
+                        other => word.push(other),
+                    }
+                }
+            }
+            '\\' => word.get_or_insert_default().push(chars.next()?),
+            other => word.get_or_insert_default().push(other),
+        }
+    }
+    words.extend(word);
+    Some(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, limits: Limits) -> Result<Output, Failed> {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        run(command, limits, &Cancel::default())
+    }
+
+    const ROOMY: Limits = Limits { time: Duration::from_secs(20), output_bytes: 1 << 20 };
+
+    #[test]
+    fn output_and_complaints_come_back() {
+        let out = shell("echo text; echo first >&2; echo 'why not' >&2; exit 3", ROOMY).unwrap();
+        assert_eq!((out.stdout.as_slice(), out.complaint.as_str(), out.status.code()), (&b"text\n"[..], "why not", Some(3)));
+    }
+
+    #[test]
+    fn time_size_and_stop_are_limits() {
+        let short = Limits { time: Duration::from_millis(100), ..ROOMY };
+        assert!(matches!(shell("sleep 30 & sleep 30", short), Err(Failed::TimedOut)));
+        let small = Limits { output_bytes: 1000, ..ROOMY };
+        assert!(matches!(shell("while :; do echo longer and longer; done", small), Err(Failed::TooLong)));
+        let cancel = Cancel::default();
+        cancel.cancel();
+        let mut command = Command::new("sleep");
+        command.arg("30");
+        assert!(matches!(run(command, ROOMY, &cancel), Err(Failed::Cancelled)));
+        assert!(matches!(run(Command::new("/nonexistent/x"), ROOMY, &Cancel::default()), Err(Failed::Start(_))));
+    }
+
+    #[test]
+    fn command_lines_split_like_in_a_shell_but_expand_nothing() {
+        assert_eq!(words(r#"a "b c" 'd $x' e\ f "g\"h" """#).unwrap(), ["a", "b c", "d $x", "e f", "g\"h", ""]);
+        assert_eq!(words("open 'quote"), None);
+    }
+}

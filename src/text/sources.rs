@@ -1,0 +1,543 @@
+//! Documents from disk: paths, folders and globs to named texts.
+//!
+//! [`find`] says which files are meant, [`read`] turns one into text, [`gather`] does both. A file the user named that
+//! cannot be read is an error with the next thing to do; one met inside a folder is skipped and listed. Reads only; the
+//! only programs started are configured converters and our own PDF reader. Order and names depend on the paths alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::child::{self, Failed, Limits};
+use super::encoding::{self, NotText};
+use super::near::nearest;
+use super::pdf;
+use crate::config::LoadConfig;
+use crate::protocol::engine::Cancel;
+
+/// Extensions that hold text only after conversion.
+const NEED_CONVERTER: &[(&str, &str)] = &[
+    ("docx", "pandoc --to plain {in}"),
+    ("odt", "pandoc --to plain {in}"),
+    ("epub", "pandoc --to plain {in}"),
+    ("rtf", "pandoc --to plain {in}"),
+    ("doc", "antiword {in}"),
+    ("xlsx", "xlsx2csv {in}"),
+    ("pptx", "pptx2md {in}"),
+    ("djvu", "djvutxt {in}"),
+    ("ps", "ps2ascii {in}"),
+    ("mobi", "ebook-convert {in} /dev/stdout"),
+];
+/// Files looked at when a name was not found.
+const SIMILAR_LIMIT: usize = 4000;
+
+/// Why a document cannot be had. One line: what, where, what to do next.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// Nothing there.
+    #[error("No such file: {path}.{}", .similar.as_ref().map(|s| format!(" Similar: {s}")).unwrap_or_default())]
+    NotFound {
+        /// As given.
+        path: String,
+        /// A file with nearly that name.
+        similar: Option<String>,
+    },
+    /// A glob without matches.
+    #[error("No file matches {0}")]
+    NoMatch(String),
+    /// A broken glob.
+    #[error("{pattern}: {reason}")]
+    Pattern {
+        /// As given.
+        pattern: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Not text.
+    #[error("{name}: not text ({} at byte {offset}). --force loads it as Latin-1.", .byte.name())]
+    Binary {
+        /// Which file.
+        name: String,
+        /// Of the first byte that no text holds.
+        offset: usize,
+        /// That byte.
+        byte: OddByte,
+    },
+    /// Text only after conversion.
+    #[error("{name}: needs a converter. Set load.converters.{extension}, for example \"{example}\"")]
+    NeedsConverter {
+        /// Which file.
+        name: String,
+        /// Its extension.
+        extension: String,
+        /// A command line.
+        example: &'static str,
+    },
+    /// A converter did not deliver.
+    #[error("{name}: the converter `{command}` failed: {reason}. See load.converters in the config")]
+    Converter {
+        /// Which file.
+        name: String,
+        /// The configured command.
+        command: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The PDF reader did not deliver.
+    #[error("{name}: {reason}. Nothing loaded. Another reader: load.converters.pdf = \"pdftotext -layout {{in}} -\"")]
+    Pdf {
+        /// Which file.
+        name: String,
+        /// What it said.
+        reason: String,
+    },
+    /// A PDF of pictures.
+    #[error("{name}: {pages} pages, no text layer (probably scanned). Nothing loaded.")]
+    NoTextLayer {
+        /// Which file.
+        name: String,
+        /// Its pages.
+        pages: usize,
+    },
+    /// `--pages` outside the file.
+    #[error("{name} has {pages} pages, none of {first}-{last}. Nothing loaded.")]
+    NoSuchPages {
+        /// Which file.
+        name: String,
+        /// Asked for.
+        first: u32,
+        /// Asked for.
+        last: u32,
+        /// There are.
+        pages: usize,
+    },
+    /// `--pages` for something without pages.
+    #[error("{0}: --pages works for PDF files only. Use --head or --tail")]
+    NoPages(String),
+    /// Nothing in it.
+    #[error("{0}: the file is empty. Nothing loaded.")]
+    Empty(String),
+    /// A folder without text.
+    #[error("{name}: no text files in it{}. Nothing loaded.", skipped_note(.skipped))]
+    EmptyFolder {
+        /// Which folder.
+        name: String,
+        /// What was in it.
+        skipped: Vec<Skipped>,
+    },
+    /// Over `load.max_file_mib`.
+    #[error("{name}: {} MiB, the limit is {limit_mib}. Raise load.max_file_mib or split it", .bytes.div_ceil(1 << 20))]
+    TooLarge {
+        /// Which file.
+        name: String,
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        limit_mib: u64,
+    },
+    /// A device, a pipe, a socket.
+    #[error("{0}: not a regular file. Copy it to a file first")]
+    NotAFile(String),
+    /// The system refused.
+    #[error("{name}: {reason}. Nothing loaded.")]
+    Io {
+        /// Which file.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// The user stopped it.
+    #[error("stopped")]
+    Cancelled,
+}
+
+/// A byte that shows that a file is no text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OddByte(pub u8);
+
+impl OddByte {
+    fn name(self) -> String {
+        if self.0 == 0 { "NUL".to_owned() } else { format!("control byte 0x{:02X}", self.0) }
+    }
+}
+
+/// A file in a folder that was not loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// As it would have been named.
+    pub name: String,
+    /// Why not, in a few words.
+    pub reason: String,
+}
+
+fn skipped_note(skipped: &[Skipped]) -> String {
+    match skipped {
+        [] => String::new(),
+        [first, rest @ ..] => {
+            let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+            format!(" (skipped {}: {}{more})", first.name, first.reason)
+        }
+    }
+}
+
+/// How documents are read.
+#[derive(Clone, Debug)]
+pub struct SourceOptions {
+    /// What relative paths are relative to.
+    pub base: PathBuf,
+    /// Larger files are refused.
+    pub max_file_bytes: u64,
+    /// Follow links inside folders. A named link is always followed.
+    pub follow_symlinks: bool,
+    /// Extension to command line.
+    pub converters: BTreeMap<String, String>,
+    /// What is no text is read as Latin-1.
+    pub force: bool,
+    /// Pages of a PDF, from 1, inclusive.
+    pub pages: Option<(u32, u32)>,
+    /// Program and first arguments that accept `__pdf-text FILE`; normally this program.
+    pub pdf_reader: Vec<OsString>,
+    /// Time for a converter or the PDF reader, per file.
+    pub convert_time: Duration,
+}
+
+impl SourceOptions {
+    /// By the settings, relative to the current folder.
+    pub fn new(config: &LoadConfig) -> SourceOptions {
+        SourceOptions {
+            base: std::env::current_dir().unwrap_or_default(),
+            max_file_bytes: config.max_file_mib.saturating_mul(1 << 20),
+            follow_symlinks: config.follow_symlinks,
+            converters: config.converters.clone(),
+            force: false,
+            pages: None,
+            pdf_reader: std::env::current_exe().map(|p| vec![p.into_os_string()]).unwrap_or_default(),
+            convert_time: Duration::from_secs(120),
+        }
+    }
+}
+
+/// A file that is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The name the model sees: the file name, with the folder if a folder was given.
+    pub name: String,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its size.
+    pub bytes: u64,
+    /// The user named this very file, or it was found in what was named.
+    pub chosen: Chosen,
+}
+
+/// How a file came to be meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chosen {
+    /// Named: a failure is an error.
+    Named,
+    /// Inside a folder or glob: a failure is a note.
+    Within,
+}
+
+/// A document, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Document {
+    /// The name the model sees.
+    pub name: String,
+    /// Where it was read from; `None` for standard input or the clipboard.
+    pub path: Option<PathBuf>,
+    /// Its text, never empty.
+    pub text: String,
+    /// Something to tell: a guessed encoding, a converter.
+    pub note: Option<String>,
+}
+
+/// Documents, and what was left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gathered {
+    /// In the order they were given; folders and globs sorted by path.
+    pub documents: Vec<Document>,
+    /// From folders and globs.
+    pub skipped: Vec<Skipped>,
+}
+
+impl Document {
+    /// Text that is no file.
+    ///
+    /// # Errors
+    /// [`SourceError::Empty`].
+    pub fn inline(name: &str, text: &str) -> Result<Document, SourceError> {
+        if text.trim().is_empty() {
+            return Err(SourceError::Empty(name.to_owned()));
+        }
+        Ok(Document { name: clean_name(name), path: None, text: text.to_owned(), note: None })
+    }
+}
+
+/// Finds and reads everything the paths mean.
+///
+/// # Errors
+/// The first named path that is missing or cannot be read; nothing is returned then.
+pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Gathered, SourceError> {
+    let mut gathered = Gathered::default();
+    let mut seen = BTreeSet::new();
+    for path in paths {
+        let before = gathered.documents.len();
+        let from = gathered.skipped.len();
+        let (new, known): (Vec<Found>, Vec<Found>) =
+            find(std::slice::from_ref(path), options)?.into_iter().partition(|f| seen.insert(f.path.clone()));
+        for found in new {
+            match read(&found, options, cancel) {
+                Ok(document) => gathered.documents.push(document),
+                Err(SourceError::Cancelled) => return Err(SourceError::Cancelled),
+                Err(error) if found.chosen == Chosen::Named => return Err(error),
+                Err(error) => {
+                    let reason = error.to_string();
+                    let reason = reason.strip_prefix(&format!("{}: ", found.name)).unwrap_or(&reason).to_owned();
+                    gathered.skipped.push(Skipped { name: found.name, reason });
+                }
+            }
+        }
+        if gathered.documents.len() == before && known.is_empty() {
+            let skipped = gathered.skipped.split_off(from);
+            return Err(SourceError::EmptyFolder { name: path.clone(), skipped });
+        }
+    }
+    distinct_names(&mut gathered.documents);
+    Ok(gathered)
+}
+
+/// The files that paths, folders and globs mean, without duplicates.
+///
+/// # Errors
+/// A path that does not exist, a glob without matches.
+pub fn find(paths: &[String], options: &SourceOptions) -> Result<Vec<Found>, SourceError> {
+    let mut found = Vec::new();
+    for given in paths {
+        let path = resolve(given, &options.base);
+        match std::fs::metadata(&path) {
+            Ok(meta) if meta.is_dir() => walk(&path, options, &mut found),
+            Ok(meta) => {
+                let name = path.file_name().map_or(given.clone(), |n| n.to_string_lossy().into_owned());
+                found.push(Found { name: clean_name(&name), path, bytes: meta.len(), chosen: Chosen::Named });
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound || e.kind() == std::io::ErrorKind::NotADirectory => {
+                if !given.contains(['*', '?', '[']) {
+                    let similar = similar(&path, &options.base);
+                    return Err(SourceError::NotFound { path: given.clone(), similar });
+                }
+                expand(given, &path, options, &mut found)?;
+            }
+            Err(e) => return Err(SourceError::Io { name: given.clone(), reason: plain(&e) }),
+        }
+    }
+    let mut seen = BTreeSet::new();
+    found.retain(|f: &Found| seen.insert(f.path.clone()));
+    Ok(found)
+}
+
+/// `~/x` and relative paths to full ones.
+fn resolve(given: &str, base: &Path) -> PathBuf {
+    let home = || directories::BaseDirs::new().map(|d| d.home_dir().to_owned());
+    let expanded = match given.strip_prefix('~') {
+        Some("") => home(),
+        Some(rest) if rest.starts_with('/') => home().map(|h| h.join(rest.trim_start_matches('/'))),
+        _ => None,
+    };
+    expanded.unwrap_or_else(|| base.join(given))
+}
+
+fn walk(folder: &Path, options: &SourceOptions, found: &mut Vec<Found>) {
+    let within = folder.file_name().map(|n| n.to_string_lossy().into_owned());
+    let entries = ignore::WalkBuilder::new(folder)
+        .hidden(true)
+        .require_git(false)
+        .follow_links(options.follow_symlinks)
+        .sort_by_file_path(|a, b| a.cmp(b))
+        .build();
+    // Unreadable folders inside are like unreadable files: left out.
+    for entry in entries.flatten() {
+        let Ok(meta) = entry.metadata() else { continue };
+        if !meta.is_file() {
+            continue;
+        }
+        let inside = entry.path().strip_prefix(folder).unwrap_or(entry.path()).to_string_lossy().into_owned();
+        let name = match &within {
+            Some(folder) => format!("{folder}/{inside}"),
+            None => inside,
+        };
+        found.push(Found { name: clean_name(&name), path: entry.into_path(), bytes: meta.len(), chosen: Chosen::Within });
+    }
+}
+
+fn expand(given: &str, path: &Path, options: &SourceOptions, found: &mut Vec<Found>) -> Result<(), SourceError> {
+    let pattern = path.to_string_lossy();
+    let rules = glob::MatchOptions { require_literal_leading_dot: true, ..glob::MatchOptions::new() };
+    let matches = glob::glob_with(&pattern, rules)
+        .map_err(|e| SourceError::Pattern { pattern: given.to_owned(), reason: e.msg.to_owned() })?;
+    let mut paths: Vec<PathBuf> = matches.flatten().collect();
+    paths.sort();
+    let before = found.len();
+    for path in paths {
+        match std::fs::metadata(&path) {
+            Ok(meta) if meta.is_dir() => walk(&path, options, found),
+            Ok(meta) => {
+                let name = path.strip_prefix(&options.base).unwrap_or(&path).to_string_lossy().into_owned();
+                let name = clean_name(name.rsplit_once("../").map_or(name.as_str(), |(_, n)| n));
+                found.push(Found { name, path, bytes: meta.len(), chosen: Chosen::Within });
+            }
+            Err(_) => {}
+        }
+    }
+    if found.len() == before { Err(SourceError::NoMatch(given.to_owned())) } else { Ok(()) }
+}
+
+/// The name stands in an attribute of the text that the model reads: no quotes, no line ends, no markup.
+fn clean_name(name: &str) -> String {
+    let clean: String = name
+        .chars()
+        .map(|c| if c.is_control() || matches!(c, '"' | '<' | '>') { '_' } else { c })
+        .collect();
+    if clean.is_empty() { "document".to_owned() } else { clean }
+}
+
+/// Two files of one name are told apart by their paths.
+fn distinct_names(documents: &mut [Document]) {
+    let mut count: BTreeMap<String, usize> = BTreeMap::new();
+    for d in documents.iter() {
+        *count.entry(d.name.clone()).or_default() += 1;
+    }
+    for d in documents {
+        if count.get(&d.name).is_some_and(|n| *n > 1)
+            && let Some(path) = &d.path
+        {
+            d.name = clean_name(&path.to_string_lossy());
+        }
+    }
+}
+
+/// A file of nearly this name: in the same folder, or of this very name further down.
+fn similar(path: &Path, base: &Path) -> Option<String> {
+    let name = path.file_name()?.to_string_lossy().into_owned();
+    let folder = path.parent()?;
+    let shown = |p: &Path| match p.strip_prefix(base) {
+        Ok(inside) => format!("./{}", inside.display()),
+        Err(_) => p.display().to_string(),
+    };
+    let here: Vec<String> = std::fs::read_dir(folder)
+        .map(|entries| entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
+        .unwrap_or_default();
+    if let Some(near) = nearest(&name, here.iter().map(String::as_str)) {
+        return Some(shown(&folder.join(near)));
+    }
+    let start = if folder.is_dir() { folder } else { base };
+    ignore::WalkBuilder::new(start)
+        .require_git(false)
+        .max_depth(Some(4))
+        .build()
+        .flatten()
+        .take(SIMILAR_LIMIT)
+        .find(|e| e.file_name().to_string_lossy().eq_ignore_ascii_case(&name))
+        .map(|e| shown(e.path()))
+}
+
+/// Reads one file.
+///
+/// # Errors
+/// See [`SourceError`].
+pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<Document, SourceError> {
+    let name = || found.name.clone();
+    let io = |e: std::io::Error| SourceError::Io { name: name(), reason: plain(&e) };
+    if cancel.is_cancelled() {
+        return Err(SourceError::Cancelled);
+    }
+    // Looked at again: opening a pipe would wait for its writer.
+    let meta = std::fs::metadata(&found.path).map_err(io)?;
+    if !meta.is_file() {
+        return Err(SourceError::NotAFile(name()));
+    }
+    let too_large = |bytes| SourceError::TooLarge { name: name(), bytes, limit_mib: options.max_file_bytes >> 20 };
+    if meta.len() > options.max_file_bytes {
+        return Err(too_large(meta.len()));
+    }
+    let extension = found.path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
+    let mut head = Vec::with_capacity(8);
+    let file = std::fs::File::open(&found.path).map_err(io)?;
+    (&file).take(5).read_to_end(&mut head).map_err(io)?;
+    let is_pdf = head == b"%PDF-";
+    if options.pages.is_some() && !is_pdf {
+        return Err(SourceError::NoPages(name()));
+    }
+    let (text, note) = if let Some(command) = options.converters.get(&extension) {
+        let bytes = convert(found, command, options, cancel)?;
+        (encoding::decode(bytes, true).map(|d| d.text).unwrap_or_default(), Some(format!("converted by `{command}`")))
+    } else if is_pdf {
+        (pdf::read(&found.name, &found.path, options, cancel)?, None)
+    } else {
+        let mut bytes = head;
+        bytes.reserve(usize::try_from(meta.len()).unwrap_or(0));
+        file.take(options.max_file_bytes + 1 - bytes.len() as u64).read_to_end(&mut bytes).map_err(io)?;
+        if bytes.len() as u64 > options.max_file_bytes {
+            return Err(too_large(bytes.len() as u64));
+        }
+        match encoding::decode(bytes, options.force) {
+            Ok(d) => (d.text, d.guessed.map(|g| format!("read as {g}"))),
+            Err(NotText::Control { byte, offset }) => {
+                return Err(match NEED_CONVERTER.iter().find(|(e, _)| *e == extension) {
+                    Some((_, example)) => SourceError::NeedsConverter { name: name(), extension, example },
+                    None => SourceError::Binary { name: name(), offset, byte: OddByte(byte) },
+                });
+            }
+        }
+    };
+    if text.trim().is_empty() {
+        return Err(SourceError::Empty(name()));
+    }
+    Ok(Document { name: name(), path: Some(found.path.clone()), text, note })
+}
+
+fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) -> Result<Vec<u8>, SourceError> {
+    let failed =
+        |reason: String| SourceError::Converter { name: found.name.clone(), command: line.to_owned(), reason };
+    let words = child::words(line).ok_or_else(|| failed("a quote is not closed".to_owned()))?;
+    if !words.iter().any(|w| w.contains("{in}")) {
+        return Err(failed("it has no {in} for the path".to_owned()));
+    }
+    // A full path cannot be taken for an option.
+    let path = std::path::absolute(&found.path).map_err(|e| failed(plain(&e)))?;
+    let Some((program, arguments)) = words.split_first() else { return Err(failed("it is empty".to_owned())) };
+    let mut command = Command::new(program);
+    for argument in arguments {
+        let mut parts = argument.split("{in}");
+        let mut word = OsString::from(parts.next().unwrap_or_default());
+        for part in parts {
+            word.push(&path);
+            word.push(part);
+        }
+        command.arg(word);
+    }
+    let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
+    let output = child::run(command, limits, cancel).map_err(|e| match e {
+        Failed::Start(e) => failed(format!("{program} did not start ({})", plain(&e))),
+        Failed::TimedOut => failed(format!("it took over {} s", limits.time.as_secs())),
+        Failed::TooLong => failed("its text is larger than load.max_file_mib".to_owned()),
+        Failed::Cancelled => SourceError::Cancelled,
+    })?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    Err(failed(if output.complaint.is_empty() { output.status.to_string() } else { output.complaint }))
+}
+
+/// An I/O error in the system's words, without the number.
+fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
+}
+
+#[cfg(test)]
+#[path = "sources_tests.rs"]
+mod tests;
