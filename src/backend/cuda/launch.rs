@@ -421,3 +421,12 @@ pub unsafe fn draft_combine(d: &dyn Driver, o: DevicePtr, part_o: DevicePtr, par
     // SAFETY: the caller's.
     unsafe { run(d, "draft_combine", [heads, 1, 1], 128, 0, args![o, part_o, part_ml, heads, splits]) }
 }
+
+/// RMS norm of bf16 rows.
+///
+/// # Safety
+/// See the module: every pointer must span what kernels/README.md says.
+pub unsafe fn norm_rows_bf16(d: &dyn Driver, dst: DevicePtr, ldd: u32, src: DevicePtr, lds: u32, norm: DevicePtr, n: u32, eps: f32, rows: u32) -> Result<()> {
+    // SAFETY: the caller's.
+    unsafe { run(d, "norm_rows_bf16", [rows, 1, 1], 256, 0, args![dst, ldd, src, lds, norm, n, eps, rows]) }
+}

@@ -14,6 +14,7 @@
 //! | `tensors` | the trait's buffers and how they are filled |
 //! | `ops` | the trait's operations as launches |
 //! | `state` | images out and in |
+//! | `draft` | the draft head's operations |
 //!
 //! Number types: weights, inputs of products and KV rows bf16; residual stream, mixer outputs, logits and recurrent
 //! state f32. Prefill products of a whole chunk go through cuBLASLt or `gemm_*`; everything of 1..16 rows goes through
@@ -21,6 +22,7 @@
 #![allow(unsafe_code)]
 
 mod device;
+mod draft;
 mod driver;
 mod emulated;
 mod graph;
@@ -39,6 +41,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use draft::Window;
 pub use driver::DeviceInfo;
 use driver::{Queue, failed};
 pub use nvidia::list;
@@ -51,7 +54,7 @@ use device::Device;
 use graph::{Graphs, Stage};
 use ops::{CandidateBuffers, Rope, Scratch};
 use staging::Staging;
-use step::Step;
+use step::{Posted, Step};
 use tensors::CacheLedger;
 
 /// Rows of a prefill pass on a GPU with room for the buffers, on a smaller one, and emulated.
@@ -75,6 +78,7 @@ pub struct Cuda {
     // Recordings name the addresses of everything below, so they go first.
     graphs: Graphs,
     step: Step,
+    draft: Option<Posted>,
     staging: Staging,
     scratch: Scratch,
     candidates: Option<CandidateBuffers>,
@@ -123,6 +127,7 @@ impl Cuda {
         Ok(Cuda {
             graphs: Graphs::new(&device),
             step: Step::new(&device, prefill_rows)?,
+            draft: None,
             staging: Staging::new(&device)?,
             scratch: Scratch::default(),
             candidates: None,

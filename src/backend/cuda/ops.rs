@@ -55,7 +55,7 @@ impl Cuda {
     // -- products --------------------------------------------------------------------------------------------------
 
     /// One product of a prefill pass; `x` is bf16 `[rows, inner]`, dense.
-    fn product(&mut self, x: DevicePtr, w: &Matrix, d: DevicePtr, ldd: usize, rows: usize, to: ProductOut, scale: f32) -> Result<()> {
+    pub(super) fn product(&mut self, x: DevicePtr, w: &Matrix, d: DevicePtr, ldd: usize, rows: usize, to: ProductOut, scale: f32) -> Result<()> {
         if !self.options.own_products && ldd == w.out {
             // Rows beyond the pass are in the buffers and mean nothing; rounding keeps to row counts that were proved.
             let rounded = rows.next_multiple_of(PRODUCT_ROWS);
@@ -65,6 +65,11 @@ impl Cuda {
                 return Ok(());
             }
         }
+        self.own_product(x, w, d, ldd, rows, to, scale)
+    }
+
+    /// The same by the program's own kernel, which may be recorded.
+    pub(super) fn own_product(&mut self, x: DevicePtr, w: &Matrix, d: DevicePtr, ldd: usize, rows: usize, to: ProductOut, scale: f32) -> Result<()> {
         let form = match to {
             ProductOut::Bf16 => GemmTo::Store,
             ProductOut::F32 => GemmTo::F32,
@@ -87,7 +92,7 @@ impl Cuda {
 
     /// A product of 1..=16 rows. Inputs that the kernel has no room to make on the way are made before it; the bits
     /// are the same.
-    fn skinny(&mut self, form: SkinnyTo, dst: DevicePtr, ldd: usize, w: &Matrix, from: SkinnyFrom, scale: f32, rows: usize) -> Result<()> {
+    pub(super) fn skinny(&mut self, form: SkinnyTo, dst: DevicePtr, ldd: usize, w: &Matrix, from: SkinnyFrom, scale: f32, rows: usize) -> Result<()> {
         let (ldd, out, inner, rows) = (u32_of(ldd)?, u32_of(w.out)?, u32_of(w.inner)?, u32_of(rows)?);
         let staged = launch::stages_rows(rows, inner);
         let from = match from {
@@ -110,7 +115,7 @@ impl Cuda {
     }
 
     /// Scratch for the input of a product, `[rows of any pass, n]` bf16.
-    fn input_room(&mut self, n: usize) -> Result<DevicePtr> {
+    pub(super) fn input_room(&mut self, n: usize) -> Result<DevicePtr> {
         let bytes = self.prefill_rows.max(MAX_VERIFY_ROWS) * n * 2;
         self.room(|scratch| &mut scratch.input, bytes)
     }

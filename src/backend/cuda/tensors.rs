@@ -39,6 +39,10 @@ impl Buf {
             BufKind::Residual | BufKind::Activation | BufKind::Wide => prefill_rows.max(MAX_VERIFY_ROWS),
             BufKind::Logits => MAX_VERIFY_ROWS,
         };
+        Self::with_rows(device, width, kind, rows)
+    }
+
+    pub(super) fn with_rows(device: &Device, width: usize, kind: BufKind, rows: usize) -> Result<Self> {
         let memory = device.zeroed("working buffers", rows * width * size_of_kind(kind), Account::Work)?;
         Ok(Buf { memory, width, kind, rows })
     }
