@@ -5,9 +5,10 @@
 //! ([`calibration`]), times from measurements of this run ([`costs`]). Three arms compete: no draft, the
 //! head, the n-gram lookup.
 //!
-//! Two rules bound what a wrong guess costs. Every window of 32 tokens is kept within 1 / 0.98 of the time that plain
-//! steps would have taken: a round is only drafted as deep as the window can bear if every draft is refused. And a
-//! head that does not pay is paused, with a short probe now and then, less often the longer it fails.
+//! Two rules bound what a wrong guess costs. While drafts are refused, every window of 32 tokens is kept within 1 / 0.98 of
+//! the time that plain steps would have taken: a round is only drafted as deep as the window can bear if every draft is
+//! refused; where the window has gained time, part of the gain may be staked too ([`Policy::plan`]). And a head that
+//! does not pay is paused, with a short probe now and then, less often the longer it fails.
 //!
 //! Time is passed in; nothing here reads a clock.
 
@@ -28,12 +29,14 @@ pub const MAX_DEPTH: usize = MAX_VERIFY_ROWS - 1;
 /// Tokens over which plain decoding must not be beaten by more than [`SLACK`].
 const WINDOW: usize = 32;
 /// What a window may lose, in plain steps: 32 / 0.98 - 32, and a reserve for noise of the measurements.
-const SLACK: f64 = 0.6;
+const SLACK: f64 = 0.5;
 /// Added to the slack while fewer tokens than this have been decoded: costs and chances are still being learned.
-const WARM_UP: usize = 64;
-const WARM_UP_SLACK: f64 = 6.0;
+const WARM_UP: usize = 32;
+const WARM_UP_SLACK: f64 = 4.0;
+/// Most of a window's gain that may be staked.
+const STAKE: f64 = 8.0;
 /// A draft must be expected to gain at least this factor.
-const MARGIN: f64 = 1.02;
+const MARGIN: f64 = 1.04;
 /// Rounds after which one plain step is taken to refresh its measured time.
 const PLAIN_REFRESH: u32 = 512;
 
@@ -121,6 +124,8 @@ pub struct Policy {
     tokens_since_head: usize,
     /// Tokens between probes of a paused head.
     probe_every: usize,
+    /// Rounds in a row whose drafts were all refused.
+    refused: i32,
     ngram_misses: u32,
     /// Rounds for which the lookup must match two tokens more.
     ngram_demand: u32,
@@ -175,20 +180,24 @@ impl Policy {
             .max(1.0 / plain_s)
     }
 
-    /// Plain steps that the next round may lose so that no window of [`WINDOW`] tokens that contains it, whatever follows,
-    /// loses more than [`SLACK`]: what the worst run of rounds up to now has lost already is taken off.
+    /// Plain steps that the next round may lose. While drafts are refused, no window of [`WINDOW`] tokens, whatever
+    /// follows, loses more than [`SLACK`]: what the worst run of rounds up to now has lost is taken off. What the window
+    /// has gained may be staked too, half as much after every round in a row that was refused whole.
     fn slack(&self) -> f64 {
-        let (mut tokens, mut lost, mut worst) = (1, 0.0, 0.0f64);
+        let (mut tokens, mut lost, mut worst, mut gained) = (1, 0.0, 0.0f64, 0.0);
         for &(n, loss) in self.window.iter().rev() {
             tokens += n;
             // A round that reaches out of the window may not bring its gain into it.
-            lost += if tokens > WINDOW { loss.max(0.0) } else { loss };
+            let loss = if tokens > WINDOW { loss.max(0.0) } else { loss };
+            lost += loss;
             worst = worst.max(lost);
+            gained += (-loss).max(0.0);
             if tokens > WINDOW {
                 break;
             }
         }
-        SLACK - worst
+        let stake = gained.min(STAKE) * 0.5f64.powi(self.refused.min(30));
+        SLACK + stake - worst
             + if self.decoded < WARM_UP {
                 WARM_UP_SLACK
             } else {
@@ -389,6 +398,11 @@ impl Policy {
         {
             self.calibration
                 .learn_head(j, confidence, j < outcome.accepted);
+        }
+        match (outcome.drafted, outcome.accepted) {
+            (0, _) => {}
+            (_, 0) => self.refused = self.refused.saturating_add(1),
+            (_, _) => self.refused = 0,
         }
         self.ngram_demand = self.ngram_demand.saturating_sub(1);
         if source == Source::Ngram {

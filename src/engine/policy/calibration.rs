@@ -12,7 +12,7 @@ const CONFIDENCES: usize = 16;
 /// Bins of match lengths: 3, 4-5, 6-7, 8-11, 12 and more.
 const MATCHES: usize = 5;
 /// Weight of the prior, in observations.
-const PRIOR_WEIGHT: f64 = 4.0;
+const PRIOR_WEIGHT: f64 = 2.5;
 /// What is left of an observation after the next one of the same cell.
 const KEEP: f64 = 0.99;
 /// The same for the means per depth, which have to follow quickly.
@@ -35,6 +35,17 @@ impl Counter {
     fn mean(self, prior: f64) -> f64 {
         (self.0 + prior * PRIOR_WEIGHT) / (self.1 + PRIOR_WEIGHT)
     }
+}
+
+/// The mean at `depth`. What is known of the depth before it moves the prior: a source that is never right at first was
+/// never seen deeper, and is not taken to be good there.
+fn chain(counters: &[Counter; DEPTHS], depth: usize, prior: impl Fn(usize) -> f64) -> f64 {
+    let mut before = None;
+    for (j, counter) in counters.iter().enumerate().take(depth.min(DEPTHS - 1) + 1) {
+        let prior = before.map_or(prior(j), |b: f64| 0.5 * (b + prior(j)));
+        before = Some(counter.mean(prior));
+    }
+    before.unwrap_or_default()
 }
 
 /// The counters of both sources.
@@ -77,29 +88,27 @@ impl Calibration {
 
     /// The same without knowing its confidence.
     pub fn head_depth(&self, depth: usize) -> f64 {
-        self.head_depth
-            .get(depth.min(DEPTHS - 1))
-            .copied()
-            .unwrap_or_default()
-            .mean(HEAD_PRIOR)
+        chain(&self.head_depth, depth, |_| HEAD_PRIOR)
     }
 
     /// Chance that token `depth` of a looked-up continuation is right, given those before it.
     pub fn ngram(&self, matched: usize, agreement: f32, depth: usize) -> f64 {
-        let (bin, split) = (match_bin(matched), usize::from(agreement < 1.0));
+        let split = usize::from(agreement < 1.0);
         // Every token that was right makes the match longer.
-        let prior = MATCH_PRIOR
-            .get(match_bin(matched + depth))
-            .copied()
-            .unwrap_or(0.5)
-            * if split == 1 { 0.8 } else { 1.0 };
-        self.ngram
-            .get(bin)
+        let prior = |j| {
+            MATCH_PRIOR
+                .get(match_bin(matched + j))
+                .copied()
+                .unwrap_or(0.5)
+        };
+        let cell = self
+            .ngram
+            .get(match_bin(matched))
             .and_then(|m| m.get(split))
-            .and_then(|s| s.get(depth.min(DEPTHS - 1)))
-            .copied()
-            .unwrap_or_default()
-            .mean(prior)
+            .copied();
+        chain(&cell.unwrap_or_default(), depth, |j| {
+            prior(j) * if split == 1 { 0.8 } else { 1.0 }
+        })
     }
 
     /// Counts an outcome of the head.
