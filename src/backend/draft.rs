@@ -16,7 +16,7 @@ use super::{Backend, BufKind, MAX_VERIFY_ROWS, Pass, Result};
 use crate::protocol::engine::{ImageTensor, Token};
 
 /// Taps of accepted rows that may wait before they enter the window.
-pub const PENDING_ROWS: usize = 64;
+pub const PENDING_ROWS: usize = MAX_VERIFY_ROWS;
 
 /// Shape of a head's layer and of its window.
 #[derive(Clone, Debug, PartialEq)]

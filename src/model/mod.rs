@@ -26,6 +26,7 @@
 //!   [`Live::restore`].
 
 mod demo;
+pub mod draft;
 mod forward;
 mod state;
 mod weights;

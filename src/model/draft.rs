@@ -1,0 +1,419 @@
+//! The EAGLE-3 draft head: weights, one-layer forward, sliding window, and what of it is saved with a session
+//! (spec/speculative.md §1-3). Generic over the backend; the same code on every device.
+//!
+//! The row of position p pairs the model's tapped streams at p with the token at p + 1 and predicts p + 2. Rows of accepted
+//! positions need only keys and values, because nothing reads their outputs, except the last one, which predicts; so reading
+//! a prompt costs three small products per row, and only for the window's positions.
+//!
+//! Invariants: the window holds exactly the rows of positions `first..next`, all made from accepted tokens; the taps of
+//! `next..next + waiting` are kept until their rows are wanted; rows drafted ahead lie at `next..` and are overwritten by
+//! the accepted rows of those positions, never kept. Drafts never decide the text, so losing any of this costs speed only.
+
+mod config;
+mod forward;
+mod load;
+mod nvfp4;
+mod save;
+
+use std::path::Path;
+
+use crate::backend::draft::{DraftOps, PENDING_ROWS};
+use crate::backend::{BackendError, BufKind, Candidates, HeadRows, Pass, StepKey};
+use crate::model::{Model, ModelError, Tensors, demo_draft};
+use crate::protocol::engine::Token;
+use crate::spec::ModelSpec;
+
+pub use config::{DraftConfig, DraftOptions};
+use load::{Output, Weights};
+
+/// Why a head can not be used. One line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DraftError {
+    /// It is no EAGLE-3 head, is damaged, or was made for another model.
+    #[error("the draft head can not be used: {0}; choose another with --draft, or --draft off")]
+    Refused(String),
+    /// Its files.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The device.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+/// Shorthand.
+pub type Result<T, E = DraftError> = std::result::Result<T, E>;
+
+/// The model's own tables, which a head may borrow.
+pub struct Tables<'a, B: DraftOps> {
+    /// `[vocab, hidden]`
+    pub embed: &'a B::Matrix,
+    /// `[vocab, hidden]`
+    pub head: &'a B::Matrix,
+}
+
+impl<'a, B: DraftOps> From<&'a Model<B>> for Tables<'a, B> {
+    fn from(model: &'a Model<B>) -> Self {
+        Tables {
+            embed: model.embed(),
+            head: model.head(),
+        }
+    }
+}
+
+/// Working buffers. Prefill sized, except where one row is all there is.
+struct Bufs<B: DraftOps> {
+    /// Streams. `[rows, hidden]`
+    g: B::Buf,
+    /// Embedding and stream, normed. `[rows, 2·hidden]`
+    x: B::Buf,
+    /// `[rows, 2·kv·d]`
+    kv: B::Buf,
+    /// The predicting row's. `[1, 2·hidden]`
+    last_x: B::Buf,
+    /// Its stream, un-normed: what the next draft step starts from. `[1, hidden]`
+    stream: B::Buf,
+    /// `[1, heads·d]`
+    q: B::Buf,
+    /// `[1, heads·d]`
+    o: B::Buf,
+    /// `[1, intermediate]`
+    mid: B::Buf,
+    /// `[1, draft_vocab]`
+    logits: B::Buf,
+    /// Taps that wait. `[PENDING_ROWS, taps·target_hidden]`
+    taps: B::Buf,
+}
+
+/// A head, and its window over one conversation.
+pub struct DraftHead<B: DraftOps> {
+    name: String,
+    fingerprint: String,
+    config: DraftConfig,
+    weights: Weights<B>,
+    bufs: Bufs<B>,
+    window: B::Window,
+    /// Rows of positions `first..next` are in the window.
+    first: usize,
+    next: usize,
+    /// Taps of positions `next..next + waiting` wait in `bufs.taps`.
+    waiting: usize,
+    /// Rows drafted beyond `next`.
+    ahead: usize,
+}
+
+impl<B: DraftOps> DraftHead<B> {
+    /// The head in a folder: `config.json` and safetensors weights.
+    ///
+    /// # Errors
+    /// [`DraftError::Refused`] with the reason when it does not fit `model`; unreadable files; the device.
+    pub fn open(b: &mut B, dir: &Path, model: &ModelSpec, options: &DraftOptions) -> Result<Self> {
+        let path = dir.join("config.json");
+        let config =
+            std::fs::read_to_string(&path).map_err(|cause| ModelError::File { path, cause })?;
+        let name = dir.file_name().map_or_else(
+            || dir.display().to_string(),
+            |n| n.to_string_lossy().into_owned(),
+        );
+        Self::load(b, &name, &config, &Tensors::open_dir(dir)?, model, options)
+    }
+
+    /// The built-in model's head.
+    ///
+    /// # Errors
+    /// As [`DraftHead::open`]; it fits no other model.
+    pub fn demo(b: &mut B, model: &ModelSpec, options: &DraftOptions) -> Result<Self> {
+        let (config, tensors) = demo_draft()?;
+        Self::load(b, "demo-eagle3", config, &tensors, model, options)
+    }
+
+    /// A head from its configuration and tensors.
+    ///
+    /// # Errors
+    /// As [`DraftHead::open`].
+    pub fn load(
+        b: &mut B,
+        name: &str,
+        config: &str,
+        tensors: &Tensors,
+        model: &ModelSpec,
+        options: &DraftOptions,
+    ) -> Result<Self> {
+        let config = DraftConfig::from_json(config, model, options)?;
+        let weights = Weights::load(b, tensors, &config)?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(format!("{config:?}\n").as_bytes());
+        tensors.hash_into(&mut hasher);
+        let fingerprint = hasher.finalize().to_hex().chars().take(32).collect();
+        Self::build(b, name, fingerprint, config, weights)
+    }
+
+    /// Random weights in the shape of a MiniCPM-SALA head (spec/speculative.md §1.2), scaled to `model`: its drafts are worth
+    /// nothing, its costs are real.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn synthetic(
+        b: &mut B,
+        model: &ModelSpec,
+        options: &DraftOptions,
+        seed: u64,
+    ) -> Result<Self> {
+        let s = &model.sparse;
+        let config = serde_json::json!({
+            "hidden_size": model.hidden, "intermediate_size": model.intermediate, "num_attention_heads": s.heads,
+            "num_key_value_heads": s.kv_heads, "head_dim": s.head_dim, "vocab_size": model.vocab,
+            "draft_vocab_size": model.vocab.min(32_000),
+        });
+        let config = DraftConfig::from_json(&config.to_string(), model, options)?;
+        let weights = Weights::synthetic(b, &config, seed)?;
+        Self::build(b, "synthetic", format!("synthetic {seed}"), config, weights)
+    }
+
+    fn build(
+        b: &mut B,
+        name: &str,
+        fingerprint: String,
+        config: DraftConfig,
+        weights: Weights<B>,
+    ) -> Result<Self> {
+        let s = &config.shape;
+        let rows = b.prefill_rows();
+        let (q, kv) = (s.heads * s.head_dim, s.kv_heads * s.head_dim);
+        let bufs = Bufs {
+            g: b.draft_buf(rows, s.hidden, BufKind::Residual)?,
+            x: b.draft_buf(rows, 2 * s.hidden, BufKind::Activation)?,
+            kv: b.draft_buf(rows, 2 * kv, BufKind::Activation)?,
+            last_x: b.draft_buf(1, 2 * s.hidden, BufKind::Activation)?,
+            stream: b.draft_buf(1, s.hidden, BufKind::Residual)?,
+            q: b.draft_buf(1, q, BufKind::Activation)?,
+            o: b.draft_buf(1, q, BufKind::Activation)?,
+            mid: b.draft_buf(1, s.intermediate, BufKind::Activation)?,
+            logits: b.draft_buf(1, config.draft_vocab, BufKind::Logits)?,
+            taps: b.draft_buf(
+                PENDING_ROWS,
+                config.taps.len() * config.target_hidden,
+                BufKind::Activation,
+            )?,
+        };
+        let window = b.draft_window(s)?;
+        Ok(DraftHead {
+            name: name.into(),
+            fingerprint,
+            config,
+            weights,
+            bufs,
+            window,
+            first: 0,
+            next: 0,
+            waiting: 0,
+            ahead: 0,
+        })
+    }
+
+    /// For people.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its shape.
+    pub fn config(&self) -> &DraftConfig {
+        &self.config
+    }
+
+    /// Layers of the model to tap, in slot order; give them to [`crate::model::Live::new`].
+    pub fn taps(&self) -> &[usize] {
+        &self.config.taps
+    }
+
+    /// Forgets everything; the conversation goes on at `position`.
+    pub fn reset(&mut self, position: usize) {
+        (self.first, self.next, self.waiting, self.ahead) = (position, position, 0, 0);
+    }
+
+    /// Whether it knows the last accepted row of a state of `position` tokens, and so can draft.
+    pub fn ready(&self, position: usize) -> bool {
+        self.waiting > 0 && self.next + self.waiting == position
+    }
+
+    /// Takes in a prefilled chunk: `taps` are the streams of positions `start..start + rows`, `history` every token so far,
+    /// the chunk's included, and `following` how many given tokens come after it. Rows that no draft can see are skipped.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn read(
+        &mut self,
+        b: &mut B,
+        tables: &Tables<'_, B>,
+        taps: &B::Buf,
+        start: usize,
+        rows: usize,
+        history: &[Token],
+        following: usize,
+    ) -> Result<()> {
+        if following >= self.config.shape.window {
+            self.reset(start + rows);
+            return Ok(());
+        }
+        if self.next + self.waiting == start {
+            self.flush(b, tables, history)?;
+        } else {
+            self.reset(start);
+        }
+        let Some(known) = rows.checked_sub(1) else {
+            return Ok(());
+        };
+        if known > 0 {
+            let Some(tokens) = history.get(start + 1..start + rows) else {
+                return Ok(());
+            };
+            b.draft_seek(tokens, start, self.first)?;
+            self.weights.keys_and_values(
+                b,
+                &self.config,
+                &mut self.bufs,
+                Some(taps),
+                tables,
+                &mut self.window,
+                Pass::Prefill { rows: known },
+            )?;
+        }
+        self.next = start + known;
+        b.draft_copy(&mut self.bufs.taps, 0, taps, known..rows)?;
+        self.waiting = 1;
+        Ok(())
+    }
+
+    /// Keeps the taps of the first `rows` rows of a verify pass at `start`, the accepted ones, until they are wanted. `history`
+    /// reaches at least to the token of position `start`.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn keep(
+        &mut self,
+        b: &mut B,
+        tables: &Tables<'_, B>,
+        taps: &B::Buf,
+        start: usize,
+        rows: usize,
+        history: &[Token],
+    ) -> Result<()> {
+        self.ahead = 0;
+        if self.next + self.waiting != start {
+            self.reset(start);
+        }
+        if self.waiting + rows > PENDING_ROWS {
+            self.flush(b, tables, history)?;
+        }
+        b.draft_copy(&mut self.bufs.taps, self.waiting, taps, 0..rows)?;
+        self.waiting += rows;
+        Ok(())
+    }
+
+    /// Moves all waiting rows into the window, without predicting.
+    fn flush(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<()> {
+        self.flush_rows(b, tables, history, self.waiting)
+    }
+
+    fn flush_rows(
+        &mut self,
+        b: &mut B,
+        tables: &Tables<'_, B>,
+        history: &[Token],
+        rows: usize,
+    ) -> Result<()> {
+        if rows == 0 {
+            return Ok(());
+        }
+        let Some(tokens) = history.get(self.next + 1..self.next + 1 + rows) else {
+            self.reset(self.next + self.waiting);
+            return Ok(());
+        };
+        b.draft_seek(tokens, self.next, self.first)?;
+        self.weights.keys_and_values(
+            b,
+            &self.config,
+            &mut self.bufs,
+            None,
+            tables,
+            &mut self.window,
+            Pass::Verify { rows },
+        )?;
+        self.next += rows;
+        self.waiting -= rows;
+        Ok(())
+    }
+
+    /// Extends the window by all waiting rows and predicts the token after the pending one. `history` ends with the pending
+    /// token, so it is one longer than the state. Only when [`DraftHead::ready`].
+    ///
+    /// # Errors
+    /// The device; [`DraftError::Refused`] when it was not ready.
+    pub fn extend(
+        &mut self,
+        b: &mut B,
+        tables: &Tables<'_, B>,
+        history: &[Token],
+    ) -> Result<Candidates> {
+        let rows = self.waiting;
+        let tokens = match history.get(self.next + 1..self.next + 1 + rows) {
+            Some(tokens) if rows > 0 => tokens,
+            _ => {
+                return Err(DraftError::Refused(
+                    "its window does not reach to the last token".into(),
+                ));
+            }
+        };
+        b.draft_seek(tokens, self.next, self.first)?;
+        let (w, c, bufs, window) = (
+            &self.weights,
+            &self.config,
+            &mut self.bufs,
+            &mut self.window,
+        );
+        let pass = Pass::Verify { rows };
+        b.step(StepKey::DraftExtend(rows), &mut |b| {
+            w.keys_and_values(b, c, bufs, None, tables, window, pass)?;
+            b.draft_last(&mut bufs.last_x, &bufs.x, pass)?;
+            b.draft_last(&mut bufs.stream, &bufs.g, pass)?;
+            w.layer(b, c, bufs, tables, window, pass)
+        })?;
+        self.next += rows;
+        self.waiting = 0;
+        self.ahead = 0;
+        self.predicted(b)
+    }
+
+    /// Drafts once more: `token` is the draft (or the choice) made from the last prediction. Returns the prediction behind it.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn step(&mut self, b: &mut B, tables: &Tables<'_, B>, token: Token) -> Result<Candidates> {
+        b.draft_seek(&[token], self.next + self.ahead, self.first)?;
+        let (w, c, bufs, window) = (
+            &self.weights,
+            &self.config,
+            &mut self.bufs,
+            &mut self.window,
+        );
+        b.step(StepKey::Draft, &mut |b| {
+            w.recurse(b, c, bufs, tables, window)
+        })?;
+        self.ahead += 1;
+        self.predicted(b)
+    }
+
+    /// Candidates of the last prediction, in the model's ids. Waits.
+    fn predicted(&mut self, b: &mut B) -> Result<Candidates> {
+        let mut row = b.candidates(1)?.into_iter().next().unwrap_or_default();
+        if let Some(map) = &self.weights.to_target {
+            row.ids
+                .iter_mut()
+                .for_each(|id| *id = map.get(*id as usize).copied().unwrap_or_default());
+        }
+        Ok(row)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,342 @@
+//! `config.json` of an EAGLE-3 head, in every form that is published (spec/speculative.md §1.1), and whether the head
+//! fits the model it is to draft for.
+
+use serde_json::{Map, Value};
+
+use crate::backend::draft::{DraftResidual, DraftShape};
+use crate::spec::ModelSpec;
+
+use super::{DraftError, Result};
+
+/// What may be set per head, beside its own configuration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DraftOptions {
+    /// Positions a draft looks back. Heads are trained on 2k to 4k tokens; beyond that their rotation is foreign to them.
+    pub window: usize,
+    /// Replaces the head's RoPE base.
+    pub rope_theta: Option<f64>,
+    /// Multiplies the shared embedding: 1, unless the head was trained on the scaled one.
+    pub embed_scale: f32,
+}
+
+impl Default for DraftOptions {
+    fn default() -> Self {
+        DraftOptions {
+            window: 4096,
+            rope_theta: None,
+            embed_scale: 1.0,
+        }
+    }
+}
+
+/// A head's shape, checked against the model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DraftConfig {
+    /// Layer and window.
+    pub shape: DraftShape,
+    /// Rows of the model's embedding.
+    pub vocab: usize,
+    /// Rows of the head's output.
+    pub draft_vocab: usize,
+    /// Layers whose output stream the head reads, in the order it concatenates them.
+    pub taps: Vec<usize>,
+    /// Width of one tapped stream.
+    pub target_hidden: usize,
+    /// Of every RMS norm.
+    pub eps: f32,
+    /// Where the residual starts.
+    pub residual: DraftResidual,
+    /// A norm on each tapped stream before `fc`.
+    pub fc_norm: bool,
+    /// A norm before the output.
+    pub norm_output: bool,
+    /// Multiplies embeddings.
+    pub embed_scale: f32,
+    /// Multiplies logits.
+    pub logit_scale: f32,
+    /// The output is the head's own embedding table.
+    pub tied: bool,
+}
+
+fn refuse<T>(reason: impl Into<String>) -> Result<T> {
+    Err(DraftError::Refused(reason.into()))
+}
+
+/// Top-level keys, with those of `transformer_layer_config` where the top level has none (`speculators` exports).
+struct Keys {
+    top: Map<String, Value>,
+    nested: Map<String, Value>,
+}
+
+impl Keys {
+    fn get(&self, key: &str) -> Option<&Value> {
+        let found = |m: &'_ Map<String, Value>| m.get(key).is_some_and(|v| !v.is_null());
+        if found(&self.top) {
+            self.top.get(key)
+        } else {
+            self.nested.get(key).filter(|v| !v.is_null())
+        }
+    }
+
+    fn size(&self, key: &str) -> Result<Option<usize>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(v) => match v
+                .as_u64()
+                .and_then(|n| usize::try_from(n).ok())
+                .filter(|n| *n > 0)
+            {
+                Some(n) => Ok(Some(n)),
+                None => refuse(format!(
+                    "config.json: `{key}` is {v}, a positive number is needed"
+                )),
+            },
+        }
+    }
+
+    fn required(&self, key: &str) -> Result<usize> {
+        match self.size(key)? {
+            Some(n) => Ok(n),
+            None => refuse(format!(
+                "config.json has no `{key}`; it is not an EAGLE-3 head's"
+            )),
+        }
+    }
+
+    fn flag(&self, key: &str, default: bool) -> Result<bool> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(Value::Bool(b)) => Ok(*b),
+            Some(v) => refuse(format!(
+                "config.json: `{key}` is {v}, true or false is needed"
+            )),
+        }
+    }
+
+    fn number(&self, key: &str, default: f64) -> Result<f64> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(v) => match v.as_f64().filter(|x| x.is_finite() && *x > 0.0) {
+                Some(x) => Ok(x),
+                None => refuse(format!(
+                    "config.json: `{key}` is {v}, a positive number is needed"
+                )),
+            },
+        }
+    }
+}
+
+impl DraftConfig {
+    /// Reads `config.json` of a head that is to draft for `model`.
+    ///
+    /// # Errors
+    /// [`DraftError::Refused`] with the reason when the head is of another kind or does not fit the model.
+    pub fn from_json(text: &str, model: &ModelSpec, options: &DraftOptions) -> Result<DraftConfig> {
+        let top = match serde_json::from_str::<Value>(text) {
+            Ok(Value::Object(map)) => map,
+            Ok(_) => return refuse("config.json is not an object"),
+            Err(e) => return refuse(format!("config.json is damaged: {e}")),
+        };
+        let nested = match top.get("transformer_layer_config") {
+            Some(Value::Object(map)) => map.clone(),
+            _ => Map::new(),
+        };
+        let keys = Keys { top, nested };
+        check_kind(&keys)?;
+
+        let hidden = keys.required("hidden_size")?;
+        let heads = keys.required("num_attention_heads")?;
+        let kv_heads = keys.size("num_key_value_heads")?.unwrap_or(heads);
+        let head_dim = match keys.size("head_dim")? {
+            Some(d) => d,
+            None => hidden / heads,
+        };
+        if heads % kv_heads != 0 || head_dim == 0 || head_dim % 2 != 0 {
+            return refuse(format!(
+                "{heads} query heads, {kv_heads} key heads and a head width of {head_dim} do not go together"
+            ));
+        }
+        let vocab = keys.required("vocab_size")?;
+        if vocab != model.vocab {
+            return refuse(format!(
+                "it was made for a vocabulary of {vocab} tokens, the model has {}",
+                model.vocab
+            ));
+        }
+        let draft_vocab = keys.size("draft_vocab_size")?.unwrap_or(vocab);
+        if draft_vocab > vocab {
+            return refuse(format!(
+                "its draft vocabulary of {draft_vocab} is larger than its vocabulary of {vocab}"
+            ));
+        }
+        let target_hidden = keys.size("target_hidden_size")?.unwrap_or(hidden);
+        if target_hidden != model.hidden {
+            return refuse(format!(
+                "it reads streams {target_hidden} wide, the model's are {}",
+                model.hidden
+            ));
+        }
+        if options.window == 0 {
+            return refuse("the draft window must hold at least one position");
+        }
+        Ok(DraftConfig {
+            shape: DraftShape {
+                hidden,
+                intermediate: keys.required("intermediate_size")?,
+                heads,
+                kv_heads,
+                head_dim,
+                window: options.window,
+                inv_freq: inv_freq(&keys, head_dim, options)?,
+            },
+            vocab,
+            draft_vocab,
+            taps: taps(&keys, model.mixers.len())?,
+            target_hidden,
+            eps: keys.number("rms_norm_eps", 1e-6)? as f32,
+            residual: if keys.flag("norm_before_residual", false)? {
+                DraftResidual::Normed
+            } else {
+                DraftResidual::Stream
+            },
+            fc_norm: keys.flag("fc_norm", false)? || keys.flag("norm_before_fc", false)?,
+            norm_output: keys.flag("norm_output", true)?,
+            embed_scale: options.embed_scale,
+            logit_scale: keys.number("logit_scale", 1.0)? as f32,
+            tied: keys.flag("tie_word_embeddings", false)?,
+        })
+    }
+}
+
+/// Refuses what is not a one-layer EAGLE-3 head of the form computed here.
+fn check_kind(keys: &Keys) -> Result<()> {
+    if let Some(names) = keys.top.get("architectures").and_then(Value::as_array) {
+        let known = |n: &Value| {
+            n.as_str()
+                .is_some_and(|n| n.to_lowercase().contains("eagle3") || n == "LlamaForCausalLM")
+        };
+        if !names.is_empty() && !names.iter().any(known) {
+            return refuse(format!(
+                "architecture {} is not an EAGLE-3 head",
+                Value::Array(names.clone())
+            ));
+        }
+    }
+    if let Some(layers) = keys.size("num_hidden_layers")?.filter(|n| *n != 1) {
+        return refuse(format!(
+            "it has {layers} layers; only one-layer heads are supported"
+        ));
+    }
+    for key in ["attention_bias", "mlp_bias"] {
+        if keys.flag(key, false)? {
+            return refuse(format!(
+                "`{key}` is set; heads with biases are not supported"
+            ));
+        }
+    }
+    if let Some(act) = keys
+        .get("hidden_act")
+        .filter(|a| a.as_str() != Some("silu"))
+    {
+        return refuse(format!("its activation is {act}; only silu is supported"));
+    }
+    match keys
+        .get("eagle_config")
+        .and_then(|e| e.get("use_aux_hidden_state"))
+    {
+        Some(Value::Bool(false)) => {
+            refuse("it reads a single stream (EAGLE-1); an EAGLE-3 head is needed")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Tapped layers, "output of layer i"; the published default where the configuration names none.
+fn taps(keys: &Keys, layers: usize) -> Result<Vec<usize>> {
+    let name = "eagle_aux_hidden_state_layer_ids";
+    let listed = keys
+        .get("eagle_config")
+        .and_then(|e| e.get(name))
+        .filter(|v| !v.is_null())
+        .or_else(|| keys.get(name));
+    let ids: Vec<i64> = match listed {
+        None => {
+            let n = layers as i64;
+            vec![1, n / 2 - 1, n - 4]
+        }
+        Some(v) => match v
+            .as_array()
+            .map(|a| a.iter().map(Value::as_i64).collect::<Option<Vec<_>>>())
+        {
+            Some(Some(ids)) if !ids.is_empty() => ids,
+            _ => {
+                return refuse(format!(
+                    "config.json: `{name}` is {v}, a list of layers is needed"
+                ));
+            }
+        },
+    };
+    let inside = |id: &i64| usize::try_from(*id).ok().filter(|i| *i < layers);
+    match ids.iter().map(inside).collect::<Option<Vec<_>>>() {
+        Some(taps) => Ok(taps),
+        None => refuse(format!("it taps layers {ids:?}, the model has {layers}")),
+    }
+}
+
+/// Angle per position of each rotated pair, in f64. An absent base means 10000, not the model's.
+fn inv_freq(keys: &Keys, head_dim: usize, options: &DraftOptions) -> Result<Vec<f64>> {
+    let parameters = keys
+        .get("rope_parameters")
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default();
+    let nested = Keys {
+        top: parameters.clone(),
+        nested: Map::new(),
+    };
+    let theta = match options.rope_theta {
+        Some(theta) => theta,
+        None => keys.number("rope_theta", nested.number("rope_theta", 10_000.0)?)?,
+    };
+    let plain: Vec<f64> = (0..head_dim / 2)
+        .map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64))
+        .collect();
+    let scaling = match keys.get("rope_scaling").and_then(Value::as_object) {
+        Some(map) => map.clone(),
+        None => parameters,
+    };
+    let kind = scaling
+        .get("rope_type")
+        .or_else(|| scaling.get("type"))
+        .and_then(Value::as_str)
+        .unwrap_or("default")
+        .to_string();
+    let s = Keys {
+        top: scaling,
+        nested: Map::new(),
+    };
+    match kind.as_str() {
+        "default" => Ok(plain),
+        "linear" => {
+            let factor = s.number("factor", 1.0)?;
+            Ok(plain.iter().map(|f| f / factor).collect())
+        }
+        "llama3" => {
+            let (factor, low, high) = (
+                s.number("factor", 8.0)?,
+                s.number("low_freq_factor", 1.0)?,
+                s.number("high_freq_factor", 4.0)?,
+            );
+            let trained = s.number("original_max_position_embeddings", 8192.0)?;
+            let scaled = |f: &f64| {
+                let turns = trained * f / std::f64::consts::TAU;
+                let keep = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                f * (keep + (1.0 - keep) / factor)
+            };
+            Ok(plain.iter().map(scaled).collect())
+        }
+        other => refuse(format!(
+            "its rotation is scaled by `{other}`; default, linear and llama3 are supported"
+        )),
+    }
+}

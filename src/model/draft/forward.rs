@@ -1,0 +1,132 @@
+//! The one layer, row by row as spec/speculative.md §3.1 writes it. Everything here may be recorded.
+
+use crate::backend::draft::DraftOps;
+use crate::backend::{HeadRows, Pass, Result};
+
+use super::load::{Output, Weights};
+use super::{Bufs, DraftConfig, Tables};
+
+const ONE: Pass = Pass::Verify { rows: 1 };
+
+impl<B: DraftOps> Weights<B> {
+    fn table<'a>(&'a self, tables: &Tables<'a, B>) -> &'a B::Matrix {
+        self.embed.as_ref().unwrap_or(tables.embed)
+    }
+
+    /// Streams, inputs, keys and values of the pass's rows, from taps: `taps`, or those that wait. Leaves streams in `g`,
+    /// inputs in `x`.
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn keys_and_values(
+        &self,
+        b: &mut B,
+        c: &DraftConfig,
+        bufs: &mut Bufs<B>,
+        taps: Option<&B::Buf>,
+        tables: &Tables<'_, B>,
+        window: &mut B::Window,
+        pass: Pass,
+    ) -> Result<()> {
+        let Bufs {
+            g,
+            x,
+            kv,
+            taps: waiting,
+            ..
+        } = bufs;
+        b.draft_fuse(
+            g,
+            taps.unwrap_or(waiting),
+            &self.fc_norm,
+            c.eps,
+            &self.fc,
+            pass,
+        )?;
+        b.draft_input(
+            x,
+            g,
+            self.table(tables),
+            c.embed_scale,
+            &self.input_norm,
+            &self.hidden_norm,
+            c.eps,
+            c.residual,
+            pass,
+        )?;
+        b.draft_project(kv, x, &self.kv, 1.0, pass)?;
+        b.draft_append(window, kv, &c.shape, pass)
+    }
+
+    /// Attention, MLP and prediction of the pass's last row, whose input is in `last_x` and whose residual is in `stream`.
+    pub(super) fn layer(
+        &self,
+        b: &mut B,
+        c: &DraftConfig,
+        bufs: &mut Bufs<B>,
+        tables: &Tables<'_, B>,
+        window: &B::Window,
+        pass: Pass,
+    ) -> Result<()> {
+        let Bufs {
+            last_x,
+            stream,
+            q,
+            o,
+            mid,
+            logits,
+            ..
+        } = bufs;
+        b.draft_project(q, last_x, &self.q, 1.0, ONE)?;
+        b.draft_attend(o, q, window, &c.shape, pass)?;
+        b.linear_add(stream, o, &self.out, 1.0, ONE)?;
+        b.norm_gate_up(mid, stream, &self.post_norm, c.eps, &self.gate_up, ONE)?;
+        b.linear_add(stream, mid, &self.down, 1.0, ONE)?;
+        let head = match &self.head {
+            Output::Own(matrix) => matrix,
+            Output::Embedding => self.table(tables),
+            Output::Model => tables.head,
+        };
+        if c.norm_output {
+            b.head(
+                logits,
+                stream,
+                &self.norm,
+                c.eps,
+                1.0 / c.logit_scale,
+                head,
+                HeadRows::Last,
+                ONE,
+            )?;
+        } else {
+            b.draft_project(logits, stream, head, c.logit_scale, ONE)?;
+        }
+        b.top_candidates(logits, c.draft_vocab, HeadRows::Last, ONE)
+    }
+
+    /// One recursive step: the last prediction's un-normed stream takes the place of the fused taps.
+    pub(super) fn recurse(
+        &self,
+        b: &mut B,
+        c: &DraftConfig,
+        bufs: &mut Bufs<B>,
+        tables: &Tables<'_, B>,
+        window: &mut B::Window,
+    ) -> Result<()> {
+        let Bufs {
+            last_x, stream, kv, ..
+        } = bufs;
+        b.draft_input(
+            last_x,
+            stream,
+            self.table(tables),
+            c.embed_scale,
+            &self.input_norm,
+            &self.hidden_norm,
+            c.eps,
+            c.residual,
+            ONE,
+        )?;
+        b.draft_project(kv, last_x, &self.kv, 1.0, ONE)?;
+        b.draft_append(window, kv, &c.shape, ONE)?;
+        self.layer(b, c, bufs, tables, window, ONE)
+    }
+}

@@ -1,0 +1,418 @@
+//! Tensors of a head under any of their published names (spec/speculative.md §1.2, §1.3), packed for a backend.
+//!
+//! Accepted: an optional `model.` prefix, `layers.0.` for `midlayer.`, fused `qkv_proj` and `gate_up_proj`, NVFP4 weights
+//! (dequantised here), optional embedding and output, `d2t` with or without `t2d`. Everything is checked before it is
+//! used: shapes, maps, and that every value is finite, because a badly merged quantised head drafts noise silently.
+
+use std::collections::BTreeMap;
+
+use crate::backend::WeightView;
+use crate::backend::draft::DraftOps;
+use crate::model::{LoadedTensor, Tensors};
+use crate::protocol::engine::{Dtype, Token};
+
+use super::config::DraftConfig;
+use super::{DraftError, Result, nvfp4};
+
+/// A head's weights in a backend's layout.
+pub(super) struct Weights<B: DraftOps> {
+    /// `[hidden, taps·target_hidden]`
+    pub(super) fc: B::Matrix,
+    /// One per tapped stream; empty without `fc_norm`.
+    pub(super) fc_norm: Vec<B::Vector>,
+    /// Norms the embedding.
+    pub(super) input_norm: B::Vector,
+    /// Norms the stream.
+    pub(super) hidden_norm: B::Vector,
+    /// `[heads·d, 2·hidden]`
+    pub(super) q: B::Matrix,
+    /// Keys and values, stacked. `[2·kv·d, 2·hidden]`
+    pub(super) kv: B::Matrix,
+    /// `[hidden, heads·d]`
+    pub(super) out: B::Matrix,
+    pub(super) post_norm: B::Vector,
+    pub(super) gate_up: B::Matrix,
+    /// `[hidden, intermediate]`
+    pub(super) down: B::Matrix,
+    pub(super) norm: B::Vector,
+    /// Its own `[vocab, hidden]`, else the model's is used.
+    pub(super) embed: Option<B::Matrix>,
+    pub(super) head: Output<B>,
+    /// Id in the model's vocabulary of each draft id; `None` where they are equal.
+    pub(super) to_target: Option<Vec<Token>>,
+}
+
+/// Which matrix makes logits.
+pub(super) enum Output<B: DraftOps> {
+    /// The head's own `[draft_vocab, hidden]`.
+    Own(B::Matrix),
+    /// The embedding table the head uses.
+    Embedding,
+    /// The model's output matrix.
+    Model,
+}
+
+/// A checked weight.
+enum Plain<'a> {
+    /// As it lies in the file.
+    Loaded(LoadedTensor<'a>),
+    /// Dequantised, or cut out of a fused one.
+    Made {
+        name: &'a str,
+        shape: Vec<usize>,
+        dtype: Dtype,
+        data: Vec<u8>,
+    },
+}
+
+impl Plain<'_> {
+    fn view(&self) -> WeightView<'_> {
+        match self {
+            Plain::Loaded(tensor) => tensor.view(),
+            Plain::Made {
+                name,
+                shape,
+                dtype,
+                data,
+            } => WeightView {
+                name,
+                shape,
+                dtype: *dtype,
+                data,
+            },
+        }
+    }
+}
+
+/// The tensors by their short names.
+struct Names<'a> {
+    tensors: &'a Tensors,
+    /// Short name to name in the file.
+    names: BTreeMap<String, String>,
+}
+
+impl<'a> Names<'a> {
+    fn new(tensors: &'a Tensors) -> Names<'a> {
+        let short = |name: &str| {
+            let name = name.strip_prefix("model.").unwrap_or(name);
+            name.strip_prefix("layers.0.")
+                .map_or_else(|| name.to_string(), |rest| format!("midlayer.{rest}"))
+        };
+        Names {
+            tensors,
+            names: tensors.names().map(|n| (short(n), n.to_string())).collect(),
+        }
+    }
+
+    fn has(&self, short: &str) -> bool {
+        self.names.contains_key(short)
+    }
+
+    fn file_name(&self, short: &str) -> Result<&str> {
+        let absent = || {
+            DraftError::Refused(format!(
+                "tensor `{short}` is missing; it is not an EAGLE-3 head or is incomplete"
+            ))
+        };
+        self.names.get(short).map(String::as_str).ok_or_else(absent)
+    }
+
+    /// A floating-point tensor, plain or NVFP4, of exactly this shape. `parts` are the (projection, rows) whose scales an
+    /// NVFP4 tensor uses from the top down; they have names of their own even where the weight is fused.
+    fn get(&'a self, short: &str, shape: &[usize], parts: &[(&str, usize)]) -> Result<Plain<'a>> {
+        let name = self.file_name(&format!("{short}.weight"))?;
+        let (dtype, found, bytes) = self.tensors.raw(name)?;
+        let plain = if dtype == safetensors::Dtype::U8 {
+            let [rows, inner] = *shape else {
+                return Err(DraftError::Refused(format!(
+                    "tensor `{name}` is packed but no matrix"
+                )));
+            };
+            let scales_name = self.file_name(&format!("{short}.weight_scale"))?;
+            let (scale_type, scale_shape, scales) = self.tensors.raw(scales_name)?;
+            let groups = inner / nvfp4::GROUP;
+            if inner % nvfp4::GROUP != 0
+                || found != [rows, inner / 2]
+                || scale_shape != [rows, groups]
+                || scale_type != safetensors::Dtype::F8_E4M3
+            {
+                let text = format!(
+                    "tensor `{name}` {found:?} with scales {scale_shape:?} {scale_type:?} is not NVFP4 of {shape:?}"
+                );
+                return Err(DraftError::Refused(text));
+            }
+            let mut data = Vec::with_capacity(rows * inner * 4);
+            let mut row = 0;
+            for (part, count) in parts {
+                let scale = self.scalar(&[part, short])?;
+                let packed = bytes
+                    .get(row * inner / 2..(row + count) * inner / 2)
+                    .unwrap_or_default();
+                let scales = scales
+                    .get(row * groups..(row + count) * groups)
+                    .unwrap_or_default();
+                data.extend(
+                    nvfp4::dequantise(packed, scales, scale, inner)
+                        .iter()
+                        .flat_map(|x| x.to_le_bytes()),
+                );
+                row += count;
+            }
+            Plain::Made {
+                name,
+                shape: shape.into(),
+                dtype: Dtype::F32,
+                data,
+            }
+        } else {
+            Plain::Loaded(self.tensors.get(name, shape)?)
+        };
+        if !finite(plain.view().dtype, plain.view().data) {
+            return Err(DraftError::Refused(format!(
+                "tensor `{name}` holds values that are not finite; the head was badly converted"
+            )));
+        }
+        Ok(plain)
+    }
+
+    /// `weight_scale_2` of the first of the projections that has one.
+    fn scalar(&self, projections: &[&str]) -> Result<f32> {
+        let names: Vec<String> = projections
+            .iter()
+            .map(|p| format!("{p}.weight_scale_2"))
+            .collect();
+        let name = names
+            .iter()
+            .find(|n| self.has(n))
+            .or(names.first())
+            .map_or("", String::as_str);
+        let (dtype, _, bytes) = self.tensors.raw(self.file_name(name)?)?;
+        match (dtype, <[u8; 4]>::try_from(bytes)) {
+            (safetensors::Dtype::F32, Ok(bytes)) => Ok(f32::from_le_bytes(bytes)),
+            _ => Err(DraftError::Refused(format!(
+                "tensor `{name}` is not one f32 scale"
+            ))),
+        }
+    }
+
+    /// Row blocks that are one fused tensor or several of their own: (projection, rows) from the top down.
+    fn stacked(
+        &'a self,
+        fused: &str,
+        parts: &[(&str, usize)],
+        inner: usize,
+    ) -> Result<Vec<Plain<'a>>> {
+        if !self.has(&format!("{fused}.weight")) {
+            return parts
+                .iter()
+                .map(|(name, rows)| self.get(name, &[*rows, inner], &[(name, *rows)]))
+                .collect();
+        }
+        let rows = parts.iter().map(|p| p.1).sum();
+        let whole = self.get(fused, &[rows, inner], parts)?;
+        let whole = whole.view();
+        let name = self.file_name(&format!("{fused}.weight"))?;
+        let size = inner * whole.dtype.size();
+        let mut out = Vec::with_capacity(parts.len());
+        let mut row = 0;
+        for (_, count) in parts {
+            let data = whole
+                .data
+                .get(row * size..(row + count) * size)
+                .unwrap_or_default()
+                .to_vec();
+            out.push(Plain::Made {
+                name,
+                shape: vec![*count, inner],
+                dtype: whole.dtype,
+                data,
+            });
+            row += count;
+        }
+        Ok(out)
+    }
+
+    /// Draft id to id of the model's vocabulary: `d2t` holds offsets, `t2d` marks the ids that occur.
+    fn to_target(&self, config: &DraftConfig) -> Result<Option<Vec<Token>>> {
+        if !self.has("d2t") {
+            if config.draft_vocab == config.vocab {
+                return Ok(None);
+            }
+            let text = format!(
+                "`d2t` is missing: {} draft ids can not be mapped to {} tokens",
+                config.draft_vocab, config.vocab
+            );
+            return Err(DraftError::Refused(text));
+        }
+        let (dtype, shape, bytes) = self.tensors.raw(self.file_name("d2t")?)?;
+        let offsets: Vec<i64> = match dtype {
+            safetensors::Dtype::I64 => bytes
+                .chunks_exact(8)
+                .filter_map(|b| b.try_into().ok().map(i64::from_le_bytes))
+                .collect(),
+            safetensors::Dtype::I32 => bytes
+                .chunks_exact(4)
+                .filter_map(|b| b.try_into().ok().map(|b| i64::from(i32::from_le_bytes(b))))
+                .collect(),
+            other => {
+                return Err(DraftError::Refused(format!(
+                    "`d2t` holds {other:?}; integers are needed"
+                )));
+            }
+        };
+        if shape != [config.draft_vocab] {
+            return Err(DraftError::Refused(format!(
+                "`d2t` has shape {shape:?}, the draft vocabulary is {}",
+                config.draft_vocab
+            )));
+        }
+        let mut member = vec![false; config.vocab];
+        let mut map = Vec::with_capacity(offsets.len());
+        for (i, offset) in offsets.iter().enumerate() {
+            let id = usize::try_from(i as i64 + offset).unwrap_or(usize::MAX);
+            match (member.get_mut(id), Token::try_from(id)) {
+                (Some(seen @ false), Ok(token)) => {
+                    *seen = true;
+                    map.push(token);
+                }
+                _ => {
+                    return Err(DraftError::Refused(format!(
+                        "`d2t` maps draft id {i} to token {id}, which is taken or outside the vocabulary"
+                    )));
+                }
+            }
+        }
+        if self.has("t2d") {
+            let (_, _, marks) = self.tensors.raw(self.file_name("t2d")?)?;
+            if marks.len() != member.len()
+                || marks.iter().zip(&member).any(|(m, b)| (*m != 0) != *b)
+            {
+                return Err(DraftError::Refused(
+                    "`d2t` and `t2d` disagree; the head is damaged".into(),
+                ));
+            }
+        }
+        Ok(Some(map))
+    }
+}
+
+fn finite(dtype: Dtype, data: &[u8]) -> bool {
+    // All ones in the exponent is infinity or not a number; in both types it lies in the upper 16 bits.
+    let high = |b: &[u8]| u16::from_le_bytes([b[0], b[1]]) & 0x7f80 != 0x7f80;
+    match dtype {
+        Dtype::F32 => data.chunks_exact(4).all(|b| high(&b[2..])),
+        Dtype::Bf16 => data.chunks_exact(2).all(high),
+        Dtype::U32 | Dtype::U8 => true,
+    }
+}
+
+impl<B: DraftOps> Weights<B> {
+    /// Packs a head's tensors.
+    pub(super) fn load(b: &mut B, tensors: &Tensors, c: &DraftConfig) -> Result<Weights<B>> {
+        let names = Names::new(tensors);
+        let s = &c.shape;
+        let (h, q, kv) = (s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim);
+        let attn = |name: &str| format!("midlayer.self_attn.{name}");
+        let matrix = |b: &mut B, name: &str, rows: usize, inner: usize| -> Result<B::Matrix> {
+            Ok(b.matrix(&[names.get(name, &[rows, inner], &[(name, rows)])?.view()])?)
+        };
+        let vector = |b: &mut B, name: &str, n: usize| -> Result<B::Vector> {
+            Ok(b.vector(names.get(name, &[n], &[])?.view())?)
+        };
+
+        let to_target = names.to_target(c)?;
+        let (qn, kn, vn) = (attn("q_proj"), attn("k_proj"), attn("v_proj"));
+        let qkv = names.stacked(&attn("qkv_proj"), &[(&qn, q), (&kn, kv), (&vn, kv)], 2 * h)?;
+        let [qw, kw, vw] = qkv.as_slice() else {
+            return Err(DraftError::Refused(
+                "attention projections are incomplete".into(),
+            ));
+        };
+        let (gn, un) = ("midlayer.mlp.gate_proj", "midlayer.mlp.up_proj");
+        let gate_up = names.stacked(
+            "midlayer.mlp.gate_up_proj",
+            &[(gn, s.intermediate), (un, s.intermediate)],
+            h,
+        )?;
+        let [gate, up] = gate_up.as_slice() else {
+            return Err(DraftError::Refused("MLP projections are incomplete".into()));
+        };
+
+        let embed = if names.has("embed_tokens.weight") {
+            Some(matrix(b, "embed_tokens", c.vocab, h)?)
+        } else if h != c.target_hidden {
+            return Err(DraftError::Refused(format!(
+                "it has no embedding of its own and the model's is {} wide, not {h}",
+                c.target_hidden
+            )));
+        } else {
+            None
+        };
+        let head = if names.has("lm_head.weight") {
+            Output::Own(matrix(b, "lm_head", c.draft_vocab, h)?)
+        } else if c.draft_vocab != c.vocab || to_target.is_some() {
+            return Err(DraftError::Refused(format!(
+                "`lm_head` is missing, and the model's does not fit a draft vocabulary of {}",
+                c.draft_vocab
+            )));
+        } else if c.tied {
+            Output::Embedding
+        } else if h != c.target_hidden {
+            return Err(DraftError::Refused(
+                "`lm_head` is missing, and the model's has another width".into(),
+            ));
+        } else {
+            Output::Model
+        };
+        let slots = if c.fc_norm { c.taps.len() } else { 0 };
+        Ok(Weights {
+            fc: matrix(b, "fc", h, c.taps.len() * c.target_hidden)?,
+            fc_norm: (0..slots)
+                .map(|i| vector(b, &format!("fc_norm.{i}"), c.target_hidden))
+                .collect::<Result<_>>()?,
+            input_norm: vector(b, "midlayer.input_layernorm", h)?,
+            hidden_norm: vector(b, "midlayer.hidden_norm", h)?,
+            q: b.matrix(&[qw.view()])?,
+            kv: b.matrix(&[kw.view(), vw.view()])?,
+            out: matrix(b, &attn("o_proj"), h, q)?,
+            post_norm: vector(b, "midlayer.post_attention_layernorm", h)?,
+            gate_up: b.gate_up_matrix(gate.view(), up.view())?,
+            down: matrix(b, "midlayer.mlp.down_proj", h, s.intermediate)?,
+            norm: if c.norm_output {
+                vector(b, "norm", h)?
+            } else {
+                b.ones(h)?
+            },
+            embed,
+            head,
+            to_target,
+        })
+    }
+
+    /// Random weights of a shape, for measuring what drafting costs.
+    pub(super) fn synthetic(b: &mut B, c: &DraftConfig, seed: u64) -> Result<Weights<B>> {
+        let s = &c.shape;
+        let (h, q, kv) = (s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim);
+        let mut made = seed.wrapping_mul(1_000_003);
+        let mut matrix = |b: &mut B, out: usize, inner: usize| {
+            made += 1;
+            b.random_matrix(out, inner, (inner as f32).sqrt().recip(), made)
+        };
+        Ok(Weights {
+            fc: matrix(b, h, c.taps.len() * c.target_hidden)?,
+            fc_norm: Vec::new(),
+            input_norm: b.ones(h)?,
+            hidden_norm: b.ones(h)?,
+            q: matrix(b, q, 2 * h)?,
+            kv: matrix(b, 2 * kv, 2 * h)?,
+            out: matrix(b, h, q)?,
+            post_norm: b.ones(h)?,
+            gate_up: b.random_gate_up(s.intermediate, h, (h as f32).sqrt().recip(), seed)?,
+            down: matrix(b, h, s.intermediate)?,
+            norm: b.ones(h)?,
+            embed: None,
+            head: Output::Own(matrix(b, c.draft_vocab, h)?),
+            to_target: None,
+        })
+    }
+}

@@ -1,0 +1,142 @@
+//! What of a head is kept with a session: the window's rows, the taps that wait, and which head they belong to.
+//!
+//! Tensors `draft.k`, `draft.v` `[rows, kv_heads, head_dim]`, `draft.taps` `[waiting, taps·hidden]` f32 and `draft.meta` (JSON).
+//! A window of another head, or of none, is simply not taken: drafts then start from nothing and the text is the same.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::backend::draft::DraftOps;
+use crate::protocol::engine::{Dtype, ImageTensor, Token};
+
+use super::{DraftHead, Result, Tables};
+
+/// Contents of `draft.meta`.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    fingerprint: String,
+    /// Position of the first row.
+    first: usize,
+    /// Position after the last row.
+    next: usize,
+    /// Rows of `draft.taps`: positions `next..next + waiting`.
+    waiting: usize,
+}
+
+impl<B: DraftOps> DraftHead<B> {
+    fn tap_width(&self) -> usize {
+        self.config.taps.len() * self.config.target_hidden
+    }
+
+    /// The window as tensors of an end state. Only the last waiting taps stay taps. `history` as in [`DraftHead::keep`]. Waits.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn export(
+        &mut self,
+        b: &mut B,
+        tables: &Tables<'_, B>,
+        history: &[Token],
+    ) -> Result<Vec<ImageTensor>> {
+        let width = self.tap_width();
+        if let Some(known) = self.waiting.checked_sub(1).filter(|n| *n > 0) {
+            let last = b.read(&self.bufs.taps, self.waiting)?;
+            self.flush_rows(b, tables, history, known)?;
+            b.draft_write(
+                &mut self.bufs.taps,
+                last.get(known * width..).unwrap_or_default(),
+            )?;
+        }
+        self.ahead = 0;
+        let first = self
+            .first
+            .max(self.next.saturating_sub(self.config.shape.window));
+        let mut tensors =
+            Vec::from(b.read_window(&self.window, &self.config.shape, first..self.next)?);
+        for (tensor, name) in tensors.iter_mut().zip(["draft.k", "draft.v"]) {
+            tensor.name = name.into();
+        }
+        let taps = if self.waiting > 0 {
+            b.read(&self.bufs.taps, self.waiting)?
+        } else {
+            Vec::new()
+        };
+        let bytes = taps
+            .iter()
+            .take(self.waiting * width)
+            .flat_map(|x| x.to_le_bytes())
+            .collect();
+        tensors.push(ImageTensor {
+            name: "draft.taps".into(),
+            dtype: Dtype::F32,
+            shape: vec![self.waiting, width],
+            data: Arc::new(bytes),
+        });
+        let saved = Saved {
+            fingerprint: self.fingerprint.clone(),
+            first,
+            next: self.next,
+            waiting: self.waiting,
+        };
+        let json = serde_json::to_vec(&saved).unwrap_or_default();
+        tensors.push(ImageTensor {
+            name: "draft.meta".into(),
+            dtype: Dtype::U8,
+            shape: vec![json.len()],
+            data: Arc::new(json),
+        });
+        Ok(tensors)
+    }
+
+    /// Takes a saved window for a state of `position` tokens. `false`, and empty, where the tensors hold none that fits.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn restore(&mut self, b: &mut B, tensors: &[ImageTensor], position: usize) -> Result<bool> {
+        self.reset(position);
+        let named = |name: &str| tensors.iter().find(|t| t.name == name);
+        let (Some(k), Some(v), Some(taps), Some(meta)) = (
+            named("draft.k"),
+            named("draft.v"),
+            named("draft.taps"),
+            named("draft.meta"),
+        ) else {
+            return Ok(false);
+        };
+        let Ok(saved) = serde_json::from_slice::<Saved>(&meta.data) else {
+            return Ok(false);
+        };
+        let s = &self.config.shape;
+        let rows = saved.next.saturating_sub(saved.first);
+        let whole = |t: &ImageTensor, shape: &[usize]| {
+            t.shape == shape && t.data.len() == shape.iter().product::<usize>() * t.dtype.size()
+        };
+        let window = [rows, s.kv_heads, s.head_dim];
+        let fits = saved.fingerprint == self.fingerprint
+            && saved.first <= saved.next
+            && rows <= s.window
+            && saved.waiting <= 1
+            && saved.next.checked_add(saved.waiting) == Some(position)
+            && whole(k, &window)
+            && whole(v, &window)
+            && taps.dtype == Dtype::F32
+            && whole(taps, &[saved.waiting, self.tap_width()]);
+        if !fits {
+            return Ok(false);
+        }
+        if rows > 0 {
+            b.write_window(&mut self.window, s, saved.first, k, v)?;
+        }
+        let values: Vec<f32> = taps
+            .data
+            .chunks_exact(4)
+            .filter_map(|b| b.try_into().ok().map(f32::from_le_bytes))
+            .collect();
+        if saved.waiting > 0 {
+            b.draft_write(&mut self.bufs.taps, &values)?;
+        }
+        (self.first, self.next, self.waiting) = (saved.first, saved.next, saved.waiting);
+        Ok(true)
+    }
+}
