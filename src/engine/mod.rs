@@ -3,3 +3,4 @@
 pub mod ngram;
 pub mod policy;
 pub mod sampler;
+pub mod speculate;

@@ -168,8 +168,8 @@ impl Policy {
         }
     }
 
-    /// The shortest match the lookup should offer now.
-    pub fn min_match(&self) -> usize {
+    /// The shortest match that may be drafted from now.
+    fn min_match(&self) -> usize {
         MIN_MATCH + if self.ngram_demand > 0 { 2 } else { 0 }
     }
 
@@ -249,7 +249,8 @@ impl Policy {
     /// Chooses the arm of the next round.
     pub fn plan(&self, offer: Offer<'_>) -> Plan {
         let room = offer.room.min(MAX_DEPTH);
-        let found = offer.ngram.map_or(0, |l| l.tokens.len()).min(room);
+        let usable = offer.ngram.filter(|l| l.matched >= self.min_match());
+        let found = usable.map_or(0, |l| l.tokens.len()).min(room);
         let head_room = if offer.head { room } else { 0 };
         let context = offer.context;
         let by_lookup = |room| match offer.ngram {

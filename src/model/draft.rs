@@ -18,13 +18,13 @@ mod save;
 use std::path::Path;
 
 use crate::backend::draft::{DraftOps, PENDING_ROWS};
-use crate::backend::{BackendError, BufKind, Candidates, HeadRows, Pass, StepKey};
+use crate::backend::{BackendError, BufKind, Candidates, Pass, StepKey};
 use crate::model::{Model, ModelError, Tensors, demo_draft};
 use crate::protocol::engine::Token;
 use crate::spec::ModelSpec;
 
 pub use config::{DraftConfig, DraftOptions};
-use load::{Output, Weights};
+use load::Weights;
 
 /// Why a head can not be used. One line.
 #[derive(Debug, thiserror::Error)]
@@ -415,5 +415,3 @@ impl<B: DraftOps> DraftHead<B> {
     }
 }
 
-#[cfg(test)]
-mod tests;

@@ -1,0 +1,444 @@
+//! Decoding by rounds: propose, verify, draw and match, accept (spec/speculative.md §10). Plain decoding is a round without
+//! drafts; there is no second path.
+//!
+//! A round reads the pending token and k drafts in one pass, draws a token from every row with noise keyed by its
+//! position, and accepts drafts as long as they equal the draw. So the text is what plain decoding would have drawn, bit for
+//! bit, whatever was drafted, and the state holds exactly the accepted rows.
+//!
+//! Invariants: `history` is every token of the state, plus at most one, the pending token: drawn and reported, not yet
+//! read by the model. A token that ends the turn is neither reported nor in the state, and nothing behind it is. Between
+//! two rounds everything is settled: a job may be cancelled there without any clean-up.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::backend::draft::DraftOps;
+use crate::engine::ngram::{Lookup, NgramIndex};
+use crate::engine::policy::{MAX_DEPTH, Offer, Outcome, Plan, Policy, Source};
+use crate::engine::sampler::Sampler;
+use crate::model::draft::{DraftError, DraftHead, Tables};
+use crate::model::{Live, Model, ModelError};
+use crate::protocol::engine::{
+    Dtype, EndImage, Ended, Generate, ImageTensor, SpecMode, SpecStats, Token,
+};
+
+/// Name of the tensor that keeps what drafts were worth, as JSON.
+const CALIBRATION: &str = "draft.calibration";
+
+/// What can go wrong in a round. The live state is undefined afterwards; reset or restore it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The model or its device.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The draft head.
+    #[error(transparent)]
+    Draft(#[from] DraftError),
+    /// A call that makes no sense now; a bug in the caller.
+    #[error("decode: {0}")]
+    Order(&'static str),
+}
+
+/// Shorthand.
+pub type Result<T, E = DecodeError> = std::result::Result<T, E>;
+
+/// What a round brought.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Round {
+    /// New tokens of the text, in order. The last one is pending unless `ended` is [`Ended::Stop`].
+    pub tokens: Vec<Token>,
+    /// Set when this was the last round.
+    pub ended: Option<Ended>,
+}
+
+/// Looks for drafts: every token so far and the most that are useful.
+pub type Finder = Box<dyn FnMut(&[Token], usize) -> Option<Lookup> + Send>;
+
+/// A generation under way.
+struct Generation {
+    sampler: Sampler,
+    stop: Vec<Token>,
+    mode: SpecMode,
+    /// Tokens that may still be reported.
+    remaining: u64,
+}
+
+/// Drafts of a round and what making them took.
+#[derive(Default)]
+struct Drafts {
+    tokens: Vec<Token>,
+    confidence: Vec<f64>,
+    extend_s: f64,
+    steps_s: f64,
+    steps: usize,
+}
+
+/// Draws a conversation's tokens, with whatever drafts pay.
+pub struct Decoder<B: DraftOps> {
+    head: Option<DraftHead<B>>,
+    index: NgramIndex,
+    policy: Policy,
+    finder: Option<Finder>,
+    generation: Option<Generation>,
+    stats: SpecStats,
+    emitted: u64,
+}
+
+impl<B: DraftOps> Decoder<B> {
+    /// A decoder of an empty conversation. Give `head`'s taps to [`Live::new`].
+    pub fn new(head: Option<DraftHead<B>>) -> Self {
+        Decoder {
+            head,
+            index: NgramIndex::default(),
+            policy: Policy::default(),
+            finder: None,
+            generation: None,
+            stats: SpecStats::default(),
+            emitted: 0,
+        }
+    }
+
+    /// The draft head in use.
+    pub fn head(&self) -> Option<&DraftHead<B>> {
+        self.head.as_ref()
+    }
+
+    /// Replaces the n-gram lookup. Benchmarks and proofs use it to choose which drafts are made.
+    pub fn set_finder(&mut self, finder: Finder) {
+        self.finder = Some(finder);
+    }
+
+    /// Every token of the state, and the pending one.
+    pub fn history(&self) -> &[Token] {
+        self.index.tokens()
+    }
+
+    /// What drafts were worth and what they cost so far.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The conversation is now `history`, all of it in the state; `end` is the saved state it was restored from.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn restore(&mut self, b: &mut B, history: &[Token], end: Option<&EndImage>) -> Result<()> {
+        self.generation = None;
+        self.index.sync(history);
+        let tensors = end.map_or(&[][..], |e| e.tensors.as_slice());
+        if let Some(head) = &mut self.head {
+            head.restore(b, tensors, history.len())?;
+        }
+        let saved = tensors.iter().find(|t| t.name == CALIBRATION);
+        if let Some(calibration) = saved.and_then(|t| serde_json::from_slice(&t.data).ok()) {
+            self.policy.set_calibration(calibration);
+        }
+        Ok(())
+    }
+
+    /// Tensors to be kept with an end state: the draft window and what drafts were worth. Waits for the device.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn export(&mut self, b: &mut B, model: &Model<B>) -> Result<Vec<ImageTensor>> {
+        let mut tensors = match &mut self.head {
+            Some(head) => head.export(b, &Tables::from(model), self.index.tokens())?,
+            None => Vec::new(),
+        };
+        let json = serde_json::to_vec(self.policy.calibration()).unwrap_or_default();
+        tensors.push(ImageTensor {
+            name: CALIBRATION.into(),
+            dtype: Dtype::U8,
+            shape: vec![json.len()],
+            data: Arc::new(json),
+        });
+        Ok(tensors)
+    }
+
+    /// Takes in the chunk that `live` has just prefilled and advanced; `following` given tokens come after it. A token that
+    /// was still pending before is forgotten: if it belongs to the text it is among the given ones.
+    ///
+    /// # Errors
+    /// The device, or a chunk that `live` has not read.
+    pub fn read(
+        &mut self,
+        b: &mut B,
+        model: &Model<B>,
+        live: &Live<B>,
+        chunk: &[Token],
+        following: usize,
+    ) -> Result<()> {
+        self.generation = None;
+        let start = live
+            .position()
+            .checked_sub(chunk.len())
+            .filter(|s| *s <= self.index.tokens().len());
+        let Some(start) = start else {
+            return Err(DecodeError::Order("the chunk is not the end of the state"));
+        };
+        self.index.truncate(start);
+        self.index.extend(chunk);
+        if let (Some(head), Some(taps)) = (&mut self.head, live.taps()) {
+            head.read(
+                b,
+                &Tables::from(model),
+                taps,
+                start,
+                chunk.len(),
+                self.index.tokens(),
+                following,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Starts to generate: draws the first token from the last prefilled row, or goes on from a pending token, which is not
+    /// reported again.
+    ///
+    /// # Errors
+    /// The device, or neither a prefill nor a pending token to go on from.
+    pub fn begin(
+        &mut self,
+        b: &mut B,
+        model: &Model<B>,
+        live: &mut Live<B>,
+        wish: &Generate,
+    ) -> Result<Round> {
+        let sampler = Sampler::new(wish.sampling, self.index.tokens());
+        let generation = Generation {
+            sampler,
+            stop: wish.stop.clone(),
+            mode: wish.spec,
+            remaining: wish.max_tokens,
+        };
+        self.policy.begin();
+        (self.stats, self.emitted) = (SpecStats::default(), 0);
+        let (position, known) = (live.position(), self.index.tokens().len());
+        if wish.max_tokens == 0 {
+            return Ok(Round {
+                tokens: Vec::new(),
+                ended: Some(Ended::Length),
+            });
+        }
+        let generation = self.generation.insert(generation);
+        if known == position + 1 {
+            return Ok(Round::default());
+        }
+        if known != position || position == 0 {
+            return Err(DecodeError::Order(
+                "nothing to generate from: the history is not the state's",
+            ));
+        }
+        let row = live.prefill_logits(b, model)?;
+        let token = generation.sampler.draw(&row, position as u64, &[]);
+        let Some(token) = token else {
+            return Err(DecodeError::Order("the model made no candidates"));
+        };
+        if generation.stop.contains(&token) {
+            return Ok(Round {
+                tokens: Vec::new(),
+                ended: Some(Ended::Stop),
+            });
+        }
+        Ok(Round {
+            tokens: vec![token],
+            ended: self.report(&[token]),
+        })
+    }
+
+    /// Adds tokens to the text; says whether the generation is complete.
+    fn report(&mut self, tokens: &[Token]) -> Option<Ended> {
+        self.index.extend(tokens);
+        let generation = self.generation.as_mut()?;
+        tokens.iter().for_each(|&t| generation.sampler.accept(t));
+        generation.remaining = generation.remaining.saturating_sub(tokens.len() as u64);
+        (generation.remaining == 0).then_some(Ended::Length)
+    }
+
+    /// One pass over the weights: at least one token further.
+    ///
+    /// # Errors
+    /// The device, or no generation under way.
+    pub fn round(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>) -> Result<Round> {
+        let began = Instant::now();
+        let position = live.position();
+        let Some(generation) = &self.generation else {
+            return Err(DecodeError::Order("no generation is under way"));
+        };
+        let Some(&pending) = self.index.tokens().get(position) else {
+            return Err(DecodeError::Order("no token is pending"));
+        };
+        let Some(room) = live.limit().checked_sub(position + 1) else {
+            return Ok(Round {
+                tokens: Vec::new(),
+                ended: Some(Ended::Context),
+            });
+        };
+        let wanted = usize::try_from(generation.remaining.saturating_sub(1)).unwrap_or(usize::MAX);
+        let room = room.min(wanted).min(MAX_DEPTH);
+
+        let lookup = match (generation.mode, &mut self.finder) {
+            (SpecMode::Off, _) => None,
+            (_, Some(finder)) => finder(self.index.tokens(), room),
+            (_, None) => self.index.lookup(room, 0),
+        };
+        let plan = self.policy.plan(Offer {
+            mode: generation.mode,
+            context: position,
+            head: self.head.as_ref().is_some_and(|h| h.ready(position)),
+            ngram: lookup.as_ref(),
+            room,
+        });
+        let drafts = match plan.source {
+            Source::Plain => Drafts::default(),
+            Source::Ngram => {
+                let found = lookup.iter().flat_map(|l| &l.tokens).take(plan.depth);
+                let tokens = found
+                    .take_while(|t| !generation.stop.contains(t))
+                    .copied()
+                    .collect();
+                Drafts {
+                    tokens,
+                    ..Drafts::default()
+                }
+            }
+            Source::Head => self.draft(b, model, &plan, position)?,
+        };
+
+        let mut rows = vec![pending];
+        rows.extend(&drafts.tokens);
+        live.verify(b, model, &rows)?;
+        let candidates = live.candidates(b, rows.len())?;
+        let Some(generation) = &self.generation else {
+            return Err(DecodeError::Order("no generation is under way"));
+        };
+        let (mut tokens, mut accepted, mut ended) = (Vec::with_capacity(rows.len()), 0, None);
+        for (i, row) in candidates.iter().enumerate() {
+            let path = drafts.tokens.get(..i).unwrap_or_default();
+            let Some(token) = generation
+                .sampler
+                .draw(row, (position + 1 + i) as u64, path)
+            else {
+                break;
+            };
+            // In order: what would follow a stop must not enter text or state.
+            if generation.stop.contains(&token) {
+                ended = Some(Ended::Stop);
+                break;
+            }
+            tokens.push(token);
+            if drafts.tokens.get(i) != Some(&token) {
+                break;
+            }
+            accepted += 1;
+        }
+        if tokens.is_empty() && ended.is_none() {
+            return Err(DecodeError::Order("the model made no candidates"));
+        }
+        live.advance(b, accepted + 1)?;
+        if let (Some(head), Some(taps)) = (&mut self.head, live.taps()) {
+            head.keep(
+                b,
+                &Tables::from(model),
+                taps,
+                position,
+                accepted + 1,
+                self.index.tokens(),
+            )?;
+        }
+        ended = ended.or(self.report(&tokens));
+
+        let outcome = Outcome {
+            context: position,
+            confidence: &drafts.confidence,
+            drafted: drafts.tokens.len(),
+            accepted,
+            extend_s: drafts.extend_s,
+            steps_s: drafts.steps_s,
+            steps: drafts.steps,
+            verify_s: began.elapsed().as_secs_f64() - drafts.extend_s - drafts.steps_s,
+        };
+        self.policy
+            .observe(plan.source, &outcome, lookup.as_ref(), &tokens);
+        self.count(plan.source, outcome.drafted, accepted, tokens.len());
+        Ok(Round { tokens, ended })
+    }
+
+    /// A chain of drafts from the head, as long as the policy expects the next one to pay.
+    fn draft(
+        &mut self,
+        b: &mut B,
+        model: &Model<B>,
+        plan: &Plan,
+        position: usize,
+    ) -> Result<Drafts> {
+        let (Some(head), Some(generation)) = (&mut self.head, &self.generation) else {
+            return Ok(Drafts::default());
+        };
+        let tables = Tables::from(model);
+        let mut drafts = Drafts::default();
+        let mut at = Instant::now();
+        let mut row = head.extend(b, &tables, self.index.tokens())?;
+        drafts.extend_s = lap(&mut at);
+        let mut survival = 1.0;
+        loop {
+            let proposed = generation.sampler.propose(
+                &row,
+                (position + 1 + drafts.tokens.len()) as u64,
+                &drafts.tokens,
+            );
+            // The row behind a draft that ends the turn would be verified for nothing.
+            let Some(draft) = proposed.filter(|d| !generation.stop.contains(&d.token)) else {
+                break;
+            };
+            let depth = drafts.tokens.len() + 1;
+            drafts.confidence.push(draft.confidence);
+            survival = self.policy.survival(depth, survival, draft.confidence);
+            if !self.policy.keeps(plan, depth, survival, position) {
+                break;
+            }
+            drafts.tokens.push(draft.token);
+            if !self.policy.goes_on(plan, depth, survival, position) {
+                break;
+            }
+            row = head.step(b, &tables, draft.token)?;
+            drafts.steps += 1;
+            drafts.steps_s += lap(&mut at);
+        }
+        Ok(drafts)
+    }
+
+    fn count(&mut self, source: Source, drafted: usize, accepted: usize, tokens: usize) {
+        let s = &mut self.stats;
+        s.rounds += 1;
+        s.drafted += drafted as u64;
+        s.accepted += accepted as u64;
+        match (drafted, source) {
+            (0, _) | (_, Source::Plain) => s.plain_rounds += 1,
+            (_, Source::Head) => s.eagle_rounds += 1,
+            (_, Source::Ngram) => s.ngram_rounds += 1,
+        }
+        if s.per_position.len() < drafted {
+            s.per_position.resize(drafted, (0, 0));
+        }
+        for (j, (tried, right)) in s.per_position.iter_mut().take(drafted).enumerate() {
+            *tried += 1;
+            *right += u64::from(j < accepted);
+        }
+        self.emitted += tokens as u64;
+        s.mean_accept_length = self.emitted as f64 / s.rounds as f64;
+        s.time_vs_plain = self.policy.time_vs_plain();
+    }
+
+    /// Counters since [`Decoder::begin`].
+    pub fn stats(&self) -> &SpecStats {
+        &self.stats
+    }
+}
+
+/// Seconds since `at`, which moves to now.
+fn lap(at: &mut Instant) -> f64 {
+    let now = Instant::now();
+    now.duration_since(std::mem::replace(at, now)).as_secs_f64()
+}
