@@ -304,10 +304,10 @@ pub(super) fn refresh_session(tx: &Transaction<'_>, session: SessionId) -> Resul
     let tip = tx
         .prepare_cached(
             "WITH RECURSIVE up(id, parent, depth) AS (
-               SELECT m.id, m.parent, m.depth FROM message m JOIN session s ON s.head = m.id WHERE s.id = ?1
-               UNION ALL SELECT m.id, m.parent, m.depth FROM message m JOIN up ON m.id = up.parent)
+               SELECT m.id, m.parent, m.depth FROM session s CROSS JOIN message m ON m.id = s.head WHERE s.id = ?1
+               UNION ALL SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
              SELECT s.stop, CASE WHEN s.end_root IS NOT NULL AND s.rows_root IS NOT NULL THEN s.fingerprint END
-             FROM up JOIN message_segment l ON l.message = up.id JOIN segment s ON s.id = l.segment
+             FROM up CROSS JOIN message_segment l ON l.message = up.id CROSS JOIN segment s ON s.id = l.segment
              ORDER BY up.depth DESC, s.used DESC LIMIT 1",
         )?
         .query_row([session.0], |r| Ok((r.get::<_, i64>(0)?, r.get::<_, Option<String>>(1)?)))
@@ -320,8 +320,8 @@ pub(super) fn refresh_session(tx: &Transaction<'_>, session: SessionId) -> Resul
         "UPDATE session SET title = coalesce((
            WITH RECURSIVE up(id, parent, depth) AS (
              SELECT id, parent, depth FROM message WHERE id = session.head
-             UNION ALL SELECT m.id, m.parent, m.depth FROM message m JOIN up ON m.id = up.parent)
-           SELECT replace(substr(ltrim(m.text), 1, 120), char(10), ' ') FROM up JOIN message m ON m.id = up.id
+             UNION ALL SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
+           SELECT replace(substr(ltrim(m.text), 1, 120), char(10), ' ') FROM up CROSS JOIN message m ON m.id = up.id
            WHERE m.role = 'user' ORDER BY up.depth LIMIT 1), '')
          WHERE id = ?1 AND title = ''",
     )?

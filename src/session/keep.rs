@@ -115,7 +115,7 @@ impl Store {
         let gone = self.transaction(|tx| {
             let tips: Vec<SegmentId> = {
                 let mut query = tx.prepare_cached(&format!(
-                    "{REACHED_BY_SESSION} SELECT l.segment FROM reached JOIN message_segment l ON l.message = reached.id"
+                    "{REACHED_BY_SESSION} SELECT l.segment FROM reached CROSS JOIN message_segment l ON l.message = reached.id"
                 ))?;
                 let rows = query.query_map([session.0], |r| Ok(SegmentId(r.get(0)?)))?;
                 rows.collect::<Result<_, _>>()?
@@ -469,7 +469,7 @@ fn purge(tx: &Transaction<'_>, session: SessionId) -> Result<u64> {
            SELECT head, id FROM session WHERE head IS NOT NULL
            UNION SELECT message, session FROM mark
            UNION SELECT parent, session FROM message WHERE session <> ?1 AND parent IS NOT NULL
-           UNION SELECT m.parent, up.owner FROM message m JOIN up ON m.id = up.id WHERE m.parent IS NOT NULL)
+           UNION SELECT m.parent, up.owner FROM up CROSS JOIN message m ON m.id = up.id WHERE m.parent IS NOT NULL)
          INSERT OR IGNORE INTO stays SELECT id, owner FROM up WHERE id IN (SELECT id FROM message WHERE session = ?1)",
         [session.0],
     )?;

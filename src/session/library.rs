@@ -75,7 +75,7 @@ const COLUMNS: &str = "d.hash, d.name, d.path, d.prefix, d.segment, d.tokens, d.
   s.end_root IS NOT NULL AND s.rows_root IS NOT NULL,
   (WITH RECURSIVE up(id, parent, bytes) AS (
      SELECT s.id, s.parent, s.rows_bytes + s.end_bytes
-     UNION ALL SELECT p.id, p.parent, p.rows_bytes + p.end_bytes FROM segment p JOIN up ON p.id = up.parent
+     UNION ALL SELECT p.id, p.parent, p.rows_bytes + p.end_bytes FROM up CROSS JOIN segment p ON p.id = up.parent
        WHERE d.prefix IS NULL OR p.id <> d.prefix)
    SELECT sum(bytes) FROM up),
   EXISTS (SELECT 1 FROM message_segment l WHERE l.segment = s.id)";

@@ -1,5 +1,8 @@
 //! Tables of `sala.db`, their version, and opening the file. No queries of daily use.
 //!
+//! Queries that climb the message tree say `CROSS JOIN`: it fixes the order (the climbing table first), which SQLite
+//! would otherwise guess without knowing how short a path is.
+//!
 //! Rules for later versions: raise [`VERSION`], add a migration step, keep the columns of `session` and `message` that
 //! version 1 has, so that an older program can still show the text of a newer file.
 
@@ -40,6 +43,7 @@ CREATE TABLE session(
 ) STRICT;
 CREATE UNIQUE INDEX session_name ON session(name) WHERE trashed_ms IS NULL;
 CREATE INDEX session_used ON session(used);
+CREATE INDEX session_head ON session(head);
 
 CREATE TABLE message(
   id INTEGER PRIMARY KEY,
@@ -107,6 +111,8 @@ CREATE TABLE mark(
   created_ms INTEGER NOT NULL,
   PRIMARY KEY(session, name)
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX mark_message ON mark(message);
 
 CREATE TABLE head_log(
   key INTEGER PRIMARY KEY,

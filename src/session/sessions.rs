@@ -119,7 +119,7 @@ WITH RECURSIVE reached(id) AS (
   SELECT id FROM message WHERE session = ?1
   UNION SELECT head FROM session WHERE id = ?1 AND head IS NOT NULL
   UNION SELECT message FROM mark WHERE session = ?1
-  UNION SELECT m.parent FROM message m JOIN reached ON m.id = reached.id WHERE m.parent IS NOT NULL)";
+  UNION SELECT m.parent FROM reached CROSS JOIN message m ON m.id = reached.id WHERE m.parent IS NOT NULL)";
 
 impl Store {
     /// Sessions, the last changed first; at most `limit`.
@@ -198,8 +198,8 @@ impl Store {
             let mut query = db.prepare_cached(&format!(
                 "WITH RECURSIVE up(id, parent, depth) AS (
                    SELECT id, parent, depth FROM message WHERE id = ?1
-                   UNION ALL SELECT m.id, m.parent, m.depth FROM message m JOIN up ON m.id = up.parent)
-                 SELECT {MESSAGE} FROM up JOIN message m ON m.id = up.id ORDER BY up.depth"
+                   UNION ALL SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
+                 SELECT {MESSAGE} FROM up CROSS JOIN message m ON m.id = up.id ORDER BY up.depth"
             ))?;
             let rows = query.query_map([head.0], message_row)?;
             Ok(rows.collect::<Result<_, _>>()?)
@@ -218,7 +218,7 @@ impl Store {
                 "{REACHED_BY_SESSION}
                  SELECT m.id, m.parent, m.role, m.created_ms, m.meta, '', substr(m.text, 1, ?3), m.depth, s.id,
                         coalesce(s.rows_root IS NOT NULL AND s.end_root IS NOT NULL, 0)
-                 FROM reached JOIN message m ON m.id = reached.id
+                 FROM reached CROSS JOIN message m ON m.id = reached.id
                  LEFT JOIN message_segment l ON l.message = m.id AND l.fingerprint = ?2
                  LEFT JOIN segment s ON s.id = l.segment
                  ORDER BY m.depth, m.id"
@@ -243,7 +243,7 @@ impl Store {
     pub fn children(&self, session: SessionId, parent: Option<MessageId>) -> Result<Vec<MessageId>> {
         self.read(|db| {
             let mut query = db.prepare_cached(&format!(
-                "{REACHED_BY_SESSION} SELECT m.id FROM reached JOIN message m ON m.id = reached.id
+                "{REACHED_BY_SESSION} SELECT m.id FROM reached CROSS JOIN message m ON m.id = reached.id
                  WHERE m.parent IS ?2 ORDER BY m.id"
             ))?;
             let rows = query.query_map(params![session.0, parent.map(|m| m.0)], |r| Ok(MessageId(r.get(0)?)))?;
@@ -262,8 +262,8 @@ impl Store {
                 .prepare_cached(
                     "WITH RECURSIVE up(id, parent, depth) AS (
                        SELECT id, parent, depth FROM message WHERE id = ?1
-                       UNION ALL SELECT m.id, m.parent, m.depth FROM message m JOIN up ON m.id = up.parent)
-                     SELECT up.id, l.segment FROM up JOIN message_segment l ON l.message = up.id AND l.fingerprint = ?2
+                       UNION ALL SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
+                     SELECT up.id, l.segment FROM up CROSS JOIN message_segment l ON l.message = up.id AND l.fingerprint = ?2
                      ORDER BY up.depth DESC LIMIT 1",
                 )?
                 .query_row(params![head.0, fingerprint], |r| Ok((MessageId(r.get(0)?), SegmentId(r.get(1)?))))

@@ -17,8 +17,6 @@ use crate::transcript::{MessageId, SessionId};
 
 /// Ids handed out by one process before it has to ask the database again.
 const ID_BLOCK: i64 = 1 << 20;
-/// Freed when the disk is full, so that the last lines still get in.
-const RESERVE_BYTES: usize = 4 << 20;
 /// Names of unfinished files end in this.
 const UNFINISHED: &str = "tmp";
 
@@ -35,6 +33,8 @@ pub struct Limits {
     pub trash_days: u32,
     /// State waiting to be written may hold this much memory; more is skipped (and said).
     pub max_pending_bytes: u64,
+    /// Size of the file that is given up when the disk is full, so that the last lines still get in.
+    pub reserve_bytes: u32,
 }
 
 impl Default for Limits {
@@ -45,6 +45,7 @@ impl Default for Limits {
             min_free_bytes: 5 << 30,
             trash_days: 7,
             max_pending_bytes: 2 << 30,
+            reserve_bytes: 4 << 20,
         }
     }
 }
@@ -286,15 +287,15 @@ impl Store {
     /// Makes the reserve file if it is missing and there is plenty of room.
     pub(super) fn fill_reserve(&self) {
         let path = &self.layout.reserve;
-        if self.disk.len(path).is_ok_and(|n| n == RESERVE_BYTES as u64) {
+        if self.disk.len(path).is_ok_and(|n| n == u64::from(self.limits.reserve_bytes)) {
             return;
         }
         let room = self.disk.free_bytes(&self.layout.root).unwrap_or(0);
-        if room < 4 * RESERVE_BYTES as u64 {
+        if room < 4 * u64::from(self.limits.reserve_bytes) {
             return;
         }
         // Best effort: without it a full disk is met a little earlier. Not zeros: some file systems store those in no space.
-        let noise: Vec<u8> = (0..RESERVE_BYTES as u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
+        let noise: Vec<u8> = (0..self.limits.reserve_bytes).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
         let written = self.disk.create(path).and_then(|mut f| {
             f.write(&noise)?;
             f.sync()

@@ -1,0 +1,213 @@
+//! Conversations with made-up state for the tests of the store.
+#![allow(dead_code)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, unbounded};
+use sala_chat::protocol::engine::{Dtype, EndImage, ImageTensor, RowsImage, StateImage, Token};
+use sala_chat::session::{
+    Change, Disk, Limits, NewSegment, NewSession, Save, SaveEvent, SegmentId, SegmentKind, Store, TextBoundary, Writer,
+};
+use sala_chat::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
+
+pub const MODEL: &str = "model-a";
+
+pub fn limits() -> Limits {
+    Limits { min_free_bytes: 0, reserve_bytes: 4096, ..Limits::default() }
+}
+
+pub fn open(root: &Path, disk: impl Disk + 'static) -> Store {
+    Store::open(root, Arc::new(disk), limits()).unwrap()
+}
+
+pub fn message(store: &Store, parent: Option<MessageId>, role: Role, text: &str) -> Message {
+    Message {
+        id: store.new_message_id(),
+        parent,
+        role,
+        text: text.into(),
+        thinking: String::new(),
+        created_ms: 1_700_000_000_000,
+        meta: MessageMeta::default(),
+    }
+}
+
+/// Bytes that only this segment, tensor and length have.
+fn noise(id: &SegmentId, name: &str, bytes: usize) -> Arc<Vec<u8>> {
+    let mut hash = blake3::Hasher::new();
+    hash.update(&id.0).update(name.as_bytes());
+    let mut data = vec![0; bytes];
+    hash.finalize_xof().fill(&mut data);
+    Arc::new(data)
+}
+
+/// The state a model would leave at the end of `segment`.
+pub fn image(segment: &NewSegment) -> StateImage {
+    let id = segment.id();
+    let rows = segment.given.len() + segment.generated.len();
+    let tensor = |name: &str, dtype: Dtype, shape: Vec<usize>| {
+        let bytes = shape.iter().product::<usize>() * dtype.size();
+        ImageTensor { name: name.into(), dtype, shape, data: noise(&id, name, bytes) }
+    };
+    StateImage {
+        rows: RowsImage {
+            start: segment.start,
+            rows: rows as u64,
+            tensors: vec![
+                tensor("k.0", Dtype::Bf16, vec![rows, 1, 8]),
+                tensor("v.0", Dtype::Bf16, vec![rows, 1, 8]),
+                tensor("k1.0", Dtype::Bf16, vec![rows / 16, 1, 8]),
+                tensor("k2.0", Dtype::Bf16, vec![rows / 64, 1, 8]),
+            ],
+        },
+        end: Some(EndImage {
+            position: segment.start + rows as u64,
+            tensors: vec![tensor("state.0", Dtype::F32, vec![2, 8, 8]), tensor("draft.window", Dtype::F32, vec![3, 8])],
+        }),
+    }
+}
+
+pub fn same_rows(a: &RowsImage, b: &RowsImage) -> bool {
+    (a.start, a.rows) == (b.start, b.rows) && same_tensors(&a.tensors, &b.tensors)
+}
+
+pub fn same_end(a: &EndImage, b: &EndImage) -> bool {
+    a.position == b.position && same_tensors(&a.tensors, &b.tensors)
+}
+
+/// Same tensors, whatever their order.
+fn same_tensors(a: &[ImageTensor], b: &[ImageTensor]) -> bool {
+    let key = |t: &ImageTensor| (t.name.clone(), t.dtype, t.shape.clone(), t.data.clone());
+    let sorted = |tensors: &[ImageTensor]| {
+        let mut all: Vec<_> = tensors.iter().map(key).collect();
+        all.sort_by(|x, y| x.0.cmp(&y.0));
+        all
+    };
+    sorted(a) == sorted(b)
+}
+
+/// A conversation being had: makes the saves a desk would make.
+pub struct Talk {
+    pub session: SessionId,
+    pub head: Option<MessageId>,
+    pub tip: Option<SegmentId>,
+    pub position: u64,
+    pub rendered: String,
+    pub segments: Vec<NewSegment>,
+}
+
+impl Talk {
+    pub fn begin(store: &Store, name: &str) -> (Talk, Save) {
+        let session = store.new_session_id();
+        let new = NewSession { id: session, name: name.into(), settings: "{}".into(), head: None, forked_from: None };
+        let talk = Talk { session, head: None, tip: None, position: 0, rendered: String::new(), segments: Vec::new() };
+        (talk, Save { changes: vec![Change::CreateSession(new)], images: vec![] })
+    }
+
+    /// A question, an answer and the segment that holds both.
+    pub fn turn(&mut self, store: &Store, question: &str, answer: &str) -> Save {
+        let asked = message(store, self.head, Role::User, question);
+        let answered = message(store, Some(asked.id), Role::Assistant, answer);
+        let segment = self.segment(question, answer, SegmentKind::Turn);
+        let head = answered.id;
+        let mut save = Save::default();
+        for m in [asked, answered] {
+            save.changes.push(Change::PutMessage { session: self.session, message: Box::new(m) });
+        }
+        self.finish(save, head, segment)
+    }
+
+    /// A document in `parts` segments.
+    pub fn document(&mut self, store: &Store, text: &str, parts: usize) -> Save {
+        let m = message(store, self.head, Role::Document, text);
+        let head = m.id;
+        let mut save = Save::default();
+        save.changes.push(Change::PutMessage { session: self.session, message: Box::new(m) });
+        for part in 1..parts {
+            let segment = self.segment(&format!("{text} part {part}"), "", SegmentKind::DocumentPart);
+            save.images.push((segment.id(), image(&segment)));
+            save.changes.push(Change::AddSegment(Box::new(segment)));
+        }
+        let segment = self.segment(text, "", SegmentKind::DocumentEnd);
+        self.finish(save, head, segment)
+    }
+
+    fn segment(&mut self, given: &str, generated: &str, kind: SegmentKind) -> NewSegment {
+        let tokens = |text: &str| text.bytes().map(Token::from).collect::<Vec<Token>>();
+        self.rendered.push_str(given);
+        self.rendered.push_str(generated);
+        let segment = NewSegment {
+            fingerprint: MODEL.into(),
+            parent: self.tip,
+            start: self.position,
+            given: tokens(given),
+            generated: tokens(generated),
+            boundary: TextBoundary::of(&self.rendered),
+            kind,
+        };
+        self.position += (segment.given.len() + segment.generated.len()) as u64;
+        self.tip = Some(segment.id());
+        self.segments.push(segment.clone());
+        segment
+    }
+
+    fn finish(&mut self, mut save: Save, head: MessageId, segment: NewSegment) -> Save {
+        self.head = Some(head);
+        let id = segment.id();
+        save.images.push((id, image(&segment)));
+        save.changes.push(Change::AddSegment(Box::new(segment)));
+        save.changes.push(Change::Link { message: head, segment: id });
+        save.changes.push(Change::MoveHead { session: self.session, head: Some(head) });
+        save
+    }
+}
+
+/// A writer whose saves can be waited for.
+pub struct Bench {
+    pub store: Arc<Store>,
+    pub writer: Writer,
+    pub events: Receiver<SaveEvent>,
+}
+
+impl Bench {
+    pub fn new(store: Store) -> Bench {
+        let store = Arc::new(store);
+        let (send, events) = unbounded();
+        let writer = Writer::start(Arc::clone(&store), send).unwrap();
+        Bench { store, writer, events }
+    }
+
+    /// Hands over a save and waits for the last word on it.
+    pub fn save(&self, save: Save) -> SaveEvent {
+        let id = self.writer.save(save);
+        self.outcome(id)
+    }
+
+    pub fn outcome(&self, wanted: u64) -> SaveEvent {
+        loop {
+            let event = self.events.recv_timeout(Duration::from_secs(20)).expect("an event about every save");
+            match event {
+                SaveEvent::Saved { id, .. } | SaveEvent::TextOnly { id, .. } | SaveEvent::NotSaved { id, .. }
+                    if id == wanted =>
+                {
+                    return event;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub fn close(self) -> bool {
+        self.writer.close(soon())
+    }
+}
+
+pub fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+pub fn is_saved(event: &SaveEvent) -> bool {
+    matches!(event, SaveEvent::Saved { .. })
+}
