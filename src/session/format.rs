@@ -232,15 +232,6 @@ pub(super) fn open(
         serde_json::from_slice(&text).map_err(|_| Fault::damaged("its header is unreadable"))?;
     let meta = json.remove("__metadata__").unwrap_or_default();
     let field = |name: &str| meta.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-    if field("format") != FORMAT {
-        return Err(Fault { why: format!("written in another format ({:?})", field("format")), lasting: true });
-    }
-    if field("segment") != id.hex() || field("kind") != kind.extension() {
-        return Err(Fault::damaged("it belongs to another segment"));
-    }
-    let number = |name: &str| field(name).parse::<u64>().map_err(|_| Fault::damaged("its header is unreadable"));
-    let (start, rows) = (number("start")?, number("rows")?);
-
     let mut entries = Vec::with_capacity(json.len());
     for (name, value) in json {
         let entry: Entry = serde_json::from_value(value).map_err(|_| Fault::damaged(&format!("tensor {name} is unreadable")))?;
@@ -258,7 +249,16 @@ pub(super) fn open(
     if hash.finalize().as_bytes() != root {
         return Err(Fault::damaged("its header does not match its checksum"));
     }
-    // From here on the header is what we wrote.
+    // From here on the header is what was written.
+    if field("format") != FORMAT {
+        return Err(Fault { why: format!("written in another format ({:?})", field("format")), lasting: true });
+    }
+    if field("segment") != id.hex() || field("kind") != kind.extension() {
+        return Err(Fault::damaged("it belongs to another segment"));
+    }
+    let number = |name: &str| field(name).parse::<u64>().map_err(|_| Fault::damaged("its header is unreadable"));
+    let (start, rows) = (number("start")?, number("rows")?);
+
     let hashes: Vec<[u8; 32]> = table_bytes.as_chunks::<32>().0.to_vec();
     let mut tensors = Vec::with_capacity(entries.len());
     let mut first_chunk = 0usize;

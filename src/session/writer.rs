@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -91,8 +91,8 @@ struct Queue {
     /// All saves up to this id are finished, for better or worse.
     finished: u64,
     closing: bool,
-    /// The first of `saves` has failed and waits for a retry.
-    stuck: bool,
+    /// The first of `saves` has failed and waits for a retry: `last_id` when it was tried.
+    stuck: Option<u64>,
     ended: bool,
 }
 
@@ -150,25 +150,23 @@ impl Writer {
     pub fn flush(&self, deadline: Instant) -> bool {
         let queue = lock(&self.shared.queue);
         let target = queue.last_id;
-        self.wait(queue, deadline, |q| q.finished >= target || q.stuck || q.ended).finished >= target
+        self.wait(queue, deadline, |q| q.finished >= target || q.stuck.is_some() || q.ended).finished >= target
     }
 
     /// Saves what is queued and ends the thread, waiting until `deadline`. Returns whether everything was saved.
     /// After the deadline the thread is left behind: it ends with the process, and what was acknowledged is safe.
     pub fn close(mut self, deadline: Instant) -> bool {
-        let all = self.end(deadline);
-        if let Some(thread) = self.thread.take_if(|_| all) {
-            let _ = thread.join();
-        }
-        all
-    }
-
-    fn end(&self, deadline: Instant) -> bool {
         let mut queue = lock(&self.shared.queue);
         queue.closing = true;
         self.shared.work.notify_one();
         let queue = self.wait(queue, deadline, |q| q.ended);
-        queue.ended && queue.saves.is_empty()
+        let (ended, all) = (queue.ended, queue.ended && queue.saves.is_empty());
+        drop(queue);
+        if let Some(thread) = self.thread.take_if(|_| ended) {
+            // Only now has the thread let go of the store and its locks.
+            let _ = thread.join();
+        }
+        all
     }
 
     fn wait<'a>(
@@ -182,7 +180,7 @@ impl Writer {
             if left.is_zero() {
                 break;
             }
-            queue = self.shared.done.wait_timeout(queue, left).unwrap_or_else(std::sync::PoisonError::into_inner).0;
+            queue = self.shared.done.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         queue
     }
@@ -218,28 +216,38 @@ struct Worker {
 
 enum Outcome {
     Finished,
-    /// Keep it and try again later.
-    Stuck,
+    /// Keep it and try again later; why.
+    Stuck(String),
 }
 
 impl Worker {
     fn run(mut self) {
         while let Some(mut queued) = self.next() {
             let bytes: u64 = queued.save.images.iter().map(|(_, image)| image_bytes(image)).sum();
+            // Read before trying: a save that arrives during the attempt is a reason to try again.
+            let last_id = lock(&self.shared.queue).last_id;
             let outcome = self.process(&mut queued);
             let mut queue = lock(&self.shared.queue);
+            let mut waiting = Vec::new();
+            let mut reason = String::new();
             match outcome {
                 Outcome::Finished => {
                     queue.pending_bytes = queue.pending_bytes.saturating_sub(bytes);
                     queue.finished = queue.finished.max(queued.id);
-                    queue.stuck = false;
+                    queue.stuck = None;
                 }
-                Outcome::Stuck => {
+                Outcome::Stuck(why) => {
+                    reason = why;
                     queue.saves.push_front(queued);
-                    queue.stuck = true;
+                    queue.stuck = Some(last_id);
+                    waiting = queue.saves.iter().flat_map(|q| q.merged.iter().copied().chain([q.id])).collect();
                 }
             }
             drop(queue);
+            // Order must hold, so what is behind a stuck save is not saved either.
+            for id in waiting {
+                let _ = self.events.send(SaveEvent::NotSaved { id, reason: reason.clone(), lasting: false });
+            }
             self.shared.done.notify_all();
         }
         lock(&self.shared.queue).ended = true;
@@ -250,30 +258,35 @@ impl Worker {
     fn next(&mut self) -> Option<Queued> {
         let mut tidied = false;
         let mut queue = lock(&self.shared.queue);
-        let mut seen = queue.last_id;
-        let mut asked = queue.closing;
-        let mut waited = Duration::ZERO;
+        let closing_already = queue.closing;
+        let mut retry_at = Instant::now() + RETRY;
         loop {
-            let may_try = !queue.stuck || queue.last_id > seen || waited >= RETRY || (queue.closing && !asked);
+            let may_try = match queue.stuck {
+                None => true,
+                // Once more at the end, then no longer: the process wants to go.
+                Some(tried) => {
+                    queue.last_id > tried || Instant::now() >= retry_at || (queue.closing && !closing_already)
+                }
+            };
             if may_try && let Some(queued) = queue.saves.pop_front() {
                 return Some(queued);
             }
             if queue.closing {
                 return None;
             }
-            if !tidied && !queue.stuck {
+            if !tidied && queue.stuck.is_none() {
                 drop(queue);
                 self.tidy();
                 tidied = true;
                 queue = lock(&self.shared.queue);
+                retry_at = Instant::now() + RETRY;
                 continue;
             }
-            seen = queue.last_id;
-            asked = queue.closing;
-            let begun = Instant::now();
-            let timeout = if queue.stuck { RETRY.saturating_sub(waited) } else { Duration::from_secs(3600) };
-            queue = self.shared.work.wait_timeout(queue, timeout).unwrap_or_else(std::sync::PoisonError::into_inner).0;
-            waited = if queue.stuck { waited + begun.elapsed() } else { Duration::ZERO };
+            let timeout = retry_at.saturating_duration_since(Instant::now());
+            queue = match queue.stuck {
+                None => self.shared.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(_) => self.shared.work.wait_timeout(queue, timeout).unwrap_or_else(PoisonError::into_inner).0,
+            };
         }
     }
 
@@ -284,8 +297,11 @@ impl Worker {
                 let lasting = !e.is_disk();
                 let reason = self.text_reason(&e);
                 self.text_off = !lasting;
+                if !lasting {
+                    return Outcome::Stuck(reason);
+                }
                 self.tell(queued, |id| SaveEvent::NotSaved { id, reason: reason.clone(), lasting });
-                return if lasting { Outcome::Finished } else { Outcome::Stuck };
+                return Outcome::Finished;
             }
         };
         if std::mem::take(&mut self.text_off) {
