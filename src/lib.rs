@@ -37,6 +37,7 @@ pub mod model;
 pub mod config;
 pub mod protocol;
 pub mod session;
+pub mod shell;
 pub mod spec;
 pub mod text;
 pub mod transcript;

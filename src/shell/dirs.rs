@@ -1,0 +1,79 @@
+//! Where things are kept. Folders are made with mode 0700 when first needed, never earlier.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::failure::{Exit, Failure};
+
+/// The program's folders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dirs {
+    /// `config.toml`.
+    pub config: PathBuf,
+    /// `sala.db`, `segments/`.
+    pub data: PathBuf,
+    /// Logs, crash reports, copied text.
+    pub state: PathBuf,
+    /// Locks.
+    pub runtime: PathBuf,
+}
+
+impl Dirs {
+    /// The usual folders, or all but the settings below `data_dir`.
+    ///
+    /// # Errors
+    /// There is no home folder.
+    pub fn new(data_dir: Option<&Path>) -> Result<Dirs, Failure> {
+        let project = directories::ProjectDirs::from("", "", "sala-chat");
+        let below = |dir: &Path| -> Result<(PathBuf, PathBuf, PathBuf), Failure> {
+            let dir = std::path::absolute(dir)?;
+            Ok((dir.clone(), dir.join("state"), dir.join("locks")))
+        };
+        match (project, data_dir) {
+            (Some(project), Some(dir)) => {
+                let (data, state, runtime) = below(dir)?;
+                Ok(Dirs { config: project.config_dir().to_owned(), data, state, runtime })
+            }
+            (None, Some(dir)) => {
+                let (data, state, runtime) = below(dir)?;
+                Ok(Dirs { config: data.clone(), data, state, runtime })
+            }
+            (Some(project), None) => {
+                let data = project.data_dir().to_owned();
+                let state = project.state_dir().unwrap_or(project.data_local_dir()).to_owned();
+                let runtime = project.runtime_dir().map_or_else(|| data.join("locks"), Path::to_owned);
+                Ok(Dirs { config: project.config_dir().to_owned(), data, state, runtime })
+            }
+            (None, None) => {
+                Err(Failure::new(Exit::Failure, "no home folder (HOME is not set)").hint("Name a folder: --data-dir DIR"))
+            }
+        }
+    }
+
+    /// The settings file if no other was named.
+    pub fn config_file(&self) -> PathBuf {
+        self.config.join("config.toml")
+    }
+}
+
+/// Makes a folder for this user alone, with everything above it.
+///
+/// # Errors
+/// The system refuses.
+pub fn make_private(dir: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_dir_moves_everything_that_is_written() {
+        let dirs = Dirs::new(Some(Path::new("/tmp/x"))).unwrap();
+        for dir in [&dirs.data, &dirs.state, &dirs.runtime] {
+            assert!(dir.starts_with("/tmp/x"));
+        }
+        assert_ne!(dirs.data, dirs.state);
+    }
+}

@@ -1,0 +1,196 @@
+//! How the program ends: exit codes, and errors with a code for scripts and a hint for people.
+
+use std::fmt;
+
+use crate::config::ConfigError;
+use crate::text::TextError;
+use crate::text::sources::SourceError;
+
+/// Exit codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// All done.
+    Ok,
+    /// Something failed.
+    Failure,
+    /// The command line or the settings are wrong.
+    Usage,
+    /// The model is not installed.
+    NoModel,
+    /// No usable GPU, or not enough memory.
+    NoDevice,
+    /// The context is too small for what was asked.
+    TooLong,
+    /// The session is open in another process.
+    InUse,
+    /// State or session cannot be read.
+    Unreadable,
+    /// The disk is full or refuses.
+    Disk,
+    /// The user stopped it.
+    Stopped,
+    /// Ended by this signal.
+    Signal(u8),
+}
+
+impl Exit {
+    /// The number the shell sees.
+    pub fn code(self) -> u8 {
+        match self {
+            Exit::Ok => 0,
+            Exit::Failure => 1,
+            Exit::Usage => 2,
+            Exit::NoModel => 3,
+            Exit::NoDevice => 4,
+            Exit::TooLong => 5,
+            Exit::InUse => 6,
+            Exit::Unreadable => 7,
+            Exit::Disk => 74,
+            Exit::Stopped => 130,
+            Exit::Signal(n) => 128u8.saturating_add(n),
+        }
+    }
+
+    /// The word for scripts.
+    pub fn word(self) -> &'static str {
+        match self {
+            Exit::Ok => "ok",
+            Exit::Failure => "failure",
+            Exit::Usage => "usage",
+            Exit::NoModel => "no_model",
+            Exit::NoDevice => "no_device",
+            Exit::TooLong => "too_long",
+            Exit::InUse => "in_use",
+            Exit::Unreadable => "unreadable",
+            Exit::Disk => "disk",
+            Exit::Stopped => "stopped",
+            Exit::Signal(_) => "signal",
+        }
+    }
+
+    /// The exit of a number, as [`crate::protocol::desk::Notice::Fatal`] carries it; unknown ones are failures.
+    pub fn from_code(code: i32) -> Exit {
+        const ALL: [Exit; 10] = [
+            Exit::Ok,
+            Exit::Failure,
+            Exit::Usage,
+            Exit::NoModel,
+            Exit::NoDevice,
+            Exit::TooLong,
+            Exit::InUse,
+            Exit::Unreadable,
+            Exit::Disk,
+            Exit::Stopped,
+        ];
+        ALL.into_iter().find(|e| i32::from(e.code()) == code).unwrap_or(Exit::Failure)
+    }
+}
+
+/// Why a command did not do what was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// How the process ends.
+    pub exit: Exit,
+    /// One line: what, where. Empty when nothing needs to be said (a closed pipe).
+    pub message: String,
+    /// What to do next, if the message does not say it.
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure with this exit code.
+    pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
+        Failure { exit, message: message.into(), hint: None }
+    }
+
+    /// A wrong command line.
+    pub fn usage(message: impl Into<String>) -> Failure {
+        Failure::new(Exit::Usage, message).hint("sala-chat --help lists all options")
+    }
+
+    /// Adds what to do next.
+    pub fn hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Nobody reads the output any more: end without a word.
+    pub fn closed_pipe() -> Failure {
+        Failure::new(Exit::Ok, "")
+    }
+
+    /// The object for `--json`.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({ "code": self.exit.word(), "message": self.message, "hint": self.hint })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) if self.message.ends_with('.') => write!(f, " {hint}"),
+            Some(hint) => write!(f, ". {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Writing to standard output.
+impl From<std::io::Error> for Failure {
+    fn from(e: std::io::Error) -> Failure {
+        match e.kind() {
+            std::io::ErrorKind::BrokenPipe => Failure::closed_pipe(),
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::ReadOnlyFilesystem => {
+                Failure::new(Exit::Disk, e.to_string())
+            }
+            _ => Failure::new(Exit::Failure, e.to_string()),
+        }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(e: ConfigError) -> Failure {
+        Failure::new(Exit::Usage, e.to_string())
+    }
+}
+
+impl From<SourceError> for Failure {
+    fn from(e: SourceError) -> Failure {
+        let exit = match e {
+            SourceError::Cancelled => Exit::Stopped,
+            _ => Exit::Failure,
+        };
+        Failure::new(exit, e.to_string())
+    }
+}
+
+impl From<TextError> for Failure {
+    fn from(e: TextError) -> Failure {
+        Failure::new(Exit::Failure, e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_those_of_the_manual_and_come_back() {
+        for (exit, code) in [(Exit::Ok, 0), (Exit::Usage, 2), (Exit::Unreadable, 7), (Exit::Disk, 74), (Exit::Stopped, 130)] {
+            assert_eq!(exit.code(), code);
+            assert_eq!(Exit::from_code(i32::from(code)), exit);
+        }
+        assert_eq!(Exit::Signal(15).code(), 143);
+        assert_eq!(Exit::from_code(99), Exit::Failure);
+    }
+
+    #[test]
+    fn a_failure_reads_as_one_sentence_after_the_other() {
+        let failure = Failure::new(Exit::NoModel, "Not installed").hint("Type this");
+        assert_eq!(failure.to_string(), "Not installed. Type this");
+        assert_eq!(failure.to_json()["code"], "no_model");
+    }
+}

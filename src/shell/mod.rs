@@ -1,0 +1,203 @@
+//! The program around the chat: command line, folders, settings, log, dispatch, exit codes.
+//!
+//! [`main`] is all that `main.rs` calls. Handlers take a [`Context`] and return how the process ends; they never call
+//! `exit`. Standard output carries answers only; progress and notes go to standard error, and only to a terminal.
+
+pub mod cli;
+pub mod config_cmd;
+pub mod dirs;
+pub mod failure;
+pub mod hub;
+pub mod logging;
+pub mod model_cmd;
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{CommandFactory, Parser};
+
+use crate::config::{self, Config, Loaded};
+use crate::text::{pdf, sources};
+use cli::{Cli, Command, Task};
+use dirs::Dirs;
+pub use failure::{Exit, Failure};
+
+/// What every handler needs.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// The settings and where they came from.
+    pub loaded: Loaded,
+    /// The settings file, whether it exists or not.
+    pub config_file: PathBuf,
+    /// Folders.
+    pub dirs: Dirs,
+    /// Results and errors as JSON.
+    pub json: bool,
+    /// No progress, no notes.
+    pub quiet: bool,
+}
+
+impl Context {
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.loaded.config
+    }
+
+    /// Whether somebody watches progress.
+    pub fn shows_progress(&self) -> bool {
+        !self.quiet && std::io::stderr().is_terminal()
+    }
+
+    /// A line on standard error for whoever watches.
+    pub fn note(&self, text: &str) {
+        if self.shows_progress() {
+            // Nobody to tell if this fails.
+            let _ = writeln!(std::io::stderr(), "{text}");
+        }
+    }
+
+    /// A line on standard output.
+    ///
+    /// # Errors
+    /// Nobody reads it.
+    pub fn print(&self, text: &str) -> Result<(), Failure> {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{text}")?;
+        Ok(out.flush()?)
+    }
+
+    /// A result: the object with `--json`, else the text.
+    ///
+    /// # Errors
+    /// Nobody reads it.
+    pub fn result(&self, json: impl FnOnce() -> serde_json::Value, text: impl FnOnce() -> String) -> Result<(), Failure> {
+        if self.json { self.print(&json().to_string()) } else { self.print(&text()) }
+    }
+}
+
+/// Runs the program with its arguments; the exit code.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    // The PDF reader must come before everything that may start threads or read settings.
+    if let [_, child, path] = arguments.as_slice()
+        && child == pdf::CHILD
+    {
+        return u8::try_from(pdf::child_main(Path::new(path))).unwrap_or(1);
+    }
+    let json = arguments.iter().skip(1).take_while(|a| *a != "--").any(|a| a == "--json");
+    match run(&arguments) {
+        Ok(exit) => exit.code(),
+        Err(failure) => {
+            report(&failure, json);
+            failure.exit.code()
+        }
+    }
+}
+
+/// Tells a failure: an object on standard output with `--json`, else a line on standard error.
+fn report(failure: &Failure, json: bool) {
+    // Where nobody listens the exit code remains.
+    let _ = match (failure.message.is_empty(), json) {
+        (true, _) => Ok(()),
+        (false, true) => writeln!(std::io::stdout(), "{}", failure.to_json()),
+        (false, false) => writeln!(std::io::stderr(), "sala-chat: {failure}"),
+    };
+}
+
+fn run(arguments: &[OsString]) -> Result<Exit, Failure> {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(e) if !e.use_stderr() => {
+            // `--help`, `--version`.
+            e.print()?;
+            return Ok(Exit::Ok);
+        }
+        Err(e) => {
+            let text = e.render().to_string();
+            let line = text.lines().next().unwrap_or_default();
+            return Err(Failure::usage(line.strip_prefix("error: ").unwrap_or(line)));
+        }
+    };
+    let dirs = Dirs::new(cli.global.data_dir.as_deref())?;
+    let config_file = cli.global.config.clone().unwrap_or_else(|| dirs.config_file());
+    if cli.global.config.is_some() && !config_file.exists() {
+        return Err(Failure::usage(format!("{}: no such settings file", config_file.display())));
+    }
+    let variables: Vec<(String, String)> = std::env::vars().collect();
+    // `config` must work on a broken file.
+    if let Some(Command::Config(args)) = &cli.command {
+        return config_cmd::run(&args.action, &config_file, &variables, cli.global.json);
+    }
+    if let Some(Command::Completions(args)) = &cli.command {
+        let mut script = Vec::new();
+        clap_complete::generate(args.shell, &mut Cli::command(), "sala-chat", &mut script);
+        std::io::stdout().write_all(&script)?;
+        return Ok(Exit::Ok);
+    }
+    let loaded = config::load(&config_file, &variables, &cli.overrides()?)?;
+    let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
+    let context = Context { loaded, config_file, dirs, json, quiet };
+    let task = cli.task(context.config().sessions.resume_last)?;
+    if !quiet {
+        for warning in &context.loaded.warnings {
+            // The warning is a courtesy; the chat shows it again.
+            let _ = writeln!(std::io::stderr(), "sala-chat: {warning}");
+        }
+    }
+    let _log = logging::start(&context.dirs.state, &context.config().log, verbose);
+    logging::catch_panics(context.dirs.state.clone());
+    dispatch(&context, task)
+}
+
+fn dispatch(context: &Context, task: Task) -> Result<Exit, Failure> {
+    match task {
+        Task::Ask(ask) => {
+            check_paths(context, &ask.files)?;
+            Err(not_built("-p"))
+        }
+        Task::Chat(chat) => {
+            check_paths(context, &chat.paths)?;
+            Err(not_built("the chat"))
+        }
+        Task::Command(command) => match command {
+            Command::Ls(_) => Err(not_built("ls")),
+            Command::Show(_) => Err(not_built("show")),
+            Command::Rm(_) => Err(not_built("rm")),
+            Command::Search(_) => Err(not_built("search")),
+            Command::Export(_) => Err(not_built("export")),
+            Command::Import(_) => Err(not_built("import")),
+            Command::Prune(_) => Err(not_built("prune")),
+            Command::Library(_) => Err(not_built("library")),
+            Command::Bench(_) => Err(not_built("bench")),
+            Command::Doctor(_) => Err(not_built("doctor")),
+            Command::Draft(_) => Err(not_built("draft")),
+            Command::Model(args) => model_cmd::run(context, &args.action),
+            // Handled before the settings were read.
+            Command::Config(_) | Command::Completions(_) => Ok(Exit::Ok),
+        },
+    }
+}
+
+/// A command that this program does not have yet.
+fn not_built(what: &str) -> Failure {
+    Failure::new(Exit::Failure, format!("{what} is not part of this program yet"))
+}
+
+/// Says at once when a path on the command line means nothing, before a model is loaded.
+fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
+    let options = sources::SourceOptions::new(&context.config().load);
+    match sources::find(paths, &options) {
+        Ok(_) => Ok(()),
+        Err(sources::SourceError::NotFound { path, similar: None }) => {
+            let command = Cli::command();
+            let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+            let failure = Failure::new(Exit::Failure, format!("No such file: {path}."));
+            Err(match crate::text::near::nearest(&path, names) {
+                Some(name) => failure.hint(format!("Or did you mean: sala-chat {name}")),
+                None => failure,
+            })
+        }
+        Err(e) => Err(e.into()),
+    }
+}
