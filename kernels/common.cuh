@@ -123,6 +123,29 @@ DEVICE u32 vote(bool x) { return __ballot_sync(0xffffffffu, x); }
 DEVICE uint4 load16(const void* p) { return *reinterpret_cast<const uint4*>(p); }
 DEVICE void store16(void* p, uint4 x) { *reinterpret_cast<uint4*>(p) = x; }
 
+// Fragments of tensor-core products from bf16 matrices in shared memory with rows of `ld` elements, ld·2 bytes a multiple
+// of 16 and not of 128 (so that eight rows hit all banks).
+// A, 16×16 at (m, k), stored [m][k].
+DEVICE void load_a(u32 (&r)[4], const bf16* s, u32 ld, u32 m, u32 k) {
+    const u32 l = threadIdx.x & 31;
+    load_matrix(r, s + (m + (l & 15)) * ld + k + (l >> 4) * 8);
+}
+// A, 16×16 at (m, k), stored [k][m].
+DEVICE void load_a_trans(u32 (&r)[4], const bf16* s, u32 ld, u32 m, u32 k) {
+    const u32 l = threadIdx.x & 31;
+    load_matrix_trans(r, s + (k + (l >> 4) * 8 + (l & 7)) * ld + m + (l >> 3 & 1) * 8);
+}
+// B, 16 k × 16 n at (n, k), stored [n][k]: r[0], r[1] are columns n..n+7, r[2], r[3] the eight after.
+DEVICE void load_b(u32 (&r)[4], const bf16* s, u32 ld, u32 n, u32 k) {
+    const u32 l = threadIdx.x & 31;
+    load_matrix(r, s + (n + (l >> 4) * 8 + (l & 7)) * ld + k + (l >> 3 & 1) * 8);
+}
+// B, 16 k × 16 n at (n, k), stored [k][n].
+DEVICE void load_b_trans(u32 (&r)[4], const bf16* s, u32 ld, u32 n, u32 k) {
+    const u32 l = threadIdx.x & 31;
+    load_matrix_trans(r, s + (k + (l & 15)) * ld + n + (l >> 4) * 8);
+}
+
 // At most `n` groups under way, for a number known only at run time (rounded down to one of the listed).
 DEVICE void copy_wait_upto(u32 n) {
     switch (n) {

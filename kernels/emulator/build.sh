@@ -14,7 +14,8 @@ build() { # object, source on stdin, dependencies
 }
 build "$dir/emulator.o" "$here/emulator.cpp" < <(echo "#include \"$here/emulator.cpp\"")
 for source in "$here"/../*.cu; do
-    names=$(sed -n 's/^KERNEL([^)]*) *\([a-z0-9_]*\)(.*/\1/p' "$source")
+    names=$(tr '\n' ' ' <"$source" | grep -o ' KERNEL([0-9, ]*) *[a-z0-9_]*(' | sed 's/.*) *//; s/(//')
     build "$dir/$(basename "$source" .cu).o" "$source" < <(echo "#include \"$source\""; for n in $names; do echo "EMU_REGISTER($n);"; done)
 done
 if [ ! -e "$out" ] || newest "$out" "${objects[@]}"; then g++ -shared -o "$out.new" "${objects[@]}" && mv "$out.new" "$out"; fi
+if [ "${CHECK:-}" ]; then g++ -std=c++20 -O2 -march=native -o "$(dirname "$out")/check" "$here/check.cpp" -L"$(dirname "$out")" -l:"$(basename "$out")" -Wl,-rpath,"$(cd "$(dirname "$out")" && pwd)"; fi

@@ -16,7 +16,7 @@
 #define __device__
 #define __restrict__ __restrict
 #define __forceinline__ inline
-#define __align__(n) alignas(n)
+#define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static __attribute__((section("emushared")))
 #define DEVICE static inline
 #define DEVICE_METHOD inline

@@ -20,9 +20,11 @@ pub const ATTEND_BLOCKS: u32 = 2;
 pub const CANDIDATE_LOGITS: u32 = 2048;
 /// Ring slots of a split of [`draft_attend`].
 pub const DRAFT_SLOTS: u32 = 128;
-/// Rows of [`lightning_prefill`]'s inner chunk: `[64][128 + 8]` bf16 of q and k twice, v, weights and decays.
-const LIGHTNING_SHARED: u32 = 0;
-const ATTEND_VERIFY_SHARED: u32 = 0;
+// Dynamic shared memory of the kernels that need some (their sources say what for).
+const LIGHTNING_SHARED: u32 = 95_504;
+const SELECT_LSE_SHARED: u32 = 65_536;
+const SELECT_SCORES_SHARED: u32 = 67_584;
+const ATTEND_VERIFY_SHARED: u32 = 34_816;
 const PREFILL_SCORE_SHARED: u32 = 0;
 const ATTEND_PREFILL_SHARED: u32 = 0;
 const GEMM_SHARED: u32 = 0;
@@ -302,7 +304,7 @@ pub unsafe fn append_kv(d: &dyn Driver, k: DevicePtr, v: DevicePtr, k1: DevicePt
 /// See the module: every pointer must span what kernels/README.md says.
 pub unsafe fn select_lse(d: &dyn Driver, part: DevicePtr, q: DevicePtr, ldq: u32, keys: DevicePtr, window: u32, stride: u32, step: DevicePtr, heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "select_lse", [splits, kv_heads, 1], 128, 0, args![part, q, ldq, keys, window, stride, step, heads, kv_heads, scale, rows, splits]) }
+    unsafe { run(d, "select_lse", [splits, kv_heads, 1], 128, SELECT_LSE_SHARED, args![part, q, ldq, keys, window, stride, step, heads, kv_heads, scale, rows, splits]) }
 }
 
 /// Pooled block scores of a verify pass; rows with at most `all_below` blocks need none.
@@ -311,7 +313,7 @@ pub unsafe fn select_lse(d: &dyn Driver, part: DevicePtr, q: DevicePtr, ldq: u32
 /// See the module: every pointer must span what kernels/README.md says.
 pub unsafe fn select_scores(d: &dyn Driver, scores: DevicePtr, part: DevicePtr, q: DevicePtr, ldq: u32, k1: DevicePtr, window: u32, stride: u32, step: DevicePtr, heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32, score_blocks: u32, all_below: u32) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "select_scores", [up(score_blocks, 64), kv_heads, 1], 128, 0, args![scores, part, q, ldq, k1, window, stride, step, heads, kv_heads, scale, rows, splits, score_blocks, all_below]) }
+    unsafe { run(d, "select_scores", [up(score_blocks, 64), kv_heads, 1], 128, SELECT_SCORES_SHARED, args![scores, part, q, ldq, k1, window, stride, step, heads, kv_heads, scale, rows, splits, score_blocks, all_below]) }
 }
 
 /// Chosen blocks, ascending.
@@ -320,7 +322,7 @@ pub unsafe fn select_scores(d: &dyn Driver, scores: DevicePtr, part: DevicePtr, 
 /// See the module: every pointer must span what kernels/README.md says.
 pub unsafe fn select_top(d: &dyn Driver, list: DevicePtr, count: DevicePtr, scores: DevicePtr, step: DevicePtr, kv_heads: u32, score_blocks: u32, cap: u32, init: u32, local: u32, topk: u32, dense_until: u32, row0: u32, rows: u32) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "select_top", [kv_heads, rows, 1], 512, score_blocks * 2, args![list, count, scores, step, kv_heads, score_blocks, cap, init, local, topk, dense_until, row0, rows]) }
+    unsafe { run(d, "select_top", [kv_heads, rows, 1], 512, 0, args![list, count, scores, step, kv_heads, score_blocks, cap, init, local, topk, dense_until, row0, rows]) }
 }
 
 /// Attention parts of [`ATTEND_BLOCKS`] chosen blocks each.

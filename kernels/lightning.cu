@@ -1,0 +1,332 @@
+// Lightning attention: per head a state S [128 (k), 128 (v)] f32, S_t = λ S_{t−1} + k_t v_tᵀ, o_t = scale · S_tᵀ q_t.
+//
+// q and k are RMS-normed per head and rotated (half-split pairs i, i + 64) first and rounded to bf16; λ = exp(−slope).
+// Verify (1..16 rows; decode is one): grid (4 tiles of 32 v columns, heads), 128 threads, a thread holds 8 k × 4 v of S in registers.
+// Each element of S sees the same fma per row whether rows come one at a time or together, and the sum over k has one
+// order, so T rows are bit for bit T single steps. Accepted rows of the pass before are absorbed first ("pending"); the
+// rows of this pass are only remembered. Bytes moved: S read once, written once if anything was pending.
+#include "common.cuh"
+
+constexpr u32 TILE_V = 32;
+static_assert(HEAD == 4 * TILE_V, "grid.x is 4");
+
+// One head of one row by one warp: lane holds elements 2·lane, 2·lane + 1 of each half. rope [64] (cos, sin) or null.
+DEVICE void norm_rotate(bf16* dst, const bf16* src, const float* norm, const float2* rope, float eps) {
+    const u32 i = 2 * (threadIdx.x & 31);
+    u32 lo = *reinterpret_cast<const u32*>(src + i), hi = *reinterpret_cast<const u32*>(src + i + 64);
+    float a0 = widen_lo(lo), a1 = widen_hi(lo), b0 = widen_lo(hi), b1 = widen_hi(hi);
+    if (norm) {
+        float s = warp_sum(fmaf(a0, a0, fmaf(a1, a1, fmaf(b0, b0, b1 * b1))));
+        float rstd = 1.f / sqrtf(s * (1.f / HEAD) + eps);
+        a0 *= rstd * norm[i], a1 *= rstd * norm[i + 1];
+        b0 *= rstd * norm[i + 64], b1 *= rstd * norm[i + 65];
+    }
+    if (rope) {
+        float4 r = *reinterpret_cast<const float4*>(rope + i);  // cos, sin of pair i; cos, sin of pair i + 1
+        float x0 = a0, x1 = a1;
+        a0 = fmaf(x0, r.x, -b0 * r.y), b0 = fmaf(b0, r.x, x0 * r.y);
+        a1 = fmaf(x1, r.z, -b1 * r.w), b1 = fmaf(b1, r.z, x1 * r.w);
+    }
+    *reinterpret_cast<u32*>(dst + i) = pack(a0, a1);
+    *reinterpret_cast<u32*>(dst + i + 64) = pack(b0, b1);
+}
+
+// The part of S a thread holds: rows k0..k0+7, columns v0..v0+3 of the head.
+struct StatePart {
+    float4 s[8];
+    float decay;
+    float* at;  // element (k0, v0)
+
+    DEVICE_METHOD void load() {
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) s[i] = *reinterpret_cast<const float4*>(at + i * HEAD);
+    }
+    DEVICE_METHOD void store() {
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) *reinterpret_cast<float4*>(at + i * HEAD) = s[i];
+    }
+    // S ← λ S + k vᵀ; k: the thread's 8 elements, v: its 4.
+    DEVICE_METHOD void absorb(uint4 k, uint2 v) {
+        const float v0 = widen_lo(v.x), v1 = widen_hi(v.x), v2 = widen_lo(v.y), v3 = widen_hi(v.y);
+        const float kk[8] = {widen_lo(k.x), widen_hi(k.x), widen_lo(k.y), widen_hi(k.y), widen_lo(k.z), widen_hi(k.z), widen_lo(k.w), widen_hi(k.w)};
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            s[i].x = fmaf(kk[i], v0, decay * s[i].x);
+            s[i].y = fmaf(kk[i], v1, decay * s[i].y);
+            s[i].z = fmaf(kk[i], v2, decay * s[i].z);
+            s[i].w = fmaf(kk[i], v3, decay * s[i].w);
+        }
+    }
+    // qᵀ S over the thread's 8 rows.
+    DEVICE_METHOD float4 read(uint4 q) const {
+        const float qq[8] = {widen_lo(q.x), widen_hi(q.x), widen_lo(q.y), widen_hi(q.y), widen_lo(q.z), widen_hi(q.z), widen_lo(q.w), widen_hi(q.w)};
+        float4 y = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            y.x = fmaf(qq[i], s[i].x, y.x);
+            y.y = fmaf(qq[i], s[i].y, y.y);
+            y.z = fmaf(qq[i], s[i].z, y.z);
+            y.w = fmaf(qq[i], s[i].w, y.w);
+        }
+        return y;
+    }
+};
+
+// Where this thread's part of S lies, and the pending rows absorbed into it. Block (4 tiles, heads), 128 threads.
+DEVICE StatePart absorb_pending(float* state, const bf16* pend_k, const bf16* pend_v, const float* slopes, const Step* step, u32 heads, u32 kv_heads) {
+    const u32 head = blockIdx.y, k0 = (threadIdx.x >> 3) * 8, v0 = blockIdx.x * TILE_V + (threadIdx.x & 7) * 4;
+    StatePart part;
+    part.decay = expf(-slopes[head]);
+    part.at = state + (u64(head) * HEAD + k0) * HEAD + v0;
+    part.load();
+    const u32 pending = min(step->pending, MAX_VERIFY);
+    const u64 half = u64(step->slot & 1) * MAX_VERIFY * kv_heads * HEAD + u64(head / (heads / kv_heads)) * HEAD;
+    for (u32 r = 0; r < pending; r++) {
+        const u64 row = half + u64(r) * kv_heads * HEAD;
+        part.absorb(load16(pend_k + row + k0), *reinterpret_cast<const uint2*>(pend_v + row + v0));
+    }
+    if (pending) part.store();
+    return part;
+}
+
+KERNEL(128, 4)
+lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col, u32 v_col, const float* q_norm, const float* k_norm, const float2* rope,
+                 float* state, bf16* pend_k, bf16* pend_v, const float* slopes, const Step* step, u32 heads, u32 kv_heads, float scale, float eps, u32 rows) {
+    __shared__ __align__(16) bf16 q[MAX_VERIFY][HEAD];
+    __shared__ __align__(16) bf16 k[MAX_VERIFY][HEAD];
+    __shared__ float parts[MAX_VERIFY][4][TILE_V];
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, head = blockIdx.y, kv_head = head / (heads / kv_heads);
+    const u32 k0 = (threadIdx.x >> 3) * 8, v0 = (threadIdx.x & 7) * 4, tile = blockIdx.x * TILE_V;
+
+    // State and pending rows are older than the launch before.
+    StatePart part = absorb_pending(state, pend_k, pend_v, slopes, step, heads, kv_heads);
+    wait_for_previous();
+    allow_next();
+
+    for (u32 r = warp; r < rows; r += 4) {
+        const bf16* row = x + u64(r) * ldx;
+        norm_rotate(q[r], row + q_col + head * HEAD, q_norm, rope ? rope + r * 64 : nullptr, eps);
+        norm_rotate(k[r], row + k_col + kv_head * HEAD, k_norm, rope ? rope + r * 64 : nullptr, eps);
+    }
+    __syncthreads();  // q and k of every row
+    const bool remembers = head % (heads / kv_heads) == 0;
+    const u64 half = u64((step->slot & 1) ^ 1) * MAX_VERIFY * kv_heads * HEAD + u64(kv_head) * HEAD;
+    for (u32 r = 0; r < rows; r++) {
+        const uint2 v = *reinterpret_cast<const uint2*>(x + u64(r) * ldx + v_col + kv_head * HEAD + tile + v0);
+        part.absorb(load16(&k[r][k0]), v);
+        float4 y = part.read(load16(&q[r][k0]));
+        // Over the four groups of k in the warp, then (below) over the warps.
+#pragma unroll
+        for (u32 m = 8; m <= 16; m *= 2) {
+            y.x += shuffle_xor(y.x, m);
+            y.y += shuffle_xor(y.y, m);
+            y.z += shuffle_xor(y.z, m);
+            y.w += shuffle_xor(y.w, m);
+        }
+        if (lane < 8) *reinterpret_cast<float4*>(&parts[r][warp][v0]) = y;
+        if (remembers) {
+            const u64 to = half + u64(r) * kv_heads * HEAD;
+            if (threadIdx.x < 8) *reinterpret_cast<uint2*>(pend_v + to + tile + v0) = v;
+            if (blockIdx.x == 0 && (threadIdx.x & 7) == 0) store16(pend_k + to + k0, load16(&k[r][k0]));
+        }
+    }
+    __syncthreads();  // parts of every row
+    for (u32 i = threadIdx.x; i < rows * TILE_V; i += 128) {
+        const u32 r = i / TILE_V, c = i % TILE_V;
+        float y = (parts[r][0][c] + parts[r][1][c]) + (parts[r][2][c] + parts[r][3][c]);
+        o[u64(r) * ldo + head * HEAD + tile + c] = y * scale;
+    }
+}
+
+KERNEL(128, 4) lightning_fold(float* state, const bf16* pend_k, const bf16* pend_v, const float* slopes, const Step* step, u32 heads, u32 kv_heads) {
+    wait_for_previous();
+    allow_next();
+    absorb_pending(state, pend_k, pend_v, slopes, step, heads, kv_heads);
+}
+
+// Prefill: q and k of all heads, one warp a head.
+KERNEL(256, 4)
+lightning_qk(bf16* dst, u32 ldd, const bf16* x, u32 ldx, u32 q_col, u32 k_col, const float* q_norm, const float* k_norm, const float2* rope, u32 heads,
+             u32 kv_heads, float eps, u32 rows) {
+    wait_for_previous();
+    allow_next();
+    const u32 head = blockIdx.x * 8 + (threadIdx.x >> 5), r = blockIdx.y;
+    if (head >= heads + kv_heads) return;
+    const bool is_q = head < heads;
+    const bf16* from = x + u64(r) * ldx + (is_q ? q_col + head * HEAD : k_col + (head - heads) * HEAD);
+    norm_rotate(dst + u64(r) * ldd + head * HEAD, from, is_q ? q_norm : k_norm, rope ? rope + u64(r) * 64 : nullptr, eps);
+}
+
+// ---- prefill -----------------------------------------------------------------------------------------------------------
+// Chunks of C = 64 rows, i, j local: O = scale · ( ((Q Kᵀ) ∘ λ^{i−j}[j ≤ i]) V + λ^{i+1} (Q S) ),  S ← λ^C S + Kᵀ (λ^{C−1−i} V).
+// Block (tile of 32 v columns, head), 4 warps; S stays in the warps' accumulators (rows 32·warp..+31 of k), and goes through shared
+// memory as bf16 once per chunk to be an operand. bf16 operands, f32 sums, one fixed order; chunks are counted from the first
+// row, so a pass cut at multiples of 64 gives the same bits as one that is not.
+// Bytes moved: q and k four times (mostly from level 2), v and o once.
+
+constexpr u32 CHUNK = 64;
+constexpr u32 LD_QK = HEAD + 8;
+constexpr u32 LD_V = TILE_V + 8;
+
+struct Chunk {
+    bf16 q[CHUNK * LD_QK];
+    bf16 k[CHUNK * LD_QK];
+    bf16 v[CHUNK * LD_V];
+};
+struct PrefillShared {
+    Chunk chunk[2];
+    bf16 state[HEAD * LD_V];   // S before the chunk
+    bf16 faded[CHUNK * LD_V];  // λ^{C−1−i} V
+    float power[CHUNK + 4];    // λ^n
+};
+static_assert(sizeof(PrefillShared) == 95504, "src/backend/cuda/launch.rs asks for this much");
+
+KERNEL(128, 2)
+lightning_prefill(float* o, u32 ldo, const bf16* qk, u32 ldqk, const bf16* v, u32 ldv, float* state, const bf16* pend_k, const bf16* pend_v,
+                  const float* slopes, const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows) {
+    SHARED_BYTES(bytes);
+    PrefillShared& sh = *reinterpret_cast<PrefillShared*>(bytes);
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const u32 head = blockIdx.y, kv_head = head / (heads / kv_heads), tile = blockIdx.x * TILE_V;
+    const u32 chunks = (rows + CHUNK - 1) / CHUNK;
+    wait_for_previous();
+    allow_next();
+
+    auto fetch = [&](u32 c) {
+        Chunk& to = sh.chunk[c & 1];
+        for (u32 i = threadIdx.x; i < CHUNK * 16; i += 128) {
+            const u32 r = i >> 4, col = (i & 15) * 8, row = c * CHUNK + r;
+            const bf16* from = qk + u64(min(row, rows - 1)) * ldqk + col;
+            copy_async(to.q + r * LD_QK + col, from + head * HEAD, row < rows);
+            copy_async(to.k + r * LD_QK + col, from + (heads + kv_head) * HEAD, row < rows);
+        }
+        for (u32 i = threadIdx.x; i < CHUNK * 4; i += 128) {
+            const u32 r = i >> 2, col = (i & 3) * 8, row = c * CHUNK + r;
+            copy_async(to.v + r * LD_V + col, v + u64(min(row, rows - 1)) * ldv + kv_head * HEAD + tile + col, row < rows);
+        }
+        copy_commit();
+    };
+    fetch(0);
+    const float slope = slopes[head];
+    if (threadIdx.x <= CHUNK) sh.power[threadIdx.x] = expf(-slope * float(threadIdx.x));
+    absorb_pending(state, pend_k, pend_v, slopes, step, heads, kv_heads);
+    __syncthreads();  // the absorbed state is read back in another layout
+
+    float s[2][4][4];  // S[32·warp + 16·m + g (+8)][8·n + 2t (+1)] of the tile
+    float* home = state + (u64(head) * HEAD + warp * 32 + g) * HEAD + tile + 2 * t;
+#pragma unroll
+    for (u32 m = 0; m < 2; m++)
+#pragma unroll
+        for (u32 n = 0; n < 4; n++)
+#pragma unroll
+            for (u32 half = 0; half < 2; half++) {
+                float2 x = *reinterpret_cast<const float2*>(home + (m * 16 + half * 8) * HEAD + n * 8);
+                s[m][n][2 * half] = x.x, s[m][n][2 * half + 1] = x.y;
+            }
+
+    for (u32 c = 0; c < chunks; c++) {
+        const Chunk& in = sh.chunk[c & 1];
+        const u32 live = min(CHUNK, rows - c * CHUNK);
+        copy_wait<0>();
+        __syncthreads();  // the chunk has arrived for all; nobody reads the other buffer, `state` or `faded` any more
+        if (c + 1 < chunks) fetch(c + 1);
+#pragma unroll
+        for (u32 m = 0; m < 2; m++)
+#pragma unroll
+            for (u32 n = 0; n < 4; n++)
+#pragma unroll
+                for (u32 half = 0; half < 2; half++)
+                    *reinterpret_cast<u32*>(sh.state + (warp * 32 + m * 16 + half * 8 + g) * LD_V + n * 8 + 2 * t) = pack(s[m][n][2 * half], s[m][n][2 * half + 1]);
+        for (u32 i = threadIdx.x; i < CHUNK * TILE_V / 2; i += 128) {
+            const u32 r = i / (TILE_V / 2), col = i % (TILE_V / 2) * 2;
+            const u32 x = *reinterpret_cast<const u32*>(in.v + r * LD_V + col);
+            const float fade = r < live ? sh.power[live - 1 - r] : 0.f;
+            *reinterpret_cast<u32*>(sh.faded + r * LD_V + col) = pack(fade * widen_lo(x), fade * widen_hi(x));
+        }
+        __syncthreads();  // `state` and `faded` written
+
+        // 16 rows of the chunk: Q Kᵀ and Q S. Columns right of the diagonal's tile are not needed.
+        float p[8][4] = {}, y[4][4] = {};
+        const u32 row = warp * 16;
+#pragma unroll
+        for (u32 k = 0; k < HEAD; k += 16) {
+            u32 a[4], b[4];
+            load_a(a, in.q, LD_QK, row, k);
+#pragma unroll
+            for (u32 n = 0; n < 4; n++) {
+                if (n > warp) continue;
+                load_b(b, in.k, LD_QK, n * 16, k);
+                mma(p[2 * n], a[0], a[1], a[2], a[3], b[0], b[1]);
+                mma(p[2 * n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+            }
+#pragma unroll
+            for (u32 n = 0; n < 2; n++) {
+                load_b_trans(b, sh.state, LD_V, n * 16, k);
+                mma(y[2 * n], a[0], a[1], a[2], a[3], b[0], b[1]);
+                mma(y[2 * n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+            }
+        }
+        const u32 i0 = row + g, i1 = i0 + 8;
+        const float grown0 = sh.power[i0 + 1], grown1 = sh.power[i1 + 1];
+#pragma unroll
+        for (u32 n = 0; n < 4; n++) y[n][0] *= grown0, y[n][1] *= grown0, y[n][2] *= grown1, y[n][3] *= grown1;
+#pragma unroll
+        for (u32 n = 0; n < 8; n++)
+#pragma unroll
+            for (u32 e = 0; e < 4; e++) {
+                const u32 i = e < 2 ? i0 : i1, j = n * 8 + 2 * t + (e & 1);
+                p[n][e] = j <= i ? p[n][e] * sh.power[i - j] : 0.f;
+            }
+#pragma unroll
+        for (u32 k = 0; k < 4; k++) {
+            if (k > warp) continue;
+            const u32 a0 = pack(p[2 * k][0], p[2 * k][1]), a1 = pack(p[2 * k][2], p[2 * k][3]);
+            const u32 a2 = pack(p[2 * k + 1][0], p[2 * k + 1][1]), a3 = pack(p[2 * k + 1][2], p[2 * k + 1][3]);
+#pragma unroll
+            for (u32 n = 0; n < 2; n++) {
+                u32 b[4];
+                load_b_trans(b, in.v, LD_V, n * 16, k * 16);
+                mma(y[2 * n], a0, a1, a2, a3, b[0], b[1]);
+                mma(y[2 * n + 1], a0, a1, a2, a3, b[2], b[3]);
+            }
+        }
+#pragma unroll
+        for (u32 half = 0; half < 2; half++) {
+            const u32 i = row + g + 8 * half;
+            if (i < live) {
+                float* to = o + u64(c * CHUNK + i) * ldo + head * HEAD + tile + 2 * t;
+#pragma unroll
+                for (u32 n = 0; n < 4; n++) *reinterpret_cast<float2*>(to + n * 8) = make_float2(y[n][2 * half] * scale, y[n][2 * half + 1] * scale);
+            }
+        }
+        __syncwarp();
+
+        // S ← λ^C S + Kᵀ faded, rows 32·warp..+31 of k.
+        const float decay = sh.power[live];
+#pragma unroll
+        for (u32 m = 0; m < 2; m++) {
+#pragma unroll
+            for (u32 n = 0; n < 4; n++)
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) s[m][n][e] *= decay;
+#pragma unroll
+            for (u32 k = 0; k < CHUNK; k += 16) {
+                u32 a[4], b[4];
+                load_a_trans(a, in.k, LD_QK, warp * 32 + m * 16, k);
+#pragma unroll
+                for (u32 n = 0; n < 2; n++) {
+                    load_b_trans(b, sh.faded, LD_V, n * 16, k);
+                    mma(s[m][2 * n], a[0], a[1], a[2], a[3], b[0], b[1]);
+                    mma(s[m][2 * n + 1], a[0], a[1], a[2], a[3], b[2], b[3]);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (u32 m = 0; m < 2; m++)
+#pragma unroll
+        for (u32 n = 0; n < 4; n++)
+#pragma unroll
+            for (u32 half = 0; half < 2; half++)
+                *reinterpret_cast<float2*>(home + (m * 16 + half * 8) * HEAD + n * 8) = make_float2(s[m][n][2 * half], s[m][n][2 * half + 1]);
+}

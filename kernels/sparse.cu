@@ -1,0 +1,409 @@
+// InfLLM-V2 sparse attention: the cache, and every stage for the rows of a verify pass (spec/model.md §5).
+//
+// Cache: k, v [L, kv, 128] bf16; compressed keys k1 (mean of 32 keys, stride 16) and k2 (mean of 128, stride 64), same layout.
+// Query heads of a KV head (at most 16) are the 16 rows of a tensor-core tile. Scores are kept in units of log 2.
+// A dot product may permute its inner axis alike in both operands: a lane takes 16 contiguous bytes of a key (8t..8t+7 of
+// each block of 32) as the fragments of two products, straight from row-major memory, and copies nothing it does not read itself.
+// Rows are worked on one after the other with the same arithmetic whatever their number; splits are cut at absolute places.
+#include "common.cuh"
+
+constexpr u32 KEYS = 256;  // compressed keys of a launch block: 64 a warp
+constexpr u32 WARP_KEYS = 64;
+constexpr float NEVER = -INFINITY;
+
+// Compressed keys whose whole window lies at or before position p.
+DEVICE u32 visible_keys(u32 p, u32 window, u32 stride) { return p + 1 < window ? 0 : (p + 1 - window) / stride + 1; }
+
+// Query heads of one KV head as the 16-row operand: [32-block][lane's 16 bytes of head g, of head g + 8].
+struct Queries {
+    uint4 lo[4], hi[4];
+    DEVICE_METHOD void load(const bf16* q, u32 group) {  // q: first head of the group
+        const u32 g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+#pragma unroll
+        for (u32 b = 0; b < 4; b++) {
+            lo[b] = g < group ? load16(q + g * HEAD + b * 32 + t * 8) : make_uint4(0, 0, 0, 0);
+            hi[b] = g + 8 < group ? load16(q + (g + 8) * HEAD + b * 32 + t * 8) : make_uint4(0, 0, 0, 0);
+        }
+    }
+    // Products with 8 keys, of which the lane holds its part: s[0], s[1]: head g, keys 2t, 2t + 1; s[2], s[3]: head g + 8.
+    DEVICE_METHOD void score(float (&s)[4], uint4 k, u32 b) const {
+        mma(s, lo[b].x, hi[b].x, lo[b].y, hi[b].y, k.x, k.y);
+        mma(s, lo[b].z, hi[b].z, lo[b].w, hi[b].w, k.z, k.w);
+    }
+};
+
+// ---- cache -------------------------------------------------------------------------------------------------------------
+
+// Block (row, KV head), a thread a lane of the head. Keys of this pass are read from x, older ones from the cache, so blocks do
+// not depend on each other. Bytes moved: k, v once, keys of completed windows once more (2·3 times in prefill, from level 2).
+KERNEL(128, 8) append_kv(bf16* k, bf16* v, bf16* k1, bf16* k2, const bf16* xk, const bf16* xv, u32 ldx, const Step* step, u32 kv_heads, u32 rows) {
+    wait_for_previous();
+    allow_next();
+    const u32 start = step->position, r = blockIdx.x, p = start + r, lane = blockIdx.y * HEAD + threadIdx.x, width = kv_heads * HEAD;
+    k[u64(p) * width + lane] = xk[u64(r) * ldx + lane];
+    v[u64(p) * width + lane] = xv[u64(r) * ldx + lane];
+    auto mean = [&](u32 window) {
+        float s = 0.f;
+#pragma unroll 16
+        for (u32 i = 0; i < window; i++) {
+            const u32 at = p + 1 - window + i;
+            s += widen(at >= start ? xk[u64(at - start) * ldx + lane] : k[u64(at) * width + lane]);
+        }
+        return narrow(s / float(window));
+    };
+    if ((p + 1) % 16 == 0 && p + 1 >= 32) k1[u64((p + 1) / 16 - 2) * width + lane] = mean(32);
+    if ((p + 1) % 64 == 0 && p + 1 >= 128) k2[u64((p + 1) / 64 - 2) * width + lane] = mean(128);
+}
+
+// ---- block selection -----------------------------------------------------------------------------------------------------
+
+// This warp's 8·tiles keys from `first`, each lane its own parts: [tile][32-block][lane].
+DEVICE void fetch_keys(uint4* to, const bf16* keys, u32 first, u32 tiles, u32 count, u32 width) {
+    const u32 lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    for (u32 n = 0; n < tiles; n++) {
+        const u32 j = first + n * 8 + g;
+        const bf16* from = keys + u64(j < count ? j : 0) * width + t * 8;
+#pragma unroll
+        for (u32 b = 0; b < 4; b++) copy_async(to + (n * 4 + b) * 32 + lane, from + b * 32, j < count);
+    }
+    copy_commit();
+}
+
+// (max, Σ 2^(s − max)) over 256 keys per row and head. Block (split, KV head), 4 warps of 64 keys.
+KERNEL(128, 2)
+select_lse(float2* part, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows,
+           u32 splits) {
+    SHARED_BYTES(bytes);
+    __shared__ float2 merged[4][GROUP];
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads;
+    const u32 kv_head = blockIdx.y, first = blockIdx.x * KEYS, position = step->position;
+    uint4* mine = reinterpret_cast<uint4*>(bytes) + warp * WARP_KEYS * 16;
+    const u32 most = visible_keys(position + rows - 1, window, stride);
+    wait_for_previous();
+    allow_next();
+    if (first >= most) return;
+    fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, most, kv_heads * HEAD);
+    const float unit = scale * LOG2E;
+    for (u32 r = 0; r < rows; r++) {
+        const u32 count = visible_keys(position + r, window, stride);
+        Queries query;
+        query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
+        copy_wait<0>();
+        float s[8][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
+#pragma unroll
+        for (u32 n = 0; n < 8; n++) {
+#pragma unroll
+            for (u32 b = 0; b < 4; b++) query.score(s[n], mine[(n * 4 + b) * 32 + lane], b);
+            const u32 j = first + warp * WARP_KEYS + n * 8 + 2 * t;
+#pragma unroll
+            for (u32 e = 0; e < 4; e++) s[n][e] = j + (e & 1) < count ? s[n][e] * unit : NEVER;
+            m0 = fmaxf(m0, fmaxf(s[n][0], s[n][1]));
+            m1 = fmaxf(m1, fmaxf(s[n][2], s[n][3]));
+        }
+        m0 = fmaxf(m0, shuffle_xor(m0, 1)), m0 = fmaxf(m0, shuffle_xor(m0, 2));
+        m1 = fmaxf(m1, shuffle_xor(m1, 1)), m1 = fmaxf(m1, shuffle_xor(m1, 2));
+        const float z0 = m0 == NEVER ? 0.f : m0, z1 = m1 == NEVER ? 0.f : m1;
+#pragma unroll
+        for (u32 n = 0; n < 8; n++) {
+            l0 += exp2_fast(s[n][0] - z0) + exp2_fast(s[n][1] - z0);
+            l1 += exp2_fast(s[n][2] - z1) + exp2_fast(s[n][3] - z1);
+        }
+        l0 += shuffle_xor(l0, 1), l0 += shuffle_xor(l0, 2);
+        l1 += shuffle_xor(l1, 1), l1 += shuffle_xor(l1, 2);
+        if (t == 0) merged[warp][g] = make_float2(m0, l0), merged[warp][g + 8] = make_float2(m1, l1);
+        __syncthreads();  // all warps' parts
+        if (threadIdx.x < group && first < count) {
+            float m = NEVER, l = 0.f;
+            for (u32 w = 0; w < 4; w++) m = fmaxf(m, merged[w][threadIdx.x].x);
+            for (u32 w = 0; w < 4; w++) l += merged[w][threadIdx.x].y * exp2_fast(merged[w][threadIdx.x].x - m);
+            part[(u64(r) * heads + kv_head * group + threadIdx.x) * splits + blockIdx.x] = make_float2(m, l);
+        }
+        __syncthreads();  // parts read
+    }
+}
+
+// Pooled scores of 64 KV blocks per row: B_b = max of A_j, j in 4b − 1 .. 4b + 3, A_j = bf16(Σ_heads 2^(s_j − z_head)).
+// Block (64 KV blocks, KV head), 4 warps of 64 keys; the last one also has the 8 keys before the first.
+KERNEL(128, 2)
+select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, const bf16* k1, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads,
+              float scale, u32 rows, u32 splits, u32 score_blocks, u32 all_below) {
+    SHARED_BYTES(bytes);
+    __shared__ float z[GROUP];
+    __shared__ float fine[8 + KEYS];  // A of keys first − 8 .. first + 255
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads;
+    const u32 kv_head = blockIdx.y, b0 = blockIdx.x * 64, first = b0 * 4, position = step->position;
+    uint4* mine = reinterpret_cast<uint4*>(bytes) + warp * WARP_KEYS * 16;
+    wait_for_previous();
+    allow_next();
+    const u32 last_block = (position + rows - 1) / BLOCK;
+    if (b0 > last_block || last_block < all_below) return;
+    const u32 most = visible_keys(position + rows - 1, 32, 16);
+    fetch_keys(mine, k1 + kv_head * HEAD, first + warp * WARP_KEYS, 8, most, kv_heads * HEAD);
+    if (warp == 3) fetch_keys(reinterpret_cast<uint4*>(bytes) + 4 * WARP_KEYS * 16, k1 + kv_head * HEAD, first - 8, b0 ? 1 : 0, most, kv_heads * HEAD);
+    const float unit = scale * LOG2E;
+    for (u32 r = 0; r < rows; r++) {
+        const u32 p = position + r, count = visible_keys(p, 32, 16);
+        const u32 parts = (visible_keys(p, window, stride) + KEYS - 1) / KEYS;
+        for (u32 h = warp; h < group; h += 4) {
+            const float2* from = part + (u64(r) * heads + kv_head * group + h) * splits;
+            float m = NEVER, l = 0.f;
+            for (u32 i = lane; i < parts; i += 32) m = fmaxf(m, from[i].x);
+            m = warp_max(m);
+            for (u32 i = lane; i < parts; i += 32) l += from[i].y * exp2_fast(from[i].x - m);
+            l = warp_sum(l);
+            if (lane == 0) z[h] = parts ? m + log2f(l) : INFINITY;  // no coarse key visible: every score is 0
+        }
+        Queries query;
+        query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
+        copy_wait<0>();
+        __syncthreads();  // z written; `fine` of the row before read
+        const float z0 = g < group ? z[g] : INFINITY, z1 = g + 8 < group ? z[g + 8] : INFINITY;
+        auto tile = [&](const uint4* from, int at) {  // at: index in `fine` of the tile's first key
+            float s[4] = {};
+#pragma unroll
+            for (u32 b = 0; b < 4; b++) query.score(s, from[b * 32 + lane], b);
+            float a0 = exp2_fast(s[0] * unit - z0) + exp2_fast(s[2] * unit - z1);
+            float a1 = exp2_fast(s[1] * unit - z0) + exp2_fast(s[3] * unit - z1);
+#pragma unroll
+            for (u32 m = 4; m <= 16; m *= 2) a0 += shuffle_xor(a0, m), a1 += shuffle_xor(a1, m);
+            const u32 j = first + at + 2 * t;  // of the key plus 8
+            if (g == 0) {
+                fine[at + 2 * t] = j >= 8 && j - 8 < count ? a0 : 0.f;
+                fine[at + 2 * t + 1] = j >= 7 && j - 7 < count ? a1 : 0.f;
+            }
+        };
+#pragma unroll 2
+        for (u32 n = 0; n < 8; n++) tile(mine + n * 4 * 32, 8 + warp * WARP_KEYS + n * 8);
+        if (warp == 3) {
+            if (b0) tile(reinterpret_cast<uint4*>(bytes) + 4 * WARP_KEYS * 16, 0);
+            else if (lane < 8) fine[lane] = 0.f;
+        }
+        __syncthreads();  // `fine` complete
+        if (threadIdx.x < 64 && b0 + threadIdx.x < score_blocks) {
+            const float* a = fine + 8 + threadIdx.x * 4;
+            float best = fmaxf(fmaxf(fmaxf(a[-1], a[0]), fmaxf(a[1], a[2])), a[3]);
+            scores[(u64(r) * kv_heads + kv_head) * score_blocks + b0 + threadIdx.x] = narrow(best);
+        }
+    }
+}
+
+// Chosen blocks of a row, ascending. Scores are not negative, so their bits order like the values. The cut is found by
+// bisection over the 16 bits (a count of all scores per step), ties at the cut go to the lowest indices.
+// Block (KV head, row), 512 threads of 32 consecutive KV blocks each: at most 16384 KV blocks, 1 Mi positions.
+constexpr u32 OWN = 32;
+KERNEL(512, 2)
+select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_heads, u32 score_blocks, u32 cap, u32 init, u32 local, u32 topk,
+           u32 dense_until, u32 row0, u32 rows) {
+    __shared__ u32 sums[2][16];
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    wait_for_previous();
+    allow_next();
+    const u32 row = row0 + blockIdx.y, p = step->position + row, last = p / BLOCK, n = last + 1;
+    u32* to = list + (u64(row) * kv_heads + blockIdx.x) * cap;
+    if (n <= topk || p + 1 < dense_until) {
+        const u32 all = min(n, cap);
+        for (u32 b = threadIdx.x; b < all; b += 512) to[b] = b;
+        if (threadIdx.x == 0) count[row * kv_heads + blockIdx.x] = all;
+        return;
+    }
+    const u32 from = min(init, n), until = last > local ? max(last - local, from) : from;  // free blocks: from <= b < until
+    const u32 forced = n - (until - from), wanted = topk > forced ? topk - forced : 0;
+    const u32 b0 = threadIdx.x * OWN;
+    u32 key[OWN / 2];  // two scores each; 0 where there is no free block
+    const bf16* mine = scores + (u64(blockIdx.y) * kv_heads + blockIdx.x) * score_blocks;
+#pragma unroll
+    for (u32 i = 0; i < OWN / 2; i++) {
+        const u32 b = b0 + 2 * i;
+        const u32 lo = b >= from && b < until ? mine[b] : 0, hi = b + 1 >= from && b + 1 < until ? mine[b + 1] : 0;
+        key[i] = lo | hi << 16;
+    }
+    auto total = [&](u32 x, u32 turn) {  // over the block; one barrier, two buffers in turn
+        for (u32 m = 16; m; m >>= 1) x += shuffle(x, lane ^ m);
+        if (lane == 0) sums[turn & 1][warp] = x;
+        __syncthreads();  // sums of this turn written, those of the turn before read
+        u32 s = 0;
+#pragma unroll
+        for (u32 w = 0; w < 16; w++) s += sums[turn & 1][w];
+        return s;
+    };
+    u32 cut = 0;  // largest value that at least `wanted` free scores reach
+    if (wanted) {
+        for (u32 bit = 0; bit < 16; bit++) {
+            const u32 trial = cut | 0x8000u >> bit;
+            u32 reach = 0;
+#pragma unroll
+            for (u32 i = 0; i < OWN / 2; i++) reach += ((key[i] & 0xffff) >= trial) + (key[i] >> 16 >= trial);
+            if (total(reach, bit) >= wanted) cut = trial;
+        }
+    } else {
+        cut = 0xffff;
+    }
+    // Above the cut (or forced) in the upper half, at the cut in the lower half: counted, then summed over the threads before.
+    u32 own = 0;
+    auto kind = [&](u32 i) -> u32 {
+        const u32 b = b0 + i, x = i & 1 ? key[i / 2] >> 16 : key[i / 2] & 0xffff;
+        if (b >= n) return 0;
+        if (b < from || b >= until) return 1u << 16;
+        return x > cut ? 1u << 16 : x == cut ? 1u : 0;
+    };
+#pragma unroll
+    for (u32 i = 0; i < OWN; i++) own += kind(i);
+    u32 before = own;
+    for (u32 d = 1; d < 32; d *= 2) {
+        const u32 other = shuffle_up(before, d);
+        if (lane >= d) before += other;
+    }
+    __syncthreads();  // sums of the last turn read
+    if (lane == 31) sums[0][warp] = before;
+    __syncthreads();  // sums of the warps
+    before -= own;
+    u32 all = 0;
+    for (u32 w = 0; w < 16; w++) {
+        if (w < warp) before += sums[0][w];
+        all += sums[0][w];
+    }
+    const u32 above = (all >> 16) - forced, ties = wanted > above ? wanted - above : 0;
+    u32 taken = before >> 16, level = before & 0xffff;
+#pragma unroll
+    for (u32 i = 0; i < OWN; i++) {
+        const u32 what = kind(i);
+        const bool take = what > 1 || (what == 1 && level < ties);
+        if (take) {
+            const u32 at = taken + min(level, ties);
+            if (at < cap) to[at] = b0 + i;
+        }
+        taken += what >> 16;
+        level += what & 1;
+    }
+    if (threadIdx.x == 0) count[row * kv_heads + blockIdx.x] = min(forced + wanted, cap);
+}
+
+// ---- attention over the chosen blocks --------------------------------------------------------------------------------------
+
+// Two chosen blocks: 128 keys, 32 a warp. Block (split, KV head, row), 4 warps. Keys go from memory to fragments, values
+// through the warp's own shared memory. Bytes moved: 64 KiB a block.
+constexpr u32 SPLIT_BLOCKS = 2;
+constexpr u32 LD_VALUES = HEAD + 8;
+constexpr u32 LD_PART = HEAD + 4;
+
+KERNEL(128, 3)
+attend_verify(float* part_o, float2* part_ml, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap,
+              const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows, u32 splits) {
+    SHARED_BYTES(bytes);  // values [4][32][LD_VALUES] bf16, later outputs [4][16][LD_PART] f32
+    __shared__ float2 merged[4][GROUP];
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads;
+    const u32 split = blockIdx.x, kv_head = blockIdx.y, r = blockIdx.z, width = kv_heads * HEAD;
+    wait_for_previous();
+    allow_next();
+    const u32 chosen = count[r * kv_heads + kv_head], entry = split * SPLIT_BLOCKS + (warp >> 1);
+    if (split * SPLIT_BLOCKS >= chosen) return;
+    const u32 p = step->position + r;
+    // An odd list's last split has one block: the other two warps see no key.
+    const u32 start = entry < chosen ? list[(u64(r) * kv_heads + kv_head) * cap + entry] * BLOCK + (warp & 1) * 32 : p + 1;
+    const u32 keys = start <= p ? min(32u, p + 1 - start) : 0;
+
+    bf16* values = reinterpret_cast<bf16*>(bytes) + warp * 32 * LD_VALUES;
+    for (u32 i = lane; i < 32 * 16; i += 32) {
+        const u32 j = i >> 4, col = (i & 15) * 8;
+        copy_async(values + j * LD_VALUES + col, v + u64(j < keys ? start + j : 0) * width + kv_head * HEAD + col, j < keys);
+    }
+    copy_commit();
+    uint4 key[4][4];
+#pragma unroll
+    for (u32 n = 0; n < 4; n++) {
+        const u32 j = n * 8 + g;
+        const bf16* from = k + u64(j < keys ? start + j : 0) * width + kv_head * HEAD + t * 8;
+#pragma unroll
+        for (u32 b = 0; b < 4; b++) key[n][b] = load16(from + b * 32);
+    }
+    Queries query;
+    query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
+    const float unit = scale * LOG2E;
+    float s[4][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
+#pragma unroll
+    for (u32 n = 0; n < 4; n++) {
+#pragma unroll
+        for (u32 b = 0; b < 4; b++) query.score(s[n], key[n][b], b);
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) s[n][e] = n * 8 + 2 * t + (e & 1) < keys ? s[n][e] * unit : NEVER;
+        m0 = fmaxf(m0, fmaxf(s[n][0], s[n][1]));
+        m1 = fmaxf(m1, fmaxf(s[n][2], s[n][3]));
+    }
+    m0 = fmaxf(m0, shuffle_xor(m0, 1)), m0 = fmaxf(m0, shuffle_xor(m0, 2));
+    m1 = fmaxf(m1, shuffle_xor(m1, 1)), m1 = fmaxf(m1, shuffle_xor(m1, 2));
+    const float z0 = m0 == NEVER ? 0.f : m0, z1 = m1 == NEVER ? 0.f : m1;
+#pragma unroll
+    for (u32 n = 0; n < 4; n++) {
+        s[n][0] = exp2_fast(s[n][0] - z0), s[n][1] = exp2_fast(s[n][1] - z0);
+        s[n][2] = exp2_fast(s[n][2] - z1), s[n][3] = exp2_fast(s[n][3] - z1);
+        l0 += s[n][0] + s[n][1], l1 += s[n][2] + s[n][3];
+    }
+    l0 += shuffle_xor(l0, 1), l0 += shuffle_xor(l0, 2);
+    l1 += shuffle_xor(l1, 1), l1 += shuffle_xor(l1, 2);
+
+    copy_wait<0>();
+    __syncwarp();  // the warp's values have arrived
+    float y[16][4] = {};
+#pragma unroll
+    for (u32 kk = 0; kk < 2; kk++) {
+        const u32 a0 = pack(s[2 * kk][0], s[2 * kk][1]), a1 = pack(s[2 * kk][2], s[2 * kk][3]);
+        const u32 a2 = pack(s[2 * kk + 1][0], s[2 * kk + 1][1]), a3 = pack(s[2 * kk + 1][2], s[2 * kk + 1][3]);
+#pragma unroll
+        for (u32 n = 0; n < 8; n++) {
+            u32 b[4];
+            load_b_trans(b, values, LD_VALUES, n * 16, kk * 16);
+            mma(y[2 * n], a0, a1, a2, a3, b[0], b[1]);
+            mma(y[2 * n + 1], a0, a1, a2, a3, b[2], b[3]);
+        }
+    }
+    __syncthreads();  // values of all warps read; their memory becomes the outputs'
+    float* outputs = reinterpret_cast<float*>(bytes);
+#pragma unroll
+    for (u32 n = 0; n < 16; n++) {
+        float* to = outputs + (warp * GROUP + g) * LD_PART + n * 8 + 2 * t;
+        *reinterpret_cast<float2*>(to) = make_float2(y[n][0], y[n][1]);
+        *reinterpret_cast<float2*>(to + 8 * LD_PART) = make_float2(y[n][2], y[n][3]);
+    }
+    if (t == 0) merged[warp][g] = make_float2(m0, l0), merged[warp][g + 8] = make_float2(m1, l1);
+    __syncthreads();  // outputs and their scales
+    for (u32 h = 0; h < group; h++) {
+        float m = NEVER, l = 0.f, o = 0.f;
+#pragma unroll
+        for (u32 w = 0; w < 4; w++) m = fmaxf(m, merged[w][h].x);
+#pragma unroll
+        for (u32 w = 0; w < 4; w++) {
+            const float f = exp2_fast(merged[w][h].x - m);
+            l = fmaf(merged[w][h].y, f, l);
+            o = fmaf(outputs[(w * GROUP + h) * LD_PART + threadIdx.x], f, o);
+        }
+        const u64 at = (u64(r) * heads + kv_head * group + h) * splits + split;
+        part_o[at * HEAD + threadIdx.x] = o;
+        if (threadIdx.x == 0) part_ml[at] = make_float2(m, l);
+    }
+}
+
+// Block (head, row), a thread a lane of the head.
+KERNEL(128, 8)
+attend_combine(float* o, u32 ldo, const float* part_o, const float2* part_ml, const u32* count, u32 heads, u32 kv_heads, u32 rows, u32 splits) {
+    __shared__ float scratch[4];
+    wait_for_previous();
+    allow_next();
+    const u32 head = blockIdx.x, r = blockIdx.y;
+    const u32 parts = (count[r * kv_heads + head / (heads / kv_heads)] + SPLIT_BLOCKS - 1) / SPLIT_BLOCKS;
+    const u64 at = (u64(r) * heads + head) * splits;
+    float m = NEVER;
+    for (u32 i = threadIdx.x; i < parts; i += 128) m = fmaxf(m, part_ml[at + i].x);
+    m = warp_max(m);
+    if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = m;
+    __syncthreads();  // maxima of the warps
+    m = fmaxf(fmaxf(scratch[0], scratch[1]), fmaxf(scratch[2], scratch[3]));
+    float l = 0.f, y = 0.f;
+#pragma unroll 16
+    for (u32 i = 0; i < parts; i++) {
+        const float2 ml = part_ml[at + i];
+        const float f = exp2_fast(ml.x - m);
+        l = fmaf(ml.y, f, l);
+        y = fmaf(part_o[(at + i) * HEAD + threadIdx.x], f, y);
+    }
+    o[u64(r) * ldo + head * HEAD + threadIdx.x] = y / l;
+}
