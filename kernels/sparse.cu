@@ -2,35 +2,11 @@
 //
 // Cache: k, v [L, kv, 128] bf16; compressed keys k1 (mean of 32 keys, stride 16) and k2 (mean of 128, stride 64), same layout.
 // Query heads of a KV head (at most 16) are the 16 rows of a tensor-core tile. Scores are kept in units of log 2.
-// A dot product may permute its inner axis alike in both operands: a lane takes 16 contiguous bytes of a key (8t..8t+7 of
-// each block of 32) as the fragments of two products, straight from row-major memory, and copies nothing it does not read itself.
 // Rows are worked on one after the other with the same arithmetic whatever their number; splits are cut at absolute places.
-#include "common.cuh"
+#include "attention.cuh"
 
 constexpr u32 KEYS = 256;  // compressed keys of a launch block: 64 a warp
 constexpr u32 WARP_KEYS = 64;
-constexpr float NEVER = -INFINITY;
-
-// Compressed keys whose whole window lies at or before position p.
-DEVICE u32 visible_keys(u32 p, u32 window, u32 stride) { return p + 1 < window ? 0 : (p + 1 - window) / stride + 1; }
-
-// Query heads of one KV head as the 16-row operand: [32-block][lane's 16 bytes of head g, of head g + 8].
-struct Queries {
-    uint4 lo[4], hi[4];
-    DEVICE_METHOD void load(const bf16* q, u32 group) {  // q: first head of the group
-        const u32 g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
-#pragma unroll
-        for (u32 b = 0; b < 4; b++) {
-            lo[b] = g < group ? load16(q + g * HEAD + b * 32 + t * 8) : make_uint4(0, 0, 0, 0);
-            hi[b] = g + 8 < group ? load16(q + (g + 8) * HEAD + b * 32 + t * 8) : make_uint4(0, 0, 0, 0);
-        }
-    }
-    // Products with 8 keys, of which the lane holds its part: s[0], s[1]: head g, keys 2t, 2t + 1; s[2], s[3]: head g + 8.
-    DEVICE_METHOD void score(float (&s)[4], uint4 k, u32 b) const {
-        mma(s, lo[b].x, hi[b].x, lo[b].y, hi[b].y, k.x, k.y);
-        mma(s, lo[b].z, hi[b].z, lo[b].w, hi[b].w, k.z, k.w);
-    }
-};
 
 // ---- cache -------------------------------------------------------------------------------------------------------------
 
@@ -189,9 +165,10 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, const bf
 
 // Chosen blocks of a row, ascending. Scores are not negative, so their bits order like the values. The cut is found by
 // bisection over the 16 bits (a count of all scores per step), ties at the cut go to the lowest indices.
-// Block (KV head, row), 512 threads of 32 consecutive KV blocks each: at most 16384 KV blocks, 1 Mi positions.
+// Block (KV head, row), 512 threads of 32 consecutive KV blocks each: at most 16384 KV blocks, 1 Mi positions. Rows of scores are
+// `score_blocks` apart, a multiple of 64.
 constexpr u32 OWN = 32;
-KERNEL(512, 2)
+KERNEL(512, 1)
 select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_heads, u32 score_blocks, u32 cap, u32 init, u32 local, u32 topk,
            u32 dense_until, u32 row0, u32 rows) {
     __shared__ u32 sums[2][16];
@@ -211,11 +188,16 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_h
     const u32 b0 = threadIdx.x * OWN;
     u32 key[OWN / 2];  // two scores each; 0 where there is no free block
     const bf16* mine = scores + (u64(blockIdx.y) * kv_heads + blockIdx.x) * score_blocks;
+    const bool any = b0 < until && b0 + OWN > from;
+#pragma unroll
+    for (u32 i = 0; i < OWN / 8; i++) {
+        const uint4 x = any ? load16(mine + b0 + i * 8) : make_uint4(0, 0, 0, 0);
+        key[4 * i] = x.x, key[4 * i + 1] = x.y, key[4 * i + 2] = x.z, key[4 * i + 3] = x.w;
+    }
 #pragma unroll
     for (u32 i = 0; i < OWN / 2; i++) {
         const u32 b = b0 + 2 * i;
-        const u32 lo = b >= from && b < until ? mine[b] : 0, hi = b + 1 >= from && b + 1 < until ? mine[b + 1] : 0;
-        key[i] = lo | hi << 16;
+        key[i] &= (b >= from && b < until ? 0xffffu : 0) | (b + 1 >= from && b + 1 < until ? 0xffff0000u : 0);
     }
     auto total = [&](u32 x, u32 turn) {  // over the block; one barrier, two buffers in turn
         for (u32 m = 16; m; m >>= 1) x += shuffle(x, lane ^ m);
@@ -280,18 +262,14 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_h
 
 // ---- attention over the chosen blocks --------------------------------------------------------------------------------------
 
-// Two chosen blocks: 128 keys, 32 a warp. Block (split, KV head, row), 4 warps. Keys go from memory to fragments, values
-// through the warp's own shared memory. Bytes moved: 64 KiB a block.
+// Two chosen blocks: 128 keys, 32 a warp. Block (split, KV head, row), 4 warps. Bytes moved: 64 KiB a block.
 constexpr u32 SPLIT_BLOCKS = 2;
-constexpr u32 LD_VALUES = HEAD + 8;
-constexpr u32 LD_PART = HEAD + 4;
 
 KERNEL(128, 3)
 attend_verify(float* part_o, float2* part_ml, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap,
               const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows, u32 splits) {
-    SHARED_BYTES(bytes);  // values [4][32][LD_VALUES] bf16, later outputs [4][16][LD_PART] f32
-    __shared__ float2 merged[4][GROUP];
-    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads;
+    SHARED_BYTES(bytes);
+    const u32 warp = threadIdx.x >> 5, group = heads / kv_heads;
     const u32 split = blockIdx.x, kv_head = blockIdx.y, r = blockIdx.z, width = kv_heads * HEAD;
     wait_for_previous();
     allow_next();
@@ -301,109 +279,21 @@ attend_verify(float* part_o, float2* part_ml, const bf16* q, u32 ldq, const bf16
     // An odd list's last split has one block: the other two warps see no key.
     const u32 start = entry < chosen ? list[(u64(r) * kv_heads + kv_head) * cap + entry] * BLOCK + (warp & 1) * 32 : p + 1;
     const u32 keys = start <= p ? min(32u, p + 1 - start) : 0;
-
-    bf16* values = reinterpret_cast<bf16*>(bytes) + warp * 32 * LD_VALUES;
-    for (u32 i = lane; i < 32 * 16; i += 32) {
-        const u32 j = i >> 4, col = (i & 15) * 8;
-        copy_async(values + j * LD_VALUES + col, v + u64(j < keys ? start + j : 0) * width + kv_head * HEAD + col, j < keys);
-    }
-    copy_commit();
-    uint4 key[4][4];
-#pragma unroll
-    for (u32 n = 0; n < 4; n++) {
-        const u32 j = n * 8 + g;
-        const bf16* from = k + u64(j < keys ? start + j : 0) * width + kv_head * HEAD + t * 8;
-#pragma unroll
-        for (u32 b = 0; b < 4; b++) key[n][b] = load16(from + b * 32);
-    }
+    const u64 first = u64(keys ? start : 0) * width + kv_head * HEAD;
     Queries query;
     query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
-    const float unit = scale * LOG2E;
-    float s[4][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
-#pragma unroll
-    for (u32 n = 0; n < 4; n++) {
-#pragma unroll
-        for (u32 b = 0; b < 4; b++) query.score(s[n], key[n][b], b);
-#pragma unroll
-        for (u32 e = 0; e < 4; e++) s[n][e] = n * 8 + 2 * t + (e & 1) < keys ? s[n][e] * unit : NEVER;
-        m0 = fmaxf(m0, fmaxf(s[n][0], s[n][1]));
-        m1 = fmaxf(m1, fmaxf(s[n][2], s[n][3]));
-    }
-    m0 = fmaxf(m0, shuffle_xor(m0, 1)), m0 = fmaxf(m0, shuffle_xor(m0, 2));
-    m1 = fmaxf(m1, shuffle_xor(m1, 1)), m1 = fmaxf(m1, shuffle_xor(m1, 2));
-    const float z0 = m0 == NEVER ? 0.f : m0, z1 = m1 == NEVER ? 0.f : m1;
-#pragma unroll
-    for (u32 n = 0; n < 4; n++) {
-        s[n][0] = exp2_fast(s[n][0] - z0), s[n][1] = exp2_fast(s[n][1] - z0);
-        s[n][2] = exp2_fast(s[n][2] - z1), s[n][3] = exp2_fast(s[n][3] - z1);
-        l0 += s[n][0] + s[n][1], l1 += s[n][2] + s[n][3];
-    }
-    l0 += shuffle_xor(l0, 1), l0 += shuffle_xor(l0, 2);
-    l1 += shuffle_xor(l1, 1), l1 += shuffle_xor(l1, 2);
-
-    copy_wait<0>();
-    __syncwarp();  // the warp's values have arrived
-    float y[16][4] = {};
-#pragma unroll
-    for (u32 kk = 0; kk < 2; kk++) {
-        const u32 a0 = pack(s[2 * kk][0], s[2 * kk][1]), a1 = pack(s[2 * kk][2], s[2 * kk][3]);
-        const u32 a2 = pack(s[2 * kk + 1][0], s[2 * kk + 1][1]), a3 = pack(s[2 * kk + 1][2], s[2 * kk + 1][3]);
-#pragma unroll
-        for (u32 n = 0; n < 8; n++) {
-            u32 b[4];
-            load_b_trans(b, values, LD_VALUES, n * 16, kk * 16);
-            mma(y[2 * n], a0, a1, a2, a3, b[0], b[1]);
-            mma(y[2 * n + 1], a0, a1, a2, a3, b[2], b[3]);
-        }
-    }
-    __syncthreads();  // values of all warps read; their memory becomes the outputs'
-    float* outputs = reinterpret_cast<float*>(bytes);
-#pragma unroll
-    for (u32 n = 0; n < 16; n++) {
-        float* to = outputs + (warp * GROUP + g) * LD_PART + n * 8 + 2 * t;
-        *reinterpret_cast<float2*>(to) = make_float2(y[n][0], y[n][1]);
-        *reinterpret_cast<float2*>(to + 8 * LD_PART) = make_float2(y[n][2], y[n][3]);
-    }
-    if (t == 0) merged[warp][g] = make_float2(m0, l0), merged[warp][g + 8] = make_float2(m1, l1);
-    __syncthreads();  // outputs and their scales
-    for (u32 h = 0; h < group; h++) {
-        float m = NEVER, l = 0.f, o = 0.f;
-#pragma unroll
-        for (u32 w = 0; w < 4; w++) m = fmaxf(m, merged[w][h].x);
-#pragma unroll
-        for (u32 w = 0; w < 4; w++) {
-            const float f = exp2_fast(merged[w][h].x - m);
-            l = fmaf(merged[w][h].y, f, l);
-            o = fmaf(outputs[(w * GROUP + h) * LD_PART + threadIdx.x], f, o);
-        }
-        const u64 at = (u64(r) * heads + kv_head * group + h) * splits + split;
-        part_o[at * HEAD + threadIdx.x] = o;
-        if (threadIdx.x == 0) part_ml[at] = make_float2(m, l);
-    }
+    const u64 at = (u64(r) * heads + kv_head * group) * splits + split;
+    attend_128(bytes, query, k + first, v + first, [&](u32 j) { return j < keys; }, [&](u32 j) { return u64(j) * width; }, scale, group, part_o + at * HEAD,
+               part_ml + at, splits);
 }
 
 // Block (head, row), a thread a lane of the head.
 KERNEL(128, 8)
 attend_combine(float* o, u32 ldo, const float* part_o, const float2* part_ml, const u32* count, u32 heads, u32 kv_heads, u32 rows, u32 splits) {
-    __shared__ float scratch[4];
     wait_for_previous();
     allow_next();
     const u32 head = blockIdx.x, r = blockIdx.y;
     const u32 parts = (count[r * kv_heads + head / (heads / kv_heads)] + SPLIT_BLOCKS - 1) / SPLIT_BLOCKS;
     const u64 at = (u64(r) * heads + head) * splits;
-    float m = NEVER;
-    for (u32 i = threadIdx.x; i < parts; i += 128) m = fmaxf(m, part_ml[at + i].x);
-    m = warp_max(m);
-    if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = m;
-    __syncthreads();  // maxima of the warps
-    m = fmaxf(fmaxf(scratch[0], scratch[1]), fmaxf(scratch[2], scratch[3]));
-    float l = 0.f, y = 0.f;
-#pragma unroll 16
-    for (u32 i = 0; i < parts; i++) {
-        const float2 ml = part_ml[at + i];
-        const float f = exp2_fast(ml.x - m);
-        l = fmaf(ml.y, f, l);
-        y = fmaf(part_o[(at + i) * HEAD + threadIdx.x], f, y);
-    }
-    o[u64(r) * ldo + head * HEAD + threadIdx.x] = y / l;
+    o[u64(r) * ldo + head * HEAD + threadIdx.x] = attend_merge(part_o + at * HEAD, part_ml + at, parts);
 }

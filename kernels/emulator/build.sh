@@ -9,7 +9,7 @@ flags="-std=c++20 -O2 -march=native -fPIC -fno-strict-aliasing -ffp-contract=off
 newest() { local f; for f in "${@:2}"; do [ "$f" -nt "$1" ] && return 0; done; return 1; }
 objects=()
 build() { # object, source on stdin, dependencies
-    if [ ! -e "$1" ] || newest "$1" "${@:2}" "$here"/../common.cuh "$here"/emulator.h "$here"/build.sh; then g++ $flags -x c++ -c - -o "$1.new"; mv "$1.new" "$1"; fi
+    if [ ! -e "$1" ] || newest "$1" "${@:2}" "$here"/../*.cuh "$here"/emulator.h "$here"/build.sh; then g++ $flags -x c++ -c - -o "$1.new"; mv "$1.new" "$1"; fi
     objects+=("$1")
 }
 build "$dir/emulator.o" "$here/emulator.cpp" < <(echo "#include \"$here/emulator.cpp\"")

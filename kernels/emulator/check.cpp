@@ -225,6 +225,10 @@ int main(int argc, char** argv) {
     }
     if (want("lightning")) lightning();
     if (want("sparse")) sparse();
+    if (want("candidates")) candidates();
+    if (want("gemm")) gemm();
+    if (want("draft")) draft();
+    if (want("rows")) rows();
     printf("%d failures\n", failures);
     return failures != 0;
 }

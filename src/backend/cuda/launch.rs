@@ -25,9 +25,9 @@ const LIGHTNING_SHARED: u32 = 95_504;
 const SELECT_LSE_SHARED: u32 = 65_536;
 const SELECT_SCORES_SHARED: u32 = 67_584;
 const ATTEND_VERIFY_SHARED: u32 = 34_816;
-const PREFILL_SCORE_SHARED: u32 = 0;
-const ATTEND_PREFILL_SHARED: u32 = 0;
-const GEMM_SHARED: u32 = 0;
+const PREFILL_SCORE_SHARED: u32 = 49_408;
+const ATTEND_PREFILL_SHARED: u32 = 94_208;
+const GEMM_SHARED: u32 = 81_920;
 /// Bytes of activations a skinny product may stage in shared memory; larger ones are made by a kernel before it.
 const STAGED_BYTES: u32 = 17 << 10;
 
@@ -385,7 +385,7 @@ pub unsafe fn candidates_split(d: &dyn Driver, val: DevicePtr, id: DevicePtr, ls
 /// See the module: every pointer must span what kernels/README.md says.
 pub unsafe fn candidates_merge(d: &dyn Driver, out_val: DevicePtr, out_id: DevicePtr, out_lse: DevicePtr, val: DevicePtr, id: DevicePtr, lse: DevicePtr, vocab: u32, rows: u32, splits: u32) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "candidates_merge", [rows, 1, 1], 1024, splits * 2048, args![out_val, out_id, out_lse, val, id, lse, vocab, rows, splits]) }
+    unsafe { run(d, "candidates_merge", [rows, 1, 1], 1024, splits * 1024, args![out_val, out_id, out_lse, val, id, lse, vocab, rows, splits]) }
 }
 
 /// Normed embedding beside the normed stream.
@@ -412,7 +412,7 @@ pub unsafe fn draft_append(d: &dyn Driver, wk: DevicePtr, wv: DevicePtr, kv: Dev
 /// See the module: every pointer must span what kernels/README.md says.
 pub unsafe fn draft_attend(d: &dyn Driver, part_o: DevicePtr, part_ml: DevicePtr, q: DevicePtr, wk: DevicePtr, wv: DevicePtr, inv_freq: DevicePtr, step: DevicePtr, capacity: u32, window: u32, heads: u32, kv_heads: u32, scale: f32, row: u32, splits: u32) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "draft_attend", [splits, heads, 1], 128, 0, args![part_o, part_ml, q, wk, wv, inv_freq, step, capacity, window, heads, kv_heads, scale, row, splits]) }
+    unsafe { run(d, "draft_attend", [splits, kv_heads, 1], 128, ATTEND_VERIFY_SHARED, args![part_o, part_ml, q, wk, wv, inv_freq, step, capacity, window, heads, kv_heads, scale, row, splits]) }
 }
 
 /// Merges them.

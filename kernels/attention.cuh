@@ -1,0 +1,140 @@
+// What the attention kernels share: queries as tensor-core operands, and one launch block's part of a softmax over 128 keys.
+//
+// Query heads of a KV head (at most 16) are the 16 rows of a tensor-core tile. Scores are kept in units of log 2.
+// A dot product may permute its inner axis alike in both operands: a lane takes 16 contiguous bytes of a key (8t..8t+7 of
+// each block of 32) as the fragments of two products, straight from row-major memory.
+#pragma once
+#include "common.cuh"
+
+constexpr float NEVER = -INFINITY;
+
+// Compressed keys whose whole window lies at or before position p.
+DEVICE u32 visible_keys(u32 p, u32 window, u32 stride) { return p + 1 < window ? 0 : (p + 1 - window) / stride + 1; }
+
+// Query heads of one KV head as the 16-row operand: [32-block][lane's 16 bytes of head g, of head g + 8].
+struct Queries {
+    uint4 lo[4], hi[4];
+    DEVICE_METHOD void load(const bf16* q, u32 group) {  // q: first head of the group
+        const u32 g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
+#pragma unroll
+        for (u32 b = 0; b < 4; b++) {
+            lo[b] = g < group ? load16(q + g * HEAD + b * 32 + t * 8) : make_uint4(0, 0, 0, 0);
+            hi[b] = g + 8 < group ? load16(q + (g + 8) * HEAD + b * 32 + t * 8) : make_uint4(0, 0, 0, 0);
+        }
+    }
+    // Products with 8 keys, of which the lane holds its part: s[0], s[1]: head g, keys 2t, 2t + 1; s[2], s[3]: head g + 8.
+    DEVICE_METHOD void score(float (&s)[4], uint4 k, u32 b) const {
+        mma(s, lo[b].x, hi[b].x, lo[b].y, hi[b].y, k.x, k.y);
+        mma(s, lo[b].z, hi[b].z, lo[b].w, hi[b].w, k.z, k.w);
+    }
+};
+
+// Four warps attend to 32 keys each and merge: output and (max, Σ) of each head for a later merge over launch blocks.
+// `row(j)` is where the warp's key j lies relative to k and v (0 must be readable), `live(j)` whether it counts. Keys go from
+// memory to fragments, values through the warp's own shared memory. Shared: values [4][32][136] bf16, then outputs [4][16][132] f32.
+constexpr u32 LD_VALUES = HEAD + 8;
+constexpr u32 LD_OUTPUTS = HEAD + 4;
+
+template <class Live, class Row>
+DEVICE void attend_128(unsigned char* bytes, const Queries& query, const bf16* k, const bf16* v, Live live, Row row, float scale, u32 group, float* part_o,
+                       float2* part_ml, u32 stride) {
+    __shared__ float2 merged[4][GROUP];
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    bf16* values = reinterpret_cast<bf16*>(bytes) + warp * 32 * LD_VALUES;
+    for (u32 i = lane; i < 32 * 16; i += 32) {
+        const u32 j = i >> 4, col = (i & 15) * 8;
+        const bool counts = live(j);
+        copy_async(values + j * LD_VALUES + col, v + (counts ? row(j) : 0) + col, counts);
+    }
+    copy_commit();
+    uint4 key[4][4];
+#pragma unroll
+    for (u32 n = 0; n < 4; n++) {
+        const u32 j = n * 8 + g;
+        const bf16* from = k + (live(j) ? row(j) : 0) + t * 8;
+#pragma unroll
+        for (u32 b = 0; b < 4; b++) key[n][b] = load16(from + b * 32);
+    }
+    const float unit = scale * LOG2E;
+    float s[4][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
+#pragma unroll
+    for (u32 n = 0; n < 4; n++) {
+#pragma unroll
+        for (u32 b = 0; b < 4; b++) query.score(s[n], key[n][b], b);
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) s[n][e] = live(n * 8 + 2 * t + (e & 1)) ? s[n][e] * unit : NEVER;
+        m0 = fmaxf(m0, fmaxf(s[n][0], s[n][1]));
+        m1 = fmaxf(m1, fmaxf(s[n][2], s[n][3]));
+    }
+    m0 = fmaxf(m0, shuffle_xor(m0, 1)), m0 = fmaxf(m0, shuffle_xor(m0, 2));
+    m1 = fmaxf(m1, shuffle_xor(m1, 1)), m1 = fmaxf(m1, shuffle_xor(m1, 2));
+    const float z0 = m0 == NEVER ? 0.f : m0, z1 = m1 == NEVER ? 0.f : m1;
+#pragma unroll
+    for (u32 n = 0; n < 4; n++) {
+        s[n][0] = exp2_fast(s[n][0] - z0), s[n][1] = exp2_fast(s[n][1] - z0);
+        s[n][2] = exp2_fast(s[n][2] - z1), s[n][3] = exp2_fast(s[n][3] - z1);
+        l0 += s[n][0] + s[n][1], l1 += s[n][2] + s[n][3];
+    }
+    l0 += shuffle_xor(l0, 1), l0 += shuffle_xor(l0, 2);
+    l1 += shuffle_xor(l1, 1), l1 += shuffle_xor(l1, 2);
+
+    copy_wait<0>();
+    __syncwarp();  // the warp's values have arrived
+    float y[16][4] = {};
+#pragma unroll
+    for (u32 kk = 0; kk < 2; kk++) {
+        const u32 a0 = pack(s[2 * kk][0], s[2 * kk][1]), a1 = pack(s[2 * kk][2], s[2 * kk][3]);
+        const u32 a2 = pack(s[2 * kk + 1][0], s[2 * kk + 1][1]), a3 = pack(s[2 * kk + 1][2], s[2 * kk + 1][3]);
+#pragma unroll
+        for (u32 n = 0; n < 8; n++) {
+            u32 b[4];
+            load_b_trans(b, values, LD_VALUES, n * 16, kk * 16);
+            mma(y[2 * n], a0, a1, a2, a3, b[0], b[1]);
+            mma(y[2 * n + 1], a0, a1, a2, a3, b[2], b[3]);
+        }
+    }
+    __syncthreads();  // values of all warps read; their memory becomes the outputs'
+    float* outputs = reinterpret_cast<float*>(bytes);
+#pragma unroll
+    for (u32 n = 0; n < 16; n++) {
+        float* to = outputs + (warp * GROUP + g) * LD_OUTPUTS + n * 8 + 2 * t;
+        *reinterpret_cast<float2*>(to) = make_float2(y[n][0], y[n][1]);
+        *reinterpret_cast<float2*>(to + 8 * LD_OUTPUTS) = make_float2(y[n][2], y[n][3]);
+    }
+    if (t == 0) merged[warp][g] = make_float2(m0, l0), merged[warp][g + 8] = make_float2(m1, l1);
+    __syncthreads();  // outputs and their scales
+    for (u32 h = 0; h < group; h++) {
+        float m = NEVER, l = 0.f, o = 0.f;
+#pragma unroll
+        for (u32 w = 0; w < 4; w++) m = fmaxf(m, merged[w][h].x);
+        const float z = m == NEVER ? 0.f : m;
+#pragma unroll
+        for (u32 w = 0; w < 4; w++) {
+            const float f = exp2_fast(merged[w][h].x - z);
+            l = fmaf(merged[w][h].y, f, l);
+            o = fmaf(outputs[(w * GROUP + h) * LD_OUTPUTS + threadIdx.x], f, o);
+        }
+        part_o[u64(h) * stride * HEAD + threadIdx.x] = o;
+        if (threadIdx.x == 0) part_ml[u64(h) * stride] = make_float2(m, l);
+    }
+}
+
+// Merges `parts` parts of a head in ascending order, 128 threads; the thread's lane of the output.
+DEVICE float attend_merge(const float* part_o, const float2* part_ml, u32 parts) {
+    __shared__ float scratch[4];
+    float m = NEVER;
+    for (u32 i = threadIdx.x; i < parts; i += 128) m = fmaxf(m, part_ml[i].x);
+    m = warp_max(m);
+    if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = m;
+    __syncthreads();  // maxima of the warps
+    m = fmaxf(fmaxf(scratch[0], scratch[1]), fmaxf(scratch[2], scratch[3]));
+    float l = 0.f, y = 0.f;
+#pragma unroll 16
+    for (u32 i = 0; i < parts; i++) {
+        const float2 ml = part_ml[i];
+        const float f = exp2_fast(ml.x - m);
+        l = fmaf(ml.y, f, l);
+        y = fmaf(part_o[u64(i) * HEAD + threadIdx.x], f, y);
+    }
+    return y / l;
+}

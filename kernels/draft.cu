@@ -1,0 +1,93 @@
+// The draft head beside its products: its input, its window of keys (a ring over positions), attention of one query
+// (spec/speculative.md §3.1). Angles are formed in double; k is stored rotated. Heads are 128 wide, at most 16 per KV head.
+#include "attention.cuh"
+
+constexpr u32 SLOTS = 128;  // ring slots of a launch block
+
+// x[r] = [rmsnorm(scale · table[token]) | rmsnorm(g[r])]; with `normed`, g[r] becomes its normed form. One block a row.
+KERNEL(256, 2)
+draft_input(bf16* x, float* g, const bf16* table, const u32* tokens, const float* input_norm, const float* hidden_norm, float scale, float eps, u32 normed,
+            u32 hidden, u32 vocab, u32 rows) {
+    __shared__ float scratch[8];
+    wait_for_previous();
+    allow_next();
+    const u32 r = blockIdx.x, token = tokens[r];
+    bf16* to = x + u64(r) * 2 * hidden;
+    const bf16* e = table + u64(token < vocab ? token : 0) * hidden;
+    float s = 0.f;
+    for (u32 i = threadIdx.x * 4; i < hidden; i += 1024) {
+        const uint2 v = *reinterpret_cast<const uint2*>(e + i);
+        const float a = scale * widen_lo(v.x), b = scale * widen_hi(v.x), c = scale * widen_lo(v.y), d = scale * widen_hi(v.y);
+        s = fmaf(a, a, fmaf(b, b, fmaf(c, c, fmaf(d, d, s))));
+    }
+    const float rstd = (token < vocab ? scale : 0.f) / sqrtf(block_sum(s, scratch) / float(hidden) + eps);  // zeros for an id outside
+    for (u32 i = threadIdx.x * 4; i < hidden; i += 1024) {
+        const uint2 v = *reinterpret_cast<const uint2*>(e + i);
+        const float4 w = *reinterpret_cast<const float4*>(input_norm + i);
+        store_row4(to + i, make_float4(widen_lo(v.x) * rstd * w.x, widen_hi(v.x) * rstd * w.y, widen_lo(v.y) * rstd * w.z, widen_hi(v.y) * rstd * w.w));
+    }
+    float* stream = g + u64(r) * hidden;
+    RowPart part(stream, hidden);
+    const float norm = part.rstd(eps, scratch);
+    part.each([&](u32 i, float4 v) {
+        const float4 w = *reinterpret_cast<const float4*>(hidden_norm + i);
+        v = make_float4(v.x * norm * w.x, v.y * norm * w.y, v.z * norm * w.z, v.w * norm * w.w);
+        store_row4(to + hidden + i, v);
+        if (normed) *reinterpret_cast<float4*>(stream + i) = v;
+    });
+}
+
+// One pair (i, i + 64) of a head, rotated by the angle of `position`.
+DEVICE void rotate_pair(bf16* dst, const bf16* src, u32 i, u32 position, const double* inv_freq) {
+    double s, c;
+    sincos(double(position) * inv_freq[i], &s, &c);
+    const float a = widen(src[i]), b = widen(src[i + 64]), cf = float(c), sf = float(s);
+    dst[i] = narrow(fmaf(a, cf, -b * sf));
+    dst[i + 64] = narrow(fmaf(b, cf, a * sf));
+}
+
+// Block (row, KV head), a thread a pair of lanes. kv [rows, k (kv·128) | v (kv·128)].
+KERNEL(64, 8)
+draft_append(bf16* wk, bf16* wv, const bf16* kv, u32 ldkv, const double* inv_freq, const DraftStep* step, u32 capacity, u32 kv_heads, u32 rows) {
+    wait_for_previous();
+    allow_next();
+    const u32 position = step->position + blockIdx.x;
+    const u64 to = (u64(position % capacity) * kv_heads + blockIdx.y) * HEAD;
+    const bf16* from = kv + u64(blockIdx.x) * ldkv + blockIdx.y * HEAD;
+    rotate_pair(wk + to, from, threadIdx.x, position, inv_freq);
+    wv[to + threadIdx.x] = from[kv_heads * HEAD + threadIdx.x];
+    wv[to + threadIdx.x + 64] = from[kv_heads * HEAD + threadIdx.x + 64];
+}
+
+// One query row at `position + row`. Slot s holds the newest position at or before the query's that is s modulo the
+// capacity; it counts iff that lies inside the window. Block (128 slots, KV head), 4 warps.
+KERNEL(128, 2)
+draft_attend(float* part_o, float2* part_ml, const bf16* q, const bf16* wk, const bf16* wv, const double* inv_freq, const DraftStep* step, u32 capacity,
+             u32 window, u32 heads, u32 kv_heads, float scale, u32 row, u32 splits) {
+    SHARED_BYTES(bytes);
+    __shared__ __align__(16) bf16 rotated[GROUP * HEAD];
+    wait_for_previous();
+    allow_next();
+    const u32 group = heads / kv_heads, kv_head = blockIdx.y, position = step->position + row, width = kv_heads * HEAD;
+    for (u32 i = threadIdx.x; i < group * 64; i += 128) rotate_pair(rotated + i / 64 * HEAD, q + (kv_head * group + i / 64) * HEAD, i % 64, position, inv_freq);
+    __syncthreads();  // the rotated queries
+    Queries query;
+    query.load(rotated, group);
+    const u32 slot0 = blockIdx.x * SLOTS + (threadIdx.x >> 5) * 32, head = position % capacity, first = step->first;
+    auto live = [&](u32 j) {
+        const u32 slot = slot0 + j;
+        const u32 back = head >= slot ? head - slot : head + capacity - slot;  // positions before the query's
+        return slot < capacity && back < window && back <= position && position - back >= first;
+    };
+    const u64 at = u64(kv_head * group) * splits + blockIdx.x;
+    attend_128(bytes, query, wk + kv_head * HEAD, wv + kv_head * HEAD, live, [&](u32 j) { return u64(slot0 + j) * width; }, scale, group, part_o + at * HEAD,
+               part_ml + at, splits);
+}
+
+// Block: one head, a thread a lane of it.
+KERNEL(128, 8) draft_combine(float* o, const float* part_o, const float2* part_ml, u32 heads, u32 splits) {
+    wait_for_previous();
+    allow_next();
+    const u64 at = u64(blockIdx.x) * splits;
+    o[blockIdx.x * HEAD + threadIdx.x] = attend_merge(part_o + at * HEAD, part_ml + at, splits);
+}

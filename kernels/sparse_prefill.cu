@@ -1,0 +1,271 @@
+// InfLLM-V2 sparse attention for given tokens: scores and attention of a chunk's rows (spec/model.md §5.4-5.7).
+//
+// A launch block takes 8 neighbouring rows of one KV head, a warp a row: its (at most 16) query heads are the rows of a
+// tensor-core tile, so nothing is padded. Keys and values come through shared memory in tiles of 64, two under way, and are shared by the 8 rows.
+// Every row's sums run over its own keys in ascending order: they do not depend on the rows beside it.
+#include "attention.cuh"
+
+constexpr u32 ROWS = 8;
+constexpr u32 LD_K = HEAD + 32;  // lanes of an 8-lane phase (2 keys × 4) hit all banks
+constexpr u32 LD_VAL = HEAD + 8;
+constexpr u32 TILE = 64;
+
+// Tile of 64 rows of `count` (zeros beyond), by 256 threads.
+DEVICE void fetch_tile(bf16* to, u32 ld, const bf16* from, u32 first, u32 count, u32 width) {
+    for (u32 i = threadIdx.x; i < TILE * 16; i += 256) {
+        const u32 j = i >> 4, col = (i & 15) * 8, at = first + j;
+        copy_async(to + j * ld + col, from + u64(at < count ? at : 0) * width + col, at < count);
+    }
+}
+DEVICE void score_tile(float (&s)[8][4], const Queries& query, const bf16* keys) {
+    const u32 lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (u32 n = 0; n < 8; n++) {
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) s[n][e] = 0.f;
+#pragma unroll
+        for (u32 b = 0; b < 4; b++) query.score(s[n], load16(keys + (n * 8 + g) * LD_K + b * 32 + t * 8), b);
+    }
+}
+
+// z[row][head] = log2 Σ 2^s over the visible coarse keys, −inf if there is none. Block (8 rows, KV head), 8 warps.
+KERNEL(256, 2)
+prefill_lse(float* z, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads, float scale, u32 row0,
+            u32 rows) {
+    SHARED_BYTES(bytes);
+    bf16* tiles = reinterpret_cast<bf16*>(bytes);
+    wait_for_previous();
+    allow_next();
+    const u32 warp = threadIdx.x >> 5, g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3, group = heads / kv_heads, kv_head = blockIdx.y;
+    const u32 mine = min(blockIdx.x * ROWS + warp, rows - 1), position = step->position + row0;
+    const u32 most = visible_keys(position + min(blockIdx.x * ROWS + ROWS, rows) - 1, window, stride), count = visible_keys(position + mine, window, stride);
+    const u32 steps = (most + TILE - 1) / TILE;
+    const bf16* from = keys + kv_head * HEAD;
+    Queries query;
+    query.load(q + u64(row0 + mine) * ldq + kv_head * group * HEAD, group);
+    const float unit = scale * LOG2E;
+    float m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;  // of this lane's columns
+    if (steps) fetch_tile(tiles, LD_K, from, 0, most, kv_heads * HEAD);
+    copy_commit();
+    for (u32 n = 0; n < steps; n++) {
+        copy_wait<0>();
+        __syncthreads();  // tile n arrived; the other buffer is free
+        if (n + 1 < steps) fetch_tile(tiles + ((n + 1) & 1) * TILE * LD_K, LD_K, from, (n + 1) * TILE, most, kv_heads * HEAD);
+        copy_commit();
+        float s[8][4];
+        score_tile(s, query, tiles + (n & 1) * TILE * LD_K);
+        float t0 = m0, t1 = m1;
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+#pragma unroll
+            for (u32 e = 0; e < 4; e++) s[i][e] = n * TILE + i * 8 + 2 * t + (e & 1) < count ? s[i][e] * unit : NEVER;
+            t0 = fmaxf(t0, fmaxf(s[i][0], s[i][1]));
+            t1 = fmaxf(t1, fmaxf(s[i][2], s[i][3]));
+        }
+        const float z0 = t0 == NEVER ? 0.f : t0, z1 = t1 == NEVER ? 0.f : t1;
+        l0 *= exp2_fast(m0 - z0), l1 *= exp2_fast(m1 - z1);
+        m0 = t0, m1 = t1;
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            l0 += exp2_fast(s[i][0] - z0) + exp2_fast(s[i][1] - z0);
+            l1 += exp2_fast(s[i][2] - z1) + exp2_fast(s[i][3] - z1);
+        }
+    }
+    auto merge = [&](float m, float l) {  // over the four lanes of a head
+        float top = fmaxf(m, shuffle_xor(m, 1));
+        top = fmaxf(top, shuffle_xor(top, 2));
+        l *= exp2_fast(m - (top == NEVER ? 0.f : top));
+        l += shuffle_xor(l, 1);
+        l += shuffle_xor(l, 2);
+        return top == NEVER ? NEVER : top + log2f(l);
+    };
+    const float z0 = merge(m0, l0), z1 = merge(m1, l1);
+    if (t == 0 && blockIdx.x * ROWS + warp < rows) {
+        float* to = z + u64(mine) * heads + kv_head * group;
+        if (g < group) to[g] = z0;
+        if (g + 8 < group) to[g + 8] = z1;
+    }
+}
+
+// Pooled scores of 64 KV blocks for 8 rows, as select_scores. Block (64 KV blocks, 8 rows, KV head), 8 warps: four tiles of
+// fine keys and, in front, the one tile that ends just before them, of which only the last eight keys are scored.
+KERNEL(256, 2)
+prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16* k1, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads,
+               float scale, u32 row0, u32 rows, u32 score_blocks) {
+    SHARED_BYTES(bytes);  // two tiles, then A of keys first − 8 .. first + 255 for each warp
+    bf16* tiles = reinterpret_cast<bf16*>(bytes);
+    float* fine = reinterpret_cast<float*>(bytes + 2 * TILE * LD_K * 2) + (threadIdx.x >> 5) * 264;
+    wait_for_previous();
+    allow_next();
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads, kv_head = blockIdx.z;
+    const u32 b0 = blockIdx.x * 64, first = b0 * 4, position = step->position + row0;
+    const u32 last = min(blockIdx.y * ROWS + ROWS, rows) - 1;
+    if (b0 > (position + last) / BLOCK) return;
+    const u32 mine = min(blockIdx.y * ROWS + warp, rows - 1);
+    const u32 most = visible_keys(position + last, 32, 16), count = visible_keys(position + mine, 32, 16);
+    const bf16* from = k1 + kv_head * HEAD;
+    Queries query;
+    query.load(q + u64(row0 + mine) * ldq + kv_head * group * HEAD, group);
+    const float unit = scale * LOG2E;
+    const float* zs = z + u64(mine) * heads + kv_head * group;
+    const float low = g < group ? zs[g] : INFINITY, high = g + 8 < group ? zs[g + 8] : INFINITY;
+    const float z0 = low == NEVER ? INFINITY : low, z1 = high == NEVER ? INFINITY : high;  // no coarse key visible: scores are 0
+    auto settle = [&](const float (&s)[4], u32 at) {  // at: key of column 0, plus 8, relative to `first`
+        float a0 = exp2_fast(s[0] * unit - z0) + exp2_fast(s[2] * unit - z1);
+        float a1 = exp2_fast(s[1] * unit - z0) + exp2_fast(s[3] * unit - z1);
+#pragma unroll
+        for (u32 m = 4; m <= 16; m *= 2) a0 += shuffle_xor(a0, m), a1 += shuffle_xor(a1, m);
+        const u32 j = first + at + 2 * t;  // of the key plus 8
+        if (g == 0) *reinterpret_cast<float2*>(fine + at + 2 * t) = make_float2(j >= 8 && j - 8 < count ? a0 : 0.f, j >= 7 && j - 7 < count ? a1 : 0.f);
+    };
+    const u32 skip = b0 ? 0 : 1;  // tile 0 is the one in front
+    auto fetch = [&](u32 n) {
+        if (n < 5) fetch_tile(tiles + (n & 1) * TILE * LD_K, LD_K, from, first + n * TILE - TILE, most, kv_heads * HEAD);
+        copy_commit();
+    };
+    fetch(skip);
+    if (skip && lane < 8) fine[lane] = 0.f;
+    for (u32 n = skip; n < 5; n++) {
+        copy_wait<0>();
+        __syncthreads();  // tile n arrived; the other buffer is free
+        fetch(n + 1);
+        const bf16* keys = tiles + (n & 1) * TILE * LD_K;
+        if (n == 0) {
+            float s[4] = {};
+#pragma unroll
+            for (u32 b = 0; b < 4; b++) query.score(s, load16(keys + (56 + g) * LD_K + b * 32 + t * 8), b);
+            settle(s, 0);
+        } else {
+            float s[8][4];
+            score_tile(s, query, keys);
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) settle(s[i], 8 + (n - 1) * TILE + i * 8);
+        }
+    }
+    __syncwarp();  // the row's A complete
+    for (u32 b = lane; b < 64; b += 32) {
+        const float* a = fine + 8 + b * 4;
+        const float best = fmaxf(fmaxf(fmaxf(a[-1], a[0]), fmaxf(a[1], a[2])), a[3]);
+        if (b0 + b < score_blocks && blockIdx.y * ROWS + warp < rows) scores[(u64(mine) * kv_heads + kv_head) * score_blocks + b0 + b] = narrow(best);
+    }
+}
+
+// Attention over the chosen blocks. The union of the 8 rows' blocks passes through shared memory once, ascending; a row
+// works on a block if it chose it. Block (8 rows, KV head), 8 warps. At most 16384 KV blocks.
+constexpr u32 WORDS = 512;
+struct AttendShared {
+    bf16 k[2][TILE * LD_K];
+    bf16 v[2][TILE * LD_VAL];
+    u32 chosen[ROWS][WORDS];
+    u32 any[WORDS];
+};
+static_assert(sizeof(AttendShared) == 94208, "src/backend/cuda/launch.rs asks for this much");
+
+KERNEL(256, 1)
+attend_prefill(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap, const Step* step, u32 heads,
+               u32 kv_heads, float scale, u32 rows) {
+    SHARED_BYTES(bytes);
+    AttendShared& sh = *reinterpret_cast<AttendShared*>(bytes);
+    wait_for_previous();
+    allow_next();
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads, kv_head = blockIdx.y;
+    const u32 first = blockIdx.x * ROWS, last = min(first + ROWS, rows) - 1, mine = min(first + warp, last), width = kv_heads * HEAD;
+    const u32 position = step->position, p = position + mine, end = position + last + 1, blocks = (end + BLOCK - 1) / BLOCK;
+    const u32 words = min((blocks + 31) / 32, WORDS);
+
+    for (u32 i = threadIdx.x; i < ROWS * WORDS; i += 256) sh.chosen[i / WORDS][i % WORDS] = 0;
+    __syncthreads();  // cleared
+    const u32 n = count[mine * kv_heads + kv_head];
+    const u32* own = list + (u64(mine) * kv_heads + kv_head) * cap;
+    for (u32 i = lane; i < n; i += 32) {
+        const u32 b = own[i];
+        if (b < words * 32) atomicOr(&sh.chosen[warp][b / 32], 1u << (b % 32));
+    }
+    __syncthreads();  // every row's blocks
+    for (u32 i = threadIdx.x; i < words; i += 256) {
+        u32 x = 0;
+        for (u32 r = 0; r < ROWS; r++) x |= sh.chosen[r][i];
+        sh.any[i] = x;
+    }
+    __syncthreads();  // the union
+    auto next = [&](u32 b) {  // first block of the union at or after b
+        u32 w = b / 32;
+        if (w >= words) return blocks;
+        u32 x = sh.any[w] >> (b % 32) << (b % 32);
+        while (x == 0) {
+            if (++w >= words) return blocks;
+            x = sh.any[w];
+        }
+        return w * 32 + u32(__ffs(x)) - 1;
+    };
+    const u64 base = kv_head * HEAD;
+    auto fetch = [&](u32 b, u32 buffer) {
+        if (b < blocks) {
+            fetch_tile(sh.k[buffer], LD_K, k + base, b * BLOCK, end, width);
+            fetch_tile(sh.v[buffer], LD_VAL, v + base, b * BLOCK, end, width);
+        }
+        copy_commit();
+    };
+    Queries query;
+    query.load(q + u64(mine) * ldq + kv_head * group * HEAD, group);
+    const float unit = scale * LOG2E;
+    float y[16][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
+    u32 b = next(0), buffer = 0;
+    fetch(b, 0);
+    while (b < blocks) {
+        const u32 after = next(b + 1);
+        copy_wait<0>();
+        __syncthreads();  // block b arrived; the other buffer is free
+        fetch(after, buffer ^ 1);
+        if (sh.chosen[warp][b / 32] >> (b % 32) & 1) {
+            float s[8][4];
+            score_tile(s, query, sh.k[buffer]);
+            float t0 = NEVER, t1 = NEVER;
+            const u32 seen = p - b * BLOCK;  // key j counts iff j <= seen
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) {
+#pragma unroll
+                for (u32 e = 0; e < 4; e++) s[i][e] = i * 8 + 2 * t + (e & 1) <= seen ? s[i][e] * unit : NEVER;
+                t0 = fmaxf(t0, fmaxf(s[i][0], s[i][1]));
+                t1 = fmaxf(t1, fmaxf(s[i][2], s[i][3]));
+            }
+            t0 = fmaxf(t0, shuffle_xor(t0, 1)), t0 = fmaxf(t0, shuffle_xor(t0, 2)), t0 = fmaxf(t0, m0);
+            t1 = fmaxf(t1, shuffle_xor(t1, 1)), t1 = fmaxf(t1, shuffle_xor(t1, 2)), t1 = fmaxf(t1, m1);
+            const float f0 = exp2_fast(m0 - t0), f1 = exp2_fast(m1 - t1);
+            m0 = t0, m1 = t1, l0 *= f0, l1 *= f1;
+#pragma unroll
+            for (u32 i = 0; i < 16; i++) y[i][0] *= f0, y[i][1] *= f0, y[i][2] *= f1, y[i][3] *= f1;
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) {
+                s[i][0] = exp2_fast(s[i][0] - m0), s[i][1] = exp2_fast(s[i][1] - m0);
+                s[i][2] = exp2_fast(s[i][2] - m1), s[i][3] = exp2_fast(s[i][3] - m1);
+                l0 += s[i][0] + s[i][1], l1 += s[i][2] + s[i][3];
+            }
+#pragma unroll
+            for (u32 kk = 0; kk < 4; kk++) {
+                const u32 a0 = pack(s[2 * kk][0], s[2 * kk][1]), a1 = pack(s[2 * kk][2], s[2 * kk][3]);
+                const u32 a2 = pack(s[2 * kk + 1][0], s[2 * kk + 1][1]), a3 = pack(s[2 * kk + 1][2], s[2 * kk + 1][3]);
+#pragma unroll
+                for (u32 i = 0; i < 8; i++) {
+                    u32 x[4];
+                    load_b_trans(x, sh.v[buffer], LD_VAL, i * 16, kk * 16);
+                    mma(y[2 * i], a0, a1, a2, a3, x[0], x[1]);
+                    mma(y[2 * i + 1], a0, a1, a2, a3, x[2], x[3]);
+                }
+            }
+        }
+        b = after;
+        buffer ^= 1;
+    }
+    l0 += shuffle_xor(l0, 1), l0 += shuffle_xor(l0, 2);
+    l1 += shuffle_xor(l1, 1), l1 += shuffle_xor(l1, 2);
+    if (first + warp < rows) {
+        float* to = o + u64(mine) * ldo + kv_head * group * HEAD + 2 * t;
+        const float f0 = 1.f / l0, f1 = 1.f / l1;
+#pragma unroll
+        for (u32 i = 0; i < 16; i++) {
+            if (g < group) *reinterpret_cast<float2*>(to + g * HEAD + i * 8) = make_float2(y[i][0] * f0, y[i][1] * f0);
+            if (g + 8 < group) *reinterpret_cast<float2*>(to + (g + 8) * HEAD + i * 8) = make_float2(y[i][2] * f1, y[i][3] * f1);
+        }
+    }
+}
