@@ -32,6 +32,7 @@
 )]
 
 pub mod backend;
+pub mod desk;
 pub mod engine;
 pub mod model;
 pub mod config;

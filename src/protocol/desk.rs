@@ -21,6 +21,8 @@ pub struct LoadOptions {
     pub once: bool,
     /// `--force`: bytes that are no text are read as Latin-1.
     pub force: bool,
+    /// Text of the path `-`: the clipboard's, or standard input's.
+    pub inline: Option<String>,
 }
 
 /// Which branch to go to.

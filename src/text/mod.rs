@@ -17,7 +17,7 @@ pub mod tokenizer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use stream::{Delta, StreamDecoder};
+pub use stream::{Begin, Delta, StreamDecoder};
 pub use template::{ChatMessage, ChatRole, RenderOptions, Template};
 pub use tokenizer::{Specials, Tokenizer};
 

@@ -18,7 +18,7 @@ use super::stream::Detokenizer;
 use crate::protocol::engine::Token;
 
 /// Put into the literals of special tokens that occur in untrusted text; never encoded itself.
-const SHIELD: char = '\u{10FFFD}';
+pub(crate) const SHIELD: char = '\u{10FFFD}';
 /// Texts from this many bytes are cut into pieces that are encoded in parallel.
 const LONG_BYTES: usize = 64 * 1024;
 /// No vocabulary is this large; a damaged file may say so.

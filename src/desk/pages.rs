@@ -1,0 +1,187 @@
+//! Pages to read: numbers, the context by item, settings, how saving stands, what this program runs on.
+
+use super::settings::{PRESETS, spec_word, think_word};
+use super::{DeskError, Done, State, grouped};
+use crate::protocol::desk::{Level, Notice, SaveState, ThinkMode};
+use crate::protocol::engine::SpecMode;
+use crate::transcript::{Message, Role};
+
+/// Bytes for people.
+pub fn bytes(n: u64) -> String {
+    match n {
+        0..1_048_576 => format!("{:.0} KiB", (n as f64 / 1024.0).ceil()),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", n as f64 / 1_073_741_824.0),
+    }
+}
+
+fn role_word(message: &Message) -> &'static str {
+    match message.role {
+        Role::System => "system",
+        Role::User => "you",
+        Role::Assistant => "sala",
+        Role::Document => "document",
+    }
+}
+
+impl State {
+    fn page(&self, title: &str, text: String) -> Done {
+        self.tell(Notice::Page { title: title.into(), text });
+        Ok(())
+    }
+
+    /// `/stats`.
+    pub(super) fn stats(&mut self) -> Done {
+        let m = &self.meters;
+        let s = &m.spec;
+        let share = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 * 100.0 / b as f64 };
+        let mut text = format!(
+            "| | |\n|---|---|\n| model | {} on {}, {} |\n| context | {} of {} tokens |\n| last answer | {:.1} tokens/s, first token \
+             after {:.2} s |\n| reading | {:.0} tokens/s |\n| speculation | {}, draft head: {} |\n| accepted | {} of {} drafted \
+             ({:.0}%), {:.2} tokens per round |\n| rounds | {} EAGLE-3, {} n-gram, {} plain |\n",
+            m.model.name,
+            m.model.device,
+            m.model.dtype,
+            grouped(self.live.position()),
+            grouped(m.context_limit),
+            m.tokens_per_s,
+            m.ttft_ms / 1000.0,
+            m.prefill_tokens_per_s,
+            spec_word(self.open.settings.spec),
+            m.model.draft.as_deref().unwrap_or("none"),
+            grouped(s.accepted),
+            grouped(s.drafted),
+            share(s.accepted, s.drafted),
+            s.mean_accept_length,
+            grouped(s.eagle_rounds),
+            grouped(s.ngram_rounds),
+            grouped(s.plain_rounds),
+        );
+        if s.time_vs_plain > 0.0 {
+            let saved = (1.0 - s.time_vs_plain) * 100.0;
+            text.push_str(&format!("| saves | {saved:.0}% of the time of plain steps |\n"));
+        }
+        for (depth, (tried, accepted)) in s.per_position.iter().enumerate() {
+            text.push_str(&format!("| draft {} | {:.0}% of {} accepted |\n", depth + 1, share(*accepted, *tried), grouped(*tried)));
+        }
+        let memory = m.model.memory;
+        text.push_str(&format!(
+            "| memory | weights {}, state {}, work {}, in use {} of {} |\n| kept state | {} on disk |\n",
+            bytes(memory.weights),
+            bytes(memory.state),
+            bytes(memory.work),
+            bytes(memory.used),
+            bytes(memory.total),
+            bytes(self.store.state_bytes()?),
+        ));
+        self.page("Numbers", text)
+    }
+
+    /// `/ctx`: which item takes how many tokens.
+    pub(super) fn context_page(&mut self) -> Done {
+        let used = self.live.position();
+        let limit = self.meters.context_limit;
+        let mut text = format!(
+            "{} of {} tokens used, {} left.\n\n| # | who | tokens | |\n|---|---|---|---|\n",
+            grouped(used),
+            grouped(limit),
+            grouped(limit.saturating_sub(used))
+        );
+        for (i, message) in self.open.conversation.path().into_iter().enumerate() {
+            let tokens = match &message.meta.document {
+                Some(d) => d.tokens,
+                None => self.renderer.model().tokenizer.encode_plain(&message.text)?.len() as u64,
+            };
+            let title = super::conversation::title_of(message).replace('|', "\\|");
+            text.push_str(&format!("| {} | {} | {} | {title} |\n", i + 1, role_word(message), grouped(tokens)));
+        }
+        text.push_str("\nThoughts and the template's own tokens are not listed.\n");
+        self.page("Context", text)
+    }
+
+    /// `/set`.
+    pub(super) fn set(&mut self, change: Option<(String, String)>) -> Done {
+        let Some((key, value)) = change else { return self.page("Settings", self.open.settings.table()) };
+        let said = self.open.settings.set(&key, &value).map_err(DeskError::Refused)?;
+        self.settings_changed(said)
+    }
+
+    fn settings_changed(&mut self, said: String) -> Done {
+        self.save_settings();
+        self.note(Level::Info, said);
+        Ok(())
+    }
+
+    /// `/preset`.
+    pub(super) fn preset(&mut self, name: Option<&str>) -> Done {
+        match name {
+            None | Some("list") => {
+                let rows: String = PRESETS.iter().map(|(name, what)| format!("| {name} | {what} |\n")).collect();
+                let text = format!("| preset | |\n|---|---|\n{rows}\nNow: {}. `/preset NAME` takes one.\n", self.open.settings.preset);
+                self.page("Presets", text)
+            }
+            Some(name) => {
+                let base = self.defaults.sampling;
+                let said = self.open.settings.preset(name, &base).map_err(DeskError::Refused)?;
+                self.settings_changed(said)
+            }
+        }
+    }
+
+    /// `/think`.
+    pub(super) fn think(&mut self, mode: ThinkMode) -> Done {
+        self.open.settings.think = mode;
+        self.settings_changed(format!("Thinking is {} from the next answer on", think_word(mode)))
+    }
+
+    /// `/spec`.
+    pub(super) fn spec(&mut self, mode: Option<SpecMode>) -> Done {
+        match mode {
+            Some(mode) => {
+                self.open.settings.spec = mode;
+                self.settings_changed(format!("Speculation is {} from the next answer on", spec_word(mode)))
+            }
+            None => {
+                self.note(Level::Info, format!("Speculation is {}. /spec on|off|auto|N changes it.", spec_word(self.open.settings.spec)));
+                Ok(())
+            }
+        }
+    }
+
+    /// `/save`.
+    pub(super) fn save_report(&mut self) -> Done {
+        let (level, text) = match &self.save {
+            SaveState::Empty => (Level::Info, "Nothing to save yet. Everything is saved as it happens.".to_owned()),
+            SaveState::Saved(_) => (Level::Info, format!("All is saved in {}.", self.store.root().display())),
+            SaveState::Saving => (Level::Info, "Being saved now.".to_owned()),
+            SaveState::TextOnly(why) => (Level::Warn, format!("Text is saved, state is not kept: {why}")),
+            SaveState::NotSaved(why) => (Level::Error, format!("NOT SAVED: {why}")),
+            SaveState::Off => (Level::Info, "Nothing is saved: started with --no-save.".to_owned()),
+        };
+        self.note(level, text);
+        Ok(())
+    }
+
+    /// `/doctor`.
+    pub(super) fn doctor(&mut self) -> Done {
+        let m = &self.meters.model;
+        let sizes = self.store.sizes()?;
+        let notes: String = m.notes.iter().map(|n| format!("- {n}\n")).collect();
+        let text = format!(
+            "| | |\n|---|---|\n| program | sala-chat {} |\n| model | {}, {} parameters, {} |\n| device | {} |\n| context | up to {} tokens \
+             |\n| draft head | {} |\n| data | {} |\n| kept state | {} |\n| texts | {} |\n\n{notes}\nNo telemetry, no update check, no network \
+             use outside a download you ask for. More checks: `sala-chat doctor` in a shell.\n",
+            env!("CARGO_PKG_VERSION"),
+            m.name,
+            grouped(m.parameters),
+            m.dtype,
+            m.device,
+            grouped(m.context_limit),
+            m.draft.as_deref().unwrap_or("none"),
+            self.store.root().display(),
+            bytes(sizes.state_bytes),
+            bytes(sizes.database_bytes),
+        );
+        self.page("Doctor", text)
+    }
+}

@@ -1,0 +1,216 @@
+//! Messages to the text the model reads, and where in that text each message ends.
+//!
+//! A document is a user turn that holds it and an assistant turn that acknowledges it (design.md §7). Text of others is
+//! shielded, so that a document cannot end its own turn. Invariant: a [`Cut`] lies right behind the content of an
+//! assistant turn, before the token that ends it; that token belongs to what is read next.
+
+use std::borrow::Cow;
+
+use crate::protocol::desk::ThinkMode;
+use crate::protocol::engine::Token;
+use crate::session::{SegmentKind, TextBoundary};
+use crate::text::tokenizer::SHIELD;
+use crate::text::{ChatMessage, ChatRole, RenderOptions, Specials, TextError, TextModel};
+use crate::transcript::{Message, MessageId, Role};
+
+/// Stands for the next question when the text before it is wanted as the next question will see it.
+const PROBE: &str = "?";
+/// Put behind the content of an assistant turn to find its end in the rendered text, and taken out again. A private-use
+/// character: no template treats it as white space, and it is removed from text of others.
+const MARK: char = '\u{10FFFC}';
+
+/// A place in a rendered text where a message is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Bytes of the text up to and with the message.
+    pub end: usize,
+    /// Which message.
+    pub message: MessageId,
+    /// What ends there.
+    pub kind: SegmentKind,
+}
+
+/// A rendered conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rendered {
+    /// The text, special tokens as literals, without a start token.
+    pub text: String,
+    /// Where documents and answers end, in order. A message the template changed beyond recognition has none.
+    pub cuts: Vec<Cut>,
+}
+
+/// The name as the model sees it inside the document tag.
+pub fn safe_name(name: &str) -> String {
+    name.chars().map(|c| if c == '"' { '\'' } else { c }).filter(|c| !c.is_control()).collect()
+}
+
+/// Renders conversations for one model.
+#[derive(Clone, Debug)]
+pub struct Renderer {
+    text: TextModel,
+}
+
+impl Renderer {
+    /// For one model's template.
+    pub fn new(text: TextModel) -> Renderer {
+        Renderer { text }
+    }
+
+    /// The model's text side.
+    pub fn model(&self) -> &TextModel {
+        &self.text
+    }
+
+    /// Text of others, made harmless.
+    fn safe<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let shielded = self.text.tokenizer.shield(text);
+        if shielded.contains(MARK) { Cow::Owned(shielded.replace(MARK, "")) } else { shielded }
+    }
+
+    /// The chat turns of a path, and what each [`MARK`] in them ends, in order.
+    fn turns(&self, path: &[&Message]) -> (Vec<ChatMessage>, Vec<(MessageId, SegmentKind)>) {
+        let mut turns = Vec::with_capacity(path.len() + 2);
+        let mut ends = Vec::new();
+        for m in path {
+            let text = self.safe(&m.text);
+            match m.role {
+                Role::System => turns.push(ChatMessage::new(ChatRole::System, text)),
+                Role::User => turns.push(ChatMessage::new(ChatRole::User, text)),
+                Role::Assistant => {
+                    // Before trailing white space, which some templates cut off and others keep.
+                    let solid = text.trim_end();
+                    let content = match text.get(solid.len()..) {
+                        Some(space) if !solid.is_empty() => {
+                            ends.push((m.id, SegmentKind::Turn));
+                            format!("{solid}{MARK}{space}")
+                        }
+                        _ => text.into_owned(),
+                    };
+                    turns.push(ChatMessage::answer(&m.thinking, &content));
+                }
+                Role::Document => {
+                    let name = m.meta.document.as_ref().map_or("document", |d| d.name.as_str());
+                    let name = self.safe(&safe_name(name)).into_owned();
+                    let [body, mut read] = ChatMessage::document(&name, text.trim_matches(['\n', '\r']));
+                    read.content.push(MARK);
+                    turns.extend([body, read]);
+                    ends.push((m.id, SegmentKind::DocumentEnd));
+                }
+            }
+        }
+        (turns, ends)
+    }
+
+    fn render(&self, path: &[&Message], probe: Option<&str>, think: ThinkMode) -> Result<Rendered, TextError> {
+        let (mut turns, ends) = self.turns(path);
+        turns.extend(probe.map(|p| ChatMessage::new(ChatRole::User, p)));
+        let marked = self.text.template.render(&turns, &RenderOptions::prompt(think))?;
+        let mut text = String::with_capacity(marked.len());
+        let mut places = Vec::new();
+        let mut pieces = marked.split(MARK).peekable();
+        while let Some(piece) = pieces.next() {
+            text.push_str(piece);
+            if pieces.peek().is_some() {
+                places.push(text.len());
+            }
+        }
+        // A template that drops a whole turn or shows it twice leaves no safe way to tell which end is which.
+        let cuts = if places.len() == ends.len() {
+            places.iter().zip(ends).map(|(end, (message, kind))| Cut { end: *end, message, kind }).collect()
+        } else {
+            Vec::new()
+        };
+        Ok(Rendered { text, cuts })
+    }
+
+    /// The conversation, and the place where the model answers.
+    ///
+    /// # Errors
+    /// A template that refuses the conversation.
+    pub fn prompt(&self, path: &[&Message], think: ThinkMode) -> Result<Rendered, TextError> {
+        self.render(path, None, think)
+    }
+
+    /// The conversation as the next question will find it, up to and with its last answer or document. Ends with a cut,
+    /// or is empty when there is none.
+    ///
+    /// # Errors
+    /// A template that refuses the conversation.
+    pub fn past(&self, path: &[&Message], think: ThinkMode) -> Result<Rendered, TextError> {
+        let mut rendered = self.render(path, Some(PROBE), think)?;
+        rendered.text.truncate(rendered.cuts.last().map_or(0, |c| c.end));
+        Ok(rendered)
+    }
+
+    /// The conversation with its last answer left open, for going on with it after `more`.
+    ///
+    /// # Errors
+    /// A template that refuses the conversation.
+    pub fn open_answer(&self, path: &[&Message], more: &str, think: ThinkMode) -> Result<Rendered, TextError> {
+        let Some((answer, before)) = path.split_last() else { return self.prompt(path, think) };
+        let mut rendered = self.prompt(before, think)?;
+        let text = format!("{}{more}", answer.text);
+        let text = self.safe(&text);
+        let opened = rendered.text.trim_end().ends_with("<think>");
+        let raw = if answer.thinking.is_empty() {
+            text.into_owned()
+        } else if text.is_empty() {
+            format!("<think>\n{}", answer.thinking)
+        } else {
+            ChatMessage::answer(&answer.thinking, &text).content
+        };
+        rendered.text.push_str(if opened { raw.strip_prefix("<think>\n").unwrap_or(&raw) } else { &raw });
+        Ok(rendered)
+    }
+
+    /// Bytes at the start of `text` that exactly these tokens spell, if they end between two characters.
+    pub fn covered(&self, text: &str, tokens: &[Token]) -> Option<usize> {
+        let t = &self.text.tokenizer;
+        let tokens = match (tokens.split_first(), t.bos()) {
+            // The start token has no text unless the template wrote it.
+            (Some((first, rest)), Some(bos)) if *first == bos && !text.starts_with(&t.decode(&[bos], Specials::Show)) => rest,
+            _ => tokens,
+        };
+        let spelled = t.decode(tokens, Specials::Show);
+        let mut at = 0;
+        let mut rest = text.char_indices();
+        for c in spelled.chars() {
+            // Shields are in the text only.
+            let (i, _) = rest.by_ref().find(|(_, r)| *r != SHIELD).filter(|(_, r)| *r == c)?;
+            at = i + c.len_utf8();
+        }
+        Some(at)
+    }
+
+    /// The part of a document's text that lies within the first `upto` bytes.
+    pub fn read_part(&self, rendered: &Rendered, document: &Message, upto: usize) -> Option<String> {
+        let at = rendered.cuts.iter().position(|c| c.message == document.id)?;
+        let from = at.checked_sub(1).and_then(|i| rendered.cuts.get(i)).map_or(0, |c| c.end);
+        let body = self.safe(&document.text);
+        let body = body.trim_matches(['\n', '\r']);
+        let start = from + rendered.text.get(from..)?.find(body)?;
+        let part = rendered.text.get(start..upto.clamp(start, start + body.len()))?;
+        Some(part.chars().filter(|c| *c != SHIELD).collect())
+    }
+
+    /// The boundary after `tokens` that were read behind the first `from` bytes.
+    pub fn boundary_after(&self, rendered: &Rendered, from: usize, tokens: &[Token]) -> TextBoundary {
+        let covered = rendered.text.get(from..).and_then(|rest| self.covered(rest, tokens));
+        match covered.and_then(|n| rendered.text.get(..from + n)) {
+            Some(text) => TextBoundary::of(text),
+            None => NOWHERE,
+        }
+    }
+
+    /// The boundary after `tokens` that were generated behind the first `from` bytes.
+    pub fn boundary_with(&self, rendered: &Rendered, from: usize, tokens: &[Token]) -> TextBoundary {
+        let said = self.text.tokenizer.decode(tokens, Specials::Show);
+        match rendered.text.get(..from) {
+            Some(text) if !said.ends_with('\u{FFFD}') => TextBoundary::of(&format!("{text}{said}")),
+            _ => NOWHERE,
+        }
+    }
+}
+
+/// A boundary no text has: a state that ends inside a character. What follows it is read again from further up.
+const NOWHERE: TextBoundary = TextBoundary { bytes: u64::MAX, hash: [0; 32] };

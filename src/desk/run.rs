@@ -1,0 +1,355 @@
+//! The desk's loop: one request after the other, with an eye on the request channel while something runs.
+
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{after, never, select};
+
+use super::link::EngineState;
+use super::{Asked, Attendance, DeskError, Done, Opening, State};
+use crate::protocol::desk::{Activity, Choice, Level, Notice, Request};
+use crate::protocol::engine::{Cancel, EngineEvent};
+use crate::session::SaveEvent;
+
+/// What the desk woke up for.
+pub(super) enum Event {
+    Request(Request),
+    Engine(EngineEvent),
+    Save(SaveEvent),
+    Tick,
+}
+
+/// Whether a request can be served while a job runs: it looks, or changes what the next answer uses.
+fn works_while_busy(request: &Request) -> bool {
+    use crate::protocol::desk::LibraryAction;
+    match request {
+        Request::Docs
+        | Request::Open(_)
+        | Request::Library(LibraryAction::List)
+        | Request::Sessions
+        | Request::Search(_)
+        | Request::Export { .. }
+        | Request::Timeline
+        | Request::Stats
+        | Request::Context
+        | Request::Set(_)
+        | Request::Preset(_)
+        | Request::Think(_)
+        | Request::Spec(_)
+        | Request::Save
+        | Request::Mark(_)
+        | Request::Doctor => true,
+        Request::Ask(_)
+        | Request::Stop
+        | Request::Choose { .. }
+        | Request::Load { .. }
+        | Request::Unload(_)
+        | Request::Library(_)
+        | Request::New(_)
+        | Request::Resume(_)
+        | Request::Rename(_)
+        | Request::Delete(_)
+        | Request::Import(_)
+        | Request::Undo(_)
+        | Request::Redo(_)
+        | Request::Regen { .. }
+        | Request::EditOpen(_)
+        | Request::EditDone { .. }
+        | Request::Continue(_)
+        | Request::Fork { .. }
+        | Request::Branch(_)
+        | Request::Goto(_)
+        | Request::Aside(_)
+        | Request::Compact(_)
+        | Request::System(_)
+        | Request::Quit => false,
+    }
+}
+
+impl State {
+    /// Runs until [`Request::Quit`] or until the interface is gone.
+    pub(super) fn run(mut self) {
+        for note in self.store.notes().to_vec() {
+            self.note(Level::Warn, note);
+        }
+        if let crate::session::Access::ReadOnly { why } = self.store.access().clone() {
+            self.saving(crate::protocol::desk::SaveState::NotSaved(why));
+        }
+        self.activity(Activity::Starting { what: "loading the model".into() });
+        if let Err(e) = self.first_session() {
+            self.failed(&e);
+        }
+        while !self.quitting {
+            if self.resume_pending && self.queue.is_empty() && self.model().is_some() {
+                self.cancel = Cancel::default();
+                if let Err(e) = self.finish_resume() {
+                    self.failed(&e);
+                }
+                self.idle();
+                continue;
+            }
+            let request = match self.queue.pop_front() {
+                Some(r) => r,
+                None => match self.next(None) {
+                    Event::Request(r) => r,
+                    Event::Engine(e) => {
+                        self.on_idle_engine(e);
+                        continue;
+                    }
+                    Event::Save(e) => {
+                        self.on_save(e);
+                        continue;
+                    }
+                    Event::Tick => continue,
+                },
+            };
+            self.cancel = Cancel::default();
+            if let Err(e) = self.handle(request) {
+                self.failed(&e);
+            }
+            self.idle();
+        }
+        self.finish();
+    }
+
+    fn first_session(&mut self) -> Done {
+        match std::mem::take(&mut self.opening) {
+            Opening::New => self.start_new(None),
+            Opening::Named(name) => self.start_new(Some(name)),
+            Opening::Resume(name) => match self.resume(&name) {
+                Ok(()) => Ok(()),
+                Err(e) => {
+                    // Whoever asked for a session must not type into another one without a word.
+                    self.start_new(None)?;
+                    Err(e)
+                }
+            },
+        }
+    }
+
+    /// Says that nothing runs. While the model is being loaded that is said instead.
+    pub(super) fn idle(&mut self) {
+        match &self.link.state {
+            EngineState::Starting => self.activity(Activity::Starting { what: "loading the model".into() }),
+            EngineState::Ready(_) | EngineState::Down(_) => self.activity(Activity::Idle),
+        }
+    }
+
+    pub(super) fn failed(&mut self, e: &DeskError) {
+        if self.attendance == Attendance::Absent {
+            self.tell(Notice::Fatal { error: e.to_string(), code: e.exit_code() });
+            self.quitting = true;
+            return;
+        }
+        match e {
+            DeskError::Stopped => {}
+            DeskError::Engine(_) | DeskError::Store(_) | DeskError::Text(_) => self.note(Level::Error, e.to_string()),
+            DeskError::Refused(_) | DeskError::TooLong(_) => self.note(Level::Warn, e.to_string()),
+        }
+    }
+
+    /// Waits for whatever comes first.
+    pub(super) fn next(&mut self, until: Option<Instant>) -> Event {
+        let tick = until.map_or_else(never, |d| after(d.saturating_duration_since(Instant::now())));
+        select! {
+            recv(self.requests) -> r => Event::Request(r.unwrap_or(Request::Quit)),
+            recv(self.link.events) -> e => match e {
+                Ok(e) => Event::Engine(e),
+                Err(_) => Event::Engine(EngineEvent::Failed {
+                    id: 0,
+                    error: "The engine ended unexpectedly. Text is safe; start sala-chat again and /resume last.".into(),
+                    fatal: true,
+                    code: 1,
+                }),
+            },
+            recv(self.saves) -> e => match e {
+                Ok(e) => Event::Save(e),
+                Err(_) => Event::Tick,
+            },
+            recv(tick) -> _ => Event::Tick,
+        }
+    }
+
+    /// Serves a request that came while something runs.
+    pub(super) fn on_busy_request(&mut self, request: Request) {
+        match request {
+            Request::Stop => {
+                self.cancel.cancel();
+                self.activity(Activity::Stopping);
+            }
+            Request::Quit => {
+                self.cancel.cancel();
+                self.quitting = true;
+                if let Some(asked) = &mut self.asked {
+                    asked.answer.get_or_insert('\x1b');
+                }
+            }
+            Request::Choose { question, key } => {
+                if let Some(asked) = self.asked.as_mut().filter(|a| a.id == question) {
+                    asked.answer.get_or_insert(key);
+                }
+            }
+            r if works_while_busy(&r) => {
+                if let Err(e) = self.handle(r) {
+                    self.failed(&e);
+                }
+            }
+            r => self.queue.push_back(r),
+        }
+    }
+
+    /// Waits until the model is loaded.
+    pub(super) fn need_engine(&mut self) -> Done {
+        loop {
+            match &self.link.state {
+                EngineState::Ready(_) => return Ok(()),
+                EngineState::Down(why) => return Err(DeskError::Engine(why.clone())),
+                EngineState::Starting => {}
+            }
+            if self.cancel.is_cancelled() {
+                return Err(DeskError::Stopped);
+            }
+            match self.next(None) {
+                Event::Request(r) => self.on_busy_request(r),
+                Event::Engine(e) => self.on_idle_engine(e),
+                Event::Save(e) => self.on_save(e),
+                Event::Tick => {}
+            }
+        }
+    }
+
+    /// An engine event outside any job.
+    pub(super) fn on_idle_engine(&mut self, event: EngineEvent) {
+        match event {
+            EngineEvent::Ready(info) => {
+                self.meters.context_limit = info.context_limit;
+                self.meters.model = info.clone();
+                self.link.state = EngineState::Ready(Box::new(info.clone()));
+                self.tell(Notice::Ready(info.clone()));
+                for note in &info.notes {
+                    self.note(Level::Warn, note.clone());
+                }
+                self.model_is_known();
+                self.idle();
+            }
+            EngineEvent::Failed { error, fatal, code, .. } => {
+                self.live = super::Path::default();
+                if fatal {
+                    self.link.down(error.clone());
+                    if self.attendance == Attendance::Absent {
+                        self.tell(Notice::Fatal { error, code });
+                        self.quitting = true;
+                        return;
+                    }
+                    self.idle();
+                }
+                self.note(Level::Error, error);
+            }
+            EngineEvent::Loading { what, done } => {
+                let what = if done > 0.0 { format!("{what} {:.0}%", done * 100.0) } else { what };
+                self.activity(Activity::Starting { what });
+            }
+            // Late events of a job that was given up.
+            EngineEvent::Restored { .. }
+            | EngineEvent::Reading { .. }
+            | EngineEvent::Tokens { .. }
+            | EngineEvent::Done { .. } => {}
+        }
+    }
+
+    /// Puts a question to the user and waits. The last choice is the one for "cancel".
+    pub(super) fn ask_user(&mut self, text: String, choices: Vec<Choice>) -> char {
+        let cancel = choices.last().map_or('\x1b', |c| c.key);
+        if self.attendance == Attendance::Absent {
+            return choices.first().map_or(cancel, |c| c.key);
+        }
+        self.next_question += 1;
+        let id = self.next_question;
+        let keys: Vec<char> = choices.iter().map(|c| c.key).collect();
+        let before = self.activity.clone();
+        self.activity(Activity::Idle);
+        self.tell(Notice::Question { id, text, choices });
+        self.asked = Some(Asked { id, answer: None });
+        let answer = loop {
+            if let Some(key) = self.asked.as_ref().and_then(|a| a.answer) {
+                break key;
+            }
+            match self.next(None) {
+                Event::Request(Request::Stop) => break cancel,
+                Event::Request(r) => self.on_busy_request(r),
+                Event::Engine(e) => self.on_idle_engine(e),
+                Event::Save(e) => self.on_save(e),
+                Event::Tick => {}
+            }
+        };
+        self.asked = None;
+        self.activity(before);
+        if keys.contains(&answer) { answer } else { cancel }
+    }
+
+    /// A yes-or-no question: true for the first of two choices.
+    pub(super) fn confirm(&mut self, text: String, yes: &str) -> bool {
+        let choices = vec![
+            Choice { key: '\n', label: yes.to_owned() },
+            Choice { key: '\x1b', label: "cancel".to_owned() },
+        ];
+        self.ask_user(text, choices) == '\n'
+    }
+
+    /// Saves what is left and says goodbye.
+    fn finish(mut self) {
+        self.link.shutdown();
+        self.activity(Activity::Busy { what: "saving".into() });
+        let notices = self.notices.clone();
+        let farewell = self.close_all(Duration::from_secs(60));
+        let _ = notices.send(Notice::Bye { farewell });
+    }
+
+    /// One request, from the first word to the last.
+    fn handle(&mut self, request: Request) -> Done {
+        match request {
+            Request::Ask(text) => self.ask(text),
+            Request::Stop | Request::Choose { .. } => Ok(()),
+            Request::Load { paths, options } => self.load(&paths, &options),
+            Request::Docs => self.docs(),
+            Request::Unload(name) => self.unload(&name),
+            Request::Open(name) => self.open_document(&name),
+            Request::Library(action) => self.library(action),
+            Request::New(name) => self.new_session(name),
+            Request::Resume(name) => self.resume(&name),
+            Request::Sessions => self.list_sessions(),
+            Request::Rename(name) => self.rename(&name),
+            Request::Delete(name) => self.delete(name.as_deref()),
+            Request::Search(text) => self.search(&text),
+            Request::Export { path, format, tree, with_state, force } => {
+                self.export(&path, format, tree, with_state, force)
+            }
+            Request::Import(path) => self.import(&path),
+            Request::Timeline => self.timeline(),
+            Request::Undo(n) => self.undo(n),
+            Request::Redo(n) => self.redo(n),
+            Request::Regen { at, count, temperature, seed } => self.regen(at, count, temperature, seed),
+            Request::EditOpen(at) => self.edit_open(at),
+            Request::EditDone { message, text } => self.edit_done(message, text),
+            Request::Continue(more) => self.go_on(more.as_deref().unwrap_or("")),
+            Request::Fork { at, name } => self.fork(at, name),
+            Request::Branch(target) => self.branch(target),
+            Request::Mark(name) => self.mark(&name),
+            Request::Goto(target) => self.goto(target),
+            Request::Aside(question) => self.aside(&question),
+            Request::Compact(instruction) => self.compact(instruction.as_deref()),
+            Request::Stats => self.stats(),
+            Request::Context => self.context_page(),
+            Request::Set(change) => self.set(change),
+            Request::Preset(name) => self.preset(name.as_deref()),
+            Request::System(text) => self.system_text(text),
+            Request::Think(mode) => self.think(mode),
+            Request::Spec(mode) => self.spec(mode),
+            Request::Save => self.save_report(),
+            Request::Doctor => self.doctor(),
+            Request::Quit => {
+                self.quitting = true;
+                Ok(())
+            }
+        }
+    }
+}

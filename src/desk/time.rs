@@ -1,0 +1,337 @@
+//! Going back, forward and sideways: undo, redo, edit, fork, branches, marks, changed beginnings. Nothing here removes
+//! anything; each command says what it shares and what it reads again.
+
+use super::ask::Shown;
+use super::feed::Fed;
+use super::{DeskError, Done, State, grouped};
+use crate::protocol::desk::{BranchTarget, Choice, GotoTarget, Level, Notice};
+use crate::transcript::{Finish, Message, MessageId, Role};
+
+impl State {
+    /// Moves the head, makes its state live, and says what that took. `what` begins the sentence.
+    fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
+        self.move_head(head);
+        self.show_session();
+        let fed = self.settle()?;
+        self.say_shared(what, &fed);
+        Ok(())
+    }
+
+    /// `Forked at #7: 30,112 tokens shared, 0 read again.`
+    pub(super) fn say_shared(&mut self, what: &str, fed: &Fed) {
+        let number = self.open.conversation.path().len();
+        let time = match fed.ms {
+            ms if ms < 1000.0 => format!("{ms:.0} ms"),
+            ms => format!("{:.1} s", ms / 1000.0),
+        };
+        let (reused, read) = (grouped(fed.reused), grouped(fed.read));
+        self.note(Level::Info, format!("{what} #{number}: {reused} tokens shared, {read} read again, {time}."));
+        self.report_meters();
+    }
+
+    /// `/undo`.
+    pub(super) fn undo(&mut self, count: u64) -> Done {
+        self.may_write()?;
+        let Some(undo) = self.open.conversation.undo(count.max(1)) else {
+            return Err(DeskError::Refused("Nothing to undo: the conversation is empty.".into()));
+        };
+        if let Some(text) = undo.text {
+            self.tell(Notice::Input { text, editing: None });
+        }
+        let what = match undo.exchanges {
+            1 => "Went back one exchange to".to_owned(),
+            n => format!("Went back {n} exchanges to"),
+        };
+        self.go(undo.head, &what)
+    }
+
+    /// `/redo`.
+    pub(super) fn redo(&mut self, count: u64) -> Done {
+        self.may_write()?;
+        let Some((head, exchanges)) = self.open.conversation.redo(count.max(1)) else {
+            return Err(DeskError::Refused("Nothing to redo: this is the end of the line.".into()));
+        };
+        let what = match exchanges {
+            0 | 1 => "Went forward to".to_owned(),
+            n => format!("Went forward {n} exchanges to"),
+        };
+        self.go(Some(head), &what)
+    }
+
+    fn numbered(&self, number: u64) -> Done<&Message> {
+        self.open.conversation.at_number(number).ok_or_else(|| {
+            let last = self.open.conversation.path().len();
+            DeskError::Refused(format!("No message #{number}: this branch has #1 to #{last}. /timeline shows all."))
+        })
+    }
+
+    /// `/edit`: hands the text to the input.
+    pub(super) fn edit_open(&mut self, at: Option<u64>) -> Done {
+        self.may_write()?;
+        let message = match at {
+            Some(n) => self.numbered(n)?,
+            None => {
+                let last = self.open.conversation.path().into_iter().rev().find(|m| m.role == Role::User);
+                last.ok_or_else(|| DeskError::Refused("There is no question to edit yet.".into()))?
+            }
+        };
+        if message.role == Role::Document {
+            return Err(DeskError::Refused(
+                "A document cannot be edited here. Change the file, /undo, and /load it again.".into(),
+            ));
+        }
+        self.tell(Notice::Input { text: message.text.clone(), editing: Some(message.id) });
+        Ok(())
+    }
+
+    /// The edited text comes back: a sibling of the message.
+    pub(super) fn edit_done(&mut self, message: MessageId, text: String) -> Done {
+        self.may_write()?;
+        let Some(old) = self.open.conversation.get(message).cloned() else {
+            return Err(DeskError::Refused("The edited message is not in this session.".into()));
+        };
+        match old.role {
+            Role::User => self.ask_below(old.parent, text),
+            Role::System => self.system_text(Some(text)),
+            Role::Document => Err(DeskError::Refused("A document cannot be edited here.".into())),
+            Role::Assistant => {
+                self.move_head(old.parent);
+                let mut new = self.draft(Role::Assistant, old.parent, text);
+                new.meta.finish = Some(Finish::Stop);
+                new.meta.model = Some("edited".into());
+                self.add_message(new)?;
+                let head = self.open.conversation.head();
+                self.go(head, "Edited")
+            }
+        }
+    }
+
+    /// `/fork`: a new session from here, sharing everything up to here.
+    pub(super) fn fork(&mut self, at: Option<u64>, name: Option<String>) -> Done {
+        let head = match at {
+            Some(n) => Some(self.open.conversation.exchange_end(self.numbered(n)?.id)),
+            None => self.open.conversation.head(),
+        };
+        let Some(head) = head else {
+            return Err(DeskError::Refused("Nothing to fork: the conversation is empty.".into()));
+        };
+        self.fork_session(head, name)?;
+        self.show_session();
+        let fed = self.settle()?;
+        let name = self.open.name.clone();
+        self.say_shared(&format!("\"{name}\" forked at"), &fed);
+        Ok(())
+    }
+
+    /// `/branch`.
+    pub(super) fn branch(&mut self, target: BranchTarget) -> Done {
+        let c = &self.open.conversation;
+        let none = || DeskError::Refused("There is one branch only. /edit, /regen and /fork make others.".into());
+        let to = match target {
+            BranchTarget::List => return self.timeline(),
+            BranchTarget::Name(name) => {
+                if let Some(id) = self.labelled(&name) {
+                    return self.go_to(id, &format!("At \"{name}\","));
+                }
+                return self.resume(&name);
+            }
+            BranchTarget::Number(n) => {
+                let siblings = c.siblings(c.branching().ok_or_else(none)?);
+                let index = usize::try_from(n).ok().and_then(|n| n.checked_sub(1));
+                match index.and_then(|i| siblings.get(i)) {
+                    Some(id) => *id,
+                    None => {
+                        return Err(DeskError::Refused(format!("There are branches 1 to {} here.", siblings.len())));
+                    }
+                }
+            }
+            BranchTarget::Next | BranchTarget::Prev => {
+                let at = c.branching().ok_or_else(none)?;
+                let siblings = c.siblings(at);
+                let i = siblings.iter().position(|s| *s == at).unwrap_or(0);
+                let step = if target == BranchTarget::Next { 1 } else { siblings.len() - 1 };
+                *siblings.get((i + step) % siblings.len()).ok_or_else(none)?
+            }
+        };
+        self.may_write()?;
+        let leaf = self.open.conversation.newest_leaf(to);
+        self.move_head(Some(leaf));
+        let (n, of) = self.open.conversation.branch_position();
+        self.go(Some(leaf), &format!("Branch {n}/{of}, at"))
+    }
+
+    /// `/mark`.
+    pub(super) fn mark(&mut self, name: &str) -> Done {
+        self.may_write()?;
+        let name = name.trim();
+        if name.is_empty() {
+            return Err(DeskError::Refused("/mark NAME gives this place a name; /goto NAME comes back to it.".into()));
+        }
+        let Some(head) = self.open.conversation.head() else {
+            return Err(DeskError::Refused("Nothing to mark: the conversation is empty.".into()));
+        };
+        self.save_mark(name, head);
+        let number = self.open.conversation.number_of(head);
+        self.note(Level::Info, format!("#{number} is now called \"{name}\". /goto {name} comes back to it; its state is kept."));
+        Ok(())
+    }
+
+    fn labelled(&self, name: &str) -> Option<MessageId> {
+        self.open.labels.iter().find(|(_, label)| label.as_str() == name).map(|(id, _)| *id)
+    }
+
+    /// `/goto`.
+    pub(super) fn goto(&mut self, target: GotoTarget) -> Done {
+        match target {
+            GotoTarget::Mark(name) => match self.labelled(&name) {
+                Some(id) => self.go_to(id, &format!("At \"{name}\",")),
+                None => {
+                    let mut names: Vec<&str> = self.open.labels.values().map(String::as_str).collect();
+                    names.sort_unstable();
+                    let there = if names.is_empty() { "none yet; /mark NAME sets one".into() } else { names.join(", ") };
+                    Err(DeskError::Refused(format!("No mark \"{name}\". There are: {there}.")))
+                }
+            },
+            GotoTarget::Message(id) => {
+                if self.open.conversation.get(id).is_none() {
+                    return Err(DeskError::Refused("That message is in another session: open that one first (/resume NAME).".into()));
+                }
+                self.go_to(id, "At")
+            }
+        }
+    }
+
+    fn go_to(&mut self, id: MessageId, what: &str) -> Done {
+        self.may_write()?;
+        let end = self.open.conversation.exchange_end(id);
+        self.go(Some(end), what)
+    }
+
+    /// `/timeline`.
+    pub(super) fn timeline(&mut self) -> Done {
+        let rows = self.timeline_rows();
+        self.tell(Notice::Timeline(rows));
+        Ok(())
+    }
+
+    /// `/system`.
+    pub(super) fn system_text(&mut self, text: Option<String>) -> Done {
+        let present = self.open.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.text.clone());
+        let Some(text) = text else {
+            let shown = present.or_else(|| self.system.clone()).filter(|t| !t.is_empty());
+            let text = shown.unwrap_or_else(|| "There is none. `/system TEXT` sets it.".into());
+            self.tell(Notice::Page { title: "System text".into(), text });
+            return Ok(());
+        };
+        self.may_write()?;
+        if self.open.conversation.is_empty() {
+            self.move_head(None);
+            self.system = Some(text);
+            self.show_session();
+            self.note(Level::Info, "The system text is set; it is read with the first question.");
+            return Ok(());
+        }
+        self.need_engine()?;
+        let tokens = self.live.position();
+        let text_of = format!(
+            "The system text is the first thing the model read. Changing it means reading {} tokens again{} on a new branch.",
+            grouped(tokens),
+            self.about(tokens)
+        );
+        let choices = vec![
+            Choice { key: '\n', label: "do it".into() },
+            Choice { key: 'a', label: "add it as a message here instead".into() },
+            Choice { key: '\x1b', label: "cancel".into() },
+        ];
+        match self.ask_user(text_of, choices) {
+            '\n' => {
+                let rest: Vec<Message> = self
+                    .open
+                    .conversation
+                    .path()
+                    .into_iter()
+                    .filter(|m| m.role != Role::System)
+                    .cloned()
+                    .collect();
+                self.system = Some(text.clone());
+                let root = self.draft(Role::System, None, text);
+                let mut copy = vec![root];
+                copy.extend(rest);
+                self.rebuild(None, copy, "System text changed, now at")
+            }
+            'a' => self.ask_below(self.open.conversation.head(), text),
+            _ => Ok(()),
+        }
+    }
+
+    /// `/unload`: the conversation without one document, on a new branch.
+    pub(super) fn unload(&mut self, name: &str) -> Done {
+        self.may_write()?;
+        let path = self.open.conversation.path();
+        let is_it = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| d.name == name);
+        let Some(at) = path.iter().rposition(is_it) else {
+            let names: Vec<&str> = path.iter().filter_map(|m| m.meta.document.as_ref()).map(|d| d.name.as_str()).collect();
+            let there = if names.is_empty() { "no documents".to_owned() } else { names.join(", ") };
+            return Err(DeskError::Refused(format!("No document {name} in this conversation. There are: {there}.")));
+        };
+        let parent = path.get(at).and_then(|m| m.parent);
+        let later: Vec<Message> = path.iter().skip(at + 1).map(|m| (*m).clone()).collect();
+        let before = match parent {
+            Some(p) => format!("to before it was loaded (#{})", self.open.conversation.number_of(p)),
+            None => "to the beginning".to_owned(),
+        };
+        let text = match later.len() {
+            0 => format!("Unloading {name} means going back {before}. Nothing has to be read again."),
+            n => format!(
+                "Text in the middle cannot be taken out of the model. Unloading {name} means going back {before} and reading \
+                 {n} later messages again on a new branch."
+            ),
+        };
+        if !self.confirm(text, "do it") {
+            return Ok(());
+        }
+        self.rebuild(parent, later, &format!("{name} unloaded, now at"))
+    }
+
+    /// Copies messages below `parent` as a new branch and makes that live.
+    pub(super) fn rebuild(&mut self, parent: Option<MessageId>, messages: Vec<Message>, what: &str) -> Done {
+        self.move_head(parent);
+        let mut parent = parent;
+        for old in messages {
+            let mut new = self.draft(old.role, parent, old.text);
+            (new.thinking, new.meta) = (old.thinking, old.meta);
+            parent = Some(new.id);
+            self.add_quietly(new)?;
+        }
+        let head = self.open.conversation.head();
+        self.go(head, what)
+    }
+
+    /// `/compact`: a branch that begins with the model's own summary.
+    pub(super) fn compact(&mut self, instruction: Option<&str>) -> Done {
+        self.may_write()?;
+        if self.open.conversation.is_empty() {
+            return Err(DeskError::Refused("Nothing to compact: the conversation is empty.".into()));
+        }
+        let before = self.live.position();
+        let wish = instruction.map_or(String::new(), |i| format!(" {i}"));
+        let question = format!(
+            "Write a summary of our conversation so far, complete enough to go on from it: facts, names, numbers, decisions, open \
+             questions.{wish}"
+        );
+        let summary = self.answer_aside(&question, Shown::No)?;
+        if summary.trim().is_empty() {
+            return Err(DeskError::Engine("The model wrote no summary. Nothing was changed.".into()));
+        }
+        let root = self.open.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
+        let mut message = self.draft(Role::Document, root, summary.clone());
+        message.meta.document = Some(self.document_info("summary of the conversation", None, &summary));
+        self.rebuild(root, vec![message], "Compacted, now at")?;
+        let after = self.live.position();
+        self.note(
+            Level::Info,
+            format!("{} tokens before, {} now. The long form stays: /branch prev.", grouped(before), grouped(after)),
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,224 @@
+//! A scripted engine: same commands and events as the real one, no model. Its "recurrent state" is a hash over the
+//! segment path, its KV rows are the tokens, and its answers can depend on that hash: a desk that restores anything
+//! wrongly gets another answer, or the fake refuses.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use sala_chat::protocol::engine::{
+    Command, Dtype, Ended, EndImage, EngineEvent, ImageTensor, Job, JobStats, MemoryInfo, ModelInfo, RowsImage, StateImage,
+    Token,
+};
+
+/// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
+pub type Script = Box<dyn FnMut(&str, &[Token]) -> Vec<Token> + Send>;
+
+/// How the fake behaves.
+pub struct Options {
+    /// Answers.
+    pub script: Script,
+    /// Limit it reports.
+    pub context_limit: u64,
+    /// Fingerprint it reports.
+    pub fingerprint: String,
+    /// Given: one permit is taken before each chunk of 64 given tokens and before each generated token.
+    pub gate: Option<Receiver<()>>,
+}
+
+/// The other side of the channels.
+pub struct Fake {
+    /// To the engine.
+    pub commands: Sender<Command>,
+    /// From the engine.
+    pub events: Receiver<EngineEvent>,
+    /// Every job it ran: (given, generated) in the state afterwards.
+    pub log: Receiver<(Vec<Token>, Vec<Token>)>,
+    /// Its thread.
+    pub thread: JoinHandle<()>,
+}
+
+struct State {
+    tokens: Vec<Token>,
+    hash: blake3::Hash,
+    live: bool,
+}
+
+impl State {
+    fn empty() -> State {
+        State { tokens: Vec::new(), hash: blake3::hash(b""), live: true }
+    }
+    fn mix(&mut self, kind: u8, token: Token) {
+        let mut h = blake3::Hasher::new();
+        h.update(self.hash.as_bytes()).update(&[kind]).update(&token.to_le_bytes());
+        self.hash = h.finalize();
+    }
+    fn absorb(&mut self, kind: u8, token: Token) {
+        self.mix(kind, token);
+        self.tokens.push(token);
+    }
+    fn image(&self, from: usize) -> StateImage {
+        let tokens = &self.tokens[from..];
+        let bytes = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+        let tensor = |name: &str, dtype, shape, data: Vec<u8>| ImageTensor { name: name.into(), dtype, shape, data: Arc::new(data) };
+        StateImage {
+            rows: RowsImage {
+                start: from as u64,
+                rows: tokens.len() as u64,
+                tensors: vec![tensor("k.0", Dtype::U32, vec![tokens.len(), 1, 1], bytes)],
+            },
+            end: Some(EndImage {
+                position: self.tokens.len() as u64,
+                tensors: vec![tensor("state.0", Dtype::U8, vec![1, 32, 1], self.hash.as_bytes().to_vec())],
+            }),
+        }
+    }
+}
+
+fn restore(state: &mut State, keep: u64, rows: &[RowsImage], end: Option<&EndImage>, history: &[Token]) -> Result<(), String> {
+    if keep as usize > state.tokens.len() {
+        return Err(format!("keep {keep} of {} rows", state.tokens.len()));
+    }
+    let mut tokens = state.tokens[..keep as usize].to_vec();
+    for r in rows {
+        if r.start != tokens.len() as u64 {
+            return Err(format!("rows start at {} instead of {}", r.start, tokens.len()));
+        }
+        let data = &r.tensors.first().ok_or("rows without k.0")?.data;
+        tokens.extend(data.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+    }
+    if tokens != history {
+        return Err("the rows are not those of the history".into());
+    }
+    match end {
+        None if tokens.is_empty() => *state = State::empty(),
+        None => return Err("rows without an end state".into()),
+        Some(e) => {
+            if e.position != tokens.len() as u64 {
+                return Err(format!("end state at {}, rows end at {}", e.position, tokens.len()));
+            }
+            let bytes: [u8; 32] = e.tensors[0].data.as_slice().try_into().map_err(|_| "bad state")?;
+            *state = State { tokens, hash: bytes.into(), live: true };
+        }
+    }
+    Ok(())
+}
+
+/// Waits for a permit; false when the job was cancelled first.
+fn permit(gate: Option<&Receiver<()>>, job: &Job) -> bool {
+    loop {
+        if job.cancel.is_cancelled() {
+            return false;
+        }
+        let Some(gate) = gate else { return true };
+        match gate.recv_timeout(Duration::from_millis(2)) {
+            Ok(()) => return true,
+            Err(crossbeam_channel::RecvTimeoutError::Timeout) => {}
+            Err(crossbeam_channel::RecvTimeoutError::Disconnected) => return true,
+        }
+    }
+}
+
+fn run(state: &mut State, job: &Job, o: &mut Options, out: &Sender<EngineEvent>) -> (EngineEvent, Vec<Token>, Vec<Token>) {
+    let from = state.tokens.len();
+    state.mix(9, 0);
+    let (mut given, mut generated) = (0u64, Vec::new());
+    let mut ended = Ended::Read;
+    for chunk in job.given.chunks(64) {
+        if !permit(o.gate.as_ref(), job) {
+            ended = Ended::Cancelled;
+            break;
+        }
+        for t in chunk {
+            state.absorb(0, *t);
+        }
+        given += chunk.len() as u64;
+        let _ = out.send(EngineEvent::Reading { id: job.id, done: given, total: job.given.len() as u64, tokens_per_s: 1000.0 });
+    }
+    let mut last_outside = None;
+    if let (Some(g), Ended::Read) = (&job.generate, ended) {
+        let mut answer = (o.script)(&state.hash.to_hex(), &state.tokens).into_iter();
+        ended = loop {
+            if !permit(o.gate.as_ref(), job) {
+                break Ended::Cancelled;
+            }
+            if generated.len() as u64 + u64::from(last_outside.is_some()) >= g.max_tokens {
+                break Ended::Length;
+            }
+            if state.tokens.len() as u64 + 1 >= o.context_limit {
+                break Ended::Context;
+            }
+            // Like the real one: drawing the next token folds the one before it in.
+            if let Some(t) = last_outside.take() {
+                state.absorb(1, t);
+                generated.push(t);
+            }
+            match answer.next() {
+                None => break Ended::Stop,
+                Some(t) => {
+                    last_outside = Some(t);
+                    let _ = out.send(EngineEvent::Tokens { id: job.id, tokens: vec![t], tokens_per_s: 100.0 });
+                }
+            }
+        };
+    }
+    let stats = JobStats {
+        prefilled_tokens: given,
+        prefill_ms: given as f64,
+        generated_tokens: generated.len() as u64 + u64::from(last_outside.is_some()),
+        decode_ms: 1.0,
+        ..JobStats::default()
+    };
+    let done = EngineEvent::Done {
+        id: job.id,
+        ended,
+        given_in_state: given,
+        generated_in_state: generated.len() as u64,
+        image: job.export.then(|| state.image(from)),
+        stats,
+        memory: MemoryInfo::default(),
+    };
+    (done, job.given[..given as usize].to_vec(), generated)
+}
+
+/// Starts the thread.
+pub fn spawn(mut o: Options) -> Fake {
+    let (commands, inbox) = bounded::<Command>(16);
+    let (out, events) = unbounded();
+    let (log_in, log) = unbounded();
+    let thread = std::thread::spawn(move || {
+        let _ = out.send(EngineEvent::Ready(ModelInfo {
+            name: "fake".into(),
+            device: "CPU, 1 thread".into(),
+            device_kind: "cpu".into(),
+            dtype: "f32".into(),
+            context_limit: o.context_limit,
+            fingerprint: o.fingerprint.clone(),
+            ..ModelInfo::default()
+        }));
+        let mut state = State::empty();
+        for command in inbox {
+            match command {
+                Command::Shutdown => return,
+                Command::Restore { id, keep, rows, end, history } => {
+                    let event = match restore(&mut state, keep, &rows, end.as_ref(), &history) {
+                        Ok(()) => EngineEvent::Restored { id, ms: 1.0 },
+                        Err(error) => {
+                            state = State::empty();
+                            EngineEvent::Failed { id, error, fatal: false, code: 1 }
+                        }
+                    };
+                    let _ = out.send(event);
+                }
+                Command::Run(job) => {
+                    assert!(state.live);
+                    let (done, given, generated) = run(&mut state, &job, &mut o, &out);
+                    let _ = log_in.send((given, generated));
+                    let _ = out.send(done);
+                }
+            }
+        }
+    });
+    Fake { commands, events, log, thread }
+}

@@ -1,0 +1,270 @@
+//! A desk between a scripted interface and an engine, for tests. Waits for notices with a deadline, never for time.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+pub mod fake_engine;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+use fake_engine::{Fake, Script};
+use sala_chat::config::Config;
+use sala_chat::desk::{self, Attendance, Desk, EngineChannels, LoadLimits, Opening, Options, Settings};
+use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
+use sala_chat::protocol::engine::Token;
+use sala_chat::session::{Limits, RealDisk, Store};
+use sala_chat::text::sources::SourceOptions;
+use sala_chat::text::{Specials, TextModel};
+use sala_chat::transcript::{Message, Role};
+
+/// Nothing a test waits for takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The built-in model's text side; with another template if given.
+pub fn text_model(template: Option<&str>) -> TextModel {
+    let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
+    TextModel::from_bytes(tokenizer, config, None, template.map(str::as_bytes)).unwrap()
+}
+
+/// Opens a data directory with room for everything.
+pub fn store(dir: &Path) -> Arc<Store> {
+    let limits = Limits { min_free_bytes: 0, ..Limits::default() };
+    Arc::new(Store::open(dir, Arc::new(RealDisk), limits).unwrap())
+}
+
+/// How to build a desk.
+pub struct Setup {
+    pub text: TextModel,
+    pub opening: Opening,
+    pub attendance: Attendance,
+    pub settings: Settings,
+    pub system: Option<String>,
+    pub context_limit: u64,
+    pub fingerprint: String,
+    pub gate: Option<Receiver<()>>,
+    pub script: Script,
+    pub load: LoadLimits,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let text = text_model(None);
+        Setup {
+            script: digest_answers(text.clone()),
+            text,
+            opening: Opening::New,
+            attendance: Attendance::Present,
+            settings: Settings::default(),
+            system: None,
+            context_limit: 100_000,
+            fingerprint: "fake-1".into(),
+            gate: None,
+            load: LoadLimits::default(),
+        }
+    }
+}
+
+/// Answers that name the state they come from: a wrong state gives another answer.
+pub fn digest_answers(text: TextModel) -> Script {
+    Box::new(move |hash, tokens| {
+        let answer = format!("state {} after {} tokens", &hash[..8], tokens.len());
+        text.tokenizer.encode_plain(&answer).unwrap()
+    })
+}
+
+/// The same answer each time, special tokens as literals.
+pub fn always(text: TextModel, answer: &str) -> Script {
+    let tokens = text.tokenizer.encode_with_special(answer).unwrap();
+    Box::new(move |_, _| tokens.clone())
+}
+
+/// A desk that is talked to.
+pub struct Talk {
+    pub desk: Desk,
+    pub text: TextModel,
+    pub log: Option<Receiver<(Vec<Token>, Vec<Token>)>>,
+    /// Everything said so far.
+    pub seen: Vec<Notice>,
+    engine: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Talk {
+    /// With the scripted engine.
+    pub fn new(dir: &Path, setup: Setup) -> Talk {
+        let fake = fake_engine::spawn(fake_engine::Options {
+            script: setup.script,
+            context_limit: setup.context_limit,
+            fingerprint: setup.fingerprint,
+            gate: setup.gate,
+        });
+        let Fake { commands, events, log, thread } = fake;
+        let mut talk = Talk::with_engine(
+            dir,
+            EngineChannels { commands, events },
+            setup.text,
+            setup.opening,
+            setup.attendance,
+            setup.settings,
+            setup.system,
+            setup.load,
+        );
+        talk.log = Some(log);
+        talk.engine = Some(thread);
+        talk
+    }
+
+    /// With any engine.
+    #[allow(clippy::too_many_arguments)]
+    pub fn with_engine(
+        dir: &Path,
+        engine: EngineChannels,
+        text: TextModel,
+        opening: Opening,
+        attendance: Attendance,
+        settings: Settings,
+        system: Option<String>,
+        load: LoadLimits,
+    ) -> Talk {
+        let mut sources = SourceOptions::new(&Config::default().load);
+        sources.base = dir.to_owned();
+        let desk = desk::spawn(Options {
+            store: store(&dir.join("data")),
+            discard: false,
+            stop: text.tokenizer.stop_ids(&[]),
+            text: text.clone(),
+            engine,
+            settings,
+            system,
+            opening,
+            attendance,
+            reserve_answer: 64,
+            load,
+            sources,
+        })
+        .unwrap();
+        Talk { desk, text, log: None, seen: Vec::new(), engine: None }
+    }
+
+    pub fn send(&self, request: Request) {
+        self.desk.requests.send(request).unwrap();
+    }
+
+    /// The next notice that `pick` wants; all before it are remembered.
+    pub fn wait<T>(&mut self, what: &str, mut pick: impl FnMut(&Notice) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let notice = match self.desk.notices.recv_deadline(deadline) {
+                Ok(n) => n,
+                Err(e) => panic!("{e} while waiting for {what}; last: {:#?}", self.seen.iter().rev().take(8).collect::<Vec<_>>()),
+            };
+            let picked = pick(&notice);
+            self.seen.push(notice);
+            if let Some(t) = picked {
+                return t;
+            }
+        }
+    }
+
+    /// Waits until the desk has nothing to do.
+    pub fn idle(&mut self) {
+        self.wait("idle", |n| matches!(n, Notice::Activity(Activity::Idle)).then_some(()));
+    }
+
+    /// Does something and waits for the note it ends with.
+    pub fn note(&mut self, request: Request) -> String {
+        self.send(request);
+        self.wait("a note", |n| match n {
+            Notice::Note(_, text) => Some(text.clone()),
+            _ => None,
+        })
+    }
+
+    /// A note that contains `part`.
+    pub fn note_with(&mut self, part: &str) -> String {
+        self.wait(part, |n| match n {
+            Notice::Note(_, text) if text.contains(part) => Some(text.clone()),
+            _ => None,
+        })
+    }
+
+    /// Asks and returns the finished answer, when the desk is idle again.
+    pub fn ask(&mut self, question: &str) -> Message {
+        self.send(Request::Ask(question.into()));
+        let answer = self.finished();
+        self.settle();
+        answer
+    }
+
+    /// The next finished answer.
+    pub fn finished(&mut self) -> Message {
+        self.wait("an answer", |n| match n {
+            Notice::Finished(m) if m.role == Role::Assistant => Some(m.clone()),
+            Notice::Note(Level::Error, e) => panic!("{e}"),
+            _ => None,
+        })
+    }
+
+    /// All work done, everything saved: a page is asked for, and comes when its turn is.
+    pub fn settle(&mut self) {
+        self.send(Request::EditOpen(Some(0)));
+        self.note_with("No message #0");
+    }
+
+    pub fn load(&mut self, path: &str) -> String {
+        self.send(Request::Load { paths: vec![path.into()], options: LoadOptions::default() });
+        self.wait("the end of a load", |n| match n {
+            Notice::Note(_, text) if text.contains("tokens in") || text.contains("from library") => Some(text.clone()),
+            Notice::Note(Level::Warn | Level::Error, text) => Some(text.clone()),
+            _ => None,
+        })
+    }
+
+    /// The last session view, after asking for nothing.
+    pub fn view(&self) -> SessionView {
+        let view = |n: &Notice| if let Notice::Session(v) = n { Some(v.clone()) } else { None };
+        self.seen.iter().rev().find_map(view).unwrap()
+    }
+
+    pub fn name(&self) -> String {
+        self.view().name
+    }
+
+    /// Waits until state and text are on disk.
+    pub fn on_disk(&mut self) {
+        if !matches!(self.saved(), SaveState::Saved(_)) {
+            self.wait("saved", |n| matches!(n, Notice::Save(SaveState::Saved(_))).then_some(()));
+        }
+    }
+
+    pub fn saved(&self) -> SaveState {
+        let save = |n: &Notice| if let Notice::Save(s) = n { Some(s.clone()) } else { None };
+        self.seen.iter().rev().find_map(save).unwrap_or_default()
+    }
+
+    /// Tokens the scripted engine read, and generated, since the last call.
+    pub fn work(&self) -> (usize, usize) {
+        let jobs: Vec<_> = self.log.as_ref().unwrap().try_iter().collect();
+        (jobs.iter().map(|j| j.0.len()).sum(), jobs.iter().map(|j| j.1.len()).sum())
+    }
+
+    /// Text of the tokens the scripted engine was given in each job since the last call.
+    pub fn given(&self) -> Vec<String> {
+        let jobs = self.log.as_ref().unwrap().try_iter();
+        jobs.map(|j| self.text.tokenizer.decode(&j.0, Specials::Show)).collect()
+    }
+
+    pub fn quit(mut self) -> Option<String> {
+        self.send(Request::Quit);
+        let farewell = self.wait("goodbye", |n| match n {
+            Notice::Bye { farewell } => Some(farewell.clone()),
+            _ => None,
+        });
+        self.desk.thread.join().unwrap();
+        if let Some(engine) = self.engine {
+            engine.join().unwrap();
+        }
+        farewell
+    }
+}
