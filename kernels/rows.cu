@@ -14,25 +14,45 @@ KERNEL(256, 4) fill_f32(float* dst, u64 n, float value) {
     }
 }
 
-// A 64-bit mixing function with full avalanche (splitmix64's finaliser).
-DEVICE u64 mix(u64 x) {
-    x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9ull;
-    x ^= x >> 27;
-    x *= 0x94d049bb133111ebull;
-    return x ^ (x >> 31);
-}
-
-// The sum of four uniform values is close enough to normal for weights; variance 4/12.
+// The program's formula for synthetic weights (`backend::synthetic_value`): splitmix64 of (seed, index), uniform.
 KERNEL(256, 4) random_bf16(bf16* dst, u64 n, float std, u64 seed) {
     wait_for_previous();
     allow_next();
     for (u32 j = 0; j < 4; j++) {
-        u64 i = u64(blockIdx.x) * 1024 + j * 256 + threadIdx.x;
+        const u64 i = u64(blockIdx.x) * 1024 + j * 256 + threadIdx.x;
         if (i >= n) continue;
-        u64 bits = mix(mix(seed + 0x9e3779b97f4a7c15ull) + i * 0x9e3779b97f4a7c15ull);
-        float sum = float(u32(bits & 0xffff)) + float(u32(bits >> 16 & 0xffff)) + float(u32(bits >> 32 & 0xffff)) + float(u32(bits >> 48));
-        dst[i] = narrow((sum * (1.f / 65536.f) + (2.f / 65536.f) - 2.f) * 1.7320508f * std);
+        u64 z = seed + (i + 1) * 0x9e3779b97f4a7c15ull;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+        z ^= z >> 31;
+        dst[i] = narrow((2.f * (float(u32(z >> 40)) / 16777216.f) - 1.f) * std * 1.7320508f);
+    }
+}
+
+// Sums of everything, one a block, so that reading can be timed: four 16-byte loads a thread under way. n16 16-byte words.
+KERNEL(512, 2) measure_read(float* out, const uint4* src, u64 n16) {
+    wait_for_previous();
+    allow_next();
+    u32 sum = 0;
+    const u64 width = u64(gridDim.x) * 512;
+    u64 i = u64(blockIdx.x) * 512 + threadIdx.x;
+    for (; i + 3 * width < n16; i += 4 * width) {
+        const uint4 a = load16(src + i), b = load16(src + i + width), c = load16(src + i + 2 * width), d = load16(src + i + 3 * width);
+        sum += (a.x ^ a.y ^ a.z ^ a.w) + (b.x ^ b.y ^ b.z ^ b.w) + (c.x ^ c.y ^ c.z ^ c.w) + (d.x ^ d.y ^ d.z ^ d.w);
+    }
+    for (; i < n16; i += width) {
+        const uint4 a = load16(src + i);
+        sum += a.x ^ a.y ^ a.z ^ a.w;
+    }
+    const u32 lane = threadIdx.x & 31;
+    for (u32 m = 16; m; m >>= 1) sum += shuffle(sum, lane ^ m);
+    __shared__ u32 sums[16];
+    if (lane == 0) sums[threadIdx.x >> 5] = sum;
+    __syncthreads();  // sums of the warps
+    if (threadIdx.x == 0) {
+        u32 all = 0;
+        for (u32 w = 0; w < 16; w++) all += sums[w];
+        out[blockIdx.x] = float(all);
     }
 }
 
@@ -64,6 +84,29 @@ KERNEL(256, 4) norm_rows(bf16* dst, u32 ldd, const float* src, u32 lds, const fl
     wait_for_previous();
     allow_next();
     row_norm(dst + u64(blockIdx.x) * ldd, src + u64(blockIdx.x) * lds, norm, n, eps, mul, scratch);
+}
+
+// The same for a bf16 source (the tapped streams of a draft head).
+KERNEL(256, 4) norm_rows_bf16(bf16* dst, u32 ldd, const bf16* src, u32 lds, const float* norm, u32 n, float eps, u32 rows) {
+    __shared__ float scratch[8];
+    wait_for_previous();
+    allow_next();
+    const bf16* from = src + u64(blockIdx.x) * lds;
+    bf16* to = dst + u64(blockIdx.x) * ldd;
+    float s = 0.f;
+    for (u32 i = threadIdx.x * 4; i < n; i += 1024) {
+        const uint2 v = *reinterpret_cast<const uint2*>(from + i);
+        s = fmaf(widen_lo(v.x), widen_lo(v.x), s);
+        s = fmaf(widen_hi(v.x), widen_hi(v.x), s);
+        s = fmaf(widen_lo(v.y), widen_lo(v.y), s);
+        s = fmaf(widen_hi(v.y), widen_hi(v.y), s);
+    }
+    const float rstd = 1.f / sqrtf(block_sum(s, scratch) / float(n) + eps);
+    for (u32 i = threadIdx.x * 4; i < n; i += 1024) {
+        const uint2 v = *reinterpret_cast<const uint2*>(from + i);
+        const float4 w = *reinterpret_cast<const float4*>(norm + i);
+        store_row4(to + i, make_float4(widen_lo(v.x) * rstd * w.x, widen_hi(v.x) * rstd * w.y, widen_lo(v.y) * rstd * w.z, widen_hi(v.y) * rstd * w.w));
+    }
 }
 
 KERNEL(256, 4) gate_rows(bf16* dst, u32 ldd, const float* o, u32 ldo, const float* norm, float eps, const bf16* gate, u32 ldg, u32 n, u32 rows) {

@@ -308,6 +308,29 @@ static void rows() {
     double s = 0, ss = 0;
     for (u32 i = 0; i < w.n; i++) s += w.at(i), ss += w.at(i) * w.at(i);
     check("random_bf16", std::fabs(s / w.n) < 0.01 && std::fabs(sqrt(ss / w.n) - 0.5) < 0.01);
+    // The same numbers as `backend::synthetic_value`.
+    auto value = [](u64 seed, u64 index, float std) {
+        u64 z = seed + (index + 1) * 0x9E3779B97F4A7C15ull;
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull, z = (z ^ (z >> 27)) * 0x94D049BB133111EBull, z ^= z >> 31;
+        return (2.f * (float(z >> 40) / float(1u << 24)) - 1.f) * std * 1.7320508f;
+    };
+    exact = true;
+    for (u32 i = 0; i < w.n; i++) exact &= w[i] == narrow(value(3, i, 0.5f));
+    check("random_bf16 formula", exact);
+    Buf<bf16> x16(2 * hidden), y16(2 * hidden), z16(2 * hidden);
+    Buf<float> x32(2 * hidden);
+    x16.normal(2);
+    for (u32 i = 0; i < 2 * hidden; i++) x32[i] = float(x16.at(i));
+    launch("norm_rows_bf16", {2, 1, 1}, 256, 0, y16.p, hidden, (const bf16*)x16.p, hidden, (const float*)norm.p, hidden, 1e-6f, 2u);
+    launch("norm_rows", {2, 1, 1}, 256, 0, z16.p, hidden, (const float*)x32.p, hidden, (const float*)norm.p, hidden, 1e-6f, 1.f, 2u);
+    check("norm_rows_bf16", same_bits(y16.copy(), z16.p));
+    Buf<uint32_t> words(4 * 5000);
+    Buf<float> sums(2);
+    for (u32 i = 0; i < words.n; i++) words[i] = i % 4 ? 0 : i % 64;
+    launch("measure_read", {2, 1, 1}, 512, 0, sums.p, (const void*)words.p, u64(5000));
+    double total = 0;
+    for (u32 i = 0; i < words.n; i++) total += words[i];
+    check("measure_read", sums[0] + sums[1] == total);
     Buf<float> f(1500);
     launch("fill_f32", {2, 1, 1}, 256, 0, f.p, u64(1500), 2.5f);
     check("fill_f32", std::count(f.p, f.p + 1500, 2.5f) == 1500);

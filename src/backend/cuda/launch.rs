@@ -181,7 +181,7 @@ pub unsafe fn fill_f32(d: &dyn Driver, dst: DevicePtr, n: u64, value: f32) -> Re
     unsafe { run(d, "fill_f32", [up64(n, 1024), 1, 1], 256, 0, args![dst, n, value]) }
 }
 
-/// Normal values of a counter hash.
+/// Values of [`crate::backend::synthetic_value`].
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
@@ -431,4 +431,13 @@ pub unsafe fn draft_combine(d: &dyn Driver, o: DevicePtr, part_o: DevicePtr, par
 pub unsafe fn norm_rows_bf16(d: &dyn Driver, dst: DevicePtr, ldd: u32, src: DevicePtr, lds: u32, norm: DevicePtr, n: u32, eps: f32, rows: u32) -> Result<()> {
     // SAFETY: the caller's.
     unsafe { run(d, "norm_rows_bf16", [rows, 1, 1], 256, 0, args![dst, ldd, src, lds, norm, n, eps, rows]) }
+}
+
+/// Sums of everything, one a launch block: reading to be timed. `out` has room for 8 per multiprocessor.
+///
+/// # Safety
+/// See the module: every pointer must span what kernels/README.md says.
+pub unsafe fn measure_read(d: &dyn Driver, out: DevicePtr, src: DevicePtr, n16: u64) -> Result<()> {
+    // SAFETY: the caller's.
+    unsafe { run(d, "measure_read", [8 * d.info().multiprocessors.max(1), 1, 1], 512, 0, args![out, src, n16]) }
 }

@@ -231,7 +231,6 @@ impl Cuda {
             ScoreNorm::Fine => cache.k1.ptr(),
         };
         let (ldq, heads, kv) = (u32_of(x.width)?, u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
-        let (fine, stride) = (u32_of(spec.kernel)?, u32_of(spec.stride)?);
         let (lse_window, lse_stride) = (plan.keys.window, plan.keys.stride);
         let dense = dense_until(spec)?;
         // A dense row lists every block behind it.
@@ -273,7 +272,7 @@ impl Cuda {
                 unsafe { launch::select_lse(d, sel.lse.ptr(), q, ldq, keys, lse_window, lse_stride, step, heads, kv, scale, rows, splits)? };
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                 unsafe { launch::select_scores(
-                    d, sel.scores.ptr(), sel.lse.ptr(), q, ldq, cache.k1.ptr(), fine, stride, step, heads, kv, scale, rows, splits,
+                    d, sel.scores.ptr(), sel.lse.ptr(), q, ldq, cache.k1.ptr(), lse_window, lse_stride, step, heads, kv, scale, rows, splits,
                     blocks, all_below,
                 )? };
                 top(blocks, 0, rows)
@@ -288,7 +287,7 @@ impl Cuda {
                     unsafe { launch::prefill_lse(d, sel.lse.ptr(), q, ldq, keys, lse_window, lse_stride, step, heads, kv, scale, row0, n)? };
                     // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                     unsafe { launch::prefill_scores(
-                        d, sel.scores.ptr(), sel.lse.ptr(), q, ldq, cache.k1.ptr(), fine, stride, step, heads, kv, scale, row0, n,
+                        d, sel.scores.ptr(), sel.lse.ptr(), q, ldq, cache.k1.ptr(), lse_window, lse_stride, step, heads, kv, scale, row0, n,
                         score_blocks,
                     )? };
                     top(score_blocks, row0, n)?;
