@@ -505,6 +505,9 @@ pub enum Notice {
         /// Set when sending it edits this message.
         editing: Option<MessageId>,
     },
+    /// Questions asked earlier, in all sessions, oldest first: for Up and Ctrl-R. Sent once at the start; at most the
+    /// newest 2,000 are used.
+    Prompts(Vec<String>),
     /// For the picker.
     Sessions(Vec<SessionRow>),
     /// For the search page.

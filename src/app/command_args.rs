@@ -1,0 +1,168 @@
+//! Arguments of slash commands: splitting into words, numbers, message numbers, settings with their ranges.
+
+use crate::protocol::engine::SpecMode;
+
+/// Arguments of one command line.
+pub(super) struct Args<'a> {
+    /// As typed, trimmed.
+    pub raw: &'a str,
+    /// Split as a shell does, or why that failed. Commands that take free text never look at it.
+    pub split: Result<Vec<String>, String>,
+}
+
+impl Args<'_> {
+    /// The words.
+    pub fn words(&self) -> Result<&[String], String> {
+        self.split.as_deref().map_err(Clone::clone)
+    }
+
+    /// No arguments.
+    pub fn none(&self) -> Result<(), String> {
+        if self.words()?.is_empty() { Ok(()) } else { Err("takes no arguments".into()) }
+    }
+
+    /// Exactly one word, described by `what`.
+    pub fn one(&self, what: &str) -> Result<String, String> {
+        match self.words()? {
+            [word] => Ok(word.clone()),
+            [] => Err(format!("needs {what}")),
+            _ => Err(format!("takes one argument, {what}; put quotes around spaces")),
+        }
+    }
+
+    /// None or one word.
+    pub fn at_most_one(&self) -> Result<Option<String>, String> {
+        match self.words()? {
+            [] => Ok(None),
+            [word] => Ok(Some(word.clone())),
+            _ => Err("takes one argument; put quotes around spaces".into()),
+        }
+    }
+
+    /// The line as it is, not empty.
+    pub fn text(&self, what: &str) -> Result<String, String> {
+        self.rest().ok_or(format!("needs {what}"))
+    }
+
+    /// The line as it is.
+    pub fn rest(&self) -> Option<String> {
+        (!self.raw.is_empty()).then(|| self.raw.to_string())
+    }
+
+    /// `#N` or `N`, or nothing.
+    pub fn message(&self) -> Result<Option<u64>, String> {
+        self.at_most_one()?
+            .map(|w| w.trim_start_matches('#').parse().map_err(|_| format!("{w} is no message number, write #3")))
+            .transpose()
+    }
+}
+
+/// A count of at least 1, with a default.
+pub(super) fn number_arg(a: &Args<'_>, default: u64) -> Result<u64, String> {
+    match a.at_most_one()? {
+        None => Ok(default),
+        Some(w) => w.parse().ok().filter(|n| *n > 0).ok_or(format!("{w} is no count, write 1, 2, 3 ...")),
+    }
+}
+
+/// A number of tokens: `4096`, `4,096`, `64k`, `1.5M`.
+pub(super) fn tokens(text: &str) -> Result<u64, String> {
+    let plain = text.replace([',', '_'], "");
+    let (digits, unit) = match plain.chars().last() {
+        Some('k' | 'K') => (&plain[..plain.len() - 1], 1e3),
+        Some('m' | 'M') => (&plain[..plain.len() - 1], 1e6),
+        _ => (plain.as_str(), 1.0),
+    };
+    digits
+        .parse::<f64>()
+        .ok()
+        .map(|n| n * unit)
+        .filter(|n| *n >= 1.0 && *n < 1e12)
+        .map(|n| n as u64)
+        .ok_or(format!("{text} is no number of tokens, write 4096 or 64k"))
+}
+
+/// `KEY VALUE` of `/set`, with the range checked here so that the answer comes at once.
+pub(super) fn parse_set(a: &Args<'_>) -> Result<Option<(String, String)>, String> {
+    let (key, value) = match a.words()? {
+        [] => return Ok(None),
+        [key, value] => (key.as_str(), value.as_str()),
+        _ => return Err("takes a key and a value".into()),
+    };
+    let float = |low: f32, high: f32| match value.parse::<f32>() {
+        Ok(v) if (low..=high).contains(&v) => Ok(()),
+        _ => Err(format!("{key} must be {low} to {high} (got {value})")),
+    };
+    let whole = |low: i64| match value.parse::<i64>() {
+        Ok(v) if v >= low => Ok(()),
+        _ => Err(format!("{key} must be a whole number, {low} or more (got {value})")),
+    };
+    match key {
+        "temperature" => float(0.0, 2.0)?,
+        "top_p" | "min_p" => float(0.0, 1.0)?,
+        "repeat_penalty" => float(0.1, 10.0)?,
+        "presence_penalty" | "frequency_penalty" => float(-2.0, 2.0)?,
+        "top_k" => whole(0)?,
+        "seed" => whole(-1)?,
+        "max_tokens" => whole(1)?,
+        "spec" => drop(spec_mode(value)?),
+        _ => {
+            return Err(format!(
+                "there is no setting {key}; temperature, top_p, top_k, min_p, repeat_penalty, presence_penalty, \
+                 frequency_penalty, seed, max_tokens and spec exist"
+            ));
+        }
+    }
+    Ok(Some((key.to_string(), value.to_string())))
+}
+
+fn spec_mode(word: &str) -> Result<SpecMode, String> {
+    match word {
+        "on" => Ok(SpecMode::On),
+        "off" => Ok(SpecMode::Off),
+        "auto" => Ok(SpecMode::Auto),
+        n => n
+            .parse::<u8>()
+            .ok()
+            .filter(|n| (1..=15).contains(n))
+            .map(SpecMode::Depth)
+            .ok_or(format!("takes on, off, auto or a depth of 1 to 15 (got {n})")),
+    }
+}
+
+/// `on`, `off`, `auto` or a depth.
+pub(super) fn parse_spec(a: &Args<'_>) -> Result<Option<SpecMode>, String> {
+    a.at_most_one()?.map(|w| spec_mode(&w)).transpose()
+}
+
+/// Splits as a shell does: blanks separate, quotes and backslash protect, `~` at the start of a word is home.
+pub(super) fn split_words(line: &str, home: Option<&std::path::Path>) -> Result<Vec<String>, String> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote: Option<char> = None;
+    let mut chars = line.chars().peekable();
+    while let Some(c) = chars.next() {
+        match (quote, c) {
+            (Some(q), c) if c == q => quote = None,
+            (Some('"') | None, '\\') if chars.peek().is_some_and(|n| matches!(n, '"' | '\'' | '\\' | ' ')) => {
+                word.get_or_insert_default().extend(chars.next());
+            }
+            (Some(_), c) => word.get_or_insert_default().push(c),
+            // A quote inside a word is an apostrophe: what's, l'an.
+            (None, '"' | '\'') if word.is_none() => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None, c) if c.is_whitespace() => words.extend(word.take()),
+            (None, '~') if word.is_none() && chars.peek().is_none_or(|n| *n == '/') && home.is_some() => {
+                word = home.map(|h| h.to_string_lossy().into_owned());
+            }
+            (None, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    if let Some(q) = quote {
+        return Err(format!("a {q} quote is not closed"));
+    }
+    words.extend(word);
+    Ok(words)
+}

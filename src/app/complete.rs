@@ -1,0 +1,135 @@
+//! Tab completion and its popup: commands, their words, sessions, documents, paths (listed outside).
+
+use super::command::{COMMANDS, Completes, find};
+use super::list::fuzzy;
+
+/// A completion that can be taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Replaces the word.
+    pub text: String,
+    /// Shown beside it.
+    pub help: String,
+}
+
+/// The list above the input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Popup {
+    /// What can be taken.
+    pub candidates: Vec<Candidate>,
+    /// Index of the selected one.
+    pub selected: usize,
+    /// Byte offset in the input where the word to be replaced begins.
+    pub from: usize,
+}
+
+/// What the caret stands behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Candidates are known; the word begins at the offset.
+    Known(usize, Vec<Candidate>),
+    /// Paths with this beginning have to be listed outside.
+    Paths(usize, String),
+    /// Nothing to complete.
+    Nothing,
+}
+
+/// Names that only the interface knows.
+pub struct Names<'a> {
+    /// Sessions.
+    pub sessions: Vec<&'a str>,
+    /// Documents.
+    pub documents: Vec<&'a str>,
+}
+
+/// Finds what could be completed in `line` (the text up to the caret).
+pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
+    if !line.starts_with('/') || line.starts_with("//") || line.contains('\n') {
+        return Wanted::Nothing;
+    }
+    let Some(space) = line.find(char::is_whitespace) else {
+        return Wanted::Known(0, commands(&line[1..], "/"));
+    };
+    let Some(command) = find(&line[1..space].to_lowercase()) else { return Wanted::Nothing };
+    let from = word_start(line);
+    let word = &line[from..];
+    let pick = |texts: Vec<&str>| {
+        let found = fuzzy(word, &texts);
+        Wanted::Known(from, found.into_iter().filter_map(|i| texts.get(i)).map(|t| Candidate { text: (*t).into(), help: String::new() }).collect())
+    };
+    match command.completes {
+        Completes::Nothing => Wanted::Nothing,
+        Completes::Paths if word.starts_with("--") => Wanted::Nothing,
+        Completes::Paths => Wanted::Paths(from, word.to_string()),
+        Completes::Sessions => pick(names.sessions.clone()),
+        Completes::Documents => pick(names.documents.clone()),
+        Completes::Commands => Wanted::Known(from, commands(word, "")),
+        Completes::Words(words) => pick(words.to_vec()),
+    }
+}
+
+fn commands(typed: &str, slash: &str) -> Vec<Candidate> {
+    let candidate = |name: &str, help: &str| Candidate { text: format!("{slash}{name}"), help: help.into() };
+    // What begins with the typed letters comes first; scattered letters only when nothing does.
+    let typed = typed.to_lowercase();
+    let begins: Vec<Candidate> = COMMANDS.iter().filter(|c| c.name.starts_with(&typed)).map(|c| candidate(c.name, c.help)).collect();
+    if !begins.is_empty() {
+        return begins;
+    }
+    let names: Vec<&str> = COMMANDS.iter().map(|c| c.name).collect();
+    fuzzy(&typed, &names).into_iter().filter_map(|i| COMMANDS.get(i)).map(|c| candidate(c.name, c.help)).collect()
+}
+
+/// Where the last word begins: an escaped space belongs to the word.
+fn word_start(line: &str) -> usize {
+    let mut start = 0;
+    let mut escaped = false;
+    for (i, c) in line.char_indices() {
+        if c.is_whitespace() && !escaped {
+            start = i + c.len_utf8();
+        }
+        escaped = c == '\\' && !escaped;
+    }
+    start
+}
+
+/// A path as it must be typed.
+pub fn quoted(path: &str) -> String {
+    path.replace('\\', "\\\\").replace(' ', "\\ ")
+}
+
+/// The longest beginning all candidates share.
+pub fn common(candidates: &[Candidate]) -> &str {
+    let Some(first) = candidates.first() else { return "" };
+    let mut end = first.text.len();
+    for c in candidates {
+        let same = first.text.char_indices().zip(c.text.chars()).find(|((_, a), b)| a != b).map_or(first.text.len().min(c.text.len()), |((i, _), _)| i);
+        end = end.min(same);
+    }
+    &first.text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(w: Wanted) -> Vec<String> {
+        match w {
+            Wanted::Known(_, c) => c.into_iter().map(|c| c.text).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn commands_words_and_paths() {
+        let names = Names { sessions: vec!["war-and-peace", "contract"], documents: vec!["notes.md"] };
+        assert_eq!(texts(wanted("/re", &names)), ["/resume", "/rename", "/redo", "/regen"]);
+        assert_eq!(texts(wanted("/tl", &names)).first().map(String::as_str), Some("/timeline"));
+        assert_eq!(texts(wanted("/resume con", &names)), ["contract"]);
+        assert_eq!(texts(wanted("/open ", &names)), ["notes.md"]);
+        assert_eq!(wanted("/load my\\ fi", &names), Wanted::Paths(6, "my\\ fi".into()));
+        assert_eq!(wanted("hello", &names), Wanted::Nothing);
+        let c = |t: &str| Candidate { text: t.into(), help: String::new() };
+        assert_eq!(common(&[c("books/war.txt"), c("books/wall.txt")]), "books/wa");
+    }
+}

@@ -1,0 +1,420 @@
+//! One entry of the transcript and its rows: a message with its head line, thoughts, text and end mark, or a note.
+//!
+//! Rows are made for one width and kept; text that arrives only touches the open tail. Foreign text is cleaned on
+//! arrival, so everything below works on harmless text with stable offsets.
+
+use super::markdown::{Colours, Growth, Stream, Style};
+use super::options::{Glyphs, ThinkShow};
+use super::rows::{Face, Role as Tone, Row, Span};
+use super::wrap::{ellipsis, width, wrap_text};
+use crate::protocol::desk::Level;
+use crate::text::sanitize::{sanitize, sanitize_line};
+use crate::transcript::{Finish, Message, Role};
+
+/// What an entry shows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Item {
+    /// A message of the conversation.
+    Message(Box<Message>),
+    /// A line of the program, not part of the conversation.
+    Note {
+        /// How loud.
+        level: Level,
+        /// Cleaned text.
+        text: String,
+        /// Number of the request it answers, see [`super::transcript::Transcript::replace`].
+        request: u64,
+    },
+}
+
+/// Whether text still arrives.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Progress {
+    /// Complete.
+    #[default]
+    Done,
+    /// An answer without text yet, or with thoughts only.
+    Thinking,
+    /// The answer itself arrives.
+    Answering,
+}
+
+/// How an entry is to be laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Cells of the column.
+    pub cells: usize,
+    /// Characters.
+    pub glyphs: Glyphs,
+    /// Thoughts.
+    pub think: ThinkShow,
+    /// Minutes east of UTC.
+    pub utc_offset_min: i32,
+}
+
+/// Cells the bar before a message takes.
+pub const BAR_CELLS: usize = 3;
+
+/// One entry.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// What it shows.
+    pub item: Item,
+    /// `#n`, for messages.
+    pub number: u64,
+    /// Whether text still arrives.
+    pub progress: Progress,
+    /// Set by the user; else [`Look::think`] decides.
+    pub thoughts_open: Option<bool>,
+    /// Shown at the right of the head while it is being written, for example `96.4 t/s`.
+    pub speed: String,
+    look: Option<Look>,
+    clean: Option<String>,
+    clean_thoughts: Option<String>,
+    head: Vec<Row>,
+    thoughts: Stream,
+    body: Stream,
+    tail: Vec<Row>,
+    stale: bool,
+}
+
+/// A row of an entry as it is painted.
+pub struct Line<'a> {
+    /// The row.
+    pub row: &'a Row,
+    /// It stands behind the message's bar.
+    pub barred: bool,
+    /// It is a thought, one step further in.
+    pub thought: bool,
+}
+
+impl Entry {
+    /// An entry for a message that is complete or about to be written.
+    pub fn message(message: Message, number: u64, progress: Progress) -> Entry {
+        let clean = cleaned(&message.text);
+        let clean_thoughts = cleaned(&message.thinking);
+        Entry {
+            item: Item::Message(Box::new(message)),
+            number,
+            progress,
+            thoughts_open: None,
+            speed: String::new(),
+            look: None,
+            clean,
+            clean_thoughts,
+            head: Vec::new(),
+            thoughts: Stream::default(),
+            body: Stream::default(),
+            tail: Vec::new(),
+            stale: true,
+        }
+    }
+
+    /// An entry for a note.
+    pub fn note(level: Level, text: &str, request: u64) -> Entry {
+        let message = Message {
+            id: crate::transcript::MessageId(-1),
+            parent: None,
+            role: Role::System,
+            text: String::new(),
+            thinking: String::new(),
+            created_ms: 0,
+            meta: crate::transcript::MessageMeta::default(),
+        };
+        let mut entry = Entry::message(message, 0, Progress::Done);
+        entry.item = Item::Note { level, text: sanitize(text).into_owned(), request };
+        entry
+    }
+
+    /// The message, if it is one.
+    pub fn as_message(&self) -> Option<&Message> {
+        match &self.item {
+            Item::Message(m) => Some(m),
+            Item::Note { .. } => None,
+        }
+    }
+
+    /// More text.
+    pub fn delta(&mut self, thinking: bool, text: &str) {
+        let Item::Message(m) = &mut self.item else { return };
+        let (raw, clean) = if thinking {
+            self.progress = Progress::Thinking;
+            (&mut m.thinking, &mut self.clean_thoughts)
+        } else {
+            self.progress = Progress::Answering;
+            (&mut m.text, &mut self.clean)
+        };
+        let piece = sanitize(text);
+        match clean {
+            Some(c) => c.push_str(&piece),
+            None if piece != text => *clean = Some(format!("{raw}{piece}")),
+            None => {}
+        }
+        raw.push_str(text);
+        self.stale = true;
+    }
+
+    /// The whole message, replacing what the deltas built.
+    pub fn complete(&mut self, message: Message) {
+        let same = self.as_message().is_some_and(|m| m.text == message.text && m.thinking == message.thinking);
+        if !same {
+            self.clean = cleaned(&message.text);
+            self.clean_thoughts = cleaned(&message.thinking);
+            self.look = None;
+        }
+        self.item = Item::Message(Box::new(message));
+        self.progress = Progress::Done;
+        self.speed.clear();
+        self.stale = true;
+    }
+
+    /// Rows have to be made again: something but the text changed.
+    pub fn touch(&mut self) {
+        self.stale = true;
+    }
+
+    /// Everything has to be rendered again, colours included.
+    pub fn reset(&mut self) {
+        self.look = None;
+    }
+
+    /// Code blocks of the text whose code cannot change any more.
+    pub fn code(&self) -> &[super::markdown::CodeBlock] {
+        match self.progress {
+            Progress::Done => self.body.code(),
+            Progress::Thinking | Progress::Answering => &[],
+        }
+    }
+
+    /// Whether the thoughts are open now.
+    pub fn thoughts_are_open(&self, show: ThinkShow) -> bool {
+        self.thoughts_open.unwrap_or(match show {
+            ThinkShow::Open => true,
+            ThinkShow::Fold => self.progress == Progress::Thinking,
+            ThinkShow::Hide => false,
+        })
+    }
+
+    /// Makes the rows for `look`, doing no more than needed.
+    pub fn ensure(&mut self, look: Look, colours: &Colours) {
+        let fresh = self.look != Some(look);
+        if !fresh && !self.stale {
+            return;
+        }
+        if fresh {
+            self.thoughts = Stream::default();
+            self.body = Stream::default();
+        }
+        self.look = Some(look);
+        self.stale = false;
+        let cells = look.cells.saturating_sub(BAR_CELLS).max(8);
+        let style = Style { cells, glyphs: look.glyphs, colours };
+        match &self.item {
+            Item::Note { level, text, .. } => self.head = note_rows(*level, text, look),
+            Item::Message(m) => {
+                let growth = if self.progress == Progress::Done { Growth::Closed } else { Growth::Open };
+                let open = self.thoughts_are_open(look.think);
+                let thoughts = self.clean_thoughts.as_deref().unwrap_or(&m.thinking);
+                if open {
+                    self.thoughts.update(thoughts, growth, Style { cells: cells.saturating_sub(2), ..style });
+                } else {
+                    self.thoughts = Stream::default();
+                }
+                match m.role {
+                    Role::Document => self.body = Stream::default(),
+                    Role::System | Role::User | Role::Assistant => {
+                        self.body.update(self.clean.as_deref().unwrap_or(&m.text), growth, style);
+                    }
+                }
+                self.head = head_rows(self, m, look, open);
+                self.tail = tail_rows(m, look);
+            }
+        }
+    }
+
+    /// Rows, without the blank one that follows every entry.
+    fn content_len(&self) -> usize {
+        self.head.len() + self.thoughts.rows().len() + self.body.rows().len() + self.tail.len()
+    }
+
+    /// Number of rows, after [`Entry::ensure`].
+    pub fn len(&self) -> usize {
+        self.content_len() + 1
+    }
+
+    /// Never: an entry has at least its blank row.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Row `i`; `None` for the blank one at the end.
+    pub fn line(&self, i: usize) -> Option<Line<'_>> {
+        let mut i = i;
+        let note = matches!(self.item, Item::Note { .. });
+        for (part, rows) in [&self.head[..], self.thoughts.rows(), self.body.rows(), &self.tail[..]].into_iter().enumerate() {
+            if let Some(row) = rows.get(i) {
+                let barred = !note && !(part == 0 && i == 0);
+                return Some(Line { row, barred, thought: part == 1 });
+            }
+            i -= rows.len();
+        }
+        None
+    }
+
+    /// `(part, source offset)` of a row: a place that survives a change of width.
+    fn place(&self, i: usize) -> (usize, usize) {
+        let mut i = i;
+        for (part, rows) in [&self.head[..], self.thoughts.rows(), self.body.rows(), &self.tail[..]].into_iter().enumerate() {
+            if let Some(row) = rows.get(i) {
+                return (part, row.source);
+            }
+            i -= rows.len();
+        }
+        (4, 0)
+    }
+
+    /// A place that survives a change of width: part, source offset, and which of the rows with that offset.
+    pub fn anchor_of(&self, row: usize) -> (usize, usize, usize) {
+        let (part, source) = self.place(row);
+        let mut nth = 0;
+        while nth < row && self.place(row - nth - 1) == (part, source) {
+            nth += 1;
+        }
+        (part, source, nth)
+    }
+
+    /// The row that shows a place.
+    pub fn row_of(&self, anchor: (usize, usize, usize)) -> usize {
+        let (part, source, nth) = anchor;
+        let mut best = 0;
+        let mut same = 0;
+        for i in 0..self.len() {
+            let place = self.place(i);
+            if place > (part, source) {
+                break;
+            }
+            if place == (part, source) {
+                if same > nth {
+                    break;
+                }
+                same += 1;
+            }
+            best = i;
+        }
+        best
+    }
+}
+
+/// `Some` only if cleaning changed the text.
+fn cleaned(text: &str) -> Option<String> {
+    match sanitize(text) {
+        std::borrow::Cow::Borrowed(_) => None,
+        std::borrow::Cow::Owned(clean) => Some(clean),
+    }
+}
+
+fn note_rows(level: Level, text: &str, look: Look) -> Vec<Row> {
+    let (mark, tone) = match level {
+        Level::Info => ("  ", Tone::Info),
+        Level::Warn => ("! ", Tone::Warn),
+        Level::Error => ("!!", Tone::Error),
+    };
+    let mut rows = wrap_text(text, tone, look.cells.saturating_sub(4).max(8));
+    for (i, row) in rows.iter_mut().enumerate() {
+        row.spans.insert(0, Span::new(if i == 0 { format!(" {mark} ") } else { "    ".into() }, tone));
+    }
+    rows
+}
+
+/// `#7 14:01`, with what an answer adds.
+fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
+    let (name, tone) = match m.role {
+        Role::System => ("system".to_string(), Tone::Dim),
+        Role::User => ("you".to_string(), Tone::You),
+        Role::Assistant => ("sala".to_string(), Tone::Sala),
+        Role::Document => ("document".to_string(), Tone::Document),
+    };
+    let mut right = vec![format!("#{}", entry.number)];
+    match entry.progress {
+        Progress::Done => {}
+        Progress::Thinking if !m.thinking.is_empty() => right.push("thinking".into()),
+        Progress::Thinking | Progress::Answering => right.push("answering".into()),
+    }
+    if m.created_ms > 0 && entry.progress == Progress::Done {
+        right.push(clock(m.created_ms, look.utc_offset_min));
+    }
+    if m.meta.thought_ms > 0.0 {
+        right.push(format!("thought {:.1} s", m.meta.thought_ms / 1e3));
+    }
+    if !entry.speed.is_empty() {
+        right.push(entry.speed.clone());
+    } else if m.meta.tokens_per_s > 0.0 {
+        right.push(format!("{:.1} t/s", m.meta.tokens_per_s));
+    }
+    if let Some(seed) = m.meta.seed.filter(|_| look.cells >= 90) {
+        right.push(format!("seed {seed}"));
+    }
+    let right = ellipsis(&right.join("  "), look.cells.saturating_sub(8));
+    let gap = look.cells.saturating_sub(1 + width(&name) + width(&right)).max(1);
+    let mut rows = vec![Row {
+        spans: vec![
+            Span::new(format!(" {name}"), Face::from(tone).bold()),
+            Span::new(" ".repeat(gap), Tone::Text),
+            Span::new(right, Tone::Dim),
+        ],
+        source: 0,
+    }];
+    if let Some(d) = &m.meta.document {
+        let state = if d.complete { "" } else { ", read in part" };
+        let line = format!("{}  {} tokens, {} lines{state}", sanitize_line(&d.name), grouped(d.tokens), grouped(d.lines));
+        rows.append(&mut wrap_text(&line, Tone::Document, look.cells.saturating_sub(BAR_CELLS)));
+    }
+    if !m.thinking.is_empty() && look.think != ThinkShow::Hide {
+        let lines = m.thinking.lines().count();
+        let text = if open { format!("v thoughts ({lines} lines, Ctrl-T to fold)") } else { format!("> thoughts ({lines} lines, Ctrl-T to open)") };
+        rows.push(Row::of(ellipsis(&text, look.cells.saturating_sub(BAR_CELLS)), Tone::Dim));
+    }
+    rows
+}
+
+fn tail_rows(m: &Message, look: Look) -> Vec<Row> {
+    let text = match m.meta.finish {
+        None | Some(Finish::Stop) => return Vec::new(),
+        Some(Finish::Stopped) => "-- stopped; /continue goes on, /regen answers again",
+        Some(Finish::Length) => "-- length limit reached; /continue goes on",
+        Some(Finish::Context) => "-- the context is full; /new, /fork or /compact",
+        Some(Finish::Failed) => "-- ended in an error; /regen answers again",
+    };
+    vec![Row { source: usize::MAX, ..Row::of(ellipsis(text, look.cells.saturating_sub(BAR_CELLS)), Tone::Dim) }]
+}
+
+/// Time of day, `14:01`.
+pub fn clock(ms: i64, utc_offset_min: i32) -> String {
+    let minutes = ms.div_euclid(60_000) + i64::from(utc_offset_min);
+    let of_day = minutes.rem_euclid(24 * 60);
+    format!("{:02}:{:02}", of_day / 60, of_day % 60)
+}
+
+/// `581,330`.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// `612k`, `1M`: for meters.
+pub fn short_count(n: u64) -> String {
+    match n {
+        0..1_000 => n.to_string(),
+        1_000..10_000 => format!("{:.1}k", n as f64 / 1e3),
+        10_000..1_000_000 => format!("{}k", n / 1000),
+        _ if n % 1_000_000 < 100_000 => format!("{}M", n / 1_000_000),
+        _ => format!("{:.1}M", n as f64 / 1e6),
+    }
+}

@@ -1,0 +1,99 @@
+//! Earlier prompts: Up and Down walk through them, Ctrl-R searches them.
+
+/// Prompts kept.
+const LIMIT: usize = 2_000;
+
+/// Prompts, oldest first, and where the user is while walking through them.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    prompts: Vec<String>,
+    at: Option<usize>,
+    draft: String,
+}
+
+impl History {
+    /// All prompts, oldest first.
+    pub fn prompts(&self) -> &[String] {
+        &self.prompts
+    }
+
+    /// Adds a prompt that was sent. Repeating the last one adds nothing.
+    pub fn push(&mut self, prompt: &str) {
+        self.at = None;
+        if prompt.trim().is_empty() || self.prompts.last().is_some_and(|p| p == prompt) {
+            return;
+        }
+        // A prompt with a pasted book in it would only cost memory.
+        if prompt.len() > 20_000 {
+            return;
+        }
+        if self.prompts.len() == LIMIT {
+            self.prompts.remove(0);
+        }
+        self.prompts.push(prompt.to_string());
+    }
+
+    /// Prompts of earlier runs, oldest first; they come before those of this run.
+    pub fn earlier(&mut self, mut prompts: Vec<String>) {
+        prompts.retain(|p| !self.prompts.contains(p));
+        prompts.append(&mut self.prompts);
+        prompts.drain(..prompts.len().saturating_sub(LIMIT));
+        self.prompts = prompts;
+        self.at = None;
+    }
+
+    /// The prompt before; `draft` (what is in the input) comes back at the end of the way down.
+    pub fn up(&mut self, draft: &str) -> Option<&str> {
+        let at = match self.at {
+            None => {
+                self.draft = draft.to_string();
+                self.prompts.len().checked_sub(1)?
+            }
+            Some(at) => at.checked_sub(1)?,
+        };
+        self.at = Some(at);
+        self.prompts.get(at).map(String::as_str)
+    }
+
+    /// The prompt after.
+    pub fn down(&mut self) -> Option<&str> {
+        let at = self.at? + 1;
+        if at >= self.prompts.len() {
+            self.at = None;
+            return Some(&self.draft);
+        }
+        self.at = Some(at);
+        self.prompts.get(at).map(String::as_str)
+    }
+
+    /// The user typed: walking starts at the newest again.
+    pub fn rest(&mut self) {
+        self.at = None;
+    }
+
+    /// Whether the input shows an earlier prompt now.
+    pub fn walking(&self) -> bool {
+        self.at.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn walking_up_and_down_returns_to_the_draft() {
+        let mut h = History::default();
+        h.push("one");
+        h.push("two");
+        h.push("two");
+        assert_eq!(h.up("dra"), Some("two"));
+        assert_eq!(h.up(""), Some("one"));
+        assert_eq!(h.up(""), None);
+        assert_eq!(h.down(), Some("two"));
+        assert_eq!(h.down(), Some("dra"));
+        assert_eq!(h.down(), None);
+        h.earlier(vec!["zero".into(), "two".into()]);
+        assert_eq!(h.prompts(), ["zero", "one", "two"]);
+    }
+}

@@ -1,0 +1,496 @@
+//! Keys: which place gets them (question, overlay, popup, selected message, input) and what they do there.
+
+use super::command::CopyWhat;
+use super::complete::{Candidate, Names, Popup, Wanted, common, quoted, wanted};
+use super::keys::{Action, Code, Key};
+use super::list::List;
+use super::overlay::Overlay;
+use super::perform::{copy_text, submit};
+use super::update::{hint, note, quit, quit_or_ask, send, stop};
+use super::{App, Armed, Asker, Effect, Phase};
+use crate::protocol::desk::{Activity, GotoTarget, Level, Request};
+
+/// Time for the second Esc, in milliseconds.
+const ESC_MS: u64 = 800;
+/// Time for the second Ctrl-C.
+const QUIT_MS: u64 = 2_000;
+/// After a Ctrl-C that stopped work, more of them are ignored for this long.
+const IGNORE_MS: u64 = 500;
+
+/// One key press.
+pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+    if key == Key::ctrl('c') {
+        return ctrl_c(app, now, effects);
+    }
+    if app.phase != Phase::Running {
+        return;
+    }
+    if !app.questions.is_empty() {
+        return question_key(app, key, effects);
+    }
+    if app.overlay.is_some() {
+        return overlay_key(app, key, effects);
+    }
+    if app.popup.is_some() && popup_key(app, key, now, effects) {
+        return;
+    }
+    if app.transcript.selected().is_some() && app.composer.is_empty() && selected_key(app, key, effects) {
+        return;
+    }
+    match app.config.keys.action(key) {
+        Some(action) => perform(app, action, now, effects),
+        None => {
+            if let Code::Char(c) = key.code
+                && !key.ctrl
+                && !key.alt
+            {
+                typed(app, c);
+            }
+        }
+    }
+}
+
+fn typed(app: &mut App, c: char) {
+    if c == '?' && app.composer.is_empty() {
+        return show_help(app);
+    }
+    edit(app, |composer| composer.insert(c.encode_utf8(&mut [0; 4])));
+}
+
+fn show_help(app: &mut App) {
+    let text = super::perform::help_text(app);
+    super::update::open_page(app, "Help", text);
+}
+
+/// An edit of the input: ends the walk through history, follows the popup.
+fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
+    change(&mut app.composer);
+    app.history.rest();
+    app.transcript.deselect();
+    if matches!(app.armed, Armed::Escape(_) | Armed::Quit(_)) {
+        app.armed = Armed::Nothing;
+        app.hint = None;
+    }
+    // The names of commands pop up while they are typed; their arguments only on Tab.
+    let before = app.composer.text()[..app.composer.cursor()].to_string();
+    let naming = before.starts_with('/') && !before.contains(char::is_whitespace) && before.len() == app.composer.text().len();
+    app.popup = if naming { popup(app, &before) } else { None };
+}
+
+fn names(app: &App) -> Names<'_> {
+    Names {
+        sessions: app.sessions.iter().map(|s| s.name.as_str()).collect(),
+        documents: app.session.documents.iter().map(|d| d.name.as_str()).collect(),
+    }
+}
+
+fn popup(app: &App, line: &str) -> Option<Popup> {
+    match wanted(line, &names(app)) {
+        Wanted::Known(from, candidates) if !candidates.is_empty() => Some(Popup { candidates, selected: 0, from }),
+        Wanted::Known(..) | Wanted::Paths(..) | Wanted::Nothing => None,
+    }
+}
+
+fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
+    let cells = usize::from(app.size.0).saturating_sub(2);
+    match action {
+        Action::Send => {
+            let line = app.composer.text();
+            if line.ends_with('\\') && app.composer.cursor() == line.len() {
+                edit(app, |c| {
+                    c.backspace();
+                    c.insert("\n");
+                });
+            } else {
+                submit(app, now, effects);
+            }
+        }
+        Action::Newline => edit(app, |c| c.insert("\n")),
+        Action::Escape => escape(app, now, effects),
+        Action::Eof if !app.composer.is_empty() => edit(app, |c| c.delete()),
+        Action::Eof => quit_or_ask(app, effects),
+        Action::Up => {
+            if !app.composer.up(cells) {
+                let draft = app.composer.text().to_string();
+                if let Some(prompt) = app.history.up(&draft).map(str::to_string) {
+                    app.composer.set(&prompt);
+                }
+            }
+        }
+        Action::Down => {
+            if !app.composer.down(cells)
+                && let Some(prompt) = app.history.down().map(str::to_string)
+            {
+                app.composer.set(&prompt);
+            }
+        }
+        Action::Left => app.composer.left(),
+        Action::Right => app.composer.right(),
+        Action::LineStart => app.composer.home(),
+        Action::LineEnd if app.composer.at_line_end() => app.transcript.follow(),
+        Action::LineEnd => app.composer.end(),
+        Action::WordLeft => app.composer.word_left(),
+        Action::WordRight => app.composer.word_right(),
+        Action::Backspace => edit(app, |c| c.backspace()),
+        Action::Delete => edit(app, |c| c.delete()),
+        Action::KillWord => edit(app, |c| c.cut_word()),
+        Action::KillToEnd => edit(app, |c| c.cut_to_end()),
+        Action::KillToStart => edit(app, |c| c.cut_to_start()),
+        Action::Yank => edit(app, |c| c.yank()),
+        Action::UndoEdit => edit(app, |c| c.undo()),
+        Action::HistorySearch => {
+            let mut prompts = app.history.prompts().to_vec();
+            prompts.reverse();
+            app.popup = None;
+            app.overlay = Some(Overlay::Prompts(List::new(prompts, Clone::clone)));
+        }
+        Action::Complete => complete(app, effects),
+        Action::PageUp => app.transcript.scroll_by(-app.transcript.page()),
+        Action::PageDown => app.transcript.scroll_by(app.transcript.page()),
+        Action::Top => app.transcript.scroll_top(),
+        Action::Follow => app.transcript.follow(),
+        Action::PrevMessage => app.transcript.select(-1),
+        Action::NextMessage => app.transcript.select(1),
+        Action::Thinking => app.transcript.toggle_thoughts(),
+        Action::Panel => {
+            app.panel = Some(!super::layout::panel_shown(app));
+            if app.size.0 < super::layout::PANEL_FROM {
+                hint(app, format!("The panel needs {} columns; /stats and /ctx show the same", super::layout::PANEL_FROM), now + QUIT_MS);
+                app.panel = None;
+            }
+        }
+        Action::Editor => effects.push(Effect::Editor(app.composer.expanded())),
+        Action::Unqueue => match app.queue.lines.pop_front() {
+            Some(line) => {
+                // What is in the input must not be lost: it takes the place in the queue.
+                let draft = app.composer.take();
+                if !draft.trim().is_empty() {
+                    app.queue.lines.push_front(draft);
+                }
+                app.composer.set(&line);
+            }
+            None => hint(app, "Nothing is queued", now + QUIT_MS),
+        },
+        Action::Redraw => effects.push(Effect::Repaint),
+        Action::Suspend => {
+            stop(app, effects);
+            effects.push(Effect::Suspend);
+        }
+        Action::Help => show_help(app),
+        Action::None => {}
+    }
+}
+
+fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+    if app.transcript.selected().is_some() {
+        return app.transcript.deselect();
+    }
+    if app.editing.take().is_some() {
+        app.composer.clear_to_cut();
+        return hint(app, "Edit left; Ctrl-Y brings the text back", now + QUIT_MS);
+    }
+    if app.busy() {
+        if app.activity != Activity::Stopping && !matches!(app.activity, Activity::Starting { .. }) {
+            stop(app, effects);
+            app.armed = Armed::Swallow(now + ESC_MS);
+        }
+        return;
+    }
+    match app.armed {
+        Armed::Swallow(until) if now < until => {}
+        Armed::Escape(until) if now < until => {
+            app.armed = Armed::Nothing;
+            app.hint = None;
+            if app.composer.is_empty() {
+                send(app, Request::Timeline, effects);
+            } else {
+                app.composer.clear_to_cut();
+            }
+        }
+        Armed::Nothing | Armed::Escape(_) | Armed::Swallow(_) | Armed::Quit(_) | Armed::Ignore(_) => {
+            app.armed = Armed::Escape(now + ESC_MS);
+            let text = if app.composer.is_empty() { "Esc again opens the timeline" } else { "Esc again clears the input" };
+            hint(app, text, now + ESC_MS);
+        }
+    }
+}
+
+fn ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+    if app.phase != Phase::Running {
+        return effects.push(Effect::Exit { code: 130, farewell: None });
+    }
+    if !app.questions.is_empty() {
+        return question_key(app, Key::plain(Code::Esc), effects);
+    }
+    if app.overlay.is_some() {
+        return close_overlay(app, effects);
+    }
+    if app.popup.take().is_some() {
+        return;
+    }
+    if matches!(app.armed, Armed::Ignore(until) if now < until) {
+        return;
+    }
+    if app.busy() && !matches!(app.activity, Activity::Starting { .. }) {
+        if app.activity != Activity::Stopping {
+            stop(app, effects);
+        }
+        app.armed = Armed::Ignore(now + IGNORE_MS);
+    } else if !app.composer.is_empty() {
+        app.composer.clear_to_cut();
+        app.editing = None;
+        hint(app, "Cleared; Ctrl-Y brings it back", now + QUIT_MS);
+    } else if matches!(app.armed, Armed::Quit(until) if now < until) {
+        quit(app, effects);
+    } else {
+        app.armed = Armed::Quit(now + QUIT_MS);
+        hint(app, "Press Ctrl-C again to quit", now + QUIT_MS);
+    }
+}
+
+fn question_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
+    let Some(question) = app.questions.front() else { return };
+    let pressed = match key.code {
+        Code::Char(c) if !key.ctrl && !key.alt => c,
+        Code::Enter => '\n',
+        Code::Esc => '\x1b',
+        _ => return,
+    };
+    let same = |k: char| k == pressed || k.to_lowercase().eq(pressed.to_lowercase());
+    let chosen = question.choices.iter().find(|c| same(c.key)).or(if pressed == '\x1b' { question.choices.last() } else { None });
+    let Some(key) = chosen.map(|c| c.key) else { return };
+    let asker = question.asker;
+    app.questions.pop_front();
+    match asker {
+        Asker::Desk(question) => send(app, Request::Choose { question, key }, effects),
+        Asker::Quit if key == 'y' => {
+            stop(app, effects);
+            quit(app, effects);
+        }
+        Asker::Quit => {}
+    }
+}
+
+fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
+    if let Some(Overlay::Aside { done: None, .. }) = app.overlay.take() {
+        app.aside_dismissed = true;
+        stop(app, effects);
+    }
+}
+
+fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
+    let page = app.transcript.page();
+    let Some(overlay) = &mut app.overlay else { return };
+    match key.code {
+        Code::Esc => close_overlay(app, effects),
+        Code::Up => overlay.step(-1),
+        Code::Down => overlay.step(1),
+        Code::PageUp => overlay.step(-page),
+        Code::PageDown => overlay.step(page),
+        Code::Home => overlay.step(isize::MIN / 2),
+        Code::End => overlay.step(isize::MAX / 2),
+        Code::Char('p') if key.ctrl => overlay.step(-1),
+        Code::Char('n' | 'r') if key.ctrl => overlay.step(1),
+        Code::Enter | Code::Tab => take_from_overlay(app, effects),
+        Code::Backspace => {
+            if let Some(query) = overlay.query() {
+                let mut query = query.to_string();
+                query.pop();
+                overlay.set_query(query);
+            }
+        }
+        Code::Char(c) if !key.ctrl && !key.alt => match overlay {
+            Overlay::Page(_) | Overlay::Aside { .. } => match c {
+                'q' => close_overlay(app, effects),
+                ' ' => overlay.step(page),
+                'j' => overlay.step(1),
+                'k' => overlay.step(-1),
+                _ => {}
+            },
+            Overlay::Timeline(list) => match (c, list.selected().cloned()) {
+                ('g', Some(_)) => take_from_overlay(app, effects),
+                ('f', Some(row)) => {
+                    app.overlay = None;
+                    if row.current {
+                        send(app, Request::Fork { at: Some(row.number), name: None }, effects);
+                    } else {
+                        // Numbers belong to the open branch: go to the other one first.
+                        send(app, Request::Goto(GotoTarget::Message(row.message)), effects);
+                        send(app, Request::Fork { at: None, name: None }, effects);
+                    }
+                }
+                ('k', _) => list.step(-1),
+                ('j', _) => list.step(1),
+                _ => {}
+            },
+            Overlay::Found { list, .. } => match c {
+                'k' => list.step(-1),
+                'j' => list.step(1),
+                _ => {}
+            },
+            Overlay::Sessions(_) | Overlay::Documents { .. } | Overlay::Prompts(_) => {
+                let query = format!("{}{c}", overlay.query().unwrap_or(""));
+                overlay.set_query(query);
+            }
+        },
+        _ => {}
+    }
+}
+
+fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
+    let Some(overlay) = &app.overlay else { return };
+    let request = match overlay {
+        Overlay::Page(_) | Overlay::Aside { .. } => return,
+        Overlay::Sessions(list) => match list.query().strip_prefix('/') {
+            Some(words) if words.trim().is_empty() => return,
+            Some(words) => Some(Request::Search(words.trim().to_string())),
+            None => list.selected().map(|r| Request::Resume(r.name.clone())),
+        },
+        Overlay::Found { list, .. } => {
+            let row = list.selected().cloned();
+            app.show_after_open = row.as_ref().map(|r| r.message);
+            row.map(|r| Request::Resume(r.session))
+        }
+        Overlay::Timeline(list) => list.selected().map(|r| Request::Goto(GotoTarget::Message(r.message))),
+        Overlay::Documents { list, .. } => list.selected().map(|r| Request::Open(r.name.clone())),
+        Overlay::Prompts(list) => {
+            if let Some(prompt) = list.selected().cloned() {
+                app.composer.set(&prompt);
+            }
+            None
+        }
+    };
+    app.overlay = None;
+    if let Some(request) = request {
+        send(app, request, effects);
+    }
+}
+
+/// Keys while completions are shown; false if the key is not for them.
+fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
+    let Some(popup) = &mut app.popup else { return false };
+    let last = popup.candidates.len().saturating_sub(1);
+    match key.code {
+        Code::Esc => app.popup = None,
+        Code::Up => popup.selected = popup.selected.checked_sub(1).unwrap_or(last),
+        Code::Down => popup.selected = if popup.selected >= last { 0 } else { popup.selected + 1 },
+        Code::BackTab => popup.selected = popup.selected.checked_sub(1).unwrap_or(last),
+        Code::Tab => take_candidate(app),
+        Code::Enter if !key.alt && !key.shift => {
+            let whole = popup.candidates.get(popup.selected).is_some_and(|c| app.composer.text() == c.text);
+            if whole {
+                app.popup = None;
+                submit(app, now, effects);
+            } else {
+                take_candidate(app);
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn take_candidate(app: &mut App) {
+    let Some(popup) = app.popup.take() else { return };
+    if let Some(c) = popup.candidates.get(popup.selected) {
+        replace_word(app, popup.from, &c.text, !c.text.ends_with('/') || popup.from == 0);
+    }
+}
+
+fn replace_word(app: &mut App, from: usize, text: &str, finished: bool) {
+    let line = app.composer.text().to_string();
+    let (Some(before), Some(after)) = (line.get(..from), line.get(app.composer.cursor()..)) else { return };
+    let space = if finished && !after.starts_with(' ') { " " } else { "" };
+    app.composer.set(&format!("{before}{text}{space}"));
+    let at = app.composer.cursor();
+    if !after.is_empty() {
+        app.composer.set(&format!("{before}{text}{space}{after}"));
+        while app.composer.cursor() > at {
+            app.composer.left();
+        }
+    }
+}
+
+fn complete(app: &mut App, effects: &mut Vec<Effect>) {
+    let line = app.composer.text()[..app.composer.cursor()].to_string();
+    match wanted(&line, &names(app)) {
+        Wanted::Paths(_, prefix) => effects.push(Effect::ListPaths(prefix.replace("\\ ", " "))),
+        Wanted::Known(from, candidates) => offer(app, from, candidates),
+        Wanted::Nothing => {}
+    }
+}
+
+/// One candidate is taken, several are shown; what they share is typed.
+fn offer(app: &mut App, from: usize, candidates: Vec<Candidate>) {
+    match candidates.as_slice() {
+        [] => {}
+        [only] => {
+            let text = only.text.clone();
+            replace_word(app, from, &text, !text.ends_with('/') || from == 0);
+        }
+        _ => {
+            let shared = common(&candidates).to_string();
+            let typed = app.composer.cursor().saturating_sub(from);
+            if shared.len() > typed {
+                replace_word(app, from, &shared, false);
+            }
+            app.popup = Some(Popup { candidates, selected: 0, from });
+        }
+    }
+}
+
+/// Paths were listed outside.
+pub(super) fn paths(app: &mut App, prefix: &str, found: &[String]) {
+    let line = app.composer.text()[..app.composer.cursor()].to_string();
+    // The user may have typed on meanwhile.
+    if let Wanted::Paths(from, now) = wanted(&line, &names(app))
+        && now.replace("\\ ", " ") == prefix
+    {
+        let clean = |p: &String| Candidate { text: quoted(&crate::text::sanitize::sanitize_line(p)), help: String::new() };
+        offer(app, from, found.iter().map(clean).collect());
+    }
+}
+
+/// Keys for a selected message; false if the key is not for it.
+fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
+    let Some((number, message)) = app.transcript.selected_message() else { return false };
+    let document = message.meta.document.as_ref().map(|d| d.name.clone());
+    if key.ctrl || key.alt {
+        return false;
+    }
+    let request = match key.code {
+        Code::Char('y') => {
+            match copy_text(app, CopyWhat::Message(number)) {
+                Ok(text) => effects.push(Effect::Copy(text)),
+                Err(why) => note(app, Level::Error, &why),
+            }
+            return true;
+        }
+        Code::Char('e') => Request::EditOpen(Some(number)),
+        Code::Char('r') => Request::Regen { at: Some(number), count: 1, temperature: None, seed: None },
+        Code::Char('f') => Request::Fork { at: Some(number), name: None },
+        Code::Enter => match document {
+            Some(name) => Request::Open(name),
+            None => {
+                app.transcript.toggle_thoughts();
+                return true;
+            }
+        },
+        Code::Up => {
+            app.transcript.select(-1);
+            return true;
+        }
+        Code::Down => {
+            app.transcript.select(1);
+            return true;
+        }
+        _ => return false,
+    };
+    if app.busy() {
+        note(app, Level::Warn, "Busy: stop first (Esc), or wait until the answer is complete");
+        return true;
+    }
+    app.transcript.deselect();
+    send(app, request, effects);
+    true
+}

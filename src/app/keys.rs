@@ -1,0 +1,363 @@
+//! Keys and what they do: one table of actions with names and default keys, rebindable by `[keys]`.
+//!
+//! Keys are plain data; the shell turns terminal events into them. Ctrl-C is not in the table: it always stops, clears
+//! or quits. Lists and pages have fixed keys (arrows, Enter, Esc), which the table does not touch.
+
+use std::collections::HashMap;
+use std::fmt;
+
+/// A key without its modifiers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// A printable character, lower case when Ctrl or Alt is held.
+    Char(char),
+    /// Function key.
+    F(u8),
+    /// Return.
+    Enter,
+    /// Escape.
+    Esc,
+    /// Tabulator.
+    Tab,
+    /// Shift-Tab.
+    BackTab,
+    /// Backspace.
+    Backspace,
+    /// Delete.
+    Delete,
+    /// Insert.
+    Insert,
+    /// Arrow.
+    Up,
+    /// Arrow.
+    Down,
+    /// Arrow.
+    Left,
+    /// Arrow.
+    Right,
+    /// Home.
+    Home,
+    /// End.
+    End,
+    /// Page up.
+    PageUp,
+    /// Page down.
+    PageDown,
+}
+
+/// A key press.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// Which key.
+    pub code: Code,
+    /// Control held.
+    pub ctrl: bool,
+    /// Alt held.
+    pub alt: bool,
+    /// Shift held; never set for characters, whose case says it.
+    pub shift: bool,
+}
+
+impl Key {
+    /// Without modifiers.
+    pub const fn plain(code: Code) -> Key {
+        Key { code, ctrl: false, alt: false, shift: false }
+    }
+    /// With Ctrl.
+    pub const fn ctrl(c: char) -> Key {
+        Key { code: Code::Char(c), ctrl: true, alt: false, shift: false }
+    }
+    /// With Alt.
+    pub const fn alt(c: char) -> Key {
+        Key { code: Code::Char(c), ctrl: false, alt: true, shift: false }
+    }
+
+    /// Reads `ctrl-o`, `alt-enter`, `f2`, `pgup`, `?`.
+    pub fn parse(text: &str) -> Option<Key> {
+        let mut key = Key::plain(Code::Enter);
+        let mut rest = text;
+        loop {
+            // A lone `-` is a key, not a separator.
+            match rest.split_once('-') {
+                Some((modifier, tail)) if !tail.is_empty() => {
+                    match modifier.to_ascii_lowercase().as_str() {
+                        "ctrl" => key.ctrl = true,
+                        "alt" => key.alt = true,
+                        "shift" => key.shift = true,
+                        _ => return None,
+                    }
+                    rest = tail;
+                }
+                _ => break,
+            }
+        }
+        let lower = rest.to_ascii_lowercase();
+        key.code = match lower.as_str() {
+            "enter" => Code::Enter,
+            "esc" => Code::Esc,
+            "tab" if key.shift => {
+                key.shift = false;
+                Code::BackTab
+            }
+            "tab" => Code::Tab,
+            "backspace" => Code::Backspace,
+            "delete" | "del" => Code::Delete,
+            "insert" => Code::Insert,
+            "up" => Code::Up,
+            "down" => Code::Down,
+            "left" => Code::Left,
+            "right" => Code::Right,
+            "home" => Code::Home,
+            "end" => Code::End,
+            "pgup" | "pageup" => Code::PageUp,
+            "pgdn" | "pagedown" => Code::PageDown,
+            "space" => Code::Char(' '),
+            _ => match lower.strip_prefix('f').and_then(|n| n.parse::<u8>().ok()) {
+                Some(n) if (1..=24).contains(&n) => Code::F(n),
+                _ => {
+                    let mut chars = rest.chars();
+                    match (chars.next(), chars.next()) {
+                        (Some(c), None) if key.ctrl || key.alt => Code::Char(c.to_ascii_lowercase()),
+                        (Some(c), None) => Code::Char(c),
+                        _ => return None,
+                    }
+                }
+            },
+        };
+        Some(key)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (held, name) in [(self.ctrl, "Ctrl-"), (self.alt, "Alt-"), (self.shift, "Shift-")] {
+            if held {
+                f.write_str(name)?;
+            }
+        }
+        match self.code {
+            Code::Char(' ') => f.write_str("Space"),
+            Code::Char(c) if self.ctrl || self.alt => write!(f, "{}", c.to_ascii_uppercase()),
+            Code::Char(c) => write!(f, "{c}"),
+            Code::F(n) => write!(f, "F{n}"),
+            Code::Enter => f.write_str("Enter"),
+            Code::Esc => f.write_str("Esc"),
+            Code::Tab => f.write_str("Tab"),
+            Code::BackTab => f.write_str("Shift-Tab"),
+            Code::Backspace => f.write_str("Backspace"),
+            Code::Delete => f.write_str("Delete"),
+            Code::Insert => f.write_str("Insert"),
+            Code::Up => f.write_str("Up"),
+            Code::Down => f.write_str("Down"),
+            Code::Left => f.write_str("Left"),
+            Code::Right => f.write_str("Right"),
+            Code::Home => f.write_str("Home"),
+            Code::End => f.write_str("End"),
+            Code::PageUp => f.write_str("PgUp"),
+            Code::PageDown => f.write_str("PgDn"),
+        }
+    }
+}
+
+/// What a key can do while the input has the focus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Send, or queue while the model is busy.
+    Send,
+    /// New line in the input.
+    Newline,
+    /// Stop; twice: clear or timeline.
+    Escape,
+    /// Quit on empty input, else delete right.
+    Eof,
+    /// Cursor up, at the edge the previous prompt.
+    Up,
+    /// Cursor down, at the edge the next prompt.
+    Down,
+    /// Cursor left.
+    Left,
+    /// Cursor right.
+    Right,
+    /// Start of the line.
+    LineStart,
+    /// End of the line.
+    LineEnd,
+    /// Back one word.
+    WordLeft,
+    /// Forward one word.
+    WordRight,
+    /// Delete left.
+    Backspace,
+    /// Delete right.
+    Delete,
+    /// Delete the word to the left, into the kill ring.
+    KillWord,
+    /// Delete to the end of the line, into the kill ring.
+    KillToEnd,
+    /// Delete to the start of the line, into the kill ring.
+    KillToStart,
+    /// Bring back what was deleted.
+    Yank,
+    /// Undo an edit of the input.
+    UndoEdit,
+    /// Search earlier prompts.
+    HistorySearch,
+    /// Complete.
+    Complete,
+    /// Transcript up.
+    PageUp,
+    /// Transcript down.
+    PageDown,
+    /// First line of the transcript.
+    Top,
+    /// Follow the end again.
+    Follow,
+    /// Select the message above.
+    PrevMessage,
+    /// Select the message below.
+    NextMessage,
+    /// Fold or open thinking.
+    Thinking,
+    /// Side panel.
+    Panel,
+    /// Compose in the editor.
+    Editor,
+    /// Take back the first queued message.
+    Unqueue,
+    /// Full redraw.
+    Redraw,
+    /// Suspend.
+    Suspend,
+    /// Help.
+    Help,
+    /// Bound to nothing.
+    None,
+}
+
+/// `(action, name in [keys], default keys, what it does)`. Feeds the table, `/keys` and the documentation.
+pub const ACTIONS: &[(Action, &str, &[&str], &str)] = &[
+    (Action::Send, "send", &["enter"], "send; queue while reading or answering"),
+    (Action::Newline, "newline", &["alt-enter", "ctrl-j", "shift-enter"], "new line (also \\ then Enter)"),
+    (Action::Escape, "escape", &["esc"], "stop; twice: clear the input, or the timeline"),
+    (Action::Eof, "eof", &["ctrl-d"], "quit on empty input, else delete right"),
+    (Action::Up, "up", &["up"], "line up, then earlier prompts"),
+    (Action::Down, "down", &["down"], "line down, then later prompts"),
+    (Action::Left, "left", &["left", "ctrl-b"], "left"),
+    (Action::Right, "right", &["right", "ctrl-f"], "right"),
+    (Action::LineStart, "line_start", &["home", "ctrl-a"], "start of the line"),
+    (Action::LineEnd, "line_end", &["end", "ctrl-e"], "end of the line; on empty input follow the answer"),
+    (Action::WordLeft, "word_left", &["alt-b", "ctrl-left", "alt-left"], "word left"),
+    (Action::WordRight, "word_right", &["alt-f", "ctrl-right", "alt-right"], "word right"),
+    (Action::Backspace, "backspace", &["backspace"], "delete left"),
+    (Action::Delete, "delete", &["delete"], "delete right"),
+    (Action::KillWord, "kill_word", &["ctrl-w", "alt-backspace"], "cut the word to the left"),
+    (Action::KillToEnd, "kill_to_end", &["ctrl-k"], "cut to the end of the line"),
+    (Action::KillToStart, "kill_to_start", &["ctrl-u"], "cut to the start of the line"),
+    (Action::Yank, "yank", &["ctrl-y"], "paste what was cut or cleared"),
+    (Action::UndoEdit, "undo_edit", &["alt-z", "ctrl-_"], "undo an edit of the input"),
+    (Action::HistorySearch, "history_search", &["ctrl-r"], "search earlier prompts"),
+    (Action::Complete, "complete", &["tab"], "complete a command or path"),
+    (Action::PageUp, "page_up", &["pgup"], "scroll up (stops following)"),
+    (Action::PageDown, "page_down", &["pgdn"], "scroll down"),
+    (Action::Top, "top", &["ctrl-home"], "first message"),
+    (Action::Follow, "follow", &["ctrl-end"], "follow the end again"),
+    (Action::PrevMessage, "prev_message", &["ctrl-p"], "select a message: y copy, e edit, r again, f fork"),
+    (Action::NextMessage, "next_message", &["ctrl-n"], "next message"),
+    (Action::Thinking, "thinking", &["ctrl-t"], "fold or open thoughts"),
+    (Action::Panel, "panel", &["ctrl-o"], "side panel (from 120 columns)"),
+    (Action::Editor, "editor", &["ctrl-g"], "write in $VISUAL or $EDITOR"),
+    (Action::Unqueue, "unqueue", &["ctrl-x"], "edit the first queued message"),
+    (Action::Redraw, "redraw", &["ctrl-l"], "draw the screen again"),
+    (Action::Suspend, "suspend", &["ctrl-z"], "suspend"),
+    (Action::Help, "help", &["f1"], "help (also ? on empty input)"),
+];
+
+/// Why a line of `[keys]` was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// The key is no key.
+    #[error("keys: no key is called \"{0}\"; write for example \"ctrl-o\", \"alt-enter\", \"f2\"")]
+    Key(String),
+    /// It cannot be bound: it is the same as another key in classic terminals, or has a fixed meaning.
+    #[error("keys: \"{0}\" cannot be bound; choose another key")]
+    Fixed(String),
+    /// The action is no action.
+    #[error("keys: no action is called \"{0}\"; /keys lists them, \"none\" unbinds")]
+    Action(String),
+}
+
+/// Which key does what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyTable(HashMap<Key, Action>);
+
+impl Default for KeyTable {
+    fn default() -> Self {
+        let defaults = ACTIONS.iter().flat_map(|(action, _, keys, _)| keys.iter().map(move |k| (*k, *action)));
+        KeyTable(defaults.filter_map(|(k, action)| Key::parse(k).map(|k| (k, action))).collect())
+    }
+}
+
+impl KeyTable {
+    /// Binds a key by name, as in `"ctrl-o" = "panel"`.
+    ///
+    /// # Errors
+    /// An unknown key or action, or a key with a fixed meaning.
+    pub fn bind(&mut self, key: &str, action: &str) -> Result<(), KeyError> {
+        let parsed = Key::parse(key).ok_or_else(|| KeyError::Key(key.into()))?;
+        // Ctrl-I, -M, -H and -[ are Tab, Enter, Backspace and Esc in classic encoding.
+        let fixed = ['c', 'i', 'm', 'h', '['];
+        if parsed.ctrl && matches!(parsed.code, Code::Char(c) if fixed.contains(&c)) {
+            return Err(KeyError::Fixed(key.into()));
+        }
+        let action = match action {
+            "none" => Action::None,
+            name => ACTIONS.iter().find(|a| a.1 == name).map(|a| a.0).ok_or_else(|| KeyError::Action(name.into()))?,
+        };
+        self.0.insert(parsed, action);
+        Ok(())
+    }
+
+    /// What a key does; `None` for keys that are not in the table.
+    pub fn action(&self, key: Key) -> Option<Action> {
+        self.0.get(&key).copied().filter(|a| *a != Action::None)
+    }
+
+    /// Keys bound to an action, in a stable order, for help and hints.
+    pub fn keys(&self, action: Action) -> Vec<String> {
+        let mut keys: Vec<String> = self.0.iter().filter(|(_, a)| **a == action).map(|(k, _)| k.to_string()).collect();
+        keys.sort_by_key(|k| (k.len(), k.clone()));
+        keys
+    }
+
+    /// The shortest key bound to an action, for hints; empty if it has none.
+    pub fn hint(&self, action: Action) -> String {
+        self.keys(action).into_iter().next().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_key_parses_and_is_bound_once() {
+        let names: Vec<&str> = ACTIONS.iter().flat_map(|a| a.2.iter().copied()).collect();
+        assert!(names.iter().all(|n| Key::parse(n).is_some()));
+        assert_eq!(KeyTable::default().0.len(), names.len());
+    }
+
+    #[test]
+    fn rebinding_replaces_and_none_unbinds() {
+        let mut t = KeyTable::default();
+        t.bind("f2", "panel").unwrap();
+        t.bind("ctrl-o", "none").unwrap();
+        assert_eq!(t.action(Key::plain(Code::F(2))), Some(Action::Panel));
+        assert_eq!(t.action(Key::ctrl('o')), None);
+        assert_eq!(t.keys(Action::Panel), ["F2"]);
+        assert_eq!(t.bind("ctrl-c", "panel"), Err(KeyError::Fixed("ctrl-c".into())));
+        assert_eq!(t.bind("ctrl-h", "panel"), Err(KeyError::Fixed("ctrl-h".into())));
+        assert!(matches!(t.bind("hyper-x", "panel"), Err(KeyError::Key(_))));
+        assert!(matches!(t.bind("f3", "fly"), Err(KeyError::Action(_))));
+        assert_eq!(Key::parse("-"), Some(Key::plain(Code::Char('-'))));
+    }
+}

@@ -1,0 +1,113 @@
+//! A list to choose from: rows, a fuzzy filter over them, one selected.
+
+use nucleo_matcher::pattern::{CaseMatching, Normalization, Pattern};
+use nucleo_matcher::{Config, Matcher, Utf32Str};
+
+/// Rows that can be filtered and chosen from.
+#[derive(Clone, Debug)]
+pub struct List<T> {
+    items: Vec<T>,
+    texts: Vec<String>,
+    shown: Vec<usize>,
+    selected: usize,
+    query: String,
+}
+
+/// Indices of `texts` that match, best first; all of them for an empty query.
+pub fn fuzzy<S: AsRef<str>>(query: &str, texts: &[S]) -> Vec<usize> {
+    if query.trim().is_empty() {
+        return (0..texts.len()).collect();
+    }
+    let mut matcher = Matcher::new(Config::DEFAULT);
+    let pattern = Pattern::parse(query, CaseMatching::Smart, Normalization::Smart);
+    let mut buffer = Vec::new();
+    let mut scored: Vec<(u32, usize)> = texts
+        .iter()
+        .enumerate()
+        .filter_map(|(i, t)| pattern.score(Utf32Str::new(t.as_ref(), &mut buffer), &mut matcher).map(|s| (s, i)))
+        .collect();
+    scored.sort_by_key(|(score, i)| (std::cmp::Reverse(*score), *i));
+    scored.into_iter().map(|(_, i)| i).collect()
+}
+
+impl<T> List<T> {
+    /// A list; `text` is what the filter looks at.
+    pub fn new(items: Vec<T>, text: impl Fn(&T) -> String) -> List<T> {
+        let texts: Vec<String> = items.iter().map(text).collect();
+        let shown = (0..items.len()).collect();
+        List { items, texts, shown, selected: 0, query: String::new() }
+    }
+
+    /// What is typed.
+    pub fn query(&self) -> &str {
+        &self.query
+    }
+
+    /// Changes the filter; the best match is selected.
+    pub fn set_query(&mut self, query: String) {
+        self.shown = fuzzy(&query, &self.texts);
+        self.query = query;
+        self.selected = 0;
+    }
+
+    /// Changes what is shown as typed, without filtering.
+    pub fn set_query_text(&mut self, query: String) {
+        self.query = query;
+    }
+
+    /// Rows that match, in order.
+    pub fn shown(&self) -> impl ExactSizeIterator<Item = &T> {
+        self.shown.iter().map(|i| &self.items[*i])
+    }
+
+    /// All rows.
+    pub fn items(&self) -> &[T] {
+        &self.items
+    }
+
+    /// Index of the selected row among the shown ones.
+    pub fn selected_index(&self) -> usize {
+        self.selected
+    }
+
+    /// The selected row.
+    pub fn selected(&self) -> Option<&T> {
+        self.shown.get(self.selected).and_then(|i| self.items.get(*i))
+    }
+
+    /// Selects a row by its place among the shown ones.
+    pub fn select(&mut self, index: usize) {
+        self.selected = index.min(self.shown.len().saturating_sub(1));
+    }
+
+    /// Moves the selection; stops at the ends.
+    pub fn step(&mut self, by: isize) {
+        self.select(self.selected.saturating_add_signed(by));
+    }
+
+    /// First row to draw so that the selection is inside `height` rows.
+    pub fn first_row(&self, height: usize) -> usize {
+        if self.shown.len() <= height {
+            return 0;
+        }
+        self.selected.saturating_sub(height / 2).min(self.shown.len() - height)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filter_selects_the_best_match_and_steps_stop_at_the_ends() {
+        let mut l = List::new(vec!["war-and-peace", "contract", "peace treaty"], |s| s.to_string());
+        l.set_query("peac".into());
+        assert_eq!(l.shown().count(), 2);
+        l.step(5);
+        assert_eq!(l.selected_index(), 1);
+        l.step(-9);
+        assert_eq!(l.selected_index(), 0);
+        l.set_query("zzz".into());
+        assert_eq!(l.selected(), None);
+    }
+}

@@ -1,0 +1,275 @@
+//! Markdown to rows, for whole texts and for texts that are still arriving.
+//!
+//! A text is cut at its top-level blocks (paragraph, list, fence, table ...) and every block is rendered from its own
+//! source. A block is *stable* once a later block has begun on a complete line: nothing that arrives can change it,
+//! so [`Stream`] renders it once and afterwards only looks at the open tail. The result is the same as rendering the
+//! whole text afresh, for every prefix. A fence line that is being typed is held back until its line ends.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+use super::options::Glyphs;
+use super::render::{Writer, render_block};
+use super::rows::{Row, Span};
+
+/// Coloured lines of code blocks by (language, code). Filled from outside; colouring is slow.
+#[derive(Clone, Debug, Default)]
+pub struct Colours(HashMap<(String, String), Arc<Vec<Vec<Span>>>>);
+
+impl Colours {
+    /// Coloured lines, if known.
+    pub fn get(&self, lang: &str, code: &str) -> Option<&Arc<Vec<Vec<Span>>>> {
+        // Most blocks have no known language; no need to build a key for them.
+        if lang.is_empty() { None } else { self.0.get(&(lang.to_string(), code.to_string())) }
+    }
+
+    /// Remembers the colours of a block. The text of the spans must be the code.
+    pub fn insert(&mut self, lang: String, code: String, lines: Vec<Vec<Span>>) {
+        // A long session must not keep every block it ever showed.
+        if self.0.len() >= 512 {
+            self.0.clear();
+        }
+        self.0.insert((lang, code), Arc::new(lines));
+    }
+}
+
+/// How to render.
+#[derive(Clone, Copy, Debug)]
+pub struct Style<'a> {
+    /// Cells a row may take.
+    pub cells: usize,
+    /// Characters for bars and rules.
+    pub glyphs: Glyphs,
+    /// Known colours.
+    pub colours: &'a Colours,
+}
+
+/// A code block that was rendered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeBlock {
+    /// Language as written after the fence; may be empty.
+    pub lang: String,
+    /// The code, without the fence.
+    pub text: String,
+}
+
+pub(super) fn options() -> Options {
+    Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS
+}
+
+/// Byte offsets (starts of lines) where the top-level blocks of `text` begin.
+fn block_starts(text: &str) -> Vec<usize> {
+    let mut starts = Vec::new();
+    let mut depth = 0usize;
+    for (event, range) in Parser::new_ext(text, options()).into_offset_iter() {
+        let begins = depth == 0 && !matches!(event, Event::End(_));
+        if begins {
+            let line = text[..range.start].rfind('\n').map_or(0, |at| at + 1);
+            if starts.last().is_none_or(|last| *last < line) {
+                starts.push(line);
+            }
+        }
+        match event {
+            Event::Start(_) => depth += 1,
+            Event::End(_) => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    starts
+}
+
+/// The text without a last line that looks like the beginning of a fence.
+fn hold_back(text: &str) -> &str {
+    let start = text.rfind('\n').map_or(0, |at| at + 1);
+    let line = text[start..].trim_start_matches([' ', '>', '-', '*']);
+    for mark in ['`', '~'] {
+        let marks = line.chars().take_while(|c| *c == mark).count();
+        if marks >= 3 || (marks > 0 && marks == line.len()) {
+            return &text[..start];
+        }
+    }
+    text
+}
+
+/// Rows of a text that may still grow.
+#[derive(Clone, Debug, Default)]
+pub struct Stream {
+    rows: Vec<Row>,
+    code: Vec<CodeBlock>,
+    stable_end: usize,
+    stable_rows: usize,
+    stable_code: usize,
+}
+
+/// Whether more text may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Growth {
+    /// More may come.
+    Open,
+    /// Complete.
+    Closed,
+}
+
+impl Stream {
+    /// All rows.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// All code blocks, in order; `[b1]` is the first.
+    pub fn code(&self) -> &[CodeBlock] {
+        &self.code
+    }
+
+    /// Renders what is new. `text` must begin with what was given before; `style` must be the same as before.
+    pub fn update(&mut self, text: &str, growth: Growth, style: Style<'_>) {
+        let text = match growth {
+            Growth::Open => hold_back(text),
+            Growth::Closed => text,
+        };
+        self.rows.truncate(self.stable_rows);
+        self.code.truncate(self.stable_code);
+        // Holding back may end before what is already stable only if the caller broke the rule above.
+        let base = self.stable_end.min(text.len());
+        let Some(tail) = text.get(base..) else { return };
+        let starts = block_starts(tail);
+        for (i, start) in starts.iter().enumerate() {
+            let next = starts.get(i + 1).copied();
+            let source = &tail[*start..next.unwrap_or(tail.len())];
+            if !self.rows.is_empty() {
+                self.rows.push(Row { spans: Vec::new(), source: base + start });
+            }
+            let mut writer = Writer::new(style, base + start, self.code.len());
+            render_block(&mut writer, source);
+            self.rows.append(&mut writer.rows);
+            self.code.append(&mut writer.code);
+            if let Some(next) = next
+                && tail[next..].contains('\n')
+                && base + next > self.stable_end
+            {
+                self.stable_end = base + next;
+                self.stable_rows = self.rows.len();
+                self.stable_code = self.code.len();
+            }
+        }
+    }
+}
+
+/// Rows of a complete text.
+pub fn render(text: &str, style: Style<'_>) -> Stream {
+    let mut stream = Stream::default();
+    stream.update(text, Growth::Closed, style);
+    stream
+}
+
+/// Whether an end event closes a tag of this kind. Used by the renderer to find the end of a container.
+pub(super) fn closes(tag: &Tag<'_>, end: TagEnd) -> bool {
+    tag.to_end() == end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn show(text: &str, cells: usize) -> String {
+        let colours = Colours::default();
+        let style = Style { cells, glyphs: Glyphs::Ascii, colours: &colours };
+        render(text, style).rows().iter().map(|r| r.text().trim_end().to_string() + "\n").collect()
+    }
+
+    #[test]
+    fn blocks_are_laid_out() {
+        insta::assert_snapshot!(show(
+            "# Title\n\nSome *text* with `code` and [a link](https://x.example/y).\n\n- one\n- two that is rather long \
+             and wraps\n  1. inner\n  2. more\n\n> quoted\n> text\n\n```rust\nfn main() {}\n```\n\n---\nend",
+            40
+        ), @r"
+        # Title
+
+        Some text with code and a link
+        (https://x.example/y).
+
+        - one
+        - two that is rather long and wraps
+          1. inner
+          2. more
+
+        | quoted text
+
+          ```rust                           [b1]
+          fn main() {}
+          ```
+
+        ----------------------------------------
+
+        end
+        ");
+    }
+
+    #[test]
+    fn tables_become_lines_when_too_wide() {
+        let table = "| who | what is said |\n|---|---|\n| Andrei | love is God |\n| nobody | silence |\n";
+        insta::assert_snapshot!(show(table, 40), @r"
+        | who    | what is said |
+        |--------|--------------|
+        | Andrei | love is God  |
+        | nobody | silence      |
+        ");
+        insta::assert_snapshot!(show(table, 20), @r"
+        who: Andrei
+        what is said: love
+          is God
+
+        who: nobody
+        what is said:
+          silence
+        ");
+    }
+
+    #[test]
+    fn links_show_their_real_target_and_entities_cannot_smuggle_escapes() {
+        assert_eq!(show("<https://a.example>", 60), "https://a.example\n");
+        assert_eq!(show("[https://good.example](https://evil.example)", 60), "https://good.example (https://evil.example)\n");
+        assert_eq!(show("a&#27;[2Jb", 60), "a\\x1b[2Jb\n");
+    }
+
+    #[test]
+    fn fence_line_is_held_back_until_it_ends() {
+        let colours = Colours::default();
+        let style = Style { cells: 40, glyphs: Glyphs::Ascii, colours: &colours };
+        let mut s = Stream::default();
+        s.update("text\n\n```ru", Growth::Open, style);
+        assert_eq!(s.rows().len(), 1);
+        s.update("text\n\n```rust\nfn", Growth::Open, style);
+        assert!(s.rows().iter().any(|r| r.text().contains("fn")));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+        #[test]
+        fn every_prefix_equals_a_fresh_render(parts in proptest::collection::vec(prop_oneof![
+            Just("word "), Just("\n"), Just("\n\n"), Just("- item"), Just("  - sub\n"), Just("1. one\n"), Just("# head"),
+            Just("```\n"), Just("```rust\n"), Just("code\n"), Just("> quote\n"), Just("| a | b |\n"), Just("|---|---|\n"),
+            Just("**bold** "), Just("`x` "), Just("    indented\n"), Just("---\n"), Just("===\n"), Just("[a]: b\n"), Just("[a] "),
+            Just("<div>\n"), Just("日本 "), Just("\t"), Just("*"), Just("~~~\n"), Just("#"),
+        ], 0..24)) {
+            let colours = Colours::default();
+            let style = Style { cells: 24, glyphs: Glyphs::Ascii, colours: &colours };
+            let mut stream = Stream::default();
+            let mut text = String::new();
+            for part in parts {
+                text.push_str(part);
+                stream.update(&text, Growth::Open, style);
+                let mut fresh = Stream::default();
+                fresh.update(&text, Growth::Open, style);
+                prop_assert_eq!(stream.rows(), fresh.rows(), "open {:?}", text);
+                prop_assert!(stream.rows().iter().all(|r| r.width() <= 24));
+            }
+            stream.update(&text, Growth::Closed, style);
+            prop_assert_eq!(stream.rows(), render(&text, style).rows(), "closed {:?}", text);
+        }
+    }
+}

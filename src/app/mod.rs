@@ -1,0 +1,366 @@
+//! The interface's state, changed in one function: [`update`] takes an event and the time and returns effects.
+//!
+//! Nothing in here reads a clock, touches a disk, knows a terminal or draws. Text becomes [`rows`] here (pure and
+//! testable); `ui` paints rows and never changes anything. Foreign text is cleaned when it comes in. What the user
+//! wants from the model goes out as [`Effect::Send`]; what happens comes back as [`Event::Notice`].
+//!
+//! The input is our own small editor ([`composer`]) instead of a widget: the caret must be known before drawing, move
+//! by grapheme clusters and treat a folded paste as one unit, and this layer must not know the drawing library.
+
+pub mod command;
+mod command_args;
+pub mod complete;
+pub mod composer;
+pub mod entry;
+pub mod history;
+mod input;
+pub mod keys;
+pub mod layout;
+pub mod list;
+pub mod markdown;
+mod notices;
+pub mod options;
+pub mod overlay;
+mod perform;
+mod render;
+pub mod rows;
+pub mod status;
+pub mod transcript;
+mod update;
+pub mod wrap;
+
+use std::collections::VecDeque;
+
+use crate::protocol::desk::{
+    Activity, Choice, DocumentRow, Meters, Notice, Request, SaveState, SessionRow, TimelineRow,
+};
+use crate::protocol::engine::ModelInfo;
+use crate::transcript::MessageId;
+use complete::Popup;
+use composer::Composer;
+use history::History;
+use keys::Key;
+use options::UiConfig;
+use overlay::Overlay;
+use transcript::Transcript;
+
+pub use update::update;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A key was pressed.
+    Key(Key),
+    /// Text was pasted.
+    Paste(String),
+    /// The wheel: rows, negative is up.
+    Wheel(isize),
+    /// A click on a cell.
+    Click {
+        /// Column.
+        x: u16,
+        /// Row.
+        y: u16,
+    },
+    /// The terminal has a new size.
+    Resize {
+        /// Columns.
+        width: u16,
+        /// Rows.
+        height: u16,
+    },
+    /// The window got or lost the focus.
+    Focus(bool),
+    /// The desk says something.
+    Notice(Notice),
+    /// Answer to [`Effect::ListPaths`].
+    Paths {
+        /// What was asked.
+        prefix: String,
+        /// Completions of the whole prefix; folders end in `/`.
+        found: Vec<String>,
+    },
+    /// Answer to [`Effect::Editor`]: the text as left in the editor, or why there is none.
+    Edited(Result<String, String>),
+    /// Answer to [`Effect::Copy`]: the sentence to show.
+    Copied(Result<String, String>),
+    /// Answer to [`Effect::Highlight`].
+    Highlighted {
+        /// Language.
+        lang: String,
+        /// The code.
+        code: String,
+        /// Coloured lines.
+        lines: Vec<Vec<rows::Span>>,
+    },
+    /// A moment asked for by [`App::deadline`] has come.
+    Tick,
+    /// A frame is about to be drawn: lay out what is on screen.
+    Frame,
+    /// Somebody outside wants the program to end.
+    Terminate,
+    /// SIGINT from outside: like Ctrl-C twice.
+    Interrupt,
+    /// The process is about to be suspended.
+    Suspending,
+    /// The process is back after being suspended.
+    Resumed,
+}
+
+/// Something to be done outside.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Tell the desk.
+    Send(Request),
+    /// Bring a text to the clipboard; answered by [`Event::Copied`].
+    Copy(String),
+    /// Complete a path; answered by [`Event::Paths`].
+    ListPaths(String),
+    /// Open the user's editor on a text; answered by [`Event::Edited`].
+    Editor(String),
+    /// Colour a code block; answered by [`Event::Highlighted`].
+    Highlight {
+        /// Language.
+        lang: String,
+        /// The code.
+        code: String,
+    },
+    /// Suspend the process; answered by [`Event::Resumed`].
+    Suspend,
+    /// Draw everything again.
+    Repaint,
+    /// Ask the terminal to notify the user.
+    Notify(String),
+    /// End the program.
+    Exit {
+        /// Exit code.
+        code: i32,
+        /// Printed after the terminal is restored.
+        farewell: Option<String>,
+    },
+}
+
+/// How soon a frame is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Redraw {
+    /// Nothing changed.
+    #[default]
+    No,
+    /// Text arrived: at most 30 times a second.
+    Stream,
+    /// The user did something: at once.
+    Now,
+}
+
+/// Parts of the open session beside its messages.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SessionHead {
+    /// Name; empty for a new one.
+    pub name: String,
+    /// Branch and number of branches.
+    pub branch: (u64, u64),
+    /// Opened to view only.
+    pub view_only: bool,
+    /// For the panel.
+    pub timeline: Vec<TimelineRow>,
+    /// For the panel and completion.
+    pub documents: Vec<DocumentRow>,
+}
+
+/// Who asks a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// The desk, with its id.
+    Desk(u64),
+    /// The interface: quit although the model is busy?
+    Quit,
+}
+
+/// A decision the user has to take before anything else.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// Who asks.
+    pub asker: Asker,
+    /// One or two lines.
+    pub text: String,
+    /// Choices; Esc takes the last one.
+    pub choices: Vec<Choice>,
+}
+
+/// What the next Esc or Ctrl-C means, and until when (ms).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Armed {
+    #[default]
+    Nothing,
+    /// Second Esc: clear or timeline.
+    Escape(u64),
+    /// Esc stopped work: swallow another one.
+    Swallow(u64),
+    /// Second Ctrl-C quits.
+    Quit(u64),
+    /// Ctrl-C stopped work: ignore more of them.
+    Ignore(u64),
+}
+
+impl Armed {
+    fn until(self) -> Option<u64> {
+        match self {
+            Armed::Nothing => None,
+            Armed::Escape(t) | Armed::Swallow(t) | Armed::Quit(t) | Armed::Ignore(t) => Some(t),
+        }
+    }
+}
+
+/// How far the program is from its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// In use.
+    #[default]
+    Running,
+    /// `Quit` was sent, the desk is saving.
+    Quitting,
+    /// Over.
+    Ended,
+}
+
+/// Messages that wait until the model is free.
+#[derive(Clone, Debug, Default)]
+pub struct Queue {
+    /// As typed.
+    pub lines: VecDeque<String>,
+    /// Held after a stop: they are sent with the next Enter.
+    pub held: bool,
+}
+
+/// The whole state of the interface.
+#[derive(Debug)]
+pub struct App {
+    /// Options; `/theme` and `/think` change them.
+    pub config: UiConfig,
+    /// Columns and rows of the terminal.
+    pub size: (u16, u16),
+    /// What was said.
+    pub transcript: Transcript,
+    /// The input.
+    pub composer: Composer,
+    /// The open session.
+    pub session: SessionHead,
+    /// What the desk does.
+    pub activity: Activity,
+    /// Numbers.
+    pub meters: Meters,
+    /// Whether all is on disk.
+    pub save: SaveState,
+    /// The model, once it is ready.
+    pub model: Option<ModelInfo>,
+    /// Waiting messages.
+    pub queue: Queue,
+    /// A page or list over the transcript.
+    pub overlay: Option<Overlay>,
+    /// Decisions to take, first one shown.
+    pub questions: VecDeque<Question>,
+    /// Completions.
+    pub popup: Option<Popup>,
+    /// Earlier prompts.
+    pub history: History,
+    /// Set while the input holds an existing message.
+    pub editing: Option<MessageId>,
+    /// A short word below the input, with the time it vanishes.
+    pub hint: Option<(String, Option<u64>)>,
+    /// The panel, switched by the user; else its option decides.
+    pub panel: Option<bool>,
+    /// Running or ending.
+    pub phase: Phase,
+    /// Sessions seen last, for completion.
+    sessions: Vec<SessionRow>,
+    armed: Armed,
+    /// A question was sent and the desk has not said yet what it does with it.
+    waiting: bool,
+    /// Counts requests, so that notes can be told which one they answer.
+    requests: u64,
+    focused: bool,
+    busy_since: Option<u64>,
+    show_after_open: Option<MessageId>,
+    context_warned: bool,
+    /// The aside that still runs was closed by the user.
+    aside_dismissed: bool,
+    redraw: Redraw,
+}
+
+impl App {
+    /// An interface of a size, before the desk has said anything.
+    pub fn new(config: UiConfig, width: u16, height: u16) -> App {
+        let mut app = App {
+            config,
+            size: (width, height),
+            transcript: Transcript::default(),
+            composer: Composer::default(),
+            session: SessionHead::default(),
+            activity: Activity::Starting { what: "starting".into() },
+            meters: Meters::default(),
+            save: SaveState::Empty,
+            model: None,
+            queue: Queue::default(),
+            overlay: None,
+            questions: VecDeque::new(),
+            popup: None,
+            history: History::default(),
+            editing: None,
+            hint: None,
+            panel: None,
+            phase: Phase::Running,
+            sessions: Vec::new(),
+            armed: Armed::Nothing,
+            waiting: false,
+            requests: 0,
+            focused: true,
+            busy_since: None,
+            show_after_open: None,
+            context_warned: false,
+            aside_dismissed: false,
+            redraw: Redraw::Now,
+        };
+        app.relayout();
+        app
+    }
+
+    /// Whether the model (or the desk) is at work, so that messages have to wait.
+    pub fn busy(&self) -> bool {
+        self.waiting || self.activity != Activity::Idle
+    }
+
+    /// Takes the wish for a frame.
+    pub fn take_redraw(&mut self) -> Redraw {
+        std::mem::take(&mut self.redraw)
+    }
+
+    /// When [`Event::Tick`] is wanted, if at all. `None` while nothing is pending: an idle program sleeps.
+    pub fn deadline(&self) -> Option<u64> {
+        let hint = self.hint.as_ref().and_then(|h| h.1);
+        [hint, self.armed.until()].into_iter().flatten().min()
+    }
+
+    /// Whether the open model is the built-in demo.
+    pub fn is_demo(&self) -> bool {
+        self.model.as_ref().is_some_and(|m| m.name == "demo")
+    }
+
+    /// The last answer, for `/copy`.
+    fn last_answer(&self) -> Option<&crate::transcript::Message> {
+        self.transcript.messages().rfind(|m| m.role == crate::transcript::Role::Assistant)
+    }
+
+    fn relayout(&mut self) {
+        let regions = layout::regions(self);
+        let look = entry::Look {
+            cells: regions.column_cells,
+            glyphs: self.config.glyphs,
+            think: self.config.think_show,
+            utc_offset_min: self.config.utc_offset_min,
+        };
+        self.transcript.set_look(look, regions.transcript.height as usize);
+        if let Some(overlay) = &mut self.overlay {
+            overlay.set_size(regions.overlay.width as usize, regions.overlay.height as usize, self.config.glyphs);
+        }
+    }
+}

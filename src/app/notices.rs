@@ -1,0 +1,221 @@
+//! What the desk says, and what that changes. Foreign text is cleaned here, except message texts, which the
+//! transcript cleans itself because it keeps the original for copying.
+
+use super::entry::grouped;
+use super::list::List;
+use super::overlay::{Overlay, Page};
+use super::update::{became_idle, note, send};
+use super::{App, Asker, Effect, Phase, Question, Redraw, SessionHead};
+use crate::protocol::desk::{
+    Activity, DocumentRow, GotoTarget, Level, Notice, Request, SaveState, SearchRow, SessionRow, SessionView, TimelineRow,
+};
+use crate::text::sanitize::{sanitize, sanitize_line};
+
+fn clean(text: &str) -> String {
+    sanitize(text).into_owned()
+}
+
+fn line(text: &str) -> String {
+    sanitize_line(text).into_owned()
+}
+
+/// Takes one notice; says how soon it must be seen.
+pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<Effect>) -> Redraw {
+    match notice {
+        Notice::Ready(info) => {
+            for text in &info.notes {
+                note(app, Level::Info, &clean(text));
+            }
+            app.model = Some(info);
+            Redraw::Now
+        }
+        Notice::Session(view) => {
+            session(app, view, effects);
+            Redraw::Now
+        }
+        Notice::Added(message) => {
+            app.waiting = false;
+            app.transcript.add(message);
+            Redraw::Now
+        }
+        Notice::Delta { message, thinking, text } => {
+            app.transcript.delta(message, thinking, &text);
+            Redraw::Stream
+        }
+        Notice::Finished(message) => {
+            app.transcript.finish(message);
+            Redraw::Now
+        }
+        Notice::Activity(activity) => self::activity(app, activity, now, effects),
+        Notice::Meters(meters) => {
+            app.meters = meters;
+            Redraw::Stream
+        }
+        Notice::Save(state) => {
+            app.save = match state {
+                SaveState::TextOnly(why) => SaveState::TextOnly(line(&why)),
+                SaveState::NotSaved(why) => SaveState::NotSaved(line(&why)),
+                other @ (SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off) => other,
+            };
+            Redraw::Now
+        }
+        Notice::Note(level, text) => {
+            // A refused question leaves the desk idle without saying so.
+            app.waiting = false;
+            note(app, level, &text);
+            Redraw::Now
+        }
+        Notice::Page { title, text } => {
+            app.popup = None;
+            app.overlay = Some(Overlay::Page(Page::new(line(&title), clean(&text))));
+            Redraw::Now
+        }
+        Notice::Aside { question, text, done } => {
+            let text = format!("**{}**\n\n{}", line(&question), clean(&text));
+            let glyphs = app.config.glyphs;
+            match &mut app.overlay {
+                Some(Overlay::Aside { page, done: was @ None }) => {
+                    page.set_text(text, glyphs);
+                    *was = done;
+                }
+                // Closed by the user: what still arrives is not wanted.
+                _ if app.aside_dismissed => app.aside_dismissed = done.is_none(),
+                _ => app.overlay = Some(Overlay::Aside { page: Page::new("Aside (not kept)", text), done }),
+            }
+            app.waiting = false;
+            Redraw::Stream
+        }
+        Notice::Question { id, text, choices } => {
+            app.waiting = false;
+            app.questions.push_back(Question { asker: Asker::Desk(id), text: clean(&text), choices });
+            Redraw::Now
+        }
+        Notice::Input { text, editing } => {
+            app.composer.set(&clean(&text));
+            app.editing = editing;
+            app.overlay = None;
+            Redraw::Now
+        }
+        Notice::Prompts(prompts) => {
+            app.history.earlier(prompts);
+            Redraw::No
+        }
+        Notice::Sessions(rows) => {
+            app.sessions = rows.clone();
+            app.overlay = Some(Overlay::Sessions(List::new(rows.into_iter().map(session_row).collect(), |r: &SessionRow| {
+                format!("{} {}", r.name, r.title)
+            })));
+            Redraw::Now
+        }
+        Notice::Found { query, rows } => {
+            let rows: Vec<SearchRow> = rows.into_iter().map(|r| SearchRow { snippet: line(&r.snippet), session: line(&r.session), ..r }).collect();
+            app.overlay = Some(Overlay::Found { query: line(&query), list: List::new(rows, |r: &SearchRow| r.snippet.clone()) });
+            Redraw::Now
+        }
+        Notice::Timeline(rows) => {
+            let rows: Vec<TimelineRow> = rows.into_iter().map(timeline_row).collect();
+            let head = rows.iter().position(|r| r.head).unwrap_or(rows.len());
+            let mut list = List::new(rows, |r: &TimelineRow| r.title.clone());
+            list.select(head);
+            app.overlay = Some(Overlay::Timeline(list));
+            Redraw::Now
+        }
+        Notice::Documents { title, rows } => {
+            let rows = rows.into_iter().map(document_row).collect();
+            app.overlay = Some(Overlay::Documents { title: line(&title), list: List::new(rows, |r: &DocumentRow| r.name.clone()) });
+            Redraw::Now
+        }
+        Notice::Bye { farewell } => {
+            app.phase = Phase::Ended;
+            effects.push(Effect::Exit { code: 0, farewell: farewell.map(|f| clean(&f)) });
+            Redraw::Now
+        }
+        Notice::Fatal { error, code } => {
+            app.phase = Phase::Ended;
+            effects.push(Effect::Exit { code, farewell: Some(clean(&error)) });
+            Redraw::Now
+        }
+    }
+}
+
+fn session(app: &mut App, view: SessionView, effects: &mut Vec<Effect>) {
+    let other = app.session.name != view.name && !app.session.name.is_empty() && !app.transcript.entries().is_empty();
+    let renamed = view.messages.first().map(|m| m.id) == app.transcript.messages().next().map(|m| m.id);
+    if other && !renamed {
+        app.editing = None;
+        app.queue.lines.clear();
+    }
+    app.session = SessionHead {
+        name: line(&view.name),
+        branch: view.branch,
+        view_only: view.view_only,
+        timeline: view.timeline.into_iter().map(timeline_row).collect(),
+        documents: view.documents.into_iter().map(document_row).collect(),
+    };
+    app.transcript.replace(view.messages, app.requests);
+    if let Some(id) = app.show_after_open.take()
+        && !app.transcript.show(id)
+    {
+        // On another branch of that session.
+        send(app, Request::Goto(GotoTarget::Message(id)), effects);
+    }
+}
+
+fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effect>) -> Redraw {
+    app.waiting = false;
+    let was_busy = app.busy();
+    let stopping = app.activity == Activity::Stopping;
+    let speed = match &activity {
+        Activity::Answering { tokens_per_s } | Activity::Thinking { tokens_per_s, .. } if *tokens_per_s > 0.0 => {
+            format!("{tokens_per_s:.1} t/s")
+        }
+        Activity::Reading(r) if r.total > 0 => format!("reading {} tokens", grouped(r.total)),
+        _ => String::new(),
+    };
+    app.transcript.set_speed(&speed);
+    let idle = activity == Activity::Idle;
+    // A stop was asked for: reports from before it arrived must not take the word back.
+    if !(stopping && !idle) {
+        app.activity = clean_activity(activity);
+    }
+    if idle {
+        app.transcript.close_open();
+        if was_busy {
+            became_idle(app, now, effects);
+        }
+        Redraw::Now
+    } else {
+        app.busy_since.get_or_insert(now);
+        Redraw::Stream
+    }
+}
+
+fn clean_activity(activity: Activity) -> Activity {
+    match activity {
+        Activity::Starting { what } => Activity::Starting { what: line(&what) },
+        Activity::Busy { what } => Activity::Busy { what: line(&what) },
+        Activity::Reading(mut r) => {
+            for f in &mut r.files {
+                f.name = line(&f.name);
+            }
+            Activity::Reading(r)
+        }
+        other @ (Activity::Idle
+        | Activity::Thinking { .. }
+        | Activity::Answering { .. }
+        | Activity::Restoring { .. }
+        | Activity::Stopping) => other,
+    }
+}
+
+fn session_row(r: SessionRow) -> SessionRow {
+    SessionRow { name: line(&r.name), title: line(&r.title), ..r }
+}
+
+fn timeline_row(r: TimelineRow) -> TimelineRow {
+    TimelineRow { title: line(&r.title), label: r.label.map(|l| line(&l)), ..r }
+}
+
+fn document_row(r: DocumentRow) -> DocumentRow {
+    DocumentRow { name: line(&r.name), ..r }
+}

@@ -1,0 +1,161 @@
+//! Pages and lists that lie over the transcript. At most one is open; Esc closes it.
+
+use super::list::List;
+use super::markdown::{Colours, Style, render};
+use super::options::Glyphs;
+use super::rows::Row;
+use crate::protocol::desk::{DocumentRow, SearchRow, SessionRow, TimelineRow};
+use crate::transcript::Finish;
+
+/// A text to read, with a scroll position.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// Heading.
+    pub title: String,
+    /// Markdown, cleaned.
+    pub text: String,
+    /// Its rows at the current width.
+    pub rows: Vec<Row>,
+    /// First row shown.
+    pub top: usize,
+    height: usize,
+    width: usize,
+}
+
+impl Page {
+    /// A page; rows are made by [`Overlay::set_size`].
+    pub fn new(title: impl Into<String>, text: impl Into<String>) -> Page {
+        Page { title: title.into(), text: text.into(), ..Page::default() }
+    }
+
+    /// Replaces the text (an aside grows), keeping the place.
+    pub fn set_text(&mut self, text: String, glyphs: Glyphs) {
+        if self.text != text {
+            self.text = text;
+            self.layout(glyphs);
+        }
+    }
+
+    fn layout(&mut self, glyphs: Glyphs) {
+        let colours = Colours::default();
+        let cells = self.width.saturating_sub(4).clamp(8, 110);
+        self.rows = render(&self.text, Style { cells, glyphs, colours: &colours }).rows().to_vec();
+        self.top = self.top.min(self.last_top());
+    }
+
+    fn last_top(&self) -> usize {
+        self.rows.len().saturating_sub(self.body_height())
+    }
+
+    /// Rows of text on screen: title and footer take two.
+    pub fn body_height(&self) -> usize {
+        self.height.saturating_sub(2).max(1)
+    }
+
+    /// Scrolls.
+    pub fn scroll(&mut self, by: isize) {
+        self.top = self.top.saturating_add_signed(by).min(self.last_top());
+    }
+}
+
+/// What lies over the transcript.
+#[derive(Clone, Debug)]
+pub enum Overlay {
+    /// Something to read.
+    Page(Page),
+    /// An aside: its answer arrives here and is not kept.
+    Aside {
+        /// Question and answer.
+        page: Page,
+        /// Set when it is complete.
+        done: Option<Finish>,
+    },
+    /// Sessions to open.
+    Sessions(List<SessionRow>),
+    /// Search hits.
+    Found {
+        /// What was searched.
+        query: String,
+        /// Hits.
+        list: List<SearchRow>,
+    },
+    /// The tree of turns.
+    Timeline(List<TimelineRow>),
+    /// Documents of the conversation or the library.
+    Documents {
+        /// Heading.
+        title: String,
+        /// Rows.
+        list: List<DocumentRow>,
+    },
+    /// Earlier prompts (Ctrl-R).
+    Prompts(List<String>),
+}
+
+impl Overlay {
+    /// Lays the page out for its place on the screen.
+    pub fn set_size(&mut self, width: usize, height: usize, glyphs: Glyphs) {
+        match self {
+            Overlay::Page(page) | Overlay::Aside { page, .. } => {
+                page.height = height;
+                if page.width != width || page.rows.is_empty() {
+                    page.width = width;
+                    page.layout(glyphs);
+                }
+                page.top = page.top.min(page.last_top());
+            }
+            Overlay::Sessions(_) | Overlay::Found { .. } | Overlay::Timeline(_) | Overlay::Documents { .. } | Overlay::Prompts(_) => {}
+        }
+    }
+
+    /// Moves by rows: scrolls a page, steps through a list.
+    pub fn step(&mut self, by: isize) {
+        match self {
+            Overlay::Page(page) | Overlay::Aside { page, .. } => page.scroll(by),
+            Overlay::Sessions(list) => list.step(by),
+            Overlay::Found { list, .. } => list.step(by),
+            Overlay::Timeline(list) => list.step(by),
+            Overlay::Documents { list, .. } => list.step(by),
+            Overlay::Prompts(list) => list.step(by),
+        }
+    }
+
+    /// What is typed into its filter; `None` if it has none.
+    pub fn query(&self) -> Option<&str> {
+        match self {
+            Overlay::Sessions(list) => Some(list.query()),
+            Overlay::Documents { list, .. } => Some(list.query()),
+            Overlay::Prompts(list) => Some(list.query()),
+            Overlay::Page(_) | Overlay::Aside { .. } | Overlay::Found { .. } | Overlay::Timeline(_) => None,
+        }
+    }
+
+    /// Changes its filter.
+    pub fn set_query(&mut self, query: String) {
+        match self {
+            // A slash asks for a search inside the texts: the names are not filtered by it.
+            Overlay::Sessions(list) if query.starts_with('/') => {
+                list.set_query(String::new());
+                list.set_query_text(query);
+            }
+            Overlay::Sessions(list) => list.set_query(query),
+            Overlay::Documents { list, .. } => list.set_query(query),
+            Overlay::Prompts(list) => list.set_query(query),
+            Overlay::Page(_) | Overlay::Aside { .. } | Overlay::Found { .. } | Overlay::Timeline(_) => {}
+        }
+    }
+
+    /// Keys shown at its foot.
+    pub fn footer(&self) -> &'static str {
+        match self {
+            Overlay::Page(_) => "Up/Down PgUp/PgDn scroll   Esc close",
+            Overlay::Aside { done: None, .. } => "answering; not kept   Esc stop and close",
+            Overlay::Aside { done: Some(_), .. } => "not kept   Up/Down scroll   Esc close",
+            Overlay::Sessions(_) => "type to filter, /words search texts   Enter open   Esc close",
+            Overlay::Found { .. } => "Enter open at the message   Esc close",
+            Overlay::Timeline(_) => "Enter go there   f fork there   Esc close",
+            Overlay::Documents { .. } => "type to filter   Enter show the text   Esc close",
+            Overlay::Prompts(_) => "type to search   Ctrl-R next   Enter take   Esc close",
+        }
+    }
+}

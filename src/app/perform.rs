@@ -1,0 +1,191 @@
+//! What the user sends: messages, commands, the queue, and the commands the interface does itself.
+
+use super::command::{self, CopyWhat, Local, Outcome, WhileBusy};
+use super::keys::ACTIONS;
+use super::markdown::{Colours, Style, render};
+use super::update::{note, open_page, quit_or_ask, send};
+use super::{App, Effect};
+use crate::protocol::desk::{Activity, Level, Request};
+use crate::transcript::Role;
+
+/// Sends what is in the input, or queues it while the model is busy.
+pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+    let line = app.composer.expanded();
+    app.queue.held = false;
+    if line.trim().is_empty() {
+        return;
+    }
+    if command::is_command(&line) {
+        match command::parse(line.trim(), app.config.home.as_deref()) {
+            Err(why) => return note(app, Level::Error, &why),
+            Ok(parsed) if parsed.command.busy == WhileBusy::Waits && app.busy() => queue(app),
+            Ok(parsed) => {
+                app.history.push(line.trim());
+                app.composer.take();
+                run(app, parsed.outcome, effects);
+            }
+        }
+    } else if app.busy() {
+        queue(app);
+    } else {
+        app.history.push(&line);
+        app.composer.take();
+        ask(app, &line, effects);
+    }
+    app.popup = None;
+    app.transcript.deselect();
+    app.transcript.follow();
+    pump_queue(app, now, effects);
+}
+
+fn queue(app: &mut App) {
+    let line = app.composer.take();
+    app.history.push(&line);
+    app.queue.lines.push_back(line);
+}
+
+/// Sends what waits, as soon as the model is free.
+pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
+    while !app.busy() && !app.queue.held && app.questions.is_empty() {
+        let Some(line) = app.queue.lines.pop_front() else { return };
+        if command::is_command(&line) {
+            match command::parse(line.trim(), app.config.home.as_deref()) {
+                Err(why) => note(app, Level::Error, &why),
+                Ok(parsed) => run(app, parsed.outcome, effects),
+            }
+        } else {
+            ask(app, &line, effects);
+        }
+    }
+}
+
+fn ask(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
+    let text = command::message_text(line);
+    let request = match app.editing.take() {
+        Some(message) => Request::EditDone { message, text },
+        None => Request::Ask(text),
+    };
+    occupy(app, request, effects);
+}
+
+/// Sends a request that the model will be busy with.
+fn occupy(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
+    app.waiting = true;
+    app.transcript.follow();
+    send(app, request, effects);
+}
+
+/// Runs a command that was understood.
+pub(super) fn run(app: &mut App, outcome: Outcome, effects: &mut Vec<Effect>) {
+    match outcome {
+        Outcome::Local(local) => run_local(app, local, effects),
+        Outcome::Desk(request) => match request {
+            Request::Aside(_) => {
+                app.aside_dismissed = false;
+                occupy(app, request, effects);
+            }
+            Request::Regen { .. } | Request::Continue(_) => occupy(app, request, effects),
+            other => send(app, other, effects),
+        },
+    }
+}
+
+fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
+    match local {
+        Local::Copy(what) => match copy_text(app, what) {
+            Ok(text) => effects.push(Effect::Copy(text)),
+            Err(why) => note(app, Level::Error, &why),
+        },
+        Local::Theme(theme) => {
+            app.config.theme = theme;
+            effects.push(Effect::Repaint);
+        }
+        Local::Keys => open_page(app, "Keys", keys_text(app)),
+        Local::Help(None) => open_page(app, "Help", help_text(app)),
+        Local::Help(Some(name)) => match command::find(name.trim_start_matches('/')) {
+            Some(c) => open_page(app, &format!("/{}", c.name), command_text(c)),
+            None => {
+                let near = command::nearest(&name).map_or(String::new(), |n| format!(" Did you mean {n}?"));
+                note(app, Level::Error, &format!("/help: no command is called {name}.{near}"));
+            }
+        },
+        Local::ThinkShow(show) => app.config.think_show = show,
+        Local::Quit => quit_or_ask(app, effects),
+    }
+}
+
+/// The text `/copy` means.
+pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
+    let nothing = || "/copy: there is no answer yet".to_string();
+    match what {
+        CopyWhat::Last => app.last_answer().map(|m| m.text.clone()).ok_or_else(nothing),
+        CopyWhat::Message(n) => {
+            app.transcript.numbered(n).map(|m| m.text.clone()).ok_or(format!("/copy: there is no message #{n} here"))
+        }
+        CopyWhat::Block(n) => {
+            let selected = app.transcript.selected_message().map(|(_, m)| m);
+            let message = selected.or_else(|| app.last_answer()).ok_or_else(nothing)?;
+            let colours = Colours::default();
+            let rendered = render(&message.text, Style { cells: 80, glyphs: app.config.glyphs, colours: &colours });
+            let count = rendered.code().len();
+            let block = n.checked_sub(1).and_then(|i| rendered.code().get(i));
+            block.map(|b| b.text.clone()).ok_or(format!("/copy: there is no block b{n}; the answer has {count}"))
+        }
+        CopyWhat::All => {
+            let name = |role| match role {
+                Role::System => "system",
+                Role::User => "you",
+                Role::Assistant => "sala",
+                Role::Document => "document",
+            };
+            let all: Vec<String> = app.transcript.messages().map(|m| format!("{}: {}", name(m.role), m.text)).collect();
+            if all.is_empty() { Err(nothing()) } else { Ok(all.join("\n\n")) }
+        }
+    }
+}
+
+/// The page of `/help`, from the table of commands.
+pub fn help_text(app: &App) -> String {
+    let mut text = String::from(
+        "Type a question and press Enter. `/load FILE` reads a document, then ask about it. Everything is saved as it \
+         happens; nothing leaves this computer.\n\n",
+    );
+    if app.is_demo() {
+        text.push_str("This is the small built-in demo model. Get the 9B model with: `sala-chat model download`\n\n");
+    }
+    text.push_str("## Commands\n\n");
+    for c in command::COMMANDS {
+        let aliases: String = c.aliases.iter().map(|a| format!(", /{a}")).collect();
+        let usage = if c.usage.is_empty() { String::new() } else { format!(" {}", c.usage) };
+        text.push_str(&format!("- **/{}{aliases}**`{usage}` {}\n", c.name, c.help).replace("``", ""));
+    }
+    text.push_str("\n`/help COMMAND` shows an example. A message that begins with a slash: type `//` or a space first.\n\n## Keys\n\n");
+    text.push_str(&keys_text(app));
+    text
+}
+
+fn keys_text(app: &App) -> String {
+    let mut text = String::from("- **Ctrl-C** stop; clear the input; twice on empty input: quit\n");
+    for (action, name, _, help) in ACTIONS {
+        let keys = app.config.keys.keys(*action);
+        if !keys.is_empty() {
+            text.push_str(&format!("- **{}** {help} (`{name}`)\n", keys.join(", ")));
+        }
+    }
+    text.push_str("\nChange them in the configuration, for example:\n\n```toml\n[keys]\n\"f2\" = \"panel\"\n```\n");
+    text
+}
+
+fn command_text(c: &command::Command) -> String {
+    let while_busy = match c.busy {
+        WhileBusy::Runs => "Runs at once, also while reading or answering.",
+        WhileBusy::Waits => "While reading or answering it waits in the queue.",
+    };
+    let usage = format!("/{} {}", c.name, c.usage);
+    format!("`{}`\n\n{}.\n\nExample: `{}`\n\n{while_busy}\n", usage.trim_end(), c.help, c.example)
+}
+
+/// Whether documents are being read now: Esc pauses instead of stopping, and the reading page is shown.
+pub fn is_loading(activity: &Activity) -> bool {
+    matches!(activity, Activity::Reading(r) if !r.files.is_empty())
+}

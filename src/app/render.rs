@@ -1,0 +1,421 @@
+//! One markdown block to rows: walks the parser's events, keeps the prefixes of the containers (lists, quotes).
+
+use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Parser, Tag};
+
+use super::markdown::{CodeBlock, Style, closes, options};
+use super::options::Glyphs;
+use super::rows::{Face, Role, Row, Span};
+use super::wrap::{Piece, Prefix, cluster_width, fit, width, wrap};
+use crate::text::sanitize::{sanitize, sanitize_line};
+
+/// Receives the rows of one block.
+pub(super) struct Writer<'a> {
+    style: Style<'a>,
+    /// Offset of the block in the whole text.
+    base: usize,
+    /// Code blocks before this one.
+    code_before: usize,
+    /// Prefix of the containers around.
+    rest: Vec<(String, Face)>,
+    /// Used once instead of `rest`: the marker of a list item.
+    first: Option<Vec<(String, Face)>>,
+    /// Finished rows.
+    pub(super) rows: Vec<Row>,
+    /// Code blocks found.
+    pub(super) code: Vec<CodeBlock>,
+}
+
+/// Inline text being collected, with the marks that are open.
+#[derive(Default)]
+struct Inline {
+    pieces: Vec<Piece>,
+    strong: usize,
+    emphasis: usize,
+    struck: usize,
+    /// Target and where its text begins in `pieces`.
+    links: Vec<(String, usize)>,
+    heading: bool,
+    quoted: bool,
+}
+
+impl Inline {
+    fn face(&self, role: Role) -> Face {
+        let role = match role {
+            Role::Text if !self.links.is_empty() => Role::Link,
+            Role::Text if self.heading => Role::Heading,
+            Role::Text if self.quoted => Role::Quote,
+            other => other,
+        };
+        Face { role, strong: self.strong > 0 || self.heading, emphasis: self.emphasis > 0, struck: self.struck > 0 }
+    }
+
+    fn push(&mut self, text: &str, role: Role, source: usize) {
+        // Entities can decode to control characters, so text is cleaned after parsing, not only before.
+        let text = sanitize(text).replace('\t', "    ");
+        let face = self.face(role);
+        self.pieces.push(Piece { text, face, source });
+    }
+
+    fn text(&self) -> String {
+        self.pieces.iter().map(|p| p.text.as_str()).collect()
+    }
+}
+
+type Events<'t> = std::iter::Peekable<pulldown_cmark::OffsetIter<'t>>;
+
+/// Renders the source of one top-level block.
+pub(super) fn render_block(writer: &mut Writer<'_>, source: &str) {
+    let mut events: Events<'_> = Parser::new_ext(source, options()).into_offset_iter().peekable();
+    writer.container(&mut events, None, false);
+}
+
+impl<'a> Writer<'a> {
+    pub(super) fn new(style: Style<'a>, base: usize, code_before: usize) -> Self {
+        Writer { style, base, code_before, rest: Vec::new(), first: None, rows: Vec::new(), code: Vec::new() }
+    }
+
+    fn cells(&self) -> usize {
+        let used: usize = self.rest.iter().map(|(t, _)| width(t)).sum();
+        self.style.cells.saturating_sub(used).max(4)
+    }
+
+    fn prefix(&mut self) -> Prefix {
+        let rest = self.rest.clone();
+        Prefix { first: self.first.take().unwrap_or_else(|| rest.clone()), rest }
+    }
+
+    fn paragraph(&mut self, inline: &mut Inline, at: usize) {
+        if inline.pieces.is_empty() {
+            return;
+        }
+        let prefix = self.prefix();
+        let mut rows = wrap(&inline.pieces, &prefix, self.style.cells);
+        for r in &mut rows {
+            r.source = self.base + r.source.max(at);
+        }
+        self.rows.append(&mut rows);
+        inline.pieces.clear();
+    }
+
+    fn line(&mut self, row: Vec<Span>, at: usize) {
+        let prefix = self.prefix();
+        let mut out = Row { spans: Vec::new(), source: self.base + at };
+        for (text, face) in &prefix.first {
+            out.push(text, *face);
+        }
+        for span in row {
+            out.push(&span.text, span.face);
+        }
+        self.rows.push(out);
+    }
+
+    fn blank(&mut self, at: usize) {
+        if !self.rows.is_empty() && self.first.is_none() {
+            self.line(Vec::new(), at);
+        }
+    }
+
+    /// Renders blocks and inline text until the end of `until` (or of the events).
+    fn container(&mut self, events: &mut Events<'_>, until: Option<&Tag<'_>>, quoted: bool) {
+        let mut inline = Inline { quoted, ..Inline::default() };
+        let mut inline_at = 0;
+        let mut blocks = 0;
+        while let Some((event, range)) = events.next() {
+            let at = range.start;
+            match event {
+                Event::End(end) if until.is_some_and(|tag| closes(tag, end)) => break,
+                Event::End(_) => {}
+                Event::Start(tag) if is_block(&tag) => {
+                    self.paragraph(&mut inline, inline_at);
+                    // Nested lists follow their item's text directly; other blocks get air.
+                    if blocks > 0 && !matches!(tag, Tag::List(_) | Tag::Item) {
+                        self.blank(at);
+                    }
+                    blocks += 1;
+                    self.block(events, tag, at, quoted);
+                }
+                Event::Rule => {
+                    let mark = if self.style.glyphs == Glyphs::Ascii { "-" } else { "─" };
+                    let rule = mark.repeat(self.cells());
+                    self.line(vec![Span::new(rule, Role::Rule)], at);
+                }
+                other => {
+                    if inline.pieces.is_empty() {
+                        inline_at = at;
+                    }
+                    blocks = blocks.max(1);
+                    inline_event(&mut inline, other, at);
+                }
+            }
+        }
+        self.paragraph(&mut inline, inline_at);
+    }
+
+    fn block(&mut self, events: &mut Events<'_>, tag: Tag<'_>, at: usize, quoted: bool) {
+        match &tag {
+            Tag::Heading { level, .. } => {
+                let mut inline = Inline { heading: true, ..Inline::default() };
+                inline.push(&format!("{} ", "#".repeat(heading_depth(*level))), Role::Text, at);
+                self.inline_until(events, &tag, &mut inline);
+                self.paragraph(&mut inline, at);
+            }
+            Tag::CodeBlock(kind) => self.code_block(events, kind, &tag, at),
+            Tag::BlockQuote(_) => {
+                let bar = if self.style.glyphs == Glyphs::Ascii { "| " } else { "│ " };
+                self.first = None;
+                self.rest.push((bar.into(), Role::Quote.into()));
+                self.container(events, Some(&tag), true);
+                self.rest.pop();
+            }
+            Tag::List(start) => self.list(events, *start, &tag, quoted),
+            Tag::Table(_) => self.table(events, &tag, at),
+            Tag::HtmlBlock => {
+                let mut inline = Inline::default();
+                self.inline_until(events, &tag, &mut inline);
+                self.paragraph(&mut inline, at);
+            }
+            _ => {
+                let mut inline = Inline { quoted, ..Inline::default() };
+                self.inline_until(events, &tag, &mut inline);
+                self.paragraph(&mut inline, at);
+            }
+        }
+    }
+
+    fn inline_until(&mut self, events: &mut Events<'_>, tag: &Tag<'_>, inline: &mut Inline) {
+        for (event, range) in events.by_ref() {
+            match event {
+                Event::End(end) if closes(tag, end) => return,
+                other => inline_event(inline, other, range.start),
+            }
+        }
+    }
+
+    fn list(&mut self, events: &mut Events<'_>, start: Option<u64>, tag: &Tag<'_>, quoted: bool) {
+        let mut number = start;
+        while let Some((event, range)) = events.next() {
+            match event {
+                Event::End(end) if closes(tag, end) => return,
+                Event::Start(item @ Tag::Item) => {
+                    let marker = match &mut number {
+                        Some(n) => {
+                            *n = n.saturating_add(1);
+                            format!("{}. ", *n - 1)
+                        }
+                        None => "- ".to_string(),
+                    };
+                    let indent = " ".repeat(marker.len());
+                    let mut first = self.first.take().unwrap_or_else(|| self.rest.clone());
+                    first.push((marker, Role::Dim.into()));
+                    self.rest.push((indent, Face::default()));
+                    self.first = Some(first);
+                    self.container(events, Some(&item), quoted);
+                    if self.first.is_some() {
+                        self.line(Vec::new(), range.start);
+                    }
+                    self.rest.pop();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn code_block(&mut self, events: &mut Events<'_>, kind: &CodeBlockKind<'_>, tag: &Tag<'_>, at: usize) {
+        let lang = match kind {
+            CodeBlockKind::Fenced(info) => sanitize_line(info.split_whitespace().next().unwrap_or("")).into_owned(),
+            CodeBlockKind::Indented => String::new(),
+        };
+        let mut text = String::new();
+        let mut starts = Vec::new();
+        for (event, range) in events.by_ref() {
+            match event {
+                Event::End(end) if closes(tag, end) => break,
+                Event::Text(t) => {
+                    starts.push((text.len(), range.start));
+                    text.push_str(&sanitize(&t));
+                }
+                _ => {}
+            }
+        }
+        let code = text.strip_suffix('\n').unwrap_or(&text);
+        self.code.push(CodeBlock { lang: lang.clone(), text: code.to_string() });
+        let label = format!("[b{}]", self.code_before + self.code.len());
+        let room = self.cells().saturating_sub(2 + label.len());
+        let head = fit(&format!("```{lang}"), room);
+        self.line(vec![Span::new(format!("  {head}"), Role::Dim), Span::new(label, Role::Key)], at);
+        let coloured = self.style.colours.get(&lang, code).cloned();
+        let cells = self.cells().saturating_sub(2).max(2);
+        let mut offset = 0;
+        for (i, line) in code.split('\n').enumerate() {
+            let source = starts.iter().rev().find(|(o, _)| *o <= offset).map_or(at, |(o, s)| s + (offset - o));
+            let plain = [Span::new(line, Role::Code)];
+            let spans = coloured.as_ref().and_then(|c| c.get(i)).map_or(&plain[..], |v| v.as_slice());
+            for row in cut_hard(spans, cells) {
+                let mut indented = vec![Span::new("  ", Role::Text)];
+                indented.extend(row);
+                self.line(indented, source.max(at));
+            }
+            offset += line.len() + 1;
+        }
+        self.line(vec![Span::new("  ```", Role::Dim)], at.max(starts.last().map_or(at, |s| s.1)));
+        // Rows must not go back in the source.
+        let mut high = 0;
+        for r in &mut self.rows {
+            high = high.max(r.source);
+            r.source = high;
+        }
+    }
+
+    fn table(&mut self, events: &mut Events<'_>, tag: &Tag<'_>, at: usize) {
+        let mut lines: Vec<Vec<Inline>> = Vec::new();
+        while let Some((event, _)) = events.next() {
+            match event {
+                Event::End(end) if closes(tag, end) => break,
+                Event::Start(Tag::TableHead | Tag::TableRow) => lines.push(Vec::new()),
+                Event::Start(cell @ Tag::TableCell) => {
+                    let mut inline = Inline::default();
+                    self.inline_until(events, &cell, &mut inline);
+                    if let Some(line) = lines.last_mut() {
+                        line.push(inline);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let columns = lines.first().map_or(0, Vec::len);
+        let widths: Vec<usize> =
+            (0..columns).map(|c| lines.iter().filter_map(|l| l.get(c)).map(|i| width(&i.text())).max().unwrap_or(0)).collect();
+        if widths.iter().sum::<usize>() + 3 * columns + 1 <= self.cells() {
+            self.grid(lines, &widths, at);
+        } else {
+            self.header_values(lines, at);
+        }
+    }
+
+    fn grid(&mut self, lines: Vec<Vec<Inline>>, widths: &[usize], at: usize) {
+        let (bar, dash, cross) = match self.style.glyphs {
+            Glyphs::Ascii => ("|", "-", "|"),
+            Glyphs::Unicode => ("│", "─", "┼"),
+        };
+        for (i, line) in lines.into_iter().enumerate() {
+            let mut row = vec![Span::new(bar, Role::Rule)];
+            for (c, cells) in widths.iter().enumerate() {
+                let mut used = 0;
+                row.push(Span::new(" ", Role::Text));
+                for p in line.get(c).map_or(&[][..], |inline| &inline.pieces) {
+                    used += width(&p.text);
+                    let face = if i == 0 { p.face.bold() } else { p.face };
+                    row.push(Span::new(p.text.replace('\n', " "), face));
+                }
+                row.push(Span::new(" ".repeat(cells.saturating_sub(used) + 1), Role::Text));
+                row.push(Span::new(bar, Role::Rule));
+            }
+            self.line(row, at);
+            if i == 0 {
+                let (left, right) = if self.style.glyphs == Glyphs::Ascii { ("|", "|") } else { ("├", "┤") };
+                let middle: Vec<String> = widths.iter().map(|w| dash.repeat(w + 2)).collect();
+                self.line(vec![Span::new(format!("{left}{}{right}", middle.join(cross)), Role::Rule)], at);
+            }
+        }
+    }
+
+    /// For tables wider than the column: one `header: value` line per cell.
+    fn header_values(&mut self, lines: Vec<Vec<Inline>>, at: usize) {
+        let mut lines = lines.into_iter();
+        let headers: Vec<String> = lines.next().unwrap_or_default().iter().map(Inline::text).collect();
+        for (i, line) in lines.enumerate() {
+            if i > 0 {
+                self.blank(at);
+            }
+            for (header, value) in headers.iter().zip(line) {
+                let mut inline = Inline::default();
+                inline.pieces.push(Piece { text: format!("{header}: "), face: Face::from(Role::Dim).bold(), source: at });
+                inline.pieces.extend(value.pieces);
+                for p in &mut inline.pieces {
+                    p.source = at;
+                }
+                let mut prefix = self.prefix();
+                prefix.rest.push(("  ".into(), Face::default()));
+                let mut rows = wrap(&inline.pieces, &prefix, self.style.cells);
+                for r in &mut rows {
+                    r.source = self.base + at;
+                }
+                self.rows.append(&mut rows);
+            }
+        }
+    }
+}
+
+fn is_block(tag: &Tag<'_>) -> bool {
+    matches!(
+        tag,
+        Tag::Paragraph
+            | Tag::Heading { .. }
+            | Tag::BlockQuote(_)
+            | Tag::CodeBlock(_)
+            | Tag::HtmlBlock
+            | Tag::List(_)
+            | Tag::Item
+            | Tag::Table(_)
+    )
+}
+
+fn heading_depth(level: HeadingLevel) -> usize {
+    level as usize
+}
+
+/// Inline events; block events never get here.
+fn inline_event(inline: &mut Inline, event: Event<'_>, at: usize) {
+    match event {
+        Event::Text(t) => inline.push(&t, Role::Text, at),
+        Event::Code(t) => inline.push(&t, Role::Code, at),
+        Event::Html(t) | Event::InlineHtml(t) => inline.push(t.trim_end_matches('\n'), Role::Dim, at),
+        Event::SoftBreak => inline.push(" ", Role::Text, at),
+        Event::HardBreak => inline.push("\n", Role::Text, at),
+        Event::TaskListMarker(done) => inline.push(if done { "[x] " } else { "[ ] " }, Role::Text, at),
+        Event::Start(Tag::Strong) => inline.strong += 1,
+        Event::Start(Tag::Emphasis) => inline.emphasis += 1,
+        Event::Start(Tag::Strikethrough) => inline.struck += 1,
+        Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+            inline.links.push((sanitize_line(&dest_url).into_owned(), inline.pieces.len()));
+        }
+        Event::End(end) => match end {
+            pulldown_cmark::TagEnd::Strong => inline.strong = inline.strong.saturating_sub(1),
+            pulldown_cmark::TagEnd::Emphasis => inline.emphasis = inline.emphasis.saturating_sub(1),
+            pulldown_cmark::TagEnd::Strikethrough => inline.struck = inline.struck.saturating_sub(1),
+            pulldown_cmark::TagEnd::Link | pulldown_cmark::TagEnd::Image => {
+                if let Some((target, from)) = inline.links.pop() {
+                    let shown: String = inline.pieces[from..].iter().map(|p| p.text.as_str()).collect();
+                    if shown != target {
+                        inline.push(&format!(" ({target})"), Role::Dim, at);
+                    }
+                }
+            }
+            _ => {}
+        },
+        _ => {}
+    }
+}
+
+/// Cuts spans into rows of `cells` without looking at words: code keeps its columns.
+fn cut_hard(spans: &[Span], cells: usize) -> Vec<Vec<Span>> {
+    use unicode_segmentation::UnicodeSegmentation;
+    let mut rows = vec![Row::default()];
+    let mut used = 0;
+    for span in spans {
+        for cluster in span.text.graphemes(true) {
+            // A tab stops at every fourth column, counted from the start of the code.
+            let (text, w) = if cluster == "\t" { ("    ", 4 - used % 4) } else { (cluster, cluster_width(cluster)) };
+            if used + w > cells && used > 0 {
+                rows.push(Row::default());
+                used = 0;
+            }
+            let text = if cluster == "\t" { &text[..w.min(4)] } else { text };
+            if let Some(row) = rows.last_mut() {
+                row.push(text, span.face);
+            }
+            used += w;
+        }
+    }
+    rows.into_iter().map(|r| r.spans).collect()
+}

@@ -1,0 +1,124 @@
+//! Finished lines of text: what the transcript and the pages are made of, before colours.
+//!
+//! A [`Row`] is one line of the screen, a list of [`Span`]s with a [`Face`] each. Faces say what a piece of text *is*;
+//! which colour that gets is the theme's business (`ui/theme.rs`). Rows never contain control characters and carry
+//! the byte offset of the source they show, so that a view can stay at the same words when its width changes.
+
+/// What a piece of text is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Ordinary text, in the terminal's own foreground.
+    #[default]
+    Text,
+    /// Less important: labels, folded thoughts, decoration.
+    Dim,
+    /// A heading.
+    Heading,
+    /// Code, inline or in a block, without a known colour.
+    Code,
+    /// A link's text or target.
+    Link,
+    /// A quotation.
+    Quote,
+    /// The user's name and what belongs to the user.
+    You,
+    /// The model's name.
+    Sala,
+    /// A document.
+    Document,
+    /// A note of the program.
+    Info,
+    /// Something to know.
+    Warn,
+    /// Something failed.
+    Error,
+    /// Needs the eye now: reverse video.
+    Alert,
+    /// The selected row of a list.
+    Selected,
+    /// Frames and separators.
+    Rule,
+    /// Keys named in hints.
+    Key,
+    /// Coloured code: index into the terminal's 16 colours.
+    Ansi(u8),
+}
+
+/// A role plus the marks markdown can add to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Face {
+    /// What it is.
+    pub role: Role,
+    /// `**strong**`.
+    pub strong: bool,
+    /// `*emphasis*`.
+    pub emphasis: bool,
+    /// `~~struck~~`.
+    pub struck: bool,
+}
+
+impl From<Role> for Face {
+    fn from(role: Role) -> Self {
+        Face { role, ..Face::default() }
+    }
+}
+
+impl Face {
+    /// The same, bold.
+    pub fn bold(self) -> Face {
+        Face { strong: true, ..self }
+    }
+}
+
+/// A piece of a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// Printable text.
+    pub text: String,
+    /// What it is.
+    pub face: Face,
+}
+
+impl Span {
+    /// A piece of text with a face.
+    pub fn new(text: impl Into<String>, face: impl Into<Face>) -> Span {
+        Span { text: text.into(), face: face.into() }
+    }
+}
+
+/// One line of the screen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    /// From left to right.
+    pub spans: Vec<Span>,
+    /// Byte offset in the source text of what the row begins with. Never decreases from row to row of one text.
+    pub source: usize,
+}
+
+impl Row {
+    /// A row of one span.
+    pub fn of(text: impl Into<String>, face: impl Into<Face>) -> Row {
+        Row { spans: vec![Span::new(text, face)], source: 0 }
+    }
+
+    /// The text without faces.
+    pub fn text(&self) -> String {
+        self.spans.iter().map(|s| s.text.as_str()).collect()
+    }
+
+    /// Width in cells.
+    pub fn width(&self) -> usize {
+        self.spans.iter().map(|s| super::wrap::width(&s.text)).sum()
+    }
+
+    /// Adds a span at the end; neighbours with the same face are joined.
+    pub fn push(&mut self, text: &str, face: Face) {
+        if text.is_empty() {
+            return;
+        }
+        match self.spans.last_mut() {
+            Some(last) if last.face == face => last.text.push_str(text),
+            _ => self.spans.push(Span::new(text, face)),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Words and numbers of the header, the status line and the hint line, most important first.
+
+use super::entry::{clock, grouped, short_count};
+use super::keys::Action;
+use super::perform::is_loading;
+use super::rows::Role;
+use super::{App, Phase};
+use crate::protocol::desk::{Activity, ReadingProgress, SaveState};
+
+/// A part of the status line; lower numbers stay longest when there is no room.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// 1 is kept longest.
+    pub priority: u8,
+    /// The words.
+    pub text: String,
+    /// What they are.
+    pub role: Role,
+}
+
+/// `0:39`, `1:02:03`.
+pub fn duration(seconds: f64) -> String {
+    let s = seconds.max(0.0).round() as u64;
+    if s >= 3600 { format!("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60) } else { format!("{}:{:02}", s / 60, s % 60) }
+}
+
+/// Bytes as `27.9 GiB`, `48 MiB`.
+pub fn bytes(n: u64) -> String {
+    const GIB: f64 = (1u64 << 30) as f64;
+    const MIB: f64 = (1u64 << 20) as f64;
+    let n = n as f64;
+    if n >= GIB { format!("{:.1} GiB", n / GIB) } else { format!("{:.0} MiB", n / MIB) }
+}
+
+/// Share of work done, 0 to 100.
+pub fn percent(done: u64, total: u64) -> u64 {
+    if total == 0 { 100 } else { (done.min(total) as u128 * 100 / total as u128) as u64 }
+}
+
+/// Time until everything is read, in seconds, once a speed is known.
+pub fn seconds_left(r: &ReadingProgress) -> Option<f64> {
+    (r.tokens_per_s > 0.0).then(|| r.total.saturating_sub(r.done) as f64 / r.tokens_per_s)
+}
+
+/// Share of draft tokens that were accepted, with the mean tokens per round.
+pub fn acceptance(app: &App) -> Option<String> {
+    let spec = &app.meters.spec;
+    (spec.drafted > 0).then(|| format!("accept {:.1} ({}%)", spec.mean_accept_length, percent(spec.accepted, spec.drafted)))
+}
+
+/// `612k/1M 58%`, with `!` from 80 and `!!` from 95 percent.
+pub fn context(app: &App) -> Option<String> {
+    let (used, limit) = (app.meters.context_used, app.meters.context_limit);
+    if limit == 0 {
+        return None;
+    }
+    let share = percent(used, limit);
+    let mark = match share {
+        0..80 => "",
+        80..95 => " !",
+        _ => " !!",
+    };
+    Some(format!("{}/{} {share}%{mark}", short_count(used), short_count(limit)))
+}
+
+fn activity(app: &App) -> (String, Role) {
+    if app.phase != Phase::Running {
+        return ("saving".into(), Role::Heading);
+    }
+    let text = match &app.activity {
+        Activity::Idle if app.busy() => "sending".into(),
+        Activity::Idle => return ("idle".into(), Role::Dim),
+        Activity::Starting { what } => what.clone(),
+        Activity::Reading(r) => {
+            let left = seconds_left(r).map_or(String::new(), |s| format!(" {} left", duration(s)));
+            let speed = if r.tokens_per_s > 0.0 { format!("{} t/s  ", grouped(r.tokens_per_s as u64)) } else { String::new() };
+            format!("reading {speed}{}%{left}", percent(r.done, r.total))
+        }
+        Activity::Thinking { ms, .. } => format!("thinking {:.0} s", ms / 1e3),
+        Activity::Answering { tokens_per_s } => format!("gen {tokens_per_s:.1} t/s"),
+        Activity::Restoring { tokens } => format!("restoring {} tokens", grouped(*tokens)),
+        Activity::Stopping => "stopping".into(),
+        Activity::Busy { what } => what.clone(),
+    };
+    (text, Role::Heading)
+}
+
+/// How saving stands, for the header: words and whether they are a problem.
+pub fn saved(app: &App) -> (String, Role) {
+    match &app.save {
+        SaveState::Empty => ("not saved yet".into(), Role::Dim),
+        SaveState::Saved(ms) => (format!("saved {}", clock(*ms, app.config.utc_offset_min)), Role::Dim),
+        SaveState::Saving => ("saving".into(), Role::Dim),
+        SaveState::TextOnly(_) => ("text saved, state not".into(), Role::Warn),
+        SaveState::NotSaved(_) => ("NOT SAVED".into(), Role::Alert),
+        SaveState::Off => ("saving is off".into(), Role::Warn),
+    }
+}
+
+/// Parts of the status line: left ones and right ones.
+pub fn parts(app: &App) -> (Vec<Part>, Vec<Part>) {
+    let part = |priority, text: String, role| Part { priority, text, role };
+    let (text, role) = activity(app);
+    let mut left = vec![part(1, text, role)];
+    let mut right = Vec::new();
+    match &app.save {
+        SaveState::NotSaved(_) => left.push(part(2, "NOT SAVED".into(), Role::Alert)),
+        SaveState::TextOnly(why) => left.push(part(2, format!("state not saved: {why}"), Role::Warn)),
+        SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off => {}
+    }
+    let m = &app.meters;
+    if let Some(c) = context(app) {
+        right.push(part(3, c, if m.context_used * 100 >= m.context_limit * 80 { Role::Warn } else { Role::Dim }));
+    }
+    if let Some(a) = acceptance(app) {
+        left.push(part(4, a, Role::Dim));
+    }
+    let memory = &m.model.memory;
+    if m.model.device_kind == "cuda" && memory.total > 0 {
+        let gib = |n: u64| n as f64 / (1u64 << 30) as f64;
+        right.push(part(5, format!("VRAM {:.1}/{:.0} G", gib(memory.used), gib(memory.total)), Role::Dim));
+    } else if memory.used > 0 {
+        right.push(part(5, format!("RAM {}", bytes(memory.used)), Role::Dim));
+    }
+    if app.activity == Activity::Idle && m.tokens_per_s > 0.0 {
+        left.push(part(6, format!("{:.1} t/s", m.tokens_per_s), Role::Dim));
+    }
+    if m.ttft_ms > 0.0 {
+        left.push(part(6, format!("ttft {:.2} s", m.ttft_ms / 1e3), Role::Dim));
+    }
+    if m.checkpoints > 0 {
+        right.push(part(7, format!("ckpt {}", m.checkpoints), Role::Dim));
+    }
+    if let Some(info) = &app.model {
+        right.push(part(8, info.device.clone(), Role::Dim));
+    }
+    (left, right)
+}
+
+/// The line at the foot: what keys do here, or a hint.
+pub fn hint_line(app: &App) -> Vec<(String, Role)> {
+    if let Some((text, _)) = &app.hint {
+        return vec![(text.clone(), Role::Warn)];
+    }
+    let key = |action| app.config.keys.hint(action);
+    let mut pairs: Vec<(String, &str)> = Vec::new();
+    if app.transcript.selected().is_some() && app.composer.is_empty() {
+        for (k, what) in [("y", "copy"), ("e", "edit"), ("r", "again"), ("f", "fork"), ("Enter", "open"), ("Esc", "back")] {
+            pairs.push((k.into(), what));
+        }
+    } else if app.editing.is_some() {
+        pairs.extend([(key(Action::Send), "send as a new branch"), ("Esc".into(), "leave it")]);
+    } else {
+        if app.busy() && !matches!(app.activity, Activity::Starting { .. }) {
+            pairs.push((key(Action::Escape), if is_loading(&app.activity) { "stop loading" } else { "stop" }));
+            pairs.push((key(Action::Send), "queue"));
+        } else {
+            pairs.push((key(Action::Send), "send"));
+            pairs.push((key(Action::Newline), "newline"));
+        }
+        if app.size.0 >= super::layout::PANEL_FROM {
+            pairs.push((key(Action::Panel), "panel"));
+            pairs.push((key(Action::HistorySearch), "history"));
+        }
+        pairs.push(("/".into(), "commands"));
+        pairs.push((key(Action::Help), "help"));
+    }
+    let mut line = Vec::new();
+    for (k, what) in pairs.into_iter().filter(|(k, _)| !k.is_empty()) {
+        line.push((k, Role::Key));
+        line.push((format!(" {what}   "), Role::Dim));
+    }
+    line
+}

@@ -1,0 +1,421 @@
+//! The transcript as a virtual list: entries, where the view stands, which rows it shows.
+//!
+//! Offsets are `usize` and only the entries near the view are laid out, so its cost does not depend on the length of
+//! the conversation. The view either follows the end or stands at a place (entry, part, source offset) that survives
+//! new text and new widths; only following again, or sending, moves it back to the end.
+
+use std::collections::{HashMap, HashSet};
+
+use super::entry::{Entry, Item, Look, Progress};
+use super::markdown::Colours;
+use super::options::{Glyphs, ThinkShow};
+use crate::protocol::desk::Level;
+use crate::transcript::{Message, MessageId};
+
+/// Where the view stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scroll {
+    /// At the end, and staying there.
+    #[default]
+    Follow,
+    /// The first row shown.
+    At {
+        /// Entry.
+        entry: usize,
+        /// Place in it, see [`Entry::anchor_of`].
+        anchor: (usize, usize, usize),
+    },
+}
+
+/// All that was said, and notes in between.
+#[derive(Debug)]
+pub struct Transcript {
+    entries: Vec<Entry>,
+    scroll: Scroll,
+    /// Entry and its row count when the view stopped following: what came later is new.
+    frozen: (usize, usize),
+    selected: Option<usize>,
+    look: Look,
+    height: usize,
+    window: Vec<(usize, usize)>,
+    colours: Colours,
+    asked: HashSet<(String, String)>,
+}
+
+impl Default for Transcript {
+    fn default() -> Self {
+        Transcript {
+            entries: Vec::new(),
+            scroll: Scroll::Follow,
+            frozen: (0, 0),
+            selected: None,
+            look: Look { cells: 80, glyphs: Glyphs::Unicode, think: ThinkShow::Fold, utc_offset_min: 0 },
+            height: 20,
+            window: Vec::new(),
+            colours: Colours::default(),
+            asked: HashSet::new(),
+        }
+    }
+}
+
+impl Transcript {
+    /// All entries.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Rows on screen as (entry, row), top first; made by [`Transcript::prepare`].
+    pub fn window(&self) -> &[(usize, usize)] {
+        &self.window
+    }
+
+    /// The selected entry.
+    pub fn selected(&self) -> Option<usize> {
+        self.selected
+    }
+
+    /// Where the view stands.
+    pub fn scroll(&self) -> Scroll {
+        self.scroll
+    }
+
+    /// Messages from root to head.
+    pub fn messages(&self) -> impl DoubleEndedIterator<Item = &Message> {
+        self.entries.iter().filter_map(Entry::as_message)
+    }
+
+    /// The message with number `#n`.
+    pub fn numbered(&self, n: u64) -> Option<&Message> {
+        self.entries.iter().find(|e| e.number == n && n > 0).and_then(Entry::as_message)
+    }
+
+    /// The message whose answer or question is selected, with its number.
+    pub fn selected_message(&self) -> Option<(u64, &Message)> {
+        let entry = self.entries.get(self.selected?)?;
+        entry.as_message().map(|m| (entry.number, m))
+    }
+
+    /// Replaces the conversation. Entries that stay keep their rows. Notes stay when the message before them stays, or
+    /// when they belong to the command that is being answered (`request`).
+    pub fn replace(&mut self, messages: Vec<Message>, request: u64) {
+        let mut kept: HashMap<MessageId, (Entry, Vec<Entry>)> = HashMap::new();
+        let mut recent = Vec::new();
+        let mut last = None;
+        for entry in self.entries.drain(..) {
+            match &entry.item {
+                Item::Message(m) => {
+                    last = Some(m.id);
+                    kept.insert(m.id, (entry, Vec::new()));
+                }
+                Item::Note { request: r, .. } if *r == request => recent.push(entry),
+                Item::Note { .. } => {
+                    if let Some((_, notes)) = last.and_then(|id| kept.get_mut(&id)) {
+                        notes.push(entry);
+                    }
+                }
+            }
+        }
+        for (i, message) in messages.into_iter().enumerate() {
+            let number = i as u64 + 1;
+            match kept.remove(&message.id) {
+                Some((mut entry, mut notes)) => {
+                    if entry.number != number || entry.as_message() != Some(&message) {
+                        entry.number = number;
+                        entry.complete(message);
+                    }
+                    self.entries.push(entry);
+                    self.entries.append(&mut notes);
+                }
+                None => self.entries.push(Entry::message(message, number, Progress::Done)),
+            }
+        }
+        self.entries.append(&mut recent);
+        self.scroll = Scroll::Follow;
+        self.selected = None;
+    }
+
+    /// A message at the end.
+    pub fn add(&mut self, message: Message) {
+        let open = message.role == crate::transcript::Role::Assistant && message.meta.finish.is_none();
+        let progress = match (open, message.text.is_empty()) {
+            (true, true) => Progress::Thinking,
+            (true, false) => Progress::Answering,
+            (false, _) => Progress::Done,
+        };
+        let number = self.messages().count() as u64 + 1;
+        self.entries.push(Entry::message(message, number, progress));
+    }
+
+    /// A line of the program.
+    pub fn note(&mut self, level: Level, text: &str, request: u64) {
+        self.entries.push(Entry::note(level, text, request));
+    }
+
+    fn find(&mut self, id: MessageId) -> Option<&mut Entry> {
+        self.entries.iter_mut().rev().find(|e| e.as_message().is_some_and(|m| m.id == id))
+    }
+
+    /// Text arrives.
+    pub fn delta(&mut self, id: MessageId, thinking: bool, text: &str) {
+        if let Some(entry) = self.find(id) {
+            entry.delta(thinking, text);
+        }
+    }
+
+    /// An answer is complete.
+    pub fn finish(&mut self, message: Message) {
+        match self.find(message.id) {
+            Some(entry) => entry.complete(message),
+            None => self.add(message),
+        }
+    }
+
+    /// Nothing is being written any more, whatever happened to it.
+    pub fn close_open(&mut self) {
+        for entry in self.entries.iter_mut().rev().filter(|e| e.progress != Progress::Done) {
+            entry.progress = Progress::Done;
+            entry.touch();
+        }
+    }
+
+    /// Shows the speed in the head of the answer that is being written.
+    pub fn set_speed(&mut self, speed: &str) {
+        if let Some(e) = self.entries.iter_mut().rev().find(|e| e.progress != Progress::Done)
+            && e.speed != speed
+        {
+            e.speed = speed.to_string();
+            e.touch();
+        }
+    }
+
+    /// Opens or folds thoughts: of the selected message, else of all.
+    pub fn toggle_thoughts(&mut self) {
+        let show = self.look.think;
+        let has = |e: &Entry| e.as_message().is_some_and(|m| !m.thinking.is_empty());
+        let targets: Vec<usize> = match self.selected {
+            Some(i) => vec![i],
+            None => (0..self.entries.len()).filter(|i| self.entries.get(*i).is_some_and(has)).collect(),
+        };
+        let open = targets.iter().rev().find_map(|i| self.entries.get(*i)).is_some_and(|e| e.thoughts_are_open(show));
+        for i in targets {
+            if let Some(e) = self.entries.get_mut(i) {
+                e.thoughts_open = Some(!open);
+                e.touch();
+            }
+        }
+    }
+
+    /// Colours of a code block are known now.
+    pub fn coloured(&mut self, lang: String, code: String, lines: Vec<Vec<super::rows::Span>>) {
+        for e in &mut self.entries {
+            if e.code().iter().any(|b| b.lang == lang && b.text == code) {
+                e.reset();
+            }
+        }
+        self.colours.insert(lang, code, lines);
+    }
+
+    /// Code blocks on screen whose colours nobody asked for yet.
+    pub fn uncoloured(&mut self) -> Vec<(String, String)> {
+        let mut wanted = Vec::new();
+        let mut entries: Vec<usize> = self.window.iter().map(|w| w.0).collect();
+        entries.dedup();
+        for e in entries.into_iter().filter_map(|i| self.entries.get(i)) {
+            for block in e.code().iter().filter(|b| !b.lang.is_empty() && b.text.len() < 100_000) {
+                let key = (block.lang.clone(), block.text.clone());
+                if self.colours.get(&block.lang, &block.text).is_none() && self.asked.insert(key.clone()) {
+                    wanted.push(key);
+                }
+            }
+        }
+        wanted
+    }
+
+    /// How it is laid out from now on. The first row on screen stays the first row.
+    pub fn set_look(&mut self, look: Look, height: usize) {
+        self.look = look;
+        self.height = height.max(1);
+    }
+
+    /// How it is laid out.
+    pub fn look(&self) -> Look {
+        self.look
+    }
+
+    fn rows_of(&mut self, entry: usize) -> usize {
+        let (look, colours) = (self.look, &self.colours);
+        self.entries.get_mut(entry).map_or(0, |e| {
+            e.ensure(look, colours);
+            e.len()
+        })
+    }
+
+    /// First row shown when following: as (entry, row).
+    fn end_top(&mut self) -> (usize, usize) {
+        let mut missing = self.height;
+        for i in (0..self.entries.len()).rev() {
+            // The blank row after the last entry is not needed.
+            let rows = self.rows_of(i) - usize::from(i + 1 == self.entries.len());
+            if rows >= missing {
+                return (i, rows - missing);
+            }
+            missing -= rows;
+        }
+        (0, 0)
+    }
+
+    fn top(&mut self) -> (usize, usize) {
+        match self.scroll {
+            Scroll::Follow => self.end_top(),
+            Scroll::At { entry, anchor } => {
+                let entry = entry.min(self.entries.len().saturating_sub(1));
+                self.rows_of(entry);
+                (entry, self.entries.get(entry).map_or(0, |e| e.row_of(anchor)))
+            }
+        }
+    }
+
+    fn stand_at(&mut self, (entry, row): (usize, usize)) {
+        if self.scroll == Scroll::Follow {
+            let last = self.entries.len().saturating_sub(1);
+            self.frozen = (last, self.rows_of(last));
+        }
+        self.rows_of(entry);
+        if let Some(e) = self.entries.get(entry) {
+            self.scroll = Scroll::At { entry, anchor: e.anchor_of(row) };
+        }
+    }
+
+    /// Moves the view by rows; reaching the end by scrolling down does not follow again.
+    pub fn scroll_by(&mut self, rows: isize) {
+        let end = self.end_top();
+        let (mut entry, mut row) = self.top();
+        let mut left = rows.unsigned_abs();
+        if rows < 0 {
+            while left > 0 && (entry, row) != (0, 0) {
+                if row == 0 {
+                    entry -= 1;
+                    row = self.rows_of(entry);
+                }
+                let step = left.min(row);
+                row -= step;
+                left -= step;
+            }
+        } else {
+            while left > 0 && (entry, row) < end {
+                let room = self.rows_of(entry) - row;
+                let step = left.min(room);
+                row += step;
+                left -= step;
+                if row == self.rows_of(entry) {
+                    entry += 1;
+                    row = 0;
+                }
+            }
+        }
+        let to = (entry, row).min(end);
+        // Nothing to scroll: stay, so that a short conversation keeps following.
+        if end != (0, 0) {
+            self.stand_at(to);
+        }
+    }
+
+    /// To the first row.
+    pub fn scroll_top(&mut self) {
+        if self.end_top() != (0, 0) {
+            self.stand_at((0, 0));
+        }
+    }
+
+    /// Follows the end from now on.
+    pub fn follow(&mut self) {
+        self.scroll = Scroll::Follow;
+    }
+
+    /// Rows that came below the view since it stopped following; `None` while following.
+    pub fn new_rows(&self) -> Option<usize> {
+        match self.scroll {
+            Scroll::Follow => None,
+            Scroll::At { .. } => {
+                let (entry, rows) = self.frozen;
+                let grown = self.entries.get(entry).map_or(0, |e| e.len().saturating_sub(rows));
+                let later: usize = self.entries.iter().skip(entry + 1).map(Entry::len).sum();
+                Some(grown + later)
+            }
+        }
+    }
+
+    /// Page height for PgUp and PgDn.
+    pub fn page(&self) -> isize {
+        isize::try_from(self.height.saturating_sub(2).max(1)).unwrap_or(1)
+    }
+
+    /// Selects the message above (`-1`) or below (`1`) the selected one and brings it into view.
+    pub fn select(&mut self, by: isize) {
+        let messages: Vec<usize> =
+            (0..self.entries.len()).filter(|i| self.entries.get(*i).is_some_and(|e| e.as_message().is_some())).collect();
+        let at = self.selected.and_then(|s| messages.iter().position(|m| *m == s));
+        let next = match (at, by < 0) {
+            (None, true) => messages.len().checked_sub(1),
+            (None, false) => None,
+            (Some(i), true) => Some(i.saturating_sub(1)),
+            (Some(i), false) => Some(i + 1).filter(|n| *n < messages.len()),
+        };
+        self.selected = next.and_then(|n| messages.get(n).copied());
+        match self.selected {
+            Some(entry) => self.reveal(entry),
+            None => self.follow(),
+        }
+    }
+
+    /// Nothing is selected any more.
+    pub fn deselect(&mut self) {
+        self.selected = None;
+    }
+
+    /// Shows a message by its id; false if it is not here.
+    pub fn show(&mut self, id: MessageId) -> bool {
+        let Some(entry) = self.entries.iter().position(|e| e.as_message().is_some_and(|m| m.id == id)) else { return false };
+        self.selected = Some(entry);
+        self.reveal(entry);
+        true
+    }
+
+    fn reveal(&mut self, entry: usize) {
+        let (top, rows) = (self.top(), self.rows_of(entry));
+        let mut below = 0;
+        for i in top.0..entry {
+            below += self.rows_of(i);
+        }
+        let below = below.saturating_sub(top.1);
+        let visible = entry >= top.0 && (entry, 0) >= top && below + rows.min(self.height) <= self.height;
+        if !visible {
+            let end = self.end_top();
+            self.stand_at((entry, 0).min(end));
+        }
+    }
+
+    /// Lays out what is on screen. Called before every frame; cheap when nothing changed.
+    pub fn prepare(&mut self) {
+        self.window.clear();
+        if self.entries.is_empty() {
+            return;
+        }
+        let (mut entry, mut row) = self.top();
+        while self.window.len() < self.height && entry < self.entries.len() {
+            let rows = self.rows_of(entry);
+            while row < rows && self.window.len() < self.height {
+                self.window.push((entry, row));
+                row += 1;
+            }
+            entry += 1;
+            row = 0;
+        }
+        // What came since the view froze is counted, so its rows must be known.
+        if self.scroll != Scroll::Follow {
+            for i in self.frozen.0..self.entries.len() {
+                self.rows_of(i);
+            }
+        }
+    }
+}

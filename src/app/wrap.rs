@@ -1,0 +1,224 @@
+//! Widths and line breaking, by grapheme clusters and by the same rule the screen is drawn with.
+//!
+//! Text breaks after spaces and around wide characters (CJK has no spaces); a word longer than the line breaks between
+//! clusters. Nothing here ever cuts a cluster or produces a row wider than asked.
+
+use unicode_segmentation::UnicodeSegmentation;
+use unicode_width::UnicodeWidthStr;
+
+use super::rows::{Face, Row};
+
+/// Cells one grapheme cluster takes. Halfwidth sound marks count as terminals (and ratatui) draw them.
+pub fn cluster_width(cluster: &str) -> usize {
+    if cluster.len() == 1 {
+        return 1;
+    }
+    cluster.width() + cluster.chars().filter(|c| matches!(c, '\u{ff9e}' | '\u{ff9f}')).count()
+}
+
+/// Cells a text takes.
+pub fn width(text: &str) -> usize {
+    if text.is_ascii() { text.len() } else { text.graphemes(true).map(cluster_width).sum() }
+}
+
+/// The longest beginning of `text` that fits into `cells`.
+pub fn clip(text: &str, cells: usize) -> &str {
+    let mut used = 0;
+    for (at, cluster) in text.grapheme_indices(true) {
+        used += cluster_width(cluster);
+        if used > cells {
+            return &text[..at];
+        }
+    }
+    text
+}
+
+/// `text` cut to `cells`, the cut marked with `...`.
+pub fn ellipsis(text: &str, cells: usize) -> String {
+    if width(text) <= cells {
+        return text.to_string();
+    }
+    if cells <= 3 {
+        return clip(text, cells).to_string();
+    }
+    format!("{}...", clip(text, cells - 3))
+}
+
+/// `text` made exactly `cells` wide: cut or filled with spaces.
+pub fn fit(text: &str, cells: usize) -> String {
+    let mut out = ellipsis(text, cells);
+    let used = width(&out);
+    out.extend(std::iter::repeat_n(' ', cells.saturating_sub(used)));
+    out
+}
+
+/// A piece of text to be wrapped, with the offset of its first byte in the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Printable text; `\n` forces a new row.
+    pub text: String,
+    /// Face of all of it.
+    pub face: Face,
+    /// Source offset of its first byte.
+    pub source: usize,
+}
+
+/// What stands in front of the rows of a paragraph, for example `- ` and two spaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prefix {
+    /// Before the first row.
+    pub first: Vec<(String, Face)>,
+    /// Before the others.
+    pub rest: Vec<(String, Face)>,
+}
+
+impl Prefix {
+    fn width(parts: &[(String, Face)]) -> usize {
+        parts.iter().map(|(t, _)| width(t)).sum()
+    }
+}
+
+struct Cluster<'a> {
+    text: &'a str,
+    cells: usize,
+    face: Face,
+    source: usize,
+}
+
+/// Breaks pieces into rows of at most `cells` cells, prefix included. Always at least one row.
+pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
+    let first = cells.saturating_sub(Prefix::width(&prefix.first)).max(2);
+    let rest = cells.saturating_sub(Prefix::width(&prefix.rest)).max(2);
+    let clusters: Vec<Cluster<'_>> = pieces
+        .iter()
+        .flat_map(|p| {
+            p.text.grapheme_indices(true).map(|(at, text)| Cluster {
+                text,
+                cells: if text == "\n" { 0 } else { cluster_width(text) },
+                face: p.face,
+                source: p.source + at,
+            })
+        })
+        .collect();
+    let mut rows = Vec::new();
+    let mut source = pieces.first().map_or(0, |p| p.source);
+    let mut start = 0;
+    loop {
+        let limit = if rows.is_empty() { first } else { rest };
+        let (end, next) = break_at(&clusters, start, limit);
+        let mut row = Row { spans: Vec::new(), source: clusters.get(start).map_or(source, |c| c.source) };
+        for (text, face) in if rows.is_empty() { &prefix.first } else { &prefix.rest } {
+            row.push(text, *face);
+        }
+        for c in &clusters[start..end] {
+            row.push(c.text, c.face);
+        }
+        source = row.source;
+        rows.push(row);
+        let ended_by_newline = clusters.get(next.wrapping_sub(1)).is_some_and(|c| c.text == "\n");
+        start = next;
+        if start >= clusters.len() {
+            // A newline at the very end asks for one more (empty) row.
+            if ended_by_newline && next > end {
+                let mut row = Row { spans: Vec::new(), source };
+                for (text, face) in &prefix.rest {
+                    row.push(text, *face);
+                }
+                rows.push(row);
+            }
+            return rows;
+        }
+    }
+}
+
+/// From `start`, the end of the row (exclusive) and the start of the next one (spaces at the break are swallowed).
+fn break_at(clusters: &[Cluster<'_>], start: usize, limit: usize) -> (usize, usize) {
+    let mut used = 0;
+    let mut candidate = None;
+    let mut at = start;
+    while let Some(c) = clusters.get(at) {
+        if c.text == "\n" {
+            return (at, at + 1);
+        }
+        let is_space = c.text == " ";
+        if used + c.cells > limit && !is_space {
+            return match candidate {
+                Some((end, next)) => (end, next),
+                // Not even one cluster fits: take it, the painter clips it.
+                None if at == start => (at + 1, at + 1),
+                None => (at, at),
+            };
+        }
+        if used + c.cells > limit {
+            // Spaces beyond the edge hang and vanish.
+            let mut next = at;
+            while clusters.get(next).is_some_and(|c| c.text == " ") {
+                next += 1;
+            }
+            if clusters.get(next).is_some_and(|c| c.text == "\n") {
+                next += 1;
+            }
+            return (at, next);
+        }
+        used += c.cells;
+        at += 1;
+        if is_space {
+            candidate = Some((if at - 1 > start { trim_end(clusters, start, at) } else { at }, at));
+        } else if c.cells >= 2 || clusters.get(at).is_some_and(|n| n.cells >= 2) || c.text == "-" && at > start + 1 {
+            candidate = Some((at, at));
+        }
+    }
+    (at, at)
+}
+
+fn trim_end(clusters: &[Cluster<'_>], start: usize, mut end: usize) -> usize {
+    while end > start && clusters[end - 1].text == " " {
+        end -= 1;
+    }
+    end
+}
+
+/// Wraps plain text of one face, no prefix.
+pub fn wrap_text(text: &str, face: impl Into<Face>, cells: usize) -> Vec<Row> {
+    wrap(&[Piece { text: text.replace('\t', "    "), face: face.into(), source: 0 }], &Prefix::default(), cells)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rows::Role;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn lines(text: &str, cells: usize) -> Vec<String> {
+        wrap_text(text, Role::Text, cells).iter().map(Row::text).collect()
+    }
+
+    #[test]
+    fn words_wrap_and_spaces_at_the_edge_vanish() {
+        assert_eq!(lines("the quick brown fox", 10), ["the quick", "brown fox"]);
+        assert_eq!(lines("abcdefghij klm", 10), ["abcdefghij", "klm"]);
+        assert_eq!(lines("abcdefghijkl", 5), ["abcde", "fghij", "kl"]);
+        assert_eq!(lines("a\n\nb", 5), ["a", "", "b"]);
+    }
+
+    #[test]
+    fn wide_text_breaks_between_characters() {
+        assert_eq!(lines("日本語の文章です", 6), ["日本語", "の文章", "です"]);
+        assert_eq!(width("👩‍👩‍👧❤️"), 4);
+        assert_eq!(ellipsis("日本語の文章", 8), "日本...");
+        assert_eq!(width(&fit("日本語", 5)), 5);
+    }
+
+    proptest! {
+        #[test]
+        fn no_row_is_wider_and_no_visible_character_is_lost(text in "[a-c 日é👍-]{0,80}", cells in 2usize..30) {
+            let rows = wrap_text(&text, Role::Text, cells);
+            for r in &rows {
+                prop_assert!(r.width() <= cells, "{:?}", r);
+            }
+            let shown: String = rows.iter().map(Row::text).collect::<String>().replace(' ', "");
+            prop_assert_eq!(shown, text.replace(' ', ""));
+            prop_assert!(rows.windows(2).all(|w| w[0].source <= w[1].source));
+        }
+    }
+}

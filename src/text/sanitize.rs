@@ -1,0 +1,89 @@
+//! Foreign text made harmless: what a model, a document or a file name contains never reaches the terminal raw.
+//!
+//! Control characters, escape sequences, C1 codes and bidirectional overrides are spelled out (`\x1b`, `U+202E`)
+//! instead of being obeyed. The mapping works on single characters, so cutting a text anywhere and cleaning the
+//! pieces gives the same result as cleaning the whole. Nothing is dropped: what was there stays visible.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// Whether `c` must not reach a terminal. Newline and tab are layout and judged by the caller.
+fn is_hostile(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' // direction
+            | '\u{2028}' | '\u{2029}' // line and paragraph separators: some terminals break lines there
+            | '\u{fff9}'..='\u{fffb}' // interlinear annotation
+            | '\u{e0000}'..='\u{e007f}') // tags: invisible text
+}
+
+fn spell(out: &mut String, c: char) {
+    let code = c as u32;
+    // Writing into a String cannot fail.
+    let _ = if code < 0x100 { write!(out, "\\x{code:02x}") } else { write!(out, "U+{code:04X}") };
+}
+
+/// Cleans a text of several lines: `\n` and `\t` stay, everything else that a terminal would obey is spelled out.
+pub fn sanitize(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(|c| is_hostile(c) && c != '\n' && c != '\t') {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_hostile(c) && c != '\n' && c != '\t' {
+            spell(&mut out, c);
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Cleans a text for one line: newlines and tabs become spaces, the rest as [`sanitize`].
+pub fn sanitize_line(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_hostile) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => out.push(' '),
+            c if is_hostile(c) => spell(&mut out, c),
+            c => out.push(c),
+        }
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn escape_sequences_are_spelled_out() {
+        assert_eq!(sanitize("a\x1b[2Jb\u{9b}1m\u{7}"), "a\\x1b[2Jb\\x9b1m\\x07");
+        assert_eq!(sanitize("user\u{202e}txt.exe"), "userU+202Etxt.exe");
+        assert_eq!(sanitize("line\n\tnext"), "line\n\tnext");
+        assert_eq!(sanitize_line("line\n\tnext"), "line  next");
+    }
+
+    #[test]
+    fn clean_text_is_not_copied() {
+        assert!(matches!(sanitize("plain — 日本語 👩‍👩‍👧"), Cow::Borrowed(_)));
+    }
+
+    proptest! {
+        #[test]
+        fn output_has_no_control_bytes_and_is_cut_independent(chars in proptest::collection::vec(any::<char>(), 0..60), at in 0usize..60) {
+            let text: String = chars.iter().collect();
+            let clean = sanitize(&text).into_owned();
+            prop_assert!(!clean.chars().any(|c| c.is_control() && c != '\n' && c != '\t'));
+            let line = sanitize_line(&text);
+            prop_assert!(!line.chars().any(char::is_control));
+            let cut = at.min(chars.len());
+            let (a, b): (String, String) = (chars[..cut].iter().collect(), chars[cut..].iter().collect());
+            prop_assert_eq!(format!("{}{}", sanitize(&a), sanitize(&b)), clean);
+        }
+    }
+}
