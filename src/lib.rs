@@ -31,6 +31,7 @@
     deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)
 )]
 
+pub mod app;
 pub mod backend;
 pub mod desk;
 pub mod engine;
@@ -42,3 +43,4 @@ pub mod shell;
 pub mod spec;
 pub mod text;
 pub mod transcript;
+pub mod ui;

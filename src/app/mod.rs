@@ -44,6 +44,7 @@ use options::UiConfig;
 use overlay::Overlay;
 use transcript::Transcript;
 
+pub use perform::is_loading;
 pub use update::update;
 
 /// Something that happened.

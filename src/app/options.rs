@@ -98,6 +98,8 @@ pub struct UiConfig {
     pub colour: bool,
     /// Frame characters.
     pub glyphs: Glyphs,
+    /// Glyphs were `auto`: use ASCII after all when the terminal draws lines two cells wide.
+    pub probe_glyphs: bool,
     /// Side panel.
     pub panel: Panel,
     /// Widest text column, in cells.
@@ -136,6 +138,7 @@ impl Default for UiConfig {
             theme: ThemeName::Auto,
             colour: true,
             glyphs: Glyphs::Unicode,
+            probe_glyphs: true,
             panel: Panel::Auto,
             max_width: 110,
             paste_fold_chars: 800,

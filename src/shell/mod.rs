@@ -4,12 +4,19 @@
 //! `exit`. Standard output carries answers only; progress and notes go to standard error, and only to a terminal.
 
 pub mod cli;
+pub mod clipboard;
 pub mod config_cmd;
 pub mod dirs;
 pub mod failure;
 pub mod hub;
+mod input;
+mod jobs;
 pub mod logging;
 pub mod model_cmd;
+mod panic;
+pub mod run;
+pub mod signals;
+pub mod term;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};

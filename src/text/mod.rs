@@ -9,6 +9,7 @@ mod encoding;
 mod long;
 pub mod near;
 pub mod pdf;
+pub mod sanitize;
 pub mod sources;
 pub mod stream;
 pub mod template;

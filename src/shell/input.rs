@@ -1,0 +1,175 @@
+//! Keys from the terminal, on their own thread, as plain events.
+//!
+//! The thread sleeps in the terminal's read. To give the terminal to an editor it must let go: it is woken by a
+//! SIGWINCH to ourselves (which reads as a resize), parks, and goes on when told so.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+use crossterm::event::{self, Event as TermEvent, KeyCode, KeyEventKind, KeyModifiers, MouseButton, MouseEventKind};
+
+use crate::app::Event;
+use crate::app::keys::{Code, Key};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Gate {
+    #[default]
+    Open,
+    Closing,
+    Parked,
+}
+
+/// The thread that reads keys.
+pub struct Input(Arc<(Mutex<Gate>, Condvar)>);
+
+impl Input {
+    /// Makes the thread let go of the terminal; returns when it has (or after half a second, if it cannot be woken).
+    pub fn park(&self) {
+        let (gate, changed) = &*self.0;
+        let mut state = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = Gate::Closing;
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::WINCH);
+        while *state != Gate::Parked {
+            let (next, waited) = changed.wait_timeout(state, Duration::from_millis(500)).unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            if waited.timed_out() {
+                break;
+            }
+        }
+    }
+
+    /// Lets the thread read again.
+    pub fn unpark(&self) {
+        let (gate, changed) = &*self.0;
+        *gate.lock().unwrap_or_else(PoisonError::into_inner) = Gate::Open;
+        changed.notify_all();
+    }
+}
+
+/// Starts the thread.
+///
+/// # Errors
+/// When it cannot be started.
+pub fn start_input(to: Sender<Event>) -> io::Result<Input> {
+    let shared = Arc::new((Mutex::new(Gate::Open), Condvar::new()));
+    let own = Arc::clone(&shared);
+    std::thread::Builder::new().name("input".into()).spawn(move || {
+        loop {
+            let read = event::read();
+            let (gate, changed) = &*own;
+            let mut state = gate.lock().unwrap_or_else(PoisonError::into_inner);
+            if *state != Gate::Open {
+                *state = Gate::Parked;
+                changed.notify_all();
+                while *state != Gate::Open {
+                    state = changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+            drop(state);
+            match read {
+                Ok(event) => {
+                    if let Some(event) = translate(event)
+                        && to.send(event).is_err()
+                    {
+                        return;
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // The terminal is gone; the guard thread tells the loop.
+                Err(_) => return,
+            }
+        }
+    })?;
+    Ok(Input(shared))
+}
+
+/// A terminal event as the interface knows it; `None` for what means nothing to it.
+pub fn translate(event: TermEvent) -> Option<Event> {
+    match event {
+        TermEvent::Key(k) if k.kind != KeyEventKind::Release => key(k.code, k.modifiers).map(Event::Key),
+        TermEvent::Key(_) => None,
+        TermEvent::Paste(text) => Some(Event::Paste(text)),
+        TermEvent::Resize(width, height) => Some(Event::Resize { width, height }),
+        TermEvent::FocusGained => Some(Event::Focus(true)),
+        TermEvent::FocusLost => Some(Event::Focus(false)),
+        TermEvent::Mouse(m) => match m.kind {
+            MouseEventKind::ScrollUp => Some(Event::Wheel(-3)),
+            MouseEventKind::ScrollDown => Some(Event::Wheel(3)),
+            MouseEventKind::Down(MouseButton::Left) => Some(Event::Click { x: m.column, y: m.row }),
+            _ => None,
+        },
+    }
+}
+
+fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
+    let ctrl = modifiers.contains(KeyModifiers::CONTROL);
+    let alt = modifiers.contains(KeyModifiers::ALT);
+    let mut shift = modifiers.contains(KeyModifiers::SHIFT);
+    let code = match code {
+        KeyCode::Char(c) => {
+            shift = false;
+            Code::Char(if ctrl || alt { c.to_ascii_lowercase() } else { c })
+        }
+        KeyCode::F(n) => Code::F(n),
+        KeyCode::Enter => Code::Enter,
+        KeyCode::Esc => Code::Esc,
+        KeyCode::Tab => Code::Tab,
+        KeyCode::BackTab => {
+            shift = false;
+            Code::BackTab
+        }
+        KeyCode::Backspace => Code::Backspace,
+        KeyCode::Delete => Code::Delete,
+        KeyCode::Insert => Code::Insert,
+        KeyCode::Up => Code::Up,
+        KeyCode::Down => Code::Down,
+        KeyCode::Left => Code::Left,
+        KeyCode::Right => Code::Right,
+        KeyCode::Home => Code::Home,
+        KeyCode::End => Code::End,
+        KeyCode::PageUp => Code::PageUp,
+        KeyCode::PageDown => Code::PageDown,
+        _ => return None,
+    };
+    Some(Key { code, ctrl, alt, shift })
+}
+
+/// What was typed while the terminal was being asked about itself: printable text and Enter; longer sequences are
+/// dropped, they would need the parser that is not running yet.
+pub fn typed_ahead(bytes: &[u8]) -> Vec<Event> {
+    let text = String::from_utf8_lossy(bytes);
+    let plain = text.split('\x1b').next().unwrap_or("");
+    plain
+        .chars()
+        .filter_map(|c| match c {
+            '\r' | '\n' => Some(Event::Key(Key::plain(Code::Enter))),
+            '\x03' => Some(Event::Key(Key::ctrl('c'))),
+            '\x7f' => Some(Event::Key(Key::plain(Code::Backspace))),
+            c if !c.is_control() => Some(Event::Key(Key::plain(Code::Char(c)))),
+            _ => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_keep_their_modifiers() {
+        assert_eq!(key(KeyCode::Char('C'), KeyModifiers::CONTROL), Some(Key::ctrl('c')));
+        assert_eq!(key(KeyCode::Char('C'), KeyModifiers::SHIFT), Some(Key::plain(Code::Char('C'))));
+        let shift_enter = key(KeyCode::Enter, KeyModifiers::SHIFT);
+        assert_eq!(shift_enter, Key::parse("shift-enter"));
+        assert_eq!(key(KeyCode::CapsLock, KeyModifiers::NONE), None);
+    }
+
+    #[test]
+    fn text_typed_during_the_start_is_not_lost() {
+        let events = typed_ahead("hé\r\x1b[A".as_bytes());
+        assert_eq!(events.len(), 3);
+        assert_eq!(events.last(), Some(&Event::Key(Key::plain(Code::Enter))));
+    }
+}

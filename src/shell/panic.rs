@@ -1,0 +1,54 @@
+//! When something panics: restore the terminal once, leave a report without any message text, say how to go on.
+//!
+//! Worker threads catch their own panics and report them as events; for those only the report is written, the
+//! terminal stays as it is.
+
+use std::backtrace::Backtrace;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::run::report_path;
+use super::term::Guard;
+
+/// What a crash report may say.
+#[derive(Clone, Debug, Default)]
+pub struct CrashNote {
+    /// Where reports go.
+    pub dir: Option<PathBuf>,
+    /// Open session.
+    pub session: String,
+    /// Number of the last message.
+    pub messages: u64,
+}
+
+/// Installs the hook; the calling thread is the one that owns the terminal.
+pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>) {
+    let owner = std::thread::current().id();
+    std::panic::set_hook(Box::new(move |info| {
+        let owns_terminal = std::thread::current().id() == owner;
+        if owns_terminal {
+            guard.leave();
+        }
+        let note = note.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut report = format!("sala-chat {}\n", env!("CARGO_PKG_VERSION"));
+        // Only literals: a formatted message could hold what the user wrote.
+        let what = info.payload().downcast_ref::<&'static str>().copied().unwrap_or("(message withheld: it may hold text)");
+        let thread = std::thread::current().name().unwrap_or("unnamed").to_string();
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        // Writing into a String cannot fail.
+        let _ = writeln!(report, "thread {thread} at {place}: {what}\n{}", Backtrace::force_capture());
+        let written = note.dir.as_deref().and_then(|dir| {
+            std::fs::create_dir_all(dir).ok()?;
+            let path = report_path(dir);
+            std::fs::write(&path, report).ok()?;
+            Some(path)
+        });
+        if owns_terminal {
+            let saved = if note.messages > 0 { format!(" Your text up to #{} is saved.", note.messages) } else { String::new() };
+            let resume = if note.session.is_empty() { "sala-chat -c".to_string() } else { format!("sala-chat -r '{}'", note.session) };
+            let report = written.map_or(String::new(), |p| format!(" Report: {}", p.display()));
+            eprintln!("sala-chat crashed.{saved} Resume: {resume}.{report}");
+        }
+    }));
+}

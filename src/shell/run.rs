@@ -1,0 +1,354 @@
+//! The event loop of the full-screen interface: waits on everything at once, draws when something changed.
+//!
+//! Sources: keys (own thread), desk, signals, finished small jobs (paths, code colours). It blocks until one of them
+//! speaks or a moment the state asked for has come; an idle program uses no time. At most one frame per 16 ms, per
+//! 33 ms while only text arrives. Every way out leaves the terminal as it was.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
+use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
+use ratatui::Terminal;
+use ratatui::backend::CrosstermBackend;
+
+use super::input::{Input, start_input, typed_ahead};
+use super::jobs::{Job, start_jobs};
+use super::panic::{CrashNote, install};
+use super::signals::{Outside, watch_signals, watch_terminal};
+use super::term::{self, Guard, Leave, Modes};
+use super::{clipboard, jobs};
+use crate::app::options::{Glyphs, ThemeName, UiConfig};
+use crate::app::{App, Effect, Event, Phase, Redraw, update};
+use crate::protocol::desk::{Notice, Request};
+use crate::ui::draw;
+
+/// The desk as the interface sees it. Both channels should be unbounded: the desk must never wait for a terminal.
+pub struct DeskHandle {
+    /// To the desk.
+    pub requests: Sender<Request>,
+    /// From the desk.
+    pub notices: Receiver<Notice>,
+}
+
+/// Frame distance after something the user did.
+const FRAME: Duration = Duration::from_millis(16);
+/// Frame distance while only text arrives.
+const STREAM_FRAME: Duration = Duration::from_millis(33);
+/// A new size is acted on when it stays this long.
+const RESIZE: Duration = Duration::from_millis(50);
+/// How long the terminal may take to answer questions about itself.
+const ASK_MS: u64 = 100;
+
+/// How the program is to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct End {
+    code: i32,
+    farewell: Option<String>,
+}
+
+struct Loop {
+    app: App,
+    desk: DeskHandle,
+    guard: Guard,
+    modes: Modes,
+    terminal: Terminal<CrosstermBackend<io::Stdout>>,
+    input: Input,
+    jobs: Sender<Job>,
+    started: Instant,
+    last_frame: Option<Instant>,
+    /// What the state wanted since the last frame.
+    wanted: Redraw,
+    /// When the next frame may be drawn, if one is wanted.
+    pending_frame: Option<Instant>,
+    resize: Option<(Instant, u16, u16)>,
+    /// Set by a signal: the code to end with and the moment at which there is no more waiting.
+    dying: Option<(i32, Instant)>,
+    end: Option<End>,
+    repaint: bool,
+    crash: Arc<Mutex<CrashNote>>,
+}
+
+/// Runs the interface until it ends; returns the exit code. The terminal is restored and the farewell printed.
+///
+/// # Errors
+/// When the terminal cannot be set up.
+pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
+    let size = crossterm::terminal::size()?;
+    let guard = Guard::default();
+    let crash = Arc::new(Mutex::new(CrashNote { dir: config.state_dir.clone(), ..CrashNote::default() }));
+    install(guard.clone(), Arc::clone(&crash));
+    let modes = Modes { alternate_screen: config.alternate_screen, mouse: config.mouse, kitty: false, rows: size.1 };
+    let leave = Leave(guard.clone());
+    guard.enter(modes)?;
+    let (answers, typed) = term::ask(ASK_MS);
+    let mut config = config;
+    if answers.kitty {
+        guard.add_kitty()?;
+    }
+    if config.probe_glyphs && answers.wide_lines {
+        config.glyphs = Glyphs::Ascii;
+    }
+    if let (ThemeName::Auto, Some(true)) = (config.theme, answers.light) {
+        config.theme = ThemeName::Light;
+    }
+    let (outside_to, outside) = unbounded();
+    watch_signals(outside_to.clone())?;
+    watch_terminal(outside_to)?;
+    let (events_to, events) = unbounded();
+    for event in typed_ahead(&typed) {
+        // The receiver lives in this function.
+        let _ = events_to.send(event);
+    }
+    let input = start_input(events_to.clone())?;
+    let jobs = start_jobs(events_to)?;
+    let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+    let mut this = Loop {
+        app: App::new(config, size.0, size.1),
+        desk,
+        guard,
+        modes: Modes { kitty: answers.kitty, ..modes },
+        terminal,
+        input,
+        jobs,
+        started: Instant::now(),
+        last_frame: None,
+        wanted: Redraw::Now,
+        pending_frame: None,
+        resize: None,
+        dying: None,
+        end: None,
+        repaint: true,
+        crash,
+    };
+    let end = this.go(&events, &outside);
+    drop(leave);
+    let end = end?;
+    if let Some(text) = end.farewell {
+        // The terminal may be gone.
+        let _ = writeln!(io::stdout(), "{text}");
+    }
+    Ok(end.code)
+}
+
+impl Loop {
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn go(&mut self, events: &Receiver<Event>, outside: &Receiver<Outside>) -> io::Result<End> {
+        let desk_gone = never();
+        let mut desk_open = true;
+        loop {
+            self.frame()?;
+            if let Some(end) = self.end.take() {
+                return Ok(self.ended(end));
+            }
+            let timeout = self.timeout();
+            let notices = if desk_open { self.desk.notices.clone() } else { desk_gone.clone() };
+            select! {
+                recv(events) -> event => if let Ok(event) = event { self.event(event)?; },
+                recv(notices) -> notice => match notice {
+                    Ok(notice) => self.event(Event::Notice(notice))?,
+                    Err(_) => { desk_open = false; self.desk_lost(); }
+                },
+                recv(outside) -> what => if let Ok(what) = what { self.outside(what)?; },
+                default(timeout) => {}
+            }
+            // What is already here belongs to the same frame.
+            for _ in 0..256 {
+                if let Ok(event) = events.try_recv() {
+                    self.event(event)?;
+                } else if let Ok(notice) = notices.try_recv() {
+                    self.event(Event::Notice(notice))?;
+                } else {
+                    break;
+                }
+            }
+            self.moments()?;
+        }
+    }
+
+    /// How long to wait when nothing happens.
+    fn timeout(&self) -> Duration {
+        let now = Instant::now();
+        let wait = |at: Instant| at.saturating_duration_since(now);
+        let state = self.app.deadline().map(|ms| Duration::from_millis(ms.saturating_sub(self.now_ms()).max(1)));
+        let frame = self.pending_frame.map(wait);
+        let resize = self.resize.map(|(at, ..)| wait(at));
+        let dying = self.dying.map(|(_, at)| wait(at));
+        // A year is for ever: nothing is due.
+        [state, frame, resize, dying].into_iter().flatten().min().unwrap_or(Duration::from_secs(365 * 86_400))
+    }
+
+    /// Acts on moments that have come.
+    fn moments(&mut self) -> io::Result<()> {
+        let now = Instant::now();
+        if let Some((at, width, height)) = self.resize
+            && at <= now
+        {
+            self.resize = None;
+            self.modes.rows = height;
+            self.apply(Event::Resize { width, height })?;
+        }
+        if self.app.deadline().is_some_and(|ms| ms <= self.now_ms()) {
+            self.apply(Event::Tick)?;
+        }
+        if let Some((code, at)) = self.dying
+            && at <= now
+        {
+            self.end = Some(End { code, farewell: None });
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, event: Event) -> io::Result<()> {
+        match event {
+            Event::Resize { width, height } => {
+                self.resize = Some((Instant::now() + RESIZE, width, height));
+                Ok(())
+            }
+            other => self.apply(other),
+        }
+    }
+
+    fn apply(&mut self, event: Event) -> io::Result<()> {
+        let now = self.now_ms();
+        for effect in update(&mut self.app, event, now) {
+            self.perform(effect)?;
+        }
+        Ok(())
+    }
+
+    fn perform(&mut self, effect: Effect) -> io::Result<()> {
+        match effect {
+            // A desk that is gone is reported by its other channel.
+            Effect::Send(request) => drop(self.desk.requests.send(request)),
+            Effect::Copy(text) => {
+                let config = &self.app.config;
+                let tmux = std::env::var_os("TMUX").is_some();
+                let said = clipboard::copy(&mut io::stdout(), &text, config.clipboard, tmux, config.state_dir.as_deref());
+                return self.apply(Event::Copied(said));
+            }
+            Effect::ListPaths(prefix) => drop(self.jobs.send(Job::Paths { prefix, home: self.app.config.home.clone() })),
+            Effect::Highlight { lang, code } => drop(self.jobs.send(Job::Highlight { lang, code })),
+            Effect::Editor(text) => {
+                let edited = self.outside_terminal(|| jobs::edit(&text))?;
+                return self.apply(Event::Edited(edited));
+            }
+            Effect::Suspend => {
+                self.outside_terminal(stop_process)?;
+                return self.apply(Event::Resumed);
+            }
+            Effect::Repaint => self.repaint = true,
+            Effect::Notify(text) => {
+                let sequence = if self.app.config.notify_osc9 { format!("\x1b]9;{text}\x07") } else { "\x07".to_string() };
+                io::stdout().write_all(sequence.as_bytes())?;
+                io::stdout().flush()?;
+            }
+            Effect::Exit { code, farewell } => self.end = Some(End { code, farewell }),
+        }
+        Ok(())
+    }
+
+    /// Gives the terminal away while `work` runs.
+    fn outside_terminal<T>(&mut self, work: impl FnOnce() -> T) -> io::Result<T> {
+        self.input.park();
+        self.guard.leave();
+        let result = work();
+        self.guard.enter(self.modes)?;
+        self.input.unpark();
+        self.repaint = true;
+        let (width, height) = crossterm::terminal::size()?;
+        self.apply(Event::Resize { width, height })?;
+        Ok(result)
+    }
+
+    fn outside(&mut self, what: Outside) -> io::Result<()> {
+        let within = |s| Instant::now() + Duration::from_secs(s);
+        match what {
+            Outside::Terminate => {
+                self.dying = Some((143, within(5)));
+                self.apply(Event::Terminate)
+            }
+            Outside::Hangup => {
+                self.dying = Some((129, within(1)));
+                self.apply(Event::Terminate)
+            }
+            Outside::Interrupt => self.apply(Event::Interrupt),
+            Outside::Suspend => {
+                self.apply(Event::Suspending)?;
+                self.perform(Effect::Suspend)
+            }
+            Outside::Continue => {
+                self.repaint = true;
+                self.apply(Event::Resumed)
+            }
+        }
+    }
+
+    fn desk_lost(&mut self) {
+        if self.app.phase != Phase::Ended && self.end.is_none() {
+            let farewell = "sala-chat: its working thread ended unexpectedly. What was said is saved; start again with: sala-chat -c";
+            self.end = Some(End { code: 1, farewell: Some(farewell.into()) });
+        }
+    }
+
+    /// The code of a signal wins over the ordinary one.
+    fn ended(&self, end: End) -> End {
+        match self.dying {
+            Some((code, _)) => End { code, ..end },
+            None => end,
+        }
+    }
+
+    /// Draws if something changed and the last frame is long enough ago.
+    fn frame(&mut self) -> io::Result<()> {
+        let wanted = self.app.take_redraw().max(self.wanted);
+        self.wanted = wanted;
+        self.pending_frame = None;
+        let distance = match wanted {
+            Redraw::No if !self.repaint => return Ok(()),
+            Redraw::Stream if !self.repaint => STREAM_FRAME,
+            Redraw::No | Redraw::Stream | Redraw::Now => FRAME,
+        };
+        let due = self.last_frame.map_or_else(Instant::now, |at| at + distance);
+        if due > Instant::now() {
+            self.pending_frame = Some(due);
+            return Ok(());
+        }
+        // The terminal is gone: nothing can be drawn, and trying may block.
+        if matches!(self.dying, Some((129, _))) {
+            return Ok(());
+        }
+        self.wanted = Redraw::No;
+        self.apply(Event::Frame)?;
+        if std::mem::take(&mut self.repaint) {
+            self.terminal.clear()?;
+        }
+        crossterm::queue!(io::stdout(), BeginSynchronizedUpdate)?;
+        let app = &self.app;
+        self.terminal.draw(|frame| draw(app, frame))?;
+        crossterm::execute!(io::stdout(), EndSynchronizedUpdate)?;
+        self.last_frame = Some(Instant::now());
+        let mut note = self.crash.lock().unwrap_or_else(PoisonError::into_inner);
+        if note.session != self.app.session.name {
+            note.session.clone_from(&self.app.session.name);
+        }
+        note.messages = self.app.transcript.entries().iter().map(|e| e.number).max().unwrap_or(0);
+        Ok(())
+    }
+}
+
+/// Stops the process as Ctrl-Z does; returns when it is continued.
+fn stop_process() {
+    // Nothing can be done if it fails: we simply go on.
+    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+}
+
+/// Where the crash report of this process would be written.
+pub(super) fn report_path(dir: &std::path::Path) -> PathBuf {
+    dir.join(format!("crash-{}.txt", std::process::id()))
+}

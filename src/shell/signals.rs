@@ -1,0 +1,92 @@
+//! Signals and the vanished terminal: each on its own thread, as events for the loop.
+//!
+//! crossterm 0.29 reads in a busy loop when its terminal has disappeared. A guard thread sleeps on the terminal until
+//! it hangs up, then puts a pipe that never speaks in the terminal's place, so that the reader sleeps instead, and
+//! ends the process itself if the loop does not do so in time.
+
+use std::io;
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+use rustix::event::{PollFd, PollFlags, poll};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP};
+use signal_hook::iterator::Signals;
+
+/// What came from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outside {
+    /// SIGTERM: end within five seconds, exit code 143.
+    Terminate,
+    /// SIGHUP or the terminal is gone: end within two seconds, exit code 129.
+    Hangup,
+    /// SIGINT.
+    Interrupt,
+    /// SIGTSTP.
+    Suspend,
+    /// SIGCONT after a stop nobody told us about.
+    Continue,
+}
+
+/// How long the loop may take to end after a hang-up.
+const HANGUP_GRACE: Duration = Duration::from_secs(2);
+
+/// Starts the signal thread.
+///
+/// # Errors
+/// When the handlers cannot be installed.
+pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
+    let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT])?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            let event = match signal {
+                SIGTERM => Outside::Terminate,
+                SIGHUP => Outside::Hangup,
+                SIGINT => Outside::Interrupt,
+                SIGTSTP => Outside::Suspend,
+                _ => Outside::Continue,
+            };
+            // Nobody listens any more: the program is ending.
+            if to.send(event).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Starts the thread that waits for the terminal to disappear.
+///
+/// # Errors
+/// When the thread cannot be started.
+pub fn watch_terminal(to: Sender<Outside>) -> io::Result<()> {
+    std::thread::Builder::new().name("tty-guard".into()).spawn(move || {
+        wait_for_hangup();
+        silence_stdin();
+        let _ = to.send(Outside::Hangup);
+        std::thread::sleep(HANGUP_GRACE);
+        // The loop hangs somewhere, most likely in a write to the terminal. Text is on disk.
+        std::process::exit(129);
+    })?;
+    Ok(())
+}
+
+fn wait_for_hangup() {
+    let stdin = rustix::stdio::stdin();
+    loop {
+        // No events asked for: only hang-up and errors wake it.
+        let mut fds = [PollFd::new(&stdin, PollFlags::empty())];
+        match poll(&mut fds, None) {
+            Ok(_) if fds.iter().any(|f| f.revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)) => return,
+            // Signals interrupt the wait; a kernel that returns without a reason must not make us spin.
+            Ok(_) | Err(_) => std::thread::sleep(Duration::from_millis(200)),
+        }
+    }
+}
+
+/// Puts the reading end of a pipe in the place of standard input. Its writing end stays open and silent.
+fn silence_stdin() {
+    if let Ok((read, write)) = std::io::pipe() {
+        let _ = rustix::stdio::dup2_stdin(&read);
+        std::mem::forget((read, write));
+    }
+}

@@ -1,0 +1,261 @@
+//! The terminal's modes: set on entry, reset on every way out (return, error, panic, signal, suspend).
+//!
+//! What was set is remembered in one place ([`Modes`] behind a lock), and leaving takes it out, so that leaving twice
+//! does nothing and a panic resets exactly what is set. Input is asked three things once, together, with a limit of
+//! 100 ms: does it speak the kitty keyboard protocol, is `─` one cell wide, is the background light.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crossterm::cursor::{MoveTo, Show};
+use crossterm::event::{
+    DisableBracketedPaste, DisableFocusChange, DisableMouseCapture, EnableBracketedPaste, EnableFocusChange,
+    EnableMouseCapture, KeyboardEnhancementFlags, PopKeyboardEnhancementFlags, PushKeyboardEnhancementFlags,
+};
+use crossterm::queue;
+use crossterm::style::ResetColor;
+use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
+
+/// Modes that are set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Modes {
+    /// The alternate screen.
+    pub alternate_screen: bool,
+    /// Mouse events.
+    pub mouse: bool,
+    /// Kitty keyboard flags.
+    pub kitty: bool,
+    /// Rows of the terminal: without the alternate screen the prompt comes below the last frame.
+    pub rows: u16,
+}
+
+/// Writes the sequences that set the modes.
+///
+/// # Errors
+/// When the terminal cannot be written.
+pub fn set(out: &mut impl Write, modes: Modes) -> io::Result<()> {
+    if modes.alternate_screen {
+        queue!(out, EnterAlternateScreen)?;
+    }
+    queue!(out, EnableBracketedPaste, EnableFocusChange)?;
+    if modes.mouse {
+        queue!(out, EnableMouseCapture)?;
+    }
+    if modes.kitty {
+        queue!(out, PushKeyboardEnhancementFlags(KeyboardEnhancementFlags::DISAMBIGUATE_ESCAPE_CODES))?;
+    }
+    out.flush()
+}
+
+/// Writes the sequences that reset the modes, in the opposite order.
+///
+/// # Errors
+/// When the terminal cannot be written.
+pub fn reset(out: &mut impl Write, modes: Modes) -> io::Result<()> {
+    if modes.kitty {
+        queue!(out, PopKeyboardEnhancementFlags)?;
+    }
+    if modes.mouse {
+        queue!(out, DisableMouseCapture)?;
+    }
+    queue!(out, DisableFocusChange, DisableBracketedPaste, ResetColor)?;
+    if modes.alternate_screen {
+        queue!(out, LeaveAlternateScreen)?;
+    } else {
+        queue!(out, MoveTo(0, modes.rows.saturating_sub(1)))?;
+        out.write_all(b"\r\n")?;
+    }
+    queue!(out, Show)?;
+    out.flush()
+}
+
+/// The modes that are set now, shared with the panic hook. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Guard(Arc<Mutex<Option<Modes>>>);
+
+impl Guard {
+    /// Raw mode and modes on.
+    ///
+    /// # Errors
+    /// When there is no terminal.
+    pub fn enter(&self, modes: Modes) -> io::Result<()> {
+        crossterm::terminal::enable_raw_mode()?;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(modes);
+        set(&mut io::stdout(), modes)
+    }
+
+    /// Everything off again; does nothing the second time. Failures are not reported: there is nobody left to see them.
+    pub fn leave(&self) {
+        let modes = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(modes) = modes {
+            let _ = reset(&mut io::stdout(), modes);
+            let _ = crossterm::terminal::disable_raw_mode();
+        }
+    }
+
+    /// Kitty flags are known to work: set them, and remember to reset them.
+    ///
+    /// # Errors
+    /// When the terminal cannot be written.
+    pub fn add_kitty(&self) -> io::Result<()> {
+        let mut modes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(m) = modes.as_mut().filter(|m| !m.kitty) {
+            m.kitty = true;
+            let mut out = io::stdout();
+            queue!(out, PushKeyboardEnhancementFlags(KeyboardEnhancementFlags::DISAMBIGUATE_ESCAPE_CODES))?;
+            out.flush()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// Leaves when dropped: for early returns.
+pub struct Leave(pub Guard);
+
+/// What the terminal answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answers {
+    /// It speaks the kitty keyboard protocol.
+    pub kitty: bool,
+    /// `─` took two cells: box drawing would break every row.
+    pub wide_lines: bool,
+    /// The background is light; `None` if it did not say.
+    pub light: Option<bool>,
+}
+
+/// Questions: cursor position after `─`, background, kitty flags, and at last the device attributes, which every
+/// terminal answers, so that no answer is waited for in vain.
+pub const QUESTIONS: &[u8] = "\r─\x1b[6n\r \r\x1b]11;?\x1b\\\x1b[?u\x1b[c".as_bytes();
+
+/// Reads answers out of what came in; the rest is what the user typed meanwhile.
+pub fn read_answers(bytes: &[u8]) -> (Answers, Vec<u8>) {
+    let mut answers = Answers::default();
+    let mut typed = Vec::new();
+    let mut rest = bytes;
+    while let Some((first, tail)) = rest.split_first() {
+        if *first != 0x1b {
+            typed.push(*first);
+            rest = tail;
+            continue;
+        }
+        match tail.first() {
+            Some(b'[') => {
+                let end = tail.iter().skip(1).position(|b| (0x40..=0x7e).contains(b)).map_or(tail.len(), |n| n + 2);
+                let body = String::from_utf8_lossy(&tail[1..end]);
+                match body.chars().last() {
+                    Some('u') if body.starts_with('?') => answers.kitty = true,
+                    Some('R') => {
+                        let column = body.trim_end_matches('R').rsplit(';').next().and_then(|c| c.parse::<u16>().ok());
+                        answers.wide_lines = column.is_some_and(|c| c > 2);
+                    }
+                    Some('c') if body.starts_with('?') => {}
+                    _ => typed.extend(&rest[..end + 1]),
+                }
+                rest = &tail[end..];
+            }
+            Some(b']') => {
+                let end = tail.iter().position(|b| *b == 0x07 || *b == 0x1b).unwrap_or(tail.len());
+                answers.light = light(&String::from_utf8_lossy(&tail[1..end.max(1)])).or(answers.light);
+                let skip = match tail.get(end) {
+                    Some(0x1b) => end + 2,
+                    _ => end + 1,
+                };
+                rest = tail.get(skip..).unwrap_or(&[]);
+            }
+            _ => {
+                typed.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    (answers, typed)
+}
+
+/// `11;rgb:RRRR/GGGG/BBBB`: whether the colour is light.
+fn light(body: &str) -> Option<bool> {
+    let (_, colour) = body.split_once("rgb:")?;
+    let mut parts = colour.split('/').map(|p| {
+        let digits: String = p.chars().take_while(char::is_ascii_hexdigit).take(2).collect();
+        u32::from_str_radix(&digits, 16).ok()
+    });
+    let (r, g, b) = (parts.next()??, parts.next()??, parts.next()??);
+    Some(r * 299 + g * 587 + b * 114 > 127_500)
+}
+
+/// Asks the terminal, for at most `limit_ms`. Must run before anybody else reads from it.
+pub fn ask(limit_ms: u64) -> (Answers, Vec<u8>) {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let mut out = io::stdout();
+    if out.write_all(QUESTIONS).and_then(|()| out.flush()).is_err() {
+        return (Answers::default(), Vec::new());
+    }
+    let stdin = rustix::stdio::stdin();
+    let start = std::time::Instant::now();
+    let mut bytes = Vec::new();
+    let mut buffer = [0u8; 256];
+    loop {
+        let left = limit_ms.saturating_sub(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::try_from(left * 1_000_000).unwrap_or(0) };
+        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+        let ready = left > 0 && poll(&mut fds, Some(&timeout)).is_ok_and(|n| n > 0);
+        match ready.then(|| rustix::io::read(stdin, &mut buffer)) {
+            Some(Ok(n)) if n > 0 => bytes.extend(buffer.iter().take(n)),
+            _ => break,
+        }
+        // The device attributes are the last answer.
+        if bytes.windows(3).any(|w| w == b"\x1b[?") && bytes.contains(&b'c') {
+            break;
+        }
+    }
+    read_answers(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(p: &vt100::Parser) -> (bool, bool, bool, vt100::MouseProtocolMode) {
+        let s = p.screen();
+        (s.alternate_screen(), s.bracketed_paste(), s.hide_cursor(), s.mouse_protocol_mode())
+    }
+
+    #[test]
+    fn modes_that_were_set_are_reset() {
+        for bits in 0..8u8 {
+            let modes = Modes { alternate_screen: bits & 1 > 0, mouse: bits & 2 > 0, kitty: bits & 4 > 0, rows: 24 };
+            let mut p = vt100::Parser::new(24, 80, 0);
+            let before = state(&p);
+            let (mut on, mut off) = (Vec::new(), Vec::new());
+            set(&mut on, modes).unwrap();
+            p.process(&on);
+            assert_eq!(p.screen().alternate_screen(), modes.alternate_screen);
+            assert!(p.screen().bracketed_paste());
+            p.process(b"\x1b[?25l");
+            reset(&mut off, modes).unwrap();
+            p.process(&off);
+            assert_eq!(state(&p), before, "{modes:?}");
+            let count = |bytes: &[u8], what: &str| String::from_utf8_lossy(bytes).matches(what).count();
+            assert_eq!(count(&on, "\x1b[>1u"), count(&off, "\x1b[<1u"));
+            assert_eq!(count(&on, "\x1b[?1004h"), count(&off, "\x1b[?1004l"));
+        }
+    }
+
+    #[test]
+    fn answers_are_told_from_what_was_typed() {
+        let bytes = b"hi\x1b[1;2R\x1b]11;rgb:ffff/fafa/f0f0\x1b\\\x1b[?0u\x1b[?62;22c\r\x1b[A";
+        let (answers, typed) = read_answers(bytes);
+        assert_eq!(answers, Answers { kitty: true, wide_lines: false, light: Some(true) });
+        assert_eq!(typed, b"hi\r\x1b[A");
+        assert_eq!(read_answers(b"\x1b[5;3R").0, Answers { wide_lines: true, ..Answers::default() });
+        assert_eq!(read_answers(b"\x1b]11;rgb:1c1c/1c1c/1c1c\x07").0.light, Some(false));
+        for cut in 0..bytes.len() {
+            let _ = read_answers(&bytes[..cut]);
+        }
+    }
+}

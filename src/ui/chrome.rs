@@ -1,0 +1,146 @@
+//! Everything around the transcript: header, banner, queue, input, status line, hints.
+
+use ratatui::layout::{Position, Rect};
+
+use super::paint::Painter;
+use crate::app::App;
+use crate::app::layout::banner_text;
+use crate::app::rows::{Face, Role, Span};
+use crate::app::status::{self, Part};
+use crate::app::wrap::{ellipsis, width, wrap_text};
+
+/// Title at the left, meter and saving at the right.
+pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let (saved, role) = status::saved(app);
+    let mut right = vec![Span::new(saved, role), Span::new(" ", Role::Text)];
+    if let Some(context) = status::context(app) {
+        let share = app.meters.context_used as f64 / app.meters.context_limit.max(1) as f64;
+        let mut meter = vec![Span::new("ctx ", Role::Dim)];
+        if area.width >= 80 {
+            meter.push(Span::new(painter.meter(10, share), Role::Dim));
+            meter.push(Span::new("  ", Role::Dim));
+        }
+        meter.push(Span::new(format!("{context}  "), Role::Dim));
+        right.splice(0..0, meter);
+    }
+    let right_cells: usize = right.iter().map(|s| width(&s.text)).sum();
+    let room = usize::from(area.width).saturating_sub(right_cells + 2);
+    let name = if app.session.name.is_empty() { "new session" } else { &app.session.name };
+    let mut left = Vec::new();
+    let mut used = 1;
+    if app.is_demo() {
+        left.push(Span::new("DEMO", Face::from(Role::Warn).bold()));
+        left.push(Span::new("  ", Role::Text));
+        used += 6;
+    }
+    let branch = if app.session.branch.1 > 1 { format!("  branch {}/{}", app.session.branch.0, app.session.branch.1) } else { String::new() };
+    let name = ellipsis(name, room.saturating_sub(used + width(&branch)));
+    used += width(&name) + width(&branch);
+    left.push(Span::new(name, Face::from(Role::Text).bold()));
+    left.push(Span::new(branch, Role::Dim));
+    if let Some(info) = &app.model {
+        let model = format!("   {} {}", info.name, info.dtype);
+        if used + width(&model) + 2 < room {
+            left.push(Span::new(model, Role::Dim));
+        }
+    }
+    painter.spans(area, 0, 1, &left);
+    let x = area.width.saturating_sub(u16::try_from(right_cells).unwrap_or(area.width));
+    painter.spans(area, 0, x, &right);
+}
+
+/// What cannot be overlooked.
+pub(super) fn banner(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let Some(text) = banner_text(app) else { return };
+    for (i, row) in wrap_text(&text, Role::Alert, usize::from(area.width).saturating_sub(2)).iter().enumerate() {
+        if let Ok(i) = u16::try_from(i) {
+            painter.row(area, i, 1, row);
+            painter.mark(area, i, Role::Alert);
+        }
+    }
+}
+
+/// Messages that wait.
+pub(super) fn queue(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let more = app.queue.lines.len().saturating_sub(usize::from(area.height));
+    for (i, line) in app.queue.lines.iter().take(usize::from(area.height)).enumerate() {
+        let Ok(at) = u16::try_from(i) else { break };
+        let word = if app.queue.held { "held" } else { "queued" };
+        let tail = match (i, more) {
+            (0, _) if app.queue.held => "Enter sends it, Ctrl-X edits it".to_string(),
+            (0, _) => "Ctrl-X edits it".to_string(),
+            (_, 0) => String::new(),
+            (_, n) => format!("and {n} more"),
+        };
+        let room = usize::from(area.width).saturating_sub(tail.len() + word.len() + 8);
+        let text = ellipsis(&line.replace('\n', " "), room);
+        painter.text(area, at, &format!(" {word}: \"{text}\""), Role::Warn);
+        painter.right(area, at, 1, &tail, Role::Dim);
+    }
+}
+
+/// The input; returns where the caret is.
+pub(super) fn composer(app: &App, painter: &mut Painter<'_>, area: Rect) -> Option<Position> {
+    let cells = usize::from(area.width).saturating_sub(2);
+    let rows = app.composer.rows(cells);
+    let (caret_row, caret_col) = app.composer.caret(cells);
+    let height = usize::from(area.height).max(1);
+    let first = (caret_row + 1).saturating_sub(height);
+    let text = app.composer.text();
+    let mark = if app.editing.is_some() { "e " } else { "> " };
+    painter.text(area, 0, if first == 0 { mark } else { "^ " }, Face::from(Role::Key).bold());
+    for (i, range) in rows.iter().skip(first).take(height).enumerate() {
+        if let (Ok(line), Some(part)) = (u16::try_from(i), text.get(range.clone())) {
+            // Pasted tabs have no width of their own.
+            painter.spans(area, line, 2, &[Span::new(part.replace('\t', " "), Role::Text)]);
+        }
+    }
+    if app.composer.is_empty() && app.session.view_only {
+        painter.spans(area, 0, 2, &[Span::new("view only: /fork makes a copy", Role::Dim)]);
+    }
+    let x = area.x + 2 + u16::try_from(caret_col).ok()?;
+    let y = area.y + u16::try_from(caret_row - first).ok()?;
+    (x < area.right() && y < area.bottom()).then_some(Position { x, y })
+}
+
+/// Drops parts, least important first, until the rest fits.
+fn fitting(left: &mut Vec<Part>, right: &mut Vec<Part>, cells: usize) {
+    let cells_of = |parts: &[Part]| parts.iter().map(|p| width(&p.text) + 3).sum::<usize>();
+    while cells_of(left) + cells_of(right) > cells {
+        let worst = left.iter().chain(right.iter()).map(|p| p.priority).max().unwrap_or(0);
+        if worst <= 1 {
+            break;
+        }
+        match left.iter().rposition(|p| p.priority == worst) {
+            Some(i) => drop(left.remove(i)),
+            None => right.retain(|p| p.priority != worst),
+        }
+    }
+}
+
+/// The status line.
+pub(super) fn status(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let (mut left, mut right) = status::parts(app);
+    fitting(&mut left, &mut right, usize::from(area.width));
+    let spans = |parts: &[Part]| -> Vec<Span> {
+        let mut out = Vec::new();
+        for (i, p) in parts.iter().enumerate() {
+            if i > 0 {
+                out.push(Span::new("   ", Role::Dim));
+            }
+            out.push(Span::new(p.text.clone(), p.role));
+        }
+        out
+    };
+    painter.spans(area, 0, 1, &spans(&left));
+    let right = spans(&right);
+    let cells: usize = right.iter().map(|s| width(&s.text)).sum();
+    let x = area.width.saturating_sub(u16::try_from(cells + 1).unwrap_or(0));
+    painter.spans(area, 0, x, &right);
+}
+
+/// The line at the foot.
+pub(super) fn hint(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let spans: Vec<Span> = status::hint_line(app).into_iter().map(|(text, role)| Span::new(text, role)).collect();
+    painter.spans(area, 0, 1, &spans);
+}

@@ -1,0 +1,72 @@
+//! Drawing: the state of the interface to cells. Reads, never changes, never sends.
+//!
+//! Places come from `app::layout`, rows of text from `app`; this layer chooses colours and characters. Colours are the
+//! terminal's own (ANSI names and attributes only), chosen in [`theme`]. The terminal's cursor always stands at the
+//! caret, or is hidden when nothing can be typed.
+
+mod chrome;
+pub mod highlight;
+mod overlay;
+mod paint;
+mod panel;
+mod reading;
+pub mod theme;
+mod transcript;
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+
+use crate::app::layout::{Area, MIN_SIZE, regions};
+use crate::app::rows::Role;
+use crate::app::{App, is_loading};
+use paint::Painter;
+use theme::Theme;
+
+fn rect(area: Area) -> Rect {
+    Rect { x: area.x, y: area.y, width: area.width, height: area.height }
+}
+
+/// Draws one frame. `app` must have seen [`crate::app::Event::Frame`] since its last change.
+pub fn draw(app: &App, frame: &mut Frame<'_>) {
+    let theme = Theme::new(&app.config);
+    let area = frame.area();
+    let mut painter = Painter::new(frame.buffer_mut(), theme);
+    if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
+        let text = format!("Window too small ({}x{}). Needs {}x{}.", area.width, area.height, MIN_SIZE.0, MIN_SIZE.1);
+        painter.text(area, 0, &text, Role::Text);
+        return;
+    }
+    let regions = regions(app);
+    chrome::header(app, &mut painter, rect(regions.header));
+    painter.rule(rect(regions.rule_top));
+    painter.rule(rect(regions.rule_bottom));
+    match &app.overlay {
+        Some(open) => overlay::draw(app, open, &mut painter, rect(regions.overlay)),
+        None => {
+            if is_loading(&app.activity) {
+                reading::draw(app, &mut painter, rect(regions.transcript));
+            } else {
+                transcript::draw(app, &mut painter, rect(regions.transcript));
+            }
+            if regions.panel.width > 0 {
+                panel::draw(app, &mut painter, rect(regions.panel));
+            }
+            chrome::banner(app, &mut painter, rect(regions.banner));
+            chrome::queue(app, &mut painter, rect(regions.queue));
+        }
+    }
+    let caret = chrome::composer(app, &mut painter, rect(regions.composer));
+    chrome::status(app, &mut painter, rect(regions.status));
+    chrome::hint(app, &mut painter, rect(regions.hint));
+    let mut caret = if app.overlay.is_some() { overlay::caret(app, rect(regions.overlay)) } else { caret };
+    if let Some(popup) = &app.popup {
+        overlay::popup(popup, &mut painter, rect(regions.overlay));
+    }
+    if let Some(question) = app.questions.front() {
+        overlay::question(question, &mut painter, rect(regions.overlay), rect(regions.composer));
+        caret = None;
+    }
+    if let Some(at) = caret {
+        frame.set_cursor_position(at);
+    }
+}

@@ -1,0 +1,200 @@
+//! Pages, lists, the completion popup and questions, over the transcript.
+
+use ratatui::layout::{Position, Rect};
+
+use super::paint::Painter;
+use crate::app::complete::Popup;
+use crate::app::entry::{clock, grouped};
+use crate::app::list::List;
+use crate::app::overlay::{Overlay, Page};
+use crate::app::rows::{Face, Role, Row, Span};
+use crate::app::status::bytes;
+use crate::app::wrap::{fit, width, wrap_text};
+use crate::app::{App, Question};
+use crate::protocol::desk::{DocumentRow, SearchRow, SessionRow, TimelineRow};
+
+/// Draws the open overlay over the whole body.
+pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area: Rect) {
+    painter.clear(area);
+    match overlay {
+        Overlay::Page(page) | Overlay::Aside { page, .. } => draw_page(page, painter, area),
+        Overlay::Sessions(l) => list(painter, area, "Sessions", l, &["   name", "messages   tokens  state       size  changed"], |r, cells| session(app, r, cells)),
+        Overlay::Found { query, list: l } => list(painter, area, &format!("Found for \"{query}\""), l, &[], found),
+        Overlay::Timeline(l) => list(painter, area, "Timeline", l, &[], |r, cells| timeline(app, r, cells)),
+        Overlay::Documents { title, list: l } => list(painter, area, title, l, &["   name", "tokens     lines      size  state"], document),
+        Overlay::Prompts(l) => list(painter, area, "Earlier prompts", l, &[], |p, cells| Row::of(fit(&p.replace('\n', " "), cells), Role::Text)),
+    }
+    painter.text(area, area.height.saturating_sub(1), &format!(" {}", overlay.footer()), Role::Dim);
+}
+
+/// Where the caret is in an overlay with a filter.
+pub(super) fn caret(app: &App, area: Rect) -> Option<Position> {
+    let query = app.overlay.as_ref()?.query()?;
+    let x = area.x + 3 + u16::try_from(width(query)).ok()?;
+    (x < area.right()).then_some(Position { x, y: area.y + 1 })
+}
+
+fn draw_page(page: &Page, painter: &mut Painter<'_>, area: Rect) {
+    painter.text(area, 0, &format!(" {}", page.title), Role::Heading);
+    let body = page.body_height();
+    for (i, row) in page.rows.iter().skip(page.top).take(body).enumerate() {
+        if let Ok(i) = u16::try_from(i) {
+            painter.row(area, i + 1, 2, row);
+        }
+    }
+    if page.rows.len() > body {
+        let last = (page.top + body).min(page.rows.len());
+        painter.right(area, 0, 1, &format!("{}-{last} of {}", page.top + 1, page.rows.len()), Role::Dim);
+    }
+}
+
+fn list<T>(painter: &mut Painter<'_>, area: Rect, title: &str, list: &List<T>, columns: &[&str], show: impl Fn(&T, usize) -> Row) {
+    painter.text(area, 0, &format!(" {title}"), Role::Heading);
+    let count = list.shown().len();
+    let total = list.items().len();
+    let word = if count == total { format!("{total}") } else { format!("{count} of {total}") };
+    painter.right(area, 0, 1, &word, Role::Dim);
+    painter.spans(area, 1, 1, &[Span::new("> ", Role::Key), Span::new(list.query(), Role::Text)]);
+    let top = if columns.is_empty() { 2 } else { 3 };
+    if let [left, right] = columns {
+        painter.text(area, 2, left, Role::Dim);
+        painter.right(area, 2, 1, right, Role::Dim);
+    }
+    if count == 0 {
+        let text = if total == 0 { "   Nothing here yet." } else { "   Nothing matches. Backspace widens the filter." };
+        painter.text(area, top, text, Role::Dim);
+    }
+    let height = usize::from(area.height).saturating_sub(usize::from(top) + 1).max(1);
+    let first = list.first_row(height);
+    let cells = usize::from(area.width).saturating_sub(4);
+    for (i, item) in list.shown().enumerate().skip(first).take(height) {
+        let Ok(line) = u16::try_from(i - first) else { break };
+        let chosen = i == list.selected_index();
+        painter.text(area, top + line, if chosen { " > " } else { "   " }, Face::from(Role::Key).bold());
+        painter.row(area, top + line, 3, &show(item, cells));
+        if chosen {
+            painter.mark(area, top + line, Role::Selected);
+        }
+    }
+}
+
+/// Age of something relative to the newest thing known: `14:01` is enough for a list; dates come from the desk's text.
+fn when(app: &App, ms: i64) -> String {
+    if ms <= 0 { String::new() } else { date(ms, app.config.utc_offset_min) }
+}
+
+/// `12 Nov 14:01`, from days since the epoch (civil calendar).
+fn date(ms: i64, utc_offset_min: i32) -> String {
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let seconds = ms.div_euclid(1000) + i64::from(utc_offset_min) * 60;
+    let local = jiff::Timestamp::from_second(seconds).map(|t| t.to_zoned(jiff::tz::TimeZone::UTC));
+    match local {
+        Ok(t) => {
+            let month = usize::try_from(t.month()).ok().and_then(|m| MONTHS.get(m.saturating_sub(1))).copied().unwrap_or("");
+            format!("{:>2} {month} {}", t.day(), clock(ms, utc_offset_min))
+        }
+        Err(_) => String::new(),
+    }
+}
+
+fn session(app: &App, r: &SessionRow, cells: usize) -> Row {
+    let size = r.bytes.map_or(String::new(), bytes);
+    let tail = format!("{:>8} {:>8}  {:<5} {size:>10}  {}", r.messages, grouped(r.tokens), r.state, when(app, r.updated_ms));
+    let room = cells.saturating_sub(width(&tail) + 1);
+    let name = fit(&r.name, room.min(24));
+    let title = if room > 26 { fit(&r.title, room - 25) } else { String::new() };
+    let gap = if room > 26 { " " } else { "" };
+    Row {
+        spans: vec![
+            Span::new(name, Face::from(Role::Text).bold()),
+            Span::new(format!("{gap}{title} "), Role::Dim),
+            Span::new(tail, Role::Text),
+        ],
+        source: 0,
+    }
+}
+
+fn found(r: &SearchRow, cells: usize) -> Row {
+    let head = format!("{} #{}  ", fit(&r.session, 20), r.number);
+    let room = cells.saturating_sub(width(&head));
+    Row { spans: vec![Span::new(head, Role::Key), Span::new(fit(&r.snippet, room), Role::Text)], source: 0 }
+}
+
+fn timeline(app: &App, r: &TimelineRow, cells: usize) -> Row {
+    let lane = "| ".repeat(usize::from(r.lane).min(12));
+    let mark = if r.kept { "ckpt" } else { "    " };
+    let head = if r.head { "<-" } else { "  " };
+    let label = r.label.as_deref().map(|l| format!("[{l}] ")).unwrap_or_default();
+    let tail = format!(" {mark} {head} {}", clock(r.created_ms, app.config.utc_offset_min));
+    let front = format!("{:>5}  {lane}o- ", format!("#{}", r.number));
+    let room = cells.saturating_sub(width(&front) + width(&tail));
+    let tone = if r.current { Role::Text } else { Role::Dim };
+    Row {
+        spans: vec![
+            Span::new(front, Role::Dim),
+            Span::new(fit(&format!("{label}{}", r.title), room), tone),
+            Span::new(tail, Role::Dim),
+        ],
+        source: 0,
+    }
+}
+
+fn document(r: &DocumentRow, cells: usize) -> Row {
+    let place = match r.position {
+        Some(p) => format!("at {}", grouped(p)),
+        None => "in library".to_string(),
+    };
+    let kept = if r.kept { "kept" } else { "text only" };
+    let tail = format!("{:>10} {:>9} {:>9}  {kept}", grouped(r.tokens), grouped(r.lines), bytes(r.bytes));
+    let room = cells.saturating_sub(width(&tail) + 1);
+    let name = fit(&r.name, room.saturating_sub(width(&place) + 2));
+    Row { spans: vec![Span::new(name, Role::Document), Span::new(format!("  {place} "), Role::Dim), Span::new(tail, Role::Text)], source: 0 }
+}
+
+/// Completions, above the input.
+pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
+    let height = popup.candidates.len().min(8).min(usize::from(body.height));
+    let name_cells = popup.candidates.iter().map(|c| width(&c.text)).max().unwrap_or(0).min(40);
+    let help_cells = popup.candidates.iter().map(|c| width(&c.help)).max().unwrap_or(0);
+    let cells = (name_cells + help_cells + 6).min(usize::from(body.width));
+    let Ok(rows) = u16::try_from(height) else { return };
+    let Ok(columns) = u16::try_from(cells) else { return };
+    let area = Rect { x: body.x, y: body.bottom().saturating_sub(rows), width: columns, height: rows };
+    painter.clear(area);
+    let first = (popup.selected + 1).saturating_sub(height);
+    for (i, c) in popup.candidates.iter().enumerate().skip(first).take(height) {
+        let Ok(line) = u16::try_from(i - first) else { break };
+        let text = format!(" {}  {}", fit(&c.text, name_cells), c.help);
+        painter.text(area, line, &fit(&text, cells), Role::Dim);
+        painter.spans(area, line, 1, &[Span::new(fit(&c.text, name_cells), Role::Key)]);
+        if i == popup.selected {
+            painter.mark(area, line, Role::Selected);
+        }
+    }
+}
+
+/// A question: over the last rows of the body, its keys in the input's place.
+pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rect, composer: Rect) {
+    let rows = wrap_text(&question.text, Face::from(Role::Warn).bold(), usize::from(body.width).saturating_sub(4));
+    let height = u16::try_from(rows.len() + 1).unwrap_or(body.height).min(body.height);
+    let area = Rect { y: body.bottom() - height, height, ..body };
+    painter.clear(area);
+    painter.rule(Rect { height: 1, ..area });
+    for (i, row) in rows.iter().enumerate() {
+        if let Ok(i) = u16::try_from(i) {
+            painter.row(area, i + 1, 2, row);
+        }
+    }
+    painter.clear(composer);
+    let mut keys = Vec::new();
+    for c in &question.choices {
+        let key = match c.key {
+            '\n' => "Enter".to_string(),
+            '\x1b' => "Esc".to_string(),
+            k => k.to_string(),
+        };
+        keys.push(Span::new(key, Face::from(Role::Key).bold()));
+        keys.push(Span::new(format!(" {}   ", c.label), Role::Text));
+    }
+    painter.spans(composer, 0, 2, &keys);
+}

@@ -1,0 +1,305 @@
+//! A stage for scenes: an interface of a size, driven by keys and notices through `update`, drawn on a test backend.
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use sala_chat::app::keys::Key;
+use sala_chat::app::options::{Glyphs, UiConfig};
+use sala_chat::app::{App, Effect, Event, update};
+use sala_chat::protocol::desk::{Activity, Meters, Notice, Request, SaveState, SessionView};
+use sala_chat::protocol::engine::{MemoryInfo, ModelInfo, SpecStats};
+use sala_chat::transcript::{DocumentInfo, Finish, Message, MessageId, MessageMeta, Role};
+use sala_chat::ui::draw;
+
+/// 14:01 on some day.
+pub const TIME: i64 = 1_763_647_260_000;
+
+pub struct Stage {
+    pub app: App,
+    pub now: u64,
+    pub effects: Vec<Effect>,
+}
+
+impl Stage {
+    pub fn new(width: u16, height: u16) -> Stage {
+        Stage::with(UiConfig::default(), width, height)
+    }
+
+    pub fn with(config: UiConfig, width: u16, height: u16) -> Stage {
+        Stage { app: App::new(config, width, height), now: 1_000, effects: Vec::new() }
+    }
+
+    pub fn ascii(width: u16, height: u16) -> Stage {
+        Stage::with(UiConfig { glyphs: Glyphs::Ascii, ..UiConfig::default() }, width, height)
+    }
+
+    /// A model is ready and nothing is going on.
+    pub fn ready(mut self, model: ModelInfo) -> Stage {
+        let meters = Meters { context_limit: model.context_limit, model: model.clone(), ..Meters::default() };
+        self.tell(Notice::Ready(model));
+        self.tell(Notice::Meters(meters));
+        self.tell(Notice::Session(SessionView { branch: (1, 1), ..SessionView::default() }));
+        self.tell(Notice::Activity(Activity::Idle));
+        self
+    }
+
+    pub fn event(&mut self, event: Event) -> &mut Self {
+        let effects = update(&mut self.app, event, self.now);
+        self.effects.extend(effects);
+        self
+    }
+
+    pub fn tell(&mut self, notice: Notice) -> &mut Self {
+        self.event(Event::Notice(notice))
+    }
+
+    /// Presses keys by name: `"ctrl-p"`, `"enter"`.
+    pub fn press(&mut self, names: &str) -> &mut Self {
+        for name in names.split_whitespace() {
+            let key = Key::parse(name).unwrap_or_else(|| panic!("no key {name}"));
+            self.event(Event::Key(key));
+        }
+        self
+    }
+
+    /// Types a text character by character.
+    pub fn type_text(&mut self, text: &str) -> &mut Self {
+        for c in text.chars() {
+            let key = match c {
+                '\n' => Key::parse("ctrl-j").unwrap(),
+                c => Key::plain(sala_chat::app::keys::Code::Char(c)),
+            };
+            self.event(Event::Key(key));
+        }
+        self
+    }
+
+    pub fn wait(&mut self, ms: u64) -> &mut Self {
+        self.now += ms;
+        if self.app.deadline().is_some_and(|d| d <= self.now) {
+            self.event(Event::Tick);
+        }
+        self
+    }
+
+    /// Requests sent since the last call.
+    pub fn sent(&mut self) -> Vec<Request> {
+        self.effects.drain(..).filter_map(|e| if let Effect::Send(r) = e { Some(r) } else { None }).collect()
+    }
+
+    pub fn terminal(&mut self) -> Terminal<TestBackend> {
+        self.event(Event::Frame);
+        let (width, height) = self.app.size;
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|f| draw(&self.app, f)).unwrap();
+        terminal
+    }
+
+    /// The screen as text, with the caret's place below it.
+    pub fn screen(&mut self) -> String {
+        let mut terminal = self.terminal();
+        let buffer = terminal.backend().buffer().clone();
+        let mut out = String::new();
+        for y in 0..buffer.area.height {
+            let mut line = String::new();
+            let mut skip = 0;
+            for x in 0..buffer.area.width {
+                if skip > 0 {
+                    skip -= 1;
+                    continue;
+                }
+                let symbol = buffer[(x, y)].symbol();
+                skip = sala_chat::app::wrap::width(symbol).saturating_sub(1);
+                line.push_str(symbol);
+            }
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+        let at = terminal.get_cursor_position().unwrap();
+        out.push_str(&format!("caret {},{}\n", at.x, at.y));
+        out
+    }
+
+    /// Which cells carry attributes or colours: one letter per kind, to see what does not show as text.
+    pub fn styles(&mut self) -> String {
+        let terminal = self.terminal();
+        let buffer = terminal.backend().buffer();
+        let mut out = String::new();
+        for y in 0..buffer.area.height {
+            let mut line = String::new();
+            for x in 0..buffer.area.width {
+                let cell = &buffer[(x, y)];
+                let m = cell.modifier;
+                use ratatui::style::{Color, Modifier};
+                let letter = if m.contains(Modifier::REVERSED) {
+                    'R'
+                } else if cell.fg != Color::Reset {
+                    'c'
+                } else if m.contains(Modifier::BOLD) {
+                    'b'
+                } else if m.contains(Modifier::DIM) {
+                    'd'
+                } else if m.contains(Modifier::UNDERLINED) {
+                    'u'
+                } else {
+                    ' '
+                };
+                line.push(letter);
+            }
+            out.push_str(line.trim_end());
+            out.push('\n');
+        }
+        out
+    }
+}
+
+pub fn demo() -> ModelInfo {
+    ModelInfo {
+        name: "demo".into(),
+        device: "CPU, 2 threads".into(),
+        device_kind: "cpu".into(),
+        dtype: "f32".into(),
+        parameters: 8_700_000,
+        context_limit: 65_536,
+        draft: Some("EAGLE-3".into()),
+        memory: MemoryInfo { weights: 35 << 20, state: 12 << 20, work: 9 << 20, used: 210 << 20, total: 0 },
+        ..ModelInfo::default()
+    }
+}
+
+pub fn gpu() -> ModelInfo {
+    let gib = 1u64 << 30;
+    ModelInfo {
+        name: "MiniCPM-SALA".into(),
+        device: "NVIDIA H200".into(),
+        device_kind: "cuda".into(),
+        dtype: "bf16".into(),
+        parameters: 9_400_000_000,
+        context_limit: 1_048_576,
+        draft: Some("EAGLE-3".into()),
+        memory: MemoryInfo { weights: 18 * gib, state: 5 * gib, work: 5 * gib, used: 28 * gib, total: 140 * gib },
+        ..ModelInfo::default()
+    }
+}
+
+pub fn message(id: i64, role: Role, text: &str) -> Message {
+    Message {
+        id: MessageId(id),
+        parent: (id > 1).then(|| MessageId(id - 1)),
+        role,
+        text: text.into(),
+        thinking: String::new(),
+        created_ms: TIME,
+        meta: MessageMeta::default(),
+    }
+}
+
+pub fn answer(id: i64, text: &str) -> Message {
+    let mut m = message(id, Role::Assistant, text);
+    m.meta.finish = Some(Finish::Stop);
+    m.meta.tokens_per_s = 94.8;
+    m
+}
+
+pub fn document(id: i64, name: &str, tokens: u64) -> Message {
+    let mut m = message(id, Role::Document, "text of the document");
+    m.meta.document =
+        Some(DocumentInfo { name: name.into(), path: Some(name.into()), hash: "ab12".into(), tokens, lines: tokens / 12, complete: true });
+    m
+}
+
+/// A conversation of a document, a question and an answer with thoughts, list, code and table.
+pub fn conversation() -> SessionView {
+    let mut with_thoughts = answer(
+        3,
+        "It is **Natasha** who breaks it to him, but not in words: Pierre reads it in her face when they meet at \
+         Princess Marya's.\n\n- the illness is told earlier\n- from *Andrei's* own side\n\n```text\nBook XV, ch. 16  \"the \
+         door opened, and a thin face ...\"\n```\n\n| passage | who speaks | what is said |\n|---|---|---|\n| [1] | nobody | \
+         Pierre understands |\n| [2] | Andrei | \"love is God\" |\n",
+    );
+    with_thoughts.thinking = "The user asks about two events.\nThe meeting is in the later part.\nLook there.".into();
+    with_thoughts.meta.thought_ms = 2_100.0;
+    SessionView {
+        name: "war-and-peace".into(),
+        branch: (2, 3),
+        messages: vec![
+            document(1, "war.txt", 581_330),
+            message(2, Role::User, "Who tells Pierre that Prince Andrei is dying, and in which chapter?"),
+            with_thoughts,
+        ],
+        view_only: false,
+        timeline: timeline(),
+        documents: documents(),
+    }
+}
+
+pub fn timeline() -> Vec<sala_chat::protocol::desk::TimelineRow> {
+    let row = |id: i64, lane: u16, title: &str, current: bool, head: bool, label: Option<&str>| sala_chat::protocol::desk::TimelineRow {
+        message: MessageId(id),
+        number: id as u64,
+        lane,
+        title: title.into(),
+        kept: id % 2 == 1,
+        current,
+        head,
+        label: label.map(Into::into),
+        created_ms: TIME + id * 60_000,
+    };
+    vec![
+        row(1, 0, "war.txt", true, false, None),
+        row(2, 0, "Who tells Pierre that Prince Andrei is dying", true, false, Some("before-duel")),
+        row(3, 0, "It is Natasha who breaks it to him", true, true, None),
+        row(7, 1, "the duel, told by Dolokhov", false, false, None),
+    ]
+}
+
+pub fn documents() -> Vec<sala_chat::protocol::desk::DocumentRow> {
+    let row = |name: &str, tokens: u64, position: u64, kept: bool| sala_chat::protocol::desk::DocumentRow {
+        name: name.into(),
+        tokens,
+        position: Some(position),
+        lines: tokens / 12,
+        hash: "ab12cd".into(),
+        kept,
+        bytes: tokens * 9_000,
+        used_ms: TIME,
+    };
+    vec![row("war.txt", 581_330, 12, true), row("notes.md", 4_112, 581_342, false)]
+}
+
+/// Numbers for the status line.
+pub fn meters(model: ModelInfo) -> Meters {
+    Meters {
+        context_used: model.context_limit * 58 / 100,
+        context_limit: model.context_limit,
+        spec: SpecStats {
+            rounds: 100,
+            drafted: 500,
+            accepted: 310,
+            mean_accept_length: 3.1,
+            eagle_rounds: 90,
+            ngram_rounds: 6,
+            plain_rounds: 4,
+            per_position: vec![(100, 91), (91, 71), (71, 43), (43, 20), (20, 7)],
+            time_vs_plain: 0.4,
+        },
+        tokens_per_s: 96.4,
+        prefill_tokens_per_s: 8_630.0,
+        ttft_ms: 240.0,
+        checkpoints: 8,
+        state_bytes: 384 << 20,
+        model,
+    }
+}
+
+/// A stage with the conversation open.
+pub fn open(width: u16, height: u16) -> Stage {
+    conversing(Stage::new(width, height))
+}
+
+pub fn conversing(stage: Stage) -> Stage {
+    let mut stage = stage.ready(gpu());
+    stage.tell(Notice::Session(conversation()));
+    stage.tell(Notice::Meters(meters(gpu())));
+    stage.tell(Notice::Save(SaveState::Saved(TIME)));
+    stage
+}
