@@ -5,13 +5,8 @@
 #[path = "screens/stage.rs"]
 mod stage;
 
-use sala_chat::app::options::UiConfig;
-use sala_chat::app::{Effect, Event};
-use sala_chat::protocol::desk::{
-    Activity, Choice, FileProgress, FileState, Level, Notice, ReadingProgress, Request, SaveState, SearchRow, SessionRow,
-    SessionView,
-};
-use sala_chat::transcript::{Finish, MessageId, Role};
+use sala_chat::protocol::desk::{Activity, FileProgress, FileState, Notice, ReadingProgress};
+use sala_chat::transcript::{MessageId, Role};
 use stage::*;
 
 /// Sizes every layout is looked at in.

@@ -168,7 +168,11 @@ pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
 /// Asks the model to stop, once.
 pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
     if app.busy() && app.activity != Activity::Stopping {
-        app.activity = Activity::Stopping;
+        // A question the desk has not taken up yet leaves nothing to wait for.
+        if app.activity != Activity::Idle {
+            app.activity = Activity::Stopping;
+        }
+        app.waiting = false;
         app.queue.held = !app.queue.lines.is_empty();
         // Not counted as a request of its own: notes of the stopped one still belong to it.
         effects.push(Effect::Send(Request::Stop));

@@ -229,7 +229,8 @@ mod tests {
     fn modes_that_were_set_are_reset() {
         for bits in 0..8u8 {
             let modes = Modes { alternate_screen: bits & 1 > 0, mouse: bits & 2 > 0, kitty: bits & 4 > 0, rows: 24 };
-            let mut p = vt100::Parser::new(24, 80, 0);
+            let (rows, columns) = (24.try_into().unwrap(), 80.try_into().unwrap());
+            let mut p = vt100::Parser::new(rows, columns, 0);
             let before = state(&p);
             let (mut on, mut off) = (Vec::new(), Vec::new());
             set(&mut on, modes).unwrap();

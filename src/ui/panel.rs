@@ -56,7 +56,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     if !documents.is_empty() {
         lines.title("documents");
         for d in documents.iter().take(5) {
-            let kept = if d.kept { "in library" } else { "" };
+            let kept = if d.kept { "library" } else { "" };
             lines.line(&format!("{} {:>9} tok  {kept}", fit(&d.name, 18), grouped(d.tokens)), Role::Text);
         }
         if documents.len() > 5 {
@@ -101,7 +101,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     if memory.used > 0 {
         let of = if memory.total > 0 { format!(" of {}", bytes(memory.total)) } else { String::new() };
         lines.line(&format!("memory {}{of}", bytes(memory.used)), Role::Text);
-        lines.line(&format!("  weights {}  state {}  work {}", bytes(memory.weights), bytes(memory.state), bytes(memory.work)), Role::Dim);
+        lines.line(&format!("  weights {}  state {}", bytes(memory.weights), bytes(memory.state)), Role::Dim);
     }
     while lines.room() > 0 {
         lines.line("", Role::Text);

@@ -70,7 +70,7 @@ fn welcome(app: &App, painter: &mut Painter<'_>, area: Rect) {
     for name in ["load", "resume", "help"] {
         if let Some(c) = COMMANDS.iter().find(|c| c.name == name) {
             lines.push(Row {
-                spans: vec![Span::new(format!("  {:<22}", c.example), Role::Key), Span::new(c.help, Role::Dim)],
+                spans: vec![Span::new(format!("  {:<26}", c.example), Role::Key), Span::new(c.help, Role::Dim)],
                 source: 0,
             });
         }
