@@ -97,6 +97,12 @@ pub enum StoreError {
         /// Why, a phrase.
         why: String,
     },
+    /// A session has no state under the model in use.
+    #[error("\"{name}\" has no state of this model to export: export it as text, or open it and ask something first")]
+    NoState {
+        /// Session.
+        name: String,
+    },
     /// State does not fit beside the space that must stay free.
     #[error("state needs {need_bytes} bytes, {free_bytes} are free above the reserve of {reserve_bytes}")]
     NoRoom {

@@ -351,3 +351,57 @@ pub(super) fn read_end(disk: &dyn Disk, path: &Path, id: &SegmentId, root: &[u8;
     let file = open(disk, path, FileKind::End, id, root)?;
     Ok(EndImage { position: file.start, tensors: file.read(disk, path, |_| true)? })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::RealDisk;
+
+    fn tensor(name: &str, rows: usize, seed: u8) -> ImageTensor {
+        let data = (0..rows * 16).map(|i| (i as u8).wrapping_mul(31) ^ seed).collect::<Vec<u8>>();
+        ImageTensor { name: name.into(), dtype: Dtype::Bf16, shape: vec![rows, 2, 4], data: data.into() }
+    }
+
+    #[test]
+    fn any_flipped_bit_is_found_and_never_panics() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.rows");
+        let tensors = [tensor("k.0", 9, 1), tensor("v.0", 9, 2), tensor("k1.0", 1, 3)];
+        let order = in_file_order(&tensors);
+        assert_eq!(order[0].name, "k1.0");
+        let id = SegmentId([5; 32]);
+        let head = head(FileKind::Rows, &id, 64, 9, &order).unwrap();
+        let mut bytes = head.bytes.clone();
+        order.iter().for_each(|t| bytes.extend_from_slice(&t.data));
+        assert_eq!((bytes.len() as u64, head.bytes.len() % ALIGN), (head.total_bytes, 3 * 32 % ALIGN));
+        let read = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            read_rows(&RealDisk, &path, &id, &head.root, &RowsPart::All)
+        };
+        let whole = read(&bytes).unwrap();
+        assert_eq!((whole.start, whole.rows, whole.tensors.len()), (64, 9, 3));
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1 << (at % 8);
+            let fault = read(&damaged).expect_err("found");
+            assert!(fault.lasting && fault.why.starts_with("damaged: "), "byte {at}: {}", fault.why);
+        }
+        for length in 0..bytes.len() {
+            assert!(read(&bytes[..length]).is_err(), "cut to {length}");
+        }
+        // The right file of another segment is the wrong file.
+        std::fs::write(&path, &bytes).unwrap();
+        let other = read_rows(&RealDisk, &path, &SegmentId([6; 32]), &head.root, &RowsPart::All).unwrap_err();
+        assert_eq!(other.why, "damaged: it belongs to another segment");
+    }
+
+    #[test]
+    fn an_image_that_contradicts_itself_is_refused() {
+        let id = SegmentId([0; 32]);
+        let mut wrong = tensor("k.0", 4, 0);
+        wrong.shape = vec![5, 2, 4];
+        assert!(head(FileKind::Rows, &id, 0, 5, &[&wrong]).is_err());
+        let twice = tensor("k.0", 4, 0);
+        assert!(head(FileKind::Rows, &id, 0, 4, &[&twice, &twice]).is_err());
+    }
+}

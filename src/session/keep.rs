@@ -480,3 +480,37 @@ fn purge(tx: &Transaction<'_>, session: SessionId) -> Result<u64> {
     )?;
     Ok(tx.execute("DELETE FROM message WHERE session = ?1", [session.0])? as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::keeps_turn;
+
+    #[test]
+    fn thinning_is_monotonic_and_leaves_logarithmically_many() {
+        for keep in [1, 4, 16] {
+            for number in 1..500u64 {
+                let mut kept = true;
+                for age in 0..5_000 {
+                    let keeps = keeps_turn(age, number, keep);
+                    assert!(kept || !keeps, "turn {number} would be wanted back at age {age}");
+                    kept = keeps;
+                }
+            }
+            for turns in [10u64, 100, 1_000, 100_000] {
+                let kept = (1..=turns).filter(|n| keeps_turn(turns - n, *n, keep)).count() as u64;
+                assert!(kept >= keep.min(turns) && kept <= keep * (turns.ilog2() as u64 + 2), "{kept} of {turns}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_thinned_turn_is_never_far_from_a_kept_one() {
+        let (turns, keep) = (1_000u64, 16);
+        let mut last = 0;
+        for n in (1..=turns).filter(|n| keeps_turn(turns - n, *n, keep)) {
+            // Replay is never longer than about an eighth of the way back.
+            assert!(n - last <= ((turns - last) / 8).max(1), "{last}..{n}");
+            last = n;
+        }
+    }
+}

@@ -18,12 +18,15 @@
 //! A synced file keeps its bytes; a rename within one directory is all or nothing and is durable once the directory is
 //! synced; SQLite's own demands for WAL with `synchronous=FULL`. Torn and lost writes before a sync are expected.
 
+mod bundle;
 mod commit;
 mod disk;
 mod error;
+mod export;
 mod fault;
 mod format;
 mod history;
+mod import;
 mod keep;
 mod library;
 mod lock;
@@ -35,11 +38,14 @@ mod state;
 mod store;
 mod writer;
 
+pub use bundle::Bundled;
 pub use commit::{Change, NewSession, Save};
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use error::{Result, StoreError};
+pub use export::{Overwrite, Scope};
 pub use fault::{Effect, FaultDisk, Loss};
 pub use format::RowsPart;
+pub use import::Imported;
 pub use keep::{Freed, Sizes};
 pub use library::{DocumentRecord, NewDocument};
 pub use lock::{Owner, SessionLock};

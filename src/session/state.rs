@@ -6,6 +6,7 @@
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::commit::refresh_session;
+use super::disk::DiskFile;
 use super::error::{Result, StoreError};
 use super::format::{self, Fault, FileKind, Head, RowsPart};
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
@@ -113,11 +114,11 @@ struct Roots {
 }
 
 /// A file that is in place but not yet named by the database.
-struct Written {
-    id: SegmentId,
-    kind: FileKind,
-    root: [u8; 32],
-    bytes: u64,
+pub(super) struct Written {
+    pub id: SegmentId,
+    pub kind: FileKind,
+    pub root: [u8; 32],
+    pub bytes: u64,
 }
 
 impl Store {
@@ -299,16 +300,7 @@ impl Store {
         let mut written = Vec::new();
         let result = self.write_images(images, &mut written).and_then(|()| self.name_files(&written));
         if result.is_err() {
-            for file in &written {
-                let named = self.roots(&file.id).map_or(true, |r| match file.kind {
-                    FileKind::Rows => r.rows.is_some(),
-                    FileKind::End => r.end.is_some(),
-                });
-                if !named {
-                    // The next start removes what cannot be removed now.
-                    let _ = self.disk.remove(&self.layout.file(&file.id, file.kind));
-                }
-            }
+            self.forget_files(&written);
         }
         result
     }
@@ -354,29 +346,62 @@ impl Store {
     }
 
     fn write_file(&self, id: &SegmentId, kind: FileKind, head: &Head, tensors: &[&ImageTensor]) -> Result<Written> {
-        let unfinished = self.layout.unfinished(id, kind);
-        let path = self.layout.file(id, kind);
-        let write = || -> std::io::Result<()> {
-            let mut file = self.disk.create(&unfinished)?;
+        self.place_file(id, kind, |file| {
             file.write(&head.bytes)?;
             for tensor in tensors {
                 for part in tensor.data.chunks(WRITE_BYTES) {
                     file.write(part)?;
                 }
             }
-            file.sync()
-        };
-        let done = write().map_err(StoreError::io("write", &unfinished)).and_then(|()| {
-            self.disk.rename(&unfinished, &path).map_err(StoreError::io("rename", &unfinished))
-        });
-        if let Err(e) = done {
-            let _ = self.disk.remove(&unfinished);
-            return Err(e);
-        }
+            Ok(())
+        })?;
         Ok(Written { id: *id, kind, root: head.root, bytes: head.total_bytes })
     }
 
-    fn name_files(&self, written: &[Written]) -> Result<()> {
+    /// Makes a segment's file with what `fill` writes, synced, under its name. The directory is not synced yet.
+    pub(super) fn place_file(
+        &self,
+        id: &SegmentId,
+        kind: FileKind,
+        fill: impl FnOnce(&mut dyn DiskFile) -> std::io::Result<()>,
+    ) -> Result<()> {
+        let unfinished = self.layout.unfinished(id, kind);
+        let write = || -> std::io::Result<()> {
+            let mut file = self.disk.create(&unfinished)?;
+            fill(&mut *file)?;
+            file.sync()
+        };
+        let done = write().map_err(StoreError::io("write", &unfinished)).and_then(|()| {
+            let path = self.layout.file(id, kind);
+            self.disk.rename(&unfinished, &path).map_err(StoreError::io("rename", &unfinished))
+        });
+        if done.is_err() {
+            let _ = self.disk.remove(&unfinished);
+        }
+        done
+    }
+
+    /// Removes files that were written but could not be named.
+    pub(super) fn forget_files(&self, written: &[Written]) {
+        for file in written {
+            // Another process may have named the same file meanwhile. What cannot be removed now goes at the next start.
+            if let Err(StoreError::StateLost { .. } | StoreError::NoSegment { .. }) = self.file_root(&file.id, file.kind) {
+                let _ = self.disk.remove(&self.layout.file(&file.id, file.kind));
+            }
+        }
+    }
+
+    /// The checksum under which a kept file is known.
+    pub(super) fn file_root(&self, id: &SegmentId, kind: FileKind) -> Result<[u8; 32]> {
+        let roots = self.roots(id)?;
+        let root = match kind {
+            FileKind::Rows => roots.rows,
+            FileKind::End => roots.end,
+        };
+        root.ok_or_else(|| StoreError::StateLost { id: *id, why: "it is not kept".into() })
+    }
+
+    pub(super) fn name_files(&self, written: &[Written]) -> Result<()> {
         if written.is_empty() {
             return Ok(());
         }

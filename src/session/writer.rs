@@ -22,6 +22,7 @@ use super::commit::{Change, Save, apply};
 use super::error::{Result, StoreError};
 use super::state::image_bytes;
 use super::store::{Access, Store, lock, now_ms};
+use crate::transcript::SessionId;
 
 /// How often a save that failed is tried again when nothing else happens.
 const RETRY: Duration = Duration::from_secs(30);
@@ -114,7 +115,7 @@ impl Writer {
     pub fn start(store: Arc<Store>, events: Sender<SaveEvent>) -> std::io::Result<Writer> {
         let shared = Arc::new(Shared::default());
         let max_pending_bytes = store.limits().max_pending_bytes;
-        let worker = Worker { store, events, shared: Arc::clone(&shared), state_off: None, text_off: false, saves: 0 };
+        let worker = Worker { store, events, shared: Arc::clone(&shared), state_off: None, text_off: false, saves: 0, grown: Vec::new() };
         let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || worker.run())?;
         Ok(Writer { shared, thread: Some(thread), max_pending_bytes })
     }
@@ -212,6 +213,8 @@ struct Worker {
     /// The last attempt to save text failed.
     text_off: bool,
     saves: u64,
+    /// Sessions that got state since they were last thinned.
+    grown: Vec<SessionId>,
 }
 
 enum Outcome {
@@ -307,6 +310,9 @@ impl Worker {
         if std::mem::take(&mut self.text_off) {
             let _ = self.events.send(SaveEvent::Recovered);
         }
+        if !queued.save.images.is_empty() {
+            self.grown.extend(applied.sessions.iter().filter(|s| !self.grown.contains(s)).collect::<Vec<_>>());
+        }
         // Committed: should the state below be interrupted, the changes must not be applied twice.
         queued.save.changes.clear();
         let problem = match (queued.skipped, applied.state_problem, queued.save.images.is_empty()) {
@@ -393,6 +399,9 @@ impl Worker {
             return;
         }
         self.store.fill_reserve();
+        for session in self.grown.drain(..) {
+            let _ = self.store.thin(session);
+        }
         if self.saves.is_multiple_of(BUDGET_EVERY) {
             let _ = self.store.keep_budget(&[]);
         }

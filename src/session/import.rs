@@ -1,0 +1,270 @@
+//! Conversations come in: our own JSON and bundles, and the texts of ChatGPT's and Open WebUI's exports.
+//!
+//! Parses at the edge; a file that is none of these is refused before anything is written. One transaction per file.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::commit::{Change, NewSession, apply};
+use super::error::{Result, StoreError};
+use super::export::{JSON_FORMAT, JSON_VERSION, SessionJson};
+use super::store::Store;
+use crate::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
+
+/// What an import brought.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// New sessions and their names.
+    pub sessions: Vec<(SessionId, String)>,
+    /// Messages in all.
+    pub messages: u64,
+    /// Tokens whose state came along.
+    pub state_tokens: u64,
+    /// A sentence when only texts came, and why.
+    pub text_only: Option<String>,
+}
+
+impl Store {
+    /// Imports a file. Names that are taken get a number.
+    ///
+    /// # Errors
+    /// [`StoreError::Import`] when it is of no known form; the database cannot be written.
+    pub fn import(&self, path: &Path) -> Result<Imported> {
+        if super::bundle::is_bundle(&*self.disk, path) {
+            return self.import_bundle(path);
+        }
+        let bad = |why: String| StoreError::Import { path: path.to_owned(), why };
+        let bytes = std::fs::read(path).map_err(StoreError::io("read", path))?;
+        let json: Value = serde_json::from_slice(&bytes).map_err(|e| bad(format!("not JSON ({e})")))?;
+        let (sessions, text_only) = match sessions(json).map_err(bad)? {
+            Form::Ours(session) => (vec![*session], "Text only: model state is exported with --with-state."),
+            Form::Theirs(sessions, whose) => (sessions, whose),
+        };
+        if sessions.is_empty() {
+            return Err(StoreError::Import { path: path.to_owned(), why: "there is no conversation in it".into() });
+        }
+        let mut imported = Imported { text_only: Some(text_only.into()), ..Imported::default() };
+        let mut changes = Vec::new();
+        for session in sessions {
+            imported.messages += session.messages.len() as u64;
+            let (id, _) = self.import_changes(session, &mut changes);
+            imported.sessions.push((id, String::new()));
+        }
+        self.transaction(|tx| apply(tx, &changes))?;
+        for (id, name) in &mut imported.sessions {
+            *name = self.session(*id)?.name;
+        }
+        Ok(imported)
+    }
+
+    /// Appends the changes that make `session` anew, and returns its id and the new ids of its messages.
+    pub(super) fn import_changes(
+        &self,
+        session: SessionJson,
+        changes: &mut Vec<Change>,
+    ) -> (SessionId, HashMap<MessageId, MessageId>) {
+        let id = self.new_session_id();
+        changes.push(Change::CreateSession(NewSession {
+            id,
+            name: session.name,
+            settings: if session.settings.is_object() { session.settings.to_string() } else { "{}".into() },
+            head: None,
+            forked_from: None,
+        }));
+        let mut new_ids: HashMap<MessageId, MessageId> = HashMap::new();
+        for mut message in parents_first(session.messages) {
+            let new = self.new_message_id();
+            new_ids.insert(message.id, new);
+            message.id = new;
+            message.parent = message.parent.and_then(|p| new_ids.get(&p).copied());
+            changes.push(Change::PutMessage { session: id, message: Box::new(message) });
+        }
+        for mark in session.marks {
+            if let Some(message) = new_ids.get(&mark.message) {
+                changes.push(Change::Mark { session: id, name: mark.name, message: *message });
+            }
+        }
+        if let Some(head) = session.head.and_then(|h| new_ids.get(&h)) {
+            changes.push(Change::MoveHead { session: id, head: Some(*head) });
+        }
+        (id, new_ids)
+    }
+}
+
+enum Form {
+    Ours(Box<SessionJson>),
+    /// Sessions and a sentence.
+    Theirs(Vec<SessionJson>, &'static str),
+}
+
+fn sessions(json: Value) -> Result<Form, String> {
+    if json.get("format").and_then(Value::as_str) == Some(JSON_FORMAT) {
+        if json.get("version").and_then(Value::as_u64) != Some(u64::from(JSON_VERSION)) {
+            return Err("written by a newer sala-chat: update this one".into());
+        }
+        let session = serde_json::from_value(json).map_err(|e| format!("a damaged sala-chat export ({e})"))?;
+        return Ok(Form::Ours(Box::new(session)));
+    }
+    let list = match json {
+        Value::Array(list) => list,
+        one @ Value::Object(_) => vec![one],
+        _ => return Err(UNKNOWN.into()),
+    };
+    if list.iter().any(|c| c.get("mapping").is_some()) {
+        let sessions = list.iter().filter_map(chatgpt).collect();
+        return Ok(Form::Theirs(sessions, "Texts of a ChatGPT export: the model reads them when you go on."));
+    }
+    if list.iter().any(|c| c.get("chat").is_some()) {
+        let sessions = list.iter().filter_map(open_webui).collect();
+        return Ok(Form::Theirs(sessions, "Texts of an Open WebUI export: the model reads them when you go on."));
+    }
+    Err(UNKNOWN.into())
+}
+
+const UNKNOWN: &str = "neither a sala-chat, ChatGPT nor Open WebUI export";
+
+/// A tree under construction, whose nodes are named by strings.
+#[derive(Default)]
+struct Tree {
+    messages: Vec<Message>,
+    ids: HashMap<String, MessageId>,
+}
+
+impl Tree {
+    fn id(&mut self, key: &str) -> MessageId {
+        let next = MessageId(self.ids.len() as i64 + 1);
+        *self.ids.entry(key.to_owned()).or_insert(next)
+    }
+
+    fn add(&mut self, key: &str, parent: Option<&str>, role: Role, text: String, created_s: f64) {
+        let message = Message {
+            id: self.id(key),
+            parent: parent.map(|p| self.id(p)),
+            role,
+            text,
+            thinking: String::new(),
+            created_ms: (created_s * 1000.0) as i64,
+            meta: MessageMeta::default(),
+        };
+        self.messages.push(message);
+    }
+
+    fn session(self, name: &str, head: Option<&str>) -> Option<SessionJson> {
+        let head = head.and_then(|h| self.ids.get(h).copied()).or(self.messages.last().map(|m| m.id));
+        (!self.messages.is_empty()).then(|| SessionJson {
+            format: JSON_FORMAT.into(),
+            version: JSON_VERSION,
+            name: name.to_owned(),
+            settings: Value::Null,
+            created_ms: 0,
+            head,
+            messages: self.messages,
+            marks: Vec::new(),
+        })
+    }
+}
+
+fn text(value: &Value, key: &str) -> Option<String> {
+    value.get(key).and_then(Value::as_str).map(str::to_owned)
+}
+
+fn role(name: Option<&str>) -> Option<Role> {
+    match name {
+        Some("user") => Some(Role::User),
+        Some("assistant") => Some(Role::Assistant),
+        _ => None,
+    }
+}
+
+/// `conversations.json`: nodes with parents; empty, system and tool nodes are stepped over.
+fn chatgpt(conversation: &Value) -> Option<SessionJson> {
+    let mapping = conversation.get("mapping")?.as_object()?;
+    let words = |node: &Value| -> Option<(Role, String, f64)> {
+        let message = node.get("message")?;
+        let role = role(message.pointer("/author/role").and_then(Value::as_str))?;
+        let parts = message.pointer("/content/parts").and_then(Value::as_array)?;
+        let text: Vec<&str> = parts.iter().filter_map(Value::as_str).filter(|t| !t.is_empty()).collect();
+        let created = message.get("create_time").and_then(Value::as_f64).unwrap_or(0.0);
+        (!text.is_empty()).then(|| (role, text.join("\n\n"), created))
+    };
+    // The nearest node at or above `key` that says something.
+    let spoken = |key: Option<String>| {
+        let mut next = key;
+        for _ in 0..=mapping.len() {
+            let (key, node) = next.as_ref().and_then(|k| mapping.get_key_value(k))?;
+            if words(node).is_some() {
+                return Some(key.clone());
+            }
+            next = text(node, "parent");
+        }
+        None
+    };
+    let mut tree = Tree::default();
+    for (key, node) in mapping {
+        if let Some((role, words, created)) = words(node) {
+            tree.add(key, spoken(text(node, "parent")).as_deref(), role, words, created);
+        }
+    }
+    let head = spoken(text(conversation, "current_node"));
+    tree.session(&text(conversation, "title").unwrap_or_default(), head.as_deref())
+}
+
+/// An exported chat: a map of messages with parents, or (older) a plain list.
+fn open_webui(conversation: &Value) -> Option<SessionJson> {
+    let chat = conversation.get("chat")?;
+    let title = text(chat, "title").or_else(|| text(conversation, "title")).unwrap_or_default();
+    let mut tree = Tree::default();
+    let mut add = |key: &str, parent: Option<&str>, m: &Value| {
+        let Some(role) = role(m.get("role").and_then(Value::as_str)) else { return false };
+        let created = m.get("timestamp").and_then(Value::as_f64).unwrap_or(0.0);
+        tree.add(key, parent, role, text(m, "content").unwrap_or_default(), created);
+        true
+    };
+    if let Some(map) = chat.pointer("/history/messages").and_then(Value::as_object) {
+        for (key, m) in map {
+            let parent = text(m, "parentId").filter(|p| map.contains_key(p));
+            add(key, parent.as_deref(), m);
+        }
+        let head = chat.pointer("/history/currentId").and_then(Value::as_str);
+        return tree.session(&title, head);
+    }
+    let mut last: Option<String> = None;
+    for (i, m) in chat.get("messages")?.as_array()?.iter().enumerate() {
+        let key = i.to_string();
+        if add(&key, last.as_deref(), m) {
+            last = Some(key);
+        }
+    }
+    tree.session(&title, last.as_deref())
+}
+
+/// Reorders so that every parent precedes its children. What hangs on nothing, or on itself, becomes a root.
+fn parents_first(messages: Vec<Message>) -> Vec<Message> {
+    let known: std::collections::HashSet<MessageId> = messages.iter().map(|m| m.id).collect();
+    let mut children: HashMap<Option<MessageId>, Vec<usize>> = HashMap::new();
+    for (i, m) in messages.iter().enumerate() {
+        children.entry(m.parent.filter(|p| known.contains(p))).or_default().push(i);
+    }
+    let mut slots: Vec<Option<Message>> = messages.into_iter().map(Some).collect();
+    let mut ordered = Vec::with_capacity(slots.len());
+    let mut todo: std::collections::VecDeque<usize> = children.remove(&None).unwrap_or_default().into();
+    loop {
+        while let Some(i) = todo.pop_front() {
+            if let Some(m) = slots.get_mut(i).and_then(Option::take) {
+                todo.extend(children.remove(&Some(m.id)).unwrap_or_default());
+                ordered.push(m);
+            }
+        }
+        // A ring of parents (a damaged file): cut it at its first message.
+        match slots.iter_mut().find_map(Option::as_mut) {
+            Some(m) => {
+                m.parent = None;
+                let id = m.id;
+                todo.extend(slots.iter().position(|s| s.as_ref().is_some_and(|s| s.id == id)));
+            }
+            None => return ordered,
+        }
+    }
+}
