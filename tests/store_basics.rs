@@ -292,17 +292,17 @@ fn thinning_keeps_the_newest_marks_documents_and_powers_of_two() {
     for n in 0..20 {
         let save = talk.turn(&bench.store, &format!("more {n}"), "yes");
         bench.save(save);
+        if n == 2 {
+            let mark = Change::Mark { session: talk.session, name: "m".into(), message: talk.head.unwrap() };
+            bench.save(Save { changes: vec![mark], images: vec![] });
+        }
     }
     let store = &bench.store;
-    let path = store.path(talk.head.unwrap()).unwrap();
-    let mark = Change::Mark { session: talk.session, name: "m".into(), message: path[2 + 1 + 5].id };
-    bench.save(Save { changes: vec![mark], images: vec![] });
-    let rows_before = store.state_bytes().unwrap();
+    // The writer thins between saves; the result is the same however often and when it got to it.
     store.thin(talk.session).unwrap();
     // 27 segments: turn 1; document 2..=7; turns 2..=21 as segments 8..=27. Newest four turns: 24..=27. Older turns
     // by number: 2nd (age 4..7: numbers 14..17), 4th (8..15: 6..13), 8th (16..: 1..5). Marked: turn 4 = segment 10.
     assert_eq!(kept_turns(store, &talk), [5, 7, 10, 14, 18, 20, 22, 24, 25, 26, 27]);
-    assert!(store.state_bytes().unwrap() < rows_before);
     assert_eq!(store.thin(talk.session).unwrap().files, 0, "thinning twice changes nothing");
 
     // A thinned turn: rows are kept, the nearest earlier state is found, the rest is replay.
