@@ -23,6 +23,7 @@
 //! this order. A prefill pass runs with nothing pending (fold first) and is advanced by all of its rows; its first row
 //! is the origin of its [`GRID`], so a chunk whose length is no multiple of it ends a segment.
 
+pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod draft;

@@ -1,0 +1,383 @@
+//! Vector kernels of the CPU backend: small products, dots, exponentials.
+//!
+//! Instruction sets are chosen at run time ([`run`]). Every sum has one fixed order that depends on nothing but the
+//! length of the vectors: `product` adds along k one after the other for each output element, `dots` keeps 32 partial sums
+//! and adds them as a tree. So the result of a row never depends on how many rows are computed with it.
+
+use pulp::{Simd, WithSimd};
+
+/// Runs `op` with the widest instruction set of this machine that the kernels are written for.
+pub(super) fn run<Op: WithSimd>(op: Op) -> Op::Output {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(simd) = pulp::x86::V3::try_new() {
+        return Simd::vectorize(simd, op);
+    }
+    pulp::Arch::new().dispatch(op)
+}
+
+/// What a product does with its destination.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Into {
+    /// `c = a·b`
+    Set,
+    /// `c += a·b`
+    Add,
+}
+
+/// Operands of [`product`]: rows of `a` and `c` start at the given offsets, `b` is row-major `[k, ldb]`.
+pub(super) struct Product<'a> {
+    pub(super) a: &'a [f32],
+    pub(super) a_rows: &'a [usize],
+    pub(super) b: &'a [f32],
+    pub(super) ldb: usize,
+    /// Terms of each sum.
+    pub(super) k: usize,
+    /// Columns.
+    pub(super) n: usize,
+    pub(super) c_rows: &'a [usize],
+    pub(super) into: Into,
+}
+
+/// `c[c_rows[r] + j] = Σ_k a[a_rows[r] + k] · b[k·ldb + j]` for `j < n`, by fused multiply-adds in the order of k.
+#[inline(always)]
+pub(super) fn product<S: Simd>(simd: S, p: &Product<'_>, c: &mut [f32]) {
+    let mut first = 0;
+    while first < p.a_rows.len() {
+        let rows = (p.a_rows.len() - first).min(6);
+        match rows {
+            1 => stripe::<S, 1, 8>(simd, p, first, c),
+            2 => stripe::<S, 2, 4>(simd, p, first, c),
+            3 => stripe::<S, 3, 4>(simd, p, first, c),
+            4 => stripe::<S, 4, 2>(simd, p, first, c),
+            5 => stripe::<S, 5, 2>(simd, p, first, c),
+            _ => stripe::<S, 6, 2>(simd, p, first, c),
+        }
+        first += rows;
+    }
+}
+
+/// `MR` rows of a product, `NV` vectors of columns at a time.
+#[inline(always)]
+fn stripe<S: Simd, const MR: usize, const NV: usize>(
+    simd: S,
+    p: &Product<'_>,
+    first: usize,
+    c: &mut [f32],
+) {
+    let mut a: [&[f32]; MR] = [&[]; MR];
+    let mut at = [0usize; MR];
+    for r in 0..MR {
+        a[r] = &p.a[p.a_rows[first + r]..][..p.k];
+        at[r] = p.c_rows[first + r];
+    }
+    let lanes = S::F32_LANES;
+    let mut j = 0;
+    while j + NV * lanes <= p.n {
+        tile::<S, MR, NV>(simd, &a, p, j, &at, c);
+        j += NV * lanes;
+    }
+    while j + lanes <= p.n {
+        tile::<S, MR, 1>(simd, &a, p, j, &at, c);
+        j += lanes;
+    }
+    while j < p.n {
+        for r in 0..MR {
+            let mut sum = if p.into == Into::Add {
+                c[at[r] + j]
+            } else {
+                0.0
+            };
+            for (x, b) in a[r].iter().zip(p.b[j..].iter().step_by(p.ldb)) {
+                sum = x.mul_add(*b, sum);
+            }
+            c[at[r] + j] = sum;
+        }
+        j += 1;
+    }
+}
+
+#[inline(always)]
+fn tile<S: Simd, const MR: usize, const NV: usize>(
+    simd: S,
+    a: &[&[f32]; MR],
+    p: &Product<'_>,
+    j: usize,
+    at: &[usize; MR],
+    c: &mut [f32],
+) {
+    let width = NV * S::F32_LANES;
+    let mut sums = [[simd.splat_f32s(0.0); NV]; MR];
+    if p.into == Into::Add {
+        for r in 0..MR {
+            let old = S::as_simd_f32s(&c[at[r] + j..][..width]).0;
+            for v in 0..NV {
+                sums[r][v] = old[v];
+            }
+        }
+    }
+    for (k, row) in p.b.chunks(p.ldb).take(p.k).enumerate() {
+        let b = S::as_simd_f32s(&row[j..][..width]).0;
+        for r in 0..MR {
+            let x = simd.splat_f32s(a[r][k]);
+            for v in 0..NV {
+                sums[r][v] = simd.mul_add_f32s(x, b[v], sums[r][v]);
+            }
+        }
+    }
+    for r in 0..MR {
+        let new = S::as_mut_simd_f32s(&mut c[at[r] + j..][..width]).0;
+        for v in 0..NV {
+            new[v] = sums[r][v];
+        }
+    }
+}
+
+/// Partial sums of a dot product.
+const PARTIALS: usize = 32;
+
+/// `out[w·n + r] = weights[w] · x[r]` for every weight row of `inner` values and the `n` rows of `x`.
+pub(super) struct Dots<'a> {
+    /// `[weights, inner]`
+    pub(super) weights: &'a [f32],
+    /// `[n, inner]`
+    pub(super) x: &'a [f32],
+    pub(super) inner: usize,
+    pub(super) n: usize,
+    /// `[weights, n]`
+    pub(super) out: &'a mut [f32],
+}
+
+impl WithSimd for Dots<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        match PARTIALS / S::F32_LANES {
+            1 => self.all::<S, 1>(simd),
+            2 => self.all::<S, 2>(simd),
+            4 => self.all::<S, 4>(simd),
+            8 => self.all::<S, 8>(simd),
+            _ => self.all::<S, PARTIALS>(simd),
+        }
+    }
+}
+
+impl Dots<'_> {
+    #[inline(always)]
+    fn all<S: Simd, const NV: usize>(self, simd: S) {
+        let Dots {
+            weights,
+            x,
+            inner,
+            n,
+            out,
+        } = self;
+        // Two weight rows at a time keep enough independent sums under way.
+        for (pair, out) in weights.chunks(2 * inner).zip(out.chunks_mut(2 * n)) {
+            if pair.len() == 2 * inner {
+                let (w0, w1) = pair.split_at(inner);
+                let (out0, out1) = out.split_at_mut(n);
+                for ((x, o0), o1) in x.chunks_exact(inner).zip(out0).zip(out1) {
+                    [*o0, *o1] = dot::<S, NV, 2>(simd, [w0, w1], x);
+                }
+            } else {
+                for (x, o) in x.chunks_exact(inner).zip(out) {
+                    [*o] = dot::<S, NV, 1>(simd, [pair], x);
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn dot<S: Simd, const NV: usize, const W: usize>(simd: S, w: [&[f32]; W], x: &[f32]) -> [f32; W] {
+    let mut sums = [[simd.splat_f32s(0.0); NV]; W];
+    let whole = x.len() / PARTIALS * PARTIALS;
+    let mut at = 0;
+    while at < whole {
+        let xs = S::as_simd_f32s(&x[at..][..PARTIALS]).0;
+        for i in 0..W {
+            let ws = S::as_simd_f32s(&w[i][at..][..PARTIALS]).0;
+            for v in 0..NV {
+                sums[i][v] = simd.mul_add_f32s(ws[v], xs[v], sums[i][v]);
+            }
+        }
+        at += PARTIALS;
+    }
+    let mut result = [0.0; W];
+    for i in 0..W {
+        let mut parts = [0.0f32; PARTIALS];
+        S::as_mut_simd_f32s(&mut parts).0.copy_from_slice(&sums[i]);
+        for (part, (a, b)) in parts.iter_mut().zip(w[i][whole..].iter().zip(&x[whole..])) {
+            *part = a.mul_add(*b, *part);
+        }
+        let mut half = PARTIALS / 2;
+        while half > 0 {
+            for l in 0..half {
+                parts[l] += parts[l + half];
+            }
+            half /= 2;
+        }
+        result[i] = parts[0];
+    }
+    result
+}
+
+/// e^x. Zero below -87, clamped above 88; elsewhere within 2 units in the last place.
+#[inline(always)]
+pub(super) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
+    let tiny = simd.less_than_f32s(x, simd.splat_f32s(-87.0));
+    let x = simd.min_f32s(
+        simd.max_f32s(x, simd.splat_f32s(-87.0)),
+        simd.splat_f32s(88.0),
+    );
+    // Adding 1.5·2^23 rounds to a whole number and leaves it in the low bits.
+    let magic = simd.splat_f32s(12_582_912.0);
+    let shifted = simd.mul_add_f32s(x, simd.splat_f32s(std::f32::consts::LOG2_E), magic);
+    let n = simd.sub_f32s(shifted, magic);
+    // ln 2 in two parts, so that the remainder is exact.
+    let r = simd.mul_add_f32s(n, simd.splat_f32s(-0.693_359_4), x);
+    let r = simd.mul_add_f32s(n, simd.splat_f32s(2.121_944_4e-4), r);
+    let mut y = simd.splat_f32s(1.987_569_1e-4);
+    for c in [
+        1.398_199_9e-3,
+        8.333_452e-3,
+        4.166_579_6e-2,
+        1.666_666_5e-1,
+        0.5,
+    ] {
+        y = simd.mul_add_f32s(y, r, simd.splat_f32s(c));
+    }
+    let y = simd.mul_add_f32s(
+        simd.mul_f32s(r, r),
+        y,
+        simd.add_f32s(r, simd.splat_f32s(1.0)),
+    );
+    let exponent =
+        simd.wrapping_dyn_shl_u32s(simd.transmute_u32s_f32s(shifted), simd.splat_u32s(23));
+    let y = simd.transmute_f32s_u32s(simd.add_u32s(simd.transmute_u32s_f32s(y), exponent));
+    simd.select_f32s(tiny, simd.splat_f32s(0.0), y)
+}
+
+/// `x[i] = e^(scale·x[i] - shift)`; returns their sum.
+#[inline(always)]
+pub(super) fn exp_sum<S: Simd>(simd: S, x: &mut [f32], scale: f32, shift: f32) -> f32 {
+    let (scales, shifts) = (simd.splat_f32s(scale), simd.splat_f32s(-shift));
+    let mut sums = simd.splat_f32s(0.0);
+    let (body, tail) = S::as_mut_simd_f32s(x);
+    for v in body {
+        *v = exp(simd, simd.mul_add_f32s(*v, scales, shifts));
+        sums = simd.add_f32s(sums, *v);
+    }
+    let mut sum = simd.reduce_sum_f32s(sums);
+    for v in tail {
+        *v = lane(simd, exp(simd, simd.splat_f32s(v.mul_add(scale, -shift))));
+        sum += *v;
+    }
+    sum
+}
+
+/// Adds `e^(scale·x[i] - shift)` to `out[i]`.
+#[inline(always)]
+pub(super) fn add_exp<S: Simd>(simd: S, out: &mut [f32], x: &[f32], scale: f32, shift: f32) {
+    let (scales, shifts) = (simd.splat_f32s(scale), simd.splat_f32s(-shift));
+    let (out, out_tail) = S::as_mut_simd_f32s(out);
+    let (x, x_tail) = S::as_simd_f32s(x);
+    for (o, v) in out.iter_mut().zip(x) {
+        *o = simd.add_f32s(*o, exp(simd, simd.mul_add_f32s(*v, scales, shifts)));
+    }
+    for (o, v) in out_tail.iter_mut().zip(x_tail) {
+        *o += lane(simd, exp(simd, simd.splat_f32s(v.mul_add(scale, -shift))));
+    }
+}
+
+/// Greatest value; negative infinity of nothing.
+#[inline(always)]
+pub(super) fn max<S: Simd>(simd: S, x: &[f32]) -> f32 {
+    let (body, tail) = S::as_simd_f32s(x);
+    let mut most = simd.splat_f32s(f32::NEG_INFINITY);
+    for v in body {
+        most = simd.max_f32s(most, *v);
+    }
+    tail.iter()
+        .fold(simd.reduce_max_f32s(most), |m, v| m.max(*v))
+}
+
+/// `x[i] *= factor`
+#[inline(always)]
+pub(super) fn scale<S: Simd>(simd: S, x: &mut [f32], factor: f32) {
+    let factors = simd.splat_f32s(factor);
+    let (body, tail) = S::as_mut_simd_f32s(x);
+    for v in body {
+        *v = simd.mul_f32s(*v, factors);
+    }
+    for v in tail {
+        *v *= factor;
+    }
+}
+
+/// The first lane.
+#[inline(always)]
+fn lane<S: Simd>(_simd: S, x: S::f32s) -> f32 {
+    let lanes: &[f32] = pulp::bytemuck::cast_slice(std::slice::from_ref(&x));
+    lanes.first().copied().unwrap_or(0.0)
+}
+
+/// What a gate does to its input.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Gate {
+    /// `x · sigmoid(g)`
+    Sigmoid,
+    /// `x · g · sigmoid(g)`
+    Silu,
+}
+
+/// `x[i] *= gate(g[i])`
+pub(super) struct ApplyGate<'a> {
+    pub(super) x: &'a mut [f32],
+    pub(super) g: &'a [f32],
+    pub(super) gate: Gate,
+}
+
+impl WithSimd for ApplyGate<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let one = simd.splat_f32s(1.0);
+        let factor = |g: S::f32s| {
+            let sigmoid = simd.div_f32s(one, simd.add_f32s(one, exp(simd, simd.neg_f32s(g))));
+            match self.gate {
+                Gate::Sigmoid => sigmoid,
+                Gate::Silu => simd.mul_f32s(g, sigmoid),
+            }
+        };
+        let (x, x_tail) = S::as_mut_simd_f32s(self.x);
+        let (g, g_tail) = S::as_simd_f32s(self.g);
+        for (x, g) in x.iter_mut().zip(g) {
+            *x = simd.mul_f32s(*x, factor(*g));
+        }
+        for (x, g) in x_tail.iter_mut().zip(g_tail) {
+            *x *= lane(simd, factor(simd.splat_f32s(*g)));
+        }
+    }
+}
+
+/// `dst = x / rms(x) · weight`, the mean of squares in 16 partial sums (spec/model.md §3).
+pub(super) fn rms_norm(dst: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
+    let mut parts = [0.0f32; 16];
+    for chunk in x.chunks(16) {
+        for (part, v) in parts.iter_mut().zip(chunk) {
+            *part += v * v;
+        }
+    }
+    let mut half = 8;
+    while half > 0 {
+        for l in 0..half {
+            parts[l] += parts[l + half];
+        }
+        half /= 2;
+    }
+    let inv = 1.0 / (parts[0] / x.len() as f32 + eps).sqrt();
+    for ((d, v), w) in dst.iter_mut().zip(x).zip(weight) {
+        *d = v * inv * w;
+    }
+}

@@ -1,0 +1,1 @@
+//! The guarantees of the CPU backend that whole-model tests cannot see.

@@ -1,0 +1,352 @@
+//! Replays golden data on any backend: what `doctor --fixtures` and the tests judge a device by.
+//!
+//! Owns the reading of fixture folders, the budgets, and the verdicts. A fixture that a device cannot run is reported as
+//! not run, with the reason; it never counts as passed. What the tensors mean: `tests/fixtures/README.md`.
+//!
+//! Budgets depend on the device's arithmetic. In f32, logits and rows must agree within 1e-4 and selections exactly, except
+//! where a score gap below 1e-4 that is no exact tie leaves the choice open. In bf16 block sets are not compared (rounding
+//! decides near-ties); outputs are judged by the ratio of RMS error to RMS value.
+
+mod model;
+mod ops;
+
+use std::path::Path;
+
+use crate::backend::{Backend, BackendError};
+use crate::protocol::engine::Dtype;
+
+use super::{ModelError, Result, Tensors};
+
+/// One compared tensor.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// Folder and file, `ops/rope`, `tiny-mixed`.
+    pub fixture: String,
+    /// Name in the golden file.
+    pub tensor: String,
+    /// What came out.
+    pub outcome: Outcome,
+}
+
+/// The verdict on one tensor.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Compared: passed iff `error <= budget`.
+    Compared {
+        /// By the device's measure.
+        error: f64,
+        /// Most that is allowed.
+        budget: f64,
+    },
+    /// The device cannot do it; why.
+    NotRun(String),
+}
+
+impl Check {
+    /// Whether the tensor was compared and missed its budget. A NaN misses.
+    pub fn missed(&self) -> bool {
+        match self.outcome {
+            Outcome::Compared { error, budget } => error.is_nan() || error > budget,
+            Outcome::NotRun(_) => false,
+        }
+    }
+}
+
+/// Replays every model fixture of a folder: `ops`, `tiny-mixed`, `tiny-real-sparse`, whichever are there.
+///
+/// # Errors
+/// Fixtures that cannot be read, none at all, or a device that fails for another reason than not supporting a shape.
+pub fn replay<B: Backend>(dir: &Path, b: &mut B) -> Result<Vec<Check>> {
+    let mut report = Report {
+        precision: Precision::of(b),
+        checks: Vec::new(),
+    };
+    if dir.join("ops").is_dir() {
+        ops::replay(&dir.join("ops"), b, &mut report)?;
+    }
+    for name in ["tiny-mixed", "tiny-real-sparse"] {
+        if dir.join(name).is_dir() {
+            report.guard(name, |report| {
+                model::replay(&dir.join(name), name, b, report)
+            })?;
+        }
+    }
+    if report.checks.is_empty() {
+        return Err(ModelError::NoCheckpoint {
+            path: dir.into(),
+            reason: "no fixtures (ops, tiny-mixed, tiny-real-sparse) are in it".into(),
+        });
+    }
+    Ok(report.checks)
+}
+
+/// How a device computes, and so how it is judged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Precision {
+    /// f32 throughout.
+    Single,
+    /// bf16 activations and caches.
+    Half,
+}
+
+impl Precision {
+    fn of<B: Backend>(b: &B) -> Precision {
+        match b.cache_dtype() {
+            Dtype::F32 => Precision::Single,
+            Dtype::Bf16 | Dtype::U32 | Dtype::U8 => Precision::Half,
+        }
+    }
+}
+
+/// What kind of number is compared; decides measure and budget.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Logits, hidden rows, norms: 1e-4 absolute; 2 % RMS.
+    Rows,
+    /// Outputs of a mixer: 1e-4 absolute; 3 % RMS.
+    Attention,
+    /// Recurrent states and other values that grow: 1e-4 of the greatest magnitude; 2 % RMS.
+    State,
+    /// Cached keys and their means: 1e-5 absolute; 1 % RMS.
+    Keys,
+}
+
+struct Report {
+    precision: Precision,
+    checks: Vec<Check>,
+}
+
+impl Report {
+    /// Compares values and files the verdict.
+    fn compare(&mut self, fixture: &str, tensor: &str, kind: Kind, found: &[f32], golden: &[f32]) {
+        let (error, budget) = if found.len() != golden.len() {
+            (f64::INFINITY, 0.0)
+        } else {
+            let greatest = golden.iter().fold(0.0f64, |m, v| m.max(f64::from(v.abs())));
+            match (self.precision, kind) {
+                (Precision::Single, Kind::Rows | Kind::Attention) => {
+                    (max_error(found, golden), 1e-4)
+                }
+                (Precision::Single, Kind::State) => {
+                    (max_error(found, golden), 1e-4 * greatest.max(1.0))
+                }
+                (Precision::Single, Kind::Keys) => (max_error(found, golden), 1e-5),
+                (Precision::Half, Kind::Attention) => (rms_ratio(found, golden), 0.03),
+                (Precision::Half, Kind::Rows | Kind::State) => (rms_ratio(found, golden), 0.02),
+                (Precision::Half, Kind::Keys) => (rms_ratio(found, golden), 0.01),
+            }
+        };
+        self.file(fixture, tensor, Outcome::Compared { error, budget });
+    }
+
+    fn file(&mut self, fixture: &str, tensor: &str, outcome: Outcome) {
+        self.checks.push(Check {
+            fixture: fixture.into(),
+            tensor: tensor.into(),
+            outcome,
+        });
+    }
+
+    /// Compares selected blocks, `golden [kv][row]` against `found [row][kv]`: the error is the number of rows that
+    /// differ without excuse. `gap` is the relative distance of the last chosen to the first refused score, 0 for a tie;
+    /// `None` where it is not known.
+    fn selections(
+        &mut self,
+        fixture: &str,
+        tensor: &str,
+        found: &[Vec<Vec<u32>>],
+        golden: &[Vec<Vec<u32>>],
+        gap: impl Fn(usize, usize) -> Option<f32>,
+    ) {
+        if self.precision == Precision::Half {
+            return;
+        }
+        let mut wrong = 0;
+        for (g, rows) in golden.iter().enumerate() {
+            for (r, golden) in rows.iter().enumerate() {
+                let same = found
+                    .get(r)
+                    .and_then(|f| f.get(g))
+                    .is_some_and(|f| f == golden);
+                let open = gap(g, r).is_some_and(|gap| gap > 0.0 && gap < 1e-4);
+                wrong += usize::from(!same && !open);
+            }
+        }
+        self.file(
+            fixture,
+            tensor,
+            Outcome::Compared {
+                error: wrong as f64,
+                budget: 0.0,
+            },
+        );
+    }
+
+    /// Runs `body`; a shape that the device does not support becomes a `NotRun` verdict.
+    fn guard(&mut self, fixture: &str, body: impl FnOnce(&mut Report) -> Result<()>) -> Result<()> {
+        match body(self) {
+            Err(ModelError::Backend(BackendError::Unsupported(reason))) => {
+                self.file(fixture, "*", Outcome::NotRun(reason));
+                Ok(())
+            }
+            other => other,
+        }
+    }
+}
+
+fn max_error(found: &[f32], golden: &[f32]) -> f64 {
+    // A NaN must win: `f64::max` would drop it.
+    found.iter().zip(golden).fold(0.0, |worst, (a, b)| {
+        let error = f64::from((a - b).abs());
+        if error > worst || error.is_nan() {
+            error
+        } else {
+            worst
+        }
+    })
+}
+
+fn rms_ratio(found: &[f32], golden: &[f32]) -> f64 {
+    let square = |v: f64| v * v;
+    let error: f64 = found
+        .iter()
+        .zip(golden)
+        .map(|(a, b)| square(f64::from(a - b)))
+        .sum();
+    let size: f64 = golden.iter().map(|b| square(f64::from(*b))).sum();
+    (error / size.max(f64::MIN_POSITIVE)).sqrt()
+}
+
+/// Reading of golden files.
+struct Golden {
+    tensors: Tensors,
+    path: String,
+}
+
+impl Golden {
+    fn open(path: &Path) -> Result<Golden> {
+        Ok(Golden {
+            tensors: Tensors::open_files(&[path.to_path_buf()])?,
+            path: path.display().to_string(),
+        })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.tensors.contains(name)
+    }
+
+    fn shape(&self, name: &str) -> Result<Vec<usize>> {
+        Ok(self.tensors.raw(name)?.1.to_vec())
+    }
+
+    /// A tensor of the given number of axes.
+    fn dims<const N: usize>(&self, name: &str) -> Result<[usize; N]> {
+        let shape = self.shape(name)?;
+        shape
+            .as_slice()
+            .try_into()
+            .map_err(|_| self.broken(name, format!("has shape {shape:?}")))
+    }
+
+    fn broken(&self, name: &str, cause: String) -> ModelError {
+        ModelError::Damaged {
+            origin: self.path.clone(),
+            cause: format!("tensor `{name}` {cause}"),
+        }
+    }
+
+    fn floats(&self, name: &str) -> Result<Vec<f32>> {
+        let (dtype, _, bytes) = self.tensors.raw(name)?;
+        match dtype {
+            safetensors::Dtype::F32 => Ok(bytes
+                .chunks_exact(4)
+                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                .collect()),
+            safetensors::Dtype::BF16 => Ok(bytes
+                .chunks_exact(2)
+                .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16))
+                .collect()),
+            other => Err(self.broken(name, format!("holds {other:?}, not numbers"))),
+        }
+    }
+
+    fn integers(&self, name: &str) -> Result<Vec<i64>> {
+        let (dtype, _, bytes) = self.tensors.raw(name)?;
+        match dtype {
+            safetensors::Dtype::I64 => Ok(bytes
+                .chunks_exact(8)
+                .map(|b| i64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
+                .collect()),
+            safetensors::Dtype::I32 => Ok(bytes
+                .chunks_exact(4)
+                .map(|b| i64::from(i32::from_le_bytes([b[0], b[1], b[2], b[3]])))
+                .collect()),
+            safetensors::Dtype::I16 => Ok(bytes
+                .chunks_exact(2)
+                .map(|b| i64::from(i16::from_le_bytes([b[0], b[1]])))
+                .collect()),
+            other => Err(self.broken(name, format!("holds {other:?}, not integers"))),
+        }
+    }
+
+    /// Positions, ids and the like.
+    fn indices(&self, name: &str) -> Result<Vec<usize>> {
+        let convert =
+            |v: i64| usize::try_from(v).map_err(|_| self.broken(name, format!("holds {v}")));
+        self.integers(name)?.into_iter().map(convert).collect()
+    }
+
+    /// Selected blocks `[kv][row]` without the unused slots.
+    fn selected(&self, name: &str) -> Result<Vec<Vec<Vec<u32>>>> {
+        let [kv, rows, k] = self.dims::<3>(name)?;
+        let values = self.integers(name)?;
+        let list = |l: &[i64]| {
+            l.iter()
+                .filter_map(|v| u32::try_from(*v).ok())
+                .collect::<Vec<u32>>()
+        };
+        let lists: Vec<Vec<u32>> = values.chunks_exact(k.max(1)).map(list).collect();
+        debug_assert_eq!(lists.len(), kv * rows);
+        Ok(lists.chunks(rows.max(1)).map(<[_]>::to_vec).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nan_misses_every_budget() {
+        for precision in [Precision::Single, Precision::Half] {
+            let mut report = Report {
+                precision,
+                checks: Vec::new(),
+            };
+            report.compare(
+                "f",
+                "t",
+                Kind::Rows,
+                &[1.0, f32::NAN, 1.0],
+                &[1.0, 1.0, 1.0],
+            );
+            report.compare("f", "short", Kind::Rows, &[1.0], &[1.0, 1.0]);
+            assert!(report.checks.iter().all(Check::missed));
+        }
+    }
+
+    #[test]
+    fn only_an_open_choice_excuses_another_selection() {
+        let mut report = Report {
+            precision: Precision::Single,
+            checks: Vec::new(),
+        };
+        let (found, golden) = (vec![vec![vec![0, 1]]], vec![vec![vec![0, 2]]]);
+        for gap in [Some(5e-5), Some(0.0), Some(1e-2), None] {
+            report.selections("f", "t", &found, &golden, |_, _| gap);
+        }
+        assert_eq!(
+            report.checks.iter().map(Check::missed).collect::<Vec<_>>(),
+            [false, true, true, true]
+        );
+    }
+}

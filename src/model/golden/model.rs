@@ -1,0 +1,473 @@
+//! Golden data of whole models: one prefill with every layer looked into, decoding after it, and the alternative rules.
+//!
+//! Alternatives only differ on late rows, so they restart from a state saved in the middle of the main run; that the
+//! numbers come out right is also a test of saving and restoring.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::backend::{Backend, GRID, HeadRows, Pass};
+use crate::protocol::engine::{Dtype, EndImage, ImageTensor, Token};
+use crate::spec::{DenseRule, Mixer, ScoreNorm};
+
+use super::super::forward::Seen;
+use super::super::{Checkpoint, Live, Model};
+use super::{Golden, Kind, Outcome, Precision, Report, Result};
+
+/// Golden tensor, the tensor of its rows, and the options it was made with.
+const ALTERNATIVES: [(&str, &str, DenseRule, ScoreNorm); 6] = [
+    (
+        "logits_token_rows",
+        "rows",
+        DenseRule::Token,
+        ScoreNorm::Coarse,
+    ),
+    (
+        "logits_never_rows",
+        "rows",
+        DenseRule::AsSparse,
+        ScoreNorm::Coarse,
+    ),
+    (
+        "logits_always_rows",
+        "rows",
+        DenseRule::Always,
+        ScoreNorm::Coarse,
+    ),
+    (
+        "logits_token_late_rows",
+        "late_rows",
+        DenseRule::Token,
+        ScoreNorm::Coarse,
+    ),
+    (
+        "logits_always_dense_late_rows",
+        "late_rows",
+        DenseRule::Always,
+        ScoreNorm::Coarse,
+    ),
+    (
+        "logits_lse_k1_late_rows",
+        "late_rows",
+        DenseRule::Call,
+        ScoreNorm::Fine,
+    ),
+];
+
+pub(super) fn image_floats(image: &ImageTensor) -> Vec<f32> {
+    match image.dtype {
+        Dtype::Bf16 => image
+            .data
+            .chunks_exact(2)
+            .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16))
+            .collect(),
+        Dtype::F32 | Dtype::U32 | Dtype::U8 => image
+            .data
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect(),
+    }
+}
+
+struct Replay<'a, B: Backend> {
+    b: &'a mut B,
+    model: Model<B>,
+    live: Live<B>,
+    golden: Golden,
+    name: &'a str,
+}
+
+pub(super) fn replay<B: Backend>(
+    dir: &Path,
+    name: &str,
+    b: &mut B,
+    report: &mut Report,
+) -> Result<()> {
+    let golden = Golden::open(&dir.join("golden.safetensors"))?;
+    let mut checkpoint = Checkpoint::open_dir(dir)?;
+    // The released code's rule, which the fixtures were made with.
+    checkpoint.spec_mut().sparse.dense_rule = DenseRule::Call;
+    let model = Model::load(b, &checkpoint, |_| ())?;
+    let ids: Vec<Token> = golden
+        .indices("input_ids")?
+        .into_iter()
+        .map(|t| t as Token)
+        .collect();
+    let live = Live::new(b, &model, ids.len() + 64, &[])?;
+    let mut run = Replay {
+        b,
+        model,
+        live,
+        golden,
+        name,
+    };
+    let middle = run.main(&ids, report)?;
+    run.decode(ids.len(), report)?;
+    run.alternatives(&ids, &middle, report)?;
+    run.incremental(&ids, report)
+}
+
+/// What the probe collects at chosen rows, `[row][values]`, by golden tensor.
+type Collected = BTreeMap<String, Vec<f32>>;
+
+impl<B: Backend> Replay<'_, B> {
+    /// Reads `ids[from..]` and hands each row's logits to `logits`, each pass's tensors to `seen`.
+    fn read(
+        &mut self,
+        ids: &[Token],
+        from: usize,
+        cut: usize,
+        seen: &mut dyn FnMut(&mut B, usize, usize, Seen<'_, B>) -> crate::backend::Result<()>,
+        wanted: &dyn Fn(usize) -> bool,
+        logits: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<()> {
+        let vocab = self.model.spec().vocab;
+        let mut at = from;
+        while at < ids.len() {
+            let most = if at < cut { cut - at } else { ids.len() - at };
+            let rows = most.min(self.b.prefill_rows());
+            let chunk = &ids[at..at + rows];
+            self.live.prefill_probed(
+                self.b,
+                &self.model,
+                chunk,
+                Some(&mut |b, what| seen(b, at, rows, what)),
+            )?;
+            for r in (0..rows).filter(|r| wanted(at + r)) {
+                self.model.logits(
+                    self.b,
+                    &mut self.live,
+                    HeadRows::At(r),
+                    Pass::Prefill { rows },
+                )?;
+                logits(at + r, &self.b.read(&self.live.logits, 1)?[..vocab]);
+            }
+            self.live.advance(self.b, rows)?;
+            at += rows;
+        }
+        Ok(())
+    }
+
+    /// One prefill, everything compared. Returns the state at the last grid point before rows begin to choose.
+    fn main(&mut self, ids: &[Token], report: &mut Report) -> Result<EndImage> {
+        let spec = self.model.spec().clone();
+        let rows = self.golden.indices("rows")?;
+        let every_row = self.golden.has("logits");
+        let samples = if self.golden.has("selected_rows_positions") {
+            self.golden.indices("selected_rows_positions")?
+        } else {
+            Vec::new()
+        };
+        let checked = self.golden.has("checksums");
+        self.live.sparse_spec.dense_rule = spec.sparse.for_call(ids.len());
+
+        let collected: RefCell<Collected> = RefCell::default();
+        let chosen: RefCell<BTreeMap<usize, Vec<Vec<Vec<u32>>>>> = RefCell::default();
+        let sums: RefCell<BTreeMap<usize, [f64; 3]>> = RefCell::default();
+        let add_sums = |slot: usize, values: &[f32]| {
+            let mut sums = sums.borrow_mut();
+            let [sum, abs, square] = sums.entry(slot).or_default();
+            for v in values.iter().map(|v| f64::from(*v)) {
+                (*sum, *abs, *square) = (*sum + v, *abs + v.abs(), *square + v * v);
+            }
+        };
+        let sparse_spec = spec.sparse.clone();
+        let mut seen = |b: &mut B, at: usize, count: usize, what: Seen<'_, B>| {
+            let collect = |key: String, values: Vec<f32>| {
+                let width = values.len() / count;
+                let mut collected = collected.borrow_mut();
+                let dst = collected.entry(key).or_default();
+                for r in rows.iter().filter(|r| (at..at + count).contains(*r)) {
+                    dst.extend_from_slice(&values[(r - at) * width..][..width]);
+                }
+            };
+            match what {
+                Seen::Embedding(h) => {
+                    let values = b.read(h, count)?;
+                    add_sums(0, &values);
+                    collect("hidden.0".into(), values);
+                }
+                Seen::Hidden { layer, hidden } => {
+                    let values = b.read(hidden, count)?;
+                    add_sums(layer + 1, &values);
+                    collect(format!("hidden.{}", layer + 1), values);
+                }
+                Seen::Mixer { layer, output } => collect(
+                    format!("layer{layer}.attn_core_rows"),
+                    b.read(output, count)?,
+                ),
+                Seen::Selection { layer, selection } => {
+                    chosen
+                        .borrow_mut()
+                        .entry(layer)
+                        .or_default()
+                        .extend(b.read_selection(selection, &sparse_spec, count)?);
+                }
+            }
+            Ok(())
+        };
+        let mut all_logits = Vec::new();
+        let cut = (spec.sparse.topk * spec.sparse.block / GRID * GRID).min(ids.len() / GRID * GRID);
+        let mut take = |row: usize, values: &[f32]| {
+            add_sums(spec.mixers.len() + 1, values);
+            if every_row || rows.contains(&row) {
+                all_logits.extend_from_slice(values);
+            }
+        };
+        let wanted = |row: usize| every_row || checked || rows.contains(&row);
+        self.read(&ids[..cut], 0, cut, &mut seen, &wanted, &mut take)?;
+        let middle = self.live.export_end(self.b)?;
+        self.read(ids, cut, cut, &mut seen, &wanted, &mut take)?;
+
+        let (collected, chosen, name) = (collected.into_inner(), chosen.into_inner(), self.name);
+        let logits_name = if every_row { "logits" } else { "logits_rows" };
+        report.compare(
+            name,
+            logits_name,
+            Kind::Rows,
+            &all_logits,
+            &self.golden.floats(logits_name)?,
+        );
+        let hidden_golden = self.golden.floats("hidden_rows")?;
+        let per_layer = rows.len() * spec.hidden;
+        for (i, golden) in hidden_golden.chunks_exact(per_layer).enumerate() {
+            let found = collected
+                .get(&format!("hidden.{i}"))
+                .map(Vec::as_slice)
+                .unwrap_or_default();
+            report.compare(
+                name,
+                &format!("hidden_rows[{i}]"),
+                Kind::Rows,
+                found,
+                golden,
+            );
+        }
+        for (layer, mixer) in spec.mixers.iter().enumerate() {
+            let key = format!("layer{layer}.attn_core_rows");
+            let kind = if *mixer == Mixer::Lightning {
+                Kind::State
+            } else {
+                Kind::Attention
+            };
+            report.compare(
+                name,
+                &key,
+                kind,
+                collected.get(&key).map(Vec::as_slice).unwrap_or_default(),
+                &self.golden.floats(&key)?,
+            );
+        }
+        if checked && report.precision == Precision::Single {
+            let found: Vec<[f64; 3]> = sums.into_inner().into_values().collect();
+            for (i, (found, golden)) in found
+                .iter()
+                .zip(self.golden.floats("checksums")?.chunks_exact(3))
+                .enumerate()
+            {
+                // Relative to the sum of magnitudes, or of squares: the plain sum nearly cancels.
+                let scale = [golden[1], golden[1], golden[2]].map(f64::from);
+                let error = (0..3)
+                    .map(|j| (found[j] - f64::from(golden[j])).abs() / scale[j])
+                    .fold(0.0, f64::max);
+                report.file(
+                    name,
+                    &format!("checksums[{i}]"),
+                    Outcome::Compared {
+                        error,
+                        budget: 1e-5,
+                    },
+                );
+            }
+        }
+        for (layer, chosen) in &chosen {
+            let pick = |rows: &[usize]| {
+                rows.iter()
+                    .map(|r| chosen.get(*r).cloned().unwrap_or_default())
+                    .collect::<Vec<_>>()
+            };
+            let everything: Vec<usize> = (0..ids.len()).collect();
+            for (tensor, rows) in [
+                ("selected", &everything),
+                ("selected_rows", &rows),
+                ("selected_sample", &samples),
+            ] {
+                let key = format!("layer{layer}.{tensor}");
+                if self.golden.has(&key) {
+                    report.selections(
+                        name,
+                        &key,
+                        &pick(rows),
+                        &self.golden.selected(&key)?,
+                        |_, _| None,
+                    );
+                }
+            }
+        }
+        self.caches(ids.len(), report)?;
+        Ok(middle)
+    }
+
+    /// Tails of the caches and the recurrent states after `length` tokens.
+    fn caches(&mut self, length: usize, report: &mut Report) -> Result<()> {
+        let name = self.name;
+        for image in self.live.export_rows(self.b, 0..length)?.tensors {
+            let Some((part, layer)) = image.name.split_once('.') else {
+                continue;
+            };
+            let key = format!("layer{layer}.cache_{part}_tail");
+            if self.golden.has(&key) {
+                let (found, golden) = (image_floats(&image), self.golden.floats(&key)?);
+                report.compare(
+                    name,
+                    &key,
+                    Kind::Rows,
+                    &found[found.len().saturating_sub(golden.len())..],
+                    &golden,
+                );
+            }
+        }
+        self.states("state", report)
+    }
+
+    fn states(&mut self, suffix: &str, report: &mut Report) -> Result<()> {
+        for image in self.live.export_end(self.b)?.tensors {
+            let key = format!("layer{}.{suffix}", image.name.trim_start_matches("state."));
+            if self.golden.has(&key) {
+                report.compare(
+                    self.name,
+                    &key,
+                    Kind::State,
+                    &image_floats(&image),
+                    &self.golden.floats(&key)?,
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The stored tokens after the prompt, one at a time.
+    fn decode(&mut self, length: usize, report: &mut Report) -> Result<()> {
+        if !self.golden.has("decode_ids") {
+            return Ok(());
+        }
+        debug_assert_eq!(self.live.position(), length);
+        self.live.sparse_spec.dense_rule = DenseRule::Token;
+        let (mut logits, mut chosen) = (Vec::new(), Vec::new());
+        for id in self.golden.indices("decode_ids")? {
+            logits.extend(self.step(id as Token)?);
+            if let Some((_, selection)) = &self.live.sparse {
+                // All sparse layers share the buffer: the last one's choice is left in it.
+                chosen.extend(
+                    self.b
+                        .read_selection(selection, &self.live.sparse_spec, 1)?,
+                );
+            }
+        }
+        report.compare(
+            self.name,
+            "decode_logits",
+            Kind::Rows,
+            &logits,
+            &self.golden.floats("decode_logits")?,
+        );
+        if let Some(layer) = self
+            .model
+            .spec()
+            .mixers
+            .iter()
+            .rposition(|m| *m == Mixer::Sparse)
+        {
+            let key = format!("layer{layer}.decode_selected");
+            report.selections(
+                self.name,
+                &key,
+                &chosen,
+                &self.golden.selected(&key)?,
+                |_, _| None,
+            );
+        }
+        Ok(())
+    }
+
+    /// One decoded token's logits.
+    fn step(&mut self, token: Token) -> Result<Vec<f32>> {
+        self.live.verify(self.b, &self.model, &[token])?;
+        let mut logits = self.live.logits(self.b, 1)?;
+        logits.truncate(self.model.spec().vocab);
+        self.live.advance(self.b, 1)?;
+        Ok(logits)
+    }
+
+    /// The other dense rules and the textbook normaliser, from the middle on.
+    fn alternatives(
+        &mut self,
+        ids: &[Token],
+        middle: &EndImage,
+        report: &mut Report,
+    ) -> Result<()> {
+        let start = usize::try_from(middle.position).unwrap_or(0);
+        for (tensor, rows, rule, norm) in ALTERNATIVES {
+            if !self.golden.has(tensor) {
+                continue;
+            }
+            let rows = self.golden.indices(rows)?;
+            let late: Vec<usize> = rows.iter().copied().filter(|r| *r >= start).collect();
+            self.live.restore(self.b, start, &[], Some(middle))?;
+            self.live.sparse_spec.dense_rule = rule;
+            self.live.sparse_spec.dense_rule = self.live.sparse_spec.for_call(ids.len());
+            self.live.sparse_spec.score_norm = norm;
+            let mut found = Vec::new();
+            self.read(
+                ids,
+                start,
+                start,
+                &mut |_, _, _, _| Ok(()),
+                &|r| late.contains(&r),
+                &mut |_, l| found.extend_from_slice(l),
+            )?;
+            self.live.sparse_spec.score_norm = ScoreNorm::Coarse;
+            let golden = self.golden.floats(tensor)?;
+            // Earlier rows choose every block under every rule: the main run has judged them.
+            let skipped = (rows.len() - late.len()) * self.model.spec().vocab;
+            report.compare(
+                self.name,
+                tensor,
+                Kind::Rows,
+                &found,
+                golden.get(skipped..).unwrap_or_default(),
+            );
+        }
+        Ok(())
+    }
+
+    /// A short dense prefill followed by decoding across `dense_len`.
+    fn incremental(&mut self, ids: &[Token], report: &mut Report) -> Result<()> {
+        if !self.golden.has("logits_incremental") {
+            return Ok(());
+        }
+        const PREFILL: usize = 100;
+        let golden = self.golden.floats("logits_incremental")?;
+        let length = golden.len() / self.model.spec().vocab;
+        self.live.reset(self.b)?;
+        self.live.sparse_spec.dense_rule = DenseRule::Call;
+        self.live.sparse_spec.dense_rule = self.live.sparse_spec.for_call(PREFILL);
+        let mut found = Vec::new();
+        self.read(
+            &ids[..PREFILL],
+            0,
+            PREFILL,
+            &mut |_, _, _, _| Ok(()),
+            &|_| true,
+            &mut |_, l| found.extend_from_slice(l),
+        )?;
+        self.live.sparse_spec.dense_rule = DenseRule::Token;
+        for id in &ids[PREFILL..length] {
+            let logits = self.step(*id)?;
+            found.extend(logits);
+        }
+        report.compare(self.name, "logits_incremental", Kind::Rows, &found, &golden);
+        self.states("state_incremental", report)
+    }
+}

@@ -1,0 +1,35 @@
+//! Golden data on the CPU, within the budgets of `tests/fixtures/README.md`. `SALA_FIXTURES=DIR` replays another folder.
+
+use std::path::PathBuf;
+
+use sala_chat::backend::cpu::Cpu;
+use sala_chat::model::golden::{Outcome, replay};
+
+#[test]
+fn every_golden_tensor_is_within_its_budget_on_the_cpu() {
+    let own = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let dir = std::env::var_os("SALA_FIXTURES").map_or(own, PathBuf::from);
+    let checks = replay(&dir, &mut Cpu::new()).unwrap();
+    for check in &checks {
+        println!(
+            "{:24} {:34} {:?}",
+            check.fixture, check.tensor, check.outcome
+        );
+    }
+    let bad: Vec<_> = checks
+        .iter()
+        .filter(|c| c.missed() || matches!(c.outcome, Outcome::NotRun(_)))
+        .collect();
+    assert!(bad.is_empty(), "missed: {bad:#?}");
+    for fixture in [
+        "ops/rope",
+        "ops/sparse real",
+        "tiny-mixed",
+        "tiny-real-sparse",
+    ] {
+        assert!(
+            checks.iter().any(|c| c.fixture == fixture),
+            "{fixture} was not replayed"
+        );
+    }
+}
