@@ -14,7 +14,8 @@ build() { # object, source on stdin, dependencies
 }
 build "$dir/emulator.o" "$here/emulator.cpp" < <(echo "#include \"$here/emulator.cpp\"")
 for source in "$here"/../*.cu; do
-    names=$(tr '\n' ' ' <"$source" | grep -o ' KERNEL([0-9, ]*) *[a-z0-9_]*(' | sed 's/.*) *//; s/(//')
+    # Kernel names, also of those a macro makes.
+    names=$(g++ -std=c++20 -E -P -DSALA_EMULATOR -I"$here/.." -x c++ "$source" | tr '\n' ' ' | grep -o 'extern "C" void [a-z0-9_]*(' | sed 's/.*void //; s/(//')
     build "$dir/$(basename "$source" .cu).o" "$source" < <(echo "#include \"$source\""; for n in $names; do echo "EMU_REGISTER($n);"; done)
 done
 if [ ! -e "$out" ] || newest "$out" "${objects[@]}"; then g++ -shared -o "$out.new" "${objects[@]}" && mv "$out.new" "$out"; fi

@@ -11,8 +11,10 @@ static const u32 HEAD = 128;
 
 static void run_skinny(const char* to, void* dst, u32 ldd, Buf<bf16>& w, u32 out, u32 inner, const void* src, u32 lds, u32 mode, const float* norm, float mul,
                        const bf16* gate, u32 ldg, float scale, u32 rows, u32 blocks, u32 stages) {
-    u32 wide = rows > 8, shared = stages * 16384 + (wide ? 16384 : 8192) + (mode ? rows * (inner + 32) * 2 : 0);
-    launch(std::string("skinny_") + to + (wide ? "_16" : "_8"), {blocks, 1, 1}, 256, shared, dst, ldd, (const bf16*)w.p, out, inner, src, lds, mode, norm, 1e-6f, mul,
+    const u32 tiles = rows > 2 ? 2 : 1;
+    stages = std::max(2u, stages / tiles);
+    const u32 shared = stages * tiles * 16384 + (rows > 8 ? 16384 : rows > 2 ? 8192 : 4096) + (mode ? rows * (inner + 32) * 2 : 0);
+    launch(std::string("skinny_") + to + (rows > 8 ? "_16" : rows > 2 ? "_8" : "_2"), {blocks, 1, 1}, 256, shared, dst, ldd, (const bf16*)w.p, out, inner, src, lds, mode, norm, 1e-6f, mul,
            gate, ldg, scale, rows, stages);
 }
 

@@ -117,16 +117,25 @@ pub fn stages_rows(rows: u32, inner: u32) -> bool {
 pub unsafe fn skinny(
     d: &dyn Driver, to: SkinnyTo, dst: DevicePtr, ldd: u32, w: DevicePtr, out: u32, inner: u32, from: SkinnyFrom, scale: f32, rows: u32,
 ) -> Result<()> {
-    let wide = rows > 8;
-    let kernel = match (to, wide) {
-        (SkinnyTo::Store, false) => "skinny_store_8",
-        (SkinnyTo::Store, true) => "skinny_store_16",
-        (SkinnyTo::Swiglu, false) => "skinny_swiglu_8",
-        (SkinnyTo::Swiglu, true) => "skinny_swiglu_16",
-        (SkinnyTo::Add, false) => "skinny_add_8",
-        (SkinnyTo::Add, true) => "skinny_add_16",
-        (SkinnyTo::Logits, false) => "skinny_logits_8",
-        (SkinnyTo::Logits, true) => "skinny_logits_16",
+    let kernel = match (to, rows) {
+        (SkinnyTo::Store, ..=2) => "skinny_store_2",
+        (SkinnyTo::Store, ..=8) => "skinny_store_8",
+        (SkinnyTo::Store, _) => "skinny_store_16",
+        (SkinnyTo::Swiglu, ..=2) => "skinny_swiglu_2",
+        (SkinnyTo::Swiglu, ..=8) => "skinny_swiglu_8",
+        (SkinnyTo::Swiglu, _) => "skinny_swiglu_16",
+        (SkinnyTo::Add, ..=2) => "skinny_add_2",
+        (SkinnyTo::Add, ..=8) => "skinny_add_8",
+        (SkinnyTo::Add, _) => "skinny_add_16",
+        (SkinnyTo::Logits, ..=2) => "skinny_logits_2",
+        (SkinnyTo::Logits, ..=8) => "skinny_logits_8",
+        (SkinnyTo::Logits, _) => "skinny_logits_16",
+    };
+    // Weight rows a block works on together, and bytes of the warps' parts.
+    let (tile, parts) = match rows {
+        ..=2 => (16, 4096),
+        ..=8 => (32, 8192),
+        _ => (32, 16384),
     };
     let (src, lds, mode, norm, eps, mul, gate, ldg) = match from {
         SkinnyFrom::Ready { x, ld } => (x, ld, 0u32, 0, 0.0, 1.0, 0, 0),
@@ -137,12 +146,15 @@ pub unsafe fn skinny(
     // what the parts and the staged rows leave.
     let limit = d.info().shared_limit;
     let half = (limit + 1024) / 2 - 1024;
-    let fixed = if wide { 16384 } else { 8192 } + if mode == 0 { 0 } else { rows * (inner + 32) * 2 };
-    let stages = (half.saturating_sub(fixed) / 16384).clamp(2, 8);
-    let blocks = out.div_ceil(16).min(d.info().multiprocessors).max(1);
+    let stage = tile * 1024;
+    let fixed = parts + if mode == 0 { 0 } else { rows * (inner + 32) * 2 };
+    let stages = (half.saturating_sub(fixed) / stage).clamp(2, 8);
+    // No more blocks than give every one the same number of tiles: a lone last tile would leave the memory idle.
+    let tiles = out.div_ceil(tile);
+    let blocks = tiles.div_ceil(tiles.div_ceil(d.info().multiprocessors.max(1)));
     let args = args![dst, ldd, w, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages];
     // SAFETY: the caller's.
-    unsafe { run(d, kernel, [blocks, 1, 1], 256, stages * 16384 + fixed, args) }
+    unsafe { run(d, kernel, [blocks, 1, 1], 256, stages * stage + fixed, args) }
 }
 
 /// What becomes of a prefill product.
