@@ -1,0 +1,154 @@
+//! From [`EngineOptions`] to a running worker: which device, which weights, which draft head, how much context.
+//!
+//! Every choice that is not the one asked for is named in [`ModelInfo::notes`].
+
+use std::path::Path;
+
+use crossbeam_channel::{Receiver, Sender};
+
+use super::speculate::Decoder;
+use super::worker::Worker;
+use crate::backend::cpu::Cpu;
+use crate::backend::draft::DraftOps;
+use crate::backend::{Backend, BackendError};
+use crate::model::{Checkpoint, Head, Live, Model, ModelError};
+use crate::protocol::engine::{Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, ModelInfo};
+
+/// The most tokens a conversation may have unless the configuration says otherwise.
+const LONGEST_CONTEXT: usize = 1 << 20;
+
+/// Why there is no engine: a line for the user and an exit code (ux.md §4.7).
+pub(super) struct Failure {
+    pub(super) error: String,
+    pub(super) code: i32,
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Self {
+        let code = match &error {
+            ModelError::Backend(BackendError::Memory { .. } | BackendError::Device { .. }) => 4,
+            ModelError::Unknown(_) | ModelError::NoCheckpoint { .. } | ModelError::File { .. } => 3,
+            _ => 1,
+        };
+        Failure { error: error.to_string(), code }
+    }
+}
+
+impl From<BackendError> for Failure {
+    fn from(error: BackendError) -> Self {
+        ModelError::from(error).into()
+    }
+}
+
+/// Loads what was asked for and serves commands until the end.
+pub(super) fn run(
+    options: &EngineOptions,
+    commands: &Receiver<Command>,
+    events: &Sender<EngineEvent>,
+) -> Result<(), Failure> {
+    let checkpoint = Checkpoint::open(&options.model)?;
+    checkpoint.check()?;
+    match open_gpu(options) {
+        Gpu::Opened(backend) => load(*backend, &checkpoint, options, Vec::new(), commands, events),
+        Gpu::Refused(why) if options.device == DeviceChoice::Cuda => {
+            Err(Failure { error: format!("{why}; use --device cpu, or --model demo"), code: 4 })
+        }
+        Gpu::Refused(why) => {
+            let notes = if options.device == DeviceChoice::Auto { vec![format!("{why}. Running on the CPU.")] } else { Vec::new() };
+            load(Cpu::new(), &checkpoint, options, notes, commands, events)
+        }
+    }
+}
+
+/// What came of looking for a GPU.
+enum Gpu {
+    Opened(Box<GpuBackend>),
+    /// One sentence without its full stop.
+    Refused(String),
+}
+
+#[cfg(feature = "cuda")]
+type GpuBackend = crate::backend::cuda::Cuda;
+#[cfg(not(feature = "cuda"))]
+type GpuBackend = Cpu;
+
+#[cfg(feature = "cuda")]
+fn open_gpu(options: &EngineOptions) -> Gpu {
+    match options.device {
+        DeviceChoice::Cpu => Gpu::Refused("not asked for".into()),
+        DeviceChoice::Auto | DeviceChoice::Cuda => match GpuBackend::open(options.gpu, Default::default()) {
+            Ok(backend) => Gpu::Opened(Box::new(backend)),
+            Err(error) => Gpu::Refused(error.to_string()),
+        },
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn open_gpu(_: &EngineOptions) -> Gpu {
+    Gpu::Refused("this program was built without GPU support".into())
+}
+
+fn load<B: DraftOps>(
+    mut backend: B,
+    checkpoint: &Checkpoint,
+    options: &EngineOptions,
+    mut notes: Vec<String>,
+    commands: &Receiver<Command>,
+    events: &Sender<EngineEvent>,
+) -> Result<(), Failure> {
+    let model = Model::load(&mut backend, checkpoint, |done| {
+        // Nobody listens any more when the program is ending.
+        let _ = events.send(EngineEvent::Loading { what: "reading weights".into(), done });
+    })?;
+    let head = match open_head(&mut backend, &model, checkpoint, &options.draft) {
+        Ok(head) => head,
+        // A head only makes it faster: without one the text is the same.
+        Err(error) => {
+            notes.push(format!("No draft head: {error}"));
+            None
+        }
+    };
+    let spec = model.spec();
+    let default = (2 * spec.max_position).min(LONGEST_CONTEXT);
+    let limit = options.context.map_or(default, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
+    let taps = head.as_ref().map_or(&[][..], |head| head.taps());
+    let live = Live::new(&mut backend, &model, limit, taps)?;
+    notes.extend(backend.notes());
+    let info = ModelInfo {
+        name: checkpoint.name().into(),
+        device: backend.describe(),
+        device_kind: backend.kind().into(),
+        dtype: match checkpoint.dtype() {
+            Dtype::F32 => "f32".into(),
+            Dtype::Bf16 | Dtype::U32 | Dtype::U8 => "bf16".into(),
+        },
+        parameters: model.parameters(),
+        context_limit: live.limit() as u64,
+        draft: head.as_ref().map(|head| head.name().to_string()),
+        fingerprint: checkpoint.fingerprint(),
+        memory: backend.memory(),
+        notes,
+    };
+    Worker { decoder: Decoder::new(head), backend, model, live, info, events }.serve(commands);
+    Ok(())
+}
+
+/// The head that was asked for; `Ok(None)` where there is none to be had.
+fn open_head<B: DraftOps>(
+    backend: &mut B,
+    model: &Model<B>,
+    checkpoint: &Checkpoint,
+    choice: &DraftChoice,
+) -> Result<Option<Head<B>>, ModelError> {
+    let folder: Option<&Path> = match choice {
+        DraftChoice::Off => return Ok(None),
+        DraftChoice::Folder(folder) => Some(folder),
+        DraftChoice::Auto => None,
+    };
+    let beside = checkpoint.directory().map(|dir| dir.join("eagle3")).filter(|dir| dir.is_dir());
+    match folder.map(Path::to_path_buf).or(beside) {
+        Some(folder) => Head::open_dir(backend, model, &folder).map(Some),
+        None if checkpoint.name() == "demo" => Head::demo(backend, model).map(Some),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,220 @@
+//! The engine thread: owns backend, model, live state and decoder, and does one [`Command`] after another.
+//!
+//! It never touches files of a session, never knows text, and never waits for whoever reads its events. A panic in it
+//! becomes a fatal [`EngineEvent::Failed`]. What a job leaves in the state is exactly what [`EngineEvent::Done`] says:
+//! its given tokens (all of them, or whole chunks of them when it was stopped while reading) and its generated tokens,
+//! except for the last one drawn.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+
+use super::open;
+use super::speculate::{Decoder, Limits};
+use super::speed::{Speed, rate};
+use crate::backend::draft::DraftOps;
+use crate::model::{Live, Model, ModelError};
+use crate::protocol::engine::{
+    Command, Ended, EndImage, EngineEvent, EngineOptions, Generate, Job, JobStats, ModelInfo, RowsImage, StateImage, Token,
+};
+
+/// Commands that may wait. The desk sends the next one after the last one's answer; more than two never wait.
+const COMMANDS: usize = 4;
+
+/// The engine thread as the desk holds it. Dropping it without [`Command::Shutdown`] also ends the thread: its channel
+/// closes.
+pub struct Engine {
+    /// To it.
+    pub commands: Sender<Command>,
+    /// From it. Unbounded: at most one event per round or chunk, and the engine must never wait for the desk.
+    pub events: Receiver<EngineEvent>,
+    /// The thread.
+    pub thread: JoinHandle<()>,
+}
+
+/// Starts the thread; the model is loaded on it.
+///
+/// # Errors
+/// The system has no room for a thread.
+pub fn spawn(options: EngineOptions) -> std::io::Result<Engine> {
+    let (commands, inbox) = bounded(COMMANDS);
+    let (outbox, events) = unbounded();
+    let thread = std::thread::Builder::new().name("engine".into()).spawn(move || {
+        let run = AssertUnwindSafe(|| open::run(&options, &inbox, &outbox));
+        let failure = match catch_unwind(run) {
+            Ok(Ok(())) => return,
+            Ok(Err(failure)) => failure,
+            Err(panic) => open::Failure { error: panic_text(panic.as_ref()), code: 1 },
+        };
+        let open::Failure { error, code } = failure;
+        // Nobody listens any more when the program is ending.
+        let _ = outbox.send(EngineEvent::Failed { id: 0, error, fatal: true, code });
+    })?;
+    Ok(Engine { commands, events, thread })
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    format!("the engine stopped unexpectedly ({text}); the conversation is saved, start again to go on")
+}
+
+/// The loaded engine.
+pub(super) struct Worker<'c, B: DraftOps> {
+    pub(super) backend: B,
+    pub(super) model: Model<B>,
+    pub(super) live: Live<B>,
+    pub(super) decoder: Decoder<B>,
+    pub(super) info: ModelInfo,
+    pub(super) events: &'c Sender<EngineEvent>,
+}
+
+/// What a job did until it ended.
+struct Outcome {
+    ended: Ended,
+    given: usize,
+    generated: usize,
+    stats: JobStats,
+}
+
+impl<B: DraftOps> Worker<'_, B> {
+    /// Answers commands until told to end, or until the desk is gone.
+    pub(super) fn serve(mut self, commands: &Receiver<Command>) {
+        self.send(EngineEvent::Ready(self.info.clone()));
+        for command in commands {
+            let (id, failed) = match command {
+                Command::Restore { id, keep, rows, end, history } => {
+                    (id, self.restore(id, keep, &rows, end.as_ref(), &history).err())
+                }
+                Command::Run(job) => (job.id, self.run(&job).err()),
+                Command::Shutdown => return,
+            };
+            if let Some(error) = failed {
+                self.fail(id, &error);
+            }
+        }
+    }
+
+    fn send(&self, event: EngineEvent) {
+        // The desk is gone only when the program ends; the command channel closes with it.
+        let _ = self.events.send(event);
+    }
+
+    /// Reports a failure and empties the state, so that the next command starts from something known.
+    fn fail(&mut self, id: u64, error: &ModelError) {
+        let reset = self.live.reset(&mut self.backend).and_then(|()| self.decoder.restore(&mut self.backend, &[], None));
+        let (error, fatal) = match reset {
+            Ok(()) => (error.to_string(), false),
+            Err(second) => (format!("{error}; and the device did not recover: {second}"), true),
+        };
+        self.send(EngineEvent::Failed { id, error, fatal, code: if fatal { 4 } else { 1 } });
+    }
+
+    fn restore(
+        &mut self,
+        id: u64,
+        keep: u64,
+        rows: &[RowsImage],
+        end: Option<&EndImage>,
+        history: &[Token],
+    ) -> Result<(), ModelError> {
+        let begun = Instant::now();
+        let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+        self.live.restore(&mut self.backend, keep, rows, end)?;
+        if history.len() != self.live.position() {
+            let text = format!("{} tokens for a state of {}", history.len(), self.live.position());
+            return Err(ModelError::Image(text));
+        }
+        self.decoder.restore(&mut self.backend, history, end)?;
+        self.send(EngineEvent::Restored { id, ms: begun.elapsed().as_secs_f64() * 1e3 });
+        Ok(())
+    }
+
+    fn run(&mut self, job: &Job) -> Result<(), ModelError> {
+        let start = self.live.position();
+        let mut outcome =
+            Outcome { ended: Ended::Read, given: 0, generated: 0, stats: JobStats::default() };
+        let read_all = self.read(job, &mut outcome)?;
+        match (&job.generate, read_all) {
+            (_, false) => outcome.ended = Ended::Cancelled,
+            (None, true) => {}
+            (Some(generate), true) => self.generate(job, generate, &mut outcome)?,
+        }
+        let image = if job.export {
+            let rows = self.live.export_rows(&mut self.backend, start..self.live.position())?;
+            let mut end = self.live.export_end(&mut self.backend)?;
+            self.decoder.export(&mut self.backend, &mut end)?;
+            Some(StateImage { rows, end: Some(end) })
+        } else {
+            None
+        };
+        self.send(EngineEvent::Done {
+            id: job.id,
+            ended: outcome.ended,
+            given_in_state: outcome.given as u64,
+            generated_in_state: outcome.generated as u64,
+            image,
+            stats: outcome.stats,
+            memory: self.backend.memory(),
+        });
+        Ok(())
+    }
+
+    /// Prefill of the given tokens. False when it was stopped; what was read until then is in the state.
+    fn read(&mut self, job: &Job, outcome: &mut Outcome) -> Result<bool, ModelError> {
+        let begun = Instant::now();
+        let mut speed = Speed::new(begun);
+        let needed = self.live.position() + job.given.len();
+        if needed > self.live.limit() {
+            return Err(ModelError::Context { needed, limit: self.live.limit() });
+        }
+        for chunk in job.given.chunks(self.backend.prefill_rows()) {
+            if job.cancel.is_cancelled() {
+                break;
+            }
+            self.live.prefill(&mut self.backend, &self.model, chunk)?;
+            self.decoder.read(&mut self.backend, &self.live, chunk)?;
+            self.live.advance(&mut self.backend, chunk.len())?;
+            outcome.given += chunk.len();
+            let tokens_per_s = speed.add(chunk.len() as u64, Instant::now());
+            let (done, total) = (outcome.given as u64, job.given.len() as u64);
+            self.send(EngineEvent::Reading { id: job.id, done, total, tokens_per_s });
+        }
+        self.backend.synchronize()?;
+        outcome.stats.prefilled_tokens = outcome.given as u64;
+        outcome.stats.prefill_ms = begun.elapsed().as_secs_f64() * 1e3;
+        Ok(outcome.given == job.given.len())
+    }
+
+    /// Decode until something ends it.
+    fn generate(&mut self, job: &Job, generate: &Generate, outcome: &mut Outcome) -> Result<(), ModelError> {
+        let begun = Instant::now();
+        let mut speed = Speed::new(begun);
+        let from = self.live.position();
+        let mut reported = 0u64;
+        let limits = Limits { max_tokens: generate.max_tokens, context: self.live.limit() };
+        let mut round = self.decoder.begin(&mut self.backend, &self.model, &mut self.live, generate, limits)?;
+        outcome.ended = loop {
+            reported += round.tokens.len() as u64;
+            let tokens_per_s = speed.add(round.tokens.len() as u64, Instant::now());
+            if !round.tokens.is_empty() {
+                self.send(EngineEvent::Tokens { id: job.id, tokens: round.tokens, tokens_per_s });
+            }
+            if let Some(ended) = round.ended {
+                break ended;
+            }
+            if job.cancel.is_cancelled() {
+                break Ended::Cancelled;
+            }
+            round = self.decoder.round(&mut self.backend, &self.model, &mut self.live)?;
+        };
+        outcome.generated = self.live.position() - from;
+        outcome.stats.generated_tokens = reported;
+        outcome.stats.decode_ms = begun.elapsed().as_secs_f64() * 1e3;
+        outcome.stats.spec = self.decoder.stats();
+        tracing::debug!(tokens_per_s = rate(reported, begun.elapsed()), ?outcome.ended, "answer");
+        Ok(())
+    }
+}
