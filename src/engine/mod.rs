@@ -4,3 +4,7 @@ pub mod ngram;
 pub mod policy;
 pub mod sampler;
 pub mod speculate;
+pub mod worker;
+
+mod open;
+mod speed;

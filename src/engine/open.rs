@@ -10,8 +10,9 @@ use super::speculate::Decoder;
 use super::worker::Worker;
 use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
-use crate::backend::{Backend, BackendError};
-use crate::model::{Checkpoint, Head, Live, Model, ModelError};
+use crate::backend::BackendError;
+use crate::model::draft::{DraftError, DraftHead, DraftOptions};
+use crate::model::{Checkpoint, Live, Model, ModelError};
 use crate::protocol::engine::{Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, ModelInfo};
 
 /// The most tokens a conversation may have unless the configuration says otherwise.
@@ -49,7 +50,7 @@ pub(super) fn run(
     let checkpoint = Checkpoint::open(&options.model)?;
     checkpoint.check()?;
     match open_gpu(options) {
-        Gpu::Opened(backend) => load(*backend, &checkpoint, options, Vec::new(), commands, events),
+        Gpu::Opened(backend, notes) => load(*backend, &checkpoint, options, notes, commands, events),
         Gpu::Refused(why) if options.device == DeviceChoice::Cuda => {
             Err(Failure { error: format!("{why}; use --device cpu, or --model demo"), code: 4 })
         }
@@ -62,7 +63,8 @@ pub(super) fn run(
 
 /// What came of looking for a GPU.
 enum Gpu {
-    Opened(Box<GpuBackend>),
+    /// Ready, and what it wants to be said.
+    Opened(Box<GpuBackend>, Vec<String>),
     /// One sentence without its full stop.
     Refused(String),
 }
@@ -77,7 +79,10 @@ fn open_gpu(options: &EngineOptions) -> Gpu {
     match options.device {
         DeviceChoice::Cpu => Gpu::Refused("not asked for".into()),
         DeviceChoice::Auto | DeviceChoice::Cuda => match GpuBackend::open(options.gpu, Default::default()) {
-            Ok(backend) => Gpu::Opened(Box::new(backend)),
+            Ok(backend) => {
+                let notes = backend.notes().to_vec();
+                Gpu::Opened(Box::new(backend), notes)
+            }
             Err(error) => Gpu::Refused(error.to_string()),
         },
     }
@@ -113,7 +118,6 @@ fn load<B: DraftOps>(
     let limit = options.context.map_or(default, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
     let taps = head.as_ref().map_or(&[][..], |head| head.taps());
     let live = Live::new(&mut backend, &model, limit, taps)?;
-    notes.extend(backend.notes());
     let info = ModelInfo {
         name: checkpoint.name().into(),
         device: backend.describe(),
@@ -122,7 +126,7 @@ fn load<B: DraftOps>(
             Dtype::F32 => "f32".into(),
             Dtype::Bf16 | Dtype::U32 | Dtype::U8 => "bf16".into(),
         },
-        parameters: model.parameters(),
+        parameters: Checkpoint::expected_tensors(spec).iter().map(|(_, shape)| shape.iter().product::<usize>() as u64).sum(),
         context_limit: live.limit() as u64,
         draft: head.as_ref().map(|head| head.name().to_string()),
         fingerprint: checkpoint.fingerprint(),
@@ -139,7 +143,7 @@ fn open_head<B: DraftOps>(
     model: &Model<B>,
     checkpoint: &Checkpoint,
     choice: &DraftChoice,
-) -> Result<Option<Head<B>>, ModelError> {
+) -> Result<Option<DraftHead<B>>, DraftError> {
     let folder: Option<&Path> = match choice {
         DraftChoice::Off => return Ok(None),
         DraftChoice::Folder(folder) => Some(folder),
@@ -147,8 +151,8 @@ fn open_head<B: DraftOps>(
     };
     let beside = checkpoint.directory().map(|dir| dir.join("eagle3")).filter(|dir| dir.is_dir());
     match folder.map(Path::to_path_buf).or(beside) {
-        Some(folder) => Head::open_dir(backend, model, &folder).map(Some),
-        None if checkpoint.name() == "demo" => Head::demo(backend, model).map(Some),
+        Some(folder) => DraftHead::open(backend, &folder, model.spec(), &DraftOptions::default()).map(Some),
+        None if checkpoint.name() == "demo" => DraftHead::demo(backend, model.spec(), &DraftOptions::default()).map(Some),
         None => Ok(None),
     }
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use super::open;
-use super::speculate::{Decoder, Limits};
+use super::speculate::{DecodeError, Decoder};
 use super::speed::{Speed, rate};
 use crate::backend::draft::DraftOps;
 use crate::model::{Live, Model, ModelError};
@@ -103,8 +103,9 @@ impl<B: DraftOps> Worker<'_, B> {
     }
 
     /// Reports a failure and empties the state, so that the next command starts from something known.
-    fn fail(&mut self, id: u64, error: &ModelError) {
-        let reset = self.live.reset(&mut self.backend).and_then(|()| self.decoder.restore(&mut self.backend, &[], None));
+    fn fail(&mut self, id: u64, error: &DecodeError) {
+        let reset = self.live.reset(&mut self.backend).map_err(DecodeError::from);
+        let reset = reset.and_then(|()| self.decoder.restore(&mut self.backend, &[], None));
         let (error, fatal) = match reset {
             Ok(()) => (error.to_string(), false),
             Err(second) => (format!("{error}; and the device did not recover: {second}"), true),
@@ -119,20 +120,20 @@ impl<B: DraftOps> Worker<'_, B> {
         rows: &[RowsImage],
         end: Option<&EndImage>,
         history: &[Token],
-    ) -> Result<(), ModelError> {
+    ) -> Result<(), DecodeError> {
         let begun = Instant::now();
         let keep = usize::try_from(keep).unwrap_or(usize::MAX);
         self.live.restore(&mut self.backend, keep, rows, end)?;
         if history.len() != self.live.position() {
             let text = format!("{} tokens for a state of {}", history.len(), self.live.position());
-            return Err(ModelError::Image(text));
+            return Err(ModelError::Image(text).into());
         }
         self.decoder.restore(&mut self.backend, history, end)?;
         self.send(EngineEvent::Restored { id, ms: begun.elapsed().as_secs_f64() * 1e3 });
         Ok(())
     }
 
-    fn run(&mut self, job: &Job) -> Result<(), ModelError> {
+    fn run(&mut self, job: &Job) -> Result<(), DecodeError> {
         let start = self.live.position();
         let mut outcome =
             Outcome { ended: Ended::Read, given: 0, generated: 0, stats: JobStats::default() };
@@ -145,7 +146,7 @@ impl<B: DraftOps> Worker<'_, B> {
         let image = if job.export {
             let rows = self.live.export_rows(&mut self.backend, start..self.live.position())?;
             let mut end = self.live.export_end(&mut self.backend)?;
-            self.decoder.export(&mut self.backend, &mut end)?;
+            end.tensors.extend(self.decoder.export(&mut self.backend, &self.model)?);
             Some(StateImage { rows, end: Some(end) })
         } else {
             None
@@ -163,39 +164,39 @@ impl<B: DraftOps> Worker<'_, B> {
     }
 
     /// Prefill of the given tokens. False when it was stopped; what was read until then is in the state.
-    fn read(&mut self, job: &Job, outcome: &mut Outcome) -> Result<bool, ModelError> {
+    fn read(&mut self, job: &Job, outcome: &mut Outcome) -> Result<bool, DecodeError> {
         let begun = Instant::now();
         let mut speed = Speed::new(begun);
         let needed = self.live.position() + job.given.len();
         if needed > self.live.limit() {
-            return Err(ModelError::Context { needed, limit: self.live.limit() });
+            return Err(ModelError::Context { needed, limit: self.live.limit() }.into());
         }
         for chunk in job.given.chunks(self.backend.prefill_rows()) {
             if job.cancel.is_cancelled() {
                 break;
             }
             self.live.prefill(&mut self.backend, &self.model, chunk)?;
-            self.decoder.read(&mut self.backend, &self.live, chunk)?;
             self.live.advance(&mut self.backend, chunk.len())?;
             outcome.given += chunk.len();
+            let following = job.given.len() - outcome.given;
+            self.decoder.read(&mut self.backend, &self.model, &self.live, chunk, following)?;
             let tokens_per_s = speed.add(chunk.len() as u64, Instant::now());
             let (done, total) = (outcome.given as u64, job.given.len() as u64);
             self.send(EngineEvent::Reading { id: job.id, done, total, tokens_per_s });
         }
-        self.backend.synchronize()?;
+        self.backend.synchronize().map_err(ModelError::from)?;
         outcome.stats.prefilled_tokens = outcome.given as u64;
         outcome.stats.prefill_ms = begun.elapsed().as_secs_f64() * 1e3;
         Ok(outcome.given == job.given.len())
     }
 
     /// Decode until something ends it.
-    fn generate(&mut self, job: &Job, generate: &Generate, outcome: &mut Outcome) -> Result<(), ModelError> {
+    fn generate(&mut self, job: &Job, generate: &Generate, outcome: &mut Outcome) -> Result<(), DecodeError> {
         let begun = Instant::now();
         let mut speed = Speed::new(begun);
         let from = self.live.position();
         let mut reported = 0u64;
-        let limits = Limits { max_tokens: generate.max_tokens, context: self.live.limit() };
-        let mut round = self.decoder.begin(&mut self.backend, &self.model, &mut self.live, generate, limits)?;
+        let mut round = self.decoder.begin(&mut self.backend, &self.model, &mut self.live, generate)?;
         outcome.ended = loop {
             reported += round.tokens.len() as u64;
             let tokens_per_s = speed.add(round.tokens.len() as u64, Instant::now());
@@ -213,7 +214,7 @@ impl<B: DraftOps> Worker<'_, B> {
         outcome.generated = self.live.position() - from;
         outcome.stats.generated_tokens = reported;
         outcome.stats.decode_ms = begun.elapsed().as_secs_f64() * 1e3;
-        outcome.stats.spec = self.decoder.stats();
+        outcome.stats.spec = self.decoder.stats().clone();
         tracing::debug!(tokens_per_s = rate(reported, begun.elapsed()), ?outcome.ended, "answer");
         Ok(())
     }
