@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses its own part
 
 use std::io::{Read, Write};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -12,6 +13,10 @@ use portable_pty::{Child, CommandBuilder, ExitStatus, MasterPty, PtySize, native
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_sala-chat");
 /// Longest wait for anything: machines of two cores that build something else meanwhile are slow.
 pub const PATIENCE: Duration = Duration::from_secs(90);
+
+fn cells(rows: u16, columns: u16) -> (NonZero<u16>, NonZero<u16>) {
+    (NonZero::new(rows).unwrap(), NonZero::new(columns).unwrap())
+}
 
 struct Screen {
     parser: vt100::Parser,
@@ -44,7 +49,8 @@ impl Terminal {
         drop(pair.slave);
         let mut reader = pair.master.try_clone_reader().unwrap();
         let writer = Arc::new(Mutex::new(pair.master.take_writer().unwrap()));
-        let parser = vt100::Parser::new(rows, columns, 0);
+        let (high, wide) = cells(rows, columns);
+        let parser = vt100::Parser::new(high, wide, 0);
         let screen = Arc::new((Mutex::new(Screen { parser, raw: Vec::new(), closed: false }), Condvar::new()));
         let (shared, answers) = (screen.clone(), writer.clone());
         std::thread::spawn(move || {
@@ -123,7 +129,8 @@ impl Terminal {
     /// Changes the terminal's size.
     pub fn resize(&self, columns: u16, rows: u16) {
         let size = PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 };
-        self.screen.0.lock().unwrap().parser.screen_mut().set_size(rows, columns);
+        let (high, wide) = cells(rows, columns);
+        self.screen.0.lock().unwrap().parser.screen_mut().set_size(high, wide);
         self.master.as_ref().unwrap().resize(size).unwrap();
     }
 
