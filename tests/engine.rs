@@ -103,7 +103,7 @@ fn a_job_answers_and_its_image_restores_the_same_bits() {
     let question = h.question("What is sala-chat?");
     let first = h.run(question.clone(), h.generate(SpecMode::Auto), Cancel::default()).unwrap();
     assert_eq!(first.ended, Ended::Stop);
-    let said = h.text.tokenizer.decode(&first.tokens, Specials::Skip);
+    let said = h.text.tokenizer.decode(&first.tokens, Specials::Hide);
     assert!(said.starts_with("sala-chat is a chat program for the terminal."), "{said}");
     assert_eq!((first.given, first.generated), (question.len() as u64, first.tokens.len() as u64));
     let image = first.image.unwrap();
@@ -160,5 +160,5 @@ fn a_refused_job_or_image_leaves_an_engine_that_works() {
     assert!(h.restore(0, Vec::new(), Some(end), vec![1; 5]).is_err());
     assert!(h.run(vec![1, 99_999], None, Cancel::default()).is_err());
     let done = h.run(h.question("What is 17 + 25?"), h.generate(SpecMode::Auto), Cancel::default()).unwrap();
-    assert_eq!(h.text.tokenizer.decode(&done.tokens, Specials::Skip), "17 + 25 = 42.");
+    assert_eq!(h.text.tokenizer.decode(&done.tokens, Specials::Hide), "17 + 25 = 42.");
 }
