@@ -232,7 +232,7 @@ static void draft() {
     kvs.normal(1), q.normal(1);
     for (u32 i = 0; i < 64; i++) inv[i] = pow(10000.0, -2.0 * i / 128);
     const u32 base = 1000000;
-    struct { u32 position, first, r0, r1; } step{0, base + 3, 0, 0};
+    DraftStep step{0, base + 3, {}};
     auto turn = [&](const bf16* x, u32 p, double* y) {
         for (u32 i = 0; i < 64; i++) {
             double a = widen(x[i]), b = widen(x[i + 64]), c = cos(p * inv[i]), s = sin(p * inv[i]);
@@ -242,11 +242,11 @@ static void draft() {
     Error e;
     for (u32 at = 0; at < total; at += 7) {
         step.position = base + at;
-        launch("draft_append", {7, kv, 1}, 64, 0, wk.p, wv.p, (const bf16*)kvs.p + at * ldkv, ldkv, (const double*)inv.p, (const void*)&step, capacity, kv, 7u);
+        launch("draft_append", {7, kv, 1}, 64, 0, wk.p, wv.p, (const bf16*)kvs.p + at * ldkv, ldkv, (const double*)inv.p, (const DraftStep*)&step, capacity, kv, 7u);
         if (at % 140 && at > 14) continue;
         Buf<float> part_o(heads * splits * HEAD), part_ml(heads * splits * 2), o(heads * HEAD);
         const u32 row = 4, p = at + row;  // rows 5 and 6 are ahead of the query
-        launch("draft_attend", {splits, kv, 1}, 128, 34816, part_o.p, part_ml.p, (const bf16*)q.p, (const bf16*)wk.p, (const bf16*)wv.p, (const double*)inv.p, (const void*)&step,
+        launch("draft_attend", {splits, kv, 1}, 128, 34816, part_o.p, part_ml.p, (const bf16*)q.p, (const bf16*)wk.p, (const bf16*)wv.p, (const double*)inv.p, (const DraftStep*)&step,
                capacity, window, heads, kv, 0.088388f, row, splits);
         launch("draft_combine", {heads, 1, 1}, 128, 0, o.p, (const float*)part_o.p, (const float*)part_ml.p, heads, splits);
         for (u32 h = 0; h < heads; h++) {
