@@ -52,15 +52,16 @@ find_nvcc() {
 
 mkdir -p "$images"
 nvcc=
+lines=()
 for source in "$here"/*.cu; do
     name=$(basename "$source" .cu)
-    up_to_date "$name" "$source" && continue
-    [ -n "$nvcc" ] || nvcc=$(find_nvcc)
-    echo "$name" >&2
-    "$nvcc" "${flags[@]}" "${targets[@]}" ${verbose[@]+"${verbose[@]}"} --threads 0 -o "$images/$name.fatbin" "$source"
+    hash=$(source_hash "$source")  # before compiling: a source edited meanwhile leaves a stale image, not a wrong record
+    if ! up_to_date "$name" "$source"; then
+        [ -n "$nvcc" ] || nvcc=$(find_nvcc)
+        echo "$name" >&2
+        "$nvcc" "${flags[@]}" "${targets[@]}" ${verbose[@]+"${verbose[@]}"} --threads 0 -o "$images/$name.fatbin" "$source"
+    fi
+    lines+=("$name $hash $(sha256sum <"$images/$name.fatbin" | cut -c1-64)")
 done
-for source in "$here"/*.cu; do
-    name=$(basename "$source" .cu)
-    echo "$name $(source_hash "$source") $(sha256sum <"$images/$name.fatbin" | cut -c1-64)"
-done >"$manifest"
+printf '%s\n' "${lines[@]}" >"$manifest"
 du -ch "$images"/*.fatbin | tail -1 >&2

@@ -185,30 +185,37 @@ DEVICE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
 // ---- rows that enter a product, the same bits wherever they are made ------------------------------------------------------
 
-// Each of 256 threads handles elements 4·thread + 1024·j; the first four groups stay in registers between the passes.
+// Each of 256 threads handles elements 4·thread + 1024·j of a row; the first four groups stay in registers between the passes.
+constexpr u32 KEPT = 4;
+template <class T, class Load> DEVICE void load_part(T (&kept)[KEPT], u32 n, Load load) {
+#pragma unroll
+    for (u32 j = 0; j < KEPT; j++) {
+        const u32 i = threadIdx.x * 4 + j * 1024;
+        if (i < n) kept[j] = load(i);
+    }
+}
+// f(i, group) for every group of four of this thread, group KEPT and beyond not kept.
+template <class F> DEVICE void each_part(u32 n, F f) {
+#pragma unroll
+    for (u32 j = 0; j < KEPT; j++) {
+        const u32 i = threadIdx.x * 4 + j * 1024;
+        if (i < n) f(i, j);
+    }
+    for (u32 i = threadIdx.x * 4 + KEPT * 1024; i < n; i += 1024) f(i, KEPT);
+}
 struct RowPart {
-    float4 kept[4];
+    float4 kept[KEPT];
     const float* src;
     u32 n;
     DEVICE_METHOD RowPart(const float* src, u32 n) : src(src), n(n) {
-#pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            u32 i = threadIdx.x * 4 + j * 1024;
-            kept[j] = i < n ? load_fresh(src + i) : make_float4(0.f, 0.f, 0.f, 0.f);
-        }
+        load_part(kept, n, [&](u32 i) { return load_fresh(src + i); });
     }
-    template <class F> DEVICE_METHOD void each(F f) {
-#pragma unroll
-        for (u32 j = 0; j < 4; j++) {
-            u32 i = threadIdx.x * 4 + j * 1024;
-            if (i < n) f(i, kept[j]);
-        }
-        for (u32 i = threadIdx.x * 4 + 4096; i < n; i += 1024) f(i, load_fresh(src + i));
-    }
+    DEVICE_METHOD float4 at(u32 i, u32 j) const { return j < KEPT ? kept[j] : load_fresh(src + i); }
     // 1/sqrt(mean(src²) + eps)
-    DEVICE_METHOD float rstd(float eps, float* scratch) {
+    DEVICE_METHOD float rstd(float eps, float* scratch) const {
         float s = 0.f;
-        each([&](u32, float4 v) {
+        each_part(n, [&](u32 i, u32 j) {
+            const float4 v = at(i, j);
             s = fmaf(v.x, v.x, s);
             s = fmaf(v.y, v.y, s);
             s = fmaf(v.z, v.z, s);
@@ -217,28 +224,37 @@ struct RowPart {
         return 1.f / sqrtf(block_sum(s, scratch) / float(n) + eps);
     }
 };
+DEVICE float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
+DEVICE uint2 load8(const bf16* p) { return *reinterpret_cast<const uint2*>(p); }
 DEVICE void store_row4(bf16* dst, float4 v) { *reinterpret_cast<uint2*>(dst) = make_uint2(pack(v.x, v.y), pack(v.z, v.w)); }
 
 // dst = bf16(src · rstd · norm · mul); `norm` null: bf16(src · mul). n a multiple of 4; scratch as for block_sum.
 DEVICE void row_norm(bf16* dst, const float* src, const float* norm, u32 n, float eps, float mul, float* scratch) {
-    RowPart part(src, n);
-    float rstd = norm ? part.rstd(eps, scratch) : 1.f;
-    part.each([&](u32 i, float4 v) {
-        float4 w = norm ? *reinterpret_cast<const float4*>(norm + i) : make_float4(1.f, 1.f, 1.f, 1.f);
+    const RowPart part(src, n);
+    float4 weight[KEPT];  // on its way together with the row
+    load_part(weight, norm ? n : 0, [&](u32 i) { return load4(norm + i); });
+    const float rstd = norm ? part.rstd(eps, scratch) : 1.f;
+    each_part(n, [&](u32 i, u32 j) {
+        const float4 v = part.at(i, j), w = !norm ? make_float4(1.f, 1.f, 1.f, 1.f) : j < KEPT ? weight[j] : load4(norm + i);
         store_row4(dst + i, make_float4(v.x * rstd * w.x * mul, v.y * rstd * w.y * mul, v.z * rstd * w.z * mul, v.w * rstd * w.w * mul));
     });
 }
 // dst = bf16(norm(o) · sigmoid(gate)); `norm` and `gate` may be null.
 DEVICE void row_gate(bf16* dst, const float* o, const float* norm, float eps, const bf16* gate, u32 n, float* scratch) {
-    RowPart part(o, n);
-    float rstd = norm ? part.rstd(eps, scratch) : 1.f;
-    part.each([&](u32 i, float4 v) {
+    const RowPart part(o, n);
+    float4 weight[KEPT];
+    uint2 gates[KEPT];
+    load_part(weight, norm ? n : 0, [&](u32 i) { return load4(norm + i); });
+    load_part(gates, gate ? n : 0, [&](u32 i) { return load8(gate + i); });
+    const float rstd = norm ? part.rstd(eps, scratch) : 1.f;
+    each_part(n, [&](u32 i, u32 j) {
+        float4 v = part.at(i, j);
         if (norm) {
-            float4 w = *reinterpret_cast<const float4*>(norm + i);
+            const float4 w = j < KEPT ? weight[j] : load4(norm + i);
             v = make_float4(v.x * rstd * w.x, v.y * rstd * w.y, v.z * rstd * w.z, v.w * rstd * w.w);
         }
         if (gate) {
-            uint2 g = *reinterpret_cast<const uint2*>(gate + i);
+            const uint2 g = j < KEPT ? gates[j] : load8(gate + i);
             v = make_float4(v.x * sigmoid(widen_lo(g.x)), v.y * sigmoid(widen_hi(g.x)), v.z * sigmoid(widen_lo(g.y)), v.w * sigmoid(widen_hi(g.y)));
         }
         store_row4(dst + i, v);

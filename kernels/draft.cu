@@ -27,9 +27,10 @@ draft_input(bf16* x, float* g, const bf16* table, const u32* tokens, const float
         store_row4(to + i, make_float4(widen_lo(v.x) * rstd * w.x, widen_hi(v.x) * rstd * w.y, widen_lo(v.y) * rstd * w.z, widen_hi(v.y) * rstd * w.w));
     }
     float* stream = g + u64(r) * hidden;
-    RowPart part(stream, hidden);
+    const RowPart part(stream, hidden);
     const float norm = part.rstd(eps, scratch);
-    part.each([&](u32 i, float4 v) {
+    each_part(hidden, [&](u32 i, u32 j) {
+        float4 v = part.at(i, j);
         const float4 w = *reinterpret_cast<const float4*>(hidden_norm + i);
         v = make_float4(v.x * norm * w.x, v.y * norm * w.y, v.z * norm * w.z, v.w * norm * w.w);
         store_row4(to + hidden + i, v);

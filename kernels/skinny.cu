@@ -93,23 +93,32 @@ DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const 
         x = staged;
     }
 
+    // Activations may come from level 2, whose latency is as long as a step: with one group of columns they are loaded a step
+    // ahead. The steps of every tile read the same ones, so the walk over them just starts again.
+    constexpr bool AHEAD = NT == 1;
+    const bf16* column = x + u64(g) * ldx + warp * STEP + t * 8;
+    u32 x_step = 0;
+    auto next_x = [&](uint4 (&b)[NT][2]) {
+#pragma unroll
+        for (u32 j = 0; j < NT; j++) {
+            const bool live = g + 8 * j < rows;
+            const bf16* from = column + u64(8 * j) * ldx + x_step * WARPS * STEP;
+            b[j][0] = live ? load16(from) : make_uint4(0, 0, 0, 0);
+            b[j][1] = live ? load16(from + 32) : make_uint4(0, 0, 0, 0);
+        }
+        x_step = x_step + 1 == steps ? 0 : x_step + 1;
+    };
+    uint4 b[NT][2] = {};
+    if (AHEAD && steps && mine) next_x(b);
+
     u32 read = 0, write = stages - 1;
     for (u32 n = 0, tile = blockIdx.x; n < mine; n++, tile += gridDim.x) {
         float acc[R][NT][4] = {};
-        const bf16* column[NT];
-#pragma unroll
-        for (u32 j = 0; j < NT; j++) column[j] = x + u64(g + 8 * j) * ldx + warp * STEP + t * 8;
         for (u32 s = 0; s < steps; s++) {
             copy_wait_upto(stages - 2);
             issue(write);
-            uint4 b[NT][2];
-#pragma unroll
-            for (u32 j = 0; j < NT; j++) {
-                const bool live = g + 8 * j < rows;
-                b[j][0] = live ? load16(column[j]) : make_uint4(0, 0, 0, 0);
-                b[j][1] = live ? load16(column[j] + 32) : make_uint4(0, 0, 0, 0);
-                column[j] += WARPS * STEP;
-            }
+            uint4 later[NT][2];
+            next_x(AHEAD ? later : b);
             const unsigned char* from = ring + read * R * STAGE;
 #pragma unroll
             for (u32 i = 0; i < R; i++) {
@@ -122,6 +131,10 @@ DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const 
                     mma(acc[i][j], c0.x, c1.x, c0.y, c1.y, b[j][1].x, b[j][1].y);
                     mma(acc[i][j], c0.z, c1.z, c0.w, c1.w, b[j][1].z, b[j][1].w);
                 }
+            }
+            if (AHEAD) {
+#pragma unroll
+                for (u32 j = 0; j < NT; j++) b[j][0] = later[j][0], b[j][1] = later[j][1];
             }
             read = read + 1 == stages ? 0 : read + 1;
             write = write + 1 == stages ? 0 : write + 1;

@@ -6,25 +6,34 @@
 #include "attention.cuh"
 
 constexpr u32 ROWS = 8;
-constexpr u32 LD_K = HEAD + 32;  // lanes of an 8-lane phase (2 keys × 4) hit all banks
-constexpr u32 LD_VAL = HEAD + 8;
 constexpr u32 TILE = 64;
+constexpr u32 TILE_ELEMENTS = TILE * HEAD;
 
-// Tile of 64 rows of `count` (zeros beyond), by 256 threads.
-DEVICE void fetch_tile(bf16* to, u32 ld, const bf16* from, u32 first, u32 count, u32 width) {
+// Tiles lie unpadded; 16-byte chunks of a row are permuted so that what a warp reads at once hits all banks.
+// Keys are read by lanes of two rows × four chunks, values as eight rows of one chunk.
+DEVICE u32 key_at(u32 row, u32 chunk) { return row * HEAD + (chunk ^ (row & 1) << 2) * 8; }
+DEVICE u32 value_at(u32 row, u32 chunk) { return row * HEAD + (chunk ^ (row & 7)) * 8; }
+
+// 64 rows from `first` of `count` (zeros beyond), by 256 threads.
+template <class At> DEVICE void fetch_tile(bf16* to, At at, const bf16* from, u32 first, u32 count, u32 width) {
     for (u32 i = threadIdx.x; i < TILE * 16; i += 256) {
-        const u32 j = i >> 4, col = (i & 15) * 8, at = first + j;
-        copy_async(to + j * ld + col, from + u64(at < count ? at : 0) * width + col, at < count);
+        const u32 j = i >> 4, chunk = i & 15, row = first + j;
+        copy_async(to + at(j, chunk), from + u64(row < count ? row : 0) * width + chunk * 8, row < count);
     }
 }
+DEVICE void fetch_keys(bf16* to, const bf16* from, u32 first, u32 count, u32 width) { fetch_tile(to, key_at, from, first, count, width); }
+// The lane's 16 bytes of key 8·n + g, block b of 32.
+DEVICE uint4 key_part(const bf16* keys, u32 n, u32 b) {
+    const u32 lane = threadIdx.x & 31;
+    return load16(keys + key_at(n * 8 + (lane >> 2), b * 4 + (lane & 3)));
+}
 DEVICE void score_tile(float (&s)[8][4], const Queries& query, const bf16* keys) {
-    const u32 lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (u32 n = 0; n < 8; n++) {
 #pragma unroll
         for (u32 e = 0; e < 4; e++) s[n][e] = 0.f;
 #pragma unroll
-        for (u32 b = 0; b < 4; b++) query.score(s[n], load16(keys + (n * 8 + g) * LD_K + b * 32 + t * 8), b);
+        for (u32 b = 0; b < 4; b++) query.score(s[n], key_part(keys, n, b), b);
     }
 }
 
@@ -45,15 +54,15 @@ prefill_lse(float* z, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 
     query.load(q + u64(row0 + mine) * ldq + kv_head * group * HEAD, group);
     const float unit = scale * LOG2E;
     float m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;  // of this lane's columns
-    if (steps) fetch_tile(tiles, LD_K, from, 0, most, kv_heads * HEAD);
+    if (steps) fetch_keys(tiles, from, 0, most, kv_heads * HEAD);
     copy_commit();
     for (u32 n = 0; n < steps; n++) {
         copy_wait<0>();
         __syncthreads();  // tile n arrived; the other buffer is free
-        if (n + 1 < steps) fetch_tile(tiles + ((n + 1) & 1) * TILE * LD_K, LD_K, from, (n + 1) * TILE, most, kv_heads * HEAD);
+        if (n + 1 < steps) fetch_keys(tiles + ((n + 1) & 1) * TILE_ELEMENTS, from, (n + 1) * TILE, most, kv_heads * HEAD);
         copy_commit();
         float s[8][4];
-        score_tile(s, query, tiles + (n & 1) * TILE * LD_K);
+        score_tile(s, query, tiles + (n & 1) * TILE_ELEMENTS);
         float t0 = m0, t1 = m1;
 #pragma unroll
         for (u32 i = 0; i < 8; i++) {
@@ -94,7 +103,7 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
                float scale, u32 row0, u32 rows, u32 score_blocks) {
     SHARED_BYTES(bytes);  // two tiles, then A of keys first − 8 .. first + 255 for each warp
     bf16* tiles = reinterpret_cast<bf16*>(bytes);
-    float* fine = reinterpret_cast<float*>(bytes + 2 * TILE * LD_K * 2) + (threadIdx.x >> 5) * 264;
+    float* fine = reinterpret_cast<float*>(bytes + 2 * TILE_ELEMENTS * 2) + (threadIdx.x >> 5) * 264;
     wait_for_previous();
     allow_next();
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads, kv_head = blockIdx.z;
@@ -120,7 +129,7 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
     };
     const u32 skip = b0 ? 0 : 1;  // tile 0 is the one in front
     auto fetch = [&](u32 n) {
-        if (n < 5) fetch_tile(tiles + (n & 1) * TILE * LD_K, LD_K, from, first + n * TILE - TILE, most, kv_heads * HEAD);
+        if (n < 5) fetch_keys(tiles + (n & 1) * TILE_ELEMENTS, from, first + n * TILE - TILE, most, kv_heads * HEAD);
         copy_commit();
     };
     fetch(skip);
@@ -129,11 +138,11 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
         copy_wait<0>();
         __syncthreads();  // tile n arrived; the other buffer is free
         fetch(n + 1);
-        const bf16* keys = tiles + (n & 1) * TILE * LD_K;
+        const bf16* keys = tiles + (n & 1) * TILE_ELEMENTS;
         if (n == 0) {
             float s[4] = {};
 #pragma unroll
-            for (u32 b = 0; b < 4; b++) query.score(s, load16(keys + (56 + g) * LD_K + b * 32 + t * 8), b);
+            for (u32 b = 0; b < 4; b++) query.score(s, key_part(keys, 7, b), b);
             settle(s, 0);
         } else {
             float s[8][4];
@@ -151,17 +160,19 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
 }
 
 // Attention over the chosen blocks. The union of the 8 rows' blocks passes through shared memory once, ascending; a row
-// works on a block if it chose it. Block (8 rows, KV head), 8 warps. At most 16384 KV blocks.
+// works on a block if it chose it (its own list ascends too, so a cursor is enough). Block (8 rows, KV head), 8 warps;
+// two blocks share a multiprocessor, so registers are kept below 128: queries stay in shared memory, scores come 32 keys at a time.
+// At most 16384 KV blocks.
 constexpr u32 WORDS = 512;
 struct AttendShared {
-    bf16 k[2][TILE * LD_K];
-    bf16 v[2][TILE * LD_VAL];
-    u32 chosen[ROWS][WORDS];
-    u32 any[WORDS];
+    bf16 k[2][TILE_ELEMENTS];
+    bf16 v[2][TILE_ELEMENTS];
+    uint4 q[ROWS][4][2][32];  // [warp][32-block][heads g, heads g + 8][lane]: each lane reads what it wrote
+    u32 any[WORDS];           // the union, a bit a block
 };
-static_assert(sizeof(AttendShared) == 94208, "src/backend/cuda/launch.rs asks for this much");
+static_assert(sizeof(AttendShared) == 100352, "src/backend/cuda/launch.rs asks for this much");
 
-KERNEL(256, 1)
+KERNEL(256, 2)
 attend_prefill(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap, const Step* step, u32 heads,
                u32 kv_heads, float scale, u32 rows) {
     SHARED_BYTES(bytes);
@@ -173,19 +184,19 @@ attend_prefill(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const b
     const u32 position = step->position, p = position + mine, end = position + last + 1, blocks = (end + BLOCK - 1) / BLOCK;
     const u32 words = min((blocks + 31) / 32, WORDS);
 
-    for (u32 i = threadIdx.x; i < ROWS * WORDS; i += 256) sh.chosen[i / WORDS][i % WORDS] = 0;
+    for (u32 i = threadIdx.x; i < words; i += 256) sh.any[i] = 0;
+    {
+        Queries query;
+        query.load(q + u64(mine) * ldq + kv_head * group * HEAD, group);
+#pragma unroll
+        for (u32 b = 0; b < 4; b++) sh.q[warp][b][0][lane] = query.lo[b], sh.q[warp][b][1][lane] = query.hi[b];
+    }
     __syncthreads();  // cleared
     const u32 n = count[mine * kv_heads + kv_head];
     const u32* own = list + (u64(mine) * kv_heads + kv_head) * cap;
     for (u32 i = lane; i < n; i += 32) {
         const u32 b = own[i];
-        if (b < words * 32) atomicOr(&sh.chosen[warp][b / 32], 1u << (b % 32));
-    }
-    __syncthreads();  // every row's blocks
-    for (u32 i = threadIdx.x; i < words; i += 256) {
-        u32 x = 0;
-        for (u32 r = 0; r < ROWS; r++) x |= sh.chosen[r][i];
-        sh.any[i] = x;
+        if (b < words * 32) atomicOr(&sh.any[b / 32], 1u << (b % 32));
     }
     __syncthreads();  // the union
     auto next = [&](u32 b) {  // first block of the union at or after b
@@ -198,59 +209,73 @@ attend_prefill(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const b
         }
         return w * 32 + u32(__ffs(x)) - 1;
     };
-    const u64 base = kv_head * HEAD;
+    const bf16 *from_k = k + kv_head * HEAD, *from_v = v + kv_head * HEAD;
     auto fetch = [&](u32 b, u32 buffer) {
         if (b < blocks) {
-            fetch_tile(sh.k[buffer], LD_K, k + base, b * BLOCK, end, width);
-            fetch_tile(sh.v[buffer], LD_VAL, v + base, b * BLOCK, end, width);
+            fetch_keys(sh.k[buffer], from_k, b * BLOCK, end, width);
+            fetch_tile(sh.v[buffer], value_at, from_v, b * BLOCK, end, width);
         }
         copy_commit();
     };
-    Queries query;
-    query.load(q + u64(mine) * ldq + kv_head * group * HEAD, group);
     const float unit = scale * LOG2E;
     float y[16][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
-    u32 b = next(0), buffer = 0;
+    u32 b = next(0), buffer = 0, cursor = 0, wanted = n ? own[0] : blocks;
     fetch(b, 0);
     while (b < blocks) {
         const u32 after = next(b + 1);
         copy_wait<0>();
         __syncthreads();  // block b arrived; the other buffer is free
         fetch(after, buffer ^ 1);
-        if (sh.chosen[warp][b / 32] >> (b % 32) & 1) {
-            float s[8][4];
-            score_tile(s, query, sh.k[buffer]);
-            float t0 = NEVER, t1 = NEVER;
+        if (b == wanted) {
+            cursor++;
+            wanted = cursor < n ? own[cursor] : blocks;
             const u32 seen = p - b * BLOCK;  // key j counts iff j <= seen
+#pragma unroll 1
+            for (u32 half = 0; half < 2 && half * 32 <= seen; half++) {
+                float s[4][4] = {};
 #pragma unroll
-            for (u32 i = 0; i < 8; i++) {
+                for (u32 c = 0; c < 4; c++) {
+                    const uint4 lo = sh.q[warp][c][0][lane], hi = sh.q[warp][c][1][lane];
 #pragma unroll
-                for (u32 e = 0; e < 4; e++) s[i][e] = i * 8 + 2 * t + (e & 1) <= seen ? s[i][e] * unit : NEVER;
-                t0 = fmaxf(t0, fmaxf(s[i][0], s[i][1]));
-                t1 = fmaxf(t1, fmaxf(s[i][2], s[i][3]));
-            }
-            t0 = fmaxf(t0, shuffle_xor(t0, 1)), t0 = fmaxf(t0, shuffle_xor(t0, 2)), t0 = fmaxf(t0, m0);
-            t1 = fmaxf(t1, shuffle_xor(t1, 1)), t1 = fmaxf(t1, shuffle_xor(t1, 2)), t1 = fmaxf(t1, m1);
-            const float f0 = exp2_fast(m0 - t0), f1 = exp2_fast(m1 - t1);
-            m0 = t0, m1 = t1, l0 *= f0, l1 *= f1;
+                    for (u32 i = 0; i < 4; i++) {
+                        const uint4 x = key_part(sh.k[buffer], half * 4 + i, c);
+                        mma(s[i], lo.x, hi.x, lo.y, hi.y, x.x, x.y);
+                        mma(s[i], lo.z, hi.z, lo.w, hi.w, x.z, x.w);
+                    }
+                }
+                float t0 = m0, t1 = m1;
 #pragma unroll
-            for (u32 i = 0; i < 16; i++) y[i][0] *= f0, y[i][1] *= f0, y[i][2] *= f1, y[i][3] *= f1;
+                for (u32 i = 0; i < 4; i++) {
 #pragma unroll
-            for (u32 i = 0; i < 8; i++) {
-                s[i][0] = exp2_fast(s[i][0] - m0), s[i][1] = exp2_fast(s[i][1] - m0);
-                s[i][2] = exp2_fast(s[i][2] - m1), s[i][3] = exp2_fast(s[i][3] - m1);
-                l0 += s[i][0] + s[i][1], l1 += s[i][2] + s[i][3];
-            }
+                    for (u32 e = 0; e < 4; e++) s[i][e] = half * 32 + i * 8 + 2 * t + (e & 1) <= seen ? s[i][e] * unit : NEVER;
+                    t0 = fmaxf(t0, fmaxf(s[i][0], s[i][1]));
+                    t1 = fmaxf(t1, fmaxf(s[i][2], s[i][3]));
+                }
+                t0 = fmaxf(t0, shuffle_xor(t0, 1)), t0 = fmaxf(t0, shuffle_xor(t0, 2));
+                t1 = fmaxf(t1, shuffle_xor(t1, 1)), t1 = fmaxf(t1, shuffle_xor(t1, 2));
+                if (vote(t0 != m0 || t1 != m1)) {  // a new maximum somewhere: rare after the first blocks; a factor of 1 changes no bit
+                    const float f0 = exp2_fast(m0 - t0), f1 = exp2_fast(m1 - t1);
+                    m0 = t0, m1 = t1, l0 *= f0, l1 *= f1;
 #pragma unroll
-            for (u32 kk = 0; kk < 4; kk++) {
-                const u32 a0 = pack(s[2 * kk][0], s[2 * kk][1]), a1 = pack(s[2 * kk][2], s[2 * kk][3]);
-                const u32 a2 = pack(s[2 * kk + 1][0], s[2 * kk + 1][1]), a3 = pack(s[2 * kk + 1][2], s[2 * kk + 1][3]);
+                    for (u32 i = 0; i < 16; i++) y[i][0] *= f0, y[i][1] *= f0, y[i][2] *= f1, y[i][3] *= f1;
+                }
 #pragma unroll
-                for (u32 i = 0; i < 8; i++) {
-                    u32 x[4];
-                    load_b_trans(x, sh.v[buffer], LD_VAL, i * 16, kk * 16);
-                    mma(y[2 * i], a0, a1, a2, a3, x[0], x[1]);
-                    mma(y[2 * i + 1], a0, a1, a2, a3, x[2], x[3]);
+                for (u32 i = 0; i < 4; i++) {
+                    s[i][0] = exp2_fast(s[i][0] - m0), s[i][1] = exp2_fast(s[i][1] - m0);
+                    s[i][2] = exp2_fast(s[i][2] - m1), s[i][3] = exp2_fast(s[i][3] - m1);
+                    l0 += s[i][0] + s[i][1], l1 += s[i][2] + s[i][3];
+                }
+#pragma unroll
+                for (u32 kk = 0; kk < 2; kk++) {
+                    const u32 a0 = pack(s[2 * kk][0], s[2 * kk][1]), a1 = pack(s[2 * kk][2], s[2 * kk][3]);
+                    const u32 a2 = pack(s[2 * kk + 1][0], s[2 * kk + 1][1]), a3 = pack(s[2 * kk + 1][2], s[2 * kk + 1][3]);
+#pragma unroll
+                    for (u32 i = 0; i < 8; i++) {
+                        u32 x[4];
+                        load_matrix_trans(x, sh.v[buffer] + value_at(half * 32 + kk * 16 + (lane & 15), 2 * i + (lane >> 4)));
+                        mma(y[2 * i], a0, a1, a2, a3, x[0], x[1]);
+                        mma(y[2 * i + 1], a0, a1, a2, a3, x[2], x[3]);
+                    }
                 }
             }
         }

@@ -1,8 +1,6 @@
 // Every kernel against plain equations in double, on the emulator: emulator/check [FILTER].
-#include <array>
 #include "check.h"
 
-struct Step { u32 position, pending, slot, reserved; };
 static u32 up(u32 a, u32 b) { return (a + b - 1) / b; }
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 static const u32 HEAD = 128;

@@ -5,6 +5,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 #include <sys/mman.h>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,7 @@ typedef unsigned long long u64;
 
 extern "C" int sala_emulator_launch(const char*, const u32*, const u32*, u32, void**);
 extern "C" const char* sala_emulator_error();
+extern "C" void* sala_gpu_alloc(size_t);  // gpu.cpp
 
 inline std::mt19937 rng(7);
 inline int failures = 0;
@@ -33,6 +35,11 @@ template <class T> struct Buf {
     T* p;
     size_t n;
     explicit Buf(size_t n) : n(n) {
+#ifdef SALA_GPU
+        p = static_cast<T*>(sala_gpu_alloc(n * sizeof(T) + 16));
+        poison();
+        return;
+#endif
         size_t bytes = (n * sizeof(T) + 15) / 16 * 16, room = (bytes + 4095) / 4096 * 4096;
         char* at = static_cast<char*>(mmap(nullptr, room + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
         mprotect(at + room, 4096, PROT_NONE);
@@ -53,7 +60,21 @@ template <class T> struct Buf {
 };
 template <class T> bool same_bits(const std::vector<T>& a, const T* b) { return memcmp(a.data(), b, a.size() * sizeof(T)) == 0; }
 
+// Arguments as a kernel takes them. Structures on the stack are for the emulator alone: a GPU gets a copy it can reach.
+struct Step { u32 position, pending, slot, reserved; };
+struct DraftStep { u32 position, first, reserved[2]; };
+template <class A> A reach(A a) {
+#ifdef SALA_GPU
+    if constexpr (std::is_same_v<A, const Step*> || std::is_same_v<A, const DraftStep*>) {
+        static void* copy = sala_gpu_alloc(sizeof *a);
+        return static_cast<A>(memcpy(copy, a, sizeof *a));
+    }
+#endif
+    return a;
+}
+
 template <class... A> void launch(const std::string& name, std::array<u32, 3> grid, u32 threads, u32 shared, A... args) {
+    ((args = reach(args)), ...);
     void* list[] = {static_cast<void*>(&args)...};
     u32 block[3] = {threads, 1, 1};
     if (sala_emulator_launch(name.c_str(), grid.data(), block, shared, list)) {

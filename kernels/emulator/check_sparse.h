@@ -110,12 +110,12 @@ struct Sparse {
             u32 n = std::min(at_once, rows - row0);
             Buf<float> z(n * heads);
             bf16* sc = out.scores.p + size_t(row0) * kv * score_blocks;
-            launch("prefill_lse", {up(n, 8), kv, 1}, 256, 49408, z.p, q, ldx, (const bf16*)k2.p, 128u, 64u, (const Step*)&step, heads, kv, scale, row0, n);
-            launch("prefill_scores", {up(score_blocks, 64), up(n, 8), kv}, 256, 49408, sc, (const float*)z.p, q, ldx, (const bf16*)k1.p, 128u, 64u, (const Step*)&step, heads,
+            launch("prefill_lse", {up(n, 8), kv, 1}, 256, 41216, z.p, q, ldx, (const bf16*)k2.p, 128u, 64u, (const Step*)&step, heads, kv, scale, row0, n);
+            launch("prefill_scores", {up(score_blocks, 64), up(n, 8), kv}, 256, 41216, sc, (const float*)z.p, q, ldx, (const bf16*)k1.p, 128u, 64u, (const Step*)&step, heads,
                    kv, scale, row0, n, score_blocks);
             launch("select_top", {kv, n, 1}, 512, 0, out.list.p, out.count.p, (const bf16*)sc, (const Step*)&step, kv, score_blocks, cap, init, local, topk, dense_until, row0, n);
         }
-        launch("attend_prefill", {up(rows, 8), kv, 1}, 256, 94208, out.o.p, heads * HEAD, q, ldx, (const bf16*)k.p, (const bf16*)v.p, (const u32*)out.list.p,
+        launch("attend_prefill", {up(rows, 8), kv, 1}, 256, 100352, out.o.p, heads * HEAD, q, ldx, (const bf16*)k.p, (const bf16*)v.p, (const u32*)out.list.p,
                (const u32*)out.count.p, cap, (const Step*)&step, heads, kv, scale, rows);
         return out;
     }
@@ -169,10 +169,35 @@ static void sparse_case(u32 heads, u32 kv, u32 length, std::vector<u32> starts) 
     check("dense rows take every block", dense.count[0] == std::min(m.cap, (length - 70) / 64 + 1));
 }
 
+// The cut among 16384 blocks of few distinct scores, at the last position.
+static void far_selection() {
+    const u32 blocks = 16384, cap = 96;
+    Buf<bf16> scores(2 * blocks);
+    Buf<u32> list(2 * cap), count(2);
+    Step step{blocks * 64 - 1, 0, 0, 0};
+    for (u32 levels : {3u, 400u}) {
+        for (u32 i = 0; i < scores.n; i++) scores.set(i, float(rng() % levels) / 64);
+        launch("select_top", {2, 1, 1}, 512, 0, list.p, count.p, (const bf16*)scores.p, (const Step*)&step, 2u, blocks, cap, 1u, 32u, 96u, 0u, 0u, 1u);
+        bool exact = true;
+        for (u32 g = 0; g < 2; g++) {
+            std::vector<u32> order;
+            for (u32 b = 1; b < blocks - 33; b++) order.push_back(b);
+            std::stable_sort(order.begin(), order.end(), [&](u32 a, u32 b) { return scores.at(g * blocks + a) > scores.at(g * blocks + b); });
+            order.resize(62);
+            order.push_back(0);
+            for (u32 b = blocks - 33; b < blocks; b++) order.push_back(b);
+            std::sort(order.begin(), order.end());
+            exact &= count[g] == 96 && std::equal(order.begin(), order.end(), list.p + g * cap);
+        }
+        check("selection among 16384 blocks", exact);
+    }
+}
+
 static void sparse() {
     sparse_case(6, 2, 1400, {0, 5, 62, 63, 127, 447, 448, 500, 1023, 1380});
     sparse_case(32, 2, 640, {610, 624});
-    sparse_case(2, 1, 10300, {4090, 10270});
+    sparse_case(2, 1, 17600, {4090, 17570});  // more coarse keys than one split has
+    far_selection();
 }
 
 // ---- candidates, own products, draft head ------------------------------------------------------------------------------------
@@ -232,7 +257,7 @@ static void draft() {
     kvs.normal(1), q.normal(1);
     for (u32 i = 0; i < 64; i++) inv[i] = pow(10000.0, -2.0 * i / 128);
     const u32 base = 1000000;
-    struct { u32 position, first, r0, r1; } step{0, base + 3, 0, 0};
+    DraftStep step{0, base + 3, {}};
     auto turn = [&](const bf16* x, u32 p, double* y) {
         for (u32 i = 0; i < 64; i++) {
             double a = widen(x[i]), b = widen(x[i + 64]), c = cos(p * inv[i]), s = sin(p * inv[i]);
@@ -242,11 +267,11 @@ static void draft() {
     Error e;
     for (u32 at = 0; at < total; at += 7) {
         step.position = base + at;
-        launch("draft_append", {7, kv, 1}, 64, 0, wk.p, wv.p, (const bf16*)kvs.p + at * ldkv, ldkv, (const double*)inv.p, (const void*)&step, capacity, kv, 7u);
+        launch("draft_append", {7, kv, 1}, 64, 0, wk.p, wv.p, (const bf16*)kvs.p + at * ldkv, ldkv, (const double*)inv.p, (const DraftStep*)&step, capacity, kv, 7u);
         if (at % 140 && at > 14) continue;
         Buf<float> part_o(heads * splits * HEAD), part_ml(heads * splits * 2), o(heads * HEAD);
         const u32 row = 4, p = at + row;  // rows 5 and 6 are ahead of the query
-        launch("draft_attend", {splits, kv, 1}, 128, 34816, part_o.p, part_ml.p, (const bf16*)q.p, (const bf16*)wk.p, (const bf16*)wv.p, (const double*)inv.p, (const void*)&step,
+        launch("draft_attend", {splits, kv, 1}, 128, 34816, part_o.p, part_ml.p, (const bf16*)q.p, (const bf16*)wk.p, (const bf16*)wv.p, (const double*)inv.p, (const DraftStep*)&step,
                capacity, window, heads, kv, 0.088388f, row, splits);
         launch("draft_combine", {heads, 1, 1}, 128, 0, o.p, (const float*)part_o.p, (const float*)part_ml.p, heads, splits);
         for (u32 h = 0; h < heads; h++) {

@@ -25,8 +25,8 @@ const LIGHTNING_SHARED: u32 = 95_504;
 const SELECT_LSE_SHARED: u32 = 65_536;
 const SELECT_SCORES_SHARED: u32 = 67_584;
 const ATTEND_VERIFY_SHARED: u32 = 34_816;
-const PREFILL_SCORE_SHARED: u32 = 49_408;
-const ATTEND_PREFILL_SHARED: u32 = 94_208;
+const PREFILL_SCORE_SHARED: u32 = 41_216;
+const ATTEND_PREFILL_SHARED: u32 = 100_352;
 const GEMM_SHARED: u32 = 81_920;
 /// Bytes of activations a skinny product may stage in shared memory; larger ones are made by a kernel before it.
 const STAGED_BYTES: u32 = 17 << 10;
