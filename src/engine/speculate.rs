@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::backend::Candidates;
 use crate::backend::draft::DraftOps;
 use crate::engine::ngram::{Lookup, NgramIndex};
 use crate::engine::policy::{MAX_DEPTH, Offer, Outcome, Plan, Policy, Source};
@@ -313,27 +314,8 @@ impl<B: DraftOps> Decoder<B> {
         let Some(generation) = &self.generation else {
             return Err(DecodeError::Order("no generation is under way"));
         };
-        let (mut tokens, mut accepted, mut ended) = (Vec::with_capacity(rows.len()), 0, None);
-        for (i, row) in candidates.iter().enumerate() {
-            let path = drafts.tokens.get(..i).unwrap_or_default();
-            let Some(token) = generation
-                .sampler
-                .draw(row, (position + 1 + i) as u64, path)
-            else {
-                break;
-            };
-            // In order: what would follow a stop must not enter text or state.
-            if generation.stop.contains(&token) {
-                ended = Some(Ended::Stop);
-                break;
-            }
-            tokens.push(token);
-            if drafts.tokens.get(i) != Some(&token) {
-                break;
-            }
-            accepted += 1;
-        }
-        if tokens.is_empty() && ended.is_none() {
+        let Matched { tokens, accepted, stopped } = draw_and_match(&generation.sampler, &candidates, &drafts.tokens, position + 1, &generation.stop);
+        if tokens.is_empty() && !stopped {
             return Err(DecodeError::Order("the model made no candidates"));
         }
         live.advance(b, accepted + 1)?;
@@ -347,7 +329,8 @@ impl<B: DraftOps> Decoder<B> {
                 self.index.tokens(),
             )?;
         }
-        ended = ended.or(self.report(&tokens));
+        let complete = self.report(&tokens);
+        let ended = if stopped { Some(Ended::Stop) } else { complete };
 
         let outcome = Outcome {
             context: position,
@@ -437,8 +420,43 @@ impl<B: DraftOps> Decoder<B> {
     }
 }
 
+/// What verified rows say about drafts.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Matched {
+    /// Drawn tokens, in order: the accepted drafts and one more, unless it ends the turn.
+    tokens: Vec<Token>,
+    /// Drafts that equal the draw.
+    accepted: usize,
+    /// A token that ends the turn was drawn behind `tokens`.
+    stopped: bool,
+}
+
+/// Draws a token from every row in turn for as long as the draws equal the drafts (spec/speculative.md §6.2). Row i is
+/// behind the first i drafts and draws output position `position + i`. What is drawn never depends on a draft.
+fn draw_and_match(sampler: &Sampler, rows: &[Candidates], drafts: &[Token], position: usize, stop: &[Token]) -> Matched {
+    let mut matched = Matched::default();
+    for (i, row) in rows.iter().enumerate() {
+        let path = drafts.get(..i).unwrap_or_default();
+        let Some(token) = sampler.draw(row, (position + i) as u64, path) else { break };
+        // In order: what would follow a stop must not enter text or state.
+        if stop.contains(&token) {
+            matched.stopped = true;
+            break;
+        }
+        matched.tokens.push(token);
+        if drafts.get(i) != Some(&token) {
+            break;
+        }
+        matched.accepted += 1;
+    }
+    matched
+}
+
 /// Seconds since `at`, which moves to now.
 fn lap(at: &mut Instant) -> f64 {
     let now = Instant::now();
     now.duration_since(std::mem::replace(at, now)).as_secs_f64()
 }
+
+#[cfg(test)]
+mod tests;

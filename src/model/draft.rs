@@ -11,6 +11,7 @@
 
 mod config;
 mod forward;
+mod golden;
 mod load;
 mod nvfp4;
 mod save;
@@ -24,6 +25,7 @@ use crate::protocol::engine::Token;
 use crate::spec::ModelSpec;
 
 pub use config::{DraftConfig, DraftOptions};
+pub use golden::{DraftCheck, replay};
 use load::Weights;
 
 /// Why a head can not be used. One line.
@@ -415,3 +417,6 @@ impl<B: DraftOps> DraftHead<B> {
     }
 }
 
+
+#[cfg(test)]
+mod tests;

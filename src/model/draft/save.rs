@@ -25,7 +25,7 @@ struct Saved {
 }
 
 impl<B: DraftOps> DraftHead<B> {
-    fn tap_width(&self) -> usize {
+    pub(super) fn tap_width(&self) -> usize {
         self.config.taps.len() * self.config.target_hidden
     }
 
