@@ -146,6 +146,4 @@ pub trait DraftOps: Backend {
         k: &ImageTensor,
         v: &ImageTensor,
     ) -> Result<()>;
-    /// Fills the first rows of a buffer from f32 values, row-major. Used to restore waiting taps, and by golden data.
-    fn draft_write(&mut self, dst: &mut Self::Buf, values: &[f32]) -> Result<()>;
 }

@@ -25,7 +25,7 @@ use crate::protocol::engine::Token;
 use crate::spec::ModelSpec;
 
 pub use config::{DraftConfig, DraftOptions};
-pub use golden::{DraftCheck, replay};
+pub(super) use golden::replay;
 use load::Weights;
 
 /// Why a head can not be used. One line.

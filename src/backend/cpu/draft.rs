@@ -217,12 +217,4 @@ impl DraftOps for Cpu {
         }
         Ok(())
     }
-
-    fn draft_write(&mut self, dst: &mut Buf, values: &[f32]) -> Result<()> {
-        let room = dst.data.len();
-        let slot = dst.data.get_mut(..values.len());
-        let slot = slot.ok_or_else(|| BackendError::Shape { op: "draft_write", expected: format!("at most {room} values"), found: values.len().to_string() })?;
-        slot.copy_from_slice(values);
-        Ok(())
-    }
 }

@@ -4,6 +4,7 @@
 //! `matrix` (products), `sparse` (InfLLM-V2), `lightning` (recurrent state), `simd` (vector kernels). Operations run at once;
 //! [`Backend::step`] only calls its body. Sums have a fixed order that does not depend on the number of rows.
 
+mod draft;
 mod lightning;
 mod matrix;
 mod simd;
@@ -45,6 +46,8 @@ pub struct Cpu {
     rope: RopeTable,
     candidates: Vec<Candidates>,
     memory: MemoryInfo,
+    /// Tokens and place of the coming draft pass.
+    draft: draft::DraftStep,
 }
 
 /// Activations `[rows, width]`, f32.
@@ -80,6 +83,7 @@ impl Cpu {
             rope: RopeTable::default(),
             candidates: Vec::new(),
             memory: MemoryInfo::default(),
+            draft: draft::DraftStep::default(),
         }
     }
 

@@ -247,10 +247,6 @@ impl DraftOps for Cuda {
         }
         Ok(())
     }
-
-    fn draft_write(&mut self, dst: &mut Buf, values: &[f32]) -> Result<()> {
-        self.write_buf(dst, values)
-    }
 }
 
 /// First slot and rows of each contiguous part of a ring.

@@ -3,30 +3,19 @@
 //! Each case runs twice: row by row, which shows every stream, and the way the program does it, keys and values only
 //! up to the last row. Trees are not part of the program and not replayed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use crate::backend::draft::DraftOps;
-use crate::backend::{BufKind, WeightView};
+use crate::backend::{BackendError, BufKind, Pass, WeightView};
+use crate::model::golden::{Check, Outcome};
 use crate::model::{Checkpoint, ModelError, Tensors};
 use crate::protocol::engine::{Dtype, ImageTensor, Token};
-use crate::spec::{Mixer, ModelSpec};
+use crate::spec::{LightningSpec, Mixer, ModelSpec};
 
 use super::{DraftError, DraftHead, DraftOptions, Result, Tables};
-
-/// One compared tensor.
-#[derive(Clone, Debug)]
-pub struct DraftCheck {
-    /// Case of the fixture.
-    pub case: String,
-    /// Tensor or list.
-    pub tensor: String,
-    /// Largest absolute difference; infinite where shapes or tokens differ.
-    pub error: f64,
-    /// What it may be.
-    pub budget: f64,
-}
 
 /// Streams, logits and cache rows may differ by this much in f32.
 const BUDGET: f64 = 2e-4;
@@ -36,7 +25,7 @@ struct Case<'a> {
     name: &'a str,
     io: Tensors,
     meta: Value,
-    checks: Vec<DraftCheck>,
+    checks: Vec<Check>,
 }
 
 fn damaged(path: &Path, cause: impl ToString) -> DraftError {
@@ -63,12 +52,16 @@ impl Case<'_> {
     fn check(&mut self, tensor: &str, got: &[f32], want: &[f32]) {
         let worst = got.iter().zip(want).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, |m, e| if e > m || e.is_nan() { e } else { m });
         let error = if got.len() == want.len() && !worst.is_nan() { worst } else { f64::INFINITY };
-        self.checks.push(DraftCheck { case: self.name.into(), tensor: tensor.into(), error, budget: BUDGET });
+        self.file(tensor, Outcome::Compared { error, budget: BUDGET });
     }
 
     fn check_list<T: PartialEq>(&mut self, list: &str, got: &[T], want: &[T]) {
         let error = if got == want { 0.0 } else { f64::INFINITY };
-        self.checks.push(DraftCheck { case: self.name.into(), tensor: list.into(), error, budget: 0.0 });
+        self.file(list, Outcome::Compared { error, budget: 0.0 });
+    }
+
+    fn file(&mut self, tensor: &str, outcome: Outcome) {
+        self.checks.push(Check { fixture: format!("eagle3/{}", self.name), tensor: tensor.into(), outcome });
     }
 
     fn list(&self, key: &str) -> Vec<f64> {
@@ -118,36 +111,76 @@ fn values(image: &ImageTensor) -> Vec<f32> {
     }
 }
 
-/// Replays all cases of the folder that holds `index.json`.
+/// Replays all cases of the folder that holds `index.json`, except `accept`, which concerns no device.
 ///
 /// # Errors
-/// Unreadable files, a head that is refused, or the device. Differences are no errors but checks.
-pub fn replay<B: DraftOps>(b: &mut B, dir: &Path) -> Result<Vec<DraftCheck>> {
+/// Unreadable files, a head that is refused, or a device that fails for another reason than not supporting a shape.
+pub fn replay<B: DraftOps>(b: &mut B, dir: &Path) -> Result<Vec<Check>> {
     let index = json(&dir.join("index.json"))?;
     let mut checks = Vec::new();
     for (name, files) in index.get("cases").and_then(Value::as_object).into_iter().flatten() {
         let file = |key: &str| files.get(key).and_then(Value::as_str).map(|f| dir.join(f));
-        let (Some(weights), Some(io), Some(meta)) = (file("head"), file("io"), file("meta")) else { continue };
+        let (Some(io), Some(meta)) = (file("io"), file("meta")) else { continue };
         let mut case = Case { name, io: Tensors::open_files(std::slice::from_ref(&io))?, meta: json(&meta)?, checks: Vec::new() };
-        let mut config = json(&weights.with_file_name(weights.file_name().map_or_else(String::new, |n| n.to_string_lossy().replace("head.safetensors", "config.json"))))?;
-        let (mut window, mut flags) = (4096, Vec::new());
-        if let Some(used) = case.meta.get("config") {
-            window = used.get("sliding_window").and_then(Value::as_u64).filter(|w| *w > 0).map_or(window, |w| w as usize);
-            flags = ["norm_before_residual", "fc_norm"].iter().filter_map(|f| used.get(*f).map(|v| (f.to_string(), v.clone()))).collect();
+        let done = match file("head") {
+            Some(weights) => replay_head(b, &mut case, &[weights, io]),
+            None => replay_lightning(b, &mut case),
+        };
+        match done {
+            Err(DraftError::Backend(BackendError::Unsupported(reason))) => case.file("*", Outcome::NotRun(reason)),
+            other => other?,
         }
-        if let Value::Object(map) = &mut config {
-            map.extend(flags);
-        }
-        let spec = target(&config)?;
-        let options = DraftOptions { window, ..DraftOptions::default() };
-        let mut head = DraftHead::load(b, name, &config.to_string(), &Tensors::open_files(&[weights, io])?, &spec, &options)?;
-        // The fixtures' heads have tables of their own; a borrowed one is never read.
-        let none = b.matrix(&[WeightView { name: "none", shape: &[1, 1], dtype: Dtype::F32, data: &[0; 4] }])?;
-        let tables = Tables { embed: &none, head: &none };
-        run(b, &mut head, &tables, &mut case)?;
         checks.append(&mut case.checks);
     }
     Ok(checks)
+}
+
+fn replay_head<B: DraftOps>(b: &mut B, case: &mut Case<'_>, files: &[PathBuf; 2]) -> Result<()> {
+    let mut config = json(Path::new(&files[0].to_string_lossy().replace("head.safetensors", "config.json")))?;
+    let mut window = DraftOptions::default().window;
+    if let (Some(used), Value::Object(config)) = (case.meta.get("config"), &mut config) {
+        window = used.get("sliding_window").and_then(Value::as_u64).filter(|w| *w > 0).map_or(window, |w| w as usize);
+        let flags = ["norm_before_residual", "fc_norm"].into_iter();
+        config.extend(flags.filter_map(|f| used.get(f).map(|v| (f.to_string(), v.clone()))));
+    }
+    let options = DraftOptions { window, ..DraftOptions::default() };
+    let mut head = DraftHead::load(b, case.name, &config.to_string(), &Tensors::open_files(files)?, &target(&config)?, &options)?;
+    // The fixtures' heads have tables of their own; a borrowed one is never read.
+    let none = b.matrix(&[WeightView { name: "none", shape: &[1, 1], dtype: Dtype::F32, data: &[0; 4] }])?;
+    run(b, &mut head, &Tables { embed: &none, head: &none }, case)
+}
+
+/// Verifying rows leaves the recurrent state alone; accepting some of them folds exactly those.
+fn replay_lightning<B: DraftOps>(b: &mut B, case: &mut Case<'_>) -> Result<()> {
+    let number = |key: &str| case.meta.get(key).and_then(Value::as_f64).unwrap_or_default();
+    let (heads, head_dim, rows) = (number("heads") as usize, number("dim") as usize, number("rows") as usize);
+    let scale = number("scale") as f32;
+    let spec = LightningSpec { heads, kv_heads: heads, head_dim, scale, rope_theta: None, qk_norm: false, output_norm: false, output_gate: false };
+    let (width, pass) = (heads * head_dim, Pass::Verify { rows });
+    let (q, k, v) = (case.floats("in.q")?, case.floats("in.k")?, case.floats("in.v")?);
+    let mut mixed = Vec::with_capacity(3 * q.len());
+    for ((q, k), v) in q.chunks_exact(width).zip(k.chunks_exact(width)).zip(v.chunks_exact(width)) {
+        mixed.extend([q, k, v].concat());
+    }
+    let start: Vec<u8> = case.floats("in.S0")?.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let start = ImageTensor { name: "state".into(), dtype: Dtype::F32, shape: vec![heads, head_dim, head_dim], data: Arc::new(start) };
+    let mut state = b.recurrent(&spec)?;
+    b.seek(0)?;
+    b.write_state(&mut state, &spec, Some(&start))?;
+    let mut x = b.buf(3 * width, BufKind::Activation)?;
+    let mut o = b.buf(width, BufKind::Wide)?;
+    b.write(&mut x, &mixed)?;
+    b.set_tokens(&vec![0; rows])?;
+    b.lightning(&mut o, &x, None, None, &mut state, &spec, 1e-6, pass)?;
+    let got = b.read(&o, rows)?;
+    case.check("chain_o", &got, &case.floats("out.chain_o")?);
+    b.advance(pass, case.list("chain4_rows").len())?;
+    b.fold(&mut state, &spec)?;
+    b.folded();
+    let got = values(&b.read_state(&state, &spec)?);
+    case.check("committed_chain4", &got, &case.floats("out.committed_chain4")?);
+    b.seek(0)?;
+    Ok(())
 }
 
 fn run<B: DraftOps>(b: &mut B, head: &mut DraftHead<B>, tables: &Tables<'_, B>, case: &mut Case<'_>) -> Result<()> {
@@ -161,7 +194,7 @@ fn run<B: DraftOps>(b: &mut B, head: &mut DraftHead<B>, tables: &Tables<'_, B>, 
     let mut streams = Vec::new();
     let mut row_tap = b.draft_buf(1, width, BufKind::Activation)?;
     for (p, tap) in aux.chunks_exact(width).enumerate() {
-        b.draft_write(&mut row_tap, tap)?;
+        b.write(&mut row_tap, tap)?;
         head.keep(b, tables, &row_tap, p, 1, &tokens)?;
         if p + 1 < rows {
             head.extend(b, tables, tokens.get(..p + 2).unwrap_or_default())?;
@@ -182,7 +215,7 @@ fn run<B: DraftOps>(b: &mut B, head: &mut DraftHead<B>, tables: &Tables<'_, B>, 
 
     // As the program does it: keys and values of all rows but the last.
     head.reset(0);
-    b.draft_write(&mut taps, &aux)?;
+    b.write(&mut taps, &aux)?;
     head.read(b, tables, &taps, 0, rows, tokens.get(..rows).unwrap_or_default(), 0)?;
     let drafted = chain(b, head, tables, &tokens, depth)?;
     check_chain(case, "kv_only ", &drafted)?;
@@ -192,7 +225,7 @@ fn run<B: DraftOps>(b: &mut B, head: &mut DraftHead<B>, tables: &Tables<'_, B>, 
 
     // Two drafts accepted and a bonus token: drafted rows are replaced.
     if let (Ok(next), Ok(aux)) = (case.tokens("in.round2_next_tokens"), case.floats("in.round2_aux")) {
-        b.draft_write(&mut taps, &aux)?;
+        b.write(&mut taps, &aux)?;
         head.keep(b, tables, &taps, rows, next.len(), &tokens)?;
         let history: Vec<Token> = tokens.iter().chain(&next).copied().collect();
         let want = case.list("round2_chain_tokens");

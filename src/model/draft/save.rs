@@ -43,7 +43,7 @@ impl<B: DraftOps> DraftHead<B> {
         if let Some(known) = self.waiting.checked_sub(1).filter(|n| *n > 0) {
             let last = b.read(&self.bufs.taps, self.waiting)?;
             self.flush_rows(b, tables, history, known)?;
-            b.draft_write(
+            b.write(
                 &mut self.bufs.taps,
                 last.get(known * width..).unwrap_or_default(),
             )?;
@@ -134,7 +134,7 @@ impl<B: DraftOps> DraftHead<B> {
             .filter_map(|b| b.try_into().ok().map(f32::from_le_bytes))
             .collect();
         if saved.waiting > 0 {
-            b.draft_write(&mut self.bufs.taps, &values)?;
+            b.write(&mut self.bufs.taps, &values)?;
         }
         (self.first, self.next, self.waiting) = (saved.first, saved.next, saved.waiting);
         Ok(true)

@@ -8,16 +8,6 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/eagle3")
 }
 
-#[test]
-fn every_golden_case_is_within_budget() {
-    let checks = replay(&mut Cpu::new(), &fixtures()).unwrap();
-    for check in &checks {
-        assert!(check.error <= check.budget, "{check:?}");
-    }
-    // tiny, asym, window and two variants, each row by row and by keys and values only.
-    assert!(checks.len() > 30, "{}", checks.len());
-}
-
 /// A shape the tiny fixture's head fits, small enough to write other forms of it.
 fn tiny() -> (String, Vec<(String, Form)>, ModelSpec) {
     let dir = fixtures();
@@ -59,7 +49,7 @@ fn prediction(b: &mut Cpu, head: &mut DraftHead<Cpu>) -> Candidates {
     let tables = Tables { embed: &none, head: &none };
     let history: Vec<Token> = (0..20).map(|i| i * 13 % 320).collect();
     let mut taps = b.draft_buf(19, 384, BufKind::Activation).unwrap();
-    b.draft_write(&mut taps, &(0..19 * 384).map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0).collect::<Vec<_>>()).unwrap();
+    b.write(&mut taps, &(0..19 * 384).map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0).collect::<Vec<_>>()).unwrap();
     head.read(b, &tables, &taps, 0, 19, &history[..19], 0).unwrap();
     head.extend(b, &tables, &history).unwrap()
 }
@@ -225,7 +215,7 @@ fn a_head_may_borrow_the_models_tables() {
     let tables = Tables { embed: &table, head: &table };
     let mut head = DraftHead::load(&mut b, "borrows", &config, &stored(&rest), &spec, &DraftOptions::default()).unwrap();
     let mut taps = b.draft_buf(1, 384, BufKind::Activation).unwrap();
-    b.draft_write(&mut taps, &[0.5; 384]).unwrap();
+    b.write(&mut taps, &[0.5; 384]).unwrap();
     head.keep(&mut b, &tables, &taps, 0, 1, &[7, 8]).unwrap();
     let borrowed = head.extend(&mut b, &tables, &[7, 8]).unwrap();
     // The same tables as the head's own: its output tied to its embedding.

@@ -12,9 +12,11 @@ mod ops;
 
 use std::path::Path;
 
+use crate::backend::draft::DraftOps;
 use crate::backend::{Backend, BackendError};
 use crate::protocol::engine::Dtype;
 
+use super::draft::{self, DraftError};
 use super::{ModelError, Result, Tensors};
 
 /// One compared tensor.
@@ -52,11 +54,11 @@ impl Check {
     }
 }
 
-/// Replays every model fixture of a folder: `ops`, `tiny-mixed`, `tiny-real-sparse`, whichever are there.
+/// Replays every fixture of a folder: `ops`, `tiny-mixed`, `tiny-real-sparse`, `eagle3`, whichever are there.
 ///
 /// # Errors
 /// Fixtures that cannot be read, none at all, or a device that fails for another reason than not supporting a shape.
-pub fn replay<B: Backend>(dir: &Path, b: &mut B) -> Result<Vec<Check>> {
+pub fn replay<B: DraftOps>(dir: &Path, b: &mut B) -> Result<Vec<Check>> {
     let mut report = Report {
         precision: Precision::of(b),
         checks: Vec::new(),
@@ -71,10 +73,18 @@ pub fn replay<B: Backend>(dir: &Path, b: &mut B) -> Result<Vec<Check>> {
             })?;
         }
     }
+    if dir.join("eagle3").is_dir() {
+        let checks = draft::replay(b, &dir.join("eagle3")).map_err(|e| match e {
+            DraftError::Model(e) => e,
+            DraftError::Backend(e) => e.into(),
+            DraftError::Refused(_) => ModelError::Damaged { origin: "eagle3".into(), cause: e.to_string() },
+        })?;
+        report.checks.extend(checks);
+    }
     if report.checks.is_empty() {
         return Err(ModelError::NoCheckpoint {
             path: dir.into(),
-            reason: "no fixtures (ops, tiny-mixed, tiny-real-sparse) are in it".into(),
+            reason: "no fixtures (ops, tiny-mixed, tiny-real-sparse, eagle3) are in it".into(),
         });
     }
     Ok(report.checks)
