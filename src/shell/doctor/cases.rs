@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::bf16;
+use rayon::prelude::*;
 
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
 use crate::backend::{Backend, BufKind, GRID, HeadRows, Pass, Result, StepKey, WeightView, synthetic_value};
@@ -60,7 +61,7 @@ const HEAD: usize = 128;
 
 /// `n` random values of the given deviation, exact in bf16.
 pub fn values(seed: u64, n: usize, std: f32) -> Vec<f32> {
-    (0..n as u64).map(|i| bf16::from_f32(synthetic_value(seed, i, std)).to_f32()).collect()
+    (0..n).into_par_iter().with_min_len(4096).map(|i| bf16::from_f32(synthetic_value(seed, i as u64, std)).to_f32()).collect()
 }
 
 /// Tokens inside a vocabulary.
@@ -514,7 +515,7 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<R
             b.write_window(&mut window, &shape, case.position - known, &old_k, &old_v)?;
         }
         b.draft_seek(&ids, case.position, case.position.saturating_sub(known))?;
-        b.draft_write(&mut taps, &streams)?;
+        b.write(&mut taps, &streams)?;
         perform(b, mode, case.pass, &mut |b| {
             b.draft_fuse(&mut g, &taps, &[], EPS, &fc, case.pass)?;
             b.draft_input(&mut x, &mut g, &table, 1.0, &input_norm, &hidden_norm, EPS, DraftResidual::Stream, case.pass)?;

@@ -1,6 +1,8 @@
 //! Sparse attention written out for one row, in f64: judges a device's choice of blocks by the scores of what it chose and
 //! left, and its attention by the blocks it chose. A near-tie may fall either way; a wrong block may not.
 
+use rayon::prelude::*;
+
 use crate::protocol::engine::{Dtype, ImageTensor};
 use crate::spec::SparseSpec;
 
@@ -33,34 +35,37 @@ pub fn judge(spec: &SparseSpec, run: &SparseRun, position: usize, stride: usize)
     let [k, v, k1, k2] = arrays.as_slice() else { return Judgement { attention_error: f64::NAN, wrong_choice: None } };
     let d = spec.head_dim;
     let row_width = spec.heads * d;
-    let (mut difference, mut total) = (0.0, 0.0);
-    let mut wrong_choice = None;
     let rows = run.q.len() / row_width.max(1);
-    for row in (0..rows).step_by(stride.max(1)) {
-        let p = position + row;
-        let q = run.q.get(row * row_width..(row + 1) * row_width).unwrap_or_default();
-        let found = run.output.get(row * row_width..(row + 1) * row_width).unwrap_or_default();
-        let expected: Vec<f64> = (0..spec.heads)
-            .flat_map(|h| {
-                let g = h / (spec.heads / spec.kv_heads);
-                let chosen = run.chosen.get(row).and_then(|c| c.get(g)).map(Vec::as_slice).unwrap_or_default();
-                attend(spec, q.get(h * d..(h + 1) * d).unwrap_or_default(), k, v, g, p, chosen)
-            })
-            .collect();
-        for (e, f) in expected.iter().zip(found) {
-            difference += (e - f64::from(*f)).powi(2);
-            total += e * e;
-        }
-        for g in 0..spec.kv_heads {
-            let chosen = run.chosen.get(row).and_then(|c| c.get(g)).map(Vec::as_slice).unwrap_or_default();
-            if wrong_choice.is_none()
-                && let Some(what) = choice(spec, q, k1, k2, g, p, chosen)
-            {
-                wrong_choice = Some(format!("row {row} at position {p}, KV head {g}: {what}"));
-            }
-        }
+    let judged: Vec<(f64, f64, Option<String>)> = (0..rows)
+        .into_par_iter()
+        .filter(|row| row % stride.max(1) == 0)
+        .map(|row| {
+            let p = position + row;
+            let q = run.q.get(row * row_width..(row + 1) * row_width).unwrap_or_default();
+            let found = run.output.get(row * row_width..(row + 1) * row_width).unwrap_or_default();
+            let chosen = |g: usize| run.chosen.get(row).and_then(|c| c.get(g)).map(Vec::as_slice).unwrap_or_default();
+            let expected: Vec<f64> = (0..spec.heads)
+                .into_par_iter()
+                .flat_map_iter(|h| {
+                    let g = h / (spec.heads / spec.kv_heads);
+                    attend(spec, q.get(h * d..(h + 1) * d).unwrap_or_default(), k, v, g, p, chosen(g))
+                })
+                .collect();
+            let difference = expected.iter().zip(found).map(|(e, f)| (e - f64::from(*f)).powi(2)).sum();
+            let total = if found.len() == expected.len() { expected.iter().map(|e| e * e).sum() } else { f64::NAN };
+            let wrong = (0..spec.kv_heads).find_map(|g| {
+                choice(spec, q, k1, k2, g, p, chosen(g)).map(|what| format!("row {row} at position {p}, KV head {g}: {what}"))
+            });
+            (difference, total, wrong)
+        })
+        .collect();
+    let difference: f64 = judged.iter().map(|j| j.0).sum();
+    let total: f64 = judged.iter().map(|j| j.1).sum();
+    Judgement {
+        // Not `f64::max`: a NaN must stay one.
+        attention_error: if total == 0.0 { difference } else { (difference / total).sqrt() },
+        wrong_choice: judged.into_iter().find_map(|j| j.2),
     }
-    Judgement { attention_error: (difference / f64::max(total, 1e-300)).sqrt(), wrong_choice }
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f64 {
