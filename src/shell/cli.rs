@@ -317,6 +317,53 @@ pub struct BenchArgs {
     /// Tokens to decode at each length
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub decode: u64,
+    /// How a context comes to be: read it, or fill the caches with random rows
+    #[arg(long, value_enum, default_value_t = FillArg::Read)]
+    pub fill: FillArg,
+    /// Tokens to read at each depth with --fill random; 0 reads none
+    #[arg(long, value_name = "N", default_value_t = 8192)]
+    pub sample: u64,
+    /// Leave out verify passes of several rows
+    #[arg(long)]
+    pub no_verify: bool,
+    /// Leave out saving and restoring
+    #[arg(long)]
+    pub no_save: bool,
+    /// Measure rounds with a draft head too
+    #[arg(long)]
+    pub draft_round: bool,
+    /// Recorded with the result
+    #[arg(long, value_name = "TEXT")]
+    pub commit: Option<String>,
+    /// How a GPU is used
+    #[command(flatten)]
+    pub tuning: TuningArgs,
+}
+
+/// How a context comes to be in `bench`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FillArg {
+    /// By reading it
+    Read,
+    /// By random cache rows
+    Random,
+}
+
+/// Choices about a GPU, for measurements.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TuningArgs {
+    /// Rows of a prefill pass; 0 chooses by memory
+    #[arg(long, value_name = "N", default_value_t = 0, hide = true)]
+    pub prefill_rows: usize,
+    /// Never use a products library
+    #[arg(long, hide = true)]
+    pub own_products: bool,
+    /// Launch every kernel singly instead of replaying recordings
+    #[arg(long, hide = true)]
+    pub no_recording: bool,
+    /// Run the GPU backend on the CPU with this library (kernels/emulator/build.sh)
+    #[arg(long, value_name = "LIBRARY", hide = true)]
+    pub emulator: Option<PathBuf>,
 }
 
 /// `doctor`.
@@ -328,9 +375,15 @@ pub struct DoctorArgs {
     /// Check every GPU kernel against the CPU
     #[arg(long)]
     pub kernels: bool,
+    /// Measure each kernel's speed at the full model's sizes
+    #[arg(long)]
+    pub rates: bool,
     /// Names, sizes and hashes of the model's files
     #[arg(long)]
     pub files: bool,
+    /// How a GPU is used
+    #[command(flatten)]
+    pub tuning: TuningArgs,
 }
 
 /// `draft`.

@@ -3,10 +3,13 @@
 //! [`main`] is all that `main.rs` calls. Handlers take a [`Context`] and return how the process ends; they never call
 //! `exit`. Standard output carries answers only; progress and notes go to standard error, and only to a terminal.
 
+pub mod bench;
 pub mod cli;
 pub mod clipboard;
 pub mod config_cmd;
+pub mod devices;
 pub mod dirs;
+pub mod doctor;
 pub mod failure;
 pub mod hub;
 mod input;
@@ -176,8 +179,12 @@ fn dispatch(context: &Context, task: Task) -> Result<Exit, Failure> {
             Command::Import(_) => Err(not_built("import")),
             Command::Prune(_) => Err(not_built("prune")),
             Command::Library(_) => Err(not_built("library")),
-            Command::Bench(_) => Err(not_built("bench")),
-            Command::Doctor(_) => Err(not_built("doctor")),
+            Command::Bench(args) => match args.what {
+                cli::BenchWhat::Model => bench::run(context, &args),
+                cli::BenchWhat::Sessions => Err(not_built("bench sessions")),
+                cli::BenchWhat::Spec => Err(not_built("bench spec")),
+            },
+            Command::Doctor(args) => doctor::run(context, &args),
             Command::Draft(_) => Err(not_built("draft")),
             Command::Model(args) => model_cmd::run(context, &args.action),
             // Handled before the settings were read.

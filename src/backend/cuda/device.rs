@@ -3,8 +3,9 @@
 //! Buffers give their memory back when they are dropped; a buffer never moves. Recordings hold raw addresses, so they
 //! are dropped before the buffers they name (see [`super::graph`]).
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::driver::{DevicePtr, Driver, Queue};
 use crate::backend::{BackendError, Result};
@@ -23,6 +24,23 @@ struct Accounts {
     weights: AtomicU64,
     state: AtomicU64,
     work: AtomicU64,
+    /// Fenced allocations, start and size; only while guards are on.
+    fenced: Mutex<HashMap<DevicePtr, usize>>,
+}
+
+/// Bytes of guard words behind an allocation.
+const GUARD_BYTES: usize = 256;
+/// What guard words hold.
+const GUARD: u8 = 0xA5;
+
+/// Whether allocations get guard words behind them, for [`Device::check_guards`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Guards {
+    /// As in use.
+    #[default]
+    Off,
+    /// For kernel checks.
+    On,
 }
 
 /// A device, shared by the backend and its buffers.
@@ -30,14 +48,12 @@ struct Accounts {
 pub(crate) struct Device {
     driver: Arc<dyn Driver>,
     accounts: Arc<Accounts>,
+    guards: Guards,
 }
 
 impl Device {
-    pub(crate) fn new(driver: Arc<dyn Driver>) -> Self {
-        Device {
-            driver,
-            accounts: Arc::default(),
-        }
+    pub(crate) fn new(driver: Arc<dyn Driver>, guards: Guards) -> Self {
+        Device { driver, accounts: Arc::default(), guards }
     }
 
     pub(crate) fn driver(&self) -> &dyn Driver {
@@ -89,7 +105,16 @@ impl Device {
                     .to_owned(),
             });
         }
-        let ptr = self.driver.alloc(bytes)?;
+        let ptr = match self.guards {
+            Guards::Off => self.driver.alloc(bytes)?,
+            Guards::On => {
+                let ptr = self.driver.alloc(bytes + GUARD_BYTES)?;
+                // SAFETY: the guard lies behind the buffer, inside the allocation.
+                unsafe { self.driver.fill(ptr + bytes as u64, GUARD, GUARD_BYTES, Queue::Compute)? };
+                self.fenced().insert(ptr, bytes);
+                ptr
+            }
+        };
         self.charge(account, bytes);
         Ok(DeviceBuffer {
             device: self.clone(),
@@ -110,6 +135,27 @@ impl Device {
         // SAFETY: the buffer was just made with this size.
         unsafe { self.driver.fill(buffer.ptr, 0, bytes, Queue::Compute)? };
         Ok(buffer)
+    }
+
+    fn fenced(&self) -> MutexGuard<'_, HashMap<DevicePtr, usize>> {
+        self.accounts.fenced.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails if anything was written behind a buffer. Waits.
+    pub(crate) fn check_guards(&self) -> Result<()> {
+        let fenced: Vec<(DevicePtr, usize)> = self.fenced().iter().map(|(at, bytes)| (*at, *bytes)).collect();
+        let mut words = vec![GUARD; fenced.len() * GUARD_BYTES];
+        for ((at, bytes), guard) in fenced.iter().zip(words.chunks_exact_mut(GUARD_BYTES)) {
+            // SAFETY: the guard is part of the allocation; the host reads after the wait.
+            unsafe { self.driver.copy_out(guard.as_mut_ptr(), at + *bytes as u64, GUARD_BYTES, Queue::Compute)? };
+        }
+        self.driver.synchronize(Queue::Compute)?;
+        match fenced.iter().zip(words.chunks_exact(GUARD_BYTES)).find(|(_, guard)| guard.iter().any(|b| *b != GUARD)) {
+            None => Ok(()),
+            Some(((_, bytes), _)) => {
+                Err(super::driver::failed("guard words", format!("something wrote behind a buffer of {bytes} bytes")))
+            }
+        }
     }
 
     /// Page-locked host memory.
@@ -143,6 +189,9 @@ impl DeviceBuffer {
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         self.device.discharge(self.account, self.bytes);
+        if self.device.guards == Guards::On {
+            self.device.fenced().remove(&self.ptr);
+        }
         self.device.driver.free(self.ptr);
     }
 }

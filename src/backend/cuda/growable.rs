@@ -9,6 +9,8 @@ use crate::backend::Result;
 
 /// Memory is added at least this much at a time, so that growth is rare beside steps.
 const STEP_BYTES: usize = 2 << 20;
+/// And by this share of what is there, so that long contexts grow rarely too.
+const SPARE_SHARE: usize = 32;
 
 enum Backing {
     /// Reserved range and what is under it so far.
@@ -71,15 +73,10 @@ impl Growable {
     /// Bytes that [`Growable::grow`] to `bytes` would take from the device.
     pub(crate) fn wants(&self, bytes: usize) -> usize {
         match &self.backing {
-            Backing::Mapped {
-                mapped,
-                step,
-                reserved,
-                ..
-            } => bytes
-                .next_multiple_of(*step)
-                .min(*reserved)
-                .saturating_sub(*mapped),
+            Backing::Mapped { mapped, .. } if bytes <= *mapped => 0,
+            Backing::Mapped { mapped, step, reserved, .. } => {
+                bytes.max(mapped + mapped / SPARE_SHARE).next_multiple_of(*step).min(*reserved).saturating_sub(*mapped)
+            }
             Backing::Whole(_) => 0,
         }
     }

@@ -15,6 +15,7 @@
 //! | `ops` | the trait's operations as launches |
 //! | `state` | images out and in |
 //! | `draft` | the draft head's operations |
+//! | `measure` | what the device itself can do: the ceilings |
 //!
 //! Number types: weights, inputs of products and KV rows bf16; residual stream, mixer outputs, logits and recurrent
 //! state f32. Prefill products of a whole chunk go through cuBLASLt or `gemm_*`; everything of 1..16 rows goes through
@@ -29,6 +30,7 @@ mod graph;
 mod growable;
 mod images;
 mod launch;
+mod measure;
 mod nvidia;
 mod ops;
 mod products;
@@ -51,6 +53,8 @@ use super::{Backend, BackendError, BufKind, Candidates, GRID, HeadRows, Pass, Re
 use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, Token};
 use crate::spec::{LightningSpec, SparseSpec};
 use device::Device;
+pub use device::Guards;
+pub use measure::Ceilings;
 use graph::{Graphs, Stage};
 use ops::{CandidateBuffers, Rope, Scratch};
 use staging::Staging;
@@ -71,6 +75,8 @@ pub struct Options {
     pub own_products: bool,
     /// Run every step eagerly.
     pub no_recording: bool,
+    /// Guard words behind every buffer.
+    pub guards: Guards,
 }
 
 /// One device, ready for a model.
@@ -99,7 +105,7 @@ impl Cuda {
     /// One sentence for the user: why there is no usable GPU.
     pub fn open(gpu: usize, options: Options) -> Result<Self> {
         let device = nvidia::Nvidia::open(gpu).map_err(|cause| failed("No usable NVIDIA GPU", cause))?;
-        Self::on(Device::new(Arc::new(device)), options)
+        Self::on(Device::new(Arc::new(device), options.guards), options)
     }
 
     /// Opens the emulated device; `library` is made by `kernels/emulator/build.sh`.
@@ -108,7 +114,7 @@ impl Cuda {
     /// The loader's words.
     pub fn emulated(library: &Path, options: Options) -> Result<Self> {
         let device = emulated::Emulated::open(library).map_err(|cause| failed("emulated device", cause))?;
-        Self::on(Device::new(Arc::new(device)), options)
+        Self::on(Device::new(Arc::new(device), options.guards), options)
     }
 
     fn on(device: Device, options: Options) -> Result<Self> {
@@ -177,6 +183,14 @@ impl Cuda {
         self.device.driver().drop_event(from);
         self.device.driver().drop_event(to);
         timed
+    }
+
+    /// Fails if something was written behind a buffer; needs [`Options::guards`]. Waits.
+    ///
+    /// # Errors
+    /// Which buffer, by size.
+    pub fn check_guards(&self) -> Result<()> {
+        self.device.check_guards()
     }
 
     /// A buffer that recordings may name was made or is about to go.

@@ -151,6 +151,11 @@ impl Cache {
         Ok(cache)
     }
 
+    /// The shape it was made for.
+    pub(super) fn spec(&self) -> &SparseSpec {
+        &self.spec
+    }
+
     /// Memory under positions below `limit`.
     pub(super) fn reserve(&mut self, device: &Device, ledger: &CacheLedger, limit: usize) -> Result<()> {
         if limit > self.limit {

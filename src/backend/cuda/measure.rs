@@ -1,0 +1,116 @@
+//! What a device can do at best, measured on the spot: the ceilings that speeds are compared with.
+//!
+//! Every figure is the best of several timed runs over more memory than the caches hold, by the device's own clock.
+
+use serde::Serialize;
+
+use super::device::Account;
+use super::driver::{ProductOut, Queue};
+use super::tensors::{Buf, Cache};
+use super::{Cuda, launch, u32_of};
+use crate::backend::{Backend, Result};
+
+/// Measured ceilings. Zero where a measurement does not apply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Ceilings {
+    /// Device memory read by a kernel, GB/s.
+    pub read_gb_per_s: f64,
+    /// Device-to-device copy, bytes read plus bytes written, GB/s.
+    pub copy_gb_per_s: f64,
+    /// Large bf16 product, TFLOP/s.
+    pub product_tflops: f64,
+    /// Page-locked host memory to the device, GB/s.
+    pub to_device_gb_per_s: f64,
+    /// Device to page-locked host memory, GB/s.
+    pub from_device_gb_per_s: f64,
+}
+
+const RUNS: usize = 6;
+
+impl Cuda {
+    /// Measures the ceilings with buffers of `bytes` and a product of `n` rows and columns.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn ceilings(&mut self, bytes: usize, n: usize) -> Result<Ceilings> {
+        let device = self.device.clone();
+        let (from, to) = (device.zeroed("measurement", bytes, Account::Work)?, device.zeroed("measurement", bytes, Account::Work)?);
+        // Not zeros: some hardware is faster on them.
+        // SAFETY: the buffer has this many bf16 values.
+        unsafe { launch::random_bf16(device.driver(), from.ptr(), (bytes / 2) as u64, 1.0, 1)? };
+        let copy = self.best(|b| {
+            // SAFETY: two buffers of this size.
+            unsafe { b.device.driver().copy(to.ptr(), from.ptr(), bytes, Queue::Compute) }
+        })?;
+        let read = self.best(|b| {
+            // SAFETY: `from` has this many words; `to` has room for a sum per block.
+            unsafe { launch::measure_read(b.device.driver(), to.ptr(), from.ptr(), (bytes / 16) as u64) }
+        })?;
+        let pinned = device.pinned(bytes.min(256 << 20))?;
+        let part = pinned.bytes();
+        let host = pinned.as_ptr();
+        let inward = self.best(|b| {
+            // SAFETY: page-locked memory of this size, alive until the timer has waited.
+            unsafe { b.device.driver().copy_in(to.ptr(), host, part, Queue::Compute) }
+        })?;
+        let outward = self.best(|b| {
+            // SAFETY: as above; nothing reads the memory.
+            unsafe { b.device.driver().copy_out(host.cast_mut(), from.ptr(), part, Queue::Compute) }
+        })?;
+        drop((from, to));
+        let w = self.random_matrix(n, n, 0.02, 2)?;
+        let x = self.random_matrix(n, n, 1.0, 3)?;
+        let d = device.zeroed("measurement", n * n * 2, Account::Work)?;
+        let (x_ptr, d_ptr) = (x.memory.ptr(), d.ptr());
+        let product = self.best(|b| b.product(x_ptr, &w, d_ptr, n, n, ProductOut::Bf16, 1.0))?;
+        let rate = |amount: f64, ms: f32| if ms > 0.0 { amount / f64::from(ms) } else { 0.0 };
+        Ok(Ceilings {
+            read_gb_per_s: rate(bytes as f64 / 1e6, read),
+            copy_gb_per_s: rate(2.0 * bytes as f64 / 1e6, copy),
+            product_tflops: rate(2.0 * (n as f64).powi(3) / 1e9, product),
+            to_device_gb_per_s: rate(part as f64 / 1e6, inward),
+            from_device_gb_per_s: rate(part as f64 / 1e6, outward),
+        })
+    }
+
+    /// Shortest of several timed runs, the first not counted.
+    pub(super) fn best(&mut self, mut work: impl FnMut(&mut Self) -> Result<()>) -> Result<f32> {
+        work(self)?;
+        let mut best = f32::INFINITY;
+        for _ in 0..RUNS {
+            best = best.min(self.timed(&mut work)?);
+        }
+        Ok(best)
+    }
+
+    /// Random values in all of a buffer. An f32 is filled as two bf16: the upper one is the value, the lower one its last bits.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn randomize_buf(&mut self, buf: &mut Buf, std: f32, seed: u64) -> Result<()> {
+        // SAFETY: the buffer has this many bf16.
+        unsafe { launch::random_bf16(self.device.driver(), buf.ptr(), (buf.memory.bytes() / 2) as u64, std, seed) }
+    }
+
+    /// Random rows below `rows` in a cache that has memory for them: what a long context looks like to a kernel's speed.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn randomize(&mut self, cache: &mut Cache, rows: usize, seed: u64) -> Result<()> {
+        let spec = cache.spec().clone();
+        let width = cache.row_bytes / 2;
+        // A mean of 32 or 128 keys has that much less deviation.
+        let parts = [(&cache.k, rows, 1.0), (&cache.v, rows, 1.0), (&cache.k1, spec.fine_rows(rows), 0.18), (&cache.k2, spec.coarse_rows(rows), 0.09)];
+        for (i, (array, n, std)) in parts.into_iter().enumerate() {
+            if n * cache.row_bytes > array.backed() {
+                return Err(super::shape("randomize", format!("at most {} bytes", array.backed()), n * cache.row_bytes));
+            }
+            if n > 0 {
+                // SAFETY: checked just above.
+                unsafe { launch::random_bf16(self.device.driver(), array.ptr(), (n * width) as u64, std, seed + i as u64)? };
+            }
+        }
+        // Sizes beyond 32 bits would have been refused when the cache was made.
+        u32_of(rows).map(|_| ())
+    }
+}

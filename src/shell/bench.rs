@@ -1,0 +1,477 @@
+//! `sala-chat bench`: speed and memory of the model itself, without tokenizer, sampling or disk.
+//!
+//! # Method
+//!
+//! Contexts are visited in ascending order. Up to each one the prompt (random tokens: the work does not depend on which)
+//! is read in full passes and timed as a whole, so `prefill_tokens_per_s` is the mean over the *whole* context, not the speed
+//! at its end. Then, from that state:
+//!
+//! - *decode*: single steps, each waiting for its candidates as a chat does; median and 99th percentile of the host's clock,
+//!   speed from the sum. `device_ms` repeats the steps without waiting for candidates; what is missing from the waiting
+//!   run's time is `idle_share`, the part in which the device waits for the host.
+//! - *verify*: passes of 1 to 16 rows with half of the rows accepted, divided by the one-row pass.
+//! - *draft round*: with `--draft-round`, extend, four recursive steps and a verify pass of six rows, divided by a single step.
+//! - *save and restore*: the whole state to host memory and back; the state is compared by what it predicts.
+//!
+//! After each part the state goes back to the frontier (rows are cut, the recurrent state restored), so parts do not add up.
+//! The first steps of each kind are not counted: kernels load and recordings are made in them.
+//!
+//! `--fill random` puts random rows into the caches instead of reading up to a context: decode and verify at a million tokens
+//! then cost seconds. Reading is then timed on one piece of `--sample` tokens at that depth, and the figure is named
+//! `prefill_at_depth_tokens_per_s`, never the mean.
+//!
+//! # How to read it
+//!
+//! `decode_gb_per_s` counts the bytes a step must move: every weight but the embedding table once, states in and out, compressed
+//! keys once, chosen blocks once. `read_bandwidth_share` divides that by what a read-only kernel reaches on the same device
+//! just before. `prefill_tflops` counts products, attention over chosen blocks, scores and the recurrence, nothing twice.
+//!
+//! Traps: random tokens make speculation by text look bad, which is why no acceptance is reported here; a GPU that was idle
+//! raises its clocks during the first second, so very short runs read low.
+
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::cli::{BenchArgs, FillArg};
+use super::devices::{self, Opened};
+use super::{Context, Exit, Failure};
+use crate::backend::draft::DraftOps;
+use crate::backend::{Backend, MAX_VERIFY_ROWS};
+use crate::model::draft::{DraftHead, DraftOptions, Tables};
+use crate::model::{Checkpoint, Live, Model};
+use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsImage, Token};
+use crate::spec::{Mixer, ModelSpec};
+
+/// Verify passes of these rows.
+const VERIFY_ROWS: [usize; 6] = [1, 2, 4, 6, 8, 16];
+/// Steps before a measurement.
+const WARM_UP: usize = 4;
+/// Drafts of a measured round.
+const ROUND_DRAFTS: usize = 5;
+
+/// One verify measurement.
+#[derive(Clone, Debug, Serialize)]
+struct VerifyTime {
+    rows: usize,
+    ms: f64,
+    over_one: f64,
+    /// With every draft right: what a perfect n-gram draft reaches.
+    all_right_tokens_per_s: f64,
+}
+
+/// What one context gave. Absent figures were not asked for.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Row {
+    context: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefill_tokens_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefill_tflops: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefill_at_depth_tokens_per_s: Option<f64>,
+    decode_tokens_per_s: f64,
+    decode_gb_per_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_bandwidth_share: Option<f64>,
+    p50_ms: f64,
+    p99_ms: f64,
+    device_ms: f64,
+    idle_share: f64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    verify: Vec<VerifyTime>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft_round_ms: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    draft_round_over_step: Option<f64>,
+    peak_memory_bytes: u64,
+    memory: MemoryInfo,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    save_gb_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restore_gb_per_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restore_equal: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state_bytes: Option<u64>,
+}
+
+/// Runs the benchmark and prints it.
+///
+/// # Errors
+/// A model that does not load, or the device; with what was being measured.
+pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
+    measure(context, args).map_err(|e| match e.downcast::<Failure>() {
+        Ok(failure) => failure,
+        Err(e) => Failure::new(Exit::Failure, format!("{e:#}")),
+    })?;
+    Ok(Exit::Ok)
+}
+
+fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
+    let model = devices::model_name(context);
+    let (mut machine, rows) = match devices::open(&context.config().model, &args.tuning, false)? {
+        Opened::Cpu(cpu, note) => {
+            let rows = bench(*cpu, &model, args, None)?;
+            (json!({"device": "cpu", "note": note}), rows)
+        }
+        #[cfg(feature = "cuda")]
+        Opened::Cuda(mut cuda) => {
+            let real = cuda.info().capability > 0;
+            let ceilings = if real { cuda.ceilings(2 << 30, 8192) } else { cuda.ceilings(1 << 16, 128) }.context("measuring the ceilings")?;
+            let machine = json!({
+                "device": "cuda", "gpu": cuda.info().name, "capability": cuda.info().capability,
+                "multiprocessors": cuda.info().multiprocessors, "cuda": cuda.info().driver_version,
+                "products": cuda.products(), "prefill_rows": cuda.prefill_rows(), "ceilings": ceilings, "notes": cuda.notes(),
+            });
+            let read = real.then_some(ceilings.read_gb_per_s);
+            (machine, bench(*cuda, &model, args, read)?)
+        }
+    };
+    if let Value::Object(machine) = &mut machine {
+        machine.insert("host".into(), host().into());
+        machine.insert("clocks".into(), devices::clocks().into());
+        machine.insert("commit".into(), args.commit.clone().or_else(devices::commit).into());
+        machine.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+    }
+    let fill = match args.fill {
+        FillArg::Read => "read",
+        FillArg::Random => "random",
+    };
+    let report = json!({"model": model, "machine": machine, "fill": fill, "decode_steps": args.decode, "results": rows});
+    Ok(context.result(|| report.clone(), || table(&report, &rows))?)
+}
+
+fn host() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = cpu.lines().find_map(|l| l.strip_prefix("model name")).and_then(|l| l.split_once(": ")).map_or("CPU", |(_, n)| n).to_owned();
+    format!("{name}, {} threads", rayon::current_num_threads())
+}
+
+fn table(report: &Value, rows: &[Row]) -> String {
+    let mut out = format!("{} on {}\n", report["model"], report["machine"]["gpu"].as_str().unwrap_or("the CPU"));
+    let _ = writeln!(out, "{:>9} {:>12} {:>9} {:>11} {:>9} {:>7} {:>8} {:>8} {:>7}", "context", "prefill t/s", "TFLOP/s", "decode t/s", "GB/s", "share", "p50 ms", "p99 ms", "idle");
+    let or_dash = |v: Option<f64>, digits: usize| v.map_or("-".to_owned(), |v| format!("{v:.digits$}"));
+    for r in rows {
+        let _ = writeln!(
+            out,
+            "{:>9} {:>12} {:>9} {:>11.1} {:>9.0} {:>7} {:>8.3} {:>8.3} {:>6.1}%",
+            r.context,
+            or_dash(r.prefill_tokens_per_s.or(r.prefill_at_depth_tokens_per_s), 0),
+            or_dash(r.prefill_tflops, 1),
+            r.decode_tokens_per_s,
+            r.decode_gb_per_s,
+            or_dash(r.read_bandwidth_share, 3),
+            r.p50_ms,
+            r.p99_ms,
+            100.0 * r.idle_share
+        );
+        for v in &r.verify {
+            let _ = writeln!(out, "          verify {:>2} rows: {:.3} ms, {:.3} of one row; all right {:.0} t/s", v.rows, v.ms, v.over_one, v.all_right_tokens_per_s);
+        }
+        if let (Some(ms), Some(over)) = (r.draft_round_ms, r.draft_round_over_step) {
+            let _ = writeln!(out, "          draft round of {ROUND_DRAFTS}: {ms:.3} ms, {over:.3} of a step");
+        }
+        if let (Some(save), Some(restore)) = (r.save_gb_per_s, r.restore_gb_per_s) {
+            let _ = writeln!(out, "          save {save:.2} GB/s, restore {restore:.2} GB/s, equal bits: {:?}", r.restore_equal);
+        }
+    }
+    out
+}
+
+/// Everything that stays the same over contexts.
+struct Bench<'a, B: DraftOps> {
+    b: B,
+    model: Model<B>,
+    live: Live<B>,
+    head: Option<DraftHead<B>>,
+    args: &'a BenchArgs,
+    decode: usize,
+    sample: usize,
+    read_gb_per_s: Option<f64>,
+    history: Vec<Token>,
+}
+
+fn bench<B: DraftOps>(mut b: B, name: &str, args: &BenchArgs, read_gb_per_s: Option<f64>) -> anyhow::Result<Vec<Row>> {
+    let mut contexts: Vec<usize> = args.context.iter().filter_map(|c| usize::try_from(*c).ok()).collect();
+    contexts.sort_unstable();
+    let Some(longest) = contexts.last().copied().filter(|_| contexts.first().is_some_and(|c| *c > 0)) else {
+        bail!("--context needs at least one length above 0");
+    };
+    let checkpoint = Checkpoint::open(name).context("opening the model")?;
+    let model = Model::load(&mut b, &checkpoint, |_| {}).context("loading the model")?;
+    let head = if !args.draft_round {
+        None
+    } else if name == "demo" {
+        Some(DraftHead::demo(&mut b, model.spec(), &DraftOptions::default()).context("loading the draft head")?)
+    } else {
+        Some(DraftHead::synthetic(&mut b, model.spec(), &DraftOptions::default(), 1).context("making a draft head")?)
+    };
+    let room = longest + (args.sample as usize).max(MAX_VERIFY_ROWS * (args.decode as usize + 4 * WARM_UP) + 64);
+    let taps = head.as_ref().map(|h| h.taps().to_vec()).unwrap_or_default();
+    let live = Live::new(&mut b, &model, room.next_multiple_of(64), &taps).context("making the state")?;
+    let vocab = model.spec().vocab as u64;
+    let history = (0..room as u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % vocab).map(|t| t as Token).collect();
+    let mut bench = Bench { b, model, live, head, args, decode: args.decode as usize, sample: args.sample as usize, read_gb_per_s, history };
+    let mut rows = Vec::new();
+    let mut seconds = 0.0;
+    for context in contexts {
+        rows.push(bench.context(context, &mut seconds).with_context(|| format!("at a context of {context}"))?);
+    }
+    Ok(rows)
+}
+
+impl<B: DraftOps> Bench<'_, B> {
+    fn context(&mut self, context: usize, read_seconds: &mut f64) -> anyhow::Result<Row> {
+        let mut row = Row { context, ..Row::default() };
+        let spec = self.model.spec().clone();
+        match self.args.fill {
+            FillArg::Read => {
+                *read_seconds += self.read_to(context)?;
+                row.prefill_tokens_per_s = Some(context as f64 / *read_seconds);
+                row.prefill_tflops = Some(prefill_flops(&spec, context) / *read_seconds / 1e12);
+            }
+            FillArg::Random => {
+                self.fill(context)?;
+                if self.sample > 0 {
+                    let end = self.live.export_end(&mut self.b)?;
+                    // Once to choose algorithms and load kernels, then timed.
+                    let sample = self.sample.min(self.live.limit() - context);
+                    self.read_to(context + sample.min(self.b.prefill_rows()))?;
+                    self.live.restore(&mut self.b, context, &[], Some(&end))?;
+                    let seconds = self.read_to(context + sample)?;
+                    row.prefill_at_depth_tokens_per_s = Some(sample as f64 / seconds);
+                    self.live.restore(&mut self.b, context, &[], Some(&end))?;
+                }
+            }
+        }
+        let end = self.live.export_end(&mut self.b)?;
+        self.decode(&mut row)?;
+        row.decode_gb_per_s = step_bytes(&spec, context) * row.decode_tokens_per_s / 1e9;
+        row.read_bandwidth_share = self.read_gb_per_s.map(|read| row.decode_gb_per_s / read);
+        self.live.restore(&mut self.b, context, &[], Some(&end))?;
+        if !self.args.no_verify {
+            for rows in VERIFY_ROWS {
+                let (ms, all_ms) = (self.verify(rows, rows.div_ceil(2))?, self.verify(rows, rows)?);
+                let one = row.verify.first().map_or(ms, |v: &VerifyTime| v.ms);
+                row.verify.push(VerifyTime { rows, ms, over_one: ms / one, all_right_tokens_per_s: rows as f64 / all_ms * 1e3 });
+                self.live.restore(&mut self.b, context, &[], Some(&end))?;
+            }
+        }
+        if self.head.is_some() {
+            let ms = self.draft_round()?;
+            row.draft_round_ms = Some(ms);
+            row.draft_round_over_step = Some(ms / row.p50_ms);
+            self.live.restore(&mut self.b, context, &[], Some(&end))?;
+        }
+        row.memory = self.b.memory();
+        row.peak_memory_bytes = row.memory.used;
+        if !self.args.no_save {
+            self.save_and_restore(context, &mut row)?;
+        }
+        Ok(row)
+    }
+
+    /// Seconds to read up to `context`.
+    fn read_to(&mut self, context: usize) -> anyhow::Result<f64> {
+        let start = Instant::now();
+        while self.live.position() < context {
+            let at = self.live.position();
+            let n = self.b.prefill_rows().min(context - at);
+            let tokens = self.history.get(at..at + n).context("history too short")?;
+            self.live.prefill(&mut self.b, &self.model, tokens)?;
+            self.live.advance(&mut self.b, n)?;
+        }
+        self.b.synchronize()?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// Random rows up to `context`: one piece, put in place again and again.
+    fn fill(&mut self, context: usize) -> anyhow::Result<()> {
+        const PIECE: usize = 16_384;
+        let spec = self.model.spec().clone();
+        let width = spec.sparse.kv_heads * spec.sparse.head_dim;
+        let data = std::sync::Arc::new(random_bf16(PIECE * width));
+        let mut images = Vec::new();
+        let mut start = 0;
+        while start < context {
+            let rows = PIECE.min(context - start);
+            let mut tensors = Vec::new();
+            for (layer, mixer) in spec.mixers.iter().enumerate() {
+                if *mixer != Mixer::Sparse {
+                    continue;
+                }
+                let s = &spec.sparse;
+                let fine = s.fine_rows(start + rows) - s.fine_rows(start);
+                let coarse = s.coarse_rows(start + rows) - s.coarse_rows(start);
+                for (name, n) in [("k", rows), ("v", rows), ("k1", fine), ("k2", coarse)] {
+                    let whole = n * width * 2 == data.len();
+                    let data = if whole { data.clone() } else { std::sync::Arc::new(data.get(..n * width * 2).unwrap_or_default().to_vec()) };
+                    let shape = vec![n, s.kv_heads, s.head_dim];
+                    tensors.push(ImageTensor { name: crate::backend::layer_tensor(name, layer), dtype: Dtype::Bf16, shape, data });
+                }
+            }
+            images.push(RowsImage { start: start as u64, rows: rows as u64, tensors });
+            start += rows;
+        }
+        self.live.reset(&mut self.b)?;
+        let mut end = self.live.export_end(&mut self.b)?;
+        end.position = context as u64;
+        self.live.restore(&mut self.b, 0, &images, Some(&end))?;
+        Ok(())
+    }
+
+    fn decode(&mut self, row: &mut Row) -> anyhow::Result<()> {
+        let mut token = 17 % self.model.spec().vocab as Token;
+        let mut times = Vec::with_capacity(self.decode);
+        for step in 0..self.decode + WARM_UP {
+            let start = Instant::now();
+            self.live.verify(&mut self.b, &self.model, &[token])?;
+            let found = self.live.candidates(&mut self.b, 1)?;
+            token = found.first().and_then(|c| c.ids.first()).copied().context("no candidates")?;
+            self.live.advance(&mut self.b, 1)?;
+            if step >= WARM_UP {
+                times.push(start.elapsed().as_secs_f64() * 1e3);
+            }
+        }
+        let start = Instant::now();
+        for _ in 0..self.decode {
+            self.live.verify(&mut self.b, &self.model, &[token])?;
+            self.live.advance(&mut self.b, 1)?;
+        }
+        self.b.synchronize()?;
+        row.device_ms = start.elapsed().as_secs_f64() * 1e3 / self.decode.max(1) as f64;
+        let sum: f64 = times.iter().sum();
+        let mean = sum / times.len().max(1) as f64;
+        row.decode_tokens_per_s = 1e3 / mean;
+        row.idle_share = ((mean - row.device_ms) / mean).max(0.0);
+        times.sort_by(f64::total_cmp);
+        let at = |q: f64| times.get(((times.len() as f64 * q) as usize).min(times.len().saturating_sub(1))).copied().unwrap_or(0.0);
+        (row.p50_ms, row.p99_ms) = (at(0.5), at(0.99));
+        Ok(())
+    }
+
+    /// Median milliseconds of a verify pass of `rows` rows, `accept` of them accepted.
+    fn verify(&mut self, rows: usize, accept: usize) -> anyhow::Result<f64> {
+        let tokens: Vec<Token> = self.history.iter().copied().take(rows).collect();
+        let mut times = Vec::new();
+        for step in 0..WARM_UP + (self.decode / 4).max(4) {
+            let start = Instant::now();
+            self.live.verify(&mut self.b, &self.model, &tokens)?;
+            self.live.candidates(&mut self.b, rows)?;
+            self.live.advance(&mut self.b, accept)?;
+            if step >= WARM_UP {
+                times.push(start.elapsed().as_secs_f64() * 1e3);
+            }
+        }
+        Ok(median(times))
+    }
+
+    /// Median milliseconds of drafting [`ROUND_DRAFTS`] tokens and verifying them.
+    fn draft_round(&mut self) -> anyhow::Result<f64> {
+        let tables = Tables::from(&self.model);
+        let Some(head) = &mut self.head else { return Ok(0.0) };
+        let rows = ROUND_DRAFTS + 1;
+        let mut times = Vec::new();
+        head.reset(self.live.position());
+        // A window to look at, from the model's own streams.
+        let tokens: Vec<Token> = self.history.iter().copied().take(rows).collect();
+        for step in 0..2 * WARM_UP + (self.decode / 4).max(4) {
+            let at = self.live.position();
+            let start = Instant::now();
+            if step > 0 {
+                let history = self.history.get(..at + 1).context("history too short")?;
+                let found = head.extend(&mut self.b, &tables, history)?;
+                let mut token = found.ids.first().copied().unwrap_or(0);
+                for _ in 1..ROUND_DRAFTS {
+                    token = head.step(&mut self.b, &tables, token)?.ids.first().copied().unwrap_or(0);
+                }
+            }
+            self.live.verify(&mut self.b, &self.model, &tokens)?;
+            self.live.candidates(&mut self.b, rows)?;
+            self.live.advance(&mut self.b, 3)?;
+            if let Some(taps) = self.live.taps() {
+                let history = self.history.get(..at + 4).context("history too short")?;
+                head.keep(&mut self.b, &tables, taps, at, 3, history)?;
+            }
+            if step >= 2 * WARM_UP {
+                self.b.synchronize()?;
+                times.push(start.elapsed().as_secs_f64() * 1e3);
+            }
+        }
+        Ok(median(times))
+    }
+
+    fn save_and_restore(&mut self, context: usize, row: &mut Row) -> anyhow::Result<()> {
+        // Page-locked buffers and threads are warm from the second time on, as in a session.
+        let _ = self.live.export_rows(&mut self.b, 0..context.min(65_536))?;
+        let start = Instant::now();
+        let rows = self.live.export_rows(&mut self.b, 0..context)?;
+        let end = self.live.export_end(&mut self.b)?;
+        let saved = start.elapsed().as_secs_f64();
+        let bytes: usize = rows.tensors.iter().chain(&end.tensors).map(|t| t.data.len()).sum();
+        let token = [3 % self.model.spec().vocab as Token];
+        self.live.verify(&mut self.b, &self.model, &token)?;
+        let before = self.live.candidates(&mut self.b, 1)?;
+        self.live.reset(&mut self.b)?;
+        self.b.synchronize()?;
+        let start = Instant::now();
+        self.live.restore(&mut self.b, 0, std::slice::from_ref(&rows), Some(&end))?;
+        self.b.synchronize()?;
+        let restored = start.elapsed().as_secs_f64();
+        self.live.verify(&mut self.b, &self.model, &token)?;
+        row.restore_equal = Some(self.live.candidates(&mut self.b, 1)? == before);
+        self.live.restore(&mut self.b, context, &[], Some(&end))?;
+        row.state_bytes = Some(bytes as u64);
+        row.save_gb_per_s = Some(bytes as f64 / saved / 1e9);
+        row.restore_gb_per_s = Some(bytes as f64 / restored / 1e9);
+        Ok(())
+    }
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(0.0)
+}
+
+fn random_bf16(n: usize) -> Vec<u8> {
+    (0..n as u64).flat_map(|i| half::bf16::from_f32(crate::backend::synthetic_value(5, i, 0.3)).to_le_bytes()).collect()
+}
+
+/// Bytes of one weight value on the device that is measured for bandwidth.
+const WEIGHT_BYTES: f64 = 2.0;
+
+/// Bytes a decode step must move at `context` tokens.
+fn step_bytes(spec: &ModelSpec, context: usize) -> f64 {
+    let table = (spec.vocab * spec.hidden) as f64;
+    let read_tables = if spec.tie_embeddings { 0.0 } else { table };
+    let weights = (spec.parameters() as f64 - read_tables) * WEIGHT_BYTES;
+    let (s, l) = (&spec.sparse, &spec.lightning);
+    let row = (s.kv_heads * s.head_dim) as f64 * WEIGHT_BYTES;
+    let chosen = context.min(s.topk * s.block) as f64 * 2.0 * row;
+    let keys = (s.fine_rows(context) + s.coarse_rows(context)) as f64 * row;
+    let state = (2 * 4 * l.heads * l.head_dim * l.head_dim) as f64;
+    let count = |mixer: Mixer| spec.mixers.iter().filter(|m| **m == mixer).count() as f64;
+    weights + count(Mixer::Sparse) * (chosen + keys) + count(Mixer::Lightning) * state
+}
+
+/// Floating-point operations of reading `context` tokens.
+fn prefill_flops(spec: &ModelSpec, context: usize) -> f64 {
+    let (s, l) = (&spec.sparse, &spec.lightning);
+    let tables = (spec.vocab * spec.hidden) as f64 * if spec.tie_embeddings { 1.0 } else { 2.0 };
+    let n = context as f64;
+    let products = 2.0 * (spec.parameters() as f64 - tables) * n;
+    let reach = (s.topk * s.block) as f64;
+    // Mean of min(p, reach) over positions.
+    let attended = if n <= reach { n / 2.0 } else { (reach * reach / 2.0 + (n - reach) * reach) / n };
+    let scored = n / 2.0 * (1.0 / s.stride as f64 + 0.25 / s.stride as f64);
+    let width = (s.heads * s.head_dim) as f64;
+    let sparse = n * width * (4.0 * attended + 2.0 * scored);
+    // A chunk of 64: q kᵀ and its product with v inside the chunk, q S and kᵀ v with the state.
+    let lightning = n * l.heads as f64 * (4.0 * 64.0 * l.head_dim as f64 + 4.0 * (l.head_dim * l.head_dim) as f64);
+    let count = |mixer: Mixer| spec.mixers.iter().filter(|m| **m == mixer).count() as f64;
+    products + count(Mixer::Sparse) * sparse + count(Mixer::Lightning) * lightning
+}

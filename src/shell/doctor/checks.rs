@@ -1,0 +1,273 @@
+//! Every operation of a device against the CPU oracle on the same rounded inputs, each check on its own: one that fails or
+//! breaks hides no other.
+//!
+//! What a check demands: every output element written (outputs start as NaN), relative error within the budget of its number
+//! types, equal bits when run twice, and for verify passes equal bits when recorded and replayed.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde::Serialize;
+
+use super::cases::{self, Case, Mode, Run, Sizes, SparseCase};
+use super::reference;
+use crate::backend::cpu::Cpu;
+use crate::backend::cuda::Cuda;
+use crate::backend::{Backend, Pass, Result};
+
+/// Outputs rounded to bf16, or sums of products of bf16 inputs.
+const BF16: f64 = 6e-3;
+/// Values that are only moved or scaled in f32.
+const EXACT: f64 = 1e-6;
+/// Outputs of a recurrence over bf16 q, k, v.
+const RECURRENT: f64 = 1.2e-2;
+/// Softmax over bf16 keys with bf16 weights.
+const ATTENTION: f64 = 1.2e-2;
+
+/// One finished check.
+#[derive(Clone, Debug, Serialize)]
+pub struct Check {
+    /// Operation, rows and position: `norm_linear verify 5 @ 6144`.
+    pub name: String,
+    /// Relative error; null where the check is about something else.
+    pub error: Option<f64>,
+    /// Most it may be.
+    pub budget: Option<f64>,
+    /// Passed.
+    pub ok: bool,
+    /// What was wrong.
+    pub message: Option<String>,
+}
+
+/// How much to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Minutes on a CPU that emulates a device: few rows, small sizes.
+    Emulated,
+    /// All row counts and positions, real head counts.
+    Device,
+}
+
+/// Finished checks, in order.
+#[derive(Default)]
+pub struct Checks {
+    /// All of them.
+    pub list: Vec<Check>,
+}
+
+impl Checks {
+    /// Runs one check; errors and panics inside become its failure.
+    pub fn add(&mut self, name: String, check: impl FnOnce() -> Result<Outcome, String>) {
+        let outcome = catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|cause| {
+            let words = cause.downcast_ref::<String>().cloned().or_else(|| cause.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+            Err(format!("panicked: {}", words.unwrap_or_default()))
+        });
+        self.list.push(match outcome {
+            Ok(Outcome::Holds) => Check { name, error: None, budget: None, ok: true, message: None },
+            Ok(Outcome::Error { error, budget }) => {
+                // NaN is never within a budget.
+                let ok = error <= budget;
+                let message = (!ok).then(|| format!("relative error {error:.3e}, at most {budget:.1e} allowed"));
+                Check { name, error: Some(error), budget: Some(budget), ok, message }
+            }
+            Err(message) => Check { name, error: None, budget: None, ok: false, message: Some(message) },
+        });
+    }
+
+    /// Checks that failed.
+    pub fn failed(&self) -> impl Iterator<Item = &Check> {
+        self.list.iter().filter(|check| !check.ok)
+    }
+}
+
+/// What a check found.
+pub enum Outcome {
+    /// A statement that holds.
+    Holds,
+    /// A measured error.
+    Error {
+        /// ‖out − ref‖ / ‖ref‖
+        error: f64,
+        /// Most it may be.
+        budget: f64,
+    },
+}
+
+/// ‖out − ref‖ / ‖ref‖; infinite for other lengths, NaN for NaN.
+pub fn relative(out: &[f32], reference: &[f32]) -> f64 {
+    if out.len() != reference.len() {
+        return f64::INFINITY;
+    }
+    let (mut difference, mut total) = (0.0, 0.0);
+    for (a, b) in out.iter().zip(reference) {
+        difference += (f64::from(*a) - f64::from(*b)).powi(2);
+        total += f64::from(*b).powi(2);
+    }
+    (difference / f64::max(total, 1e-300)).sqrt()
+}
+
+/// Place of the first value whose bits differ.
+pub fn first_difference(a: &[f32], b: &[f32]) -> Option<usize> {
+    if a.len() != b.len() {
+        return Some(a.len().min(b.len()));
+    }
+    a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits())
+}
+
+fn words(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+/// The device's output, proved to be the same on every run.
+fn repeatable(dev: &mut Cuda, run: &mut Run<Cuda>, pass: Pass) -> Result<Vec<f32>, String> {
+    let first = run(dev, Mode::Eager).map_err(words)?;
+    let again = run(dev, Mode::Eager).map_err(words)?;
+    if let Some(at) = first_difference(&first, &again) {
+        return Err(format!("two runs differ at value {at}: a race, or something unwritten"));
+    }
+    if let Pass::Verify { .. } = pass {
+        for what in ["eager in a step", "recorded", "replayed"] {
+            let other = run(dev, Mode::Step).map_err(words)?;
+            if let Some(at) = first_difference(&first, &other) {
+                return Err(format!("{what} differs from eager at value {at}"));
+            }
+        }
+    }
+    dev.synchronize().map_err(words)?;
+    dev.check_guards().map_err(words)?;
+    Ok(first)
+}
+
+fn place(op: &str, case: &Case) -> String {
+    let (path, rows) = match case.pass {
+        Pass::Verify { rows } => ("verify", rows),
+        Pass::Prefill { rows } => ("prefill", rows),
+    };
+    format!("{op} {path} {rows} @ {}", case.position)
+}
+
+/// Budget and cases of one operation, run on both.
+macro_rules! compare {
+    ($checks:expr, $cpu:expr, $dev:expr, $sizes:expr, $case:expr, $name:literal, $op:path, $budget:expr) => {{
+        let (sizes, case) = ($sizes, $case);
+        $checks.add(place($name, &case), || {
+            let mut device = $op($dev, sizes, case).map_err(words)?;
+            let found = repeatable($dev, &mut device, case.pass)?;
+            let mut oracle = $op($cpu, sizes, case).map_err(words)?;
+            let expected = oracle($cpu, Mode::Eager).map_err(words)?;
+            Ok(Outcome::Error { error: relative(&found, &expected), budget: $budget })
+        });
+    }};
+}
+
+/// All operations of `dev` against the CPU.
+pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Extent) {
+    let (sizes, verify, prefill): (Sizes, &[usize], &[usize]) = match extent {
+        Extent::Emulated => (
+            Sizes { hidden: 256, intermediate: 320, vocab: 2311, heads: 4, kv_heads: 2, lightning_heads: 2 },
+            &[1, 5, 16],
+            &[63, 64, 65],
+        ),
+        Extent::Device => (
+            Sizes { hidden: 1024, intermediate: 1536, vocab: 5003, heads: 32, kv_heads: 2, lightning_heads: 32 },
+            &[1, 2, 5, 8, 16],
+            &[63, 64, 65, 1000],
+        ),
+    };
+    for pass in cases::passes(verify, prefill) {
+        let case = Case { pass, position: 0, seed: 11 };
+        compare!(checks, cpu, dev, sizes, case, "embed", cases::embed, EXACT);
+        compare!(checks, cpu, dev, sizes, case, "norm_linear", cases::norm_linear, BF16);
+        compare!(checks, cpu, dev, sizes, case, "norm_gate_up", cases::norm_gate_up, BF16);
+        compare!(checks, cpu, dev, sizes, case, "linear_add", cases::linear_add, BF16);
+        compare!(checks, cpu, dev, sizes, case, "gate_output (normed)", cases::gate_output_normed, BF16);
+        compare!(checks, cpu, dev, sizes, case, "gate_output (plain)", cases::gate_output_plain, BF16);
+        compare!(checks, cpu, dev, sizes, case, "tap", cases::tap, EXACT);
+        compare!(checks, cpu, dev, sizes, case, "head", cases::head, BF16);
+        if let Pass::Verify { .. } = pass {
+            compare!(checks, cpu, dev, sizes, case, "top_candidates", cases::top_candidates, EXACT);
+        }
+        for position in [0, 2_000_000] {
+            compare!(checks, cpu, dev, sizes, Case { position, ..case }, "lightning", cases::lightning, RECURRENT);
+        }
+        for position in [0, 700] {
+            compare!(checks, cpu, dev, sizes, Case { position, ..case }, "draft", cases::draft, ATTENTION);
+        }
+    }
+    let positions: &[usize] = match extent {
+        Extent::Emulated => &[0, 63, 127, 6143],
+        Extent::Device => &[0, 15, 63, 64, 65, 127, 128, 6143, 6144, 6145, 20_000],
+    };
+    for pass in cases::passes(verify, prefill) {
+        // Long passes reach many positions by themselves.
+        let long = pass.rows() > 100;
+        for position in positions.iter().filter(|p| !long || [0, 6143, 20_000].contains(*p)) {
+            sparse(checks, cpu, dev, sizes, Case { pass, position: *position, seed: 23 });
+        }
+    }
+    rows_alone_and_together(checks, dev, sizes);
+}
+
+/// A sparse layer: appended rows against the oracle's, choice and attention against the formulas.
+fn sparse(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, case: Case) {
+    let limit = (case.position + case.pass.rows() + 64).next_multiple_of(64);
+    checks.add(place("sparse layer", &case), || {
+        let mut device = SparseCase::new(dev, sizes, case, limit).map_err(words)?;
+        let first = device.run(dev, Mode::Eager).map_err(words)?;
+        let mut modes = vec![("two runs", Mode::Eager)];
+        if let Pass::Verify { .. } = case.pass {
+            modes.extend([("eager in a step", Mode::Step), ("recorded", Mode::Step), ("replayed", Mode::Step)]);
+        }
+        for (what, mode) in modes {
+            let other = device.run(dev, mode).map_err(words)?;
+            if other.chosen != first.chosen {
+                return Err(format!("{what}: the choice of blocks differs"));
+            }
+            if let Some(at) = first_difference(&first.output, &other.output) {
+                return Err(format!("{what}: the output differs at value {at}"));
+            }
+        }
+        dev.check_guards().map_err(words)?;
+        let mut oracle = SparseCase::new(cpu, sizes, case, limit).map_err(words)?;
+        let expected = oracle.run(cpu, Mode::Eager).map_err(words)?;
+        for (found, expected) in first.cache.iter().zip(&expected.cache) {
+            let error = relative(&reference::numbers(found), &reference::numbers(expected));
+            let budget = if matches!(expected.name.as_str(), "k" | "v") { EXACT } else { BF16 };
+            if expected.shape != found.shape || !(error <= budget || expected.data.is_empty()) {
+                return Err(format!("cache array {}: relative error {error:.2e}, at most {budget:.0e} allowed", expected.name));
+            }
+        }
+        let judgement = reference::judge(device.spec(), &first, case.position, (case.pass.rows() / 12).max(1));
+        if let Some(wrong) = judgement.wrong_choice {
+            return Err(wrong);
+        }
+        Ok(Outcome::Error { error: judgement.attention_error, budget: ATTENTION })
+    });
+}
+
+/// The rows of one pass of 16 against the same rows one by one: equal bits, the ground of lossless speculation.
+fn rows_alone_and_together(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
+    type Make = fn(&mut Cuda, Sizes, Case) -> Result<Run<Cuda>>;
+    let operations: [(&str, Make); 5] = [
+        ("norm_linear", cases::norm_linear),
+        ("norm_gate_up", cases::norm_gate_up),
+        ("linear_add", cases::linear_add),
+        ("gate_output (normed)", cases::gate_output_normed),
+        ("head", cases::head),
+    ];
+    for (name, make) in operations {
+        checks.add(format!("{name}: a row alone has the bits it has among 16"), || {
+            let run = |dev: &mut Cuda, rows| -> Result<Vec<f32>, String> {
+                let case = Case { pass: Pass::Verify { rows }, position: 0, seed: 31 };
+                make(dev, sizes, case).map_err(words)?(dev, Mode::Eager).map_err(words)
+            };
+            let all = run(dev, 16)?;
+            for rows in [1, 2, 3, 8, 9] {
+                let few = run(dev, rows)?;
+                if let Some(at) = first_difference(&few, all.get(..few.len()).unwrap_or_default()) {
+                    return Err(format!("{rows} rows differ from 16 at value {at}"));
+                }
+            }
+            Ok(Outcome::Holds)
+        });
+    }
+}

@@ -1,0 +1,196 @@
+//! The whole model on a device: against the CPU's text, and against itself where equal bits are promised.
+
+use super::checks::{Checks, Outcome};
+use crate::backend::{Backend, Candidates, GRID};
+use crate::model::{Checkpoint, Live, Model};
+use crate::protocol::engine::Token;
+
+/// A greedy token may differ where the oracle's two best logits are closer than this: the sum of bf16 roundings on the way.
+const MARGIN: f32 = 0.15;
+
+/// A model on one backend.
+pub struct Subject<B: Backend> {
+    /// Device.
+    pub b: B,
+    /// Weights.
+    pub model: Model<B>,
+    limit: usize,
+}
+
+fn words(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+impl<B: Backend> Subject<B> {
+    /// Loads a model.
+    ///
+    /// # Errors
+    /// The loader's words.
+    pub fn new(mut b: B, what: &str, limit: usize) -> Result<Self, String> {
+        let checkpoint = Checkpoint::open(what).map_err(words)?;
+        let model = Model::load(&mut b, &checkpoint, |_| {}).map_err(words)?;
+        Ok(Subject { b, model, limit })
+    }
+
+    fn live(&mut self) -> Result<Live<B>, String> {
+        Live::new(&mut self.b, &self.model, self.limit, &[]).map_err(words)
+    }
+
+    fn read(&mut self, live: &mut Live<B>, tokens: &[Token], chunk: usize) -> Result<Candidates, String> {
+        let mut last = Candidates::default();
+        for part in tokens.chunks(chunk.min(self.b.prefill_rows())) {
+            live.prefill(&mut self.b, &self.model, part).map_err(words)?;
+            live.advance(&mut self.b, part.len()).map_err(words)?;
+            last = live.prefill_logits(&mut self.b, &self.model).map_err(words)?;
+        }
+        Ok(last)
+    }
+
+    fn step(&mut self, live: &mut Live<B>, rows: &[Token], accept: usize) -> Result<Vec<Candidates>, String> {
+        live.verify(&mut self.b, &self.model, rows).map_err(words)?;
+        let found = live.candidates(&mut self.b, rows.len()).map_err(words)?;
+        live.advance(&mut self.b, accept).map_err(words)?;
+        Ok(found)
+    }
+
+    /// Greedy tokens with each one's lead over the second best.
+    fn greedy(&mut self, prompt: &[Token], n: usize) -> Result<Vec<(Token, f32)>, String> {
+        let mut live = self.live()?;
+        let mut best = self.read(&mut live, prompt, usize::MAX)?;
+        let mut out = Vec::with_capacity(n);
+        for _ in 0..n {
+            let (token, lead) = lead(&best)?;
+            out.push((token, lead));
+            best = self.step(&mut live, &[token], 1)?.pop().unwrap_or_default();
+        }
+        Ok(out)
+    }
+}
+
+fn lead(c: &Candidates) -> Result<(Token, f32), String> {
+    match (c.ids.as_slice(), c.logits.as_slice()) {
+        ([id, ..], [a, b, ..]) if a.is_finite() => Ok((*id, a - b)),
+        _ => Err("no finite candidates".to_owned()),
+    }
+}
+
+fn prompt(vocab: usize, n: usize) -> Vec<Token> {
+    (0..n as u64).map(|i| (crate::backend::synthetic_value(77, i, 1.0).to_bits() >> 4) % vocab as u32).collect()
+}
+
+fn same(a: &[Candidates], b: &[Candidates], what: &str) -> Result<(), String> {
+    let bits = |c: &Candidates| (c.ids.clone(), c.logits.iter().map(|l| l.to_bits()).collect::<Vec<_>>(), c.log_sum_exp.to_bits());
+    match a.iter().zip(b).position(|(a, b)| bits(a) != bits(b)) {
+        None if a.len() == b.len() => Ok(()),
+        at => Err(format!("{what}: candidates differ at row {at:?}")),
+    }
+}
+
+/// Greedy text of both, token by token.
+pub fn against_oracle<A: Backend, B: Backend>(checks: &mut Checks, oracle: &mut Subject<A>, device: &mut Subject<B>, read: usize, n: usize) {
+    checks.add(format!("greedy text after {read} tokens equals the CPU's"), || {
+        let prompt = prompt(device.model.spec().vocab, read);
+        let (expected, found) = (oracle.greedy(&prompt, n)?, device.greedy(&prompt, n)?);
+        match expected.iter().zip(&found).position(|(e, f)| e.0 != f.0) {
+            None => Ok(Outcome::Holds),
+            Some(at) => {
+                let lead = expected.get(at).map_or(0.0, |e| e.1);
+                if lead <= MARGIN { Ok(Outcome::Holds) } else { Err(format!("token {at} of {n} differs, where the best leads by {lead:.3} (at most {MARGIN} may flip)")) }
+            }
+        }
+    });
+}
+
+/// What the design promises bit for bit.
+pub fn with_itself<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: usize) {
+    let text = prompt(s.model.spec().vocab, read);
+    checks.add(format!("verify of n rows equals n steps after {read} tokens"), || {
+        let drafts = prompt(s.model.spec().vocab, 40).split_off(24);
+        let mut live = s.live()?;
+        s.read(&mut live, &text, usize::MAX)?;
+        let mut single = Vec::new();
+        for token in &drafts {
+            single.extend(s.step(&mut live, &[*token], 1)?);
+        }
+        let end = live.export_end(&mut s.b).map_err(words)?;
+        for rows in [2, 5, 8, 16] {
+            let mut live = s.live()?;
+            s.read(&mut live, &text, usize::MAX)?;
+            // Twice each: eager, recorded, and replayed passes all count. Refused rows leave no trace.
+            let mut at = 0;
+            while at < drafts.len() {
+                let take = rows.min(drafts.len() - at);
+                let accept = take.div_ceil(2);
+                let given = drafts.get(at..at + take).unwrap_or_default();
+                let found = s.step(&mut live, given, accept)?;
+                same(&found, single.get(at..at + take).unwrap_or_default(), &format!("{rows} rows at {at}"))?;
+                at += accept;
+            }
+            let other = live.export_end(&mut s.b).map_err(words)?;
+            for (a, b) in end.tensors.iter().zip(&other.tensors) {
+                if a.data != b.data {
+                    return Err(format!("{rows} rows: {} differs afterwards", a.name));
+                }
+            }
+        }
+        Ok(Outcome::Holds)
+    });
+    checks.add(format!("prefill of {read} tokens does not depend on the chunks"), || {
+        let mut live = s.live()?;
+        let whole = s.read(&mut live, &text, usize::MAX)?;
+        let rows = live.export_rows(&mut s.b, 0..read).map_err(words)?;
+        let end = live.export_end(&mut s.b).map_err(words)?;
+        for chunk in [GRID, 3 * GRID] {
+            let mut live = s.live()?;
+            let cut = s.read(&mut live, &text, chunk)?;
+            same(std::slice::from_ref(&cut), std::slice::from_ref(&whole), &format!("chunks of {chunk}"))?;
+            let (other_rows, other_end) = (live.export_rows(&mut s.b, 0..read).map_err(words)?, live.export_end(&mut s.b).map_err(words)?);
+            for (a, b) in rows.tensors.iter().chain(&end.tensors).zip(other_rows.tensors.iter().chain(&other_end.tensors)) {
+                if a.data != b.data {
+                    return Err(format!("chunks of {chunk}: {} differs", a.name));
+                }
+            }
+        }
+        Ok(Outcome::Holds)
+    });
+    checks.add(format!("a state of {read} tokens restores its bits"), || {
+        let mut live = s.live()?;
+        s.read(&mut live, &text, usize::MAX)?;
+        let drafts = prompt(s.model.spec().vocab, 8);
+        s.step(&mut live, drafts.get(..4).unwrap_or_default(), 3)?;
+        let position = live.position();
+        let end = live.export_end(&mut s.b).map_err(words)?;
+        let rows = live.export_rows(&mut s.b, 0..position).map_err(words)?;
+        let expected = s.step(&mut live, drafts.get(4..).unwrap_or_default(), 1)?;
+        let mut other = s.live()?;
+        other.restore(&mut s.b, 0, std::slice::from_ref(&rows), Some(&end)).map_err(words)?;
+        let found = s.step(&mut other, drafts.get(4..).unwrap_or_default(), 1)?;
+        same(&found, &expected, "after restore")?;
+        Ok(Outcome::Holds)
+    });
+}
+
+/// Both models that are always there: the built-in one against the CPU, and against itself.
+pub fn run(checks: &mut Checks, mut open: impl FnMut() -> Result<crate::backend::cuda::Cuda, String>, extent: super::checks::Extent) {
+    let (read, texts): (usize, &[usize]) = match extent {
+        super::checks::Extent::Emulated => (200, &[100]),
+        super::checks::Extent::Device => (1000, &[100, 3000]),
+    };
+    let steps = match extent {
+        super::checks::Extent::Emulated => 6,
+        super::checks::Extent::Device => 64,
+    };
+    let subject = |b: Result<crate::backend::cuda::Cuda, String>| b.and_then(|b| Subject::new(b, "demo", 8192));
+    match (subject(open()), Subject::new(crate::backend::cpu::Cpu::new(), "demo", 8192)) {
+        (Ok(mut device), Ok(mut oracle)) => {
+            for n in texts {
+                against_oracle(checks, &mut oracle, &mut device, *n, steps);
+            }
+            with_itself(checks, &mut device, read);
+        }
+        (device, oracle) => checks.add("the built-in model loads".to_owned(), || {
+            let reason = device.err().or(oracle.err()).unwrap_or_default();
+            Err(reason)
+        }),
+    }
+}

@@ -1,0 +1,271 @@
+//! Speed of each operation at the 9B model's sizes, against the ceilings measured on the same device a moment before.
+//!
+//! Method: decode and verify operations are recorded as one step over several copies of their weights or caches, so that
+//! no copy is still in a cache when its turn comes again, and the recording is replayed; times are the device's own. Prefill
+//! operations run on a full pass. Bytes are those the operation must move at least: weights once, state in and out,
+//! chosen blocks and compressed keys once. Data are random: zeros would be faster than life.
+
+use serde::Serialize;
+
+use super::cases::{Sizes, lightning_spec, sparse_spec};
+use crate::backend::cuda::{Ceilings, Cuda};
+use crate::backend::{Backend, BufKind, HeadRows, Pass, Result, StepKey};
+
+/// One measured operation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Rate {
+    /// Operation and rows.
+    pub name: String,
+    /// Milliseconds of one call.
+    pub ms: f64,
+    /// Bytes it must move, per second.
+    pub gb_per_s: f64,
+    /// Floating-point operations, per second.
+    pub tflops: f64,
+    /// Of the nearer ceiling.
+    pub share: f64,
+    /// `read` or `product`.
+    pub ceiling: &'static str,
+}
+
+/// Sizes of the 9B model.
+const FULL: Sizes = Sizes { hidden: 4096, intermediate: 16384, vocab: 73448, heads: 32, kv_heads: 2, lightning_heads: 32 };
+const EPS: f32 = 1e-6;
+const HEAD: usize = 128;
+/// Timed replays of a step.
+const REPLAYS: usize = 5;
+
+/// Work of one call.
+#[derive(Clone, Copy)]
+struct Work {
+    bytes: f64,
+    flops: f64,
+}
+
+/// What to measure; every entry on its own, so that one failure hides no other.
+pub struct Rates<'a> {
+    /// The device.
+    pub dev: &'a mut Cuda,
+    /// Measured before.
+    pub ceilings: Ceilings,
+    /// Results so far.
+    pub list: Vec<Rate>,
+    /// Entries that failed, with the reason.
+    pub failed: Vec<(String, String)>,
+}
+
+impl Rates<'_> {
+    fn keep(&mut self, name: String, ms: f64, work: Work) {
+        let gb_per_s = work.bytes / ms / 1e6;
+        let tflops = work.flops / ms / 1e9;
+        let (memory, product) = (gb_per_s / self.ceilings.read_gb_per_s.max(1e-9), tflops / self.ceilings.product_tflops.max(1e-9));
+        let (share, ceiling) = if memory >= product { (memory, "read") } else { (product, "product") };
+        self.list.push(Rate { name, ms, gb_per_s, tflops, share, ceiling });
+    }
+
+    /// Times `op(copy)` over `copies` as a recorded step of `rows` rows.
+    fn step(&mut self, name: &str, rows: usize, copies: usize, work: Work, op: &mut dyn FnMut(&mut Cuda, usize, Pass) -> Result<()>) {
+        let pass = Pass::Verify { rows };
+        let name = format!("{name} verify {rows}");
+        let timed = (|| {
+            let mut body = |b: &mut Cuda| (0..copies).try_for_each(|copy| op(b, copy, pass));
+            // Eager, then recorded; both warm up.
+            self.dev.step(StepKey::Verify(rows), &mut body)?;
+            self.dev.step(StepKey::Verify(rows), &mut body)?;
+            let ms = self.dev.timed(|b| (0..REPLAYS).try_for_each(|_| b.step(StepKey::Verify(rows), &mut body)))?;
+            self.dev.synchronize()?;
+            Ok(f64::from(ms) / (REPLAYS * copies) as f64)
+        })();
+        match timed {
+            Ok(ms) => self.keep(name, ms, work),
+            Err(e) => self.fail(name, &e),
+        }
+    }
+
+    fn pass(&mut self, name: &str, rows: usize, work: Work, op: &mut dyn FnMut(&mut Cuda, Pass) -> Result<()>) {
+        let pass = Pass::Prefill { rows };
+        let name = format!("{name} prefill {rows}");
+        let timed = (|| {
+            op(self.dev, pass)?;
+            op(self.dev, pass)?;
+            let ms = self.dev.timed(|b| (0..3).try_for_each(|_| op(b, pass)))?;
+            self.dev.synchronize()?;
+            Ok(f64::from(ms) / 3.0)
+        })();
+        match timed {
+            Ok(ms) => self.keep(name, ms, work),
+            Err(e) => self.fail(name, &e),
+        }
+    }
+
+    fn fail(&mut self, name: String, e: &crate::backend::BackendError) {
+        self.failed.push((name, e.to_string()));
+    }
+
+    /// Everything.
+    ///
+    /// # Errors
+    /// Buffers that could not be made.
+    pub fn run(&mut self) -> Result<()> {
+        self.products()?;
+        self.mixers()?;
+        self.rows_ops()
+    }
+
+    fn products(&mut self) -> Result<()> {
+        let s = FULL;
+        let (sparse, lightning) = (sparse_spec(s).projection_width(), lightning_spec(s).projection_width());
+        let most = self.dev.prefill_rows();
+        let norm = self.dev.ones(s.hidden)?;
+        let width = s.heads * HEAD;
+        let out_norm = self.dev.ones(width)?;
+        let mut h = self.dev.buf(s.hidden, BufKind::Residual)?;
+        self.dev.randomize_buf(&mut h, 1.0, 1)?;
+        // (name, out, inner, copies that exceed the caches)
+        for (name, out, inner) in [
+            ("norm_linear sparse", sparse, s.hidden),
+            ("norm_linear lightning", lightning, s.hidden),
+            ("norm_gate_up", s.intermediate, s.hidden),
+            ("linear_add down", s.hidden, s.intermediate),
+            ("gate_output", s.hidden, width),
+            ("head", s.vocab, s.hidden),
+        ] {
+            let doubled = if name == "norm_gate_up" { 2 } else { 1 };
+            let bytes = doubled * out * inner * 2;
+            let copies = (400usize << 20).div_ceil(bytes).max(2);
+            let mut weights = Vec::new();
+            for i in 0..copies {
+                weights.push(if doubled == 2 {
+                    self.dev.random_gate_up(out, inner, 0.015, i as u64)?
+                } else {
+                    self.dev.random_matrix(out, inner, 0.015, i as u64)?
+                });
+            }
+            let kind = if name == "head" { BufKind::Logits } else { BufKind::Activation };
+            let mut to = self.dev.buf(out, kind)?;
+            let mut x = self.dev.buf(inner.max(2 * width), BufKind::Activation)?;
+            let mut dense = self.dev.buf(inner, BufKind::Activation)?;
+            let mut o = self.dev.buf(width, BufKind::Wide)?;
+            self.dev.randomize_buf(&mut x, 1.0, 2)?;
+            self.dev.randomize_buf(&mut dense, 1.0, 3)?;
+            self.dev.randomize_buf(&mut o, 1.0, 4)?;
+            let mut call = |b: &mut Cuda, copy: usize, pass: Pass| -> Result<()> {
+                let Some(w) = weights.get(copy) else { return Ok(()) };
+                match name {
+                    "norm_gate_up" => b.norm_gate_up(&mut to, &h, &norm, EPS, w, pass),
+                    "linear_add down" => b.linear_add(&mut h, &dense, w, 1e-3, pass),
+                    "gate_output" => b.gate_output(&mut h, &o, Some(&out_norm), EPS, &x, width..2 * width, w, 1e-3, pass),
+                    "head" => b.head(&mut to, &h, &norm, EPS, 16.0, w, HeadRows::All, pass),
+                    _ => b.norm_linear(&mut to, &h, &norm, EPS, w, pass),
+                }
+            };
+            let flops = |rows: usize| (2 * doubled * out * inner * rows) as f64;
+            for rows in [1, 2, 8, 16] {
+                self.step(name, rows, copies, Work { bytes: bytes as f64, flops: flops(rows) }, &mut call);
+            }
+            if name != "head" {
+                let moved = bytes + most * (inner * 2 + doubled * out * 2);
+                self.pass(name, most, Work { bytes: moved as f64, flops: flops(most) }, &mut |b, pass| call(b, 0, pass));
+            }
+        }
+        Ok(())
+    }
+
+    fn mixers(&mut self) -> Result<()> {
+        let s = FULL;
+        let spec = lightning_spec(s);
+        let most = self.dev.prefill_rows();
+        let (q_norm, k_norm) = (self.dev.ones(HEAD)?, self.dev.ones(HEAD)?);
+        let width = spec.heads * HEAD;
+        let mut x = self.dev.buf(spec.projection_width(), BufKind::Activation)?;
+        let mut o = self.dev.buf(width, BufKind::Wide)?;
+        self.dev.randomize_buf(&mut x, 1.0, 5)?;
+        let mut states = Vec::new();
+        for _ in 0..64 {
+            states.push(self.dev.recurrent(&spec)?);
+        }
+        self.dev.seek(100_000)?;
+        let state_bytes = (2 * width * HEAD * 4) as f64;
+        for rows in [1, 8, 16] {
+            let work = Work { bytes: state_bytes + (rows * width * 12) as f64, flops: (rows * 4 * width * HEAD) as f64 };
+            // One accepted row pending, as in life: the state is read and written.
+            self.dev.advance(Pass::Verify { rows: 1 }, 1)?;
+            self.step("lightning", rows, 64, work, &mut |b, copy, pass| match states.get_mut(copy) {
+                Some(state) => b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), state, &spec, EPS, pass),
+                None => Ok(()),
+            });
+        }
+        // Per head and chunk of 64: q kᵀ, (q kᵀ) v, q S, kᵀ v.
+        let flops = (most * spec.heads) as f64 * (2.0 * 64.0 * 128.0 * 2.0 + 2.0 * 128.0 * 128.0 * 2.0);
+        let work = Work { bytes: (most * width * (2 * 3 + 4)) as f64, flops };
+        self.dev.seek(100_000)?;
+        if let Some(state) = states.first_mut() {
+            self.pass("lightning", most, work, &mut |b, pass| b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), state, &spec, EPS, pass));
+        }
+        drop(states);
+        for context in [4_096, 131_072, 1_048_576] {
+            self.sparse(context, most)?;
+        }
+        Ok(())
+    }
+
+    fn sparse(&mut self, context: usize, most: usize) -> Result<()> {
+        let spec = sparse_spec(FULL);
+        let copies = if context > 200_000 { 2 } else { 8 };
+        let limit = 1_048_576 + 8_192;
+        let mut caches = Vec::new();
+        for i in 0..copies {
+            let mut cache = self.dev.cache(&spec, limit)?;
+            self.dev.reserve(&mut cache, context + most)?;
+            self.dev.randomize(&mut cache, context + most, 100 + i)?;
+            caches.push(cache);
+        }
+        let mut selection = self.dev.selection(&spec, limit)?;
+        let width = spec.projection_width();
+        let mut x = self.dev.buf(width, BufKind::Activation)?;
+        let mut o = self.dev.buf(spec.heads * HEAD, BufKind::Wide)?;
+        self.dev.randomize_buf(&mut x, 1.5, 6)?;
+        self.dev.seek(context)?;
+        let row_bytes = spec.kv_heads * HEAD * 2;
+        let blocks = (context / spec.block + 1).min(spec.topk);
+        let compressed = (spec.fine_rows(context) + spec.coarse_rows(context)) * row_bytes;
+        let chosen = blocks * spec.block * 2 * row_bytes;
+        for rows in [1, 8, 16] {
+            let score_flops = (rows * 2 * spec.heads * HEAD * (spec.fine_rows(context) + spec.coarse_rows(context))) as f64;
+            let attend_flops = (rows * 4 * spec.heads * HEAD * blocks * spec.block) as f64;
+            self.step(&format!("append_kv @ {context}"), rows, copies as usize, Work { bytes: (rows * 4 * row_bytes) as f64, flops: 0.0 }, &mut |b, i, pass| {
+                caches.get_mut(i).map_or(Ok(()), |cache| b.append_kv(cache, &x, &spec, pass))
+            });
+            self.step(&format!("select_blocks @ {context}"), rows, copies as usize, Work { bytes: compressed as f64, flops: score_flops }, &mut |b, i, pass| {
+                caches.get(i).map_or(Ok(()), |cache| b.select_blocks(&mut selection, &x, cache, &spec, pass))
+            });
+            self.step(&format!("attend @ {context}"), rows, copies as usize, Work { bytes: chosen as f64, flops: attend_flops }, &mut |b, i, pass| {
+                caches.get(i).map_or(Ok(()), |cache| b.attend(&mut o, &x, &selection, cache, &spec, pass))
+            });
+        }
+        let fine = (spec.fine_rows(context) + spec.coarse_rows(context)) as f64;
+        let score = Work { bytes: compressed as f64, flops: most as f64 * 2.0 * (spec.heads * HEAD) as f64 * fine };
+        let attend = Work { bytes: 0.0, flops: most as f64 * 4.0 * (spec.heads * HEAD * blocks * spec.block) as f64 };
+        let Some(cache) = caches.first() else { return Ok(()) };
+        self.pass(&format!("select_blocks @ {context}"), most, score, &mut |b, pass| b.select_blocks(&mut selection, &x, cache, &spec, pass));
+        self.pass(&format!("attend @ {context}"), most, attend, &mut |b, pass| b.attend(&mut o, &x, &selection, cache, &spec, pass));
+        Ok(())
+    }
+
+    fn rows_ops(&mut self) -> Result<()> {
+        let s = FULL;
+        let table = self.dev.random_matrix(s.vocab, s.hidden, 0.02, 9)?;
+        let mut h = self.dev.buf(s.hidden, BufKind::Residual)?;
+        let mut logits = self.dev.buf(s.vocab, BufKind::Logits)?;
+        self.dev.randomize_buf(&mut logits, 3.0, 7)?;
+        let ids: Vec<u32> = (0..16).map(|i| i * 4099).collect();
+        self.dev.set_tokens(&ids)?;
+        for rows in [1, 16] {
+            self.step("embed", rows, 1, Work { bytes: (rows * s.hidden * 6) as f64, flops: 0.0 }, &mut |b, _, pass| b.embed(&mut h, &table, 12.0, pass));
+            self.step("top_candidates", rows, 1, Work { bytes: (rows * s.vocab * 4) as f64, flops: 0.0 }, &mut |b, _, pass| {
+                b.top_candidates(&logits, s.vocab, HeadRows::All, pass)
+            });
+        }
+        Ok(())
+    }
+}

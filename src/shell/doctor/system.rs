@@ -1,0 +1,194 @@
+//! The checks of a plain `doctor`: terminal, folders, GPU, weights, disk, and the built-in model at work. Each gives a
+//! sentence that says what is so and what to do next; only what keeps the program from working is a miss.
+
+use std::io::IsTerminal;
+use std::path::Path;
+
+use rustix::fs::statvfs;
+use serde_json::json;
+
+use crate::backend::Backend;
+use crate::backend::cpu::Cpu;
+use crate::model::{Checkpoint, Live, Model};
+use crate::shell::{Context, Exit, Failure, dirs, model_cmd};
+
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Fine,
+    /// Works, but less than it could.
+    Note,
+    Miss,
+}
+
+struct Finding {
+    what: &'static str,
+    verdict: Verdict,
+    sentence: String,
+}
+
+fn finding(what: &'static str, verdict: Verdict, sentence: impl Into<String>) -> Finding {
+    Finding { what, verdict, sentence: sentence.into() }
+}
+
+/// Runs all of them and prints them in the order of a first start.
+pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
+    let mut findings = vec![terminal()];
+    findings.extend(folders(context));
+    findings.push(gpu(context.config().model.gpu as usize));
+    findings.push(weights(context));
+    findings.push(disk(&context.dirs.data));
+    findings.push(model());
+    findings.push(finding(
+        "privacy",
+        Verdict::Fine,
+        "No telemetry, no update check; the network is used only for a download that you ask for. State files contain your conversations; this wipes them: sala-chat prune --state --all",
+    ));
+    if files {
+        findings.extend(listed_files(context));
+    }
+    let missed = findings.iter().filter(|f| f.verdict == Verdict::Miss).count();
+    let word = |v: Verdict| match v {
+        Verdict::Fine => "ok",
+        Verdict::Note => "note",
+        Verdict::Miss => "MISS",
+    };
+    context.result(
+        || {
+            let list: Vec<_> = findings.iter().map(|f| json!({"check": f.what, "verdict": word(f.verdict), "text": f.sentence})).collect();
+            json!({"ok": missed == 0, "checks": list})
+        },
+        || findings.iter().map(|f| format!("{:>4} {:<9} {}", word(f.verdict), f.what, f.sentence)).collect::<Vec<_>>().join("\n"),
+    )?;
+    Ok(if missed == 0 { Exit::Ok } else { Exit::Failure })
+}
+
+fn terminal() -> Finding {
+    if !std::io::stdout().is_terminal() {
+        return finding("terminal", Verdict::Note, "Output is not a terminal: the chat needs one, -p does not.");
+    }
+    let term = std::env::var("TERM").unwrap_or_default();
+    match crossterm::terminal::size() {
+        Ok((w, h)) if w < 40 || h < 10 => {
+            finding("terminal", Verdict::Note, format!("{term}, {w}x{h}: enlarge it to at least 40x10, or use --plain."))
+        }
+        Ok((w, h)) => finding("terminal", Verdict::Fine, format!("{term}, {w}x{h}.")),
+        Err(e) => finding("terminal", Verdict::Note, format!("{term}, size unknown ({e}): --plain works everywhere.")),
+    }
+}
+
+fn folders(context: &Context) -> Vec<Finding> {
+    [("data", &context.dirs.data), ("state", &context.dirs.state)]
+        .into_iter()
+        .map(|(what, dir)| {
+            let tried = dirs::make_private(dir).and_then(|()| tempfile::Builder::new().prefix(".doctor").tempfile_in(dir).map(drop));
+            match tried {
+                Ok(()) => finding(what, Verdict::Fine, format!("{} can be written.", dir.display())),
+                Err(e) => finding(what, Verdict::Miss, format!("{} cannot be written ({e}). Choose another with --data-dir.", dir.display())),
+            }
+        })
+        .collect()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpu(_number: usize) -> Finding {
+    finding("gpu", Verdict::Note, "This program was built without GPU support.")
+}
+
+#[cfg(feature = "cuda")]
+fn gpu(number: usize) -> Finding {
+    use crate::backend::cuda::{Cuda, Options};
+
+    match Cuda::open(number, Options::default()) {
+        Err(e) => finding(
+            "gpu",
+            Verdict::Note,
+            format!("{e}. The full model cannot run here. You can read, search and export sessions, and use the built-in model: --demo"),
+        ),
+        Ok(device) => {
+            let (info, memory) = (device.info(), device.memory());
+            let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
+            let version = info.driver_version;
+            let mut text = format!(
+                "{}, compute capability {}.{}, {:.1} GiB, {:.1} free, CUDA {}.{}; products of long prompts by {}.",
+                info.name,
+                info.capability / 10,
+                info.capability % 10,
+                gib(memory.total),
+                gib(memory.total - memory.used),
+                version / 1000,
+                version % 1000 / 10,
+                device.products().unwrap_or("the program's own kernel")
+            );
+            for note in device.notes() {
+                text.push_str(&format!(" Note: {note}."));
+            }
+            finding("gpu", Verdict::Fine, text)
+        }
+    }
+}
+
+fn weights(context: &Context) -> Finding {
+    let config = &context.config().model;
+    match model_cmd::installed(config) {
+        Some(folder) => match Checkpoint::open_dir(&folder).and_then(|c| c.check().map(|()| c)) {
+            Ok(c) => finding("weights", Verdict::Fine, format!("{} in {}, every tensor as config.json asks.", c.name(), folder.display())),
+            Err(e) => finding("weights", Verdict::Miss, format!("{e}. Get it again: sala-chat model download")),
+        },
+        None => finding("weights", Verdict::Note, format!("{} is not on this computer. Get it: sala-chat model download. The built-in model works without.", config.repo)),
+    }
+}
+
+fn disk(dir: &Path) -> Finding {
+    // The folder may not exist yet: its nearest parent is on the same disk.
+    let at = dir.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
+    match statvfs(at) {
+        Ok(stat) => {
+            let free = stat.f_bavail * stat.f_frsize;
+            let gb = free as f64 / 1e9;
+            if free < 1 << 30 {
+                finding("disk", Verdict::Note, format!("{gb:.1} GB free at {}: a million-token session needs about 9 GB. sala-chat prune frees space.", at.display()))
+            } else {
+                finding("disk", Verdict::Fine, format!("{gb:.0} GB free at {}.", at.display()))
+            }
+        }
+        Err(e) => finding("disk", Verdict::Note, format!("free space at {} is unknown ({e}).", at.display())),
+    }
+}
+
+/// The built-in model reads a few tokens and predicts: proof that this program computes here.
+fn model() -> Finding {
+    let start = std::time::Instant::now();
+    let tried = (|| {
+        let mut cpu = Cpu::new();
+        let checkpoint = Checkpoint::open("demo")?;
+        let model = Model::load(&mut cpu, &checkpoint, |_| {})?;
+        let mut live = Live::new(&mut cpu, &model, 256, &[])?;
+        let text: Vec<u32> = (5..69).collect();
+        live.prefill(&mut cpu, &model, &text)?;
+        live.advance(&mut cpu, text.len())?;
+        let found = live.prefill_logits(&mut cpu, &model)?;
+        Ok::<_, crate::model::ModelError>((found.log_sum_exp.is_finite() && !found.ids.is_empty(), cpu.describe()))
+    })();
+    match tried {
+        Ok((true, device)) => finding("model", Verdict::Fine, format!("The built-in model computes on {device}, in {} ms.", start.elapsed().as_millis())),
+        Ok((false, device)) => finding("model", Verdict::Miss, format!("The built-in model gives no finite numbers on {device}. Please report this.")),
+        Err(e) => finding("model", Verdict::Miss, format!("The built-in model does not run: {e}")),
+    }
+}
+
+/// Names and sizes of the model's files, for those who install by hand.
+fn listed_files(context: &Context) -> Vec<Finding> {
+    let Some(folder) = model_cmd::installed(&context.config().model) else {
+        return vec![finding("files", Verdict::Note, "Not installed: sala-chat model download lists them before it asks.")];
+    };
+    let Ok(entries) = std::fs::read_dir(&folder) else {
+        return vec![finding("files", Verdict::Miss, format!("{} cannot be read.", folder.display()))];
+    };
+    let mut list: Vec<_> = entries
+        .flatten()
+        .map(|e| format!("{} {} bytes", e.file_name().to_string_lossy(), std::fs::metadata(e.path()).map_or(0, |m| m.len())))
+        .collect();
+    list.sort();
+    vec![finding("files", Verdict::Fine, format!("{}: {}. Their hashes are checked by: sala-chat model verify", folder.display(), list.join(", ")))]
+}

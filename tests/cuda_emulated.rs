@@ -1,0 +1,138 @@
+//! The whole GPU backend without a GPU: launch arguments, layouts, growth, recordings and images run on the emulated device
+//! (the very kernels, compiled for the CPU by `kernels/emulator/build.sh`) and are compared with the CPU oracle.
+//! Needs a C++ compiler.
+#![cfg(feature = "cuda")]
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use sala_chat::backend::cpu::Cpu;
+use sala_chat::backend::cuda::{Cuda, Guards, Options};
+use sala_chat::backend::{Backend, BackendError, BufKind, Pass, StepKey};
+use sala_chat::shell::doctor::checks::{Checks, Extent, operations};
+use sala_chat::spec::{DenseRule, ScoreNorm, SparseSpec};
+
+/// The emulator's library, built once per run of the tests.
+fn library() -> &'static PathBuf {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("libsala_kernels.so");
+        let built = Command::new(root.join("kernels/emulator/build.sh")).arg(&out).status().unwrap();
+        assert!(built.success(), "kernels/emulator/build.sh failed; it needs g++");
+        out
+    })
+}
+
+fn device() -> Cuda {
+    Cuda::emulated(library(), Options { guards: Guards::On, ..Options::default() }).unwrap()
+}
+
+fn sparse() -> SparseSpec {
+    SparseSpec {
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 128,
+        gate: true,
+        block: 64,
+        kernel: 32,
+        stride: 16,
+        init_blocks: 1,
+        local_blocks: 16,
+        topk: 48,
+        dense_len: 4096,
+        dense_rule: DenseRule::AsSparse,
+        score_norm: ScoreNorm::Coarse,
+    }
+}
+
+#[test]
+fn every_operation_agrees_with_the_oracle() {
+    let mut checks = Checks::default();
+    operations(&mut checks, &mut Cpu::new(), &mut device(), Extent::Emulated);
+    let failed: Vec<_> = checks.failed().map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default())).collect();
+    assert!(failed.is_empty(), "{} of {} failed:\n{}", failed.len(), checks.list.len(), failed.join("\n"));
+}
+
+#[test]
+fn the_built_in_model_writes_the_same_text_and_keeps_its_bits() {
+    let mut checks = Checks::default();
+    sala_chat::shell::doctor::whole_model(&mut checks, || Cuda::emulated(library(), Options::default()).map_err(|e| e.to_string()), Extent::Emulated);
+    let failed: Vec<_> = checks.failed().map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default())).collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
+fn a_step_is_recorded_once_and_follows_what_lives_in_device_memory() {
+    let mut b = device();
+    let table = b.random_matrix(64, 64, 1.0, 1).unwrap();
+    let mut h = b.buf(64, BufKind::Residual).unwrap();
+    let pass = Pass::Verify { rows: 1 };
+    let mut rows = Vec::new();
+    for token in [3, 9, 3, 27] {
+        b.set_tokens(&[token]).unwrap();
+        b.step(StepKey::Verify(1), &mut |b| b.embed(&mut h, &table, 1.0, pass)).unwrap();
+        rows.push(b.read(&h, 1).unwrap());
+        b.advance(pass, 1).unwrap();
+    }
+    assert_eq!(b.recordings(), 1);
+    assert_eq!(rows[0], rows[2]);
+    assert_ne!(rows[2], rows[3]);
+    // A buffer that a recording might name was made: the next step starts anew.
+    let mut other = b.buf(64, BufKind::Residual).unwrap();
+    for _ in 0..3 {
+        b.step(StepKey::Verify(1), &mut |b| b.embed(&mut other, &table, 1.0, pass)).unwrap();
+    }
+    assert_eq!(b.recordings(), 2);
+    assert_eq!(b.read(&other, 1).unwrap(), rows[3]);
+}
+
+#[test]
+fn a_cache_keeps_its_rows_while_it_grows() {
+    let mut b = device();
+    let spec = sparse();
+    let mut cache = b.cache(&spec, 1 << 20).unwrap();
+    b.reserve(&mut cache, 100).unwrap();
+    let before = b.memory().state;
+    let mut x = b.buf(spec.projection_width(), BufKind::Activation).unwrap();
+    let pass = Pass::Prefill { rows: 100 };
+    let values: Vec<f32> = (0..100 * spec.projection_width()).map(|i| (i % 251) as f32 / 16.0).collect();
+    b.seek(0).unwrap();
+    b.write(&mut x, &values).unwrap();
+    b.append_kv(&mut cache, &x, &spec, pass).unwrap();
+    let rows = b.read_rows(&cache, &spec, 0..100).unwrap();
+    b.reserve(&mut cache, 50_000).unwrap();
+    assert!(b.memory().state > before);
+    for (a, b) in rows.iter().zip(b.read_rows(&cache, &spec, 0..100).unwrap()) {
+        assert_eq!((&a.name, &a.shape, &a.data), (&b.name, &b.shape, &b.data));
+    }
+}
+
+#[test]
+fn a_context_that_does_not_fit_is_refused_with_what_does() {
+    let mut b = device();
+    let spec = sparse();
+    // The emulated device has 8 GiB; a position of this cache takes 544 bytes.
+    let mut cache = b.cache(&spec, 1 << 26).unwrap();
+    let error = b.reserve(&mut cache, 1 << 26).unwrap_err();
+    assert!(matches!(error, BackendError::Memory { .. }), "{error}");
+    assert!(error.to_string().contains("Fits with at most "), "{error}");
+    b.reserve(&mut cache, 1000).unwrap();
+}
+
+#[test]
+fn without_a_driver_the_reason_is_one_sentence() {
+    if let Err(error) = Cuda::open(0, Options::default()) {
+        let text = error.to_string();
+        assert!(text.starts_with("No usable NVIDIA GPU: "), "{text}");
+        assert!(!text.contains('\n'), "{text}");
+    }
+}
+
+#[test]
+fn shapes_without_a_kernel_are_refused_by_name() {
+    let mut b = device();
+    let error = b.cache(&SparseSpec { head_dim: 64, ..sparse() }, 1000).err().unwrap().to_string();
+    assert!(error.contains("head_dim 64") && error.contains("--device cpu"), "{error}");
+}
