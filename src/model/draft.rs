@@ -414,4 +414,3 @@ impl<B: DraftOps> DraftHead<B> {
         Ok(row)
     }
 }
-

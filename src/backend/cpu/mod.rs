@@ -8,8 +8,6 @@ mod lightning;
 mod matrix;
 mod simd;
 mod sparse;
-#[cfg(test)]
-mod tests;
 
 pub use lightning::Recurrent;
 pub use matrix::Matrix;
