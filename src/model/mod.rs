@@ -30,6 +30,8 @@ pub mod draft;
 mod forward;
 pub mod golden;
 mod state;
+#[cfg(test)]
+mod tests;
 mod weights;
 
 pub use demo::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft};

@@ -404,6 +404,11 @@ impl Checkpoint {
             "tiny" => include_str!("config_tiny.json"),
             _ => return Err(unknown()),
         };
+        Checkpoint::made_up(name, config, seed)
+    }
+
+    /// Random weights for any configuration.
+    pub(super) fn made_up(name: &str, config: &str, seed: u64) -> Result<Checkpoint> {
         let spec = ModelSpec::from_json(config)?;
         Ok(Checkpoint {
             name: name.into(),

@@ -9,8 +9,6 @@ mod lightning;
 mod matrix;
 mod simd;
 mod sparse;
-#[cfg(test)]
-mod tests;
 
 pub use lightning::Recurrent;
 pub use matrix::Matrix;

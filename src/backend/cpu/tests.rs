@@ -1,1 +1,0 @@
-//! The guarantees of the CPU backend that whole-model tests cannot see.

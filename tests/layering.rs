@@ -1,0 +1,138 @@
+//! Imports point downwards: every `use crate::…` of the sources is checked against the layer table of `src/lib.rs`.
+
+use std::path::{Path, PathBuf};
+
+/// Layer of each module; a module may import modules of lower layers and what `also` names.
+const LAYERS: [(&str, u8); 14] = [
+    ("config", 0),
+    ("spec", 0),
+    ("protocol", 0),
+    ("transcript", 0),
+    ("text", 0),
+    ("backend", 1),
+    ("model", 2),
+    ("engine", 3),
+    ("session", 3),
+    ("desk", 4),
+    ("app", 4),
+    ("ui", 5),
+    ("shell", 6),
+    ("main", 6),
+];
+
+/// Narrower than the layer number alone: these modules may import only these.
+const ONLY: [(&str, &[&str]); 3] = [
+    (
+        "session",
+        &["config", "spec", "protocol", "transcript", "text"],
+    ),
+    ("app", &["config", "spec", "protocol", "transcript", "text"]),
+    (
+        "ui",
+        &["config", "spec", "protocol", "transcript", "text", "app"],
+    ),
+];
+
+fn layer(module: &str) -> Option<u8> {
+    LAYERS
+        .iter()
+        .find(|(name, _)| *name == module)
+        .map(|(_, layer)| *layer)
+}
+
+fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Modules named after `crate::` in a source, comments left out. `use crate::{a::…, b}` counts for a and b.
+fn imports(source: &str) -> Vec<String> {
+    let code: String = source
+        .lines()
+        .filter(|l| !l.trim_start().starts_with("//"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    let name = |s: &str| {
+        s.chars()
+            .take_while(|c| c.is_alphanumeric() || *c == '_')
+            .collect::<String>()
+    };
+    let mut modules = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        match rest.strip_prefix('{') {
+            None => modules.push(name(rest)),
+            Some(group) => {
+                let mut depth = 1;
+                let mut start = true;
+                for (i, c) in group.char_indices() {
+                    match c {
+                        '{' => depth += 1,
+                        '}' => depth -= 1,
+                        ',' if depth == 1 => start = true,
+                        c if start && !c.is_whitespace() => {
+                            modules.push(name(&group[i..]));
+                            start = false;
+                        }
+                        _ => {}
+                    }
+                    if depth == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    modules
+}
+
+#[test]
+fn imports_point_downwards() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    sources(&root, &mut files);
+    let mut wrong = Vec::new();
+    for file in files {
+        let inside = file.strip_prefix(&root).unwrap();
+        let module = inside
+            .components()
+            .next()
+            .unwrap()
+            .as_os_str()
+            .to_string_lossy()
+            .replace(".rs", "");
+        if module == "lib" {
+            continue;
+        }
+        let own = layer(&module)
+            .unwrap_or_else(|| panic!("src/{module} is in no layer: add it to the table"));
+        for import in imports(&std::fs::read_to_string(&file).unwrap()) {
+            let Some(other) = layer(&import) else {
+                continue;
+            };
+            let listed = ONLY
+                .iter()
+                .find(|(name, _)| *name == module)
+                .is_none_or(|(_, only)| only.contains(&import.as_str()));
+            if import != module && (other >= own || !listed) {
+                wrong.push(format!(
+                    "{}: {module} (layer {own}) imports {import} (layer {other})",
+                    inside.display()
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn grouped_and_nested_imports_are_seen() {
+    let source = "// use crate::shell::x;\nuse crate::{\n  model::{Live, Model},\n  spec,\n};\nlet a = crate::engine::b();";
+    assert_eq!(imports(source), ["model", "spec", "engine"]);
+}
