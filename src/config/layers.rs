@@ -80,11 +80,17 @@ pub fn load(
         keys::insert(&mut table, &setting.key, setting.value);
         origins.insert(setting.key, setting.origin);
     }
-    let config = table.try_into().map_err(|e: toml::de::Error| ConfigError::Read {
-        path: file.display().to_string(),
-        reason: e.message().to_owned(),
-    })?;
-    Ok(Loaded { config, origins, warnings })
+    let config = table
+        .try_into()
+        .map_err(|e: toml::de::Error| ConfigError::Read {
+            path: file.display().to_string(),
+            reason: e.message().to_owned(),
+        })?;
+    Ok(Loaded {
+        config,
+        origins,
+        warnings,
+    })
 }
 
 /// Everything that is wrong, for `config check`.
@@ -107,17 +113,27 @@ fn gather(
         Err(problem) => problems.push(problem),
     }
     for (name, text) in variables {
-        let Some(rest) = name.strip_prefix(ENV_PREFIX) else { continue };
+        let Some(rest) = name.strip_prefix(ENV_PREFIX) else {
+            continue;
+        };
         if ENV_OTHER.contains(&name.as_str()) {
             continue;
         }
         let spelled = |k: &str| k.replace('.', "_").to_uppercase();
         // `SALA_CHAT_MODEL` is what people try first.
-        let wanted = if rest == "MODEL" { "MODEL_SOURCE" } else { rest };
+        let wanted = if rest == "MODEL" {
+            "MODEL_SOURCE"
+        } else {
+            rest
+        };
         let origin = Origin::Variable(name.clone());
         match KEYS.iter().find(|k| spelled(k.name) == wanted) {
             Some(key) => match key.parse(text) {
-                Ok(value) => settings.push(Setting { key: key.name.to_owned(), value, origin }),
+                Ok(value) => settings.push(Setting {
+                    key: key.name.to_owned(),
+                    value,
+                    origin,
+                }),
                 Err(expected) => problems.push(ConfigError::Value {
                     origin,
                     key: key.name.to_owned(),
@@ -130,13 +146,20 @@ fn gather(
                 problems.push(ConfigError::Unknown {
                     origin,
                     key: rest.to_owned(),
-                    nearest: nearest(rest, names.iter().map(String::as_str)).map(|n| format!("{ENV_PREFIX}{n}")),
+                    nearest: nearest(rest, names.iter().map(String::as_str))
+                        .map(|n| format!("{ENV_PREFIX}{n}")),
                 });
             }
         }
     }
     for (key, value) in options {
-        check(key, value, &Origin::CommandLine, &mut settings, &mut problems);
+        check(
+            key,
+            value,
+            &Origin::CommandLine,
+            &mut settings,
+            &mut problems,
+        );
     }
     (settings, problems)
 }
@@ -146,20 +169,45 @@ fn read_table(file: &Path) -> Result<Table, ConfigError> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Table::new()),
-        Err(e) => return Err(ConfigError::Read { path, reason: e.to_string() }),
+        Err(e) => {
+            return Err(ConfigError::Read {
+                path,
+                reason: e.to_string(),
+            });
+        }
     };
-    text.parse::<Table>().map_err(|e| syntax(path, &text, e.span(), e.message()))
+    text.parse::<Table>()
+        .map_err(|e| syntax(path, &text, e.span(), e.message()))
 }
 
-fn syntax(path: String, text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> ConfigError {
+fn syntax(
+    path: String,
+    text: &str,
+    span: Option<std::ops::Range<usize>>,
+    message: &str,
+) -> ConfigError {
     let at = span.map_or(0, |s| s.start);
     let line = text.bytes().take(at).filter(|b| *b == b'\n').count() + 1;
-    ConfigError::Syntax { path, line, reason: message.lines().collect::<Vec<_>>().join(", ") }
+    ConfigError::Syntax {
+        path,
+        line,
+        reason: message.lines().collect::<Vec<_>>().join(", "),
+    }
 }
 
-fn collect(table: &Table, prefix: &str, origin: &Origin, out: &mut Vec<Setting>, problems: &mut Vec<ConfigError>) {
+fn collect(
+    table: &Table,
+    prefix: &str,
+    origin: &Origin,
+    out: &mut Vec<Setting>,
+    problems: &mut Vec<ConfigError>,
+) {
     for (name, value) in table {
-        let full = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        let full = if prefix.is_empty() {
+            name.clone()
+        } else {
+            format!("{prefix}.{name}")
+        };
         let is_section = KEYS.iter().any(|k| k.name.starts_with(&format!("{full}.")))
             || OPEN_TABLES.iter().any(|(t, ..)| *t == full);
         match value {
@@ -175,7 +223,13 @@ fn collect(table: &Table, prefix: &str, origin: &Origin, out: &mut Vec<Setting>,
     }
 }
 
-fn check(name: &str, value: &Value, origin: &Origin, out: &mut Vec<Setting>, problems: &mut Vec<ConfigError>) {
+fn check(
+    name: &str,
+    value: &Value,
+    origin: &Origin,
+    out: &mut Vec<Setting>,
+    problems: &mut Vec<ConfigError>,
+) {
     let wrong = |expected: String| ConfigError::Value {
         origin: origin.clone(),
         key: name.to_owned(),
@@ -185,7 +239,9 @@ fn check(name: &str, value: &Value, origin: &Origin, out: &mut Vec<Setting>, pro
     let accepted = match keys::find(name) {
         Some(key) => key.accept(value).map_err(wrong),
         None => {
-            let open = OPEN_TABLES.iter().any(|(t, ..)| name.strip_prefix(t).is_some_and(|r| r.starts_with('.')));
+            let open = OPEN_TABLES
+                .iter()
+                .any(|(t, ..)| name.strip_prefix(t).is_some_and(|r| r.starts_with('.')));
             match (open, value) {
                 (true, Value::String(_)) => Ok(value.clone()),
                 (true, _) => Err(wrong("text in quotes".to_owned())),
@@ -198,7 +254,11 @@ fn check(name: &str, value: &Value, origin: &Origin, out: &mut Vec<Setting>, pro
         }
     };
     match accepted {
-        Ok(value) => out.push(Setting { key: name.to_owned(), value, origin: origin.clone() }),
+        Ok(value) => out.push(Setting {
+            key: name.to_owned(),
+            value,
+            origin: origin.clone(),
+        }),
         Err(problem) => problems.push(problem),
     }
 }
@@ -220,9 +280,10 @@ pub fn edit(text: &str, name: &str, value: &str) -> Result<String, ConfigError> 
         expected,
         got: value.to_owned(),
     })?;
-    let mut document: toml_edit::DocumentMut = text
-        .parse()
-        .map_err(|e: toml_edit::TomlError| syntax("config.toml".to_owned(), text, e.span(), e.message()))?;
+    let mut document: toml_edit::DocumentMut =
+        text.parse().map_err(|e: toml_edit::TomlError| {
+            syntax("config.toml".to_owned(), text, e.span(), e.message())
+        })?;
     let new: toml_edit::Value = match value {
         Value::Boolean(b) => b.into(),
         Value::Integer(i) => i.into(),

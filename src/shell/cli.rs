@@ -118,7 +118,12 @@ pub struct ChatArgs {
     #[arg(short, long = "file", value_name = "FILE", value_hint = ValueHint::AnyPath, help_heading = "Question")]
     pub files: Vec<String>,
     /// Events as JSON lines instead of text
-    #[arg(long, conflicts_with = "json", requires = "prompt", help_heading = "Question")]
+    #[arg(
+        long,
+        conflicts_with = "json",
+        requires = "prompt",
+        help_heading = "Question"
+    )]
     pub jsonl: bool,
     /// The answer as the model wrote it, no markdown
     #[arg(long, requires = "prompt", help_heading = "Question")]
@@ -127,7 +132,12 @@ pub struct ChatArgs {
     #[arg(short, long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", help_heading = "Session")]
     pub resume: Option<String>,
     /// Go on in the last session
-    #[arg(short = 'c', long = "continue", conflicts_with = "resume", help_heading = "Session")]
+    #[arg(
+        short = 'c',
+        long = "continue",
+        conflicts_with = "resume",
+        help_heading = "Session"
+    )]
     pub continue_last: bool,
     /// Keep nothing
     #[arg(long, help_heading = "Session")]
@@ -569,7 +579,11 @@ impl Cli {
                     out.push(("speculation.mode", text("on")));
                     out.push(("speculation.depth", whole(depth)));
                 }
-                _ => return Err(Failure::usage(format!("--spec must be on, off, auto or 1 to 15 (got {number})"))),
+                _ => {
+                    return Err(Failure::usage(format!(
+                        "--spec must be on, off, auto or 1 to 15 (got {number})"
+                    )));
+                }
             },
         }
         out.extend(g.draft.as_deref().map(|d| ("speculation.draft", text(d))));
@@ -609,7 +623,9 @@ impl Cli {
                 || chat.ascii
                 || chat.no_alt_screen;
             return if mixed {
-                Err(Failure::usage("a command takes no chat options or paths. A file of that name: ./NAME"))
+                Err(Failure::usage(
+                    "a command takes no chat options or paths. A file of that name: ./NAME",
+                ))
             } else {
                 Ok(Task::Command(command))
             };
@@ -623,9 +639,9 @@ impl Cli {
         let save = !chat.no_save;
         let paths: Vec<String> = chat.paths.into_iter().chain(chat.files).collect();
         match chat.prompt {
-            Some(_) if session == SessionChoice::Pick => {
-                Err(Failure::usage("-r needs a session name with -p. sala-chat ls lists them"))
-            }
+            Some(_) if session == SessionChoice::Pick => Err(Failure::usage(
+                "-r needs a session name with -p. sala-chat ls lists them",
+            )),
             Some(prompt) => {
                 let format = match (self.global.json, chat.jsonl, chat.raw) {
                     (true, _, _) => Format::Json,
@@ -633,12 +649,29 @@ impl Cli {
                     (_, _, true) => Format::Raw,
                     _ => Format::Text,
                 };
-                Ok(Task::Ask(Ask { prompt, files: paths, session, save, format }))
+                Ok(Task::Ask(Ask {
+                    prompt,
+                    files: paths,
+                    session,
+                    save,
+                    format,
+                }))
             }
-            None if self.global.json => Err(Failure::usage("--json needs a question (-p) or a command")),
+            None if self.global.json => {
+                Err(Failure::usage("--json needs a question (-p) or a command"))
+            }
             None => {
-                let session = if resume_last && session == SessionChoice::New { SessionChoice::Last } else { session };
-                Ok(Task::Chat(Chat { paths, session, save, plain: chat.plain }))
+                let session = if resume_last && session == SessionChoice::New {
+                    SessionChoice::Last
+                } else {
+                    session
+                };
+                Ok(Task::Chat(Chat {
+                    paths,
+                    session,
+                    save,
+                    plain: chat.plain,
+                }))
             }
         }
     }
@@ -664,14 +697,28 @@ mod tests {
 
     #[test]
     fn questions_and_chats_are_told_apart() {
-        let Task::Ask(ask) = task("-p hello -f a.txt -f b.txt -r war --no-save --json") else { panic!() };
-        assert_eq!((ask.prompt.as_str(), ask.files.len(), ask.save, ask.format), ("hello", 2, false, Format::Json));
+        let Task::Ask(ask) = task("-p hello -f a.txt -f b.txt -r war --no-save --json") else {
+            panic!()
+        };
+        assert_eq!(
+            (ask.prompt.as_str(), ask.files.len(), ask.save, ask.format),
+            ("hello", 2, false, Format::Json)
+        );
         assert_eq!(ask.session, SessionChoice::Named("war".into()));
-        let Task::Chat(chat) = task("notes.txt -r") else { panic!() };
-        assert_eq!((chat.paths, chat.session), (vec!["notes.txt".to_owned()], SessionChoice::Pick));
-        let Task::Chat(chat) = parse("").task(true).unwrap() else { panic!() };
+        let Task::Chat(chat) = task("notes.txt -r") else {
+            panic!()
+        };
+        assert_eq!(
+            (chat.paths, chat.session),
+            (vec!["notes.txt".to_owned()], SessionChoice::Pick)
+        );
+        let Task::Chat(chat) = parse("").task(true).unwrap() else {
+            panic!()
+        };
         assert_eq!(chat.session, SessionChoice::Last);
-        let Task::Chat(chat) = task("-c --plain") else { panic!() };
+        let Task::Chat(chat) = task("-c --plain") else {
+            panic!()
+        };
         assert!(chat.session == SessionChoice::Last && chat.plain);
         assert!(parse("-p hi -r").task(false).is_err());
         assert!(parse("--json").task(false).is_err());
@@ -681,26 +728,55 @@ mod tests {
 
     #[test]
     fn options_before_and_after_a_command_are_the_same() {
-        for line in ["--data-dir /d --json ls --sizes", "ls --sizes --json --data-dir /d"] {
+        for line in [
+            "--data-dir /d --json ls --sizes",
+            "ls --sizes --json --data-dir /d",
+        ] {
             let cli = parse(line);
             assert!(cli.global.json && cli.global.data_dir == Some("/d".into()));
-            assert!(matches!(cli.task(false).unwrap(), Task::Command(Command::Ls(LsArgs { sizes: true }))));
+            assert!(matches!(
+                cli.task(false).unwrap(),
+                Task::Command(Command::Ls(LsArgs { sizes: true }))
+            ));
         }
-        let Task::Command(Command::Bench(bench)) = task("bench --context 1,2 --decode 9") else { panic!() };
-        assert_eq!((bench.what, bench.context, bench.decode), (BenchWhat::Model, vec![1, 2], 9));
-        let Task::Command(Command::Bench(bench)) = task("bench sessions") else { panic!() };
+        let Task::Command(Command::Bench(bench)) = task("bench --context 1,2 --decode 9") else {
+            panic!()
+        };
+        assert_eq!(
+            (bench.what, bench.context, bench.decode),
+            (BenchWhat::Model, vec![1, 2], 9)
+        );
+        let Task::Command(Command::Bench(bench)) = task("bench sessions") else {
+            panic!()
+        };
         assert_eq!(bench.what, BenchWhat::Sessions);
-        assert!(matches!(task("doctor --fixtures x --device cpu"), Task::Command(Command::Doctor(_))));
+        assert!(matches!(
+            task("doctor --fixtures x --device cpu"),
+            Task::Command(Command::Doctor(_))
+        ));
     }
 
     #[test]
     fn options_become_settings() {
         let cli = parse("--demo --spec 5 --temp 0 --seed 3 --think hide --ctx 4096 --ascii");
-        let names: Vec<&str> = cli.overrides().unwrap().into_iter().map(|(k, _)| k).collect();
+        let names: Vec<&str> = cli
+            .overrides()
+            .unwrap()
+            .into_iter()
+            .map(|(k, _)| k)
+            .collect();
         assert_eq!(
             names,
-            ["model.source", "model.max_context", "speculation.mode", "speculation.depth", "sampling.seed",
-                "sampling.temperature", "thinking.show", "ui.glyphs"]
+            [
+                "model.source",
+                "model.max_context",
+                "speculation.mode",
+                "speculation.depth",
+                "sampling.seed",
+                "sampling.temperature",
+                "thinking.show",
+                "ui.glyphs"
+            ]
         );
         assert!(names.iter().all(|n| crate::config::keys::find(n).is_some()));
         assert!(parse("--spec 16").overrides().is_err());

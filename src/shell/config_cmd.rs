@@ -19,11 +19,22 @@ pub(super) fn run(
     match action {
         ConfigCommand::Path => writeln!(out, "{}", file.display())?,
         ConfigCommand::Check => {
-            let problems: Vec<String> = config::problems(file, variables).iter().map(ToString::to_string).collect();
+            let problems: Vec<String> = config::problems(file, variables)
+                .iter()
+                .map(ToString::to_string)
+                .collect();
             if json {
-                writeln!(out, "{}", serde_json::json!({ "file": file, "problems": problems }))?;
+                writeln!(
+                    out,
+                    "{}",
+                    serde_json::json!({ "file": file, "problems": problems })
+                )?;
             } else if problems.is_empty() {
-                let what = if file.exists() { "no mistakes" } else { "does not exist, built-in values are used" };
+                let what = if file.exists() {
+                    "no mistakes"
+                } else {
+                    "does not exist, built-in values are used"
+                };
                 writeln!(out, "{}: {what}", file.display())?;
             } else {
                 for problem in &problems {
@@ -43,11 +54,21 @@ pub(super) fn run(
                 rows.extend(value(&table, key.name).map(|v| (key.name.to_owned(), v.clone())));
             }
             for (open, ..) in keys::OPEN_TABLES {
-                for (name, value) in value(&table, open).and_then(|t| t.as_table()).into_iter().flatten() {
+                for (name, value) in value(&table, open)
+                    .and_then(|t| t.as_table())
+                    .into_iter()
+                    .flatten()
+                {
                     rows.push((format!("{open}.{name}"), value.clone()));
                 }
             }
-            let from = |key: &str| loaded.origins.get(key).unwrap_or(&Origin::BuiltIn).to_string();
+            let from = |key: &str| {
+                loaded
+                    .origins
+                    .get(key)
+                    .unwrap_or(&Origin::BuiltIn)
+                    .to_string()
+            };
             if json {
                 let rows: serde_json::Map<String, serde_json::Value> = rows
                     .into_iter()
@@ -65,7 +86,11 @@ pub(super) fn run(
             } else {
                 for (key, value) in rows {
                     let line = format!("{key} = {value}");
-                    if *origin { writeln!(out, "{line:<50} # {}", from(&key))? } else { writeln!(out, "{line}")? }
+                    if *origin {
+                        writeln!(out, "{line:<50} # {}", from(&key))?
+                    } else {
+                        writeln!(out, "{line}")?
+                    }
                 }
             }
         }
@@ -85,7 +110,12 @@ pub fn set(file: &Path, key: &str, value: &str) -> Result<String, Failure> {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(e) => return Err(Failure::new(Exit::Failure, format!("{}: {e}", file.display()))),
+        Err(e) => {
+            return Err(Failure::new(
+                Exit::Failure,
+                format!("{}: {e}", file.display()),
+            ));
+        }
     };
     let edited = config::edit(&text, key, value)?;
     let folder = file.parent().unwrap_or(Path::new("."));
@@ -97,7 +127,9 @@ pub fn set(file: &Path, key: &str, value: &str) -> Result<String, Failure> {
         new.persist(file).map_err(|e| e.error)?;
         Ok(())
     };
-    write().map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", file.display())).hint("Nothing was changed"))?;
+    write().map_err(|e| {
+        Failure::new(Exit::Disk, format!("{}: {e}", file.display())).hint("Nothing was changed")
+    })?;
     Ok(keys::find_short(key).map_or(key, |k| k.name).to_owned())
 }
 

@@ -33,10 +33,16 @@ pub fn start(state: &Path, config: &LogConfig, verbose: u8) -> LogGuard {
         .filename_suffix("log")
         .max_log_files(config.keep_files)
         .build(state);
-    let Ok(appender) = appender else { return LogGuard(None) };
+    let Ok(appender) = appender else {
+        return LogGuard(None);
+    };
     let (writer, guard) = tracing_appender::non_blocking(appender);
     // Libraries are chatty; they are heard from `warn`.
-    let filter = if level.contains(['=', ',']) { level } else { format!("warn,sala_chat={level}") };
+    let filter = if level.contains(['=', ',']) {
+        level
+    } else {
+        format!("warn,sala_chat={level}")
+    };
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(filter))
         .with_writer(writer)
@@ -57,14 +63,21 @@ pub fn catch_panics(state: PathBuf) {
         let _ = writeln!(
             std::io::stderr(),
             "sala-chat crashed. Your text is saved. Resume: sala-chat -c. Report: {}",
-            place.map_or_else(|| "could not be written".to_owned(), |p| p.display().to_string())
+            place.map_or_else(
+                || "could not be written".to_owned(),
+                |p| p.display().to_string()
+            )
         );
     }));
 }
 
 /// Version, place, backtrace. A message made at run time may quote a conversation and is left out.
 fn report(info: &PanicHookInfo<'_>) -> String {
-    let message = info.payload().downcast_ref::<&'static str>().copied().unwrap_or("(message left out)");
+    let message = info
+        .payload()
+        .downcast_ref::<&'static str>()
+        .copied()
+        .unwrap_or("(message left out)");
     let place = info.location().map(ToString::to_string).unwrap_or_default();
     let thread = std::thread::current();
     format!(
@@ -81,7 +94,13 @@ fn write_report(state: &Path, report: &str) -> Option<PathBuf> {
     make_private(state).ok()?;
     let now = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
     let path = state.join(format!("crash-{now}-{}.txt", std::process::id()));
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path).ok()?;
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&path)
+        .ok()?;
     file.write_all(report.as_bytes()).ok()?;
     Some(path)
 }
@@ -96,6 +115,9 @@ mod tests {
         let path = write_report(dir.path(), "panic at here\n").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "panic at here\n");
         use std::os::unix::fs::PermissionsExt;
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
     }
 }

@@ -1,93 +1,181 @@
-//! Encoding long texts in pieces, only where that provably gives the same tokens.
+//! Encoding long texts fast, only in ways that provably give the library's tokens.
 //!
-//! Two kinds of tokenizer allow it. Where a regular expression splits words and always ends a word at a line end, a text
-//! may be cut after any `\n`. Where merges run over the whole text (SentencePiece), it may be cut between two characters
-//! that no token of the vocabulary holds next to each other: every merge makes a token of the vocabulary, so none crosses.
-//! Everything else is encoded whole.
+//! Two kinds of tokenizer allow it. Where one regular expression splits words ([`Words`]), words are independent: each
+//! distinct one is encoded once, and where every `\n` ends a word the lines are shared out over threads. Where merges run
+//! over the whole text ([`Bigrams`], SentencePiece), it may be cut between two characters that no token of the vocabulary
+//! holds next to each other: every merge makes a token of the vocabulary, so none crosses. Everything else is left to the
+//! library.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
+use aho_corasick::{AhoCorasick, MatchKind};
+use fancy_regex::Regex;
 use rayon::prelude::*;
 use tokenizers::{
     Model, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer as Library,
 };
 
 use super::TextError;
-use super::tokenizer::byte_token;
+use super::tokenizer::{byte_alphabet, byte_token};
 use crate::protocol::engine::Token;
 
 /// Aim of a piece where words are split first.
-const LINES_BYTES: usize = 64 * 1024;
+const LINES_BYTES: usize = 128 * 1024;
 /// Aim of a piece where merges run over all of it: merging is fastest while it stays in the cache.
 const MERGE_BYTES: usize = 4 * 1024;
 
-/// How a tokenizer's input may be cut.
-pub(super) enum Cutter {
-    /// Not known to be safe anywhere.
-    Never,
-    /// See [`AfterNewline`].
-    AfterNewline(AfterNewline),
-    /// See [`Bigrams`].
+/// A faster way to the library's tokens.
+pub(super) struct Fast {
+    /// Literals that are tokens, as the library finds them.
+    literals: Literals,
+    /// The same where special literals are read as text.
+    plain_literals: Literals,
+    kind: Kind,
+}
+
+enum Kind {
+    Words(Words),
     Bigrams(Bigrams),
 }
 
-/// Every `\n` ends a word.
-pub(super) struct AfterNewline;
+/// One pattern splits words, bytes are spelled as characters.
+struct Words {
+    pattern: Regex,
+    alphabet: [char; 256],
+    /// Every `\n` ends a word.
+    lines: bool,
+}
 
 /// Merges run over the whole text.
-pub(super) struct Bigrams {
+struct Bigrams {
     /// Pairs of characters that stand next to each other in some token.
     joined: HashSet<(char, char)>,
     /// Characters that are tokens of their own; others fall back to bytes.
     known: HashSet<char>,
-    /// Literals of added tokens, longest first.
-    literals: Vec<(String, Token)>,
     /// Put in front of every run of text between added tokens.
     prepend: String,
     /// Replaced everywhere: from, to.
     replace: Option<(String, String)>,
 }
 
-impl Cutter {
-    /// Looks at what the tokenizer does to a text; `outline` is `tokenizer.json` without its vocabulary.
-    pub(super) fn new(library: &Library, outline: &serde_json::Value) -> Cutter {
+/// Which added tokens a text is searched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    All,
+    NotSpecial,
+}
+
+/// Literals of added tokens, found leftmost and longest, as the library does.
+pub(super) struct Literals {
+    finder: AhoCorasick,
+    ids: Vec<Token>,
+}
+
+/// A stretch of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Run<'a> {
+    /// Between literals.
+    Text(&'a str),
+    /// A literal's token.
+    Literal(Token),
+}
+
+impl Literals {
+    /// The added tokens of a tokenizer.
+    pub(super) fn new(library: &Library, which: Which) -> Option<Literals> {
+        let mut pairs: Vec<(String, Token)> = library
+            .get_added_tokens_decoder()
+            .into_iter()
+            .filter(|(_, t)| !t.content.is_empty() && (which == Which::All || !t.special))
+            .map(|(id, t)| (t.content, id))
+            .collect();
+        pairs.sort();
+        let finder = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(pairs.iter().map(|(literal, _)| literal))
+            .ok()?;
+        let ids = pairs.into_iter().map(|(_, id)| id).collect();
+        Some(Literals { finder, ids })
+    }
+
+    /// The text in stretches.
+    pub(super) fn runs<'a>(&self, text: &'a str) -> Vec<Run<'a>> {
+        let mut runs = Vec::new();
+        let mut from = 0;
+        for found in self.finder.find_iter(text) {
+            let before = text.get(from..found.start()).filter(|t| !t.is_empty());
+            runs.extend(before.map(Run::Text));
+            runs.extend(
+                self.ids
+                    .get(found.pattern().as_usize())
+                    .copied()
+                    .map(Run::Literal),
+            );
+            from = found.end();
+        }
+        runs.extend(text.get(from..).filter(|t| !t.is_empty()).map(Run::Text));
+        runs
+    }
+}
+
+impl Fast {
+    /// Looks at what the tokenizer does to a text; `outline` is `tokenizer.json` without its vocabulary. `None` if nothing
+    /// is known to be safe.
+    pub(super) fn new(library: &Library, outline: &serde_json::Value) -> Option<Fast> {
         // Added tokens with these properties look at their surroundings.
-        let plain = library.get_added_tokens_decoder().into_values().all(|t| {
-            !t.lstrip && !t.rstrip && !t.single_word && !t.normalized && !t.content.contains('\n')
-        });
-        let truncates = library.get_truncation().is_some() || library.get_padding().is_some();
-        if !plain || truncates {
-            return Cutter::Never;
+        let plain = library
+            .get_added_tokens_decoder()
+            .into_values()
+            .all(|t| !t.lstrip && !t.rstrip && !t.single_word && !t.normalized);
+        if !plain || library.get_truncation().is_some() || library.get_padding().is_some() {
+            return None;
         }
         let field = |name: &str| outline.get(name).filter(|v| !v.is_null());
-        if field("pre_tokenizer").is_some() {
-            let ends_lines = field("normalizer").is_none() && newline_ends_words(library);
-            return if ends_lines {
-                Cutter::AfterNewline(AfterNewline)
-            } else {
-                Cutter::Never
-            };
-        }
-        let bpe = outline
-            .get("model")
-            .filter(|m| m.get("type").and_then(|t| t.as_str()) == Some("BPE"));
-        let whole = bpe.is_some_and(|m| {
-            ["dropout", "continuing_subword_prefix", "end_of_word_suffix"]
-                .iter()
-                .all(|k| {
-                    m.get(*k)
-                        .is_none_or(|v| v.is_null() || v.as_str() == Some(""))
-                })
-        });
-        match (
-            whole,
-            field("normalizer").map_or(Some((String::new(), None)), prepend_replace),
-        ) {
-            (true, Some((prepend, replace))) => {
-                Cutter::Bigrams(Bigrams::new(library, prepend, replace))
+        let kind = match (field("normalizer"), field("pre_tokenizer")) {
+            (None, Some(splitter)) => Kind::Words(Words::new(library, splitter)?),
+            (normalizer, None) => {
+                let (prepend, replace) =
+                    normalizer.map_or(Some((String::new(), None)), prepend_replace)?;
+                let model = outline.get("model")?;
+                let bpe = model.get("type").and_then(|t| t.as_str()) == Some("BPE");
+                let whole = ["dropout", "continuing_subword_prefix", "end_of_word_suffix"]
+                    .iter()
+                    .all(|k| {
+                        model
+                            .get(*k)
+                            .is_none_or(|v| v.is_null() || v.as_str() == Some(""))
+                    });
+                if !bpe || !whole {
+                    return None;
+                }
+                Kind::Bigrams(Bigrams::new(library, prepend, replace))
             }
-            _ => Cutter::Never,
+            (Some(_), Some(_)) => return None,
+        };
+        Some(Fast {
+            literals: Literals::new(library, Which::All)?,
+            plain_literals: Literals::new(library, Which::NotSpecial)?,
+            kind,
+        })
+    }
+
+    /// The tokens of a text.
+    pub(super) fn encode(&self, library: &Library, text: &str) -> Result<Vec<Token>, TextError> {
+        let literals = match library.get_encode_special_tokens() {
+            true => &self.plain_literals,
+            false => &self.literals,
+        };
+        let mut ids = Vec::with_capacity(text.len() / 3);
+        for run in literals.runs(text) {
+            match (run, &self.kind) {
+                (Run::Literal(id), _) => ids.push(id),
+                (Run::Text(run), Kind::Words(words)) => words.encode(library, run, &mut ids)?,
+                (Run::Text(run), Kind::Bigrams(bigrams)) => {
+                    bigrams.encode(library, run, &mut ids)?
+                }
+            }
         }
+        Ok(ids)
     }
 }
 
@@ -145,11 +233,41 @@ fn prepend_replace(normalizer: &serde_json::Value) -> Option<(String, Option<(St
     Some((prepend, replace))
 }
 
-impl AfterNewline {
-    pub(super) fn encode(&self, library: &Library, text: &str) -> Result<Vec<Token>, TextError> {
-        let mut pieces = Vec::with_capacity(text.len() / LINES_BYTES + 1);
-        let mut rest = text;
-        while rest.len() > LINES_BYTES {
+impl Words {
+    /// Knows one form: a pattern that isolates words, then bytes spelled as characters.
+    fn new(library: &Library, splitter: &serde_json::Value) -> Option<Words> {
+        let is =
+            |v: &serde_json::Value, key: &str, value: serde_json::Value| v.get(key) == Some(&value);
+        let [split, bytes] = splitter.get("pretokenizers")?.as_array()?.as_slice() else {
+            return None;
+        };
+        let known = is(split, "type", "Split".into())
+            && is(split, "behavior", "Isolated".into())
+            && is(split, "invert", false.into())
+            && is(bytes, "type", "ByteLevel".into())
+            && is(bytes, "add_prefix_space", false.into())
+            && is(bytes, "use_regex", false.into());
+        if !known {
+            return None;
+        }
+        let pattern = Regex::new(split.get("pattern")?.get("Regex")?.as_str()?).ok()?;
+        let mut alphabet = ['\0'; 256];
+        for (c, byte) in byte_alphabet() {
+            if let Some(slot) = alphabet.get_mut(usize::from(byte)) {
+                *slot = c;
+            }
+        }
+        Some(Words {
+            pattern,
+            alphabet,
+            lines: newline_ends_words(library),
+        })
+    }
+
+    fn encode(&self, library: &Library, run: &str, ids: &mut Vec<Token>) -> Result<(), TextError> {
+        let mut pieces = Vec::with_capacity(run.len() / LINES_BYTES + 1);
+        let mut rest = run;
+        while self.lines && rest.len() > LINES_BYTES {
             let tail = rest.as_bytes().get(LINES_BYTES..).unwrap_or(&[]);
             let Some(at) = tail.iter().position(|b| *b == b'\n') else {
                 break;
@@ -159,16 +277,62 @@ impl AfterNewline {
             rest = after;
         }
         pieces.push(rest);
-        let ids: Result<Vec<Vec<Token>>, TextError> = pieces
+        let encoded: Result<Vec<Vec<Token>>, TextError> = pieces
             .par_iter()
-            .map(|piece| {
-                library
-                    .encode_fast(*piece, false)
-                    .map(|e| e.get_ids().to_vec())
-                    .map_err(|e| TextError::Encode(e.to_string()))
-            })
+            .map(|piece| self.encode_piece(library, piece))
             .collect();
-        Ok(ids?.concat())
+        for piece in encoded? {
+            ids.extend(piece);
+        }
+        Ok(())
+    }
+
+    fn encode_piece(&self, library: &Library, piece: &str) -> Result<Vec<Token>, TextError> {
+        let mut ids = Vec::with_capacity(piece.len() / 3);
+        // Where in `ids` a word's tokens were first written.
+        let mut seen: HashMap<&str, (usize, usize)> = HashMap::new();
+        let mut from = 0;
+        for found in self.pattern.find_iter(piece) {
+            let found = found.map_err(|e| TextError::Encode(e.to_string()))?;
+            // What the pattern leaves out is a word too.
+            for range in [from..found.start(), found.start()..found.end()] {
+                self.encode_word(library, piece.get(range).unwrap_or(""), &mut seen, &mut ids)?;
+            }
+            from = found.end();
+        }
+        self.encode_word(
+            library,
+            piece.get(from..).unwrap_or(""),
+            &mut seen,
+            &mut ids,
+        )?;
+        Ok(ids)
+    }
+
+    fn encode_word<'a>(
+        &self,
+        library: &Library,
+        word: &'a str,
+        seen: &mut HashMap<&'a str, (usize, usize)>,
+        ids: &mut Vec<Token>,
+    ) -> Result<(), TextError> {
+        if word.is_empty() {
+            return Ok(());
+        }
+        if let Some(&(start, end)) = seen.get(word) {
+            ids.extend_from_within(start..end);
+            return Ok(());
+        }
+        let spelled: String = word
+            .bytes()
+            .filter_map(|b| self.alphabet.get(usize::from(b)))
+            .collect();
+        let tokens = library.get_model().tokenize(&spelled);
+        let tokens = tokens.map_err(|e| TextError::Encode(e.to_string()))?;
+        let start = ids.len();
+        ids.extend(tokens.into_iter().map(|t| t.id));
+        seen.insert(word, (start, ids.len()));
+        Ok(())
     }
 }
 
@@ -192,56 +356,16 @@ impl Bigrams {
                 last = c;
             }
         }
-        let mut literals: Vec<(String, Token)> = library
-            .get_added_tokens_decoder()
-            .into_iter()
-            .map(|(id, t)| (t.content, id))
-            .collect();
-        literals.retain(|(l, _)| !l.is_empty());
-        literals.sort_by(|a, b| b.0.len().cmp(&a.0.len()).then_with(|| a.0.cmp(&b.0)));
         Bigrams {
             joined,
             known,
-            literals,
             prepend,
             replace,
         }
     }
 
-    pub(super) fn encode(&self, library: &Library, text: &str) -> Result<Vec<Token>, TextError> {
-        let literal_is_token = !library.get_encode_special_tokens();
-        let mut ids = Vec::with_capacity(text.len() / 3);
-        let mut rest = text;
-        while !rest.is_empty() {
-            let next = self
-                .literals
-                .iter()
-                .filter(|(l, _)| {
-                    literal_is_token || !library.get_added_vocabulary().is_special_token(l)
-                })
-                .filter_map(|(l, id)| rest.find(l.as_str()).map(|at| (at, l.len(), *id)))
-                .min_by_key(|(at, len, _)| (*at, std::cmp::Reverse(*len)));
-            let (at, len, id) = match next {
-                Some((at, len, id)) => (at, len, Some(id)),
-                None => (rest.len(), 0, None),
-            };
-            let (run, after) = rest.split_at(at);
-            if !run.is_empty() {
-                self.encode_run(library, run, &mut ids)?;
-            }
-            ids.extend(id);
-            rest = after.get(len..).unwrap_or("");
-        }
-        Ok(ids)
-    }
-
     /// Text between two added tokens.
-    fn encode_run(
-        &self,
-        library: &Library,
-        run: &str,
-        ids: &mut Vec<Token>,
-    ) -> Result<(), TextError> {
+    fn encode(&self, library: &Library, run: &str, ids: &mut Vec<Token>) -> Result<(), TextError> {
         let mut text = format!("{}{run}", self.prepend);
         if let Some((from, to)) = &self.replace {
             text = text.replace(from.as_str(), to);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::text::tokenizer::Specials;
 
-fn demo() -> Arc<Tokenizer> {
+static DEMO: std::sync::LazyLock<Arc<Tokenizer>> = std::sync::LazyLock::new(|| {
     Arc::new(
         Tokenizer::from_bytes(
             include_bytes!("../../assets/demo/tokenizer.json"),
@@ -10,6 +10,10 @@ fn demo() -> Arc<Tokenizer> {
         )
         .unwrap(),
     )
+});
+
+fn demo() -> Arc<Tokenizer> {
+    DEMO.clone()
 }
 
 fn split(parts: &[&str], begin: Begin) -> (String, String) {

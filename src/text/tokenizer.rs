@@ -1,7 +1,6 @@
 //! Characters to token ids and back, from the checkpoint's `tokenizer.json`.
 //!
-//! Encoding is the `tokenizers` crate's, bit for bit; long texts are cut only where a cut provably cannot change the
-//! result. Decoding is a table of bytes per id, so that a stream and a whole list give the same text (the crate's decoder
+//! Encoding is the `tokenizers` crate's, token for token; long texts go a faster way that gives the same. Decoding is a table of bytes per id, so that a stream and a whole list give the same text (the crate's decoder
 //! looks at a whole run of byte tokens at once and cannot be streamed). Valid UTF-8 decodes as the crate does it.
 
 use std::borrow::Cow;
@@ -13,13 +12,13 @@ use serde::Deserialize;
 use tokenizers::Tokenizer as Library;
 
 use super::TextError;
-use super::long::Cutter;
+use super::long::{Fast, Literals, Run, Which};
 use super::stream::Detokenizer;
 use crate::protocol::engine::Token;
 
 /// Put into the literals of special tokens that occur in untrusted text; never encoded itself.
 pub(crate) const SHIELD: char = '\u{10FFFD}';
-/// Texts from this many bytes are cut into pieces that are encoded in parallel.
+/// Texts from this many bytes go the fast way, if the tokenizer has one.
 const LONG_BYTES: usize = 64 * 1024;
 /// No vocabulary is this large; a damaged file may say so.
 const MAX_ID: Token = 8 << 20;
@@ -93,7 +92,8 @@ pub struct Tokenizer {
     specials: Vec<String>,
     max_id: Token,
     json: serde_json::Value,
-    cutter: OnceLock<Cutter>,
+    fast: OnceLock<Option<Fast>>,
+    literals: Option<Literals>,
     hash: String,
 }
 
@@ -228,6 +228,7 @@ impl Tokenizer {
         // Longest first: a literal that contains another one wins.
         specials.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
 
+        let literals = Literals::new(&library, Which::All);
         Ok(Tokenizer {
             library,
             plain: OnceLock::new(),
@@ -237,7 +238,8 @@ impl Tokenizer {
             specials,
             max_id,
             json: outline(json),
-            cutter: OnceLock::new(),
+            fast: OnceLock::new(),
+            literals,
             hash: blake3::hash(tokenizer).to_hex().to_string(),
         })
     }
@@ -329,27 +331,17 @@ impl Tokenizer {
         if !text.contains(SHIELD) {
             return self.encode_long(&self.library, text);
         }
+        let Some(literals) = &self.literals else {
+            return self.encode_long(&self.library, text);
+        };
         let mut ids = Vec::new();
-        let mut rest = text;
-        loop {
-            let next = self
-                .specials
-                .iter()
-                .filter_map(|s| rest.find(s.as_str()).map(|at| (at, s.as_str())))
-                .min_by_key(|(at, s)| (*at, std::cmp::Reverse(s.len())));
-            let (before, literal) = match next {
-                Some((at, literal)) => (rest.get(..at).unwrap_or(rest), literal),
-                None => (rest, ""),
-            };
-            if !before.is_empty() {
-                ids.extend(self.encode_plain(&before.replace(SHIELD, ""))?);
+        for run in literals.runs(text) {
+            match run {
+                Run::Literal(id) => ids.push(id),
+                Run::Text(run) => ids.extend(self.encode_plain(&run.replace(SHIELD, ""))?),
             }
-            if literal.is_empty() {
-                return Ok(ids);
-            }
-            ids.extend(self.library.token_to_id(literal));
-            rest = rest.get(before.len() + literal.len()..).unwrap_or("");
         }
+        Ok(ids)
     }
 
     /// Ids of a text in which special literals are only characters.
@@ -385,15 +377,12 @@ impl Tokenizer {
     }
 
     fn encode_long(&self, library: &Library, text: &str) -> Result<Vec<Token>, TextError> {
-        if text.len() >= LONG_BYTES {
-            match self
-                .cutter
-                .get_or_init(|| Cutter::new(&self.library, &self.json))
-            {
-                Cutter::Never => {}
-                Cutter::AfterNewline(c) => return c.encode(library, text),
-                Cutter::Bigrams(c) => return c.encode(library, text),
-            }
+        if text.len() >= LONG_BYTES
+            && let Some(fast) = self
+                .fast
+                .get_or_init(|| Fast::new(&self.library, &self.json))
+        {
+            return fast.encode(library, text);
         }
         library
             .encode_fast(text, false)
@@ -512,7 +501,7 @@ fn spelling(json: &serde_json::Value) -> Result<(Spelling, usize), TextError> {
 }
 
 /// GPT-2's printable characters and the bytes they stand for.
-fn byte_alphabet() -> HashMap<char, u8> {
+pub(super) fn byte_alphabet() -> HashMap<char, u8> {
     let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let mut next = 256u32;
     (0..=255u8)

@@ -78,6 +78,9 @@ pub(super) fn sentencepiece() -> Tokenizer {
     .unwrap()
 }
 
+static DEMO: std::sync::LazyLock<Tokenizer> = std::sync::LazyLock::new(demo);
+static PIECES: std::sync::LazyLock<Tokenizer> = std::sync::LazyLock::new(sentencepiece);
+
 fn library_ids(t: &Tokenizer, text: &str) -> Vec<Token> {
     t.library.encode(text, false).unwrap().get_ids().to_vec()
 }
@@ -104,7 +107,7 @@ fn special_literals_are_tokens_and_the_start_token_comes_once() {
 
 #[test]
 fn shielded_literals_are_plain_characters() {
-    for t in [demo(), sentencepiece()] {
+    for t in [&*DEMO, &*PIECES] {
         let hostile = "the end<|im_end|>\nand </s> more";
         let end = t.id("<|im_end|>").unwrap();
         assert!(t.encode_with_special(hostile).unwrap().contains(&end));
@@ -129,11 +132,7 @@ fn long_texts_have_the_tokens_of_the_library() {
         .map(|i| format!("{}{i}", &line[..line.len() - i % 3]))
         .collect();
     assert!(text.len() > 4 * LONG_BYTES);
-    for t in [demo(), sentencepiece()] {
-        assert!(!matches!(
-            t.cutter.get_or_init(|| Cutter::new(&t.library, &t.json)),
-            Cutter::Never
-        ));
+    for t in [&*DEMO, &*PIECES] {
         assert!(t.encode_with_special(&text).unwrap() == library_ids(&t, &text));
         let mut plain = t.library.clone();
         plain.set_encode_special_tokens(true);
@@ -145,7 +144,7 @@ fn long_texts_have_the_tokens_of_the_library() {
 
 #[test]
 fn decoding_valid_text_is_the_librarys() {
-    for t in [demo(), sentencepiece()] {
+    for t in [&*DEMO, &*PIECES] {
         for text in [
             "",
             "hello world",
@@ -191,8 +190,20 @@ fn a_tokenizer_of_another_model_is_refused() {
 
 proptest::proptest! {
     #[test]
+    fn the_fast_way_gives_the_tokens_of_the_library(text in "(\\PC|[a-z0-9 \t\r\n.,'你好🙂]|the|  |\n\n|<\\|im_end\\|>|</s>){0,60}") {
+        for t in [&*DEMO, &*PIECES] {
+            let fast = Fast::new(&t.library, &t.json).unwrap();
+            proptest::prop_assert_eq!(fast.encode(&t.library, &text).unwrap(), library_ids(t, &text));
+            t.encode_plain("").unwrap();
+            let plain = t.plain.get().unwrap();
+            let expected = plain.encode(text.as_str(), false).unwrap().get_ids().to_vec();
+            proptest::prop_assert_eq!(fast.encode(plain, &text).unwrap(), expected);
+        }
+    }
+
+    #[test]
     fn any_text_survives_the_round_trip(text in "\\PC*|[a-z \n你🙂]{0,40}") {
-        let t = demo();
+        let t = &*DEMO;
         let ids = t.encode_plain(&text).unwrap();
         proptest::prop_assert_eq!(t.decode(&ids, Specials::Show), text);
     }
