@@ -169,6 +169,20 @@ fn power_cut_at_any_effect_loses_nothing_acknowledged_when_all_bytes_made_it() {
     crash_everywhere(Loss::Keep);
 }
 
+#[test]
+fn the_matrix_would_notice_a_sync_that_does_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = FaultDisk::new();
+    disk.lie_about_syncs();
+    disk.crash_at(40, Loss::Drop);
+    let told = run_until_power_goes(dir.path(), &disk);
+    assert!(disk.is_off() && !told.states.is_empty());
+    let store = open(dir.path(), RealDisk);
+    let lost = |s: &sala_chat::session::NewSegment| store.read_rows(&s.id(), &RowsPart::All).is_err();
+    assert!(told.states.iter().any(lost), "acknowledged state is gone, as it must be on such a disk");
+    assert!(told.texts.keys().all(|id| store.message(*id).is_ok()), "texts do not depend on it");
+}
+
 /// A saved session of three turns, closed.
 fn saved(root: &Path) -> Talk {
     let bench = Bench::new(open(root, RealDisk));
@@ -416,8 +430,15 @@ fn two_at_a_time_do_not_disturb_each_other() {
     // Both write, ids never meet, nobody's unfinished file is swept.
     let unfinished = dir.path().join("segments").join(format!("{}.rows.1.tmp", talk.tip.unwrap().hex()));
     std::fs::write(&unfinished, "being written").unwrap();
+    let writing = std::fs::File::open(dir.path().join("locks/writing.lock")).unwrap();
+    writing.lock_shared().unwrap();
     let c = open(dir.path(), RealDisk);
-    assert!(unfinished.exists());
+    assert!(unfinished.exists(), "somebody is at it");
+    writing.unlock().unwrap();
+    let d = open(dir.path(), RealDisk);
+    assert!(!unfinished.exists(), "nobody is");
+    assert_eq!(d.notes().len(), 1);
+    drop(d);
     let mut ids = std::collections::HashSet::new();
     for _ in 0..100 {
         assert!(ids.insert(a.store.new_message_id()) && ids.insert(b.store.new_message_id()));

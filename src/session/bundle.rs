@@ -25,7 +25,7 @@ use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind, RowsPart};
 use super::import::Imported;
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
-use super::state::Written;
+use super::save::Written;
 use super::store::Store;
 use crate::transcript::{MessageId, SessionId};
 
@@ -202,6 +202,7 @@ impl Store {
         self.transaction(|tx| apply(tx, &changes))?;
 
         let mut imported = Imported { messages, ..Imported::default() };
+        let _writing = self.announce_writing();
         let mut written = Vec::new();
         let state = self.copy_state(path, HEAD_BYTES + length, &segments, &recorded, &mut written);
         match state.and_then(|tokens| self.name_files(&written).map(|()| tokens)) {

@@ -2,6 +2,7 @@
 //!
 //! Files appear whole or not at all: temporary name, sync, rename. Never overwrites without being told to.
 
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -101,8 +102,8 @@ impl Store {
                 nodes.into_iter().map(|n| self.message(n.message.id)).collect::<Result<_>>()?
             }
         };
-        let here = |id: &MessageId| messages.iter().any(|m| m.id == *id);
-        let marks = self.marks(id)?.into_iter().filter(|m| here(&m.message));
+        let here: HashSet<MessageId> = messages.iter().map(|m| m.id).collect();
+        let marks = self.marks(id)?.into_iter().filter(|m| here.contains(&m.message));
         let marks = marks.map(|m| MarkJson { name: m.name, message: m.message }).collect();
         Ok(SessionJson {
             format: JSON_FORMAT.into(),
@@ -150,9 +151,11 @@ pub(super) fn refuse_existing(path: &Path, overwrite: Overwrite) -> Result<()> {
 /// The messages in reading order: the branch of the head first, then every other branch from where it leaves a shown
 /// one. Each part begins with the message it continues from (`None`: the beginning).
 fn branches(session: &SessionJson) -> Vec<(Option<usize>, Vec<usize>)> {
-    let index = |id: MessageId| session.messages.iter().position(|m| m.id == id);
-    let is_parent = |i: usize| session.messages.get(i).is_some_and(|m| session.messages.iter().any(|c| c.parent == Some(m.id)));
-    let mut leaves: Vec<usize> = (0..session.messages.len()).filter(|i| !is_parent(*i)).collect();
+    let places: HashMap<MessageId, usize> = session.messages.iter().enumerate().map(|(i, m)| (m.id, i)).collect();
+    let index = |id: MessageId| places.get(&id).copied();
+    let parents: HashSet<MessageId> = session.messages.iter().filter_map(|m| m.parent).collect();
+    let leaves = session.messages.iter().enumerate().filter(|(_, m)| !parents.contains(&m.id));
+    let mut leaves: Vec<usize> = leaves.map(|(i, _)| i).collect();
     if let Some(head) = session.head.and_then(index) {
         leaves.insert(0, head);
     }

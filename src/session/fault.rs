@@ -55,6 +55,7 @@ struct Faults {
     room: Option<u64>,
     free: Option<u64>,
     read_only: bool,
+    lying: bool,
     /// Files with bytes that were not synced: how many are.
     durable: HashMap<PathBuf, u64>,
     /// Changes of names that were not synced, oldest first.
@@ -107,6 +108,11 @@ impl FaultDisk {
     /// Nothing can be written.
     pub fn make_read_only(&self) {
         self.faults().read_only = true;
+    }
+
+    /// Syncs report success and do nothing: to see that a test would notice a missing one.
+    pub fn lie_about_syncs(&self) {
+        self.faults().lying = true;
     }
 
     /// Everything works again, except that a power cut is for ever.
@@ -227,7 +233,9 @@ impl DiskFile for FaultFile {
         let (path, file) = (self.path.clone(), &mut self.file);
         self.disk.whole(Effect::Sync, |f| {
             file.sync()?;
-            f.durable.remove(&path);
+            if !f.lying {
+                f.durable.remove(&path);
+            }
             Ok(())
         })
     }
@@ -264,6 +272,9 @@ impl Disk for FaultDisk {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.whole(Effect::Sync, |f| {
             RealDisk.sync_dir(dir)?;
+            if f.lying {
+                return Ok(());
+            }
             f.names.retain(|change| match change {
                 NameChange::Created(path) | NameChange::Removed { path, .. } => path.parent() != Some(dir),
                 NameChange::Renamed { to, .. } => to.parent() != Some(dir),

@@ -1,75 +1,38 @@
-//! Which end states are worth their bytes: thinning by age, the disk budget, collection of what nothing reaches, trash.
+//! Which state is worth its bytes: thinning by age, and the disk budget.
 //!
-//! Never touches text of a session that is not long in the trash. Every removal is: the database forgets first, then
-//! the file goes; a crash in between leaves a file no row names, which the next start removes.
+//! Never touches text. Every removal is: the database forgets first, then the file goes; a crash in between leaves a
+//! file no row names, which the next start removes.
 
 use std::collections::{HashMap, HashSet};
 
 use rusqlite::{Transaction, params};
 
+use super::collect::Freed;
 use super::commit::refresh_session;
 use super::error::Result;
 use super::format::FileKind;
 use super::segment::{SegmentId, SegmentKind};
 use super::sessions::REACHED_BY_SESSION;
-use super::store::{Store, now_ms};
+use super::store::Store;
 use crate::transcript::SessionId;
 
 /// Of a document's inner segments every this many keeps its state: what a re-read costs at most after damage.
 const PART_STRIDE: u64 = 4;
-/// What nothing reaches stays this long while other processes may be about to use it.
-const SETTLED_MS: i64 = 24 * 3600 * 1000;
-
-/// What a removal freed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Freed {
-    /// Files removed.
-    pub files: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Segments forgotten altogether.
-    pub segments: u64,
-    /// Messages removed, of sessions that were in the trash.
-    pub messages: u64,
-    /// Sessions removed from the trash.
-    pub sessions: u64,
-}
-
-impl Freed {
-    fn add(&mut self, o: Freed) {
-        self.files += o.files;
-        self.bytes += o.bytes;
-        self.segments += o.segments;
-        self.messages += o.messages;
-        self.sessions += o.sessions;
-    }
-}
-
-/// Bytes of state on disk.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sizes {
-    /// All sessions and the shelf.
-    pub state_bytes: u64,
-    /// The database.
-    pub database_bytes: u64,
-    /// For each session: (bytes it reaches, bytes only it reaches).
-    pub sessions: HashMap<SessionId, (u64, u64)>,
-}
 
 /// A segment without its tokens.
-struct Light {
-    id: SegmentId,
-    parent: Option<SegmentId>,
-    kind: SegmentKind,
-    rows_bytes: u64,
-    end_bytes: u64,
-    has_rows: bool,
-    has_end: bool,
-    used: i64,
-    used_ms: i64,
+pub(super) struct Light {
+    pub id: SegmentId,
+    pub parent: Option<SegmentId>,
+    pub kind: SegmentKind,
+    pub rows_bytes: u64,
+    pub end_bytes: u64,
+    pub has_rows: bool,
+    pub has_end: bool,
+    pub used: i64,
+    pub used_ms: i64,
 }
 
-fn light(tx: &rusqlite::Connection) -> Result<HashMap<SegmentId, Light>> {
+pub(super) fn light(tx: &rusqlite::Connection) -> Result<HashMap<SegmentId, Light>> {
     let mut query = tx.prepare_cached(
         "SELECT id, parent, kind, rows_bytes, end_bytes, rows_root IS NOT NULL, end_root IS NOT NULL, used, used_ms FROM segment",
     )?;
@@ -89,7 +52,7 @@ fn light(tx: &rusqlite::Connection) -> Result<HashMap<SegmentId, Light>> {
     rows.map(|r| r.map(|l| (l.id, l)).map_err(Into::into)).collect()
 }
 
-fn ids(db: &rusqlite::Connection, sql: &str) -> Result<Vec<SegmentId>> {
+pub(super) fn ids(db: &rusqlite::Connection, sql: &str) -> Result<Vec<SegmentId>> {
     let mut query = db.prepare_cached(sql)?;
     let rows = query.query_map([], |r| Ok(SegmentId(r.get(0)?)))?;
     Ok(rows.collect::<Result<_, _>>()?)
@@ -240,99 +203,7 @@ impl Store {
         Ok(self.remove_files(&gone))
     }
 
-    /// Removes segments that no message and no shelf entry reaches, with their files.
-    ///
-    /// # Errors
-    /// The database cannot be written.
-    pub fn collect(&self) -> Result<Freed> {
-        let settled = if self.is_alone() { i64::MAX } else { now_ms() - SETTLED_MS };
-        let gone = self.transaction(|tx| {
-            let tree = light(tx)?;
-            let mut roots = ids(tx, "SELECT segment FROM message_segment UNION SELECT segment FROM document")?;
-            roots.extend(tree.values().filter(|l| l.used_ms >= settled).map(|l| l.id));
-            let reached = with_ancestors(&tree, roots);
-            let mut gone = Vec::new();
-            for l in tree.values().filter(|l| !reached.contains(&l.id)) {
-                tx.prepare_cached("DELETE FROM segment WHERE id = ?1")?.execute([l.id.0])?;
-                gone.push((l.id, FileKind::Rows, l.rows_bytes));
-                gone.push((l.id, FileKind::End, l.end_bytes));
-            }
-            Ok(gone)
-        })?;
-        let mut freed = self.remove_files(&gone);
-        freed.segments = gone.len() as u64 / 2;
-        Ok(freed)
-    }
-
-    /// Removes sessions that have been in the trash for longer than `days` (the configured number for `None`), with
-    /// messages no other session reaches, and collects their state.
-    ///
-    /// # Errors
-    /// The database cannot be written.
-    pub fn empty_trash(&self, days: Option<u32>) -> Result<Freed> {
-        let before = now_ms() - i64::from(days.unwrap_or(self.limits.trash_days)) * 24 * 3600 * 1000;
-        let (sessions, messages) = self.transaction(|tx| {
-            let old: Vec<i64> = {
-                let mut query = tx.prepare_cached("SELECT id FROM session WHERE trashed_ms <= ?1")?;
-                let rows = query.query_map([before], |r| r.get(0))?;
-                rows.collect::<Result<_, _>>()?
-            };
-            let mut messages = 0;
-            for session in &old {
-                messages += purge(tx, SessionId(*session))?;
-            }
-            Ok((old.len() as u64, messages))
-        })?;
-        let mut freed = Freed { sessions, messages, ..Freed::default() };
-        if sessions > 0 {
-            freed.add(self.collect()?);
-        }
-        Ok(freed)
-    }
-
-    /// Bytes by session: what it reaches, and what would be freed without it.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn sizes(&self) -> Result<Sizes> {
-        let database_bytes = self.disk.len(&self.layout.database).unwrap_or(0);
-        self.read(|db| {
-            let tree = light(db)?;
-            let mut query = db.prepare_cached(
-                "SELECT m.session, l.segment FROM message m JOIN message_segment l ON l.message = m.id
-                 UNION SELECT s.id, l.segment FROM session s JOIN message_segment l ON l.message = s.head",
-            )?;
-            let links: Vec<(i64, SegmentId)> =
-                query.query_map([], |r| Ok((r.get(0)?, SegmentId(r.get(1)?))))?.collect::<Result<_, _>>()?;
-            let mut by_session: HashMap<SessionId, Vec<SegmentId>> = HashMap::new();
-            for (session, segment) in links {
-                by_session.entry(SessionId(session)).or_default().push(segment);
-            }
-            let mut reached_by: HashMap<SegmentId, u32> = HashMap::new();
-            let shelf = with_ancestors(&tree, ids(db, "SELECT segment FROM document")?);
-            let mut reach: Vec<(SessionId, HashSet<SegmentId>)> = Vec::new();
-            for (session, tips) in by_session {
-                let reached = with_ancestors(&tree, tips);
-                for id in &reached {
-                    *reached_by.entry(*id).or_default() += 1;
-                }
-                reach.push((session, reached));
-            }
-            let bytes = |id: &SegmentId| tree.get(id).map_or(0, |l| l.rows_bytes + l.end_bytes);
-            let sessions = reach
-                .into_iter()
-                .map(|(session, reached)| {
-                    let all = reached.iter().map(bytes).sum();
-                    let own = reached.iter().filter(|id| reached_by.get(id) == Some(&1) && !shelf.contains(id));
-                    (session, (all, own.map(bytes).sum()))
-                })
-                .collect();
-            let state_bytes = tree.values().map(|l| l.rows_bytes + l.end_bytes).sum();
-            Ok(Sizes { state_bytes, database_bytes, sessions })
-        })
-    }
-
-    fn remove_files(&self, gone: &[(SegmentId, FileKind, u64)]) -> Freed {
+    pub(super) fn remove_files(&self, gone: &[(SegmentId, FileKind, u64)]) -> Freed {
         let mut freed = Freed::default();
         for (id, kind, bytes) in gone {
             // What stays behind is named by no row: the next start removes it.
@@ -424,7 +295,7 @@ fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep
     keep
 }
 
-fn with_ancestors(tree: &HashMap<SegmentId, Light>, from: impl IntoIterator<Item = SegmentId>) -> HashSet<SegmentId> {
+pub(super) fn with_ancestors(tree: &HashMap<SegmentId, Light>, from: impl IntoIterator<Item = SegmentId>) -> HashSet<SegmentId> {
     let mut reached = HashSet::new();
     for id in from {
         let mut next = Some(id);
@@ -455,30 +326,6 @@ fn refresh_all(tx: &Transaction<'_>) -> Result<()> {
         refresh_session(tx, SessionId(session))?;
     }
     Ok(())
-}
-
-/// Removes a session for good. Its messages that other sessions stand on go over to one of those.
-fn purge(tx: &Transaction<'_>, session: SessionId) -> Result<u64> {
-    tx.execute("DELETE FROM session WHERE id = ?1", [session.0])?;
-    // Everything above the other sessions' own messages, heads and marks stays.
-    tx.execute_batch(
-        "CREATE TEMP TABLE IF NOT EXISTS stays(id INTEGER PRIMARY KEY, owner INTEGER) STRICT; DELETE FROM stays;",
-    )?;
-    tx.execute(
-        "WITH RECURSIVE up(id, owner) AS (
-           SELECT head, id FROM session WHERE head IS NOT NULL
-           UNION SELECT message, session FROM mark
-           UNION SELECT parent, session FROM message WHERE session <> ?1 AND parent IS NOT NULL
-           UNION SELECT m.parent, up.owner FROM up CROSS JOIN message m ON m.id = up.id WHERE m.parent IS NOT NULL)
-         INSERT OR IGNORE INTO stays SELECT id, owner FROM up WHERE id IN (SELECT id FROM message WHERE session = ?1)",
-        [session.0],
-    )?;
-    tx.execute(
-        "UPDATE message SET session = (SELECT owner FROM stays WHERE stays.id = message.id)
-         WHERE session = ?1 AND id IN (SELECT id FROM stays)",
-        [session.0],
-    )?;
-    Ok(tx.execute("DELETE FROM message WHERE session = ?1", [session.0])? as u64)
 }
 
 #[cfg(test)]

@@ -3,13 +3,12 @@
 //! The system's file lock decides; it ends with its process, so a stale owner can never block. The file's content only
 //! says who it is: process id, boot id, terminal, since when. Where file locks do not work, the content decides.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::disk::private_file;
 use super::error::{Result, StoreError};
 use super::store::{Store, now_ms};
 use crate::transcript::SessionId;
@@ -58,10 +57,7 @@ impl Store {
     /// [`StoreError::InUse`] with the other process's id, terminal and time; I/O errors.
     pub fn lock_session(&self, id: SessionId, name: &str) -> Result<SessionLock> {
         let path = self.layout.locks.join(format!("session-{}.lock", id.0));
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        private_file(&mut options);
-        let mut file = options.open(&path).map_err(StoreError::io("open", &path))?;
+        let mut file = self.layout.open_lock(&format!("session-{}", id.0)).map_err(StoreError::io("open", &path))?;
         let before = read_owner(&mut file);
         let in_use = |owner: Option<Owner>| StoreError::InUse {
             name: name.to_owned(),

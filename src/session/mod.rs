@@ -19,6 +19,7 @@
 //! synced; SQLite's own demands for WAL with `synchronous=FULL`. Torn and lost writes before a sync are expected.
 
 mod bundle;
+mod collect;
 mod commit;
 mod disk;
 mod error;
@@ -30,6 +31,7 @@ mod import;
 mod keep;
 mod library;
 mod lock;
+mod save;
 mod schema;
 mod search;
 mod segment;
@@ -39,6 +41,7 @@ mod store;
 mod writer;
 
 pub use bundle::Bundled;
+pub use collect::{Freed, Sizes};
 pub use commit::{Change, NewSession, Save};
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use error::{Result, StoreError};
@@ -46,7 +49,6 @@ pub use export::{Overwrite, Scope};
 pub use fault::{Effect, FaultDisk, Loss};
 pub use format::RowsPart;
 pub use import::Imported;
-pub use keep::{Freed, Sizes};
 pub use library::{DocumentRecord, NewDocument};
 pub use lock::{Owner, SessionLock};
 pub use search::SearchHit;

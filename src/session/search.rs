@@ -9,8 +9,10 @@ use super::error::Result;
 use super::store::Store;
 use crate::transcript::{MessageId, SessionId};
 
-/// Messages indexed in one transaction: other processes wait for it.
-const BATCH: usize = 64;
+/// Messages looked at together.
+const BATCH: i64 = 64;
+/// Text indexed in one transaction (unless one message has more): everybody who wants to write waits for it.
+const BATCH_BYTES: i64 = 1 << 18;
 
 /// A place where a search found something.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,16 +39,26 @@ impl Store {
     pub fn index_texts(&self) -> Result<u64> {
         let mut all = 0;
         loop {
-            let ids: Vec<i64> = self.read(|db| {
-                let mut query = db.prepare_cached("SELECT id FROM message WHERE indexed = 0 LIMIT ?1")?;
-                let rows = query.query_map([BATCH as i64], |r| r.get(0))?;
+            let waiting: Vec<(i64, i64)> = self.read(|db| {
+                let mut query = db.prepare_cached("SELECT id, octet_length(text) FROM message WHERE indexed = 0 LIMIT ?1")?;
+                let rows = query.query_map([BATCH], |r| Ok((r.get(0)?, r.get(1)?)))?;
                 Ok(rows.collect::<Result<_, _>>()?)
             })?;
-            if ids.is_empty() {
+            if waiting.is_empty() {
                 return Ok(all);
             }
+            let mut bytes = 0;
+            let batch: Vec<i64> = waiting
+                .iter()
+                .take_while(|(_, length)| {
+                    let first = bytes == 0;
+                    bytes += length.max(&1);
+                    first || bytes <= BATCH_BYTES
+                })
+                .map(|(id, _)| *id)
+                .collect();
             self.transaction(|tx| {
-                for id in &ids {
+                for id in &batch {
                     // Flag first: it also tells that nobody else has indexed the row meanwhile.
                     if tx.prepare_cached("UPDATE message SET indexed = 1 WHERE id = ?1 AND indexed = 0")?.execute([id])? == 1 {
                         tx.prepare_cached(
@@ -57,7 +69,7 @@ impl Store {
                 }
                 Ok(())
             })?;
-            all += ids.len() as u64;
+            all += batch.len() as u64;
         }
     }
 

@@ -211,3 +211,26 @@ pub(super) fn tokens_from_bytes(bytes: &[u8]) -> Option<Vec<Token>> {
     let (words, rest) = bytes.as_chunks::<4>();
     rest.is_empty().then(|| words.iter().map(|w| Token::from_le_bytes(*w)).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_tell_apart_what_leaves_another_state_and_nothing_else() {
+        let id = SegmentId::compute("m", None, &[1, 2], &[3]);
+        assert_eq!(id, SegmentId::compute("m", None, &[1, 2], &[3]));
+        let others = [
+            SegmentId::compute("n", None, &[1, 2], &[3]),
+            SegmentId::compute("m", Some(&id), &[1, 2], &[3]),
+            SegmentId::compute("m", None, &[1], &[2, 3]),
+            SegmentId::compute("m", None, &[1, 2, 3], &[]),
+            SegmentId::compute("m", None, &[1, 2], &[4]),
+        ];
+        for (i, other) in others.iter().enumerate() {
+            assert!(*other != id && !others[..i].contains(other), "case {i}");
+        }
+        assert_eq!(SegmentId::from_hex(&id.hex()), Some(id));
+        assert_eq!(SegmentId::from_hex("zz"), None);
+    }
+}

@@ -1,7 +1,7 @@
 //! [`Store`]: one data directory, opened. Owns the directory layout, the two connections (one reads, one writes, so
 //! that reading never waits for a sync), ids, and the start-up sweep. Everything else is in the sibling modules.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -87,6 +87,14 @@ impl Layout {
         self.segments.join(format!("{}.{}", id.hex(), kind.extension()))
     }
 
+    /// The file behind an advisory lock, mode 0600.
+    pub fn open_lock(&self, name: &str) -> std::io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        private_file(&mut options);
+        options.open(self.locks.join(format!("{name}.lock")))
+    }
+
     pub fn unfinished(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
         // With the process in the name: two may be at work on the same document.
         self.segments.join(format!("{}.{}.{}.{UNFINISHED}", id.hex(), kind.extension(), std::process::id()))
@@ -104,8 +112,8 @@ pub struct Store {
     writer: Mutex<Connection>,
     ids: Mutex<std::ops::Range<i64>>,
     notes: Vec<String>,
-    /// Shared lock: others see that files without a row may be about to get one.
-    _present: Option<File>,
+    /// Shared lock, held as long as the store is open: see [`Store::is_alone`].
+    present: Option<File>,
     /// Private copy of a database that cannot be opened in place.
     _copy: Option<tempfile::TempDir>,
 }
@@ -134,7 +142,6 @@ impl Store {
     }
 
     fn open_writable(layout: Layout, disk: Arc<dyn Disk>, limits: Limits) -> Result<Store> {
-        let (present, alone) = take_presence(&layout);
         let (writer, found) = schema::open_writable(&layout.database)?;
         if let Found::Newer(version) = found {
             drop(writer);
@@ -156,21 +163,14 @@ impl Store {
             writer: Mutex::new(writer),
             ids: Mutex::new(0..0),
             notes: Vec::new(),
-            _present: None,
+            present: None,
             _copy: None,
         };
-        if alone {
-            let removed = store.sweep()?;
-            if removed > 0 {
-                store.notes.push(format!("{removed} unfinished state file(s) of an earlier run were removed."));
-            }
+        store.present = store.layout.open_lock("store").ok().filter(|file| file.lock_shared().is_ok());
+        let removed = store.sweep();
+        if removed > 0 {
+            store.notes.push(format!("{removed} unfinished state file(s) of an earlier run were removed."));
         }
-        // Others may come in from here on; they will see us and leave unnamed files alone.
-        if let Some(file) = &present {
-            let _ = File::unlock(file);
-            let _ = file.try_lock_shared();
-        }
-        store._present = present;
         store.fill_reserve();
         Ok(store)
     }
@@ -196,7 +196,7 @@ impl Store {
             reader: Mutex::new(reader),
             writer: Mutex::new(writer),
             ids: Mutex::new(0..0),
-            _present: None,
+            present: None,
             _copy: Some(copy),
         })
     }
@@ -271,9 +271,9 @@ impl Store {
 
     /// Whether no other process has the directory open right now.
     pub(super) fn is_alone(&self) -> bool {
-        let Some(present) = &self._present else { return false };
-        // Trying to make our shared lock exclusive fails while another holds one. Ours may be lost for a moment;
-        // a process that starts in it sweeps only files without rows, and we hold no such file outside the writer.
+        let Some(present) = &self.present else { return false };
+        // Making our shared lock exclusive fails while another process holds one. Ours may be lost for a moment, which
+        // matters only to another process asking the same in that moment.
         let alone = present.try_lock().is_ok();
         let _ = present.lock_shared();
         alone
@@ -305,11 +305,15 @@ impl Store {
         }
     }
 
-    /// Removes files in `segments/` that no row names. Only while no other process has the directory open.
-    fn sweep(&self) -> Result<u64> {
+    /// Removes files in `segments/` that no row names, unless a process is writing some right now. Returns how many.
+    fn sweep(&self) -> u64 {
+        let Ok(lock) = self.layout.open_lock("writing") else { return 0 };
+        if lock.try_lock().is_err() {
+            return 0;
+        }
         let dir = &self.layout.segments;
         let mut removed = 0;
-        for name in self.disk.list(dir).map_err(StoreError::io("list", dir))? {
+        for name in self.disk.list(dir).unwrap_or_default() {
             let named = name.to_str().and_then(|n| n.split_once('.')).is_some_and(|(stem, extension)| {
                 let column = match extension {
                     "rows" => "rows_root",
@@ -325,7 +329,7 @@ impl Store {
                 removed += 1;
             }
         }
-        Ok(removed)
+        removed
     }
 }
 
@@ -350,24 +354,6 @@ fn make_ready(layout: &Layout, disk: &dyn Disk) -> std::io::Result<()> {
         options.open(&layout.database)?;
     }
     OpenOptions::new().write(true).open(&layout.database).map(drop)
-}
-
-/// The presence lock, and whether nobody else has the directory open.
-fn take_presence(layout: &Layout) -> (Option<File>, bool) {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false);
-    private_file(&mut options);
-    let Ok(file) = options.open(layout.locks.join("store.lock")) else { return (None, false) };
-    match file.try_lock() {
-        Ok(()) => (Some(file), true),
-        Err(TryLockError::WouldBlock) => {
-            // Somebody is here; sharing may have to wait for the moment in which they sweep.
-            let _ = file.lock_shared();
-            (Some(file), false)
-        }
-        // A file system without locks: sweeping would be a gamble.
-        Err(TryLockError::Error(_)) => (None, false),
-    }
 }
 
 fn no_folder(path: &Path) -> impl Fn(std::io::Error) -> StoreError {

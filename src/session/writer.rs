@@ -20,7 +20,8 @@ use crossbeam_channel::Sender;
 
 use super::commit::{Change, Save, apply};
 use super::error::{Result, StoreError};
-use super::state::image_bytes;
+use super::save::image_bytes;
+use super::segment::SegmentId;
 use super::store::{Access, Store, lock, now_ms};
 use crate::transcript::SessionId;
 
@@ -55,7 +56,7 @@ pub enum SaveEvent {
     },
     /// Nothing of it is on disk. It stays queued and is tried again, unless `lasting`.
     NotSaved {
-        /// From [`Writer::save`].
+        /// From [`Writer::save`]; 0 when the thread itself has failed and nothing more will be saved.
         id: u64,
         /// A sentence: why, and what to do.
         reason: String,
@@ -115,8 +116,25 @@ impl Writer {
     pub fn start(store: Arc<Store>, events: Sender<SaveEvent>) -> std::io::Result<Writer> {
         let shared = Arc::new(Shared::default());
         let max_pending_bytes = store.limits().max_pending_bytes;
-        let worker = Worker { store, events, shared: Arc::clone(&shared), state_off: None, text_off: false, saves: 0, grown: Vec::new() };
-        let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || worker.run())?;
+        let worker = Worker {
+            store,
+            events,
+            shared: Arc::clone(&shared),
+            state_off: None,
+            text_off: false,
+            saves: 0,
+            grown: Vec::new(),
+            current: Vec::new(),
+        };
+        let (queue, last_words) = (Arc::clone(&shared), worker.events.clone());
+        let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || {
+            if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run())).is_err() {
+                let reason = "saving has stopped after an internal error: restart sala-chat to go on saving".to_owned();
+                let _ = last_words.send(SaveEvent::NotSaved { id: 0, reason, lasting: true });
+            }
+            lock(&queue.queue).ended = true;
+            queue.done.notify_all();
+        })?;
         Ok(Writer { shared, thread: Some(thread), max_pending_bytes })
     }
 
@@ -161,7 +179,7 @@ impl Writer {
         queue.closing = true;
         self.shared.work.notify_one();
         let queue = self.wait(queue, deadline, |q| q.ended);
-        let (ended, all) = (queue.ended, queue.ended && queue.saves.is_empty());
+        let (ended, all) = (queue.ended, queue.ended && queue.finished >= queue.last_id);
         drop(queue);
         if let Some(thread) = self.thread.take_if(|_| ended) {
             // Only now has the thread let go of the store and its locks.
@@ -215,6 +233,8 @@ struct Worker {
     saves: u64,
     /// Sessions that got state since they were last thinned.
     grown: Vec<SessionId>,
+    /// Segments of the last save with state: the conversation going on, spared by the budget.
+    current: Vec<SegmentId>,
 }
 
 enum Outcome {
@@ -253,8 +273,6 @@ impl Worker {
             }
             self.shared.done.notify_all();
         }
-        lock(&self.shared.queue).ended = true;
-        self.shared.done.notify_all();
     }
 
     /// The next save to work on; `None` at the end. Does the housekeeping while there is nothing to save.
@@ -311,6 +329,7 @@ impl Worker {
             let _ = self.events.send(SaveEvent::Recovered);
         }
         if !queued.save.images.is_empty() {
+            self.current = queued.save.images.iter().map(|(id, _)| *id).collect();
             self.grown.extend(applied.sessions.iter().filter(|s| !self.grown.contains(s)).collect::<Vec<_>>());
         }
         // Committed: should the state below be interrupted, the changes must not be applied twice.
@@ -403,7 +422,7 @@ impl Worker {
             let _ = self.store.thin(session);
         }
         if self.saves.is_multiple_of(BUDGET_EVERY) {
-            let _ = self.store.keep_budget(&[]);
+            let _ = self.store.keep_budget(&self.current);
         }
     }
 
