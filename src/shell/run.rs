@@ -123,9 +123,12 @@ pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
         repaint: true,
         crash,
     };
-    let end = this.go(&events, &outside);
+    let end = match this.go(&events, &outside) {
+        Ok(end) => end,
+        // The terminal cannot be written any more: most likely it is gone.
+        Err(_) => this.end_without_terminal(),
+    };
     drop(leave);
-    let end = end?;
     if let Some(text) = end.farewell {
         // The terminal may be gone.
         let _ = writeln!(io::stdout(), "{text}");
@@ -287,6 +290,20 @@ impl Loop {
                 self.apply(Event::Resumed)
             }
         }
+    }
+
+    /// Lets the desk save what it can within a second.
+    fn end_without_terminal(&mut self) -> End {
+        let code = self.dying.map_or(129, |d| d.0);
+        let deadline = Instant::now() + Duration::from_secs(1);
+        if self.desk.requests.send(Request::Quit).is_ok() {
+            while let Ok(notice) = self.desk.notices.recv_deadline(deadline) {
+                if matches!(notice, Notice::Bye { .. } | Notice::Fatal { .. }) {
+                    break;
+                }
+            }
+        }
+        End { code, farewell: None }
     }
 
     fn desk_lost(&mut self) {
