@@ -166,7 +166,7 @@ pub fn help_text(app: &App) -> String {
     for c in command::COMMANDS {
         let aliases: String = c.aliases.iter().map(|a| format!(", /{a}")).collect();
         let usage = if c.usage.is_empty() { String::new() } else { format!(" {}", c.usage) };
-        text.push_str(&format!("- **/{}{aliases}**`{usage}` {}\n", c.name, c.help).replace("``", ""));
+        text.push_str(&format!("- **/{}{aliases}**`{usage}`: {}\n", c.name, c.help).replace("``", ""));
     }
     text.push_str("\n`/help COMMAND` shows an example. A message that begins with a slash: type `//` or a space first.\n\n## Keys\n\n");
     text.push_str(&keys_text(app));

@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::layout::Rect;
 
 use super::input::{Input, start_input, typed_ahead};
 use super::jobs::{Job, start_jobs};
@@ -343,7 +344,9 @@ impl Loop {
         self.wanted = Redraw::No;
         self.apply(Event::Frame)?;
         if std::mem::take(&mut self.repaint) {
-            self.terminal.clear()?;
+            // Not `clear`: that asks the terminal for its cursor, and the answer would go to the input thread.
+            let size = self.terminal.size()?;
+            self.terminal.resize(Rect::new(0, 0, size.width, size.height))?;
         }
         crossterm::queue!(io::stdout(), BeginSynchronizedUpdate)?;
         let app = &self.app;
