@@ -259,6 +259,22 @@ fn notes_of_the_last_command_survive_a_new_view() {
 }
 
 #[test]
+fn a_view_that_only_grew_keeps_the_place() {
+    let mut s = open(80, 24);
+    s.press("pgup");
+    s.event(Event::Frame);
+    let before = s.app.transcript.window().first().copied();
+    let mut view = conversation();
+    view.messages.push(message(4, Role::User, "And then?"));
+    s.tell(Notice::Session(view.clone())).event(Event::Frame);
+    assert_eq!(s.app.transcript.window().first().copied(), before);
+    assert_eq!(s.app.transcript.new_rows(), Some(3));
+    view.messages.truncate(1);
+    s.tell(Notice::Session(view));
+    assert_eq!(s.app.transcript.new_rows(), None, "after an undo the end is shown");
+}
+
+#[test]
 fn typing_and_scrolling_work_while_the_window_changes() {
     let mut s = open(80, 24);
     for (w, h) in [(200, 60), (1, 1), (60, 15), (59, 15), (120, 40), (80, 24)] {
