@@ -5,8 +5,14 @@
 #[path = "screens/stage.rs"]
 mod stage;
 
-use sala_chat::protocol::desk::{Activity, FileProgress, FileState, Notice, ReadingProgress};
-use sala_chat::transcript::{MessageId, Role};
+#[path = "screens/behaviour.rs"]
+mod behaviour;
+
+use sala_chat::app::options::UiConfig;
+use sala_chat::protocol::desk::{
+    Activity, Choice, FileProgress, FileState, Level, Notice, ReadingProgress, SaveState, SearchRow, SessionRow, SessionView,
+};
+use sala_chat::transcript::{Finish, MessageId, Role};
 use stage::*;
 
 /// Sizes every layout is looked at in.
@@ -75,4 +81,260 @@ fn loading(w: u16, h: u16) -> Stage {
 #[test]
 fn documents_being_read() {
     pictures("loading", loading);
+}
+
+#[test]
+fn stopped_answer_says_how_to_go_on() {
+    let mut s = open(80, 24);
+    let mut stopped = answer(4, "The film keeps the reunion but moves it ahead of");
+    stopped.meta.finish = Some(Finish::Stopped);
+    s.tell(Notice::Finished(stopped));
+    picture("stopped_80x24", &mut s);
+}
+
+#[test]
+fn thoughts_are_open_while_they_run() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Added(message(4, Role::User, "And then?")));
+    s.tell(Notice::Added(message(5, Role::Assistant, "")));
+    s.tell(Notice::Activity(Activity::Thinking { tokens_per_s: 90.0, ms: 12_000.0 }));
+    s.tell(Notice::Delta { message: MessageId(5), thinking: true, text: "The user wants the next event.\nLook after the fire".into() });
+    picture("thinking_80x24", &mut s);
+    s.tell(Notice::Delta { message: MessageId(5), thinking: false, text: "He returns".into() });
+    picture("thinking_folds_80x24", &mut s);
+    s.press("ctrl-t");
+    picture("thinking_reopened_80x24", &mut s);
+}
+
+#[test]
+fn commands_pop_up_while_they_are_typed() {
+    let mut s = open(80, 24);
+    s.type_text("/re");
+    picture("popup_80x24", &mut s);
+    let mut s = open(60, 15);
+    s.type_text("/");
+    picture("popup_60x15", &mut s);
+}
+
+#[test]
+fn unknown_command_names_the_nearest_one() {
+    let mut s = open(80, 24);
+    s.type_text("/lod war.txt").press("enter");
+    s.type_text("").press("ctrl-u");
+    s.type_text("/set temperature 7").press("enter");
+    picture("command_errors_80x24", &mut s);
+}
+
+#[test]
+fn timeline_is_a_tree_with_checkpoints() {
+    pictures("timeline", |w, h| {
+        let mut s = open(w, h);
+        s.tell(Notice::Timeline(timeline()));
+        s
+    });
+}
+
+fn sessions() -> Vec<SessionRow> {
+    let row = |name: &str, title: &str, state: &str| SessionRow {
+        name: name.into(),
+        title: title.into(),
+        messages: 41,
+        tokens: 612_204,
+        state: state.into(),
+        bytes: Some(2_400 << 20),
+        updated_ms: TIME,
+    };
+    vec![
+        row("war-and-peace", "Who tells Pierre that Prince Andrei is dying?", "yes"),
+        row("contract", "What does annex C say about the notice period?", "stale"),
+        row("日本語の本", "この本は誰が書きましたか", "none"),
+    ]
+}
+
+#[test]
+fn sessions_are_picked_and_filtered() {
+    pictures("sessions", |w, h| {
+        let mut s = open(w, h);
+        s.tell(Notice::Sessions(sessions()));
+        s
+    });
+    let mut s = open(80, 24);
+    s.tell(Notice::Sessions(sessions()));
+    s.type_text("contr");
+    picture("sessions_filtered_80x24", &mut s);
+}
+
+#[test]
+fn search_results_and_documents() {
+    let mut s = open(80, 24);
+    let rows = vec![
+        SearchRow { session: "contract".into(), message: MessageId(9), number: 9, snippet: "the [notice] period is three months".into(), created_ms: TIME },
+        SearchRow { session: "mail".into(), message: MessageId(4), number: 2, snippet: "short [notice], sorry".into(), created_ms: TIME },
+    ];
+    s.tell(Notice::Found { query: "notice".into(), rows });
+    picture("found_80x24", &mut s);
+    s.tell(Notice::Documents { title: "This conversation".into(), rows: documents() });
+    picture("documents_80x24", &mut s);
+}
+
+#[test]
+fn help_is_a_page() {
+    let mut s = Stage::new(80, 24).ready(demo());
+    s.press("f1");
+    picture("help_80x24", &mut s);
+    s.press("pgdn");
+    picture("help_scrolled_80x24", &mut s);
+    s.press("esc").type_text("/help load").press("enter enter");
+    picture("help_command_80x24", &mut s);
+}
+
+#[test]
+fn full_disk_is_a_banner_in_words() {
+    let full = SaveState::NotSaved(
+        "since #9: disk full on /home (0 B free). State saving is off. Free space, then it continues by itself.".into(),
+    );
+    pictures("disk_full", |w, h| {
+        let mut s = open(w, h);
+        s.tell(Notice::Save(full.clone()));
+        s
+    });
+}
+
+#[test]
+fn damage_and_refusals_are_notes() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Note(Level::Warn, "1 unfinished entry was set aside".into()));
+    s.tell(Notice::Note(
+        Level::Error,
+        "big.txt needs 1,204,331 tokens; 436,372 are left. Nothing was loaded. Options: /load big.txt --head 430000 ; /new then /load".into(),
+    ));
+    s.tell(Notice::Note(Level::Info, "No usable NVIDIA GPU: driver not found (libcuda.so.1). The demo runs on the CPU.".into()));
+    picture("notes_80x24", &mut s);
+}
+
+#[test]
+fn questions_take_the_keys() {
+    let plan = || Notice::Question {
+        id: 1,
+        text: "11 files, 512,881 tokens, about 0:59, leaves 531,000.".into(),
+        choices: vec![
+            Choice { key: '\n', label: "load".into() },
+            Choice { key: 'e', label: "choose files".into() },
+            Choice { key: '\x1b', label: "cancel".into() },
+        ],
+    };
+    pictures("question", |w, h| {
+        let mut s = open(w, h);
+        s.tell(plan());
+        s
+    });
+}
+
+#[test]
+fn quitting_while_busy_asks_once() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 96.4 }));
+    s.press("ctrl-d");
+    picture("quit_question_80x24", &mut s);
+    s.press("y");
+    picture("quitting_80x24", &mut s);
+}
+
+#[test]
+fn aside_lies_over_the_conversation() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Aside { question: "What was his name?".into(), text: "Andrei *Bolkonski*, the".into(), done: None });
+    picture("aside_80x24", &mut s);
+    s.tell(Notice::Aside { question: "What was his name?".into(), text: "Andrei *Bolkonski*, the prince.".into(), done: Some(Finish::Stop) });
+    picture("aside_done_80x24", &mut s);
+}
+
+#[test]
+fn selected_message_shows_its_keys() {
+    let mut s = open(80, 24);
+    s.press("ctrl-p ctrl-p");
+    picture("selected_80x24", &mut s);
+    s.tell(Notice::Input { text: "Who tells Pierre?".into(), editing: Some(MessageId(2)) });
+    picture("editing_80x24", &mut s);
+}
+
+#[test]
+fn scrolling_up_freezes_the_view() {
+    let mut s = open(80, 24);
+    s.press("pgup");
+    picture("frozen_80x24", &mut s);
+    s.tell(Notice::Finished(answer(4, "one\n\ntwo\n\nthree")));
+    picture("frozen_new_80x24", &mut s);
+}
+
+#[test]
+fn wide_right_to_left_and_hostile_text() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Session(SessionView {
+        name: "mixed".into(),
+        branch: (1, 1),
+        messages: vec![
+            message(1, Role::User, "日本語で答えてください。長い文は折り返されますか、それとも画面の外へ出てしまいますか。"),
+            answer(2, "はい、折り返します。👩‍👩‍👧 und ❤️ bleiben ganz.\n\nשלום עולם, مرحبا بالعالم\n\nhidden \u{202e}txt.exe and \u{1b}[2J\u{9b}31m"),
+        ],
+        ..SessionView::default()
+    }));
+    s.type_text("日本語を打つ");
+    picture("wide_text_80x24", &mut s);
+}
+
+#[test]
+fn wide_tables_and_long_code_lines() {
+    let mut s = open(60, 15);
+    let long = format!("```rust\nfn main() {{ println!(\"{}\"); }}\n```", "x".repeat(70));
+    s.tell(Notice::Session(SessionView {
+        name: "wide".into(),
+        branch: (1, 1),
+        messages: vec![answer(
+            1,
+            &format!("| passage | who speaks | what is said in full |\n|---|---|---|\n| [1] | nobody at all | Pierre recognises her |\n\n{long}"),
+        )],
+        ..SessionView::default()
+    }));
+    picture("wide_table_60x15", &mut s);
+}
+
+#[test]
+fn large_paste_is_folded_and_long_input_wraps() {
+    let mut s = open(80, 24);
+    s.type_text("Compare ");
+    s.event(sala_chat::app::Event::Paste("line of a log\n".repeat(41)));
+    s.type_text(" with the book, line by line, and tell me which of the two is the older text.\nThen stop.");
+    picture("folded_paste_80x24", &mut s);
+}
+
+#[test]
+fn view_only_session_says_so() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Session(SessionView { view_only: true, ..conversation() }));
+    picture("view_only_80x24", &mut s);
+}
+
+#[test]
+fn too_small_a_window_says_what_it_needs() {
+    picture("too_small_58x14", &mut open(58, 14));
+    picture("too_small_40x10", &mut open(40, 10));
+}
+
+#[test]
+fn without_colour_nothing_is_coloured() {
+    let mut s = conversing(Stage::with(UiConfig { colour: false, ..UiConfig::default() }, 80, 24));
+    s.tell(Notice::Save(SaveState::NotSaved("disk full".into())));
+    assert!(!s.styles().contains('c'), "no colour may be left");
+    insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false, snapshot_path => "snapshots" }, {
+        insta::assert_snapshot!("no_colour_styles_80x24", s.styles());
+    });
+}
+
+#[test]
+fn history_search_is_fuzzy() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Prompts(vec!["what is the notice period".into(), "summarise annex C".into(), "who wrote this".into()]));
+    s.press("ctrl-r").type_text("ann");
+    picture("history_search_80x24", &mut s);
 }

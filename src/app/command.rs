@@ -141,7 +141,7 @@ pub const COMMANDS: &[Command] = &[
     command!("ctx", "", "tokens by message and document", "/ctx", "/ctx x", Runs, Nothing, |a| a.none().and_then(|()| desk(Request::Context))),
     command!("set", "[KEY VALUE]", "sampling and limits of this session", "/set temperature 0.3", "/set temperature 7", Runs, Words(&["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed", "max_tokens", "spec"]), |a| parse_set(a).and_then(|s| desk(Request::Set(s)))),
     command!("preset", "[NAME|save NAME|list]", "named settings", "/preset careful", "/preset save", Runs, Words(&["list", "save"]), preset),
-    command!("system", "[show|edit|TEXT]", "the system text", "/system Answer in one sentence.", "", Waits, Words(&["show", "edit"]), |a| desk(Request::System(a.rest().filter(|t| t != "show")))),
+    command!("system", "[show|TEXT]", "show or set the system text", "/system Answer in one sentence.", "", Waits, Words(&["show"]), |a| desk(Request::System(a.rest().filter(|t| t != "show")))),
     command!("think", "on|off|auto|show|fold|hide", "whether the model thinks, and how thoughts are shown", "/think fold", "/think hard", Runs, Words(&["on", "off", "auto", "show", "fold", "hide"]), think),
     command!("spec", "[on|off|auto|N]", "speculative decoding", "/spec 5", "/spec 40", Runs, Words(&["on", "off", "auto"]), |a| parse_spec(a).and_then(|s| desk(Request::Spec(s)))),
     command!("save", "", "say how things stand; everything is saved as it happens", "/save", "/save x", Runs, Nothing, |a| a.none().and_then(|()| desk(Request::Save))),

@@ -68,7 +68,10 @@ fn composer_rows(app: &App) -> u16 {
 /// The text of the banner, if something is wrong.
 pub fn banner_text(app: &App) -> Option<String> {
     match &app.save {
-        SaveState::NotSaved(why) => Some(format!("NOT SAVED: {why}")),
+        SaveState::NotSaved(why) => {
+            let colon = if why.starts_with("since") { "" } else { ":" };
+            Some(format!("NOT SAVED{colon} {why}"))
+        }
         SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_) | SaveState::Off => {
             app.session.view_only.then(|| "VIEW ONLY: nothing can be added here; /fork makes a copy you can write in".to_string())
         }

@@ -151,7 +151,7 @@ impl Overlay {
             Overlay::Page(_) => "Up/Down PgUp/PgDn scroll   Esc close",
             Overlay::Aside { done: None, .. } => "answering; not kept   Esc stop and close",
             Overlay::Aside { done: Some(_), .. } => "not kept   Up/Down scroll   Esc close",
-            Overlay::Sessions(_) => "type to filter, /words search texts   Enter open   Esc close",
+            Overlay::Sessions(_) => "type to filter, /words search texts   Enter open   Esc",
             Overlay::Found { .. } => "Enter open at the message   Esc close",
             Overlay::Timeline(_) => "Enter go there   f fork there   Esc close",
             Overlay::Documents { .. } => "type to filter   Enter show the text   Esc close",

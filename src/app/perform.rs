@@ -3,6 +3,7 @@
 use super::command::{self, CopyWhat, Local, Outcome, WhileBusy};
 use super::keys::ACTIONS;
 use super::markdown::{Colours, Style, render};
+use super::options::ThinkShow;
 use super::update::{note, open_page, quit_or_ask, send};
 use super::{App, Effect};
 use crate::protocol::desk::{Activity, Level, Request};
@@ -109,7 +110,15 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
                 note(app, Level::Error, &format!("/help: no command is called {name}.{near}"));
             }
         },
-        Local::ThinkShow(show) => app.config.think_show = show,
+        Local::ThinkShow(show) => {
+            app.config.think_show = show;
+            let how = match show {
+                ThinkShow::Open => "always open",
+                ThinkShow::Fold => "folded once the answer starts",
+                ThinkShow::Hide => "hidden",
+            };
+            note(app, Level::Info, &format!("Thoughts are {how}."));
+        }
         Local::Quit => quit_or_ask(app, effects),
     }
 }
@@ -157,7 +166,7 @@ pub fn help_text(app: &App) -> String {
     for c in command::COMMANDS {
         let aliases: String = c.aliases.iter().map(|a| format!(", /{a}")).collect();
         let usage = if c.usage.is_empty() { String::new() } else { format!(" {}", c.usage) };
-        text.push_str(&format!("- **/{}{aliases}**`{usage}` {}\n", c.name, c.help).replace("``", ""));
+        text.push_str(&format!("- **/{}{aliases}**`{usage}`: {}\n", c.name, c.help).replace("``", ""));
     }
     text.push_str("\n`/help COMMAND` shows an example. A message that begins with a slash: type `//` or a space first.\n\n## Keys\n\n");
     text.push_str(&keys_text(app));

@@ -238,11 +238,14 @@ impl<'a> Writer<'a> {
             }
         }
         let code = text.strip_suffix('\n').unwrap_or(&text);
-        self.code.push(CodeBlock { lang: lang.clone(), text: code.to_string() });
-        let label = format!("[b{}]", self.code_before + self.code.len());
-        let room = self.cells().saturating_sub(2 + label.len());
-        let head = fit(&format!("```{lang}"), room);
-        self.line(vec![Span::new(format!("  {head}"), Role::Dim), Span::new(label, Role::Key)], at);
+        let fenced = matches!(kind, CodeBlockKind::Fenced(_));
+        if fenced {
+            self.code.push(CodeBlock { lang: lang.clone(), text: code.to_string() });
+            let label = format!("[b{}]", self.code_before + self.code.len());
+            let room = self.cells().saturating_sub(2 + label.len());
+            let head = fit(&format!("```{lang}"), room);
+            self.line(vec![Span::new(format!("  {head}"), Role::Dim), Span::new(label, Role::Key)], at);
+        }
         let coloured = self.style.colours.get(&lang, code).cloned();
         let cells = self.cells().saturating_sub(2).max(2);
         let mut offset = 0;
@@ -257,7 +260,9 @@ impl<'a> Writer<'a> {
             }
             offset += line.len() + 1;
         }
-        self.line(vec![Span::new("  ```", Role::Dim)], at.max(starts.last().map_or(at, |s| s.1)));
+        if fenced {
+            self.line(vec![Span::new("  ```", Role::Dim)], at.max(starts.last().map_or(at, |s| s.1)));
+        }
         // Rows must not go back in the source.
         let mut high = 0;
         for r in &mut self.rows {
@@ -297,7 +302,9 @@ impl<'a> Writer<'a> {
             Glyphs::Ascii => ("|", "-", "|"),
             Glyphs::Unicode => ("│", "─", "┼"),
         };
-        for (i, line) in lines.into_iter().enumerate() {
+        // A table without headings is a list of pairs.
+        let untitled = lines.first().is_some_and(|head| head.iter().all(|cell| cell.pieces.is_empty()));
+        for (i, line) in lines.into_iter().enumerate().skip(usize::from(untitled)) {
             let mut row = vec![Span::new(bar, Role::Rule)];
             for (c, cells) in widths.iter().enumerate() {
                 let mut used = 0;
@@ -329,7 +336,9 @@ impl<'a> Writer<'a> {
             }
             for (header, value) in headers.iter().zip(line) {
                 let mut inline = Inline::default();
-                inline.pieces.push(Piece { text: format!("{header}: "), face: Face::from(Role::Dim).bold(), source: at });
+                if !header.is_empty() {
+                    inline.pieces.push(Piece { text: format!("{header}: "), face: Face::from(Role::Dim).bold(), source: at });
+                }
                 inline.pieces.extend(value.pieces);
                 for p in &mut inline.pieces {
                     p.source = at;

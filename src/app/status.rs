@@ -142,6 +142,10 @@ pub fn hint_line(app: &App) -> Vec<(String, Role)> {
     if let Some((text, _)) = &app.hint {
         return vec![(text.clone(), Role::Warn)];
     }
+    // Pages, lists and questions name their keys themselves.
+    if app.overlay.is_some() || !app.questions.is_empty() {
+        return Vec::new();
+    }
     let key = |action| app.config.keys.hint(action);
     let mut pairs: Vec<(String, &str)> = Vec::new();
     if app.transcript.selected().is_some() && app.composer.is_empty() {

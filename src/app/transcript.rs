@@ -98,6 +98,15 @@ impl Transcript {
     /// Replaces the conversation. Entries that stay keep their rows. Notes stay when the message before them stays, or
     /// when they belong to the command that is being answered (`request`).
     pub fn replace(&mut self, messages: Vec<Message>, request: u64) {
+        // When the conversation only grew, the view and the selection stay where they are.
+        let end = self.messages().next_back().map(|m| m.id);
+        let grew = end.is_some_and(|id| messages.iter().any(|m| m.id == id));
+        let standing = match self.scroll {
+            Scroll::At { entry, anchor } if grew => self.id_at(entry).map(|id| (id, anchor)),
+            Scroll::At { .. } | Scroll::Follow => None,
+        };
+        let frozen = self.id_at(self.frozen.0);
+        let selected = self.selected.filter(|_| grew).and_then(|i| self.id_at(i));
         let mut kept: HashMap<MessageId, (Entry, Vec<Entry>)> = HashMap::new();
         let mut recent = Vec::new();
         let mut last = None;
@@ -130,12 +139,23 @@ impl Transcript {
             }
         }
         self.entries.append(&mut recent);
-        self.scroll = Scroll::Follow;
-        self.selected = None;
+        let place = |id| self.entries.iter().position(|e| e.as_message().is_some_and(|m| Some(m.id) == id));
+        self.selected = selected.and_then(|id| place(Some(id)));
+        let standing = standing.and_then(|(id, anchor)| place(Some(id)).map(|entry| Scroll::At { entry, anchor }));
+        self.frozen.0 = place(frozen).unwrap_or(0);
+        self.scroll = standing.unwrap_or(Scroll::Follow);
+    }
+
+    /// The message at an entry, or the last one before it.
+    fn id_at(&self, entry: usize) -> Option<MessageId> {
+        self.entries.get(..=entry)?.iter().rev().find_map(|e| e.as_message().map(|m| m.id))
     }
 
     /// A message at the end.
     pub fn add(&mut self, message: Message) {
+        if let Some(entry) = self.find(message.id) {
+            return entry.complete(message);
+        }
         let open = message.role == crate::transcript::Role::Assistant && message.meta.finish.is_none();
         let progress = match (open, message.text.is_empty()) {
             (true, true) => Progress::Thinking,

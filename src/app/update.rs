@@ -187,7 +187,7 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
         app.popup = None;
         app.questions.clear();
         send(app, Request::Quit, effects);
-        app.hint = Some(("Saving. Ctrl-C again ends at once: text is safe, state may have to be read again".into(), None));
+        app.hint = Some(("Saving. Ctrl-C again ends at once: text is safe, state may be read again".into(), None));
     }
 }
 

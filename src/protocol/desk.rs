@@ -1,5 +1,10 @@
 //! What the interface asks of the desk, and what the desk tells the interface. Both directions are plain data, so the
 //! interface can be driven by a script in tests and the desk by `-p` without a terminal.
+//!
+//! What the interface relies on: every request is answered by at least one notice ([`Notice::Activity`],
+//! [`Notice::Note`], a page, a question ...); [`Activity::Idle`] is told whenever work ends; [`Notice::Added`] comes
+//! before the first [`Notice::Delta`] of a message and [`Notice::Finished`] after the last; the last notice of all is
+//! [`Notice::Bye`] or [`Notice::Fatal`]. The channel to the interface is unbounded: the desk never waits for a screen.
 
 use serde::{Deserialize, Serialize};
 

@@ -17,6 +17,7 @@ mod jobs;
 pub mod logging;
 pub mod model_cmd;
 mod panic;
+pub mod plain;
 pub mod run;
 pub mod signals;
 pub mod term;

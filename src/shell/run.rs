@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, Sender, never, select, unbounded};
 use crossterm::terminal::{BeginSynchronizedUpdate, EndSynchronizedUpdate};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::layout::Rect;
 
 use super::input::{Input, start_input, typed_ahead};
 use super::jobs::{Job, start_jobs};
@@ -123,9 +124,12 @@ pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
         repaint: true,
         crash,
     };
-    let end = this.go(&events, &outside);
+    let end = match this.go(&events, &outside) {
+        Ok(end) => end,
+        // The terminal cannot be written any more: most likely it is gone.
+        Err(_) => this.end_without_terminal(),
+    };
     drop(leave);
-    let end = end?;
     if let Some(text) = end.farewell {
         // The terminal may be gone.
         let _ = writeln!(io::stdout(), "{text}");
@@ -289,6 +293,20 @@ impl Loop {
         }
     }
 
+    /// Lets the desk save what it can within a second.
+    fn end_without_terminal(&mut self) -> End {
+        let code = self.dying.map_or(129, |d| d.0);
+        let deadline = Instant::now() + Duration::from_secs(1);
+        if self.desk.requests.send(Request::Quit).is_ok() {
+            while let Ok(notice) = self.desk.notices.recv_deadline(deadline) {
+                if matches!(notice, Notice::Bye { .. } | Notice::Fatal { .. }) {
+                    break;
+                }
+            }
+        }
+        End { code, farewell: None }
+    }
+
     fn desk_lost(&mut self) {
         if self.app.phase != Phase::Ended && self.end.is_none() {
             let farewell = "sala-chat: its working thread ended unexpectedly. What was said is saved; start again with: sala-chat -c";
@@ -326,7 +344,9 @@ impl Loop {
         self.wanted = Redraw::No;
         self.apply(Event::Frame)?;
         if std::mem::take(&mut self.repaint) {
-            self.terminal.clear()?;
+            // Not `clear`: that asks the terminal for its cursor, and the answer would go to the input thread.
+            let size = self.terminal.size()?;
+            self.terminal.resize(Rect::new(0, 0, size.width, size.height))?;
         }
         crossterm::queue!(io::stdout(), BeginSynchronizedUpdate)?;
         let app = &self.app;

@@ -13,12 +13,18 @@ use crate::app::wrap::{fit, width, wrap_text};
 use crate::app::{App, Question};
 use crate::protocol::desk::{DocumentRow, SearchRow, SessionRow, TimelineRow};
 
+/// From here on the list of sessions has room for all its columns.
+const ALL_COLUMNS: u16 = 76;
+
 /// Draws the open overlay over the whole body.
 pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area: Rect) {
     painter.clear(area);
     match overlay {
         Overlay::Page(page) | Overlay::Aside { page, .. } => draw_page(page, painter, area),
-        Overlay::Sessions(l) => list(painter, area, "Sessions", l, &["   name", "messages   tokens  state       size  changed"], |r, cells| session(app, r, cells)),
+        Overlay::Sessions(l) => {
+            let right = if area.width < ALL_COLUMNS { "tokens  changed     " } else { "messages   tokens  state       size  changed     " };
+            list(painter, area, "Sessions", l, &["   name", right], |r, cells| session(app, r, cells));
+        }
         Overlay::Found { query, list: l } => list(painter, area, &format!("Found for \"{query}\""), l, &[], found),
         Overlay::Timeline(l) => list(painter, area, "Timeline", l, &[], |r, cells| timeline(app, r, cells)),
         Overlay::Documents { title, list: l } => list(painter, area, title, l, &["   name", "tokens     lines      size  state"], document),
@@ -78,7 +84,7 @@ fn list<T>(painter: &mut Painter<'_>, area: Rect, title: &str, list: &List<T>, c
     }
 }
 
-/// Age of something relative to the newest thing known: `14:01` is enough for a list; dates come from the desk's text.
+/// A date for a list, empty if it is not known.
 fn when(app: &App, ms: i64) -> String {
     if ms <= 0 { String::new() } else { date(ms, app.config.utc_offset_min) }
 }
@@ -99,7 +105,12 @@ fn date(ms: i64, utc_offset_min: i32) -> String {
 
 fn session(app: &App, r: &SessionRow, cells: usize) -> Row {
     let size = r.bytes.map_or(String::new(), bytes);
-    let tail = format!("{:>8} {:>8}  {:<5} {size:>10}  {}", r.messages, grouped(r.tokens), r.state, when(app, r.updated_ms));
+    let (tokens, when) = (grouped(r.tokens), when(app, r.updated_ms));
+    let tail = if cells + 4 < usize::from(ALL_COLUMNS) {
+        format!("{tokens:>9}  {when:<12}")
+    } else {
+        format!("{:>8} {tokens:>9}  {:<5} {size:>10}  {when:<12}", r.messages, r.state)
+    };
     let room = cells.saturating_sub(width(&tail) + 1);
     let name = fit(&r.name, room.min(24));
     let title = if room > 26 { fit(&r.title, room - 25) } else { String::new() };

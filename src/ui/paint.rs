@@ -22,16 +22,20 @@ impl<'b> Painter<'b> {
     /// Puts spans into row `line` of `area`, from column `x` on. Returns the column after them.
     pub(super) fn spans(&mut self, area: Rect, line: u16, x: u16, spans: &[Span]) -> u16 {
         let mut x = x;
-        if line >= area.height {
+        // Between a new size and the moment it is acted on, places can lie outside the screen.
+        let screen = *self.buffer.area();
+        let y = area.y.saturating_add(line);
+        if line >= area.height || y >= screen.bottom() {
             return x;
         }
+        let right = area.right().min(screen.right());
         for span in spans {
-            let room = area.width.saturating_sub(x);
+            let room = right.saturating_sub(area.x.saturating_add(x));
             if room == 0 {
                 break;
             }
             let style = self.theme.style(span.face);
-            let (end, _) = self.buffer.set_stringn(area.x + x, area.y + line, &span.text, usize::from(room), style);
+            let (end, _) = self.buffer.set_stringn(area.x + x, y, &span.text, usize::from(room), style);
             x = end.saturating_sub(area.x);
         }
         x
@@ -58,7 +62,8 @@ impl<'b> Painter<'b> {
     pub(super) fn mark(&mut self, area: Rect, line: u16, role: Role) {
         if line < area.height {
             let style = self.theme.style(role.into());
-            self.buffer.set_style(Rect { y: area.y + line, height: 1, ..area }, style);
+            // `set_style` stays inside the buffer by itself.
+            self.buffer.set_style(Rect { y: area.y.saturating_add(line), height: 1, ..area }, style);
         }
     }
 

@@ -53,7 +53,7 @@ fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress)
     let speed = if r.tokens_per_s > 0.0 { format!("   {} t/s", grouped(r.tokens_per_s as u64)) } else { String::new() };
     let left = seconds_left(r).map_or(String::new(), |s| format!("   left about {}", duration(s)));
     let text = format!(
-        "   total  {} / {}   {}%   elapsed {}{left}{speed}",
+        "   total  {} / {}   {}%{left}   elapsed {}{speed}",
         grouped(r.done),
         grouped(r.total),
         percent(r.done, r.total),

@@ -1,0 +1,385 @@
+//! What keys and notices do, and what must hold for every text, size and order of events.
+
+use proptest::prelude::*;
+use sala_chat::app::options::UiConfig;
+use sala_chat::app::{App, Effect, Event, update};
+use sala_chat::protocol::desk::{Activity, Choice, GotoTarget, Notice, Request, SessionView};
+use sala_chat::transcript::{MessageId, Role};
+
+use super::stage::*;
+
+fn busy(s: &mut Stage) {
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
+    s.effects.clear();
+}
+
+#[test]
+fn enter_sends_when_idle_and_queues_when_busy() {
+    let mut s = open(80, 24);
+    s.type_text("one").press("enter");
+    assert_eq!(s.sent(), [Request::Ask("one".into())]);
+    // The desk has not answered yet: the next one waits.
+    s.type_text("two").press("enter");
+    s.type_text("/undo").press("enter enter");
+    s.type_text("/docs").press("enter");
+    assert_eq!(s.sent(), [Request::Docs], "reading commands run at once");
+    busy(&mut s);
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::Ask("two".into())]);
+    busy(&mut s);
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::Undo(1)]);
+}
+
+#[test]
+fn escape_stops_and_swallows_the_second_press() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.press("esc");
+    assert_eq!(s.sent(), [Request::Stop]);
+    s.press("esc");
+    s.tell(Notice::Activity(Activity::Idle));
+    s.wait(300).press("esc");
+    assert_eq!(s.sent(), [], "a second Esc right after a stop opens nothing");
+    s.wait(900).press("esc").wait(300).press("esc");
+    assert_eq!(s.sent(), [Request::Timeline]);
+    s.wait(1000).press("esc").wait(900).press("esc");
+    assert_eq!(s.sent(), [], "two slow presses are two first presses");
+}
+
+#[test]
+fn escape_twice_clears_the_input_and_ctrl_y_brings_it_back() {
+    let mut s = open(80, 24);
+    s.type_text("a long thought").press("esc esc");
+    assert_eq!(s.app.composer.text(), "");
+    s.press("ctrl-y");
+    assert_eq!(s.app.composer.text(), "a long thought");
+}
+
+#[test]
+fn ctrl_c_that_stopped_work_never_arms_exit() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.press("ctrl-c");
+    assert_eq!(s.sent(), [Request::Stop]);
+    s.tell(Notice::Activity(Activity::Idle));
+    s.wait(100).press("ctrl-c").wait(100).press("ctrl-c");
+    assert_eq!(s.sent(), []);
+    s.wait(600).press("ctrl-c");
+    assert_eq!(s.sent(), []);
+    s.wait(100).press("ctrl-c");
+    assert_eq!(s.sent(), [Request::Quit]);
+    s.press("ctrl-c");
+    assert_eq!(s.effects, [Effect::Exit { code: 130, farewell: None }], "a third press does not wait");
+}
+
+#[test]
+fn ctrl_c_arms_exit_for_two_seconds_only() {
+    let mut s = open(80, 24);
+    s.press("ctrl-c").wait(2_100).press("ctrl-c");
+    assert_eq!(s.sent(), []);
+    s.type_text("x").press("ctrl-c").press("ctrl-c");
+    assert_eq!(s.sent(), [], "clearing text and arming are two presses");
+}
+
+#[test]
+fn stop_holds_the_queue_until_the_next_enter() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.type_text("next").press("enter esc");
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::Stop]);
+    s.press("enter");
+    assert_eq!(s.sent(), [Request::Ask("next".into())]);
+}
+
+#[test]
+fn ctrl_x_takes_the_first_queued_message_and_keeps_the_draft() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.type_text("first").press("enter");
+    s.type_text("draft").press("ctrl-x");
+    assert_eq!(s.app.composer.text(), "first");
+    assert_eq!(s.app.queue.lines, ["draft"]);
+}
+
+#[test]
+fn newline_keys_and_backslash() {
+    let mut s = open(80, 24);
+    s.type_text("a").press("alt-enter").type_text("b").press("ctrl-j").type_text("c").press("shift-enter").type_text("d\\").press("enter");
+    assert_eq!(s.app.composer.text(), "a\nb\nc\nd\n");
+    assert_eq!(s.sent(), []);
+}
+
+#[test]
+fn up_walks_through_prompts_and_back_to_the_draft() {
+    let mut s = open(80, 24);
+    s.type_text("one").press("enter");
+    s.tell(Notice::Activity(Activity::Idle));
+    s.type_text("draft").press("up");
+    assert_eq!(s.app.composer.text(), "one");
+    s.press("down");
+    assert_eq!(s.app.composer.text(), "draft");
+}
+
+#[test]
+fn messages_that_begin_with_a_slash_can_be_sent() {
+    let mut s = open(80, 24);
+    s.type_text("//etc is a folder").press("enter");
+    assert_eq!(s.sent(), [Request::Ask("/etc is a folder".into())]);
+}
+
+#[test]
+fn refused_command_stays_in_the_input() {
+    let mut s = open(80, 24);
+    s.type_text("/undo two").press("enter");
+    assert_eq!(s.app.composer.text(), "/undo two");
+    assert_eq!(s.sent(), []);
+}
+
+#[test]
+fn tab_completes_commands_and_paths() {
+    let mut s = open(80, 24);
+    s.type_text("/loa").press("tab");
+    assert_eq!(s.app.composer.text(), "/load ");
+    s.type_text("~/my\\ b").press("tab");
+    assert_eq!(s.effects.pop(), Some(Effect::ListPaths("~/my b".into())));
+    s.event(Event::Paths { prefix: "~/my b".into(), found: vec!["~/my book.txt".into(), "~/my books/".into()] });
+    assert_eq!(s.app.composer.text(), "/load ~/my\\ book");
+    s.press("down tab");
+    assert_eq!(s.app.composer.text(), "/load ~/my\\ books/");
+    s.event(Event::Paths { prefix: "old".into(), found: vec!["older".into()] });
+    assert_eq!(s.app.composer.text(), "/load ~/my\\ books/", "a late answer changes nothing");
+}
+
+#[test]
+fn question_keys_answer_the_desk_and_esc_takes_the_last() {
+    let mut s = open(80, 24);
+    let ask = |id| Notice::Question {
+        id,
+        text: "Read?".into(),
+        choices: vec![Choice { key: '\n', label: "read".into() }, Choice { key: 'v', label: "view".into() }],
+    };
+    s.tell(ask(1)).tell(ask(2)).tell(ask(3));
+    s.press("x enter V esc");
+    let choose = |question, key| Request::Choose { question, key };
+    assert_eq!(s.sent(), [choose(1, '\n'), choose(2, 'v'), choose(3, 'v')]);
+}
+
+#[test]
+fn timeline_goes_and_forks() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Timeline(timeline()));
+    s.press("up enter");
+    assert_eq!(s.sent(), [Request::Goto(GotoTarget::Message(MessageId(2)))]);
+    s.tell(Notice::Timeline(timeline()));
+    s.press("f");
+    assert_eq!(s.sent(), [Request::Fork { at: Some(3), name: None }]);
+    s.tell(Notice::Timeline(timeline()));
+    s.press("end f");
+    assert_eq!(s.sent(), [Request::Goto(GotoTarget::Message(MessageId(7))), Request::Fork { at: None, name: None }]);
+}
+
+#[test]
+fn search_result_opens_its_session_at_the_message() {
+    let mut s = open(80, 24);
+    let row = sala_chat::protocol::desk::SearchRow {
+        session: "war-and-peace".into(),
+        message: MessageId(2),
+        number: 2,
+        snippet: "dying".into(),
+        created_ms: 0,
+    };
+    s.tell(Notice::Found { query: "dying".into(), rows: vec![row] }).press("enter");
+    assert_eq!(s.sent(), [Request::Resume("war-and-peace".into())]);
+    s.tell(Notice::Session(conversation()));
+    assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(2));
+}
+
+#[test]
+fn selected_message_keys() {
+    let mut s = open(80, 24);
+    s.press("ctrl-p y");
+    assert!(matches!(s.effects.last(), Some(Effect::Copy(text)) if text.starts_with("It is **Natasha**")));
+    s.press("up e");
+    assert_eq!(s.sent(), [Request::EditOpen(Some(2))]);
+    s.tell(Notice::Input { text: "old text".into(), editing: Some(MessageId(2)) });
+    s.type_text("!").press("enter");
+    assert_eq!(s.sent(), [Request::EditDone { message: MessageId(2), text: "old text!".into() }]);
+    s.tell(Notice::Activity(Activity::Idle));
+    s.press("ctrl-p f");
+    assert_eq!(s.sent(), [Request::Fork { at: Some(3), name: None }]);
+    s.press("ctrl-p").type_text("question");
+    assert_eq!(s.app.composer.text(), "question", "other keys are typed");
+}
+
+#[test]
+fn copies_of_blocks_and_messages() {
+    let mut s = open(80, 24);
+    s.type_text("/copy b1").press("enter");
+    assert_eq!(s.effects.pop(), Some(Effect::Copy("Book XV, ch. 16  \"the door opened, and a thin face ...\"".into())));
+    s.type_text("/copy b2").press("enter");
+    assert!(s.screen().contains("there is no block b2; the answer has 1"));
+}
+
+#[test]
+fn closed_aside_stays_closed_and_stops_the_model() {
+    let mut s = open(80, 24);
+    let part = |text: &str, done| Notice::Aside { question: "q".into(), text: text.into(), done };
+    s.type_text("/aside q").press("enter");
+    busy(&mut s);
+    s.tell(part("a", None));
+    s.press("esc");
+    assert_eq!(s.sent(), [Request::Stop]);
+    s.tell(part("a b", None)).tell(part("a b c", Some(sala_chat::transcript::Finish::Stopped)));
+    assert!(s.app.overlay.is_none());
+}
+
+#[test]
+fn idle_interface_asks_for_no_time() {
+    let mut s = open(80, 24);
+    assert_eq!(s.app.deadline(), None);
+    s.press("ctrl-c");
+    assert!(s.app.deadline().is_some());
+    s.wait(2_100);
+    assert_eq!(s.app.deadline(), None);
+}
+
+#[test]
+fn notes_of_the_last_command_survive_a_new_view() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Info, "old note".into()));
+    s.type_text("/undo").press("enter");
+    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Info, "Went back 1 exchange".into()));
+    let mut view = conversation();
+    view.messages.truncate(1);
+    s.tell(Notice::Session(view));
+    let screen = s.screen();
+    assert!(screen.contains("Went back 1 exchange") && !screen.contains("old note"), "{screen}");
+}
+
+#[test]
+fn a_view_that_only_grew_keeps_the_place() {
+    let mut s = open(80, 24);
+    s.press("pgup");
+    s.event(Event::Frame);
+    let before = s.app.transcript.window().first().copied();
+    let mut view = conversation();
+    view.messages.push(message(4, Role::User, "And then?"));
+    s.tell(Notice::Session(view.clone())).event(Event::Frame);
+    assert_eq!(s.app.transcript.window().first().copied(), before);
+    assert_eq!(s.app.transcript.new_rows(), Some(3));
+    view.messages.truncate(1);
+    s.tell(Notice::Session(view));
+    assert_eq!(s.app.transcript.new_rows(), None, "after an undo the end is shown");
+}
+
+#[test]
+fn typing_and_scrolling_work_while_the_window_changes() {
+    let mut s = open(80, 24);
+    for (w, h) in [(200, 60), (1, 1), (60, 15), (59, 15), (120, 40), (80, 24)] {
+        s.event(Event::Resize { width: w, height: h });
+        s.press("pgup pgdn ctrl-p ctrl-n f1 esc").type_text("/l").press("esc ctrl-u");
+        s.screen();
+    }
+}
+
+/// Old layout on a new buffer: between a resize and the moment it is acted on.
+#[test]
+fn frame_of_another_size_is_clipped() {
+    let mut s = open(160, 50);
+    s.event(Event::Frame);
+    let mut terminal = ratatui::Terminal::new(ratatui::backend::TestBackend::new(70, 20)).unwrap();
+    terminal.draw(|f| sala_chat::ui::draw(&s.app, f)).unwrap();
+}
+
+const PIECES: [&str; 18] = [
+    "word ", "\n", "\n\n", "- item\n", "```\n", "```rust\n", "code x\n", "**b** ", "日本", "👩‍👩‍👧", "e\u{301}", "\x1b[31m", "| a | b |\n", "|---|---|\n",
+    "\u{202e}", "# h\n", "> q\n", "\t",
+];
+
+fn text_of(picks: &[usize]) -> String {
+    picks.iter().map(|i| PIECES[i % PIECES.len()]).collect()
+}
+
+fn lines_of(app: &mut App) -> Vec<String> {
+    update(app, Event::Frame, 0);
+    app.transcript.entries().iter().flat_map(|e| (0..e.len()).map(|i| e.line(i).map(|l| l.row.text()).unwrap_or_default())).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_split_into_deltas_gives_the_same_lines(picks in proptest::collection::vec(0usize..100, 0..30), cuts in proptest::collection::vec(1usize..9, 1..40), frames in any::<u64>()) {
+        let text = text_of(&picks);
+        let mut whole = App::new(UiConfig::default(), 80, 24);
+        let mut parts = App::new(UiConfig::default(), 80, 24);
+        for app in [&mut whole, &mut parts] {
+            update(app, Event::Notice(Notice::Added(message(1, Role::Assistant, ""))), 0);
+        }
+        let delta = |text: String| Event::Notice(Notice::Delta { message: MessageId(1), thinking: false, text });
+        update(&mut whole, delta(text.clone()), 0);
+        let chars: Vec<char> = text.chars().collect();
+        let (mut at, mut n) = (0, 0);
+        while at < chars.len() {
+            let len = cuts[n % cuts.len()].min(chars.len() - at);
+            update(&mut parts, delta(chars[at..at + len].iter().collect()), 0);
+            if frames >> (n % 64) & 1 == 1 {
+                update(&mut parts, Event::Frame, 0);
+            }
+            at += len;
+            n += 1;
+        }
+        prop_assert_eq!(lines_of(&mut whole), lines_of(&mut parts));
+        let mut done = answer(1, &text);
+        done.meta.tokens_per_s = 0.0;
+        for app in [&mut whole, &mut parts] {
+            update(app, Event::Notice(Notice::Finished(done.clone())), 0);
+        }
+        let mut fresh = App::new(UiConfig::default(), 80, 24);
+        update(&mut fresh, Event::Notice(Notice::Session(SessionView { messages: vec![done], ..SessionView::default() })), 0);
+        let fresh = lines_of(&mut fresh);
+        prop_assert_eq!(&lines_of(&mut whole), &fresh);
+        prop_assert_eq!(&lines_of(&mut parts), &fresh);
+        for line in fresh {
+            prop_assert!(!line.chars().any(char::is_control), "{:?}", line);
+            prop_assert!(sala_chat::app::wrap::width(&line) <= 77 || line.starts_with(' '), "{:?}", line);
+        }
+    }
+
+    #[test]
+    fn screens_never_panic_and_the_caret_is_at_the_text(picks in proptest::collection::vec(0usize..100, 0..40), typed in "[a-z 日👍/\n]{0,80}", width in 20u16..180, height in 5u16..60, scroll in -30isize..30) {
+        let mut s = Stage::new(width, height).ready(demo());
+        s.tell(Notice::Session(SessionView { messages: vec![message(1, Role::User, "q"), answer(2, &text_of(&picks))], ..SessionView::default() }));
+        s.event(Event::Paste(typed.clone()));
+        s.event(Event::Wheel(scroll));
+        let mut terminal = s.terminal();
+        if width >= 60 && height >= 15 {
+            let at = terminal.get_cursor_position().unwrap();
+            let area = sala_chat::app::layout::regions(&s.app).composer;
+            prop_assert!(at.y >= area.y && at.y < area.y + area.height && at.x >= 2);
+            // The cell before the caret holds the end of the text's last row.
+            let cells = usize::from(width) - 2;
+            let (_, column) = s.app.composer.caret(cells);
+            prop_assert_eq!(usize::from(at.x), column + 2);
+        }
+    }
+
+    #[test]
+    fn a_new_width_and_back_keeps_the_first_line(picks in proptest::collection::vec(0usize..100, 20..80), up in 1isize..40, other in 60u16..200) {
+        let mut s = Stage::new(80, 24).ready(demo());
+        let messages = (0..6).map(|i| answer(i + 1, &format!("{} {}", i, text_of(&picks)))).collect();
+        s.tell(Notice::Session(SessionView { messages, ..SessionView::default() }));
+        s.event(Event::Wheel(-up));
+        s.event(Event::Frame);
+        let before = s.app.transcript.window().first().copied();
+        s.event(Event::Resize { width: other, height: 24 });
+        s.event(Event::Frame);
+        let between = s.app.transcript.window().first().map(|w| w.0);
+        prop_assert_eq!(between, before.map(|w| w.0), "the same message stays on top");
+        s.event(Event::Resize { width: 80, height: 24 });
+        s.event(Event::Frame);
+        prop_assert_eq!(s.app.transcript.window().first().copied(), before);
+    }
+}
