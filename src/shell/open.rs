@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cli::SessionChoice;
 use super::failure::{Exit, Failure};
 use super::{Context, model_cmd};
-use crate::config::{Device, DraftSource, ModelSource};
+use crate::config::{Device, DraftSource, ModelSource, Origin};
 use crate::desk::{self, Attendance, Desk, EngineChannels, LoadLimits, Opening, Settings};
 use crate::engine::worker;
 use crate::model::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
@@ -158,6 +158,26 @@ pub fn settings(context: &Context) -> Settings {
     }
 }
 
+/// Answer settings given on the command line: they count for this run, whatever a session was left with.
+fn overrides(context: &Context) -> Vec<(String, String)> {
+    let given = |key: &str| context.loaded.origins.get(key) == Some(&Origin::CommandLine);
+    let settings = settings(context);
+    let mut out = Vec::new();
+    for key in ["temperature", "seed", "max_tokens"] {
+        if given(&format!("sampling.{key}")) {
+            let value = if key == "seed" { settings.seed.map_or("-1".into(), |s| s.to_string()) } else { settings.get(key) };
+            out.push((key.to_owned(), value));
+        }
+    }
+    if given("thinking.mode") {
+        out.push(("think".into(), settings.get("think")));
+    }
+    if given("speculation.mode") {
+        out.push(("spec".into(), settings.get("spec")));
+    }
+    out
+}
+
 /// Starts engine and desk.
 ///
 /// # Errors
@@ -194,6 +214,7 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
         sources: SourceOptions::new(&config.load),
         piece: usize::try_from(config.sessions.checkpoint_every).unwrap_or(usize::MAX).max(1024),
         save_state: config.sessions.save_state,
+        overrides: overrides(context),
     })
     .map_err(no_thread)?;
     Ok(Opened { desk, engine: engine.thread, scratch })
