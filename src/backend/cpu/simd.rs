@@ -41,18 +41,33 @@ pub(super) struct Product<'a> {
 /// `c[c_rows[r] + j] = Σ_k a[a_rows[r] + k] · b[k·ldb + j]` for `j < n`, by fused multiply-adds in the order of k.
 #[inline(always)]
 pub(super) fn product<S: Simd>(simd: S, p: &Product<'_>, c: &mut [f32]) {
-    let mut first = 0;
-    while first < p.a_rows.len() {
-        let rows = (p.a_rows.len() - first).min(6);
-        match rows {
-            1 => stripe::<S, 1, 8>(simd, p, first, c),
-            2 => stripe::<S, 2, 4>(simd, p, first, c),
-            3 => stripe::<S, 3, 4>(simd, p, first, c),
-            4 => stripe::<S, 4, 2>(simd, p, first, c),
-            5 => stripe::<S, 5, 2>(simd, p, first, c),
-            _ => stripe::<S, 6, 2>(simd, p, first, c),
+    // A call of its own: the body is large and has many callers.
+    simd.vectorize(RunProduct { p, c });
+}
+
+struct RunProduct<'a> {
+    p: &'a Product<'a>,
+    c: &'a mut [f32],
+}
+
+impl WithSimd for RunProduct<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let RunProduct { p, c } = self;
+        let mut first = 0;
+        while first < p.a_rows.len() {
+            let rows = (p.a_rows.len() - first).min(6);
+            match rows {
+                1 => stripe::<S, 1, 8>(simd, p, first, c),
+                2 => stripe::<S, 2, 4>(simd, p, first, c),
+                3 => stripe::<S, 3, 4>(simd, p, first, c),
+                4 => stripe::<S, 4, 2>(simd, p, first, c),
+                5 => stripe::<S, 5, 2>(simd, p, first, c),
+                _ => stripe::<S, 6, 2>(simd, p, first, c),
+            }
+            first += rows;
         }
-        first += rows;
     }
 }
 
