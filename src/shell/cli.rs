@@ -383,8 +383,11 @@ pub enum ModelCommand {
     Path,
     /// Check the downloaded files
     Verify,
-    /// Download the model (asks first)
+    /// Download the model, or another repository such as a draft head (asks first)
     Download {
+        /// Hub id, if not that of the settings
+        #[arg(value_name = "OWNER/NAME")]
+        repo: Option<String>,
         /// Do not ask
         #[arg(short, long)]
         yes: bool,
