@@ -6,6 +6,7 @@ use std::path::Path;
 use super::cli::ConfigCommand;
 use super::dirs::make_private;
 use super::failure::{Exit, Failure};
+use crate::app::keys::KeyTable;
 use crate::config::{self, Origin, keys};
 
 /// Runs one of the actions.
@@ -19,10 +20,19 @@ pub(super) fn run(
     match action {
         ConfigCommand::Path => writeln!(out, "{}", file.display())?,
         ConfigCommand::Check => {
-            let problems: Vec<String> = config::problems(file, variables)
+            let mut problems: Vec<String> = config::problems(file, variables)
                 .iter()
                 .map(ToString::to_string)
                 .collect();
+            if let Ok(loaded) = config::load(file, variables, &[]) {
+                let mut keys = KeyTable::default();
+                let bad = loaded
+                    .config
+                    .keys
+                    .iter()
+                    .filter_map(|(key, action)| keys.bind(key, action).err());
+                problems.extend(bad.map(|e| format!("{}: {e}", file.display())));
+            }
             if json {
                 writeln!(
                     out,

@@ -129,12 +129,12 @@ impl CachedRepo {
         &self.folder
     }
 
-    /// The folder of a revision if all its weights are there.
-    pub fn installed(&self, revision: &str) -> Option<PathBuf> {
+    /// The folder of a revision if everything a model or a draft head needs is there.
+    pub fn installed(&self, revision: &str, what: Kind) -> Option<PathBuf> {
         let commit = fs::read_to_string(self.folder.join("refs").join(revision)).ok();
         let commit = commit.as_deref().map_or(revision, str::trim);
         let folder = self.folder.join("snapshots").join(commit);
-        complete(&folder).then_some(folder)
+        complete(&folder, what).then_some(folder)
     }
 
     /// Fetches what is missing of a snapshot; the folder that holds it.
@@ -251,11 +251,20 @@ pub fn verify(
     Ok(rows)
 }
 
-/// Whether a folder holds a model: a config, a tokenizer, and every weight file the index names.
-pub fn complete(folder: &Path) -> bool {
+/// What a repository holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A model with its tokenizer.
+    Model,
+    /// A draft head: it uses the model's tokenizer.
+    Head,
+}
+
+/// Whether a folder is complete: a config, every weight file the index names, for a model its tokenizer.
+pub fn complete(folder: &Path, what: Kind) -> bool {
     let has =
         |name: &str| fs::metadata(folder.join(name)).is_ok_and(|m| m.is_file() && m.len() > 0);
-    if !has("config.json") || !has("tokenizer.json") {
+    if !has("config.json") || (what == Kind::Model && !has("tokenizer.json")) {
         return false;
     }
     let index = fs::read(folder.join("model.safetensors.index.json")).ok();

@@ -92,12 +92,15 @@ fn a_download_ends_in_the_layout_of_the_cache_and_verifies() {
     let dir = tempfile::tempdir().unwrap();
     let repo = CachedRepo::new(dir.path(), "owner/name");
     let hub = Fake::new(1000);
-    assert_eq!(repo.installed("main"), None);
+    assert_eq!(repo.installed("main", Kind::Model), None);
     let (folder, seen) = download(&repo, &hub);
     let folder = folder.unwrap();
     assert!(folder.ends_with("models--owner--name/snapshots/c0ffee"));
-    assert_eq!(repo.installed("main").as_ref(), Some(&folder));
-    assert_eq!(repo.installed("c0ffee").as_ref(), Some(&folder));
+    assert_eq!(repo.installed("main", Kind::Model).as_ref(), Some(&folder));
+    assert_eq!(
+        repo.installed("c0ffee", Kind::Model).as_ref(),
+        Some(&folder)
+    );
     assert_eq!(
         fs::read(folder.join("model.safetensors")).unwrap(),
         hub.weights
@@ -134,7 +137,7 @@ fn an_interrupted_download_goes_on_where_it_stopped() {
     };
     let stopped = repo.download(&hub, "main", &snapshot, &|_| {}, &mut stop, &cancel);
     assert!(matches!(stopped, Err(HubError::Stopped)));
-    assert_eq!(repo.installed("main"), None);
+    assert_eq!(repo.installed("main", Kind::Model), None);
     assert_eq!(repo.missing_bytes(&snapshot), RANGE_BYTES + 5);
     let (folder, seen) = download(&repo, &hub);
     assert_eq!(
@@ -162,7 +165,7 @@ fn network_errors_are_tried_again_and_damage_is_refused() {
     hub.fail_next.set(0);
     hub.lie.set(true);
     assert!(matches!(download(&repo, &hub).0, Err(HubError::Damaged(_))));
-    assert_eq!(repo.installed("main"), None);
+    assert_eq!(repo.installed("main", Kind::Model), None);
     hub.lie.set(false);
     assert!(download(&repo, &hub).0.is_ok());
 }

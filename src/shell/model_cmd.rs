@@ -8,14 +8,14 @@ use hf_hub::repository::RepoTreeEntry;
 use hf_hub::{HFClient, HFClientSync, HFError};
 
 use super::cli::ModelCommand;
-use super::hub::{self, CachedRepo, Hub, HubError, HubFile, Snapshot, gigabytes};
+use super::hub::{self, CachedRepo, Hub, HubError, HubFile, Kind, Snapshot, gigabytes};
 use super::{Context, Exit, Failure};
 use crate::config::{ModelConfig, ModelSource};
 use crate::protocol::engine::Cancel;
 
 /// The folder of the downloaded model, if it is complete.
 pub fn installed(config: &ModelConfig) -> Option<PathBuf> {
-    repo(config)?.installed(&config.revision)
+    cached(&config.repo).installed(&config.revision, Kind::Model)
 }
 
 /// What to say when the model is asked for and is not there.
@@ -27,10 +27,37 @@ pub fn not_installed(config: &ModelConfig) -> Failure {
     .hint("Get it: sala-chat model download. Or try the built-in model: --demo")
 }
 
-/// The hub's cache folder is found without using the network.
-fn repo(config: &ModelConfig) -> Option<CachedRepo> {
-    let client = HFClient::builder().build().ok()?;
-    Some(CachedRepo::new(client.cache_dir(), &config.repo))
+/// A repository in the hub's cache folder, which is found without using the network.
+fn cached(repo: &str) -> CachedRepo {
+    CachedRepo::new(&hf_hub::resolve_cache_dir(), repo)
+}
+
+/// The folder that `speculation.draft` or `--draft` names: a folder, or a hub id that was downloaded.
+///
+/// # Errors
+/// Neither; the hint says how to get it.
+pub fn draft_folder(name: &str) -> Result<PathBuf, Failure> {
+    let folder = PathBuf::from(name);
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    let is_id = name.split('/').count() == 2
+        && name
+            .split('/')
+            .all(|part| !part.is_empty() && part != "." && part != "..");
+    if !is_id {
+        let failure = Failure::new(Exit::NoModel, format!("{name}: no such draft head folder"));
+        return Err(failure.hint("Without one: --draft off"));
+    }
+    cached(name).installed("main", Kind::Head).ok_or_else(|| {
+        Failure::new(
+            Exit::NoModel,
+            format!("the draft head {name} is not on this computer"),
+        )
+        .hint(format!(
+            "Get it: sala-chat model download {name}. Or go without: --draft off"
+        ))
+    })
 }
 
 /// Runs one of the actions.
@@ -60,7 +87,14 @@ pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Fail
             )?;
         }
         ModelCommand::Verify => return verify(context),
-        ModelCommand::Download { yes } => download(context, *yes)?,
+        ModelCommand::Download { repo, yes } => {
+            let mut config = config.clone();
+            if let Some(repo) = repo {
+                config.repo.clone_from(repo);
+                config.revision = "main".to_owned();
+            }
+            download(context, &config, *yes)?;
+        }
     }
     Ok(Exit::Ok)
 }
@@ -78,7 +112,7 @@ fn verify(context: &Context) -> Result<Exit, Failure> {
     })
     .map_err(|e| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display())))?;
     let bad = rows.iter().filter(|(_, wrong)| wrong.is_some()).count();
-    let complete = hub::complete(&folder);
+    let complete = hub::complete(&folder, Kind::Model);
     context.result(
         || {
             let files: Vec<_> = rows
@@ -110,8 +144,7 @@ fn verify(context: &Context) -> Result<Exit, Failure> {
     }
 }
 
-fn download(context: &Context, yes: bool) -> Result<(), Failure> {
-    let config = &context.config().model;
+fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Failure> {
     if std::env::var("HF_HUB_OFFLINE")
         .is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false" | "no"))
     {
@@ -122,7 +155,7 @@ fn download(context: &Context, yes: bool) -> Result<(), Failure> {
         .hint(by_hand(config)));
     }
     let hub = RealHub::new(&config.repo).map_err(|e| explain(&e, config))?;
-    let cached = CachedRepo::new(hub.cache.as_path(), &config.repo);
+    let cached = cached(&config.repo);
     context.note(&format!("Asking huggingface.co for {} …", config.repo));
     let snapshot = hub
         .snapshot(&config.revision)
@@ -245,7 +278,6 @@ struct RealHub {
     client: HFClientSync,
     owner: String,
     name: String,
-    cache: PathBuf,
 }
 
 impl RealHub {
@@ -254,7 +286,6 @@ impl RealHub {
             .user_agent(concat!("sala-chat/", env!("CARGO_PKG_VERSION")))
             .build();
         let client = client.map_err(|e| translate(&e))?;
-        let cache = client.cache_dir().to_owned();
         let client = HFClientSync::from_inner(client).map_err(|e| translate(&e))?;
         let (owner, name) = repo
             .split_once('/')
@@ -263,7 +294,6 @@ impl RealHub {
             client,
             owner: owner.to_owned(),
             name: name.to_owned(),
-            cache,
         })
     }
 }

@@ -4,6 +4,8 @@
 //! cannot be read is an error with the next thing to do; one met inside a folder is skipped and listed. Reads only; the
 //! only programs started are configured converters and our own PDF reader. Order and names depend on the paths alone.
 
+mod error;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::Read;
@@ -17,6 +19,7 @@ use super::near::nearest;
 use super::pdf;
 use crate::config::LoadConfig;
 use crate::protocol::engine::Cancel;
+pub use error::{OddByte, Skipped, SourceError};
 
 /// Extensions that hold text only after conversion.
 const NEED_CONVERTER: &[(&str, &str)] = &[
@@ -33,169 +36,6 @@ const NEED_CONVERTER: &[(&str, &str)] = &[
 ];
 /// Files looked at when a name was not found.
 const SIMILAR_LIMIT: usize = 4000;
-
-/// Why a document cannot be had. One line: what, where, what to do next.
-#[derive(Debug, thiserror::Error)]
-pub enum SourceError {
-    /// Nothing there.
-    #[error("No such file: {path}.{}", .similar.as_ref().map(|s| format!(" Similar: {s}")).unwrap_or_default())]
-    NotFound {
-        /// As given.
-        path: String,
-        /// A file with nearly that name.
-        similar: Option<String>,
-    },
-    /// A glob without matches.
-    #[error("No file matches {0}")]
-    NoMatch(String),
-    /// A broken glob.
-    #[error("{pattern}: {reason}")]
-    Pattern {
-        /// As given.
-        pattern: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Not text.
-    #[error("{name}: not text ({} at byte {offset}). --force loads it as Latin-1.", .byte.name())]
-    Binary {
-        /// Which file.
-        name: String,
-        /// Of the first byte that no text holds.
-        offset: usize,
-        /// That byte.
-        byte: OddByte,
-    },
-    /// Text only after conversion.
-    #[error(
-        "{name}: needs a converter. Set load.converters.{extension}, for example \"{example}\""
-    )]
-    NeedsConverter {
-        /// Which file.
-        name: String,
-        /// Its extension.
-        extension: String,
-        /// A command line.
-        example: &'static str,
-    },
-    /// A converter did not deliver.
-    #[error(
-        "{name}: the converter `{command}` failed: {reason}. See load.converters in the config"
-    )]
-    Converter {
-        /// Which file.
-        name: String,
-        /// The configured command.
-        command: String,
-        /// What it said.
-        reason: String,
-    },
-    /// The PDF reader did not deliver.
-    #[error(
-        "{name}: {reason}. Nothing loaded. Another reader: load.converters.pdf = \"pdftotext -layout {{in}} -\""
-    )]
-    Pdf {
-        /// Which file.
-        name: String,
-        /// What it said.
-        reason: String,
-    },
-    /// A PDF of pictures.
-    #[error("{name}: {pages} pages, no text layer (probably scanned). Nothing loaded.")]
-    NoTextLayer {
-        /// Which file.
-        name: String,
-        /// Its pages.
-        pages: usize,
-    },
-    /// `--pages` outside the file.
-    #[error("{name} has {pages} pages, none of {first}-{last}. Nothing loaded.")]
-    NoSuchPages {
-        /// Which file.
-        name: String,
-        /// Asked for.
-        first: u32,
-        /// Asked for.
-        last: u32,
-        /// There are.
-        pages: usize,
-    },
-    /// `--pages` for something without pages.
-    #[error("{0}: --pages works for PDF files only. Use --head or --tail")]
-    NoPages(String),
-    /// Nothing in it.
-    #[error("{0}: the file is empty. Nothing loaded.")]
-    Empty(String),
-    /// A folder without text.
-    #[error("{name}: no text files in it{}. Nothing loaded.", skipped_note(.skipped))]
-    EmptyFolder {
-        /// Which folder.
-        name: String,
-        /// What was in it.
-        skipped: Vec<Skipped>,
-    },
-    /// Over `load.max_file_mib`.
-    #[error("{name}: {} MiB, the limit is {limit_mib}. Raise load.max_file_mib or split it", .bytes.div_ceil(1 << 20))]
-    TooLarge {
-        /// Which file.
-        name: String,
-        /// Its size.
-        bytes: u64,
-        /// The limit.
-        limit_mib: u64,
-    },
-    /// A device, a pipe, a socket.
-    #[error("{0}: not a regular file. Copy it to a file first")]
-    NotAFile(String),
-    /// The system refused.
-    #[error("{name}: {reason}. Nothing loaded.")]
-    Io {
-        /// Which file.
-        name: String,
-        /// Why.
-        reason: String,
-    },
-    /// The user stopped it.
-    #[error("stopped")]
-    Cancelled,
-}
-
-/// A byte that shows that a file is no text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OddByte(pub u8);
-
-impl OddByte {
-    fn name(self) -> String {
-        if self.0 == 0 {
-            "NUL".to_owned()
-        } else {
-            format!("control byte 0x{:02X}", self.0)
-        }
-    }
-}
-
-/// A file in a folder that was not loaded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
-    /// As it would have been named.
-    pub name: String,
-    /// Why not, in a few words.
-    pub reason: String,
-}
-
-fn skipped_note(skipped: &[Skipped]) -> String {
-    match skipped {
-        [] => String::new(),
-        [first, rest @ ..] => {
-            let more = if rest.is_empty() {
-                String::new()
-            } else {
-                format!(" and {} more", rest.len())
-            };
-            format!(" (skipped {}: {}{more})", first.name, first.reason)
-        }
-    }
-}
 
 /// How documents are read.
 #[derive(Clone, Debug)]
@@ -695,5 +535,4 @@ fn plain(error: &std::io::Error) -> String {
 }
 
 #[cfg(test)]
-#[path = "sources_tests.rs"]
 mod tests;

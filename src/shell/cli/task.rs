@@ -1,0 +1,68 @@
+//! What a command line means, as plain structs. [`super::Cli`] makes them, the handlers take them.
+
+use super::Command;
+
+/// Which session a chat or a question belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionChoice {
+    /// A new one.
+    New,
+    /// The last one.
+    Last,
+    /// By name or id.
+    Named(String),
+    /// The user chooses from a list.
+    Pick,
+}
+
+/// Form of an answer on standard output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The answer, markdown rendered if standard output is a terminal.
+    Text,
+    /// The answer as written.
+    Raw,
+    /// One object at the end.
+    Json,
+    /// One object per event.
+    JsonLines,
+}
+
+/// `sala-chat -p`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The question.
+    pub prompt: String,
+    /// Loaded first.
+    pub files: Vec<String>,
+    /// Where it is asked.
+    pub session: SessionChoice,
+    /// Keep question, answer and state.
+    pub save: bool,
+    /// Form of the answer.
+    pub format: Format,
+}
+
+/// `sala-chat [PATH…]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chat {
+    /// Loaded first.
+    pub paths: Vec<String>,
+    /// What is opened.
+    pub session: SessionChoice,
+    /// Keep text and state.
+    pub save: bool,
+    /// Line mode.
+    pub plain: bool,
+}
+
+/// What was meant.
+#[derive(Clone, Debug)]
+pub enum Task {
+    /// One question.
+    Ask(Ask),
+    /// A chat on the terminal.
+    Chat(Chat),
+    /// A command.
+    Command(Command),
+}
