@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{DeskError, Done, Settings, State, grouped};
 use crate::protocol::desk::{ExportFormat, Level};
-use crate::session::{Change, NewSession, Store, StoreError};
+use crate::session::{Change, NewSession, SessionRecord, Store, StoreError};
 use crate::transcript::{Message, MessageId, Role, SessionId};
 
 /// First field of our JSON.
@@ -29,6 +29,17 @@ pub struct Exported {
 }
 
 impl Exported {
+    /// A stored session with these of its messages.
+    pub fn new(session: &SessionRecord, messages: Vec<Message>) -> Exported {
+        Exported {
+            format: FORMAT.into(),
+            name: session.name.clone(),
+            head: session.head,
+            settings: serde_json::from_str(&session.settings).unwrap_or_default(),
+            messages,
+        }
+    }
+
     /// As text.
     ///
     /// # Errors
@@ -133,7 +144,8 @@ fn heading(m: &Message) -> String {
     }
 }
 
-fn by_extension(path: &Path) -> ExportFormat {
+/// The format a file name asks for.
+pub fn by_extension(path: &Path) -> ExportFormat {
     match path.extension().and_then(|e| e.to_str()) {
         Some("json") => ExportFormat::Json,
         Some("txt") => ExportFormat::Text,

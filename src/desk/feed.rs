@@ -12,13 +12,12 @@ use super::link::JobEnd;
 use super::path::Path;
 use super::render::Rendered;
 use super::{DeskError, Done, State, grouped};
+use crate::config::SaveStates;
 use crate::protocol::desk::{Activity, Level};
 use crate::protocol::engine::{Cancel, Ended, Generate, StateImage, Token};
 use crate::session::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary};
 use crate::transcript::MessageId;
 
-/// Longest read-only segment: what a stopped `/load` can lose.
-pub(super) const PIECE: usize = 32_768;
 /// Text at the end of an answer that is left for the next question to bring, in bytes: a token that was drawn last.
 const SMALL_REST: usize = 256;
 
@@ -176,17 +175,17 @@ impl State {
         Ok(steps)
     }
 
-    /// Cuts one slice into pieces of [`PIECE`] tokens, where the text allows it.
+    /// Cuts one slice into pieces a stopped `/load` can lose, where the text allows it.
     fn cut(&self, slice: &str, at: usize, tokens: &[Token], steps: &mut Vec<Step>) {
         let mut start = 0;
         let mut bytes = 0;
-        while tokens.len() - start > PIECE {
-            let piece = tokens.get(start..start + PIECE).unwrap_or(&[]);
+        while tokens.len() - start > self.piece {
+            let piece = tokens.get(start..start + self.piece).unwrap_or(&[]);
             let Some(covered) = slice.get(bytes..).and_then(|rest| self.renderer.covered(rest, piece)) else { break };
             bytes += covered;
             let (kind, message) = (SegmentKind::DocumentPart, None);
             steps.push(Step { given: piece.to_vec(), text_end: at + bytes, kind, message });
-            start += PIECE;
+            start += self.piece;
         }
         let rest = tokens.get(start..).unwrap_or(&[]).to_vec();
         steps.push(Step { given: rest, text_end: at + slice.len(), kind: SegmentKind::Turn, message: None });
@@ -230,9 +229,10 @@ impl State {
         for (i, step) in plan.steps.into_iter().enumerate() {
             let answer = generate.as_ref().filter(|_| i == last);
             let save = answer.is_none_or(|(_, message)| message.is_some());
+            let export = save && self.save_state != SaveStates::Never;
             let given = step.given.clone();
             let mut shifted = Shifted { watch: &mut *watch, before: fed.read, total };
-            let mut end = self.run_job(given, answer.map(|(g, _)| g.clone()), save, &mut shifted)?;
+            let mut end = self.run_job(given, answer.map(|(g, _)| g.clone()), export, &mut shifted)?;
             fed.read += end.given_in_state as u64;
             let image = end.image.take();
             let message = if answer.is_some() { answer.and_then(|(_, m)| *m) } else { step.message };

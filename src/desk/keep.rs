@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::path::Path;
 use super::run::Event;
 use super::{DeskError, Done, Rights, State, now_ms};
+use crate::config::SaveStates;
 use crate::protocol::desk::{Level, Meters, Notice, SaveState, TimelineRow};
 use crate::protocol::engine::{EndImage, RowsImage, StateImage};
 use crate::session::{Change, NewSegment, NewSession, RestorePlan, Save, SaveEvent, Segment, SegmentId, StoreError};
@@ -25,6 +26,8 @@ pub(super) struct Pending {
     states: HashMap<u64, SegmentId>,
     /// The last save.
     last: u64,
+    /// State to be written when the program ends, in order.
+    held: Vec<(SegmentId, StateImage)>,
 }
 
 impl State {
@@ -36,7 +39,14 @@ impl State {
         }
     }
 
-    fn save(&mut self, save: Save) -> u64 {
+    fn save(&mut self, mut save: Save) -> u64 {
+        if self.save_state == SaveStates::Exit {
+            // Only the newest end state is of use when the program ends; rows are needed of all.
+            for (_, image) in self.pending.held.iter_mut().filter(|_| !save.images.is_empty()) {
+                image.end = None;
+            }
+            self.pending.held.append(&mut save.images);
+        }
         let state = save.images.last().map(|(id, _)| *id);
         let id = self.writer.save(save);
         self.pending.last = id;
@@ -309,6 +319,10 @@ impl State {
     /// Saves what is left, gives the session free, and says how to come back.
     pub(super) fn close_all(mut self, patience: Duration) -> Option<String> {
         let name = self.open.id.map(|_| std::mem::take(&mut self.open.name));
+        let held = std::mem::take(&mut self.pending.held);
+        if !held.is_empty() {
+            self.writer.save(Save { changes: Vec::new(), images: held });
+        }
         let saved = self.writer.close(Instant::now() + patience);
         drop(self.open.lock.take());
         match (name, self.discard) {

@@ -23,7 +23,7 @@ mod keep;
 mod library;
 mod link;
 mod load;
-mod pages;
+pub mod pages;
 pub mod path;
 pub mod render;
 mod run;
@@ -38,6 +38,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender};
 
+use crate::config::SaveStates;
 use crate::protocol::desk::{Activity, Level, Meters, Notice, Request, SaveState};
 use crate::protocol::engine::{Cancel, ModelInfo};
 use crate::session::{SaveEvent, SegmentId, SessionLock, Store, StoreError, Writer};
@@ -49,6 +50,7 @@ pub use link::EngineChannels;
 use link::{EngineState, Link};
 use path::Path;
 use render::Renderer;
+pub use sessions::session_rows;
 pub use settings::Settings;
 
 /// Which conversation to open first.
@@ -115,6 +117,12 @@ pub struct Options {
     pub load: LoadLimits,
     /// How documents are found and read.
     pub sources: crate::text::sources::SourceOptions,
+    /// Tokens between two kept states inside a long document.
+    pub piece: usize,
+    /// When model state is written.
+    pub save_state: SaveStates,
+    /// Settings of this run that go before those a resumed session was left with: key and value as `/set` takes them.
+    pub overrides: Vec<(String, String)>,
 }
 
 /// A running desk.
@@ -270,6 +278,9 @@ struct State {
     reserve_answer: u64,
     load_limits: LoadLimits,
     sources: crate::text::sources::SourceOptions,
+    piece: usize,
+    save_state: SaveStates,
+    overrides: Vec<(String, String)>,
     /// Requests that wait for the present work to end.
     queue: VecDeque<Request>,
     /// Of the present work.
@@ -309,6 +320,9 @@ impl State {
             reserve_answer: o.reserve_answer,
             load_limits: o.load,
             sources: o.sources,
+            piece: o.piece,
+            save_state: o.save_state,
+            overrides: o.overrides,
             queue: VecDeque::new(),
             cancel: Cancel::default(),
             quitting: false,

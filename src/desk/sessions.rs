@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::conversation::Conversation;
-use super::{DeskError, Done, Open, Rights, State, grouped};
+use super::{DeskError, Done, Open, Rights, Settings, State, grouped};
 use crate::protocol::desk::{Choice, Level, Notice, SearchRow, SessionRow, SessionView};
 use crate::session::{Change, NewSession, SessionFilter, SessionRecord, StoreError};
 use crate::transcript::{MessageId, Role, SessionId};
@@ -81,11 +81,20 @@ impl State {
     /// `/resume`.
     pub(super) fn resume(&mut self, name: &str) -> Done {
         self.wait_for_texts();
+        let trashed = || match self.store.session_named(name) {
+            // What was deleted by mistake comes back by its name.
+            Err(StoreError::NoSession { .. }) => self.store.undelete(name).ok(),
+            Ok(_) | Err(_) => None,
+        };
+        let back = if name == "last" { None } else { trashed() };
+        if let Some(back) = &back {
+            self.note(Level::Info, format!("\"{back}\" is out of the trash."));
+        }
         let record = if name == "last" {
             let none = || DeskError::Refused("There is no session to come back to yet.".into());
             self.store.last_session()?.ok_or_else(none)?
         } else {
-            self.store.session_named(name)?
+            self.store.session_named(back.as_deref().unwrap_or(name))?
         };
         if self.open.id == Some(record.id) {
             self.note(Level::Info, format!("\"{}\" is open already.", record.name));
@@ -150,7 +159,10 @@ impl State {
             labels.extend(at.map(|at| (at, fork.name)));
         }
         labels.extend(self.store.marks(record.id)?.into_iter().map(|m| (m.message, m.name)));
-        let settings = serde_json::from_str(&record.settings).unwrap_or_else(|_| self.defaults.clone());
+        let mut settings: Settings = serde_json::from_str(&record.settings).unwrap_or_else(|_| self.defaults.clone());
+        for (key, value) in &self.overrides {
+            settings.set(key, value).map_err(DeskError::Refused)?;
+        }
         let first = conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.text.clone());
         self.system = first.or_else(|| self.default_system.clone());
         self.open = Open {
@@ -326,7 +338,7 @@ impl State {
         if open {
             self.start_new(None)?;
         }
-        self.note(Level::Info, format!("\"{}\" is in the trash. Back with: sala-chat undelete \"{}\"", record.name, record.name));
+        self.note(Level::Info, format!("\"{}\" is in the trash. Back with: /resume {}", record.name, record.name));
         Ok(())
     }
 

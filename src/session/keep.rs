@@ -36,7 +36,8 @@ pub struct Freed {
 }
 
 impl Freed {
-    fn add(&mut self, o: Freed) {
+    /// Adds another removal's numbers.
+    pub fn add(&mut self, o: Freed) {
         self.files += o.files;
         self.bytes += o.bytes;
         self.segments += o.segments;

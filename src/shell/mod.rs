@@ -13,8 +13,11 @@ mod input;
 mod jobs;
 pub mod logging;
 pub mod model_cmd;
+pub mod oneshot;
+pub mod open;
 mod panic;
 pub mod run;
+mod sessions_cmd;
 pub mod signals;
 pub mod term;
 
@@ -161,21 +164,21 @@ fn dispatch(context: &Context, task: Task) -> Result<Exit, Failure> {
     match task {
         Task::Ask(ask) => {
             check_paths(context, &ask.files)?;
-            Err(not_built("-p"))
+            oneshot::run(context, &ask)
         }
         Task::Chat(chat) => {
             check_paths(context, &chat.paths)?;
             Err(not_built("the chat"))
         }
         Task::Command(command) => match command {
-            Command::Ls(_) => Err(not_built("ls")),
-            Command::Show(_) => Err(not_built("show")),
-            Command::Rm(_) => Err(not_built("rm")),
-            Command::Search(_) => Err(not_built("search")),
-            Command::Export(_) => Err(not_built("export")),
-            Command::Import(_) => Err(not_built("import")),
-            Command::Prune(_) => Err(not_built("prune")),
-            Command::Library(_) => Err(not_built("library")),
+            Command::Ls(args) => sessions_cmd::ls(context, &args),
+            Command::Show(args) => sessions_cmd::show(context, &args),
+            Command::Rm(args) => sessions_cmd::rm(context, &args),
+            Command::Search(args) => sessions_cmd::search(context, &args),
+            Command::Export(args) => sessions_cmd::export(context, &args),
+            Command::Import(args) => sessions_cmd::import(context, &args),
+            Command::Prune(args) => sessions_cmd::prune(context, &args),
+            Command::Library(args) => sessions_cmd::library(context, &args.action),
             Command::Bench(_) => Err(not_built("bench")),
             Command::Doctor(_) => Err(not_built("doctor")),
             Command::Draft(_) => Err(not_built("draft")),

@@ -142,6 +142,9 @@ impl Talk {
             reserve_answer: 64,
             load,
             sources,
+            piece: 32_768,
+            save_state: sala_chat::config::SaveStates::Turn,
+            overrides: Vec::new(),
         })
         .unwrap();
         Talk { desk, text, log: None, seen: Vec::new(), engine: None }

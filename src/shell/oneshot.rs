@@ -1,0 +1,385 @@
+//! `sala-chat -p`: one answer on standard output, then the end. A desk without an interface: its notices become text,
+//! one JSON object, or JSON lines. Progress and notes go to standard error, and only to a terminal.
+
+use std::borrow::Cow;
+use std::io::{IsTerminal, Read, Write};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use serde_json::{Value, json};
+
+use super::cli::{Ask, Format};
+use super::failure::{Exit, Failure};
+use super::{Context, open};
+use crate::config::ThoughtView;
+use crate::desk::Attendance;
+use crate::protocol::desk::{Activity, Level, LoadOptions, Meters, Notice, ReadingProgress, Request};
+use crate::protocol::engine::ModelInfo;
+use crate::transcript::{Finish, Message, Role};
+
+/// What the model sees standard input as.
+const STDIN_NAME: &str = "stdin";
+/// Between two lines of progress.
+const PROGRESS: Duration = Duration::from_millis(200);
+
+/// Facts gathered on the way to the answer.
+#[derive(Default)]
+struct Run {
+    model: ModelInfo,
+    load_ms: f64,
+    session: Option<String>,
+    meters: Meters,
+    /// Tokens of documents read by prefill in this run.
+    documents_read: u64,
+    answer: Option<Message>,
+    /// The answer had begun when it was stopped, or nothing had.
+    stopped: bool,
+}
+
+/// Why an answer ended, in words for scripts.
+fn reason(finish: Option<Finish>) -> &'static str {
+    match finish {
+        Some(Finish::Stop) => "stop",
+        Some(Finish::Length) => "length",
+        Some(Finish::Context) => "context",
+        Some(Finish::Stopped) => "stopped",
+        Some(Finish::Failed) | None => "error",
+    }
+}
+
+impl Run {
+    fn usage(&self, answer: &Message) -> Value {
+        let prefilled = answer.meta.prefilled_tokens + self.documents_read;
+        let reused = answer.meta.reused_tokens.saturating_sub(self.documents_read);
+        json!({
+            "prompt_tokens": prefilled + reused,
+            "reused_tokens": reused,
+            "prefilled_tokens": prefilled,
+            "completion_tokens": answer.meta.completion_tokens,
+        })
+    }
+
+    fn timing(&self, answer: &Message) -> Value {
+        json!({
+            "load_ms": self.load_ms,
+            "ttft_ms": answer.meta.ttft_ms,
+            "prefill_tokens_per_s": self.meters.prefill_tokens_per_s,
+            "decode_tokens_per_s": answer.meta.tokens_per_s,
+        })
+    }
+
+    fn speculation(&self) -> Value {
+        let s = &self.meters.spec;
+        json!({
+            "rounds": s.rounds,
+            "drafted": s.drafted,
+            "accepted": s.accepted,
+            "mean_accept_length": s.mean_accept_length,
+            "eagle_rounds": s.eagle_rounds,
+            "ngram_rounds": s.ngram_rounds,
+            "plain_rounds": s.plain_rounds,
+        })
+    }
+
+    fn object(&self, answer: &Message) -> Value {
+        json!({
+            "text": answer.text,
+            "thinking": answer.thinking,
+            "finish_reason": reason(answer.meta.finish),
+            "session": self.session,
+            "model": self.model.name,
+            "device": self.model.device,
+            "seed": answer.meta.seed,
+            "usage": self.usage(answer),
+            "timing": self.timing(answer),
+            "speculation": self.speculation(),
+        })
+    }
+}
+
+/// Standard input, if somebody put something into it.
+fn piped() -> Result<Option<String>, Failure> {
+    let mut stdin = std::io::stdin();
+    if stdin.is_terminal() {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    stdin.read_to_end(&mut bytes).map_err(|e| Failure::new(Exit::Failure, format!("standard input: {e}")))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|e| Failure::new(Exit::Failure, format!("standard input is not UTF-8 text (byte {})", e.utf8_error().valid_up_to())))?;
+    Ok((!text.trim().is_empty()).then_some(text))
+}
+
+/// The text without what a terminal would obey: control characters other than line ends and tabs.
+pub(super) fn printable(text: &str) -> Cow<'_, str> {
+    let obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if text.contains(obeyed) { Cow::Owned(text.replace(obeyed, "\u{FFFD}")) } else { Cow::Borrowed(text) }
+}
+
+/// Turns Ctrl-C and the like into a stop. Only the first asks; another one ends the process.
+fn watch_signals(requests: Sender<Request>) -> Result<(), Failure> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let failed = |e: std::io::Error| Failure::new(Exit::Failure, format!("signals: {e}"));
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            let mut asked = false;
+            for signal in signals.forever() {
+                if std::mem::replace(&mut asked, true) {
+                    // The default action of a second signal: give up.
+                    let _ = signal_hook::low_level::emulate_default_handler(signal);
+                }
+                // A desk that is gone has stopped.
+                let _ = requests.send(Request::Stop);
+            }
+        })
+        .map_err(failed)?;
+    Ok(())
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Anything that keeps the question from being answered.
+pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
+    let inline = piped()?;
+    let started = Instant::now();
+    let opened = open::desk(context, &ask.session, ask.save, Attendance::Absent)?;
+    let requests = opened.desk.requests.clone();
+    watch_signals(requests.clone())?;
+    let mut paths = ask.files.clone();
+    if inline.is_some() {
+        paths.push("-".into());
+    }
+    if !paths.is_empty() {
+        let name = (inline.is_some() && paths.len() == 1).then(|| STDIN_NAME.to_owned());
+        let options = LoadOptions { name, inline, ..LoadOptions::default() };
+        // Should the desk be gone already, its last notice says why.
+        let _ = requests.send(Request::Load { paths, options });
+    }
+    let _ = requests.send(Request::Ask(ask.prompt.clone()));
+    let mut printer = Printer::new(context, ask.format);
+    let mut run = Run::default();
+    let listened = listen(&opened.desk.notices, &requests, &mut printer, &mut run, started);
+    let joined = opened.desk.thread.join();
+    let _ = opened.engine.join();
+    listened?;
+    if joined.is_err() {
+        return Err(Failure::new(Exit::Failure, "the desk ended unexpectedly. What was said is saved: sala-chat -c"));
+    }
+    let Some(answer) = &run.answer else {
+        return Err(Failure::new(if run.stopped { Exit::Stopped } else { Exit::Failure }, "stopped before there was an answer"));
+    };
+    printer.end(&run, answer)?;
+    Ok(if answer.meta.finish == Some(Finish::Stopped) { Exit::Stopped } else { Exit::Ok })
+}
+
+/// Follows the desk to its end.
+fn listen(
+    notices: &Receiver<Notice>,
+    requests: &Sender<Request>,
+    printer: &mut Printer<'_>,
+    run: &mut Run,
+    started: Instant,
+) -> Result<(), Failure> {
+    let mut failed = None;
+    for notice in notices {
+        let printed = match notice {
+            Notice::Ready(info) => {
+                run.load_ms = started.elapsed().as_secs_f64() * 1000.0;
+                run.model = info;
+                printer.event("start", || json!({ "model": run.model.name, "device": run.model.device, "load_ms": run.load_ms }))
+            }
+            Notice::Session(view) => {
+                run.session = Some(view.name).filter(|n| !n.is_empty());
+                Ok(())
+            }
+            Notice::Delta { thinking, text, .. } => printer.delta(thinking, &text),
+            Notice::Finished(m) if m.role == Role::Document => {
+                run.documents_read += m.meta.prefilled_tokens;
+                let name = m.meta.document.as_ref().map(|d| d.name.clone());
+                let tokens = m.meta.document.as_ref().map(|d| d.tokens);
+                printer.event("load", || json!({ "name": name, "tokens": tokens, "prefilled_tokens": m.meta.prefilled_tokens }))
+            }
+            Notice::Finished(m) => {
+                run.stopped = m.meta.finish == Some(Finish::Stopped);
+                run.answer = Some(m);
+                let _ = requests.send(Request::Quit);
+                Ok(())
+            }
+            Notice::Meters(m) => {
+                run.meters = m;
+                Ok(())
+            }
+            Notice::Activity(Activity::Reading(p)) => printer.reading(&p),
+            Notice::Note(level, text) => printer.note(level, &text),
+            Notice::Fatal { error, code } => {
+                failed = Some(Failure::new(Exit::from_code(code), error));
+                Ok(())
+            }
+            Notice::Bye { .. } => break,
+            Notice::Activity(_)
+            | Notice::Added(_)
+            | Notice::Save(_)
+            | Notice::Page { .. }
+            | Notice::Aside { .. }
+            | Notice::Question { .. }
+            | Notice::Input { .. }
+            | Notice::Sessions(_)
+            | Notice::Found { .. }
+            | Notice::Timeline(_)
+            | Notice::Documents { .. } => Ok(()),
+        };
+        if let Err(e) = printed {
+            // Nobody reads any more: end in good order, keep what was said.
+            failed.get_or_insert(e);
+            let _ = requests.send(Request::Stop);
+            let _ = requests.send(Request::Quit);
+        }
+    }
+    failed.map_or(Ok(()), Err)
+}
+
+/// Writes what is to be seen.
+struct Printer<'a> {
+    context: &'a Context,
+    format: Format,
+    thoughts: bool,
+    /// Standard output is a terminal: control characters of the model's text stay out of it.
+    guarded: bool,
+    progress: Option<Instant>,
+    ends_with_newline: bool,
+}
+
+impl<'a> Printer<'a> {
+    fn new(context: &'a Context, format: Format) -> Printer<'a> {
+        Printer {
+            context,
+            format,
+            thoughts: context.config().thinking.show == ThoughtView::Open,
+            guarded: std::io::stdout().is_terminal(),
+            progress: None,
+            ends_with_newline: true,
+        }
+    }
+
+    fn out(&mut self, text: &str) -> Result<(), Failure> {
+        let mut out = std::io::stdout().lock();
+        let safe = if self.guarded { printable(text) } else { text.into() };
+        out.write_all(safe.as_bytes())?;
+        out.flush()?;
+        self.ends_with_newline = text.ends_with('\n');
+        Ok(())
+    }
+
+    fn event(&mut self, event: &str, body: impl FnOnce() -> Value) -> Result<(), Failure> {
+        if self.format != Format::JsonLines {
+            return Ok(());
+        }
+        let mut line = json!({ "event": event });
+        if let (Value::Object(line), Value::Object(body)) = (&mut line, body()) {
+            line.extend(body);
+        }
+        self.out(&format!("{line}\n"))
+    }
+
+    fn delta(&mut self, thinking: bool, text: &str) -> Result<(), Failure> {
+        self.clear_progress();
+        match (self.format, thinking) {
+            (Format::JsonLines, true) => self.event("think", || json!({ "text": text })),
+            (Format::JsonLines, false) => self.event("token", || json!({ "text": text })),
+            (Format::Json, _) => Ok(()),
+            (Format::Text | Format::Raw, false) => self.out(text),
+            (Format::Text | Format::Raw, true) => {
+                if self.thoughts && !self.context.quiet {
+                    // Thoughts are no part of the answer.
+                    let _ = write!(std::io::stderr(), "{}", printable(text));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn reading(&mut self, p: &ReadingProgress) -> Result<(), Failure> {
+        if self.format == Format::JsonLines {
+            let (done, total) = (p.done, p.total);
+            return self.event("prefill", || json!({ "done": done, "total": total, "tokens_per_s": p.tokens_per_s }));
+        }
+        let due = self.progress.is_none_or(|at| at.elapsed() >= PROGRESS);
+        if self.context.shows_progress() && due && p.total > 0 {
+            self.progress = Some(Instant::now());
+            let left = if p.tokens_per_s > 0.0 { (p.total.saturating_sub(p.done)) as f64 / p.tokens_per_s } else { 0.0 };
+            let share = p.done * 100 / p.total;
+            // Progress is a courtesy.
+            let _ = write!(std::io::stderr(), "\rreading {share}%  {:.0} tokens/s  {left:.0} s left   ", p.tokens_per_s);
+        }
+        Ok(())
+    }
+
+    fn clear_progress(&mut self) {
+        if self.progress.take().is_some() {
+            let _ = write!(std::io::stderr(), "\r{:60}\r", "");
+        }
+    }
+
+    fn note(&mut self, level: Level, text: &str) -> Result<(), Failure> {
+        self.clear_progress();
+        match level {
+            Level::Info => self.context.note(text),
+            Level::Warn | Level::Error => {
+                if !self.context.quiet {
+                    let _ = writeln!(std::io::stderr(), "sala-chat: {text}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, run: &Run, answer: &Message) -> Result<(), Failure> {
+        match self.format {
+            Format::Json => self.out(&format!("{}\n", run.object(answer))),
+            Format::JsonLines => {
+                let stats = json!({ "usage": run.usage(answer), "timing": run.timing(answer), "speculation": run.speculation() });
+                self.event("stats", || stats)?;
+                let (session, seed) = (run.session.clone(), answer.meta.seed);
+                self.event("end", || json!({ "finish_reason": reason(answer.meta.finish), "session": session, "seed": seed }))
+            }
+            Format::Text | Format::Raw if !self.ends_with_newline => self.out("\n"),
+            Format::Text | Format::Raw => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transcript::{MessageId, MessageMeta};
+
+    #[test]
+    fn nothing_a_terminal_obeys_is_printed() {
+        assert_eq!(printable("a\x1b[2Jb\u{9b}c\r\n\td"), "a\u{FFFD}[2Jb\u{FFFD}c\u{FFFD}\n\td");
+        assert!(matches!(printable("plain"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn usage_counts_documents_of_this_run_as_read() {
+        let meta = MessageMeta { prefilled_tokens: 10, reused_tokens: 1200, completion_tokens: 7, ..MessageMeta::default() };
+        let answer = Message {
+            id: MessageId(1),
+            parent: None,
+            role: Role::Assistant,
+            text: "x".into(),
+            thinking: String::new(),
+            created_ms: 0,
+            meta: MessageMeta { finish: Some(Finish::Stop), seed: Some(3), ..meta },
+        };
+        let run = Run { documents_read: 1000, ..Run::default() };
+        let object = run.object(&answer);
+        assert_eq!(
+            object["usage"],
+            json!({"prompt_tokens": 1210, "reused_tokens": 200, "prefilled_tokens": 1010, "completion_tokens": 7})
+        );
+        assert_eq!(object["finish_reason"], "stop");
+    }
+}

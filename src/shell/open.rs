@@ -1,0 +1,221 @@
+//! From settings to a running desk: data directory, model, engine thread. Shared by the chat, `-p` and `library add`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::cli::SessionChoice;
+use super::failure::{Exit, Failure};
+use super::{Context, model_cmd};
+use crate::config::{Device, DraftSource, ModelSource, Origin};
+use crate::desk::{self, Attendance, Desk, EngineChannels, LoadLimits, Opening, Settings};
+use crate::engine::worker;
+use crate::model::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, Token};
+use crate::session::{Limits, RealDisk, Store, StoreError};
+use crate::text::TextModel;
+use crate::text::sources::SourceOptions;
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// A desk with its engine.
+pub struct Opened {
+    /// The desk.
+    pub desk: Desk,
+    /// The engine's thread: ends after the desk.
+    pub engine: std::thread::JoinHandle<()>,
+    /// With `--no-save`: where things lie until the end.
+    pub scratch: Option<tempfile::TempDir>,
+}
+
+impl From<StoreError> for Failure {
+    fn from(e: StoreError) -> Failure {
+        let exit = match &e {
+            StoreError::InUse { .. } => Exit::InUse,
+            StoreError::NoSession { .. } | StoreError::NameTaken { .. } | StoreError::Exists { .. } => Exit::Failure,
+            StoreError::NoMark { .. } | StoreError::Import { .. } => Exit::Failure,
+            e if e.is_disk() => Exit::Disk,
+            _ => Exit::Unreadable,
+        };
+        Failure::new(exit, e.to_string())
+    }
+}
+
+fn limits(context: &Context) -> Limits {
+    let s = &context.config().sessions;
+    Limits {
+        keep_turns: s.keep_turns,
+        max_state_bytes: (s.max_state_gib * GIB) as u64,
+        min_free_bytes: (s.min_free_gib * GIB) as u64,
+        trash_days: u32::try_from(s.trash_days).unwrap_or(u32::MAX),
+        ..Limits::default()
+    }
+}
+
+/// Opens the data directory.
+///
+/// # Errors
+/// It cannot be made or read.
+pub fn store(context: &Context) -> Result<Arc<Store>, Failure> {
+    Ok(Arc::new(Store::open(&context.dirs.data, Arc::new(RealDisk), limits(context))?))
+}
+
+/// A store that goes away with the returned folder; in memory where the system has such a place.
+fn scratch(context: &Context) -> Result<(Arc<Store>, tempfile::TempDir), Failure> {
+    let memory = Path::new("/dev/shm");
+    let dir = tempfile::Builder::new().prefix("sala-chat-");
+    let dir = if memory.is_dir() { dir.tempdir_in(memory).or_else(|_| tempfile::tempdir()) } else { dir.tempdir() };
+    let dir = dir.map_err(|e| Failure::new(Exit::Disk, format!("no room for a session without saving: {e}")))?;
+    let limits = Limits { min_free_bytes: 0, ..limits(context) };
+    let store = Store::open(dir.path(), Arc::new(RealDisk), limits)?;
+    Ok((Arc::new(store), dir))
+}
+
+/// The model's name for the engine: `demo`, `synthetic:…` or a folder.
+///
+/// # Errors
+/// A folder that is none, or weights that are not installed.
+pub fn model(context: &Context) -> Result<String, Failure> {
+    match context.config().model_source() {
+        ModelSource::Auto => {
+            let folder = model_cmd::installed(&context.config().model);
+            Ok(folder.map_or_else(|| "demo".to_owned(), |f| f.display().to_string()))
+        }
+        ModelSource::Demo => Ok("demo".into()),
+        ModelSource::Synthetic(shape) => Ok(format!("synthetic:{shape}")),
+        ModelSource::Path(path) if Path::new(&path).is_dir() => Ok(path),
+        ModelSource::Path(path) => Err(Failure::new(Exit::NoModel, format!("{path}: no such model folder"))
+            .hint("--model demo runs the built-in model, sala-chat model download gets the 9B model")),
+    }
+}
+
+fn is_folder(model: &str) -> bool {
+    model != "demo" && !model.starts_with("synthetic:")
+}
+
+/// Tokenizer and template of a model, and the ids that end a turn.
+///
+/// # Errors
+/// A missing or damaged file.
+pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
+    let unusable = |what: String| Failure::new(Exit::NoModel, what);
+    let (text, config) = if is_folder(model) {
+        let file = Path::new(model).join("config.json");
+        let config = std::fs::read_to_string(&file).map_err(|e| unusable(format!("{}: {e}", file.display())))?;
+        (TextModel::load(Path::new(model)), config)
+    } else {
+        let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
+        (TextModel::from_bytes(tokenizer, config, None, None), DEMO_CONFIG.to_owned())
+    };
+    let text = text.map_err(|e| unusable(e.to_string()))?;
+    let config: serde_json::Value =
+        serde_json::from_str(&config).map_err(|e| unusable(format!("config.json of {model}: {e}")))?;
+    let ids = match config.get("eos_token_id") {
+        Some(serde_json::Value::Array(ids)) => ids.iter().filter_map(token).collect(),
+        Some(id) => token(id).into_iter().collect::<Vec<_>>(),
+        None => Vec::new(),
+    };
+    let stop = text.tokenizer.stop_ids(&ids);
+    Ok((text, stop))
+}
+
+fn token(id: &serde_json::Value) -> Option<Token> {
+    id.as_u64().and_then(|id| Token::try_from(id).ok())
+}
+
+/// What the engine thread loads.
+///
+/// # Errors
+/// As [`model`].
+pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
+    let config = context.config();
+    Ok(EngineOptions {
+        model: model(context)?,
+        device: match config.model.device {
+            Device::Auto => DeviceChoice::Auto,
+            Device::Cpu => DeviceChoice::Cpu,
+            Device::Cuda => DeviceChoice::Cuda,
+        },
+        gpu: config.model.gpu as usize,
+        context: (config.model.max_context > 0).then_some(config.model.max_context),
+        draft: match config.draft_source() {
+            DraftSource::Auto => DraftChoice::Auto,
+            DraftSource::Off => DraftChoice::Off,
+            DraftSource::Named(folder) => DraftChoice::Folder(folder.into()),
+        },
+    })
+}
+
+/// The settings new sessions begin with.
+pub fn settings(context: &Context) -> Settings {
+    let config = context.config();
+    Settings {
+        sampling: config.sampling(0),
+        seed: u64::try_from(config.sampling.seed).ok(),
+        max_tokens: config.sampling.max_tokens,
+        think: config.thinking.mode,
+        spec: config.spec_mode(),
+        ..Settings::default()
+    }
+}
+
+/// Answer settings given on the command line: they count for this run, whatever a session was left with.
+fn overrides(context: &Context) -> Vec<(String, String)> {
+    let given = |key: &str| context.loaded.origins.get(key) == Some(&Origin::CommandLine);
+    let settings = settings(context);
+    let mut out = Vec::new();
+    for key in ["temperature", "seed", "max_tokens"] {
+        if given(&format!("sampling.{key}")) {
+            let value = if key == "seed" { settings.seed.map_or("-1".into(), |s| s.to_string()) } else { settings.get(key) };
+            out.push((key.to_owned(), value));
+        }
+    }
+    if given("thinking.mode") {
+        out.push(("think".into(), settings.get("think")));
+    }
+    if given("speculation.mode") {
+        out.push(("spec".into(), settings.get("spec")));
+    }
+    out
+}
+
+/// Starts engine and desk.
+///
+/// # Errors
+/// No data directory, no model, no thread.
+pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: Attendance) -> Result<Opened, Failure> {
+    let config = context.config();
+    let engine_options = engine_options(context)?;
+    let (text, stop) = text(&engine_options.model)?;
+    let (store, scratch) = match save {
+        true => (store(context)?, None),
+        false => scratch(context).map(|(store, dir)| (store, Some(dir)))?,
+    };
+    let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
+    let engine = worker::spawn(engine_options).map_err(no_thread)?;
+    let desk = desk::spawn(desk::Options {
+        store,
+        discard: !save,
+        text,
+        stop,
+        engine: EngineChannels { commands: engine.commands, events: engine.events },
+        settings: settings(context),
+        system: None,
+        opening: match session {
+            SessionChoice::New | SessionChoice::Pick => Opening::New,
+            SessionChoice::Last => Opening::Resume("last".into()),
+            SessionChoice::Named(name) => Opening::Resume(name.clone()),
+        },
+        attendance,
+        reserve_answer: config.model.reserve_answer,
+        load: LoadLimits {
+            confirm_tokens: config.load.confirm_tokens,
+            confirm_files: usize::try_from(config.load.confirm_files).unwrap_or(usize::MAX),
+        },
+        sources: SourceOptions::new(&config.load),
+        piece: usize::try_from(config.sessions.checkpoint_every).unwrap_or(usize::MAX).max(1024),
+        save_state: config.sessions.save_state,
+        overrides: overrides(context),
+    })
+    .map_err(no_thread)?;
+    Ok(Opened { desk, engine: engine.thread, scratch })
+}

@@ -1,0 +1,327 @@
+//! Sessions from the shell, without loading a model: `ls show rm search export import prune library`.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use serde_json::{Value, json};
+
+use super::cli::{
+    ExportArgs, FormatArg, ImportArgs, LibraryCommand, LsArgs, NameArgs, PruneArgs, RmArgs, SearchArgs, SessionChoice,
+};
+use super::failure::{Exit, Failure};
+use super::{Context, open};
+use crate::desk::export::{Exported, by_extension, markdown, plain, write_file};
+use crate::desk::pages::bytes;
+use crate::desk::{Attendance, session_rows};
+use crate::protocol::desk::{ExportFormat, LibraryAction, Notice, Request};
+use crate::session::{Freed, Save, SessionFilter, SessionRecord, Store, Writer};
+use crate::transcript::Message;
+
+/// Sessions listed at most.
+const LISTED: usize = 100_000;
+/// Hits listed at most.
+const HITS: usize = 200;
+/// How long a write from the shell may take.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+
+fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
+    if name == "last" {
+        let none = || Failure::new(Exit::Failure, "there is no session yet");
+        return store.last_session()?.ok_or_else(none);
+    }
+    Ok(store.session_named(name)?)
+}
+
+fn when(ms: i64) -> String {
+    let Ok(at) = jiff::Timestamp::from_millisecond(ms) else { return String::new() };
+    at.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M").to_string()
+}
+
+/// One line of a terminal: what the program shows of texts it did not write.
+fn one_line(text: &str, width: usize) -> String {
+    crate::desk::conversation::first_words(text, width)
+}
+
+/// `ls`.
+pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
+    let store = open::store(context)?;
+    let records = store.sessions(SessionFilter::Live, LISTED)?;
+    let sizes = if args.sizes { Some(store.sizes()?) } else { None };
+    let own: Vec<Option<u64>> =
+        records.iter().map(|r| sizes.as_ref().map(|s| s.sessions.get(&r.id).map_or(0, |b| b.1))).collect();
+    let mut rows = session_rows(records, None);
+    for (row, own) in rows.iter_mut().zip(own) {
+        row.bytes = own;
+    }
+    let json = || json!(rows);
+    let text = || {
+        if rows.is_empty() {
+            return "No sessions yet. sala-chat starts one.".to_owned();
+        }
+        let mut lines = Vec::new();
+        for r in &rows {
+            let size = r.bytes.map_or(String::new(), |b| format!("  {:>10}", bytes(b)));
+            let title = one_line(&r.title, 48);
+            lines.push(format!(
+                "{:<28} {:>4} messages {:>9} tokens  state {:<5}{size}  {}  {title}",
+                r.name,
+                r.messages,
+                r.tokens,
+                r.state,
+                when(r.updated_ms)
+            ));
+        }
+        if let Some(sizes) = &sizes {
+            lines.push(format!("State {}, texts {}.", bytes(sizes.state_bytes), bytes(sizes.database_bytes)));
+        }
+        lines.join("\n")
+    };
+    context.result(json, text)?;
+    Ok(Exit::Ok)
+}
+
+/// `show`.
+pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> {
+    let store = open::store(context)?;
+    let record = named(&store, &args.name)?;
+    let messages = match record.head {
+        Some(head) => store.path(head)?,
+        None => Vec::new(),
+    };
+    let json = || json!({ "name": record.name, "messages": messages, "tokens": record.tokens, "updated_ms": record.updated_ms });
+    let text = || {
+        let text = markdown(&record.name, &messages.iter().collect::<Vec<_>>());
+        let text = text.trim_end();
+        if std::io::stdout().is_terminal() { super::oneshot::printable(text).into_owned() } else { text.to_owned() }
+    };
+    context.result(json, text)?;
+    Ok(Exit::Ok)
+}
+
+/// Asks on the terminal; without one the answer is no.
+fn confirmed(question: &str) -> Result<bool, Failure> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::usage(format!("{question} Nobody can answer here: add --yes")));
+    }
+    write!(std::io::stderr(), "{question} y/N ")?;
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    Ok(line.trim().eq_ignore_ascii_case("y"))
+}
+
+/// `rm`.
+pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
+    let store = open::store(context)?;
+    let records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
+    let days = store.limits().trash_days;
+    let what: Vec<String> = records.iter().map(|r| format!("\"{}\" ({} messages)", r.name, r.messages)).collect();
+    if !args.yes && !context.json && !confirmed(&format!("Move {} to the trash for {days} days?", what.join(", ")))? {
+        return Ok(Exit::Stopped);
+    }
+    for record in &records {
+        // Held while it goes, so that no other process is writing it.
+        let _lock = store.lock_session(record.id, &record.name)?;
+        store.delete(record.id)?;
+    }
+    let names: Vec<&str> = records.iter().map(|r| r.name.as_str()).collect();
+    let text = || format!("In the trash for {days} days: {}. Back with: sala-chat -r NAME", names.join(", "));
+    context.result(|| json!({ "trashed": names, "days": days }), text)?;
+    Ok(Exit::Ok)
+}
+
+/// `search`.
+pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failure> {
+    let store = open::store(context)?;
+    let query = args.text.join(" ");
+    let hits = store.search(&query, HITS)?;
+    let json = || {
+        let hit = |h: &crate::session::SearchHit| {
+            json!({
+                "session": h.name, "message": h.message.0, "number": h.number, "snippet": h.snippet, "created_ms": h.created_ms
+            })
+        };
+        Value::Array(hits.iter().map(hit).collect())
+    };
+    let text = || match hits.as_slice() {
+        [] => format!("Nothing found for {query}."),
+        hits => {
+            let line = |h: &crate::session::SearchHit| format!("{} #{}  {}", h.name, h.number, one_line(&h.snippet, 100));
+            hits.iter().map(line).collect::<Vec<_>>().join("\n")
+        }
+    };
+    context.result(json, text)?;
+    Ok(Exit::Ok)
+}
+
+/// `export`.
+pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failure> {
+    if args.with_state {
+        return Err(Failure::usage("only text can be exported. Copy the data folder to take state along"));
+    }
+    let store = open::store(context)?;
+    let record = named(&store, &args.name)?;
+    let messages: Vec<Message> = match (args.tree, record.head) {
+        (true, _) => {
+            let nodes = store.tree(record.id, "", 0)?;
+            nodes.iter().map(|n| store.message(n.message.id)).collect::<Result<_, _>>()?
+        }
+        (false, Some(head)) => store.path(head)?,
+        (false, None) => Vec::new(),
+    };
+    let format = match args.format {
+        Some(FormatArg::Md) => ExportFormat::Markdown,
+        Some(FormatArg::Json) => ExportFormat::Json,
+        Some(FormatArg::Txt) => ExportFormat::Text,
+        None => by_extension(&args.file),
+    };
+    let count = messages.len();
+    let refs: Vec<&Message> = messages.iter().collect();
+    let text = match format {
+        ExportFormat::Markdown => markdown(&record.name, &refs),
+        ExportFormat::Text => plain(&refs),
+        ExportFormat::Json => Exported::new(&record, messages).to_json()?,
+    };
+    if args.file.as_os_str() == "-" {
+        context.print(text.trim_end())?;
+        return Ok(Exit::Ok);
+    }
+    write_file(&args.file, &text, args.force)?;
+    let file = args.file.display().to_string();
+    context.result(|| json!({ "file": file, "messages": count }), || format!("{count} messages written to {file}."))?;
+    Ok(Exit::Ok)
+}
+
+/// `import`.
+pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
+    let read = Exported::read(&args.file)?;
+    let store = open::store(context)?;
+    let count = read.messages.len();
+    let (session, changes) = read.into_changes(&store);
+    let (events, said) = crossbeam_channel::unbounded();
+    let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
+    let writer = Writer::start(std::sync::Arc::clone(&store), events).map_err(no_thread)?;
+    writer.save(Save { changes, images: Vec::new() });
+    if !writer.close(std::time::Instant::now() + PATIENCE) {
+        let why = said.try_iter().find_map(|e| match e {
+            crate::session::SaveEvent::NotSaved { reason, .. } => Some(reason),
+            _ => None,
+        });
+        return Err(Failure::new(Exit::Disk, why.unwrap_or_else(|| "the disk takes too long".into())));
+    }
+    let name = store.session(session)?.name;
+    let text = || format!("{count} messages imported as \"{name}\". Go on with: sala-chat -r \"{name}\"");
+    context.result(|| json!({ "session": name, "messages": count }), text)?;
+    Ok(Exit::Ok)
+}
+
+/// `prune`.
+pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure> {
+    let store = open::store(context)?;
+    let before = store.sizes()?.state_bytes;
+    if args.dry_run {
+        let trashed = store.sessions(SessionFilter::Trashed, LISTED)?.len();
+        let text = || format!("{} of state are kept, {trashed} sessions are in the trash. Nothing was removed.", bytes(before));
+        context.result(|| json!({ "state_bytes": before, "trashed_sessions": trashed }), text)?;
+        return Ok(Exit::Ok);
+    }
+    let mut freed = vec![store.empty_trash(if args.all && !args.state { Some(0) } else { None })?];
+    if args.state {
+        freed.push(store.drop_all_state(&[])?);
+        if args.all {
+            store.prune_documents()?;
+        }
+    } else {
+        freed.push(store.keep_budget(&[])?);
+    }
+    freed.push(store.collect()?);
+    let total: Freed = freed.into_iter().fold(Freed::default(), |mut a, b| {
+        a.add(b);
+        a
+    });
+    let json = || {
+        json!({
+            "files": total.files, "bytes": total.bytes, "segments": total.segments, "sessions": total.sessions,
+            "messages": total.messages
+        })
+    };
+    let text = || format!("{} freed in {} files; {} sessions left the trash.", bytes(total.bytes), total.files, total.sessions);
+    context.result(json, text)?;
+    Ok(Exit::Ok)
+}
+
+/// `library`.
+pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit, Failure> {
+    match action {
+        LibraryCommand::Ls => library_ls(context),
+        LibraryCommand::Rm { names } => {
+            let store = open::store(context)?;
+            let mut removed = 0;
+            for name in names {
+                match store.remove_document(name)? {
+                    0 => {
+                        let failure = Failure::new(Exit::Failure, format!("no document {name} in the library"));
+                        return Err(failure.hint("sala-chat library ls lists them"));
+                    }
+                    n => removed += n,
+                }
+            }
+            let freed = store.collect()?;
+            let text = || format!("{removed} taken out, {} freed.", bytes(freed.bytes));
+            context.result(|| json!({ "removed": removed, "bytes": freed.bytes }), text)?;
+            Ok(Exit::Ok)
+        }
+        LibraryCommand::Add { paths } => library_add(context, paths),
+    }
+}
+
+fn library_ls(context: &Context) -> Result<Exit, Failure> {
+    let documents = open::store(context)?.documents()?;
+    let json = || {
+        let row = |d: &crate::session::DocumentRecord| {
+            json!({
+                "name": d.document.name, "path": d.document.path, "hash": d.document.hash, "tokens": d.document.tokens,
+                "lines": d.document.lines, "kept": d.kept, "bytes": d.bytes, "used_ms": d.used_ms, "in_use": d.in_use
+            })
+        };
+        Value::Array(documents.iter().map(row).collect())
+    };
+    let text = || match documents.as_slice() {
+        [] => "The library is empty. /load in a chat fills it, or sala-chat library add FILE.".to_owned(),
+        rows => {
+            let row = |d: &crate::session::DocumentRecord| {
+                let state = if d.kept { "kept" } else { "text only" };
+                let (name, size) = (one_line(&d.document.name, 40), bytes(d.bytes));
+                format!("{name:<40} {:>9} tokens  {state:<9} {size:>10}  {}", d.document.tokens, when(d.used_ms))
+            };
+            rows.iter().map(row).collect::<Vec<_>>().join("\n")
+        }
+    };
+    context.result(json, text)?;
+    Ok(Exit::Ok)
+}
+
+/// The one command here that needs the model: it reads.
+fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
+    let opened = open::desk(context, &SessionChoice::New, true, Attendance::Absent)?;
+    for path in paths {
+        // A desk that has failed says so in its last notice.
+        let _ = opened.desk.requests.send(Request::Library(LibraryAction::Add(path.clone())));
+    }
+    let _ = opened.desk.requests.send(Request::Quit);
+    let mut failed = None;
+    let mut said = Vec::new();
+    for notice in &opened.desk.notices {
+        match notice {
+            Notice::Fatal { error, code } => failed = Some(Failure::new(Exit::from_code(code), error)),
+            Notice::Note(_, text) => said.push(text),
+            Notice::Bye { .. } => break,
+            _ => {}
+        }
+    }
+    let _ = opened.desk.thread.join();
+    let _ = opened.engine.join();
+    if let Some(failure) = failed {
+        return Err(failure);
+    }
+    context.result(|| json!({ "notes": said }), || said.join("\n"))?;
+    Ok(Exit::Ok)
+}
