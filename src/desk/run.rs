@@ -10,6 +10,9 @@ use crate::protocol::desk::{Activity, Choice, Level, Notice, Request};
 use crate::protocol::engine::{Cancel, EngineEvent};
 use crate::session::SaveEvent;
 
+/// Typed prompts handed to the input's history.
+const PROMPTS: usize = 2_000;
+
 /// What the desk woke up for.
 pub(super) enum Event {
     Request(Request),
@@ -73,6 +76,10 @@ impl State {
         }
         if let crate::session::Access::ReadOnly { why } = self.store.access().clone() {
             self.saving(crate::protocol::desk::SaveState::NotSaved(why));
+        }
+        match self.store.prompts(PROMPTS) {
+            Ok(prompts) => self.tell(Notice::Prompts(prompts.into_iter().rev().collect())),
+            Err(e) => self.note(Level::Warn, e.to_string()),
         }
         self.activity(Activity::Starting { what: "loading the model".into() });
         if let Err(e) = self.first_session() {

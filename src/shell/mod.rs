@@ -3,6 +3,7 @@
 //! [`main`] is all that `main.rs` calls. Handlers take a [`Context`] and return how the process ends; they never call
 //! `exit`. Standard output carries answers only; progress and notes go to standard error, and only to a terminal.
 
+pub mod chat;
 pub mod cli;
 pub mod clipboard;
 pub mod config_cmd;
@@ -168,7 +169,7 @@ fn dispatch(context: &Context, task: Task) -> Result<Exit, Failure> {
         }
         Task::Chat(chat) => {
             check_paths(context, &chat.paths)?;
-            Err(not_built("the chat"))
+            chat::run(context, &chat)
         }
         Task::Command(command) => match command {
             Command::Ls(args) => sessions_cmd::ls(context, &args),

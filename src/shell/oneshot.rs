@@ -1,7 +1,6 @@
 //! `sala-chat -p`: one answer on standard output, then the end. A desk without an interface: its notices become text,
 //! one JSON object, or JSON lines. Progress and notes go to standard error, and only to a terminal.
 
-use std::borrow::Cow;
 use std::io::{IsTerminal, Read, Write};
 use std::time::{Duration, Instant};
 
@@ -15,6 +14,7 @@ use crate::config::ThoughtView;
 use crate::desk::Attendance;
 use crate::protocol::desk::{Activity, Level, LoadOptions, Meters, Notice, ReadingProgress, Request};
 use crate::protocol::engine::ModelInfo;
+use crate::text::sanitize::sanitize;
 use crate::transcript::{Finish, Message, Role};
 
 /// What the model sees standard input as.
@@ -108,12 +108,6 @@ fn piped() -> Result<Option<String>, Failure> {
     let text = String::from_utf8(bytes)
         .map_err(|e| Failure::new(Exit::Failure, format!("standard input is not UTF-8 text (byte {})", e.utf8_error().valid_up_to())))?;
     Ok((!text.trim().is_empty()).then_some(text))
-}
-
-/// The text without what a terminal would obey: control characters other than line ends and tabs.
-pub(super) fn printable(text: &str) -> Cow<'_, str> {
-    let obeyed = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    if text.contains(obeyed) { Cow::Owned(text.replace(obeyed, "\u{FFFD}")) } else { Cow::Borrowed(text) }
 }
 
 /// Turns Ctrl-C and the like into a stop. Only the first asks; another one ends the process.
@@ -227,6 +221,7 @@ fn listen(
             | Notice::Question { .. }
             | Notice::Input { .. }
             | Notice::Sessions(_)
+            | Notice::Prompts(_)
             | Notice::Found { .. }
             | Notice::Timeline(_)
             | Notice::Documents { .. } => Ok(()),
@@ -266,7 +261,7 @@ impl<'a> Printer<'a> {
 
     fn out(&mut self, text: &str) -> Result<(), Failure> {
         let mut out = std::io::stdout().lock();
-        let safe = if self.guarded { printable(text) } else { text.into() };
+        let safe = if self.guarded { sanitize(text) } else { text.into() };
         out.write_all(safe.as_bytes())?;
         out.flush()?;
         self.ends_with_newline = text.ends_with('\n');
@@ -294,7 +289,7 @@ impl<'a> Printer<'a> {
             (Format::Text | Format::Raw, true) => {
                 if self.thoughts && !self.context.quiet {
                     // Thoughts are no part of the answer.
-                    let _ = write!(std::io::stderr(), "{}", printable(text));
+                    let _ = write!(std::io::stderr(), "{}", sanitize(text));
                 }
                 Ok(())
             }
@@ -355,12 +350,6 @@ impl<'a> Printer<'a> {
 mod tests {
     use super::*;
     use crate::transcript::{MessageId, MessageMeta};
-
-    #[test]
-    fn nothing_a_terminal_obeys_is_printed() {
-        assert_eq!(printable("a\x1b[2Jb\u{9b}c\r\n\td"), "a\u{FFFD}[2Jb\u{FFFD}c\u{FFFD}\n\td");
-        assert!(matches!(printable("plain"), Cow::Borrowed(_)));
-    }
 
     #[test]
     fn usage_counts_documents_of_this_run_as_read() {

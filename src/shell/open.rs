@@ -62,8 +62,10 @@ pub fn store(context: &Context) -> Result<Arc<Store>, Failure> {
 /// A store that goes away with the returned folder; in memory where the system has such a place.
 fn scratch(context: &Context) -> Result<(Arc<Store>, tempfile::TempDir), Failure> {
     let memory = Path::new("/dev/shm");
-    let dir = tempfile::Builder::new().prefix("sala-chat-");
-    let dir = if memory.is_dir() { dir.tempdir_in(memory).or_else(|_| tempfile::tempdir()) } else { dir.tempdir() };
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("sala-chat-");
+    let dir = if memory.is_dir() { builder.tempdir_in(memory) } else { builder.tempdir() };
+    let dir = dir.or_else(|_| builder.tempdir());
     let dir = dir.map_err(|e| Failure::new(Exit::Disk, format!("no room for a session without saving: {e}")))?;
     let limits = Limits { min_free_bytes: 0, ..limits(context) };
     let store = Store::open(dir.path(), Arc::new(RealDisk), limits)?;

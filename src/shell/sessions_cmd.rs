@@ -14,6 +14,7 @@ use crate::desk::pages::bytes;
 use crate::desk::{Attendance, session_rows};
 use crate::protocol::desk::{ExportFormat, LibraryAction, Notice, Request};
 use crate::session::{Freed, Save, SessionFilter, SessionRecord, Store, Writer};
+use crate::text::sanitize::sanitize;
 use crate::transcript::Message;
 
 /// Sessions listed at most.
@@ -91,7 +92,7 @@ pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> 
     let text = || {
         let text = markdown(&record.name, &messages.iter().collect::<Vec<_>>());
         let text = text.trim_end();
-        if std::io::stdout().is_terminal() { super::oneshot::printable(text).into_owned() } else { text.to_owned() }
+        if std::io::stdout().is_terminal() { sanitize(text).into_owned() } else { text.to_owned() }
     };
     context.result(json, text)?;
     Ok(Exit::Ok)

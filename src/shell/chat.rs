@@ -1,0 +1,104 @@
+//! `sala-chat [PATH…]`: a desk behind the full screen.
+
+use std::io::IsTerminal;
+
+use super::cli::{Chat, SessionChoice};
+use super::failure::{Exit, Failure};
+use super::run::{self, DeskHandle};
+use super::{Context, open};
+use crate::app::keys::KeyTable;
+use crate::app::options::{ClipboardMethod, Glyphs, Panel, ThemeName, ThinkShow, UiConfig};
+use crate::config::{self, Config, Switch, ThoughtView};
+use crate::desk::Attendance;
+use crate::protocol::desk::{LoadOptions, Request};
+
+/// The interface's options from the settings and the environment.
+///
+/// # Errors
+/// A key binding that means nothing.
+fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
+    let config: &Config = context.config();
+    let ui = &config.ui;
+    let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
+    let utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .iter()
+        .find_map(|n| variable(n))
+        .is_some_and(|v| v.to_string_lossy().to_lowercase().replace('-', "").contains("utf8"));
+    let mut keys = KeyTable::default();
+    for (key, action) in &config.keys {
+        keys.bind(key, action).map_err(|e| Failure::usage(e.to_string()))?;
+    }
+    let offset = jiff::tz::TimeZone::system().to_offset(jiff::Timestamp::now());
+    Ok(UiConfig {
+        theme: ThemeName::parse(&ui.theme).unwrap_or_default(),
+        colour: variable("NO_COLOR").is_none() && variable("CLICOLOR").is_none_or(|v| v != "0"),
+        glyphs: match ui.glyphs {
+            config::Glyphs::Unicode => Glyphs::Unicode,
+            config::Glyphs::Ascii => Glyphs::Ascii,
+            config::Glyphs::Auto if utf8 => Glyphs::Unicode,
+            config::Glyphs::Auto => Glyphs::Ascii,
+        },
+        probe_glyphs: ui.glyphs == config::Glyphs::Auto,
+        panel: match ui.panel {
+            Switch::Auto => Panel::Auto,
+            Switch::On => Panel::On,
+            Switch::Off => Panel::Off,
+        },
+        max_width: ui.max_width,
+        paste_fold_chars: ui.paste_fold_chars,
+        paste_fold_lines: ui.paste_fold_lines,
+        mouse: ui.mouse,
+        alternate_screen: match ui.alternate_screen {
+            Switch::Auto => variable("ZELLIJ").is_none(),
+            Switch::On => true,
+            Switch::Off => false,
+        },
+        think_show: match config.thinking.show {
+            ThoughtView::Open => ThinkShow::Open,
+            ThoughtView::Fold => ThinkShow::Fold,
+            ThoughtView::Hide => ThinkShow::Hide,
+        },
+        clipboard: match config.clipboard.method {
+            config::ClipboardMethod::Auto => ClipboardMethod::Auto,
+            config::ClipboardMethod::Osc52 => ClipboardMethod::Osc52,
+            config::ClipboardMethod::File => ClipboardMethod::File,
+        },
+        keys,
+        home: std::env::home_dir(),
+        state_dir: Some(context.dirs.state.clone()),
+        utc_offset_min: offset.seconds() / 60,
+        ..UiConfig::default()
+    })
+}
+
+/// Runs the chat until it ends.
+///
+/// # Errors
+/// No terminal, no model, no data directory.
+pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
+    let ui = ui_config(context)?;
+    if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
+        return Err(Failure::usage("the chat needs a terminal. One answer without one: sala-chat -p TEXT"));
+    }
+    let opened = open::desk(context, &chat.session, chat.save, Attendance::Present)?;
+    let requests = opened.desk.requests.clone();
+    if chat.session == SessionChoice::Pick {
+        // A desk that is gone says so in its last notice.
+        let _ = requests.send(Request::Sessions);
+    }
+    if !chat.paths.is_empty() {
+        let _ = requests.send(Request::Load { paths: chat.paths.clone(), options: LoadOptions::default() });
+    }
+    drop(requests);
+    let code = run::run(ui, DeskHandle { requests: opened.desk.requests, notices: opened.desk.notices })
+        .map_err(|e| Failure::new(Exit::Failure, format!("the terminal cannot be used: {e}")))?;
+    // The desk has said goodbye, or the program was told to end at once; then there is no more waiting.
+    if code == 0 {
+        let _ = opened.desk.thread.join();
+        let _ = opened.engine.join();
+    }
+    Ok(match u8::try_from(code) {
+        Ok(n @ 129..=191) => Exit::Signal(n - 128),
+        _ => Exit::from_code(code),
+    })
+}

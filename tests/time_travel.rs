@@ -1,0 +1,274 @@
+//! Going back, forking, resuming and the library, against a conversation that never left the straight path: the same
+//! answers and, where no generated token was re-read, the same state, bit for bit. With the scripted engine, whose answers
+//! name the state they come from, and with the built-in model on the CPU.
+
+mod support;
+
+use std::path::Path;
+
+use sala_chat::desk::{Attendance, EngineChannels, LoadLimits, Opening, Settings};
+use sala_chat::engine::worker;
+use sala_chat::protocol::desk::{BranchTarget, GotoTarget, Notice, Request};
+use sala_chat::protocol::engine::{DeviceChoice, EngineOptions};
+use sala_chat::session::{SessionFilter, Store};
+use sala_chat::transcript::MessageId;
+use support::{Setup, Talk, store, text_model};
+
+const QUESTIONS: [&str; 3] = ["My name is Marta and I live in Oslo.", "What is 17 + 25?", "What is my name?"];
+
+/// Which engine a test runs on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Engine {
+    Scripted,
+    Demo,
+}
+
+fn greedy() -> Settings {
+    let mut settings = Settings { max_tokens: 32, ..Settings::default() };
+    settings.set("temperature", "0").unwrap();
+    settings
+}
+
+fn open(engine: Engine, dir: &Path, opening: Opening) -> Talk {
+    match engine {
+        Engine::Scripted => Talk::new(dir, Setup { opening, settings: greedy(), ..Setup::default() }),
+        Engine::Demo => {
+            let options = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
+            let engine = worker::spawn(options).unwrap();
+            let channels = EngineChannels { commands: engine.commands, events: engine.events };
+            let text = text_model(None);
+            Talk::with_engine(dir, channels, text, opening, Attendance::Present, greedy(), None, LoadLimits::default())
+        }
+    }
+}
+
+/// The bits of the state at the head of a session.
+fn state_of(store: &Store, name: &str) -> (String, Vec<Vec<u8>>) {
+    let record = store.session_named(name).unwrap();
+    let fingerprint = record.state_of.clone().unwrap();
+    let (_, tip) = store.tip_segment(record.head.unwrap(), &fingerprint).unwrap().unwrap();
+    let end = store.read_end(&tip).unwrap();
+    (tip.hex(), end.tensors.iter().map(|t| t.data.to_vec()).collect())
+}
+
+fn last_state(dir: &Path) -> (String, Vec<Vec<u8>>) {
+    let store = store(&dir.join("data"));
+    let name = store.sessions(SessionFilter::Live, 1).unwrap().pop().unwrap().name;
+    state_of(&store, &name)
+}
+
+/// What a detour must lead to.
+struct Straight {
+    answers: Vec<String>,
+    state: (String, Vec<Vec<u8>>),
+}
+
+fn straight(engine: Engine) -> Straight {
+    let dir = tempfile::tempdir().unwrap();
+    let mut t = open(engine, dir.path(), Opening::New);
+    let answers = QUESTIONS.iter().map(|q| t.ask(q).text).collect();
+    t.quit();
+    Straight { answers, state: last_state(dir.path()) }
+}
+
+/// A way through a conversation that ends where the straight path ends.
+type Detour = fn(&mut Talk, &Path) -> String;
+
+/// All detours, with the most tokens each may read again beyond its questions.
+const DETOURS: [(&str, Detour); 8] = [
+    ("undo", |t, _| {
+        t.ask(QUESTIONS[0]);
+        t.ask(QUESTIONS[1]);
+        t.ask("Tell me a joke.");
+        let note = t.note(Request::Undo(2));
+        assert!(note.starts_with("Went back 2 exchanges to #2: ") && note.contains(", 0 read again"), "{note}");
+        t.ask(QUESTIONS[1]);
+        t.ask(QUESTIONS[2]).text
+    }),
+    ("undo and redo", |t, _| {
+        t.ask(QUESTIONS[0]);
+        t.ask(QUESTIONS[1]);
+        t.note(Request::Undo(2));
+        let note = t.note(Request::Redo(2));
+        assert!(note.starts_with("Went forward 2 exchanges to #4: ") && note.contains(", 0 read again"), "{note}");
+        t.ask(QUESTIONS[2]).text
+    }),
+    ("retry", |t, _| {
+        t.ask(QUESTIONS[0]);
+        t.ask(QUESTIONS[1]);
+        t.send(Request::Regen { at: None, count: 1, temperature: Some(1.5), seed: Some(11) });
+        t.finished();
+        t.send(Request::Regen { at: None, count: 1, temperature: None, seed: None });
+        t.finished();
+        t.settle();
+        assert_eq!(t.view().branch, (3, 3));
+        t.ask(QUESTIONS[2]).text
+    }),
+    ("edit", |t, _| {
+        t.ask(QUESTIONS[0]);
+        t.ask("What is 17 + 26?");
+        t.send(Request::EditOpen(Some(3)));
+        let id = t.wait("the text to edit", |n| match n {
+            Notice::Input { editing: Some(id), .. } => Some(*id),
+            _ => None,
+        });
+        t.send(Request::EditDone { message: id, text: QUESTIONS[1].into() });
+        t.finished();
+        t.settle();
+        assert_eq!(t.view().branch, (2, 2));
+        t.ask(QUESTIONS[2]).text
+    }),
+    ("fork", |t, _| {
+        t.ask(QUESTIONS[0]);
+        t.ask(QUESTIONS[1]);
+        t.ask("Count to 9");
+        let note = t.note(Request::Fork { at: Some(4), name: Some("other".into()) });
+        assert!(note.starts_with("\"other\" forked at #4: ") && note.contains(", 0 read again"), "{note}");
+        assert_eq!((t.name().as_str(), t.view().messages.len()), ("other", 4));
+        t.ask(QUESTIONS[2]).text
+    }),
+    ("aside", |t, _| {
+        t.ask(QUESTIONS[0]);
+        t.ask(QUESTIONS[1]);
+        t.send(Request::Aside("Tell me a joke.".into()));
+        let text = t.wait("the aside", |n| match n {
+            Notice::Aside { text, done: Some(_), .. } => Some(text.clone()),
+            _ => None,
+        });
+        assert!(!text.is_empty());
+        let answer = t.ask(QUESTIONS[2]).text;
+        assert_eq!(t.view().messages.len(), 0, "the view at the start: an aside leaves no trace");
+        answer
+    }),
+    ("resume", |t, dir| {
+        t.ask(QUESTIONS[0]);
+        t.ask(QUESTIONS[1]);
+        let name = t.name();
+        t.send(Request::New(None));
+        t.ask("Hello!");
+        t.on_disk();
+        t.send(Request::Resume(name));
+        let note = t.note_with("Resumed");
+        let counts: Vec<&str> = note.split_whitespace().collect();
+        assert_eq!(counts[1], counts[3], "{note}");
+        assert!(dir.join("data").is_dir());
+        t.ask(QUESTIONS[2]).text
+    }),
+    ("branches and marks", |t, _| {
+        t.ask(QUESTIONS[0]);
+        t.ask(QUESTIONS[1]);
+        t.note(Request::Mark("here".into()));
+        t.note(Request::Undo(1));
+        t.ask("Spell garden");
+        let note = t.note(Request::Branch(BranchTarget::Prev));
+        assert!(note.starts_with("Branch 1/2, at #4: ") && note.contains(", 0 read again"), "{note}");
+        t.note(Request::Branch(BranchTarget::Next));
+        let note = t.note(Request::Goto(GotoTarget::Mark("here".into())));
+        assert!(note.starts_with("At \"here\", #4: ") && note.contains(", 0 read again"), "{note}");
+        t.ask(QUESTIONS[2]).text
+    }),
+];
+
+fn matrix(engine: Engine) {
+    let straight = straight(engine);
+    for (name, detour) in DETOURS {
+        let dir = tempfile::tempdir().unwrap();
+        let mut t = open(engine, dir.path(), Opening::New);
+        let answer = detour(&mut t, dir.path());
+        assert_eq!(answer, straight.answers[2], "{name}");
+        t.quit();
+        let state = last_state(dir.path());
+        assert_eq!(state.0, straight.state.0, "{name}: another path");
+        assert!(state.1 == straight.state.1, "{name}: other bits");
+    }
+}
+
+#[test]
+fn every_detour_ends_in_the_straight_state_with_the_scripted_engine() {
+    matrix(Engine::Scripted);
+}
+
+#[test]
+fn every_detour_ends_in_the_straight_state_with_the_built_in_model() {
+    matrix(Engine::Demo);
+}
+
+const NOTES: &str = "Minutes of the garden club, 14 March\n\nThe treasurer of the garden club is Olga Thorne. The next meeting is \
+    on 2 May in the old mill.\nThe password of the tool shed is TR-5512-K. Petra Lang left the key with Samuel Hill.\n";
+
+#[test]
+fn a_document_from_the_library_answers_as_if_it_had_been_read() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("minutes.txt"), NOTES).unwrap();
+    let question = "What is the password of the tool shed?";
+    let mut t = open(Engine::Demo, dir.path(), Opening::New);
+    assert!(t.load("minutes.txt").starts_with("Read minutes.txt: "));
+    let read = t.ask(question);
+    assert!(read.text.contains("TR-5512-K"), "{}", read.text);
+    t.on_disk();
+    let first = state_of(&store(&dir.path().join("data")), &t.name());
+    t.send(Request::New(None));
+    let said = t.load("minutes.txt");
+    assert!(said.contains("from library"), "{said}");
+    let again = t.ask(question);
+    assert_eq!(again.text, read.text);
+    assert!(again.meta.prefilled_tokens < 30, "{:?}", again.meta);
+    assert_eq!(again.meta.reused_tokens, read.meta.reused_tokens);
+    t.on_disk();
+    assert!(state_of(&store(&dir.path().join("data")), &t.name()) == first);
+    t.quit();
+}
+
+#[test]
+fn thinned_state_is_replayed_with_its_count_said_and_the_same_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut t = open(Engine::Demo, dir.path(), Opening::New);
+    let answers: Vec<String> = QUESTIONS.iter().map(|q| t.ask(q).text).collect();
+    let name = t.name();
+    t.quit();
+    {
+        let store = store(&dir.path().join("data"));
+        store.drop_all_state(&[]).unwrap();
+    }
+    let mut t = open(Engine::Demo, dir.path(), Opening::Resume(name));
+    let note = t.note_with("Resumed");
+    assert!(note.starts_with("Resumed 0 of "), "{note}");
+    t.send(Request::Undo(1));
+    let note = t.note_with("Went back");
+    assert!(note.contains(" 0 read again"), "reading again made restart points: {note}");
+    assert_eq!(t.ask(QUESTIONS[2]).text, answers[2]);
+    t.quit();
+}
+
+#[test]
+fn a_fork_shares_and_both_sides_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut t = open(Engine::Scripted, dir.path(), Opening::New);
+    t.ask(QUESTIONS[0]);
+    t.ask(QUESTIONS[1]);
+    let parent = t.name();
+    t.note(Request::Fork { at: Some(2), name: None });
+    assert_eq!(t.name(), format!("{parent}-fork"));
+    t.ask("Something else");
+    t.send(Request::Resume(parent.clone()));
+    t.note_with("Resumed");
+    assert_eq!(t.view().messages.len(), 4, "the parent has not changed");
+    let note = t.note(Request::Branch(BranchTarget::Name(format!("{parent}-fork"))));
+    assert!(note.contains("0 read again"), "{note}");
+    t.quit();
+}
+
+#[test]
+fn going_to_a_message_that_is_not_here_says_where_to_look() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut t = open(Engine::Scripted, dir.path(), Opening::New);
+    t.ask("One?");
+    let note = t.note(Request::Goto(GotoTarget::Message(MessageId(1 << 40))));
+    assert!(note.contains("another session"), "{note}");
+    let note = t.note(Request::Goto(GotoTarget::Mark("nowhere".into())));
+    assert_eq!(note, "No mark \"nowhere\". There are: none yet; /mark NAME sets one.");
+    let note = t.note(Request::Undo(5));
+    assert!(note.starts_with("Went back one exchange to #0: 0 tokens shared, 0 read again"), "{note}");
+    assert_eq!(t.note(Request::Undo(1)), "Nothing to undo: the conversation is empty.");
+    t.quit();
+}
