@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use sala_chat::desk::{Attendance, EngineChannels, LoadLimits, Opening, Settings};
@@ -42,16 +43,19 @@ fn open(engine: Engine, dir: &Path, opening: Opening) -> Talk {
     }
 }
 
+/// Name of the path, and the bits of each tensor at its end.
+type State = (String, BTreeMap<String, Vec<u8>>);
+
 /// The bits of the state at the head of a session.
-fn state_of(store: &Store, name: &str) -> (String, Vec<Vec<u8>>) {
+fn state_of(store: &Store, name: &str) -> State {
     let record = store.session_named(name).unwrap();
     let fingerprint = record.state_of.clone().unwrap();
     let (_, tip) = store.tip_segment(record.head.unwrap(), &fingerprint).unwrap().unwrap();
     let end = store.read_end(&tip).unwrap();
-    (tip.hex(), end.tensors.iter().map(|t| t.data.to_vec()).collect())
+    (tip.hex(), end.tensors.iter().map(|t| (t.name.clone(), t.data.to_vec())).collect())
 }
 
-fn last_state(dir: &Path) -> (String, Vec<Vec<u8>>) {
+fn last_state(dir: &Path) -> State {
     let store = store(&dir.join("data"));
     let name = store.sessions(SessionFilter::Live, 1).unwrap().pop().unwrap().name;
     state_of(&store, &name)
@@ -60,7 +64,7 @@ fn last_state(dir: &Path) -> (String, Vec<Vec<u8>>) {
 /// What a detour must lead to.
 struct Straight {
     answers: Vec<String>,
-    state: (String, Vec<Vec<u8>>),
+    state: State,
 }
 
 fn straight(engine: Engine) -> Straight {
@@ -179,7 +183,10 @@ fn matrix(engine: Engine) {
         t.quit();
         let state = last_state(dir.path());
         assert_eq!(state.0, straight.state.0, "{name}: another path");
-        assert!(state.1 == straight.state.1, "{name}: other bits");
+        for (tensor, bits) in &straight.state.1 {
+            assert!(state.1.get(tensor) == Some(bits), "{name}: other bits in {tensor}");
+        }
+        assert_eq!(state.1.len(), straight.state.1.len(), "{name}");
     }
 }
 

@@ -194,7 +194,8 @@ impl State {
             self.tell(Notice::Input { text, editing: None });
             return Err(e);
         }
-        if self.open.conversation.head() != parent {
+        let branched = self.open.conversation.head() != parent;
+        if branched {
             self.move_head(parent);
             self.show_session();
         }
@@ -205,7 +206,11 @@ impl State {
             self.add_message(message)?;
         }
         let sampling = self.next_sampling();
-        self.answer(plan, &rendered, sampling, started)?;
+        let answered = self.answer(plan, &rendered, sampling, started);
+        if branched {
+            self.show_session();
+        }
+        answered?;
         self.settle_quietly()
     }
 

@@ -9,20 +9,17 @@ use super::cli::{
 };
 use super::failure::{Exit, Failure};
 use super::{Context, open};
-use crate::desk::export::{Exported, by_extension, markdown, plain, write_file};
+use crate::desk::export::{by_extension, imported_line};
 use crate::desk::pages::bytes;
 use crate::desk::{Attendance, session_rows};
 use crate::protocol::desk::{ExportFormat, LibraryAction, Notice, Request};
-use crate::session::{Freed, Save, SessionFilter, SessionRecord, Store, Writer};
+use crate::session::{Freed, Overwrite, Scope, SessionFilter, SessionRecord, Store};
 use crate::text::sanitize::sanitize;
-use crate::transcript::Message;
 
 /// Sessions listed at most.
 const LISTED: usize = 100_000;
 /// Hits listed at most.
 const HITS: usize = 200;
-/// How long a write from the shell may take.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
 fn named(store: &Store, name: &str) -> Result<SessionRecord, Failure> {
     if name == "last" {
@@ -89,12 +86,13 @@ pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> 
         None => Vec::new(),
     };
     let json = || json!({ "name": record.name, "messages": messages, "tokens": record.tokens, "updated_ms": record.updated_ms });
-    let text = || {
-        let text = markdown(&record.name, &messages.iter().collect::<Vec<_>>());
-        let text = text.trim_end();
-        if std::io::stdout().is_terminal() { sanitize(text).into_owned() } else { text.to_owned() }
-    };
-    context.result(json, text)?;
+    if context.json {
+        context.print(&json().to_string())?;
+        return Ok(Exit::Ok);
+    }
+    let text = store.export(record.id, ExportFormat::Markdown, Scope::Branch)?;
+    let text = text.trim_end();
+    context.print(&if std::io::stdout().is_terminal() { sanitize(text) } else { text.into() })?;
     Ok(Exit::Ok)
 }
 
@@ -155,62 +153,48 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
 
 /// `export`.
 pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failure> {
-    if args.with_state {
-        return Err(Failure::usage("only text can be exported. Copy the data folder to take state along"));
-    }
     let store = open::store(context)?;
     let record = named(&store, &args.name)?;
-    let messages: Vec<Message> = match (args.tree, record.head) {
-        (true, _) => {
-            let nodes = store.tree(record.id, "", 0)?;
-            nodes.iter().map(|n| store.message(n.message.id)).collect::<Result<_, _>>()?
-        }
-        (false, Some(head)) => store.path(head)?,
-        (false, None) => Vec::new(),
-    };
+    let overwrite = if args.force { Overwrite::Yes } else { Overwrite::No };
+    let file = args.file.display().to_string();
+    if args.with_state {
+        let Some(of) = &record.state_of else {
+            return Err(Failure::new(Exit::Unreadable, format!("\"{}\" has no kept state", record.name))
+                .hint("Export the text without --with-state"));
+        };
+        let written = store.export_bundle(record.id, of, &args.file, overwrite)?;
+        let json = || {
+            json!({
+                "file": file, "bytes": written.bytes, "state_tokens": written.state_tokens,
+                "replay_tokens": written.replay_tokens
+            })
+        };
+        let text = || format!("{file} written, {}, with the state of {} tokens.", bytes(written.bytes), written.state_tokens);
+        context.result(json, text)?;
+        return Ok(Exit::Ok);
+    }
     let format = match args.format {
         Some(FormatArg::Md) => ExportFormat::Markdown,
         Some(FormatArg::Json) => ExportFormat::Json,
         Some(FormatArg::Txt) => ExportFormat::Text,
         None => by_extension(&args.file),
     };
-    let count = messages.len();
-    let refs: Vec<&Message> = messages.iter().collect();
-    let text = match format {
-        ExportFormat::Markdown => markdown(&record.name, &refs),
-        ExportFormat::Text => plain(&refs),
-        ExportFormat::Json => Exported::new(&record, messages).to_json()?,
-    };
+    let scope = if args.tree { Scope::Tree } else { Scope::Branch };
     if args.file.as_os_str() == "-" {
-        context.print(text.trim_end())?;
+        context.print(store.export(record.id, format, scope)?.trim_end())?;
         return Ok(Exit::Ok);
     }
-    write_file(&args.file, &text, args.force)?;
-    let file = args.file.display().to_string();
-    context.result(|| json!({ "file": file, "messages": count }), || format!("{count} messages written to {file}."))?;
+    let size = store.export_to(record.id, format, scope, &args.file, overwrite)?;
+    context.result(|| json!({ "file": file, "bytes": size }), || format!("{file} written, {}.", bytes(size)))?;
     Ok(Exit::Ok)
 }
 
 /// `import`.
 pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
-    let read = Exported::read(&args.file)?;
-    let store = open::store(context)?;
-    let count = read.messages.len();
-    let (session, changes) = read.into_changes(&store);
-    let (events, said) = crossbeam_channel::unbounded();
-    let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
-    let writer = Writer::start(std::sync::Arc::clone(&store), events).map_err(no_thread)?;
-    writer.save(Save { changes, images: Vec::new() });
-    if !writer.close(std::time::Instant::now() + PATIENCE) {
-        let why = said.try_iter().find_map(|e| match e {
-            crate::session::SaveEvent::NotSaved { reason, .. } => Some(reason),
-            _ => None,
-        });
-        return Err(Failure::new(Exit::Disk, why.unwrap_or_else(|| "the disk takes too long".into())));
-    }
-    let name = store.session(session)?.name;
-    let text = || format!("{count} messages imported as \"{name}\". Go on with: sala-chat -r \"{name}\"");
-    context.result(|| json!({ "session": name, "messages": count }), text)?;
+    let imported = open::store(context)?.import(&args.file)?;
+    let names: Vec<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
+    let json = || json!({ "sessions": names, "messages": imported.messages, "state_tokens": imported.state_tokens });
+    context.result(json, || imported_line(&imported))?;
     Ok(Exit::Ok)
 }
 
