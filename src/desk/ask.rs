@@ -180,20 +180,28 @@ impl State {
 
     /// Adds a question below `parent` and answers it.
     pub(super) fn ask_below(&mut self, parent: Option<MessageId>, text: String) -> Done {
+        let typed = text.clone();
+        let before = self.open.conversation.all().count();
+        let done = self.ask_now(parent, text);
+        if done.is_err() && self.open.conversation.all().count() == before {
+            // Nothing of it was saved: it goes back to where it was typed.
+            self.tell(Notice::Input { text: typed, editing: None });
+        }
+        done
+    }
+
+    fn ask_now(&mut self, parent: Option<MessageId>, text: String) -> Done {
         let started = Instant::now();
         self.may_write()?;
         self.need_engine()?;
+        self.may_write()?;
         let mut new = if parent.is_none() { self.opening_messages() } else { Vec::new() };
         let question = self.draft(Role::User, new.last().map(|m| m.id).or(parent), text);
         new.push(question);
         let path: Vec<&Message> = self.open.conversation.path_to(parent).into_iter().chain(&new).collect();
         let rendered = self.renderer.prompt(&path, self.open.settings.think)?;
         let plan = self.plan(&rendered)?;
-        if let Err(e) = self.check_room(&plan, "This question") {
-            let text = new.pop().map(|m| m.text).unwrap_or_default();
-            self.tell(Notice::Input { text, editing: None });
-            return Err(e);
-        }
+        self.check_room(&plan, "This question")?;
         let branched = self.open.conversation.head() != parent;
         if branched {
             self.move_head(parent);

@@ -48,10 +48,9 @@ impl State {
         let Some(id) = self.open.id else {
             return Err(DeskError::Refused("Nothing to export: the conversation is empty.".into()));
         };
-        self.wait_for_texts();
+        self.flush_briefly();
         let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
         if with_state {
-            self.wait_for_states();
             let fingerprint = self.meters.model.fingerprint.clone();
             let written = self.store.export_bundle(id, &fingerprint, &path, overwrite)?;
             let again = match written.replay_tokens {

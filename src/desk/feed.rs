@@ -4,6 +4,7 @@
 //! cuts goes in; the deepest usable segment path under it is made live; the rest is tokenised, cut into segments and
 //! read, each one saved as it ends.
 
+use std::collections::HashSet;
 use std::time::Instant;
 
 use super::ask::show_reading;
@@ -129,12 +130,16 @@ impl State {
 
     /// The deepest stored path of the open branch under a rendering.
     fn stored_under(&self, text: &str) -> Done<Path> {
+        let mut tried: HashSet<SegmentId> = HashSet::new();
         for message in self.open.conversation.path().iter().rev() {
-            let Some(id) = self.open.ends.get(&message.id) else { continue };
-            let unchanged = self.stored_path(id)?.unchanged(text);
+            let Some(id) = self.open.ends.get(&message.id).filter(|id| !tried.contains(*id)) else { continue };
+            let path = self.stored_path(id)?;
+            let unchanged = path.unchanged(text);
             if !unchanged.segments().is_empty() {
                 return Ok(unchanged);
             }
+            // What begins like this path differs at the same place.
+            tried.extend(path.segments().iter().map(|s| s.id));
         }
         Ok(Path::default())
     }
@@ -194,19 +199,25 @@ impl State {
     /// Refuses a plan that does not fit, before anything was read. `what` is what would be read.
     pub(super) fn check_room(&self, plan: &Plan, what: &str) -> Done {
         let limit = self.meters.context_limit;
-        let need = plan.total() + self.reserve_answer;
+        let reserve = self.reserve();
+        let need = plan.total() + reserve;
         if limit == 0 || need <= limit {
             return Ok(());
         }
-        let left = limit.saturating_sub(plan.base.position() + self.reserve_answer);
+        let left = limit.saturating_sub(plan.base.position() + reserve);
         Err(DeskError::TooLong(format!(
             "{what} needs {} tokens; {} are left of {} ({} are kept free for the answer). Nothing was read. Options: /undo, /new, \
              /compact, or a shorter text (/load --head N).",
             grouped(plan.to_read()),
             grouped(left),
             grouped(limit),
-            grouped(self.reserve_answer)
+            grouped(reserve)
         )))
+    }
+
+    /// Tokens kept free for an answer: as configured, at most a quarter of a small context.
+    pub(super) fn reserve(&self) -> u64 {
+        self.reserve_answer.min(self.meters.context_limit / 4)
     }
 
     /// Carries a plan out. With `generate`, the last step is answered: `answer` is the message the answer ends, and
@@ -324,7 +335,7 @@ impl State {
         if self.is_settled(&rendered) {
             return Ok(Fed { reused: self.live.position(), ..Fed::default() });
         }
-        let plan = self.plan(&rendered)?;
+        let plan = self.plan_past(&rendered)?;
         self.check_room(&plan, "This conversation")?;
         if plan.to_read() > 0 {
             let (read, total) = (plan.to_read(), plan.total());
@@ -366,6 +377,15 @@ impl State {
         let whole = self.live.unchanged(&rendered.text).segments().len() == self.live.segments().len();
         let missing = rendered.text.len().saturating_sub(self.live.text_bytes());
         whole && missing <= SMALL_REST
+    }
+
+    /// As [`State::plan`], leaving the last few words for the next question to bring.
+    pub(super) fn plan_past(&mut self, rendered: &Rendered) -> Done<Plan> {
+        let mut plan = self.plan(rendered)?;
+        if rendered.text.len().saturating_sub(plan.base.text_bytes()) <= SMALL_REST && !plan.base.segments().is_empty() {
+            plan.steps.clear();
+        }
+        Ok(plan)
     }
 
     /// Goes back to a path that was live a moment ago.

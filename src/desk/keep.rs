@@ -79,12 +79,9 @@ impl State {
             SaveEvent::Text { id } => pending.texts = pending.texts.max(id),
             SaveEvent::Saved { id, at_ms } => {
                 pending.texts = pending.texts.max(id);
-                let had_state = pending.states.remove(&id).is_some();
+                pending.states.remove(&id);
                 if id == pending.last {
                     self.saving(SaveState::Saved(at_ms));
-                }
-                if had_state {
-                    self.meters.checkpoints += 1;
                 }
             }
             SaveEvent::TextOnly { id, reason, .. } => {
@@ -125,6 +122,12 @@ impl State {
     pub(super) fn wait_for_texts(&mut self) {
         let last = self.pending.last;
         self.wait_until(PATIENCE, |p| p.texts >= last);
+    }
+
+    /// The same without serving anything meanwhile: for requests that may come while a job runs, whose events must not
+    /// be taken away.
+    pub(super) fn flush_briefly(&self) {
+        self.writer.flush(Instant::now() + PATIENCE);
     }
 
     /// Makes the session's row if there is none yet, named after what begins it.
@@ -298,6 +301,10 @@ impl State {
     /// Sends the numbers.
     pub(super) fn report_meters(&mut self) {
         self.meters.context_used = self.live.position();
+        let path = self.open.conversation.path();
+        self.meters.checkpoints = path.iter().filter(|m| self.open.ends.contains_key(&m.id)).count() as u64;
+        // A number for a meter: the old one will do where the new one cannot be had.
+        self.meters.state_bytes = self.store.state_bytes().unwrap_or(self.meters.state_bytes);
         let meters: Meters = self.meters.clone();
         self.tell(Notice::Meters(meters));
     }

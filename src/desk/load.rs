@@ -79,6 +79,7 @@ impl State {
         }
         let documents = self.shaped(gathered.documents, options)?;
         self.need_engine()?;
+        self.may_write()?;
         self.read_documents(documents, !options.once)
     }
 
@@ -349,11 +350,12 @@ impl State {
 
     fn check_load(&self, items: &[Item], plan: &Plan) -> Done {
         let limit = self.meters.context_limit;
-        if limit == 0 || plan.total() + self.reserve_answer <= limit {
+        let reserve = self.reserve();
+        if limit == 0 || plan.total() + reserve <= limit {
             return Ok(());
         }
         let need: u64 = items.iter().map(|i| i.tokens).sum();
-        let left = limit.saturating_sub(self.reserve_answer + plan.total().saturating_sub(need));
+        let left = limit.saturating_sub(reserve + plan.total().saturating_sub(need));
         let (what, name) = match items {
             [one] => (one.name.clone(), one.name.clone()),
             many => (format!("{} files", many.len()), "PATH".into()),

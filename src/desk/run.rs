@@ -179,11 +179,12 @@ impl State {
     /// Serves a request that came while something runs.
     pub(super) fn on_busy_request(&mut self, request: Request) {
         match request {
-            Request::Stop => {
+            Request::Stop if self.attendance == Attendance::Present => {
                 self.cancel.cancel();
                 self.activity(Activity::Stopping);
             }
-            Request::Quit => {
+            // Without anybody to go on, stopping is ending.
+            Request::Stop | Request::Quit => {
                 self.cancel.cancel();
                 self.quitting = true;
                 if let Some(asked) = &mut self.asked {
@@ -208,6 +209,12 @@ impl State {
     pub(super) fn need_engine(&mut self) -> Done {
         loop {
             match &self.link.state {
+                EngineState::Ready(_) if std::mem::take(&mut self.resume_pending) => {
+                    // Whoever asks in a session whose state is lost is asked first whether to read it again.
+                    if self.attendance == Attendance::Present {
+                        return self.finish_resume();
+                    }
+                }
                 EngineState::Ready(_) => return Ok(()),
                 EngineState::Down(why) => return Err(DeskError::Engine(why.clone())),
                 EngineState::Starting => {}
@@ -315,7 +322,11 @@ impl State {
     fn handle(&mut self, request: Request) -> Done {
         match request {
             Request::Ask(text) => self.ask(text),
-            Request::Stop | Request::Choose { .. } => Ok(()),
+            Request::Stop => {
+                self.quitting |= self.attendance == Attendance::Absent;
+                Ok(())
+            }
+            Request::Choose { .. } => Ok(()),
             Request::Load { paths, options } => self.load(&paths, &options),
             Request::Docs => self.docs(),
             Request::Unload(name) => self.unload(&name),

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::conversation::Conversation;
 use super::{DeskError, Done, Open, Rights, Settings, State, grouped};
-use crate::protocol::desk::{Choice, Level, Notice, SearchRow, SessionRow, SessionView};
+use crate::protocol::desk::{Choice, Level, Notice, SaveState, SearchRow, SessionRow, SessionView};
 use crate::session::{Change, NewSession, SessionFilter, SessionRecord, StoreError};
 use crate::transcript::{MessageId, Role, SessionId};
 
@@ -177,6 +177,7 @@ impl State {
             lock,
         };
         self.warned = 0;
+        self.saving(SaveState::Saved(record.updated_ms));
         self.show_session();
         Ok(())
     }
@@ -200,7 +201,7 @@ impl State {
         if rendered.text.is_empty() {
             return Ok(());
         }
-        let plan = self.plan(&rendered)?;
+        let plan = self.plan_past(&rendered)?;
         let (read, total) = (plan.to_read(), plan.total());
         if read > UNASKED && self.open.rights == Rights::Write {
             let why = self.why_no_state();

@@ -32,8 +32,6 @@ struct Run {
     /// Tokens of documents read by prefill in this run.
     documents_read: u64,
     answer: Option<Message>,
-    /// The answer had begun when it was stopped, or nothing had.
-    stopped: bool,
 }
 
 /// Why an answer ended, in words for scripts.
@@ -163,7 +161,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::Failure, "the desk ended unexpectedly. What was said is saved: sala-chat -c"));
     }
     let Some(answer) = &run.answer else {
-        return Err(Failure::new(if run.stopped { Exit::Stopped } else { Exit::Failure }, "stopped before there was an answer"));
+        return Err(Failure::new(Exit::Stopped, "stopped before there was an answer"));
     };
     printer.end(&run, answer)?;
     Ok(if answer.meta.finish == Some(Finish::Stopped) { Exit::Stopped } else { Exit::Ok })
@@ -197,7 +195,6 @@ fn listen(
                 printer.event("load", || json!({ "name": name, "tokens": tokens, "prefilled_tokens": m.meta.prefilled_tokens }))
             }
             Notice::Finished(m) => {
-                run.stopped = m.meta.finish == Some(Finish::Stopped);
                 run.answer = Some(m);
                 let _ = requests.send(Request::Quit);
                 Ok(())
