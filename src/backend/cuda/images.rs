@@ -15,5 +15,11 @@ pub struct Image {
     pub data: &'static Aligned<[u8]>,
 }
 
+macro_rules! images {
+    ($($name:literal),* $(,)?) => {
+        &[$(Image { name: $name, data: &Aligned(*include_bytes!(concat!("../../../kernels/prebuilt/", $name, ".fatbin"))) }),*]
+    };
+}
+
 /// Every image; symbols are unique over all of them.
-pub const IMAGES: &[Image] = &[];
+pub const IMAGES: &[Image] = images![];

@@ -1,6 +1,8 @@
 //! The whole model on a device: against the CPU's text, and against itself where equal bits are promised.
 
-use super::checks::{Checks, Outcome};
+use super::checks::{Checks, Extent, Outcome};
+use crate::backend::cpu::Cpu;
+use crate::backend::cuda::Cuda;
 use crate::backend::{Backend, Candidates, GRID};
 use crate::model::{Checkpoint, Live, Model};
 use crate::protocol::engine::Token;
@@ -102,7 +104,7 @@ pub fn against_oracle<A: Backend, B: Backend>(checks: &mut Checks, oracle: &mut 
 }
 
 /// What the design promises bit for bit.
-pub fn with_itself<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: usize) {
+pub fn with_itself<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: usize, row_counts: &[usize]) {
     let text = prompt(s.model.spec().vocab, read);
     checks.add(format!("verify of n rows equals n steps after {read} tokens"), || {
         let drafts = prompt(s.model.spec().vocab, 40).split_off(24);
@@ -113,7 +115,7 @@ pub fn with_itself<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: us
             single.extend(s.step(&mut live, &[*token], 1)?);
         }
         let end = live.export_end(&mut s.b).map_err(words)?;
-        for rows in [2, 5, 8, 16] {
+        for rows in row_counts.iter().copied() {
             let mut live = s.live()?;
             s.read(&mut live, &text, usize::MAX)?;
             // Twice each: eager, recorded, and replayed passes all count. Refused rows leave no trace.
@@ -170,25 +172,33 @@ pub fn with_itself<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: us
     });
 }
 
-/// Both models that are always there: the built-in one against the CPU, and against itself.
-pub fn run(checks: &mut Checks, mut open: impl FnMut() -> Result<crate::backend::cuda::Cuda, String>, extent: super::checks::Extent) {
-    let (read, texts): (usize, &[usize]) = match extent {
-        super::checks::Extent::Emulated => (200, &[100]),
-        super::checks::Extent::Device => (1000, &[100, 3000]),
+/// What a whole-model check runs.
+struct Plan {
+    model: &'static str,
+    /// Tokens of the promises about bits.
+    read: usize,
+    /// Tokens before each greedy text, and how long the texts are.
+    texts: &'static [usize],
+    steps: usize,
+    /// Rows of the verify passes that must equal single steps.
+    row_counts: &'static [usize],
+}
+
+/// A model that is always there, on the device against the CPU and against itself.
+pub fn run(checks: &mut Checks, mut open: impl FnMut() -> Result<Cuda, String>, extent: Extent) {
+    let plan = match extent {
+        Extent::Emulated => Plan { model: "synthetic:tiny", read: 70, texts: &[66], steps: 4, row_counts: &[5, 16] },
+        Extent::Device => Plan { model: "demo", read: 1000, texts: &[100, 3000], steps: 64, row_counts: &[2, 5, 8, 16] },
     };
-    let steps = match extent {
-        super::checks::Extent::Emulated => 6,
-        super::checks::Extent::Device => 64,
-    };
-    let subject = |b: Result<crate::backend::cuda::Cuda, String>| b.and_then(|b| Subject::new(b, "demo", 8192));
-    match (subject(open()), Subject::new(crate::backend::cpu::Cpu::new(), "demo", 8192)) {
+    let device = open().and_then(|b| Subject::new(b, plan.model, 8192));
+    match (device, Subject::new(Cpu::new(), plan.model, 8192)) {
         (Ok(mut device), Ok(mut oracle)) => {
-            for n in texts {
-                against_oracle(checks, &mut oracle, &mut device, *n, steps);
+            for n in plan.texts {
+                against_oracle(checks, &mut oracle, &mut device, *n, plan.steps);
             }
-            with_itself(checks, &mut device, read);
+            with_itself(checks, &mut device, plan.read, plan.row_counts);
         }
-        (device, oracle) => checks.add("the built-in model loads".to_owned(), || {
+        (device, oracle) => checks.add(format!("{} loads", plan.model), || {
             let reason = device.err().or(oracle.err()).unwrap_or_default();
             Err(reason)
         }),
