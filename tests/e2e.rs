@@ -1,8 +1,8 @@
 //! What a person does on the first day and on the second: type, read a file, ask, quit, come back, ask again.
 
-mod terminal;
+mod pty;
 
-use terminal::{Terminal, document};
+use pty::{Terminal, document};
 
 #[test]
 fn a_document_is_read_once_and_answered_from_on_the_next_day() {

@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use super::cli::{Chat, SessionChoice};
 use super::failure::{Exit, Failure};
 use super::run::{self, DeskHandle};
-use super::{Context, open};
+use super::{Context, open, plain};
 use crate::app::keys::KeyTable;
 use crate::app::options::{ClipboardMethod, Glyphs, Panel, ThemeName, ThinkShow, UiConfig};
 use crate::config::{self, Config, Switch, ThoughtView};
@@ -77,7 +77,9 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
 /// No terminal, no model, no data directory.
 pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
     let ui = ui_config(context)?;
-    if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
+    // A terminal that cannot place its cursor gets lines, like a pipe or a screen reader that asks for them.
+    let lines = chat.plain || std::env::var_os("TERM").is_some_and(|t| t == "dumb");
+    if !lines && (!std::io::stdin().is_terminal() || !std::io::stdout().is_terminal()) {
         return Err(Failure::usage("the chat needs a terminal. One answer without one: sala-chat -p TEXT"));
     }
     let opened = open::desk(context, &chat.session, chat.save, Attendance::Present)?;
@@ -90,7 +92,8 @@ pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
         let _ = requests.send(Request::Load { paths: chat.paths.clone(), options: LoadOptions::default() });
     }
     drop(requests);
-    let code = run::run(ui, DeskHandle { requests: opened.desk.requests, notices: opened.desk.notices })
+    let handle = DeskHandle { requests: opened.desk.requests, notices: opened.desk.notices };
+    let code = if lines { plain::run(std::env::home_dir(), handle) } else { run::run(ui, handle) }
         .map_err(|e| Failure::new(Exit::Failure, format!("the terminal cannot be used: {e}")))?;
     // The desk has said goodbye, or the program was told to end at once; then there is no more waiting.
     if code == 0 {

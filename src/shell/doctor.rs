@@ -26,7 +26,8 @@ use serde_json::json;
 use super::cli::DoctorArgs;
 use super::devices::{self, Opened};
 use super::{Context, Exit, Failure};
-use crate::backend::Backend;
+use crate::backend::Backend as _;
+use crate::backend::draft::DraftOps;
 use crate::model::golden::{self, Outcome};
 
 #[cfg(feature = "cuda")]
@@ -47,7 +48,7 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
 }
 
 fn fixtures(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Exit, Failure> {
-    fn replay<B: Backend>(dir: &Path, mut b: B) -> Result<(String, Vec<golden::Check>), Failure> {
+    fn replay<B: DraftOps>(dir: &Path, mut b: B) -> Result<(String, Vec<golden::Check>), Failure> {
         let device = b.describe();
         let checks = golden::replay(dir, &mut b).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
         Ok((device, checks))

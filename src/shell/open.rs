@@ -142,7 +142,7 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
         draft: match config.draft_source() {
             DraftSource::Auto => DraftChoice::Auto,
             DraftSource::Off => DraftChoice::Off,
-            DraftSource::Named(folder) => DraftChoice::Folder(folder.into()),
+            DraftSource::Named(name) => DraftChoice::Folder(model_cmd::draft_folder(&name)?),
         },
     })
 }
