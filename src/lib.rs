@@ -33,10 +33,10 @@
 
 pub mod app;
 pub mod backend;
+pub mod config;
 pub mod desk;
 pub mod engine;
 pub mod model;
-pub mod config;
 pub mod protocol;
 pub mod session;
 pub mod shell;

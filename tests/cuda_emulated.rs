@@ -19,14 +19,27 @@ fn library() -> &'static PathBuf {
     LIBRARY.get_or_init(|| {
         let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("libsala_kernels.so");
-        let built = Command::new(root.join("kernels/emulator/build.sh")).arg(&out).status().unwrap();
-        assert!(built.success(), "kernels/emulator/build.sh failed; it needs g++");
+        let built = Command::new(root.join("kernels/emulator/build.sh"))
+            .arg(&out)
+            .status()
+            .unwrap();
+        assert!(
+            built.success(),
+            "kernels/emulator/build.sh failed; it needs g++"
+        );
         out
     })
 }
 
 fn device() -> Cuda {
-    Cuda::emulated(library(), Options { guards: Guards::On, ..Options::default() }).unwrap()
+    Cuda::emulated(
+        library(),
+        Options {
+            guards: Guards::On,
+            ..Options::default()
+        },
+    )
+    .unwrap()
 }
 
 fn sparse() -> SparseSpec {
@@ -50,16 +63,37 @@ fn sparse() -> SparseSpec {
 #[test]
 fn every_operation_agrees_with_the_oracle() {
     let mut checks = Checks::default();
-    operations(&mut checks, &mut Cpu::new(), &mut device(), Extent::Emulated);
-    let failed: Vec<_> = checks.failed().map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default())).collect();
-    assert!(failed.is_empty(), "{} of {} failed:\n{}", failed.len(), checks.list.len(), failed.join("\n"));
+    operations(
+        &mut checks,
+        &mut Cpu::new(),
+        &mut device(),
+        Extent::Emulated,
+    );
+    let failed: Vec<_> = checks
+        .failed()
+        .map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default()))
+        .collect();
+    assert!(
+        failed.is_empty(),
+        "{} of {} failed:\n{}",
+        failed.len(),
+        checks.list.len(),
+        failed.join("\n")
+    );
 }
 
 #[test]
 fn the_built_in_model_writes_the_same_text_and_keeps_its_bits() {
     let mut checks = Checks::default();
-    sala_chat::shell::doctor::whole_model(&mut checks, || Cuda::emulated(library(), Options::default()).map_err(|e| e.to_string()), Extent::Emulated);
-    let failed: Vec<_> = checks.failed().map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default())).collect();
+    sala_chat::shell::doctor::whole_model(
+        &mut checks,
+        || Cuda::emulated(library(), Options::default()).map_err(|e| e.to_string()),
+        Extent::Emulated,
+    );
+    let failed: Vec<_> = checks
+        .failed()
+        .map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default()))
+        .collect();
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
@@ -72,7 +106,10 @@ fn a_step_is_recorded_once_and_follows_what_lives_in_device_memory() {
     let mut rows = Vec::new();
     for token in [3, 9, 3, 27] {
         b.set_tokens(&[token]).unwrap();
-        b.step(StepKey::Verify(1), &mut |b| b.embed(&mut h, &table, 1.0, pass)).unwrap();
+        b.step(StepKey::Verify(1), &mut |b| {
+            b.embed(&mut h, &table, 1.0, pass)
+        })
+        .unwrap();
         rows.push(b.read(&h, 1).unwrap());
         b.advance(pass, 1).unwrap();
     }
@@ -82,7 +119,10 @@ fn a_step_is_recorded_once_and_follows_what_lives_in_device_memory() {
     // A buffer that a recording might name was made: the next step starts anew.
     let mut other = b.buf(64, BufKind::Residual).unwrap();
     for _ in 0..3 {
-        b.step(StepKey::Verify(1), &mut |b| b.embed(&mut other, &table, 1.0, pass)).unwrap();
+        b.step(StepKey::Verify(1), &mut |b| {
+            b.embed(&mut other, &table, 1.0, pass)
+        })
+        .unwrap();
     }
     assert_eq!(b.recordings(), 2);
     assert_eq!(b.read(&other, 1).unwrap(), rows[3]);
@@ -97,7 +137,9 @@ fn a_cache_keeps_its_rows_while_it_grows() {
     let before = b.memory().state;
     let mut x = b.buf(spec.projection_width(), BufKind::Activation).unwrap();
     let pass = Pass::Prefill { rows: 100 };
-    let values: Vec<f32> = (0..100 * spec.projection_width()).map(|i| (i % 251) as f32 / 16.0).collect();
+    let values: Vec<f32> = (0..100 * spec.projection_width())
+        .map(|i| (i % 251) as f32 / 16.0)
+        .collect();
     b.seek(0).unwrap();
     b.write(&mut x, &values).unwrap();
     b.append_kv(&mut cache, &x, &spec, pass).unwrap();
@@ -133,6 +175,19 @@ fn without_a_driver_the_reason_is_one_sentence() {
 #[test]
 fn shapes_without_a_kernel_are_refused_by_name() {
     let mut b = device();
-    let error = b.cache(&SparseSpec { head_dim: 64, ..sparse() }, 1000).err().unwrap().to_string();
-    assert!(error.contains("head_dim 64") && error.contains("--device cpu"), "{error}");
+    let error = b
+        .cache(
+            &SparseSpec {
+                head_dim: 64,
+                ..sparse()
+            },
+            1000,
+        )
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(
+        error.contains("head_dim 64") && error.contains("--device cpu"),
+        "{error}"
+    );
 }

@@ -7,7 +7,11 @@ use pty::{Terminal, document};
 #[test]
 fn a_document_is_read_once_and_answered_from_on_the_next_day() {
     let home = tempfile::tempdir().unwrap();
-    std::fs::write(home.path().join("notes.txt"), document(3000, "The password of the north gate is KV-4471.")).unwrap();
+    std::fs::write(
+        home.path().join("notes.txt"),
+        document(3000, "The password of the north gate is KV-4471."),
+    )
+    .unwrap();
 
     let mut first = Terminal::start(home.path(), 80, 24, &["--device", "cpu"]);
     first.wait_for("DEMO");
@@ -22,9 +26,13 @@ fn a_document_is_read_once_and_answered_from_on_the_next_day() {
     assert!(first.exit().success());
 
     let mut second = Terminal::start(home.path(), 80, 24, &["--device", "cpu", "-c"]);
-    second.wait("resumed", |text| text.contains("Resumed") && text.contains("tokens"));
+    second.wait("resumed", |text| {
+        text.contains("Resumed") && text.contains("tokens")
+    });
     second.line("What is the password of the north gate?");
-    second.wait("answered again", |text| text.matches("KV-4471").count() >= 2);
+    second.wait("answered again", |text| {
+        text.matches("KV-4471").count() >= 2
+    });
     second.line("/quit");
     assert!(second.exit().success());
 }

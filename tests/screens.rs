@@ -10,7 +10,8 @@ mod behaviour;
 
 use sala_chat::app::options::UiConfig;
 use sala_chat::protocol::desk::{
-    Activity, Choice, FileProgress, FileState, Level, Notice, ReadingProgress, SaveState, SearchRow, SessionRow, SessionView,
+    Activity, Choice, FileProgress, FileState, Level, Notice, ReadingProgress, SaveState,
+    SearchRow, SessionRow, SessionView,
 };
 use sala_chat::transcript::{Finish, MessageId, Role};
 use stage::*;
@@ -21,7 +22,10 @@ const SIZES: [(u16, u16); 4] = [(60, 15), (80, 24), (120, 40), (160, 50)];
 /// One picture per size.
 fn pictures(name: &str, scene: impl Fn(u16, u16) -> Stage) {
     for (width, height) in SIZES {
-        picture(&format!("{name}_{width}x{height}"), &mut scene(width, height));
+        picture(
+            &format!("{name}_{width}x{height}"),
+            &mut scene(width, height),
+        );
     }
 }
 
@@ -39,7 +43,10 @@ fn empty_demo_session_says_how_to_get_the_model() {
 #[test]
 fn conversation_with_thoughts_code_and_table() {
     pictures("conversation", open);
-    picture("conversation_ascii_80x24", &mut conversing(Stage::ascii(80, 24)));
+    picture(
+        "conversation_ascii_80x24",
+        &mut conversing(Stage::ascii(80, 24)),
+    );
 }
 
 #[test]
@@ -50,7 +57,11 @@ fn answer_arriving_with_a_queued_question() {
         s.tell(Notice::Added(message(4, Role::User, "Where is it told?")));
         s.tell(Notice::Added(message(5, Role::Assistant, "")));
         s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 96.4 }));
-        s.tell(Notice::Delta { message: MessageId(5), thinking: false, text: "In the **last** part. Two passages refer back to it: the ev".into() });
+        s.tell(Notice::Delta {
+            message: MessageId(5),
+            thinking: false,
+            text: "In the **last** part. Two passages refer back to it: the ev".into(),
+        });
         s.type_text("and compare this with the film").press("enter");
         s.type_text("half a question");
         s
@@ -59,7 +70,11 @@ fn answer_arriving_with_a_queued_question() {
 
 fn loading(w: u16, h: u16) -> Stage {
     let mut s = Stage::new(w, h).ready(gpu());
-    let file = |name: &str, tokens, state| FileProgress { name: name.into(), tokens, state };
+    let file = |name: &str, tokens, state| FileProgress {
+        name: name.into(),
+        tokens,
+        state,
+    };
     s.tell(Notice::Activity(Activity::Reading(ReadingProgress {
         files: vec![
             file("01-contract.pdf", 38_112, FileState::FromLibrary(0.1)),
@@ -97,10 +112,21 @@ fn thoughts_are_open_while_they_run() {
     let mut s = open(80, 24);
     s.tell(Notice::Added(message(4, Role::User, "And then?")));
     s.tell(Notice::Added(message(5, Role::Assistant, "")));
-    s.tell(Notice::Activity(Activity::Thinking { tokens_per_s: 90.0, ms: 12_000.0 }));
-    s.tell(Notice::Delta { message: MessageId(5), thinking: true, text: "The user wants the next event.\nLook after the fire".into() });
+    s.tell(Notice::Activity(Activity::Thinking {
+        tokens_per_s: 90.0,
+        ms: 12_000.0,
+    }));
+    s.tell(Notice::Delta {
+        message: MessageId(5),
+        thinking: true,
+        text: "The user wants the next event.\nLook after the fire".into(),
+    });
     picture("thinking_80x24", &mut s);
-    s.tell(Notice::Delta { message: MessageId(5), thinking: false, text: "He returns".into() });
+    s.tell(Notice::Delta {
+        message: MessageId(5),
+        thinking: false,
+        text: "He returns".into(),
+    });
     picture("thinking_folds_80x24", &mut s);
     s.press("ctrl-t");
     picture("thinking_reopened_80x24", &mut s);
@@ -145,8 +171,16 @@ fn sessions() -> Vec<SessionRow> {
         updated_ms: TIME,
     };
     vec![
-        row("war-and-peace", "Who tells Pierre that Prince Andrei is dying?", "yes"),
-        row("contract", "What does annex C say about the notice period?", "stale"),
+        row(
+            "war-and-peace",
+            "Who tells Pierre that Prince Andrei is dying?",
+            "yes",
+        ),
+        row(
+            "contract",
+            "What does annex C say about the notice period?",
+            "stale",
+        ),
         row("日本語の本", "この本は誰が書きましたか", "none"),
     ]
 }
@@ -168,12 +202,30 @@ fn sessions_are_picked_and_filtered() {
 fn search_results_and_documents() {
     let mut s = open(80, 24);
     let rows = vec![
-        SearchRow { session: "contract".into(), message: MessageId(9), number: 9, snippet: "the [notice] period is three months".into(), created_ms: TIME },
-        SearchRow { session: "mail".into(), message: MessageId(4), number: 2, snippet: "short [notice], sorry".into(), created_ms: TIME },
+        SearchRow {
+            session: "contract".into(),
+            message: MessageId(9),
+            number: 9,
+            snippet: "the [notice] period is three months".into(),
+            created_ms: TIME,
+        },
+        SearchRow {
+            session: "mail".into(),
+            message: MessageId(4),
+            number: 2,
+            snippet: "short [notice], sorry".into(),
+            created_ms: TIME,
+        },
     ];
-    s.tell(Notice::Found { query: "notice".into(), rows });
+    s.tell(Notice::Found {
+        query: "notice".into(),
+        rows,
+    });
     picture("found_80x24", &mut s);
-    s.tell(Notice::Documents { title: "This conversation".into(), rows: documents() });
+    s.tell(Notice::Documents {
+        title: "This conversation".into(),
+        rows: documents(),
+    });
     picture("documents_80x24", &mut s);
 }
 
@@ -203,12 +255,18 @@ fn full_disk_is_a_banner_in_words() {
 #[test]
 fn damage_and_refusals_are_notes() {
     let mut s = open(80, 24);
-    s.tell(Notice::Note(Level::Warn, "1 unfinished entry was set aside".into()));
+    s.tell(Notice::Note(
+        Level::Warn,
+        "1 unfinished entry was set aside".into(),
+    ));
     s.tell(Notice::Note(
         Level::Error,
         "big.txt needs 1,204,331 tokens; 436,372 are left. Nothing was loaded. Options: /load big.txt --head 430000 ; /new then /load".into(),
     ));
-    s.tell(Notice::Note(Level::Info, "No usable NVIDIA GPU: driver not found (libcuda.so.1). The demo runs on the CPU.".into()));
+    s.tell(Notice::Note(
+        Level::Info,
+        "No usable NVIDIA GPU: driver not found (libcuda.so.1). The demo runs on the CPU.".into(),
+    ));
     picture("notes_80x24", &mut s);
 }
 
@@ -218,9 +276,18 @@ fn questions_take_the_keys() {
         id: 1,
         text: "11 files, 512,881 tokens, about 0:59, leaves 531,000.".into(),
         choices: vec![
-            Choice { key: '\n', label: "load".into() },
-            Choice { key: 'e', label: "choose files".into() },
-            Choice { key: '\x1b', label: "cancel".into() },
+            Choice {
+                key: '\n',
+                label: "load".into(),
+            },
+            Choice {
+                key: 'e',
+                label: "choose files".into(),
+            },
+            Choice {
+                key: '\x1b',
+                label: "cancel".into(),
+            },
         ],
     };
     pictures("question", |w, h| {
@@ -243,9 +310,17 @@ fn quitting_while_busy_asks_once() {
 #[test]
 fn aside_lies_over_the_conversation() {
     let mut s = open(80, 24);
-    s.tell(Notice::Aside { question: "What was his name?".into(), text: "Andrei *Bolkonski*, the".into(), done: None });
+    s.tell(Notice::Aside {
+        question: "What was his name?".into(),
+        text: "Andrei *Bolkonski*, the".into(),
+        done: None,
+    });
     picture("aside_80x24", &mut s);
-    s.tell(Notice::Aside { question: "What was his name?".into(), text: "Andrei *Bolkonski*, the prince.".into(), done: Some(Finish::Stop) });
+    s.tell(Notice::Aside {
+        question: "What was his name?".into(),
+        text: "Andrei *Bolkonski*, the prince.".into(),
+        done: Some(Finish::Stop),
+    });
     picture("aside_done_80x24", &mut s);
 }
 
@@ -254,7 +329,10 @@ fn selected_message_shows_its_keys() {
     let mut s = open(80, 24);
     s.press("ctrl-p ctrl-p");
     picture("selected_80x24", &mut s);
-    s.tell(Notice::Input { text: "Who tells Pierre?".into(), editing: Some(MessageId(2)) });
+    s.tell(Notice::Input {
+        text: "Who tells Pierre?".into(),
+        editing: Some(MessageId(2)),
+    });
     picture("editing_80x24", &mut s);
 }
 
@@ -286,7 +364,10 @@ fn wide_right_to_left_and_hostile_text() {
 #[test]
 fn wide_tables_and_long_code_lines() {
     let mut s = open(60, 15);
-    let long = format!("```rust\nfn main() {{ println!(\"{}\"); }}\n```", "x".repeat(70));
+    let long = format!(
+        "```rust\nfn main() {{ println!(\"{}\"); }}\n```",
+        "x".repeat(70)
+    );
     s.tell(Notice::Session(SessionView {
         name: "wide".into(),
         branch: (1, 1),
@@ -304,14 +385,19 @@ fn large_paste_is_folded_and_long_input_wraps() {
     let mut s = open(80, 24);
     s.type_text("Compare ");
     s.event(sala_chat::app::Event::Paste("line of a log\n".repeat(41)));
-    s.type_text(" with the book, line by line, and tell me which of the two is the older text.\nThen stop.");
+    s.type_text(
+        " with the book, line by line, and tell me which of the two is the older text.\nThen stop.",
+    );
     picture("folded_paste_80x24", &mut s);
 }
 
 #[test]
 fn view_only_session_says_so() {
     let mut s = open(80, 24);
-    s.tell(Notice::Session(SessionView { view_only: true, ..conversation() }));
+    s.tell(Notice::Session(SessionView {
+        view_only: true,
+        ..conversation()
+    }));
     picture("view_only_80x24", &mut s);
 }
 
@@ -323,7 +409,14 @@ fn too_small_a_window_says_what_it_needs() {
 
 #[test]
 fn without_colour_nothing_is_coloured() {
-    let mut s = conversing(Stage::with(UiConfig { colour: false, ..UiConfig::default() }, 80, 24));
+    let mut s = conversing(Stage::with(
+        UiConfig {
+            colour: false,
+            ..UiConfig::default()
+        },
+        80,
+        24,
+    ));
     s.tell(Notice::Save(SaveState::NotSaved("disk full".into())));
     assert!(!s.styles().contains('c'), "no colour may be left");
     insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false, snapshot_path => "snapshots" }, {
@@ -334,7 +427,11 @@ fn without_colour_nothing_is_coloured() {
 #[test]
 fn history_search_is_fuzzy() {
     let mut s = open(80, 24);
-    s.tell(Notice::Prompts(vec!["what is the notice period".into(), "summarise annex C".into(), "who wrote this".into()]));
+    s.tell(Notice::Prompts(vec![
+        "what is the notice period".into(),
+        "summarise annex C".into(),
+        "who wrote this".into(),
+    ]));
     s.press("ctrl-r").type_text("ann");
     picture("history_search_80x24", &mut s);
 }

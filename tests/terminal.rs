@@ -17,8 +17,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn message(id: i64, role: Role, text: &str) -> Message {
     let finish = (role == Role::Assistant && !text.is_empty()).then_some(Finish::Stop);
-    let meta = MessageMeta { finish, ..MessageMeta::default() };
-    Message { id: MessageId(id), parent: None, role, text: text.into(), thinking: String::new(), created_ms: 0, meta }
+    let meta = MessageMeta {
+        finish,
+        ..MessageMeta::default()
+    };
+    Message {
+        id: MessageId(id),
+        parent: None,
+        role,
+        text: text.into(),
+        thinking: String::new(),
+        created_ms: 0,
+        meta,
+    }
 }
 
 /// Answers every question with its own words.
@@ -27,8 +38,15 @@ fn scripted_desk() -> DeskHandle {
     let (out, notices) = crossbeam_channel::unbounded();
     std::thread::spawn(move || {
         let tell = |n: Notice| drop(out.send(n));
-        tell(Notice::Ready(ModelInfo { name: "demo".into(), context_limit: 1_000, ..ModelInfo::default() }));
-        tell(Notice::Session(SessionView { branch: (1, 1), ..SessionView::default() }));
+        tell(Notice::Ready(ModelInfo {
+            name: "demo".into(),
+            context_limit: 1_000,
+            ..ModelInfo::default()
+        }));
+        tell(Notice::Session(SessionView {
+            branch: (1, 1),
+            ..SessionView::default()
+        }));
         tell(Notice::Activity(Activity::Idle));
         let mut id = 1;
         for request in inbox {
@@ -38,12 +56,20 @@ fn scripted_desk() -> DeskHandle {
                     tell(Notice::Added(message(id + 1, Role::Assistant, "")));
                     tell(Notice::Activity(Activity::Answering { tokens_per_s: 10.0 }));
                     let answer = format!("You said **{text}**.");
-                    tell(Notice::Delta { message: MessageId(id + 1), thinking: false, text: answer.clone() });
+                    tell(Notice::Delta {
+                        message: MessageId(id + 1),
+                        thinking: false,
+                        text: answer.clone(),
+                    });
                     tell(Notice::Finished(message(id + 1, Role::Assistant, &answer)));
                     tell(Notice::Activity(Activity::Idle));
                     id += 2;
                 }
-                Request::Quit => return tell(Notice::Bye { farewell: Some("Resume with: sala-chat -c".into()) }),
+                Request::Quit => {
+                    return tell(Notice::Bye {
+                        farewell: Some("Resume with: sala-chat -c".into()),
+                    });
+                }
                 _ => {}
             }
         }
@@ -54,7 +80,14 @@ fn scripted_desk() -> DeskHandle {
 #[test]
 #[ignore = "a child of the other tests"]
 fn child() {
-    let code = run(UiConfig { mouse: true, ..UiConfig::default() }, scripted_desk()).unwrap();
+    let code = run(
+        UiConfig {
+            mouse: true,
+            ..UiConfig::default()
+        },
+        scripted_desk(),
+    )
+    .unwrap();
     std::process::exit(code);
 }
 
@@ -69,7 +102,13 @@ struct Session {
 
 impl Session {
     fn start() -> Session {
-        let pty = native_pty_system().openpty(PtySize { rows: 24, cols: 80, ..PtySize::default() }).unwrap();
+        let pty = native_pty_system()
+            .openpty(PtySize {
+                rows: 24,
+                cols: 80,
+                ..PtySize::default()
+            })
+            .unwrap();
         let mut command = CommandBuilder::new(std::env::current_exe().unwrap());
         command.args(["--ignored", "--exact", "child", "--nocapture"]);
         let child = pty.slave.spawn_command(command).unwrap();
@@ -86,7 +125,14 @@ impl Session {
         });
         let writer = Some(pty.master.take_writer().unwrap());
         let (rows, columns) = (24.try_into().unwrap(), 80.try_into().unwrap());
-        Session { master: Some(pty.master), child, output, writer, bytes: Vec::new(), screen: vt100::Parser::new(rows, columns, 0) }
+        Session {
+            master: Some(pty.master),
+            child,
+            output,
+            writer,
+            bytes: Vec::new(),
+            screen: vt100::Parser::new(rows, columns, 0),
+        }
     }
 
     fn take(&mut self, bytes: Vec<u8>) {
@@ -98,7 +144,10 @@ impl Session {
     fn see(&mut self, text: &str) {
         let end = Instant::now() + PATIENCE;
         while !self.screen.screen().contents().contains(text) {
-            match self.output.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match self
+                .output
+                .recv_timeout(end.saturating_duration_since(Instant::now()))
+            {
                 Ok(bytes) => self.take(bytes),
                 Err(_) => panic!("never saw {text:?}:\n{}", self.screen.screen().contents()),
             }
@@ -146,7 +195,11 @@ fn a_chat_leaves_the_terminal_as_it_was() {
     assert_eq!(screen.mouse_protocol_mode(), vt100::MouseProtocolMode::None);
     assert!(screen.contents().contains("Resume with: sala-chat -c"));
     let text = String::from_utf8_lossy(&s.bytes);
-    assert_eq!(text.matches("\x1b[?2026h").count(), text.matches("\x1b[?2026l").count(), "synchronized updates are closed");
+    assert_eq!(
+        text.matches("\x1b[?2026h").count(),
+        text.matches("\x1b[?2026l").count(),
+        "synchronized updates are closed"
+    );
 }
 
 #[test]
@@ -164,7 +217,11 @@ fn sigterm_ends_with_its_code_and_restores() {
     let mut s = Session::start();
     s.see("Type a question");
     let pid = i32::try_from(s.child.process_id().unwrap()).unwrap();
-    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::TERM).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).unwrap(),
+        rustix::process::Signal::TERM,
+    )
+    .unwrap();
     assert_eq!(s.wait(), 143);
     assert!(!s.screen.screen().alternate_screen());
 }
@@ -178,7 +235,11 @@ fn a_vanished_terminal_ends_the_program() {
     let start = Instant::now();
     // The reader thread holds a copy of the master until the child is gone.
     let pid = i32::try_from(s.child.process_id().unwrap()).unwrap();
-    rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), rustix::process::Signal::HUP).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).unwrap(),
+        rustix::process::Signal::HUP,
+    )
+    .unwrap();
     assert_eq!(s.wait(), 129);
     assert!(start.elapsed() < Duration::from_secs(5));
 }

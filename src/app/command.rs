@@ -5,7 +5,9 @@
 
 use super::command_args::{Args, number_arg, parse_set, parse_spec, split_words};
 use super::options::{ThemeName, ThinkShow};
-use crate::protocol::desk::{BranchTarget, ExportFormat, GotoTarget, LibraryAction, LoadOptions, Request, ThinkMode};
+use crate::protocol::desk::{
+    BranchTarget, ExportFormat, GotoTarget, LibraryAction, LoadOptions, Request, ThinkMode,
+};
 
 /// What a command does.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,45 +114,415 @@ fn local(what: Local) -> Result<Outcome, String> {
 
 /// All commands, in the order of `/help`.
 pub const COMMANDS: &[Command] = &[
-    command!("load", "PATH... [--as NAME] [--head N|--tail N] [--pages A-B] [--once] [--force]", "read files, folders or globs into the conversation", "/load ~/notes.txt --as notes", "/load", Waits, Paths, load),
-    command!("docs", "", "documents of this conversation", "/docs", "/docs now", Runs, Nothing, |a| a.none().and_then(|()| desk(Request::Docs))),
-    command!("unload", "NAME", "go back to before a document, on a new branch", "/unload notes", "/unload", Waits, Documents, |a| a.one("the name of a document; /docs lists them").and_then(|n| desk(Request::Unload(n)))),
-    command!("open", "NAME[:LINE]", "show a document at a line", "/open notes:120", "/open", Runs, Documents, |a| a.one("a document, for example notes:120").and_then(|n| desk(Request::Open(n)))),
-    command!("library", "[list|add PATH|rm NAME|prune]", "the shelf of documents that need no second reading", "/library add book.txt", "/library burn", Runs, Words(&["list", "add", "rm", "prune"]), library),
-    command!("new", "[NAME]", "start a new session; this one is saved", "/new thesis", "/new a b", Waits, Nothing, |a| a.at_most_one().and_then(|n| desk(Request::New(n)))),
-    command!("resume", "[NAME|last]", "open a session", "/resume last", "/resume a b", Waits, Sessions, |a| a.at_most_one().and_then(|n| desk(n.map_or(Request::Sessions, Request::Resume)))),
-    command!("sessions", "", "list of sessions", "/sessions", "/sessions x", Runs, Nothing, |a| a.none().and_then(|()| desk(Request::Sessions))),
-    command!("rename", "NAME", "name this session", "/rename thesis", "/rename", Runs, Nothing, |a| a.one("a name").and_then(|n| desk(Request::Rename(n)))),
-    command!("delete", "[NAME]", "move a session to the trash; asks first", "/delete old", "/delete a b", Waits, Sessions, |a| a.at_most_one().and_then(|n| desk(Request::Delete(n)))),
-    command!("search", "TEXT", "search all sessions", "/search notice period", "/search", Runs, Nothing, |a| a.text("the words to look for").and_then(|t| desk(Request::Search(t)))),
-    command!("export", "FILE [--md|--json|--txt] [--tree] [--with-state] [--force]", "write the conversation to a file", "/export talk.md --tree", "/export", Waits, Paths, export),
-    command!("import", "FILE", "read a conversation exported as JSON", "/import talk.json", "/import", Waits, Paths, |a| a.one("a file").and_then(|p| desk(Request::Import(p)))),
-    command!("timeline", "", "tree of turns and checkpoints", "/timeline", "/timeline x", Runs, Nothing, |a| a.none().and_then(|()| desk(Request::Timeline))),
-    command!("undo", "[N]", "take back N exchanges; the question returns to the input", "/undo 2", "/undo two", Waits, Nothing, |a| number_arg(a, 1).and_then(|n| desk(Request::Undo(n)))),
-    command!("redo", "[N]", "take back an undo", "/redo", "/redo two", Waits, Nothing, |a| number_arg(a, 1).and_then(|n| desk(Request::Redo(n)))),
-    command!("regen" ["retry"], "[#N] [COUNT] [temp=T] [seed=S]", "answer again, beside the old answer", "/regen #8 3 temp=0.9", "/regen temp=hot", Waits, Nothing, regen),
-    command!("edit", "[#N]", "edit a message; sending makes a sibling", "/edit #3", "/edit three", Waits, Nothing, |a| a.message().and_then(|at| desk(Request::EditOpen(at)))),
-    command!("continue", "[TEXT]", "go on after a stopped answer", "/continue Therefore", "", Waits, Nothing, |a| desk(Request::Continue(a.rest()))),
-    command!("fork", "[#N] [NAME]", "new session that shares everything up to here", "/fork #7 what-if", "/fork #x", Waits, Nothing, fork),
-    command!("branch", "[N|next|prev|NAME]", "go to another branch", "/branch next", "/branch a b", Waits, Words(&["next", "prev"]), branch),
-    command!("mark", "NAME", "name this point; its state is always kept", "/mark before-annex", "/mark", Waits, Nothing, |a| a.one("a name").and_then(|n| desk(Request::Mark(n)))),
-    command!("goto", "NAME", "go to a mark", "/goto before-annex", "/goto", Waits, Nothing, |a| a.one("the name of a mark; /timeline shows them").and_then(|n| desk(Request::Goto(GotoTarget::Mark(n))))),
-    command!("aside", "QUESTION", "ask without keeping question or answer", "/aside what was his name?", "/aside", Waits, Nothing, |a| a.text("a question").and_then(|t| desk(Request::Aside(t)))),
-    command!("compact", "[INSTRUCTION]", "branch with a summary; the original stays", "/compact keep the dates", "", Waits, Nothing, |a| desk(Request::Compact(a.rest()))),
-    command!("stats", "", "speeds, acceptance, memory", "/stats", "/stats x", Runs, Nothing, |a| a.none().and_then(|()| desk(Request::Stats))),
-    command!("ctx", "", "tokens by message and document", "/ctx", "/ctx x", Runs, Nothing, |a| a.none().and_then(|()| desk(Request::Context))),
-    command!("set", "[KEY VALUE]", "sampling and limits of this session", "/set temperature 0.3", "/set temperature 7", Runs, Words(&["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed", "max_tokens", "spec"]), |a| parse_set(a).and_then(|s| desk(Request::Set(s)))),
-    command!("preset", "[NAME|save NAME|list]", "named settings", "/preset careful", "/preset save", Runs, Words(&["list", "save"]), preset),
-    command!("system", "[show|TEXT]", "show or set the system text", "/system Answer in one sentence.", "", Waits, Words(&["show"]), |a| desk(Request::System(a.rest().filter(|t| t != "show")))),
-    command!("think", "on|off|auto|show|fold|hide", "whether the model thinks, and how thoughts are shown", "/think fold", "/think hard", Runs, Words(&["on", "off", "auto", "show", "fold", "hide"]), think),
-    command!("spec", "[on|off|auto|N]", "speculative decoding", "/spec 5", "/spec 40", Runs, Words(&["on", "off", "auto"]), |a| parse_spec(a).and_then(|s| desk(Request::Spec(s)))),
-    command!("save", "", "say how things stand; everything is saved as it happens", "/save", "/save x", Runs, Nothing, |a| a.none().and_then(|()| desk(Request::Save))),
-    command!("copy", "[last|#N|bN|all]", "copy an answer or code block", "/copy b2", "/copy it", Runs, Words(&["last", "all"]), copy),
-    command!("theme", "auto|dark|light|plain", "colours", "/theme light", "/theme pink", Runs, Words(&["auto", "dark", "light", "plain"]), theme),
-    command!("keys", "", "what the keys do", "/keys", "/keys x", Runs, Nothing, |a| a.none().and_then(|()| local(Local::Keys))),
-    command!("help", "[COMMAND]", "this list, or one command", "/help load", "/help a b", Runs, Commands, |a| a.at_most_one().and_then(|n| local(Local::Help(n)))),
-    command!("doctor", "", "check model, device, disk and terminal", "/doctor", "/doctor x", Runs, Nothing, |a| a.none().and_then(|()| desk(Request::Doctor))),
-    command!("quit" ["exit"], "", "end; everything is saved", "/quit", "/quit now", Runs, Nothing, |a| a.none().and_then(|()| local(Local::Quit))),
+    command!(
+        "load",
+        "PATH... [--as NAME] [--head N|--tail N] [--pages A-B] [--once] [--force]",
+        "read files, folders or globs into the conversation",
+        "/load ~/notes.txt --as notes",
+        "/load",
+        Waits,
+        Paths,
+        load
+    ),
+    command!(
+        "docs",
+        "",
+        "documents of this conversation",
+        "/docs",
+        "/docs now",
+        Runs,
+        Nothing,
+        |a| a.none().and_then(|()| desk(Request::Docs))
+    ),
+    command!(
+        "unload",
+        "NAME",
+        "go back to before a document, on a new branch",
+        "/unload notes",
+        "/unload",
+        Waits,
+        Documents,
+        |a| a
+            .one("the name of a document; /docs lists them")
+            .and_then(|n| desk(Request::Unload(n)))
+    ),
+    command!(
+        "open",
+        "NAME[:LINE]",
+        "show a document at a line",
+        "/open notes:120",
+        "/open",
+        Runs,
+        Documents,
+        |a| a
+            .one("a document, for example notes:120")
+            .and_then(|n| desk(Request::Open(n)))
+    ),
+    command!(
+        "library",
+        "[list|add PATH|rm NAME|prune]",
+        "the shelf of documents that need no second reading",
+        "/library add book.txt",
+        "/library burn",
+        Runs,
+        Words(&["list", "add", "rm", "prune"]),
+        library
+    ),
+    command!(
+        "new",
+        "[NAME]",
+        "start a new session; this one is saved",
+        "/new thesis",
+        "/new a b",
+        Waits,
+        Nothing,
+        |a| a.at_most_one().and_then(|n| desk(Request::New(n)))
+    ),
+    command!(
+        "resume",
+        "[NAME|last]",
+        "open a session",
+        "/resume last",
+        "/resume a b",
+        Waits,
+        Sessions,
+        |a| a
+            .at_most_one()
+            .and_then(|n| desk(n.map_or(Request::Sessions, Request::Resume)))
+    ),
+    command!(
+        "sessions",
+        "",
+        "list of sessions",
+        "/sessions",
+        "/sessions x",
+        Runs,
+        Nothing,
+        |a| a.none().and_then(|()| desk(Request::Sessions))
+    ),
+    command!(
+        "rename",
+        "NAME",
+        "name this session",
+        "/rename thesis",
+        "/rename",
+        Runs,
+        Nothing,
+        |a| a.one("a name").and_then(|n| desk(Request::Rename(n)))
+    ),
+    command!(
+        "delete",
+        "[NAME]",
+        "move a session to the trash; asks first",
+        "/delete old",
+        "/delete a b",
+        Waits,
+        Sessions,
+        |a| a.at_most_one().and_then(|n| desk(Request::Delete(n)))
+    ),
+    command!(
+        "search",
+        "TEXT",
+        "search all sessions",
+        "/search notice period",
+        "/search",
+        Runs,
+        Nothing,
+        |a| a
+            .text("the words to look for")
+            .and_then(|t| desk(Request::Search(t)))
+    ),
+    command!(
+        "export",
+        "FILE [--md|--json|--txt] [--tree] [--with-state] [--force]",
+        "write the conversation to a file",
+        "/export talk.md --tree",
+        "/export",
+        Waits,
+        Paths,
+        export
+    ),
+    command!(
+        "import",
+        "FILE",
+        "read a conversation exported as JSON",
+        "/import talk.json",
+        "/import",
+        Waits,
+        Paths,
+        |a| a.one("a file").and_then(|p| desk(Request::Import(p)))
+    ),
+    command!(
+        "timeline",
+        "",
+        "tree of turns and checkpoints",
+        "/timeline",
+        "/timeline x",
+        Runs,
+        Nothing,
+        |a| a.none().and_then(|()| desk(Request::Timeline))
+    ),
+    command!(
+        "undo",
+        "[N]",
+        "take back N exchanges; the question returns to the input",
+        "/undo 2",
+        "/undo two",
+        Waits,
+        Nothing,
+        |a| number_arg(a, 1).and_then(|n| desk(Request::Undo(n)))
+    ),
+    command!(
+        "redo",
+        "[N]",
+        "take back an undo",
+        "/redo",
+        "/redo two",
+        Waits,
+        Nothing,
+        |a| number_arg(a, 1).and_then(|n| desk(Request::Redo(n)))
+    ),
+    command!(
+        "regen"["retry"],
+        "[#N] [COUNT] [temp=T] [seed=S]",
+        "answer again, beside the old answer",
+        "/regen #8 3 temp=0.9",
+        "/regen temp=hot",
+        Waits,
+        Nothing,
+        regen
+    ),
+    command!(
+        "edit",
+        "[#N]",
+        "edit a message; sending makes a sibling",
+        "/edit #3",
+        "/edit three",
+        Waits,
+        Nothing,
+        |a| a.message().and_then(|at| desk(Request::EditOpen(at)))
+    ),
+    command!(
+        "continue",
+        "[TEXT]",
+        "go on after a stopped answer",
+        "/continue Therefore",
+        "",
+        Waits,
+        Nothing,
+        |a| desk(Request::Continue(a.rest()))
+    ),
+    command!(
+        "fork",
+        "[#N] [NAME]",
+        "new session that shares everything up to here",
+        "/fork #7 what-if",
+        "/fork #x",
+        Waits,
+        Nothing,
+        fork
+    ),
+    command!(
+        "branch",
+        "[N|next|prev|NAME]",
+        "go to another branch",
+        "/branch next",
+        "/branch a b",
+        Waits,
+        Words(&["next", "prev"]),
+        branch
+    ),
+    command!(
+        "mark",
+        "NAME",
+        "name this point; its state is always kept",
+        "/mark before-annex",
+        "/mark",
+        Waits,
+        Nothing,
+        |a| a.one("a name").and_then(|n| desk(Request::Mark(n)))
+    ),
+    command!(
+        "goto",
+        "NAME",
+        "go to a mark",
+        "/goto before-annex",
+        "/goto",
+        Waits,
+        Nothing,
+        |a| a
+            .one("the name of a mark; /timeline shows them")
+            .and_then(|n| desk(Request::Goto(GotoTarget::Mark(n))))
+    ),
+    command!(
+        "aside",
+        "QUESTION",
+        "ask without keeping question or answer",
+        "/aside what was his name?",
+        "/aside",
+        Waits,
+        Nothing,
+        |a| a.text("a question").and_then(|t| desk(Request::Aside(t)))
+    ),
+    command!(
+        "compact",
+        "[INSTRUCTION]",
+        "branch with a summary; the original stays",
+        "/compact keep the dates",
+        "",
+        Waits,
+        Nothing,
+        |a| desk(Request::Compact(a.rest()))
+    ),
+    command!(
+        "stats",
+        "",
+        "speeds, acceptance, memory",
+        "/stats",
+        "/stats x",
+        Runs,
+        Nothing,
+        |a| a.none().and_then(|()| desk(Request::Stats))
+    ),
+    command!(
+        "ctx",
+        "",
+        "tokens by message and document",
+        "/ctx",
+        "/ctx x",
+        Runs,
+        Nothing,
+        |a| a.none().and_then(|()| desk(Request::Context))
+    ),
+    command!(
+        "set",
+        "[KEY VALUE]",
+        "sampling and limits of this session",
+        "/set temperature 0.3",
+        "/set temperature 7",
+        Runs,
+        Words(&[
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "repeat_penalty",
+            "seed",
+            "max_tokens",
+            "spec"
+        ]),
+        |a| parse_set(a).and_then(|s| desk(Request::Set(s)))
+    ),
+    command!(
+        "preset",
+        "[NAME|save NAME|list]",
+        "named settings",
+        "/preset careful",
+        "/preset save",
+        Runs,
+        Words(&["list", "save"]),
+        preset
+    ),
+    command!(
+        "system",
+        "[show|TEXT]",
+        "show or set the system text",
+        "/system Answer in one sentence.",
+        "",
+        Waits,
+        Words(&["show"]),
+        |a| desk(Request::System(a.rest().filter(|t| t != "show")))
+    ),
+    command!(
+        "think",
+        "on|off|auto|show|fold|hide",
+        "whether the model thinks, and how thoughts are shown",
+        "/think fold",
+        "/think hard",
+        Runs,
+        Words(&["on", "off", "auto", "show", "fold", "hide"]),
+        think
+    ),
+    command!(
+        "spec",
+        "[on|off|auto|N]",
+        "speculative decoding",
+        "/spec 5",
+        "/spec 40",
+        Runs,
+        Words(&["on", "off", "auto"]),
+        |a| parse_spec(a).and_then(|s| desk(Request::Spec(s)))
+    ),
+    command!(
+        "save",
+        "",
+        "say how things stand; everything is saved as it happens",
+        "/save",
+        "/save x",
+        Runs,
+        Nothing,
+        |a| a.none().and_then(|()| desk(Request::Save))
+    ),
+    command!(
+        "copy",
+        "[last|#N|bN|all]",
+        "copy an answer or code block",
+        "/copy b2",
+        "/copy it",
+        Runs,
+        Words(&["last", "all"]),
+        copy
+    ),
+    command!(
+        "theme",
+        "auto|dark|light|plain",
+        "colours",
+        "/theme light",
+        "/theme pink",
+        Runs,
+        Words(&["auto", "dark", "light", "plain"]),
+        theme
+    ),
+    command!(
+        "keys",
+        "",
+        "what the keys do",
+        "/keys",
+        "/keys x",
+        Runs,
+        Nothing,
+        |a| a.none().and_then(|()| local(Local::Keys))
+    ),
+    command!(
+        "help",
+        "[COMMAND]",
+        "this list, or one command",
+        "/help load",
+        "/help a b",
+        Runs,
+        Commands,
+        |a| a.at_most_one().and_then(|n| local(Local::Help(n)))
+    ),
+    command!(
+        "doctor",
+        "",
+        "check model, device, disk and terminal",
+        "/doctor",
+        "/doctor x",
+        Runs,
+        Nothing,
+        |a| a.none().and_then(|()| desk(Request::Doctor))
+    ),
+    command!(
+        "quit"["exit"],
+        "",
+        "end; everything is saved",
+        "/quit",
+        "/quit now",
+        Runs,
+        Nothing,
+        |a| a.none().and_then(|()| local(Local::Quit))
+    ),
 ];
 
 /// A line that was understood.
@@ -176,7 +548,9 @@ pub fn message_text(line: &str) -> String {
 
 /// A command by name or alias.
 pub fn find(name: &str) -> Option<&'static Command> {
-    COMMANDS.iter().find(|c| c.name == name || c.aliases.contains(&name))
+    COMMANDS
+        .iter()
+        .find(|c| c.name == name || c.aliases.contains(&name))
 }
 
 /// Parses a command line (with its slash).
@@ -191,8 +565,11 @@ pub fn parse(line: &str, home: Option<&std::path::Path>) -> Result<Parsed, Strin
         let near = nearest(&lower).map_or(String::new(), |n| format!("Did you mean /{n}? "));
         return Err(format!("No command /{name}. {near}(/help lists all)"));
     };
-    let outcome = (command.parse)(&Args { raw: rest.trim(), split: split_words(rest, home) })
-        .map_err(|e| format!("/{}: {e}. Example: {}", command.name, command.example))?;
+    let outcome = (command.parse)(&Args {
+        raw: rest.trim(),
+        split: split_words(rest, home),
+    })
+    .map_err(|e| format!("/{}: {e}. Example: {}", command.name, command.example))?;
     Ok(Parsed { command, outcome })
 }
 
@@ -217,7 +594,9 @@ fn distance(a: &str, b: &str) -> usize {
                 i + j
             } else {
                 let same = usize::from(a[i - 1] != b[j - 1]);
-                let mut best = (table[i - 1][j] + 1).min(table[i][j - 1] + 1).min(table[i - 1][j - 1] + same);
+                let mut best = (table[i - 1][j] + 1)
+                    .min(table[i][j - 1] + 1)
+                    .min(table[i - 1][j - 1] + same);
                 if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
                     best = best.min(table[i - 2][j - 2] + 1);
                 }
@@ -236,15 +615,25 @@ fn load(a: &Args<'_>) -> Result<Outcome, String> {
         let mut value = |what: &str| words.next().cloned().ok_or(format!("{word} needs {what}"));
         match word.as_str() {
             "--as" => options.name = Some(value("a name")?),
-            "--head" => options.head = Some(super::command_args::tokens(&value("a number of tokens")?)?),
-            "--tail" => options.tail = Some(super::command_args::tokens(&value("a number of tokens")?)?),
+            "--head" => {
+                options.head = Some(super::command_args::tokens(&value("a number of tokens")?)?)
+            }
+            "--tail" => {
+                options.tail = Some(super::command_args::tokens(&value("a number of tokens")?)?)
+            }
             "--pages" => {
                 let range = value("pages, for example 3-9")?;
                 let (first, last) = range.split_once('-').unwrap_or((&range, &range));
                 let page = |t: &str| t.parse::<u32>().ok().filter(|n| *n > 0);
                 match (page(first), page(last)) {
-                    (Some(first), Some(last)) if first <= last => options.pages = Some((first, last)),
-                    _ => return Err(format!("--pages {range} are no pages; write for example 3-9")),
+                    (Some(first), Some(last)) if first <= last => {
+                        options.pages = Some((first, last))
+                    }
+                    _ => {
+                        return Err(format!(
+                            "--pages {range} are no pages; write for example 3-9"
+                        ));
+                    }
                 }
             }
             "--once" => options.once = true,
@@ -274,7 +663,8 @@ fn library(a: &Args<'_>) -> Result<Outcome, String> {
 }
 
 fn export(a: &Args<'_>) -> Result<Outcome, String> {
-    let (mut path, mut format, mut tree, mut with_state, mut force) = (None, None, false, false, false);
+    let (mut path, mut format, mut tree, mut with_state, mut force) =
+        (None, None, false, false, false);
     for word in a.words()? {
         match word.as_str() {
             "--md" => format = Some(ExportFormat::Markdown),
@@ -289,31 +679,61 @@ fn export(a: &Args<'_>) -> Result<Outcome, String> {
         }
     }
     let path = path.ok_or("needs a file name")?;
-    desk(Request::Export { path, format, tree, with_state, force })
+    desk(Request::Export {
+        path,
+        format,
+        tree,
+        with_state,
+        force,
+    })
 }
 
 fn regen(a: &Args<'_>) -> Result<Outcome, String> {
     let (mut at, mut count, mut temperature, mut seed) = (None, 1, None, None);
     for word in a.words()? {
         if let Some(n) = word.strip_prefix('#') {
-            at = Some(n.parse().map_err(|_| format!("{word} is no message number"))?);
+            at = Some(
+                n.parse()
+                    .map_err(|_| format!("{word} is no message number"))?,
+            );
         } else if let Some(t) = word.strip_prefix("temp=") {
-            let t: f32 = t.parse().ok().filter(|t| (0.0..=2.0).contains(t)).ok_or(format!("temp must be 0 to 2 (got {t})"))?;
+            let t: f32 = t
+                .parse()
+                .ok()
+                .filter(|t| (0.0..=2.0).contains(t))
+                .ok_or(format!("temp must be 0 to 2 (got {t})"))?;
             temperature = Some(t);
         } else if let Some(s) = word.strip_prefix("seed=") {
-            seed = Some(s.parse().map_err(|_| format!("seed must be a whole number (got {s})"))?);
+            seed = Some(
+                s.parse()
+                    .map_err(|_| format!("seed must be a whole number (got {s})"))?,
+            );
         } else {
-            count = word.parse().ok().filter(|n| (1..=16).contains(n)).ok_or(format!("COUNT must be 1 to 16 (got {word})"))?;
+            count = word
+                .parse()
+                .ok()
+                .filter(|n| (1..=16).contains(n))
+                .ok_or(format!("COUNT must be 1 to 16 (got {word})"))?;
         }
     }
-    desk(Request::Regen { at, count, temperature, seed })
+    desk(Request::Regen {
+        at,
+        count,
+        temperature,
+        seed,
+    })
 }
 
 fn fork(a: &Args<'_>) -> Result<Outcome, String> {
     let (mut at, mut name) = (None, None);
     for word in a.words()? {
         match word.strip_prefix('#') {
-            Some(n) => at = Some(n.parse().map_err(|_| format!("{word} is no message number"))?),
+            Some(n) => {
+                at = Some(
+                    n.parse()
+                        .map_err(|_| format!("{word} is no message number"))?,
+                )
+            }
             None if name.is_some() => return Err("takes one name".into()),
             None => name = Some(word.clone()),
         }
@@ -327,7 +747,9 @@ fn branch(a: &Args<'_>) -> Result<Outcome, String> {
         None => BranchTarget::List,
         Some("next") => BranchTarget::Next,
         Some("prev") => BranchTarget::Prev,
-        Some(w) => w.parse().map_or_else(|_| BranchTarget::Name(w.into()), BranchTarget::Number),
+        Some(w) => w
+            .parse()
+            .map_or_else(|_| BranchTarget::Name(w.into()), BranchTarget::Number),
     }))
 }
 
@@ -360,7 +782,10 @@ fn copy(a: &Args<'_>) -> Result<Outcome, String> {
     let what = match word.as_deref() {
         None | Some("last") => CopyWhat::Last,
         Some("all") => CopyWhat::All,
-        Some(w) => match (w.strip_prefix('#').map(str::parse), w.strip_prefix('b').map(str::parse)) {
+        Some(w) => match (
+            w.strip_prefix('#').map(str::parse),
+            w.strip_prefix('b').map(str::parse),
+        ) {
             (Some(Ok(n)), _) => CopyWhat::Message(n),
             (_, Some(Ok(n))) if n > 0 => CopyWhat::Block(n),
             _ => return Err("takes last, #N (a message), bN (a code block) or all".into()),
@@ -371,7 +796,9 @@ fn copy(a: &Args<'_>) -> Result<Outcome, String> {
 
 fn theme(a: &Args<'_>) -> Result<Outcome, String> {
     let name = a.one("auto, dark, light or plain")?;
-    let theme = ThemeName::parse(&name).ok_or(format!("there is no theme {name}; auto, dark, light and plain exist"))?;
+    let theme = ThemeName::parse(&name).ok_or(format!(
+        "there is no theme {name}; auto, dark, light and plain exist"
+    ))?;
     local(Local::Theme(theme))
 }
 
@@ -382,20 +809,36 @@ mod tests {
     #[test]
     fn every_command_has_a_working_example_and_a_refused_one() {
         for c in COMMANDS {
-            assert!(parse(c.example, None).is_ok_and(|p| p.command.name == c.name), "{}", c.example);
+            assert!(
+                parse(c.example, None).is_ok_and(|p| p.command.name == c.name),
+                "{}",
+                c.example
+            );
             assert!(!c.help.is_empty() && c.help.len() < 80, "{}", c.name);
             if c.wrong.is_empty() {
-                assert!(c.usage.contains('['), "{}: only free text may have no error example", c.name);
+                assert!(
+                    c.usage.contains('['),
+                    "{}: only free text may have no error example",
+                    c.name
+                );
             } else {
-                let error = parse(c.wrong, None).err().unwrap_or_else(|| panic!("{} was accepted", c.wrong));
-                assert!(error.starts_with(&format!("/{}: ", c.name)) && error.contains("Example: "), "{error}");
+                let error = parse(c.wrong, None)
+                    .err()
+                    .unwrap_or_else(|| panic!("{} was accepted", c.wrong));
+                assert!(
+                    error.starts_with(&format!("/{}: ", c.name)) && error.contains("Example: "),
+                    "{error}"
+                );
             }
         }
     }
 
     #[test]
     fn names_are_unique() {
-        let mut names: Vec<_> = COMMANDS.iter().flat_map(|c| std::iter::once(c.name).chain(c.aliases.iter().copied())).collect();
+        let mut names: Vec<_> = COMMANDS
+            .iter()
+            .flat_map(|c| std::iter::once(c.name).chain(c.aliases.iter().copied()))
+            .collect();
         names.sort_unstable();
         let all = names.len();
         names.dedup();
@@ -404,23 +847,46 @@ mod tests {
 
     #[test]
     fn unknown_command_names_the_nearest() {
-        assert_eq!(parse("/lod", None).err().unwrap(), "No command /lod. Did you mean /load? (/help lists all)");
-        assert_eq!(parse("/zzzzzz", None).err().unwrap(), "No command /zzzzzz. (/help lists all)");
+        assert_eq!(
+            parse("/lod", None).err().unwrap(),
+            "No command /lod. Did you mean /load? (/help lists all)"
+        );
+        assert_eq!(
+            parse("/zzzzzz", None).err().unwrap(),
+            "No command /zzzzzz. (/help lists all)"
+        );
         assert_eq!(nearest("resmue"), Some("resume"));
     }
 
     #[test]
     fn slash_messages_can_be_sent() {
-        assert!(!is_command(" /etc") && !is_command("//etc") && !is_command("/") && is_command("/quit"));
+        assert!(
+            !is_command(" /etc") && !is_command("//etc") && !is_command("/") && is_command("/quit")
+        );
         assert_eq!(message_text("//etc is a folder"), "/etc is a folder");
     }
 
     #[test]
     fn load_takes_paths_and_options() {
         let home = std::path::Path::new("/home/u");
-        let p = parse(r#"/load "my file.txt" ~/b\ c.md --head 4k --pages 2-9 --once"#, Some(home)).unwrap();
-        let options = LoadOptions { head: Some(4000), pages: Some((2, 9)), once: true, ..LoadOptions::default() };
-        assert_eq!(p.outcome, Outcome::Desk(Request::Load { paths: vec!["my file.txt".into(), "/home/u/b c.md".into()], options }));
+        let p = parse(
+            r#"/load "my file.txt" ~/b\ c.md --head 4k --pages 2-9 --once"#,
+            Some(home),
+        )
+        .unwrap();
+        let options = LoadOptions {
+            head: Some(4000),
+            pages: Some((2, 9)),
+            once: true,
+            ..LoadOptions::default()
+        };
+        assert_eq!(
+            p.outcome,
+            Outcome::Desk(Request::Load {
+                paths: vec!["my file.txt".into(), "/home/u/b c.md".into()],
+                options
+            })
+        );
         assert!(parse("/load 'open", None).err().unwrap().contains("quote"));
         assert!(parse("/load a --head x", None).is_err());
     }

@@ -50,12 +50,24 @@ pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
     let Some(space) = line.find(char::is_whitespace) else {
         return Wanted::Known(0, commands(&line[1..], "/"));
     };
-    let Some(command) = find(&line[1..space].to_lowercase()) else { return Wanted::Nothing };
+    let Some(command) = find(&line[1..space].to_lowercase()) else {
+        return Wanted::Nothing;
+    };
     let from = word_start(line);
     let word = &line[from..];
     let pick = |texts: Vec<&str>| {
         let found = fuzzy(word, &texts);
-        Wanted::Known(from, found.into_iter().filter_map(|i| texts.get(i)).map(|t| Candidate { text: (*t).into(), help: String::new() }).collect())
+        Wanted::Known(
+            from,
+            found
+                .into_iter()
+                .filter_map(|i| texts.get(i))
+                .map(|t| Candidate {
+                    text: (*t).into(),
+                    help: String::new(),
+                })
+                .collect(),
+        )
     };
     match command.completes {
         Completes::Nothing => Wanted::Nothing,
@@ -69,15 +81,26 @@ pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
 }
 
 fn commands(typed: &str, slash: &str) -> Vec<Candidate> {
-    let candidate = |name: &str, help: &str| Candidate { text: format!("{slash}{name}"), help: help.into() };
+    let candidate = |name: &str, help: &str| Candidate {
+        text: format!("{slash}{name}"),
+        help: help.into(),
+    };
     // What begins with the typed letters comes first; scattered letters only when nothing does.
     let typed = typed.to_lowercase();
-    let begins: Vec<Candidate> = COMMANDS.iter().filter(|c| c.name.starts_with(&typed)).map(|c| candidate(c.name, c.help)).collect();
+    let begins: Vec<Candidate> = COMMANDS
+        .iter()
+        .filter(|c| c.name.starts_with(&typed))
+        .map(|c| candidate(c.name, c.help))
+        .collect();
     if !begins.is_empty() {
         return begins;
     }
     let names: Vec<&str> = COMMANDS.iter().map(|c| c.name).collect();
-    fuzzy(&typed, &names).into_iter().filter_map(|i| COMMANDS.get(i)).map(|c| candidate(c.name, c.help)).collect()
+    fuzzy(&typed, &names)
+        .into_iter()
+        .filter_map(|i| COMMANDS.get(i))
+        .map(|c| candidate(c.name, c.help))
+        .collect()
 }
 
 /// Where the last word begins: an escaped space belongs to the word.
@@ -100,10 +123,17 @@ pub fn quoted(path: &str) -> String {
 
 /// The longest beginning all candidates share.
 pub fn common(candidates: &[Candidate]) -> &str {
-    let Some(first) = candidates.first() else { return "" };
+    let Some(first) = candidates.first() else {
+        return "";
+    };
     let mut end = first.text.len();
     for c in candidates {
-        let same = first.text.char_indices().zip(c.text.chars()).find(|((_, a), b)| a != b).map_or(first.text.len().min(c.text.len()), |((i, _), _)| i);
+        let same = first
+            .text
+            .char_indices()
+            .zip(c.text.chars())
+            .find(|((_, a), b)| a != b)
+            .map_or(first.text.len().min(c.text.len()), |((i, _), _)| i);
         end = end.min(same);
     }
     &first.text[..end]
@@ -122,14 +152,32 @@ mod tests {
 
     #[test]
     fn commands_words_and_paths() {
-        let names = Names { sessions: vec!["war-and-peace", "contract"], documents: vec!["notes.md"] };
-        assert_eq!(texts(wanted("/re", &names)), ["/resume", "/rename", "/redo", "/regen"]);
-        assert_eq!(texts(wanted("/tl", &names)).first().map(String::as_str), Some("/timeline"));
+        let names = Names {
+            sessions: vec!["war-and-peace", "contract"],
+            documents: vec!["notes.md"],
+        };
+        assert_eq!(
+            texts(wanted("/re", &names)),
+            ["/resume", "/rename", "/redo", "/regen"]
+        );
+        assert_eq!(
+            texts(wanted("/tl", &names)).first().map(String::as_str),
+            Some("/timeline")
+        );
         assert_eq!(texts(wanted("/resume con", &names)), ["contract"]);
         assert_eq!(texts(wanted("/open ", &names)), ["notes.md"]);
-        assert_eq!(wanted("/load my\\ fi", &names), Wanted::Paths(6, "my\\ fi".into()));
+        assert_eq!(
+            wanted("/load my\\ fi", &names),
+            Wanted::Paths(6, "my\\ fi".into())
+        );
         assert_eq!(wanted("hello", &names), Wanted::Nothing);
-        let c = |t: &str| Candidate { text: t.into(), help: String::new() };
-        assert_eq!(common(&[c("books/war.txt"), c("books/wall.txt")]), "books/wa");
+        let c = |t: &str| Candidate {
+            text: t.into(),
+            help: String::new(),
+        };
+        assert_eq!(
+            common(&[c("books/war.txt"), c("books/wall.txt")]),
+            "books/wa"
+        );
     }
 }

@@ -34,7 +34,10 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
     if app.popup.is_some() && popup_key(app, key, now, effects) {
         return;
     }
-    if app.transcript.selected().is_some() && app.composer.is_empty() && selected_key(app, key, effects) {
+    if app.transcript.selected().is_some()
+        && app.composer.is_empty()
+        && selected_key(app, key, effects)
+    {
         return;
     }
     match app.config.keys.action(key) {
@@ -73,20 +76,31 @@ fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
     }
     // The names of commands pop up while they are typed; their arguments only on Tab.
     let before = app.composer.text()[..app.composer.cursor()].to_string();
-    let naming = before.starts_with('/') && !before.contains(char::is_whitespace) && before.len() == app.composer.text().len();
+    let naming = before.starts_with('/')
+        && !before.contains(char::is_whitespace)
+        && before.len() == app.composer.text().len();
     app.popup = if naming { popup(app, &before) } else { None };
 }
 
 fn names(app: &App) -> Names<'_> {
     Names {
         sessions: app.sessions.iter().map(|s| s.name.as_str()).collect(),
-        documents: app.session.documents.iter().map(|d| d.name.as_str()).collect(),
+        documents: app
+            .session
+            .documents
+            .iter()
+            .map(|d| d.name.as_str())
+            .collect(),
     }
 }
 
 fn popup(app: &App, line: &str) -> Option<Popup> {
     match wanted(line, &names(app)) {
-        Wanted::Known(from, candidates) if !candidates.is_empty() => Some(Popup { candidates, selected: 0, from }),
+        Wanted::Known(from, candidates) if !candidates.is_empty() => Some(Popup {
+            candidates,
+            selected: 0,
+            from,
+        }),
         Wanted::Known(..) | Wanted::Paths(..) | Wanted::Nothing => None,
     }
 }
@@ -155,7 +169,14 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         Action::Panel => {
             app.panel = Some(!super::layout::panel_shown(app));
             if app.size.0 < super::layout::PANEL_FROM {
-                hint(app, format!("The panel needs {} columns; /stats and /ctx show the same", super::layout::PANEL_FROM), now + QUIT_MS);
+                hint(
+                    app,
+                    format!(
+                        "The panel needs {} columns; /stats and /ctx show the same",
+                        super::layout::PANEL_FROM
+                    ),
+                    now + QUIT_MS,
+                );
                 app.panel = None;
             }
         }
@@ -190,7 +211,8 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         return hint(app, "Edit left; Ctrl-Y brings the text back", now + QUIT_MS);
     }
     if app.busy() {
-        if app.activity != Activity::Stopping && !matches!(app.activity, Activity::Starting { .. }) {
+        if app.activity != Activity::Stopping && !matches!(app.activity, Activity::Starting { .. })
+        {
             stop(app, effects);
             app.armed = Armed::Swallow(now + ESC_MS);
         }
@@ -207,9 +229,17 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                 app.composer.clear_to_cut();
             }
         }
-        Armed::Nothing | Armed::Escape(_) | Armed::Swallow(_) | Armed::Quit(_) | Armed::Ignore(_) => {
+        Armed::Nothing
+        | Armed::Escape(_)
+        | Armed::Swallow(_)
+        | Armed::Quit(_)
+        | Armed::Ignore(_) => {
             app.armed = Armed::Escape(now + ESC_MS);
-            let text = if app.composer.is_empty() { "Esc again opens the timeline" } else { "Esc again clears the input" };
+            let text = if app.composer.is_empty() {
+                "Esc again opens the timeline"
+            } else {
+                "Esc again clears the input"
+            };
             hint(app, text, now + ESC_MS);
         }
     }
@@ -217,7 +247,10 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
 
 fn ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if app.phase != Phase::Running {
-        return effects.push(Effect::Exit { code: 130, farewell: None });
+        return effects.push(Effect::Exit {
+            code: 130,
+            farewell: None,
+        });
     }
     if !app.questions.is_empty() {
         return question_key(app, Key::plain(Code::Esc), effects);
@@ -249,7 +282,9 @@ fn ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
 }
 
 fn question_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
-    let Some(question) = app.questions.front() else { return };
+    let Some(question) = app.questions.front() else {
+        return;
+    };
     let pressed = match key.code {
         Code::Char(c) if !key.ctrl && !key.alt => c,
         Code::Enter => '\n',
@@ -257,8 +292,18 @@ fn question_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
         _ => return,
     };
     let same = |k: char| k == pressed || k.to_lowercase().eq(pressed.to_lowercase());
-    let chosen = question.choices.iter().find(|c| same(c.key)).or(if pressed == '\x1b' { question.choices.last() } else { None });
-    let Some(key) = chosen.map(|c| c.key) else { return };
+    let chosen = question
+        .choices
+        .iter()
+        .find(|c| same(c.key))
+        .or(if pressed == '\x1b' {
+            question.choices.last()
+        } else {
+            None
+        });
+    let Some(key) = chosen.map(|c| c.key) else {
+        return;
+    };
     let asker = question.asker;
     app.questions.pop_front();
     match asker {
@@ -280,7 +325,9 @@ fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
 
 fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
     let page = app.transcript.page();
-    let Some(overlay) = &mut app.overlay else { return };
+    let Some(overlay) = &mut app.overlay else {
+        return;
+    };
     match key.code {
         Code::Esc => close_overlay(app, effects),
         Code::Up => overlay.step(-1),
@@ -312,11 +359,29 @@ fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
                 ('f', Some(row)) => {
                     app.overlay = None;
                     if row.current {
-                        send(app, Request::Fork { at: Some(row.number), name: None }, effects);
+                        send(
+                            app,
+                            Request::Fork {
+                                at: Some(row.number),
+                                name: None,
+                            },
+                            effects,
+                        );
                     } else {
                         // Numbers belong to the open branch: go to the other one first.
-                        send(app, Request::Goto(GotoTarget::Message(row.message)), effects);
-                        send(app, Request::Fork { at: None, name: None }, effects);
+                        send(
+                            app,
+                            Request::Goto(GotoTarget::Message(row.message)),
+                            effects,
+                        );
+                        send(
+                            app,
+                            Request::Fork {
+                                at: None,
+                                name: None,
+                            },
+                            effects,
+                        );
                     }
                 }
                 ('k', _) => list.step(-1),
@@ -351,7 +416,9 @@ fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
             app.show_after_open = row.as_ref().map(|r| r.message);
             row.map(|r| Request::Resume(r.session))
         }
-        Overlay::Timeline(list) => list.selected().map(|r| Request::Goto(GotoTarget::Message(r.message))),
+        Overlay::Timeline(list) => list
+            .selected()
+            .map(|r| Request::Goto(GotoTarget::Message(r.message))),
         Overlay::Documents { list, .. } => list.selected().map(|r| Request::Open(r.name.clone())),
         Overlay::Prompts(list) => {
             if let Some(prompt) = list.selected().cloned() {
@@ -368,16 +435,27 @@ fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
 
 /// Keys while completions are shown; false if the key is not for them.
 fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
-    let Some(popup) = &mut app.popup else { return false };
+    let Some(popup) = &mut app.popup else {
+        return false;
+    };
     let last = popup.candidates.len().saturating_sub(1);
     match key.code {
         Code::Esc => app.popup = None,
         Code::Up => popup.selected = popup.selected.checked_sub(1).unwrap_or(last),
-        Code::Down => popup.selected = if popup.selected >= last { 0 } else { popup.selected + 1 },
+        Code::Down => {
+            popup.selected = if popup.selected >= last {
+                0
+            } else {
+                popup.selected + 1
+            }
+        }
         Code::BackTab => popup.selected = popup.selected.checked_sub(1).unwrap_or(last),
         Code::Tab => take_candidate(app),
         Code::Enter if !key.alt && !key.shift => {
-            let whole = popup.candidates.get(popup.selected).is_some_and(|c| app.composer.text() == c.text);
+            let whole = popup
+                .candidates
+                .get(popup.selected)
+                .is_some_and(|c| app.composer.text() == c.text);
             if whole {
                 app.popup = None;
                 submit(app, now, effects);
@@ -391,16 +469,29 @@ fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bo
 }
 
 fn take_candidate(app: &mut App) {
-    let Some(popup) = app.popup.take() else { return };
+    let Some(popup) = app.popup.take() else {
+        return;
+    };
     if let Some(c) = popup.candidates.get(popup.selected) {
-        replace_word(app, popup.from, &c.text, !c.text.ends_with('/') || popup.from == 0);
+        replace_word(
+            app,
+            popup.from,
+            &c.text,
+            !c.text.ends_with('/') || popup.from == 0,
+        );
     }
 }
 
 fn replace_word(app: &mut App, from: usize, text: &str, finished: bool) {
     let line = app.composer.text().to_string();
-    let (Some(before), Some(after)) = (line.get(..from), line.get(app.composer.cursor()..)) else { return };
-    let space = if finished && !after.starts_with(' ') { " " } else { "" };
+    let (Some(before), Some(after)) = (line.get(..from), line.get(app.composer.cursor()..)) else {
+        return;
+    };
+    let space = if finished && !after.starts_with(' ') {
+        " "
+    } else {
+        ""
+    };
     app.composer.set(&format!("{before}{text}{space}"));
     let at = app.composer.cursor();
     if !after.is_empty() {
@@ -434,7 +525,11 @@ fn offer(app: &mut App, from: usize, candidates: Vec<Candidate>) {
             if shared.len() > typed {
                 replace_word(app, from, &shared, false);
             }
-            app.popup = Some(Popup { candidates, selected: 0, from });
+            app.popup = Some(Popup {
+                candidates,
+                selected: 0,
+                from,
+            });
         }
     }
 }
@@ -446,14 +541,19 @@ pub(super) fn paths(app: &mut App, prefix: &str, found: &[String]) {
     if let Wanted::Paths(from, now) = wanted(&line, &names(app))
         && now.replace("\\ ", " ") == prefix
     {
-        let clean = |p: &String| Candidate { text: quoted(&crate::text::sanitize::sanitize_line(p)), help: String::new() };
+        let clean = |p: &String| Candidate {
+            text: quoted(&crate::text::sanitize::sanitize_line(p)),
+            help: String::new(),
+        };
         offer(app, from, found.iter().map(clean).collect());
     }
 }
 
 /// Keys for a selected message; false if the key is not for it.
 fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
-    let Some((number, message)) = app.transcript.selected_message() else { return false };
+    let Some((number, message)) = app.transcript.selected_message() else {
+        return false;
+    };
     let document = message.meta.document.as_ref().map(|d| d.name.clone());
     if key.ctrl || key.alt {
         return false;
@@ -467,8 +567,16 @@ fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
             return true;
         }
         Code::Char('e') => Request::EditOpen(Some(number)),
-        Code::Char('r') => Request::Regen { at: Some(number), count: 1, temperature: None, seed: None },
-        Code::Char('f') => Request::Fork { at: Some(number), name: None },
+        Code::Char('r') => Request::Regen {
+            at: Some(number),
+            count: 1,
+            temperature: None,
+            seed: None,
+        },
+        Code::Char('f') => Request::Fork {
+            at: Some(number),
+            name: None,
+        },
         Code::Enter => match document {
             Some(name) => Request::Open(name),
             None => {
@@ -487,7 +595,11 @@ fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
         _ => return false,
     };
     if app.busy() {
-        note(app, Level::Warn, "Busy: stop first (Esc), or wait until the answer is complete");
+        note(
+            app,
+            Level::Warn,
+            "Busy: stop first (Esc), or wait until the answer is complete",
+        );
         return true;
     }
     app.transcript.deselect();

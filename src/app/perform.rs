@@ -48,7 +48,9 @@ fn queue(app: &mut App) {
 /// Sends what waits, as soon as the model is free.
 pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
     while !app.busy() && !app.queue.held && app.questions.is_empty() {
-        let Some(line) = app.queue.lines.pop_front() else { return };
+        let Some(line) = app.queue.lines.pop_front() else {
+            return;
+        };
         if command::is_command(&line) {
             match command::parse(line.trim(), app.config.home.as_deref()) {
                 Err(why) => note(app, Level::Error, &why),
@@ -106,8 +108,13 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
         Local::Help(Some(name)) => match command::find(name.trim_start_matches('/')) {
             Some(c) => open_page(app, &format!("/{}", c.name), command_text(c)),
             None => {
-                let near = command::nearest(&name).map_or(String::new(), |n| format!(" Did you mean {n}?"));
-                note(app, Level::Error, &format!("/help: no command is called {name}.{near}"));
+                let near = command::nearest(&name)
+                    .map_or(String::new(), |n| format!(" Did you mean {n}?"));
+                note(
+                    app,
+                    Level::Error,
+                    &format!("/help: no command is called {name}.{near}"),
+                );
             }
         },
         Local::ThinkShow(show) => {
@@ -127,18 +134,32 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
 pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
     let nothing = || "/copy: there is no answer yet".to_string();
     match what {
-        CopyWhat::Last => app.last_answer().map(|m| m.text.clone()).ok_or_else(nothing),
-        CopyWhat::Message(n) => {
-            app.transcript.numbered(n).map(|m| m.text.clone()).ok_or(format!("/copy: there is no message #{n} here"))
-        }
+        CopyWhat::Last => app
+            .last_answer()
+            .map(|m| m.text.clone())
+            .ok_or_else(nothing),
+        CopyWhat::Message(n) => app
+            .transcript
+            .numbered(n)
+            .map(|m| m.text.clone())
+            .ok_or(format!("/copy: there is no message #{n} here")),
         CopyWhat::Block(n) => {
             let selected = app.transcript.selected_message().map(|(_, m)| m);
             let message = selected.or_else(|| app.last_answer()).ok_or_else(nothing)?;
             let colours = Colours::default();
-            let rendered = render(&message.text, Style { cells: 80, glyphs: app.config.glyphs, colours: &colours });
+            let rendered = render(
+                &message.text,
+                Style {
+                    cells: 80,
+                    glyphs: app.config.glyphs,
+                    colours: &colours,
+                },
+            );
             let count = rendered.code().len();
             let block = n.checked_sub(1).and_then(|i| rendered.code().get(i));
-            block.map(|b| b.text.clone()).ok_or(format!("/copy: there is no block b{n}; the answer has {count}"))
+            block.map(|b| b.text.clone()).ok_or(format!(
+                "/copy: there is no block b{n}; the answer has {count}"
+            ))
         }
         CopyWhat::All => {
             let name = |role| match role {
@@ -147,8 +168,16 @@ pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
                 Role::Assistant => "sala",
                 Role::Document => "document",
             };
-            let all: Vec<String> = app.transcript.messages().map(|m| format!("{}: {}", name(m.role), m.text)).collect();
-            if all.is_empty() { Err(nothing()) } else { Ok(all.join("\n\n")) }
+            let all: Vec<String> = app
+                .transcript
+                .messages()
+                .map(|m| format!("{}: {}", name(m.role), m.text))
+                .collect();
+            if all.is_empty() {
+                Err(nothing())
+            } else {
+                Ok(all.join("\n\n"))
+            }
         }
     }
 }
@@ -165,8 +194,14 @@ pub fn help_text(app: &App) -> String {
     text.push_str("## Commands\n\n");
     for c in command::COMMANDS {
         let aliases: String = c.aliases.iter().map(|a| format!(", /{a}")).collect();
-        let usage = if c.usage.is_empty() { String::new() } else { format!(" {}", c.usage) };
-        text.push_str(&format!("- **/{}{aliases}**`{usage}`: {}\n", c.name, c.help).replace("``", ""));
+        let usage = if c.usage.is_empty() {
+            String::new()
+        } else {
+            format!(" {}", c.usage)
+        };
+        text.push_str(
+            &format!("- **/{}{aliases}**`{usage}`: {}\n", c.name, c.help).replace("``", ""),
+        );
     }
     text.push_str("\n`/help COMMAND` shows an example. A message that begins with a slash: type `//` or a space first.\n\n## Keys\n\n");
     text.push_str(&keys_text(app));
@@ -191,7 +226,12 @@ fn command_text(c: &command::Command) -> String {
         WhileBusy::Waits => "While reading or answering it waits in the queue.",
     };
     let usage = format!("/{} {}", c.name, c.usage);
-    format!("`{}`\n\n{}.\n\nExample: `{}`\n\n{while_busy}\n", usage.trim_end(), c.help, c.example)
+    format!(
+        "`{}`\n\n{}.\n\nExample: `{}`\n\n{while_busy}\n",
+        usage.trim_end(),
+        c.help,
+        c.example
+    )
 }
 
 /// Whether documents are being read now: Esc pauses instead of stopping, and the reading page is shown.

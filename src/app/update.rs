@@ -70,7 +70,10 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
         Event::Interrupt => {
             if app.phase == Phase::Quitting {
-                effects.push(Effect::Exit { code: 130, farewell: None });
+                effects.push(Effect::Exit {
+                    code: 130,
+                    farewell: None,
+                });
             }
             quit(app, &mut effects);
             Redraw::Now
@@ -97,7 +100,12 @@ fn frame(app: &mut App, effects: &mut Vec<Effect>) {
     app.relayout();
     app.transcript.prepare();
     if app.config.colour {
-        effects.extend(app.transcript.uncoloured().into_iter().map(|(lang, code)| Effect::Highlight { lang, code }));
+        effects.extend(
+            app.transcript
+                .uncoloured()
+                .into_iter()
+                .map(|(lang, code)| Effect::Highlight { lang, code }),
+        );
     }
 }
 
@@ -105,7 +113,12 @@ fn tick(app: &mut App, now: u64) -> Redraw {
     if app.armed.until().is_some_and(|t| t <= now) {
         app.armed = Armed::Nothing;
     }
-    if app.hint.as_ref().and_then(|h| h.1).is_some_and(|t| t <= now) {
+    if app
+        .hint
+        .as_ref()
+        .and_then(|h| h.1)
+        .is_some_and(|t| t <= now)
+    {
         app.hint = None;
         return Redraw::Now;
     }
@@ -128,16 +141,30 @@ fn paste(app: &mut App, text: &str) {
     app.transcript.deselect();
     app.history.rest();
     let (chars, lines) = (app.config.paste_fold_chars, app.config.paste_fold_lines);
-    app.composer.paste(&sanitize(&text.replace("\r\n", "\n").replace('\r', "\n")), chars, lines);
+    app.composer.paste(
+        &sanitize(&text.replace("\r\n", "\n").replace('\r', "\n")),
+        chars,
+        lines,
+    );
 }
 
 fn click(app: &mut App, x: u16, y: u16) {
     let area = super::layout::regions(app).transcript;
-    if app.overlay.is_some() || y < area.y || y >= area.y + area.height || x >= area.x + area.width {
+    if app.overlay.is_some() || y < area.y || y >= area.y + area.height || x >= area.x + area.width
+    {
         return;
     }
-    if let Some((entry, _)) = app.transcript.window().get(usize::from(y - area.y)).copied()
-        && let Some(id) = app.transcript.entries().get(entry).and_then(|e| e.as_message()).map(|m| m.id)
+    if let Some((entry, _)) = app
+        .transcript
+        .window()
+        .get(usize::from(y - area.y))
+        .copied()
+        && let Some(id) = app
+            .transcript
+            .entries()
+            .get(entry)
+            .and_then(|e| e.as_message())
+            .map(|m| m.id)
     {
         app.transcript.show(id);
     }
@@ -187,7 +214,10 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
         app.popup = None;
         app.questions.clear();
         send(app, Request::Quit, effects);
-        app.hint = Some(("Saving. Ctrl-C again ends at once: text is safe, state may be read again".into(), None));
+        app.hint = Some((
+            "Saving. Ctrl-C again ends at once: text is safe, state may be read again".into(),
+            None,
+        ));
     }
 }
 
@@ -197,7 +227,16 @@ pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
         app.questions.push_front(Question {
             asker: Asker::Quit,
             text: "Still working. Stop and quit? What was written so far is kept.".into(),
-            choices: vec![Choice { key: 'y', label: "quit".into() }, Choice { key: 'n', label: "stay".into() }],
+            choices: vec![
+                Choice {
+                    key: 'y',
+                    label: "quit".into(),
+                },
+                Choice {
+                    key: 'n',
+                    label: "stay".into(),
+                },
+            ],
         });
     } else {
         quit(app, effects);
@@ -206,7 +245,10 @@ pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
 
 /// Called when the desk has become idle: notifications and the context warning.
 pub(super) fn became_idle(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
-    let took = app.busy_since.take().map_or(0, |since| now.saturating_sub(since));
+    let took = app
+        .busy_since
+        .take()
+        .map_or(0, |since| now.saturating_sub(since));
     let wanted = match app.config.notify {
         Notify::Never => false,
         Notify::Unfocused => !app.focused,
@@ -220,7 +262,11 @@ pub(super) fn became_idle(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         if !app.context_warned {
             app.context_warned = true;
             let left = grouped(limit.saturating_sub(used));
-            note(app, Level::Warn, &format!("About {left} tokens left. /new, /fork #3 or /compact."));
+            note(
+                app,
+                Level::Warn,
+                &format!("About {left} tokens left. /new, /fork #3 or /compact."),
+            );
         }
     } else {
         app.context_warned = false;

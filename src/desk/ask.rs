@@ -26,7 +26,13 @@ fn finish_of(ended: Ended) -> Finish {
 }
 
 /// Progress of reading a prompt.
-pub(super) fn show_reading(desk: &mut State, started: Instant, done: u64, total: u64, tokens_per_s: f64) {
+pub(super) fn show_reading(
+    desk: &mut State,
+    started: Instant,
+    done: u64,
+    total: u64,
+    tokens_per_s: f64,
+) {
     if total < SHOWN_READING {
         return;
     }
@@ -60,9 +66,17 @@ impl Answer {
                 continue;
             }
             self.dirty = true;
-            let whole = if thinking { &mut self.message.thinking } else { &mut self.message.text };
+            let whole = if thinking {
+                &mut self.message.thinking
+            } else {
+                &mut self.message.text
+            };
             whole.push_str(&text);
-            desk.tell(Notice::Delta { message: self.message.id, thinking, text });
+            desk.tell(Notice::Delta {
+                message: self.message.id,
+                thinking,
+                text,
+            });
         }
     }
 }
@@ -122,7 +136,11 @@ impl Watch for AsideAnswer {
         self.text.push_str(&self.decoder.push_all(tokens).answer);
         desk.working(Activity::Answering { tokens_per_s });
         if self.shown == Shown::Yes {
-            desk.tell(Notice::Aside { question: self.question.clone(), text: self.text.clone(), done: None });
+            desk.tell(Notice::Aside {
+                question: self.question.clone(),
+                text: self.text.clone(),
+                done: None,
+            });
         }
     }
 }
@@ -164,7 +182,9 @@ impl State {
     /// What goes in front of the first message: the system text, if there is one.
     pub(super) fn opening_messages(&self) -> Vec<Message> {
         match (&self.system, self.open.conversation.head()) {
-            (Some(text), None) if !text.trim().is_empty() => vec![self.draft(Role::System, None, text.clone())],
+            (Some(text), None) if !text.trim().is_empty() => {
+                vec![self.draft(Role::System, None, text.clone())]
+            }
             _ => Vec::new(),
         }
     }
@@ -185,7 +205,10 @@ impl State {
         let done = self.ask_now(parent, text);
         if done.is_err() && self.open.conversation.all().count() == before {
             // Nothing of it was saved: it goes back to where it was typed.
-            self.tell(Notice::Input { text: typed, editing: None });
+            self.tell(Notice::Input {
+                text: typed,
+                editing: None,
+            });
         }
         done
     }
@@ -195,10 +218,20 @@ impl State {
         self.may_write()?;
         self.need_engine()?;
         self.may_write()?;
-        let mut new = if parent.is_none() { self.opening_messages() } else { Vec::new() };
+        let mut new = if parent.is_none() {
+            self.opening_messages()
+        } else {
+            Vec::new()
+        };
         let question = self.draft(Role::User, new.last().map(|m| m.id).or(parent), text);
         new.push(question);
-        let path: Vec<&Message> = self.open.conversation.path_to(parent).into_iter().chain(&new).collect();
+        let path: Vec<&Message> = self
+            .open
+            .conversation
+            .path_to(parent)
+            .into_iter()
+            .chain(&new)
+            .collect();
         let rendered = self.renderer.prompt(&path, self.open.settings.think)?;
         let plan = self.plan(&rendered)?;
         self.check_room(&plan, "This question")?;
@@ -223,8 +256,18 @@ impl State {
     }
 
     /// Answers the question at the head.
-    fn answer(&mut self, plan: Plan, rendered: &Rendered, sampling: Sampling, started: Instant) -> Done<MessageId> {
-        let mut message = self.draft(Role::Assistant, self.open.conversation.head(), String::new());
+    fn answer(
+        &mut self,
+        plan: Plan,
+        rendered: &Rendered,
+        sampling: Sampling,
+        started: Instant,
+    ) -> Done<MessageId> {
+        let mut message = self.draft(
+            Role::Assistant,
+            self.open.conversation.head(),
+            String::new(),
+        );
         message.meta.model = self.model().map(|m| m.name.clone());
         message.meta.seed = Some(sampling.seed);
         self.write_answer(message, plan, rendered, sampling, started, "")
@@ -259,8 +302,19 @@ impl State {
             saved: Instant::now(),
             dirty: false,
         };
-        answer.take(self, Delta { thinking: String::new(), answer: more.to_owned() });
-        let fed = self.carry_out(plan, rendered, Some((self.generate(sampling), Some(id))), &mut answer);
+        answer.take(
+            self,
+            Delta {
+                thinking: String::new(),
+                answer: more.to_owned(),
+            },
+        );
+        let fed = self.carry_out(
+            plan,
+            rendered,
+            Some((self.generate(sampling), Some(id))),
+            &mut answer,
+        );
         let last = answer.decoder.finish();
         answer.take(self, last);
         let mut message = answer.message;
@@ -270,12 +324,18 @@ impl State {
         }
         message.meta.thought_ms = answer.thought.map_or(0.0, |t| t.1);
         let result = match &fed {
-            Ok(Fed { end: Some(end), reused, read, .. }) => {
+            Ok(Fed {
+                end: Some(end),
+                reused,
+                read,
+                ..
+            }) => {
                 message.meta.finish = Some(finish_of(end.ended));
                 message.meta.reused_tokens = *reused;
                 message.meta.prefilled_tokens = *read;
                 if end.stats.decode_ms > 0.0 {
-                    message.meta.tokens_per_s = end.stats.generated_tokens as f64 * 1000.0 / end.stats.decode_ms;
+                    message.meta.tokens_per_s =
+                        end.stats.generated_tokens as f64 * 1000.0 / end.stats.decode_ms;
                     self.meters.tokens_per_s = message.meta.tokens_per_s;
                 }
                 Ok(id)
@@ -297,28 +357,54 @@ impl State {
     }
 
     /// `/regen`: answers a question again, `count` times.
-    pub(super) fn regen(&mut self, at: Option<u64>, count: u64, temperature: Option<f32>, seed: Option<u64>) -> Done {
+    pub(super) fn regen(
+        &mut self,
+        at: Option<u64>,
+        count: u64,
+        temperature: Option<f32>,
+        seed: Option<u64>,
+    ) -> Done {
         self.may_write()?;
         self.need_engine()?;
         if !(1..=9).contains(&count.max(1)) {
-            return Err(DeskError::Refused(format!("Between 1 and 9 answers can be made at once (got {count}).")));
+            return Err(DeskError::Refused(format!(
+                "Between 1 and 9 answers can be made at once (got {count})."
+            )));
         }
         if let Some(t) = temperature.filter(|t| !(0.0..=2.0).contains(t)) {
-            return Err(DeskError::Refused(format!("temperature must be 0 to 2 (got {t})")));
+            return Err(DeskError::Refused(format!(
+                "temperature must be 0 to 2 (got {t})"
+            )));
         }
         let path = self.open.conversation.path();
         let last = match at {
             Some(n) => self.open.conversation.at_number(n),
-            None => path.iter().rev().find(|m| m.role == Role::User || m.role == Role::Assistant).copied(),
+            None => path
+                .iter()
+                .rev()
+                .find(|m| m.role == Role::User || m.role == Role::Assistant)
+                .copied(),
         };
         let question = match last {
             Some(m) if m.role == Role::User => m.id,
             Some(m) if m.role == Role::Assistant => match m.parent {
                 Some(q) => q,
-                None => return Err(DeskError::Refused("That message has no question before it.".into())),
+                None => {
+                    return Err(DeskError::Refused(
+                        "That message has no question before it.".into(),
+                    ));
+                }
             },
-            Some(_) => return Err(DeskError::Refused("Only answers can be made again. /timeline shows the numbers.".into())),
-            None => return Err(DeskError::Refused("There is no answer to make again yet.".into())),
+            Some(_) => {
+                return Err(DeskError::Refused(
+                    "Only answers can be made again. /timeline shows the numbers.".into(),
+                ));
+            }
+            None => {
+                return Err(DeskError::Refused(
+                    "There is no answer to make again yet.".into(),
+                ));
+            }
         };
         let mut made = Vec::new();
         for i in 0..count.max(1) {
@@ -342,7 +428,11 @@ impl State {
             made.push(self.answer(plan, &rendered, sampling, started)?);
             self.note(
                 Level::Info,
-                format!("Answered again: {} tokens shared, {} read for the question.", grouped(shared), grouped(read)),
+                format!(
+                    "Answered again: {} tokens shared, {} read for the question.",
+                    grouped(shared),
+                    grouped(read)
+                ),
             );
             if self.cancel.is_cancelled() {
                 break;
@@ -361,13 +451,25 @@ impl State {
             .iter()
             .zip('1'..='9')
             .map(|(id, key)| {
-                let text = self.open.conversation.get(*id).map_or("", |m| m.text.as_str());
-                Choice { key, label: first_words(text, 60) }
+                let text = self
+                    .open
+                    .conversation
+                    .get(*id)
+                    .map_or("", |m| m.text.as_str());
+                Choice {
+                    key,
+                    label: first_words(text, 60),
+                }
             })
             .collect();
-        choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
+        choices.push(Choice {
+            key: '\x1b',
+            label: "keep the last; /branch shows the others".into(),
+        });
         let key = self.ask_user("Which answer goes on?".into(), choices);
-        let chosen = key.to_digit(10).and_then(|n| made.get((n as usize).checked_sub(1)?));
+        let chosen = key
+            .to_digit(10)
+            .and_then(|n| made.get((n as usize).checked_sub(1)?));
         if let Some(id) = chosen {
             self.move_head(Some(*id));
         }
@@ -380,18 +482,26 @@ impl State {
         self.need_engine()?;
         let path = self.open.conversation.path();
         let Some(last) = path.last().filter(|m| m.role == Role::Assistant) else {
-            return Err(DeskError::Refused("There is no answer at the end to continue.".into()));
+            return Err(DeskError::Refused(
+                "There is no answer at the end to continue.".into(),
+            ));
         };
         if last.meta.finish == Some(Finish::Stop) && more.is_empty() {
-            return Err(DeskError::Refused("The last answer is complete. /continue TEXT goes on with words of yours.".into()));
+            return Err(DeskError::Refused(
+                "The last answer is complete. /continue TEXT goes on with words of yours.".into(),
+            ));
         }
         let mut message = (*last).clone();
         let more = match more {
             "" => String::new(),
-            m if message.text.is_empty() || message.text.ends_with(char::is_whitespace) => m.to_owned(),
+            m if message.text.is_empty() || message.text.ends_with(char::is_whitespace) => {
+                m.to_owned()
+            }
             m => format!(" {m}"),
         };
-        let rendered = self.renderer.open_answer(&path, &more, self.open.settings.think)?;
+        let rendered = self
+            .renderer
+            .open_answer(&path, &more, self.open.settings.think)?;
         let mut plan = self.plan(&rendered)?;
         if plan.steps.is_empty() {
             // All of it is in the state, and nothing is left to give: the last segment is read once more.
@@ -400,7 +510,10 @@ impl State {
         }
         self.check_room(&plan, "Going on")?;
         let sampling = match message.meta.seed {
-            Some(seed) => Sampling { seed, ..self.next_sampling() },
+            Some(seed) => Sampling {
+                seed,
+                ..self.next_sampling()
+            },
             None => self.next_sampling(),
         };
         message.meta.finish = None;
@@ -412,7 +525,9 @@ impl State {
     /// `/aside`: asked and answered on a hidden fork; the state afterwards is the one before.
     pub(super) fn aside(&mut self, question: &str) -> Done {
         if question.trim().is_empty() {
-            return Err(DeskError::Refused("/aside QUESTION asks without keeping question or answer.".into()));
+            return Err(DeskError::Refused(
+                "/aside QUESTION asks without keeping question or answer.".into(),
+            ));
         }
         self.answer_aside(question, Shown::Yes).map(|_| ())
     }
@@ -425,12 +540,27 @@ impl State {
         let mut new = self.opening_messages();
         let parent = new.last().map(|m| m.id).or(self.open.conversation.head());
         new.push(self.draft(Role::User, parent, question.to_owned()));
-        let path: Vec<&Message> = self.open.conversation.path().into_iter().chain(&new).collect();
+        let path: Vec<&Message> = self
+            .open
+            .conversation
+            .path()
+            .into_iter()
+            .chain(&new)
+            .collect();
         let rendered = self.renderer.prompt(&path, self.open.settings.think)?;
         let plan = self.plan(&rendered)?;
         self.check_room(&plan, "This question")?;
-        let decoder = StreamDecoder::new(self.renderer.model().tokenizer.clone(), Begin::after_prompt(&rendered.text));
-        let mut watch = AsideAnswer { question: question.to_owned(), text: String::new(), decoder, started, shown };
+        let decoder = StreamDecoder::new(
+            self.renderer.model().tokenizer.clone(),
+            Begin::after_prompt(&rendered.text),
+        );
+        let mut watch = AsideAnswer {
+            question: question.to_owned(),
+            text: String::new(),
+            decoder,
+            started,
+            shown,
+        };
         let generate = self.generate(self.next_sampling());
         let fed = self.carry_out(plan, &rendered, Some((generate, None)), &mut watch);
         watch.text.push_str(&watch.decoder.finish().answer);
@@ -440,7 +570,11 @@ impl State {
         };
         let text = watch.text;
         if shown == Shown::Yes {
-            self.tell(Notice::Aside { question: watch.question, text: text.clone(), done: Some(done) });
+            self.tell(Notice::Aside {
+                question: watch.question,
+                text: text.clone(),
+                done: Some(done),
+            });
         }
         fed?;
         self.return_to(before)?;
@@ -458,7 +592,10 @@ impl State {
         let level = [95, 80].into_iter().find(|l| share >= *l).unwrap_or(0);
         if level > self.warned {
             let left = grouped(limit.saturating_sub(used));
-            self.note(Level::Warn, format!("About {left} tokens left. /new, /fork #3 or /compact."));
+            self.note(
+                Level::Warn,
+                format!("About {left} tokens left. /new, /fork #3 or /compact."),
+            );
         }
         self.warned = level;
     }
@@ -466,6 +603,10 @@ impl State {
 
 /// A seed for one answer. Below 2^53, so that it survives every JSON reader.
 fn fresh_seed() -> u64 {
-    let id = blake3::hash(format!("{:?}{:?}", std::time::SystemTime::now(), Instant::now()).as_bytes());
-    id.as_bytes().first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b)) >> 11
+    let id =
+        blake3::hash(format!("{:?}{:?}", std::time::SystemTime::now(), Instant::now()).as_bytes());
+    id.as_bytes()
+        .first_chunk::<8>()
+        .map_or(0, |b| u64::from_le_bytes(*b))
+        >> 11
 }

@@ -78,7 +78,8 @@ struct Shifted<'a> {
 
 impl Watch for Shifted<'_> {
     fn reading(&mut self, desk: &mut State, done: u64, _total: u64, tokens_per_s: f64) {
-        self.watch.reading(desk, self.before + done, self.total, tokens_per_s);
+        self.watch
+            .reading(desk, self.before + done, self.total, tokens_per_s);
     }
     fn tokens(&mut self, desk: &mut State, tokens: &[Token], tokens_per_s: f64) {
         self.watch.tokens(desk, tokens, tokens_per_s);
@@ -109,10 +110,15 @@ impl State {
         let mut steps = self.steps(rendered, chain.text_bytes())?;
         let known = chain.segments().len();
         // Read-only steps only: what the model answers to is asked each time.
-        for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
+        for step in steps
+            .iter()
+            .filter(|s| s.text_end < rendered.text.len() || s.message.is_some())
+        {
             let boundary = self.boundary(rendered, step.text_end);
             let content = self.content(&chain, &step.given, &[], boundary, step.kind);
-            let Some(segment) = self.stored_segment(&content.id())? else { break };
+            let Some(segment) = self.stored_segment(&content.id())? else {
+                break;
+            };
             chain.append(segment);
         }
         let base = self.usable(&chain)?;
@@ -122,7 +128,11 @@ impl State {
         }
         let ending = |s: &Segment| {
             let end = usize::try_from(s.content.boundary.bytes).ok()?;
-            rendered.cuts.iter().find(|c| c.end == end).map(|c| (c.message, s.id))
+            rendered
+                .cuts
+                .iter()
+                .find(|c| c.end == end)
+                .map(|c| (c.message, s.id))
         };
         let found = base.segments().iter().filter_map(ending).collect();
         Ok(Plan { base, found, steps })
@@ -132,7 +142,14 @@ impl State {
     fn stored_under(&self, text: &str) -> Done<Path> {
         let mut tried: HashSet<SegmentId> = HashSet::new();
         for message in self.open.conversation.path().iter().rev() {
-            let Some(id) = self.open.ends.get(&message.id).filter(|id| !tried.contains(*id)) else { continue };
+            let Some(id) = self
+                .open
+                .ends
+                .get(&message.id)
+                .filter(|id| !tried.contains(*id))
+            else {
+                continue;
+            };
             let path = self.stored_path(id)?;
             let unchanged = path.unchanged(text);
             if !unchanged.segments().is_empty() {
@@ -147,9 +164,15 @@ impl State {
     /// The longest prefix that can be made live: it is live already, or its end state and all rows are on disk.
     fn usable(&self, path: &Path) -> Done<Path> {
         let live = self.live.segments().len();
-        let from_live = if self.live.common(path) == live { live } else { 0 };
+        let from_live = if self.live.common(path) == live {
+            live
+        } else {
+            0
+        };
         for n in (from_live + 1..=path.segments().len()).rev() {
-            let Some(tip) = path.prefix(n).head() else { break };
+            let Some(tip) = path.prefix(n).head() else {
+                break;
+            };
             // Unknown to the store: never saved. What comes before it may be.
             if let Some(plan) = self.restorable(&tip)? {
                 return Ok(path.prefix(plan.usable.max(from_live)));
@@ -163,10 +186,16 @@ impl State {
     fn steps(&self, rendered: &Rendered, from: usize) -> Done<Vec<Step>> {
         let mut steps = Vec::new();
         let mut at = from;
-        let ends = rendered.cuts.iter().filter(|c| c.end > from).map(|c| (c.end, c.kind, Some(c.message)));
+        let ends = rendered
+            .cuts
+            .iter()
+            .filter(|c| c.end > from)
+            .map(|c| (c.end, c.kind, Some(c.message)));
         let last = (rendered.text.len(), SegmentKind::Turn, None);
         for (end, kind, message) in ends.chain([last]) {
-            let Some(slice) = rendered.text.get(at..end).filter(|s| !s.is_empty()) else { continue };
+            let Some(slice) = rendered.text.get(at..end).filter(|s| !s.is_empty()) else {
+                continue;
+            };
             let tokens = match at {
                 0 => self.renderer.model().tokenizer.encode_prompt(slice)?,
                 _ => self.renderer.model().tokenizer.encode_with_special(slice)?,
@@ -186,14 +215,29 @@ impl State {
         let mut bytes = 0;
         while tokens.len() - start > self.piece {
             let piece = tokens.get(start..start + self.piece).unwrap_or(&[]);
-            let Some(covered) = slice.get(bytes..).and_then(|rest| self.renderer.covered(rest, piece)) else { break };
+            let Some(covered) = slice
+                .get(bytes..)
+                .and_then(|rest| self.renderer.covered(rest, piece))
+            else {
+                break;
+            };
             bytes += covered;
             let (kind, message) = (SegmentKind::DocumentPart, None);
-            steps.push(Step { given: piece.to_vec(), text_end: at + bytes, kind, message });
+            steps.push(Step {
+                given: piece.to_vec(),
+                text_end: at + bytes,
+                kind,
+                message,
+            });
             start += self.piece;
         }
         let rest = tokens.get(start..).unwrap_or(&[]).to_vec();
-        steps.push(Step { given: rest, text_end: at + slice.len(), kind: SegmentKind::Turn, message: None });
+        steps.push(Step {
+            given: rest,
+            text_end: at + slice.len(),
+            kind: SegmentKind::Turn,
+            message: None,
+        });
     }
 
     /// Refuses a plan that does not fit, before anything was read. `what` is what would be read.
@@ -231,7 +275,10 @@ impl State {
     ) -> Done<Fed> {
         let started = Instant::now();
         let plan = self.go_live(plan, rendered)?;
-        let mut fed = Fed { reused: plan.base.position(), ..Fed::default() };
+        let mut fed = Fed {
+            reused: plan.base.position(),
+            ..Fed::default()
+        };
         for (message, segment) in &plan.found {
             self.point(*message, *segment);
         }
@@ -242,13 +289,32 @@ impl State {
             let save = answer.is_none_or(|(_, message)| message.is_some());
             let export = save && self.save_state != SaveStates::Never;
             let given = step.given.clone();
-            let mut shifted = Shifted { watch: &mut *watch, before: fed.read, total };
-            let mut end = self.run_job(given, answer.map(|(g, _)| g.clone()), export, &mut shifted)?;
+            let mut shifted = Shifted {
+                watch: &mut *watch,
+                before: fed.read,
+                total,
+            };
+            let mut end =
+                self.run_job(given, answer.map(|(g, _)| g.clone()), export, &mut shifted)?;
             fed.read += end.given_in_state as u64;
             let image = end.image.take();
-            let message = if answer.is_some() { answer.and_then(|(_, m)| *m) } else { step.message };
+            let message = if answer.is_some() {
+                answer.and_then(|(_, m)| *m)
+            } else {
+                step.message
+            };
             let stopped = end.ended == Ended::Cancelled;
-            self.absorb(rendered, &step, &end, message, if save { Keep::Saved(image) } else { Keep::Unsaved });
+            self.absorb(
+                rendered,
+                &step,
+                &end,
+                message,
+                if save {
+                    Keep::Saved(image)
+                } else {
+                    Keep::Unsaved
+                },
+            );
             fed.end = Some(end);
             if stopped {
                 break;
@@ -266,7 +332,9 @@ impl State {
             if common == self.live.segments().len() && common == plan.base.segments().len() {
                 return Ok(plan);
             }
-            self.activity(Activity::Restoring { tokens: plan.base.position() });
+            self.activity(Activity::Restoring {
+                tokens: plan.base.position(),
+            });
             let base = plan.base.clone();
             let keep = base.prefix(common).position();
             match self.read_state(&base, common)? {
@@ -281,20 +349,36 @@ impl State {
     }
 
     /// Records what a job did in the live path and hands it to the writer.
-    fn absorb(&mut self, rendered: &Rendered, step: &Step, end: &JobEnd, message: Option<MessageId>, keep: Keep) {
+    fn absorb(
+        &mut self,
+        rendered: &Rendered,
+        step: &Step,
+        end: &JobEnd,
+        message: Option<MessageId>,
+        keep: Keep,
+    ) {
         let given = step.given.get(..end.given_in_state).unwrap_or(&step.given);
-        let generated = end.generated.get(..end.generated_in_state).unwrap_or(&end.generated);
+        let generated = end
+            .generated
+            .get(..end.generated_in_state)
+            .unwrap_or(&end.generated);
         if given.is_empty() && generated.is_empty() {
             return;
         }
         let boundary = if given.len() < step.given.len() {
-            self.renderer.boundary_after(rendered, self.live.text_bytes(), given)
+            self.renderer
+                .boundary_after(rendered, self.live.text_bytes(), given)
         } else if generated.is_empty() {
             self.boundary(rendered, step.text_end)
         } else {
-            self.renderer.boundary_with(rendered, step.text_end, generated)
+            self.renderer
+                .boundary_with(rendered, step.text_end, generated)
         };
-        let kind = if given.len() < step.given.len() { SegmentKind::DocumentPart } else { step.kind };
+        let kind = if given.len() < step.given.len() {
+            SegmentKind::DocumentPart
+        } else {
+            step.kind
+        };
         let content = self.content(&self.live, given, generated, boundary, kind);
         self.live.push(content.clone());
         self.meters.context_used = self.live.position();
@@ -333,14 +417,24 @@ impl State {
         let rendered = self.past()?;
         let started = Instant::now();
         if self.is_settled(&rendered) {
-            return Ok(Fed { reused: self.live.position(), ..Fed::default() });
+            return Ok(Fed {
+                reused: self.live.position(),
+                ..Fed::default()
+            });
         }
         let plan = self.plan_past(&rendered)?;
         self.check_room(&plan, "This conversation")?;
         if plan.to_read() > 0 {
             let (read, total) = (plan.to_read(), plan.total());
             let about = self.about(read);
-            self.note(Level::Info, format!("Reading {} of {} tokens again{about}.", grouped(read), grouped(total)));
+            self.note(
+                Level::Info,
+                format!(
+                    "Reading {} of {} tokens again{about}.",
+                    grouped(read),
+                    grouped(total)
+                ),
+            );
         }
         self.carry_out(plan, &rendered, None, &mut PromptReading::new(started))
     }
@@ -369,12 +463,15 @@ impl State {
     }
 
     fn past(&self) -> Done<Rendered> {
-        Ok(self.renderer.past(&self.open.conversation.path(), self.open.settings.think)?)
+        Ok(self
+            .renderer
+            .past(&self.open.conversation.path(), self.open.settings.think)?)
     }
 
     /// The live state is under the rendering, and all but its last few words are in it.
     fn is_settled(&self, rendered: &Rendered) -> bool {
-        let whole = self.live.unchanged(&rendered.text).segments().len() == self.live.segments().len();
+        let whole =
+            self.live.unchanged(&rendered.text).segments().len() == self.live.segments().len();
         let missing = rendered.text.len().saturating_sub(self.live.text_bytes());
         whole && missing <= SMALL_REST
     }
@@ -382,7 +479,9 @@ impl State {
     /// As [`State::plan`], leaving the last few words for the next question to bring.
     pub(super) fn plan_past(&mut self, rendered: &Rendered) -> Done<Plan> {
         let mut plan = self.plan(rendered)?;
-        if rendered.text.len().saturating_sub(plan.base.text_bytes()) <= SMALL_REST && !plan.base.segments().is_empty() {
+        if rendered.text.len().saturating_sub(plan.base.text_bytes()) <= SMALL_REST
+            && !plan.base.segments().is_empty()
+        {
             plan.steps.clear();
         }
         Ok(plan)

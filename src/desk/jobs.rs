@@ -32,7 +32,13 @@ impl State {
     ) -> Done<JobEnd> {
         let id = self.link.id();
         let cancel = self.cancel.clone();
-        self.command(Command::Run(Job { id, given, generate, export, cancel }))?;
+        self.command(Command::Run(Job {
+            id,
+            given,
+            generate,
+            export,
+            cancel,
+        }))?;
         let mut generated = Vec::new();
         let mut tick = Instant::now() + TICK;
         loop {
@@ -45,11 +51,20 @@ impl State {
                 Event::Request(r) => self.on_busy_request(r),
                 Event::Save(e) => self.on_save(e),
                 Event::Tick => {}
-                Event::Engine(EngineEvent::Reading { id: of, done, total, tokens_per_s }) if of == id => {
+                Event::Engine(EngineEvent::Reading {
+                    id: of,
+                    done,
+                    total,
+                    tokens_per_s,
+                }) if of == id => {
                     self.meters.prefill_tokens_per_s = tokens_per_s;
                     watch.reading(self, done, total, tokens_per_s);
                 }
-                Event::Engine(EngineEvent::Tokens { id: of, tokens, tokens_per_s }) if of == id => {
+                Event::Engine(EngineEvent::Tokens {
+                    id: of,
+                    tokens,
+                    tokens_per_s,
+                }) if of == id => {
                     self.meters.tokens_per_s = tokens_per_s;
                     watch.tokens(self, &tokens, tokens_per_s);
                     generated.extend_from_slice(&tokens);
@@ -66,7 +81,8 @@ impl State {
                     self.meters.model.memory = memory;
                     self.meters.spec.add(&stats.spec);
                     if stats.prefilled_tokens > 0 && stats.prefill_ms > 0.0 {
-                        self.meters.prefill_tokens_per_s = stats.prefilled_tokens as f64 * 1000.0 / stats.prefill_ms;
+                        self.meters.prefill_tokens_per_s =
+                            stats.prefilled_tokens as f64 * 1000.0 / stats.prefill_ms;
                     }
                     let generated_in_state = (generated_in_state as usize).min(generated.len());
                     return Ok(JobEnd {
@@ -84,9 +100,21 @@ impl State {
     }
 
     /// Makes the live state equal `target`: `rows` follow the first `keep` tokens. Returns how long the engine took.
-    pub(super) fn run_restore(&mut self, target: &Path, keep: u64, rows: Vec<RowsImage>, end: Option<EndImage>) -> Done<f64> {
+    pub(super) fn run_restore(
+        &mut self,
+        target: &Path,
+        keep: u64,
+        rows: Vec<RowsImage>,
+        end: Option<EndImage>,
+    ) -> Done<f64> {
         let id = self.link.id();
-        self.command(Command::Restore { id, keep, rows, end, history: target.tokens() })?;
+        self.command(Command::Restore {
+            id,
+            keep,
+            rows,
+            end,
+            history: target.tokens(),
+        })?;
         loop {
             match self.next(None) {
                 Event::Request(r) => self.on_busy_request(r),
@@ -105,7 +133,8 @@ impl State {
         if self.link.send(command) {
             return Ok(());
         }
-        let why = "The engine is gone. Text is safe; start sala-chat again and /resume last.".to_owned();
+        let why =
+            "The engine is gone. Text is safe; start sala-chat again and /resume last.".to_owned();
         self.link.down(why.clone());
         self.live = Path::default();
         Err(DeskError::Engine(why))
@@ -114,7 +143,12 @@ impl State {
     /// Ends the wait for `id` if `event` says that it failed; other events are late ones of work given up.
     fn on_engine_failure(&mut self, id: u64, event: EngineEvent) -> Done {
         match event {
-            EngineEvent::Failed { id: of, error, fatal, .. } if of == id || fatal => {
+            EngineEvent::Failed {
+                id: of,
+                error,
+                fatal,
+                ..
+            } if of == id || fatal => {
                 self.live = Path::default();
                 if fatal {
                     self.link.down(error.clone());

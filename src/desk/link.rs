@@ -2,7 +2,9 @@
 
 use crossbeam_channel::{Receiver, Sender, never};
 
-use crate::protocol::engine::{Command, Ended, EngineEvent, JobStats, ModelInfo, StateImage, Token};
+use crate::protocol::engine::{
+    Command, Ended, EngineEvent, JobStats, ModelInfo, StateImage, Token,
+};
 
 /// Channels to an engine thread, as whoever started it hands them over.
 #[derive(Debug)]
@@ -51,7 +53,9 @@ impl Link {
 
     /// Hands a command over. False when nobody is there.
     pub(super) fn send(&mut self, command: Command) -> bool {
-        self.commands.as_ref().is_some_and(|c| c.send(command).is_ok())
+        self.commands
+            .as_ref()
+            .is_some_and(|c| c.send(command).is_ok())
     }
 
     /// The thread is gone or of no use: nothing more is expected from it.

@@ -7,7 +7,9 @@ use super::jobs::Watch;
 use super::render::Rendered;
 use super::run::Event;
 use super::{DeskError, Done, State, grouped};
-use crate::protocol::desk::{Activity, Choice, FileProgress, FileState, Level, LoadOptions, Notice, ReadingProgress};
+use crate::protocol::desk::{
+    Activity, Choice, FileProgress, FileState, Level, LoadOptions, Notice, ReadingProgress,
+};
 use crate::session::{Change, NewDocument, SegmentId};
 use crate::text::sources::{self, Document, Gathered, SourceError};
 use crate::text::{Specials, TextError};
@@ -72,10 +74,19 @@ impl State {
         self.may_write()?;
         let gathered = self.gather(paths, options)?;
         for skipped in gathered.skipped.iter().take(5) {
-            self.note(Level::Warn, format!("Skipped {}: {}", skipped.name, skipped.reason));
+            self.note(
+                Level::Warn,
+                format!("Skipped {}: {}", skipped.name, skipped.reason),
+            );
         }
         if gathered.skipped.len() > 5 {
-            self.note(Level::Warn, format!("Skipped {} more files that hold no text.", gathered.skipped.len() - 5));
+            self.note(
+                Level::Warn,
+                format!(
+                    "Skipped {} more files that hold no text.",
+                    gathered.skipped.len() - 5
+                ),
+            );
         }
         let documents = self.shaped(gathered.documents, options)?;
         self.need_engine()?;
@@ -85,10 +96,19 @@ impl State {
 
     /// Finds and reads files on another thread, so that stopping works meanwhile.
     pub(super) fn gather(&mut self, paths: &[String], options: &LoadOptions) -> Done<Gathered> {
-        self.activity(Activity::Busy { what: "opening files".into() });
+        self.activity(Activity::Busy {
+            what: "opening files".into(),
+        });
         let mut how = self.sources.clone();
         (how.force, how.pages) = (options.force, options.pages);
-        let (cancel, files) = (self.cancel.clone(), paths.iter().filter(|p| *p != "-").cloned().collect::<Vec<_>>());
+        let (cancel, files) = (
+            self.cancel.clone(),
+            paths
+                .iter()
+                .filter(|p| *p != "-")
+                .cloned()
+                .collect::<Vec<_>>(),
+        );
         let mut gathered = Gathered::default();
         if !files.is_empty() {
             let work = std::thread::spawn(move || sources::gather(&files, &how, &cancel));
@@ -103,15 +123,23 @@ impl State {
             gathered = match work.join() {
                 Ok(Ok(gathered)) => gathered,
                 Ok(Err(SourceError::Cancelled)) => return Err(DeskError::Stopped),
-                Ok(Err(e @ SourceError::NotFound { .. })) => return Err(DeskError::Refused(self.or_session(paths, e.to_string()))),
+                Ok(Err(e @ SourceError::NotFound { .. })) => {
+                    return Err(DeskError::Refused(self.or_session(paths, e.to_string())));
+                }
                 Ok(Err(e)) => return Err(DeskError::Refused(e.to_string())),
-                Err(_) => return Err(DeskError::Refused("Reading the files failed unexpectedly. Nothing was loaded.".into())),
+                Err(_) => {
+                    return Err(DeskError::Refused(
+                        "Reading the files failed unexpectedly. Nothing was loaded.".into(),
+                    ));
+                }
             };
         }
         if paths.iter().any(|p| p == "-") {
             let text = options.inline.as_deref().unwrap_or("");
             let name = options.name.as_deref().unwrap_or("pasted.txt");
-            gathered.documents.push(Document::inline(name, text).map_err(|e| DeskError::Refused(e.to_string()))?);
+            gathered
+                .documents
+                .push(Document::inline(name, text).map_err(|e| DeskError::Refused(e.to_string()))?);
         }
         Ok(gathered)
     }
@@ -119,7 +147,10 @@ impl State {
     /// Somebody who types a session's name after `/load` is told.
     fn or_session(&self, paths: &[String], error: String) -> String {
         match paths.first().map(|name| self.store.session_named(name)) {
-            Some(Ok(record)) => format!("{error} A session is called \"{}\": /resume {}", record.name, record.name),
+            Some(Ok(record)) => format!(
+                "{error} A session is called \"{}\": /resume {}",
+                record.name, record.name
+            ),
             _ => error,
         }
     }
@@ -129,7 +160,12 @@ impl State {
         if let Some(name) = &options.name {
             match documents.as_mut_slice() {
                 [one] => one.name = super::render::safe_name(name),
-                more => return Err(DeskError::Refused(format!("--as names one document; {} were found.", more.len()))),
+                more => {
+                    return Err(DeskError::Refused(format!(
+                        "--as names one document; {} were found.",
+                        more.len()
+                    )));
+                }
             }
         }
         let tokenizer = &self.renderer.model().tokenizer;
@@ -149,13 +185,21 @@ impl State {
                 (None, None) => None,
             };
             // A cut inside a character leaves half of it behind.
-            d.text = tokenizer.decode(part.unwrap_or(&tokens), Specials::Show).trim_matches('\u{FFFD}').to_owned();
+            d.text = tokenizer
+                .decode(part.unwrap_or(&tokens), Specials::Show)
+                .trim_matches('\u{FFFD}')
+                .to_owned();
         }
         Ok(documents)
     }
 
     /// What the transcript remembers of a document.
-    pub(super) fn document_info(&self, name: &str, path: Option<String>, text: &str) -> DocumentInfo {
+    pub(super) fn document_info(
+        &self,
+        name: &str,
+        path: Option<String>,
+        text: &str,
+    ) -> DocumentInfo {
         DocumentInfo {
             name: name.to_owned(),
             path,
@@ -167,7 +211,11 @@ impl State {
     }
 
     /// A message for each document, below each other.
-    fn document_messages(&self, documents: Vec<Document>, parent: Option<MessageId>) -> Vec<Message> {
+    fn document_messages(
+        &self,
+        documents: Vec<Document>,
+        parent: Option<MessageId>,
+    ) -> Vec<Message> {
         let mut parent = parent;
         let message = |d: Document| {
             let path = d.path.map(|p| p.display().to_string());
@@ -184,9 +232,17 @@ impl State {
     fn read_documents(&mut self, documents: Vec<Document>, shelve: bool) -> Done {
         let begun_at = self.open.conversation.head();
         let opening = self.opening_messages();
-        let mut messages = self.document_messages(documents, opening.last().map(|m| m.id).or(begun_at));
+        let mut messages =
+            self.document_messages(documents, opening.last().map(|m| m.id).or(begun_at));
         let rendered = {
-            let path: Vec<&Message> = self.open.conversation.path().into_iter().chain(&opening).chain(&messages).collect();
+            let path: Vec<&Message> = self
+                .open
+                .conversation
+                .path()
+                .into_iter()
+                .chain(&opening)
+                .chain(&messages)
+                .collect();
             self.renderer.past(&path, self.open.settings.think)?
         };
         let plan = self.plan(&rendered)?;
@@ -209,7 +265,15 @@ impl State {
         let mut added = 0;
         loop {
             let plan = self.plan(&rendered)?;
-            match self.read_items(plan, &rendered, &mut messages, &items, &mut loading, &mut added, shelve)? {
+            match self.read_items(
+                plan,
+                &rendered,
+                &mut messages,
+                &items,
+                &mut loading,
+                &mut added,
+                shelve,
+            )? {
                 Outcome::All => break,
                 Outcome::Stopped(at) => match self.after_stop(&loading, &items, at) {
                     '1' => {
@@ -234,7 +298,11 @@ impl State {
     }
 
     fn loading(&self, items: &[Item], plan: &Plan, started: Instant) -> Loading {
-        let file = |i: &Item| FileProgress { name: i.name.clone(), tokens: i.tokens, state: FileState::Waiting };
+        let file = |i: &Item| FileProgress {
+            name: i.name.clone(),
+            tokens: i.tokens,
+            state: FileState::Waiting,
+        };
         Loading {
             files: items.iter().map(file).collect(),
             at: 0,
@@ -286,10 +354,24 @@ impl State {
             loading.at = i;
             loading.before = item.tokens.saturating_sub(to_read);
             loading.done = items.iter().take(i).map(|x| x.tokens).sum::<u64>() + loading.before;
-            let found = plan.found.iter().filter(|(m, _)| *m == item.message).copied().collect();
+            let found = plan
+                .found
+                .iter()
+                .filter(|(m, _)| *m == item.message)
+                .copied()
+                .collect();
             let began = Instant::now();
             let before = self.live.position();
-            let fed = self.carry_out(Plan { base: self.live.clone(), found, steps: mine }, rendered, None, loading)?;
+            let fed = self.carry_out(
+                Plan {
+                    base: self.live.clone(),
+                    found,
+                    steps: mine,
+                },
+                rendered,
+                None,
+                loading,
+            )?;
             if self.live.position() < before + to_read {
                 return Ok(Outcome::Stopped(i));
             }
@@ -297,7 +379,9 @@ impl State {
             if let Some(file) = loading.files.get_mut(i) {
                 match (&file.state, fed.read) {
                     (FileState::Waiting, 0) => file.state = FileState::FromLibrary(restored),
-                    (FileState::Waiting | FileState::Reading(_), _) => file.state = FileState::Done(seconds),
+                    (FileState::Waiting | FileState::Reading(_), _) => {
+                        file.state = FileState::Done(seconds)
+                    }
                     (FileState::Done(_) | FileState::FromLibrary(_), _) => {}
                 }
             }
@@ -310,7 +394,9 @@ impl State {
 
     /// A document is read: says so in the transcript and puts it on the shelf.
     fn complete(&mut self, message: &mut Message, item: &Item, fed: &Fed, shelve: bool) {
-        let Some(info) = &mut message.meta.document else { return };
+        let Some(info) = &mut message.meta.document else {
+            return;
+        };
         if info.complete {
             return;
         }
@@ -327,7 +413,12 @@ impl State {
 
     /// Puts a document that ends in `segment` of the live path on the shelf.
     pub(super) fn shelve(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
-        let before = self.live.segments().iter().take_while(|s| s.end_position() <= starts_at).last();
+        let before = self
+            .live
+            .segments()
+            .iter()
+            .take_while(|s| s.end_position() <= starts_at)
+            .last();
         let document = NewDocument {
             hash: info.hash.clone(),
             name: info.name.clone(),
@@ -341,10 +432,20 @@ impl State {
     }
 
     fn say_if_changed(&self, info: &DocumentInfo) {
-        let (Some(path), Ok(documents)) = (&info.path, self.store.documents()) else { return };
-        let known = documents.iter().find(|d| d.document.path.as_ref() == Some(path));
+        let (Some(path), Ok(documents)) = (&info.path, self.store.documents()) else {
+            return;
+        };
+        let known = documents
+            .iter()
+            .find(|d| d.document.path.as_ref() == Some(path));
         if known.is_some_and(|d| d.document.hash != info.hash) {
-            self.note(Level::Info, format!("{} changed on disk since it was read. Reading again.", info.name));
+            self.note(
+                Level::Info,
+                format!(
+                    "{} changed on disk since it was read. Reading again.",
+                    info.name
+                ),
+            );
         }
     }
 
@@ -371,7 +472,8 @@ impl State {
 
     fn confirm_load(&mut self, items: &[Item], plan: &Plan) -> bool {
         let read = plan.to_read();
-        if read <= self.load_limits.confirm_tokens && items.len() <= self.load_limits.confirm_files {
+        if read <= self.load_limits.confirm_tokens && items.len() <= self.load_limits.confirm_files
+        {
             return true;
         }
         let left = self.meters.context_limit.saturating_sub(plan.total());
@@ -380,8 +482,17 @@ impl State {
             0 => String::new(),
             n => format!(" ({n} from library)"),
         };
-        let files = if items.len() == 1 { "1 file".into() } else { format!("{} files", items.len()) };
-        let text = format!("{files}, {} tokens{kept}{}, leaves {}.", grouped(total), self.about(read), grouped(left));
+        let files = if items.len() == 1 {
+            "1 file".into()
+        } else {
+            format!("{} files", items.len())
+        };
+        let text = format!(
+            "{files}, {} tokens{kept}{}, leaves {}.",
+            grouped(total),
+            self.about(read),
+            grouped(left)
+        );
         self.confirm(text, "load")
     }
 
@@ -395,9 +506,18 @@ impl State {
             grouped(loading.total)
         );
         let choices = vec![
-            Choice { key: '1', label: "continue".into() },
-            Choice { key: '2', label: "keep what is read".into() },
-            Choice { key: '3', label: "go back".into() },
+            Choice {
+                key: '1',
+                label: "continue".into(),
+            },
+            Choice {
+                key: '2',
+                label: "keep what is read".into(),
+            },
+            Choice {
+                key: '3',
+                label: "go back".into(),
+            },
         ];
         if self.attendance == super::Attendance::Absent || self.quitting {
             return '2';
@@ -408,12 +528,24 @@ impl State {
     /// Ends a load inside a document: what was read of it becomes the document.
     fn keep_part(&mut self, rendered: &Rendered, messages: &mut [Message], at: usize) -> Done {
         self.cancel = crate::protocol::engine::Cancel::default();
-        let Some(message) = messages.get_mut(at) else { return Ok(()) };
-        let text = self.renderer.read_part(rendered, message, self.live.text_bytes()).unwrap_or_default();
-        let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
+        let Some(message) = messages.get_mut(at) else {
+            return Ok(());
+        };
+        let text = self
+            .renderer
+            .read_part(rendered, message, self.live.text_bytes())
+            .unwrap_or_default();
+        let name = message
+            .meta
+            .document
+            .as_ref()
+            .map_or(String::new(), |d| d.name.clone());
         if text.trim().is_empty() {
             self.move_head(message.parent);
-            self.note(Level::Info, format!("Nothing of {name} was read; it is left out."));
+            self.note(
+                Level::Info,
+                format!("Nothing of {name} was read; it is left out."),
+            );
         } else {
             let lines = text.lines().count() as u64;
             if let Some(info) = &mut message.meta.document {
@@ -422,7 +554,13 @@ impl State {
             }
             message.text = text;
             self.amend(message);
-            self.note(Level::Info, format!("Kept what was read: {name} ends at line {}.", grouped(lines)));
+            self.note(
+                Level::Info,
+                format!(
+                    "Kept what was read: {name} ends at line {}.",
+                    grouped(lines)
+                ),
+            );
         }
         self.show_session();
         self.settle()?;
@@ -440,8 +578,15 @@ impl State {
         };
         let text = match kept {
             0 => format!("Read {what}: {} tokens in {seconds:.1} s.", grouped(total)),
-            k if k == total => format!("{what}: {} tokens from library, {seconds:.1} s.", grouped(total)),
-            k => format!("Read {what}: {} tokens in {seconds:.1} s, {} of them from library.", grouped(total), grouped(k)),
+            k if k == total => format!(
+                "{what}: {} tokens from library, {seconds:.1} s.",
+                grouped(total)
+            ),
+            k => format!(
+                "Read {what}: {} tokens in {seconds:.1} s, {} of them from library.",
+                grouped(total),
+                grouped(k)
+            ),
         };
         self.note(Level::Info, text);
     }
@@ -451,7 +596,12 @@ impl State {
 fn items(messages: &[Message], rendered: &Rendered, plan: &Plan) -> Done<Vec<Item>> {
     let mut ends: Vec<(MessageId, u64, bool)> = Vec::new();
     for (message, segment) in &plan.found {
-        let end = plan.base.segments().iter().find(|s| s.id == *segment).map(|s| s.end_position());
+        let end = plan
+            .base
+            .segments()
+            .iter()
+            .find(|s| s.id == *segment)
+            .map(|s| s.end_position());
         ends.extend(end.map(|e| (*message, e, true)));
     }
     let mut position = plan.base.position();
@@ -460,16 +610,33 @@ fn items(messages: &[Message], rendered: &Rendered, plan: &Plan) -> Done<Vec<Ite
         ends.extend(step.message.map(|m| (m, position, false)));
     }
     let first = messages.first().map(|m| m.id);
-    let start_of_first = ends.iter().take_while(|(m, ..)| Some(*m) != first).last().map_or(0, |(_, end, _)| *end);
+    let start_of_first = ends
+        .iter()
+        .take_while(|(m, ..)| Some(*m) != first)
+        .last()
+        .map_or(0, |(_, end, _)| *end);
     let mut start = start_of_first;
     let mut items = Vec::with_capacity(messages.len());
     for m in messages {
         let Some((_, end, kept)) = ends.iter().find(|(id, ..)| *id == m.id) else {
             let shown = rendered.cuts.len();
-            return Err(TextError::Template(format!("it shows {shown} ends of turns, and not that of a document")).into());
+            return Err(TextError::Template(format!(
+                "it shows {shown} ends of turns, and not that of a document"
+            ))
+            .into());
         };
-        let name = m.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
-        items.push(Item { message: m.id, name, tokens: end - start, end: *end, kept: *kept });
+        let name = m
+            .meta
+            .document
+            .as_ref()
+            .map_or(String::new(), |d| d.name.clone());
+        items.push(Item {
+            message: m.id,
+            name,
+            tokens: end - start,
+            end: *end,
+            kept: *kept,
+        });
         start = *end;
     }
     Ok(items)

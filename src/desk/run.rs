@@ -81,7 +81,9 @@ impl State {
             Ok(prompts) => self.tell(Notice::Prompts(prompts.into_iter().rev().collect())),
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
-        self.activity(Activity::Starting { what: "loading the model".into() });
+        self.activity(Activity::Starting {
+            what: "loading the model".into(),
+        });
         if let Err(e) = self.first_session() {
             self.failed(&e);
         }
@@ -136,27 +138,36 @@ impl State {
     /// Says that nothing runs. While the model is being loaded that is said instead.
     pub(super) fn idle(&mut self) {
         match &self.link.state {
-            EngineState::Starting => self.activity(Activity::Starting { what: "loading the model".into() }),
+            EngineState::Starting => self.activity(Activity::Starting {
+                what: "loading the model".into(),
+            }),
             EngineState::Ready(_) | EngineState::Down(_) => self.activity(Activity::Idle),
         }
     }
 
     pub(super) fn failed(&mut self, e: &DeskError) {
         if self.attendance == Attendance::Absent {
-            self.tell(Notice::Fatal { error: e.to_string(), code: e.exit_code() });
+            self.tell(Notice::Fatal {
+                error: e.to_string(),
+                code: e.exit_code(),
+            });
             self.quitting = true;
             return;
         }
         match e {
             DeskError::Stopped => {}
-            DeskError::Engine(_) | DeskError::Store(_) | DeskError::Text(_) => self.note(Level::Error, e.to_string()),
+            DeskError::Engine(_) | DeskError::Store(_) | DeskError::Text(_) => {
+                self.note(Level::Error, e.to_string())
+            }
             DeskError::Refused(_) | DeskError::TooLong(_) => self.note(Level::Warn, e.to_string()),
         }
     }
 
     /// Waits for whatever comes first.
     pub(super) fn next(&mut self, until: Option<Instant>) -> Event {
-        let tick = until.map_or_else(never, |d| after(d.saturating_duration_since(Instant::now())));
+        let tick = until.map_or_else(never, |d| {
+            after(d.saturating_duration_since(Instant::now()))
+        });
         select! {
             recv(self.requests) -> r => Event::Request(r.unwrap_or(Request::Quit)),
             recv(self.link.events) -> e => match e {
@@ -245,7 +256,9 @@ impl State {
                 self.model_is_known();
                 self.idle();
             }
-            EngineEvent::Failed { error, fatal, code, .. } => {
+            EngineEvent::Failed {
+                error, fatal, code, ..
+            } => {
                 self.live = super::Path::default();
                 if fatal {
                     self.link.down(error.clone());
@@ -259,7 +272,11 @@ impl State {
                 self.note(Level::Error, error);
             }
             EngineEvent::Loading { what, done } => {
-                let what = if done > 0.0 { format!("{what} {:.0}%", done * 100.0) } else { what };
+                let what = if done > 0.0 {
+                    format!("{what} {:.0}%", done * 100.0)
+                } else {
+                    what
+                };
                 self.activity(Activity::Starting { what });
             }
             // Late events of a job that was given up.
@@ -297,14 +314,24 @@ impl State {
         };
         self.asked = None;
         self.activity(before);
-        if keys.contains(&answer) { answer } else { cancel }
+        if keys.contains(&answer) {
+            answer
+        } else {
+            cancel
+        }
     }
 
     /// A yes-or-no question: true for the first of two choices.
     pub(super) fn confirm(&mut self, text: String, yes: &str) -> bool {
         let choices = vec![
-            Choice { key: '\n', label: yes.to_owned() },
-            Choice { key: '\x1b', label: "cancel".to_owned() },
+            Choice {
+                key: '\n',
+                label: yes.to_owned(),
+            },
+            Choice {
+                key: '\x1b',
+                label: "cancel".to_owned(),
+            },
         ];
         self.ask_user(text, choices) == '\n'
     }
@@ -312,7 +339,9 @@ impl State {
     /// Saves what is left and says goodbye.
     fn finish(mut self) {
         self.link.shutdown();
-        self.activity(Activity::Busy { what: "saving".into() });
+        self.activity(Activity::Busy {
+            what: "saving".into(),
+        });
         let notices = self.notices.clone();
         let farewell = self.close_all(Duration::from_secs(60));
         let _ = notices.send(Notice::Bye { farewell });
@@ -338,14 +367,23 @@ impl State {
             Request::Rename(name) => self.rename(&name),
             Request::Delete(name) => self.delete(name.as_deref()),
             Request::Search(text) => self.search(&text),
-            Request::Export { path, format, tree, with_state, force } => {
-                self.export(&path, format, tree, with_state, force)
-            }
+            Request::Export {
+                path,
+                format,
+                tree,
+                with_state,
+                force,
+            } => self.export(&path, format, tree, with_state, force),
             Request::Import(path) => self.import(&path),
             Request::Timeline => self.timeline(),
             Request::Undo(n) => self.undo(n),
             Request::Redo(n) => self.redo(n),
-            Request::Regen { at, count, temperature, seed } => self.regen(at, count, temperature, seed),
+            Request::Regen {
+                at,
+                count,
+                temperature,
+                seed,
+            } => self.regen(at, count, temperature, seed),
             Request::EditOpen(at) => self.edit_open(at),
             Request::EditDone { message, text } => self.edit_done(message, text),
             Request::Continue(more) => self.go_on(more.as_deref().unwrap_or("")),

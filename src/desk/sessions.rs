@@ -73,7 +73,10 @@ impl State {
         let old = self.open.id.map(|_| self.open.name.clone());
         self.start_new(name)?;
         if let Some(old) = old {
-            self.note(Level::Info, format!("New session. The last one is saved: /resume {old}"));
+            self.note(
+                Level::Info,
+                format!("New session. The last one is saved: /resume {old}"),
+            );
         }
         Ok(())
     }
@@ -121,7 +124,10 @@ impl State {
                 _ => return Err(e.into()),
             },
             Err(e) => {
-                self.note(Level::Warn, format!("{e}. Do not open this session twice at the same time."));
+                self.note(
+                    Level::Warn,
+                    format!("{e}. Do not open this session twice at the same time."),
+                );
                 (None, Rights::Write)
             }
         };
@@ -135,19 +141,37 @@ impl State {
             return '\x1b';
         }
         let choices = vec![
-            Choice { key: 'v', label: "view".into() },
-            Choice { key: 'f', label: "fork a copy".into() },
-            Choice { key: '\x1b', label: "cancel".into() },
+            Choice {
+                key: 'v',
+                label: "view".into(),
+            },
+            Choice {
+                key: 'f',
+                label: "fork a copy".into(),
+            },
+            Choice {
+                key: '\x1b',
+                label: "cancel".into(),
+            },
         ];
         self.ask_user(format!("{e}."), choices)
     }
 
-    fn load_record(&mut self, record: &SessionRecord, lock: Option<crate::session::SessionLock>, rights: Rights) -> Done {
+    fn load_record(
+        &mut self,
+        record: &SessionRecord,
+        lock: Option<crate::session::SessionLock>,
+        rights: Rights,
+    ) -> Done {
         let fingerprint = self.meters.model.fingerprint.clone();
         let nodes = self.store.tree(record.id, &fingerprint, FIRST_WORDS)?;
-        let ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
+        let ends = nodes
+            .iter()
+            .filter_map(|n| Some((n.message.id, n.segment?)))
+            .collect();
         let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
-        let mut conversation = Conversation::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
+        let mut conversation =
+            Conversation::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
         if let Some(head) = conversation.head() {
             for message in self.store.path(head)? {
                 cut.remove(&message.id);
@@ -158,12 +182,22 @@ impl State {
         for (fork, at) in self.store.forks(record.id)? {
             labels.extend(at.map(|at| (at, fork.name)));
         }
-        labels.extend(self.store.marks(record.id)?.into_iter().map(|m| (m.message, m.name)));
-        let mut settings: Settings = serde_json::from_str(&record.settings).unwrap_or_else(|_| self.defaults.clone());
+        labels.extend(
+            self.store
+                .marks(record.id)?
+                .into_iter()
+                .map(|m| (m.message, m.name)),
+        );
+        let mut settings: Settings =
+            serde_json::from_str(&record.settings).unwrap_or_else(|_| self.defaults.clone());
         for (key, value) in &self.overrides {
             settings.set(key, value).map_err(DeskError::Refused)?;
         }
-        let first = conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.text.clone());
+        let first = conversation
+            .path()
+            .first()
+            .filter(|m| m.role == Role::System)
+            .map(|m| m.text.clone());
         self.system = first.or_else(|| self.default_system.clone());
         self.open = Open {
             id: Some(record.id),
@@ -187,7 +221,12 @@ impl State {
         let Some(id) = self.open.id else { return };
         let fingerprint = self.meters.model.fingerprint.clone();
         match self.store.tree(id, &fingerprint, 0) {
-            Ok(nodes) => self.open.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect(),
+            Ok(nodes) => {
+                self.open.ends = nodes
+                    .iter()
+                    .filter_map(|n| Some((n.message.id, n.segment?)))
+                    .collect()
+            }
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
         self.show_session();
@@ -206,7 +245,11 @@ impl State {
         if read > UNASKED && self.open.rights == Rights::Write {
             let why = self.why_no_state();
             let about = self.about(read);
-            let text = format!("{why} Text is open. {} of {} tokens have to be read again{about}.", grouped(read), grouped(total));
+            let text = format!(
+                "{why} Text is open. {} of {} tokens have to be read again{about}.",
+                grouped(read),
+                grouped(total)
+            );
             if !self.confirm_or_view(text) {
                 self.open.rights = Rights::View("its state was not read.".into());
                 self.show_session();
@@ -215,16 +258,32 @@ impl State {
         }
         self.check_room(&plan, "This conversation")?;
         let started = std::time::Instant::now();
-        let fed = self.carry_out(plan, &rendered, None, &mut super::feed::PromptReading::new(started))?;
+        let fed = self.carry_out(
+            plan,
+            &rendered,
+            None,
+            &mut super::feed::PromptReading::new(started),
+        )?;
         let (kept, all) = (grouped(fed.reused), grouped(fed.reused + fed.read));
-        self.note(Level::Info, format!("Resumed {kept} of {all} tokens in {:.1} s", fed.ms / 1000.0));
+        self.note(
+            Level::Info,
+            format!("Resumed {kept} of {all} tokens in {:.1} s", fed.ms / 1000.0),
+        );
         self.report_meters();
         Ok(())
     }
 
     fn confirm_or_view(&mut self, text: String) -> bool {
-        let choices =
-            vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "view only".into() }];
+        let choices = vec![
+            Choice {
+                key: '\n',
+                label: "read".into(),
+            },
+            Choice {
+                key: '\x1b',
+                label: "view only".into(),
+            },
+        ];
         self.ask_user(text, choices) == '\n'
     }
 
@@ -235,10 +294,23 @@ impl State {
         if record.and_then(|r| r.state_of).is_some_and(|of| of != mine) {
             return "State is from another model.".into();
         }
-        let tip = self.open.conversation.path().iter().rev().find_map(|m| self.open.ends.get(&m.id).copied());
-        let lost = tip.and_then(|t| self.restorable(&t).ok().flatten()).and_then(|p| p.lost.into_iter().next());
+        let tip = self
+            .open
+            .conversation
+            .path()
+            .iter()
+            .rev()
+            .find_map(|m| self.open.ends.get(&m.id).copied());
+        let lost = tip
+            .and_then(|t| self.restorable(&t).ok().flatten())
+            .and_then(|p| p.lost.into_iter().next());
         match lost {
-            Some(l) => format!("Kept state cannot be used: {} of {} is {}.", l.what, l.segment.short(), l.why),
+            Some(l) => format!(
+                "Kept state cannot be used: {} of {} is {}.",
+                l.what,
+                l.segment.short(),
+                l.why
+            ),
             None => "No state is kept for this model.".into(),
         }
     }
@@ -274,7 +346,13 @@ impl State {
             head: Some(head),
             forked_from: self.open.id,
         })]);
-        let shared: Vec<_> = self.open.conversation.path_to(Some(head)).into_iter().cloned().collect();
+        let shared: Vec<_> = self
+            .open
+            .conversation
+            .path_to(Some(head))
+            .into_iter()
+            .cloned()
+            .collect();
         let old = std::mem::replace(&mut self.open, Open::empty(self.defaults.clone()));
         self.open = Open {
             id: Some(id),
@@ -292,7 +370,10 @@ impl State {
     pub(super) fn list_sessions(&mut self) -> Done {
         let records = self.store.sessions(SessionFilter::Live, LISTED)?;
         let fingerprint = self.model().map(|m| m.fingerprint.clone());
-        self.tell(Notice::Sessions(session_rows(records, fingerprint.as_deref())));
+        self.tell(Notice::Sessions(session_rows(
+            records,
+            fingerprint.as_deref(),
+        )));
         Ok(())
     }
 
@@ -318,11 +399,25 @@ impl State {
         let record = match (name, self.open.id) {
             (Some(name), _) => self.store.session_named(name)?,
             (None, Some(id)) => self.store.session(id)?,
-            (None, None) => return Err(DeskError::Refused("This session is empty: there is nothing to delete.".into())),
+            (None, None) => {
+                return Err(DeskError::Refused(
+                    "This session is empty: there is nothing to delete.".into(),
+                ));
+            }
         };
         let open = self.open.id == Some(record.id);
-        let other = if open { None } else { Some(self.store.lock_session(record.id, &record.name)?) };
-        let (_, own) = self.store.sizes()?.sessions.get(&record.id).copied().unwrap_or_default();
+        let other = if open {
+            None
+        } else {
+            Some(self.store.lock_session(record.id, &record.name)?)
+        };
+        let (_, own) = self
+            .store
+            .sizes()?
+            .sessions
+            .get(&record.id)
+            .copied()
+            .unwrap_or_default();
         let days = self.store.limits().trash_days;
         let text = format!(
             "Delete \"{}\"? {} messages, {} of state only it needs. It stays in the trash for {days} days.",
@@ -330,7 +425,16 @@ impl State {
             record.messages,
             super::pages::bytes(own)
         );
-        let choices = vec![Choice { key: 'y', label: "delete".into() }, Choice { key: '\x1b', label: "keep".into() }];
+        let choices = vec![
+            Choice {
+                key: 'y',
+                label: "delete".into(),
+            },
+            Choice {
+                key: '\x1b',
+                label: "keep".into(),
+            },
+        ];
         if self.ask_user(text, choices) != 'y' {
             return Ok(());
         }
@@ -339,7 +443,13 @@ impl State {
         if open {
             self.start_new(None)?;
         }
-        self.note(Level::Info, format!("\"{}\" is in the trash. Back with: /resume {}", record.name, record.name));
+        self.note(
+            Level::Info,
+            format!(
+                "\"{}\" is in the trash. Back with: /resume {}",
+                record.name, record.name
+            ),
+        );
         Ok(())
     }
 
@@ -356,7 +466,10 @@ impl State {
                 created_ms: h.created_ms,
             })
             .collect();
-        self.tell(Notice::Found { query: query.to_owned(), rows });
+        self.tell(Notice::Found {
+            query: query.to_owned(),
+            rows,
+        });
         Ok(())
     }
 }

@@ -8,12 +8,14 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::speculate::Decoder;
 use super::worker::Worker;
+use crate::backend::BackendError;
 use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
-use crate::backend::BackendError;
 use crate::model::draft::{DraftError, DraftHead, DraftOptions};
 use crate::model::{Checkpoint, Live, Model, ModelError};
-use crate::protocol::engine::{Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, ModelInfo};
+use crate::protocol::engine::{
+    Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, ModelInfo,
+};
 
 /// The most tokens a conversation may have unless the configuration says otherwise.
 const LONGEST_CONTEXT: usize = 1 << 20;
@@ -31,7 +33,10 @@ impl From<ModelError> for Failure {
             ModelError::Unknown(_) | ModelError::NoCheckpoint { .. } | ModelError::File { .. } => 3,
             _ => 1,
         };
-        Failure { error: error.to_string(), code }
+        Failure {
+            error: error.to_string(),
+            code,
+        }
     }
 }
 
@@ -50,12 +55,19 @@ pub(super) fn run(
     let checkpoint = Checkpoint::open(&options.model)?;
     checkpoint.check()?;
     match open_gpu(options) {
-        Gpu::Opened(backend, notes) => load(*backend, &checkpoint, options, notes, commands, events),
-        Gpu::Refused(why) if options.device == DeviceChoice::Cuda => {
-            Err(Failure { error: format!("{why}; use --device cpu, or --model demo"), code: 4 })
+        Gpu::Opened(backend, notes) => {
+            load(*backend, &checkpoint, options, notes, commands, events)
         }
+        Gpu::Refused(why) if options.device == DeviceChoice::Cuda => Err(Failure {
+            error: format!("{why}; use --device cpu, or --model demo"),
+            code: 4,
+        }),
         Gpu::Refused(why) => {
-            let notes = if options.device == DeviceChoice::Auto { vec![format!("{why}. Running on the CPU.")] } else { Vec::new() };
+            let notes = if options.device == DeviceChoice::Auto {
+                vec![format!("{why}. Running on the CPU.")]
+            } else {
+                Vec::new()
+            };
             load(Cpu::new(), &checkpoint, options, notes, commands, events)
         }
     }
@@ -78,13 +90,15 @@ type GpuBackend = Cpu;
 fn open_gpu(options: &EngineOptions) -> Gpu {
     match options.device {
         DeviceChoice::Cpu => Gpu::Refused("not asked for".into()),
-        DeviceChoice::Auto | DeviceChoice::Cuda => match GpuBackend::open(options.gpu, Default::default()) {
-            Ok(backend) => {
-                let notes = backend.notes().to_vec();
-                Gpu::Opened(Box::new(backend), notes)
+        DeviceChoice::Auto | DeviceChoice::Cuda => {
+            match GpuBackend::open(options.gpu, Default::default()) {
+                Ok(backend) => {
+                    let notes = backend.notes().to_vec();
+                    Gpu::Opened(Box::new(backend), notes)
+                }
+                Err(error) => Gpu::Refused(error.to_string()),
             }
-            Err(error) => Gpu::Refused(error.to_string()),
-        },
+        }
     }
 }
 
@@ -103,7 +117,10 @@ fn load<B: DraftOps>(
 ) -> Result<(), Failure> {
     let model = Model::load(&mut backend, checkpoint, |done| {
         // Nobody listens any more when the program is ending.
-        let _ = events.send(EngineEvent::Loading { what: "reading weights".into(), done });
+        let _ = events.send(EngineEvent::Loading {
+            what: "reading weights".into(),
+            done,
+        });
     })?;
     let head = match open_head(&mut backend, &model, checkpoint, &options.draft) {
         Ok(head) => head,
@@ -115,7 +132,9 @@ fn load<B: DraftOps>(
     };
     let spec = model.spec();
     let default = (2 * spec.max_position).min(LONGEST_CONTEXT);
-    let limit = options.context.map_or(default, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
+    let limit = options.context.map_or(default, |asked| {
+        usize::try_from(asked).unwrap_or(usize::MAX)
+    });
     let taps = head.as_ref().map_or(&[][..], |head| head.taps());
     let live = Live::new(&mut backend, &model, limit, taps)?;
     let info = ModelInfo {
@@ -126,14 +145,25 @@ fn load<B: DraftOps>(
             Dtype::F32 => "f32".into(),
             Dtype::Bf16 | Dtype::U32 | Dtype::U8 => "bf16".into(),
         },
-        parameters: Checkpoint::expected_tensors(spec).iter().map(|(_, shape)| shape.iter().product::<usize>() as u64).sum(),
+        parameters: Checkpoint::expected_tensors(spec)
+            .iter()
+            .map(|(_, shape)| shape.iter().product::<usize>() as u64)
+            .sum(),
         context_limit: live.limit() as u64,
         draft: head.as_ref().map(|head| head.name().to_string()),
         fingerprint: checkpoint.fingerprint(),
         memory: backend.memory(),
         notes,
     };
-    Worker { decoder: Decoder::new(head), backend, model, live, info, events }.serve(commands);
+    Worker {
+        decoder: Decoder::new(head),
+        backend,
+        model,
+        live,
+        info,
+        events,
+    }
+    .serve(commands);
     Ok(())
 }
 
@@ -149,10 +179,17 @@ fn open_head<B: DraftOps>(
         DraftChoice::Folder(folder) => Some(folder),
         DraftChoice::Auto => None,
     };
-    let beside = checkpoint.directory().map(|dir| dir.join("eagle3")).filter(|dir| dir.is_dir());
+    let beside = checkpoint
+        .directory()
+        .map(|dir| dir.join("eagle3"))
+        .filter(|dir| dir.is_dir());
     match folder.map(Path::to_path_buf).or(beside) {
-        Some(folder) => DraftHead::open(backend, &folder, model.spec(), &DraftOptions::default()).map(Some),
-        None if checkpoint.name() == "demo" => DraftHead::demo(backend, model.spec(), &DraftOptions::default()).map(Some),
+        Some(folder) => {
+            DraftHead::open(backend, &folder, model.spec(), &DraftOptions::default()).map(Some)
+        }
+        None if checkpoint.name() == "demo" => {
+            DraftHead::demo(backend, model.spec(), &DraftOptions::default()).map(Some)
+        }
         None => Ok(None),
     }
 }

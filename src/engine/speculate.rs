@@ -314,7 +314,17 @@ impl<B: DraftOps> Decoder<B> {
         let Some(generation) = &self.generation else {
             return Err(DecodeError::Order("no generation is under way"));
         };
-        let Matched { tokens, accepted, stopped } = draw_and_match(&generation.sampler, &candidates, &drafts.tokens, position + 1, &generation.stop);
+        let Matched {
+            tokens,
+            accepted,
+            stopped,
+        } = draw_and_match(
+            &generation.sampler,
+            &candidates,
+            &drafts.tokens,
+            position + 1,
+            &generation.stop,
+        );
         if tokens.is_empty() && !stopped {
             return Err(DecodeError::Order("the model made no candidates"));
         }
@@ -433,11 +443,19 @@ struct Matched {
 
 /// Draws a token from every row in turn for as long as the draws equal the drafts (spec/speculative.md §6.2). Row i is
 /// behind the first i drafts and draws output position `position + i`. What is drawn never depends on a draft.
-fn draw_and_match(sampler: &Sampler, rows: &[Candidates], drafts: &[Token], position: usize, stop: &[Token]) -> Matched {
+fn draw_and_match(
+    sampler: &Sampler,
+    rows: &[Candidates],
+    drafts: &[Token],
+    position: usize,
+    stop: &[Token],
+) -> Matched {
     let mut matched = Matched::default();
     for (i, row) in rows.iter().enumerate() {
         let path = drafts.get(..i).unwrap_or_default();
-        let Some(token) = sampler.draw(row, (position + i) as u64, path) else { break };
+        let Some(token) = sampler.draw(row, (position + i) as u64, path) else {
+            break;
+        };
         // In order: what would follow a stop must not enter text or state.
         if stop.contains(&token) {
             matched.stopped = true;

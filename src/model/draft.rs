@@ -417,6 +417,5 @@ impl<B: DraftOps> DraftHead<B> {
     }
 }
 
-
 #[cfg(test)]
 mod tests;

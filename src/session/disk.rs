@@ -75,7 +75,11 @@ impl Disk for RealDisk {
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         // Directories cannot be opened as files on Windows; renames are durable there once the file was flushed.
-        if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
+        if cfg!(unix) {
+            File::open(dir)?.sync_all()
+        } else {
+            Ok(())
+        }
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -92,7 +96,10 @@ impl Disk for RealDisk {
         // Never reserve more than the file can give: `len` may come from a damaged header.
         let have = file.metadata()?.len().saturating_sub(offset);
         if have < len {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{len} bytes wanted at {offset}, {have} there")));
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("{len} bytes wanted at {offset}, {have} there"),
+            ));
         }
         let mut bytes = Vec::with_capacity(want);
         // `read_to_end` fills the reserved space without zeroing it first.

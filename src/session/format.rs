@@ -76,13 +76,18 @@ pub(super) struct Fault {
 
 impl Fault {
     fn damaged(what: &str) -> Fault {
-        Fault { why: format!("damaged: {what}"), lasting: true }
+        Fault {
+            why: format!("damaged: {what}"),
+            lasting: true,
+        }
     }
 
     fn io(e: &std::io::Error) -> Fault {
         let (why, lasting) = match e.kind() {
             std::io::ErrorKind::NotFound => ("its file is missing".to_owned(), true),
-            std::io::ErrorKind::UnexpectedEof => ("damaged: its file is shorter than it was".to_owned(), true),
+            std::io::ErrorKind::UnexpectedEof => {
+                ("damaged: its file is shorter than it was".to_owned(), true)
+            }
             _ => (format!("its file cannot be read ({e})"), false),
         };
         Fault { why, lasting }
@@ -181,7 +186,9 @@ pub(super) fn head(
     let mut add = |name: &str, dtype: Dtype, shape: Vec<u64>, bytes: u64| -> Result<(), String> {
         let values = shape.iter().try_fold(1u64, |n, d| n.checked_mul(*d));
         if values.and_then(|n| n.checked_mul(dtype.size() as u64)) != Some(bytes) {
-            return Err(format!("tensor {name} {shape:?} does not have {bytes} bytes"));
+            return Err(format!(
+                "tensor {name} {shape:?} does not have {bytes} bytes"
+            ));
         }
         let entry = serde_json::json!({
             "dtype": dtype_name(dtype), "shape": shape, "data_offsets": [offset, offset + bytes],
@@ -192,9 +199,19 @@ pub(super) fn head(
             Some(_) => Err(format!("tensor {name} occurs twice")),
         }
     };
-    add(CHECKSUMS, Dtype::U8, vec![chunks, HASH_BYTES], chunks * HASH_BYTES)?;
+    add(
+        CHECKSUMS,
+        Dtype::U8,
+        vec![chunks, HASH_BYTES],
+        chunks * HASH_BYTES,
+    )?;
     for t in tensors {
-        add(&t.name, t.dtype, t.shape.iter().map(|d| *d as u64).collect(), t.data.len() as u64)?;
+        add(
+            &t.name,
+            t.dtype,
+            t.shape.iter().map(|d| *d as u64).collect(),
+            t.data.len() as u64,
+        )?;
     }
     let mut text = Value::Object(json).to_string().into_bytes();
     let padded = (8 + text.len()).next_multiple_of(ALIGN) - 8;
@@ -210,10 +227,14 @@ pub(super) fn head(
     }
     let root = *blake3::hash(&bytes).as_bytes();
     let total_bytes = 8 + text.len() as u64 + offset;
-    Ok(Head { bytes, root, total_bytes })
+    Ok(Head {
+        bytes,
+        root,
+        total_bytes,
+    })
 }
 
-/// Reads and checks the start of a file. 
+/// Reads and checks the start of a file.
 pub(super) fn open(
     disk: &dyn Disk,
     path: &Path,
@@ -231,32 +252,49 @@ pub(super) fn open(
     let mut json: Map<String, Value> =
         serde_json::from_slice(&text).map_err(|_| Fault::damaged("its header is unreadable"))?;
     let meta = json.remove("__metadata__").unwrap_or_default();
-    let field = |name: &str| meta.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let field = |name: &str| {
+        meta.get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     let mut entries = Vec::with_capacity(json.len());
     for (name, value) in json {
-        let entry: Entry = serde_json::from_value(value).map_err(|_| Fault::damaged(&format!("tensor {name} is unreadable")))?;
+        let entry: Entry = serde_json::from_value(value)
+            .map_err(|_| Fault::damaged(&format!("tensor {name} is unreadable")))?;
         entries.push((name, entry));
     }
     entries.sort_by_key(|(_, e)| e.data_offsets);
     let data = 8 + length;
     let table = match entries.first() {
-        Some((name, e)) if name == CHECKSUMS && e.data_offsets[1] <= MAX_HEADER_BYTES => e.data_offsets[1],
+        Some((name, e)) if name == CHECKSUMS && e.data_offsets[1] <= MAX_HEADER_BYTES => {
+            e.data_offsets[1]
+        }
         _ => return Err(Fault::damaged("its checksums are missing")),
     };
     let table_bytes = read(data, table)?;
     let mut hash = blake3::Hasher::new();
-    hash.update(&length.to_le_bytes()).update(&text).update(&table_bytes);
+    hash.update(&length.to_le_bytes())
+        .update(&text)
+        .update(&table_bytes);
     if hash.finalize().as_bytes() != root {
         return Err(Fault::damaged("its header does not match its checksum"));
     }
     // From here on the header is what was written.
     if field("format") != FORMAT {
-        return Err(Fault { why: format!("written in another format ({:?})", field("format")), lasting: true });
+        return Err(Fault {
+            why: format!("written in another format ({:?})", field("format")),
+            lasting: true,
+        });
     }
     if field("segment") != id.hex() || field("kind") != kind.extension() {
         return Err(Fault::damaged("it belongs to another segment"));
     }
-    let number = |name: &str| field(name).parse::<u64>().map_err(|_| Fault::damaged("its header is unreadable"));
+    let number = |name: &str| {
+        field(name)
+            .parse::<u64>()
+            .map_err(|_| Fault::damaged("its header is unreadable"))
+    };
     let (start, rows) = (number("start")?, number("rows")?);
 
     let hashes: Vec<[u8; 32]> = table_bytes.as_chunks::<32>().0.to_vec();
@@ -264,17 +302,36 @@ pub(super) fn open(
     let mut first_chunk = 0usize;
     for (name, e) in entries.into_iter().skip(1) {
         let bytes = e.data_offsets[1].saturating_sub(e.data_offsets[0]);
-        let dtype = dtype_of(&e.dtype).ok_or_else(|| Fault::damaged(&format!("tensor {name} has unknown type {}", e.dtype)))?;
+        let dtype = dtype_of(&e.dtype).ok_or_else(|| {
+            Fault::damaged(&format!("tensor {name} has unknown type {}", e.dtype))
+        })?;
         let shape = e.shape.iter().map(|d| *d as usize).collect();
-        tensors.push(TensorPlace { name, dtype, shape, offset: data + e.data_offsets[0], bytes, first_chunk });
+        tensors.push(TensorPlace {
+            name,
+            dtype,
+            shape,
+            offset: data + e.data_offsets[0],
+            bytes,
+            first_chunk,
+        });
         first_chunk += chunks_of(bytes) as usize;
     }
-    Ok(OpenFile { start, rows, tensors, hashes })
+    Ok(OpenFile {
+        start,
+        rows,
+        tensors,
+        hashes,
+    })
 }
 
 impl OpenFile {
     /// Reads all tensors `wanted` names, several at a time, each checked.
-    fn read(&self, disk: &dyn Disk, path: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<ImageTensor>, Fault> {
+    fn read(
+        &self,
+        disk: &dyn Disk,
+        path: &Path,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Vec<ImageTensor>, Fault> {
         let places: Vec<&TensorPlace> = self.tensors.iter().filter(|t| wanted(&t.name)).collect();
         places
             .into_par_iter()
@@ -291,16 +348,29 @@ impl OpenFile {
     }
 
     /// Bytes `range` of one tensor: the chunks around them are read, checked, and cut.
-    fn read_range(&self, disk: &dyn Disk, path: &Path, place: &TensorPlace, range: Range<u64>) -> Result<Vec<u8>, Fault> {
+    fn read_range(
+        &self,
+        disk: &dyn Disk,
+        path: &Path,
+        place: &TensorPlace,
+        range: Range<u64>,
+    ) -> Result<Vec<u8>, Fault> {
         let first = range.start / CHUNK_BYTES;
         let last = range.end.min(place.bytes).div_ceil(CHUNK_BYTES).max(first);
         let from = first * CHUNK_BYTES;
         let to = (last * CHUNK_BYTES).min(place.bytes);
-        let mut data = disk.read_at(path, place.offset + from, to.saturating_sub(from)).map_err(|e| Fault::io(&e))?;
+        let mut data = disk
+            .read_at(path, place.offset + from, to.saturating_sub(from))
+            .map_err(|e| Fault::io(&e))?;
         for (i, chunk) in data.chunks(CHUNK_BYTES as usize).enumerate() {
             let index = place.first_chunk + first as usize + i;
-            if self.hashes.get(index).map(|h| h.as_slice()) != Some(blake3::hash(chunk).as_bytes().as_slice()) {
-                return Err(Fault::damaged(&format!("part of {} does not match its checksum", place.name)));
+            if self.hashes.get(index).map(|h| h.as_slice())
+                != Some(blake3::hash(chunk).as_bytes().as_slice())
+            {
+                return Err(Fault::damaged(&format!(
+                    "part of {} does not match its checksum",
+                    place.name
+                )));
             }
         }
         if from != range.start || to != range.end {
@@ -322,12 +392,24 @@ pub(super) fn read_rows(
     let file = open(disk, path, FileKind::Rows, id, root)?;
     let (start, rows) = (file.start, file.rows);
     match part {
-        RowsPart::All => Ok(RowsImage { start, rows, tensors: file.read(disk, path, |_| true)? }),
-        RowsPart::CompressedKeys => Ok(RowsImage { start, rows, tensors: file.read(disk, path, is_compressed)? }),
+        RowsPart::All => Ok(RowsImage {
+            start,
+            rows,
+            tensors: file.read(disk, path, |_| true)?,
+        }),
+        RowsPart::CompressedKeys => Ok(RowsImage {
+            start,
+            rows,
+            tensors: file.read(disk, path, is_compressed)?,
+        }),
         RowsPart::Positions(range) => {
             let from = range.start.clamp(start, start + rows);
             let to = range.end.clamp(from, start + rows);
-            let places: Vec<&TensorPlace> = file.tensors.iter().filter(|t| !is_compressed(&t.name)).collect();
+            let places: Vec<&TensorPlace> = file
+                .tensors
+                .iter()
+                .filter(|t| !is_compressed(&t.name))
+                .collect();
             let tensors = places
                 .into_par_iter()
                 .map(|place| {
@@ -338,18 +420,35 @@ pub(super) fn read_rows(
                     if let Some(first) = shape.first_mut() {
                         *first = (to - from) as usize;
                     }
-                    Ok(ImageTensor { name: place.name.clone(), dtype: place.dtype, shape, data: data.into() })
+                    Ok(ImageTensor {
+                        name: place.name.clone(),
+                        dtype: place.dtype,
+                        shape,
+                        data: data.into(),
+                    })
                 })
                 .collect::<Result<Vec<_>, Fault>>()?;
-            Ok(RowsImage { start: from, rows: to - from, tensors })
+            Ok(RowsImage {
+                start: from,
+                rows: to - from,
+                tensors,
+            })
         }
     }
 }
 
 /// Reads an end state.
-pub(super) fn read_end(disk: &dyn Disk, path: &Path, id: &SegmentId, root: &[u8; 32]) -> Result<EndImage, Fault> {
+pub(super) fn read_end(
+    disk: &dyn Disk,
+    path: &Path,
+    id: &SegmentId,
+    root: &[u8; 32],
+) -> Result<EndImage, Fault> {
     let file = open(disk, path, FileKind::End, id, root)?;
-    Ok(EndImage { position: file.start, tensors: file.read(disk, path, |_| true)? })
+    Ok(EndImage {
+        position: file.start,
+        tensors: file.read(disk, path, |_| true)?,
+    })
 }
 
 #[cfg(test)]
@@ -358,22 +457,36 @@ mod tests {
     use crate::session::RealDisk;
 
     fn tensor(name: &str, rows: usize, seed: u8) -> ImageTensor {
-        let data = (0..rows * 16).map(|i| (i as u8).wrapping_mul(31) ^ seed).collect::<Vec<u8>>();
-        ImageTensor { name: name.into(), dtype: Dtype::Bf16, shape: vec![rows, 2, 4], data: data.into() }
+        let data = (0..rows * 16)
+            .map(|i| (i as u8).wrapping_mul(31) ^ seed)
+            .collect::<Vec<u8>>();
+        ImageTensor {
+            name: name.into(),
+            dtype: Dtype::Bf16,
+            shape: vec![rows, 2, 4],
+            data: data.into(),
+        }
     }
 
     #[test]
     fn any_flipped_bit_is_found_and_never_panics() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.rows");
-        let tensors = [tensor("k.0", 9, 1), tensor("v.0", 9, 2), tensor("k1.0", 1, 3)];
+        let tensors = [
+            tensor("k.0", 9, 1),
+            tensor("v.0", 9, 2),
+            tensor("k1.0", 1, 3),
+        ];
         let order = in_file_order(&tensors);
         assert_eq!(order[0].name, "k1.0");
         let id = SegmentId([5; 32]);
         let head = head(FileKind::Rows, &id, 64, 9, &order).unwrap();
         let mut bytes = head.bytes.clone();
         order.iter().for_each(|t| bytes.extend_from_slice(&t.data));
-        assert_eq!((bytes.len() as u64, head.bytes.len() % ALIGN), (head.total_bytes, 3 * 32 % ALIGN));
+        assert_eq!(
+            (bytes.len() as u64, head.bytes.len() % ALIGN),
+            (head.total_bytes, 3 * 32 % ALIGN)
+        );
         let read = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
             read_rows(&RealDisk, &path, &id, &head.root, &RowsPart::All)
@@ -384,14 +497,25 @@ mod tests {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1 << (at % 8);
             let fault = read(&damaged).expect_err("found");
-            assert!(fault.lasting && fault.why.starts_with("damaged: "), "byte {at}: {}", fault.why);
+            assert!(
+                fault.lasting && fault.why.starts_with("damaged: "),
+                "byte {at}: {}",
+                fault.why
+            );
         }
         for length in 0..bytes.len() {
             assert!(read(&bytes[..length]).is_err(), "cut to {length}");
         }
         // The right file of another segment is the wrong file.
         std::fs::write(&path, &bytes).unwrap();
-        let other = read_rows(&RealDisk, &path, &SegmentId([6; 32]), &head.root, &RowsPart::All).unwrap_err();
+        let other = read_rows(
+            &RealDisk,
+            &path,
+            &SegmentId([6; 32]),
+            &head.root,
+            &RowsPart::All,
+        )
+        .unwrap_err();
         assert_eq!(other.why, "damaged: it belongs to another segment");
     }
 

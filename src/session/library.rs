@@ -48,7 +48,10 @@ pub struct DocumentRecord {
 
 /// Records an entry, or its use if it is there. Returns a phrase when its segment is unknown.
 pub(super) fn add(tx: &Transaction<'_>, new: &NewDocument) -> Result<Option<String>> {
-    if !tx.prepare_cached("SELECT 1 FROM segment WHERE id = ?1")?.exists([new.segment.0])? {
+    if !tx
+        .prepare_cached("SELECT 1 FROM segment WHERE id = ?1")?
+        .exists([new.segment.0])?
+    {
         return Ok(Some("the document's state is not kept".into()));
     }
     tx.prepare_cached(
@@ -134,7 +137,9 @@ impl Store {
     /// # Errors
     /// The database cannot be written.
     pub fn remove_document(&self, name: &str) -> Result<u64> {
-        self.transaction(|tx| Ok(tx.execute("DELETE FROM document WHERE name = ?1", [name])? as u64))
+        self.transaction(
+            |tx| Ok(tx.execute("DELETE FROM document WHERE name = ?1", [name])? as u64),
+        )
     }
 
     /// Takes every entry off the shelf that no session uses, and returns how many.

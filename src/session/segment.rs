@@ -24,12 +24,19 @@ impl SegmentId {
 
     /// Reads 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Option<SegmentId> {
-        blake3::Hash::from_hex(text).ok().map(|h| SegmentId(*h.as_bytes()))
+        blake3::Hash::from_hex(text)
+            .ok()
+            .map(|h| SegmentId(*h.as_bytes()))
     }
 
     /// The id a segment will have. `given` are tokens read by prefill, `generated` came from decode: the same tokens
     /// the other way round leave other last bits in the state, so they have another name.
-    pub fn compute(fingerprint: &str, parent: Option<&SegmentId>, given: &[Token], generated: &[Token]) -> SegmentId {
+    pub fn compute(
+        fingerprint: &str,
+        parent: Option<&SegmentId>,
+        given: &[Token],
+        generated: &[Token],
+    ) -> SegmentId {
         let mut hash = blake3::Hasher::new_derive_key("sala-chat segment 1");
         hash.update(&(fingerprint.len() as u64).to_le_bytes());
         hash.update(fingerprint.as_bytes());
@@ -64,7 +71,10 @@ pub struct TextBoundary {
 impl TextBoundary {
     /// The boundary at the end of `rendered`.
     pub fn of(rendered: &str) -> TextBoundary {
-        TextBoundary { bytes: rendered.len() as u64, hash: *blake3::hash(rendered.as_bytes()).as_bytes() }
+        TextBoundary {
+            bytes: rendered.len() as u64,
+            hash: *blake3::hash(rendered.as_bytes()).as_bytes(),
+        }
     }
 }
 
@@ -150,7 +160,12 @@ pub struct NewSegment {
 impl NewSegment {
     /// Its name.
     pub fn id(&self) -> SegmentId {
-        SegmentId::compute(&self.fingerprint, self.parent.as_ref(), &self.given, &self.generated)
+        SegmentId::compute(
+            &self.fingerprint,
+            self.parent.as_ref(),
+            &self.given,
+            &self.generated,
+        )
     }
 }
 
@@ -190,8 +205,12 @@ pub fn unchanged_prefix(path: &[Segment], rendered: &str) -> usize {
     let mut unchanged = 0;
     for (i, segment) in path.iter().enumerate() {
         let boundary = segment.content.boundary;
-        let Ok(end) = usize::try_from(boundary.bytes) else { break };
-        let Some(more) = bytes.get(done..end) else { break };
+        let Ok(end) = usize::try_from(boundary.bytes) else {
+            break;
+        };
+        let Some(more) = bytes.get(done..end) else {
+            break;
+        };
         hash.update(more);
         done = end;
         // An inner boundary may differ where a later one agrees only if the hash were broken: stop at the first.
@@ -209,7 +228,8 @@ pub(super) fn tokens_to_bytes(tokens: &[Token]) -> Vec<u8> {
 
 pub(super) fn tokens_from_bytes(bytes: &[u8]) -> Option<Vec<Token>> {
     let (words, rest) = bytes.as_chunks::<4>();
-    rest.is_empty().then(|| words.iter().map(|w| Token::from_le_bytes(*w)).collect())
+    rest.is_empty()
+        .then(|| words.iter().map(|w| Token::from_le_bytes(*w)).collect())
 }
 
 #[cfg(test)]

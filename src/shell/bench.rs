@@ -121,7 +121,12 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
         #[cfg(feature = "cuda")]
         Opened::Cuda(mut cuda) => {
             let real = cuda.info().capability > 0;
-            let ceilings = if real { cuda.ceilings(2 << 30, 8192) } else { cuda.ceilings(1 << 16, 128) }.context("measuring the ceilings")?;
+            let ceilings = if real {
+                cuda.ceilings(2 << 30, 8192)
+            } else {
+                cuda.ceilings(1 << 16, 128)
+            }
+            .context("measuring the ceilings")?;
             let machine = json!({
                 "device": "cuda", "gpu": cuda.info().name, "capability": cuda.info().capability,
                 "multiprocessors": cuda.info().multiprocessors, "cuda": cuda.info().driver_version,
@@ -134,7 +139,10 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
     if let Value::Object(machine) = &mut machine {
         machine.insert("host".into(), host().into());
         machine.insert("clocks".into(), devices::clocks().into());
-        machine.insert("commit".into(), args.commit.clone().or_else(devices::commit).into());
+        machine.insert(
+            "commit".into(),
+            args.commit.clone().or_else(devices::commit).into(),
+        );
         machine.insert("version".into(), env!("CARGO_PKG_VERSION").into());
     }
     let fill = match args.fill {
@@ -147,20 +155,45 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
 
 fn host() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = cpu.lines().find_map(|l| l.strip_prefix("model name")).and_then(|l| l.split_once(": ")).map_or("CPU", |(_, n)| n).to_owned();
+    let name = cpu
+        .lines()
+        .find_map(|l| l.strip_prefix("model name"))
+        .and_then(|l| l.split_once(": "))
+        .map_or("CPU", |(_, n)| n)
+        .to_owned();
     format!("{name}, {} threads", rayon::current_num_threads())
 }
 
 fn table(report: &Value, rows: &[Row]) -> String {
-    let mut out = format!("{} on {}\n", report["model"], report["machine"]["gpu"].as_str().unwrap_or("the CPU"));
-    let _ = writeln!(out, "{:>9} {:>12} {:>9} {:>11} {:>9} {:>7} {:>8} {:>8} {:>7}", "context", "prefill t/s", "TFLOP/s", "decode t/s", "GB/s", "share", "p50 ms", "p99 ms", "idle");
-    let or_dash = |v: Option<f64>, digits: usize| v.map_or("-".to_owned(), |v| format!("{v:.digits$}"));
+    let mut out = format!(
+        "{} on {}\n",
+        report["model"],
+        report["machine"]["gpu"].as_str().unwrap_or("the CPU")
+    );
+    let _ = writeln!(
+        out,
+        "{:>9} {:>12} {:>9} {:>11} {:>9} {:>7} {:>8} {:>8} {:>7}",
+        "context",
+        "prefill t/s",
+        "TFLOP/s",
+        "decode t/s",
+        "GB/s",
+        "share",
+        "p50 ms",
+        "p99 ms",
+        "idle"
+    );
+    let or_dash =
+        |v: Option<f64>, digits: usize| v.map_or("-".to_owned(), |v| format!("{v:.digits$}"));
     for r in rows {
         let _ = writeln!(
             out,
             "{:>9} {:>12} {:>9} {:>11.1} {:>9.0} {:>7} {:>8.3} {:>8.3} {:>6.1}%",
             r.context,
-            or_dash(r.prefill_tokens_per_s.or(r.prefill_at_depth_tokens_per_s), 0),
+            or_dash(
+                r.prefill_tokens_per_s.or(r.prefill_at_depth_tokens_per_s),
+                0
+            ),
             or_dash(r.prefill_tflops, 1),
             r.decode_tokens_per_s,
             r.decode_gb_per_s,
@@ -170,13 +203,24 @@ fn table(report: &Value, rows: &[Row]) -> String {
             100.0 * r.idle_share
         );
         for v in &r.verify {
-            let _ = writeln!(out, "          verify {:>2} rows: {:.3} ms, {:.3} of one row; all right {:.0} t/s", v.rows, v.ms, v.over_one, v.all_right_tokens_per_s);
+            let _ = writeln!(
+                out,
+                "          verify {:>2} rows: {:.3} ms, {:.3} of one row; all right {:.0} t/s",
+                v.rows, v.ms, v.over_one, v.all_right_tokens_per_s
+            );
         }
         if let (Some(ms), Some(over)) = (r.draft_round_ms, r.draft_round_over_step) {
-            let _ = writeln!(out, "          draft round of {ROUND_DRAFTS}: {ms:.3} ms, {over:.3} of a step");
+            let _ = writeln!(
+                out,
+                "          draft round of {ROUND_DRAFTS}: {ms:.3} ms, {over:.3} of a step"
+            );
         }
         if let (Some(save), Some(restore)) = (r.save_gb_per_s, r.restore_gb_per_s) {
-            let _ = writeln!(out, "          save {save:.2} GB/s, restore {restore:.2} GB/s, equal bits: {:?}", r.restore_equal);
+            let _ = writeln!(
+                out,
+                "          save {save:.2} GB/s, restore {restore:.2} GB/s, equal bits: {:?}",
+                r.restore_equal
+            );
         }
     }
     out
@@ -195,10 +239,23 @@ struct Bench<'a, B: DraftOps> {
     history: Vec<Token>,
 }
 
-fn bench<B: DraftOps>(mut b: B, name: &str, args: &BenchArgs, read_gb_per_s: Option<f64>) -> anyhow::Result<Vec<Row>> {
-    let mut contexts: Vec<usize> = args.context.iter().filter_map(|c| usize::try_from(*c).ok()).collect();
+fn bench<B: DraftOps>(
+    mut b: B,
+    name: &str,
+    args: &BenchArgs,
+    read_gb_per_s: Option<f64>,
+) -> anyhow::Result<Vec<Row>> {
+    let mut contexts: Vec<usize> = args
+        .context
+        .iter()
+        .filter_map(|c| usize::try_from(*c).ok())
+        .collect();
     contexts.sort_unstable();
-    let Some(longest) = contexts.last().copied().filter(|_| contexts.first().is_some_and(|c| *c > 0)) else {
+    let Some(longest) = contexts
+        .last()
+        .copied()
+        .filter(|_| contexts.first().is_some_and(|c| *c > 0))
+    else {
         bail!("--context needs at least one length above 0");
     };
     let checkpoint = Checkpoint::open(name).context("opening the model")?;
@@ -206,27 +263,55 @@ fn bench<B: DraftOps>(mut b: B, name: &str, args: &BenchArgs, read_gb_per_s: Opt
     let head = if !args.draft_round {
         None
     } else if name == "demo" {
-        Some(DraftHead::demo(&mut b, model.spec(), &DraftOptions::default()).context("loading the draft head")?)
+        Some(
+            DraftHead::demo(&mut b, model.spec(), &DraftOptions::default())
+                .context("loading the draft head")?,
+        )
     } else {
-        Some(DraftHead::synthetic(&mut b, model.spec(), &DraftOptions::default(), 1).context("making a draft head")?)
+        Some(
+            DraftHead::synthetic(&mut b, model.spec(), &DraftOptions::default(), 1)
+                .context("making a draft head")?,
+        )
     };
-    let room = longest + (args.sample as usize).max(MAX_VERIFY_ROWS * (args.decode as usize + 4 * WARM_UP) + 64);
+    let room = longest
+        + (args.sample as usize).max(MAX_VERIFY_ROWS * (args.decode as usize + 4 * WARM_UP) + 64);
     let taps = head.as_ref().map(|h| h.taps().to_vec()).unwrap_or_default();
-    let live = Live::new(&mut b, &model, room.next_multiple_of(64), &taps).context("making the state")?;
+    let live =
+        Live::new(&mut b, &model, room.next_multiple_of(64), &taps).context("making the state")?;
     let vocab = model.spec().vocab as u64;
-    let history = (0..room as u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % vocab).map(|t| t as Token).collect();
-    let mut bench = Bench { b, model, live, head, args, decode: args.decode as usize, sample: args.sample as usize, read_gb_per_s, history };
+    let history = (0..room as u64)
+        .map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % vocab)
+        .map(|t| t as Token)
+        .collect();
+    let mut bench = Bench {
+        b,
+        model,
+        live,
+        head,
+        args,
+        decode: args.decode as usize,
+        sample: args.sample as usize,
+        read_gb_per_s,
+        history,
+    };
     let mut rows = Vec::new();
     let mut seconds = 0.0;
     for context in contexts {
-        rows.push(bench.context(context, &mut seconds).with_context(|| format!("at a context of {context}"))?);
+        rows.push(
+            bench
+                .context(context, &mut seconds)
+                .with_context(|| format!("at a context of {context}"))?,
+        );
     }
     Ok(rows)
 }
 
 impl<B: DraftOps> Bench<'_, B> {
     fn context(&mut self, context: usize, read_seconds: &mut f64) -> anyhow::Result<Row> {
-        let mut row = Row { context, ..Row::default() };
+        let mut row = Row {
+            context,
+            ..Row::default()
+        };
         let spec = self.model.spec().clone();
         match self.args.fill {
             FillArg::Read => {
@@ -255,9 +340,17 @@ impl<B: DraftOps> Bench<'_, B> {
         self.live.restore(&mut self.b, context, &[], Some(&end))?;
         if !self.args.no_verify {
             for rows in VERIFY_ROWS {
-                let (ms, all_ms) = (self.verify(rows, rows.div_ceil(2))?, self.verify(rows, rows)?);
+                let (ms, all_ms) = (
+                    self.verify(rows, rows.div_ceil(2))?,
+                    self.verify(rows, rows)?,
+                );
                 let one = row.verify.first().map_or(ms, |v: &VerifyTime| v.ms);
-                row.verify.push(VerifyTime { rows, ms, over_one: ms / one, all_right_tokens_per_s: rows as f64 / all_ms * 1e3 });
+                row.verify.push(VerifyTime {
+                    rows,
+                    ms,
+                    over_one: ms / one,
+                    all_right_tokens_per_s: rows as f64 / all_ms * 1e3,
+                });
                 self.live.restore(&mut self.b, context, &[], Some(&end))?;
             }
         }
@@ -309,12 +402,25 @@ impl<B: DraftOps> Bench<'_, B> {
                 let coarse = s.coarse_rows(start + rows) - s.coarse_rows(start);
                 for (name, n) in [("k", rows), ("v", rows), ("k1", fine), ("k2", coarse)] {
                     let whole = n * width * 2 == data.len();
-                    let data = if whole { data.clone() } else { std::sync::Arc::new(data.get(..n * width * 2).unwrap_or_default().to_vec()) };
+                    let data = if whole {
+                        data.clone()
+                    } else {
+                        std::sync::Arc::new(data.get(..n * width * 2).unwrap_or_default().to_vec())
+                    };
                     let shape = vec![n, s.kv_heads, s.head_dim];
-                    tensors.push(ImageTensor { name: crate::backend::layer_tensor(name, layer), dtype: Dtype::Bf16, shape, data });
+                    tensors.push(ImageTensor {
+                        name: crate::backend::layer_tensor(name, layer),
+                        dtype: Dtype::Bf16,
+                        shape,
+                        data,
+                    });
                 }
             }
-            images.push(RowsImage { start: start as u64, rows: rows as u64, tensors });
+            images.push(RowsImage {
+                start: start as u64,
+                rows: rows as u64,
+                tensors,
+            });
             start += rows;
         }
         self.live.reset(&mut self.b)?;
@@ -331,7 +437,11 @@ impl<B: DraftOps> Bench<'_, B> {
             let start = Instant::now();
             self.live.verify(&mut self.b, &self.model, &[token])?;
             let found = self.live.candidates(&mut self.b, 1)?;
-            token = found.first().and_then(|c| c.ids.first()).copied().context("no candidates")?;
+            token = found
+                .first()
+                .and_then(|c| c.ids.first())
+                .copied()
+                .context("no candidates")?;
             self.live.advance(&mut self.b, 1)?;
             if step >= WARM_UP {
                 times.push(start.elapsed().as_secs_f64() * 1e3);
@@ -349,7 +459,12 @@ impl<B: DraftOps> Bench<'_, B> {
         row.decode_tokens_per_s = 1e3 / mean;
         row.idle_share = ((mean - row.device_ms) / mean).max(0.0);
         times.sort_by(f64::total_cmp);
-        let at = |q: f64| times.get(((times.len() as f64 * q) as usize).min(times.len().saturating_sub(1))).copied().unwrap_or(0.0);
+        let at = |q: f64| {
+            times
+                .get(((times.len() as f64 * q) as usize).min(times.len().saturating_sub(1)))
+                .copied()
+                .unwrap_or(0.0)
+        };
         (row.p50_ms, row.p99_ms) = (at(0.5), at(0.99));
         Ok(())
     }
@@ -373,7 +488,9 @@ impl<B: DraftOps> Bench<'_, B> {
     /// Median milliseconds of drafting [`ROUND_DRAFTS`] tokens and verifying them.
     fn draft_round(&mut self) -> anyhow::Result<f64> {
         let tables = Tables::from(&self.model);
-        let Some(head) = &mut self.head else { return Ok(0.0) };
+        let Some(head) = &mut self.head else {
+            return Ok(0.0);
+        };
         let rows = ROUND_DRAFTS + 1;
         let mut times = Vec::new();
         head.reset(self.live.position());
@@ -387,7 +504,12 @@ impl<B: DraftOps> Bench<'_, B> {
                 let found = head.extend(&mut self.b, &tables, history)?;
                 let mut token = found.ids.first().copied().unwrap_or(0);
                 for _ in 1..ROUND_DRAFTS {
-                    token = head.step(&mut self.b, &tables, token)?.ids.first().copied().unwrap_or(0);
+                    token = head
+                        .step(&mut self.b, &tables, token)?
+                        .ids
+                        .first()
+                        .copied()
+                        .unwrap_or(0);
                 }
             }
             self.live.verify(&mut self.b, &self.model, &tokens)?;
@@ -412,14 +534,20 @@ impl<B: DraftOps> Bench<'_, B> {
         let rows = self.live.export_rows(&mut self.b, 0..context)?;
         let end = self.live.export_end(&mut self.b)?;
         let saved = start.elapsed().as_secs_f64();
-        let bytes: usize = rows.tensors.iter().chain(&end.tensors).map(|t| t.data.len()).sum();
+        let bytes: usize = rows
+            .tensors
+            .iter()
+            .chain(&end.tensors)
+            .map(|t| t.data.len())
+            .sum();
         let token = [3 % self.model.spec().vocab as Token];
         self.live.verify(&mut self.b, &self.model, &token)?;
         let before = self.live.candidates(&mut self.b, 1)?;
         self.live.reset(&mut self.b)?;
         self.b.synchronize()?;
         let start = Instant::now();
-        self.live.restore(&mut self.b, 0, std::slice::from_ref(&rows), Some(&end))?;
+        self.live
+            .restore(&mut self.b, 0, std::slice::from_ref(&rows), Some(&end))?;
         self.b.synchronize()?;
         let restored = start.elapsed().as_secs_f64();
         self.live.verify(&mut self.b, &self.model, &token)?;
@@ -438,7 +566,11 @@ fn median(mut times: Vec<f64>) -> f64 {
 }
 
 fn random_bf16(n: usize) -> Vec<u8> {
-    (0..n as u64).flat_map(|i| half::bf16::from_f32(crate::backend::synthetic_value(5, i, 0.3)).to_le_bytes()).collect()
+    (0..n as u64)
+        .flat_map(|i| {
+            half::bf16::from_f32(crate::backend::synthetic_value(5, i, 0.3)).to_le_bytes()
+        })
+        .collect()
 }
 
 /// Bytes of one weight value on the device that is measured for bandwidth.
@@ -466,12 +598,18 @@ fn prefill_flops(spec: &ModelSpec, context: usize) -> f64 {
     let products = 2.0 * (spec.parameters() as f64 - tables) * n;
     let reach = (s.topk * s.block) as f64;
     // Mean of min(p, reach) over positions.
-    let attended = if n <= reach { n / 2.0 } else { (reach * reach / 2.0 + (n - reach) * reach) / n };
+    let attended = if n <= reach {
+        n / 2.0
+    } else {
+        (reach * reach / 2.0 + (n - reach) * reach) / n
+    };
     let scored = n / 2.0 * (1.0 / s.stride as f64 + 0.25 / s.stride as f64);
     let width = (s.heads * s.head_dim) as f64;
     let sparse = n * width * (4.0 * attended + 2.0 * scored);
     // A chunk of 64: q kᵀ and its product with v inside the chunk, q S and kᵀ v with the state.
-    let lightning = n * l.heads as f64 * (4.0 * 64.0 * l.head_dim as f64 + 4.0 * (l.head_dim * l.head_dim) as f64);
+    let lightning = n
+        * l.heads as f64
+        * (4.0 * 64.0 * l.head_dim as f64 + 4.0 * (l.head_dim * l.head_dim) as f64);
     let count = |mixer: Mixer| spec.mixers.iter().filter(|m| **m == mixer).count() as f64;
     products + count(Mixer::Sparse) * sparse + count(Mixer::Lightning) * lightning
 }

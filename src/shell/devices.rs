@@ -34,8 +34,10 @@ pub fn open(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<O
     }
     match config.device {
         Device::Cpu => Ok(Opened::Cpu(Box::default(), None)),
-        Device::Auto => Ok(open_gpu(gpu, tuning, guards).unwrap_or_else(|reason| Opened::Cpu(Box::default(), Some(reason)))),
-        Device::Cuda => open_gpu(gpu, tuning, guards).map_err(|reason| no_device(reason).hint("--device cpu runs the built-in model")),
+        Device::Auto => Ok(open_gpu(gpu, tuning, guards)
+            .unwrap_or_else(|reason| Opened::Cpu(Box::default(), Some(reason)))),
+        Device::Cuda => open_gpu(gpu, tuning, guards)
+            .map_err(|reason| no_device(reason).hint("--device cpu runs the built-in model")),
     }
 }
 
@@ -45,9 +47,8 @@ pub fn model_name(context: &Context) -> String {
         ModelSource::Demo => "demo".to_owned(),
         ModelSource::Synthetic(shape) => format!("synthetic:{shape}"),
         ModelSource::Path(path) => path,
-        ModelSource::Auto => {
-            super::model_cmd::installed(&context.config().model).map_or_else(|| "demo".to_owned(), |path| path.display().to_string())
-        }
+        ModelSource::Auto => super::model_cmd::installed(&context.config().model)
+            .map_or_else(|| "demo".to_owned(), |path| path.display().to_string()),
     }
 }
 
@@ -63,12 +64,16 @@ fn options(tuning: &TuningArgs, guards: bool) -> Options {
 
 #[cfg(feature = "cuda")]
 fn open_gpu(gpu: usize, tuning: &TuningArgs, guards: bool) -> Result<Opened, String> {
-    Cuda::open(gpu, options(tuning, guards)).map(|cuda| Opened::Cuda(Box::new(cuda))).map_err(|e| e.to_string())
+    Cuda::open(gpu, options(tuning, guards))
+        .map(|cuda| Opened::Cuda(Box::new(cuda)))
+        .map_err(|e| e.to_string())
 }
 
 #[cfg(feature = "cuda")]
 fn open_emulated(library: &Path, tuning: &TuningArgs, guards: bool) -> Result<Opened, String> {
-    Cuda::emulated(library, options(tuning, guards)).map(|cuda| Opened::Cuda(Box::new(cuda))).map_err(|e| e.to_string())
+    Cuda::emulated(library, options(tuning, guards))
+        .map(|cuda| Opened::Cuda(Box::new(cuda)))
+        .map_err(|e| e.to_string())
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -83,8 +88,12 @@ fn open_emulated(_library: &Path, tuning: &TuningArgs, guards: bool) -> Result<O
 
 /// Clocks, limits and driver as the driver's own tool prints them; `None` where it is missing.
 pub fn clocks() -> Option<String> {
-    let fields = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu";
-    printed("nvidia-smi", &[&format!("--query-gpu={fields}"), "--format=csv"])
+    let fields =
+        "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu";
+    printed(
+        "nvidia-smi",
+        &[&format!("--query-gpu={fields}"), "--format=csv"],
+    )
 }
 
 /// Short commit of the working tree the program runs in; `None` outside of one.
@@ -93,7 +102,11 @@ pub fn commit() -> Option<String> {
 }
 
 fn printed(program: &str, args: &[&str]) -> Option<String> {
-    let output = std::process::Command::new(program).args(args).stderr(std::process::Stdio::null()).output().ok()?;
+    let output = std::process::Command::new(program)
+        .args(args)
+        .stderr(std::process::Stdio::null())
+        .output()
+        .ok()?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     (output.status.success() && !text.is_empty()).then_some(text)
 }

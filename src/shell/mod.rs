@@ -86,8 +86,16 @@ impl Context {
     ///
     /// # Errors
     /// Nobody reads it.
-    pub fn result(&self, json: impl FnOnce() -> serde_json::Value, text: impl FnOnce() -> String) -> Result<(), Failure> {
-        if self.json { self.print(&json().to_string()) } else { self.print(&text()) }
+    pub fn result(
+        &self,
+        json: impl FnOnce() -> serde_json::Value,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
+        if self.json {
+            self.print(&json().to_string())
+        } else {
+            self.print(&text())
+        }
     }
 }
 
@@ -100,7 +108,11 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     {
         return u8::try_from(pdf::child_main(Path::new(path))).unwrap_or(1);
     }
-    let json = arguments.iter().skip(1).take_while(|a| *a != "--").any(|a| a == "--json");
+    let json = arguments
+        .iter()
+        .skip(1)
+        .take_while(|a| *a != "--")
+        .any(|a| a == "--json");
     match run(&arguments) {
         Ok(exit) => exit.code(),
         Err(failure) => {
@@ -135,9 +147,16 @@ fn run(arguments: &[OsString]) -> Result<Exit, Failure> {
         }
     };
     let dirs = Dirs::new(cli.global.data_dir.as_deref())?;
-    let config_file = cli.global.config.clone().unwrap_or_else(|| dirs.config_file());
+    let config_file = cli
+        .global
+        .config
+        .clone()
+        .unwrap_or_else(|| dirs.config_file());
     if cli.global.config.is_some() && !config_file.exists() {
-        return Err(Failure::usage(format!("{}: no such settings file", config_file.display())));
+        return Err(Failure::usage(format!(
+            "{}: no such settings file",
+            config_file.display()
+        )));
     }
     let variables: Vec<(String, String)> = std::env::vars().collect();
     // `config` must work on a broken file.
@@ -152,7 +171,13 @@ fn run(arguments: &[OsString]) -> Result<Exit, Failure> {
     }
     let loaded = config::load(&config_file, &variables, &cli.overrides()?)?;
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
-    let context = Context { loaded, config_file, dirs, json, quiet };
+    let context = Context {
+        loaded,
+        config_file,
+        dirs,
+        json,
+        quiet,
+    };
     let task = cli.task(context.config().sessions.resume_last)?;
     if !quiet {
         for warning in &context.loaded.warnings {
@@ -200,7 +225,10 @@ fn dispatch(context: &Context, task: Task) -> Result<Exit, Failure> {
 
 /// A command that this program does not have yet.
 fn not_built(what: &str) -> Failure {
-    Failure::new(Exit::Failure, format!("{what} is not part of this program yet"))
+    Failure::new(
+        Exit::Failure,
+        format!("{what} is not part of this program yet"),
+    )
 }
 
 /// Says at once when a path on the command line means nothing, before a model is loaded.
@@ -208,9 +236,15 @@ fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
     let options = sources::SourceOptions::new(&context.config().load);
     match sources::find(paths, &options) {
         Ok(_) => Ok(()),
-        Err(sources::SourceError::NotFound { path, similar: None }) => {
+        Err(sources::SourceError::NotFound {
+            path,
+            similar: None,
+        }) => {
             let command = Cli::command();
-            let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+            let names: Vec<&str> = command
+                .get_subcommands()
+                .map(clap::Command::get_name)
+                .collect();
             let failure = Failure::new(Exit::Failure, format!("No such file: {path}."));
             Err(match crate::text::near::nearest(&path, names) {
                 Some(name) => failure.hint(format!("Or did you mean: sala-chat {name}")),

@@ -33,11 +33,22 @@ pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>) {
         let note = note.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut report = format!("sala-chat {}\n", env!("CARGO_PKG_VERSION"));
         // Only literals: a formatted message could hold what the user wrote.
-        let what = info.payload().downcast_ref::<&'static str>().copied().unwrap_or("(message withheld: it may hold text)");
-        let thread = std::thread::current().name().unwrap_or("unnamed").to_string();
+        let what = info
+            .payload()
+            .downcast_ref::<&'static str>()
+            .copied()
+            .unwrap_or("(message withheld: it may hold text)");
+        let thread = std::thread::current()
+            .name()
+            .unwrap_or("unnamed")
+            .to_string();
         let place = info.location().map(ToString::to_string).unwrap_or_default();
         // Writing into a String cannot fail.
-        let _ = writeln!(report, "thread {thread} at {place}: {what}\n{}", Backtrace::force_capture());
+        let _ = writeln!(
+            report,
+            "thread {thread} at {place}: {what}\n{}",
+            Backtrace::force_capture()
+        );
         let written = note.dir.as_deref().and_then(|dir| {
             std::fs::create_dir_all(dir).ok()?;
             let path = report_path(dir);
@@ -45,8 +56,16 @@ pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>) {
             Some(path)
         });
         if owns_terminal {
-            let saved = if note.messages > 0 { format!(" Your text up to #{} is saved.", note.messages) } else { String::new() };
-            let resume = if note.session.is_empty() { "sala-chat -c".to_string() } else { format!("sala-chat -r '{}'", note.session) };
+            let saved = if note.messages > 0 {
+                format!(" Your text up to #{} is saved.", note.messages)
+            } else {
+                String::new()
+            };
+            let resume = if note.session.is_empty() {
+                "sala-chat -c".to_string()
+            } else {
+                format!("sala-chat -r '{}'", note.session)
+            };
             let report = written.map_or(String::new(), |p| format!(" Report: {}", p.display()));
             eprintln!("sala-chat crashed.{saved} Resume: {resume}.{report}");
         }
@@ -67,22 +86,48 @@ mod tests {
     #[ignore = "a child of modes_are_reset_after_a_panic"]
     fn child_that_panics() {
         let guard = Guard::default();
-        let note = CrashNote { dir: None, session: "war-and-peace".into(), messages: 9 };
+        let note = CrashNote {
+            dir: None,
+            session: "war-and-peace".into(),
+            messages: 9,
+        };
         install(guard.clone(), Arc::new(Mutex::new(note)));
-        guard.enter(Modes { alternate_screen: true, mouse: true, kitty: true, rows: 24 }).unwrap();
+        guard
+            .enter(Modes {
+                alternate_screen: true,
+                mouse: true,
+                kitty: true,
+                rows: 24,
+            })
+            .unwrap();
         panic!("{}", "text of the user");
     }
 
     #[test]
     fn modes_are_reset_after_a_panic() {
-        let pty = native_pty_system().openpty(PtySize { rows: 24, cols: 80, ..PtySize::default() }).unwrap();
+        let pty = native_pty_system()
+            .openpty(PtySize {
+                rows: 24,
+                cols: 80,
+                ..PtySize::default()
+            })
+            .unwrap();
         let mut command = CommandBuilder::new(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", "shell::panic::tests::child_that_panics", "--nocapture"]);
+        command.args([
+            "--ignored",
+            "--exact",
+            "shell::panic::tests::child_that_panics",
+            "--nocapture",
+        ]);
         let mut child = pty.slave.spawn_command(command).unwrap();
         drop(pty.slave);
         let mut bytes = Vec::new();
         // The reader ends with an error when the other side closes.
-        let _ = pty.master.try_clone_reader().unwrap().read_to_end(&mut bytes);
+        let _ = pty
+            .master
+            .try_clone_reader()
+            .unwrap()
+            .read_to_end(&mut bytes);
         child.wait().unwrap();
         let (rows, columns) = (24.try_into().unwrap(), 80.try_into().unwrap());
         let mut screen = vt100::Parser::new(rows, columns, 0);
@@ -93,8 +138,14 @@ mod tests {
         let text = String::from_utf8_lossy(&bytes);
         assert_eq!(text.matches("\x1b[?1049h").count(), 1, "{text}");
         assert_eq!(text.matches("\x1b[?1049l").count(), 1);
-        assert_eq!(text.matches("\x1b[>1u").count(), text.matches("\x1b[<1u").count());
-        assert!(text.contains("Your text up to #9 is saved. Resume: sala-chat -r 'war-and-peace'"), "{text}");
+        assert_eq!(
+            text.matches("\x1b[>1u").count(),
+            text.matches("\x1b[<1u").count()
+        );
+        assert!(
+            text.contains("Your text up to #9 is saved. Resume: sala-chat -r 'war-and-peace'"),
+            "{text}"
+        );
         assert!(!text.contains("text of the user"));
     }
 }

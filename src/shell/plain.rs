@@ -59,7 +59,13 @@ pub struct Plain {
 impl Plain {
     /// Line mode; `home` is for `~` in paths.
     pub fn new(home: Option<PathBuf>) -> Plain {
-        Plain { home, activity: Activity::Starting { what: "starting".into() }, ..Plain::default() }
+        Plain {
+            home,
+            activity: Activity::Starting {
+                what: "starting".into(),
+            },
+            ..Plain::default()
+        }
     }
 
     fn busy(&self) -> bool {
@@ -74,11 +80,19 @@ impl Plain {
                 None => choices.iter().find(|c| c.key == '\n').or(choices.last()),
                 Some(k) => {
                     let same = |c: &&Choice| c.key.to_lowercase().eq(k.to_lowercase());
-                    choices.iter().find(same).or_else(|| choices.iter().find(|c| c.key == '\x1b' && k == 'e'))
+                    choices
+                        .iter()
+                        .find(same)
+                        .or_else(|| choices.iter().find(|c| c.key == '\x1b' && k == 'e'))
                 }
             };
-            let Some(choice) = chosen else { return vec![Out::Line(keys(choices))] };
-            let out = vec![Out::Send(Request::Choose { question: *id, key: choice.key })];
+            let Some(choice) = chosen else {
+                return vec![Out::Line(keys(choices))];
+            };
+            let out = vec![Out::Send(Request::Choose {
+                question: *id,
+                key: choice.key,
+            })];
             self.question = None;
             return out;
         }
@@ -93,7 +107,11 @@ impl Plain {
                 Ok(p) => self.outcome(p.outcome),
             };
         }
-        if self.busy() { self.enqueue(line) } else { self.ask(line) }
+        if self.busy() {
+            self.enqueue(line)
+        } else {
+            self.ask(line)
+        }
     }
 
     fn enqueue(&mut self, line: &str) -> Vec<Out> {
@@ -114,26 +132,47 @@ impl Plain {
         match outcome {
             Outcome::Desk(request) => vec![Out::Send(request)],
             Outcome::Local(Local::Quit) => vec![Out::Send(Request::Quit)],
-            Outcome::Local(Local::Help(Some(name))) => match command::find(name.trim_start_matches('/')) {
-                Some(c) => vec![Out::Line(format!("/{} {} - {}. Example: {}", c.name, c.usage, c.help, c.example))],
-                None => vec![Out::Line(format!("No command is called {name}."))],
-            },
-            Outcome::Local(Local::Help(None)) => {
-                command::COMMANDS.iter().map(|c| Out::Line(format!("/{} {} - {}", c.name, c.usage, c.help))).collect()
+            Outcome::Local(Local::Help(Some(name))) => {
+                match command::find(name.trim_start_matches('/')) {
+                    Some(c) => vec![Out::Line(format!(
+                        "/{} {} - {}. Example: {}",
+                        c.name, c.usage, c.help, c.example
+                    ))],
+                    None => vec![Out::Line(format!("No command is called {name}."))],
+                }
             }
-            Outcome::Local(Local::Copy(_) | Local::Theme(_) | Local::Keys | Local::ThinkShow(_)) => {
-                vec![Out::Line("That command needs the full screen; start without --plain.".into())]
+            Outcome::Local(Local::Help(None)) => command::COMMANDS
+                .iter()
+                .map(|c| Out::Line(format!("/{} {} - {}", c.name, c.usage, c.help)))
+                .collect(),
+            Outcome::Local(
+                Local::Copy(_) | Local::Theme(_) | Local::Keys | Local::ThinkShow(_),
+            ) => {
+                vec![Out::Line(
+                    "That command needs the full screen; start without --plain.".into(),
+                )]
             }
         }
     }
 
     /// Ctrl-C: stops work, else says how to leave.
     pub fn interrupt(&mut self) -> Vec<Out> {
-        if self.busy() { vec![Out::Send(Request::Stop)] } else { vec![Out::Line(String::new()), Out::Line("/quit or Ctrl-D ends.".into())] }
+        if self.busy() {
+            vec![Out::Send(Request::Stop)]
+        } else {
+            vec![
+                Out::Line(String::new()),
+                Out::Line("/quit or Ctrl-D ends.".into()),
+            ]
+        }
     }
 
     fn prompt(&self) -> Vec<Out> {
-        if self.busy() || self.question.is_some() { Vec::new() } else { vec![Out::Part("you: ".into())] }
+        if self.busy() || self.question.is_some() {
+            Vec::new()
+        } else {
+            vec![Out::Part("you: ".into())]
+        }
     }
 
     /// The desk says something.
@@ -141,15 +180,28 @@ impl Plain {
         let mut out = Vec::new();
         match notice {
             Notice::Ready(info) => {
-                out.push(Out::Line(format!("{} on {}, up to {} tokens.", info.name, info.device, grouped(info.context_limit))));
+                out.push(Out::Line(format!(
+                    "{} on {}, up to {} tokens.",
+                    info.name,
+                    info.device,
+                    grouped(info.context_limit)
+                )));
                 if info.name == "demo" {
                     out.push(Out::Line("This is the small built-in demo model. The 9B model: sala-chat model download".into()));
                 }
-                out.extend(info.notes.iter().map(|n| Out::Line(sanitize_line(n).into_owned())));
+                out.extend(
+                    info.notes
+                        .iter()
+                        .map(|n| Out::Line(sanitize_line(n).into_owned())),
+                );
             }
             Notice::Session(view) => {
                 if !view.name.is_empty() {
-                    out.push(Out::Line(format!("Session {}, {} messages.", sanitize_line(&view.name), view.messages.len())));
+                    out.push(Out::Line(format!(
+                        "Session {}, {} messages.",
+                        sanitize_line(&view.name),
+                        view.messages.len()
+                    )));
                 }
                 if let Some(last) = view.messages.last().filter(|m| m.role == Role::Assistant) {
                     out.push(Out::Line(format!("sala: {}", sanitize(&last.text))));
@@ -162,7 +214,11 @@ impl Plain {
                 self.speaking = false;
                 self.thinking = false;
                 if let Some(d) = m.meta.document.filter(|_| m.role == Role::Document) {
-                    out.push(Out::Line(format!("document: {}, {} tokens.", sanitize_line(&d.name), grouped(d.tokens))));
+                    out.push(Out::Line(format!(
+                        "document: {}, {} tokens.",
+                        sanitize_line(&d.name),
+                        grouped(d.tokens)
+                    )));
                 }
             }
             Notice::Delta { thinking: true, .. } => {
@@ -212,25 +268,58 @@ impl Plain {
             Notice::Sessions(rows) => {
                 for r in rows.iter().take(50) {
                     let (name, title) = (sanitize_line(&r.name), sanitize_line(&r.title));
-                    out.push(Out::Line(format!("{name}: {title} ({} messages, {} tokens)", r.messages, grouped(r.tokens))));
+                    out.push(Out::Line(format!(
+                        "{name}: {title} ({} messages, {} tokens)",
+                        r.messages,
+                        grouped(r.tokens)
+                    )));
                 }
                 out.push(Out::Line("/resume NAME opens one.".into()));
             }
             Notice::Found { query, rows } => {
-                out.push(Out::Line(format!("{} found for {}.", rows.len(), sanitize_line(&query))));
-                out.extend(rows.iter().map(|r| Out::Line(format!("{} #{}: {}", sanitize_line(&r.session), r.number, sanitize_line(&r.snippet)))));
+                out.push(Out::Line(format!(
+                    "{} found for {}.",
+                    rows.len(),
+                    sanitize_line(&query)
+                )));
+                out.extend(rows.iter().map(|r| {
+                    Out::Line(format!(
+                        "{} #{}: {}",
+                        sanitize_line(&r.session),
+                        r.number,
+                        sanitize_line(&r.snippet)
+                    ))
+                }));
             }
             Notice::Timeline(rows) => {
                 for r in rows {
                     let here = if r.head { ", here" } else { "" };
                     let kept = if r.kept { ", state kept" } else { "" };
-                    let label = r.label.map(|l| format!(", mark {}", sanitize_line(&l))).unwrap_or_default();
-                    out.push(Out::Line(format!("#{} {}{label}{kept}{here}", r.number, sanitize_line(&r.title))));
+                    let label = r
+                        .label
+                        .map(|l| format!(", mark {}", sanitize_line(&l)))
+                        .unwrap_or_default();
+                    out.push(Out::Line(format!(
+                        "#{} {}{label}{kept}{here}",
+                        r.number,
+                        sanitize_line(&r.title)
+                    )));
                 }
             }
             Notice::Documents { title, rows } => {
-                out.push(Out::Line(format!("{}: {} documents.", sanitize_line(&title), rows.len())));
-                out.extend(rows.iter().map(|r| Out::Line(format!("{}, {} tokens, {} lines", sanitize_line(&r.name), grouped(r.tokens), grouped(r.lines)))));
+                out.push(Out::Line(format!(
+                    "{}: {} documents.",
+                    sanitize_line(&title),
+                    rows.len()
+                )));
+                out.extend(rows.iter().map(|r| {
+                    Out::Line(format!(
+                        "{}, {} tokens, {} lines",
+                        sanitize_line(&r.name),
+                        grouped(r.tokens),
+                        grouped(r.lines)
+                    ))
+                }));
             }
             Notice::Bye { farewell } => {
                 out.extend(farewell.map(|f| Out::Line(sanitize(&f).into_owned())));
@@ -246,7 +335,11 @@ impl Plain {
 
     /// Prints what is complete of the answer.
     fn speak(&mut self, all: bool, out: &mut Vec<Out>) {
-        let end = if all { self.pending.len() } else { sentence_end(&self.pending) };
+        let end = if all {
+            self.pending.len()
+        } else {
+            sentence_end(&self.pending)
+        };
         if end == 0 {
             return;
         }
@@ -269,8 +362,12 @@ impl Plain {
         match m.meta.finish {
             Some(Finish::Stopped) => out.push(Out::Line("(stopped; /continue goes on)".into())),
             Some(Finish::Length) => out.push(Out::Line("(length limit; /continue goes on)".into())),
-            Some(Finish::Context) => out.push(Out::Line("(the context is full; /new, /fork or /compact)".into())),
-            Some(Finish::Failed) => out.push(Out::Line("(ended in an error; /regen answers again)".into())),
+            Some(Finish::Context) => out.push(Out::Line(
+                "(the context is full; /new, /fork or /compact)".into(),
+            )),
+            Some(Finish::Failed) => out.push(Out::Line(
+                "(ended in an error; /regen answers again)".into(),
+            )),
             Some(Finish::Stop) | None => {}
         }
     }
@@ -281,8 +378,13 @@ impl Plain {
             Activity::Reading(r) if r.total > 2_000 => {
                 let tenth = percent(r.done, r.total) / 10;
                 if tenth != self.tenth && tenth < 10 {
-                    let left = seconds_left(r).map_or(String::new(), |s| format!(", {} left", duration(s)));
-                    out.push(Out::Line(format!("Read {} percent of {} tokens{left}.", tenth * 10, grouped(r.total))));
+                    let left = seconds_left(r)
+                        .map_or(String::new(), |s| format!(", {} left", duration(s)));
+                    out.push(Out::Line(format!(
+                        "Read {} percent of {} tokens{left}.",
+                        tenth * 10,
+                        grouped(r.total)
+                    )));
                 }
                 self.tenth = tenth;
             }
@@ -301,7 +403,10 @@ impl Plain {
     fn saved(&mut self, state: &SaveState, out: &mut Vec<Out>) {
         let said = match state {
             SaveState::NotSaved(why) => Some(format!("NOT SAVED: {}", sanitize_line(why))),
-            SaveState::TextOnly(why) => Some(format!("Text is saved, state is not: {}", sanitize_line(why))),
+            SaveState::TextOnly(why) => Some(format!(
+                "Text is saved, state is not: {}",
+                sanitize_line(why)
+            )),
             SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off => None,
         };
         if said != self.save_said {
@@ -317,7 +422,11 @@ fn keys(choices: &[Choice]) -> String {
         '\x1b' => "Esc (e)".to_string(),
         k => k.to_string(),
     };
-    choices.iter().map(|c| format!("{} {}", name(c.key), c.label)).collect::<Vec<_>>().join(", ")
+    choices
+        .iter()
+        .map(|c| format!("{} {}", name(c.key), c.label))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// End of the last complete sentence or line; 0 if none is complete. Very long sentences break at a space.
@@ -325,13 +434,19 @@ fn sentence_end(text: &str) -> usize {
     let mut end = 0;
     let mut before = ' ';
     for (i, c) in text.char_indices() {
-        let ends = c == '\n' || matches!(c, '。' | '！' | '？') || (c == ' ' && matches!(before, '.' | '!' | '?' | ':'));
+        let ends = c == '\n'
+            || matches!(c, '。' | '！' | '？')
+            || (c == ' ' && matches!(before, '.' | '!' | '?' | ':'));
         if ends {
             end = i + c.len_utf8();
         }
         before = c;
     }
-    if end == 0 && text.len() > SENTENCE { text.rfind(' ').map_or(0, |i| i + 1) } else { end }
+    if end == 0 && text.len() > SENTENCE {
+        text.rfind(' ').map_or(0, |i| i + 1)
+    } else {
+        end
+    }
 }
 
 /// Runs line mode until it ends; the exit code.
@@ -342,19 +457,23 @@ pub fn run(home: Option<PathBuf>, desk: DeskHandle) -> io::Result<i32> {
     let (outside_to, outside) = unbounded();
     watch_signals(outside_to)?;
     let (lines_to, lines) = unbounded();
-    std::thread::Builder::new().name("lines".into()).spawn(move || {
-        for line in io::stdin().lock().lines() {
-            let Ok(line) = line else { return };
-            if lines_to.send(line).is_err() {
-                return;
+    std::thread::Builder::new()
+        .name("lines".into())
+        .spawn(move || {
+            for line in io::stdin().lock().lines() {
+                let Ok(line) = line else { return };
+                if lines_to.send(line).is_err() {
+                    return;
+                }
             }
-        }
-    })?;
+        })?;
     let mut plain = Plain::new(home);
     let mut dying: Option<(i32, Instant)> = None;
     let mut input: Receiver<String> = lines;
     loop {
-        let timeout = dying.map_or(Duration::from_secs(365 * 86_400), |(_, at)| at.saturating_duration_since(Instant::now()));
+        let timeout = dying.map_or(Duration::from_secs(365 * 86_400), |(_, at)| {
+            at.saturating_duration_since(Instant::now())
+        });
         let out = select! {
             recv(input) -> line => match line {
                 Ok(line) => plain.line(&line),
@@ -405,7 +524,10 @@ mod tests {
             text: text.into(),
             thinking: String::new(),
             created_ms: 0,
-            meta: MessageMeta { finish, ..MessageMeta::default() },
+            meta: MessageMeta {
+                finish,
+                ..MessageMeta::default()
+            },
         }
     }
 
@@ -422,18 +544,30 @@ mod tests {
     #[test]
     fn answers_are_appended_by_sentence_and_never_twice() {
         let mut p = Plain::new(None);
-        assert_eq!(printed(&p.notice(Notice::Activity(Activity::Idle))), "you: ");
+        assert_eq!(
+            printed(&p.notice(Notice::Activity(Activity::Idle))),
+            "you: "
+        );
         assert_eq!(p.line("hello"), [Out::Send(Request::Ask("hello".into()))]);
         p.notice(Notice::Added(answer("", None)));
         let text = "First one. Second \x1b[2J one. Third";
         let mut shown = String::new();
         for c in text.chars() {
-            let out = p.notice(Notice::Delta { message: MessageId(2), thinking: false, text: c.into() });
+            let out = p.notice(Notice::Delta {
+                message: MessageId(2),
+                thinking: false,
+                text: c.into(),
+            });
             shown.push_str(&printed(&out));
         }
         assert_eq!(shown, "sala: First one. Second \\x1b[2J one. ");
-        shown.push_str(&printed(&p.notice(Notice::Finished(answer(text, Some(Finish::Stopped))))));
-        assert_eq!(shown, "sala: First one. Second \\x1b[2J one. Third\n(stopped; /continue goes on)\n");
+        shown.push_str(&printed(
+            &p.notice(Notice::Finished(answer(text, Some(Finish::Stopped)))),
+        ));
+        assert_eq!(
+            shown,
+            "sala: First one. Second \\x1b[2J one. Third\n(stopped; /continue goes on)\n"
+        );
     }
 
     #[test]
@@ -442,9 +576,28 @@ mod tests {
         assert_eq!(printed(&p.line("early")), "Queued.\n");
         let out = p.notice(Notice::Activity(Activity::Idle));
         assert_eq!(out, [Out::Send(Request::Ask("early".into()))]);
-        let choices = vec![Choice { key: '\n', label: "load".into() }, Choice { key: '\x1b', label: "cancel".into() }];
-        p.notice(Notice::Question { id: 4, text: "11 files".into(), choices });
-        assert_eq!(p.line(""), [Out::Send(Request::Choose { question: 4, key: '\n' })]);
+        let choices = vec![
+            Choice {
+                key: '\n',
+                label: "load".into(),
+            },
+            Choice {
+                key: '\x1b',
+                label: "cancel".into(),
+            },
+        ];
+        p.notice(Notice::Question {
+            id: 4,
+            text: "11 files".into(),
+            choices,
+        });
+        assert_eq!(
+            p.line(""),
+            [Out::Send(Request::Choose {
+                question: 4,
+                key: '\n'
+            })]
+        );
         assert_eq!(p.line("/quit"), [Out::Send(Request::Quit)]);
         assert!(printed(&p.line("/lod")).contains("Did you mean /load?"));
     }
@@ -461,8 +614,14 @@ mod tests {
             }))
         };
         assert_eq!(printed(&p.notice(reading(500))), "");
-        assert_eq!(printed(&p.notice(reading(1_200))), "Read 10 percent of 10,000 tokens, 0:09 left.\n");
+        assert_eq!(
+            printed(&p.notice(reading(1_200))),
+            "Read 10 percent of 10,000 tokens, 0:09 left.\n"
+        );
         assert_eq!(printed(&p.notice(reading(1_900))), "");
-        assert_eq!(printed(&p.notice(reading(5_000))), "Read 50 percent of 10,000 tokens, 0:05 left.\n");
+        assert_eq!(
+            printed(&p.notice(reading(5_000))),
+            "Read 50 percent of 10,000 tokens, 0:05 left.\n"
+        );
     }
 }

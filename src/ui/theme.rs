@@ -16,8 +16,15 @@ pub struct Theme {
 impl Theme {
     /// From the options.
     pub fn new(config: &UiConfig) -> Theme {
-        let palette = if config.colour { config.theme } else { ThemeName::Plain };
-        Theme { palette, glyphs: config.glyphs }
+        let palette = if config.colour {
+            config.theme
+        } else {
+            ThemeName::Plain
+        };
+        Theme {
+            palette,
+            glyphs: config.glyphs,
+        }
     }
 
     /// How a piece of text looks.
@@ -25,7 +32,9 @@ impl Theme {
         let mut style = match self.palette {
             ThemeName::Plain => plain(face.role),
             // Without an answer from the terminal, dark: its colours are readable on both.
-            ThemeName::Auto | ThemeName::Dark => coloured(face.role, Color::Cyan, Color::Yellow, Color::Green),
+            ThemeName::Auto | ThemeName::Dark => {
+                coloured(face.role, Color::Cyan, Color::Yellow, Color::Green)
+            }
             ThemeName::Light => coloured(face.role, Color::Blue, Color::Magenta, Color::Green),
         };
         if face.strong {
@@ -73,7 +82,9 @@ fn plain(role: Role) -> Style {
     match role {
         Role::Text | Role::Info | Role::Code | Role::Ansi(_) | Role::Quote => style,
         Role::Dim | Role::Rule => style.add_modifier(Modifier::DIM),
-        Role::Heading | Role::You | Role::Sala | Role::Document | Role::Warn | Role::Key => style.add_modifier(Modifier::BOLD),
+        Role::Heading | Role::You | Role::Sala | Role::Document | Role::Warn | Role::Key => {
+            style.add_modifier(Modifier::BOLD)
+        }
         Role::Link => style.add_modifier(Modifier::UNDERLINED),
         Role::Error | Role::Alert | Role::Selected => style.add_modifier(Modifier::REVERSED),
     }
@@ -94,7 +105,9 @@ fn coloured(role: Role, accent: Color, warn: Color, good: Color) -> Style {
         Role::Info => style.add_modifier(Modifier::DIM),
         Role::Warn => style.fg(warn),
         Role::Error => style.fg(Color::Red).add_modifier(Modifier::BOLD),
-        Role::Alert => style.fg(Color::Red).add_modifier(Modifier::REVERSED | Modifier::BOLD),
+        Role::Alert => style
+            .fg(Color::Red)
+            .add_modifier(Modifier::REVERSED | Modifier::BOLD),
         Role::Selected => style.add_modifier(Modifier::REVERSED),
         Role::Key => style.fg(accent),
         Role::Ansi(n) => style.fg(ansi(n)),

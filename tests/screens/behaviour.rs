@@ -40,7 +40,11 @@ fn escape_stops_and_swallows_the_second_press() {
     s.press("esc");
     s.tell(Notice::Activity(Activity::Idle));
     s.wait(300).press("esc");
-    assert_eq!(s.sent(), [], "a second Esc right after a stop opens nothing");
+    assert_eq!(
+        s.sent(),
+        [],
+        "a second Esc right after a stop opens nothing"
+    );
     s.wait(900).press("esc").wait(300).press("esc");
     assert_eq!(s.sent(), [Request::Timeline]);
     s.wait(1000).press("esc").wait(900).press("esc");
@@ -70,7 +74,14 @@ fn ctrl_c_that_stopped_work_never_arms_exit() {
     s.wait(100).press("ctrl-c");
     assert_eq!(s.sent(), [Request::Quit]);
     s.press("ctrl-c");
-    assert_eq!(s.effects, [Effect::Exit { code: 130, farewell: None }], "a third press does not wait");
+    assert_eq!(
+        s.effects,
+        [Effect::Exit {
+            code: 130,
+            farewell: None
+        }],
+        "a third press does not wait"
+    );
 }
 
 #[test]
@@ -106,7 +117,14 @@ fn ctrl_x_takes_the_first_queued_message_and_keeps_the_draft() {
 #[test]
 fn newline_keys_and_backslash() {
     let mut s = open(80, 24);
-    s.type_text("a").press("alt-enter").type_text("b").press("ctrl-j").type_text("c").press("shift-enter").type_text("d\\").press("enter");
+    s.type_text("a")
+        .press("alt-enter")
+        .type_text("b")
+        .press("ctrl-j")
+        .type_text("c")
+        .press("shift-enter")
+        .type_text("d\\")
+        .press("enter");
     assert_eq!(s.app.composer.text(), "a\nb\nc\nd\n");
     assert_eq!(s.sent(), []);
 }
@@ -144,12 +162,22 @@ fn tab_completes_commands_and_paths() {
     assert_eq!(s.app.composer.text(), "/load ");
     s.type_text("~/my\\ b").press("tab");
     assert_eq!(s.effects.pop(), Some(Effect::ListPaths("~/my b".into())));
-    s.event(Event::Paths { prefix: "~/my b".into(), found: vec!["~/my book.txt".into(), "~/my books/".into()] });
+    s.event(Event::Paths {
+        prefix: "~/my b".into(),
+        found: vec!["~/my book.txt".into(), "~/my books/".into()],
+    });
     assert_eq!(s.app.composer.text(), "/load ~/my\\ book");
     s.press("down tab");
     assert_eq!(s.app.composer.text(), "/load ~/my\\ books/");
-    s.event(Event::Paths { prefix: "old".into(), found: vec!["older".into()] });
-    assert_eq!(s.app.composer.text(), "/load ~/my\\ books/", "a late answer changes nothing");
+    s.event(Event::Paths {
+        prefix: "old".into(),
+        found: vec!["older".into()],
+    });
+    assert_eq!(
+        s.app.composer.text(),
+        "/load ~/my\\ books/",
+        "a late answer changes nothing"
+    );
 }
 
 #[test]
@@ -158,7 +186,16 @@ fn question_keys_answer_the_desk_and_esc_takes_the_last() {
     let ask = |id| Notice::Question {
         id,
         text: "Read?".into(),
-        choices: vec![Choice { key: '\n', label: "read".into() }, Choice { key: 'v', label: "view".into() }],
+        choices: vec![
+            Choice {
+                key: '\n',
+                label: "read".into(),
+            },
+            Choice {
+                key: 'v',
+                label: "view".into(),
+            },
+        ],
     };
     s.tell(ask(1)).tell(ask(2)).tell(ask(3));
     s.press("x enter V esc");
@@ -174,10 +211,25 @@ fn timeline_goes_and_forks() {
     assert_eq!(s.sent(), [Request::Goto(GotoTarget::Message(MessageId(2)))]);
     s.tell(Notice::Timeline(timeline()));
     s.press("f");
-    assert_eq!(s.sent(), [Request::Fork { at: Some(3), name: None }]);
+    assert_eq!(
+        s.sent(),
+        [Request::Fork {
+            at: Some(3),
+            name: None
+        }]
+    );
     s.tell(Notice::Timeline(timeline()));
     s.press("end f");
-    assert_eq!(s.sent(), [Request::Goto(GotoTarget::Message(MessageId(7))), Request::Fork { at: None, name: None }]);
+    assert_eq!(
+        s.sent(),
+        [
+            Request::Goto(GotoTarget::Message(MessageId(7))),
+            Request::Fork {
+                at: None,
+                name: None
+            }
+        ]
+    );
 }
 
 #[test]
@@ -190,7 +242,11 @@ fn search_result_opens_its_session_at_the_message() {
         snippet: "dying".into(),
         created_ms: 0,
     };
-    s.tell(Notice::Found { query: "dying".into(), rows: vec![row] }).press("enter");
+    s.tell(Notice::Found {
+        query: "dying".into(),
+        rows: vec![row],
+    })
+    .press("enter");
     assert_eq!(s.sent(), [Request::Resume("war-and-peace".into())]);
     s.tell(Notice::Session(conversation()));
     assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(2));
@@ -200,15 +256,32 @@ fn search_result_opens_its_session_at_the_message() {
 fn selected_message_keys() {
     let mut s = open(80, 24);
     s.press("ctrl-p y");
-    assert!(matches!(s.effects.last(), Some(Effect::Copy(text)) if text.starts_with("It is **Natasha**")));
+    assert!(
+        matches!(s.effects.last(), Some(Effect::Copy(text)) if text.starts_with("It is **Natasha**"))
+    );
     s.press("up e");
     assert_eq!(s.sent(), [Request::EditOpen(Some(2))]);
-    s.tell(Notice::Input { text: "old text".into(), editing: Some(MessageId(2)) });
+    s.tell(Notice::Input {
+        text: "old text".into(),
+        editing: Some(MessageId(2)),
+    });
     s.type_text("!").press("enter");
-    assert_eq!(s.sent(), [Request::EditDone { message: MessageId(2), text: "old text!".into() }]);
+    assert_eq!(
+        s.sent(),
+        [Request::EditDone {
+            message: MessageId(2),
+            text: "old text!".into()
+        }]
+    );
     s.tell(Notice::Activity(Activity::Idle));
     s.press("ctrl-p f");
-    assert_eq!(s.sent(), [Request::Fork { at: Some(3), name: None }]);
+    assert_eq!(
+        s.sent(),
+        [Request::Fork {
+            at: Some(3),
+            name: None
+        }]
+    );
     s.press("ctrl-p").type_text("question");
     assert_eq!(s.app.composer.text(), "question", "other keys are typed");
 }
@@ -217,21 +290,34 @@ fn selected_message_keys() {
 fn copies_of_blocks_and_messages() {
     let mut s = open(80, 24);
     s.type_text("/copy b1").press("enter");
-    assert_eq!(s.effects.pop(), Some(Effect::Copy("Book XV, ch. 16  \"the door opened, and a thin face ...\"".into())));
+    assert_eq!(
+        s.effects.pop(),
+        Some(Effect::Copy(
+            "Book XV, ch. 16  \"the door opened, and a thin face ...\"".into()
+        ))
+    );
     s.type_text("/copy b2").press("enter");
-    assert!(s.screen().contains("there is no block b2; the answer has 1"));
+    assert!(
+        s.screen()
+            .contains("there is no block b2; the answer has 1")
+    );
 }
 
 #[test]
 fn closed_aside_stays_closed_and_stops_the_model() {
     let mut s = open(80, 24);
-    let part = |text: &str, done| Notice::Aside { question: "q".into(), text: text.into(), done };
+    let part = |text: &str, done| Notice::Aside {
+        question: "q".into(),
+        text: text.into(),
+        done,
+    };
     s.type_text("/aside q").press("enter");
     busy(&mut s);
     s.tell(part("a", None));
     s.press("esc");
     assert_eq!(s.sent(), [Request::Stop]);
-    s.tell(part("a b", None)).tell(part("a b c", Some(sala_chat::transcript::Finish::Stopped)));
+    s.tell(part("a b", None))
+        .tell(part("a b c", Some(sala_chat::transcript::Finish::Stopped)));
     assert!(s.app.overlay.is_none());
 }
 
@@ -248,14 +334,23 @@ fn idle_interface_asks_for_no_time() {
 #[test]
 fn notes_of_the_last_command_survive_a_new_view() {
     let mut s = open(80, 24);
-    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Info, "old note".into()));
+    s.tell(Notice::Note(
+        sala_chat::protocol::desk::Level::Info,
+        "old note".into(),
+    ));
     s.type_text("/undo").press("enter");
-    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Info, "Went back 1 exchange".into()));
+    s.tell(Notice::Note(
+        sala_chat::protocol::desk::Level::Info,
+        "Went back 1 exchange".into(),
+    ));
     let mut view = conversation();
     view.messages.truncate(1);
     s.tell(Notice::Session(view));
     let screen = s.screen();
-    assert!(screen.contains("Went back 1 exchange") && !screen.contains("old note"), "{screen}");
+    assert!(
+        screen.contains("Went back 1 exchange") && !screen.contains("old note"),
+        "{screen}"
+    );
 }
 
 #[test]
@@ -271,15 +366,24 @@ fn a_view_that_only_grew_keeps_the_place() {
     assert_eq!(s.app.transcript.new_rows(), Some(3));
     view.messages.truncate(1);
     s.tell(Notice::Session(view));
-    assert_eq!(s.app.transcript.new_rows(), None, "after an undo the end is shown");
+    assert_eq!(
+        s.app.transcript.new_rows(),
+        None,
+        "after an undo the end is shown"
+    );
 }
 
 #[test]
 fn typing_and_scrolling_work_while_the_window_changes() {
     let mut s = open(80, 24);
     for (w, h) in [(200, 60), (1, 1), (60, 15), (59, 15), (120, 40), (80, 24)] {
-        s.event(Event::Resize { width: w, height: h });
-        s.press("pgup pgdn ctrl-p ctrl-n f1 esc").type_text("/l").press("esc ctrl-u");
+        s.event(Event::Resize {
+            width: w,
+            height: h,
+        });
+        s.press("pgup pgdn ctrl-p ctrl-n f1 esc")
+            .type_text("/l")
+            .press("esc ctrl-u");
         s.screen();
     }
 }
@@ -294,8 +398,24 @@ fn frame_of_another_size_is_clipped() {
 }
 
 const PIECES: [&str; 18] = [
-    "word ", "\n", "\n\n", "- item\n", "```\n", "```rust\n", "code x\n", "**b** ", "日本", "👩‍👩‍👧", "e\u{301}", "\x1b[31m", "| a | b |\n", "|---|---|\n",
-    "\u{202e}", "# h\n", "> q\n", "\t",
+    "word ",
+    "\n",
+    "\n\n",
+    "- item\n",
+    "```\n",
+    "```rust\n",
+    "code x\n",
+    "**b** ",
+    "日本",
+    "👩‍👩‍👧",
+    "e\u{301}",
+    "\x1b[31m",
+    "| a | b |\n",
+    "|---|---|\n",
+    "\u{202e}",
+    "# h\n",
+    "> q\n",
+    "\t",
 ];
 
 fn text_of(picks: &[usize]) -> String {
@@ -304,7 +424,11 @@ fn text_of(picks: &[usize]) -> String {
 
 fn lines_of(app: &mut App) -> Vec<String> {
     update(app, Event::Frame, 0);
-    app.transcript.entries().iter().flat_map(|e| (0..e.len()).map(|i| e.line(i).map(|l| l.row.text()).unwrap_or_default())).collect()
+    app.transcript
+        .entries()
+        .iter()
+        .flat_map(|e| (0..e.len()).map(|i| e.line(i).map(|l| l.row.text()).unwrap_or_default()))
+        .collect()
 }
 
 proptest! {

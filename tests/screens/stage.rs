@@ -25,19 +25,37 @@ impl Stage {
     }
 
     pub fn with(config: UiConfig, width: u16, height: u16) -> Stage {
-        Stage { app: App::new(config, width, height), now: 1_000, effects: Vec::new() }
+        Stage {
+            app: App::new(config, width, height),
+            now: 1_000,
+            effects: Vec::new(),
+        }
     }
 
     pub fn ascii(width: u16, height: u16) -> Stage {
-        Stage::with(UiConfig { glyphs: Glyphs::Ascii, ..UiConfig::default() }, width, height)
+        Stage::with(
+            UiConfig {
+                glyphs: Glyphs::Ascii,
+                ..UiConfig::default()
+            },
+            width,
+            height,
+        )
     }
 
     /// A model is ready and nothing is going on.
     pub fn ready(mut self, model: ModelInfo) -> Stage {
-        let meters = Meters { context_limit: model.context_limit, model: model.clone(), ..Meters::default() };
+        let meters = Meters {
+            context_limit: model.context_limit,
+            model: model.clone(),
+            ..Meters::default()
+        };
         self.tell(Notice::Ready(model));
         self.tell(Notice::Meters(meters));
-        self.tell(Notice::Session(SessionView { branch: (1, 1), ..SessionView::default() }));
+        self.tell(Notice::Session(SessionView {
+            branch: (1, 1),
+            ..SessionView::default()
+        }));
         self.tell(Notice::Activity(Activity::Idle));
         self
     }
@@ -83,7 +101,16 @@ impl Stage {
 
     /// Requests sent since the last call.
     pub fn sent(&mut self) -> Vec<Request> {
-        self.effects.drain(..).filter_map(|e| if let Effect::Send(r) = e { Some(r) } else { None }).collect()
+        self.effects
+            .drain(..)
+            .filter_map(|e| {
+                if let Effect::Send(r) = e {
+                    Some(r)
+                } else {
+                    None
+                }
+            })
+            .collect()
     }
 
     pub fn terminal(&mut self) -> Terminal<TestBackend> {
@@ -161,7 +188,13 @@ pub fn demo() -> ModelInfo {
         parameters: 8_700_000,
         context_limit: 65_536,
         draft: Some("EAGLE-3".into()),
-        memory: MemoryInfo { weights: 35 << 20, state: 12 << 20, work: 9 << 20, used: 210 << 20, total: 0 },
+        memory: MemoryInfo {
+            weights: 35 << 20,
+            state: 12 << 20,
+            work: 9 << 20,
+            used: 210 << 20,
+            total: 0,
+        },
         ..ModelInfo::default()
     }
 }
@@ -176,7 +209,13 @@ pub fn gpu() -> ModelInfo {
         parameters: 9_400_000_000,
         context_limit: 1_048_576,
         draft: Some("EAGLE-3".into()),
-        memory: MemoryInfo { weights: 18 * gib, state: 5 * gib, work: 5 * gib, used: 28 * gib, total: 140 * gib },
+        memory: MemoryInfo {
+            weights: 18 * gib,
+            state: 5 * gib,
+            work: 5 * gib,
+            used: 28 * gib,
+            total: 140 * gib,
+        },
         ..ModelInfo::default()
     }
 }
@@ -202,8 +241,14 @@ pub fn answer(id: i64, text: &str) -> Message {
 
 pub fn document(id: i64, name: &str, tokens: u64) -> Message {
     let mut m = message(id, Role::Document, "text of the document");
-    m.meta.document =
-        Some(DocumentInfo { name: name.into(), path: Some(name.into()), hash: "ab12".into(), tokens, lines: tokens / 12, complete: true });
+    m.meta.document = Some(DocumentInfo {
+        name: name.into(),
+        path: Some(name.into()),
+        hash: "ab12".into(),
+        tokens,
+        lines: tokens / 12,
+        complete: true,
+    });
     m
 }
 
@@ -216,14 +261,19 @@ pub fn conversation() -> SessionView {
          door opened, and a thin face ...\"\n```\n\n| passage | who speaks | what is said |\n|---|---|---|\n| [1] | nobody | \
          Pierre understands |\n| [2] | Andrei | \"love is God\" |\n",
     );
-    with_thoughts.thinking = "The user asks about two events.\nThe meeting is in the later part.\nLook there.".into();
+    with_thoughts.thinking =
+        "The user asks about two events.\nThe meeting is in the later part.\nLook there.".into();
     with_thoughts.meta.thought_ms = 2_100.0;
     SessionView {
         name: "war-and-peace".into(),
         branch: (2, 3),
         messages: vec![
             document(1, "war.txt", 581_330),
-            message(2, Role::User, "Who tells Pierre that Prince Andrei is dying, and in which chapter?"),
+            message(
+                2,
+                Role::User,
+                "Who tells Pierre that Prince Andrei is dying, and in which chapter?",
+            ),
             with_thoughts,
         ],
         view_only: false,
@@ -233,37 +283,51 @@ pub fn conversation() -> SessionView {
 }
 
 pub fn timeline() -> Vec<sala_chat::protocol::desk::TimelineRow> {
-    let row = |id: i64, lane: u16, title: &str, current: bool, head: bool, label: Option<&str>| sala_chat::protocol::desk::TimelineRow {
-        message: MessageId(id),
-        number: id as u64,
-        lane,
-        title: title.into(),
-        kept: id % 2 == 1,
-        current,
-        head,
-        label: label.map(Into::into),
-        created_ms: TIME + id * 60_000,
+    let row = |id: i64, lane: u16, title: &str, current: bool, head: bool, label: Option<&str>| {
+        sala_chat::protocol::desk::TimelineRow {
+            message: MessageId(id),
+            number: id as u64,
+            lane,
+            title: title.into(),
+            kept: id % 2 == 1,
+            current,
+            head,
+            label: label.map(Into::into),
+            created_ms: TIME + id * 60_000,
+        }
     };
     vec![
         row(1, 0, "war.txt", true, false, None),
-        row(2, 0, "Who tells Pierre that Prince Andrei is dying", true, false, Some("before-duel")),
+        row(
+            2,
+            0,
+            "Who tells Pierre that Prince Andrei is dying",
+            true,
+            false,
+            Some("before-duel"),
+        ),
         row(3, 0, "It is Natasha who breaks it to him", true, true, None),
         row(7, 1, "the duel, told by Dolokhov", false, false, None),
     ]
 }
 
 pub fn documents() -> Vec<sala_chat::protocol::desk::DocumentRow> {
-    let row = |name: &str, tokens: u64, position: u64, kept: bool| sala_chat::protocol::desk::DocumentRow {
-        name: name.into(),
-        tokens,
-        position: Some(position),
-        lines: tokens / 12,
-        hash: "ab12cd".into(),
-        kept,
-        bytes: tokens * 9_000,
-        used_ms: TIME,
+    let row = |name: &str, tokens: u64, position: u64, kept: bool| {
+        sala_chat::protocol::desk::DocumentRow {
+            name: name.into(),
+            tokens,
+            position: Some(position),
+            lines: tokens / 12,
+            hash: "ab12cd".into(),
+            kept,
+            bytes: tokens * 9_000,
+            used_ms: TIME,
+        }
     };
-    vec![row("war.txt", 581_330, 12, true), row("notes.md", 4_112, 581_342, false)]
+    vec![
+        row("war.txt", 581_330, 12, true),
+        row("notes.md", 4_112, 581_342, false),
+    ]
 }
 
 /// Numbers for the status line.

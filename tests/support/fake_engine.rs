@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sala_chat::protocol::engine::{
-    Command, Dtype, Ended, EndImage, EngineEvent, ImageTensor, Job, JobStats, MemoryInfo, ModelInfo, RowsImage, StateImage,
-    Token,
+    Command, Dtype, EndImage, Ended, EngineEvent, ImageTensor, Job, JobStats, MemoryInfo,
+    ModelInfo, RowsImage, StateImage, Token,
 };
 
 /// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
@@ -47,11 +47,17 @@ struct State {
 
 impl State {
     fn empty() -> State {
-        State { tokens: Vec::new(), hash: blake3::hash(b""), live: true }
+        State {
+            tokens: Vec::new(),
+            hash: blake3::hash(b""),
+            live: true,
+        }
     }
     fn mix(&mut self, kind: u8, token: Token) {
         let mut h = blake3::Hasher::new();
-        h.update(self.hash.as_bytes()).update(&[kind]).update(&token.to_le_bytes());
+        h.update(self.hash.as_bytes())
+            .update(&[kind])
+            .update(&token.to_le_bytes());
         self.hash = h.finalize();
     }
     fn absorb(&mut self, kind: u8, token: Token) {
@@ -61,7 +67,12 @@ impl State {
     fn image(&self, from: usize) -> StateImage {
         let tokens = &self.tokens[from..];
         let bytes = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
-        let tensor = |name: &str, dtype, shape, data: Vec<u8>| ImageTensor { name: name.into(), dtype, shape, data: Arc::new(data) };
+        let tensor = |name: &str, dtype, shape, data: Vec<u8>| ImageTensor {
+            name: name.into(),
+            dtype,
+            shape,
+            data: Arc::new(data),
+        };
         StateImage {
             rows: RowsImage {
                 start: from as u64,
@@ -70,23 +81,41 @@ impl State {
             },
             end: Some(EndImage {
                 position: self.tokens.len() as u64,
-                tensors: vec![tensor("state.0", Dtype::U8, vec![1, 32, 1], self.hash.as_bytes().to_vec())],
+                tensors: vec![tensor(
+                    "state.0",
+                    Dtype::U8,
+                    vec![1, 32, 1],
+                    self.hash.as_bytes().to_vec(),
+                )],
             }),
         }
     }
 }
 
-fn restore(state: &mut State, keep: u64, rows: &[RowsImage], end: Option<&EndImage>, history: &[Token]) -> Result<(), String> {
+fn restore(
+    state: &mut State,
+    keep: u64,
+    rows: &[RowsImage],
+    end: Option<&EndImage>,
+    history: &[Token],
+) -> Result<(), String> {
     if keep as usize > state.tokens.len() {
         return Err(format!("keep {keep} of {} rows", state.tokens.len()));
     }
     let mut tokens = state.tokens[..keep as usize].to_vec();
     for r in rows {
         if r.start != tokens.len() as u64 {
-            return Err(format!("rows start at {} instead of {}", r.start, tokens.len()));
+            return Err(format!(
+                "rows start at {} instead of {}",
+                r.start,
+                tokens.len()
+            ));
         }
         let data = &r.tensors.first().ok_or("rows without k.0")?.data;
-        tokens.extend(data.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+        tokens.extend(
+            data.chunks_exact(4)
+                .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])),
+        );
     }
     if tokens != history {
         return Err("the rows are not those of the history".into());
@@ -96,10 +125,22 @@ fn restore(state: &mut State, keep: u64, rows: &[RowsImage], end: Option<&EndIma
         None => return Err("rows without an end state".into()),
         Some(e) => {
             if e.position != tokens.len() as u64 {
-                return Err(format!("end state at {}, rows end at {}", e.position, tokens.len()));
+                return Err(format!(
+                    "end state at {}, rows end at {}",
+                    e.position,
+                    tokens.len()
+                ));
             }
-            let bytes: [u8; 32] = e.tensors[0].data.as_slice().try_into().map_err(|_| "bad state")?;
-            *state = State { tokens, hash: bytes.into(), live: true };
+            let bytes: [u8; 32] = e.tensors[0]
+                .data
+                .as_slice()
+                .try_into()
+                .map_err(|_| "bad state")?;
+            *state = State {
+                tokens,
+                hash: bytes.into(),
+                live: true,
+            };
         }
     }
     Ok(())
@@ -120,7 +161,12 @@ fn permit(gate: Option<&Receiver<()>>, job: &Job) -> bool {
     }
 }
 
-fn run(state: &mut State, job: &Job, o: &mut Options, out: &Sender<EngineEvent>) -> (EngineEvent, Vec<Token>, Vec<Token>) {
+fn run(
+    state: &mut State,
+    job: &Job,
+    o: &mut Options,
+    out: &Sender<EngineEvent>,
+) -> (EngineEvent, Vec<Token>, Vec<Token>) {
     let from = state.tokens.len();
     state.mix(9, 0);
     let (mut given, mut generated) = (0u64, Vec::new());
@@ -134,7 +180,12 @@ fn run(state: &mut State, job: &Job, o: &mut Options, out: &Sender<EngineEvent>)
             state.absorb(0, *t);
         }
         given += chunk.len() as u64;
-        let _ = out.send(EngineEvent::Reading { id: job.id, done: given, total: job.given.len() as u64, tokens_per_s: 1000.0 });
+        let _ = out.send(EngineEvent::Reading {
+            id: job.id,
+            done: given,
+            total: job.given.len() as u64,
+            tokens_per_s: 1000.0,
+        });
     }
     let mut last_outside = None;
     if let (Some(g), Ended::Read) = (&job.generate, ended) {
@@ -158,7 +209,11 @@ fn run(state: &mut State, job: &Job, o: &mut Options, out: &Sender<EngineEvent>)
                 None => break Ended::Stop,
                 Some(t) => {
                     last_outside = Some(t);
-                    let _ = out.send(EngineEvent::Tokens { id: job.id, tokens: vec![t], tokens_per_s: 100.0 });
+                    let _ = out.send(EngineEvent::Tokens {
+                        id: job.id,
+                        tokens: vec![t],
+                        tokens_per_s: 100.0,
+                    });
                 }
             }
         };
@@ -201,12 +256,23 @@ pub fn spawn(mut o: Options) -> Fake {
         for command in inbox {
             match command {
                 Command::Shutdown => return,
-                Command::Restore { id, keep, rows, end, history } => {
+                Command::Restore {
+                    id,
+                    keep,
+                    rows,
+                    end,
+                    history,
+                } => {
                     let event = match restore(&mut state, keep, &rows, end.as_ref(), &history) {
                         Ok(()) => EngineEvent::Restored { id, ms: 1.0 },
                         Err(error) => {
                             state = State::empty();
-                            EngineEvent::Failed { id, error, fatal: false, code: 1 }
+                            EngineEvent::Failed {
+                                id,
+                                error,
+                                fatal: false,
+                                code: 1,
+                            }
                         }
                     };
                     let _ = out.send(event);
@@ -220,5 +286,10 @@ pub fn spawn(mut o: Options) -> Fake {
             }
         }
     });
-    Fake { commands, events, log, thread }
+    Fake {
+        commands,
+        events,
+        log,
+        thread,
+    }
 }

@@ -10,9 +10,13 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use fake_engine::{Fake, Script};
 use sala_chat::config::Config;
-use sala_chat::desk::{self, Attendance, Desk, EngineChannels, LoadLimits, Opening, Options, Settings};
+use sala_chat::desk::{
+    self, Attendance, Desk, EngineChannels, LoadLimits, Opening, Options, Settings,
+};
 use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
-use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
+use sala_chat::protocol::desk::{
+    Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView,
+};
 use sala_chat::protocol::engine::Token;
 use sala_chat::session::{Limits, RealDisk, Store};
 use sala_chat::text::sources::SourceOptions;
@@ -30,7 +34,10 @@ pub fn text_model(template: Option<&str>) -> TextModel {
 
 /// Opens a data directory with room for everything.
 pub fn store(dir: &Path) -> Arc<Store> {
-    let limits = Limits { min_free_bytes: 0, ..Limits::default() };
+    let limits = Limits {
+        min_free_bytes: 0,
+        ..Limits::default()
+    };
     Arc::new(Store::open(dir, Arc::new(RealDisk), limits).unwrap())
 }
 
@@ -99,7 +106,12 @@ impl Talk {
             fingerprint: setup.fingerprint,
             gate: setup.gate,
         });
-        let Fake { commands, events, log, thread } = fake;
+        let Fake {
+            commands,
+            events,
+            log,
+            thread,
+        } = fake;
         let mut talk = Talk::with_engine(
             dir,
             EngineChannels { commands, events },
@@ -147,7 +159,13 @@ impl Talk {
             overrides: Vec::new(),
         })
         .unwrap();
-        Talk { desk, text, log: None, seen: Vec::new(), engine: None }
+        Talk {
+            desk,
+            text,
+            log: None,
+            seen: Vec::new(),
+            engine: None,
+        }
     }
 
     pub fn send(&self, request: Request) {
@@ -160,7 +178,10 @@ impl Talk {
         loop {
             let notice = match self.desk.notices.recv_deadline(deadline) {
                 Ok(n) => n,
-                Err(e) => panic!("{e} while waiting for {what}; last: {:#?}", self.seen.iter().rev().take(8).collect::<Vec<_>>()),
+                Err(e) => panic!(
+                    "{e} while waiting for {what}; last: {:#?}",
+                    self.seen.iter().rev().take(8).collect::<Vec<_>>()
+                ),
             };
             let picked = pick(&notice);
             self.seen.push(notice);
@@ -172,7 +193,9 @@ impl Talk {
 
     /// Waits until the desk has nothing to do.
     pub fn idle(&mut self) {
-        self.wait("idle", |n| matches!(n, Notice::Activity(Activity::Idle)).then_some(()));
+        self.wait("idle", |n| {
+            matches!(n, Notice::Activity(Activity::Idle)).then_some(())
+        });
     }
 
     /// Does something and waits for the note it ends with.
@@ -216,9 +239,16 @@ impl Talk {
     }
 
     pub fn load(&mut self, path: &str) -> String {
-        self.send(Request::Load { paths: vec![path.into()], options: LoadOptions::default() });
+        self.send(Request::Load {
+            paths: vec![path.into()],
+            options: LoadOptions::default(),
+        });
         self.wait("the end of a load", |n| match n {
-            Notice::Note(_, text) if text.contains("tokens in") || text.contains("from library") => Some(text.clone()),
+            Notice::Note(_, text)
+                if text.contains("tokens in") || text.contains("from library") =>
+            {
+                Some(text.clone())
+            }
             Notice::Note(Level::Warn | Level::Error, text) => Some(text.clone()),
             _ => None,
         })
@@ -226,7 +256,13 @@ impl Talk {
 
     /// The last session view, after asking for nothing.
     pub fn view(&self) -> SessionView {
-        let view = |n: &Notice| if let Notice::Session(v) = n { Some(v.clone()) } else { None };
+        let view = |n: &Notice| {
+            if let Notice::Session(v) = n {
+                Some(v.clone())
+            } else {
+                None
+            }
+        };
         self.seen.iter().rev().find_map(view).unwrap()
     }
 
@@ -237,25 +273,37 @@ impl Talk {
     /// Waits until state and text are on disk.
     pub fn on_disk(&mut self) {
         if !matches!(self.saved(), SaveState::Saved(_)) {
-            self.wait("saved", |n| matches!(n, Notice::Save(SaveState::Saved(_))).then_some(()));
+            self.wait("saved", |n| {
+                matches!(n, Notice::Save(SaveState::Saved(_))).then_some(())
+            });
         }
     }
 
     pub fn saved(&self) -> SaveState {
-        let save = |n: &Notice| if let Notice::Save(s) = n { Some(s.clone()) } else { None };
+        let save = |n: &Notice| {
+            if let Notice::Save(s) = n {
+                Some(s.clone())
+            } else {
+                None
+            }
+        };
         self.seen.iter().rev().find_map(save).unwrap_or_default()
     }
 
     /// Tokens the scripted engine read, and generated, since the last call.
     pub fn work(&self) -> (usize, usize) {
         let jobs: Vec<_> = self.log.as_ref().unwrap().try_iter().collect();
-        (jobs.iter().map(|j| j.0.len()).sum(), jobs.iter().map(|j| j.1.len()).sum())
+        (
+            jobs.iter().map(|j| j.0.len()).sum(),
+            jobs.iter().map(|j| j.1.len()).sum(),
+        )
     }
 
     /// Text of the tokens the scripted engine was given in each job since the last call.
     pub fn given(&self) -> Vec<String> {
         let jobs = self.log.as_ref().unwrap().try_iter();
-        jobs.map(|j| self.text.tokenizer.decode(&j.0, Specials::Show)).collect()
+        jobs.map(|j| self.text.tokenizer.decode(&j.0, Specials::Show))
+            .collect()
     }
 
     pub fn quit(mut self) -> Option<String> {

@@ -53,7 +53,11 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new(driver: Arc<dyn Driver>, guards: Guards) -> Self {
-        Device { driver, accounts: Arc::default(), guards }
+        Device {
+            driver,
+            accounts: Arc::default(),
+            guards,
+        }
     }
 
     pub(crate) fn driver(&self) -> &dyn Driver {
@@ -110,7 +114,10 @@ impl Device {
             Guards::On => {
                 let ptr = self.driver.alloc(bytes + GUARD_BYTES)?;
                 // SAFETY: the guard lies behind the buffer, inside the allocation.
-                unsafe { self.driver.fill(ptr + bytes as u64, GUARD, GUARD_BYTES, Queue::Compute)? };
+                unsafe {
+                    self.driver
+                        .fill(ptr + bytes as u64, GUARD, GUARD_BYTES, Queue::Compute)?
+                };
                 self.fenced().insert(ptr, bytes);
                 ptr
             }
@@ -138,23 +145,42 @@ impl Device {
     }
 
     fn fenced(&self) -> MutexGuard<'_, HashMap<DevicePtr, usize>> {
-        self.accounts.fenced.lock().unwrap_or_else(PoisonError::into_inner)
+        self.accounts
+            .fenced
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fails if anything was written behind a buffer. Waits.
     pub(crate) fn check_guards(&self) -> Result<()> {
-        let fenced: Vec<(DevicePtr, usize)> = self.fenced().iter().map(|(at, bytes)| (*at, *bytes)).collect();
+        let fenced: Vec<(DevicePtr, usize)> = self
+            .fenced()
+            .iter()
+            .map(|(at, bytes)| (*at, *bytes))
+            .collect();
         let mut words = vec![GUARD; fenced.len() * GUARD_BYTES];
         for ((at, bytes), guard) in fenced.iter().zip(words.chunks_exact_mut(GUARD_BYTES)) {
             // SAFETY: the guard is part of the allocation; the host reads after the wait.
-            unsafe { self.driver.copy_out(guard.as_mut_ptr(), at + *bytes as u64, GUARD_BYTES, Queue::Compute)? };
+            unsafe {
+                self.driver.copy_out(
+                    guard.as_mut_ptr(),
+                    at + *bytes as u64,
+                    GUARD_BYTES,
+                    Queue::Compute,
+                )?
+            };
         }
         self.driver.synchronize(Queue::Compute)?;
-        match fenced.iter().zip(words.chunks_exact(GUARD_BYTES)).find(|(_, guard)| guard.iter().any(|b| *b != GUARD)) {
+        match fenced
+            .iter()
+            .zip(words.chunks_exact(GUARD_BYTES))
+            .find(|(_, guard)| guard.iter().any(|b| *b != GUARD))
+        {
             None => Ok(()),
-            Some(((_, bytes), _)) => {
-                Err(super::driver::failed("guard words", format!("something wrote behind a buffer of {bytes} bytes")))
-            }
+            Some(((_, bytes), _)) => Err(super::driver::failed(
+                "guard words",
+                format!("something wrote behind a buffer of {bytes} bytes"),
+            )),
         }
     }
 

@@ -74,9 +74,16 @@ impl Growable {
     pub(crate) fn wants(&self, bytes: usize) -> usize {
         match &self.backing {
             Backing::Mapped { mapped, .. } if bytes <= *mapped => 0,
-            Backing::Mapped { mapped, step, reserved, .. } => {
-                bytes.max(mapped + mapped / SPARE_SHARE).next_multiple_of(*step).min(*reserved).saturating_sub(*mapped)
-            }
+            Backing::Mapped {
+                mapped,
+                step,
+                reserved,
+                ..
+            } => bytes
+                .max(mapped + mapped / SPARE_SHARE)
+                .next_multiple_of(*step)
+                .min(*reserved)
+                .saturating_sub(*mapped),
             Backing::Whole(_) => 0,
         }
     }

@@ -45,10 +45,30 @@ fn up64(n: u64, by: u64) -> u32 {
 
 /// # Safety
 /// See the module.
-unsafe fn run(d: &dyn Driver, kernel: &'static str, grid: [u32; 3], threads: u32, shared_bytes: u32, args: &[Arg]) -> Result<()> {
-    let follow = if d.info().overlap { Follow::Overlap } else { Follow::After };
+unsafe fn run(
+    d: &dyn Driver,
+    kernel: &'static str,
+    grid: [u32; 3],
+    threads: u32,
+    shared_bytes: u32,
+    args: &[Arg],
+) -> Result<()> {
+    let follow = if d.info().overlap {
+        Follow::Overlap
+    } else {
+        Follow::After
+    };
     // SAFETY: the caller's.
-    unsafe { d.launch(&Launch { kernel, grid, block: [threads, 1, 1], shared_bytes, follow, args }) }
+    unsafe {
+        d.launch(&Launch {
+            kernel,
+            grid,
+            block: [threads, 1, 1],
+            shared_bytes,
+            follow,
+            args,
+        })
+    }
 }
 
 /// What becomes of a skinny product.
@@ -115,7 +135,16 @@ pub fn stages_rows(rows: u32, inner: u32) -> bool {
 /// # Safety
 /// See the module.
 pub unsafe fn skinny(
-    d: &dyn Driver, to: SkinnyTo, dst: DevicePtr, ldd: u32, w: DevicePtr, out: u32, inner: u32, from: SkinnyFrom, scale: f32, rows: u32,
+    d: &dyn Driver,
+    to: SkinnyTo,
+    dst: DevicePtr,
+    ldd: u32,
+    w: DevicePtr,
+    out: u32,
+    inner: u32,
+    from: SkinnyFrom,
+    scale: f32,
+    rows: u32,
 ) -> Result<()> {
     let kernel = match (to, rows) {
         (SkinnyTo::Store, ..=2) => "skinny_store_2",
@@ -139,20 +168,40 @@ pub unsafe fn skinny(
     };
     let (src, lds, mode, norm, eps, mul, gate, ldg) = match from {
         SkinnyFrom::Ready { x, ld } => (x, ld, 0u32, 0, 0.0, 1.0, 0, 0),
-        SkinnyFrom::Norm { h, ld, norm, eps, mul } => (h, ld, 1, norm, eps, mul, 0, 0),
-        SkinnyFrom::Gate { o, ld, norm, eps, gate, ldg } => (o, ld, 2, norm, eps, 1.0, gate, ldg),
+        SkinnyFrom::Norm {
+            h,
+            ld,
+            norm,
+            eps,
+            mul,
+        } => (h, ld, 1, norm, eps, mul, 0, 0),
+        SkinnyFrom::Gate {
+            o,
+            ld,
+            norm,
+            eps,
+            gate,
+            ldg,
+        } => (o, ld, 2, norm, eps, 1.0, gate, ldg),
     };
     // Two launches share a multiprocessor while they overlap, so a block takes half of its shared memory; the ring gets
     // what the parts and the staged rows leave.
     let limit = d.info().shared_limit;
     let half = (limit + 1024) / 2 - 1024;
     let stage = tile * 1024;
-    let fixed = parts + if mode == 0 { 0 } else { rows * (inner + 32) * 2 };
+    let fixed = parts
+        + if mode == 0 {
+            0
+        } else {
+            rows * (inner + 32) * 2
+        };
     let stages = (half.saturating_sub(fixed) / stage).clamp(2, 8);
     // No more blocks than give every one the same number of tiles: a lone last tile would leave the memory idle.
     let tiles = out.div_ceil(tile);
     let blocks = tiles.div_ceil(tiles.div_ceil(d.info().multiprocessors.max(1)));
-    let args = args![dst, ldd, w, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages];
+    let args = args![
+        dst, ldd, w, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages
+    ];
     // SAFETY: the caller's.
     unsafe { run(d, kernel, [blocks, 1, 1], 256, stages * stage + fixed, args) }
 }
@@ -173,7 +222,17 @@ pub enum GemmTo {
 /// # Safety
 /// See the module.
 pub unsafe fn gemm(
-    d: &dyn Driver, to: GemmTo, dst: DevicePtr, ldd: u32, x: DevicePtr, ldx: u32, w: DevicePtr, rows: u32, out: u32, inner: u32, scale: f32,
+    d: &dyn Driver,
+    to: GemmTo,
+    dst: DevicePtr,
+    ldd: u32,
+    x: DevicePtr,
+    ldx: u32,
+    w: DevicePtr,
+    rows: u32,
+    out: u32,
+    inner: u32,
+    scale: f32,
 ) -> Result<()> {
     let kernel = match to {
         GemmTo::Store => "gemm_store",
@@ -181,7 +240,16 @@ pub unsafe fn gemm(
         GemmTo::Add => "gemm_add",
     };
     // SAFETY: the caller's.
-    unsafe { run(d, kernel, [up(rows, 128), up(out, 128), 1], 256, GEMM_SHARED, args![dst, ldd, x, ldx, w, rows, out, inner, scale]) }
+    unsafe {
+        run(
+            d,
+            kernel,
+            [up(rows, 128), up(out, 128), 1],
+            256,
+            GEMM_SHARED,
+            args![dst, ldd, x, ldx, w, rows, out, inner, scale],
+        )
+    }
 }
 
 /// `dst[i] = value`.
@@ -190,259 +258,938 @@ pub unsafe fn gemm(
 /// See the module: every pointer must span what kernels/README.md says.
 pub unsafe fn fill_f32(d: &dyn Driver, dst: DevicePtr, n: u64, value: f32) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "fill_f32", [up64(n, 1024), 1, 1], 256, 0, args![dst, n, value]) }
+    unsafe {
+        run(
+            d,
+            "fill_f32",
+            [up64(n, 1024), 1, 1],
+            256,
+            0,
+            args![dst, n, value],
+        )
+    }
 }
 
 /// Values of [`crate::backend::synthetic_value`].
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn random_bf16(d: &dyn Driver, dst: DevicePtr, n: u64, std: f32, seed: u64) -> Result<()> {
+pub unsafe fn random_bf16(
+    d: &dyn Driver,
+    dst: DevicePtr,
+    n: u64,
+    std: f32,
+    seed: u64,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "random_bf16", [up64(n, 1024), 1, 1], 256, 0, args![dst, n, std, seed]) }
+    unsafe {
+        run(
+            d,
+            "random_bf16",
+            [up64(n, 1024), 1, 1],
+            256,
+            0,
+            args![dst, n, std, seed],
+        )
+    }
 }
 
 /// `h[r] = scale · table[tokens[r]]`.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn embed_rows(d: &dyn Driver, h: DevicePtr, table: DevicePtr, tokens: DevicePtr, hidden: u32, vocab: u32, scale: f32, rows: u32) -> Result<()> {
+pub unsafe fn embed_rows(
+    d: &dyn Driver,
+    h: DevicePtr,
+    table: DevicePtr,
+    tokens: DevicePtr,
+    hidden: u32,
+    vocab: u32,
+    scale: f32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "embed_rows", [rows, 1, 1], 256, 0, args![h, table, tokens, hidden, vocab, scale, rows]) }
+    unsafe {
+        run(
+            d,
+            "embed_rows",
+            [rows, 1, 1],
+            256,
+            0,
+            args![h, table, tokens, hidden, vocab, scale, rows],
+        )
+    }
 }
 
 /// cos and sin of the pass's angles, `[rows][64]` pairs.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn rope_table(d: &dyn Driver, table: DevicePtr, inv_freq: DevicePtr, step: DevicePtr, rows: u32) -> Result<()> {
+pub unsafe fn rope_table(
+    d: &dyn Driver,
+    table: DevicePtr,
+    inv_freq: DevicePtr,
+    step: DevicePtr,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "rope_table", [up(rows * 64, 256), 1, 1], 256, 0, args![table, inv_freq, step, rows]) }
+    unsafe {
+        run(
+            d,
+            "rope_table",
+            [up(rows * 64, 256), 1, 1],
+            256,
+            0,
+            args![table, inv_freq, step, rows],
+        )
+    }
 }
 
 /// RMS norm of f32 rows to bf16; `norm` 0: rounds only.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn norm_rows(d: &dyn Driver, dst: DevicePtr, ldd: u32, src: DevicePtr, lds: u32, norm: DevicePtr, n: u32, eps: f32, mul: f32, rows: u32) -> Result<()> {
+pub unsafe fn norm_rows(
+    d: &dyn Driver,
+    dst: DevicePtr,
+    ldd: u32,
+    src: DevicePtr,
+    lds: u32,
+    norm: DevicePtr,
+    n: u32,
+    eps: f32,
+    mul: f32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "norm_rows", [rows, 1, 1], 256, 0, args![dst, ldd, src, lds, norm, n, eps, mul, rows]) }
+    unsafe {
+        run(
+            d,
+            "norm_rows",
+            [rows, 1, 1],
+            256,
+            0,
+            args![dst, ldd, src, lds, norm, n, eps, mul, rows],
+        )
+    }
 }
 
 /// Output norm and gate to bf16; `norm` and `gate` may be 0.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn gate_rows(d: &dyn Driver, dst: DevicePtr, ldd: u32, o: DevicePtr, ldo: u32, norm: DevicePtr, eps: f32, gate: DevicePtr, ldg: u32, n: u32, rows: u32) -> Result<()> {
+pub unsafe fn gate_rows(
+    d: &dyn Driver,
+    dst: DevicePtr,
+    ldd: u32,
+    o: DevicePtr,
+    ldo: u32,
+    norm: DevicePtr,
+    eps: f32,
+    gate: DevicePtr,
+    ldg: u32,
+    n: u32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "gate_rows", [rows, 1, 1], 256, 0, args![dst, ldd, o, ldo, norm, eps, gate, ldg, n, rows]) }
+    unsafe {
+        run(
+            d,
+            "gate_rows",
+            [rows, 1, 1],
+            256,
+            0,
+            args![dst, ldd, o, ldo, norm, eps, gate, ldg, n, rows],
+        )
+    }
 }
 
 /// SwiGLU of interleaved gate and up columns.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn swiglu_rows(d: &dyn Driver, dst: DevicePtr, gu: DevicePtr, inter: u32, rows: u32) -> Result<()> {
+pub unsafe fn swiglu_rows(
+    d: &dyn Driver,
+    dst: DevicePtr,
+    gu: DevicePtr,
+    inter: u32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "swiglu_rows", [up(inter, 2048), rows, 1], 256, 0, args![dst, gu, inter, rows]) }
+    unsafe {
+        run(
+            d,
+            "swiglu_rows",
+            [up(inter, 2048), rows, 1],
+            256,
+            0,
+            args![dst, gu, inter, rows],
+        )
+    }
 }
 
 /// Copies f32 rows into columns of a wider buffer.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn tap_rows(d: &dyn Driver, taps: DevicePtr, ldt: u32, h: DevicePtr, hidden: u32, rows: u32) -> Result<()> {
+pub unsafe fn tap_rows(
+    d: &dyn Driver,
+    taps: DevicePtr,
+    ldt: u32,
+    h: DevicePtr,
+    hidden: u32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "tap_rows", [rows, 1, 1], 256, 0, args![taps, ldt, h, hidden, rows]) }
+    unsafe {
+        run(
+            d,
+            "tap_rows",
+            [rows, 1, 1],
+            256,
+            0,
+            args![taps, ldt, h, hidden, rows],
+        )
+    }
 }
 
 /// The same, rounded to bf16.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn tap_rows_bf16(d: &dyn Driver, taps: DevicePtr, ldt: u32, h: DevicePtr, hidden: u32, rows: u32) -> Result<()> {
+pub unsafe fn tap_rows_bf16(
+    d: &dyn Driver,
+    taps: DevicePtr,
+    ldt: u32,
+    h: DevicePtr,
+    hidden: u32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "tap_rows_bf16", [rows, 1, 1], 256, 0, args![taps, ldt, h, hidden, rows]) }
+    unsafe {
+        run(
+            d,
+            "tap_rows_bf16",
+            [rows, 1, 1],
+            256,
+            0,
+            args![taps, ldt, h, hidden, rows],
+        )
+    }
 }
 
 /// Pending rows, then 1..=16 rows of the recurrence.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn lightning_verify(d: &dyn Driver, o: DevicePtr, ldo: u32, x: DevicePtr, ldx: u32, q_col: u32, k_col: u32, v_col: u32, q_norm: DevicePtr, k_norm: DevicePtr, rope: DevicePtr, state: DevicePtr, pend_k: DevicePtr, pend_v: DevicePtr, slopes: DevicePtr, step: DevicePtr, heads: u32, kv_heads: u32, scale: f32, eps: f32, rows: u32) -> Result<()> {
+pub unsafe fn lightning_verify(
+    d: &dyn Driver,
+    o: DevicePtr,
+    ldo: u32,
+    x: DevicePtr,
+    ldx: u32,
+    q_col: u32,
+    k_col: u32,
+    v_col: u32,
+    q_norm: DevicePtr,
+    k_norm: DevicePtr,
+    rope: DevicePtr,
+    state: DevicePtr,
+    pend_k: DevicePtr,
+    pend_v: DevicePtr,
+    slopes: DevicePtr,
+    step: DevicePtr,
+    heads: u32,
+    kv_heads: u32,
+    scale: f32,
+    eps: f32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "lightning_verify", [4, heads, 1], 128, 0, args![o, ldo, x, ldx, q_col, k_col, v_col, q_norm, k_norm, rope, state, pend_k, pend_v, slopes, step, heads, kv_heads, scale, eps, rows]) }
+    unsafe {
+        run(
+            d,
+            "lightning_verify",
+            [4, heads, 1],
+            128,
+            0,
+            args![
+                o, ldo, x, ldx, q_col, k_col, v_col, q_norm, k_norm, rope, state, pend_k, pend_v,
+                slopes, step, heads, kv_heads, scale, eps, rows
+            ],
+        )
+    }
 }
 
 /// Absorbs pending rows.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn lightning_fold(d: &dyn Driver, state: DevicePtr, pend_k: DevicePtr, pend_v: DevicePtr, slopes: DevicePtr, step: DevicePtr, heads: u32, kv_heads: u32) -> Result<()> {
+pub unsafe fn lightning_fold(
+    d: &dyn Driver,
+    state: DevicePtr,
+    pend_k: DevicePtr,
+    pend_v: DevicePtr,
+    slopes: DevicePtr,
+    step: DevicePtr,
+    heads: u32,
+    kv_heads: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "lightning_fold", [4, heads, 1], 128, 0, args![state, pend_k, pend_v, slopes, step, heads, kv_heads]) }
+    unsafe {
+        run(
+            d,
+            "lightning_fold",
+            [4, heads, 1],
+            128,
+            0,
+            args![state, pend_k, pend_v, slopes, step, heads, kv_heads],
+        )
+    }
 }
 
 /// Normed and rotated q and k of a prefill pass.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn lightning_qk(d: &dyn Driver, dst: DevicePtr, ldd: u32, x: DevicePtr, ldx: u32, q_col: u32, k_col: u32, q_norm: DevicePtr, k_norm: DevicePtr, rope: DevicePtr, heads: u32, kv_heads: u32, eps: f32, rows: u32) -> Result<()> {
+pub unsafe fn lightning_qk(
+    d: &dyn Driver,
+    dst: DevicePtr,
+    ldd: u32,
+    x: DevicePtr,
+    ldx: u32,
+    q_col: u32,
+    k_col: u32,
+    q_norm: DevicePtr,
+    k_norm: DevicePtr,
+    rope: DevicePtr,
+    heads: u32,
+    kv_heads: u32,
+    eps: f32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "lightning_qk", [up(heads + kv_heads, 8), rows, 1], 256, 0, args![dst, ldd, x, ldx, q_col, k_col, q_norm, k_norm, rope, heads, kv_heads, eps, rows]) }
+    unsafe {
+        run(
+            d,
+            "lightning_qk",
+            [up(heads + kv_heads, 8), rows, 1],
+            256,
+            0,
+            args![
+                dst, ldd, x, ldx, q_col, k_col, q_norm, k_norm, rope, heads, kv_heads, eps, rows
+            ],
+        )
+    }
 }
 
 /// Pending rows, then chunks of 64 rows.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn lightning_prefill(d: &dyn Driver, o: DevicePtr, ldo: u32, qk: DevicePtr, ldqk: u32, v: DevicePtr, ldv: u32, state: DevicePtr, pend_k: DevicePtr, pend_v: DevicePtr, slopes: DevicePtr, step: DevicePtr, heads: u32, kv_heads: u32, scale: f32, rows: u32) -> Result<()> {
+pub unsafe fn lightning_prefill(
+    d: &dyn Driver,
+    o: DevicePtr,
+    ldo: u32,
+    qk: DevicePtr,
+    ldqk: u32,
+    v: DevicePtr,
+    ldv: u32,
+    state: DevicePtr,
+    pend_k: DevicePtr,
+    pend_v: DevicePtr,
+    slopes: DevicePtr,
+    step: DevicePtr,
+    heads: u32,
+    kv_heads: u32,
+    scale: f32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "lightning_prefill", [4, heads, 1], 128, LIGHTNING_SHARED, args![o, ldo, qk, ldqk, v, ldv, state, pend_k, pend_v, slopes, step, heads, kv_heads, scale, rows]) }
+    unsafe {
+        run(
+            d,
+            "lightning_prefill",
+            [4, heads, 1],
+            128,
+            LIGHTNING_SHARED,
+            args![
+                o, ldo, qk, ldqk, v, ldv, state, pend_k, pend_v, slopes, step, heads, kv_heads,
+                scale, rows
+            ],
+        )
+    }
 }
 
 /// Keys, values and the compressed keys they complete.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn append_kv(d: &dyn Driver, k: DevicePtr, v: DevicePtr, k1: DevicePtr, k2: DevicePtr, xk: DevicePtr, xv: DevicePtr, ldx: u32, step: DevicePtr, kv_heads: u32, rows: u32) -> Result<()> {
+pub unsafe fn append_kv(
+    d: &dyn Driver,
+    k: DevicePtr,
+    v: DevicePtr,
+    k1: DevicePtr,
+    k2: DevicePtr,
+    xk: DevicePtr,
+    xv: DevicePtr,
+    ldx: u32,
+    step: DevicePtr,
+    kv_heads: u32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "append_kv", [rows, kv_heads, 1], 128, 0, args![k, v, k1, k2, xk, xv, ldx, step, kv_heads, rows]) }
+    unsafe {
+        run(
+            d,
+            "append_kv",
+            [rows, kv_heads, 1],
+            128,
+            0,
+            args![k, v, k1, k2, xk, xv, ldx, step, kv_heads, rows],
+        )
+    }
 }
 
 /// Parts of the log-sum-exp over compressed keys, [`LSE_KEYS`] a split.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn select_lse(d: &dyn Driver, part: DevicePtr, q: DevicePtr, ldq: u32, keys: DevicePtr, window: u32, stride: u32, step: DevicePtr, heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32) -> Result<()> {
+pub unsafe fn select_lse(
+    d: &dyn Driver,
+    part: DevicePtr,
+    q: DevicePtr,
+    ldq: u32,
+    keys: DevicePtr,
+    window: u32,
+    stride: u32,
+    step: DevicePtr,
+    heads: u32,
+    kv_heads: u32,
+    scale: f32,
+    rows: u32,
+    splits: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "select_lse", [splits, kv_heads, 1], 128, SELECT_LSE_SHARED, args![part, q, ldq, keys, window, stride, step, heads, kv_heads, scale, rows, splits]) }
+    unsafe {
+        run(
+            d,
+            "select_lse",
+            [splits, kv_heads, 1],
+            128,
+            SELECT_LSE_SHARED,
+            args![
+                part, q, ldq, keys, window, stride, step, heads, kv_heads, scale, rows, splits
+            ],
+        )
+    }
 }
 
 /// Pooled block scores of a verify pass; rows with at most `all_below` blocks need none.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn select_scores(d: &dyn Driver, scores: DevicePtr, part: DevicePtr, q: DevicePtr, ldq: u32, k1: DevicePtr, window: u32, stride: u32, step: DevicePtr, heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32, score_blocks: u32, all_below: u32) -> Result<()> {
+pub unsafe fn select_scores(
+    d: &dyn Driver,
+    scores: DevicePtr,
+    part: DevicePtr,
+    q: DevicePtr,
+    ldq: u32,
+    k1: DevicePtr,
+    window: u32,
+    stride: u32,
+    step: DevicePtr,
+    heads: u32,
+    kv_heads: u32,
+    scale: f32,
+    rows: u32,
+    splits: u32,
+    score_blocks: u32,
+    all_below: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "select_scores", [up(score_blocks, 64), kv_heads, 1], 128, SELECT_SCORES_SHARED, args![scores, part, q, ldq, k1, window, stride, step, heads, kv_heads, scale, rows, splits, score_blocks, all_below]) }
+    unsafe {
+        run(
+            d,
+            "select_scores",
+            [up(score_blocks, 64), kv_heads, 1],
+            128,
+            SELECT_SCORES_SHARED,
+            args![
+                scores,
+                part,
+                q,
+                ldq,
+                k1,
+                window,
+                stride,
+                step,
+                heads,
+                kv_heads,
+                scale,
+                rows,
+                splits,
+                score_blocks,
+                all_below
+            ],
+        )
+    }
 }
 
 /// Chosen blocks, ascending.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn select_top(d: &dyn Driver, list: DevicePtr, count: DevicePtr, scores: DevicePtr, step: DevicePtr, kv_heads: u32, score_blocks: u32, cap: u32, init: u32, local: u32, topk: u32, dense_until: u32, row0: u32, rows: u32) -> Result<()> {
+pub unsafe fn select_top(
+    d: &dyn Driver,
+    list: DevicePtr,
+    count: DevicePtr,
+    scores: DevicePtr,
+    step: DevicePtr,
+    kv_heads: u32,
+    score_blocks: u32,
+    cap: u32,
+    init: u32,
+    local: u32,
+    topk: u32,
+    dense_until: u32,
+    row0: u32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "select_top", [kv_heads, rows, 1], 512, 0, args![list, count, scores, step, kv_heads, score_blocks, cap, init, local, topk, dense_until, row0, rows]) }
+    unsafe {
+        run(
+            d,
+            "select_top",
+            [kv_heads, rows, 1],
+            512,
+            0,
+            args![
+                list,
+                count,
+                scores,
+                step,
+                kv_heads,
+                score_blocks,
+                cap,
+                init,
+                local,
+                topk,
+                dense_until,
+                row0,
+                rows
+            ],
+        )
+    }
 }
 
 /// Attention parts of [`ATTEND_BLOCKS`] chosen blocks each.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn attend_verify(d: &dyn Driver, part_o: DevicePtr, part_ml: DevicePtr, q: DevicePtr, ldq: u32, k: DevicePtr, v: DevicePtr, list: DevicePtr, count: DevicePtr, cap: u32, step: DevicePtr, heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32) -> Result<()> {
+pub unsafe fn attend_verify(
+    d: &dyn Driver,
+    part_o: DevicePtr,
+    part_ml: DevicePtr,
+    q: DevicePtr,
+    ldq: u32,
+    k: DevicePtr,
+    v: DevicePtr,
+    list: DevicePtr,
+    count: DevicePtr,
+    cap: u32,
+    step: DevicePtr,
+    heads: u32,
+    kv_heads: u32,
+    scale: f32,
+    rows: u32,
+    splits: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "attend_verify", [splits, kv_heads, rows], 128, ATTEND_VERIFY_SHARED, args![part_o, part_ml, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale, rows, splits]) }
+    unsafe {
+        run(
+            d,
+            "attend_verify",
+            [splits, kv_heads, rows],
+            128,
+            ATTEND_VERIFY_SHARED,
+            args![
+                part_o, part_ml, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale,
+                rows, splits
+            ],
+        )
+    }
 }
 
 /// Merges the parts in ascending order.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn attend_combine(d: &dyn Driver, o: DevicePtr, ldo: u32, part_o: DevicePtr, part_ml: DevicePtr, count: DevicePtr, heads: u32, kv_heads: u32, rows: u32, splits: u32) -> Result<()> {
+pub unsafe fn attend_combine(
+    d: &dyn Driver,
+    o: DevicePtr,
+    ldo: u32,
+    part_o: DevicePtr,
+    part_ml: DevicePtr,
+    count: DevicePtr,
+    heads: u32,
+    kv_heads: u32,
+    rows: u32,
+    splits: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "attend_combine", [heads, rows, 1], 128, 0, args![o, ldo, part_o, part_ml, count, heads, kv_heads, rows, splits]) }
+    unsafe {
+        run(
+            d,
+            "attend_combine",
+            [heads, rows, 1],
+            128,
+            0,
+            args![
+                o, ldo, part_o, part_ml, count, heads, kv_heads, rows, splits
+            ],
+        )
+    }
 }
 
 /// Log-sum-exp over compressed keys of rows `row0..row0 + rows`.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn prefill_lse(d: &dyn Driver, z: DevicePtr, q: DevicePtr, ldq: u32, keys: DevicePtr, window: u32, stride: u32, step: DevicePtr, heads: u32, kv_heads: u32, scale: f32, row0: u32, rows: u32) -> Result<()> {
+pub unsafe fn prefill_lse(
+    d: &dyn Driver,
+    z: DevicePtr,
+    q: DevicePtr,
+    ldq: u32,
+    keys: DevicePtr,
+    window: u32,
+    stride: u32,
+    step: DevicePtr,
+    heads: u32,
+    kv_heads: u32,
+    scale: f32,
+    row0: u32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "prefill_lse", [up(rows, 8), kv_heads, 1], 256, PREFILL_SCORE_SHARED, args![z, q, ldq, keys, window, stride, step, heads, kv_heads, scale, row0, rows]) }
+    unsafe {
+        run(
+            d,
+            "prefill_lse",
+            [up(rows, 8), kv_heads, 1],
+            256,
+            PREFILL_SCORE_SHARED,
+            args![
+                z, q, ldq, keys, window, stride, step, heads, kv_heads, scale, row0, rows
+            ],
+        )
+    }
 }
 
 /// Pooled block scores of rows `row0..row0 + rows`.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn prefill_scores(d: &dyn Driver, scores: DevicePtr, z: DevicePtr, q: DevicePtr, ldq: u32, k1: DevicePtr, window: u32, stride: u32, step: DevicePtr, heads: u32, kv_heads: u32, scale: f32, row0: u32, rows: u32, score_blocks: u32) -> Result<()> {
+pub unsafe fn prefill_scores(
+    d: &dyn Driver,
+    scores: DevicePtr,
+    z: DevicePtr,
+    q: DevicePtr,
+    ldq: u32,
+    k1: DevicePtr,
+    window: u32,
+    stride: u32,
+    step: DevicePtr,
+    heads: u32,
+    kv_heads: u32,
+    scale: f32,
+    row0: u32,
+    rows: u32,
+    score_blocks: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "prefill_scores", [up(score_blocks, 64), up(rows, 8), kv_heads], 256, PREFILL_SCORE_SHARED, args![scores, z, q, ldq, k1, window, stride, step, heads, kv_heads, scale, row0, rows, score_blocks]) }
+    unsafe {
+        run(
+            d,
+            "prefill_scores",
+            [up(score_blocks, 64), up(rows, 8), kv_heads],
+            256,
+            PREFILL_SCORE_SHARED,
+            args![
+                scores,
+                z,
+                q,
+                ldq,
+                k1,
+                window,
+                stride,
+                step,
+                heads,
+                kv_heads,
+                scale,
+                row0,
+                rows,
+                score_blocks
+            ],
+        )
+    }
 }
 
 /// Attention over the chosen blocks, 8 rows a launch block.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn attend_prefill(d: &dyn Driver, o: DevicePtr, ldo: u32, q: DevicePtr, ldq: u32, k: DevicePtr, v: DevicePtr, list: DevicePtr, count: DevicePtr, cap: u32, step: DevicePtr, heads: u32, kv_heads: u32, scale: f32, rows: u32) -> Result<()> {
+pub unsafe fn attend_prefill(
+    d: &dyn Driver,
+    o: DevicePtr,
+    ldo: u32,
+    q: DevicePtr,
+    ldq: u32,
+    k: DevicePtr,
+    v: DevicePtr,
+    list: DevicePtr,
+    count: DevicePtr,
+    cap: u32,
+    step: DevicePtr,
+    heads: u32,
+    kv_heads: u32,
+    scale: f32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "attend_prefill", [up(rows, 8), kv_heads, 1], 256, ATTEND_PREFILL_SHARED, args![o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale, rows]) }
+    unsafe {
+        run(
+            d,
+            "attend_prefill",
+            [up(rows, 8), kv_heads, 1],
+            256,
+            ATTEND_PREFILL_SHARED,
+            args![
+                o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale, rows
+            ],
+        )
+    }
 }
 
 /// Best 256 of each [`CANDIDATE_LOGITS`] logits.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn candidates_split(d: &dyn Driver, val: DevicePtr, id: DevicePtr, lse: DevicePtr, logits: DevicePtr, ld: u32, vocab: u32, rows: u32, splits: u32) -> Result<()> {
+pub unsafe fn candidates_split(
+    d: &dyn Driver,
+    val: DevicePtr,
+    id: DevicePtr,
+    lse: DevicePtr,
+    logits: DevicePtr,
+    ld: u32,
+    vocab: u32,
+    rows: u32,
+    splits: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "candidates_split", [splits, rows, 1], 256, 0, args![val, id, lse, logits, ld, vocab, rows, splits]) }
+    unsafe {
+        run(
+            d,
+            "candidates_split",
+            [splits, rows, 1],
+            256,
+            0,
+            args![val, id, lse, logits, ld, vocab, rows, splits],
+        )
+    }
 }
 
 /// Best 256 of a row in order.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn candidates_merge(d: &dyn Driver, out_val: DevicePtr, out_id: DevicePtr, out_lse: DevicePtr, val: DevicePtr, id: DevicePtr, lse: DevicePtr, vocab: u32, rows: u32, splits: u32) -> Result<()> {
+pub unsafe fn candidates_merge(
+    d: &dyn Driver,
+    out_val: DevicePtr,
+    out_id: DevicePtr,
+    out_lse: DevicePtr,
+    val: DevicePtr,
+    id: DevicePtr,
+    lse: DevicePtr,
+    vocab: u32,
+    rows: u32,
+    splits: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "candidates_merge", [rows, 1, 1], 1024, splits * 1024, args![out_val, out_id, out_lse, val, id, lse, vocab, rows, splits]) }
+    unsafe {
+        run(
+            d,
+            "candidates_merge",
+            [rows, 1, 1],
+            1024,
+            splits * 1024,
+            args![out_val, out_id, out_lse, val, id, lse, vocab, rows, splits],
+        )
+    }
 }
 
 /// Normed embedding beside the normed stream.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn draft_input(d: &dyn Driver, x: DevicePtr, g: DevicePtr, table: DevicePtr, tokens: DevicePtr, input_norm: DevicePtr, hidden_norm: DevicePtr, scale: f32, eps: f32, normed: u32, hidden: u32, vocab: u32, rows: u32) -> Result<()> {
+pub unsafe fn draft_input(
+    d: &dyn Driver,
+    x: DevicePtr,
+    g: DevicePtr,
+    table: DevicePtr,
+    tokens: DevicePtr,
+    input_norm: DevicePtr,
+    hidden_norm: DevicePtr,
+    scale: f32,
+    eps: f32,
+    normed: u32,
+    hidden: u32,
+    vocab: u32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "draft_input", [rows, 1, 1], 256, 0, args![x, g, table, tokens, input_norm, hidden_norm, scale, eps, normed, hidden, vocab, rows]) }
+    unsafe {
+        run(
+            d,
+            "draft_input",
+            [rows, 1, 1],
+            256,
+            0,
+            args![
+                x,
+                g,
+                table,
+                tokens,
+                input_norm,
+                hidden_norm,
+                scale,
+                eps,
+                normed,
+                hidden,
+                vocab,
+                rows
+            ],
+        )
+    }
 }
 
 /// Rotated keys and values into the ring; `inv_freq` f64.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn draft_append(d: &dyn Driver, wk: DevicePtr, wv: DevicePtr, kv: DevicePtr, ldkv: u32, inv_freq: DevicePtr, step: DevicePtr, capacity: u32, kv_heads: u32, rows: u32) -> Result<()> {
+pub unsafe fn draft_append(
+    d: &dyn Driver,
+    wk: DevicePtr,
+    wv: DevicePtr,
+    kv: DevicePtr,
+    ldkv: u32,
+    inv_freq: DevicePtr,
+    step: DevicePtr,
+    capacity: u32,
+    kv_heads: u32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "draft_append", [rows, kv_heads, 1], 64, 0, args![wk, wv, kv, ldkv, inv_freq, step, capacity, kv_heads, rows]) }
+    unsafe {
+        run(
+            d,
+            "draft_append",
+            [rows, kv_heads, 1],
+            64,
+            0,
+            args![wk, wv, kv, ldkv, inv_freq, step, capacity, kv_heads, rows],
+        )
+    }
 }
 
 /// Attention parts of [`DRAFT_SLOTS`] ring slots each, for the query of row `row`.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn draft_attend(d: &dyn Driver, part_o: DevicePtr, part_ml: DevicePtr, q: DevicePtr, wk: DevicePtr, wv: DevicePtr, inv_freq: DevicePtr, step: DevicePtr, capacity: u32, window: u32, heads: u32, kv_heads: u32, scale: f32, row: u32, splits: u32) -> Result<()> {
+pub unsafe fn draft_attend(
+    d: &dyn Driver,
+    part_o: DevicePtr,
+    part_ml: DevicePtr,
+    q: DevicePtr,
+    wk: DevicePtr,
+    wv: DevicePtr,
+    inv_freq: DevicePtr,
+    step: DevicePtr,
+    capacity: u32,
+    window: u32,
+    heads: u32,
+    kv_heads: u32,
+    scale: f32,
+    row: u32,
+    splits: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "draft_attend", [splits, kv_heads, 1], 128, ATTEND_VERIFY_SHARED, args![part_o, part_ml, q, wk, wv, inv_freq, step, capacity, window, heads, kv_heads, scale, row, splits]) }
+    unsafe {
+        run(
+            d,
+            "draft_attend",
+            [splits, kv_heads, 1],
+            128,
+            ATTEND_VERIFY_SHARED,
+            args![
+                part_o, part_ml, q, wk, wv, inv_freq, step, capacity, window, heads, kv_heads,
+                scale, row, splits
+            ],
+        )
+    }
 }
 
 /// Merges them.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn draft_combine(d: &dyn Driver, o: DevicePtr, part_o: DevicePtr, part_ml: DevicePtr, heads: u32, splits: u32) -> Result<()> {
+pub unsafe fn draft_combine(
+    d: &dyn Driver,
+    o: DevicePtr,
+    part_o: DevicePtr,
+    part_ml: DevicePtr,
+    heads: u32,
+    splits: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "draft_combine", [heads, 1, 1], 128, 0, args![o, part_o, part_ml, heads, splits]) }
+    unsafe {
+        run(
+            d,
+            "draft_combine",
+            [heads, 1, 1],
+            128,
+            0,
+            args![o, part_o, part_ml, heads, splits],
+        )
+    }
 }
 
 /// RMS norm of bf16 rows.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn norm_rows_bf16(d: &dyn Driver, dst: DevicePtr, ldd: u32, src: DevicePtr, lds: u32, norm: DevicePtr, n: u32, eps: f32, rows: u32) -> Result<()> {
+pub unsafe fn norm_rows_bf16(
+    d: &dyn Driver,
+    dst: DevicePtr,
+    ldd: u32,
+    src: DevicePtr,
+    lds: u32,
+    norm: DevicePtr,
+    n: u32,
+    eps: f32,
+    rows: u32,
+) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "norm_rows_bf16", [rows, 1, 1], 256, 0, args![dst, ldd, src, lds, norm, n, eps, rows]) }
+    unsafe {
+        run(
+            d,
+            "norm_rows_bf16",
+            [rows, 1, 1],
+            256,
+            0,
+            args![dst, ldd, src, lds, norm, n, eps, rows],
+        )
+    }
 }
 
 /// Sums of everything, one a launch block: reading to be timed. `out` has room for 8 per multiprocessor.
@@ -451,5 +1198,14 @@ pub unsafe fn norm_rows_bf16(d: &dyn Driver, dst: DevicePtr, ldd: u32, src: Devi
 /// See the module: every pointer must span what kernels/README.md says.
 pub unsafe fn measure_read(d: &dyn Driver, out: DevicePtr, src: DevicePtr, n16: u64) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe { run(d, "measure_read", [8 * d.info().multiprocessors.max(1), 1, 1], 512, 0, args![out, src, n16]) }
+    unsafe {
+        run(
+            d,
+            "measure_read",
+            [8 * d.info().multiprocessors.max(1), 1, 1],
+            512,
+            0,
+            args![out, src, n16],
+        )
+    }
 }

@@ -49,13 +49,15 @@ use driver::{Queue, failed};
 pub use nvidia::list;
 pub use tensors::{Buf, Cache, Matrix, Recurrent, Selection, Vector};
 
-use super::{Backend, BackendError, BufKind, Candidates, GRID, HeadRows, Pass, Result, StepKey, WeightView};
+use super::{
+    Backend, BackendError, BufKind, Candidates, GRID, HeadRows, Pass, Result, StepKey, WeightView,
+};
 use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, Token};
 use crate::spec::{LightningSpec, SparseSpec};
 use device::Device;
 pub use device::Guards;
-pub use measure::Ceilings;
 use graph::{Graphs, Stage};
+pub use measure::Ceilings;
 use ops::{CandidateBuffers, Rope, Scratch};
 use staging::Staging;
 use step::{Posted, Step};
@@ -104,7 +106,8 @@ impl Cuda {
     /// # Errors
     /// One sentence for the user: why there is no usable GPU.
     pub fn open(gpu: usize, options: Options) -> Result<Self> {
-        let device = nvidia::Nvidia::open(gpu).map_err(|cause| failed("No usable NVIDIA GPU", cause))?;
+        let device =
+            nvidia::Nvidia::open(gpu).map_err(|cause| failed("No usable NVIDIA GPU", cause))?;
         Self::on(Device::new(Arc::new(device), options.guards), options)
     }
 
@@ -113,7 +116,8 @@ impl Cuda {
     /// # Errors
     /// The loader's words.
     pub fn emulated(library: &Path, options: Options) -> Result<Self> {
-        let device = emulated::Emulated::open(library).map_err(|cause| failed("emulated device", cause))?;
+        let device =
+            emulated::Emulated::open(library).map_err(|cause| failed("emulated device", cause))?;
         Self::on(Device::new(Arc::new(device), options.guards), options)
     }
 
@@ -154,7 +158,11 @@ impl Cuda {
 
     /// Name of the products library in use, if any.
     pub fn products(&self) -> Option<&str> {
-        if self.options.own_products { None } else { self.device.driver().products() }
+        if self.options.own_products {
+            None
+        } else {
+            self.device.driver().products()
+        }
     }
 
     /// Fallbacks taken, to be shown once.
@@ -301,7 +309,11 @@ impl Backend for Cuda {
     fn step(&mut self, key: StepKey, body: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.forget_rope();
         self.step.flush()?;
-        let stage = if self.options.no_recording { Stage::RunEagerly } else { self.graphs.stage(key, self.epoch) };
+        let stage = if self.options.no_recording {
+            Stage::RunEagerly
+        } else {
+            self.graphs.stage(key, self.epoch)
+        };
         match stage {
             Stage::RunEagerly => {
                 body(self)?;
@@ -354,27 +366,71 @@ impl Backend for Cuda {
         self.op_embed(h, table, scale, pass)
     }
 
-    fn norm_linear(&mut self, dst: &mut Buf, h: &Buf, norm: &Vector, eps: f32, w: &Matrix, pass: Pass) -> Result<()> {
+    fn norm_linear(
+        &mut self,
+        dst: &mut Buf,
+        h: &Buf,
+        norm: &Vector,
+        eps: f32,
+        w: &Matrix,
+        pass: Pass,
+    ) -> Result<()> {
         self.op_norm_linear(dst, h, norm, eps, w, pass)
     }
 
-    fn norm_gate_up(&mut self, dst: &mut Buf, h: &Buf, norm: &Vector, eps: f32, w: &Matrix, pass: Pass) -> Result<()> {
+    fn norm_gate_up(
+        &mut self,
+        dst: &mut Buf,
+        h: &Buf,
+        norm: &Vector,
+        eps: f32,
+        w: &Matrix,
+        pass: Pass,
+    ) -> Result<()> {
         self.op_norm_gate_up(dst, h, norm, eps, w, pass)
     }
 
-    fn linear_add(&mut self, h: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
+    fn linear_add(
+        &mut self,
+        h: &mut Buf,
+        x: &Buf,
+        w: &Matrix,
+        scale: f32,
+        pass: Pass,
+    ) -> Result<()> {
         self.op_linear_add(h, x, w, scale, pass)
     }
 
-    fn append_kv(&mut self, cache: &mut Cache, x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
+    fn append_kv(
+        &mut self,
+        cache: &mut Cache,
+        x: &Buf,
+        spec: &SparseSpec,
+        pass: Pass,
+    ) -> Result<()> {
         self.op_append_kv(cache, x, spec, pass)
     }
 
-    fn select_blocks(&mut self, sel: &mut Selection, x: &Buf, cache: &Cache, spec: &SparseSpec, pass: Pass) -> Result<()> {
+    fn select_blocks(
+        &mut self,
+        sel: &mut Selection,
+        x: &Buf,
+        cache: &Cache,
+        spec: &SparseSpec,
+        pass: Pass,
+    ) -> Result<()> {
         self.op_select_blocks(sel, x, cache, spec, pass)
     }
 
-    fn attend(&mut self, o: &mut Buf, x: &Buf, sel: &Selection, cache: &Cache, spec: &SparseSpec, pass: Pass) -> Result<()> {
+    fn attend(
+        &mut self,
+        o: &mut Buf,
+        x: &Buf,
+        sel: &Selection,
+        cache: &Cache,
+        spec: &SparseSpec,
+        pass: Pass,
+    ) -> Result<()> {
         self.op_attend(o, x, sel, cache, spec, pass)
     }
 
@@ -425,7 +481,13 @@ impl Backend for Cuda {
         self.op_head(logits, h, norm, eps, divisor, w, rows, pass)
     }
 
-    fn top_candidates(&mut self, logits: &Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()> {
+    fn top_candidates(
+        &mut self,
+        logits: &Buf,
+        vocab: usize,
+        rows: HeadRows,
+        pass: Pass,
+    ) -> Result<()> {
         self.op_top_candidates(logits, vocab, rows.count(pass))
     }
 
@@ -441,15 +503,31 @@ impl Backend for Cuda {
         self.write_buf(buf, values)
     }
 
-    fn read_selection(&mut self, sel: &Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>> {
+    fn read_selection(
+        &mut self,
+        sel: &Selection,
+        spec: &SparseSpec,
+        rows: usize,
+    ) -> Result<Vec<Vec<Vec<u32>>>> {
         self.fetch_selection(sel, spec, rows)
     }
 
-    fn read_rows(&mut self, cache: &Cache, spec: &SparseSpec, positions: Range<usize>) -> Result<Vec<ImageTensor>> {
+    fn read_rows(
+        &mut self,
+        cache: &Cache,
+        spec: &SparseSpec,
+        positions: Range<usize>,
+    ) -> Result<Vec<ImageTensor>> {
         self.rows_out(cache, spec, positions)
     }
 
-    fn write_rows(&mut self, cache: &mut Cache, spec: &SparseSpec, start: usize, tensors: &[&ImageTensor]) -> Result<()> {
+    fn write_rows(
+        &mut self,
+        cache: &mut Cache,
+        spec: &SparseSpec,
+        start: usize,
+        tensors: &[&ImageTensor],
+    ) -> Result<()> {
         self.rows_in(cache, spec, start, tensors)
     }
 
@@ -457,17 +535,32 @@ impl Backend for Cuda {
         self.state_out(state, spec)
     }
 
-    fn write_state(&mut self, state: &mut Recurrent, spec: &LightningSpec, image: Option<&ImageTensor>) -> Result<()> {
+    fn write_state(
+        &mut self,
+        state: &mut Recurrent,
+        spec: &LightningSpec,
+        image: Option<&ImageTensor>,
+    ) -> Result<()> {
         self.state_in(state, spec, image)
     }
 }
 
 /// A shape that the caller got wrong.
-fn shape(op: &'static str, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> BackendError {
-    BackendError::Shape { op, expected: expected.to_string(), found: found.to_string() }
+fn shape(
+    op: &'static str,
+    expected: impl std::fmt::Display,
+    found: impl std::fmt::Display,
+) -> BackendError {
+    BackendError::Shape {
+        op,
+        expected: expected.to_string(),
+        found: found.to_string(),
+    }
 }
 
 /// Sizes and strides as kernels take them.
 fn u32_of(value: usize) -> Result<u32> {
-    u32::try_from(value).map_err(|_| BackendError::Unsupported(format!("{value} is too large for a kernel's 32-bit size")))
+    u32::try_from(value).map_err(|_| {
+        BackendError::Unsupported(format!("{value} is too large for a kernel's 32-bit size"))
+    })
 }

@@ -199,11 +199,16 @@ impl Nvidia {
                 let function = self.find(launch.kernel)?;
                 // One split between level 1 and shared memory for all kernels: a multiprocessor has to drain to change it,
                 // and then launches could not overlap. Only a preference, so a refusal does not matter.
-                let carveout = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+                let carveout =
+                    sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
                 // SAFETY: the function belongs to a loaded module.
-                let _ = unsafe { result::function::set_function_attribute(function, carveout, 100) };
+                let _ =
+                    unsafe { result::function::set_function_attribute(function, carveout, 100) };
                 // Allowed without asking is 48 KiB, a kernel's static arrays included.
-                Kernel { function, shared_bytes: 40 * 1024 }
+                Kernel {
+                    function,
+                    shared_bytes: 40 * 1024,
+                }
             }
         };
         if launch.shared_bytes > kernel.shared_bytes {

@@ -166,7 +166,11 @@ impl Products {
             }
             // Cuts at and within tiles, on the grid of 64: what chunked prefill does.
             let mut start = 0;
-            for (index, rows) in [2 * PRODUCT_ROWS, PRODUCT_ROWS, 3 * PRODUCT_ROWS].iter().cycle().enumerate() {
+            for (index, rows) in [2 * PRODUCT_ROWS, PRODUCT_ROWS, 3 * PRODUCT_ROWS]
+                .iter()
+                .cycle()
+                .enumerate()
+            {
                 let rows = (*rows).min(probe.rows - start);
                 if rows == 0 || index > 64 {
                     break;

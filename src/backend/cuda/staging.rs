@@ -23,17 +23,28 @@ impl Staging {
     pub(super) fn new(device: &Device) -> Result<Self> {
         Ok(Staging {
             halves: [device.pinned(CHUNK_BYTES)?, device.pinned(CHUNK_BYTES)?],
-            done: [Some(device.driver().event()?), Some(device.driver().event()?)],
+            done: [
+                Some(device.driver().event()?),
+                Some(device.driver().event()?),
+            ],
             device: device.clone(),
         })
     }
 
     fn wait(&self, half: usize) -> Result<()> {
-        self.done.get(half).and_then(Option::as_ref).map_or(Ok(()), |event| self.device.driver().wait_host(event))
+        self.done
+            .get(half)
+            .and_then(Option::as_ref)
+            .map_or(Ok(()), |event| self.device.driver().wait_host(event))
     }
 
     fn mark(&self, half: usize) -> Result<()> {
-        self.done.get(half).and_then(Option::as_ref).map_or(Ok(()), |event| self.device.driver().record(event, Queue::Copy))
+        self.done
+            .get(half)
+            .and_then(Option::as_ref)
+            .map_or(Ok(()), |event| {
+                self.device.driver().record(event, Queue::Copy)
+            })
     }
 
     /// Sends `bytes` to `dst`, made by `fill(offset, chunk)` in pieces that are multiples of `unit`. What the compute
@@ -48,17 +59,31 @@ impl Staging {
         self.after_compute()?;
         let chunk = (CHUNK_BYTES / unit.max(1)).max(1) * unit;
         if chunk > CHUNK_BYTES {
-            return Err(super::driver::failed("copy to device", format!("rows of {unit} bytes are too long")));
+            return Err(super::driver::failed(
+                "copy to device",
+                format!("rows of {unit} bytes are too long"),
+            ));
         }
         let mut at = 0;
         let mut half = 0;
         while at < bytes {
             let n = chunk.min(bytes - at);
             self.wait(half)?;
-            if let Some(buffer) = self.halves.get_mut(half).and_then(|h| h.as_mut_slice().get_mut(..n)) {
+            if let Some(buffer) = self
+                .halves
+                .get_mut(half)
+                .and_then(|h| h.as_mut_slice().get_mut(..n))
+            {
                 fill(at, buffer);
                 // SAFETY: the half is not written before its event has passed; the caller owns `bytes` at `dst`.
-                unsafe { self.device.driver().copy_in(dst + at as u64, buffer.as_ptr(), n, Queue::Copy)? };
+                unsafe {
+                    self.device.driver().copy_in(
+                        dst + at as u64,
+                        buffer.as_ptr(),
+                        n,
+                        Queue::Copy,
+                    )?
+                };
             }
             self.mark(half)?;
             at += n;
@@ -70,11 +95,17 @@ impl Staging {
     /// Sends bytes as they are.
     pub(super) fn send_bytes(&mut self, dst: DevicePtr, data: &[u8]) -> Result<()> {
         self.send(dst, data.len(), 1, &|at, chunk| {
-            chunk.par_chunks_mut(PIECE_BYTES).enumerate().for_each(|(i, piece)| {
-                if let Some(from) = data.get(at + i * PIECE_BYTES..).and_then(|d| d.get(..piece.len())) {
-                    piece.copy_from_slice(from);
-                }
-            });
+            chunk
+                .par_chunks_mut(PIECE_BYTES)
+                .enumerate()
+                .for_each(|(i, piece)| {
+                    if let Some(from) = data
+                        .get(at + i * PIECE_BYTES..)
+                        .and_then(|d| d.get(..piece.len()))
+                    {
+                        piece.copy_from_slice(from);
+                    }
+                });
         })
     }
 
@@ -90,7 +121,14 @@ impl Staging {
                 let n = CHUNK_BYTES.min(bytes - at);
                 if let Some(buffer) = self.halves.get_mut(half) {
                     // SAFETY: the half was emptied two rounds ago; the caller owns `bytes` at `src`.
-                    unsafe { self.device.driver().copy_out(buffer.as_mut_ptr(), src + at as u64, n, Queue::Copy)? };
+                    unsafe {
+                        self.device.driver().copy_out(
+                            buffer.as_mut_ptr(),
+                            src + at as u64,
+                            n,
+                            Queue::Copy,
+                        )?
+                    };
                 }
                 self.mark(half)?;
             }
@@ -99,11 +137,17 @@ impl Staging {
                 self.wait(half)?;
                 if let (Some(buffer), Some(to)) = (self.halves.get(half), out.get_mut(at..)) {
                     let from = buffer.as_slice();
-                    to.par_chunks_mut(PIECE_BYTES).take(CHUNK_BYTES / PIECE_BYTES).enumerate().for_each(|(i, piece)| {
-                        if let Some(from) = from.get(i * PIECE_BYTES..).and_then(|f| f.get(..piece.len())) {
-                            piece.copy_from_slice(from);
-                        }
-                    });
+                    to.par_chunks_mut(PIECE_BYTES)
+                        .take(CHUNK_BYTES / PIECE_BYTES)
+                        .enumerate()
+                        .for_each(|(i, piece)| {
+                            if let Some(from) = from
+                                .get(i * PIECE_BYTES..)
+                                .and_then(|f| f.get(..piece.len()))
+                            {
+                                piece.copy_from_slice(from);
+                            }
+                        });
                 }
             }
         }
@@ -114,7 +158,9 @@ impl Staging {
     fn after_compute(&self) -> Result<()> {
         let driver = self.device.driver();
         let event = driver.event()?;
-        let ordered = driver.record(&event, Queue::Compute).and_then(|()| driver.wait(Queue::Copy, &event));
+        let ordered = driver
+            .record(&event, Queue::Compute)
+            .and_then(|()| driver.wait(Queue::Copy, &event));
         driver.drop_event(event);
         ordered
     }
@@ -123,7 +169,9 @@ impl Staging {
     fn before_compute(&self) -> Result<()> {
         let driver = self.device.driver();
         let event = driver.event()?;
-        let ordered = driver.record(&event, Queue::Copy).and_then(|()| driver.wait(Queue::Compute, &event));
+        let ordered = driver
+            .record(&event, Queue::Copy)
+            .and_then(|()| driver.wait(Queue::Compute, &event));
         driver.drop_event(event);
         ordered
     }

@@ -39,29 +39,64 @@ impl Cache {
 }
 
 impl Cuda {
-    pub(super) fn rows_out(&mut self, cache: &Cache, spec: &SparseSpec, positions: Range<usize>) -> Result<Vec<ImageTensor>> {
+    pub(super) fn rows_out(
+        &mut self,
+        cache: &Cache,
+        spec: &SparseSpec,
+        positions: Range<usize>,
+    ) -> Result<Vec<ImageTensor>> {
         let mut tensors = Vec::with_capacity(NAMES.len());
-        for (index, (name, rows)) in NAMES.into_iter().zip(row_ranges(spec, &positions)).enumerate() {
+        for (index, (name, rows)) in NAMES
+            .into_iter()
+            .zip(row_ranges(spec, &positions))
+            .enumerate()
+        {
             let array = cache.array(index);
             within(array, &rows, cache.row_bytes)?;
-            let data = self.staging.fetch(array.ptr() + (rows.start * cache.row_bytes) as u64, rows.len() * cache.row_bytes)?;
+            let data = self.staging.fetch(
+                array.ptr() + (rows.start * cache.row_bytes) as u64,
+                rows.len() * cache.row_bytes,
+            )?;
             let shape = vec![rows.len(), spec.kv_heads, HEAD];
-            tensors.push(ImageTensor { name: name.to_owned(), dtype: Dtype::Bf16, shape, data: Arc::new(data) });
+            tensors.push(ImageTensor {
+                name: name.to_owned(),
+                dtype: Dtype::Bf16,
+                shape,
+                data: Arc::new(data),
+            });
         }
         Ok(tensors)
     }
 
-    pub(super) fn rows_in(&mut self, cache: &mut Cache, spec: &SparseSpec, start: usize, tensors: &[&ImageTensor]) -> Result<()> {
+    pub(super) fn rows_in(
+        &mut self,
+        cache: &mut Cache,
+        spec: &SparseSpec,
+        start: usize,
+        tensors: &[&ImageTensor],
+    ) -> Result<()> {
         let find = |name: &str| {
             let found = tensors.iter().find(|t| t.name == name);
-            found.copied().ok_or_else(|| shape("write_rows", format!("an array `{name}`"), "none"))
+            found
+                .copied()
+                .ok_or_else(|| shape("write_rows", format!("an array `{name}`"), "none"))
         };
         let rows = find("k")?.shape.first().copied().unwrap_or(0);
-        for (index, (name, rows)) in NAMES.into_iter().zip(row_ranges(spec, &(start..start + rows))).enumerate() {
+        for (index, (name, rows)) in NAMES
+            .into_iter()
+            .zip(row_ranges(spec, &(start..start + rows)))
+            .enumerate()
+        {
             let tensor = find(name)?;
             let expected = [rows.len(), spec.kv_heads, HEAD];
-            if tensor.shape != expected || tensor.data.len() != expected.iter().product::<usize>() * tensor.dtype.size() {
-                return Err(shape("write_rows", format!("`{name}` {expected:?}"), format!("{tensor:?}")));
+            if tensor.shape != expected
+                || tensor.data.len() != expected.iter().product::<usize>() * tensor.dtype.size()
+            {
+                return Err(shape(
+                    "write_rows",
+                    format!("`{name}` {expected:?}"),
+                    format!("{tensor:?}"),
+                ));
             }
             let array = cache.array(index);
             within(array, &rows, cache.row_bytes)?;
@@ -69,7 +104,10 @@ impl Cuda {
             match tensor.dtype {
                 Dtype::Bf16 => self.staging.send_bytes(dst, &tensor.data)?,
                 Dtype::F32 | Dtype::U32 | Dtype::U8 => {
-                    let narrow: Vec<u8> = floats(tensor.dtype, &tensor.data)?.into_iter().flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect();
+                    let narrow: Vec<u8> = floats(tensor.dtype, &tensor.data)?
+                        .into_iter()
+                        .flat_map(|x| bf16::from_f32(x).to_le_bytes())
+                        .collect();
                     self.staging.send_bytes(dst, &narrow)?;
                 }
             }
@@ -77,50 +115,98 @@ impl Cuda {
         Ok(())
     }
 
-    pub(super) fn state_out(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
+    pub(super) fn state_out(
+        &mut self,
+        state: &Recurrent,
+        spec: &LightningSpec,
+    ) -> Result<ImageTensor> {
         if self.step.pending() > 0 {
-            return Err(BackendError::Unsupported("a recurrent state with pending rows cannot be saved; fold first".to_owned()));
+            return Err(BackendError::Unsupported(
+                "a recurrent state with pending rows cannot be saved; fold first".to_owned(),
+            ));
         }
         let data = self.staging.fetch(state.state.ptr(), state.state.bytes())?;
-        Ok(ImageTensor { name: "state".to_owned(), dtype: Dtype::F32, shape: vec![spec.heads, HEAD, HEAD], data: Arc::new(data) })
+        Ok(ImageTensor {
+            name: "state".to_owned(),
+            dtype: Dtype::F32,
+            shape: vec![spec.heads, HEAD, HEAD],
+            data: Arc::new(data),
+        })
     }
 
-    pub(super) fn state_in(&mut self, state: &mut Recurrent, spec: &LightningSpec, image: Option<&ImageTensor>) -> Result<()> {
-        let Some(image) = image else { return self.zero(&state.state) };
+    pub(super) fn state_in(
+        &mut self,
+        state: &mut Recurrent,
+        spec: &LightningSpec,
+        image: Option<&ImageTensor>,
+    ) -> Result<()> {
+        let Some(image) = image else {
+            return self.zero(&state.state);
+        };
         let expected = [spec.heads, HEAD, HEAD];
-        if image.shape != expected || image.dtype != Dtype::F32 || image.data.len() != state.state.bytes() {
-            return Err(shape("write_state", format!("f32 {expected:?}"), format!("{image:?}")));
+        if image.shape != expected
+            || image.dtype != Dtype::F32
+            || image.data.len() != state.state.bytes()
+        {
+            return Err(shape(
+                "write_state",
+                format!("f32 {expected:?}"),
+                format!("{image:?}"),
+            ));
         }
         self.staging.send_bytes(state.state.ptr(), &image.data)
     }
 
     fn zero(&mut self, buffer: &DeviceBuffer) -> Result<()> {
         // SAFETY: the buffer has this size.
-        unsafe { self.device.driver().fill(buffer.ptr(), 0, buffer.bytes(), super::driver::Queue::Compute) }
+        unsafe {
+            self.device.driver().fill(
+                buffer.ptr(),
+                0,
+                buffer.bytes(),
+                super::driver::Queue::Compute,
+            )
+        }
     }
 
     pub(super) fn read_buf(&mut self, buf: &Buf, rows: usize) -> Result<Vec<f32>> {
         if rows > buf.rows {
             return Err(shape("read", format!("at most {} rows", buf.rows), rows));
         }
-        let data = self.staging.fetch(buf.ptr(), rows * buf.width * buf.value_bytes())?;
+        let data = self
+            .staging
+            .fetch(buf.ptr(), rows * buf.width * buf.value_bytes())?;
         floats(number_type(buf), &data)
     }
 
     pub(super) fn write_buf(&mut self, buf: &mut Buf, values: &[f32]) -> Result<()> {
         if values.len() > buf.rows * buf.width {
-            return Err(shape("write", format!("at most {} values", buf.rows * buf.width), values.len()));
+            return Err(shape(
+                "write",
+                format!("at most {} values", buf.rows * buf.width),
+                values.len(),
+            ));
         }
         match number_type(buf) {
             Dtype::Bf16 => {
-                let narrow: Vec<u8> = values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
+                let narrow: Vec<u8> = values
+                    .iter()
+                    .flat_map(|x| bf16::from_f32(*x).to_le_bytes())
+                    .collect();
                 self.staging.send_bytes(buf.ptr(), &narrow)
             }
-            Dtype::F32 | Dtype::U32 | Dtype::U8 => self.staging.send_bytes(buf.ptr(), bytemuck::cast_slice(values)),
+            Dtype::F32 | Dtype::U32 | Dtype::U8 => self
+                .staging
+                .send_bytes(buf.ptr(), bytemuck::cast_slice(values)),
         }
     }
 
-    pub(super) fn fetch_selection(&mut self, sel: &Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>> {
+    pub(super) fn fetch_selection(
+        &mut self,
+        sel: &Selection,
+        spec: &SparseSpec,
+        rows: usize,
+    ) -> Result<Vec<Vec<Vec<u32>>>> {
         let (kv, cap) = (spec.kv_heads, sel.plan.cap);
         let counts = self.words(sel.count.ptr(), rows * kv)?;
         let lists = self.words(sel.list.ptr(), rows * kv * cap)?;
@@ -134,7 +220,10 @@ impl Cuda {
 
     fn words(&mut self, at: DevicePtr, n: usize) -> Result<Vec<u32>> {
         let data = self.staging.fetch(at, n * 4)?;
-        Ok(data.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect())
+        Ok(data
+            .chunks_exact(4)
+            .map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]]))
+            .collect())
     }
 }
 
@@ -150,7 +239,11 @@ fn within(array: &Growable, rows: &Range<usize>, row_bytes: usize) -> Result<()>
     if rows.end * row_bytes <= array.backed() {
         return Ok(());
     }
-    Err(shape("cache rows", format!("below {}", array.backed() / row_bytes.max(1)), rows.end))
+    Err(shape(
+        "cache rows",
+        format!("below {}", array.backed() / row_bytes.max(1)),
+        rows.end,
+    ))
 }
 
 #[cfg(test)]
@@ -177,7 +270,10 @@ mod tests {
         };
         assert_eq!(row_ranges(&spec, &(0..31)), [0..31, 0..31, 0..0, 0..0]);
         assert_eq!(row_ranges(&spec, &(0..128)), [0..128, 0..128, 0..7, 0..1]);
-        assert_eq!(row_ranges(&spec, &(127..128)), [127..128, 127..128, 6..7, 0..1]);
+        assert_eq!(
+            row_ranges(&spec, &(127..128)),
+            [127..128, 127..128, 6..7, 0..1]
+        );
         // Neighbouring pieces share nothing and miss nothing.
         for cut in 0..300 {
             let (a, b) = (row_ranges(&spec, &(0..cut)), row_ranges(&spec, &(cut..300)));

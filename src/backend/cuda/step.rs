@@ -62,13 +62,23 @@ impl Posted {
         }
         let half = self.next_tokens;
         self.next_tokens ^= 1;
-        let (Some(pinned), Some(sent)) = (self.tokens.get_mut(half), self.tokens_sent.get(half)) else { return Ok(()) };
+        let (Some(pinned), Some(sent)) = (self.tokens.get_mut(half), self.tokens_sent.get(half))
+        else {
+            return Ok(());
+        };
         self.device.driver().wait_host(sent)?;
         for (slot, token) in pinned.as_mut_slice().chunks_exact_mut(4).zip(tokens) {
             slot.copy_from_slice(&token.to_le_bytes());
         }
         // SAFETY: the half is not written again before `sent` has passed; the device side has room for every pass.
-        unsafe { self.device.driver().copy_in(self.memory.ptr() + TOKENS_AT, pinned.as_ptr(), tokens.len() * 4, Queue::Compute)? };
+        unsafe {
+            self.device.driver().copy_in(
+                self.memory.ptr() + TOKENS_AT,
+                pinned.as_ptr(),
+                tokens.len() * 4,
+                Queue::Compute,
+            )?
+        };
         self.device.driver().record(sent, Queue::Compute)
     }
 
@@ -84,7 +94,14 @@ impl Posted {
                 bytes.copy_from_slice(&word.to_le_bytes());
             }
             // SAFETY: the slot is not written again before a wait for the queue.
-            unsafe { self.device.driver().copy_in(self.memory.ptr(), slot.as_ptr(), STRUCT_BYTES, Queue::Compute)? };
+            unsafe {
+                self.device.driver().copy_in(
+                    self.memory.ptr(),
+                    slot.as_ptr(),
+                    STRUCT_BYTES,
+                    Queue::Compute,
+                )?
+            };
         }
         Ok(())
     }
@@ -95,7 +112,9 @@ impl Drop for Posted {
         // Copies read the pinned slots; errors of earlier work were reported where it was given.
         let _ = self.device.driver().synchronize(Queue::Compute);
         for event in &mut self.tokens_sent {
-            self.device.driver().drop_event(std::mem::replace(event, Event(0)));
+            self.device
+                .driver()
+                .drop_event(std::mem::replace(event, Event(0)));
         }
     }
 }
@@ -113,7 +132,13 @@ pub(super) struct Step {
 impl Step {
     /// At position 0 with nothing pending; passes of up to `rows` rows.
     pub(super) fn new(device: &Device, rows: usize) -> Result<Self> {
-        Ok(Step { posted: Posted::new(device, rows)?, position: 0, pending: 0, slot: 0, unsent: false })
+        Ok(Step {
+            posted: Posted::new(device, rows)?,
+            position: 0,
+            pending: 0,
+            slot: 0,
+            unsent: false,
+        })
     }
 
     /// `const Step*`
@@ -149,7 +174,11 @@ impl Step {
 
     pub(super) fn advance(&mut self, pass: Pass, rows: usize) -> Result<()> {
         if rows > pass.rows() {
-            return Err(BackendError::Shape { op: "advance", expected: format!("at most {} rows", pass.rows()), found: rows.to_string() });
+            return Err(BackendError::Shape {
+                op: "advance",
+                expected: format!("at most {} rows", pass.rows()),
+                found: rows.to_string(),
+            });
         }
         self.position = narrow(self.position() + rows)?;
         match pass {
@@ -173,7 +202,8 @@ impl Step {
     /// Sends what has changed; called before whatever reads the step, and never has anything to do inside a recording.
     pub(super) fn flush(&mut self) -> Result<()> {
         if self.unsent {
-            self.posted.send([self.position, self.pending, self.slot, 0])?;
+            self.posted
+                .send([self.position, self.pending, self.slot, 0])?;
             self.unsent = false;
         }
         Ok(())
@@ -182,5 +212,6 @@ impl Step {
 
 /// A position as kernels count it.
 pub(super) fn narrow(value: usize) -> Result<u32> {
-    u32::try_from(value).map_err(|_| BackendError::Unsupported(format!("position {value} is beyond 32 bits")))
+    u32::try_from(value)
+        .map_err(|_| BackendError::Unsupported(format!("position {value} is beyond 32 bits")))
 }

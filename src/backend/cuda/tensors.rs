@@ -34,17 +34,38 @@ pub struct Buf {
 }
 
 impl Buf {
-    pub(super) fn new(device: &Device, width: usize, kind: BufKind, prefill_rows: usize) -> Result<Self> {
+    pub(super) fn new(
+        device: &Device,
+        width: usize,
+        kind: BufKind,
+        prefill_rows: usize,
+    ) -> Result<Self> {
         let rows = match kind {
-            BufKind::Residual | BufKind::Activation | BufKind::Wide => prefill_rows.max(MAX_VERIFY_ROWS),
+            BufKind::Residual | BufKind::Activation | BufKind::Wide => {
+                prefill_rows.max(MAX_VERIFY_ROWS)
+            }
             BufKind::Logits => MAX_VERIFY_ROWS,
         };
         Self::with_rows(device, width, kind, rows)
     }
 
-    pub(super) fn with_rows(device: &Device, width: usize, kind: BufKind, rows: usize) -> Result<Self> {
-        let memory = device.zeroed("working buffers", rows * width * size_of_kind(kind), Account::Work)?;
-        Ok(Buf { memory, width, kind, rows })
+    pub(super) fn with_rows(
+        device: &Device,
+        width: usize,
+        kind: BufKind,
+        rows: usize,
+    ) -> Result<Self> {
+        let memory = device.zeroed(
+            "working buffers",
+            rows * width * size_of_kind(kind),
+            Account::Work,
+        )?;
+        Ok(Buf {
+            memory,
+            width,
+            kind,
+            rows,
+        })
     }
 
     /// Bytes of one value.
@@ -69,8 +90,14 @@ impl Buf {
     /// An f32 buffer of at least this width.
     pub(super) fn wide(&self, op: &'static str, width: usize) -> Result<DevicePtr> {
         match self.kind {
-            BufKind::Residual | BufKind::Wide | BufKind::Logits if self.width >= width => Ok(self.ptr()),
-            _ => Err(shape(op, format!("f32 [rows, {width}]"), format!("{:?} [rows, {}]", self.kind, self.width))),
+            BufKind::Residual | BufKind::Wide | BufKind::Logits if self.width >= width => {
+                Ok(self.ptr())
+            }
+            _ => Err(shape(
+                op,
+                format!("f32 [rows, {width}]"),
+                format!("{:?} [rows, {}]", self.kind, self.width),
+            )),
         }
     }
 
@@ -78,7 +105,11 @@ impl Buf {
     pub(super) fn narrow(&self, op: &'static str, width: usize) -> Result<DevicePtr> {
         match self.kind {
             BufKind::Activation if self.width >= width => Ok(self.ptr()),
-            _ => Err(shape(op, format!("bf16 [rows, {width}]"), format!("{:?} [rows, {}]", self.kind, self.width))),
+            _ => Err(shape(
+                op,
+                format!("bf16 [rows, {width}]"),
+                format!("{:?} [rows, {}]", self.kind, self.width),
+            )),
         }
     }
 }
@@ -127,13 +158,19 @@ pub struct Cache {
 }
 
 impl Cache {
-    pub(super) fn new(device: &Device, ledger: &Arc<CacheLedger>, spec: &SparseSpec, limit: usize) -> Result<Self> {
+    pub(super) fn new(
+        device: &Device,
+        ledger: &Arc<CacheLedger>,
+        spec: &SparseSpec,
+        limit: usize,
+    ) -> Result<Self> {
         check_sparse(spec)?;
         // A block is loaded whole, so the last one has memory to its end.
         let limit = limit.next_multiple_of(spec.block);
         let row_bytes = spec.kv_heads * HEAD * 2;
         let rows = |n: usize| n.max(1) * row_bytes;
-        let bytes_per_token = (2 * row_bytes + row_bytes / spec.stride + row_bytes / (4 * spec.stride)) as u64;
+        let bytes_per_token =
+            (2 * row_bytes + row_bytes / spec.stride + row_bytes / (4 * spec.stride)) as u64;
         let cache = Cache {
             k: Growable::new(device, "KV cache", rows(limit))?,
             v: Growable::new(device, "KV cache", rows(limit))?,
@@ -145,7 +182,11 @@ impl Cache {
             bytes_per_token,
             spec: spec.clone(),
         };
-        if ledger.bytes_per_token.fetch_add(bytes_per_token, Ordering::Relaxed) == 0 {
+        if ledger
+            .bytes_per_token
+            .fetch_add(bytes_per_token, Ordering::Relaxed)
+            == 0
+        {
             ledger.approved.store(0, Ordering::Relaxed);
         }
         Ok(cache)
@@ -157,14 +198,33 @@ impl Cache {
     }
 
     /// Memory under positions below `limit`.
-    pub(super) fn reserve(&mut self, device: &Device, ledger: &CacheLedger, limit: usize) -> Result<()> {
+    pub(super) fn reserve(
+        &mut self,
+        device: &Device,
+        ledger: &CacheLedger,
+        limit: usize,
+    ) -> Result<()> {
         if limit > self.limit {
-            return Err(shape("reserve", format!("at most {} positions", self.limit), limit));
+            return Err(shape(
+                "reserve",
+                format!("at most {} positions", self.limit),
+                limit,
+            ));
         }
         let rounded = limit.next_multiple_of(self.spec.block).min(self.limit);
-        let sizes = [rounded, rounded, self.spec.fine_rows(rounded), self.spec.coarse_rows(rounded)].map(|n| n * self.row_bytes);
+        let sizes = [
+            rounded,
+            rounded,
+            self.spec.fine_rows(rounded),
+            self.spec.coarse_rows(rounded),
+        ]
+        .map(|n| n * self.row_bytes);
         let parts = [&mut self.k, &mut self.v, &mut self.k1, &mut self.k2];
-        if parts.iter().zip(sizes).all(|(part, bytes)| part.wants(bytes) == 0) {
+        if parts
+            .iter()
+            .zip(sizes)
+            .all(|(part, bytes)| part.wants(bytes) == 0)
+        {
             return Ok(());
         }
         if limit > ledger.approved.load(Ordering::Relaxed) {
@@ -192,7 +252,9 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        self.ledger.bytes_per_token.fetch_sub(self.bytes_per_token, Ordering::Relaxed);
+        self.ledger
+            .bytes_per_token
+            .fetch_sub(self.bytes_per_token, Ordering::Relaxed);
     }
 }
 
@@ -261,7 +323,10 @@ impl NormKeys {
             ScoreNorm::Coarse => 4,
             ScoreNorm::Fine => 1,
         };
-        Ok(NormKeys { window: u32_of(times * spec.kernel)?, stride: u32_of(times * spec.stride)? })
+        Ok(NormKeys {
+            window: u32_of(times * spec.kernel)?,
+            stride: u32_of(times * spec.stride)?,
+        })
     }
 }
 
@@ -275,7 +340,12 @@ pub(super) fn dense_until(spec: &SparseSpec) -> Result<u32> {
 }
 
 impl Selection {
-    pub(super) fn new(device: &Device, spec: &SparseSpec, limit: usize, prefill_rows: usize) -> Result<Self> {
+    pub(super) fn new(
+        device: &Device,
+        spec: &SparseSpec,
+        limit: usize,
+        prefill_rows: usize,
+    ) -> Result<Self> {
         check_sparse(spec)?;
         let score_blocks = limit.div_ceil(spec.block).next_multiple_of(64);
         let dense_blocks = match spec.dense_rule {
@@ -302,7 +372,9 @@ impl Selection {
         Ok(Selection {
             list: work(rows * kv * cap * 4)?,
             count: work(rows * kv * 4)?,
-            scores: work((v * kv * score_blocks * 2).max(SCORE_BYTES.min(rows * kv * score_blocks * 2)))?,
+            scores: work(
+                (v * kv * score_blocks * 2).max(SCORE_BYTES.min(rows * kv * score_blocks * 2)),
+            )?,
             lse: work((v * heads * plan.lse_splits * 8).max(rows * heads * 4))?,
             part_o: work(v * heads * plan.attend_splits * HEAD * 4)?,
             part_ml: work(v * heads * plan.attend_splits * 8)?,
@@ -319,7 +391,13 @@ impl Selection {
 /// Refuses what no kernel is written for.
 fn check_sparse(spec: &SparseSpec) -> Result<()> {
     let group = spec.heads / spec.kv_heads.max(1);
-    if spec.head_dim == HEAD && spec.block == 64 && spec.kernel == 32 && spec.stride == 16 && group <= 16 && group * spec.kv_heads == spec.heads {
+    if spec.head_dim == HEAD
+        && spec.block == 64
+        && spec.kernel == 32
+        && spec.stride == 16
+        && group <= 16
+        && group * spec.kv_heads == spec.heads
+    {
         return Ok(());
     }
     Err(BackendError::Unsupported(format!(
@@ -341,12 +419,18 @@ fn check_lightning(spec: &LightningSpec) -> Result<()> {
 impl Cuda {
     /// Rows of all parts, one after the other.
     pub(super) fn stack(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
-        let inner = parts.first().and_then(|p| p.shape.get(1)).copied().unwrap_or(0);
+        let inner = parts
+            .first()
+            .and_then(|p| p.shape.get(1))
+            .copied()
+            .unwrap_or(0);
         let mut out = 0;
         for part in parts {
             out += rows_of(part, inner)?;
         }
-        let memory = self.device.alloc("weights", out * inner * 2, Account::Weights)?;
+        let memory = self
+            .device
+            .alloc("weights", out * inner * 2, Account::Weights)?;
         let mut at = memory.ptr();
         for part in parts {
             let rows = rows_of(part, inner)?;
@@ -357,18 +441,36 @@ impl Cuda {
     }
 
     /// Gate and up rows in eights.
-    pub(super) fn interleave(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Matrix> {
+    pub(super) fn interleave(
+        &mut self,
+        gate: WeightView<'_>,
+        up: WeightView<'_>,
+    ) -> Result<Matrix> {
         let inner = gate.shape.get(1).copied().unwrap_or(0);
         let half = rows_of(&gate, inner)?;
         if rows_of(&up, inner)? != half || half % 8 != 0 {
-            return Err(shape("gate_up_matrix", "two equal matrices of a multiple of 8 rows", format!("{:?} and {:?}", gate.shape, up.shape)));
+            return Err(shape(
+                "gate_up_matrix",
+                "two equal matrices of a multiple of 8 rows",
+                format!("{:?} and {:?}", gate.shape, up.shape),
+            ));
         }
-        let memory = self.device.alloc("weights", 2 * half * inner * 2, Account::Weights)?;
+        let memory = self
+            .device
+            .alloc("weights", 2 * half * inner * 2, Account::Weights)?;
         self.send_rows(memory.ptr(), 2 * half, inner, &|packed| {
             let (block, r) = (packed / 16, packed % 16);
-            if r < 8 { (&gate, 8 * block + r) } else { (&up, 8 * block + r - 8) }
+            if r < 8 {
+                (&gate, 8 * block + r)
+            } else {
+                (&up, 8 * block + r - 8)
+            }
         })?;
-        Ok(Matrix { memory, out: 2 * half, inner })
+        Ok(Matrix {
+            memory,
+            out: 2 * half,
+            inner,
+        })
     }
 
     /// Rows `from(0..rows)` as bf16 to `dst`.
@@ -383,36 +485,57 @@ impl Cuda {
         if row_bytes == 0 {
             return Ok(());
         }
-        self.staging.send(dst, rows * row_bytes, row_bytes, &|at, chunk| {
-            chunk.par_chunks_mut(row_bytes).enumerate().for_each(|(i, to)| {
-                let (view, row) = from(at / row_bytes + i);
-                let value = view.dtype.size();
-                let Some(data) = view.data.get(row * inner * value..).and_then(|d| d.get(..inner * value)) else { return };
-                match view.dtype {
-                    Dtype::Bf16 => to.copy_from_slice(data),
-                    Dtype::F32 => {
-                        for (to, x) in to.chunks_exact_mut(2).zip(data.chunks_exact(4)) {
-                            let x = f32::from_le_bytes([x[0], x[1], x[2], x[3]]);
-                            to.copy_from_slice(&bf16::from_f32(x).to_le_bytes());
+        self.staging
+            .send(dst, rows * row_bytes, row_bytes, &|at, chunk| {
+                chunk
+                    .par_chunks_mut(row_bytes)
+                    .enumerate()
+                    .for_each(|(i, to)| {
+                        let (view, row) = from(at / row_bytes + i);
+                        let value = view.dtype.size();
+                        let Some(data) = view
+                            .data
+                            .get(row * inner * value..)
+                            .and_then(|d| d.get(..inner * value))
+                        else {
+                            return;
+                        };
+                        match view.dtype {
+                            Dtype::Bf16 => to.copy_from_slice(data),
+                            Dtype::F32 => {
+                                for (to, x) in to.chunks_exact_mut(2).zip(data.chunks_exact(4)) {
+                                    let x = f32::from_le_bytes([x[0], x[1], x[2], x[3]]);
+                                    to.copy_from_slice(&bf16::from_f32(x).to_le_bytes());
+                                }
+                            }
+                            // `rows_of` has refused these.
+                            Dtype::U32 | Dtype::U8 => {}
                         }
-                    }
-                    // `rows_of` has refused these.
-                    Dtype::U32 | Dtype::U8 => {}
-                }
-            });
-        })
+                    });
+            })
     }
 
     pub(super) fn norm_weight(&mut self, view: WeightView<'_>) -> Result<Vector> {
         let n = view.shape.iter().product();
         let values = floats(view.dtype, view.data)?;
         if values.len() != n {
-            return Err(shape("vector", format!("{n} values for {}", view.name), values.len()));
+            return Err(shape(
+                "vector",
+                format!("{n} values for {}", view.name),
+                values.len(),
+            ));
         }
-        Ok(Vector { memory: self.upload_floats(&values, Account::Weights)?, n })
+        Ok(Vector {
+            memory: self.upload_floats(&values, Account::Weights)?,
+            n,
+        })
     }
 
-    pub(super) fn upload_floats(&mut self, values: &[f32], account: Account) -> Result<DeviceBuffer> {
+    pub(super) fn upload_floats(
+        &mut self,
+        values: &[f32],
+        account: Account,
+    ) -> Result<DeviceBuffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let memory = self.device.alloc("norm weights", bytes.len(), account)?;
         self.staging.send_bytes(memory.ptr(), bytes)?;
@@ -427,35 +550,78 @@ impl Cuda {
     }
 
     /// Synthetic values, see [`crate::backend::synthetic_value`].
-    pub(super) fn random(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Matrix> {
-        let memory = self.device.alloc("weights", out * inner * 2, Account::Weights)?;
+    pub(super) fn random(
+        &mut self,
+        out: usize,
+        inner: usize,
+        std: f32,
+        seed: u64,
+    ) -> Result<Matrix> {
+        let memory = self
+            .device
+            .alloc("weights", out * inner * 2, Account::Weights)?;
         // SAFETY: the memory was just made with this size.
-        unsafe { launch::random_bf16(self.device.driver(), memory.ptr(), (out * inner) as u64, std, seed)? };
+        unsafe {
+            launch::random_bf16(
+                self.device.driver(),
+                memory.ptr(),
+                (out * inner) as u64,
+                std,
+                seed,
+            )?
+        };
         Ok(Matrix { memory, out, inner })
     }
 
     /// The same for gate and up: one plain matrix of both, its rows then put in eights.
-    pub(super) fn random_interleaved(&mut self, half: usize, inner: usize, std: f32, seed: u64) -> Result<Matrix> {
+    pub(super) fn random_interleaved(
+        &mut self,
+        half: usize,
+        inner: usize,
+        std: f32,
+        seed: u64,
+    ) -> Result<Matrix> {
         let plain = self.random(2 * half, inner, std, seed)?;
-        let memory = self.device.alloc("weights", 2 * half * inner * 2, Account::Weights)?;
+        let memory = self
+            .device
+            .alloc("weights", 2 * half * inner * 2, Account::Weights)?;
         let eight = 8 * inner * 2;
         for block in 0..half / 8 {
             for (part, from) in [block, half / 8 + block].into_iter().enumerate() {
                 let (dst, src) = ((2 * block + part) * eight, from * eight);
                 // SAFETY: both matrices have `2 · half` rows.
-                unsafe { self.device.driver().copy(memory.ptr() + dst as u64, plain.memory.ptr() + src as u64, eight, Queue::Compute)? };
+                unsafe {
+                    self.device.driver().copy(
+                        memory.ptr() + dst as u64,
+                        plain.memory.ptr() + src as u64,
+                        eight,
+                        Queue::Compute,
+                    )?
+                };
             }
         }
-        Ok(Matrix { memory, out: 2 * half, inner })
+        Ok(Matrix {
+            memory,
+            out: 2 * half,
+            inner,
+        })
     }
 
     pub(super) fn new_recurrent(&mut self, spec: &LightningSpec) -> Result<Recurrent> {
         check_lightning(spec)?;
         let pending = 2 * MAX_VERIFY_ROWS * spec.kv_heads * HEAD * 2;
         Ok(Recurrent {
-            state: self.device.zeroed("recurrent state", spec.heads * HEAD * HEAD * 4, Account::State)?,
-            pend_k: self.device.zeroed("pending rows", pending, Account::State)?,
-            pend_v: self.device.zeroed("pending rows", pending, Account::State)?,
+            state: self.device.zeroed(
+                "recurrent state",
+                spec.heads * HEAD * HEAD * 4,
+                Account::State,
+            )?,
+            pend_k: self
+                .device
+                .zeroed("pending rows", pending, Account::State)?,
+            pend_v: self
+                .device
+                .zeroed("pending rows", pending, Account::State)?,
             slopes: self.upload_floats(&spec.slopes(), Account::State)?,
         })
     }
@@ -464,11 +630,20 @@ impl Cuda {
 /// Rows of a weight, checked against its bytes.
 fn rows_of(view: &WeightView<'_>, inner: usize) -> Result<usize> {
     match (view.shape, view.dtype) {
-        ([rows, columns], Dtype::F32 | Dtype::Bf16) if *columns == inner && view.data.len() == rows * columns * view.dtype.size() => Ok(*rows),
+        ([rows, columns], Dtype::F32 | Dtype::Bf16)
+            if *columns == inner && view.data.len() == rows * columns * view.dtype.size() =>
+        {
+            Ok(*rows)
+        }
         _ => Err(shape(
             "matrix",
             format!("{} as f32 or bf16 [rows, {inner}]", view.name),
-            format!("{:?} {:?} of {} bytes", view.dtype, view.shape, view.data.len()),
+            format!(
+                "{:?} {:?} of {} bytes",
+                view.dtype,
+                view.shape,
+                view.data.len()
+            ),
         )),
     }
 }
@@ -476,8 +651,14 @@ fn rows_of(view: &WeightView<'_>, inner: usize) -> Result<usize> {
 /// Values of an array as f32.
 pub(super) fn floats(dtype: Dtype, data: &[u8]) -> Result<Vec<f32>> {
     match dtype {
-        Dtype::F32 => Ok(data.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]])).collect()),
-        Dtype::Bf16 => Ok(data.chunks_exact(2).map(|x| bf16::from_le_bytes([x[0], x[1]]).to_f32()).collect()),
+        Dtype::F32 => Ok(data
+            .chunks_exact(4)
+            .map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]))
+            .collect()),
+        Dtype::Bf16 => Ok(data
+            .chunks_exact(2)
+            .map(|x| bf16::from_le_bytes([x[0], x[1]]).to_f32())
+            .collect()),
         Dtype::U32 | Dtype::U8 => Err(shape("values", "f32 or bf16", format!("{dtype:?}"))),
     }
 }

@@ -77,7 +77,10 @@ pub fn replay<B: DraftOps>(dir: &Path, b: &mut B) -> Result<Vec<Check>> {
         let checks = draft::replay(b, &dir.join("eagle3")).map_err(|e| match e {
             DraftError::Model(e) => e,
             DraftError::Backend(e) => e.into(),
-            DraftError::Refused(_) => ModelError::Damaged { origin: "eagle3".into(), cause: e.to_string() },
+            DraftError::Refused(_) => ModelError::Damaged {
+                origin: "eagle3".into(),
+                cause: e.to_string(),
+            },
         })?;
         report.checks.extend(checks);
     }

@@ -12,7 +12,9 @@ use half::bf16;
 use rayon::prelude::*;
 
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
-use crate::backend::{Backend, BufKind, GRID, HeadRows, Pass, Result, StepKey, WeightView, synthetic_value};
+use crate::backend::{
+    Backend, BufKind, GRID, HeadRows, Pass, Result, StepKey, WeightView, synthetic_value,
+};
 use crate::protocol::engine::{Dtype, ImageTensor, Token};
 use crate::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
 
@@ -61,12 +63,18 @@ const HEAD: usize = 128;
 
 /// `n` random values of the given deviation, exact in bf16.
 pub fn values(seed: u64, n: usize, std: f32) -> Vec<f32> {
-    (0..n).into_par_iter().with_min_len(4096).map(|i| bf16::from_f32(synthetic_value(seed, i as u64, std)).to_f32()).collect()
+    (0..n)
+        .into_par_iter()
+        .with_min_len(4096)
+        .map(|i| bf16::from_f32(synthetic_value(seed, i as u64, std)).to_f32())
+        .collect()
 }
 
 /// Tokens inside a vocabulary.
 fn tokens(seed: u64, n: usize, vocab: usize) -> Vec<Token> {
-    (0..n as u64).map(|i| (synthetic_value(seed ^ 0x70_6B, i, 1.0).to_bits() >> 3) % vocab as u32).collect()
+    (0..n as u64)
+        .map(|i| (synthetic_value(seed ^ 0x70_6B, i, 1.0).to_bits() >> 3) % vocab as u32)
+        .collect()
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {
@@ -75,12 +83,27 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 
 fn matrix<B: Backend>(b: &mut B, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
     let data = bytes(&values(seed, out * inner, (inner as f32).sqrt().recip()));
-    b.matrix(&[WeightView { name: "weight", shape: &[out, inner], dtype: Dtype::F32, data: &data }])
+    b.matrix(&[WeightView {
+        name: "weight",
+        shape: &[out, inner],
+        dtype: Dtype::F32,
+        data: &data,
+    }])
 }
 
 fn norm<B: Backend>(b: &mut B, seed: u64, n: usize) -> Result<B::Vector> {
-    let data = bytes(&values(seed, n, 0.2).iter().map(|v| bf16::from_f32(1.0 + v).to_f32()).collect::<Vec<_>>());
-    b.vector(WeightView { name: "norm", shape: &[n], dtype: Dtype::F32, data: &data })
+    let data = bytes(
+        &values(seed, n, 0.2)
+            .iter()
+            .map(|v| bf16::from_f32(1.0 + v).to_f32())
+            .collect::<Vec<_>>(),
+    );
+    b.vector(WeightView {
+        name: "norm",
+        shape: &[n],
+        dtype: Dtype::F32,
+        data: &data,
+    })
 }
 
 /// A buffer of which only the first rows are used, NaN everywhere else they could be read.
@@ -89,7 +112,12 @@ fn poisoned<B: Backend>(b: &mut B, buf: &mut B::Buf, rows: usize, width: usize) 
 }
 
 /// Runs `op` at once or as a step; prefill passes are never recorded.
-fn perform<B: Backend>(b: &mut B, mode: Mode, pass: Pass, op: &mut dyn FnMut(&mut B) -> Result<()>) -> Result<()> {
+fn perform<B: Backend>(
+    b: &mut B,
+    mode: Mode,
+    pass: Pass,
+    op: &mut dyn FnMut(&mut B) -> Result<()>,
+) -> Result<()> {
     match (mode, pass) {
         (Mode::Step, Pass::Verify { rows }) => b.step(StepKey::Verify(rows), op),
         (Mode::Eager | Mode::Step, _) => op(b),
@@ -109,7 +137,9 @@ fn cuts<B: Backend>(b: &B, case: &Case) -> Vec<(Pass, Range<usize>)> {
 }
 
 fn part(all: &[f32], width: usize, rows: &Range<usize>) -> Vec<f32> {
-    all.get(rows.start * width..rows.end * width).map(<[f32]>::to_vec).unwrap_or_default()
+    all.get(rows.start * width..rows.end * width)
+        .map(<[f32]>::to_vec)
+        .unwrap_or_default()
 }
 
 // -- rows in, rows out ---------------------------------------------------------------------------------------------------
@@ -124,7 +154,13 @@ struct RowOp<B: Backend> {
 }
 
 impl<B: Backend> RowOp<B> {
-    fn run(&mut self, b: &mut B, case: &Case, mode: Mode, op: &mut dyn FnMut(&mut B, &mut B::Buf, &[(B::Buf, usize, Vec<f32>)], Pass) -> Result<()>) -> Result<Vec<f32>> {
+    fn run(
+        &mut self,
+        b: &mut B,
+        case: &Case,
+        mode: Mode,
+        op: &mut dyn FnMut(&mut B, &mut B::Buf, &[(B::Buf, usize, Vec<f32>)], Pass) -> Result<()>,
+    ) -> Result<Vec<f32>> {
         let mut all = Vec::new();
         b.seek(case.position)?;
         for (pass, rows) in cuts(b, case) {
@@ -146,11 +182,22 @@ impl<B: Backend> RowOp<B> {
     }
 }
 
-fn row_op<B: Backend>(b: &mut B, case: &Case, inputs: &[(usize, BufKind, f32)], output: (usize, BufKind), adds: bool, vocab: usize) -> Result<RowOp<B>> {
+fn row_op<B: Backend>(
+    b: &mut B,
+    case: &Case,
+    inputs: &[(usize, BufKind, f32)],
+    output: (usize, BufKind),
+    adds: bool,
+    vocab: usize,
+) -> Result<RowOp<B>> {
     let rows = case.pass.rows();
     let mut made = Vec::new();
     for (i, (width, kind, std)) in inputs.iter().enumerate() {
-        made.push((b.buf(*width, *kind)?, *width, values(case.seed + 100 + i as u64, rows * width, *std)));
+        made.push((
+            b.buf(*width, *kind)?,
+            *width,
+            values(case.seed + 100 + i as u64, rows * width, *std),
+        ));
     }
     Ok(RowOp {
         inputs: made,
@@ -164,14 +211,28 @@ fn row_op<B: Backend>(b: &mut B, case: &Case, inputs: &[(usize, BufKind, f32)], 
 pub fn embed<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let table = matrix(b, case.seed, s.vocab, s.hidden)?;
     let mut op = row_op(b, &case, &[], (s.hidden, BufKind::Residual), false, s.vocab)?;
-    Ok(Box::new(move |b, mode| op.run(b, &case, mode, &mut |b, out, _, pass| b.embed(out, &table, 12.0, pass))))
+    Ok(Box::new(move |b, mode| {
+        op.run(b, &case, mode, &mut |b, out, _, pass| {
+            b.embed(out, &table, 12.0, pass)
+        })
+    }))
 }
 
 /// Norm and the fused projection.
 pub fn norm_linear<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let out = (2 * s.heads + 2 * s.kv_heads) * HEAD;
-    let (w, n) = (matrix(b, case.seed, out, s.hidden)?, norm(b, case.seed + 1, s.hidden)?);
-    let mut op = row_op(b, &case, &[(s.hidden, BufKind::Residual, 3.0)], (out, BufKind::Activation), false, 1)?;
+    let (w, n) = (
+        matrix(b, case.seed, out, s.hidden)?,
+        norm(b, case.seed + 1, s.hidden)?,
+    );
+    let mut op = row_op(
+        b,
+        &case,
+        &[(s.hidden, BufKind::Residual, 3.0)],
+        (out, BufKind::Activation),
+        false,
+        1,
+    )?;
     Ok(Box::new(move |b, mode| {
         op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
             [(h, ..)] => b.norm_linear(out, h, &n, EPS, &w, pass),
@@ -183,14 +244,34 @@ pub fn norm_linear<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Res
 /// Norm, gate and up projection, SwiGLU.
 pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let std = (s.hidden as f32).sqrt().recip();
-    let (gate, up) = (bytes(&values(case.seed, s.intermediate * s.hidden, std)), bytes(&values(case.seed + 2, s.intermediate * s.hidden, std)));
+    let (gate, up) = (
+        bytes(&values(case.seed, s.intermediate * s.hidden, std)),
+        bytes(&values(case.seed + 2, s.intermediate * s.hidden, std)),
+    );
     let shape = [s.intermediate, s.hidden];
     let w = b.gate_up_matrix(
-        WeightView { name: "gate", shape: &shape, dtype: Dtype::F32, data: &gate },
-        WeightView { name: "up", shape: &shape, dtype: Dtype::F32, data: &up },
+        WeightView {
+            name: "gate",
+            shape: &shape,
+            dtype: Dtype::F32,
+            data: &gate,
+        },
+        WeightView {
+            name: "up",
+            shape: &shape,
+            dtype: Dtype::F32,
+            data: &up,
+        },
     )?;
     let n = norm(b, case.seed + 1, s.hidden)?;
-    let mut op = row_op(b, &case, &[(s.hidden, BufKind::Residual, 3.0)], (s.intermediate, BufKind::Activation), false, 1)?;
+    let mut op = row_op(
+        b,
+        &case,
+        &[(s.hidden, BufKind::Residual, 3.0)],
+        (s.intermediate, BufKind::Activation),
+        false,
+        1,
+    )?;
     Ok(Box::new(move |b, mode| {
         op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
             [(h, ..)] => b.norm_gate_up(out, h, &n, EPS, &w, pass),
@@ -202,7 +283,14 @@ pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Re
 /// `h += scale · (x Wᵀ)`
 pub fn linear_add<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let w = matrix(b, case.seed, s.hidden, s.intermediate)?;
-    let mut op = row_op(b, &case, &[(s.intermediate, BufKind::Activation, 1.0)], (s.hidden, BufKind::Residual), true, 1)?;
+    let mut op = row_op(
+        b,
+        &case,
+        &[(s.intermediate, BufKind::Activation, 1.0)],
+        (s.hidden, BufKind::Residual),
+        true,
+        1,
+    )?;
     Ok(Box::new(move |b, mode| {
         op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
             [(x, ..)] => b.linear_add(out, x, &w, 0.75, pass),
@@ -211,16 +299,30 @@ pub fn linear_add<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resu
     }))
 }
 
-fn gate_output<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case, normed: bool) -> Result<Run<B>> {
+fn gate_output<B: Backend + 'static>(
+    b: &mut B,
+    s: Sizes,
+    case: Case,
+    normed: bool,
+) -> Result<Run<B>> {
     let width = s.heads * HEAD;
     let x_width = width + 256;
     let w = matrix(b, case.seed, s.hidden, width)?;
-    let n = if normed { Some(norm(b, case.seed + 1, width)?) } else { None };
-    let inputs = [(width, BufKind::Wide, 2.0), (x_width, BufKind::Activation, 1.5)];
+    let n = if normed {
+        Some(norm(b, case.seed + 1, width)?)
+    } else {
+        None
+    };
+    let inputs = [
+        (width, BufKind::Wide, 2.0),
+        (x_width, BufKind::Activation, 1.5),
+    ];
     let mut op = row_op(b, &case, &inputs, (s.hidden, BufKind::Residual), true, 1)?;
     Ok(Box::new(move |b, mode| {
         op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
-            [(o, ..), (x, ..)] => b.gate_output(out, o, n.as_ref(), EPS, x, 256..x_width, &w, 0.25, pass),
+            [(o, ..), (x, ..)] => {
+                b.gate_output(out, o, n.as_ref(), EPS, x, 256..x_width, &w, 0.25, pass)
+            }
             _ => Ok(()),
         })
     }))
@@ -238,7 +340,14 @@ pub fn gate_output_plain<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) 
 
 /// A residual stream into its slot.
 pub fn tap<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    let mut op = row_op(b, &case, &[(s.hidden, BufKind::Residual, 1.0)], (3 * s.hidden, BufKind::Activation), true, 1)?;
+    let mut op = row_op(
+        b,
+        &case,
+        &[(s.hidden, BufKind::Residual, 1.0)],
+        (3 * s.hidden, BufKind::Activation),
+        true,
+        1,
+    )?;
     Ok(Box::new(move |b, mode| {
         op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
             [(h, ..)] => b.tap(out, 1, h, pass),
@@ -249,8 +358,14 @@ pub fn tap<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<
 
 /// Final norm and head of every row; the last one for prefill passes.
 pub fn head<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    let (w, n) = (matrix(b, case.seed, s.vocab, s.hidden)?, norm(b, case.seed + 1, s.hidden)?);
-    let (mut h, mut logits) = (b.buf(s.hidden, BufKind::Residual)?, b.buf(s.vocab, BufKind::Logits)?);
+    let (w, n) = (
+        matrix(b, case.seed, s.vocab, s.hidden)?,
+        norm(b, case.seed + 1, s.hidden)?,
+    );
+    let (mut h, mut logits) = (
+        b.buf(s.hidden, BufKind::Residual)?,
+        b.buf(s.vocab, BufKind::Logits)?,
+    );
     let input = values(case.seed + 100, case.pass.rows() * s.hidden, 3.0);
     Ok(Box::new(move |b, mode| {
         let mut last = Vec::new();
@@ -262,7 +377,9 @@ pub fn head<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run
             };
             b.write(&mut h, &part(&input, s.hidden, &rows))?;
             poisoned(b, &mut logits, which.count(pass), s.vocab)?;
-            perform(b, mode, pass, &mut |b| b.head(&mut logits, &h, &n, EPS, 1.0 / 16.0, &w, which, pass))?;
+            perform(b, mode, pass, &mut |b| {
+                b.head(&mut logits, &h, &n, EPS, 1.0 / 16.0, &w, which, pass)
+            })?;
             last = b.read(&logits, which.count(pass))?;
             b.advance(pass, rows.len())?;
         }
@@ -275,16 +392,28 @@ pub fn top_candidates<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> 
     let rows = case.pass.rows();
     let mut logits = b.buf(s.vocab, BufKind::Logits)?;
     // Coarse steps make ties, which go to the lower id.
-    let input: Vec<f32> = values(case.seed, rows * s.vocab, 4.0).iter().map(|v| (v * 8.0).round() / 8.0).collect();
+    let input: Vec<f32> = values(case.seed, rows * s.vocab, 4.0)
+        .iter()
+        .map(|v| (v * 8.0).round() / 8.0)
+        .collect();
     Ok(Box::new(move |b, mode| {
         b.seek(case.position)?;
         b.write(&mut logits, &input)?;
-        perform(b, mode, case.pass, &mut |b| b.top_candidates(&logits, s.vocab, HeadRows::All, case.pass))?;
+        perform(b, mode, case.pass, &mut |b| {
+            b.top_candidates(&logits, s.vocab, HeadRows::All, case.pass)
+        })?;
         let found = b.candidates(rows)?;
         b.advance(case.pass, 0)?;
         Ok(found
             .into_iter()
-            .flat_map(|c| c.ids.iter().map(|id| *id as f32).chain(c.logits).chain([c.log_sum_exp]).collect::<Vec<_>>())
+            .flat_map(|c| {
+                c.ids
+                    .iter()
+                    .map(|id| *id as f32)
+                    .chain(c.logits)
+                    .chain([c.log_sum_exp])
+                    .collect::<Vec<_>>()
+            })
             .collect())
     }))
 }
@@ -319,7 +448,9 @@ pub fn cache_rows(spec: &SparseSpec, rows: usize, seed: u64) -> Vec<ImageTensor>
         let mut out = Vec::with_capacity(n * width);
         for j in 0..n {
             for c in 0..width {
-                let sum: f32 = (j * stride..j * stride + window).filter_map(|t| k.get(t * width + c)).sum();
+                let sum: f32 = (j * stride..j * stride + window)
+                    .filter_map(|t| k.get(t * width + c))
+                    .sum();
                 out.push(bf16::from_f32(sum / window as f32).to_f32());
             }
         }
@@ -398,7 +529,8 @@ impl<B: Backend> SparseCase<B> {
         for (pass, rows) in cuts(b, &case) {
             b.write(&mut self.x, &part(&self.input, width, &rows))?;
             poisoned(b, &mut self.o, rows.len(), spec.heads * HEAD)?;
-            let (x, o, cache, selection) = (&self.x, &mut self.o, &mut self.cache, &mut self.selection);
+            let (x, o, cache, selection) =
+                (&self.x, &mut self.o, &mut self.cache, &mut self.selection);
             perform(b, mode, pass, &mut |b| {
                 b.append_kv(cache, x, spec, pass)?;
                 b.select_blocks(selection, x, cache, spec, pass)?;
@@ -408,9 +540,18 @@ impl<B: Backend> SparseCase<B> {
             output.extend(b.read(&self.o, rows.len())?);
             b.advance(pass, rows.len())?;
         }
-        let q = self.input.chunks_exact(width).flat_map(|row| row.iter().take(spec.heads * HEAD).copied()).collect();
+        let q = self
+            .input
+            .chunks_exact(width)
+            .flat_map(|row| row.iter().take(spec.heads * HEAD).copied())
+            .collect();
         let cache = b.read_rows(&self.cache, spec, 0..case.position + case.pass.rows())?;
-        Ok(SparseRun { q, cache, chosen, output })
+        Ok(SparseRun {
+            q,
+            cache,
+            chosen,
+            output,
+        })
     }
 }
 
@@ -436,7 +577,10 @@ pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resul
     let spec = lightning_spec(s);
     let width = spec.projection_width();
     let (q_norm, k_norm) = (norm(b, case.seed + 1, HEAD)?, norm(b, case.seed + 2, HEAD)?);
-    let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(spec.heads * HEAD, BufKind::Wide)?);
+    let (mut x, mut o) = (
+        b.buf(width, BufKind::Activation)?,
+        b.buf(spec.heads * HEAD, BufKind::Wide)?,
+    );
     let mut state = b.recurrent(&spec)?;
     let start = ImageTensor {
         name: "state".to_owned(),
@@ -454,21 +598,46 @@ pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resul
             let first = Pass::Verify { rows: 5 };
             b.write(&mut x, &early)?;
             b.set_tokens(&[0; 5])?;
-            b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), &mut state, &spec, EPS, first)?;
+            b.lightning(
+                &mut o,
+                &x,
+                Some(&q_norm),
+                Some(&k_norm),
+                &mut state,
+                &spec,
+                EPS,
+                first,
+            )?;
             b.advance(first, 3)?;
         }
         for (pass, rows) in cuts(b, &case) {
             b.write(&mut x, &part(&input, width, &rows))?;
             b.set_tokens(&vec![0; rows.len()])?;
             poisoned(b, &mut o, rows.len(), spec.heads * HEAD)?;
-            perform(b, mode, pass, &mut |b| b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), &mut state, &spec, EPS, pass))?;
+            perform(b, mode, pass, &mut |b| {
+                b.lightning(
+                    &mut o,
+                    &x,
+                    Some(&q_norm),
+                    Some(&k_norm),
+                    &mut state,
+                    &spec,
+                    EPS,
+                    pass,
+                )
+            })?;
             out.extend(b.read(&o, rows.len())?);
             b.advance(pass, rows.len())?;
         }
         b.fold(&mut state, &spec)?;
         b.folded();
         let after = b.read_state(&state, &spec)?;
-        out.extend(after.data.chunks_exact(4).map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])));
+        out.extend(
+            after
+                .data
+                .chunks_exact(4)
+                .map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])),
+        );
         Ok(out)
     }))
 }
@@ -484,7 +653,9 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<R
         kv_heads: s.kv_heads,
         head_dim: HEAD,
         window: 256,
-        inv_freq: (0..HEAD / 2).map(|i| 10_000f64.powf(-2.0 * i as f64 / HEAD as f64)).collect(),
+        inv_freq: (0..HEAD / 2)
+            .map(|i| 10_000f64.powf(-2.0 * i as f64 / HEAD as f64))
+            .collect(),
     };
     let rows = case.pass.rows();
     let (q_width, kv_width) = (s.heads * HEAD, 2 * s.kv_heads * HEAD);
@@ -492,12 +663,18 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<R
     let fc = matrix(b, case.seed + 1, s.hidden, 3 * s.hidden)?;
     let wkv = matrix(b, case.seed + 2, kv_width, 2 * s.hidden)?;
     let wq = matrix(b, case.seed + 3, q_width, 2 * s.hidden)?;
-    let (input_norm, hidden_norm) = (norm(b, case.seed + 4, s.hidden)?, norm(b, case.seed + 5, s.hidden)?);
+    let (input_norm, hidden_norm) = (
+        norm(b, case.seed + 4, s.hidden)?,
+        norm(b, case.seed + 5, s.hidden)?,
+    );
     let mut taps = b.draft_buf(rows, 3 * s.hidden, BufKind::Activation)?;
     let mut g = b.draft_buf(rows, s.hidden, BufKind::Residual)?;
     let mut x = b.draft_buf(rows, 2 * s.hidden, BufKind::Activation)?;
     let mut kv = b.draft_buf(rows, kv_width, BufKind::Activation)?;
-    let (mut last, mut q) = (b.draft_buf(1, 2 * s.hidden, BufKind::Activation)?, b.draft_buf(1, q_width, BufKind::Activation)?);
+    let (mut last, mut q) = (
+        b.draft_buf(1, 2 * s.hidden, BufKind::Activation)?,
+        b.draft_buf(1, q_width, BufKind::Activation)?,
+    );
     let mut o = b.draft_buf(1, q_width, BufKind::Activation)?;
     let mut window = b.draft_window(&shape)?;
     let known = shape.window.min(case.position);
@@ -518,7 +695,17 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<R
         b.write(&mut taps, &streams)?;
         perform(b, mode, case.pass, &mut |b| {
             b.draft_fuse(&mut g, &taps, &[], EPS, &fc, case.pass)?;
-            b.draft_input(&mut x, &mut g, &table, 1.0, &input_norm, &hidden_norm, EPS, DraftResidual::Stream, case.pass)?;
+            b.draft_input(
+                &mut x,
+                &mut g,
+                &table,
+                1.0,
+                &input_norm,
+                &hidden_norm,
+                EPS,
+                DraftResidual::Stream,
+                case.pass,
+            )?;
             b.draft_project(&mut kv, &x, &wkv, 1.0, case.pass)?;
             b.draft_append(&mut window, &kv, &shape, case.pass)?;
             b.draft_last(&mut last, &x, case.pass)?;
@@ -537,5 +724,9 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<R
 /// Verify passes of the given rows, and prefill passes around the grid.
 pub fn passes(verify: &[usize], prefill: &[usize]) -> Vec<Pass> {
     debug_assert_eq!(GRID, 64);
-    verify.iter().map(|rows| Pass::Verify { rows: *rows }).chain(prefill.iter().map(|rows| Pass::Prefill { rows: *rows })).collect()
+    verify
+        .iter()
+        .map(|rows| Pass::Verify { rows: *rows })
+        .chain(prefill.iter().map(|rows| Pass::Prefill { rows: *rows }))
+        .collect()
 }

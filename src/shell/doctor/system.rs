@@ -28,7 +28,11 @@ struct Finding {
 }
 
 fn finding(what: &'static str, verdict: Verdict, sentence: impl Into<String>) -> Finding {
-    Finding { what, verdict, sentence: sentence.into() }
+    Finding {
+        what,
+        verdict,
+        sentence: sentence.into(),
+    }
 }
 
 /// Runs all of them and prints them in the order of a first start.
@@ -47,7 +51,10 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     if files {
         findings.extend(listed_files(context));
     }
-    let missed = findings.iter().filter(|f| f.verdict == Verdict::Miss).count();
+    let missed = findings
+        .iter()
+        .filter(|f| f.verdict == Verdict::Miss)
+        .count();
     let word = |v: Verdict| match v {
         Verdict::Fine => "ok",
         Verdict::Note => "note",
@@ -55,25 +62,44 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     };
     context.result(
         || {
-            let list: Vec<_> = findings.iter().map(|f| json!({"check": f.what, "verdict": word(f.verdict), "text": f.sentence})).collect();
+            let list: Vec<_> = findings
+                .iter()
+                .map(|f| json!({"check": f.what, "verdict": word(f.verdict), "text": f.sentence}))
+                .collect();
             json!({"ok": missed == 0, "checks": list})
         },
-        || findings.iter().map(|f| format!("{:>4} {:<9} {}", word(f.verdict), f.what, f.sentence)).collect::<Vec<_>>().join("\n"),
+        || {
+            findings
+                .iter()
+                .map(|f| format!("{:>4} {:<9} {}", word(f.verdict), f.what, f.sentence))
+                .collect::<Vec<_>>()
+                .join("\n")
+        },
     )?;
     Ok(if missed == 0 { Exit::Ok } else { Exit::Failure })
 }
 
 fn terminal() -> Finding {
     if !std::io::stdout().is_terminal() {
-        return finding("terminal", Verdict::Note, "Output is not a terminal: the chat needs one, -p does not.");
+        return finding(
+            "terminal",
+            Verdict::Note,
+            "Output is not a terminal: the chat needs one, -p does not.",
+        );
     }
     let term = std::env::var("TERM").unwrap_or_default();
     match crossterm::terminal::size() {
-        Ok((w, h)) if w < 40 || h < 10 => {
-            finding("terminal", Verdict::Note, format!("{term}, {w}x{h}: enlarge it to at least 40x10, or use --plain."))
-        }
+        Ok((w, h)) if w < 40 || h < 10 => finding(
+            "terminal",
+            Verdict::Note,
+            format!("{term}, {w}x{h}: enlarge it to at least 40x10, or use --plain."),
+        ),
         Ok((w, h)) => finding("terminal", Verdict::Fine, format!("{term}, {w}x{h}.")),
-        Err(e) => finding("terminal", Verdict::Note, format!("{term}, size unknown ({e}): --plain works everywhere.")),
+        Err(e) => finding(
+            "terminal",
+            Verdict::Note,
+            format!("{term}, size unknown ({e}): --plain works everywhere."),
+        ),
     }
 }
 
@@ -81,10 +107,26 @@ fn folders(context: &Context) -> Vec<Finding> {
     [("data", &context.dirs.data), ("state", &context.dirs.state)]
         .into_iter()
         .map(|(what, dir)| {
-            let tried = dirs::make_private(dir).and_then(|()| tempfile::Builder::new().prefix(".doctor").tempfile_in(dir).map(drop));
+            let tried = dirs::make_private(dir).and_then(|()| {
+                tempfile::Builder::new()
+                    .prefix(".doctor")
+                    .tempfile_in(dir)
+                    .map(drop)
+            });
             match tried {
-                Ok(()) => finding(what, Verdict::Fine, format!("{} can be written.", dir.display())),
-                Err(e) => finding(what, Verdict::Miss, format!("{} cannot be written ({e}). Choose another with --data-dir.", dir.display())),
+                Ok(()) => finding(
+                    what,
+                    Verdict::Fine,
+                    format!("{} can be written.", dir.display()),
+                ),
+                Err(e) => finding(
+                    what,
+                    Verdict::Miss,
+                    format!(
+                        "{} cannot be written ({e}). Choose another with --data-dir.",
+                        dir.display()
+                    ),
+                ),
             }
         })
         .collect()
@@ -92,7 +134,11 @@ fn folders(context: &Context) -> Vec<Finding> {
 
 #[cfg(not(feature = "cuda"))]
 fn gpu(_number: usize) -> Finding {
-    finding("gpu", Verdict::Note, "This program was built without GPU support.")
+    finding(
+        "gpu",
+        Verdict::Note,
+        "This program was built without GPU support.",
+    )
 }
 
 #[cfg(feature = "cuda")]
@@ -103,7 +149,9 @@ fn gpu(number: usize) -> Finding {
         Err(e) => finding(
             "gpu",
             Verdict::Note,
-            format!("{e}. The full model cannot run here. You can read, search and export sessions, and use the built-in model: --demo"),
+            format!(
+                "{e}. The full model cannot run here. You can read, search and export sessions, and use the built-in model: --demo"
+            ),
         ),
         Ok(device) => {
             let (info, memory) = (device.info(), device.memory());
@@ -132,27 +180,64 @@ fn weights(context: &Context) -> Finding {
     let config = &context.config().model;
     match model_cmd::installed(config) {
         Some(folder) => match Checkpoint::open_dir(&folder).and_then(|c| c.check().map(|()| c)) {
-            Ok(c) => finding("weights", Verdict::Fine, format!("{} in {}, every tensor as config.json asks.", c.name(), folder.display())),
-            Err(e) => finding("weights", Verdict::Miss, format!("{e}. Get it again: sala-chat model download")),
+            Ok(c) => finding(
+                "weights",
+                Verdict::Fine,
+                format!(
+                    "{} in {}, every tensor as config.json asks.",
+                    c.name(),
+                    folder.display()
+                ),
+            ),
+            Err(e) => finding(
+                "weights",
+                Verdict::Miss,
+                format!("{e}. Get it again: sala-chat model download"),
+            ),
         },
-        None => finding("weights", Verdict::Note, format!("{} is not on this computer. Get it: sala-chat model download. The built-in model works without.", config.repo)),
+        None => finding(
+            "weights",
+            Verdict::Note,
+            format!(
+                "{} is not on this computer. Get it: sala-chat model download. The built-in model works without.",
+                config.repo
+            ),
+        ),
     }
 }
 
 fn disk(dir: &Path) -> Finding {
     // The folder may not exist yet: its nearest parent is on the same disk.
-    let at = dir.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
+    let at = dir
+        .ancestors()
+        .find(|d| d.exists())
+        .unwrap_or(Path::new("/"));
     match statvfs(at) {
         Ok(stat) => {
             let free = stat.f_bavail * stat.f_frsize;
             let gb = free as f64 / 1e9;
             if free < 1 << 30 {
-                finding("disk", Verdict::Note, format!("{gb:.1} GB free at {}: a million-token session needs about 9 GB. sala-chat prune frees space.", at.display()))
+                finding(
+                    "disk",
+                    Verdict::Note,
+                    format!(
+                        "{gb:.1} GB free at {}: a million-token session needs about 9 GB. sala-chat prune frees space.",
+                        at.display()
+                    ),
+                )
             } else {
-                finding("disk", Verdict::Fine, format!("{gb:.0} GB free at {}.", at.display()))
+                finding(
+                    "disk",
+                    Verdict::Fine,
+                    format!("{gb:.0} GB free at {}.", at.display()),
+                )
             }
         }
-        Err(e) => finding("disk", Verdict::Note, format!("free space at {} is unknown ({e}).", at.display())),
+        Err(e) => finding(
+            "disk",
+            Verdict::Note,
+            format!("free space at {} is unknown ({e}).", at.display()),
+        ),
     }
 }
 
@@ -168,27 +253,67 @@ fn model() -> Finding {
         live.prefill(&mut cpu, &model, &text)?;
         live.advance(&mut cpu, text.len())?;
         let found = live.prefill_logits(&mut cpu, &model)?;
-        Ok::<_, crate::model::ModelError>((found.log_sum_exp.is_finite() && !found.ids.is_empty(), cpu.describe()))
+        Ok::<_, crate::model::ModelError>((
+            found.log_sum_exp.is_finite() && !found.ids.is_empty(),
+            cpu.describe(),
+        ))
     })();
     match tried {
-        Ok((true, device)) => finding("model", Verdict::Fine, format!("The built-in model computes on {device}, in {} ms.", start.elapsed().as_millis())),
-        Ok((false, device)) => finding("model", Verdict::Miss, format!("The built-in model gives no finite numbers on {device}. Please report this.")),
-        Err(e) => finding("model", Verdict::Miss, format!("The built-in model does not run: {e}")),
+        Ok((true, device)) => finding(
+            "model",
+            Verdict::Fine,
+            format!(
+                "The built-in model computes on {device}, in {} ms.",
+                start.elapsed().as_millis()
+            ),
+        ),
+        Ok((false, device)) => finding(
+            "model",
+            Verdict::Miss,
+            format!("The built-in model gives no finite numbers on {device}. Please report this."),
+        ),
+        Err(e) => finding(
+            "model",
+            Verdict::Miss,
+            format!("The built-in model does not run: {e}"),
+        ),
     }
 }
 
 /// Names and sizes of the model's files, for those who install by hand.
 fn listed_files(context: &Context) -> Vec<Finding> {
     let Some(folder) = model_cmd::installed(&context.config().model) else {
-        return vec![finding("files", Verdict::Note, "Not installed: sala-chat model download lists them before it asks.")];
+        return vec![finding(
+            "files",
+            Verdict::Note,
+            "Not installed: sala-chat model download lists them before it asks.",
+        )];
     };
     let Ok(entries) = std::fs::read_dir(&folder) else {
-        return vec![finding("files", Verdict::Miss, format!("{} cannot be read.", folder.display()))];
+        return vec![finding(
+            "files",
+            Verdict::Miss,
+            format!("{} cannot be read.", folder.display()),
+        )];
     };
     let mut list: Vec<_> = entries
         .flatten()
-        .map(|e| format!("{} {} bytes", e.file_name().to_string_lossy(), std::fs::metadata(e.path()).map_or(0, |m| m.len())))
+        .map(|e| {
+            format!(
+                "{} {} bytes",
+                e.file_name().to_string_lossy(),
+                std::fs::metadata(e.path()).map_or(0, |m| m.len())
+            )
+        })
         .collect();
     list.sort();
-    vec![finding("files", Verdict::Fine, format!("{}: {}. Their hashes are checked by: sala-chat model verify", folder.display(), list.join(", ")))]
+    vec![finding(
+        "files",
+        Verdict::Fine,
+        format!(
+            "{}: {}. Their hashes are checked by: sala-chat model verify",
+            folder.display(),
+            list.join(", ")
+        ),
+    )]
 }
