@@ -359,12 +359,12 @@ fn break_line(line: &str, offset: usize, limit: usize, rows: &mut Vec<Range<usiz
     let (mut start, mut used, mut space) = (0, 0, None);
     for (at, cluster) in line.grapheme_indices(true) {
         let cells = cluster_width(cluster);
-        if used + cells > limit && at > start {
-            let end = space.filter(|s| *s > start).unwrap_or(at);
+        // A wide cluster may still not fit behind the word that went to the new row with it: break again.
+        while used + cells > limit && at > start {
+            let end = space.take().filter(|s| *s > start).unwrap_or(at);
             rows.push(offset + start..offset + end);
             start = end;
             used = width(&line[start..at]);
-            space = None;
         }
         used += cells;
         if cluster == " " || cells == 2 {
@@ -440,6 +440,12 @@ mod tests {
         assert!(!c.up(40));
         assert!(c.down(40) && c.down(40) && !c.down(40));
         assert_eq!(c.cursor(), 28);
+    }
+
+    #[test]
+    fn a_wide_cluster_that_does_not_fit_behind_its_word_gets_a_row() {
+        let c = typed(" aa👍");
+        assert_eq!(c.rows(4), [0..1, 1..3, 3..7]);
     }
 
     #[test]
