@@ -85,7 +85,11 @@ pub struct Emulated {
     info: DeviceInfo,
 }
 
-// SAFETY: the library's entry points run one launch at a time behind `state`; the handle is only closed in `drop`.
+/// Held around a launch and the reading of its error: the library keeps the running kernel's coordinates, shared memory
+/// and words in globals, which all devices of the process share.
+static LAUNCHING: Mutex<()> = Mutex::new(());
+
+// SAFETY: the library's entry points run one launch at a time behind `LAUNCHING`; the handle is only closed in `drop`.
 unsafe impl Send for Emulated {}
 // SAFETY: as above.
 unsafe impl Sync for Emulated {}
@@ -170,6 +174,7 @@ impl Emulated {
                     .iter()
                     .map(|a| std::ptr::from_ref(a).cast_mut().cast())
                     .collect();
+                let _one_at_a_time = LAUNCHING.lock().unwrap_or_else(PoisonError::into_inner);
                 // SAFETY: the caller's; the library reads as many arguments as the kernel has.
                 let code = unsafe {
                     (self.launch)(
