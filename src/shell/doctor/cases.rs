@@ -646,18 +646,19 @@ pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resul
 
 /// Fuse, input, keys and values, attention of the last row; everything a draft pass computes before its MLP.
 pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    let rows = case.pass.rows();
     let shape = DraftShape {
         hidden: s.hidden,
         intermediate: s.intermediate,
         heads: s.heads,
         kv_heads: s.kv_heads,
         head_dim: HEAD,
-        window: 256,
+        // A pass must fit into the ring; short ones leave the small window and run around it.
+        window: rows.max(256),
         inv_freq: (0..HEAD / 2)
             .map(|i| 10_000f64.powf(-2.0 * i as f64 / HEAD as f64))
             .collect(),
     };
-    let rows = case.pass.rows();
     let (q_width, kv_width) = (s.heads * HEAD, 2 * s.kv_heads * HEAD);
     let table = matrix(b, case.seed, s.vocab, s.hidden)?;
     let fc = matrix(b, case.seed + 1, s.hidden, 3 * s.hidden)?;
