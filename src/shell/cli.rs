@@ -314,8 +314,6 @@ pub enum BenchWhat {
     Model,
     /// Resume, fork, undo, listing
     Sessions,
-    /// Speculative decoding
-    Spec,
 }
 
 /// `bench`.

@@ -212,7 +212,6 @@ fn dispatch(context: &Context, task: Task) -> Result<Exit, Failure> {
             Command::Bench(args) => match args.what {
                 cli::BenchWhat::Model => bench::run(context, &args),
                 cli::BenchWhat::Sessions => Err(not_built("bench sessions")),
-                cli::BenchWhat::Spec => Err(not_built("bench spec")),
             },
             Command::Doctor(args) => doctor::run(context, &args),
             Command::Draft(_) => Err(not_built("draft")),
