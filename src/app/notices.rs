@@ -7,7 +7,7 @@ use super::overlay::{Overlay, Page};
 use super::update::{became_idle, note, send};
 use super::{App, Asker, Effect, Phase, Question, Redraw, SessionHead};
 use crate::protocol::desk::{
-    Activity, DocumentRow, GotoTarget, Level, Notice, Request, SaveState, SearchRow, SessionRow,
+    Activity, DocumentRow, GotoTarget, Notice, Request, SaveState, SearchRow, SessionRow,
     SessionView, TimelineRow,
 };
 use crate::text::sanitize::{sanitize, sanitize_line};
@@ -24,9 +24,6 @@ fn line(text: &str) -> String {
 pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<Effect>) -> Redraw {
     match notice {
         Notice::Ready(info) => {
-            for text in &info.notes {
-                note(app, Level::Info, &clean(text));
-            }
             app.model = Some(info);
             Redraw::Now
         }

@@ -453,7 +453,7 @@ pub struct Choice {
 /// Desk to interface.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
-    /// The model is ready (or has changed).
+    /// The model is ready (or has changed). What it wants to be said follows as [`Notice::Note`]s.
     Ready(ModelInfo),
     /// The open session, whole: after opening, going back, forking.
     Session(SessionView),

@@ -189,11 +189,6 @@ impl Plain {
                 if info.name == "demo" {
                     out.push(Out::Line("This is the small built-in demo model. The 9B model: sala-chat model download".into()));
                 }
-                out.extend(
-                    info.notes
-                        .iter()
-                        .map(|n| Out::Line(sanitize_line(n).into_owned())),
-                );
             }
             Notice::Session(view) => {
                 if !view.name.is_empty() {

@@ -9,12 +9,29 @@ use crate::app::rows::{Face, Role, Row, Span};
 
 /// Draws the visible rows.
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
-    if app.transcript.entries().is_empty() {
-        return welcome(app, painter, area);
-    }
+    let window = app.transcript.window();
+    // A session without messages greets above its notes, as long as both have room.
+    let first = if app.transcript.messages().next().is_none() {
+        let welcome = welcome(app);
+        let rows = welcome.len() + 1;
+        if !window.is_empty() && rows + 1 + window.len() > usize::from(area.height) {
+            0
+        } else {
+            for (i, row) in welcome.iter().enumerate() {
+                if let Ok(i) = u16::try_from(i) {
+                    painter.row(area, i + 1, 2, row);
+                }
+            }
+            rows + 1
+        }
+    } else {
+        0
+    };
     let bar = painter.theme.bar();
-    for (line, (entry, row)) in app.transcript.window().iter().enumerate() {
-        let Ok(line) = u16::try_from(line) else { break };
+    for (line, (entry, row)) in window.iter().enumerate() {
+        let Ok(line) = u16::try_from(first + line) else {
+            break;
+        };
         let Some(e) = app.transcript.entries().get(*entry) else {
             continue;
         };
@@ -71,7 +88,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
 }
 
 /// What a new session says.
-fn welcome(app: &App, painter: &mut Painter<'_>, area: Rect) {
+fn welcome(app: &App) -> Vec<Row> {
     let mut lines: Vec<Row> = Vec::new();
     match &app.model {
         None => lines.push(Row::of(
@@ -123,9 +140,5 @@ fn welcome(app: &App, painter: &mut Painter<'_>, area: Rect) {
         ));
         lines.push(Row::of("  sala-chat model download", Role::Key));
     }
-    for (i, row) in lines.iter().enumerate() {
-        if let Ok(i) = u16::try_from(i) {
-            painter.row(area, i + 1, 2, row);
-        }
-    }
+    lines
 }
