@@ -88,6 +88,8 @@ fn state_of(store: &Store, name: &str) -> State {
         tip.hex(),
         end.tensors
             .iter()
+            // How well drafts did is a statistic of the way taken, not model state.
+            .filter(|t| !t.name.starts_with("draft."))
             .map(|t| (t.name.clone(), t.data.to_vec()))
             .collect(),
     )

@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use portable_pty::{Child, CommandBuilder, ExitStatus, MasterPty, PtySize, native_pty_system};
@@ -24,6 +24,11 @@ struct Screen {
     closed: bool,
 }
 
+/// The lock even after a failed assertion held it: the reader must go on, so that the failure shows the last screen.
+fn held<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A program running in a terminal of a fixed size.
 pub struct Terminal {
     screen: Arc<(Mutex<Screen>, Condvar)>,
@@ -36,13 +41,6 @@ pub struct Terminal {
 impl Terminal {
     /// Starts the program with `args`; its data and configuration live under `home`.
     pub fn start(home: &Path, columns: u16, rows: u16, args: &[&str]) -> Terminal {
-        let size = PtySize {
-            rows,
-            cols: columns,
-            pixel_width: 0,
-            pixel_height: 0,
-        };
-        let pair = native_pty_system().openpty(size).unwrap();
         let mut command = CommandBuilder::new(PROGRAM);
         command.args(args);
         command.env_clear();
@@ -50,6 +48,18 @@ impl Terminal {
             command.env(name, value);
         }
         command.cwd(home);
+        Terminal::spawn(command, columns, rows)
+    }
+
+    /// Starts any command.
+    pub fn spawn(command: CommandBuilder, columns: u16, rows: u16) -> Terminal {
+        let size = PtySize {
+            rows,
+            cols: columns,
+            pixel_width: 0,
+            pixel_height: 0,
+        };
+        let pair = native_pty_system().openpty(size).unwrap();
         let child = pair.slave.spawn_command(command).unwrap();
         drop(pair.slave);
         let mut reader = pair.master.try_clone_reader().unwrap();
@@ -70,7 +80,7 @@ impl Terminal {
             loop {
                 let n = reader.read(&mut buffer).unwrap_or(0);
                 let (lock, changed) = &*shared;
-                let mut screen = lock.lock().unwrap();
+                let mut screen = held(lock);
                 if n == 0 {
                     screen.closed = true;
                     changed.notify_all();
@@ -85,7 +95,7 @@ impl Terminal {
                     (b"\x1b[c", b"\x1b[?62c"),
                 ] {
                     if buffer[..n].windows(question.len()).any(|w| w == question) {
-                        let _ = answers.lock().unwrap().write_all(answer);
+                        let _ = held(&answers).write_all(answer);
                     }
                 }
                 changed.notify_all();
@@ -101,19 +111,19 @@ impl Terminal {
 
     /// The screen as text, a line per row.
     pub fn text(&self) -> String {
-        self.screen.0.lock().unwrap().parser.screen().contents()
+        held(&self.screen.0).parser.screen().contents()
     }
 
     /// Every byte the program wrote so far.
     pub fn raw(&self) -> Vec<u8> {
-        self.screen.0.lock().unwrap().raw.clone()
+        held(&self.screen.0).raw.clone()
     }
 
     /// Waits until the screen satisfies `seen`; fails with the screen after [`PATIENCE`].
     pub fn wait(&self, what: &str, seen: impl Fn(&str) -> bool) -> String {
         let end = Instant::now() + PATIENCE;
         let (lock, changed) = &*self.screen;
-        let mut screen = lock.lock().unwrap();
+        let mut screen = held(lock);
         loop {
             let text = screen.parser.screen().contents();
             if seen(&text) {
@@ -124,7 +134,10 @@ impl Terminal {
                 !left.is_zero() && !screen.closed,
                 "waited for {what}; the screen was:\n{text}"
             );
-            screen = changed.wait_timeout(screen, left).unwrap().0;
+            screen = changed
+                .wait_timeout(screen, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 
@@ -135,7 +148,7 @@ impl Terminal {
 
     /// Sends bytes as if typed.
     pub fn send(&self, bytes: &[u8]) {
-        let mut writer = self.writer.lock().unwrap();
+        let mut writer = held(&self.writer);
         writer.write_all(bytes).unwrap();
         writer.flush().unwrap();
     }
@@ -165,10 +178,7 @@ impl Terminal {
             pixel_height: 0,
         };
         let (high, wide) = cells(rows, columns);
-        self.screen
-            .0
-            .lock()
-            .unwrap()
+        held(&self.screen.0)
             .parser
             .screen_mut()
             .set_size(high, wide);
@@ -178,7 +188,12 @@ impl Terminal {
     /// Closes the terminal under the program.
     pub fn hang_up(&mut self) {
         self.master = None;
-        *self.writer.lock().unwrap() = Box::new(std::io::sink());
+        *held(&self.writer) = Box::new(std::io::sink());
+    }
+
+    /// What the terminal is set to.
+    pub fn look<T>(&self, look: impl FnOnce(&vt100::Screen) -> T) -> T {
+        look(held(&self.screen.0).parser.screen())
     }
 
     /// The process id.
@@ -186,11 +201,20 @@ impl Terminal {
         self.child.process_id().unwrap()
     }
 
-    /// Waits for the end of the program.
+    /// Waits for the end of the program, and for the rest of what it wrote.
     pub fn exit(&mut self) -> ExitStatus {
         let end = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
+                let (lock, changed) = &*self.screen;
+                let mut screen = held(lock);
+                while !screen.closed && Instant::now() < end {
+                    let left = end.saturating_duration_since(Instant::now());
+                    screen = changed
+                        .wait_timeout(screen, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0;
+                }
                 return status;
             }
             assert!(
