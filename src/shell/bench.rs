@@ -46,6 +46,8 @@ use crate::model::{Checkpoint, Live, Model};
 use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsImage, Token};
 use crate::spec::{Mixer, ModelSpec};
 
+/// Contexts that are measured if none is named.
+const CONTEXTS: [usize; 2] = [512, 32_768];
 /// Verify passes of these rows.
 const VERIFY_ROWS: [usize; 6] = [1, 2, 4, 6, 8, 16];
 /// Steps before a measurement.
@@ -136,7 +138,18 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
             (machine, bench(*cuda, &model, args, read)?)
         }
     };
-    if let Value::Object(machine) = &mut machine {
+    describe(&mut machine, args);
+    let fill = match args.fill {
+        FillArg::Read => "read",
+        FillArg::Random => "random",
+    };
+    let report = json!({"model": model, "machine": machine, "fill": fill, "decode_steps": args.decode, "results": rows});
+    Ok(context.result(|| report.clone(), || table(&report, &rows))?)
+}
+
+/// Adds what every benchmark says about where it ran.
+pub(super) fn describe(machine: &mut Value, args: &BenchArgs) {
+    if let Value::Object(machine) = machine {
         machine.insert("host".into(), host().into());
         machine.insert("clocks".into(), devices::clocks().into());
         machine.insert(
@@ -145,12 +158,6 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
         );
         machine.insert("version".into(), env!("CARGO_PKG_VERSION").into());
     }
-    let fill = match args.fill {
-        FillArg::Read => "read",
-        FillArg::Random => "random",
-    };
-    let report = json!({"model": model, "machine": machine, "fill": fill, "decode_steps": args.decode, "results": rows});
-    Ok(context.result(|| report.clone(), || table(&report, &rows))?)
 }
 
 fn host() -> String {
@@ -250,6 +257,9 @@ fn bench<B: DraftOps>(
         .iter()
         .filter_map(|c| usize::try_from(*c).ok())
         .collect();
+    if contexts.is_empty() {
+        contexts.extend(CONTEXTS);
+    }
     contexts.sort_unstable();
     let Some(longest) = contexts
         .last()
@@ -560,7 +570,7 @@ impl<B: DraftOps> Bench<'_, B> {
     }
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
+pub(super) fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(0.0)
 }

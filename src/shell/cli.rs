@@ -322,10 +322,13 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(value_enum, default_value_t = BenchWhat::Model)]
     pub what: BenchWhat,
-    /// Context lengths in tokens
-    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [512u64, 32768])]
+    /// Context lengths in tokens; 512,32768 if not given. For sessions: the session's, 100000 or 262144 on a GPU
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
     pub context: Vec<u64>,
-    /// Tokens to decode at each length
+    /// Sessions in the list that is opened
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub sessions: usize,
+    /// Tokens to decode at each length, or in each answer
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub decode: u64,
     /// How a context comes to be: read it, or fill the caches with random rows
@@ -409,8 +412,13 @@ pub struct DraftArgs {
 #[derive(Clone, Debug, Subcommand)]
 pub enum DraftCommand {
     /// Write hidden states and tokens for training a head
+    ///
+    /// The model reads every document, answers a question about it, and what its layers held is written as
+    /// sample-000001.safetensors and so on: input_ids, loss_mask, hidden_state, aux_hidden_state, as SpecForge's offline
+    /// EAGLE-3 training names them. assets/demo/captured.py makes that trainer's files of them, or trains the built-in
+    /// model's head again. --max-tokens limits the answers.
     Capture {
-        /// Texts
+        /// Texts: a folder, a file or a glob
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         docs: PathBuf,
         /// Where to

@@ -4,6 +4,7 @@
 //! `exit`. Standard output carries answers only; progress and notes go to standard error, and only to a terminal.
 
 pub mod bench;
+mod bench_sessions;
 pub mod chat;
 pub mod cli;
 pub mod clipboard;
@@ -11,6 +12,7 @@ pub mod config_cmd;
 pub mod devices;
 pub mod dirs;
 pub mod doctor;
+mod draft_cmd;
 pub mod failure;
 pub mod hub;
 mod input;
@@ -211,23 +213,15 @@ fn dispatch(context: &Context, task: Task) -> Result<Exit, Failure> {
             Command::Library(args) => sessions_cmd::library(context, &args.action),
             Command::Bench(args) => match args.what {
                 cli::BenchWhat::Model => bench::run(context, &args),
-                cli::BenchWhat::Sessions => Err(not_built("bench sessions")),
+                cli::BenchWhat::Sessions => bench_sessions::run(context, &args),
             },
             Command::Doctor(args) => doctor::run(context, &args),
-            Command::Draft(_) => Err(not_built("draft")),
+            Command::Draft(args) => draft_cmd::run(context, &args.action),
             Command::Model(args) => model_cmd::run(context, &args.action),
             // Handled before the settings were read.
             Command::Config(_) | Command::Completions(_) => Ok(Exit::Ok),
         },
     }
-}
-
-/// A command that this program does not have yet.
-fn not_built(what: &str) -> Failure {
-    Failure::new(
-        Exit::Failure,
-        format!("{what} is not part of this program yet"),
-    )
 }
 
 /// Says at once when a path on the command line means nothing, before a model is loaded.

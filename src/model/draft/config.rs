@@ -127,6 +127,14 @@ impl Keys {
 }
 
 impl DraftConfig {
+    /// The layers that published heads tap when their configuration names none: low, middle, high.
+    pub fn default_taps(layers: usize) -> Vec<usize> {
+        let last = layers.saturating_sub(1);
+        [1, (layers / 2).saturating_sub(1), layers.saturating_sub(4)]
+            .map(|tap| tap.min(last))
+            .to_vec()
+    }
+
     /// Reads `config.json` of a head that is to draft for `model`.
     ///
     /// # Errors
@@ -260,10 +268,7 @@ fn taps(keys: &Keys, layers: usize) -> Result<Vec<usize>> {
         .filter(|v| !v.is_null())
         .or_else(|| keys.get(name));
     let ids: Vec<i64> = match listed {
-        None => {
-            let n = layers as i64;
-            vec![1, n / 2 - 1, n - 4]
-        }
+        None => return Ok(DraftConfig::default_taps(layers)),
         Some(v) => match v
             .as_array()
             .map(|a| a.iter().map(Value::as_i64).collect::<Option<Vec<_>>>())

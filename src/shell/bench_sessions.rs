@@ -1,0 +1,419 @@
+//! `sala-chat bench sessions`: what coming back, going back and saving cost, as a user feels it.
+//!
+//! # Method
+//!
+//! A made-up document of `--context` tokens is loaded into a new session and asked about three times, through the desk, in
+//! a data directory of its own beside the real one (same disk) that is removed at the end. State is real: it was read and
+//! decoded by the model. Every time is the host's clock from sending a request to the desk's answer to the next one, so all
+//! that is done for the request counts; medians of [`REPEATS`].
+//!
+//! - *undo*: `/undo` of the last exchange; `/redo` in between is not counted.
+//! - *fork*: `/fork` at an earlier exchange: its state is put back, a session is made.
+//! - *resume*: another conversation is held, then `/resume`: everything comes from the disk. `beyond_read_ms` takes away
+//!   what reading the same files with plain reads takes (`read_ms`: the best of [`REPEATS`], as an operating system caches
+//!   files; drop its caches before to measure a cold disk). `share_of_read_rate` is the one over the other.
+//! - *session list*: a store of `--sessions` sessions is opened and listed as the picker shows them.
+//! - *inter-token*: an engine of its own continues the saved session with plain decoding, `--decode` tokens an answer. In
+//!   every other answer the store's writer saves: the whole state of the answer before, and the text every 32 tokens. The 99th
+//!   percentiles of the times between tokens are compared.
+//! - *equal bits*: the last exchange is decoded once more from the state that was resumed; rows and state must equal what
+//!   is on disk, bit for bit.
+//!
+//! # How to read it
+//!
+//! Times of a few milliseconds hold two database transactions that wait for the disk. On a GPU `resume` includes the way
+//! over PCIe. Loading the model is in none of them.
+
+mod direct;
+mod talk;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::bench::{describe, median};
+use super::cli::{BenchArgs, SessionChoice};
+use super::{Context, Exit, Failure, open};
+use crate::config::{Device, SaveStates};
+use crate::desk::{Attendance, session_rows};
+use crate::protocol::desk::{LoadOptions, Request};
+use crate::session::{
+    Change, Limits, NewSession, RealDisk, Save, SaveEvent, SegmentId, SessionFilter, Store, Writer,
+};
+use crate::transcript::{Message, MessageId, MessageMeta, Role};
+use direct::Gaps;
+use talk::Talk;
+
+/// Times each thing is done.
+const REPEATS: usize = 5;
+/// Tokens of the session where nothing is said: the sizes.
+const TOKENS: u64 = 100_000;
+const TOKENS_GPU: u64 = 262_144;
+/// Tokens beside the document: questions, answers, what is measured.
+const ROOM: u64 = 8_192;
+/// Longest answer of the conversation.
+const ANSWER: u64 = 24;
+/// The session that is measured.
+const NAME: &str = "measured";
+/// How long writing may take at the end.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Asked one after the other.
+const QUESTIONS: [&str; 3] = [
+    "Who wrote the first entry?",
+    "What was counted in entry 12?",
+    "Where was entry 20 written?",
+];
+
+/// Resuming the long session.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Resume {
+    ms: f64,
+    read_ms: f64,
+    beyond_read_ms: f64,
+    gb_per_s: f64,
+    read_gb_per_s: f64,
+    share_of_read_rate: f64,
+}
+
+/// The picker's list.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct List {
+    sessions: usize,
+    open_store_ms: f64,
+    ms: f64,
+}
+
+/// All figures. Times in milliseconds.
+#[derive(Clone, Debug, Serialize)]
+struct Report {
+    tokens: u64,
+    state_bytes: u64,
+    read_tokens_per_s: f64,
+    resume: Resume,
+    undo_ms: f64,
+    fork_ms: f64,
+    equal_bits: bool,
+    session_list: List,
+    inter_token: Gaps,
+}
+
+/// Runs the benchmark and prints it.
+///
+/// # Errors
+/// No room, a model that does not load, or anything the desk cannot do; with the desk's words.
+pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
+    let no_room = |e: std::io::Error| {
+        Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display()))
+    };
+    std::fs::create_dir_all(&context.dirs.data).map_err(no_room)?;
+    let scratch = tempfile::Builder::new()
+        .prefix("bench-")
+        .tempdir_in(&context.dirs.data)
+        .map_err(no_room)?;
+    let mut quiet = context.clone();
+    quiet.dirs.data = scratch.path().join("data");
+    let cpu = context.config().model.device == Device::Cpu || open::model(context)? == "demo";
+    let tokens = args
+        .context
+        .last()
+        .copied()
+        .unwrap_or(if cpu { TOKENS } else { TOKENS_GPU });
+    let config = &mut quiet.loaded.config;
+    if config.model.max_context == 0 {
+        config.model.max_context = tokens + ROOM;
+    }
+    config.model.reserve_answer = config.model.reserve_answer.min(ROOM / 4);
+    (config.sampling.temperature, config.sampling.max_tokens) = (0.0, ANSWER);
+    (config.sessions.save_state, config.sessions.keep_turns) = (SaveStates::Turn, 64);
+    (config.sessions.min_free_gib, config.sessions.max_state_gib) = (0.0, 1e6);
+    (config.load.confirm_tokens, config.load.max_file_mib) = (u64::MAX, 1 << 20);
+
+    let (report, device) = measure(&quiet, args, tokens, scratch.path())?;
+    let mut machine = json!({ "device": device });
+    describe(&mut machine, args);
+    let mut object =
+        json!({ "bench": "sessions", "model": open::model(context)?, "machine": machine });
+    if let (Value::Object(object), Ok(Value::Object(figures))) =
+        (&mut object, serde_json::to_value(&report))
+    {
+        object.extend(figures);
+    }
+    context.result(|| object.clone(), || table(&report, &device))?;
+    Ok(Exit::Ok)
+}
+
+fn measure(
+    context: &Context,
+    args: &BenchArgs,
+    tokens: u64,
+    scratch: &Path,
+) -> Result<(Report, String), Failure> {
+    let document = scratch.join("ledger.txt");
+    let model = open::model(context)?;
+    let (text, _) = open::text(&model)?;
+    std::fs::write(&document, ledger(&text, tokens)?)
+        .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", document.display())))?;
+
+    let opened = open::desk(context, &SessionChoice::New, true, Attendance::Present)?;
+    let mut talk = Talk::new(opened.desk);
+    let device = talk.ready()?.device;
+    talk.timed(Request::New(Some(NAME.into())))?;
+    context.note(&format!("reading {tokens} tokens"));
+    let paths = vec![document.display().to_string()];
+    let reading = talk.timed(Request::Load {
+        paths,
+        options: LoadOptions::default(),
+    })?;
+    for question in QUESTIONS {
+        talk.timed(Request::Ask(question.into()))?;
+    }
+    context.note("going back and forth");
+    let mut undos = Vec::new();
+    for _ in 0..REPEATS {
+        undos.push(talk.back(Request::Undo(1))?);
+        talk.timed(Request::Redo(1))?;
+    }
+    let mut forks = Vec::new();
+    for _ in 0..REPEATS {
+        // Behind the first answer: #1 is the document, #2 the question.
+        forks.push(talk.back(Request::Fork {
+            at: Some(2),
+            name: None,
+        })?);
+        talk.timed(Request::Resume(NAME.into()))?;
+    }
+    let store = open::store(context)?;
+    let (tip, bytes) = tip(&store)?;
+    let mut resumes = Vec::new();
+    for n in 0..REPEATS {
+        talk.timed(Request::New(None))?;
+        talk.timed(Request::Ask(format!("What is {n} + 2?")))?;
+        resumes.push(talk.timed(Request::Resume(NAME.into()))?);
+    }
+    let position = store
+        .load_path(&tip)?
+        .last()
+        .map_or(0, |s| s.end_position());
+    let read_ms = plain_read(&store, &tip, scratch)?;
+    talk.quit()?;
+    // The engine is asked to end by the desk; its memory is needed for the next one.
+    let _ = opened.engine.join();
+
+    let ms = median(resumes);
+    let rate = |ms: f64| bytes as f64 / 1e6 / ms.max(1e-6);
+    let resume = Resume {
+        ms,
+        read_ms,
+        beyond_read_ms: ms - read_ms,
+        gb_per_s: rate(ms),
+        read_gb_per_s: rate(read_ms),
+        share_of_read_rate: read_ms / ms.max(1e-6),
+    };
+    context.note("times between tokens");
+    let (inter_token, equal_bits) = direct::measure(context, &store, &tip, args.decode)?;
+    context.note("listing sessions");
+    let session_list = list(&scratch.join("list"), args.sessions)?;
+    let report = Report {
+        tokens: position,
+        state_bytes: bytes,
+        read_tokens_per_s: position as f64 / reading.max(1e-6) * 1e3,
+        resume,
+        undo_ms: median(undos),
+        fork_ms: median(forks),
+        equal_bits,
+        session_list,
+        inter_token,
+    };
+    Ok((report, device))
+}
+
+/// A text of about `tokens` tokens that no two entries of are alike.
+fn ledger(text: &crate::text::TextModel, tokens: u64) -> Result<String, Failure> {
+    const WHO: [&str; 7] = ["Anna", "Marta", "Tom", "Ivan", "Lena", "Omar", "Ruth"];
+    const WHAT: [&str; 5] = ["boxes", "letters", "coins", "lamps", "ropes"];
+    const WHERE: [&str; 6] = ["Oslo", "Rome", "Lima", "Kyoto", "Bern", "Cairo"];
+    let pick = |words: &[&'static str], n: u64| {
+        words
+            .get((n % words.len() as u64) as usize)
+            .copied()
+            .unwrap_or_default()
+    };
+    let entry = |i: u64| {
+        let n = i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
+        let (who, what, place) = (pick(&WHO, n), pick(&WHAT, n >> 8), pick(&WHERE, n >> 16));
+        format!(
+            "Entry {i}: {who} counted {} {what} in {place}.\n",
+            n % 9000 + 10
+        )
+    };
+    let some: String = (1000..1200).map(entry).collect();
+    let each = text.tokenizer.encode_plain(&some)?.len() as u64 / 200;
+    Ok((1..=(tokens / each.max(1)).max(24)).map(entry).collect())
+}
+
+/// Where the measured session ends, and how many bytes its state has on disk.
+fn tip(store: &Store) -> Result<(SegmentId, u64), Failure> {
+    let nothing = || {
+        Failure::new(
+            Exit::Unreadable,
+            "the state of the measured session was not kept",
+        )
+    };
+    let record = store.session_named(NAME)?;
+    let (head, fingerprint) = record.head.zip(record.state_of).ok_or_else(nothing)?;
+    let (_, tip) = store.tip_segment(head, &fingerprint)?.ok_or_else(nothing)?;
+    let plan = store.plan_restore(&tip)?;
+    if plan.usable != plan.path.len() {
+        return Err(nothing());
+    }
+    Ok((tip, plan.bytes()))
+}
+
+/// Milliseconds to read the files of a path with plain reads.
+fn plain_read(store: &Store, tip: &SegmentId, scratch: &Path) -> Result<f64, Failure> {
+    let path = store.load_path(tip)?;
+    let folder = scratch.join("data").join("segments");
+    let mut files: Vec<PathBuf> = path
+        .iter()
+        .map(|s| folder.join(format!("{}.rows", s.id.hex())))
+        .collect();
+    files.push(folder.join(format!("{}.end", tip.hex())));
+    let mut best = f64::INFINITY;
+    for _ in 0..REPEATS {
+        let begun = Instant::now();
+        for file in &files {
+            let bytes = std::fs::read(file)
+                .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", file.display())))?;
+            std::hint::black_box(bytes);
+        }
+        best = best.min(begun.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok(best)
+}
+
+fn message(store: &Store, parent: Option<MessageId>, role: Role, text: String) -> Message {
+    let (thinking, meta) = (String::new(), MessageMeta::default());
+    Message {
+        id: store.new_message_id(),
+        parent,
+        role,
+        text,
+        thinking,
+        created_ms: 0,
+        meta,
+    }
+}
+
+/// Hands over what belongs together and waits until it is on disk.
+fn saved(store: &Arc<Store>, changes: Vec<Change>) -> Result<(), Failure> {
+    let (events, outcome) = crossbeam_channel::unbounded();
+    let writer = Writer::start(Arc::clone(store), events)?;
+    writer.save(Save {
+        changes,
+        images: Vec::new(),
+    });
+    writer.close(Instant::now() + PATIENCE);
+    match outcome
+        .iter()
+        .find(|e| !matches!(e, SaveEvent::Text { .. }))
+    {
+        Some(SaveEvent::Saved { .. }) => Ok(()),
+        other => Err(Failure::new(
+            Exit::Disk,
+            format!("the sessions could not be saved: {other:?}"),
+        )),
+    }
+}
+
+/// A store of `sessions` sessions, opened and listed.
+fn list(folder: &Path, sessions: usize) -> Result<List, Failure> {
+    let limits = Limits {
+        min_free_bytes: 0,
+        ..Limits::default()
+    };
+    let open = || Store::open(folder, Arc::new(RealDisk), limits.clone());
+    let store = Arc::new(open()?);
+    let mut changes = Vec::with_capacity(4 * sessions);
+    for n in 0..sessions {
+        let session = store.new_session_id();
+        let asked = message(
+            &store,
+            None,
+            Role::User,
+            format!("What is written in entry {n}?"),
+        );
+        let answered = message(
+            &store,
+            Some(asked.id),
+            Role::Assistant,
+            format!("Entry {n} was written by Anna."),
+        );
+        let head = Some(answered.id);
+        let settings = "{}".to_owned();
+        changes.push(Change::CreateSession(NewSession {
+            id: session,
+            name: format!("session {n}"),
+            settings,
+            head: None,
+            forked_from: None,
+        }));
+        changes.extend([asked, answered].map(|m| Change::PutMessage {
+            session,
+            message: Box::new(m),
+        }));
+        changes.push(Change::MoveHead { session, head });
+    }
+    saved(&store, changes)?;
+    drop(store);
+    let (mut opening, mut listing, mut found) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..REPEATS {
+        let begun = Instant::now();
+        let store = open()?;
+        opening.push(begun.elapsed().as_secs_f64() * 1e3);
+        let begun = Instant::now();
+        let rows = session_rows(store.sessions(SessionFilter::Live, sessions)?, None);
+        listing.push(begun.elapsed().as_secs_f64() * 1e3);
+        found = rows.len();
+    }
+    Ok(List {
+        sessions: found,
+        open_store_ms: median(opening),
+        ms: median(listing),
+    })
+}
+
+fn table(r: &Report, device: &str) -> String {
+    let mut out = format!(
+        "a session of {} tokens, {:.1} MB of state, on {device}\n",
+        r.tokens,
+        r.state_bytes as f64 / 1e6
+    );
+    let (resume, list, gaps) = (&r.resume, &r.session_list, &r.inter_token);
+    let _ = writeln!(
+        out,
+        "resume        {:.0} ms, {:.0} ms beyond reading its bytes; {:.2} GB/s, {:.0} % of {:.2} GB/s read",
+        resume.ms,
+        resume.beyond_read_ms,
+        resume.gb_per_s,
+        100.0 * resume.share_of_read_rate,
+        resume.read_gb_per_s
+    );
+    let _ = writeln!(out, "equal bits    {}", r.equal_bits);
+    let _ = writeln!(out, "undo          {:.1} ms", r.undo_ms);
+    let _ = writeln!(out, "fork          {:.1} ms", r.fork_ms);
+    let _ = writeln!(
+        out,
+        "session list  {:.1} ms for {} sessions, after {:.1} ms to open the store",
+        list.ms, list.sessions, list.open_store_ms
+    );
+    let _ = write!(
+        out,
+        "inter-token   p99 {:.2} ms while saving, {:.2} ms without: {:.3}; p50 {:.2} and {:.2} ms",
+        gaps.on_p99_ms, gaps.off_p99_ms, gaps.p99_on_over_off, gaps.on_p50_ms, gaps.off_p50_ms
+    );
+    out
+}

@@ -1,0 +1,319 @@
+//! The engine without a desk: times between tokens with and without a writer beside it, and bits after a resume.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::RecvTimeoutError;
+use serde::Serialize;
+
+use super::{PATIENCE, message};
+use crate::engine::worker::{self, Engine};
+use crate::protocol::engine::{
+    Cancel, Command, EngineEvent, Generate, ImageTensor, Job, Sampling, SpecMode, StateImage, Token,
+};
+use crate::session::{
+    Change, NewSegment, NewSession, Save, SegmentId, SegmentKind, Store, TextBoundary, Writer,
+};
+use crate::shell::{Context, Exit, Failure, open};
+use crate::transcript::Role;
+
+/// Answers of each kind.
+const ANSWERS: u32 = 8;
+/// Tokens between two savings of the text.
+const TEXT_EVERY: usize = 32;
+/// Loading a large model takes this long at most.
+const LOADING: Duration = Duration::from_secs(1800);
+
+/// Times between tokens, milliseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Gaps {
+    pub(super) tokens: usize,
+    pub(super) off_p50_ms: f64,
+    pub(super) off_p99_ms: f64,
+    pub(super) on_p50_ms: f64,
+    pub(super) on_p99_ms: f64,
+    pub(super) p99_on_over_off: f64,
+}
+
+fn failed(what: impl Into<String>) -> Failure {
+    Failure::new(Exit::Failure, what)
+}
+
+/// What a job left.
+struct Answer {
+    image: StateImage,
+    generated: Vec<Token>,
+    /// Milliseconds between tokens.
+    gaps: Vec<f64>,
+}
+
+struct Direct {
+    engine: Engine,
+    last: u64,
+}
+
+impl Direct {
+    fn start(context: &Context) -> Result<Direct, Failure> {
+        let engine = worker::spawn(open::engine_options(context)?)?;
+        let direct = Direct { engine, last: 0 };
+        while !matches!(direct.next(LOADING)?, EngineEvent::Ready(_)) {}
+        Ok(direct)
+    }
+
+    fn next(&self, patience: Duration) -> Result<EngineEvent, Failure> {
+        match self.engine.events.recv_timeout(patience) {
+            Ok(EngineEvent::Failed { error, code, .. }) => {
+                Err(Failure::new(Exit::from_code(code), error))
+            }
+            Ok(event) => Ok(event),
+            Err(RecvTimeoutError::Timeout) => Err(failed("the engine does not answer")),
+            Err(RecvTimeoutError::Disconnected) => Err(failed("the engine ended unexpectedly")),
+        }
+    }
+
+    fn command(&self, command: Command) -> Result<(), Failure> {
+        self.engine
+            .commands
+            .send(command)
+            .map_err(|_| failed("the engine ended unexpectedly"))
+    }
+
+    /// Makes a saved path live.
+    fn restore(&mut self, store: &Store, tip: &SegmentId) -> Result<(), Failure> {
+        let saved = store.restore(tip, 0)?;
+        if saved.plan.usable != saved.plan.path.len() {
+            return Err(failed("the state of the measured session was not kept"));
+        }
+        let segments = saved.plan.path.iter().map(|s| &s.content);
+        let history: Vec<Token> = segments
+            .flat_map(|s| s.given.iter().chain(&s.generated))
+            .copied()
+            .collect();
+        self.last += 1;
+        let (rows, end, history) = (saved.rows, saved.end, Arc::new(history));
+        self.command(Command::Restore {
+            id: self.last,
+            keep: 0,
+            rows,
+            end,
+            history,
+        })?;
+        while !matches!(self.next(LOADING)?, EngineEvent::Restored { .. }) {}
+        Ok(())
+    }
+
+    /// Reads `given` and decodes `tokens` tokens, one a round; `during` hears how many there are.
+    fn answer(
+        &mut self,
+        given: Vec<Token>,
+        tokens: u64,
+        mut during: impl FnMut(usize),
+    ) -> Result<Answer, Failure> {
+        self.last += 1;
+        let sampling = Sampling {
+            temperature: 0.0,
+            ..Sampling::default()
+        };
+        let generate = Generate {
+            sampling,
+            max_tokens: tokens,
+            stop: Vec::new(),
+            spec: SpecMode::Off,
+        };
+        let job = Job {
+            id: self.last,
+            given,
+            generate: Some(generate),
+            export: true,
+            cancel: Cancel::default(),
+        };
+        self.command(Command::Run(job))?;
+        let (mut gaps, mut generated, mut before): (_, Vec<Token>, Option<Instant>) =
+            (Vec::new(), Vec::new(), None);
+        loop {
+            match self.next(PATIENCE)? {
+                EngineEvent::Tokens { tokens, .. } => {
+                    let now = Instant::now();
+                    gaps.extend(before.map(|b| now.duration_since(b).as_secs_f64() * 1e3));
+                    before = Some(now);
+                    generated.extend(tokens);
+                    during(generated.len());
+                }
+                EngineEvent::Done {
+                    image,
+                    generated_in_state,
+                    ..
+                } => {
+                    generated.truncate(usize::try_from(generated_in_state).unwrap_or(usize::MAX));
+                    let image = image.ok_or_else(|| failed("the engine exported no state"))?;
+                    return Ok(Answer {
+                        image,
+                        generated,
+                        gaps,
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn end(self) {
+        // Either way it is gone.
+        let _ = self.engine.commands.send(Command::Shutdown);
+        let _ = self.engine.thread.join();
+    }
+}
+
+/// Measures from the session that ends in `tip`: times between tokens, and whether its last segment comes out the same
+/// once more.
+pub(super) fn measure(
+    context: &Context,
+    store: &Arc<Store>,
+    tip: &SegmentId,
+    decode: u64,
+) -> Result<(Gaps, bool), Failure> {
+    let mut direct = Direct::start(context)?;
+    let equal = equal_bits(&mut direct, store, tip)?;
+    let gaps = gaps(&mut direct, store, tip, decode)?;
+    direct.end();
+    Ok((gaps, equal))
+}
+
+/// Whether the last segment, computed again on top of the restored state before it, equals what is on disk.
+fn equal_bits(direct: &mut Direct, store: &Store, tip: &SegmentId) -> Result<bool, Failure> {
+    let Some(last) = store.segment(tip)? else {
+        return Ok(false);
+    };
+    let Some(parent) = last.content.parent else {
+        return Ok(false);
+    };
+    direct.restore(store, &parent)?;
+    let generated = &last.content.generated;
+    // One more is drawn than enters the state.
+    let answer = direct.answer(
+        last.content.given.clone(),
+        generated.len() as u64 + 1,
+        |_| {},
+    )?;
+    let rows = store.read_rows(tip, &crate::session::RowsPart::All)?;
+    let end = store.read_end(tip)?;
+    let here = answer.image.end.map(|e| e.tensors).unwrap_or_default();
+    Ok(answer.generated == *generated
+        && same(&answer.image.rows.tensors, &rows.tensors)
+        && same(&here, &end.tensors))
+}
+
+/// Whether all tensors are equal, bit for bit, in whatever order; the draft head's window is no state of the model.
+fn same(a: &[ImageTensor], b: &[ImageTensor]) -> bool {
+    let model = |t: &[ImageTensor]| -> Vec<ImageTensor> {
+        let mut all: Vec<_> = t
+            .iter()
+            .filter(|t| !t.name.starts_with("draft"))
+            .cloned()
+            .collect();
+        all.sort_by(|x, y| x.name.cmp(&y.name));
+        all
+    };
+    let (a, b) = (model(a), model(b));
+    !a.is_empty()
+        && a.len() == b.len()
+        && a.iter().zip(&b).all(|(x, y)| {
+            (&x.name, x.dtype, &x.shape, &x.data) == (&y.name, y.dtype, &y.shape, &y.data)
+        })
+}
+
+fn gaps(
+    direct: &mut Direct,
+    store: &Arc<Store>,
+    tip: &SegmentId,
+    decode: u64,
+) -> Result<Gaps, Failure> {
+    let Some(base) = store.segment(tip)? else {
+        return Err(failed("the measured session is gone"));
+    };
+    let (events, _outcome) = crossbeam_channel::unbounded();
+    let writer = Writer::start(Arc::clone(store), events)?;
+    let session = store.new_session_id();
+    let new = NewSession {
+        id: session,
+        name: "inter-token".into(),
+        settings: "{}".into(),
+        head: None,
+        forked_from: None,
+    };
+    let mut growing = message(store, None, Role::Assistant, String::new());
+    writer.save(Save {
+        changes: vec![Change::CreateSession(new)],
+        images: Vec::new(),
+    });
+    direct.restore(store, tip)?;
+    // Each answer goes on where the last one ended; those that are saved hang below the session, one beside the other.
+    let question = base.content.given.clone();
+    let (mut on, mut off) = (Vec::new(), Vec::new());
+    direct.answer(question.clone(), decode, |_| {})?;
+    for round in 0..ANSWERS {
+        // Nothing of an earlier round is still being written.
+        writer.flush(Instant::now() + PATIENCE);
+        direct.restore(store, tip)?;
+        let unlike = round % question.len().max(1) as u32;
+        let mut given = question.clone();
+        given.rotate_left(unlike as usize);
+        let quiet = direct.answer(given.clone(), decode, |_| {})?;
+        off.extend(quiet.gaps);
+        direct.restore(store, tip)?;
+        let segment = NewSegment {
+            fingerprint: base.content.fingerprint.clone(),
+            parent: Some(*tip),
+            start: base.end_position(),
+            given: given.clone(),
+            generated: quiet.generated,
+            boundary: TextBoundary::of(""),
+            kind: SegmentKind::Turn,
+        };
+        let images = vec![(segment.id(), quiet.image)];
+        writer.save(Save {
+            changes: vec![Change::AddSegment(Box::new(segment))],
+            images,
+        });
+        let saving = direct.answer(given, decode, |tokens| {
+            if tokens % TEXT_EVERY == 0 {
+                growing
+                    .text
+                    .push_str("And so on, and so forth, for some more words of an answer. ");
+                let message = Box::new(growing.clone());
+                writer.save(Save {
+                    changes: vec![Change::PutMessage { session, message }],
+                    images: Vec::new(),
+                });
+            }
+        })?;
+        on.extend(saving.gaps);
+    }
+    if !writer.close(Instant::now() + PATIENCE) {
+        return Err(Failure::new(Exit::Disk, "state was not written in time"));
+    }
+    let tokens = on.len();
+    let ((on_p50_ms, on_p99_ms), (off_p50_ms, off_p99_ms)) = (percentiles(on), percentiles(off));
+    let p99_on_over_off = on_p99_ms / off_p99_ms.max(1e-9);
+    Ok(Gaps {
+        tokens,
+        off_p50_ms,
+        off_p99_ms,
+        on_p50_ms,
+        on_p99_ms,
+        p99_on_over_off,
+    })
+}
+
+/// Median and 99th percentile.
+fn percentiles(mut times: Vec<f64>) -> (f64, f64) {
+    times.sort_by(f64::total_cmp);
+    let last = times.len().saturating_sub(1);
+    let at = |q: f64| {
+        times
+            .get(((times.len() as f64 * q) as usize).min(last))
+            .copied()
+            .unwrap_or(0.0)
+    };
+    (at(0.5), at(0.99))
+}

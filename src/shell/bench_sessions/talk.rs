@@ -1,0 +1,99 @@
+//! A desk that is asked for one thing at a time. What goes wrong in it ends the benchmark, in the desk's words.
+
+use std::time::{Duration, Instant};
+
+use crate::desk::Desk;
+use crate::protocol::desk::{Level, Notice, Request};
+use crate::protocol::engine::ModelInfo;
+use crate::shell::{Exit, Failure};
+
+/// Reading a long document on a small machine takes this long at most.
+const PATIENCE: Duration = Duration::from_secs(3600);
+/// The desk's answer to a message number that never exists: said when everything before it is done.
+const BARRIER: &str = "No message #0";
+
+/// See the module.
+pub(super) struct Talk {
+    desk: Desk,
+    /// What the desk noted during the last request.
+    notes: Vec<String>,
+}
+
+impl Talk {
+    pub(super) fn new(desk: Desk) -> Talk {
+        Talk {
+            desk,
+            notes: Vec::new(),
+        }
+    }
+
+    fn next(&self) -> Result<Notice, Failure> {
+        match self.desk.notices.recv_timeout(PATIENCE) {
+            Ok(Notice::Fatal { error, code }) => Err(Failure::new(Exit::from_code(code), error)),
+            Ok(Notice::Note(Level::Error, error)) => Err(Failure::new(Exit::Failure, error)),
+            Ok(Notice::Question { text, .. }) => Err(Failure::new(
+                Exit::Failure,
+                format!("the desk asks: {text}"),
+            )),
+            Ok(notice) => Ok(notice),
+            Err(e) => Err(Failure::new(Exit::Failure, format!("the desk: {e}"))),
+        }
+    }
+
+    fn send(&self, request: Request) -> Result<(), Failure> {
+        self.desk
+            .requests
+            .send(request)
+            .map_err(|_| Failure::new(Exit::Failure, "the desk ended unexpectedly"))
+    }
+
+    /// Waits until the model is loaded.
+    pub(super) fn ready(&self) -> Result<ModelInfo, Failure> {
+        loop {
+            if let Notice::Ready(info) = self.next()? {
+                return Ok(info);
+            }
+        }
+    }
+
+    /// Milliseconds until the desk has done this and would take the next request.
+    pub(super) fn timed(&mut self, request: Request) -> Result<f64, Failure> {
+        self.notes.clear();
+        let begun = Instant::now();
+        self.send(request)?;
+        self.send(Request::EditOpen(Some(0)))?;
+        loop {
+            match self.next()? {
+                Notice::Note(_, text) if text.starts_with(BARRIER) => {
+                    return Ok(begun.elapsed().as_secs_f64() * 1e3);
+                }
+                Notice::Note(_, text) => self.notes.push(text),
+                _ => {}
+            }
+        }
+    }
+
+    /// The same for going somewhere whose state is kept.
+    pub(super) fn back(&mut self, request: Request) -> Result<f64, Failure> {
+        let ms = self.timed(request)?;
+        if self.notes.iter().any(|n| n.contains(", 0 read again")) {
+            return Ok(ms);
+        }
+        Err(Failure::new(
+            Exit::Failure,
+            format!(
+                "state that should have been kept was read again: {}",
+                self.notes.join(" ")
+            ),
+        ))
+    }
+
+    /// Ends the desk when all is saved.
+    pub(super) fn quit(self) -> Result<(), Failure> {
+        self.send(Request::Quit)?;
+        while !matches!(self.next()?, Notice::Bye { .. }) {}
+        // What it had to say it has said.
+        let _ = self.desk.thread.join();
+        Ok(())
+    }
+}

@@ -1,0 +1,263 @@
+//! `sala-chat draft capture`: documents become training samples for a draft head.
+//!
+//! Every document, cut into pieces that fit, is put to the model the way a chat does (the document, then a question); the
+//! model answers greedily, and what its layers held is written ([`crate::model::capture`] has the format). The layers
+//! that are captured are those which the head in use taps, or the published default where there is none.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::cli::{DraftCommand, TuningArgs};
+use super::devices::{self, Opened};
+use super::model_cmd::draft_folder;
+use super::{Context, Exit, Failure, open};
+use crate::backend::Backend;
+use crate::config::DraftSource;
+use crate::desk::pages::bytes;
+use crate::desk::render::safe_name;
+use crate::model::capture::Recorder;
+use crate::model::draft::{DraftConfig, DraftOptions};
+use crate::model::{Checkpoint, Model, ModelError, demo_draft};
+use crate::protocol::desk::ThinkMode;
+use crate::protocol::engine::{Cancel, Token};
+use crate::spec::ModelSpec;
+use crate::text::sources::{self, SourceOptions};
+use crate::text::{ChatMessage, ChatRole, RenderOptions, TextModel};
+
+/// Put to one piece after the other, so that a head sees different kinds of answers.
+const QUESTIONS: [&str; 4] = [
+    "Summarize this text.",
+    "What is this text about?",
+    "List the names and numbers in this text.",
+    "What is said first, and what last?",
+];
+/// A sample shorter than this has no room for a piece and an answer.
+const SHORTEST: usize = 64;
+/// Pieces are not cut smaller than this, in bytes.
+const SMALL_PIECE: usize = 64;
+
+/// Runs the action.
+///
+/// # Errors
+/// No documents, no model, a folder that has samples already or cannot be written.
+pub(super) fn run(context: &Context, action: &DraftCommand) -> Result<Exit, Failure> {
+    let DraftCommand::Capture { docs, out, length } = action;
+    if *length < SHORTEST {
+        return Err(Failure::usage(format!(
+            "--length must be at least {SHORTEST}"
+        )));
+    }
+    let options = SourceOptions::new(&context.config().load);
+    let found = sources::gather(&[docs.display().to_string()], &options, &Cancel::default())?;
+    for skipped in &found.skipped {
+        context.note(&format!("Skipped {}: {}", skipped.name, skipped.reason));
+    }
+    make_folder(out)?;
+    let name = open::model(context)?;
+    let (text, stop) = open::text(&name)?;
+    let job = Job {
+        context,
+        text,
+        stop,
+        out,
+        length: *length,
+        documents: &found.documents,
+    };
+    match devices::open(&context.config().model, &TuningArgs::default(), false)? {
+        Opened::Cpu(cpu, _) => job.run(*cpu, &name),
+        #[cfg(feature = "cuda")]
+        Opened::Cuda(cuda) => job.run(*cuda, &name),
+    }
+}
+
+/// The folder for samples: made if needed, and never one that holds some already, because numbers would repeat.
+fn make_folder(out: &Path) -> Result<(), Failure> {
+    let failed = |e: std::io::Error| Failure::new(Exit::Disk, format!("{}: {e}", out.display()));
+    std::fs::create_dir_all(out).map_err(failed)?;
+    if sample_file(out, 1).exists() {
+        let failure = Failure::new(
+            Exit::Failure,
+            format!("{} holds samples already", out.display()),
+        );
+        return Err(failure.hint("Name another folder: --out DIR"));
+    }
+    Ok(())
+}
+
+fn sample_file(out: &Path, number: usize) -> PathBuf {
+    out.join(format!("sample-{number:06}.safetensors"))
+}
+
+impl From<ModelError> for Failure {
+    fn from(e: ModelError) -> Failure {
+        let exit = match &e {
+            ModelError::Backend(_) => Exit::NoDevice,
+            ModelError::File { .. } => Exit::Disk,
+            ModelError::NoCheckpoint { .. } | ModelError::Unknown(_) => Exit::NoModel,
+            _ => Exit::Failure,
+        };
+        Failure::new(exit, e.to_string())
+    }
+}
+
+/// The layers to capture.
+fn layers(
+    context: &Context,
+    checkpoint: &Checkpoint,
+    spec: &ModelSpec,
+) -> Result<Vec<usize>, Failure> {
+    let of = |config: &str| {
+        let config = DraftConfig::from_json(config, spec, &DraftOptions::default());
+        config
+            .map(|c| c.taps)
+            .map_err(|e| Failure::new(Exit::Failure, e.to_string()))
+    };
+    let in_folder = |folder: &Path| {
+        let file = folder.join("config.json");
+        let text = std::fs::read_to_string(&file)
+            .map_err(|e| Failure::new(Exit::NoModel, format!("{}: {e}", file.display())));
+        text.and_then(|text| of(&text))
+    };
+    let beside = checkpoint
+        .directory()
+        .map(|d| d.join("eagle3"))
+        .filter(|d| d.is_dir());
+    match (context.config().draft_source(), beside) {
+        (DraftSource::Named(name), _) => in_folder(&draft_folder(&name)?),
+        (DraftSource::Auto, Some(folder)) => in_folder(&folder),
+        (DraftSource::Auto, None) if checkpoint.name() == "demo" => of(demo_draft()?.0),
+        (DraftSource::Auto | DraftSource::Off, _) => {
+            Ok(DraftConfig::default_taps(spec.mixers.len()))
+        }
+    }
+}
+
+struct Job<'a> {
+    context: &'a Context,
+    text: TextModel,
+    stop: Vec<Token>,
+    out: &'a Path,
+    /// Longest sample in tokens.
+    length: usize,
+    documents: &'a [sources::Document],
+}
+
+impl Job<'_> {
+    fn run<B: Backend>(&self, mut b: B, name: &str) -> Result<Exit, Failure> {
+        let begun = Instant::now();
+        let checkpoint = Checkpoint::open(name)?;
+        let model = Model::load(&mut b, &checkpoint, |_| {})?;
+        let layers = layers(self.context, &checkpoint, model.spec())?;
+        let mut recorder = Recorder::new(&mut b, &model, self.length, &layers)?;
+        let answer = usize::try_from(self.context.config().sampling.max_tokens)
+            .unwrap_or(usize::MAX)
+            .min(self.length / 4);
+        let (mut samples, mut tokens, mut written, mut size) = (0, 0, 0, 0);
+        for document in self.documents {
+            let document_name = safe_name(&document.name);
+            let shielded = self.text.tokenizer.shield(&document.text);
+            let mut pieces = vec![&*shielded];
+            while let Some(piece) = pieces.pop() {
+                let prompt = self.prompt(
+                    &document_name,
+                    piece,
+                    QUESTIONS
+                        .get(samples % QUESTIONS.len())
+                        .unwrap_or(&QUESTIONS[0]),
+                )?;
+                if prompt.len() + answer > self.length {
+                    match halves(piece) {
+                        Some((first, second)) => pieces.extend([second, first]),
+                        None => self.context.note(&format!(
+                            "{document_name}: a piece does not fit into --length {}",
+                            self.length
+                        )),
+                    }
+                    continue;
+                }
+                let sample = recorder.sample(&mut b, &model, &prompt, answer, &self.stop)?;
+                samples += 1;
+                let path = sample_file(self.out, samples);
+                let about = [
+                    ("model", checkpoint.name().to_owned()),
+                    ("fingerprint", checkpoint.fingerprint()),
+                    ("document", document_name.clone()),
+                ];
+                recorder.write(&model, &sample, &about, &path)?;
+                tokens += sample.tokens.len();
+                written += sample.written_tokens();
+                size += std::fs::metadata(&path).map_or(0, |m| m.len());
+            }
+            self.context.note(&format!(
+                "{document_name}: {samples} samples, {tokens} tokens so far"
+            ));
+        }
+        if samples == 0 {
+            return Err(
+                Failure::new(Exit::Failure, "no piece of these documents fits")
+                    .hint("Raise --length"),
+            );
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        self.context.result(
+            || {
+                json!({
+                    "model": checkpoint.name(), "device": b.describe(), "documents": self.documents.len(), "samples": samples,
+                    "tokens": tokens, "written_tokens": written, "layers": layers, "bytes": size, "seconds": seconds,
+                    "out": self.out,
+                })
+            },
+            || {
+                let out = self.out.display();
+                format!("{samples} samples in {out}: {tokens} tokens, {written} of them written by the model, {}, {seconds:.1} s", bytes(size))
+            },
+        )?;
+        Ok(Exit::Ok)
+    }
+
+    fn prompt(&self, name: &str, piece: &str, question: &str) -> Result<Vec<Token>, Failure> {
+        let mut turns = ChatMessage::document(name, piece.trim_matches(['\n', '\r'])).to_vec();
+        turns.push(ChatMessage::new(ChatRole::User, question));
+        let text = self
+            .text
+            .template
+            .render(&turns, &RenderOptions::prompt(ThinkMode::Auto))?;
+        Ok(self.text.tokenizer.encode_prompt(&text)?)
+    }
+}
+
+/// A text in two, behind a line or a word near the middle.
+fn halves(text: &str) -> Option<(&str, &str)> {
+    if text.len() < SMALL_PIECE {
+        return None;
+    }
+    let near = text.floor_char_boundary(text.len() / 2);
+    let before = text.get(..near)?;
+    let far_enough = |at: &usize| *at >= text.len() / 4;
+    let at = before
+        .rfind('\n')
+        .filter(far_enough)
+        .or_else(|| before.rfind(' ').filter(far_enough))
+        .map_or(near, |at| at + 1);
+    Some((text.get(..at)?, text.get(at..)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_cut_at_lines_then_words_then_anywhere() {
+        let lines = "one line of words\n".repeat(8);
+        let (first, second) = halves(&lines).unwrap();
+        assert!(first.ends_with('\n') && !second.is_empty() && format!("{first}{second}") == lines);
+        let words = "word ".repeat(20);
+        assert!(halves(&words).unwrap().0.ends_with(' '));
+        let one = "é".repeat(50);
+        let (first, second) = halves(&one).unwrap();
+        assert!(!first.is_empty() && format!("{first}{second}") == one);
+        assert_eq!(halves("short"), None);
+    }
+}
