@@ -73,6 +73,26 @@ impl Talk {
         }
     }
 
+    /// Milliseconds until a session is open and its state live. The desk may take requests before that.
+    pub(super) fn resumed(&mut self, name: &str) -> Result<f64, Failure> {
+        let begun = Instant::now();
+        self.send(Request::Resume(name.into()))?;
+        loop {
+            match self.next()? {
+                Notice::Note(_, text) if text.starts_with("Resumed 0 ") => {
+                    return Err(Failure::new(
+                        Exit::Failure,
+                        "the state of the measured session was not kept",
+                    ));
+                }
+                Notice::Note(_, text) if text.starts_with("Resumed ") => {
+                    return Ok(begun.elapsed().as_secs_f64() * 1e3);
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// The same for going somewhere whose state is kept.
     pub(super) fn back(&mut self, request: Request) -> Result<f64, Failure> {
         let ms = self.timed(request)?;
