@@ -68,7 +68,8 @@ DEVICE void wait_for_previous() {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// Lets the kernel after this one start (it will wait itself). Only ever called after wait_for_previous.
+// Lets the kernel after this one start; it will wait for this one's end itself. Short kernels call it at once, so that a chain of
+// them is launched while the first still runs; before its own wait a kernel reads only what is older than the pass.
 DEVICE void allow_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -110,6 +111,8 @@ DEVICE void load_matrix_trans(u32 (&r)[4], const void* row) {
 // Past level 1: what another launch wrote a moment ago.
 DEVICE float4 load_fresh(const float* p) { return __ldcg(reinterpret_cast<const float4*>(p)); }
 DEVICE float load_fresh1(const float* p) { return __ldcg(p); }
+// Brings a 128-byte line to level 1.
+DEVICE void prefetch_line(const void* p) { asm volatile("prefetch.global.L1 [%0];" ::"l"(p)); }
 // sin and cos of the float32 angle itself, exact range reduction.
 DEVICE void sincos_exact(float x, float* s, float* c) { sincosf(x, s, c); }
 
@@ -156,7 +159,11 @@ DEVICE void copy_wait_upto(u32 n) {
         case 4: copy_wait<4>(); break;
         case 5: copy_wait<5>(); break;
         case 6: copy_wait<6>(); break;
-        default: copy_wait<7>(); break;
+        case 7: copy_wait<7>(); break;
+        case 8: copy_wait<8>(); break;
+        case 9: copy_wait<9>(); break;
+        case 10: copy_wait<10>(); break;
+        default: copy_wait<11>(); break;
     }
 }
 

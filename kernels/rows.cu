@@ -81,8 +81,8 @@ KERNEL(256, 4) rope_table(float2* table, const float* inv_freq, const Step* step
 
 KERNEL(256, 4) norm_rows(bf16* dst, u32 ldd, const float* src, u32 lds, const float* norm, u32 n, float eps, float mul, u32 rows) {
     __shared__ float scratch[8];
-    wait_for_previous();
     allow_next();
+    wait_for_previous();
     row_norm(dst + u64(blockIdx.x) * ldd, src + u64(blockIdx.x) * lds, norm, n, eps, mul, scratch);
 }
 
@@ -111,8 +111,8 @@ KERNEL(256, 4) norm_rows_bf16(bf16* dst, u32 ldd, const bf16* src, u32 lds, cons
 
 KERNEL(256, 4) gate_rows(bf16* dst, u32 ldd, const float* o, u32 ldo, const float* norm, float eps, const bf16* gate, u32 ldg, u32 n, u32 rows) {
     __shared__ float scratch[8];
-    wait_for_previous();
     allow_next();
+    wait_for_previous();
     const u64 r = blockIdx.x;
     row_gate(dst + r * ldd, o + r * ldo, norm, eps, gate ? gate + r * ldg : nullptr, n, scratch);
 }

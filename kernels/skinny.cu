@@ -1,20 +1,20 @@
 // Products of 1..16 rows with a bf16 weight: y[r][o] = Σ_k x[r][k] · w[o][k], the decode and verify path.
 //
 // Shapes: w [out, inner], inner a multiple of 64; x [rows, inner]. Result by epilogue: bf16, SwiGLU in bf16, h += scale·y, f32.
-// Threads: 8 warps. A tile is 16 weight rows, R neighbouring tiles are worked on together (R = 2 from 3 rows of x on, so that the
-// activations, which then come from level 2, are read half as often). Step s of 64 columns belongs to warp s mod 8, so a
+// Threads: 8 warps. A tile is 16 weight rows, R = 2 neighbouring tiles are worked on together, so that activations are read half as often. Step s of 64 columns belongs to warp s mod 8, so a
 // block reads 1 KiB of each row at a time and the inner axis is always split in the same 8 ways: R and the grid change no bit.
 // Weights are the 16-row operand, activations the 8-column operand: a column's bits do not depend on the other columns.
 // A dot product may permute k alike in both operands, so a lane reads 16 contiguous bytes of a weight row (k = 8t..8t+7
 // of a block of 32) and uses them as the fragments of two products, straight from row-major memory.
 // Bytes moved: the weight once. Each warp streams through a ring of `stages` × R · 2 KiB of asynchronous copies that runs on over
-// tile borders; a lane reads back only what it copied itself, so the ring needs no barrier. The first copies are issued
+// tile borders; a warp reads back only what it copied itself, so the ring needs no barrier of the block. The first copies are issued
 // before the previous launch has ended; the next launch may start once the last copies are issued, so that its first
-// copies queue up behind them and the memory never idles. Half of a multiprocessor's shared memory is used for that reason.
+// copies queue up behind them. The ring takes all the shared memory there is: measured, a deep ring is worth more than two
+// launches side by side.
 #include "common.cuh"
 
 enum Epilogue { STORE, SWIGLU, ADD, LOGITS };
-enum Source { READY = 0, NORM = 1, GATE = 2 };
+enum Source { READY = 0, NORM = 1, GATE = 2, COPY = 3 };
 
 constexpr u32 WARPS = 8;
 constexpr u32 TILE = 16;                  // weight rows
@@ -30,7 +30,7 @@ DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const 
     SHARED_BYTES(shared);
     __shared__ float scratch[WARPS];
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    unsigned char* ring = shared + warp * stages * R * STAGE + lane * 16;
+    unsigned char* ring = shared + warp * stages * R * STAGE;
     float* partial = reinterpret_cast<float*>(shared + WARPS * stages * R * STAGE);  // [WARPS][R][NT][16 rows][8 columns]
     bf16* staged = reinterpret_cast<bf16*>(partial + WARPS * R * NT * 128);
 
@@ -39,24 +39,24 @@ DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const 
     const u32 steps = all_steps > warp ? (all_steps - warp + WARPS - 1) / WARPS : 0;  // of this warp in a tile
     const u32 mine = blockIdx.x < tiles ? (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
 
-    // Where the copies stand: the lane's weight rows (g, g + 8 of each tile), the step, the tile.
-    const bf16* row[2 * R];
-    u32 ahead_step = 0, ahead_tile = blockIdx.x, left = mine * steps;
+    // Where the copies stand: the lane's piece of the tile's rows, the step, the tile. A copy takes whole 128-byte lines of
+    // four rows; in shared memory the two halves of every other row are swapped, so that eight rows hit all banks.
+    const bf16* base;
+    u32 rows_left, ahead_step = 0, ahead_tile = blockIdx.x, left = mine * steps;
+    const u32 to_lane = (lane >> 3) * 128 + ((lane & 7) ^ (lane >> 3 & 1) * 4) * 16;
     auto enter = [&]() {
-#pragma unroll
-        for (u32 i = 0; i < 2 * R; i++)  // rows past the end are read again and not stored
-            row[i] = w + u64(min(ahead_tile * R * TILE + i * 8 + g, out - 1)) * inner + warp * STEP + t * 8;
+        const u32 first = min(ahead_tile * R * TILE, out - 1);
+        base = w + u64(first) * inner + warp * STEP + (lane & 7) * 8;
+        rows_left = out - first - 1;
     };
     enter();
     auto issue = [&](u32 slot) {
         if (left) {
-            unsigned char* to = ring + slot * R * STAGE;
+            unsigned char* to = ring + slot * R * STAGE + to_lane;
 #pragma unroll
-            for (u32 i = 0; i < 2 * R; i++) {
-                copy_async(to + i * 1024, row[i]);
-                copy_async(to + i * 1024 + 512, row[i] + 32);
-                row[i] += WARPS * STEP;
-            }
+            for (u32 i = 0; i < 4 * R; i++)  // rows past the end are read again and not stored
+                copy_async(to + i * 512, base + u64(min(i * 4 + (lane >> 3), rows_left)) * inner);
+            base += WARPS * STEP;
             if (++ahead_step == steps) {
                 ahead_step = 0;
                 ahead_tile += gridDim.x;
@@ -67,7 +67,8 @@ DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const 
         copy_commit();
     };
 
-    // Weights do not come from the launch before: their first stages travel while it drains.
+    // Weights do not come from the launch before: their first stages travel while it drains, and so does the norm.
+    if (norm && threadIdx.x * 32 < inner) prefetch_line(norm + threadIdx.x * 32);
     u32 slot = 0;
     {
         const bool idle = left == 0;
@@ -82,6 +83,24 @@ DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const 
     if (mode == READY) {
         x = static_cast<const bf16*>(src);
         ldx = lds;
+    } else if (mode == COPY) {  // read by every tile of the block: once from level 2, then from here
+        ldx = inner + PAD;
+        const u32 pieces = inner / 8, all = rows * pieces;
+        for (u32 i0 = threadIdx.x; i0 < all; i0 += 2048) {
+            uint4 kept[8];
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) {
+                const u32 at = min(i0 + i * 256, all - 1);
+                kept[i] = load16(static_cast<const bf16*>(src) + u64(at / pieces) * lds + at % pieces * 8);
+            }
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) {
+                const u32 at = i0 + i * 256;
+                if (at < all) store16(staged + at / pieces * ldx + at % pieces * 8, kept[i]);
+            }
+        }
+        __syncthreads();  // all rows staged
+        x = staged;
     } else {
         const float* wide = static_cast<const float*>(src);
         ldx = inner + PAD;
@@ -111,19 +130,21 @@ DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const 
     uint4 b[NT][2] = {};
     if (AHEAD && steps && mine) next_x(b);
 
+    const u32 from_lane = g * 128 + (t ^ (g & 1) * 4) * 16;
     u32 read = 0, write = stages - 1;
     for (u32 n = 0, tile = blockIdx.x; n < mine; n++, tile += gridDim.x) {
         float acc[R][NT][4] = {};
         for (u32 s = 0; s < steps; s++) {
             copy_wait_upto(stages - 2);
+            __syncwarp();  // the stage's copies of all lanes have landed, and the last stage has been read
             issue(write);
             uint4 later[NT][2];
             next_x(AHEAD ? later : b);
             const unsigned char* from = ring + read * R * STAGE;
 #pragma unroll
             for (u32 i = 0; i < R; i++) {
-                const uint4 a0 = load16(from + i * STAGE), c0 = load16(from + i * STAGE + 512);
-                const uint4 a1 = load16(from + i * STAGE + 1024), c1 = load16(from + i * STAGE + 1536);
+                const unsigned char *lo = from + i * STAGE + from_lane, *hi = from + i * STAGE + (from_lane ^ 64);
+                const uint4 a0 = load16(lo), c0 = load16(hi), a1 = load16(lo + 1024), c1 = load16(hi + 1024);
 #pragma unroll
                 for (u32 j = 0; j < NT; j++) {
                     mma(acc[i][j], a0.x, a1.x, a0.y, a1.y, b[j][0].x, b[j][0].y);
@@ -186,11 +207,10 @@ DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const 
         const bf16 *gate, u32 ldg, float scale, u32 rows, u32 stages
 #define SKINNY_CALL dst, ldd, w, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages
 
-// 1..2, 3..8 and 9..16 rows.
+// 1..8 and 9..16 rows.
 #define SKINNY(name, epilogue)                                                         \
-    KERNEL(256, 2) skinny_##name##_2(SKINNY_ARGS) { skinny<1, 1, epilogue>(SKINNY_CALL); } \
-    KERNEL(256, 2) skinny_##name##_8(SKINNY_ARGS) { skinny<1, 2, epilogue>(SKINNY_CALL); } \
-    KERNEL(256, 2) skinny_##name##_16(SKINNY_ARGS) { skinny<2, 2, epilogue>(SKINNY_CALL); }
+    KERNEL(256, 1) skinny_##name##_8(SKINNY_ARGS) { skinny<1, 2, epilogue>(SKINNY_CALL); } \
+    KERNEL(256, 1) skinny_##name##_16(SKINNY_ARGS) { skinny<2, 2, epilogue>(SKINNY_CALL); }
 SKINNY(store, STORE)
 SKINNY(swiglu, SWIGLU)
 SKINNY(add, ADD)

@@ -2,7 +2,7 @@
 //
 // Cache: k, v [L, kv, 128] bf16; compressed keys k1 (mean of 32 keys, stride 16) and k2 (mean of 128, stride 64), same layout.
 // Query heads of a KV head (at most 16) are the 16 rows of a tensor-core tile. Scores are kept in units of log 2.
-// Rows are worked on one after the other with the same arithmetic whatever their number; splits are cut at absolute places.
+// A row is worked on with the same arithmetic whatever the number of rows; splits are cut at absolute places.
 #include "attention.cuh"
 
 constexpr u32 KEYS = 256;  // compressed keys of a launch block: 64 a warp
@@ -13,8 +13,8 @@ constexpr u32 WARP_KEYS = 64;
 // Block (row, KV head), a thread a lane of the head. Keys of this pass are read from x, older ones from the cache, so blocks do
 // not depend on each other. Bytes moved: k, v once, keys of completed windows once more (2·3 times in prefill, from level 2).
 KERNEL(128, 8) append_kv(bf16* k, bf16* v, bf16* k1, bf16* k2, const bf16* xk, const bf16* xv, u32 ldx, const Step* step, u32 kv_heads, u32 rows) {
-    wait_for_previous();
     allow_next();
+    wait_for_previous();
     const u32 start = step->position, r = blockIdx.x, p = start + r, lane = blockIdx.y * HEAD + threadIdx.x, width = kv_heads * HEAD;
     k[u64(p) * width + lane] = xk[u64(r) * ldx + lane];
     v[u64(p) * width + lane] = xv[u64(r) * ldx + lane];
@@ -45,7 +45,7 @@ DEVICE void fetch_keys(uint4* to, const bf16* keys, u32 first, u32 tiles, u32 co
     copy_commit();
 }
 
-// (max, Σ 2^(s − max)) over 256 keys per row and head. Block (split, KV head), 4 warps of 64 keys.
+// (max, Σ 2^(s − max)) over 256 keys per row and head. Block (split, KV head, row), 4 warps of 64 keys.
 KERNEL(128, 2)
 select_lse(float2* part, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows,
            u32 splits) {
@@ -55,12 +55,15 @@ select_lse(float2* part, const bf16* q, u32 ldq, const bf16* keys, u32 window, u
     const u32 kv_head = blockIdx.y, first = blockIdx.x * KEYS, position = step->position;
     uint4* mine = reinterpret_cast<uint4*>(bytes) + warp * WARP_KEYS * 16;
     const u32 most = visible_keys(position + rows - 1, window, stride);
-    wait_for_previous();
     allow_next();
+    // Keys that no row of this pass completes are older than the launches under way.
+    const bool old = position && first + KEYS <= visible_keys(position - 1, window, stride);
+    if (old) fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, most, kv_heads * HEAD);
+    wait_for_previous();
     if (first >= most) return;
-    fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, most, kv_heads * HEAD);
+    if (!old) fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, most, kv_heads * HEAD);
     const float unit = scale * LOG2E;
-    for (u32 r = 0; r < rows; r++) {
+    for (u32 r = blockIdx.z; r < rows; r += gridDim.z) {
         const u32 count = visible_keys(position + r, window, stride);
         Queries query;
         query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
@@ -99,7 +102,7 @@ select_lse(float2* part, const bf16* q, u32 ldq, const bf16* keys, u32 window, u
 }
 
 // Pooled scores of 64 KV blocks per row: B_b = max of A_j, j in 4b − 1 .. 4b + 3, A_j = bf16(Σ_heads 2^(s_j − z_head)).
-// Block (64 KV blocks, KV head), 4 warps of 64 keys; the last one also has the 8 keys before the first.
+// Block (64 KV blocks, KV head, row), 4 warps of 64 keys; the last one also has the 8 keys before the first.
 KERNEL(128, 2)
 select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, const bf16* k1, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads,
               float scale, u32 rows, u32 splits, u32 score_blocks, u32 all_below) {
@@ -109,15 +112,23 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, const bf
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads;
     const u32 kv_head = blockIdx.y, b0 = blockIdx.x * 64, first = b0 * 4, position = step->position;
     uint4* mine = reinterpret_cast<uint4*>(bytes) + warp * WARP_KEYS * 16;
-    wait_for_previous();
     allow_next();
     const u32 last_block = (position + rows - 1) / BLOCK;
-    if (b0 > last_block || last_block < all_below) return;
+    if (b0 > last_block || last_block < all_below) {
+        wait_for_previous();
+        return;
+    }
     const u32 most = visible_keys(position + rows - 1, 32, 16);
-    fetch_keys(mine, k1 + kv_head * HEAD, first + warp * WARP_KEYS, 8, most, kv_heads * HEAD);
-    if (warp == 3) fetch_keys(reinterpret_cast<uint4*>(bytes) + 4 * WARP_KEYS * 16, k1 + kv_head * HEAD, first - 8, b0 ? 1 : 0, most, kv_heads * HEAD);
+    auto fetch = [&]() {
+        fetch_keys(mine, k1 + kv_head * HEAD, first + warp * WARP_KEYS, 8, most, kv_heads * HEAD);
+        if (warp == 3) fetch_keys(reinterpret_cast<uint4*>(bytes) + 4 * WARP_KEYS * 16, k1 + kv_head * HEAD, first - 8, b0 ? 1 : 0, most, kv_heads * HEAD);
+    };
+    const bool old = position && first + KEYS <= visible_keys(position - 1, 32, 16);  // as in select_lse
+    if (old) fetch();
+    wait_for_previous();
+    if (!old) fetch();
     const float unit = scale * LOG2E;
-    for (u32 r = 0; r < rows; r++) {
+    for (u32 r = blockIdx.z; r < rows; r += gridDim.z) {
         const u32 p = position + r, count = visible_keys(p, 32, 16);
         const u32 parts = (visible_keys(p, window, stride) + KEYS - 1) / KEYS;
         for (u32 h = warp; h < group; h += 4) {
@@ -164,17 +175,18 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, const bf
 }
 
 // Chosen blocks of a row, ascending. Scores are not negative, so their bits order like the values. The cut is found by
-// bisection over the 16 bits (a count of all scores per step), ties at the cut go to the lowest indices.
-// Block (KV head, row), 512 threads of 32 consecutive KV blocks each: at most 16384 KV blocks, 1 Mi positions. Rows of scores are
+// bisection over the 16 bits, two at a time (counts of all scores per step), ties at the cut go to the lowest indices.
+// Block (KV head, row), 512 threads of 8, 16, 24 or 32 consecutive KV blocks each: at most 16384 KV blocks, 1 Mi positions. Rows of scores are
 // `score_blocks` apart, a multiple of 64.
 constexpr u32 OWN = 32;
 KERNEL(512, 1)
 select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_heads, u32 score_blocks, u32 cap, u32 init, u32 local, u32 topk,
            u32 dense_until, u32 row0, u32 rows) {
-    __shared__ u32 sums[2][16];
+    __shared__ u32 sums[16];
+    __shared__ uint2 reached[2][16];
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    wait_for_previous();
     allow_next();
+    wait_for_previous();
     const u32 row = row0 + blockIdx.y, p = step->position + row, last = p / BLOCK, n = last + 1;
     u32* to = list + (u64(row) * kv_heads + blockIdx.x) * cap;
     if (n <= topk || p + 1 < dense_until) {
@@ -185,13 +197,13 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_h
     }
     const u32 from = min(init, n), until = last > local ? max(last - local, from) : from;  // free blocks: from <= b < until
     const u32 forced = n - (until - from), wanted = topk > forced ? topk - forced : 0;
-    const u32 b0 = threadIdx.x * OWN;
+    const u32 per = min(OWN, (n + 4095) / 4096 * 8), b0 = threadIdx.x * per;
     u32 key[OWN / 2];  // two scores each; 0 where there is no free block
     const bf16* mine = scores + (u64(blockIdx.y) * kv_heads + blockIdx.x) * score_blocks;
-    const bool any = b0 < until && b0 + OWN > from;
+    const bool any = b0 < until && b0 + per > from;
 #pragma unroll
     for (u32 i = 0; i < OWN / 8; i++) {
-        const uint4 x = any ? load16(mine + b0 + i * 8) : make_uint4(0, 0, 0, 0);
+        const uint4 x = any && i * 8 < per ? load16(mine + b0 + i * 8) : make_uint4(0, 0, 0, 0);
         key[4 * i] = x.x, key[4 * i + 1] = x.y, key[4 * i + 2] = x.z, key[4 * i + 3] = x.w;
     }
 #pragma unroll
@@ -199,23 +211,38 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_h
         const u32 b = b0 + 2 * i;
         key[i] &= (b >= from && b < until ? 0xffffu : 0) | (b + 1 >= from && b + 1 < until ? 0xffff0000u : 0);
     }
-    auto total = [&](u32 x, u32 turn) {  // over the block; one barrier, two buffers in turn
-        for (u32 m = 16; m; m >>= 1) x += shuffle(x, lane ^ m);
-        if (lane == 0) sums[turn & 1][warp] = x;
-        __syncthreads();  // sums of this turn written, those of the turn before read
-        u32 s = 0;
+    // The lists are short where the context is: groups of 8 beyond a thread's own are skipped.
+    auto each = [&](auto body) {
 #pragma unroll
-        for (u32 w = 0; w < 16; w++) s += sums[turn & 1][w];
-        return s;
+        for (u32 q = 0; q < OWN / 8; q++) {
+            if (q * 8 < per) {
+#pragma unroll
+                for (u32 i = q * 8; i < q * 8 + 8; i++) body(i);
+            }
+        }
     };
     u32 cut = 0;  // largest value that at least `wanted` free scores reach
     if (wanted) {
-        for (u32 bit = 0; bit < 16; bit++) {
-            const u32 trial = cut | 0x8000u >> bit;
-            u32 reach = 0;
+        // Two bits a turn, one barrier a turn, two buffers in turn. Counts are at most 16384: two fit into a word.
+        for (u32 turn = 0; turn < 8; turn++) {
+            const u32 unit = 0x4000u >> 2 * turn;
+            uint2 reach = make_uint2(0, 0);  // by (cut + unit, cut + 2·unit), by cut + 3·unit
+            if (any) {
+                each([&](u32 i) {
+                    const u32 x = i & 1 ? key[i / 2] >> 16 : key[i / 2] & 0xffff;
+                    reach.x += u32(x >= cut + unit) + (u32(x >= cut + 2 * unit) << 16);
+                    reach.y += x >= cut + 3 * unit;
+                });
+            }
+            for (u32 m = 16; m; m >>= 1) reach.x += shuffle(reach.x, lane ^ m), reach.y += shuffle(reach.y, lane ^ m);
+            if (lane == 0) reached[turn & 1][warp] = reach;
+            __syncthreads();  // counts of this turn written, those of the turn before read
+            u32 low = 0, high = 0;
 #pragma unroll
-            for (u32 i = 0; i < OWN / 2; i++) reach += ((key[i] & 0xffff) >= trial) + (key[i] >> 16 >= trial);
-            if (total(reach, bit) >= wanted) cut = trial;
+            for (u32 w = 0; w < 16; w++) low += reached[turn & 1][w].x, high += reached[turn & 1][w].y;
+            if (high >= wanted) cut += 3 * unit;
+            else if (low >> 16 >= wanted) cut += 2 * unit;
+            else if ((low & 0xffff) >= wanted) cut += unit;
         }
     } else {
         cut = 0xffff;
@@ -228,26 +255,23 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_h
         if (b < from || b >= until) return 1u << 16;
         return x > cut ? 1u << 16 : x == cut ? 1u : 0;
     };
-#pragma unroll
-    for (u32 i = 0; i < OWN; i++) own += kind(i);
+    each([&](u32 i) { own += kind(i); });
     u32 before = own;
     for (u32 d = 1; d < 32; d *= 2) {
         const u32 other = shuffle_up(before, d);
         if (lane >= d) before += other;
     }
-    __syncthreads();  // sums of the last turn read
-    if (lane == 31) sums[0][warp] = before;
+    if (lane == 31) sums[warp] = before;
     __syncthreads();  // sums of the warps
     before -= own;
     u32 all = 0;
     for (u32 w = 0; w < 16; w++) {
-        if (w < warp) before += sums[0][w];
-        all += sums[0][w];
+        if (w < warp) before += sums[w];
+        all += sums[w];
     }
     const u32 above = (all >> 16) - forced, ties = wanted > above ? wanted - above : 0;
     u32 taken = before >> 16, level = before & 0xffff;
-#pragma unroll
-    for (u32 i = 0; i < OWN; i++) {
+    each([&](u32 i) {
         const u32 what = kind(i);
         const bool take = what > 1 || (what == 1 && level < ties);
         if (take) {
@@ -256,7 +280,7 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_h
         }
         taken += what >> 16;
         level += what & 1;
-    }
+    });
     if (threadIdx.x == 0) count[row * kv_heads + blockIdx.x] = min(forced + wanted, cap);
 }
 
@@ -271,8 +295,8 @@ attend_verify(float* part_o, float2* part_ml, const bf16* q, u32 ldq, const bf16
     SHARED_BYTES(bytes);
     const u32 warp = threadIdx.x >> 5, group = heads / kv_heads;
     const u32 split = blockIdx.x, kv_head = blockIdx.y, r = blockIdx.z, width = kv_heads * HEAD;
-    wait_for_previous();
     allow_next();
+    wait_for_previous();
     const u32 chosen = count[r * kv_heads + kv_head], entry = split * SPLIT_BLOCKS + (warp >> 1);
     if (split * SPLIT_BLOCKS >= chosen) return;
     const u32 p = step->position + r;
@@ -290,8 +314,8 @@ attend_verify(float* part_o, float2* part_ml, const bf16* q, u32 ldq, const bf16
 // Block (head, row), a thread a lane of the head.
 KERNEL(128, 8)
 attend_combine(float* o, u32 ldo, const float* part_o, const float2* part_ml, const u32* count, u32 heads, u32 kv_heads, u32 rows, u32 splits) {
-    wait_for_previous();
     allow_next();
+    wait_for_previous();
     const u32 head = blockIdx.x, r = blockIdx.y;
     const u32 parts = (count[r * kv_heads + head / (heads / kv_heads)] + SPLIT_BLOCKS - 1) / SPLIT_BLOCKS;
     const u64 at = (u64(r) * heads + head) * splits;

@@ -80,6 +80,7 @@ inline bf16 narrow(float x) { return bf16(emu_round(x)); }
 inline float exp2_fast(float x) { return exp2f(x); }
 inline void sincos_exact(float x, float* s, float* c) { *s = float(sin(double(x))); *c = float(cos(double(x))); }
 inline float4 load_fresh(const float* p) { return *reinterpret_cast<const float4*>(p); }
+inline void prefetch_line(const void*) {}
 inline float load_fresh1(const float* p) { return *p; }
 inline void wait_for_previous() {}
 inline void allow_next() {}

@@ -25,7 +25,9 @@ static void must(CUresult r, const char* what) {
     }
 }
 static bool overlap = true;
+static std::string only;  // launch nothing else
 template <class... A> void go(const std::string& name, u32 gx, u32 gy, u32 gz, u32 threads, u32 shared, A... args) {
+    if (!only.empty() && only != name) return;
     CUfunction f = find_kernel(name.c_str(), shared);
     if (!f) printf("FAIL no kernel %s\n", name.c_str()), exit(1);
     void* list[] = {static_cast<void*>(&args)...};
@@ -64,13 +66,14 @@ static double timed(const std::function<void()>& body, bool graph, int repeat = 
 }
 
 struct Skinny { void* dst; u32 ldd; const bf16* w; u32 out, inner; const void* src; u32 lds, mode; const float* norm; const bf16* gate; u32 ldg; float scale; };
-static u32 force_stages = 0;
+// What may be tried: stages of the ring, bytes of activations that are staged.
+static u32 force_stages = 0, staged_bytes = 69632;
 static void skinny(const char* to, const Skinny& s, u32 rows) {
-    u32 tile = rows <= 2 ? 16 : 32, parts = rows <= 2 ? 4096 : rows <= 8 ? 8192 : 16384, half = 115712;
-    u32 fixed = parts + (s.mode ? rows * (s.inner + 32) * 2 : 0), stage = tile * 1024, stages = std::min(8u, std::max(2u, (half - std::min(half, fixed)) / stage));
+    u32 tile = 32, parts = rows <= 8 ? 8192 : 16384, room = 232448;
+    u32 fixed = parts + (s.mode ? rows * (s.inner + 32) * 2 : 0), stage = tile * 1024, stages = std::min(6u, std::max(2u, (room - std::min(room, fixed)) / stage));
     if (force_stages) stages = force_stages;
-    u32 tiles = up(s.out, tile), blocks = up(tiles, up(tiles, sms));
-    go(std::string("skinny_") + to + (rows <= 2 ? "_2" : rows <= 8 ? "_8" : "_16"), blocks, 1, 1, 256, stages * stage + fixed, s.dst, s.ldd, s.w, s.out, s.inner, s.src, s.lds,
+    u32 tiles = up(s.out, tile), even = up(tiles, up(tiles, sms)), blocks = even * 10 >= sms * 9 ? even : std::min(tiles, sms);
+    go(std::string("skinny_") + to + (rows <= 8 ? "_8" : "_16"), blocks, 1, 1, 256, stages * stage + fixed, s.dst, s.ldd, s.w, s.out, s.inner, s.src, s.lds,
        s.mode, s.norm, 1e-6f, 1.f, s.gate, s.ldg, s.scale, rows, stages);
 }
 
@@ -121,8 +124,8 @@ int main() {
         if (sparse) {
             const u32 ldx = 8704;
             go("append_kv", rows, kv, 1, 128, 0, k, v, k1, k2, (const bf16*)x + 4096, (const bf16*)x + 4352, ldx, (const void*)step, kv, rows);
-            go("select_lse", lse_splits, kv, 1, 128, 65536, lse, (const bf16*)x, ldx, (const bf16*)k2, 128u, 64u, (const void*)step, heads, kv, scale, rows, lse_splits);
-            go("select_scores", up(score_blocks, 64), kv, 1, 128, 67584, scores, (const float*)lse, (const bf16*)x, ldx, (const bf16*)k1, 128u, 64u, (const void*)step, heads, kv,
+            go("select_lse", lse_splits, kv, rows, 128, 65536, lse, (const bf16*)x, ldx, (const bf16*)k2, 128u, 64u, (const void*)step, heads, kv, scale, rows, lse_splits);
+            go("select_scores", up(score_blocks, 64), kv, rows, 128, 67584, scores, (const float*)lse, (const bf16*)x, ldx, (const bf16*)k1, 128u, 64u, (const void*)step, heads, kv,
                scale, rows, lse_splits, score_blocks, 96u);
             go("select_top", kv, rows, 1, 512, 0, list, count, (const bf16*)scores, (const void*)step, kv, score_blocks, cap, 1u, 32u, 96u, 0u, 0u, rows);
             go("attend_verify", splits, kv, rows, 128, 34816, part_o, part_ml, (const bf16*)x, ldx, (const bf16*)k, (const bf16*)v, (const u32*)list, (const u32*)count, cap,
@@ -139,7 +142,7 @@ int main() {
         if (s.mode && rows > 2) {
             if (s.mode == 1) go("norm_rows", rows, 1, 1, 256, 0, scratch, s.inner, s.src, s.lds, s.norm, s.inner, 1e-6f, 1.f, rows);
             else go("gate_rows", rows, 1, 1, 256, 0, scratch, s.inner, s.src, s.lds, s.norm, 1e-6f, s.gate, s.ldg, s.inner, rows);
-            s.src = scratch, s.lds = s.inner, s.mode = 0;
+            s.src = scratch, s.lds = s.inner, s.mode = rows * (s.inner + 32) * 2 <= staged_bytes && s.out > 64 * sms ? 3 : 0, s.norm = nullptr;
         }
         skinny(to, s, rows);
     };
@@ -175,7 +178,25 @@ int main() {
         double us = timed([&] { for (u32 i = 0; i < 8; i++) mixer(i, true, 1); }, true) / 8;
         printf("sparse mixer at %-8u %7.1f us\n", position, us);
     }
-    printf("lightning mixer         %8.1f us\n", timed([&] { for (u32 i = 0; i < 24; i++) mixer(i, false, 1); }, true) / 24);
+    for (u32 rows : {1u, 8u}) printf("lightning mixer x%u      %8.1f us\n", rows, timed([&] { for (u32 i = 0; i < 24; i++) mixer(i, false, rows); }, true) / 24);
+    at(4095, 1);
+    printf("sparse mixer x8 at 4095  %8.1f us\n", timed([&] { for (u32 i = 0; i < 8; i++) mixer(i, true, 8); }, true) / 8);
+    at(131071, 1);
+    printf("sparse mixer x8 at 128K  %8.1f us\n", timed([&] { for (u32 i = 0; i < 8; i++) mixer(i, true, 8); }, true) / 8);
+    for (u32 rows : {1u, 8u}) {
+        auto top = [&] {
+            go("candidates_split", cand, rows, 1, 256, 0, cv, ci, cl, (const float*)logits, V, V, rows, cand);
+            go("candidates_merge", rows, 1, 1, 1024, cand * 1024, ov, oi, ol, (const float*)cv, (const u32*)ci, (const float*)cl, V, rows, cand);
+        };
+        printf("candidates x%u           %8.1f us\n", rows, timed(top, true));
+    }
+    for (const char* one : {"append_kv", "select_lse", "select_scores", "select_top", "attend_verify", "attend_combine"}) {
+        only = one;
+        at(131071, 1);
+        printf("  %-16s at 128K %6.1f us", one, timed([&] { for (u32 i = 0; i < 8; i++) mixer(i, true, 1); }, true) / 8);
+        printf("  x8 %6.1f us\n", timed([&] { for (u32 i = 0; i < 8; i++) mixer(i, true, 8); }, true) / 8);
+    }
+    only = "";
     for (u32 position : {4095u, 131071u, 1048000u})
         for (u32 rows : {1u, 8u, 16u}) {
             if (position != 4095 && rows > 8) continue;
@@ -184,10 +205,12 @@ int main() {
             printf("step at %-8u rows %-2u %8.1f us = %6.1f steps/s, weights at %5.0f GB/s\n", position, rows, us, 1e6 / us, 18.352e9 / us / 1e3);
         }
     at(4095, 1);
-    for (u32 stages : {3u, 4u, 5u, 6u, 8u, 12u}) {
-        if (stages > 8) continue;
+    for (u32 stages : {2u, 3u, 4u, 6u}) {
         force_stages = stages;
-        printf("one row, %u stages: step %8.1f us\n", stages, timed([&] { decode(1); }, true));
+        printf("one row, %u stages: step %8.1f us", stages, timed([&] { decode(1); }, true));
+        staged_bytes = stages > 4 ? 0 : 69632;
+        printf("; 8 rows %8.1f us\n", timed([&] { decode(8); }, true));
+        staged_bytes = 69632;
     }
     force_stages = 0;
     overlap = false;

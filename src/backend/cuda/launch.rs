@@ -28,8 +28,10 @@ const ATTEND_VERIFY_SHARED: u32 = 34_816;
 const PREFILL_SCORE_SHARED: u32 = 41_216;
 const ATTEND_PREFILL_SHARED: u32 = 100_352;
 const GEMM_SHARED: u32 = 81_920;
-/// Bytes of activations a skinny product may stage in shared memory; larger ones are made by a kernel before it.
+/// Bytes of activations a skinny product norms or gates itself; larger ones are made by a kernel before it.
 const STAGED_BYTES: u32 = 17 << 10;
+/// Bytes of ready activations it copies to shared memory.
+const COPIED_BYTES: u32 = 68 << 10;
 
 macro_rules! args {
     ($($e:expr),* $(,)?) => { &[$(Arg::from($e)),*] };
@@ -146,28 +148,30 @@ pub unsafe fn skinny(
     scale: f32,
     rows: u32,
 ) -> Result<()> {
-    let kernel = match (to, rows) {
-        (SkinnyTo::Store, ..=2) => "skinny_store_2",
-        (SkinnyTo::Store, ..=8) => "skinny_store_8",
-        (SkinnyTo::Store, _) => "skinny_store_16",
-        (SkinnyTo::Swiglu, ..=2) => "skinny_swiglu_2",
-        (SkinnyTo::Swiglu, ..=8) => "skinny_swiglu_8",
-        (SkinnyTo::Swiglu, _) => "skinny_swiglu_16",
-        (SkinnyTo::Add, ..=2) => "skinny_add_2",
-        (SkinnyTo::Add, ..=8) => "skinny_add_8",
-        (SkinnyTo::Add, _) => "skinny_add_16",
-        (SkinnyTo::Logits, ..=2) => "skinny_logits_2",
-        (SkinnyTo::Logits, ..=8) => "skinny_logits_8",
-        (SkinnyTo::Logits, _) => "skinny_logits_16",
+    /// Weight rows a block works on at a time.
+    const TILE: u32 = 32;
+    let kernel = match (to, rows > 8) {
+        (SkinnyTo::Store, false) => "skinny_store_8",
+        (SkinnyTo::Store, true) => "skinny_store_16",
+        (SkinnyTo::Swiglu, false) => "skinny_swiglu_8",
+        (SkinnyTo::Swiglu, true) => "skinny_swiglu_16",
+        (SkinnyTo::Add, false) => "skinny_add_8",
+        (SkinnyTo::Add, true) => "skinny_add_16",
+        (SkinnyTo::Logits, false) => "skinny_logits_8",
+        (SkinnyTo::Logits, true) => "skinny_logits_16",
     };
-    // Weight rows a block works on together, and bytes of the warps' parts.
-    let (tile, parts) = match rows {
-        ..=2 => (16, 4096),
-        ..=8 => (32, 8192),
-        _ => (32, 16384),
+    let staged = rows * (inner + 32) * 2;
+    let limit = d.info().shared_limit;
+    let processors = d.info().multiprocessors.max(1);
+    // Ready rows that several tiles of a block read are staged too, unless that would leave no room for the ring.
+    let again = out > 2 * TILE * processors;
+    let copied = if rows > 2 && again && staged <= COPIED_BYTES && staged + (120 << 10) <= limit {
+        3u32
+    } else {
+        0
     };
     let (src, lds, mode, norm, eps, mul, gate, ldg) = match from {
-        SkinnyFrom::Ready { x, ld } => (x, ld, 0u32, 0, 0.0, 1.0, 0, 0),
+        SkinnyFrom::Ready { x, ld } => (x, ld, copied, 0, 0.0, 1.0, 0, 0),
         SkinnyFrom::Norm {
             h,
             ld,
@@ -184,21 +188,20 @@ pub unsafe fn skinny(
             ldg,
         } => (o, ld, 2, norm, eps, 1.0, gate, ldg),
     };
-    // Two launches share a multiprocessor while they overlap, so a block takes half of its shared memory; the ring gets
-    // what the parts and the staged rows leave.
-    let limit = d.info().shared_limit;
-    let half = (limit + 1024) / 2 - 1024;
-    let stage = tile * 1024;
-    let fixed = parts
-        + if mode == 0 {
-            0
-        } else {
-            rows * (inner + 32) * 2
-        };
-    let stages = (half.saturating_sub(fixed) / stage).clamp(2, 8);
-    // No more blocks than give every one the same number of tiles: a lone last tile would leave the memory idle.
-    let tiles = out.div_ceil(tile);
-    let blocks = tiles.div_ceil(tiles.div_ceil(d.info().multiprocessors.max(1)));
+    // The ring gets all the shared memory that the warps' parts and the staged rows leave.
+    let stage = TILE * 1024;
+    let fixed = if rows > 8 { 16384 } else { 8192 } + if mode == 0 { 0 } else { staged };
+    // Measured: with more rows, whose activations also travel, four stages do better than six.
+    let most = if rows > 2 { 4 } else { 6 };
+    let stages = (limit.saturating_sub(fixed) / stage).clamp(2, most);
+    // As many blocks as give every one the same number of tiles, unless that leaves many multiprocessors without any.
+    let tiles = out.div_ceil(TILE);
+    let even = tiles.div_ceil(tiles.div_ceil(processors));
+    let blocks = if even * 10 >= processors * 9 {
+        even
+    } else {
+        tiles.min(processors)
+    };
     let args = args![
         dst, ldd, w, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages
     ];
@@ -675,7 +678,7 @@ pub unsafe fn select_lse(
         run(
             d,
             "select_lse",
-            [splits, kv_heads, 1],
+            [splits, kv_heads, rows],
             128,
             SELECT_LSE_SHARED,
             args![
@@ -712,7 +715,7 @@ pub unsafe fn select_scores(
         run(
             d,
             "select_scores",
-            [up(score_blocks, 64), kv_heads, 1],
+            [up(score_blocks, 64), kv_heads, rows],
             128,
             SELECT_SCORES_SHARED,
             args![
