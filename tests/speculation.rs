@@ -212,7 +212,9 @@ fn finder(script: Script, text: Arc<Vec<Token>>) -> Finder {
         let spoil = |i: usize, t: Token| match script {
             Script::Right | Script::Nothing => t,
             Script::Wrong => (t + 7) % 3000,
-            Script::Random if mix(history.len() as u64, i as u64) % 4 == 0 => (t + 7) % 3000,
+            Script::Random if mix(history.len() as u64, i as u64).is_multiple_of(4) => {
+                (t + 7) % 3000
+            }
             Script::Random => t,
         };
         let tokens: Vec<Token> = next
@@ -303,7 +305,7 @@ fn text_and_state_are_the_same_with_any_drafts() {
             for script in [Script::Right, Script::Wrong, Script::Random] {
                 // All depths in the full proof, else one of each kind per prompt.
                 for (j, depth) in [1, 3, 7, 15].into_iter().enumerate() {
-                    if full() || (i + j + script as usize) % 4 == 0 {
+                    if full() || (i + j + script as usize).is_multiple_of(4) {
                         bare.decoder.set_finder(finder(script, plain.text.clone()));
                         let what = format!("prompt {i}, temperature {temperature}, {script:?}");
                         let stats = assert_same(

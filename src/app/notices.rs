@@ -221,7 +221,7 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     app.transcript.set_speed(&speed);
     let idle = activity == Activity::Idle;
     // A stop was asked for: reports from before it arrived must not take the word back.
-    if !(stopping && !idle) {
+    if !stopping || idle {
         app.activity = clean_activity(activity);
     }
     if idle {

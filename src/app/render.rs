@@ -367,7 +367,7 @@ impl<'a> Writer<'a> {
                     .unwrap_or(0)
             })
             .collect();
-        if widths.iter().sum::<usize>() + 3 * columns + 1 <= self.cells() {
+        if widths.iter().sum::<usize>() + 3 * columns < self.cells() {
             self.grid(lines, &widths, at);
         } else {
             self.header_values(lines, at);

@@ -336,7 +336,7 @@ impl State {
                 true => Vec::new(),
                 false => {
                     let mut mine = Vec::new();
-                    while let Some(step) = steps.next() {
+                    for step in steps.by_ref() {
                         let last = step.message == Some(item.message);
                         mine.push(step);
                         if last {

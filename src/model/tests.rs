@@ -377,14 +377,14 @@ fn damaged_images_are_refused() {
     assert!(
         fresh
             .live
-            .restore(&mut fresh.b, 0, &[rows.clone()], Some(&bad))
+            .restore(&mut fresh.b, 0, std::slice::from_ref(&rows), Some(&bad))
             .is_err()
     );
     bad.tensors.remove(0);
     assert!(
         fresh
             .live
-            .restore(&mut fresh.b, 0, &[rows.clone()], Some(&bad))
+            .restore(&mut fresh.b, 0, std::slice::from_ref(&rows), Some(&bad))
             .is_err()
     );
     fresh.live.reset(&mut fresh.b).unwrap();

@@ -73,7 +73,7 @@ impl RestorePlan {
             .path
             .iter()
             .take(self.usable)
-            .last()
+            .next_back()
             .map_or(0, |s| s.end.bytes())
     }
 }

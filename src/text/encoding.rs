@@ -96,7 +96,7 @@ pub(super) fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
 /// Western text in UTF-16 has a zero in every second byte.
 fn utf16_without_mark(bytes: &[u8]) -> Option<&'static Encoding> {
     let head = bytes.get(..bytes.len().min(SNIFF_BYTES))?;
-    if head.len() < 8 || bytes.len() % 2 != 0 {
+    if head.len() < 8 || !bytes.len().is_multiple_of(2) {
         return None;
     }
     let zeros = |first: usize| {

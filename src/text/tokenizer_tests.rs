@@ -133,7 +133,7 @@ fn long_texts_have_the_tokens_of_the_library() {
         .collect();
     assert!(text.len() > 4 * LONG_BYTES);
     for t in [&*DEMO, &*PIECES] {
-        assert!(t.encode_with_special(&text).unwrap() == library_ids(&t, &text));
+        assert!(t.encode_with_special(&text).unwrap() == library_ids(t, &text));
         let mut plain = t.library.clone();
         plain.set_encode_special_tokens(true);
         assert!(

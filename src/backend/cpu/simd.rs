@@ -125,9 +125,7 @@ fn tile<S: Simd, const MR: usize, const NV: usize>(
     if p.into == Into::Add {
         for r in 0..MR {
             let old = S::as_simd_f32s(&c[at[r] + j..][..width]).0;
-            for v in 0..NV {
-                sums[r][v] = old[v];
-            }
+            sums[r].copy_from_slice(&old[..NV]);
         }
     }
     for (k, row) in p.b.chunks(p.ldb).take(p.k).enumerate() {
@@ -141,9 +139,7 @@ fn tile<S: Simd, const MR: usize, const NV: usize>(
     }
     for r in 0..MR {
         let new = S::as_mut_simd_f32s(&mut c[at[r] + j..][..width]).0;
-        for v in 0..NV {
-            new[v] = sums[r][v];
-        }
+        new[..NV].copy_from_slice(&sums[r]);
     }
 }
 

@@ -175,7 +175,8 @@ fn published_names_and_nestings_are_one_head() {
             "rope_parameters".into(),
             serde_json::json!({"rope_type": "default", "rope_theta": theta}),
         );
-        for key in ["draft_vocab_size"] {
+        {
+            let key = "draft_vocab_size";
             c.insert(key.into(), layer.remove(key).unwrap());
         }
         c.insert(
