@@ -76,6 +76,10 @@ pub(super) fn run(
 /// What came of looking for a GPU.
 enum Gpu {
     /// Ready, and what it wants to be said.
+    #[cfg_attr(
+        not(feature = "cuda"),
+        allow(dead_code, reason = "there is none to open")
+    )]
     Opened(Box<GpuBackend>, Vec<String>),
     /// One sentence without its full stop.
     Refused(String),

@@ -39,8 +39,10 @@ use serde_json::{Value, json};
 use super::cli::{BenchArgs, FillArg};
 use super::devices::{self, Opened};
 use super::{Context, Exit, Failure};
+#[cfg(feature = "cuda")]
+use crate::backend::Backend;
+use crate::backend::MAX_VERIFY_ROWS;
 use crate::backend::draft::DraftOps;
-use crate::backend::{Backend, MAX_VERIFY_ROWS};
 use crate::model::draft::{DraftHead, DraftOptions, Tables};
 use crate::model::{Checkpoint, Live, Model};
 use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsImage, Token};

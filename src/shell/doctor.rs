@@ -26,6 +26,7 @@ use serde_json::json;
 use super::cli::DoctorArgs;
 use super::devices::{self, Opened};
 use super::{Context, Exit, Failure};
+#[cfg(feature = "cuda")]
 use crate::backend::Backend as _;
 use crate::backend::draft::DraftOps;
 use crate::model::golden::{self, Outcome};
