@@ -22,7 +22,7 @@
 //! * A segment's prefill does not depend on how it was cut, as long as every chunk but the last is a multiple of
 //!   [`GRID`](crate::backend::GRID) rows; `verify` of n rows equals n single steps. Bit for bit, on one backend.
 //! * Rows that were not accepted leave no trace. Exported and restored state continues with the same bits.
-//! * After a [`BackendError`](crate::backend::BackendError) the live state is undefined until [`Live::reset`] or
+//! * After a [`BackendError`] the live state is undefined until [`Live::reset`] or
 //!   [`Live::restore`].
 
 pub mod capture;

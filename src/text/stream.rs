@@ -1,6 +1,6 @@
 //! Text of a stream of tokens: whole characters only, thoughts apart from the answer.
 //!
-//! Three layers: [`Detokenizer`] turns bytes into characters, [`Splitter`] takes `<think>…</think>` out, [`StreamDecoder`]
+//! Three layers: `Detokenizer` turns bytes into characters, [`Splitter`] takes `<think>…</think>` out, [`StreamDecoder`]
 //! joins them. Invariant: all deltas together are what decoding the whole list gives; no part of a tag is ever emitted.
 
 use std::sync::Arc;

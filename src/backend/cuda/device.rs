@@ -33,7 +33,7 @@ const GUARD_BYTES: usize = 256;
 /// What guard words hold.
 const GUARD: u8 = 0xA5;
 
-/// Whether allocations get guard words behind them, for [`Device::check_guards`].
+/// Whether allocations get guard words behind them, for `Device::check_guards`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Guards {
     /// As in use.
