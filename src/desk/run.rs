@@ -220,13 +220,15 @@ impl State {
     pub(super) fn need_engine(&mut self) -> Done {
         loop {
             match &self.link.state {
-                EngineState::Ready(_) if std::mem::take(&mut self.resume_pending) => {
-                    // Whoever asks in a session whose state is lost is asked first whether to read it again.
-                    if self.attendance == Attendance::Present {
+                EngineState::Ready(_) => {
+                    let resuming = std::mem::take(&mut self.resume_pending);
+                    // Whoever asks in a session whose state is lost is asked first whether to read it again. With nobody
+                    // there to answer, the question's own prefill reads what is missing.
+                    if resuming && self.attendance == Attendance::Present {
                         return self.finish_resume();
                     }
+                    return Ok(());
                 }
-                EngineState::Ready(_) => return Ok(()),
                 EngineState::Down(why) => return Err(DeskError::Engine(why.clone())),
                 EngineState::Starting => {}
             }
