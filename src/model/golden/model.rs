@@ -70,9 +70,9 @@ pub(super) fn image_floats(image: &ImageTensor) -> Vec<f32> {
     }
 }
 
-/// A row that swapped a block at a near-tie is off by a little more than rounding. The data records the margins that
-/// excuse this for the released rule only; for the textbook normaliser one row may be off, by at most 1e-3, and is left
-/// out of the comparison.
+/// Leaves one row out of the comparison if it is off by more than 1e-4 and at most 1e-3. Row 7777 of tiny-real-sparse is,
+/// by 2.3e-4, under the textbook normaliser, for which the data records no margins. Its own selection is no near-tie;
+/// whether an earlier row's is, and reaches it through later layers, has not been shown.
 fn excuse_one_swap(found: &mut Vec<f32>, golden: &mut Vec<f32>, vocab: usize) {
     let error = |row: usize| {
         let (f, g) = (found.chunks(vocab).nth(row), golden.chunks(vocab).nth(row));
