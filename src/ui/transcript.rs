@@ -121,7 +121,7 @@ fn welcome(app: &App) -> Vec<Row> {
         if let Some(c) = COMMANDS.iter().find(|c| c.name == name) {
             lines.push(Row {
                 spans: vec![
-                    Span::new(format!("  {:<26}", c.example), Role::Key),
+                    Span::new(format!("  {:<30}", c.example), Role::Key),
                     Span::new(c.help, Role::Dim),
                 ],
                 source: 0,
