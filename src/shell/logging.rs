@@ -12,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::dirs::make_private;
 use crate::config::LogConfig;
+use crate::text::caught::expected;
 
 /// Writes what is left when dropped.
 #[must_use]
@@ -57,9 +58,10 @@ pub fn start(state: &Path, config: &LogConfig, verbose: u8) -> LogGuard {
 /// screen first.
 pub fn catch_panics(state: PathBuf) {
     std::panic::set_hook(Box::new(move |info| {
-        let report = report(info);
-        tracing::error!("{}", report.lines().next().unwrap_or_default());
-        let place = write_report(&state, &report);
+        if expected() {
+            return;
+        }
+        let place = keep_report(&state, info);
         let _ = writeln!(
             std::io::stderr(),
             "sala-chat crashed. Your text is saved. Resume: sala-chat -c. Report: {}",
@@ -69,6 +71,13 @@ pub fn catch_panics(state: PathBuf) {
             )
         );
     }));
+}
+
+/// Logs a panic and writes its report into `state`; where, unless that fails.
+pub(super) fn keep_report(state: &Path, info: &PanicHookInfo<'_>) -> Option<PathBuf> {
+    let report = report(info);
+    tracing::error!("{}", report.lines().next().unwrap_or_default());
+    write_report(state, &report)
 }
 
 /// Version, place, backtrace. A message made at run time may quote a conversation and is left out.

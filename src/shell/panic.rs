@@ -1,15 +1,14 @@
-//! When something panics: restore the terminal once, leave a report without any message text, say how to go on.
+//! When something panics while the chat has the terminal: restore it once, leave a report, say how to go on.
 //!
 //! Worker threads catch their own panics and report them as events; for those only the report is written, the
 //! terminal stays as it is.
 
-use std::backtrace::Backtrace;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::run::report_path;
+use super::logging::keep_report;
 use super::term::Guard;
+use crate::text::caught::expected;
 
 /// What a crash report may say.
 #[derive(Clone, Debug, Default)]
@@ -26,35 +25,15 @@ pub struct CrashNote {
 pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>) {
     let owner = std::thread::current().id();
     std::panic::set_hook(Box::new(move |info| {
+        if expected() {
+            return;
+        }
         let owns_terminal = std::thread::current().id() == owner;
         if owns_terminal {
             guard.leave();
         }
         let note = note.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut report = format!("sala-chat {}\n", env!("CARGO_PKG_VERSION"));
-        // Only literals: a formatted message could hold what the user wrote.
-        let what = info
-            .payload()
-            .downcast_ref::<&'static str>()
-            .copied()
-            .unwrap_or("(message withheld: it may hold text)");
-        let thread = std::thread::current()
-            .name()
-            .unwrap_or("unnamed")
-            .to_string();
-        let place = info.location().map(ToString::to_string).unwrap_or_default();
-        // Writing into a String cannot fail.
-        let _ = writeln!(
-            report,
-            "thread {thread} at {place}: {what}\n{}",
-            Backtrace::force_capture()
-        );
-        let written = note.dir.as_deref().and_then(|dir| {
-            std::fs::create_dir_all(dir).ok()?;
-            let path = report_path(dir);
-            std::fs::write(&path, report).ok()?;
-            Some(path)
-        });
+        let written = note.dir.as_deref().and_then(|dir| keep_report(dir, info));
         if owns_terminal {
             let saved = if note.messages > 0 {
                 format!(" Your text up to #{} is saved.", note.messages)

@@ -5,7 +5,6 @@
 //! 33 ms while only text arrives. Every way out leaves the terminal as it was.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -420,9 +419,4 @@ impl Loop {
 fn stop_process() {
     // Nothing can be done if it fails: we simply go on.
     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
-}
-
-/// Where the crash report of this process would be written.
-pub(super) fn report_path(dir: &std::path::Path) -> PathBuf {
-    dir.join(format!("crash-{}.txt", std::process::id()))
 }

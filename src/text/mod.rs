@@ -4,6 +4,7 @@
 //! Invariant: what [`stream::StreamDecoder`] emitted piece by piece is what [`tokenizer::Tokenizer::decode`] gives for the
 //! whole list.
 
+pub mod caught;
 mod child;
 mod encoding;
 mod long;

@@ -10,6 +10,7 @@ use minijinja::{Environment, Error, ErrorKind, Output, State};
 use serde::{Deserialize, Serialize};
 
 use super::TextError;
+use super::caught::caught;
 use crate::protocol::desk::ThinkMode;
 
 const NAME: &str = "chat";
@@ -193,9 +194,7 @@ impl Template {
         environment.add_function("strftime_now", |format: String| {
             jiff::Zoned::now().strftime(&format).to_string()
         });
-        environment
-            .add_template_owned(NAME, without_generation_tags(source))
-            .map_err(|e| TextError::Template(explain(&e)))?;
+        unless_it_panics(|| environment.add_template_owned(NAME, without_generation_tags(source)))?;
         Ok(Template {
             environment,
             bos_token: bos_token.to_owned(),
@@ -252,10 +251,17 @@ impl Template {
             eos_token => self.eos_token.as_str(),
             enable_thinking => thinking,
         };
-        self.environment
-            .get_template(NAME)
-            .and_then(|t| t.render(context))
-            .map_err(|e| TextError::Template(explain(&e)))
+        unless_it_panics(|| self.environment.get_template(NAME)?.render(context))
+    }
+}
+
+/// Compiling or rendering; the template comes with the weights, and the engine panics on some (`""[::-1]`).
+fn unless_it_panics<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, TextError> {
+    match caught(work) {
+        Some(result) => result.map_err(|e| TextError::Template(explain(&e))),
+        None => Err(TextError::Template(
+            "the template engine fails on it".to_owned(),
+        )),
     }
 }
 

@@ -134,3 +134,21 @@ fn a_broken_template_is_refused_with_its_line() {
             .starts_with("20")
     );
 }
+
+#[test]
+fn a_template_that_makes_the_engine_panic_is_refused() {
+    let messages = [ChatMessage::new(ChatRole::User, "")];
+    let options = RenderOptions::prompt(ThinkMode::Auto);
+    for source in ["{{ \"\"[::-1] }}", "{{ messages[0]['content'][::-1] }}"] {
+        let error = Template::new(source, "", "")
+            .and_then(|t| t.render(&messages, &options))
+            .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("the template engine fails on it"),
+            "{error}"
+        );
+    }
+    assert!(!crate::text::caught::expected());
+}
