@@ -54,8 +54,10 @@ pub(super) fn run(
 ) -> Result<(), Failure> {
     let checkpoint = Checkpoint::open(&options.model)?;
     checkpoint.check()?;
+    let mut notes = options.notes.clone();
     match open_gpu(options) {
-        Gpu::Opened(backend, notes) => {
+        Gpu::Opened(backend, more) => {
+            notes.extend(more);
             load(*backend, &checkpoint, options, notes, commands, events)
         }
         Gpu::Refused(why) if options.device == DeviceChoice::Cuda => Err(Failure {
@@ -63,14 +65,32 @@ pub(super) fn run(
             code: 4,
         }),
         Gpu::Refused(why) => {
-            let notes = if options.device == DeviceChoice::Auto {
-                vec![format!("{why}. Running on the CPU.")]
-            } else {
-                Vec::new()
-            };
+            if options.device == DeviceChoice::Auto {
+                too_large_for_cpu(&checkpoint, &why)?;
+                notes.push(format!("{why}. Running on the CPU."));
+            }
             load(Cpu::new(), &checkpoint, options, notes, commands, events)
         }
     }
+}
+
+/// Parameters of the largest model that a CPU is given without being told to: a larger one would take seconds per word,
+/// and more memory than most machines have.
+const CPU_PARAMETERS: u64 = 2_000_000_000;
+
+fn too_large_for_cpu(checkpoint: &Checkpoint, why: &str) -> Result<(), Failure> {
+    let parameters = checkpoint.spec().parameters();
+    if parameters <= CPU_PARAMETERS {
+        return Ok(());
+    }
+    Err(Failure {
+        error: format!(
+            "{why}; {} has {:.1}B parameters, too many for the CPU. --model demo runs the built-in model, --device cpu this one all the same",
+            checkpoint.name(),
+            parameters as f64 / 1e9
+        ),
+        code: 4,
+    })
 }
 
 /// What came of looking for a GPU.

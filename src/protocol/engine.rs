@@ -222,6 +222,8 @@ pub struct EngineOptions {
     pub context: Option<u64>,
     /// Draft head.
     pub draft: DraftChoice,
+    /// What was decided on the way here and has to be said; comes first in [`ModelInfo::notes`].
+    pub notes: Vec<String>,
 }
 
 impl Default for EngineOptions {
@@ -232,6 +234,7 @@ impl Default for EngineOptions {
             gpu: 0,
             context: None,
             draft: DraftChoice::Auto,
+            notes: Vec::new(),
         }
     }
 }

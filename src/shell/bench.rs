@@ -37,8 +37,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::cli::{BenchArgs, FillArg};
-use super::devices::{self, Opened};
-use super::{Context, Exit, Failure};
+use super::devices::{self, Chosen, Opened};
+use super::{Context, Exit, Failure, open};
 #[cfg(feature = "cuda")]
 use crate::backend::Backend;
 use crate::backend::MAX_VERIFY_ROWS;
@@ -116,7 +116,10 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
 }
 
 fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
-    let model = devices::model_name(context);
+    let Chosen { name: model, note } = open::model(context)?;
+    if let Some(note) = note {
+        context.note(&note);
+    }
     let (mut machine, rows) = match devices::open(&context.config().model, &args.tuning, false)? {
         Opened::Cpu(cpu, note) => {
             let rows = bench(*cpu, &model, args, None)?;

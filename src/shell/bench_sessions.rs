@@ -121,7 +121,7 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
         .map_err(no_room)?;
     let mut quiet = context.clone();
     quiet.dirs.data = scratch.path().join("data");
-    let cpu = context.config().model.device == Device::Cpu || open::model(context)? == "demo";
+    let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == "demo";
     let tokens = args
         .context
         .last()
@@ -141,7 +141,7 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     let mut machine = json!({ "device": device });
     describe(&mut machine, args);
     let mut object =
-        json!({ "bench": "sessions", "model": open::model(context)?, "machine": machine });
+        json!({ "bench": "sessions", "model": open::model(context)?.name, "machine": machine });
     if let (Value::Object(object), Ok(Value::Object(figures))) =
         (&mut object, serde_json::to_value(&report))
     {
@@ -158,7 +158,7 @@ fn measure(
     scratch: &Path,
 ) -> Result<(Report, String), Failure> {
     let document = scratch.join("ledger.txt");
-    let model = open::model(context)?;
+    let model = open::model(context)?.name;
     let (text, _) = open::text(&model)?;
     std::fs::write(&document, ledger(&text, tokens)?)
         .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", document.display())))?;

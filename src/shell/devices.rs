@@ -3,11 +3,11 @@
 //! `auto` takes the GPU where there is a usable one, and otherwise the CPU with the reason as a note; asking for `cuda` and
 //! not getting it is an error (exit code 4). The emulated device is for tests of the GPU backend without a GPU.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::cli::TuningArgs;
-use super::{Context, Exit, Failure};
-use crate::config::{Device, ModelConfig, ModelSource};
+use super::{Exit, Failure};
+use crate::config::{Device, ModelConfig};
 
 use crate::backend::cpu::Cpu;
 #[cfg(feature = "cuda")]
@@ -41,16 +41,70 @@ pub fn open(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<O
     }
 }
 
-/// What [`crate::model::Checkpoint::open`] is to open. `auto` without downloaded weights is the built-in model.
-pub fn model_name(context: &Context) -> String {
-    match context.config().model_source() {
-        ModelSource::Demo => "demo".to_owned(),
-        ModelSource::Synthetic(shape) => format!("synthetic:{shape}"),
-        ModelSource::Path(path) => path,
-        ModelSource::Auto => super::model_cmd::installed(&context.config().model)
-            .map_or_else(|| "demo".to_owned(), |path| path.display().to_string()),
+/// A model, by its name for the engine, and what has to be said about the choice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// `demo`, `synthetic:…` or a folder: what [`crate::model::Checkpoint::open`] is to open.
+    pub name: String,
+    /// Why it is not the one that was to be expected; one line.
+    pub note: Option<String>,
+}
+
+impl Chosen {
+    /// What was asked for.
+    pub fn new(name: impl Into<String>) -> Chosen {
+        Chosen {
+            name: name.into(),
+            note: None,
+        }
     }
 }
+
+/// What `auto` means on this machine: the downloaded weights where a GPU can run them, else the built-in model.
+pub fn automatic(config: &ModelConfig) -> Chosen {
+    let gpu = || usable(config.gpu as usize);
+    choose(super::model_cmd::installed(config), config.device, gpu)
+}
+
+fn choose(
+    installed: Option<PathBuf>,
+    device: Device,
+    gpu: impl FnOnce() -> Result<(), String>,
+) -> Chosen {
+    let Some(folder) = installed else {
+        return Chosen::new("demo");
+    };
+    let why = match device {
+        // Without one, opening it fails with the reason.
+        Device::Cuda => None,
+        Device::Cpu => Some("The downloaded model needs a GPU".to_owned()),
+        Device::Auto => gpu()
+            .err()
+            .map(|why| format!("No usable NVIDIA GPU: {why}")),
+    };
+    match why {
+        None => Chosen::new(folder.display().to_string()),
+        Some(why) => Chosen {
+            note: Some(format!(
+                "{why}. The built-in model answers instead of the downloaded one."
+            )),
+            ..Chosen::new("demo")
+        },
+    }
+}
+
+#[cfg(feature = "cuda")]
+fn usable(gpu: usize) -> Result<(), String> {
+    crate::backend::cuda::usable(gpu)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn usable(_gpu: usize) -> Result<(), String> {
+    Err(NOT_BUILT.to_owned())
+}
+
+#[cfg(not(feature = "cuda"))]
+const NOT_BUILT: &str = "this program was built without the feature `cuda`";
 
 #[cfg(feature = "cuda")]
 fn options(tuning: &TuningArgs, guards: bool) -> Options {
@@ -78,7 +132,7 @@ fn open_emulated(library: &Path, tuning: &TuningArgs, guards: bool) -> Result<Op
 
 #[cfg(not(feature = "cuda"))]
 fn open_gpu(_gpu: usize, _tuning: &TuningArgs, _guards: bool) -> Result<Opened, String> {
-    Err("No usable NVIDIA GPU: this program was built without the feature `cuda`".to_owned())
+    Err(format!("No usable NVIDIA GPU: {NOT_BUILT}"))
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -109,4 +163,28 @@ fn printed(program: &str, args: &[&str]) -> Option<String> {
         .ok()?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     (output.status.success() && !text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn auto_leaves_a_model_aside_that_no_gpu_can_run() {
+        let folder = || Some(PathBuf::from("/models/sala"));
+        let (some, none) = (|| Ok(()), || Err("driver not found".to_owned()));
+        let taken = Chosen::new("/models/sala");
+        assert_eq!(choose(None, Device::Auto, none), Chosen::new("demo"));
+        assert_eq!(choose(folder(), Device::Auto, some), taken);
+        // Asked for by name: opening the device says what is wrong, with exit code 4.
+        assert_eq!(choose(folder(), Device::Cuda, none), taken);
+        let fallback = choose(folder(), Device::Auto, none);
+        assert_eq!(fallback.name, "demo");
+        assert_eq!(
+            fallback.note.unwrap(),
+            "No usable NVIDIA GPU: driver not found. The built-in model answers instead of the downloaded one."
+        );
+        let cpu = choose(folder(), Device::Cpu, some);
+        assert_eq!((cpu.name.as_str(), cpu.note.is_some()), ("demo", true));
+    }
 }

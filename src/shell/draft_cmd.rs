@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use super::cli::{DraftCommand, TuningArgs};
-use super::devices::{self, Opened};
+use super::devices::{self, Chosen, Opened};
 use super::model_cmd::draft_folder;
 use super::{Context, Exit, Failure, open};
 use crate::backend::Backend;
@@ -55,7 +55,10 @@ pub(super) fn run(context: &Context, action: &DraftCommand) -> Result<Exit, Fail
         context.note(&format!("Skipped {}: {}", skipped.name, skipped.reason));
     }
     make_folder(out)?;
-    let name = open::model(context)?;
+    let Chosen { name, note } = open::model(context)?;
+    if let Some(note) = note {
+        context.note(&note);
+    }
     let (text, stop) = open::text(&name)?;
     let job = Job {
         context,

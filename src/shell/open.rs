@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::cli::SessionChoice;
+use super::devices::{self, Chosen};
 use super::failure::{Exit, Failure};
 use super::{Context, model_cmd};
 use crate::config::{Device, DraftSource, ModelSource, Origin};
@@ -90,19 +91,16 @@ fn scratch(context: &Context) -> Result<(Arc<Store>, tempfile::TempDir), Failure
     Ok((Arc::new(store), dir))
 }
 
-/// The model's name for the engine: `demo`, `synthetic:…` or a folder.
+/// The model that the settings mean.
 ///
 /// # Errors
-/// A folder that is none, or weights that are not installed.
-pub fn model(context: &Context) -> Result<String, Failure> {
+/// A folder that is none.
+pub fn model(context: &Context) -> Result<Chosen, Failure> {
     match context.config().model_source() {
-        ModelSource::Auto => {
-            let folder = model_cmd::installed(&context.config().model);
-            Ok(folder.map_or_else(|| "demo".to_owned(), |f| f.display().to_string()))
-        }
-        ModelSource::Demo => Ok("demo".into()),
-        ModelSource::Synthetic(shape) => Ok(format!("synthetic:{shape}")),
-        ModelSource::Path(path) if Path::new(&path).is_dir() => Ok(path),
+        ModelSource::Auto => Ok(devices::automatic(&context.config().model)),
+        ModelSource::Demo => Ok(Chosen::new("demo")),
+        ModelSource::Synthetic(shape) => Ok(Chosen::new(format!("synthetic:{shape}"))),
+        ModelSource::Path(path) if Path::new(&path).is_dir() => Ok(Chosen::new(path)),
         ModelSource::Path(path) => Err(Failure::new(
             Exit::NoModel,
             format!("{path}: no such model folder"),
@@ -155,9 +153,12 @@ fn token(id: &serde_json::Value) -> Option<Token> {
 /// As [`model`].
 pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
     let config = context.config();
+    let Chosen { name, note } = model(context)?;
     Ok(EngineOptions {
-        model: model(context)?,
+        model: name,
         device: match config.model.device {
+            // The note has said that there is no GPU.
+            Device::Auto if note.is_some() => DeviceChoice::Cpu,
             Device::Auto => DeviceChoice::Auto,
             Device::Cpu => DeviceChoice::Cpu,
             Device::Cuda => DeviceChoice::Cuda,
@@ -169,6 +170,7 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
             DraftSource::Off => DraftChoice::Off,
             DraftSource::Named(name) => DraftChoice::Folder(model_cmd::draft_folder(&name)?),
         },
+        notes: note.into_iter().collect(),
     })
 }
 

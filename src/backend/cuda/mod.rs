@@ -46,7 +46,7 @@ use std::sync::Arc;
 pub use draft::Window;
 pub use driver::DeviceInfo;
 use driver::{Queue, failed};
-pub use nvidia::list;
+pub use nvidia::{list, usable};
 pub use tensors::{Buf, Cache, Matrix, Recurrent, Selection, Vector};
 
 use super::{

@@ -70,42 +70,69 @@ pub fn list() -> Result<Vec<String>, String> {
         .collect()
 }
 
+/// Whether GPU `ordinal` can run the kernels; takes no memory on it.
+///
+/// # Errors
+/// A sentence without the words "No usable NVIDIA GPU".
+pub fn usable(ordinal: usize) -> Result<(), String> {
+    find(ordinal).map(|_| ())
+}
+
+/// A GPU that can run the kernels.
+struct Found {
+    device: sys::CUdevice,
+    name: String,
+    /// Compute capability, ten times the dotted number.
+    capability: u32,
+}
+
+fn find(ordinal: usize) -> Result<Found, String> {
+    use sys::CUdevice_attribute as A;
+    let mut names = list()?;
+    let count = names.len();
+    let name = names
+        .get_mut(ordinal)
+        .map(std::mem::take)
+        .ok_or_else(|| format!("GPU {ordinal} was asked for, the driver lists {count}"))?;
+    let index = i32::try_from(ordinal).map_err(|_| "GPU number too large".to_owned())?;
+    let device = result::device::get(index).map_err(|e| format!("cuDeviceGet: {e}"))?;
+    let capability = attribute(device, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? * 10
+        + attribute(device, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    if capability < 80 {
+        return Err(format!(
+            "{name} has compute capability {}.{}, 8.0 or newer is needed",
+            capability / 10,
+            capability % 10
+        ));
+    }
+    Ok(Found {
+        device,
+        name,
+        capability,
+    })
+}
+
+fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32, String> {
+    // SAFETY: `device` came from the driver.
+    let value = unsafe { result::device::get_attribute(device, which) }
+        .map_err(|e| format!("cuDeviceGetAttribute: {e}"))?;
+    Ok(u32::try_from(value).unwrap_or(0))
+}
+
 impl Nvidia {
     /// Opens GPU `ordinal`: context, streams, kernel images, products library.
     ///
     /// # Errors
     /// A sentence without the words "No usable NVIDIA GPU": which step failed and why.
     pub fn open(ordinal: usize) -> Result<Self, String> {
-        let names = list()?;
-        if ordinal >= names.len() {
-            return Err(format!(
-                "GPU {ordinal} was asked for, the driver lists {}",
-                names.len()
-            ));
-        }
+        let found = find(ordinal)?;
+        let (device, capability) = (found.device, found.capability);
         let say = |what: &str| {
             let what = what.to_owned();
             move |e: result::DriverError| format!("{what}: {e}")
         };
-        let index = i32::try_from(ordinal).map_err(|_| "GPU number too large".to_owned())?;
-        let device = result::device::get(index).map_err(say("cuDeviceGet"))?;
-        let attribute = |which: sys::CUdevice_attribute| -> Result<u32, String> {
-            // SAFETY: `device` came from the driver.
-            let value = unsafe { result::device::get_attribute(device, which) }
-                .map_err(say("cuDeviceGetAttribute"))?;
-            Ok(u32::try_from(value).unwrap_or(0))
-        };
+        let attribute = |which: sys::CUdevice_attribute| attribute(device, which);
         use sys::CUdevice_attribute as A;
-        let capability = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? * 10
-            + attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        if capability < 80 {
-            return Err(format!(
-                "{} has compute capability {}.{}, 8.0 or newer is needed",
-                names.get(ordinal).map_or("the GPU", String::as_str),
-                capability / 10,
-                capability % 10
-            ));
-        }
         let mut driver_version = 0;
         // SAFETY: writes one integer.
         unsafe { sys::cuDriverGetVersion(&raw mut driver_version) }
@@ -154,7 +181,7 @@ impl Nvidia {
                 None
             };
         let info = DeviceInfo {
-            name: names.into_iter().nth(ordinal).unwrap_or_default(),
+            name: found.name,
             capability,
             multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
             total_bytes: u64::try_from(total).unwrap_or(u64::MAX),
