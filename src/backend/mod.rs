@@ -407,6 +407,24 @@ pub trait Backend: Sized + Send + 'static {
         spec: &SparseSpec,
         rows: usize,
     ) -> Result<Vec<Vec<Vec<u32>>>>;
+    /// Replaces the blocks chosen for one row and KV head by as many others, ascending. For golden data only, and only where
+    /// they are compared in f32.
+    ///
+    /// # Errors
+    /// Other devices, and a list of another length.
+    fn write_selection(
+        &mut self,
+        _sel: &mut Self::Selection,
+        _spec: &SparseSpec,
+        _row: usize,
+        _kv_head: usize,
+        _blocks: &[u32],
+    ) -> Result<()> {
+        Err(BackendError::Unsupported(format!(
+            "{} takes no selection from outside",
+            self.kind()
+        )))
+    }
     /// Cache rows of `positions`: k, v, and the compressed keys whose window ends inside them; names without layer.
     fn read_rows(
         &mut self,

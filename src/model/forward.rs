@@ -52,10 +52,10 @@ pub(super) enum Seen<'a, B: Backend> {
     Embedding(&'a B::Buf),
     /// A mixer's output before norm, gate and projection. `[rows, heads·head_dim]`
     Mixer { layer: usize, output: &'a B::Buf },
-    /// Blocks chosen by a sparse layer.
+    /// Blocks chosen by a sparse layer, before it attends to them: a probe may choose otherwise.
     Selection {
         layer: usize,
-        selection: &'a B::Selection,
+        selection: &'a mut B::Selection,
     },
     /// The residual stream after a layer. `[rows, hidden]`
     Hidden { layer: usize, hidden: &'a B::Buf },
@@ -158,7 +158,6 @@ impl<B: Backend> Model<B> {
                     b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
                     b.append_kv(cache, x, sparse_spec, pass)?;
                     b.select_blocks(selection, x, cache, sparse_spec, pass)?;
-                    b.attend(o, x, selection, cache, sparse_spec, pass)?;
                     probe(
                         b,
                         Seen::Selection {
@@ -166,6 +165,7 @@ impl<B: Backend> Model<B> {
                             selection,
                         },
                     )?;
+                    b.attend(o, x, selection, cache, sparse_spec, pass)?;
                     probe(
                         b,
                         Seen::Mixer {

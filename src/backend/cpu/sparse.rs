@@ -275,6 +275,16 @@ impl Selection {
             })
             .collect()
     }
+
+    /// The list of one row and KV head; empty where the row attends to everything.
+    pub(super) fn list_mut(&mut self, spec: &SparseSpec, row: usize, g: usize) -> &mut [u32] {
+        let list = row * spec.kv_heads + g;
+        let n = match self.counts[list] {
+            ALL => 0,
+            n => n as usize,
+        };
+        &mut self.blocks[list * spec.topk..][..n]
+    }
 }
 
 /// Queries of a pass: rows of the fused projection, q first.
