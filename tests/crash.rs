@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sala_chat::protocol::engine::RowsFeed;
 use sala_chat::session::{
     Access, Change, Effect, FaultDisk, Loss, RealDisk, RowsPart, Save, SaveEvent, SegmentId,
     SessionFilter, Store, StoreError, Stored,
@@ -344,6 +345,53 @@ fn flip(path: &Path, at: u64) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[usize::try_from(at).unwrap()] ^= 1;
     std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn rows_left_in_their_files_are_checked_when_they_are_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let talk = saved(dir.path());
+    let tip = talk.tip.unwrap();
+    let disk = FaultDisk::new();
+    let store = open(dir.path(), disk.clone());
+    let opened = store.open_path(&tip, 0).unwrap();
+    assert_eq!((opened.plan.usable, opened.rows.len()), (3, 3));
+    for (rows, segment) in opened.rows.iter().zip(&talk.segments) {
+        for wanted in image(segment).rows.tensors {
+            let found = rows.load(&wanted.name).unwrap();
+            assert_eq!((found.shape, &found.data), (wanted.shape, &wanted.data));
+            // Any cut of it as well.
+            let from = wanted.data.len() / 3;
+            let mut part = vec![0; wanted.data.len() / 2];
+            rows.fill(&wanted.name, from, &mut part).unwrap();
+            assert_eq!(part, wanted.data[from..from + part.len()]);
+            let beyond = wanted.data.len() + 1;
+            assert!(rows.fill(&wanted.name, 0, &mut vec![0; beyond]).is_err());
+        }
+    }
+    // An error that may pass is told and changes nothing.
+    let opened = store.open_path(&tip, 0).unwrap();
+    disk.fail(Effect::Read, ErrorKind::TimedOut);
+    assert!(opened.rows[2].load("k.0").is_err());
+    disk.heal();
+    assert!(matches!(
+        store.note_faults(&opened.rows),
+        Err(StoreError::StateLost { .. })
+    ));
+    // A flipped bit costs the segment its rows: what comes before it is used.
+    let opened = store.open_path(&tip, 0).unwrap();
+    assert!(!store.note_faults(&opened.rows).unwrap());
+    let id = talk.segments[2].id();
+    let file = dir
+        .path()
+        .join("segments")
+        .join(format!("{}.rows", id.hex()));
+    flip(&file, std::fs::metadata(&file).unwrap().len() - 1);
+    let why = opened.rows[2].load("v.0").unwrap_err();
+    assert!(why.starts_with("damaged: part of v.0"), "{why}");
+    assert!(store.note_faults(&opened.rows).unwrap());
+    let opened = store.open_path(&tip, 0).unwrap();
+    assert_eq!((opened.plan.usable, opened.rows.len()), (2, 2));
 }
 
 #[test]

@@ -5,11 +5,12 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use sala_chat::backend::cpu::Cpu;
 use sala_chat::backend::cuda::{Cuda, Guards, Options};
-use sala_chat::backend::{Backend, BackendError, BufKind, Pass, StepKey};
+use sala_chat::backend::{Backend, BackendError, BufKind, Pass, ROW_ARRAYS, StepKey, layer_tensor};
+use sala_chat::protocol::engine::{Dtype, ImageTensor, RowsFeed, RowsImage};
 use sala_chat::shell::doctor::checks::{Checks, Extent, operations};
 use sala_chat::spec::{DenseRule, ScoreNorm, SparseSpec};
 
@@ -148,6 +149,87 @@ fn a_cache_keeps_its_rows_while_it_grows() {
     assert!(b.memory().state > before);
     for (a, b) in rows.iter().zip(b.read_rows(&cache, &spec, 0..100).unwrap()) {
         assert_eq!((&a.name, &a.shape, &a.data), (&b.name, &b.shape, &b.data));
+    }
+}
+
+/// Rows of `start..start + rows` in layer 3, each byte telling where it belongs.
+fn image(spec: &SparseSpec, start: usize, rows: usize) -> RowsImage {
+    let ends = [start, start + rows];
+    let [fine, coarse] = [
+        ends.map(|n| spec.fine_rows(n)),
+        ends.map(|n| spec.coarse_rows(n)),
+    ];
+    let counts = [rows, rows, fine[1] - fine[0], coarse[1] - coarse[0]];
+    let tensors = ROW_ARRAYS.iter().zip(counts).map(|(name, n)| {
+        let bytes = n * spec.kv_heads * spec.head_dim * 2;
+        let data = (0..bytes as u32)
+            .map(|i| (i.wrapping_mul(0x9e37_79b1) >> 17) as u8 ^ name.as_bytes()[0]);
+        ImageTensor {
+            name: layer_tensor(name, 3),
+            dtype: Dtype::Bf16,
+            shape: vec![n, spec.kv_heads, spec.head_dim],
+            data: Arc::new(data.collect()),
+        }
+    });
+    RowsImage {
+        start: start as u64,
+        rows: rows as u64,
+        tensors: tensors.collect(),
+    }
+}
+
+/// A file that goes bad in its second piece.
+#[derive(Debug)]
+struct Bad(RowsImage);
+
+impl RowsFeed for Bad {
+    fn start(&self) -> u64 {
+        self.0.start()
+    }
+    fn rows(&self) -> u64 {
+        self.0.rows()
+    }
+    fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)> {
+        self.0.array(name)
+    }
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), String> {
+        match at {
+            0 => self.0.fill(name, at, into),
+            _ => Err("damaged: part of it".into()),
+        }
+    }
+    fn load(&self, name: &str) -> Result<ImageTensor, String> {
+        self.0.load(name)
+    }
+}
+
+#[test]
+fn rows_stream_in_from_several_files_and_a_bad_one_is_told() {
+    let mut b = device();
+    let spec = sparse();
+    let mut cache = b.cache(&spec, 1 << 20).unwrap();
+    // Longer than all slots together, and no multiple of a piece.
+    let cuts = [0, 50_000, 50_064, 120_001];
+    b.reserve(&mut cache, cuts[3]).unwrap();
+    let images: Vec<RowsImage> = cuts
+        .windows(2)
+        .map(|c| image(&spec, c[0], c[1] - c[0]))
+        .collect();
+    let bad = Bad(images[0].clone());
+    let error = b
+        .restore_rows(&mut [(3, &mut cache)], &spec, &[&bad])
+        .unwrap_err();
+    assert!(error.to_string().contains("damaged: part of it"), "{error}");
+    let feeds: Vec<&dyn RowsFeed> = images.iter().map(|i| i as &dyn RowsFeed).collect();
+    b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds)
+        .unwrap();
+    for (image, cut) in images.iter().zip(cuts.windows(2)) {
+        let rows = b.read_rows(&cache, &spec, cut[0]..cut[1]).unwrap();
+        for (here, wanted) in rows.iter().zip(&image.tensors) {
+            assert_eq!(layer_tensor(&here.name, 3), wanted.name);
+            assert_eq!(here.shape, wanted.shape);
+            assert!(here.data == wanted.data, "{}", wanted.name);
+        }
     }
 }
 

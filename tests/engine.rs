@@ -8,7 +8,7 @@ use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::ThinkMode;
 use sala_chat::protocol::engine::{
     Cancel, Command, DeviceChoice, EndImage, Ended, EngineEvent, EngineOptions, Generate, Job,
-    RowsImage, Sampling, SpecMode, StateImage, Token,
+    RowsFeed, RowsImage, Sampling, SpecMode, StateImage, Token,
 };
 use sala_chat::text::template::{ChatMessage, ChatRole, RenderOptions};
 use sala_chat::text::{Specials, TextModel};
@@ -158,7 +158,10 @@ impl Harness {
             .send(Command::Restore {
                 id: 9,
                 keep,
-                rows,
+                rows: rows
+                    .into_iter()
+                    .map(|r| Arc::new(r) as Arc<dyn RowsFeed>)
+                    .collect(),
                 end,
                 history: Arc::new(history),
             })

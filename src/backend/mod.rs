@@ -30,7 +30,7 @@ pub mod draft;
 
 use std::ops::Range;
 
-use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, Token};
+use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsFeed, Token};
 use crate::spec::{LightningSpec, SparseSpec};
 
 /// Prefill chunks start on multiples of this, counted from the segment's start. Also the chunk of the lightning form.
@@ -184,6 +184,9 @@ pub enum BackendError {
     /// This backend has no form of the operation for these sizes.
     #[error("{0}")]
     Unsupported(String),
+    /// Saved rows that cannot be had back.
+    #[error("saved state cannot be used: {0}")]
+    Rows(String),
 }
 
 /// Shorthand.
@@ -440,6 +443,43 @@ pub trait Backend: Sized + Send + 'static {
         start: usize,
         tensors: &[&ImageTensor],
     ) -> Result<()>;
+    /// Puts the rows of `feeds`, in order, into the caches of these layers. The caches have room for them.
+    ///
+    /// A device that copies beside the host's work overrides this, to have files read, checked and sent at the same time.
+    fn restore_rows(
+        &mut self,
+        caches: &mut [(usize, &mut Self::Cache)],
+        spec: &SparseSpec,
+        feeds: &[&dyn RowsFeed],
+    ) -> Result<()> {
+        for (layer, cache) in caches {
+            for feed in feeds {
+                self.write_feed(cache, *layer, spec, *feed)?;
+            }
+        }
+        Ok(())
+    }
+    /// The rows of one feed into the cache of one layer, by way of memory.
+    fn write_feed(
+        &mut self,
+        cache: &mut Self::Cache,
+        layer: usize,
+        spec: &SparseSpec,
+        feed: &dyn RowsFeed,
+    ) -> Result<()> {
+        let mut tensors = Vec::with_capacity(ROW_ARRAYS.len());
+        for name in ROW_ARRAYS {
+            let full = layer_tensor(name, layer);
+            if feed.array(&full).is_some() {
+                let tensor = feed.load(&full).map_err(BackendError::Rows)?;
+                let name = name.to_owned();
+                tensors.push(ImageTensor { name, ..tensor });
+            }
+        }
+        let tensors: Vec<&ImageTensor> = tensors.iter().collect();
+        let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
+        self.write_rows(cache, spec, start, &tensors)
+    }
     /// The committed state; fold first. `[heads, d, d]` f32
     fn read_state(&mut self, state: &Self::Recurrent, spec: &LightningSpec) -> Result<ImageTensor>;
     /// The inverse. `None` sets zero.
@@ -450,6 +490,9 @@ pub trait Backend: Sized + Send + 'static {
         image: Option<&ImageTensor>,
     ) -> Result<()>;
 }
+
+/// The arrays of a cache, in the order of images, without their layer.
+pub const ROW_ARRAYS: [&str; 4] = ["k", "v", "k1", "k2"];
 
 /// Names used in images, one place: `k.{layer}` and so on.
 pub fn layer_tensor(name: &str, layer: usize) -> String {

@@ -336,15 +336,10 @@ impl State {
                 tokens: plan.base.position(),
             });
             let base = plan.base.clone();
-            let keep = base.prefix(common).position();
-            match self.read_state(&base, common)? {
-                Some((rows, end)) => {
-                    self.run_restore(&base, keep, rows, end)?;
-                    return Ok(plan);
-                }
-                // The store has declared it missing by now, so the next plan is another one.
-                None => plan = self.plan(rendered)?,
+            if self.put_back(&base, common)? {
+                return Ok(plan);
             }
+            plan = self.plan(rendered)?;
         }
     }
 
@@ -495,8 +490,7 @@ impl State {
         }
         self.wait_for_states();
         self.cancel = Cancel::default();
-        if let Some((rows, end)) = self.read_state(&path, common)? {
-            self.run_restore(&path, path.prefix(common).position(), rows, end)?;
+        if self.put_back(&path, common)? {
             return Ok(());
         }
         self.settle().map(|_| ())

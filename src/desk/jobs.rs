@@ -1,12 +1,13 @@
 //! Driving the engine: one job or restore at a time, while requests and saves go on. Knows tokens, not text.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::link::JobEnd;
 use super::path::Path;
 use super::run::Event;
 use super::{DeskError, Done, State};
-use crate::protocol::engine::{Command, EndImage, EngineEvent, Generate, Job, RowsImage, Token};
+use crate::protocol::engine::{Command, EndImage, EngineEvent, Generate, Job, RowsFeed, Token};
 
 /// How often a running job gets a chance to save and to refresh its times.
 const TICK: Duration = Duration::from_millis(500);
@@ -104,7 +105,7 @@ impl State {
         &mut self,
         target: &Path,
         keep: u64,
-        rows: Vec<RowsImage>,
+        rows: Vec<Arc<dyn RowsFeed>>,
         end: Option<EndImage>,
     ) -> Done<f64> {
         let id = self.link.id();

@@ -1,6 +1,7 @@
 //! The desk's side of the store: what is handed to the writer, what it said about it, and the open session's rows.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::path::Path;
@@ -8,7 +9,7 @@ use super::run::Event;
 use super::{DeskError, Done, Rights, State, now_ms};
 use crate::config::SaveStates;
 use crate::protocol::desk::{Level, Meters, Notice, SaveState, TimelineRow};
-use crate::protocol::engine::{EndImage, RowsImage, StateImage};
+use crate::protocol::engine::{RowsFeed, StateImage};
 use crate::session::{
     Change, NewSegment, NewSession, RestorePlan, Save, SaveEvent, Segment, SegmentId, StoreError,
 };
@@ -332,19 +333,32 @@ impl State {
         }
     }
 
-    /// Loads the state at the end of `path`; rows of its first `have` segments stay where they are. `None` when the
-    /// store found that it is not usable after all.
-    pub(super) fn read_state(
-        &self,
-        path: &Path,
-        have: usize,
-    ) -> Done<Option<(Vec<RowsImage>, Option<EndImage>)>> {
+    /// Makes `path` live; rows of its first `have` segments stay where they are. False when the store found that its state
+    /// is not usable after all, and has noted it: the next plan is another one.
+    pub(super) fn put_back(&mut self, path: &Path, have: usize) -> Done<bool> {
+        let keep = path.prefix(have).position();
         let Some(tip) = path.head() else {
-            return Ok(Some((Vec::new(), None)));
+            self.run_restore(path, keep, Vec::new(), None)?;
+            return Ok(true);
         };
-        let saved = self.store.restore(&tip, have)?;
-        let whole = saved.plan.usable == path.segments().len();
-        Ok(whole.then_some((saved.rows, saved.end)))
+        let begun = Instant::now();
+        let opened = self.store.open_path(&tip, have)?;
+        let open_ms = begun.elapsed().as_secs_f64() * 1e3;
+        if opened.plan.usable != path.segments().len() {
+            return Ok(false);
+        }
+        let feeds = opened.rows.iter().cloned();
+        let feeds = feeds.map(|rows| rows as Arc<dyn RowsFeed>).collect();
+        match self.run_restore(path, keep, feeds, opened.end) {
+            Ok(restore_ms) => {
+                let bytes = opened.plan.bytes();
+                tracing::debug!(open_ms, restore_ms, bytes, "state put back");
+                Ok(true)
+            }
+            // Rows are checked as they are read: damage shows only now.
+            Err(_) if self.store.note_faults(&opened.rows)? => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     /// Sends the numbers.

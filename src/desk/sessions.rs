@@ -235,12 +235,17 @@ impl State {
     /// Puts the state of a session that was just opened back, or asks whether to read it again.
     pub(super) fn finish_resume(&mut self) -> Done {
         self.resume_pending = false;
+        let begun = std::time::Instant::now();
         let path = self.open.conversation.path();
         let rendered = self.renderer.past(&path, self.open.settings.think)?;
         if rendered.text.is_empty() {
             return Ok(());
         }
         let plan = self.plan_past(&rendered)?;
+        tracing::debug!(
+            plan_ms = begun.elapsed().as_secs_f64() * 1e3,
+            "resume planned"
+        );
         let (read, total) = (plan.to_read(), plan.total());
         if read > UNASKED && self.open.rights == Rights::Write {
             let why = self.why_no_state();

@@ -120,6 +120,11 @@ impl<B: DraftOps> Decoder<B> {
         &self.policy
     }
 
+    /// Readies the n-gram lookup for a state that is being restored: [`Decoder::restore`] with the same `history` follows.
+    pub fn look_up_in(&mut self, history: &[Token]) {
+        self.index.sync(history);
+    }
+
     /// The conversation is now `history`, all of it in the state; `end` is the saved state it was restored from.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! except for the last one drawn.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -18,7 +19,7 @@ use crate::backend::draft::DraftOps;
 use crate::model::{Live, Model, ModelError};
 use crate::protocol::engine::{
     Command, EndImage, Ended, EngineEvent, EngineOptions, Generate, Job, JobStats, ModelInfo,
-    RowsImage, StateImage, Token,
+    RowsFeed, StateImage, Token,
 };
 
 /// Commands that may wait. The desk sends the next one after the last one's answer; more than two never wait.
@@ -154,13 +155,24 @@ impl<B: DraftOps> Worker<'_, B> {
         &mut self,
         id: u64,
         keep: u64,
-        rows: &[RowsImage],
+        rows: &[Arc<dyn RowsFeed>],
         end: Option<&EndImage>,
         history: &[Token],
     ) -> Result<(), DecodeError> {
         let begun = Instant::now();
         let keep = usize::try_from(keep).unwrap_or(usize::MAX);
-        self.live.restore(&mut self.backend, keep, rows, end)?;
+        let feeds: Vec<&dyn RowsFeed> = rows.iter().map(Arc::as_ref).collect();
+        let (live, backend, decoder) = (&mut self.live, &mut self.backend, &mut self.decoder);
+        // The index over a long history is made while its rows are copied.
+        std::thread::scope(|scope| {
+            let index = scope.spawn(|| decoder.look_up_in(history));
+            let restored = live.restore_from(backend, keep, &feeds, end);
+            // It has no way to fail but a panic, which goes the way of this thread's own.
+            if let Err(panic) = index.join() {
+                std::panic::resume_unwind(panic);
+            }
+            restored
+        })?;
         if history.len() != self.live.position() {
             let text = format!(
                 "{} tokens for a state of {}",

@@ -9,7 +9,7 @@ use std::ops::Range;
 use crate::backend::{
     Backend, BufKind, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, layer_tensor,
 };
-use crate::protocol::engine::{EndImage, ImageTensor, RowsImage, Token};
+use crate::protocol::engine::{EndImage, ImageTensor, RowsFeed, RowsImage, Token};
 use crate::spec::{DenseRule, LightningSpec, Mixer, SparseSpec};
 
 use super::forward::Probe;
@@ -425,6 +425,21 @@ impl<B: Backend> Live<B> {
         rows: &[RowsImage],
         end: Option<&EndImage>,
     ) -> Result<()> {
+        let feeds: Vec<&dyn RowsFeed> = rows.iter().map(|r| r as &dyn RowsFeed).collect();
+        self.restore_from(b, keep, &feeds, end)
+    }
+
+    /// The same with rows that may still be in files: small state first, then rows as fast as they come.
+    ///
+    /// # Errors
+    /// As [`Live::restore`]; rows that turn out to be unreadable.
+    pub fn restore_from(
+        &mut self,
+        b: &mut B,
+        keep: usize,
+        rows: &[&dyn RowsFeed],
+        end: Option<&EndImage>,
+    ) -> Result<()> {
         let bad = |text: String| Err(ModelError::Image(text));
         if keep > self.position {
             return bad(format!(
@@ -433,11 +448,11 @@ impl<B: Backend> Live<B> {
             ));
         }
         let mut length = keep;
-        for image in rows {
-            if image.start != length as u64 {
-                return bad(format!("rows from {} do not follow {length}", image.start));
+        for feed in rows {
+            if feed.start() != length as u64 {
+                return bad(format!("rows from {} do not follow {length}", feed.start()));
             }
-            length += usize::try_from(image.rows).unwrap_or(usize::MAX - length);
+            length += usize::try_from(feed.rows()).unwrap_or(usize::MAX - length);
         }
         if length > self.limit {
             return Err(ModelError::Context {
@@ -463,26 +478,10 @@ impl<B: Backend> Live<B> {
         self.pending = 0;
         self.last_prefill = None;
         self.reserve(b, length)?;
+        let mut caches = Vec::new();
         for (i, layer) in self.layers.iter_mut().enumerate() {
             match layer {
-                LayerState::Sparse(cache) => {
-                    for image in rows {
-                        let mut tensors = Vec::with_capacity(4);
-                        for name in ["k", "v", "k1", "k2"] {
-                            if let Some(t) =
-                                named(&image.tensors, name, i).and_then(|at| image.tensors.get(at))
-                            {
-                                tensors.push(ImageTensor {
-                                    name: name.into(),
-                                    ..t.clone()
-                                });
-                            }
-                        }
-                        let tensors: Vec<&ImageTensor> = tensors.iter().collect();
-                        let start = usize::try_from(image.start).unwrap_or(usize::MAX);
-                        b.write_rows(cache, &self.sparse_spec, start, &tensors)?;
-                    }
-                }
+                LayerState::Sparse(cache) => caches.push((i, cache)),
                 LayerState::Lightning(state) => {
                     let image = match end {
                         None => None,
@@ -499,6 +498,9 @@ impl<B: Backend> Live<B> {
                     b.write_state(state, &self.lightning_spec, image)?;
                 }
             }
+        }
+        if !rows.is_empty() {
+            b.restore_rows(&mut caches, &self.sparse_spec, rows)?;
         }
         b.seek(length)?;
         self.position = length;

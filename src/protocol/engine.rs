@@ -86,6 +86,57 @@ pub struct RowsImage {
     pub tensors: Vec<ImageTensor>,
 }
 
+/// Where KV rows come from when they are put back: memory, or files that are read and checked on the way to the device.
+pub trait RowsFeed: Send + Sync + std::fmt::Debug {
+    /// Position of the first row.
+    fn start(&self) -> u64;
+    /// How many positions.
+    fn rows(&self) -> u64;
+    /// Type and shape of an array of this name (as in [`RowsImage::tensors`]), if there is one.
+    fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)>;
+    /// Fills `into` with bytes of an array, from byte `at` on. Several threads call it at a time; multiples of
+    /// [`FEED_BYTES`] cost least.
+    ///
+    /// # Errors
+    /// A phrase: no such bytes, or they cannot be read, or are not what was saved.
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), String>;
+    /// An array as a whole.
+    ///
+    /// # Errors
+    /// As [`RowsFeed::fill`].
+    fn load(&self, name: &str) -> Result<ImageTensor, String>;
+}
+
+/// Size of the pieces in which [`RowsFeed::fill`] is best asked.
+pub const FEED_BYTES: usize = 1 << 20;
+
+impl RowsFeed for RowsImage {
+    fn start(&self) -> u64 {
+        self.start
+    }
+
+    fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)> {
+        let found = self.tensors.iter().find(|t| t.name == name);
+        found.map(|t| (t.dtype, t.shape.clone()))
+    }
+
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), String> {
+        let found = self.tensors.iter().find(|t| t.name == name);
+        let from = found.and_then(|t| t.data.get(at..)?.get(..into.len()));
+        into.copy_from_slice(from.ok_or_else(|| format!("{name} has no such bytes"))?);
+        Ok(())
+    }
+
+    fn load(&self, name: &str) -> Result<ImageTensor, String> {
+        let found = self.tensors.iter().find(|t| t.name == name);
+        found.cloned().ok_or_else(|| format!("there is no {name}"))
+    }
+}
+
 /// Recurrent state at one position, with nothing pending.
 #[derive(Clone, Debug, Default)]
 pub struct EndImage {
@@ -251,7 +302,7 @@ pub enum Command {
         /// Tokens of the live caches that stay.
         keep: u64,
         /// Rows to append, consecutive from `keep`.
-        rows: Vec<RowsImage>,
+        rows: Vec<Arc<dyn RowsFeed>>,
         /// State at the end of the last row; `None` only for an empty path.
         end: Option<EndImage>,
         /// All tokens of the path.

@@ -34,6 +34,12 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// `len` bytes from `offset`; fewer is an error.
     fn read_at(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>>;
+    /// The same into memory that is there already.
+    fn read_into(&self, path: &Path, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let bytes = self.read_at(path, offset, into.len() as u64)?;
+        into.copy_from_slice(&bytes);
+        Ok(())
+    }
     /// Size of a file in bytes.
     fn len(&self, path: &Path) -> io::Result<u64>;
     /// Names of the files in a directory.
@@ -108,6 +114,12 @@ impl Disk for RealDisk {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         Ok(bytes)
+    }
+
+    fn read_into(&self, path: &Path, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(offset))?;
+        file.read_exact(into)
     }
 
     fn len(&self, path: &Path) -> io::Result<u64> {

@@ -325,6 +325,51 @@ pub(super) fn open(
 }
 
 impl OpenFile {
+    /// Where a tensor lies.
+    pub(super) fn place(&self, name: &str) -> Option<&TensorPlace> {
+        self.tensors.iter().find(|t| t.name == name)
+    }
+
+    /// Bytes of a tensor from `at` on, checked. Whole chunks are read where they are wanted; others go by way of a copy.
+    pub(super) fn read_into(
+        &self,
+        disk: &dyn Disk,
+        path: &Path,
+        place: &TensorPlace,
+        at: u64,
+        into: &mut [u8],
+    ) -> Result<(), Fault> {
+        let end = at + into.len() as u64;
+        if end > place.bytes {
+            return Err(Fault::damaged("its file is shorter than it was"));
+        }
+        if at.is_multiple_of(CHUNK_BYTES) && (end.is_multiple_of(CHUNK_BYTES) || end == place.bytes)
+        {
+            disk.read_into(path, place.offset + at, into)
+                .map_err(|e| Fault::io(&e))?;
+            self.check(place, at / CHUNK_BYTES, into)
+        } else {
+            into.copy_from_slice(&self.read_range(disk, path, place, at..end)?);
+            Ok(())
+        }
+    }
+
+    /// Compares whole chunks of a tensor, from number `first` on, with their checksums.
+    fn check(&self, place: &TensorPlace, first: u64, data: &[u8]) -> Result<(), Fault> {
+        for (i, chunk) in data.chunks(CHUNK_BYTES as usize).enumerate() {
+            let index = place.first_chunk + first as usize + i;
+            if self.hashes.get(index).map(|h| h.as_slice())
+                != Some(blake3::hash(chunk).as_bytes().as_slice())
+            {
+                return Err(Fault::damaged(&format!(
+                    "part of {} does not match its checksum",
+                    place.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Reads all tensors `wanted` names, several at a time, each checked.
     fn read(
         &self,
@@ -362,17 +407,7 @@ impl OpenFile {
         let mut data = disk
             .read_at(path, place.offset + from, to.saturating_sub(from))
             .map_err(|e| Fault::io(&e))?;
-        for (i, chunk) in data.chunks(CHUNK_BYTES as usize).enumerate() {
-            let index = place.first_chunk + first as usize + i;
-            if self.hashes.get(index).map(|h| h.as_slice())
-                != Some(blake3::hash(chunk).as_bytes().as_slice())
-            {
-                return Err(Fault::damaged(&format!(
-                    "part of {} does not match its checksum",
-                    place.name
-                )));
-            }
-        }
+        self.check(place, first, &data)?;
         if from != range.start || to != range.end {
             data.truncate((range.end - from) as usize);
             data.drain(..(range.start - from) as usize);

@@ -264,7 +264,7 @@ impl Store {
         .map_err(|a| a.into_error(self, id, FileKind::End))
     }
 
-    fn attempt<T>(
+    pub(super) fn attempt<T>(
         &self,
         id: &SegmentId,
         kind: FileKind,
@@ -329,7 +329,7 @@ impl Store {
     }
 
     /// Marks segments as used now. Best effort: it only orders what is thinned first.
-    fn touch(&self, path: &[Segment]) {
+    pub(super) fn touch(&self, path: &[Segment]) {
         let _ = self.transaction(|tx| {
             let used = super::commit::next_use(tx)?;
             let mut update =
@@ -343,7 +343,7 @@ impl Store {
 }
 
 /// Why a read did not give bytes.
-enum Attempt {
+pub(super) enum Attempt {
     /// The segment has been declared missing: plan anew.
     Again,
     Failed(StoreError),

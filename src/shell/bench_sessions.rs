@@ -4,14 +4,18 @@
 //!
 //! A made-up document of `--context` tokens is loaded into a new session and asked about three times, through the desk, in
 //! a data directory of its own beside the real one (same disk) that is removed at the end. State is real: it was read and
-//! decoded by the model. Every time is the host's clock from sending a request to the desk's answer to the next one, so all
+//! decoded by the model; or, with `--fill random`, most of the document's rows are put on disk without being computed
+//! (values that mean nothing, of the right sizes), and *save* is how fast the store wrote them. Every time is the host's clock from sending a request to the desk's answer to the next one, so all
 //! that is done for the request counts; medians of [`REPEATS`].
 //!
 //! - *undo*: `/undo` of the last exchange; `/redo` in between is not counted.
 //! - *fork*: `/fork` at an earlier exchange: its state is put back, a session is made.
 //! - *resume*: another conversation is held, then `/resume`, until the desk says that it has: everything comes from files. `beyond_read_ms` takes away
 //!   what reading the same files with plain reads on all threads takes (`read_ms`: the best of [`REPEATS`], from the
-//!   system's cache; the disk itself is in neither figure). `share_of_read_rate` is the one over the other.
+//!   system's cache; the disk itself is in neither figure). `share_of_read_rate` is the one over the other. *cold* is the
+//!   same after the system was asked to forget the files: there the disk counts. Where it does not forget (some file
+//!   systems), both figures are alike.
+//! - *first token*: `/resume` and a question, until the first token of the answer.
 //! - *session list*: a store of `--sessions` sessions is opened and listed as the picker shows them.
 //! - *inter-token*: an engine of its own continues the saved session with plain decoding, `--decode` tokens an answer. In
 //!   every other answer the store's writer saves: the whole state of the answer before, and the text every 32 tokens. The 99th
@@ -25,21 +29,20 @@
 //! over PCIe. Loading the model is in none of them.
 
 mod direct;
+mod made_up;
+mod plain;
 mod talk;
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rayon::prelude::*;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::bench::{describe, median};
-use super::cli::{BenchArgs, SessionChoice};
+use super::cli::{BenchArgs, FillArg, SessionChoice};
 use super::{Context, Exit, Failure, open};
 use crate::config::{Device, SaveStates};
 use crate::desk::{Attendance, session_rows};
@@ -58,12 +61,14 @@ const TOKENS: u64 = 100_000;
 const TOKENS_GPU: u64 = 262_144;
 /// Tokens beside the document: questions, answers, what is measured.
 const ROOM: u64 = 8_192;
+/// Longest piece of a document whose rows are made up.
+const PIECE: u64 = 8_192;
 /// Longest answer of the conversation.
 const ANSWER: u64 = 24;
+/// Its document.
+const DOCUMENT: &str = "ledger.txt";
 /// The session that is measured.
 const NAME: &str = "measured";
-/// Bytes of one plain read.
-const PIECE: usize = 8 << 20;
 /// How long writing may take at the end.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Asked one after the other.
@@ -84,6 +89,20 @@ struct Resume {
     share_of_read_rate: f64,
 }
 
+impl Resume {
+    fn new(ms: f64, read_ms: f64, bytes: u64) -> Resume {
+        let rate = |ms: f64| bytes as f64 / 1e6 / ms.max(1e-6);
+        Resume {
+            ms,
+            read_ms,
+            beyond_read_ms: ms - read_ms,
+            gb_per_s: rate(ms),
+            read_gb_per_s: rate(read_ms),
+            share_of_read_rate: read_ms / ms.max(1e-6),
+        }
+    }
+}
+
 /// The picker's list.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct List {
@@ -97,8 +116,14 @@ struct List {
 struct Report {
     tokens: u64,
     state_bytes: u64,
-    read_tokens_per_s: f64,
+    /// Tokens whose rows were never computed.
+    made_up_tokens: u64,
+    /// Where rows were made up: how fast they were saved.
+    save_gb_per_s: Option<f64>,
+    read_tokens_per_s: Option<f64>,
     resume: Resume,
+    resume_cold: Resume,
+    first_token_ms: f64,
     undo_ms: f64,
     fork_ms: f64,
     equal_bits: bool,
@@ -135,6 +160,10 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     (config.sampling.temperature, config.sampling.max_tokens) = (0.0, ANSWER);
     (config.sessions.save_state, config.sessions.keep_turns) = (SaveStates::Turn, 64);
     (config.sessions.min_free_gib, config.sessions.max_state_gib) = (0.0, 1e6);
+    if args.fill == FillArg::Random {
+        // Two of these are read.
+        config.sessions.checkpoint_every = config.sessions.checkpoint_every.min(PIECE);
+    }
     (config.load.confirm_tokens, config.load.max_file_mib) = (u64::MAX, 1 << 20);
 
     let (report, device) = measure(&quiet, args, tokens, scratch.path())?;
@@ -157,11 +186,20 @@ fn measure(
     tokens: u64,
     scratch: &Path,
 ) -> Result<(Report, String), Failure> {
-    let document = scratch.join("ledger.txt");
+    let document = scratch.join(DOCUMENT);
     let model = open::model(context)?.name;
     let (text, _) = open::text(&model)?;
-    std::fs::write(&document, ledger(&text, tokens)?)
+    let body = ledger(&text, tokens)?;
+    std::fs::write(&document, &body)
         .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", document.display())))?;
+    let made_up = match args.fill {
+        FillArg::Read => None,
+        FillArg::Random => {
+            context.note(&format!("putting {tokens} tokens on disk"));
+            let store = open::store(context)?;
+            Some(made_up::make(context, &store, &text, DOCUMENT, &body)?)
+        }
+    };
 
     let opened = open::desk(context, &SessionChoice::New, true, Attendance::Present)?;
     let mut talk = Talk::new(opened.desk);
@@ -193,31 +231,32 @@ fn measure(
     }
     let store = open::store(context)?;
     let (tip, bytes) = tip(&store)?;
-    let mut resumes = Vec::new();
-    for n in 0..REPEATS {
+    let away = |talk: &mut Talk, n: usize| {
         talk.timed(Request::New(None))?;
-        talk.timed(Request::Ask(format!("What is {n} + 2?")))?;
+        talk.timed(Request::Ask(format!("What is {n} + 2?")))
+    };
+    let files = plain::files(&store, &tip, scratch)?;
+    let (mut resumes, mut cold, mut first) = (Vec::new(), Vec::new(), Vec::new());
+    for n in 0..REPEATS {
+        away(&mut talk, n)?;
         resumes.push(talk.resumed(NAME)?);
+        away(&mut talk, n)?;
+        plain::forget(&files)?;
+        cold.push(talk.resumed(NAME)?);
+        away(&mut talk, n)?;
+        first.push(talk.first_token(NAME, QUESTIONS[0])?);
     }
-    let position = store
-        .load_path(&tip)?
-        .last()
-        .map_or(0, |s| s.end_position());
-    let read_ms = plain_read(&store, &tip, scratch)?;
+    let path = store.load_path(&tip)?;
+    let position = path.last().map_or(0, |s| s.end_position());
+    let read_ms = plain::best_of(REPEATS, || plain::read(&files))?;
+    let read_cold_ms = plain::best_of(REPEATS, || {
+        plain::forget(&files)?;
+        plain::read(&files)
+    })?;
     talk.quit()?;
     // The engine is asked to end by the desk; its memory is needed for the next one.
     let _ = opened.engine.join();
 
-    let ms = median(resumes);
-    let rate = |ms: f64| bytes as f64 / 1e6 / ms.max(1e-6);
-    let resume = Resume {
-        ms,
-        read_ms,
-        beyond_read_ms: ms - read_ms,
-        gb_per_s: rate(ms),
-        read_gb_per_s: rate(read_ms),
-        share_of_read_rate: read_ms / ms.max(1e-6),
-    };
     context.note("times between tokens");
     let (inter_token, equal_bits) = direct::measure(context, &store, &tip, args.decode)?;
     context.note("listing sessions");
@@ -225,8 +264,14 @@ fn measure(
     let report = Report {
         tokens: position,
         state_bytes: bytes,
-        read_tokens_per_s: position as f64 / reading.max(1e-6) * 1e3,
-        resume,
+        made_up_tokens: made_up.as_ref().map_or(0, |m| m.tokens),
+        read_tokens_per_s: made_up
+            .is_none()
+            .then(|| position as f64 / reading.max(1e-6) * 1e3),
+        save_gb_per_s: made_up.map(|m| m.save_gb_per_s),
+        resume: Resume::new(median(resumes), read_ms, bytes),
+        resume_cold: Resume::new(median(cold), read_cold_ms, bytes),
+        first_token_ms: median(first),
         undo_ms: median(undos),
         fork_ms: median(forks),
         equal_bits,
@@ -276,41 +321,6 @@ fn tip(store: &Store) -> Result<(SegmentId, u64), Failure> {
         return Err(nothing());
     }
     Ok((tip, plan.bytes()))
-}
-
-/// Milliseconds to read the files of a path with plain reads, on all threads, into memory that is there already.
-fn plain_read(store: &Store, tip: &SegmentId, scratch: &Path) -> Result<f64, Failure> {
-    let path = store.load_path(tip)?;
-    let folder = scratch.join("data").join("segments");
-    let mut files: Vec<PathBuf> = path
-        .iter()
-        .map(|s| folder.join(format!("{}.rows", s.id.hex())))
-        .collect();
-    files.push(folder.join(format!("{}.end", tip.hex())));
-    let failed = |file: &Path, e: std::io::Error| {
-        Failure::new(Exit::Disk, format!("{}: {e}", file.display()))
-    };
-    let mut pieces = Vec::new();
-    for file in &files {
-        let bytes = std::fs::metadata(file).map_err(|e| failed(file, e))?.len();
-        for at in (0..bytes).step_by(PIECE) {
-            pieces.push((file, at, (bytes - at).min(PIECE as u64) as usize));
-        }
-    }
-    let mut best = f64::INFINITY;
-    for _ in 0..REPEATS {
-        let begun = Instant::now();
-        pieces.par_iter().try_for_each_init(
-            || vec![0u8; PIECE],
-            |buffer, (file, at, bytes)| {
-                let read = |buffer: &mut [u8]| File::open(file)?.read_exact_at(buffer, *at);
-                let wanted = buffer.get_mut(..*bytes).unwrap_or_default();
-                read(wanted).map_err(|e| failed(file, e))
-            },
-        )?;
-        best = best.min(begun.elapsed().as_secs_f64() * 1e3);
-    }
-    Ok(best)
 }
 
 fn message(store: &Store, parent: Option<MessageId>, role: Role, text: String) -> Message {
@@ -410,15 +420,29 @@ fn table(r: &Report, device: &str) -> String {
         r.tokens,
         r.state_bytes as f64 / 1e6
     );
-    let (resume, list, gaps) = (&r.resume, &r.session_list, &r.inter_token);
+    let (list, gaps) = (&r.session_list, &r.inter_token);
+    if let Some(rate) = r.save_gb_per_s {
+        let tokens = r.made_up_tokens;
+        let _ = writeln!(
+            out,
+            "save          {rate:.2} GB/s ({tokens} tokens were made up)"
+        );
+    }
+    for (name, resume) in [("resume", &r.resume), ("resume, cold", &r.resume_cold)] {
+        let _ = writeln!(
+            out,
+            "{name:<12}  {:.0} ms, {:.0} ms beyond reading its bytes; {:.2} GB/s, {:.0} % of {:.2} GB/s read",
+            resume.ms,
+            resume.beyond_read_ms,
+            resume.gb_per_s,
+            100.0 * resume.share_of_read_rate,
+            resume.read_gb_per_s
+        );
+    }
     let _ = writeln!(
         out,
-        "resume        {:.0} ms, {:.0} ms beyond reading its bytes; {:.2} GB/s, {:.0} % of {:.2} GB/s read",
-        resume.ms,
-        resume.beyond_read_ms,
-        resume.gb_per_s,
-        100.0 * resume.share_of_read_rate,
-        resume.read_gb_per_s
+        "first token   {:.0} ms after /resume",
+        r.first_token_ms
     );
     let _ = writeln!(out, "equal bits    {}", r.equal_bits);
     let _ = writeln!(out, "undo          {:.1} ms", r.undo_ms);

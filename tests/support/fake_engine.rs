@@ -9,7 +9,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sala_chat::protocol::engine::{
     Command, Dtype, EndImage, Ended, EngineEvent, ImageTensor, Job, JobStats, MemoryInfo,
-    ModelInfo, RowsImage, StateImage, Token,
+    ModelInfo, RowsFeed, RowsImage, StateImage, Token,
 };
 
 /// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
@@ -95,7 +95,7 @@ impl State {
 fn restore(
     state: &mut State,
     keep: u64,
-    rows: &[RowsImage],
+    rows: &[Arc<dyn RowsFeed>],
     end: Option<&EndImage>,
     history: &[Token],
 ) -> Result<(), String> {
@@ -104,14 +104,14 @@ fn restore(
     }
     let mut tokens = state.tokens[..keep as usize].to_vec();
     for r in rows {
-        if r.start != tokens.len() as u64 {
+        if r.start() != tokens.len() as u64 {
             return Err(format!(
                 "rows start at {} instead of {}",
-                r.start,
+                r.start(),
                 tokens.len()
             ));
         }
-        let data = &r.tensors.first().ok_or("rows without k.0")?.data;
+        let data = r.load("k.0")?.data;
         tokens.extend(
             data.chunks_exact(4)
                 .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])),

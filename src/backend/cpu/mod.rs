@@ -22,12 +22,12 @@ use rayon::prelude::*;
 use self::lightning::{Form, Input, RopeTable};
 use self::matrix::decode;
 use self::simd::{ApplyGate, Gate, rms_norm};
-use self::sparse::{Part, Queries};
+use self::sparse::{Part, Queries, Slots};
 use super::{
     Backend, BackendError, BufKind, CANDIDATES, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass,
-    Result, StepKey, WeightView,
+    Result, StepKey, WeightView, layer_tensor,
 };
-use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, Token};
+use crate::protocol::engine::{Dtype, FEED_BYTES, ImageTensor, MemoryInfo, RowsFeed, Token};
 use crate::spec::{LightningSpec, SparseSpec};
 
 /// Rows of a prefill pass.
@@ -170,6 +170,48 @@ fn image_values(tensor: &ImageTensor, shape: &[usize]) -> Result<Vec<f32>> {
             tensor.data.len()
         ),
     })
+}
+
+/// Puts one array of a feed in place.
+fn restore_array(
+    slots: &mut Slots<'_>,
+    part: Part,
+    name: &str,
+    spec: &SparseSpec,
+    feed: &dyn RowsFeed,
+) -> Result<()> {
+    let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
+    let rows = usize::try_from(feed.rows()).unwrap_or(usize::MAX - start);
+    let rows = part.rows(spec, start..start + rows);
+    let expected = [rows.len(), spec.kv_heads, spec.head_dim];
+    let found = feed.array(name);
+    let dtype = match &found {
+        Some((dtype @ (Dtype::F32 | Dtype::Bf16), shape)) if *shape == expected => *dtype,
+        _ => {
+            return Err(BackendError::Shape {
+                op: "restore",
+                expected: format!("{name} {expected:?} f32 or bf16"),
+                found: found.map_or("none".into(), |(dtype, shape)| {
+                    format!("{shape:?} {dtype:?}")
+                }),
+            });
+        }
+    };
+    let row_bytes = slots.row_width() * dtype.size();
+    // As many rows as fill a piece: for the usual widths, exactly.
+    let step = (FEED_BYTES / row_bytes.max(1)).max(1);
+    let mut bytes = vec![0; step.min(rows.len()) * row_bytes];
+    for at in (0..rows.len()).step_by(step) {
+        let piece = bytes
+            .get_mut(..step.min(rows.len() - at) * row_bytes)
+            .unwrap_or_default();
+        feed.fill(name, at * row_bytes, piece)
+            .map_err(BackendError::Rows)?;
+        if let Some(values) = decode(dtype, piece) {
+            slots.write(rows.start + at, &values);
+        }
+    }
+    Ok(())
 }
 
 impl Backend for Cpu {
@@ -680,6 +722,33 @@ impl Backend for Cpu {
             cache.write(part, first, &values);
         }
         Ok(())
+    }
+
+    fn restore_rows(
+        &mut self,
+        caches: &mut [(usize, &mut Cache)],
+        spec: &SparseSpec,
+        feeds: &[&dyn RowsFeed],
+    ) -> Result<()> {
+        let last = feeds.iter().map(|f| f.start() + f.rows()).max();
+        let last = usize::try_from(last.unwrap_or(0)).unwrap_or(usize::MAX);
+        for (_, cache) in caches.iter_mut() {
+            self.reserve(cache, last)?;
+        }
+        // Every array of every layer on its own: their bytes are read, checked and put in place while they are in the
+        // processor's cache.
+        let arrays = caches.iter_mut().flat_map(|(layer, cache)| {
+            let named = |(part, name, slots)| (part, layer_tensor(name, *layer), slots);
+            cache.all_slots().map(named)
+        });
+        let arrays: Vec<(Part, String, Slots<'_>)> = arrays.collect();
+        arrays
+            .into_par_iter()
+            .try_for_each(|(part, name, mut slots)| {
+                feeds
+                    .iter()
+                    .try_for_each(|feed| restore_array(&mut slots, part, &name, spec, *feed))
+            })
     }
 
     fn read_state(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {

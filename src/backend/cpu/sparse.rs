@@ -76,6 +76,11 @@ impl Cache {
         let capacity = (limit + limit / 8).next_multiple_of(self.block * 16);
         let (dim, block) = (self.dim, self.block);
         let grow = |v: &mut Vec<f32>, len: usize| {
+            if v.is_empty() {
+                // Zero pages of the system, touched when they are used.
+                *v = vec![0.0; len];
+                return;
+            }
             v.reserve_exact(len - v.len());
             v.resize(len, 0.0);
         };
@@ -163,17 +168,64 @@ impl Cache {
 
     /// The inverse of [`Cache::read`], from row `first` on.
     pub(super) fn write(&mut self, part: Part, first: usize, values: &[f32]) {
-        let (dim, heads, block) = (self.dim, self.heads.len(), self.block);
+        self.slots(part).write(first, values);
+    }
+
+    /// One of the four arrays, to be written beside the others.
+    fn slots(&mut self, part: Part) -> Slots<'_> {
+        Slots {
+            dim: self.dim,
+            panel: part.panel(self.block),
+            heads: self.heads.iter_mut().map(|h| h.part_mut(part)).collect(),
+        }
+    }
+
+    /// All four, each to be written by its own thread.
+    pub(super) fn all_slots(&mut self) -> [(Part, &'static str, Slots<'_>); 4] {
+        let (dim, block) = (self.dim, self.block);
+        let [mut k, mut v, mut k1, mut k2]: [Vec<&mut [f32]>; 4] = Default::default();
+        for h in &mut self.heads {
+            k.push(&mut h.k);
+            v.push(&mut h.v);
+            k1.push(&mut h.k1);
+            k2.push(&mut h.k2);
+        }
+        let mut heads = [k, v, k1, k2].into_iter();
+        Part::ALL.map(|(part, name)| {
+            let heads = heads.next().unwrap_or_default();
+            let panel = part.panel(block);
+            (part, name, Slots { dim, panel, heads })
+        })
+    }
+}
+
+/// Where the rows of one array go.
+pub(super) struct Slots<'a> {
+    dim: usize,
+    /// Rows of a panel, for arrays that have some.
+    panel: Option<usize>,
+    /// One for each KV head.
+    heads: Vec<&'a mut [f32]>,
+}
+
+impl Slots<'_> {
+    /// Values of one row.
+    pub(super) fn row_width(&self) -> usize {
+        self.dim * self.heads.len()
+    }
+
+    /// Puts rows `[rows, kv_heads, d]` in place, from row `first` on.
+    pub(super) fn write(&mut self, first: usize, values: &[f32]) {
+        let (dim, heads) = (self.dim, self.heads.len());
         for (i, row) in values.chunks_exact(dim).enumerate() {
             let at = first + i / heads;
             let head = &mut self.heads[i % heads];
-            match part.panel(block) {
-                None => head.v[at * dim..][..dim].copy_from_slice(row),
+            match self.panel {
+                None => head[at * dim..][..dim].copy_from_slice(row),
                 Some(panel) => {
-                    let dst = head.part_mut(part);
-                    for (lane, value) in row.iter().enumerate() {
-                        dst[place(at, lane, panel, dim)] = *value;
-                    }
+                    // Lanes of a panel lie `panel` apart.
+                    let lanes = head[place(at, 0, panel, dim)..].iter_mut().step_by(panel);
+                    lanes.zip(row).for_each(|(to, value)| *to = *value);
                 }
             }
         }

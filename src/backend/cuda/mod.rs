@@ -52,7 +52,7 @@ pub use tensors::{Buf, Cache, Matrix, Recurrent, Selection, Vector};
 use super::{
     Backend, BackendError, BufKind, Candidates, GRID, HeadRows, Pass, Result, StepKey, WeightView,
 };
-use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, Token};
+use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsFeed, Token};
 use crate::spec::{LightningSpec, SparseSpec};
 use device::Device;
 pub use device::Guards;
@@ -529,6 +529,15 @@ impl Backend for Cuda {
         tensors: &[&ImageTensor],
     ) -> Result<()> {
         self.rows_in(cache, spec, start, tensors)
+    }
+
+    fn restore_rows(
+        &mut self,
+        caches: &mut [(usize, &mut Cache)],
+        spec: &SparseSpec,
+        feeds: &[&dyn RowsFeed],
+    ) -> Result<()> {
+        self.stream_rows(caches, spec, feeds)
     }
 
     fn read_state(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {

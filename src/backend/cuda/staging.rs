@@ -1,16 +1,101 @@
 //! Bulk copies between host and device through two page-locked buffers, so that filling one overlaps with the copy of
 //! the other. Used for weights and state images; never inside a step.
 
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use rayon::prelude::*;
 
 use super::device::{Device, Pinned};
-use super::driver::{DevicePtr, Event, Queue};
-use crate::backend::Result;
+use super::driver::{DevicePtr, Driver, Event, Queue};
+use crate::backend::{BackendError, Result};
+use crate::protocol::engine::{FEED_BYTES, RowsFeed};
 
 /// Size of one buffer: long enough that the link is busy, short enough that both overlap on small images.
 const CHUNK_BYTES: usize = 16 << 20;
 /// Pieces that threads copy at a time.
-const PIECE_BYTES: usize = 1 << 20;
+const PIECE_BYTES: usize = FEED_BYTES;
+
+/// Copies that may be under way before the host waits for the oldest: enough to keep the link busy.
+const IN_FLIGHT: usize = 8;
+
+/// One array on its way to the device.
+pub(super) struct Incoming<'a> {
+    pub(super) dst: DevicePtr,
+    pub(super) bytes: usize,
+    /// With its layer.
+    pub(super) name: String,
+    pub(super) feed: &'a dyn RowsFeed,
+}
+
+/// A page-locked piece of memory and its number.
+type Slot<'a> = (usize, &'a mut [u8]);
+
+/// The pipeline of [`Staging::stream`]: threads fill slots, this thread gives them to the copy queue in whatever order they
+/// come, and hands them out again once their copy has passed.
+fn stream_through(
+    slots: Vec<&mut [u8]>,
+    arrays: &[Incoming<'_>],
+    driver: &dyn Driver,
+    events: &[Event],
+) -> Result<()> {
+    let pieces: Vec<(&Incoming<'_>, usize)> = arrays
+        .iter()
+        .flat_map(|a| (0..a.bytes).step_by(PIECE_BYTES).map(move |at| (a, at)))
+        .collect();
+    let next = AtomicUsize::new(0);
+    // Unbounded, but never longer than there are slots.
+    let (free, empty) = crossbeam_channel::unbounded::<Slot<'_>>();
+    let (filled, ready) = crossbeam_channel::unbounded();
+    for slot in slots.into_iter().enumerate() {
+        // The receiver is held here.
+        let _ = free.send(slot);
+    }
+    let (pieces, next) = (&pieces, &next);
+    rayon::in_place_scope(move |scope| {
+        for _ in 0..rayon::current_num_threads() {
+            let (empty, filled) = (empty.clone(), filled.clone());
+            scope.spawn(move |_| {
+                while let Some((array, at)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    // Nobody hands out slots or takes pieces any more after a failure.
+                    let Ok((slot, bytes)) = empty.recv() else {
+                        return;
+                    };
+                    let n = PIECE_BYTES.min(array.bytes - at);
+                    let read = match bytes.get_mut(..n) {
+                        Some(into) => array.feed.fill(&array.name, *at, into),
+                        None => Ok(()),
+                    };
+                    let dst = array.dst + *at as u64;
+                    if filled.send((dst, n, (slot, bytes), read)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop((empty, filled));
+        let mut flying: VecDeque<Slot<'_>> = VecDeque::new();
+        for (dst, n, (slot, bytes), read) in ready {
+            read.map_err(BackendError::Rows)?;
+            // SAFETY: `stream` checked that the array is the caller's; the slot is not filled again before its event.
+            unsafe { driver.copy_in(dst, bytes.as_ptr(), n, Queue::Copy)? };
+            if let Some(event) = events.get(slot) {
+                driver.record(event, Queue::Copy)?;
+            }
+            flying.push_back((slot, bytes));
+            if flying.len() > IN_FLIGHT
+                && let Some((slot, bytes)) = flying.pop_front()
+            {
+                if let Some(event) = events.get(slot) {
+                    driver.wait_host(event)?;
+                }
+                // All pieces may have been filled already.
+                let _ = free.send((slot, bytes));
+            }
+        }
+        Ok(())
+    })
+}
 
 /// Two page-locked buffers and their events.
 pub(super) struct Staging {
@@ -107,6 +192,29 @@ impl Staging {
                     }
                 });
         })
+    }
+
+    /// Sends arrays that are read piece by piece, by all threads at once, each piece as soon as it is there. Order on the
+    /// compute queue as in [`Staging::send`].
+    pub(super) fn stream(&mut self, arrays: &[Incoming<'_>]) -> Result<()> {
+        self.after_compute()?;
+        self.wait(0)?;
+        self.wait(1)?;
+        let driver = self.device.driver();
+        let events = (0..2 * CHUNK_BYTES / PIECE_BYTES).map(|_| driver.event());
+        let events: Vec<Event> = events.collect::<Result<_>>()?;
+        let slots = self
+            .halves
+            .iter_mut()
+            .flat_map(|h| h.as_mut_slice().chunks_exact_mut(PIECE_BYTES));
+        let sent = stream_through(slots.collect(), arrays, driver, &events);
+        // Slots of copies that are still under way must not be filled again, whatever happened.
+        let passed = driver.synchronize(Queue::Copy);
+        for event in events {
+            driver.drop_event(event);
+        }
+        sent.and(passed)?;
+        self.before_compute()
     }
 
     /// Fetches device memory into a vector.

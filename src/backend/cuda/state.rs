@@ -11,14 +11,12 @@ use half::bf16;
 use super::device::DeviceBuffer;
 use super::driver::DevicePtr;
 use super::growable::Growable;
+use super::staging::Incoming;
 use super::tensors::{Buf, Cache, HEAD, Recurrent, Selection, floats};
 use super::{Cuda, shape};
-use crate::backend::{BackendError, BufKind, Result};
-use crate::protocol::engine::{Dtype, ImageTensor};
+use crate::backend::{Backend, BackendError, BufKind, ROW_ARRAYS, Result, layer_tensor};
+use crate::protocol::engine::{Dtype, ImageTensor, RowsFeed};
 use crate::spec::{LightningSpec, SparseSpec};
-
-/// The arrays of a cache, in the order of images.
-const NAMES: [&str; 4] = ["k", "v", "k1", "k2"];
 
 /// Rows of each array that belong to `positions`: for compressed keys those whose window ends inside.
 fn row_ranges(spec: &SparseSpec, positions: &Range<usize>) -> [Range<usize>; 4] {
@@ -45,8 +43,8 @@ impl Cuda {
         spec: &SparseSpec,
         positions: Range<usize>,
     ) -> Result<Vec<ImageTensor>> {
-        let mut tensors = Vec::with_capacity(NAMES.len());
-        for (index, (name, rows)) in NAMES
+        let mut tensors = Vec::with_capacity(ROW_ARRAYS.len());
+        for (index, (name, rows)) in ROW_ARRAYS
             .into_iter()
             .zip(row_ranges(spec, &positions))
             .enumerate()
@@ -82,7 +80,7 @@ impl Cuda {
                 .ok_or_else(|| shape("write_rows", format!("an array `{name}`"), "none"))
         };
         let rows = find("k")?.shape.first().copied().unwrap_or(0);
-        for (index, (name, rows)) in NAMES
+        for (index, (name, rows)) in ROW_ARRAYS
             .into_iter()
             .zip(row_ranges(spec, &(start..start + rows)))
             .enumerate()
@@ -113,6 +111,44 @@ impl Cuda {
             }
         }
         Ok(())
+    }
+
+    /// Rows of all layers from wherever they are, read and sent at the same time.
+    pub(super) fn stream_rows(
+        &mut self,
+        caches: &mut [(usize, &mut Cache)],
+        spec: &SparseSpec,
+        feeds: &[&dyn RowsFeed],
+    ) -> Result<()> {
+        let mut arrays = Vec::new();
+        for (layer, cache) in caches {
+            for feed in feeds {
+                let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
+                let rows = usize::try_from(feed.rows()).unwrap_or(usize::MAX - start);
+                let ranges = row_ranges(spec, &(start..start + rows));
+                let described = ROW_ARRAYS.map(|name| feed.array(&layer_tensor(name, *layer)));
+                let as_here = described.iter().zip(&ranges).all(|(found, rows)| {
+                    let shape = vec![rows.len(), spec.kv_heads, HEAD];
+                    *found == Some((Dtype::Bf16, shape))
+                });
+                if !as_here {
+                    // Of another number type, to be converted, or wrong, to be refused in words.
+                    self.write_feed(cache, *layer, spec, *feed)?;
+                    continue;
+                }
+                for (index, (name, rows)) in ROW_ARRAYS.into_iter().zip(&ranges).enumerate() {
+                    let array = cache.array(index);
+                    within(array, rows, cache.row_bytes)?;
+                    arrays.push(Incoming {
+                        dst: array.ptr() + (rows.start * cache.row_bytes) as u64,
+                        bytes: rows.len() * cache.row_bytes,
+                        name: layer_tensor(name, *layer),
+                        feed: *feed,
+                    });
+                }
+            }
+        }
+        self.staging.stream(&arrays)
     }
 
     pub(super) fn state_out(

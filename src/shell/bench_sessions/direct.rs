@@ -9,7 +9,8 @@ use serde::Serialize;
 use super::{PATIENCE, message};
 use crate::engine::worker::{self, Engine};
 use crate::protocol::engine::{
-    Cancel, Command, EngineEvent, Generate, ImageTensor, Job, Sampling, SpecMode, StateImage, Token,
+    Cancel, Command, EngineEvent, Generate, ImageTensor, Job, RowsFeed, Sampling, SpecMode,
+    StateImage, Token,
 };
 use crate::session::{
     Change, NewSegment, NewSession, Save, SegmentId, SegmentKind, Store, TextBoundary, Writer,
@@ -47,17 +48,32 @@ struct Answer {
     gaps: Vec<f64>,
 }
 
-struct Direct {
+/// An engine without a desk.
+pub(super) struct Direct {
     engine: Engine,
+    fingerprint: String,
     last: u64,
 }
 
 impl Direct {
-    fn start(context: &Context) -> Result<Direct, Failure> {
+    pub(super) fn start(context: &Context) -> Result<Direct, Failure> {
         let engine = worker::spawn(open::engine_options(context)?)?;
-        let direct = Direct { engine, last: 0 };
-        while !matches!(direct.next(LOADING)?, EngineEvent::Ready(_)) {}
-        Ok(direct)
+        let mut direct = Direct {
+            engine,
+            fingerprint: String::new(),
+            last: 0,
+        };
+        loop {
+            if let EngineEvent::Ready(info) = direct.next(LOADING)? {
+                direct.fingerprint = info.fingerprint;
+                return Ok(direct);
+            }
+        }
+    }
+
+    /// Of the model.
+    pub(super) fn fingerprint(&self) -> &str {
+        &self.fingerprint
     }
 
     fn next(&self, patience: Duration) -> Result<EngineEvent, Failure> {
@@ -80,7 +96,7 @@ impl Direct {
 
     /// Makes a saved path live.
     fn restore(&mut self, store: &Store, tip: &SegmentId) -> Result<(), Failure> {
-        let saved = store.restore(tip, 0)?;
+        let saved = store.open_path(tip, 0)?;
         if saved.plan.usable != saved.plan.path.len() {
             return Err(failed("the state of the measured session was not kept"));
         }
@@ -90,7 +106,9 @@ impl Direct {
             .copied()
             .collect();
         self.last += 1;
-        let (rows, end, history) = (saved.rows, saved.end, Arc::new(history));
+        let rows = saved.rows.into_iter();
+        let rows = rows.map(|r| r as Arc<dyn RowsFeed>).collect();
+        let (end, history) = (saved.end, Arc::new(history));
         self.command(Command::Restore {
             id: self.last,
             keep: 0,
@@ -157,7 +175,24 @@ impl Direct {
         }
     }
 
-    fn end(self) {
+    /// Reads `given` on top of what is there; the state it leaves.
+    pub(super) fn read(&mut self, given: Vec<Token>) -> Result<StateImage, Failure> {
+        self.last += 1;
+        self.command(Command::Run(Job {
+            id: self.last,
+            given,
+            generate: None,
+            export: true,
+            cancel: Cancel::default(),
+        }))?;
+        loop {
+            if let EngineEvent::Done { image, .. } = self.next(LOADING)? {
+                return image.ok_or_else(|| failed("the engine exported no state"));
+            }
+        }
+    }
+
+    pub(super) fn end(self) {
         // Either way it is gone.
         let _ = self.engine.commands.send(Command::Shutdown);
         let _ = self.engine.thread.join();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::desk::Desk;
-use crate::protocol::desk::{Level, Notice, Request};
+use crate::protocol::desk::{Activity, Level, Notice, Request};
 use crate::protocol::engine::ModelInfo;
 use crate::shell::{Exit, Failure};
 
@@ -91,6 +91,23 @@ impl Talk {
                 _ => {}
             }
         }
+    }
+
+    /// Milliseconds from asking for a session, and a question in it, to the first token of the answer. The exchange is
+    /// undone.
+    pub(super) fn first_token(&mut self, name: &str, question: &str) -> Result<f64, Failure> {
+        let begun = Instant::now();
+        self.send(Request::Resume(name.into()))?;
+        self.send(Request::Ask(question.into()))?;
+        let ms = loop {
+            if let Notice::Activity(Activity::Answering { .. } | Activity::Thinking { .. }) =
+                self.next()?
+            {
+                break begun.elapsed().as_secs_f64() * 1e3;
+            }
+        };
+        self.timed(Request::Undo(1))?;
+        Ok(ms)
     }
 
     /// The same for going somewhere whose state is kept.

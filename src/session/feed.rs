@@ -1,0 +1,157 @@
+//! KV rows on their way from a segment file to a device: read in pieces, by several threads, each piece checked against
+//! its checksum before anybody uses it.
+//!
+//! The head of the file is checked when the feed is made. What turns out wrong later is remembered, so that the store can
+//! declare it missing once the restore has failed.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use rayon::prelude::*;
+
+use super::disk::Disk;
+use super::error::{Result, StoreError};
+use super::format::{self, CHUNK_BYTES, Fault, FileKind, OpenFile};
+use super::segment::SegmentId;
+use super::state::{Attempt, RestorePlan};
+use super::store::Store;
+use crate::protocol::engine::{Dtype, EndImage, FEED_BYTES, ImageTensor, RowsFeed};
+
+// A piece that is asked for as is best for the asker is one checksum's worth.
+const _: () = assert!(CHUNK_BYTES == FEED_BYTES as u64);
+
+/// The rows of one segment, still in their file.
+#[derive(Debug)]
+pub struct StoredRows {
+    id: SegmentId,
+    file: OpenFile,
+    path: PathBuf,
+    disk: Arc<dyn Disk>,
+    /// The first thing that went wrong.
+    fault: OnceLock<Fault>,
+}
+
+impl RowsFeed for StoredRows {
+    fn start(&self) -> u64 {
+        self.file.start
+    }
+
+    fn rows(&self) -> u64 {
+        self.file.rows
+    }
+
+    fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)> {
+        let place = self.file.place(name)?;
+        Some((place.dtype, place.shape.clone()))
+    }
+
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), String> {
+        let place = self
+            .file
+            .place(name)
+            .ok_or_else(|| format!("there is no {name}"))?;
+        self.file
+            .read_into(&*self.disk, &self.path, place, at as u64, into)
+            .map_err(|fault| {
+                let why = fault.why.clone();
+                // Only the first is told.
+                let _ = self.fault.set(fault);
+                why
+            })
+    }
+
+    fn load(&self, name: &str) -> Result<ImageTensor, String> {
+        let place = self
+            .file
+            .place(name)
+            .ok_or_else(|| format!("there is no {name}"))?;
+        // The file is as long as its header says, so this is no more than is there.
+        let mut data = vec![0; usize::try_from(place.bytes).map_err(|e| e.to_string())?];
+        data.par_chunks_mut(FEED_BYTES)
+            .enumerate()
+            .try_for_each(|(i, piece)| self.fill(name, i * FEED_BYTES, piece))?;
+        Ok(ImageTensor {
+            name: name.to_owned(),
+            dtype: place.dtype,
+            shape: place.shape.clone(),
+            data: Arc::new(data),
+        })
+    }
+}
+
+/// A path ready to be restored.
+#[derive(Debug)]
+pub struct Opened {
+    /// What is kept and what is not.
+    pub plan: RestorePlan,
+    /// Rows of the segments from the one asked for up to `plan.usable`, consecutive.
+    pub rows: Vec<Arc<StoredRows>>,
+    /// State at the end of `plan.path[plan.usable - 1]`; `None` when nothing is usable.
+    pub end: Option<EndImage>,
+}
+
+impl Store {
+    /// As [`Store::restore`], with the rows left in their files: their bytes are read and checked by whoever takes them. When
+    /// that fails, [`Store::note_faults`] is to be told.
+    ///
+    /// # Errors
+    /// As [`Store::restore`].
+    pub fn open_path(&self, tip: &SegmentId, have: usize) -> Result<Opened> {
+        loop {
+            let plan = self.plan_restore(tip)?;
+            match self.open_plan(&plan, have) {
+                Ok((rows, end)) => {
+                    self.touch(&plan.path);
+                    return Ok(Opened { plan, rows, end });
+                }
+                Err(Attempt::Again) => {}
+                Err(Attempt::Failed(e)) => return Err(e),
+            }
+        }
+    }
+
+    fn open_plan(
+        &self,
+        plan: &RestorePlan,
+        have: usize,
+    ) -> Result<(Vec<Arc<StoredRows>>, Option<EndImage>), Attempt> {
+        let usable = plan.path.get(..plan.usable).unwrap_or_default();
+        let Some(last) = usable.last() else {
+            return Ok((Vec::new(), None));
+        };
+        let end = self.attempt(&last.id, FileKind::End, |root, path| {
+            format::read_end(&*self.disk, path, &last.id, root)
+        })?;
+        let mut rows = Vec::new();
+        for segment in usable.iter().skip(have) {
+            rows.push(self.attempt(&segment.id, FileKind::Rows, |root, path| {
+                let file = format::open(&*self.disk, path, FileKind::Rows, &segment.id, root)?;
+                Ok(Arc::new(StoredRows {
+                    id: segment.id,
+                    file,
+                    path: path.to_owned(),
+                    disk: Arc::clone(&self.disk),
+                    fault: OnceLock::new(),
+                }))
+            })?);
+        }
+        Ok((rows, Some(end)))
+    }
+
+    /// Declares missing what a failed restore found damaged. Returns whether there was anything: then the path can be
+    /// planned anew.
+    ///
+    /// # Errors
+    /// [`StoreError::StateLost`] for a fault that may pass, or that could not be recorded.
+    pub fn note_faults(&self, rows: &[Arc<StoredRows>]) -> Result<bool> {
+        let mut noted = false;
+        for (id, fault) in rows.iter().filter_map(|r| Some((r.id, r.fault.get()?))) {
+            if !fault.lasting || !self.declare_missing(&id, FileKind::Rows, &fault.why) {
+                let why = fault.why.clone();
+                return Err(StoreError::StateLost { id, why });
+            }
+            noted = true;
+        }
+        Ok(noted)
+    }
+}

@@ -1,0 +1,79 @@
+//! The same bytes without the store: what the disk, or the system's cache, gives to plain reads.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rayon::prelude::*;
+
+use crate::session::{SegmentId, Store};
+use crate::shell::{Exit, Failure};
+
+/// Bytes of one read.
+const PIECE: usize = 8 << 20;
+
+fn failed(file: &Path, e: impl std::fmt::Display) -> Failure {
+    Failure::new(Exit::Disk, format!("{}: {e}", file.display()))
+}
+
+/// The files a restore of the path that ends in `tip` reads.
+pub(super) fn files(
+    store: &Store,
+    tip: &SegmentId,
+    scratch: &Path,
+) -> Result<Vec<PathBuf>, Failure> {
+    let path = store.load_path(tip)?;
+    let folder = scratch.join("data").join("segments");
+    let mut files: Vec<PathBuf> = path
+        .iter()
+        .map(|s| folder.join(format!("{}.rows", s.id.hex())))
+        .collect();
+    files.push(folder.join(format!("{}.end", tip.hex())));
+    Ok(files)
+}
+
+/// Asks the system to drop the files from its cache, where it can be asked.
+pub(super) fn forget(files: &[PathBuf]) -> Result<(), Failure> {
+    for file in files {
+        let open = File::open(file).map_err(|e| failed(file, e))?;
+        #[cfg(target_os = "linux")]
+        rustix::fs::fadvise(&open, 0, None, rustix::fs::Advice::DontNeed)
+            .map_err(|e| failed(file, e))?;
+        drop(open);
+    }
+    Ok(())
+}
+
+/// The shortest of `times` measurements.
+pub(super) fn best_of(
+    times: usize,
+    mut measure: impl FnMut() -> Result<f64, Failure>,
+) -> Result<f64, Failure> {
+    let mut best = f64::INFINITY;
+    for _ in 0..times {
+        best = best.min(measure()?);
+    }
+    Ok(best)
+}
+
+/// Milliseconds to read the files on all threads, into memory that is there already.
+pub(super) fn read(files: &[PathBuf]) -> Result<f64, Failure> {
+    let mut pieces = Vec::new();
+    for file in files {
+        let bytes = std::fs::metadata(file).map_err(|e| failed(file, e))?.len();
+        for at in (0..bytes).step_by(PIECE) {
+            pieces.push((file, at, (bytes - at).min(PIECE as u64) as usize));
+        }
+    }
+    let begun = Instant::now();
+    pieces.par_iter().try_for_each_init(
+        || vec![0u8; PIECE],
+        |buffer, (file, at, bytes)| {
+            let wanted = buffer.get_mut(..*bytes).unwrap_or_default();
+            let read = File::open(file).and_then(|f| f.read_exact_at(wanted, *at));
+            read.map_err(|e| failed(file, e))
+        },
+    )?;
+    Ok(begun.elapsed().as_secs_f64() * 1e3)
+}
