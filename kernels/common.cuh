@@ -5,6 +5,7 @@
 #pragma once
 
 typedef unsigned short bf16;  // the bits of a bfloat16
+typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
@@ -87,6 +88,19 @@ DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory");
 // Waits until at most N of this thread's groups are under way.
 template <int N> DEVICE void copy_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
+// ---- words of shared memory by which the warps of a block keep each other informed ------------------------------------------
+
+// Shared memory serves a warp's accesses in order, and copies that were waited for have arrived, so order is all these need; a
+// fence would also wait for the copies that are still under way.
+DEVICE void store_shared(u32* p, u32 x) { asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(shared_address(p)), "r"(x) : "memory"); }
+DEVICE u32 load_shared(const u32* p) {
+    u32 x;
+    asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(x) : "r"(shared_address(p)) : "memory");
+    return x;
+}
+// Between two looks at such a word.
+DEVICE void spin() { __nanosleep(20); }
+
 // ---- tensor cores ------------------------------------------------------------------------------------------------------
 // mma.m16n8k16, lane = 4·g + t: a0 = A[g][2t..], a1 = A[g+8][2t..], a2 = A[g][2t+8..], a3 = A[g+8][2t+8..];
 // b0 = B[2t..][g], b1 = B[2t+8..][g]; d0, d1 = D[g][2t], D[g][2t+1]; d2, d3 = D[g+8][..].
@@ -120,6 +134,7 @@ DEVICE float shuffle_xor(float x, u32 mask) { return __shfl_xor_sync(0xffffffffu
 DEVICE u32 shuffle_up(u32 x, u32 delta) { return __shfl_up_sync(0xffffffffu, x, delta); }
 DEVICE u32 shuffle(u32 x, u32 lane) { return __shfl_sync(0xffffffffu, x, lane); }
 DEVICE u32 vote(bool x) { return __ballot_sync(0xffffffffu, x); }
+DEVICE u32 warp_add(u32 x) { return __reduce_add_sync(0xffffffffu, x); }
 
 #endif  // SALA_EMULATOR
 

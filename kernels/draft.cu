@@ -9,8 +9,8 @@ KERNEL(256, 2)
 draft_input(bf16* x, float* g, const bf16* table, const u32* tokens, const float* input_norm, const float* hidden_norm, float scale, float eps, u32 normed,
             u32 hidden, u32 vocab, u32 rows) {
     __shared__ float scratch[8];
-    wait_for_previous();
     allow_next();
+    wait_for_previous();
     const u32 r = blockIdx.x, token = tokens[r];
     bf16* to = x + u64(r) * 2 * hidden;
     const bf16* e = table + u64(token < vocab ? token : 0) * hidden;
@@ -38,24 +38,28 @@ draft_input(bf16* x, float* g, const bf16* table, const u32* tokens, const float
     });
 }
 
-// One pair (i, i + 64) of a head, rotated by the angle of `position`.
-DEVICE void rotate_pair(bf16* dst, const bf16* src, u32 i, u32 position, const double* inv_freq) {
+// (cos, sin) of pair i at `position`. The angle is a double: a float of a position beyond 100,000 is not exact enough.
+DEVICE float2 turn_of(u32 i, u32 position, const double* inv_freq) {
     double s, c;
     sincos(double(position) * inv_freq[i], &s, &c);
-    const float a = widen(src[i]), b = widen(src[i + 64]), cf = float(c), sf = float(s);
-    dst[i] = narrow(fmaf(a, cf, -b * sf));
-    dst[i + 64] = narrow(fmaf(b, cf, a * sf));
+    return make_float2(float(c), float(s));
+}
+// One pair (i, i + 64) of a head, rotated.
+DEVICE void rotate_pair(bf16* dst, const bf16* src, u32 i, float2 turn) {
+    const float a = widen(src[i]), b = widen(src[i + 64]);
+    dst[i] = narrow(fmaf(a, turn.x, -b * turn.y));
+    dst[i + 64] = narrow(fmaf(b, turn.x, a * turn.y));
 }
 
 // Block (row, KV head), a thread a pair of lanes. kv [rows, k (kv·128) | v (kv·128)].
 KERNEL(64, 8)
 draft_append(bf16* wk, bf16* wv, const bf16* kv, u32 ldkv, const double* inv_freq, const DraftStep* step, u32 capacity, u32 kv_heads, u32 rows) {
-    wait_for_previous();
     allow_next();
+    wait_for_previous();
     const u32 position = step->position + blockIdx.x;
     const u64 to = (u64(position % capacity) * kv_heads + blockIdx.y) * HEAD;
     const bf16* from = kv + u64(blockIdx.x) * ldkv + blockIdx.y * HEAD;
-    rotate_pair(wk + to, from, threadIdx.x, position, inv_freq);
+    rotate_pair(wk + to, from, threadIdx.x, turn_of(threadIdx.x, position, inv_freq));
     wv[to + threadIdx.x] = from[kv_heads * HEAD + threadIdx.x];
     wv[to + threadIdx.x + 64] = from[kv_heads * HEAD + threadIdx.x + 64];
 }
@@ -67,10 +71,12 @@ draft_attend(float* part_o, float2* part_ml, const bf16* q, const bf16* wk, cons
              u32 window, u32 heads, u32 kv_heads, float scale, u32 row, u32 splits) {
     SHARED_BYTES(bytes);
     __shared__ __align__(16) bf16 rotated[GROUP * HEAD];
-    wait_for_previous();
     allow_next();
+    wait_for_previous();
     const u32 group = heads / kv_heads, kv_head = blockIdx.y, position = step->position + row, width = kv_heads * HEAD;
-    for (u32 i = threadIdx.x; i < group * 64; i += 128) rotate_pair(rotated + i / 64 * HEAD, q + (kv_head * group + i / 64) * HEAD, i % 64, position, inv_freq);
+    // A thread's pair is the same in every head it turns.
+    const float2 turn = turn_of(threadIdx.x % 64, position, inv_freq);
+    for (u32 i = threadIdx.x; i < group * 64; i += 128) rotate_pair(rotated + i / 64 * HEAD, q + (kv_head * group + i / 64) * HEAD, i % 64, turn);
     __syncthreads();  // the rotated queries
     Queries query;
     query.load(rotated, group);
@@ -86,9 +92,9 @@ draft_attend(float* part_o, float2* part_ml, const bf16* q, const bf16* wk, cons
 }
 
 // Block: one head, a thread a lane of it.
-KERNEL(128, 8) draft_combine(float* o, const float* part_o, const float2* part_ml, u32 heads, u32 splits) {
-    wait_for_previous();
+KERNEL(128, 8) draft_combine(bf16* o, const float* part_o, const float2* part_ml, u32 heads, u32 splits) {
     allow_next();
+    wait_for_previous();
     const u64 at = u64(blockIdx.x) * splits;
-    o[blockIdx.x * HEAD + threadIdx.x] = attend_merge(part_o + at * HEAD, part_ml + at, splits);
+    o[blockIdx.x * HEAD + threadIdx.x] = narrow(attend_merge(part_o + at * HEAD, part_ml + at, splits));
 }

@@ -8,28 +8,36 @@
 #include "common.cuh"
 
 constexpr u32 TILE_V = 32;
+constexpr u32 GROUPS_K = 16;  // threads that share a column of S, eight rows each
 static_assert(HEAD == 4 * TILE_V, "grid.x is 4");
 
-// One head of one row by one warp: lane holds elements 2·lane, 2·lane + 1 of each half. rope [64] (cos, sin) or null.
-DEVICE void norm_rotate(bf16* dst, const bf16* src, const float* norm, const float2* rope, float eps) {
-    const u32 i = 2 * (threadIdx.x & 31);
-    u32 lo = *reinterpret_cast<const u32*>(src + i), hi = *reinterpret_cast<const u32*>(src + i + 64);
-    float a0 = widen_lo(lo), a1 = widen_hi(lo), b0 = widen_lo(hi), b1 = widen_hi(hi);
-    if (norm) {
-        float s = warp_sum(fmaf(a0, a0, fmaf(a1, a1, fmaf(b0, b0, b1 * b1))));
-        float rstd = 1.f / sqrtf(s * (1.f / HEAD) + eps);
-        a0 *= rstd * norm[i], a1 *= rstd * norm[i + 1];
-        b0 *= rstd * norm[i + 64], b1 *= rstd * norm[i + 65];
+// One head of one row by one warp: a lane holds elements 2·lane, 2·lane + 1 of each half. rope [64] (cos, sin) or null.
+struct HeadPart {
+    u32 lo, hi;
+
+    DEVICE_METHOD void load(const bf16* src) {
+        const u32 i = 2 * (threadIdx.x & 31);
+        lo = *reinterpret_cast<const u32*>(src + i), hi = *reinterpret_cast<const u32*>(src + i + 64);
     }
-    if (rope) {
-        float4 r = *reinterpret_cast<const float4*>(rope + i);  // cos, sin of pair i; cos, sin of pair i + 1
-        float x0 = a0, x1 = a1;
-        a0 = fmaf(x0, r.x, -b0 * r.y), b0 = fmaf(b0, r.x, x0 * r.y);
-        a1 = fmaf(x1, r.z, -b1 * r.w), b1 = fmaf(b1, r.z, x1 * r.w);
+    DEVICE_METHOD void norm_rotate(bf16* dst, const float* norm, const float2* rope, float eps) const {
+        const u32 i = 2 * (threadIdx.x & 31);
+        float a0 = widen_lo(lo), a1 = widen_hi(lo), b0 = widen_lo(hi), b1 = widen_hi(hi);
+        if (norm) {
+            float s = warp_sum(fmaf(a0, a0, fmaf(a1, a1, fmaf(b0, b0, b1 * b1))));
+            float rstd = 1.f / sqrtf(s * (1.f / HEAD) + eps);
+            a0 *= rstd * norm[i], a1 *= rstd * norm[i + 1];
+            b0 *= rstd * norm[i + 64], b1 *= rstd * norm[i + 65];
+        }
+        if (rope) {
+            float4 r = *reinterpret_cast<const float4*>(rope + i);  // cos, sin of pair i; cos, sin of pair i + 1
+            float x0 = a0, x1 = a1;
+            a0 = fmaf(x0, r.x, -b0 * r.y), b0 = fmaf(b0, r.x, x0 * r.y);
+            a1 = fmaf(x1, r.z, -b1 * r.w), b1 = fmaf(b1, r.z, x1 * r.w);
+        }
+        *reinterpret_cast<u32*>(dst + i) = pack(a0, a1);
+        *reinterpret_cast<u32*>(dst + i + 64) = pack(b0, b1);
     }
-    *reinterpret_cast<u32*>(dst + i) = pack(a0, a1);
-    *reinterpret_cast<u32*>(dst + i + 64) = pack(b0, b1);
-}
+};
 
 // The part of S a thread holds: rows k0..k0+7, columns v0..v0+3 of the head.
 struct StatePart {
@@ -94,8 +102,9 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
                  float* state, bf16* pend_k, bf16* pend_v, const float* slopes, const Step* step, u32 heads, u32 kv_heads, float scale, float eps, u32 rows) {
     __shared__ __align__(16) bf16 q[MAX_VERIFY][HEAD];
     __shared__ __align__(16) bf16 k[MAX_VERIFY][HEAD];
-    __shared__ float parts[MAX_VERIFY][4][TILE_V];
-    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, head = blockIdx.y, kv_head = head / (heads / kv_heads);
+    __shared__ __align__(16) bf16 v[MAX_VERIFY][TILE_V];
+    __shared__ __align__(16) float parts[MAX_VERIFY][GROUPS_K][TILE_V];
+    const u32 warp = threadIdx.x >> 5, head = blockIdx.y, kv_head = head / (heads / kv_heads);
     const u32 k0 = (threadIdx.x >> 3) * 8, v0 = (threadIdx.x & 7) * 4, tile = blockIdx.x * TILE_V;
 
     // State and pending rows are older than the launches under way.
@@ -103,39 +112,43 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
     StatePart part = absorb_pending(state, pend_k, pend_v, slopes, step, heads, kv_heads);
     wait_for_previous();
 
-    for (u32 r = warp; r < rows; r += 4) {
-        const bf16* row = x + u64(r) * ldx;
-        norm_rotate(q[r], row + q_col + head * HEAD, q_norm, rope ? rope + r * 64 : nullptr, eps);
-        norm_rotate(k[r], row + k_col + kv_head * HEAD, k_norm, rope ? rope + r * 64 : nullptr, eps);
-    }
-    __syncthreads();  // q and k of every row
-    const bool remembers = head % (heads / kv_heads) == 0;
-    const u64 half = u64((step->slot & 1) ^ 1) * MAX_VERIFY * kv_heads * HEAD + u64(kv_head) * HEAD;
-    for (u32 r = 0; r < rows; r++) {
-        const uint2 v = *reinterpret_cast<const uint2*>(x + u64(r) * ldx + v_col + kv_head * HEAD + tile + v0);
-        part.absorb(load16(&k[r][k0]), v);
-        float4 y = part.read(load16(&q[r][k0]));
-        // Over the four groups of k in the warp, then (below) over the warps.
+    // All rows are asked for before any is worked on: v by as many lanes as it takes, then q and k of four rows at a time.
+    const bf16* from_v = x + v_col + kv_head * HEAD + tile + (threadIdx.x & 3) * 8;
+    const bool brings = threadIdx.x < rows * 4;
+    const uint4 my_v = brings ? load16(from_v + u64(threadIdx.x >> 2) * ldx) : make_uint4(0, 0, 0, 0);
+    for (u32 i0 = 0; i0 < 2 * rows; i0 += 16) {
+        HeadPart heads_of[4];
 #pragma unroll
-        for (u32 m = 8; m <= 16; m *= 2) {
-            y.x += shuffle_xor(y.x, m);
-            y.y += shuffle_xor(y.y, m);
-            y.z += shuffle_xor(y.z, m);
-            y.w += shuffle_xor(y.w, m);
+        for (u32 i = 0; i < 4; i++) {
+            const u32 task = i0 + 4 * i + warp, r = task >> 1;
+            if (r < rows) heads_of[i].load(x + u64(r) * ldx + (task & 1 ? k_col + kv_head * HEAD : q_col + head * HEAD));
         }
-        if (lane < 8) *reinterpret_cast<float4*>(&parts[r][warp][v0]) = y;
-        if (remembers) {
-            const u64 to = half + u64(r) * kv_heads * HEAD;
-            if (threadIdx.x < 8) *reinterpret_cast<uint2*>(pend_v + to + tile + v0) = v;
-            if (blockIdx.x == 0 && (threadIdx.x & 7) == 0) store16(pend_k + to + k0, load16(&k[r][k0]));
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            const u32 task = i0 + 4 * i + warp, r = task >> 1;
+            if (r < rows) heads_of[i].norm_rotate(task & 1 ? k[r] : q[r], task & 1 ? k_norm : q_norm, rope ? rope + r * 64 : nullptr, eps);
         }
+    }
+    if (brings) store16(&v[threadIdx.x >> 2][(threadIdx.x & 3) * 8], my_v);
+    __syncthreads();  // q, k and v of every row
+    for (u32 r = 0; r < rows; r++) {
+        part.absorb(load16(&k[r][k0]), *reinterpret_cast<const uint2*>(&v[r][v0]));
+        *reinterpret_cast<float4*>(&parts[r][threadIdx.x >> 3][v0]) = part.read(load16(&q[r][k0]));
     }
     __syncthreads();  // parts of every row
     for (u32 i = threadIdx.x; i < rows * TILE_V; i += 128) {
         const u32 r = i / TILE_V, c = i % TILE_V;
-        float y = (parts[r][0][c] + parts[r][1][c]) + (parts[r][2][c] + parts[r][3][c]);
-        o[u64(r) * ldo + head * HEAD + tile + c] = y * scale;
+        float y[4];
+#pragma unroll
+        for (u32 w = 0; w < 4; w++) y[w] = (parts[r][4 * w][c] + parts[r][4 * w + 1][c]) + (parts[r][4 * w + 2][c] + parts[r][4 * w + 3][c]);
+        o[u64(r) * ldo + head * HEAD + tile + c] = ((y[0] + y[1]) + (y[2] + y[3])) * scale;
     }
+    if (head % (heads / kv_heads)) return;
+    // Remembered until it is known how many are accepted.
+    const u64 half = u64((step->slot & 1) ^ 1) * MAX_VERIFY * kv_heads * HEAD + u64(kv_head) * HEAD;
+    if (brings) store16(pend_v + half + u64(threadIdx.x >> 2) * kv_heads * HEAD + tile + (threadIdx.x & 3) * 8, my_v);
+    if (blockIdx.x == 0)
+        for (u32 i = threadIdx.x; i < rows * 16; i += 128) store16(pend_k + half + u64(i >> 4) * kv_heads * HEAD + (i & 15) * 8, load16(&k[i >> 4][(i & 15) * 8]));
 }
 
 KERNEL(128, 4) lightning_fold(float* state, const bf16* pend_k, const bf16* pend_v, const float* slopes, const Step* step, u32 heads, u32 kv_heads) {
@@ -154,7 +167,9 @@ lightning_qk(bf16* dst, u32 ldd, const bf16* x, u32 ldx, u32 q_col, u32 k_col, c
     if (head >= heads + kv_heads) return;
     const bool is_q = head < heads;
     const bf16* from = x + u64(r) * ldx + (is_q ? q_col + head * HEAD : k_col + (head - heads) * HEAD);
-    norm_rotate(dst + u64(r) * ldd + head * HEAD, from, is_q ? q_norm : k_norm, rope ? rope + u64(r) * 64 : nullptr, eps);
+    HeadPart part;
+    part.load(from);
+    part.norm_rotate(dst + u64(r) * ldd + head * HEAD, is_q ? q_norm : k_norm, rope ? rope + u64(r) * 64 : nullptr, eps);
 }
 
 // ---- prefill -----------------------------------------------------------------------------------------------------------

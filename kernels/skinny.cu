@@ -14,7 +14,7 @@
 #include "common.cuh"
 
 enum Epilogue { STORE, SWIGLU, ADD, LOGITS };
-enum Source { READY = 0, NORM = 1, GATE = 2, COPY = 3 };
+enum Source { READY = 0, NORM = 1, GATE = 2, KEEP = 3 };
 
 constexpr u32 WARPS = 8;
 constexpr u32 TILE = 16;                  // weight rows
@@ -72,35 +72,17 @@ DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const 
     u32 slot = 0;
     {
         const bool idle = left == 0;
-        for (; slot + 1 < stages && left > 1; slot++) issue(slot);  // the last one is left: allow_next comes after the wait
+        for (; slot < stages && left > 1; slot++) issue(slot);  // the last one is left: allow_next comes after the wait
         wait_for_previous();
-        for (; slot + 1 < stages; slot++) issue(slot);
+        for (; slot < stages; slot++) issue(slot);
         if (idle) allow_next();
     }
 
     const bf16* x;
     u32 ldx;
-    if (mode == READY) {
+    if (mode == READY || mode == KEEP) {
         x = static_cast<const bf16*>(src);
         ldx = lds;
-    } else if (mode == COPY) {  // read by every tile of the block: once from level 2, then from here
-        ldx = inner + PAD;
-        const u32 pieces = inner / 8, all = rows * pieces;
-        for (u32 i0 = threadIdx.x; i0 < all; i0 += 2048) {
-            uint4 kept[8];
-#pragma unroll
-            for (u32 i = 0; i < 8; i++) {
-                const u32 at = min(i0 + i * 256, all - 1);
-                kept[i] = load16(static_cast<const bf16*>(src) + u64(at / pieces) * lds + at % pieces * 8);
-            }
-#pragma unroll
-            for (u32 i = 0; i < 8; i++) {
-                const u32 at = i0 + i * 256;
-                if (at < all) store16(staged + at / pieces * ldx + at % pieces * 8, kept[i]);
-            }
-        }
-        __syncthreads();  // all rows staged
-        x = staged;
     } else {
         const float* wide = static_cast<const float*>(src);
         ldx = inner + PAD;
@@ -113,31 +95,37 @@ DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const 
     }
 
     // Activations may come from level 2, whose latency is as long as a step: with one group of columns they are loaded a step
-    // ahead. The steps of every tile read the same ones, so the walk over them just starts again.
+    // ahead. Every tile of a block reads the same ones: KEEP puts what the first tile has loaded aside, each lane for itself.
     constexpr bool AHEAD = NT == 1;
     const bf16* column = x + u64(g) * ldx + warp * STEP + t * 8;
+    uint4* kept = reinterpret_cast<uint4*>(staged) + warp * 32 + lane;  // [step][half][thread]
     u32 x_step = 0;
+    bool known = false;
     auto next_x = [&](uint4 (&b)[NT][2]) {
+        if (AHEAD && known) {
+            b[0][0] = kept[x_step * 512], b[0][1] = kept[x_step * 512 + 256];
+        } else {
 #pragma unroll
-        for (u32 j = 0; j < NT; j++) {
-            const bool live = g + 8 * j < rows;
-            const bf16* from = column + u64(8 * j) * ldx + x_step * WARPS * STEP;
-            b[j][0] = live ? load16(from) : make_uint4(0, 0, 0, 0);
-            b[j][1] = live ? load16(from + 32) : make_uint4(0, 0, 0, 0);
+            for (u32 j = 0; j < NT; j++) {
+                const bool live = g + 8 * j < rows;
+                const bf16* from = column + u64(8 * j) * ldx + x_step * WARPS * STEP;
+                b[j][0] = live ? load16(from) : make_uint4(0, 0, 0, 0);
+                b[j][1] = live ? load16(from + 32) : make_uint4(0, 0, 0, 0);
+            }
         }
-        x_step = x_step + 1 == steps ? 0 : x_step + 1;
+        if (++x_step == steps) x_step = 0, known = mode == KEEP;
     };
     uint4 b[NT][2] = {};
     if (AHEAD && steps && mine) next_x(b);
 
     const u32 from_lane = g * 128 + (t ^ (g & 1) * 4) * 16;
-    u32 read = 0, write = stages - 1;
+    u32 read = 0;
     for (u32 n = 0, tile = blockIdx.x; n < mine; n++, tile += gridDim.x) {
         float acc[R][NT][4] = {};
         for (u32 s = 0; s < steps; s++) {
-            copy_wait_upto(stages - 2);
-            __syncwarp();  // the stage's copies of all lanes have landed, and the last stage has been read
-            issue(write);
+            copy_wait_upto(stages - 1);
+            __syncwarp();  // the stage's copies of all lanes have landed
+            if (AHEAD && mode == KEEP && n == 0) kept[s * 512] = b[0][0], kept[s * 512 + 256] = b[0][1];
             uint4 later[NT][2];
             next_x(AHEAD ? later : b);
             const unsigned char* from = ring + read * R * STAGE;
@@ -157,8 +145,9 @@ DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const 
 #pragma unroll
                 for (u32 j = 0; j < NT; j++) b[j][0] = later[j][0], b[j][1] = later[j][1];
             }
+            __syncwarp();  // the stage has been read
+            issue(read);
             read = read + 1 == stages ? 0 : read + 1;
-            write = write + 1 == stages ? 0 : write + 1;
         }
 
         // The warps' parts of the tiles, summed in warp order.

@@ -4,6 +4,7 @@
 // Query heads of a KV head (at most 16) are the 16 rows of a tensor-core tile. Scores are kept in units of log 2.
 // A row is worked on with the same arithmetic whatever the number of rows; splits are cut at absolute places.
 #include "attention.cuh"
+#include "cut.cuh"
 
 constexpr u32 KEYS = 256;  // compressed keys of a launch block: 64 a warp
 constexpr u32 WARP_KEYS = 64;
@@ -20,7 +21,7 @@ KERNEL(128, 8) append_kv(bf16* k, bf16* v, bf16* k1, bf16* k2, const bf16* xk, c
     v[u64(p) * width + lane] = xv[u64(r) * ldx + lane];
     auto mean = [&](u32 window) {
         float s = 0.f;
-#pragma unroll 16
+#pragma unroll 32
         for (u32 i = 0; i < window; i++) {
             const u32 at = p + 1 - window + i;
             s += widen(at >= start ? xk[u64(at - start) * ldx + lane] : k[u64(at) * width + lane]);
@@ -175,7 +176,7 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, const bf
 }
 
 // Chosen blocks of a row, ascending. Scores are not negative, so their bits order like the values. The cut is found by
-// bisection over the 16 bits, two at a time (counts of all scores per step), ties at the cut go to the lowest indices.
+// bisection over the 16 bits (cut.cuh), ties at the cut go to the lowest indices.
 // Block (KV head, row), 512 threads of 8, 16, 24 or 32 consecutive KV blocks each: at most 16384 KV blocks, 1 Mi positions. Rows of scores are
 // `score_blocks` apart, a multiple of 64.
 constexpr u32 OWN = 32;
@@ -184,7 +185,6 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_h
            u32 dense_until, u32 row0, u32 rows) {
     __shared__ u32 sums[16];
     __shared__ uint2 reached[2][16];
-    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     allow_next();
     wait_for_previous();
     const u32 row = row0 + blockIdx.y, p = step->position + row, last = p / BLOCK, n = last + 1;
@@ -223,27 +223,11 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_h
     };
     u32 cut = 0;  // largest value that at least `wanted` free scores reach
     if (wanted) {
-        // Two bits a turn, one barrier a turn, two buffers in turn. Counts are at most 16384: two fit into a word.
-        for (u32 turn = 0; turn < 8; turn++) {
-            const u32 unit = 0x4000u >> 2 * turn;
-            uint2 reach = make_uint2(0, 0);  // by (cut + unit, cut + 2·unit), by cut + 3·unit
-            if (any) {
-                each([&](u32 i) {
-                    const u32 x = i & 1 ? key[i / 2] >> 16 : key[i / 2] & 0xffff;
-                    reach.x += u32(x >= cut + unit) + (u32(x >= cut + 2 * unit) << 16);
-                    reach.y += x >= cut + 3 * unit;
-                });
-            }
-            for (u32 m = 16; m; m >>= 1) reach.x += shuffle(reach.x, lane ^ m), reach.y += shuffle(reach.y, lane ^ m);
-            if (lane == 0) reached[turn & 1][warp] = reach;
-            __syncthreads();  // counts of this turn written, those of the turn before read
-            u32 low = 0, high = 0;
-#pragma unroll
-            for (u32 w = 0; w < 16; w++) low += reached[turn & 1][w].x, high += reached[turn & 1][w].y;
-            if (high >= wanted) cut += 3 * unit;
-            else if (low >> 16 >= wanted) cut += 2 * unit;
-            else if ((low & 0xffff) >= wanted) cut += unit;
-        }
+        cut = find_cut<16, 16>(
+            [&](auto count) {
+                if (any) each([&](u32 i) { count(i & 1 ? key[i / 2] >> 16 : key[i / 2] & 0xffff); });
+            },
+            wanted, reached);
     } else {
         cut = 0xffff;
     }
@@ -256,19 +240,8 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_h
         return x > cut ? 1u << 16 : x == cut ? 1u : 0;
     };
     each([&](u32 i) { own += kind(i); });
-    u32 before = own;
-    for (u32 d = 1; d < 32; d *= 2) {
-        const u32 other = shuffle_up(before, d);
-        if (lane >= d) before += other;
-    }
-    if (lane == 31) sums[warp] = before;
-    __syncthreads();  // sums of the warps
-    before -= own;
-    u32 all = 0;
-    for (u32 w = 0; w < 16; w++) {
-        if (w < warp) before += sums[w];
-        all += sums[w];
-    }
+    u32 all;
+    const u32 before = count_before(own, sums, all);
     const u32 above = (all >> 16) - forced, ties = wanted > above ? wanted - above : 0;
     u32 taken = before >> 16, level = before & 0xffff;
     each([&](u32 i) {

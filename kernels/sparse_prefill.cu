@@ -159,33 +159,81 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
     }
 }
 
-// Attention over the chosen blocks. The union of the 8 rows' blocks passes through shared memory once, ascending; a row
-// works on a block if it chose it (its own list ascends too, so a cursor is enough). Block (8 rows, KV head), 8 warps;
-// two blocks share a multiprocessor, so registers are kept below 128: queries stay in shared memory, scores come 32 keys at a time.
-// At most 16384 KV blocks.
+// Attention over the chosen blocks. Block (8 rows, KV head), a warp a row and one that brings the keys.
+//
+// The union of the rows' blocks passes through shared memory once, ascending, in halves of 32 keys and their values: a ring of `slots`.
+// Neighbouring rows often want different blocks, so they do not march in step: each works through its own list as halves
+// arrive and says how far it is; the bringing warp refills what all have left behind. `ready` halves have arrived; row w needs none before
+// `needs[w]`. A row's sums run over its own list only, so they do not depend on the rows beside it. At most 16384 KV blocks.
 constexpr u32 WORDS = 512;
-struct AttendShared {
-    bf16 k[2][TILE_ELEMENTS];
-    bf16 v[2][TILE_ELEMENTS];
-    uint4 q[ROWS][4][2][32];  // [warp][32-block][heads g, heads g + 8][lane]: each lane reads what it wrote
-    u32 any[WORDS];           // the union, a bit a block
+constexpr u32 ALL_DONE = 0x7fffffffu;
+constexpr u32 HALF = 32;
+constexpr u32 FLIGHT = 2;  // halves under way while there is room: measured, more of the ring is better left to those at work
+struct Half {
+    bf16 k[HALF * HEAD], v[HALF * HEAD];
 };
-static_assert(sizeof(AttendShared) == 100352, "src/backend/cuda/launch.rs asks for this much");
+struct AttendShared {
+    uint4 q[ROWS][4][2][32];  // [warp][32-block][heads g, heads g + 8][lane]: each lane reads what it wrote
+    u32 any[WORDS];        // the union, a bit a block
+    u16 before[WORDS];     // blocks of the union before a word's
+    u32 needs[ROWS], ready;
+    DEVICE_METHOD Half* halves() { return reinterpret_cast<Half*>(reinterpret_cast<unsigned char*>(this) + (sizeof(*this) + 127) / 128 * 128); }
+};
+static_assert(sizeof(AttendShared) <= 35'968 && sizeof(Half) == 16'384, "src/backend/cuda/launch.rs asks for this much");
 
-KERNEL(256, 2)
+// Fills the ring until the union is through; one warp.
+DEVICE void bring(AttendShared& sh, const bf16* k, const bf16* v, u32 width, u32 words, u32 end, u32 slots) {
+    const u32 lane = threadIdx.x & 31, at = lane >> 4, chunk = lane & 15;
+    u32 n = 0;  // halves asked for
+    auto publish = [&](u32 ready) {
+        __syncwarp();  // every lane's copies have arrived
+        if (lane == 0) store_shared(&sh.ready, ready);
+    };
+    auto full = [&]() { return vote(lane < ROWS && load_shared(&sh.needs[lane < ROWS ? lane : 0]) + slots <= n) != 0; };
+    for (u32 w = 0; w < words; w++)
+        for (u32 bits = sh.any[w]; bits; bits &= bits - 1) {
+            const u32 b = w * 32 + u32(__ffs(int(bits))) - 1;
+            for (u32 half = 0; half < 2; half++, n++) {
+                if (full()) {
+                    copy_wait<0>();
+                    publish(n);
+                    while (full()) spin();
+                }
+                Half& to = sh.halves()[n % slots];
+                const u32 first = b * BLOCK + half * HALF + at;
+#pragma unroll
+                for (u32 i = 0; i < HALF / 2; i++) {
+                    const u32 row = first + 2 * i;
+                    const u64 from = u64(row < end ? row : 0) * width + chunk * 8;
+                    copy_async(to.k + key_at(at + 2 * i, chunk), k + from, row < end);
+                    copy_async(to.v + value_at(at + 2 * i, chunk), v + from, row < end);
+                }
+                copy_commit();
+                copy_wait<FLIGHT - 1>();
+                if (n + 1 >= FLIGHT) publish(n + 2 - FLIGHT);
+            }
+        }
+    copy_wait<0>();
+    publish(n);
+}
+
+KERNEL((ROWS + 1) * 32, 1)
 attend_prefill(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap, const Step* step, u32 heads,
-               u32 kv_heads, float scale, u32 rows) {
+               u32 kv_heads, float scale, u32 rows, u32 slots) {
     SHARED_BYTES(bytes);
     AttendShared& sh = *reinterpret_cast<AttendShared*>(bytes);
-    wait_for_previous();
     allow_next();
+    wait_for_previous();
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads, kv_head = blockIdx.y;
     const u32 first = blockIdx.x * ROWS, last = min(first + ROWS, rows) - 1, mine = min(first + warp, last), width = kv_heads * HEAD;
+    const bool works = first + warp <= last && warp < ROWS;
     const u32 position = step->position, p = position + mine, end = position + last + 1, blocks = (end + BLOCK - 1) / BLOCK;
     const u32 words = min((blocks + 31) / 32, WORDS);
 
-    for (u32 i = threadIdx.x; i < words; i += 256) sh.any[i] = 0;
-    {
+    for (u32 i = threadIdx.x; i < words; i += (ROWS + 1) * 32) sh.any[i] = 0;
+    if (threadIdx.x < ROWS) sh.needs[threadIdx.x] = first + threadIdx.x <= last ? 0 : ALL_DONE;
+    if (threadIdx.x == 0) sh.ready = 0;
+    if (works) {
         Queries query;
         query.load(q + u64(mine) * ldq + kv_head * group * HEAD, group);
 #pragma unroll
@@ -194,103 +242,98 @@ attend_prefill(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const b
     __syncthreads();  // cleared
     const u32 n = count[mine * kv_heads + kv_head];
     const u32* own = list + (u64(mine) * kv_heads + kv_head) * cap;
-    for (u32 i = lane; i < n; i += 32) {
-        const u32 b = own[i];
-        if (b < words * 32) atomicOr(&sh.any[b / 32], 1u << (b % 32));
-    }
+    if (works)
+        for (u32 i = lane; i < n; i += 32) atomicOr(&sh.any[own[i] / 32], 1u << (own[i] % 32));
     __syncthreads();  // the union
-    auto next = [&](u32 b) {  // first block of the union at or after b
-        u32 w = b / 32;
-        if (w >= words) return blocks;
-        u32 x = sh.any[w] >> (b % 32) << (b % 32);
-        while (x == 0) {
-            if (++w >= words) return blocks;
-            x = sh.any[w];
+    if (warp == ROWS) {
+        u32 sum = 0;
+        for (u32 i = lane * 16; i < min(lane * 16 + 16, words); i++) sum += __popc(sh.any[i]);
+        u32 upto = sum;
+        for (u32 d = 1; d < 32; d *= 2) {
+            const u32 other = shuffle_up(upto, d);
+            if (lane >= d) upto += other;
         }
-        return w * 32 + u32(__ffs(x)) - 1;
-    };
-    const bf16 *from_k = k + kv_head * HEAD, *from_v = v + kv_head * HEAD;
-    auto fetch = [&](u32 b, u32 buffer) {
-        if (b < blocks) {
-            fetch_keys(sh.k[buffer], from_k, b * BLOCK, end, width);
-            fetch_tile(sh.v[buffer], value_at, from_v, b * BLOCK, end, width);
-        }
-        copy_commit();
-    };
+        sum = upto - sum;
+        for (u32 i = lane * 16; i < min(lane * 16 + 16, words); i++) sh.before[i] = u16(sum), sum += __popc(sh.any[i]);
+    }
+    __syncthreads();  // and how many blocks lie before each word
+    if (warp == ROWS) {
+        bring(sh, k + kv_head * HEAD, v + kv_head * HEAD, width, words, end, slots);
+    }
+    if (!works) return;
     const float unit = scale * LOG2E;
     float y[16][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
-    u32 b = next(0), buffer = 0, cursor = 0, wanted = n ? own[0] : blocks;
-    fetch(b, 0);
-    while (b < blocks) {
-        const u32 after = next(b + 1);
-        copy_wait<0>();
-        __syncthreads();  // block b arrived; the other buffer is free
-        fetch(after, buffer ^ 1);
-        if (b == wanted) {
-            cursor++;
-            wanted = cursor < n ? own[cursor] : blocks;
-            const u32 seen = p - b * BLOCK;  // key j counts iff j <= seen
+    u32 next = n ? own[0] : 0;
+    for (u32 i = 0; i < n; i++) {
+        const u32 b = next, seen = p - b * BLOCK;  // key j counts iff j <= seen
+        if (i + 1 < n) next = own[i + 1];
+        u32 at = 2 * (sh.before[b / 32] + __popc(sh.any[b / 32] & ((1u << b % 32) - 1)));
 #pragma unroll 1
-            for (u32 half = 0; half < 2 && half * 32 <= seen; half++) {
-                float s[4][4] = {};
+        for (u32 half = 0; half < 2 && half * HALF <= seen; half++, at++) {
+            __syncwarp();  // all lanes have left the half before
+            if (lane == 0) store_shared(&sh.needs[warp], at);
+            while (load_shared(&sh.ready) <= at) spin();
+            __syncwarp();
+            const Half& from = sh.halves()[at % slots];
+            float s[4][4] = {};
 #pragma unroll
-                for (u32 c = 0; c < 4; c++) {
-                    const uint4 lo = sh.q[warp][c][0][lane], hi = sh.q[warp][c][1][lane];
+            for (u32 c = 0; c < 4; c++) {
+                const uint4 lo = sh.q[warp][c][0][lane], hi = sh.q[warp][c][1][lane];
 #pragma unroll
-                    for (u32 i = 0; i < 4; i++) {
-                        const uint4 x = key_part(sh.k[buffer], half * 4 + i, c);
-                        mma(s[i], lo.x, hi.x, lo.y, hi.y, x.x, x.y);
-                        mma(s[i], lo.z, hi.z, lo.w, hi.w, x.z, x.w);
-                    }
+                for (u32 j = 0; j < 4; j++) {
+                    const uint4 x = key_part(from.k, j, c);
+                    mma(s[j], lo.x, hi.x, lo.y, hi.y, x.x, x.y);
+                    mma(s[j], lo.z, hi.z, lo.w, hi.w, x.z, x.w);
                 }
-                float t0 = m0, t1 = m1;
+            }
+            float t0 = m0, t1 = m1;
 #pragma unroll
-                for (u32 i = 0; i < 4; i++) {
+            for (u32 j = 0; j < 4; j++) {
 #pragma unroll
-                    for (u32 e = 0; e < 4; e++) s[i][e] = half * 32 + i * 8 + 2 * t + (e & 1) <= seen ? s[i][e] * unit : NEVER;
-                    t0 = fmaxf(t0, fmaxf(s[i][0], s[i][1]));
-                    t1 = fmaxf(t1, fmaxf(s[i][2], s[i][3]));
-                }
-                t0 = fmaxf(t0, shuffle_xor(t0, 1)), t0 = fmaxf(t0, shuffle_xor(t0, 2));
-                t1 = fmaxf(t1, shuffle_xor(t1, 1)), t1 = fmaxf(t1, shuffle_xor(t1, 2));
-                if (vote(t0 != m0 || t1 != m1)) {  // a new maximum somewhere: rare after the first blocks; a factor of 1 changes no bit
-                    const float f0 = exp2_fast(m0 - t0), f1 = exp2_fast(m1 - t1);
-                    m0 = t0, m1 = t1, l0 *= f0, l1 *= f1;
+                for (u32 e = 0; e < 4; e++) s[j][e] = half * HALF + j * 8 + 2 * t + (e & 1) <= seen ? s[j][e] * unit : NEVER;
+                t0 = fmaxf(t0, fmaxf(s[j][0], s[j][1]));
+                t1 = fmaxf(t1, fmaxf(s[j][2], s[j][3]));
+            }
+            t0 = fmaxf(t0, shuffle_xor(t0, 1)), t0 = fmaxf(t0, shuffle_xor(t0, 2));
+            t1 = fmaxf(t1, shuffle_xor(t1, 1)), t1 = fmaxf(t1, shuffle_xor(t1, 2));
+            if (vote(t0 != m0 || t1 != m1)) {  // a new maximum somewhere: rare after the first blocks; a factor of 1 changes no bit
+                const float f0 = exp2_fast(m0 - t0), f1 = exp2_fast(m1 - t1);
+                m0 = t0, m1 = t1, l0 *= f0, l1 *= f1;
 #pragma unroll
-                    for (u32 i = 0; i < 16; i++) y[i][0] *= f0, y[i][1] *= f0, y[i][2] *= f1, y[i][3] *= f1;
-                }
+                for (u32 j = 0; j < 16; j++) y[j][0] *= f0, y[j][1] *= f0, y[j][2] *= f1, y[j][3] *= f1;
+            }
 #pragma unroll
-                for (u32 i = 0; i < 4; i++) {
-                    s[i][0] = exp2_fast(s[i][0] - m0), s[i][1] = exp2_fast(s[i][1] - m0);
-                    s[i][2] = exp2_fast(s[i][2] - m1), s[i][3] = exp2_fast(s[i][3] - m1);
-                    l0 += s[i][0] + s[i][1], l1 += s[i][2] + s[i][3];
-                }
+            for (u32 j = 0; j < 4; j++) {
+                s[j][0] = exp2_fast(s[j][0] - m0), s[j][1] = exp2_fast(s[j][1] - m0);
+                s[j][2] = exp2_fast(s[j][2] - m1), s[j][3] = exp2_fast(s[j][3] - m1);
+                l0 += s[j][0] + s[j][1], l1 += s[j][2] + s[j][3];
+            }
 #pragma unroll
-                for (u32 kk = 0; kk < 2; kk++) {
-                    const u32 a0 = pack(s[2 * kk][0], s[2 * kk][1]), a1 = pack(s[2 * kk][2], s[2 * kk][3]);
-                    const u32 a2 = pack(s[2 * kk + 1][0], s[2 * kk + 1][1]), a3 = pack(s[2 * kk + 1][2], s[2 * kk + 1][3]);
+            for (u32 kk = 0; kk < 2; kk++) {
+                const u32 a0 = pack(s[2 * kk][0], s[2 * kk][1]), a1 = pack(s[2 * kk][2], s[2 * kk][3]);
+                const u32 a2 = pack(s[2 * kk + 1][0], s[2 * kk + 1][1]), a3 = pack(s[2 * kk + 1][2], s[2 * kk + 1][3]);
+                // Four matrices are on their way while four are multiplied.
+                u32 x[2][4];
+                auto values = [&](u32 j) { load_matrix_trans(x[j & 1], from.v + value_at(kk * 16 + (lane & 15), 2 * j + (lane >> 4))); };
+                values(0);
 #pragma unroll
-                    for (u32 i = 0; i < 8; i++) {
-                        u32 x[4];
-                        load_matrix_trans(x, sh.v[buffer] + value_at(half * 32 + kk * 16 + (lane & 15), 2 * i + (lane >> 4)));
-                        mma(y[2 * i], a0, a1, a2, a3, x[0], x[1]);
-                        mma(y[2 * i + 1], a0, a1, a2, a3, x[2], x[3]);
-                    }
+                for (u32 j = 0; j < 8; j++) {
+                    if (j < 7) values(j + 1);
+                    mma(y[2 * j], a0, a1, a2, a3, x[j & 1][0], x[j & 1][1]);
+                    mma(y[2 * j + 1], a0, a1, a2, a3, x[j & 1][2], x[j & 1][3]);
                 }
             }
         }
-        b = after;
-        buffer ^= 1;
     }
+    __syncwarp();  // all lanes have left the last half
+    if (lane == 0) store_shared(&sh.needs[warp], ALL_DONE);
     l0 += shuffle_xor(l0, 1), l0 += shuffle_xor(l0, 2);
     l1 += shuffle_xor(l1, 1), l1 += shuffle_xor(l1, 2);
-    if (first + warp < rows) {
-        float* to = o + u64(mine) * ldo + kv_head * group * HEAD + 2 * t;
-        const float f0 = 1.f / l0, f1 = 1.f / l1;
+    float* to = o + u64(mine) * ldo + kv_head * group * HEAD + 2 * t;
+    const float f0 = 1.f / l0, f1 = 1.f / l1;
 #pragma unroll
-        for (u32 i = 0; i < 16; i++) {
-            if (g < group) *reinterpret_cast<float2*>(to + g * HEAD + i * 8) = make_float2(y[i][0] * f0, y[i][1] * f0);
-            if (g + 8 < group) *reinterpret_cast<float2*>(to + (g + 8) * HEAD + i * 8) = make_float2(y[i][2] * f1, y[i][3] * f1);
-        }
+    for (u32 i = 0; i < 16; i++) {
+        if (g < group) *reinterpret_cast<float2*>(to + g * HEAD + i * 8) = make_float2(y[i][0] * f0, y[i][1] * f0);
+        if (g + 8 < group) *reinterpret_cast<float2*>(to + (g + 8) * HEAD + i * 8) = make_float2(y[i][2] * f1, y[i][3] * f1);
     }
 }

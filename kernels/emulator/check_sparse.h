@@ -102,7 +102,7 @@ struct Sparse {
         launch("attend_combine", {heads, rows, 1}, 128, 0, out.o.p, heads * HEAD, (const float*)part_o.p, (const float*)part_ml.p, (const u32*)out.count.p, heads, kv, rows, parts);
         return out;
     }
-    Out prefill(u32 start, u32 rows, u32 dense_until, u32 at_once) {
+    Out prefill(u32 start, u32 rows, u32 dense_until, u32 at_once, u32 slots) {
         Step step{start, 0, 0, 0};
         Out out{Buf<bf16>(rows * kv * score_blocks), Buf<u32>(rows * kv * cap), Buf<u32>(rows * kv), Buf<float>(rows * heads * HEAD)};
         const bf16* q = x.p + size_t(start) * ldx;
@@ -115,8 +115,8 @@ struct Sparse {
                    kv, scale, row0, n, score_blocks);
             launch("select_top", {kv, n, 1}, 512, 0, out.list.p, out.count.p, (const bf16*)sc, (const Step*)&step, kv, score_blocks, cap, init, local, topk, dense_until, row0, n);
         }
-        launch("attend_prefill", {up(rows, 8), kv, 1}, 256, 100352, out.o.p, heads * HEAD, q, ldx, (const bf16*)k.p, (const bf16*)v.p, (const u32*)out.list.p,
-               (const u32*)out.count.p, cap, (const Step*)&step, heads, kv, scale, rows);
+        launch("attend_prefill", {up(rows, 8), kv, 1}, 288, 35968 + slots * 16384, out.o.p, heads * HEAD, q, ldx, (const bf16*)k.p, (const bf16*)v.p, (const u32*)out.list.p,
+               (const u32*)out.count.p, cap, (const Step*)&step, heads, kv, scale, rows, slots);
         return out;
     }
 };
@@ -159,9 +159,9 @@ static void sparse_case(u32 heads, u32 kv, u32 length, std::vector<u32> starts) 
         }
     for (auto [start, rows] : {std::pair<u32, u32>{0, 65}, {448, 63}, {length - 200, 200}}) {
         if (start + rows > length || length < 200) continue;
-        auto out = m.prefill(start, rows, 0, 128);
+        auto out = m.prefill(start, rows, 0, 128, 11);
         m.compare("prefill " + name + " at " + std::to_string(start) + " rows " + std::to_string(rows), start, rows, out.scores, out.list, out.count, out.o, 0);
-        auto tail = m.prefill(start + 64 < length ? start + rows / 64 * 64 : start, rows % 64 ? rows % 64 : 64, 0, 24);
+        auto tail = m.prefill(start + 64 < length ? start + rows / 64 * 64 : start, rows % 64 ? rows % 64 : 64, 0, 24, 2);
         if (rows % 64)
             check("  the same bits when cut", memcmp(tail.o.p, out.o.p + size_t(rows / 64 * 64) * heads * HEAD, tail.o.n * 4) == 0);
     }
@@ -203,24 +203,27 @@ static void sparse() {
 // ---- candidates, own products, draft head ------------------------------------------------------------------------------------
 
 static void candidates() {
-    for (u32 vocab : {73u, 3072u, 5000u}) {
-        const u32 rows = 3, splits = up(vocab, 2048);
-        Buf<float> logits(rows * vocab), val(rows * splits * 256), lse(rows * splits * 2), out_val(rows * 256), out_lse(rows);
-        Buf<u32> id(rows * splits * 256), out_id(rows * 256);
+    for (u32 vocab : {73u, 3072u, 5000u, 20000u}) {
+        const u32 rows = 3, splits = up(vocab, 2048), group = vocab < 16384 ? 8 : 32, groups = up(vocab, group);
+        Buf<float> logits(rows * vocab), lse(rows * splits * 2), found(rows * 516);
+        Buf<u32> tops(rows * groups);
         logits.normal(4);
         for (u32 i = 0; i < rows * vocab; i++) logits[i] = std::round(logits[i] * 8) / 8;  // ties everywhere
-        launch("candidates_split", {splits, rows, 1}, 256, 0, val.p, id.p, lse.p, (const float*)logits.p, vocab, vocab, rows, splits);
-        launch("candidates_merge", {rows, 1, 1}, 1024, splits * 1024, out_val.p, out_id.p, out_lse.p, (const float*)val.p, (const u32*)id.p, (const float*)lse.p, vocab, rows, splits);
+        for (u32 i = 0; i < vocab; i++) logits[2 * vocab + i] = i % 97 == 5 ? 2.f : i % 8 == 0 ? -1.f : 1.f;  // nothing but ties
+        launch("candidates_tops", {splits, rows, 1}, 256, 0, tops.p, lse.p, (const float*)logits.p, vocab, vocab, group, rows, splits);
+        launch("candidates_pick", {rows, 1, 1}, 1024, groups * 8, found.p, (const u32*)tops.p, (const float*)lse.p, (const float*)logits.p, vocab, vocab, group, rows, splits);
         bool exact = true;
         Error e;
         for (u32 r = 0; r < rows; r++) {
+            const float* out_val = &found[r * 516];
+            const u32* out_id = reinterpret_cast<const u32*>(out_val + 256);
             std::vector<u32> order(vocab);
             double s = 0;
             for (u32 i = 0; i < vocab; i++) order[i] = i, s += exp(double(logits[r * vocab + i]));
             std::stable_sort(order.begin(), order.end(), [&](u32 a, u32 b) { return logits[r * vocab + a] > logits[r * vocab + b]; });
             for (u32 i = 0; i < 256; i++)
-                exact &= i < vocab ? out_id[r * 256 + i] == order[i] && out_val[r * 256 + i] == logits[r * vocab + order[i]] : out_id[r * 256 + i] == 0xffffffffu;
-            e.add(out_lse[r], log(s));
+                exact &= i < vocab ? out_id[i] == order[i] && out_val[i] == logits[r * vocab + order[i]] : out_id[i] == 0xffffffffu;
+            e.add(out_val[512], log(s));
         }
         check("candidates of " + std::to_string(vocab), exact);
         check("  log-sum-exp", e, 1e-6);
@@ -269,7 +272,8 @@ static void draft() {
         step.position = base + at;
         launch("draft_append", {7, kv, 1}, 64, 0, wk.p, wv.p, (const bf16*)kvs.p + at * ldkv, ldkv, (const double*)inv.p, (const DraftStep*)&step, capacity, kv, 7u);
         if (at % 140 && at > 14) continue;
-        Buf<float> part_o(heads * splits * HEAD), part_ml(heads * splits * 2), o(heads * HEAD);
+        Buf<float> part_o(heads * splits * HEAD), part_ml(heads * splits * 2);
+        Buf<bf16> o(heads * HEAD);
         const u32 row = 4, p = at + row;  // rows 5 and 6 are ahead of the query
         launch("draft_attend", {splits, kv, 1}, 128, 34816, part_o.p, part_ml.p, (const bf16*)q.p, (const bf16*)wk.p, (const bf16*)wv.p, (const double*)inv.p, (const DraftStep*)&step,
                capacity, window, heads, kv, 0.088388f, row, splits);
@@ -285,7 +289,7 @@ static void draft() {
                 l += s;
                 for (u32 i = 0; i < HEAD; i++) y[i] += s * kvs.at(t * ldkv + (kv + h / 3) * HEAD + i);
             }
-            for (u32 i = 0; i < HEAD; i++) e.add(o[h * HEAD + i], y[i] / l);
+            for (u32 i = 0; i < HEAD; i++) e.add(o.at(h * HEAD + i), y[i] / l);
         }
     }
     check("draft window", e, 6e-3);

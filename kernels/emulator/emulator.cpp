@@ -1,5 +1,6 @@
 // Runs blocks of fibers; see emulator.h.
 typedef unsigned short bf16;
+typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 #include "emulator.h"
@@ -30,7 +31,7 @@ constexpr size_t STACK = 64 << 10;
 constexpr u32 MAX_THREADS = 1024;
 constexpr size_t MAX_SHARED = 227 << 10;
 
-enum class State { Ready, Warp, Block, Done };
+enum class State { Ready, Warp, Block, Spin, Done };
 struct Copy { void* dst; const void* src; bool valid; };
 struct Fiber {
     void* sp;
@@ -104,7 +105,7 @@ void run_block() {
         f.open.clear();
     }
     for (u32 w = 0; w * 32 < threads; w++) warps[w] = {{}, 0, min(32u, threads - w * 32), warps[w].generation, nullptr};
-    for (;;) {
+    for (u32 looks = 0;;) {
         bool any = false;
         for (u32 w = 0; w * 32 < threads; w++)
             for (bool ran = true; ran;) {
@@ -121,6 +122,15 @@ void run_block() {
             waiting += fibers[i].state == State::Block;
         }
         if (done == threads) return;
+        // Who looks again and again lets everybody else go first.
+        bool spinning = false;
+        for (u32 i = 0; i < threads; i++)
+            if (fibers[i].state == State::Spin) fibers[i].state = State::Ready, spinning = true;
+        if (spinning && ++looks < 1'000'000) continue;
+        if (spinning) {
+            fail("a warp looks for what never comes");
+            return;
+        }
         if (done + waiting == threads) {
             for (u32 i = 0; i < threads; i++)
                 if (fibers[i].state == State::Block) fibers[i].state = State::Ready;
@@ -139,6 +149,7 @@ void fail(const char* what) {
 }
 unsigned char* dynamic_shared() { return shared; }
 void barrier() { yield_as(State::Block); }
+void spin() { yield_as(State::Spin); }
 void together(void (*op)(void**), void* payload) {
     Warp& w = warps[current / 32];
     if (w.arrived && w.op != op) fail("lanes of a warp are in different warp-wide operations");

@@ -38,6 +38,7 @@ extern dim3 threadIdx, blockIdx, blockDim, gridDim;
 namespace emu {
 unsigned char* dynamic_shared();
 void barrier();
+void spin();
 void fail(const char* what);
 // Runs `op(slots)` once all lanes of the warp are here, slots[lane] being each lane's `payload`.
 void together(void (*op)(void**), void* payload);
@@ -82,6 +83,9 @@ inline void sincos_exact(float x, float* s, float* c) { *s = float(sin(double(x)
 inline float4 load_fresh(const float* p) { return *reinterpret_cast<const float4*>(p); }
 inline void prefetch_line(const void*) {}
 inline float load_fresh1(const float* p) { return *p; }
+inline void store_shared(u32* p, u32 x) { *p = x; }
+inline u32 load_shared(const u32* p) { return *p; }
+inline void spin() { emu::spin(); }
 inline void wait_for_previous() {}
 inline void allow_next() {}
 inline void copy_async(void* dst, const void* src, bool valid = true) { emu::copy_queue(dst, src, valid); }
@@ -157,5 +161,12 @@ inline u32 vote(bool x) {
         u32 bits = 0;
         for (u32 lane = 0; lane < 32; lane++) bits |= static_cast<EmuShuffle*>(slots[lane])->in << lane;
         for (u32 lane = 0; lane < 32; lane++) static_cast<EmuShuffle*>(slots[lane])->out = bits;
+    });
+}
+inline u32 warp_add(u32 x) {
+    return emu_shuffle(x, 0, [](void** slots) {
+        u32 sum = 0;
+        for (u32 lane = 0; lane < 32; lane++) sum += static_cast<EmuShuffle*>(slots[lane])->in;
+        for (u32 lane = 0; lane < 32; lane++) static_cast<EmuShuffle*>(slots[lane])->out = sum;
     });
 }

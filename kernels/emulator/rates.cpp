@@ -66,11 +66,11 @@ static double timed(const std::function<void()>& body, bool graph, int repeat = 
 }
 
 struct Skinny { void* dst; u32 ldd; const bf16* w; u32 out, inner; const void* src; u32 lds, mode; const float* norm; const bf16* gate; u32 ldg; float scale; };
-// What may be tried: stages of the ring, bytes of activations that are staged.
-static u32 force_stages = 0, staged_bytes = 69632;
+// What may be tried: stages of the ring.
+static u32 force_stages = 0;
 static void skinny(const char* to, const Skinny& s, u32 rows) {
     u32 tile = 32, parts = rows <= 8 ? 8192 : 16384, room = 232448;
-    u32 fixed = parts + (s.mode ? rows * (s.inner + 32) * 2 : 0), stage = tile * 1024, stages = std::min(6u, std::max(2u, (room - std::min(room, fixed)) / stage));
+    u32 fixed = parts + (s.mode == 3 ? up(s.inner, 512) * 8192 : s.mode ? rows * (s.inner + 32) * 2 : 0), stage = tile * 1024, stages = std::min(rows > 8 ? 4u : rows > 2 ? 3u : 6u, std::max(2u, (room - std::min(room, fixed)) / stage));
     if (force_stages) stages = force_stages;
     u32 tiles = up(s.out, tile), even = up(tiles, up(tiles, sms)), blocks = even * 10 >= sms * 9 ? even : std::min(tiles, sms);
     go(std::string("skinny_") + to + (rows <= 8 ? "_8" : "_16"), blocks, 1, 1, 256, stages * stage + fixed, s.dst, s.ldd, s.w, s.out, s.inner, s.src, s.lds,
@@ -89,7 +89,11 @@ int main() {
     go("random_bf16", u32((per_layer * layers + size_t(V) * H + 1023) / 1024), 1, 1, 256, 0, w, u64(per_layer * layers + size_t(V) * H), 0.02f, u64(1));
     auto *x = device<bf16>(16 * 16384), *act = device<bf16>(16 * I), *scratch = device<bf16>(16 * I);
     auto *h = device<float>(16 * H), *o = device<float>(16 * H), *norm = device<float>(16384), *logits = device<float>(16 * size_t(V));
-    cuMemsetD8(CUdeviceptr(x), 0, 16 * 16384 * 2), cuMemsetD8(CUdeviceptr(act), 0, 16 * I * 2), cuMemsetD8(CUdeviceptr(h), 0, 16 * H * 4), cuMemsetD8(CUdeviceptr(norm), 0, 65536);
+    cuMemsetD8(CUdeviceptr(x), 0, 16 * 16384 * 2), cuMemsetD8(CUdeviceptr(act), 0, 16 * I * 2);
+    std::vector<float> noise(16 * H);
+    for (auto& f : noise) f = float(std::sin(double(&f - noise.data()) * 1.7) * 3);
+    must(cuMemcpyHtoD(CUdeviceptr(h), noise.data(), noise.size() * 4), "h"), must(cuMemcpyHtoD(CUdeviceptr(o), noise.data(), noise.size() * 4), "o");
+    go("fill_f32", 16, 1, 1, 256, 0, norm, u64(16384), 1.f);
     auto* step = device<u32>(4);
     auto *k = device<bf16>(size_t(limit) * 256), *v = device<bf16>(size_t(limit) * 256), *k1 = device<bf16>(size_t(limit / 16) * 256), *k2 = device<bf16>(size_t(limit / 64) * 256);
     for (auto [p, m] : {std::pair<bf16*, size_t>{k, size_t(limit) * 256}, {v, size_t(limit) * 256}, {k1, size_t(limit / 16) * 256}, {k2, size_t(limit / 64) * 256}})
@@ -103,13 +107,16 @@ int main() {
     for (auto* p : {slopes, rope, qn}) cuMemsetD8(CUdeviceptr(p), 0, 128);
     cuMemsetD8(CUdeviceptr(state), 0, size_t(24) * heads * 128 * 128 * 4);
     const u32 cand = up(V, 2048);
-    auto *cv = device<float>(16 * cand * 256), *cl = device<float>(16 * cand * 2), *ov = device<float>(16 * 256), *ol = device<float>(16);
-    auto *ci = device<u32>(16 * cand * 256), *oi = device<u32>(16 * 256);
+    auto *cl = device<float>(16 * cand * 2), *found = device<float>(16 * 516);
+    auto* tops = device<u32>(16 * up(V, 32));
     auto at = [&](u32 position, u32 pending) {
         u32 s[4] = {position, pending, 0, 0};
         must(cuMemcpyHtoD(CUdeviceptr(step), s, 16), "step");
         must(cuCtxSynchronize(), "step");
     };
+    std::vector<float> some(size_t(16) * V);
+    for (size_t i = 0; i < some.size(); i++) some[i] = float(std::sqrt(-2 * std::log((double(i * 7919 % 100003) + 1) / 100004)) * std::sin(double(i) * 1.7) * 3);
+    must(cuMemcpyHtoD(CUdeviceptr(logits), some.data(), some.size() * 4), "logits");
     at(4096, 1);
     const float scale = 0.088388f;
     auto* sums = device<float>(8 * sms);
@@ -119,8 +126,6 @@ int main() {
         printf("read ceiling            %8.1f us %7.0f GB/s\n", us, words * 16 / us / 1e3);
     }
     auto mixer = [&](u32 layer, bool sparse, u32 rows) {  // everything between the first product and the output product
-        const bool fused = rows <= 2;
-        (void)fused;
         if (sparse) {
             const u32 ldx = 8704;
             go("append_kv", rows, kv, 1, 128, 0, k, v, k1, k2, (const bf16*)x + 4096, (const bf16*)x + 4352, ldx, (const void*)step, kv, rows);
@@ -142,7 +147,7 @@ int main() {
         if (s.mode && rows > 2) {
             if (s.mode == 1) go("norm_rows", rows, 1, 1, 256, 0, scratch, s.inner, s.src, s.lds, s.norm, s.inner, 1e-6f, 1.f, rows);
             else go("gate_rows", rows, 1, 1, 256, 0, scratch, s.inner, s.src, s.lds, s.norm, 1e-6f, s.gate, s.ldg, s.inner, rows);
-            s.src = scratch, s.lds = s.inner, s.mode = rows * (s.inner + 32) * 2 <= staged_bytes && s.out > 64 * sms ? 3 : 0, s.norm = nullptr;
+            s.src = scratch, s.lds = s.inner, s.mode = rows <= 8 && s.out > 32 * sms ? 3 : 0, s.norm = nullptr;
         }
         skinny(to, s, rows);
     };
@@ -158,8 +163,8 @@ int main() {
             product("add", {h, H, m + size_t(16384 + 4096 + 2 * I) * H, H, I, act, I, 0, nullptr, nullptr, 0, 0.25f}, rows);
         }
         product("logits", {logits, V, w + per_layer * layers, V, H, h, H, 1, norm, nullptr, 0, 1.f}, rows);
-        go("candidates_split", cand, rows, 1, 256, 0, cv, ci, cl, (const float*)logits, V, V, rows, cand);
-        go("candidates_merge", rows, 1, 1, 1024, cand * 1024, ov, oi, ol, (const float*)cv, (const u32*)ci, (const float*)cl, V, rows, cand);
+        go("candidates_tops", cand, rows, 1, 256, 0, tops, cl, (const float*)logits, V, V, 32u, rows, cand);
+        go("candidates_pick", rows, 1, 1, 1024, (V + 31) / 32 * 8, found, (const u32*)tops, (const float*)cl, (const float*)logits, V, V, 32u, rows, cand);
     };
     // Each product alone, a different layer's weight every time so that nothing stays in level 2.
     struct Shape { const char *name, *to; u32 out, inner, mode; size_t offset; };
@@ -185,10 +190,12 @@ int main() {
     printf("sparse mixer x8 at 128K  %8.1f us\n", timed([&] { for (u32 i = 0; i < 8; i++) mixer(i, true, 8); }, true) / 8);
     for (u32 rows : {1u, 8u}) {
         auto top = [&] {
-            go("candidates_split", cand, rows, 1, 256, 0, cv, ci, cl, (const float*)logits, V, V, rows, cand);
-            go("candidates_merge", rows, 1, 1, 1024, cand * 1024, ov, oi, ol, (const float*)cv, (const u32*)ci, (const float*)cl, V, rows, cand);
+            go("candidates_tops", cand, rows, 1, 256, 0, tops, cl, (const float*)logits, V, V, 32u, rows, cand);
+            go("candidates_pick", rows, 1, 1, 1024, (V + 31) / 32 * 8, found, (const u32*)tops, (const float*)cl, (const float*)logits, V, V, 32u, rows, cand);
         };
-        printf("candidates x%u           %8.1f us\n", rows, timed(top, true));
+        printf("candidates x%u           %8.1f us", rows, timed(top, true));
+        only = "candidates_tops", printf(", tops %.1f", timed(top, true));
+        only = "candidates_pick", printf(", pick %.1f\n", timed(top, true)), only = "";
     }
     for (const char* one : {"append_kv", "select_lse", "select_scores", "select_top", "attend_verify", "attend_combine"}) {
         only = one;
@@ -208,9 +215,8 @@ int main() {
     for (u32 stages : {2u, 3u, 4u, 6u}) {
         force_stages = stages;
         printf("one row, %u stages: step %8.1f us", stages, timed([&] { decode(1); }, true));
-        staged_bytes = stages > 4 ? 0 : 69632;
-        printf("; 8 rows %8.1f us\n", timed([&] { decode(8); }, true));
-        staged_bytes = 69632;
+        if (stages > 4) printf("\n");
+        else printf("; 8 rows %8.1f us\n", timed([&] { decode(8); }, true));
     }
     force_stages = 0;
     overlap = false;
@@ -236,11 +242,15 @@ int main() {
     printf("prefill_scores at 128K  %8.1f us %7.0f TFLOP/s\n", us, 2.0 * rows * heads * 128 * 8192 / us / 1e6);
     us = timed([&] { go("select_top", kv, rows, 1, 512, 0, plist, pcount, (const bf16*)psc, (const void*)step, kv, sb, cap, 1u, 32u, 96u, 0u, 0u, rows); }, false);
     printf("select_top 4096 rows    %8.1f us\n", us);
-    us = timed([&] { go("attend_prefill", rows / 8, kv, 1, 256, 100352, po, H, (const bf16*)px, 8704u, (const bf16*)k, (const bf16*)v, (const u32*)plist, (const u32*)pcount, cap, (const void*)step, heads, kv, scale, rows); }, false);
+    auto attend = [&] {
+        go("attend_prefill", up(rows, 8), kv, 1, 288, 35968 + 11 * 16384, po, H, (const bf16*)px, 8704u, (const bf16*)k, (const bf16*)v, (const u32*)plist, (const u32*)pcount, cap,
+           (const void*)step, heads, kv, scale, rows, 11u);
+    };
+    us = timed(attend, false);
     printf("attend_prefill 4096     %8.1f us %7.0f TFLOP/s (random keys: hardly any shared blocks)\n", us, 4.0 * rows * heads * 128 * 6144 / us / 1e6);
     at(1000, 0);
-    us = timed([&] { go("select_top", kv, rows, 1, 512, 0, plist, pcount, (const bf16*)psc, (const void*)step, kv, sb, cap, 1u, 32u, 96u, 0u, 0u, rows);
-                     go("attend_prefill", rows / 8, kv, 1, 256, 100352, po, H, (const bf16*)px, 8704u, (const bf16*)k, (const bf16*)v, (const u32*)plist, (const u32*)pcount, cap, (const void*)step, heads, kv, scale, rows); }, false);
+    go("select_top", kv, rows, 1, 512, 0, plist, pcount, (const bf16*)psc, (const void*)step, kv, sb, cap, 1u, 32u, 96u, 0u, 0u, rows);
+    us = timed(attend, false);
     printf("attend_prefill at 1000  %8.1f us %7.0f TFLOP/s (dense)\n", us, 4.0 * heads * 128 * (1000.0 * rows + rows / 2.0 * rows) / us / 1e6);
     us = timed([&] { go("gemm_store", rows / 128, 2 * I / 128, 1, 256, 81920, wide, 2 * I, (const bf16*)px, H, (const bf16*)w, rows, 2 * I, H, 1.f); }, false);
     printf("gemm 4096x32768x4096    %8.1f us %7.0f TFLOP/s\n", us, 2.0 * rows * 2 * I * H / us / 1e6);

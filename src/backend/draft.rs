@@ -42,6 +42,11 @@ impl DraftShape {
     pub fn capacity(&self) -> usize {
         self.window + PENDING_ROWS + MAX_VERIFY_ROWS
     }
+
+    /// Width of a row of keys, values and queries.
+    pub fn kvq_width(&self) -> usize {
+        (2 * self.kv_heads + self.heads) * self.head_dim
+    }
 }
 
 /// Which stream the layer's residual starts from.
@@ -111,20 +116,20 @@ pub trait DraftOps: Backend {
     ) -> Result<()>;
     /// Copies the pass's last row into row 0 of `dst`.
     fn draft_last(&mut self, dst: &mut Self::Buf, src: &Self::Buf, pass: Pass) -> Result<()>;
-    /// Rotates the keys of `kv [rows, k (kv·d) | v (kv·d)]` and stores keys and values at the rows' positions.
+    /// Rotates the keys of `kvq [rows, k (kv·d) | v (kv·d) | q (heads·d)]` and stores keys and values at the rows' positions.
     fn draft_append(
         &mut self,
         window: &mut Self::Window,
-        kv: &Self::Buf,
+        kvq: &Self::Buf,
         shape: &DraftShape,
         pass: Pass,
     ) -> Result<()>;
-    /// Attention of one query row, the pass's last: rotates `q` (row 0, `[heads·d]`) at that row's position and attends
-    /// to every visible key, softmax scale `1/sqrt(d)`. `o [1, heads·d]`
+    /// Attention of one query row of `kvq`, the pass's last: rotates it at that row's position and attends to every visible
+    /// key, softmax scale `1/sqrt(d)`. `o [1, heads·d]`
     fn draft_attend(
         &mut self,
         o: &mut Self::Buf,
-        q: &Self::Buf,
+        kvq: &Self::Buf,
         window: &Self::Window,
         shape: &DraftShape,
         pass: Pass,

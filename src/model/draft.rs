@@ -69,14 +69,12 @@ struct Bufs<B: DraftOps> {
     g: B::Buf,
     /// Embedding and stream, normed. `[rows, 2·hidden]`
     x: B::Buf,
-    /// `[rows, 2·kv·d]`
-    kv: B::Buf,
-    /// The predicting row's. `[1, 2·hidden]`
-    last_x: B::Buf,
-    /// Its stream, un-normed: what the next draft step starts from. `[1, hidden]`
+    /// Keys, values and queries. `[rows, (2·kv + heads)·d]`
+    kvq: B::Buf,
+    /// Input of a recursive step. `[1, 2·hidden]`
+    one_x: B::Buf,
+    /// The predicting row's stream, un-normed: what the next draft step starts from. `[1, hidden]`
     stream: B::Buf,
-    /// `[1, heads·d]`
-    q: B::Buf,
     /// `[1, heads·d]`
     o: B::Buf,
     /// `[1, intermediate]`
@@ -185,10 +183,9 @@ impl<B: DraftOps> DraftHead<B> {
         let bufs = Bufs {
             g: b.draft_buf(rows, s.hidden, BufKind::Residual)?,
             x: b.draft_buf(rows, 2 * s.hidden, BufKind::Activation)?,
-            kv: b.draft_buf(rows, 2 * kv, BufKind::Activation)?,
-            last_x: b.draft_buf(1, 2 * s.hidden, BufKind::Activation)?,
+            kvq: b.draft_buf(rows, 2 * kv + q, BufKind::Activation)?,
+            one_x: b.draft_buf(1, 2 * s.hidden, BufKind::Activation)?,
             stream: b.draft_buf(1, s.hidden, BufKind::Residual)?,
-            q: b.draft_buf(1, q, BufKind::Activation)?,
             o: b.draft_buf(1, q, BufKind::Activation)?,
             mid: b.draft_buf(1, s.intermediate, BufKind::Activation)?,
             logits: b.draft_buf(1, config.draft_vocab, BufKind::Logits)?,
@@ -270,7 +267,7 @@ impl<B: DraftOps> DraftHead<B> {
                 return Ok(());
             };
             b.draft_seek(tokens, start, self.first)?;
-            self.weights.keys_and_values(
+            self.weights.project_rows(
                 b,
                 &self.config,
                 &mut self.bufs,
@@ -332,7 +329,7 @@ impl<B: DraftOps> DraftHead<B> {
             return Ok(());
         };
         b.draft_seek(tokens, self.next, self.first)?;
-        self.weights.keys_and_values(
+        self.weights.project_rows(
             b,
             &self.config,
             &mut self.bufs,
@@ -375,8 +372,7 @@ impl<B: DraftOps> DraftHead<B> {
         );
         let pass = Pass::Verify { rows };
         b.step(StepKey::DraftExtend(rows), &mut |b| {
-            w.keys_and_values(b, c, bufs, None, tables, window, pass)?;
-            b.draft_last(&mut bufs.last_x, &bufs.x, pass)?;
+            w.project_rows(b, c, bufs, None, tables, window, pass)?;
             b.draft_last(&mut bufs.stream, &bufs.g, pass)?;
             w.layer(b, c, bufs, tables, window, pass)
         })?;

@@ -181,13 +181,13 @@ impl DraftOps for Cpu {
     fn draft_append(
         &mut self,
         window: &mut Window,
-        kv: &Buf,
+        kvq: &Buf,
         shape: &DraftShape,
         pass: Pass,
     ) -> Result<()> {
         let d = shape.head_dim;
-        rows_of("draft_append", kv, pass.rows(), 2 * shape.kv_heads * d)?;
-        for (row, values) in kv.rows(pass).chunks_exact(kv.width).enumerate() {
+        rows_of("draft_append", kvq, pass.rows(), shape.kvq_width())?;
+        for (row, values) in kvq.rows(pass).chunks_exact(kvq.width).enumerate() {
             let position = self.draft.position + row;
             let (keys, values) = values.split_at(shape.kv_heads * d);
             for (head, (k, v)) in keys.chunks_exact(d).zip(values.chunks_exact(d)).enumerate() {
@@ -203,13 +203,13 @@ impl DraftOps for Cpu {
     fn draft_attend(
         &mut self,
         o: &mut Buf,
-        q: &Buf,
+        kvq: &Buf,
         window: &Window,
         shape: &DraftShape,
         pass: Pass,
     ) -> Result<()> {
         let (d, group) = (shape.head_dim, shape.heads / shape.kv_heads);
-        rows_of("draft_attend", q, 1, shape.heads * d)?;
+        rows_of("draft_attend", kvq, pass.rows(), shape.kvq_width())?;
         rows_of("draft_attend", o, 1, shape.heads * d)?;
         let position = self.draft.position + pass.rows().saturating_sub(1);
         let start = self
@@ -220,7 +220,8 @@ impl DraftOps for Cpu {
         // The visible positions are one run of slots, or two where the ring wraps.
         let whole = keys.min(window.capacity - start % window.capacity);
         let runs = [(start, whole), (start + whole, keys - whole)];
-        let mut query = q.data[..shape.heads * d].to_vec();
+        let row = kvq.rows(pass).chunks_exact(kvq.width).next_back();
+        let mut query = row.unwrap_or_default()[2 * shape.kv_heads * d..].to_vec();
         query
             .chunks_exact_mut(d)
             .for_each(|q| rotate(q, position, &shape.inv_freq));

@@ -25,7 +25,6 @@ pub struct Window {
     part_o: DeviceBuffer,
     part_ml: DeviceBuffer,
     /// Attention before it is rounded, `[heads·128]` f32.
-    wide: DeviceBuffer,
     splits: usize,
 }
 
@@ -144,9 +143,6 @@ impl DraftOps for Cuda {
             part_ml: self
                 .device
                 .zeroed("draft window", splits * shape.heads * 8, Account::Work)?,
-            wide: self
-                .device
-                .zeroed("draft window", shape.heads * HEAD * 4, Account::Work)?,
             splits,
         })
     }
@@ -335,14 +331,14 @@ impl DraftOps for Cuda {
     fn draft_append(
         &mut self,
         window: &mut Window,
-        kv: &Buf,
+        kvq: &Buf,
         shape: &DraftShape,
         pass: Pass,
     ) -> Result<()> {
-        let from = kv.narrow("draft_append", 2 * shape.kv_heads * HEAD)?;
+        let from = kvq.narrow("draft_append", shape.kvq_width())?;
         let step = self.draft_step_ptr()?;
         let (ld, capacity, heads, rows) = (
-            u32_of(kv.width)?,
+            u32_of(kvq.width)?,
             u32_of(shape.capacity())?,
             u32_of(shape.kv_heads)?,
             u32_of(pass.rows())?,
@@ -367,38 +363,39 @@ impl DraftOps for Cuda {
     fn draft_attend(
         &mut self,
         o: &mut Buf,
-        q: &Buf,
+        kvq: &Buf,
         window: &Window,
         shape: &DraftShape,
         pass: Pass,
     ) -> Result<()> {
         let width = shape.heads * HEAD;
-        let from = q.narrow("draft_attend", width)?;
+        kvq.narrow("draft_attend", shape.kvq_width())?;
+        let row = pass.rows() - 1;
+        if row >= kvq.rows {
+            return Err(super::shape("draft_attend", pass.rows(), kvq.rows));
+        }
+        let from = kvq.row(row) + (2 * shape.kv_heads * HEAD * 2) as u64;
+        let to = o.narrow("draft_attend", width)?;
         let step = self.draft_step_ptr()?;
-        let (heads, kv, splits, n) = (
+        let (heads, kv, splits) = (
             u32_of(shape.heads)?,
             u32_of(shape.kv_heads)?,
             u32_of(window.splits)?,
-            u32_of(width)?,
         );
         let (capacity, reach, row) = (
             u32_of(shape.capacity())?,
             u32_of(shape.window)?,
-            u32_of(pass.rows() - 1)?,
+            u32_of(row)?,
         );
         let scale = 1.0 / (HEAD as f32).sqrt();
-        let wide = if o.value_bytes() == 4 {
-            o.wide("draft_attend", width)?
-        } else {
-            window.wide.ptr()
-        };
+        let (part_o, part_ml) = (window.part_o.ptr(), window.part_ml.ptr());
         let d = self.device.driver();
-        // SAFETY: the window was made with this shape; `q` and `o` were checked.
+        // SAFETY: the window was made with this shape; `kvq` and `o` were checked.
         unsafe {
             launch::draft_attend(
                 d,
-                window.part_o.ptr(),
-                window.part_ml.ptr(),
+                part_o,
+                part_ml,
                 from,
                 window.k.ptr(),
                 window.v.ptr(),
@@ -412,28 +409,7 @@ impl DraftOps for Cuda {
                 row,
                 splits,
             )?;
-            launch::draft_combine(
-                d,
-                wide,
-                window.part_o.ptr(),
-                window.part_ml.ptr(),
-                heads,
-                splits,
-            )?;
-            if o.value_bytes() == 2 {
-                launch::norm_rows(
-                    d,
-                    o.narrow("draft_attend", width)?,
-                    u32_of(o.width)?,
-                    wide,
-                    n,
-                    0,
-                    n,
-                    0.0,
-                    1.0,
-                    1,
-                )?;
-            }
+            launch::draft_combine(d, to, part_o, part_ml, heads, splits)?;
         }
         Ok(())
     }

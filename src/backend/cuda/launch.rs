@@ -16,8 +16,10 @@ use crate::backend::Result;
 pub const LSE_KEYS: u32 = 256;
 /// Chosen blocks of a split of [`attend_verify`].
 pub const ATTEND_BLOCKS: u32 = 2;
-/// Logits of a split of [`candidates_split`].
+/// Logits of a launch block of [`candidates_tops`].
 pub const CANDIDATE_LOGITS: u32 = 2048;
+/// Words of a row that [`candidates_pick`] finds: 256 logits, 256 ids, log Σ exp, padding.
+pub const FOUND_WORDS: usize = 516;
 /// Ring slots of a split of [`draft_attend`].
 pub const DRAFT_SLOTS: u32 = 128;
 // Dynamic shared memory of the kernels that need some (their sources say what for).
@@ -26,12 +28,23 @@ const SELECT_LSE_SHARED: u32 = 65_536;
 const SELECT_SCORES_SHARED: u32 = 67_584;
 const ATTEND_VERIFY_SHARED: u32 = 34_816;
 const PREFILL_SCORE_SHARED: u32 = 41_216;
-const ATTEND_PREFILL_SHARED: u32 = 100_352;
+const ATTEND_PREFILL_SHARED: u32 = 35_968;
 const GEMM_SHARED: u32 = 81_920;
-/// Bytes of activations a skinny product norms or gates itself; larger ones are made by a kernel before it.
-const STAGED_BYTES: u32 = 17 << 10;
-/// Bytes of ready activations it copies to shared memory.
-const COPIED_BYTES: u32 = 68 << 10;
+/// Most rows that a skinny product norms or gates itself: more take longer than a kernel before it.
+const STAGED_ROWS: u32 = 2;
+/// Weight rows a block of a skinny product works on at a time, and bytes of a stage of its ring.
+const SKINNY_TILE: u32 = 32;
+const SKINNY_STAGE: u32 = SKINNY_TILE * 1024;
+
+/// Logits of a group of [`candidates_tops`]: small vocabularies have to have more than 256 groups too.
+fn candidate_group(vocab: u32) -> u32 {
+    if vocab < 16384 { 8 } else { 32 }
+}
+
+/// Groups of a row of logits.
+pub fn candidate_groups(vocab: u32) -> u32 {
+    vocab.div_ceil(candidate_group(vocab))
+}
 
 macro_rules! args {
     ($($e:expr),* $(,)?) => { &[$(Arg::from($e)),*] };
@@ -127,9 +140,20 @@ pub enum SkinnyFrom {
 }
 
 /// Can a skinny product norm or gate its rows on the way? If not, run [`norm_rows`] or [`gate_rows`] before and pass
-/// [`SkinnyFrom::Ready`]: the bits are the same.
-pub fn stages_rows(rows: u32, inner: u32) -> bool {
-    rows * (inner + 32) * 2 <= STAGED_BYTES
+/// [`SkinnyFrom::Ready`]: the bits are the same. It can if that leaves room for a ring of two stages.
+pub fn stages_rows(d: &dyn Driver, rows: u32, inner: u32) -> bool {
+    rows <= STAGED_ROWS
+        && staged_bytes(rows, inner) + parts_bytes(rows) + 2 * SKINNY_STAGE <= d.info().shared_limit
+}
+
+/// Rows in shared memory, padded.
+fn staged_bytes(rows: u32, inner: u32) -> u32 {
+    rows * (inner + 32) * 2
+}
+
+/// The warps' parts of a tile.
+fn parts_bytes(rows: u32) -> u32 {
+    if rows > 8 { 16384 } else { 8192 }
 }
 
 /// Product of 1..=16 rows with a weight `[out, inner]`, `inner` a multiple of 64.
@@ -148,8 +172,6 @@ pub unsafe fn skinny(
     scale: f32,
     rows: u32,
 ) -> Result<()> {
-    /// Weight rows a block works on at a time.
-    const TILE: u32 = 32;
     let kernel = match (to, rows > 8) {
         (SkinnyTo::Store, false) => "skinny_store_8",
         (SkinnyTo::Store, true) => "skinny_store_16",
@@ -160,18 +182,13 @@ pub unsafe fn skinny(
         (SkinnyTo::Logits, false) => "skinny_logits_8",
         (SkinnyTo::Logits, true) => "skinny_logits_16",
     };
-    let staged = rows * (inner + 32) * 2;
     let limit = d.info().shared_limit;
     let processors = d.info().multiprocessors.max(1);
-    // Ready rows that several tiles of a block read are staged too, unless that would leave no room for the ring.
-    let again = out > 2 * TILE * processors;
-    let copied = if rows > 2 && again && staged <= COPIED_BYTES && staged + (120 << 10) <= limit {
-        3u32
-    } else {
-        0
-    };
+    // Ready rows that several tiles of a block read are kept by the first, unless that would leave no room for the ring.
+    let (kept, again) = (inner.div_ceil(512) * 8192, out > SKINNY_TILE * processors);
+    let keeps = (3..=8).contains(&rows) && again && kept + parts_bytes(rows) + 3 * SKINNY_STAGE <= limit;
     let (src, lds, mode, norm, eps, mul, gate, ldg) = match from {
-        SkinnyFrom::Ready { x, ld } => (x, ld, copied, 0, 0.0, 1.0, 0, 0),
+        SkinnyFrom::Ready { x, ld } => (x, ld, if keeps { 3u32 } else { 0 }, 0, 0.0, 1.0, 0, 0),
         SkinnyFrom::Norm {
             h,
             ld,
@@ -189,13 +206,21 @@ pub unsafe fn skinny(
         } => (o, ld, 2, norm, eps, 1.0, gate, ldg),
     };
     // The ring gets all the shared memory that the warps' parts and the staged rows leave.
-    let stage = TILE * 1024;
-    let fixed = if rows > 8 { 16384 } else { 8192 } + if mode == 0 { 0 } else { staged };
-    // Measured: with more rows, whose activations also travel, four stages do better than six.
-    let most = if rows > 2 { 4 } else { 6 };
-    let stages = (limit.saturating_sub(fixed) / stage).clamp(2, most);
+    let fixed = parts_bytes(rows)
+        + match mode {
+            0 => 0,
+            3 => kept,
+            _ => staged_bytes(rows, inner),
+        };
+    // Measured: with more rows, whose activations also travel, a shorter ring does better.
+    let most = match rows {
+        0..=2 => 6,
+        3..=8 => 3,
+        _ => 4,
+    };
+    let stages = (limit.saturating_sub(fixed) / SKINNY_STAGE).clamp(2, most);
     // As many blocks as give every one the same number of tiles, unless that leaves many multiprocessors without any.
-    let tiles = out.div_ceil(TILE);
+    let tiles = out.div_ceil(SKINNY_TILE);
     let even = tiles.div_ceil(tiles.div_ceil(processors));
     let blocks = if even * 10 >= processors * 9 {
         even
@@ -206,7 +231,16 @@ pub unsafe fn skinny(
         dst, ldd, w, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages
     ];
     // SAFETY: the caller's.
-    unsafe { run(d, kernel, [blocks, 1, 1], 256, stages * stage + fixed, args) }
+    unsafe {
+        run(
+            d,
+            kernel,
+            [blocks, 1, 1],
+            256,
+            stages * SKINNY_STAGE + fixed,
+            args,
+        )
+    }
 }
 
 /// What becomes of a prefill product.
@@ -959,74 +993,78 @@ pub unsafe fn attend_prefill(
     scale: f32,
     rows: u32,
 ) -> Result<()> {
+    /// Bytes of a place in the ring: 32 keys and their values.
+    const HALF: u32 = 16 << 10;
+    let room = d.info().shared_limit.saturating_sub(ATTEND_PREFILL_SHARED);
+    let slots = (room / HALF).max(2);
     // SAFETY: the caller's.
     unsafe {
         run(
             d,
             "attend_prefill",
             [up(rows, 8), kv_heads, 1],
-            256,
-            ATTEND_PREFILL_SHARED,
+            9 * 32,
+            ATTEND_PREFILL_SHARED + slots * HALF,
             args![
-                o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale, rows
+                o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale, rows, slots
             ],
         )
     }
 }
 
-/// Best 256 of each [`CANDIDATE_LOGITS`] logits.
+/// Largest logit of each group, and each [`CANDIDATE_LOGITS`] logits' part of log Σ exp. `tops [rows, candidate_groups(vocab)]`.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn candidates_split(
+pub unsafe fn candidates_tops(
     d: &dyn Driver,
-    val: DevicePtr,
-    id: DevicePtr,
+    tops: DevicePtr,
     lse: DevicePtr,
     logits: DevicePtr,
     ld: u32,
     vocab: u32,
     rows: u32,
-    splits: u32,
 ) -> Result<()> {
+    let splits = vocab.div_ceil(CANDIDATE_LOGITS);
+    let group = candidate_group(vocab);
     // SAFETY: the caller's.
     unsafe {
         run(
             d,
-            "candidates_split",
+            "candidates_tops",
             [splits, rows, 1],
             256,
             0,
-            args![val, id, lse, logits, ld, vocab, rows, splits],
+            args![tops, lse, logits, ld, vocab, group, rows, splits],
         )
     }
 }
 
-/// Best 256 of a row in order.
+/// Best 256 of a row in order, `found [rows, FOUND_WORDS]`.
 ///
 /// # Safety
 /// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn candidates_merge(
+pub unsafe fn candidates_pick(
     d: &dyn Driver,
-    out_val: DevicePtr,
-    out_id: DevicePtr,
-    out_lse: DevicePtr,
-    val: DevicePtr,
-    id: DevicePtr,
+    found: DevicePtr,
+    tops: DevicePtr,
     lse: DevicePtr,
+    logits: DevicePtr,
+    ld: u32,
     vocab: u32,
     rows: u32,
-    splits: u32,
 ) -> Result<()> {
+    let splits = vocab.div_ceil(CANDIDATE_LOGITS);
+    let group = candidate_group(vocab);
     // SAFETY: the caller's.
     unsafe {
         run(
             d,
-            "candidates_merge",
+            "candidates_pick",
             [rows, 1, 1],
             1024,
-            splits * 1024,
-            args![out_val, out_id, out_lse, val, id, lse, vocab, rows, splits],
+            candidate_groups(vocab) * 8,
+            args![found, tops, lse, logits, ld, vocab, group, rows, splits],
         )
     }
 }

@@ -40,17 +40,15 @@ pub(super) struct Rope {
 /// Where the best candidates are found and put.
 pub(super) struct CandidateBuffers {
     vocab: usize,
-    values: DeviceBuffer,
-    ids: DeviceBuffer,
+    tops: DeviceBuffer,
     sums: DeviceBuffer,
-    /// Logits `[16][256]`, ids `[16][256]`, log-sum-exps `[16]`: one piece, so that one copy fetches it.
+    /// `[16][FOUND_WORDS]`
     found: DeviceBuffer,
     host: Pinned,
 }
 
-const FOUND_IDS: usize = MAX_VERIFY_ROWS * CANDIDATES * 4;
-const FOUND_SUMS: usize = 2 * FOUND_IDS;
-const FOUND_BYTES: usize = FOUND_SUMS + MAX_VERIFY_ROWS * 4;
+/// Of a row.
+const FOUND_BYTES: usize = launch::FOUND_WORDS * 4;
 
 impl Cuda {
     // -- products --------------------------------------------------------------------------------------------------
@@ -168,7 +166,7 @@ impl Cuda {
             u32_of(w.inner)?,
             u32_of(rows)?,
         );
-        let staged = launch::stages_rows(rows, inner);
+        let staged = launch::stages_rows(self.device.driver(), rows, inner);
         let from = match from {
             SkinnyFrom::Norm {
                 h,
@@ -942,61 +940,31 @@ impl Cuda {
     ) -> Result<()> {
         let from = logits.wide("top_candidates", vocab)?;
         check_rows("top_candidates", logits, rows)?;
-        let splits = vocab.div_ceil(launch::CANDIDATE_LOGITS as usize);
+        let (ld, words, rows) = (u32_of(logits.width)?, u32_of(vocab)?, u32_of(rows)?);
         if self.candidates.as_ref().is_none_or(|c| c.vocab < vocab) {
             if self.candidates.take().is_some() {
                 self.touch();
             }
             let work = |bytes| self.device.zeroed("candidates", bytes, Account::Work);
-            let parts = MAX_VERIFY_ROWS * splits;
+            let splits = vocab.div_ceil(launch::CANDIDATE_LOGITS as usize);
             self.candidates = Some(CandidateBuffers {
                 vocab,
-                values: work(parts * CANDIDATES * 4)?,
-                ids: work(parts * CANDIDATES * 4)?,
-                sums: work(parts * 8)?,
-                found: work(FOUND_BYTES)?,
-                host: self.device.pinned(FOUND_BYTES)?,
+                // Never fewer than for any smaller vocabulary, whose groups may be smaller.
+                tops: work(MAX_VERIFY_ROWS * vocab.div_ceil(8) * 4)?,
+                sums: work(MAX_VERIFY_ROWS * splits * 8)?,
+                found: work(MAX_VERIFY_ROWS * FOUND_BYTES)?,
+                host: self.device.pinned(MAX_VERIFY_ROWS * FOUND_BYTES)?,
             });
         }
         let Some(c) = &self.candidates else {
             return Ok(());
         };
         let d = self.device.driver();
-        let (ld, vocab, rows, splits) = (
-            u32_of(logits.width)?,
-            u32_of(vocab)?,
-            u32_of(rows)?,
-            u32_of(splits)?,
-        );
+        let (found, tops, sums) = (c.found.ptr(), c.tops.ptr(), c.sums.ptr());
         // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
         unsafe {
-            launch::candidates_split(
-                d,
-                c.values.ptr(),
-                c.ids.ptr(),
-                c.sums.ptr(),
-                from,
-                ld,
-                vocab,
-                rows,
-                splits,
-            )?
-        };
-        let found = c.found.ptr();
-        // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
-        unsafe {
-            launch::candidates_merge(
-                d,
-                found,
-                found + FOUND_IDS as u64,
-                found + FOUND_SUMS as u64,
-                c.values.ptr(),
-                c.ids.ptr(),
-                c.sums.ptr(),
-                vocab,
-                rows,
-                splits,
-            )
+            launch::candidates_tops(d, tops, sums, from, ld, words, rows)?;
+            launch::candidates_pick(d, found, tops, sums, from, ld, words, rows)
         }
     }
 
@@ -1012,40 +980,30 @@ impl Cuda {
             return Err(shape("candidates", "top_candidates before", "none"));
         };
         let driver = self.device.driver();
-        // SAFETY: both pieces have this size; the host reads only after the wait.
+        // SAFETY: both pieces have room for 16 rows; the host reads only after the wait.
         unsafe {
             driver.copy_out(
                 c.host.as_mut_ptr(),
                 c.found.ptr(),
-                FOUND_BYTES,
+                rows * FOUND_BYTES,
                 super::driver::Queue::Compute,
             )?
         };
         driver.synchronize(super::driver::Queue::Compute)?;
-        let words: Vec<u32> = c
-            .host
-            .as_slice()
-            .chunks_exact(4)
-            .map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]]))
-            .collect();
-        let (values, rest) = words.split_at(MAX_VERIFY_ROWS * CANDIDATES);
-        let (ids, sums) = rest.split_at(MAX_VERIFY_ROWS * CANDIDATES);
-        let per_row = values
-            .chunks_exact(CANDIDATES)
-            .zip(ids.chunks_exact(CANDIDATES))
-            .zip(sums);
-        Ok(per_row
+        let words: &[u32] = bytemuck::try_cast_slice(c.host.as_slice()).unwrap_or_default();
+        Ok(words
+            .chunks_exact(launch::FOUND_WORDS)
             .take(rows)
-            .map(|((values, ids), sum)| {
+            .map(|row| {
+                let (values, rest) = row.split_at(CANDIDATES);
+                let (ids, sum) = rest.split_at(CANDIDATES);
                 // Places beyond the vocabulary hold this id.
-                let n = ids
-                    .iter()
-                    .position(|id| *id == u32::MAX)
-                    .unwrap_or(CANDIDATES);
+                let n = ids.iter().position(|id| *id == u32::MAX);
+                let n = n.unwrap_or(CANDIDATES);
                 Candidates {
                     ids: ids.iter().take(n).copied().collect(),
                     logits: values.iter().take(n).map(|v| f32::from_bits(*v)).collect(),
-                    log_sum_exp: f32::from_bits(*sum),
+                    log_sum_exp: sum.first().map_or(f32::NAN, |s| f32::from_bits(*s)),
                 }
             })
             .collect())

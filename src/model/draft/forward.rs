@@ -13,10 +13,10 @@ impl<B: DraftOps> Weights<B> {
         self.embed.as_ref().unwrap_or(tables.embed)
     }
 
-    /// Streams, inputs, keys and values of the pass's rows, from taps: `taps`, or those that wait. Leaves streams in `g`,
-    /// inputs in `x`.
+    /// Streams, keys, values and queries of the pass's rows, from taps: `taps`, or those that wait; keys and values enter the
+    /// window. Leaves streams in `g`. Queries cost nothing beside them, because the weights are read for all rows at once.
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn keys_and_values(
+    pub(super) fn project_rows(
         &self,
         b: &mut B,
         c: &DraftConfig,
@@ -29,7 +29,7 @@ impl<B: DraftOps> Weights<B> {
         let Bufs {
             g,
             x,
-            kv,
+            kvq,
             taps: waiting,
             ..
         } = bufs;
@@ -52,11 +52,11 @@ impl<B: DraftOps> Weights<B> {
             c.residual,
             pass,
         )?;
-        b.draft_project(kv, x, &self.kv, 1.0, pass)?;
-        b.draft_append(window, kv, &c.shape, pass)
+        b.draft_project(kvq, x, &self.kvq, 1.0, pass)?;
+        b.draft_append(window, kvq, &c.shape, pass)
     }
 
-    /// Attention, MLP and prediction of the pass's last row, whose input is in `last_x` and whose residual is in `stream`.
+    /// Attention, MLP and prediction of the pass's last row, whose query is in `kvq` and whose residual is in `stream`.
     pub(super) fn layer(
         &self,
         b: &mut B,
@@ -67,16 +67,14 @@ impl<B: DraftOps> Weights<B> {
         pass: Pass,
     ) -> Result<()> {
         let Bufs {
-            last_x,
             stream,
-            q,
+            kvq,
             o,
             mid,
             logits,
             ..
         } = bufs;
-        b.draft_project(q, last_x, &self.q, 1.0, ONE)?;
-        b.draft_attend(o, q, window, &c.shape, pass)?;
+        b.draft_attend(o, kvq, window, &c.shape, pass)?;
         b.linear_add(stream, o, &self.out, 1.0, ONE)?;
         b.norm_gate_up(mid, stream, &self.post_norm, c.eps, &self.gate_up, ONE)?;
         b.linear_add(stream, mid, &self.down, 1.0, ONE)?;
@@ -112,10 +110,10 @@ impl<B: DraftOps> Weights<B> {
         window: &mut B::Window,
     ) -> Result<()> {
         let Bufs {
-            last_x, stream, kv, ..
+            one_x, stream, kvq, ..
         } = bufs;
         b.draft_input(
-            last_x,
+            one_x,
             stream,
             self.table(tables),
             c.embed_scale,
@@ -125,8 +123,8 @@ impl<B: DraftOps> Weights<B> {
             c.residual,
             ONE,
         )?;
-        b.draft_project(kv, last_x, &self.kv, 1.0, ONE)?;
-        b.draft_append(window, kv, &c.shape, ONE)?;
+        b.draft_project(kvq, one_x, &self.kvq, 1.0, ONE)?;
+        b.draft_append(window, kvq, &c.shape, ONE)?;
         self.layer(b, c, bufs, tables, window, ONE)
     }
 }

@@ -24,10 +24,8 @@ pub(super) struct Weights<B: DraftOps> {
     pub(super) input_norm: B::Vector,
     /// Norms the stream.
     pub(super) hidden_norm: B::Vector,
-    /// `[heads·d, 2·hidden]`
-    pub(super) q: B::Matrix,
-    /// Keys and values, stacked. `[2·kv·d, 2·hidden]`
-    pub(super) kv: B::Matrix,
+    /// Keys, values and queries, stacked. `[(2·kv + heads)·d, 2·hidden]`
+    pub(super) kvq: B::Matrix,
     /// `[hidden, heads·d]`
     pub(super) out: B::Matrix,
     pub(super) post_norm: B::Vector,
@@ -372,8 +370,7 @@ impl<B: DraftOps> Weights<B> {
                 .collect::<Result<_>>()?,
             input_norm: vector(b, "midlayer.input_layernorm", h)?,
             hidden_norm: vector(b, "midlayer.hidden_norm", h)?,
-            q: b.matrix(&[qw.view()])?,
-            kv: b.matrix(&[kw.view(), vw.view()])?,
+            kvq: b.matrix(&[kw.view(), vw.view(), qw.view()])?,
             out: matrix(b, &attn("o_proj"), h, q)?,
             post_norm: vector(b, "midlayer.post_attention_layernorm", h)?,
             gate_up: b.gate_up_matrix(gate.view(), up.view())?,
@@ -403,8 +400,7 @@ impl<B: DraftOps> Weights<B> {
             fc_norm: Vec::new(),
             input_norm: b.ones(h)?,
             hidden_norm: b.ones(h)?,
-            q: matrix(b, q, 2 * h)?,
-            kv: matrix(b, 2 * kv, 2 * h)?,
+            kvq: matrix(b, 2 * kv + q, 2 * h)?,
             out: matrix(b, h, q)?,
             post_norm: b.ones(h)?,
             gate_up: b.random_gate_up(s.intermediate, h, (h as f32).sqrt().recip(), seed)?,

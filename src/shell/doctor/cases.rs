@@ -659,11 +659,11 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<R
             .map(|i| 10_000f64.powf(-2.0 * i as f64 / HEAD as f64))
             .collect(),
     };
-    let (q_width, kv_width) = (s.heads * HEAD, 2 * s.kv_heads * HEAD);
+    let q_width = s.heads * HEAD;
     let table = matrix(b, case.seed, s.vocab, s.hidden)?;
     let fc = matrix(b, case.seed + 1, s.hidden, 3 * s.hidden)?;
-    let wkv = matrix(b, case.seed + 2, kv_width, 2 * s.hidden)?;
-    let wq = matrix(b, case.seed + 3, q_width, 2 * s.hidden)?;
+    let kvq_width = shape.kvq_width();
+    let wkvq = matrix(b, case.seed + 2, kvq_width, 2 * s.hidden)?;
     let (input_norm, hidden_norm) = (
         norm(b, case.seed + 4, s.hidden)?,
         norm(b, case.seed + 5, s.hidden)?,
@@ -671,11 +671,7 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<R
     let mut taps = b.draft_buf(rows, 3 * s.hidden, BufKind::Activation)?;
     let mut g = b.draft_buf(rows, s.hidden, BufKind::Residual)?;
     let mut x = b.draft_buf(rows, 2 * s.hidden, BufKind::Activation)?;
-    let mut kv = b.draft_buf(rows, kv_width, BufKind::Activation)?;
-    let (mut last, mut q) = (
-        b.draft_buf(1, 2 * s.hidden, BufKind::Activation)?,
-        b.draft_buf(1, q_width, BufKind::Activation)?,
-    );
+    let mut kvq = b.draft_buf(rows, kvq_width, BufKind::Activation)?;
     let mut o = b.draft_buf(1, q_width, BufKind::Activation)?;
     let mut window = b.draft_window(&shape)?;
     let known = shape.window.min(case.position);
@@ -707,11 +703,9 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<R
                 DraftResidual::Stream,
                 case.pass,
             )?;
-            b.draft_project(&mut kv, &x, &wkv, 1.0, case.pass)?;
-            b.draft_append(&mut window, &kv, &shape, case.pass)?;
-            b.draft_last(&mut last, &x, case.pass)?;
-            b.draft_project(&mut q, &last, &wq, 1.0, Pass::Verify { rows: 1 })?;
-            b.draft_attend(&mut o, &q, &window, &shape, case.pass)
+            b.draft_project(&mut kvq, &x, &wkvq, 1.0, case.pass)?;
+            b.draft_append(&mut window, &kvq, &shape, case.pass)?;
+            b.draft_attend(&mut o, &kvq, &window, &shape, case.pass)
         })?;
         let mut out = b.read(&o, 1)?;
         let end = case.position + rows;
