@@ -164,7 +164,7 @@ DEVICE void load_b_trans(u32 (&r)[4], const bf16* s, u32 ld, u32 n, u32 k) {
     load_matrix_trans(r, s + (k + (l & 15)) * ld + n + (l >> 4) * 8);
 }
 
-// At most `n` groups under way, for a number known only at run time (rounded down to one of the listed).
+// At most `n` groups under way, for a number known only at run time; 5 and more count as 5.
 DEVICE void copy_wait_upto(u32 n) {
     switch (n) {
         case 0: copy_wait<0>(); break;
@@ -172,13 +172,7 @@ DEVICE void copy_wait_upto(u32 n) {
         case 2: copy_wait<2>(); break;
         case 3: copy_wait<3>(); break;
         case 4: copy_wait<4>(); break;
-        case 5: copy_wait<5>(); break;
-        case 6: copy_wait<6>(); break;
-        case 7: copy_wait<7>(); break;
-        case 8: copy_wait<8>(); break;
-        case 9: copy_wait<9>(); break;
-        case 10: copy_wait<10>(); break;
-        default: copy_wait<11>(); break;
+        default: copy_wait<5>(); break;
     }
 }
 

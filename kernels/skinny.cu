@@ -1,6 +1,6 @@
 // Products of 1..16 rows with a bf16 weight: y[r][o] = Σ_k x[r][k] · w[o][k], the decode and verify path.
 //
-// Shapes: w [out, inner], inner a multiple of 64; x [rows, inner]. Result by epilogue: bf16, SwiGLU in bf16, h += scale·y, f32.
+// Shapes: w [out, inner], inner a multiple of 64; x [rows, inner], ready, or made on the way where rows are few. Result by epilogue: bf16, SwiGLU in bf16, h += scale·y, f32.
 // Threads: 8 warps. A tile is 16 weight rows, R = 2 neighbouring tiles are worked on together, so that activations are read half as often. Step s of 64 columns belongs to warp s mod 8, so a
 // block reads 1 KiB of each row at a time and the inner axis is always split in the same 8 ways: R and the grid change no bit.
 // Weights are the 16-row operand, activations the 8-column operand: a column's bits do not depend on the other columns.
@@ -14,24 +14,28 @@
 #include "common.cuh"
 
 enum Epilogue { STORE, SWIGLU, ADD, LOGITS };
-enum Source { READY = 0, NORM = 1, GATE = 2, KEEP = 3 };
+enum Source { READY = 0, NORM = 1, GATE = 2 };
 
 constexpr u32 WARPS = 8;
 constexpr u32 TILE = 16;                  // weight rows
 constexpr u32 STEP = 64;                  // columns of a stage
-constexpr u32 STAGE = TILE * STEP * 2;    // bytes a warp copies per stage and tile
+constexpr u32 STAGE = TILE * STEP * 2;    // bytes of weights a warp copies per stage and tile
+constexpr u32 ROWS_STAGE = 8 * STEP * 2;  // bytes of ready activations per stage and 8 rows
 constexpr u32 PAD = 32;                   // elements between staged rows: the 8 lanes of a 16-byte access hit all banks
 static_assert(STAGE == 4 * 32 * 16, "four 16-byte copies a lane");
 
-// NT: 8-column groups of activations, R: tiles worked on together.
+// NT: 8-column groups of activations, R: tiles worked on together. Kept short: layers call four of these in turn, each longer than
+// the instruction cache would like.
 template <u32 NT, u32 R, Epilogue E>
 DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const void* src, u32 lds, u32 mode, const float* norm,
                    float eps, float mul, const bf16* gate, u32 ldg, float scale, u32 rows, u32 stages) {
     SHARED_BYTES(shared);
     __shared__ float scratch[WARPS];
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    unsigned char* ring = shared + warp * stages * R * STAGE;
-    float* partial = reinterpret_cast<float*>(shared + WARPS * stages * R * STAGE);  // [WARPS][R][NT][16 rows][8 columns]
+    const bool ready = NT > 1 || mode == READY;
+    const u32 stage_bytes = R * STAGE + (ready ? NT * ROWS_STAGE : 0);
+    unsigned char* ring = shared + warp * stages * stage_bytes;
+    float* partial = reinterpret_cast<float*>(shared + WARPS * stages * stage_bytes);  // [WARPS][R][NT][16 rows][8 columns]
     bf16* staged = reinterpret_cast<bf16*>(partial + WARPS * R * NT * 128);
 
     const u32 tiles = (out + R * TILE - 1) / (R * TILE);  // groups of R
@@ -50,85 +54,79 @@ DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const 
         rows_left = out - first - 1;
     };
     enter();
-    auto issue = [&](u32 slot) {
-        if (left) {
-            unsigned char* to = ring + slot * R * STAGE + to_lane;
+    auto issue_weights = [&](u32 slot) {
+        unsigned char* to = ring + slot * stage_bytes + to_lane;
 #pragma unroll
-            for (u32 i = 0; i < 4 * R; i++)  // rows past the end are read again and not stored
-                copy_async(to + i * 512, base + u64(min(i * 4 + (lane >> 3), rows_left)) * inner);
-            base += WARPS * STEP;
-            if (++ahead_step == steps) {
-                ahead_step = 0;
-                ahead_tile += gridDim.x;
-                enter();
-            }
-            if (--left == 0) allow_next();
+        for (u32 i = 0; i < 4 * R; i++)  // rows past the end are read again and not stored
+            copy_async(to + i * 512, base + u64(min(i * 4 + (lane >> 3), rows_left)) * inner);
+        base += WARPS * STEP;
+        if (++ahead_step == steps) {
+            ahead_step = 0;
+            ahead_tile += gridDim.x;
+            enter();
         }
-        copy_commit();
+        left--;
+    };
+    // Ready rows travel beside the weights: a lane copies the pieces that it will multiply. Every tile walks over the same columns.
+    const bf16* column = static_cast<const bf16*>(src) + u64(g) * lds + warp * STEP + t * 8;
+    u32 x_step = 0;
+    auto issue_rows = [&](u32 slot) {
+#pragma unroll
+        for (u32 j = 0; j < NT; j++) {
+            unsigned char* to = ring + slot * stage_bytes + R * STAGE + j * ROWS_STAGE + lane * 16;
+            const bf16* from = column + u64(8 * j) * lds + x_step * WARPS * STEP;
+            if (g + 8 * j < rows) copy_async(to, from), copy_async(to + 512, from + 32);
+        }
+        if (++x_step == steps) x_step = 0;
     };
 
     // Weights do not come from the launch before: their first stages travel while it drains, and so does the norm.
     if (norm && threadIdx.x * 32 < inner) prefetch_line(norm + threadIdx.x * 32);
-    u32 slot = 0;
-    {
-        const bool idle = left == 0;
-        for (; slot < stages && left > 1; slot++) issue(slot);  // the last one is left: allow_next comes after the wait
-        wait_for_previous();
-        for (; slot < stages; slot++) issue(slot);
-        if (idle) allow_next();
+    const bool works = mine * steps != 0;
+#pragma unroll 1
+    for (u32 slot = 0; slot < stages; slot++) {
+        if (left) issue_weights(slot);
+        copy_commit();
     }
-
-    const bf16* x;
-    u32 ldx;
-    if (mode == READY || mode == KEEP) {
-        x = static_cast<const bf16*>(src);
-        ldx = lds;
+    wait_for_previous();
+    if (left == 0) allow_next();
+    if (ready) {
+#pragma unroll 1
+        for (u32 slot = 0; slot < stages; slot++) {
+            if (works) issue_rows(slot);
+            copy_commit();
+        }
     } else {
         const float* wide = static_cast<const float*>(src);
-        ldx = inner + PAD;
+#pragma unroll 1
         for (u32 r = 0; r < rows; r++) {
-            if (mode == NORM) row_norm(staged + r * ldx, wide + u64(r) * lds, norm, inner, eps, mul, scratch);
-            else row_gate(staged + r * ldx, wide + u64(r) * lds, norm, eps, gate ? gate + u64(r) * ldg : nullptr, inner, scratch);
+            bf16* to = staged + r * (inner + PAD);
+            if (E == ADD) row_gate(to, wide + u64(r) * lds, norm, eps, gate ? gate + u64(r) * ldg : nullptr, inner, scratch);
+            else row_norm(to, wide + u64(r) * lds, norm, inner, eps, mul, scratch);
         }
         __syncthreads();  // all rows staged
-        x = staged;
     }
 
-    // Activations may come from level 2, whose latency is as long as a step: with one group of columns they are loaded a step
-    // ahead. Every tile of a block reads the same ones: KEEP puts what the first tile has loaded aside, each lane for itself.
-    constexpr bool AHEAD = NT == 1;
-    const bf16* column = x + u64(g) * ldx + warp * STEP + t * 8;
-    uint4* kept = reinterpret_cast<uint4*>(staged) + warp * 32 + lane;  // [step][half][thread]
-    u32 x_step = 0;
-    bool known = false;
-    auto next_x = [&](uint4 (&b)[NT][2]) {
-        if (AHEAD && known) {
-            b[0][0] = kept[x_step * 512], b[0][1] = kept[x_step * 512 + 256];
-        } else {
-#pragma unroll
-            for (u32 j = 0; j < NT; j++) {
-                const bool live = g + 8 * j < rows;
-                const bf16* from = column + u64(8 * j) * ldx + x_step * WARPS * STEP;
-                b[j][0] = live ? load16(from) : make_uint4(0, 0, 0, 0);
-                b[j][1] = live ? load16(from + 32) : make_uint4(0, 0, 0, 0);
-            }
-        }
-        if (++x_step == steps) x_step = 0, known = mode == KEEP;
-    };
-    uint4 b[NT][2] = {};
-    if (AHEAD && steps && mine) next_x(b);
-
     const u32 from_lane = g * 128 + (t ^ (g & 1) * 4) * 16;
+    const bf16* staged_column = staged + g * (inner + PAD) + warp * STEP + t * 8;
     u32 read = 0;
+#pragma unroll 1
     for (u32 n = 0, tile = blockIdx.x; n < mine; n++, tile += gridDim.x) {
         float acc[R][NT][4] = {};
+#pragma unroll 1
         for (u32 s = 0; s < steps; s++) {
             copy_wait_upto(stages - 1);
             __syncwarp();  // the stage's copies of all lanes have landed
-            if (AHEAD && mode == KEEP && n == 0) kept[s * 512] = b[0][0], kept[s * 512 + 256] = b[0][1];
-            uint4 later[NT][2];
-            next_x(AHEAD ? later : b);
-            const unsigned char* from = ring + read * R * STAGE;
+            const unsigned char* from = ring + read * stage_bytes;
+            uint4 b[NT][2];
+#pragma unroll
+            for (u32 j = 0; j < NT; j++) {
+                const unsigned char* own = from + R * STAGE + j * ROWS_STAGE + lane * 16;
+                const void *lo = ready ? (const void*)own : staged_column + s * WARPS * STEP, *hi = ready ? (const void*)(own + 512) : staged_column + s * WARPS * STEP + 32;
+                const bool live = g + 8 * j < rows;
+                b[j][0] = live ? load16(lo) : make_uint4(0, 0, 0, 0);
+                b[j][1] = live ? load16(hi) : make_uint4(0, 0, 0, 0);
+            }
 #pragma unroll
             for (u32 i = 0; i < R; i++) {
                 const unsigned char *lo = from + i * STAGE + from_lane, *hi = from + i * STAGE + (from_lane ^ 64);
@@ -141,12 +139,13 @@ DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const 
                     mma(acc[i][j], c0.z, c1.z, c0.w, c1.w, b[j][1].z, b[j][1].w);
                 }
             }
-            if (AHEAD) {
-#pragma unroll
-                for (u32 j = 0; j < NT; j++) b[j][0] = later[j][0], b[j][1] = later[j][1];
-            }
             __syncwarp();  // the stage has been read
-            issue(read);
+            if (left) {
+                issue_weights(read);
+                if (ready) issue_rows(read);
+                if (left == 0) allow_next();
+            }
+            copy_commit();
             read = read + 1 == stages ? 0 : read + 1;
         }
 

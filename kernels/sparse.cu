@@ -262,7 +262,7 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_h
 // Two chosen blocks: 128 keys, 32 a warp. Block (split, KV head, row), 4 warps. Bytes moved: 64 KiB a block.
 constexpr u32 SPLIT_BLOCKS = 2;
 
-KERNEL(128, 3)
+KERNEL(128, 4)
 attend_verify(float* part_o, float2* part_ml, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap,
               const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows, u32 splits) {
     SHARED_BYTES(bytes);

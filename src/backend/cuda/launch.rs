@@ -151,6 +151,11 @@ fn staged_bytes(rows: u32, inner: u32) -> u32 {
     rows * (inner + 32) * 2
 }
 
+/// Ready rows of a stage.
+fn ready_bytes(rows: u32) -> u32 {
+    if rows > 8 { 16384 } else { 8192 }
+}
+
 /// The warps' parts of a tile.
 fn parts_bytes(rows: u32) -> u32 {
     if rows > 8 { 16384 } else { 8192 }
@@ -184,11 +189,8 @@ pub unsafe fn skinny(
     };
     let limit = d.info().shared_limit;
     let processors = d.info().multiprocessors.max(1);
-    // Ready rows that several tiles of a block read are kept by the first, unless that would leave no room for the ring.
-    let (kept, again) = (inner.div_ceil(512) * 8192, out > SKINNY_TILE * processors);
-    let keeps = (3..=8).contains(&rows) && again && kept + parts_bytes(rows) + 3 * SKINNY_STAGE <= limit;
     let (src, lds, mode, norm, eps, mul, gate, ldg) = match from {
-        SkinnyFrom::Ready { x, ld } => (x, ld, if keeps { 3u32 } else { 0 }, 0, 0.0, 1.0, 0, 0),
+        SkinnyFrom::Ready { x, ld } => (x, ld, 0u32, 0, 0.0, 1.0, 0, 0),
         SkinnyFrom::Norm {
             h,
             ld,
@@ -205,20 +207,12 @@ pub unsafe fn skinny(
             ldg,
         } => (o, ld, 2, norm, eps, 1.0, gate, ldg),
     };
-    // The ring gets all the shared memory that the warps' parts and the staged rows leave.
-    let fixed = parts_bytes(rows)
-        + match mode {
-            0 => 0,
-            3 => kept,
-            _ => staged_bytes(rows, inner),
-        };
-    // Measured: with more rows, whose activations also travel, a shorter ring does better.
-    let most = match rows {
-        0..=2 => 6,
-        3..=8 => 3,
-        _ => 4,
+    // The ring gets all the shared memory that the warps' parts and the staged rows leave; ready rows travel in it.
+    let (fixed, stage) = match mode {
+        0 => (parts_bytes(rows), SKINNY_STAGE + ready_bytes(rows)),
+        _ => (parts_bytes(rows) + staged_bytes(rows, inner), SKINNY_STAGE),
     };
-    let stages = (limit.saturating_sub(fixed) / SKINNY_STAGE).clamp(2, most);
+    let stages = (limit.saturating_sub(fixed) / stage).clamp(2, 6);
     // As many blocks as give every one the same number of tiles, unless that leaves many multiprocessors without any.
     let tiles = out.div_ceil(SKINNY_TILE);
     let even = tiles.div_ceil(tiles.div_ceil(processors));
@@ -231,16 +225,7 @@ pub unsafe fn skinny(
         dst, ldd, w, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages
     ];
     // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            kernel,
-            [blocks, 1, 1],
-            256,
-            stages * SKINNY_STAGE + fixed,
-            args,
-        )
-    }
+    unsafe { run(d, kernel, [blocks, 1, 1], 256, stages * stage + fixed, args) }
 }
 
 /// What becomes of a prefill product.
