@@ -189,6 +189,26 @@ pub unsafe fn skinny(
     };
     let limit = d.info().shared_limit;
     let processors = d.info().multiprocessors.max(1);
+    if let SkinnyFrom::Ready { x, ld } = from
+        && rows > 8
+        && parts_bytes(rows) + 2 * (SKINNY_STAGE + ready_bytes(rows)) > limit
+    {
+        // Where shared memory is small the rows go in two halves: the weights are read twice, the bits are the same.
+        let value = match to {
+            SkinnyTo::Store | SkinnyTo::Swiglu => 2,
+            SkinnyTo::Add | SkinnyTo::Logits => 4,
+        };
+        let second = SkinnyFrom::Ready {
+            x: x + 8 * 2 * u64::from(ld),
+            ld,
+        };
+        let behind = dst + 8 * value * u64::from(ldd);
+        // SAFETY: the caller's; both halves lie inside.
+        return unsafe {
+            skinny(d, to, dst, ldd, w, out, inner, from, scale, 8)?;
+            skinny(d, to, behind, ldd, w, out, inner, second, scale, rows - 8)
+        };
+    }
     let (src, lds, mode, norm, eps, mul, gate, ldg) = match from {
         SkinnyFrom::Ready { x, ld } => (x, ld, 0u32, 0, 0.0, 1.0, 0, 0),
         SkinnyFrom::Norm {
