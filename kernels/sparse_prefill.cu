@@ -96,66 +96,91 @@ prefill_lse(float* z, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 
     }
 }
 
-// Pooled scores of 64 KV blocks for 8 rows, as select_scores. Block (64 KV blocks, 8 rows, KV head), 8 warps: four tiles of
-// fine keys and, in front, the one tile that ends just before them, of which only the last eight keys are scored.
+// Pooled scores of 256 KV blocks for 16 rows, as select_scores. Block (256 KV blocks, 16 rows, KV head), 8 warps of two rows, which
+// share what a warp loads. Tiles of fine keys pass by, first the one in front, of whose keys the last belongs to the first pool.
+// Keys are the 16 rows of a product and heads its columns, so that few lanes have to add up a key's heads.
+constexpr u32 SPAN = 256;
+constexpr u32 SCORE_ROWS = 16;
 KERNEL(256, 2)
 prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16* k1, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads,
                float scale, u32 row0, u32 rows, u32 score_blocks) {
-    SHARED_BYTES(bytes);  // two tiles, then A of keys first − 8 .. first + 255 for each warp
+    SHARED_BYTES(bytes);  // two tiles, then for each row A of a tile's keys behind that of the key before
     bf16* tiles = reinterpret_cast<bf16*>(bytes);
-    float* fine = reinterpret_cast<float*>(bytes + 2 * TILE_ELEMENTS * 2) + (threadIdx.x >> 5) * 264;
-    wait_for_previous();
+    float* fine = reinterpret_cast<float*>(bytes + 2 * TILE_ELEMENTS * 2) + (threadIdx.x >> 5) * 2 * (TILE + 8);
     allow_next();
+    wait_for_previous();
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads, kv_head = blockIdx.z;
-    const u32 b0 = blockIdx.x * 64, first = b0 * 4, position = step->position + row0;
-    const u32 last = min(blockIdx.y * ROWS + ROWS, rows) - 1;
-    if (b0 > (position + last) / BLOCK) return;
-    const u32 mine = min(blockIdx.y * ROWS + warp, rows - 1);
-    const u32 most = visible_keys(position + last, 32, 16), count = visible_keys(position + mine, 32, 16);
+    const u32 b0 = blockIdx.x * SPAN, first = b0 * 4, position = step->position + row0;
+    const u32 last = min(blockIdx.y * SCORE_ROWS + SCORE_ROWS, rows) - 1, last_block = (position + last) / BLOCK;
+    if (b0 > last_block) return;
+    const u32 most = visible_keys(position + last, 32, 16), until = min(last_block - b0, SPAN - 1) / 16 + 2;  // tile 0 is the one in front
     const bf16* from = k1 + kv_head * HEAD;
-    Queries query;
-    query.load(q + u64(row0 + mine) * ldq + kv_head * group * HEAD, group);
     const float unit = scale * LOG2E;
-    const float* zs = z + u64(mine) * heads + kv_head * group;
-    const float low = g < group ? zs[g] : INFINITY, high = g + 8 < group ? zs[g + 8] : INFINITY;
-    const float z0 = low == NEVER ? INFINITY : low, z1 = high == NEVER ? INFINITY : high;  // no coarse key visible: scores are 0
-    auto settle = [&](const float (&s)[4], u32 at) {  // at: key of column 0, plus 8, relative to `first`
-        float a0 = exp2_fast(s[0] * unit - z0) + exp2_fast(s[2] * unit - z1);
-        float a1 = exp2_fast(s[1] * unit - z0) + exp2_fast(s[3] * unit - z1);
+    Queries query[2];
+    float zs[2][4];
+    u32 count[2];
 #pragma unroll
-        for (u32 m = 4; m <= 16; m *= 2) a0 += shuffle_xor(a0, m), a1 += shuffle_xor(a1, m);
-        const u32 j = first + at + 2 * t;  // of the key plus 8
-        if (g == 0) *reinterpret_cast<float2*>(fine + at + 2 * t) = make_float2(j >= 8 && j - 8 < count ? a0 : 0.f, j >= 7 && j - 7 < count ? a1 : 0.f);
-    };
-    const u32 skip = b0 ? 0 : 1;  // tile 0 is the one in front
+    for (u32 i = 0; i < 2; i++) {
+        const u32 mine = min(blockIdx.y * SCORE_ROWS + warp * 2 + i, rows - 1);
+        query[i].load(q + u64(row0 + mine) * ldq + kv_head * group * HEAD, group);
+        count[i] = visible_keys(position + mine, 32, 16);
+#pragma unroll
+        for (u32 e = 0; e < 4; e++) {
+            const u32 head = (e >> 1) * 8 + 2 * t + (e & 1);
+            const float x = head < group ? z[u64(mine) * heads + kv_head * group + head] : INFINITY;
+            zs[i][e] = x == NEVER ? INFINITY : x;  // no coarse key visible: scores are 0
+        }
+    }
     auto fetch = [&](u32 n) {
-        if (n < 5) fetch_keys(tiles + (n & 1) * TILE_ELEMENTS, from, first + n * TILE - TILE, most, kv_heads * HEAD);
+        if (n < until) fetch_keys(tiles + (n & 1) * TILE_ELEMENTS, from, first + n * TILE - TILE, most, kv_heads * HEAD);
         copy_commit();
     };
+    const u32 skip = b0 ? 0 : 1;
     fetch(skip);
-    if (skip && lane < 8) fine[lane] = 0.f;
-    for (u32 n = skip; n < 5; n++) {
+    if (lane < 2) fine[lane * (TILE + 8) + 7] = 0.f;
+    for (u32 n = skip; n < until; n++) {
         copy_wait<0>();
         __syncthreads();  // tile n arrived; the other buffer is free
         fetch(n + 1);
         const bf16* keys = tiles + (n & 1) * TILE_ELEMENTS;
-        if (n == 0) {
-            float s[4] = {};
+        for (u32 k = n ? 0 : 48; k < TILE; k += 16) {
+            float s[2][2][4] = {};  // [row][half of the heads]: keys k + g and k + g + 8, heads 2t and 2t + 1
 #pragma unroll
-            for (u32 b = 0; b < 4; b++) query.score(s, key_part(keys, 7, b), b);
-            settle(s, 0);
-        } else {
-            float s[8][4];
-            score_tile(s, query, keys);
+            for (u32 b = 0; b < 4; b++) {
+                const uint4 x = load16(keys + key_at(k + g, b * 4 + t)), y = load16(keys + key_at(k + 8 + g, b * 4 + t));
 #pragma unroll
-            for (u32 i = 0; i < 8; i++) settle(s[i], 8 + (n - 1) * TILE + i * 8);
+                for (u32 i = 0; i < 2; i++) {
+                    const uint4 lo = query[i].lo[b], hi = query[i].hi[b];
+                    mma(s[i][0], x.x, y.x, x.y, y.y, lo.x, lo.y);
+                    mma(s[i][1], x.x, y.x, x.y, y.y, hi.x, hi.y);
+                    mma(s[i][0], x.z, y.z, x.w, y.w, lo.z, lo.w);
+                    mma(s[i][1], x.z, y.z, x.w, y.w, hi.z, hi.w);
+                }
+            }
+            const u32 j = first + n * TILE + k + g;  // of the key, plus a tile
+#pragma unroll
+            for (u32 i = 0; i < 2; i++) {
+                auto sum = [&](u32 e) {
+                    float a = exp2_fast(s[i][0][e] * unit - zs[i][0]) + exp2_fast(s[i][0][e + 1] * unit - zs[i][1]);
+                    a += exp2_fast(s[i][1][e] * unit - zs[i][2]) + exp2_fast(s[i][1][e + 1] * unit - zs[i][3]);
+                    a += shuffle_xor(a, 1);
+                    return a + shuffle_xor(a, 2);
+                };
+                const float a0 = sum(0), a1 = sum(2);
+                float* to = fine + i * (TILE + 8) + 8 + k + g;
+                if (t == 0) to[0] = j < count[i] + TILE ? a0 : 0.f, to[8] = j + 8 < count[i] + TILE ? a1 : 0.f;
+            }
         }
-    }
-    __syncwarp();  // the row's A complete
-    for (u32 b = lane; b < 64; b += 32) {
-        const float* a = fine + 8 + b * 4;
-        const float best = fmaxf(fmaxf(fmaxf(a[-1], a[0]), fmaxf(a[1], a[2])), a[3]);
-        if (b0 + b < score_blocks && blockIdx.y * ROWS + warp < rows) scores[(u64(mine) * kv_heads + kv_head) * score_blocks + b0 + b] = narrow(best);
+        __syncwarp();  // the tile's A complete
+        float* a = fine + (lane >> 4) * (TILE + 8) + 8;
+        const u32 at = lane & 15, r = blockIdx.y * SCORE_ROWS + warp * 2 + (lane >> 4), block = b0 + n * 16 - 16 + at;
+        if (n && block < score_blocks && r < rows) {
+            const float* five = a + at * 4;
+            const float best = fmaxf(fmaxf(fmaxf(five[-1], five[0]), fmaxf(five[1], five[2])), five[3]);
+            scores[(u64(r) * kv_heads + kv_head) * score_blocks + block] = narrow(best);
+        }
+        __syncwarp();  // pooled
+        if (at == 0) a[-1] = a[TILE - 1];
     }
 }
 

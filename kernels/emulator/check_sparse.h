@@ -110,8 +110,8 @@ struct Sparse {
             u32 n = std::min(at_once, rows - row0);
             Buf<float> z(n * heads);
             bf16* sc = out.scores.p + size_t(row0) * kv * score_blocks;
-            launch("prefill_lse", {up(n, 8), kv, 1}, 256, 41216, z.p, q, ldx, (const bf16*)k2.p, 128u, 64u, (const Step*)&step, heads, kv, scale, row0, n);
-            launch("prefill_scores", {up(score_blocks, 64), up(n, 8), kv}, 256, 41216, sc, (const float*)z.p, q, ldx, (const bf16*)k1.p, 128u, 64u, (const Step*)&step, heads,
+            launch("prefill_lse", {up(n, 8), kv, 1}, 256, 32768, z.p, q, ldx, (const bf16*)k2.p, 128u, 64u, (const Step*)&step, heads, kv, scale, row0, n);
+            launch("prefill_scores", {up(score_blocks, 256), up(n, 16), kv}, 256, 37376, sc, (const float*)z.p, q, ldx, (const bf16*)k1.p, 128u, 64u, (const Step*)&step, heads,
                    kv, scale, row0, n, score_blocks);
             launch("select_top", {kv, n, 1}, 512, 0, out.list.p, out.count.p, (const bf16*)sc, (const Step*)&step, kv, score_blocks, cap, init, local, topk, dense_until, row0, n);
         }

@@ -235,9 +235,9 @@ int main() {
     us = timed([&] { go("lightning_prefill", 4, heads, 1, 128, 95504, po, H, (const bf16*)qk, 8192u, (const bf16*)px + 8192, 16384u, state, (const bf16*)pk, (const bf16*)pv, (const float*)slopes, (const void*)step, heads, heads, scale, rows); }, false);
     printf("lightning_prefill 4096  %8.1f us\n", us);
     const u32 sb = 2048;
-    us = timed([&] { go("prefill_lse", rows / 8, kv, 1, 256, 41216, z, (const bf16*)px, 8704u, (const bf16*)k2, 128u, 64u, (const void*)step, heads, kv, scale, 0u, rows); }, false);
+    us = timed([&] { go("prefill_lse", rows / 8, kv, 1, 256, 32768, z, (const bf16*)px, 8704u, (const bf16*)k2, 128u, 64u, (const void*)step, heads, kv, scale, 0u, rows); }, false);
     printf("prefill_lse at 128K     %8.1f us %7.0f TFLOP/s\n", us, 2.0 * rows * heads * 128 * 2048 / us / 1e6);
-    us = timed([&] { go("prefill_scores", up(sb, 64), rows / 8, kv, 256, 41216, psc, (const float*)z, (const bf16*)px, 8704u, (const bf16*)k1, 128u, 64u, (const void*)step, heads, kv, scale, 0u, rows, sb); }, false);
+    us = timed([&] { go("prefill_scores", up(sb, 256), rows / 16, kv, 256, 37376, psc, (const float*)z, (const bf16*)px, 8704u, (const bf16*)k1, 128u, 64u, (const void*)step, heads, kv, scale, 0u, rows, sb); }, false);
     printf("prefill_scores at 128K  %8.1f us %7.0f TFLOP/s\n", us, 2.0 * rows * heads * 128 * 8192 / us / 1e6);
     us = timed([&] { go("select_top", kv, rows, 1, 512, 0, plist, pcount, (const bf16*)psc, (const void*)step, kv, sb, cap, 1u, 32u, 96u, 0u, 0u, rows); }, false);
     printf("select_top 4096 rows    %8.1f us\n", us);

@@ -27,7 +27,8 @@ const LIGHTNING_SHARED: u32 = 95_504;
 const SELECT_LSE_SHARED: u32 = 65_536;
 const SELECT_SCORES_SHARED: u32 = 67_584;
 const ATTEND_VERIFY_SHARED: u32 = 34_816;
-const PREFILL_SCORE_SHARED: u32 = 41_216;
+const PREFILL_LSE_SHARED: u32 = 32_768;
+const PREFILL_SCORES_SHARED: u32 = 37_376;
 const ATTEND_PREFILL_SHARED: u32 = 35_968;
 const GEMM_SHARED: u32 = 81_920;
 /// Most rows that a skinny product norms or gates itself: more take longer than a kernel before it.
@@ -920,7 +921,7 @@ pub unsafe fn prefill_lse(
             "prefill_lse",
             [up(rows, 8), kv_heads, 1],
             256,
-            PREFILL_SCORE_SHARED,
+            PREFILL_LSE_SHARED,
             args![
                 z, q, ldq, keys, window, stride, step, heads, kv_heads, scale, row0, rows
             ],
@@ -954,9 +955,9 @@ pub unsafe fn prefill_scores(
         run(
             d,
             "prefill_scores",
-            [up(score_blocks, 64), up(rows, 8), kv_heads],
+            [up(score_blocks, 256), up(rows, 16), kv_heads],
             256,
-            PREFILL_SCORE_SHARED,
+            PREFILL_SCORES_SHARED,
             args![
                 scores,
                 z,
