@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sala_chat::session::{
     Access, Change, NewDocument, NewSession, RealDisk, RowsPart, Save, SaveEvent, SegmentId,
-    SegmentKind, SessionFilter, Store, StoreError, Stored, unchanged_prefix,
+    SegmentKind, SessionFilter, Store, StoreError, Stored, TextBoundary, unchanged_prefix,
 };
 use sala_chat::transcript::Role;
 use store_support::*;
@@ -78,6 +78,20 @@ fn what_was_saved_is_there_after_reopening_bit_for_bit() {
     ));
     // What the caller still has is not read again.
     assert_eq!(store.restore(&talk.tip.unwrap(), 3).unwrap().rows.len(), 2);
+}
+
+#[test]
+fn a_state_that_ends_inside_a_character_is_saved() {
+    let dir = folder();
+    let bench = Bench::new(open(dir.path(), RealDisk));
+    let mut talk = talk_of(&bench, "cut", 1);
+    let mut save = talk.turn(&bench.store, "a question", "half a sig");
+    for change in &mut save.changes {
+        if let Change::AddSegment(new) = change {
+            new.boundary = TextBoundary::NOWHERE;
+        }
+    }
+    assert!(is_saved(&bench.save(save)));
 }
 
 #[test]

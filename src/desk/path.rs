@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use crate::protocol::engine::Token;
-use crate::session::{NewSegment, Segment, SegmentId, Stored, unchanged_prefix};
+use crate::session::{NewSegment, Segment, SegmentId, Stored, TextBoundary, unchanged_prefix};
 
 /// A segment path. The empty path is the empty state.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,15 +44,15 @@ impl Path {
     }
 
     /// Bytes of rendered text the path covers. A state that ends inside a character has no place in the text
-    /// (`u64::MAX`); the one before it counts.
+    /// ([`TextBoundary::NOWHERE`]); the one before it counts.
     pub fn text_bytes(&self) -> usize {
         let known = self
             .segments
             .iter()
             .rev()
-            .map(|s| s.content.boundary.bytes)
-            .find(|b| *b != u64::MAX);
-        known.map_or(0, |b| usize::try_from(b).unwrap_or(usize::MAX))
+            .map(|s| s.content.boundary)
+            .find(|b| *b != TextBoundary::NOWHERE);
+        known.map_or(0, |b| usize::try_from(b.bytes).unwrap_or(usize::MAX))
     }
 
     /// All tokens, in order.

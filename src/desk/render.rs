@@ -267,7 +267,7 @@ impl Renderer {
             .and_then(|rest| self.covered(rest, tokens));
         match covered.and_then(|n| rendered.text.get(..from + n)) {
             Some(text) => TextBoundary::of(text),
-            None => NOWHERE,
+            None => TextBoundary::NOWHERE,
         }
     }
 
@@ -281,13 +281,7 @@ impl Renderer {
         let said = self.text.tokenizer.decode(tokens, Specials::Show);
         match rendered.text.get(..from) {
             Some(text) if !said.ends_with('\u{FFFD}') => TextBoundary::of(&format!("{text}{said}")),
-            _ => NOWHERE,
+            _ => TextBoundary::NOWHERE,
         }
     }
 }
-
-/// A boundary no text has: a state that ends inside a character. What follows it is read again from further up.
-const NOWHERE: TextBoundary = TextBoundary {
-    bytes: u64::MAX,
-    hash: [0; 32],
-};

@@ -69,6 +69,13 @@ pub struct TextBoundary {
 }
 
 impl TextBoundary {
+    /// A boundary no text has: of a state that ends inside a character. What follows it is read again from further up.
+    /// The largest length that the database can hold.
+    pub const NOWHERE: TextBoundary = TextBoundary {
+        bytes: i64::MAX as u64,
+        hash: [0; 32],
+    };
+
     /// The boundary at the end of `rendered`.
     pub fn of(rendered: &str) -> TextBoundary {
         TextBoundary {

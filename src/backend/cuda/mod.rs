@@ -201,6 +201,11 @@ impl Cuda {
         self.device.check_guards()
     }
 
+    /// Forgets recorded steps: the next one under any key may do something else.
+    pub fn forget_steps(&mut self) {
+        self.touch();
+    }
+
     /// A buffer that recordings may name was made or is about to go.
     fn touch(&mut self) {
         self.epoch += 1;

@@ -96,6 +96,8 @@ impl Rates<'_> {
         let pass = Pass::Verify { rows };
         let name = format!("{name} verify {rows}");
         let timed = (|| {
+            // Operations take turns under one key.
+            self.dev.forget_steps();
             let mut body = |b: &mut Cuda| (0..copies).try_for_each(|copy| op(b, copy, pass));
             // Eager, then recorded; both warm up.
             self.dev.step(StepKey::Verify(rows), &mut body)?;
