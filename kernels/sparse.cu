@@ -49,7 +49,7 @@ DEVICE void fetch_keys(uint4* to, const bf16* keys, u32 first, u32 tiles, u32 co
 // (max, Σ 2^(s − max)) over 256 keys per row and head. Block (split, KV head, row), 4 warps of 64 keys.
 KERNEL(128, 2)
 select_lse(float2* part, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows,
-           u32 splits) {
+           u32 splits, u32 all_below) {
     SHARED_BYTES(bytes);
     __shared__ float2 merged[4][GROUP];
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads;
@@ -57,6 +57,10 @@ select_lse(float2* part, const bf16* q, u32 ldq, const bf16* keys, u32 window, u
     uint4* mine = reinterpret_cast<uint4*>(bytes) + warp * WARP_KEYS * 16;
     const u32 most = visible_keys(position + rows - 1, window, stride);
     allow_next();
+    if ((position + rows - 1) / BLOCK < all_below) {  // every row takes every block
+        wait_for_previous();
+        return;
+    }
     // Keys that no row of this pass completes are older than the launches under way.
     const bool old = position && first + KEYS <= visible_keys(position - 1, window, stride);
     if (old) fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, most, kv_heads * HEAD);

@@ -211,7 +211,7 @@ fn crash_everywhere(loss: Loss) {
     }
     println!("{effects} effects, power cut in {cut} runs");
     // Housekeeping between saves depends on timing, so the last few points may not be reached every time.
-    assert!(cut + 4 >= effects, "{cut} of {effects}");
+    assert!(cut * 10 >= effects * 9, "{cut} of {effects}");
 }
 
 #[test]

@@ -93,7 +93,7 @@ struct Sparse {
         Buf<float> lse(rows * heads * splits * 2), part_o(size_t(rows) * heads * parts * HEAD), part_ml(rows * heads * parts * 2);
         Out out{Buf<bf16>(rows * kv * score_blocks), Buf<u32>(rows * kv * cap), Buf<u32>(rows * kv), Buf<float>(rows * heads * HEAD)};
         const bf16* q = x.p + size_t(start) * ldx;
-        launch("select_lse", {splits, kv, rows}, 128, 65536, lse.p, q, ldx, (const bf16*)k2.p, 128u, 64u, (const Step*)&step, heads, kv, scale, rows, splits);
+        launch("select_lse", {splits, kv, rows}, 128, 65536, lse.p, q, ldx, (const bf16*)k2.p, 128u, 64u, (const Step*)&step, heads, kv, scale, rows, splits, topk);
         launch("select_scores", {up(score_blocks, 64), kv, rows}, 128, 67584, out.scores.p, (const float*)lse.p, q, ldx, (const bf16*)k1.p, 128u, 64u, (const Step*)&step,
                heads, kv, scale, rows, splits, score_blocks, topk);
         launch("select_top", {kv, rows, 1}, 512, 0, out.list.p, out.count.p, (const bf16*)out.scores.p, (const Step*)&step, kv, score_blocks, cap, init, local, topk, dense_until, 0u, rows);

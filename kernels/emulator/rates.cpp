@@ -129,7 +129,7 @@ int main() {
         if (sparse) {
             const u32 ldx = 8704;
             go("append_kv", rows, kv, 1, 128, 0, k, v, k1, k2, (const bf16*)x + 4096, (const bf16*)x + 4352, ldx, (const void*)step, kv, rows);
-            go("select_lse", lse_splits, kv, rows, 128, 65536, lse, (const bf16*)x, ldx, (const bf16*)k2, 128u, 64u, (const void*)step, heads, kv, scale, rows, lse_splits);
+            go("select_lse", lse_splits, kv, rows, 128, 65536, lse, (const bf16*)x, ldx, (const bf16*)k2, 128u, 64u, (const void*)step, heads, kv, scale, rows, lse_splits, 96u);
             go("select_scores", up(score_blocks, 64), kv, rows, 128, 67584, scores, (const float*)lse, (const bf16*)x, ldx, (const bf16*)k1, 128u, 64u, (const void*)step, heads, kv,
                scale, rows, lse_splits, score_blocks, 96u);
             go("select_top", kv, rows, 1, 512, 0, list, count, (const bf16*)scores, (const void*)step, kv, score_blocks, cap, 1u, 32u, 96u, 0u, 0u, rows);

@@ -712,6 +712,7 @@ pub unsafe fn select_lse(
     scale: f32,
     rows: u32,
     splits: u32,
+    all_below: u32,
 ) -> Result<()> {
     // SAFETY: the caller's.
     unsafe {
@@ -722,7 +723,8 @@ pub unsafe fn select_lse(
             128,
             SELECT_LSE_SHARED,
             args![
-                part, q, ldq, keys, window, stride, step, heads, kv_heads, scale, rows, splits
+                part, q, ldq, keys, window, stride, step, heads, kv_heads, scale, rows, splits,
+                all_below
             ],
         )
     }

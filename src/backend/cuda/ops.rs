@@ -519,6 +519,7 @@ impl Cuda {
                         scale,
                         rows,
                         splits,
+                        all_below,
                     )?
                 };
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
