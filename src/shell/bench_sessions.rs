@@ -154,7 +154,8 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
         .unwrap_or(if cpu { TOKENS } else { TOKENS_GPU });
     let config = &mut quiet.loaded.config;
     if config.model.max_context == 0 {
-        config.model.max_context = tokens + ROOM;
+        // Later entries of the ledger have longer numbers than those its length is reckoned from.
+        config.model.max_context = tokens + tokens / 8 + ROOM;
     }
     config.model.reserve_answer = config.model.reserve_answer.min(ROOM / 4);
     (config.sampling.temperature, config.sampling.max_tokens) = (0.0, ANSWER);
@@ -248,6 +249,12 @@ fn measure(
     }
     let path = store.load_path(&tip)?;
     let position = path.last().map_or(0, |s| s.end_position());
+    if position < tokens {
+        let text = format!(
+            "only {position} of {tokens} tokens were loaded; is the context of this model long enough?"
+        );
+        return Err(Failure::new(Exit::Failure, text));
+    }
     let read_ms = plain::best_of(REPEATS, || plain::read(&files))?;
     let read_cold_ms = plain::best_of(REPEATS, || {
         plain::forget(&files)?;
