@@ -107,8 +107,9 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
     const u32 warp = threadIdx.x >> 5, head = blockIdx.y, kv_head = head / (heads / kv_heads);
     const u32 k0 = (threadIdx.x >> 3) * 8, v0 = (threadIdx.x & 7) * 4, tile = blockIdx.x * TILE_V;
 
-    // State and pending rows are older than the launches under way.
+    // State, pending rows and norms are older than the launches under way.
     allow_next();
+    if (q_norm && k_norm && threadIdx.x < 8) prefetch_line((threadIdx.x < 4 ? q_norm : k_norm) + (threadIdx.x & 3) * 32);
     StatePart part = absorb_pending(state, pend_k, pend_v, slopes, step, heads, kv_heads);
     wait_for_previous();
 
