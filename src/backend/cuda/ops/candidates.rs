@@ -1,0 +1,103 @@
+//! The best logits of a row, and their way to the host.
+
+use super::super::device::{Account, DeviceBuffer, Pinned};
+use super::super::launch;
+use super::super::tensors::Buf;
+use super::super::{Cuda, shape, u32_of};
+use super::check_rows;
+use crate::backend::{CANDIDATES, Candidates, MAX_VERIFY_ROWS, Result};
+
+/// Where the best candidates are found and put.
+pub(in crate::backend::cuda) struct CandidateBuffers {
+    vocab: usize,
+    tops: DeviceBuffer,
+    sums: DeviceBuffer,
+    /// `[16][FOUND_WORDS]`
+    found: DeviceBuffer,
+    host: Pinned,
+}
+
+/// Of a row.
+const FOUND_BYTES: usize = launch::FOUND_WORDS * 4;
+
+impl Cuda {
+    pub(in crate::backend::cuda) fn op_top_candidates(
+        &mut self,
+        logits: &Buf,
+        vocab: usize,
+        rows: usize,
+    ) -> Result<()> {
+        let from = logits.wide("top_candidates", vocab)?;
+        check_rows("top_candidates", logits, rows)?;
+        let (ld, words, rows) = (u32_of(logits.width)?, u32_of(vocab)?, u32_of(rows)?);
+        if self.candidates.as_ref().is_none_or(|c| c.vocab < vocab) {
+            if self.candidates.take().is_some() {
+                self.touch();
+            }
+            let work = |bytes| self.device.zeroed("candidates", bytes, Account::Work);
+            let splits = vocab.div_ceil(launch::CANDIDATE_LOGITS as usize);
+            self.candidates = Some(CandidateBuffers {
+                vocab,
+                // Never fewer than for any smaller vocabulary, whose groups may be smaller.
+                tops: work(MAX_VERIFY_ROWS * vocab.div_ceil(8) * 4)?,
+                sums: work(MAX_VERIFY_ROWS * splits * 8)?,
+                found: work(MAX_VERIFY_ROWS * FOUND_BYTES)?,
+                host: self.device.pinned(MAX_VERIFY_ROWS * FOUND_BYTES)?,
+            });
+        }
+        let Some(c) = &self.candidates else {
+            return Ok(());
+        };
+        let d = self.device.driver();
+        let (found, tops, sums) = (c.found.ptr(), c.tops.ptr(), c.sums.ptr());
+        // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+        unsafe {
+            launch::candidates_tops(d, tops, sums, from, ld, words, rows)?;
+            launch::candidates_pick(d, found, tops, sums, from, ld, words, rows)
+        }
+    }
+
+    pub(in crate::backend::cuda) fn fetch_candidates(
+        &mut self,
+        rows: usize,
+    ) -> Result<Vec<Candidates>> {
+        if rows > MAX_VERIFY_ROWS {
+            return Err(shape(
+                "candidates",
+                format!("at most {MAX_VERIFY_ROWS} rows"),
+                rows,
+            ));
+        }
+        let Some(c) = &mut self.candidates else {
+            return Err(shape("candidates", "top_candidates before", "none"));
+        };
+        let driver = self.device.driver();
+        // SAFETY: both pieces have room for 16 rows; the host reads only after the wait.
+        unsafe {
+            driver.copy_out(
+                c.host.as_mut_ptr(),
+                c.found.ptr(),
+                rows * FOUND_BYTES,
+                super::super::driver::Queue::Compute,
+            )?
+        };
+        driver.synchronize(super::super::driver::Queue::Compute)?;
+        let words: &[u32] = bytemuck::try_cast_slice(c.host.as_slice()).unwrap_or_default();
+        Ok(words
+            .chunks_exact(launch::FOUND_WORDS)
+            .take(rows)
+            .map(|row| {
+                let (values, rest) = row.split_at(CANDIDATES);
+                let (ids, sum) = rest.split_at(CANDIDATES);
+                // Places beyond the vocabulary hold this id.
+                let n = ids.iter().position(|id| *id == u32::MAX);
+                let n = n.unwrap_or(CANDIDATES);
+                Candidates {
+                    ids: ids.iter().take(n).copied().collect(),
+                    logits: values.iter().take(n).map(|v| f32::from_bits(*v)).collect(),
+                    log_sum_exp: sum.first().map_or(f32::NAN, |s| f32::from_bits(*s)),
+                }
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,226 @@
+//! Lightning attention, and the angles its layers share.
+
+use super::super::device::{Account, DeviceBuffer};
+use super::super::driver::DevicePtr;
+use super::super::launch;
+use super::super::tensors::{Buf, HEAD, Recurrent, Vector};
+use super::super::{Cuda, shape, u32_of};
+use super::check_rows;
+use crate::backend::{MAX_VERIFY_ROWS, Pass, Result};
+use crate::spec::LightningSpec;
+
+/// Angles of the rows of a pass, the same for every lightning layer.
+pub(in crate::backend::cuda) struct Rope {
+    theta: f64,
+    /// `[64]` f32.
+    frequencies: DeviceBuffer,
+    /// `[rows][64]` of (cos, sin).
+    table: DeviceBuffer,
+    /// The table is that of the present pass.
+    fresh: bool,
+}
+
+/// `theta^(−2i/128)` as f32, rounded where the reference rounds: after the power and after its reciprocal.
+fn frequencies(theta: f64) -> Vec<f32> {
+    (0..HEAD / 2)
+        .map(|i| 1.0 / (theta.powf((2 * i) as f64 / HEAD as f64) as f32))
+        .collect()
+}
+
+impl Cuda {
+    #[allow(clippy::too_many_arguments)]
+    pub(in crate::backend::cuda) fn op_lightning(
+        &mut self,
+        o: &mut Buf,
+        x: &Buf,
+        qk_norm: [Option<&Vector>; 2],
+        state: &mut Recurrent,
+        spec: &LightningSpec,
+        eps: f32,
+        pass: Pass,
+    ) -> Result<()> {
+        self.step.flush()?;
+        let width = spec.heads * HEAD;
+        x.narrow("lightning", (spec.heads + 2 * spec.kv_heads) * HEAD)?;
+        let to = o.wide("lightning", width)?;
+        check_rows("lightning", o, pass.rows())?;
+        let rope = self.angles(spec, pass.rows())?;
+        let [q_norm, k_norm] = qk_norm.map(|norm| norm.map_or(0, |norm| norm.memory.ptr()));
+        let (heads, kv, ldo, ldx) = (
+            u32_of(spec.heads)?,
+            u32_of(spec.kv_heads)?,
+            u32_of(o.width)?,
+            u32_of(x.width)?,
+        );
+        let (k_col, v_col) = (u32_of(width)?, u32_of((spec.heads + spec.kv_heads) * HEAD)?);
+        let (s, pend_k, pend_v, slopes) = (
+            state.state.ptr(),
+            state.pend_k.ptr(),
+            state.pend_v.ptr(),
+            state.slopes.ptr(),
+        );
+        match pass {
+            // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+            Pass::Verify { rows } => unsafe {
+                launch::lightning_verify(
+                    self.device.driver(),
+                    to,
+                    ldo,
+                    x.ptr(),
+                    ldx,
+                    0,
+                    k_col,
+                    v_col,
+                    q_norm,
+                    k_norm,
+                    rope,
+                    s,
+                    pend_k,
+                    pend_v,
+                    slopes,
+                    self.step.ptr(),
+                    heads,
+                    kv,
+                    spec.scale,
+                    eps,
+                    u32_of(rows)?,
+                )
+            },
+            Pass::Prefill { rows } => {
+                let qk_width = (spec.heads + spec.kv_heads) * HEAD;
+                let qk = self.input_room(qk_width)?;
+                let (ldqk, rows) = (u32_of(qk_width)?, u32_of(rows)?);
+                let d = self.device.driver();
+                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                unsafe {
+                    launch::lightning_qk(
+                        d,
+                        qk,
+                        ldqk,
+                        x.ptr(),
+                        ldx,
+                        0,
+                        k_col,
+                        q_norm,
+                        k_norm,
+                        rope,
+                        heads,
+                        kv,
+                        eps,
+                        rows,
+                    )?
+                };
+                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                unsafe {
+                    launch::lightning_prefill(
+                        d,
+                        to,
+                        ldo,
+                        qk,
+                        ldqk,
+                        x.column((spec.heads + spec.kv_heads) * HEAD),
+                        ldx,
+                        s,
+                        pend_k,
+                        pend_v,
+                        slopes,
+                        self.step.ptr(),
+                        heads,
+                        kv,
+                        spec.scale,
+                        rows,
+                    )
+                }
+            }
+        }
+    }
+
+    pub(in crate::backend::cuda) fn fold_pending(
+        &mut self,
+        state: &mut Recurrent,
+        spec: &LightningSpec,
+    ) -> Result<()> {
+        if self.step.pending() == 0 {
+            return Ok(());
+        }
+        self.step.flush()?;
+        // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+        unsafe {
+            launch::lightning_fold(
+                self.device.driver(),
+                state.state.ptr(),
+                state.pend_k.ptr(),
+                state.pend_v.ptr(),
+                state.slopes.ptr(),
+                self.step.ptr(),
+                u32_of(spec.heads)?,
+                u32_of(spec.kv_heads)?,
+            )
+        }
+    }
+
+    /// Makes the table of angles for models with this rotation; called when their state is made.
+    pub(in crate::backend::cuda) fn prepare_rope(&mut self, spec: &LightningSpec) -> Result<()> {
+        let Some(theta) = spec.rope_theta else {
+            return Ok(());
+        };
+        if self
+            .rope
+            .as_ref()
+            .is_some_and(|rope| rope.theta.to_bits() == theta.to_bits())
+        {
+            return Ok(());
+        }
+        let frequencies = self.upload_floats(&frequencies(theta), Account::Work)?;
+        let rows = self.prefill_rows.max(MAX_VERIFY_ROWS);
+        let table = self
+            .device
+            .alloc("angles", rows * (HEAD / 2) * 8, Account::Work)?;
+        self.rope = Some(Rope {
+            theta,
+            frequencies,
+            table,
+            fresh: false,
+        });
+        self.touch();
+        Ok(())
+    }
+
+    /// The next lightning layer belongs to another pass.
+    pub(in crate::backend::cuda) fn forget_rope(&mut self) {
+        if let Some(rope) = &mut self.rope {
+            rope.fresh = false;
+        }
+    }
+
+    /// The table of this pass, made by the first layer that needs it; null where nothing is rotated.
+    pub(super) fn angles(&mut self, spec: &LightningSpec, rows: usize) -> Result<DevicePtr> {
+        let Some(theta) = spec.rope_theta else {
+            return Ok(0);
+        };
+        let step = self.step.ptr();
+        match &mut self.rope {
+            Some(rope) if rope.theta.to_bits() == theta.to_bits() => {
+                if !rope.fresh {
+                    // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                    unsafe {
+                        launch::rope_table(
+                            self.device.driver(),
+                            rope.table.ptr(),
+                            rope.frequencies.ptr(),
+                            step,
+                            u32_of(rows)?,
+                        )?
+                    };
+                    rope.fresh = true;
+                }
+                Ok(rope.table.ptr())
+            }
+            _ => Err(shape(
+                "lightning",
+                "the rotation its state was made for",
+                theta,
+            )),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Products of a pass: staged, normed or gated on the way, by a library or by our own kernels.
+
+use super::super::device::{Account, DeviceBuffer};
+use super::super::driver::{DevicePtr, PRODUCT_ROWS, Product, ProductOut};
+use super::super::launch::{self, GemmTo, SkinnyFrom, SkinnyTo};
+use super::super::tensors::{Buf, Matrix, Vector};
+use super::super::{Cuda, u32_of};
+use crate::backend::{MAX_VERIFY_ROWS, Result};
+
+/// Scratch of prefill passes, made when first needed and kept.
+#[derive(Default)]
+pub(in crate::backend::cuda) struct Scratch {
+    /// Inputs of products, bf16.
+    input: Option<DeviceBuffer>,
+    /// Gate and up columns before SwiGLU, bf16.
+    pub(super) wide: Option<DeviceBuffer>,
+}
+
+impl Cuda {
+    /// One product of a prefill pass; `x` is bf16 `[rows, inner]`, dense.
+    pub(in crate::backend::cuda) fn product(
+        &mut self,
+        x: DevicePtr,
+        w: &Matrix,
+        d: DevicePtr,
+        ldd: usize,
+        rows: usize,
+        to: ProductOut,
+        scale: f32,
+    ) -> Result<()> {
+        if !self.options.own_products && ldd == w.out {
+            // Rows beyond the pass are in the buffers and mean nothing; rounding keeps to row counts that were proved.
+            let rounded = rows.next_multiple_of(PRODUCT_ROWS);
+            let product = Product {
+                x,
+                w: w.memory.ptr(),
+                d,
+                rows: rounded,
+                out: w.out,
+                inner: w.inner,
+                to,
+                scale,
+            };
+            // SAFETY: buffers of a pass have room for `prefill_rows`, a multiple of the rounding; sizes are checked by the callers.
+            if unsafe { self.device.driver().product(&product)? } {
+                return Ok(());
+            }
+        }
+        self.own_product(x, w, d, ldd, rows, to, scale)
+    }
+
+    /// The same by the program's own kernel, which may be recorded.
+    pub(in crate::backend::cuda) fn own_product(
+        &mut self,
+        x: DevicePtr,
+        w: &Matrix,
+        d: DevicePtr,
+        ldd: usize,
+        rows: usize,
+        to: ProductOut,
+        scale: f32,
+    ) -> Result<()> {
+        let form = match to {
+            ProductOut::Bf16 => GemmTo::Store,
+            ProductOut::F32 => GemmTo::F32,
+            ProductOut::AddF32 => GemmTo::Add,
+        };
+        let (ldd, rows, out, inner) = (
+            u32_of(ldd)?,
+            u32_of(rows)?,
+            u32_of(w.out)?,
+            u32_of(w.inner)?,
+        );
+        // SAFETY: the callers have checked sizes; the buffers live as long as the backend's work.
+        unsafe {
+            launch::gemm(
+                self.device.driver(),
+                form,
+                d,
+                ldd,
+                x,
+                inner,
+                w.memory.ptr(),
+                rows,
+                out,
+                inner,
+                scale,
+            )
+        }
+    }
+
+    /// `norm_rows` of `h` into the input scratch.
+    pub(super) fn normed(
+        &mut self,
+        h: &Buf,
+        norm: &Vector,
+        eps: f32,
+        rows: usize,
+    ) -> Result<DevicePtr> {
+        let n = norm.n;
+        let input = self.input_room(n)?;
+        let (ld, rows) = (u32_of(n)?, u32_of(rows)?);
+        // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+        unsafe {
+            launch::norm_rows(
+                self.device.driver(),
+                input,
+                ld,
+                h.ptr(),
+                u32_of(h.width)?,
+                norm.memory.ptr(),
+                ld,
+                eps,
+                1.0,
+                rows,
+            )?
+        };
+        Ok(input)
+    }
+
+    /// A product of 1..=16 rows. Inputs that the kernel has no room to make on the way are made before it; the bits
+    /// are the same.
+    pub(in crate::backend::cuda) fn skinny(
+        &mut self,
+        form: SkinnyTo,
+        dst: DevicePtr,
+        ldd: usize,
+        w: &Matrix,
+        from: SkinnyFrom,
+        scale: f32,
+        rows: usize,
+    ) -> Result<()> {
+        let (ldd, out, inner, rows) = (
+            u32_of(ldd)?,
+            u32_of(w.out)?,
+            u32_of(w.inner)?,
+            u32_of(rows)?,
+        );
+        let staged = launch::stages_rows(self.device.driver(), rows, inner);
+        let from = match from {
+            SkinnyFrom::Norm {
+                h,
+                ld,
+                norm,
+                eps,
+                mul,
+            } if !staged => {
+                let x = self.input_room(w.inner)?;
+                // SAFETY: the callers have checked sizes; the scratch has room for every pass.
+                unsafe {
+                    launch::norm_rows(
+                        self.device.driver(),
+                        x,
+                        inner,
+                        h,
+                        ld,
+                        norm,
+                        inner,
+                        eps,
+                        mul,
+                        rows,
+                    )?
+                };
+                SkinnyFrom::Ready { x, ld: inner }
+            }
+            SkinnyFrom::Gate {
+                o,
+                ld,
+                norm,
+                eps,
+                gate,
+                ldg,
+            } if !staged => {
+                let x = self.input_room(w.inner)?;
+                // SAFETY: as above.
+                unsafe {
+                    launch::gate_rows(
+                        self.device.driver(),
+                        x,
+                        inner,
+                        o,
+                        ld,
+                        norm,
+                        eps,
+                        gate,
+                        ldg,
+                        inner,
+                        rows,
+                    )?
+                };
+                SkinnyFrom::Ready { x, ld: inner }
+            }
+            from => from,
+        };
+        // SAFETY: the callers have checked sizes.
+        unsafe {
+            launch::skinny(
+                self.device.driver(),
+                form,
+                dst,
+                ldd,
+                w.memory.ptr(),
+                out,
+                inner,
+                from,
+                scale,
+                rows,
+            )
+        }
+    }
+
+    /// Scratch for the input of a product, `[rows of any pass, n]` bf16.
+    pub(in crate::backend::cuda) fn input_room(&mut self, n: usize) -> Result<DevicePtr> {
+        let bytes = self.prefill_rows.max(MAX_VERIFY_ROWS) * n * 2;
+        self.room(|scratch| &mut scratch.input, bytes)
+    }
+
+    /// At least `bytes` of scratch. A smaller buffer is replaced, which waits for the device and drops recordings that
+    /// name it; the first, eager run of a step leaves nothing to replace.
+    pub(super) fn room(
+        &mut self,
+        slot: impl Fn(&mut Scratch) -> &mut Option<DeviceBuffer>,
+        bytes: usize,
+    ) -> Result<DevicePtr> {
+        match slot(&mut self.scratch) {
+            Some(buffer) if buffer.bytes() >= bytes => return Ok(buffer.ptr()),
+            old => drop(old.take()),
+        }
+        self.touch();
+        let made = self.device.alloc("working buffers", bytes, Account::Work)?;
+        Ok(slot(&mut self.scratch).insert(made).ptr())
+    }
+}

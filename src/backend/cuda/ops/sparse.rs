@@ -1,0 +1,279 @@
+//! Block-sparse attention: cache, selection, attention.
+
+use super::super::launch;
+use super::super::tensors::{Buf, Cache, HEAD, Selection, dense_until};
+use super::super::{Cuda, u32_of};
+use super::check_rows;
+use crate::backend::{BackendError, Pass, Result};
+use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
+
+/// Both stages scale by 1/√128.
+fn softmax_scale() -> f32 {
+    1.0 / (HEAD as f32).sqrt()
+}
+
+impl Cuda {
+    pub(in crate::backend::cuda) fn op_append_kv(
+        &mut self,
+        cache: &mut Cache,
+        x: &Buf,
+        spec: &SparseSpec,
+        pass: Pass,
+    ) -> Result<()> {
+        self.step.flush()?;
+        x.narrow("append_kv", (spec.heads + 2 * spec.kv_heads) * HEAD)?;
+        let (xk, xv) = (
+            x.column(spec.heads * HEAD),
+            x.column((spec.heads + spec.kv_heads) * HEAD),
+        );
+        // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+        unsafe {
+            launch::append_kv(
+                self.device.driver(),
+                cache.k.ptr(),
+                cache.v.ptr(),
+                cache.k1.ptr(),
+                cache.k2.ptr(),
+                xk,
+                xv,
+                u32_of(x.width)?,
+                self.step.ptr(),
+                u32_of(spec.kv_heads)?,
+                u32_of(pass.rows())?,
+            )
+        }
+    }
+
+    pub(in crate::backend::cuda) fn op_select_blocks(
+        &mut self,
+        sel: &mut Selection,
+        x: &Buf,
+        cache: &Cache,
+        spec: &SparseSpec,
+        pass: Pass,
+    ) -> Result<()> {
+        self.step.flush()?;
+        let q = x.narrow("select_blocks", spec.heads * HEAD)?;
+        let plan = sel.plan;
+        let keys = match spec.score_norm {
+            ScoreNorm::Coarse => cache.k2.ptr(),
+            ScoreNorm::Fine => cache.k1.ptr(),
+        };
+        let (ldq, heads, kv) = (
+            u32_of(x.width)?,
+            u32_of(spec.heads)?,
+            u32_of(spec.kv_heads)?,
+        );
+        let (lse_window, lse_stride) = (plan.keys.window, plan.keys.stride);
+        let dense = dense_until(spec)?;
+        // A dense row lists every block behind it.
+        let listed = match spec.dense_rule {
+            DenseRule::AsSparse => 0,
+            DenseRule::Token | DenseRule::Call => spec.dense_len.div_ceil(spec.block),
+            DenseRule::Always => (self.step.position() + pass.rows()).div_ceil(spec.block),
+        };
+        if listed > plan.cap {
+            return Err(BackendError::Unsupported(format!(
+                "{listed} dense blocks, room was made for {}",
+                plan.cap
+            )));
+        }
+        let scale = softmax_scale();
+        let (d, step) = (self.device.driver(), self.step.ptr());
+        let top = |score_blocks: u32, row0: u32, rows: u32| {
+            // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+            unsafe {
+                launch::select_top(
+                    d,
+                    sel.list.ptr(),
+                    sel.count.ptr(),
+                    sel.scores.ptr(),
+                    step,
+                    kv,
+                    score_blocks,
+                    u32_of(plan.cap)?,
+                    u32_of(spec.init_blocks)?,
+                    u32_of(spec.local_blocks)?,
+                    u32_of(spec.topk)?,
+                    dense,
+                    row0,
+                    rows,
+                )
+            }
+        };
+        match pass {
+            Pass::Verify { rows } => {
+                // Rows with at most this many blocks take them all, whatever their scores.
+                let all_below = u32_of(spec.topk)?;
+                let (rows, splits, blocks) = (
+                    u32_of(rows)?,
+                    u32_of(plan.lse_splits)?,
+                    u32_of(plan.score_blocks)?,
+                );
+                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                unsafe {
+                    launch::select_lse(
+                        d,
+                        sel.lse.ptr(),
+                        q,
+                        ldq,
+                        keys,
+                        lse_window,
+                        lse_stride,
+                        step,
+                        heads,
+                        kv,
+                        scale,
+                        rows,
+                        splits,
+                        all_below,
+                    )?
+                };
+                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                unsafe {
+                    launch::select_scores(
+                        d,
+                        sel.scores.ptr(),
+                        sel.lse.ptr(),
+                        q,
+                        ldq,
+                        cache.k1.ptr(),
+                        lse_window,
+                        lse_stride,
+                        step,
+                        heads,
+                        kv,
+                        scale,
+                        rows,
+                        splits,
+                        blocks,
+                        all_below,
+                    )?
+                };
+                top(blocks, 0, rows)
+            }
+            Pass::Prefill { rows } => {
+                let blocks = (self.step.position() + rows)
+                    .div_ceil(spec.block)
+                    .next_multiple_of(64)
+                    .min(plan.score_blocks);
+                let part = sel.score_rows(spec.kv_heads, blocks);
+                let score_blocks = u32_of(blocks)?;
+                for row0 in (0..rows).step_by(part) {
+                    let (row0, n) = (u32_of(row0)?, u32_of(part.min(rows - row0))?);
+                    // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                    unsafe {
+                        launch::prefill_lse(
+                            d,
+                            sel.lse.ptr(),
+                            q,
+                            ldq,
+                            keys,
+                            lse_window,
+                            lse_stride,
+                            step,
+                            heads,
+                            kv,
+                            scale,
+                            row0,
+                            n,
+                        )?
+                    };
+                    // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                    unsafe {
+                        launch::prefill_scores(
+                            d,
+                            sel.scores.ptr(),
+                            sel.lse.ptr(),
+                            q,
+                            ldq,
+                            cache.k1.ptr(),
+                            lse_window,
+                            lse_stride,
+                            step,
+                            heads,
+                            kv,
+                            scale,
+                            row0,
+                            n,
+                            score_blocks,
+                        )?
+                    };
+                    top(score_blocks, row0, n)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    pub(in crate::backend::cuda) fn op_attend(
+        &mut self,
+        o: &mut Buf,
+        x: &Buf,
+        sel: &Selection,
+        cache: &Cache,
+        spec: &SparseSpec,
+        pass: Pass,
+    ) -> Result<()> {
+        self.step.flush()?;
+        let q = x.narrow("attend", spec.heads * HEAD)?;
+        let to = o.wide("attend", spec.heads * HEAD)?;
+        check_rows("attend", o, pass.rows())?;
+        let (ldo, ldq, heads, kv) = (
+            u32_of(o.width)?,
+            u32_of(x.width)?,
+            u32_of(spec.heads)?,
+            u32_of(spec.kv_heads)?,
+        );
+        let (cap, splits) = (u32_of(sel.plan.cap)?, u32_of(sel.plan.attend_splits)?);
+        let (list, count) = (sel.list.ptr(), sel.count.ptr());
+        let (k, v, scale, d, step) = (
+            cache.k.ptr(),
+            cache.v.ptr(),
+            softmax_scale(),
+            self.device.driver(),
+            self.step.ptr(),
+        );
+        match pass {
+            Pass::Verify { rows } => {
+                let rows = u32_of(rows)?;
+                let (part_o, part_ml) = (sel.part_o.ptr(), sel.part_ml.ptr());
+                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                unsafe {
+                    launch::attend_verify(
+                        d, part_o, part_ml, q, ldq, k, v, list, count, cap, step, heads, kv, scale,
+                        rows, splits,
+                    )?
+                };
+                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                unsafe {
+                    launch::attend_combine(
+                        d, to, ldo, part_o, part_ml, count, heads, kv, rows, splits,
+                    )
+                }
+            }
+            Pass::Prefill { rows } => {
+                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                unsafe {
+                    launch::attend_prefill(
+                        d,
+                        to,
+                        ldo,
+                        q,
+                        ldq,
+                        k,
+                        v,
+                        list,
+                        count,
+                        cap,
+                        step,
+                        heads,
+                        kv,
+                        scale,
+                        u32_of(rows)?,
+                    )
+                }
+            }
+        }
+    }
+}
