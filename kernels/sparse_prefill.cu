@@ -14,14 +14,13 @@ constexpr u32 TILE_ELEMENTS = TILE * HEAD;
 DEVICE u32 key_at(u32 row, u32 chunk) { return row * HEAD + (chunk ^ (row & 1) << 2) * 8; }
 DEVICE u32 value_at(u32 row, u32 chunk) { return row * HEAD + (chunk ^ (row & 7)) * 8; }
 
-// 64 rows from `first` of `count` (zeros beyond), by 256 threads.
-template <class At> DEVICE void fetch_tile(bf16* to, At at, const bf16* from, u32 first, u32 count, u32 width) {
+// 64 keys from `first` of `count` (zeros beyond), by 256 threads.
+DEVICE void fetch_keys(bf16* to, const bf16* from, u32 first, u32 count, u32 width) {
     for (u32 i = threadIdx.x; i < TILE * 16; i += 256) {
         const u32 j = i >> 4, chunk = i & 15, row = first + j;
-        copy_async(to + at(j, chunk), from + u64(row < count ? row : 0) * width + chunk * 8, row < count);
+        copy_async(to + key_at(j, chunk), from + u64(row < count ? row : 0) * width + chunk * 8, row < count);
     }
 }
-DEVICE void fetch_keys(bf16* to, const bf16* from, u32 first, u32 count, u32 width) { fetch_tile(to, key_at, from, first, count, width); }
 // The lane's 16 bytes of key 8·n + g, block b of 32.
 DEVICE uint4 key_part(const bf16* keys, u32 n, u32 b) {
     const u32 lane = threadIdx.x & 31;

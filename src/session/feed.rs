@@ -13,7 +13,7 @@ use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::format::{self, CHUNK_BYTES, Fault, FileKind, OpenFile};
 use super::segment::SegmentId;
-use super::state::{Attempt, RestorePlan};
+use super::state::RestorePlan;
 use super::store::Store;
 use crate::protocol::engine::{Dtype, EndImage, FEED_BYTES, ImageTensor, RowsFeed};
 
@@ -97,45 +97,16 @@ impl Store {
     /// # Errors
     /// As [`Store::restore`].
     pub fn open_path(&self, tip: &SegmentId, have: usize) -> Result<Opened> {
-        loop {
-            let plan = self.plan_restore(tip)?;
-            match self.open_plan(&plan, have) {
-                Ok((rows, end)) => {
-                    self.touch(&plan.path);
-                    return Ok(Opened { plan, rows, end });
-                }
-                Err(Attempt::Again) => {}
-                Err(Attempt::Failed(e)) => return Err(e),
-            }
-        }
-    }
-
-    fn open_plan(
-        &self,
-        plan: &RestorePlan,
-        have: usize,
-    ) -> Result<(Vec<Arc<StoredRows>>, Option<EndImage>), Attempt> {
-        let usable = plan.path.get(..plan.usable).unwrap_or_default();
-        let Some(last) = usable.last() else {
-            return Ok((Vec::new(), None));
-        };
-        let end = self.attempt(&last.id, FileKind::End, |root, path| {
-            format::read_end(&*self.disk, path, &last.id, root)
+        let (plan, rows, end) = self.along_path(tip, have, |id, root, path| {
+            Ok(Arc::new(StoredRows {
+                id: *id,
+                file: format::open(&*self.disk, path, FileKind::Rows, id, root)?,
+                path: path.to_owned(),
+                disk: Arc::clone(&self.disk),
+                fault: OnceLock::new(),
+            }))
         })?;
-        let mut rows = Vec::new();
-        for segment in usable.iter().skip(have) {
-            rows.push(self.attempt(&segment.id, FileKind::Rows, |root, path| {
-                let file = format::open(&*self.disk, path, FileKind::Rows, &segment.id, root)?;
-                Ok(Arc::new(StoredRows {
-                    id: segment.id,
-                    file,
-                    path: path.to_owned(),
-                    disk: Arc::clone(&self.disk),
-                    fault: OnceLock::new(),
-                }))
-            })?);
-        }
-        Ok((rows, Some(end)))
+        Ok(Opened { plan, rows, end })
     }
 
     /// Declares missing what a failed restore found damaged. Returns whether there was anything: then the path can be

@@ -207,12 +207,26 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSegment`]; the database cannot be read; [`StoreError::StateLost`] for an I/O error that may pass.
     pub fn restore(&self, tip: &SegmentId, have: usize) -> Result<Saved> {
+        let (plan, rows, end) = self.along_path(tip, have, |id, root, path| {
+            format::read_rows(&*self.disk, path, id, root, &RowsPart::All)
+        })?;
+        Ok(Saved { plan, rows, end })
+    }
+
+    /// The path that ends in `tip` as far as it is kept: the state at its end, and what `take` makes of the files with
+    /// the rows of its segments from `have` on. What `take` finds damaged is declared missing and the path planned anew.
+    pub(super) fn along_path<T>(
+        &self,
+        tip: &SegmentId,
+        have: usize,
+        take: impl Fn(&SegmentId, &[u8; 32], &std::path::Path) -> Result<T, Fault>,
+    ) -> Result<(RestorePlan, Vec<T>, Option<EndImage>)> {
         loop {
             let plan = self.plan_restore(tip)?;
-            match self.read_plan(&plan, have) {
+            match self.take_plan(&plan, have, &take) {
                 Ok((rows, end)) => {
                     self.touch(&plan.path);
-                    return Ok(Saved { plan, rows, end });
+                    return Ok((plan, rows, end));
                 }
                 Err(Attempt::Again) => {}
                 Err(Attempt::Failed(e)) => return Err(e),
@@ -220,11 +234,12 @@ impl Store {
         }
     }
 
-    fn read_plan(
+    fn take_plan<T>(
         &self,
         plan: &RestorePlan,
         have: usize,
-    ) -> Result<(Vec<RowsImage>, Option<EndImage>), Attempt> {
+        take: impl Fn(&SegmentId, &[u8; 32], &std::path::Path) -> Result<T, Fault>,
+    ) -> Result<(Vec<T>, Option<EndImage>), Attempt> {
         let usable = plan.path.get(..plan.usable).unwrap_or_default();
         let Some(last) = usable.last() else {
             return Ok((Vec::new(), None));
@@ -233,13 +248,12 @@ impl Store {
         let end = self.attempt(&last.id, FileKind::End, |root, path| {
             format::read_end(&*self.disk, path, &last.id, root)
         })?;
-        let mut rows = Vec::new();
-        for segment in usable.iter().skip(have) {
-            rows.push(self.attempt(&segment.id, FileKind::Rows, |root, path| {
-                format::read_rows(&*self.disk, path, &segment.id, root, &RowsPart::All)
-            })?);
-        }
-        Ok((rows, Some(end)))
+        let rows = usable.iter().skip(have).map(|segment| {
+            self.attempt(&segment.id, FileKind::Rows, |root, path| {
+                take(&segment.id, root, path)
+            })
+        });
+        Ok((rows.collect::<Result<_, _>>()?, Some(end)))
     }
 
     /// KV rows of one segment, or a part of them; checked.
