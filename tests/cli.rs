@@ -232,6 +232,24 @@ fn an_installed_model_is_found_and_verified() {
 }
 
 #[test]
+fn a_question_to_a_gpu_that_is_not_there_is_code_4() {
+    let home = Home::new();
+    let output = home
+        .command(&["-p", "hi", "--demo", "--device", "cuda", "--no-save"])
+        .output()
+        .unwrap();
+    // A machine with a GPU answers.
+    if !output.status.success() {
+        assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+        assert!(
+            err(&output).contains("No usable NVIDIA GPU"),
+            "{}",
+            err(&output)
+        );
+    }
+}
+
+#[test]
 fn a_missing_path_is_told_before_anything_is_loaded() {
     let home = Home::new();
     home.write("books/war.txt", "text");

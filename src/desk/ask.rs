@@ -342,7 +342,7 @@ impl State {
             }
             Ok(Fed { end: None, .. }) => {
                 message.meta.finish = Some(Finish::Failed);
-                Err(DeskError::Engine("There was nothing to answer to.".into()))
+                Err(DeskError::engine("There was nothing to answer to."))
             }
             Err(_) => {
                 message.meta.finish = Some(Finish::Failed);

@@ -136,9 +136,9 @@ impl State {
         }
         let why =
             "The engine is gone. Text is safe; start sala-chat again and /resume last.".to_owned();
-        self.link.down(why.clone());
+        self.link.down(why.clone(), 1);
         self.live = Path::default();
-        Err(DeskError::Engine(why))
+        Err(DeskError::engine(why))
     }
 
     /// Ends the wait for `id` if `event` says that it failed; other events are late ones of work given up.
@@ -148,13 +148,13 @@ impl State {
                 id: of,
                 error,
                 fatal,
-                ..
+                code,
             } if of == id || fatal => {
                 self.live = Path::default();
                 if fatal {
-                    self.link.down(error.clone());
+                    self.link.down(error.clone(), code);
                 }
-                Err(DeskError::Engine(error))
+                Err(DeskError::Engine { why: error, code })
             }
             EngineEvent::Failed { .. }
             | EngineEvent::Loading { .. }

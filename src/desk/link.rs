@@ -22,8 +22,8 @@ pub(super) enum EngineState {
     Starting,
     /// At work or waiting for it.
     Ready(Box<ModelInfo>),
-    /// Of no more use: why, and what to do.
-    Down(String),
+    /// Of no more use: why, what to do, and the exit code of a run that needs it.
+    Down { why: String, code: i32 },
 }
 
 /// The engine as the desk sees it.
@@ -59,10 +59,10 @@ impl Link {
     }
 
     /// The thread is gone or of no use: nothing more is expected from it.
-    pub(super) fn down(&mut self, why: String) {
+    pub(super) fn down(&mut self, why: String, code: i32) {
         self.commands = None;
         self.events = never();
-        self.state = EngineState::Down(why);
+        self.state = EngineState::Down { why, code };
     }
 
     /// Asks the thread to end.

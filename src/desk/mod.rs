@@ -177,8 +177,8 @@ struct Channels {
 #[derive(Debug, thiserror::Error)]
 enum DeskError {
     /// The engine failed or is not there.
-    #[error("{0}")]
-    Engine(String),
+    #[error("{why}")]
+    Engine { why: String, code: i32 },
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -197,10 +197,17 @@ enum DeskError {
 }
 
 impl DeskError {
+    /// The engine failed for no reason that has an exit code of its own.
+    fn engine(why: impl Into<String>) -> DeskError {
+        let why = why.into();
+        DeskError::Engine { why, code: 1 }
+    }
+
     /// Exit code of a one-shot run that ends with it (ux.md §4.7).
     fn exit_code(&self) -> i32 {
         match self {
-            DeskError::Engine(_) | DeskError::Text(_) | DeskError::Refused(_) => 1,
+            DeskError::Engine { code, .. } => *code,
+            DeskError::Text(_) | DeskError::Refused(_) => 1,
             DeskError::TooLong(_) => 5,
             DeskError::Stopped => 130,
             DeskError::Store(StoreError::InUse { .. }) => 6,
@@ -372,7 +379,7 @@ impl State {
     fn model(&self) -> Option<&ModelInfo> {
         match &self.link.state {
             EngineState::Ready(info) => Some(info),
-            EngineState::Starting | EngineState::Down(_) => None,
+            EngineState::Starting | EngineState::Down { .. } => None,
         }
     }
 }

@@ -141,7 +141,7 @@ impl State {
             EngineState::Starting => self.activity(Activity::Starting {
                 what: "loading the model".into(),
             }),
-            EngineState::Ready(_) | EngineState::Down(_) => self.activity(Activity::Idle),
+            EngineState::Ready(_) | EngineState::Down { .. } => self.activity(Activity::Idle),
         }
     }
 
@@ -156,7 +156,7 @@ impl State {
         }
         match e {
             DeskError::Stopped => {}
-            DeskError::Engine(_) | DeskError::Store(_) | DeskError::Text(_) => {
+            DeskError::Engine { .. } | DeskError::Store(_) | DeskError::Text(_) => {
                 self.note(Level::Error, e.to_string())
             }
             DeskError::Refused(_) | DeskError::TooLong(_) => self.note(Level::Warn, e.to_string()),
@@ -229,7 +229,10 @@ impl State {
                     }
                     return Ok(());
                 }
-                EngineState::Down(why) => return Err(DeskError::Engine(why.clone())),
+                EngineState::Down { why, code } => {
+                    let (why, code) = (why.clone(), *code);
+                    return Err(DeskError::Engine { why, code });
+                }
                 EngineState::Starting => {}
             }
             if self.cancel.is_cancelled() {
@@ -263,7 +266,7 @@ impl State {
             } => {
                 self.live = super::Path::default();
                 if fatal {
-                    self.link.down(error.clone());
+                    self.link.down(error.clone(), code);
                     if self.attendance == Attendance::Absent {
                         self.tell(Notice::Fatal { error, code });
                         self.quitting = true;

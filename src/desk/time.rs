@@ -423,8 +423,8 @@ impl State {
         );
         let summary = self.answer_aside(&question, Shown::No)?;
         if summary.trim().is_empty() {
-            return Err(DeskError::Engine(
-                "The model wrote no summary. Nothing was changed.".into(),
+            return Err(DeskError::engine(
+                "The model wrote no summary. Nothing was changed.",
             ));
         }
         let root = self
