@@ -2,8 +2,8 @@
 
 mod support;
 
-use sala_chat::desk::Opening;
-use sala_chat::protocol::desk::{Notice, Request, SaveState};
+use sala_chat::desk::{LoadLimits, Opening};
+use sala_chat::protocol::desk::{LoadPlan, Notice, Request, SaveState};
 use sala_chat::transcript::{Finish, Role};
 use support::{Setup, Talk, always, text_model};
 
@@ -246,6 +246,101 @@ fn what_does_not_fit_is_refused_before_anything_is_read() {
     t.settle();
     assert_eq!(t.work(), (0, 0));
     assert_eq!(t.saved(), SaveState::Empty);
+}
+
+fn plan(t: &mut Talk) -> (u64, String, LoadPlan) {
+    t.wait("a plan", |n| match n {
+        Notice::Plan { id, text, plan, .. } => Some((*id, text.clone(), plan.clone())),
+        _ => None,
+    })
+}
+
+fn three_files(dir: &std::path::Path) -> Request {
+    for (name, lines) in [("a.txt", 30), ("b.txt", 60), ("c.txt", 90)] {
+        std::fs::write(dir.join(name), format!("A line of {name}.\n").repeat(lines)).unwrap();
+    }
+    Request::Load {
+        paths: vec!["*.txt".into()],
+        options: Default::default(),
+    }
+}
+
+#[test]
+fn files_left_out_of_a_plan_are_not_read() {
+    let dir = dir();
+    let load = three_files(dir.path());
+    let mut t = Talk::new(
+        dir.path(),
+        Setup {
+            load: LoadLimits {
+                confirm_tokens: 10,
+                confirm_files: 20,
+            },
+            ..Setup::default()
+        },
+    );
+    t.send(load.clone());
+    let (question, text, offer) = plan(&mut t);
+    assert!(text.starts_with("3 files, "), "{text}");
+    let names: Vec<&str> = offer.files.iter().map(|f| f.name.as_str()).collect();
+    assert_eq!(names, ["a.txt", "b.txt", "c.txt"]);
+    let files = vec![0, 2];
+    t.send(Request::ChooseFiles { question, files });
+    let said = t.note_with("tokens in");
+    let tokens = offer.files[0].tokens + offer.files[2].tokens;
+    assert!(said.starts_with("Read 2 files: "), "{said}");
+    t.settle();
+    assert_eq!(t.work().0 as u64, tokens);
+    let view = t.view();
+    let loaded: Vec<&str> = view.documents.iter().map(|d| d.name.as_str()).collect();
+    assert_eq!(loaded, ["a.txt", "c.txt"]);
+    assert_eq!(view.messages[1].parent, Some(view.messages[0].id));
+    // What was chosen is what the next question continues from.
+    t.ask("Well?");
+    assert!(t.work().0 < 40);
+    // Kept state is named in the next plan, and Esc loads nothing.
+    t.send(Request::New(None));
+    t.send(load);
+    let (question, _, offer) = plan(&mut t);
+    let kept: Vec<bool> = offer.files.iter().map(|f| f.kept).collect();
+    assert_eq!(kept, [true, false, false]);
+    t.send(Request::Choose {
+        question,
+        key: '\x1b',
+    });
+    t.settle();
+    assert_eq!((t.view().messages.len(), t.work().0), (0, 0));
+}
+
+#[test]
+fn a_load_that_does_not_fit_offers_to_leave_files_out() {
+    let dir = dir();
+    let load = three_files(dir.path());
+    let mut t = Talk::new(
+        dir.path(),
+        Setup {
+            context_limit: 1_000,
+            ..Setup::default()
+        },
+    );
+    t.send(load.clone());
+    let (question, text, offer) = plan(&mut t);
+    assert!(text.contains("Some have to stay out"), "{text}");
+    assert_eq!((offer.free, offer.reserve), (1_000, 64));
+    // Enter is no choice here: nothing is loaded, and what else helps is said.
+    t.send(Request::Choose {
+        question,
+        key: '\n',
+    });
+    let said = t.note_with("Nothing was loaded");
+    assert!(said.starts_with("3 files need "), "{said}");
+    t.send(load);
+    let (question, ..) = plan(&mut t);
+    let files = vec![1];
+    t.send(Request::ChooseFiles { question, files });
+    t.note_with("Read b.txt: ");
+    t.settle();
+    assert_eq!(t.view().documents.len(), 1);
 }
 
 #[test]

@@ -10,8 +10,8 @@ mod behaviour;
 
 use sala_chat::app::options::UiConfig;
 use sala_chat::protocol::desk::{
-    Activity, Choice, FileProgress, FileState, Level, Notice, ReadingProgress, SaveState,
-    SearchRow, SessionRow, SessionView,
+    Activity, Choice, FileProgress, FileState, Level, LoadPlan, Notice, PlanFile, ReadingProgress,
+    SaveState, SearchRow, SessionRow, SessionView,
 };
 use sala_chat::transcript::{Finish, MessageId, Role};
 use stage::*;
@@ -270,29 +270,61 @@ fn damage_and_refusals_are_notes() {
     picture("notes_80x24", &mut s);
 }
 
+/// The plan of a load, with `free` tokens left for it.
+fn plan(free: u64) -> Notice {
+    let choice = |key, label: &str| Choice {
+        key,
+        label: label.into(),
+    };
+    let file = |name: &str, tokens, kept| PlanFile {
+        name: name.into(),
+        tokens,
+        kept,
+    };
+    Notice::Plan {
+        id: 1,
+        text: "5 files, 512,881 tokens, about 0:55, leaves 535,695.".into(),
+        choices: vec![
+            choice('\n', "load"),
+            choice('e', "choose files"),
+            choice('\x1b', "cancel"),
+        ],
+        plan: LoadPlan {
+            files: vec![
+                file("dossier/01-contract.pdf", 38_112, true),
+                file("dossier/02-annexes.pdf", 51_904, false),
+                file(
+                    "dossier/a folder with a long name, and below it/03-mail.mbox",
+                    210_377,
+                    false,
+                ),
+                file("dossier/04-notes.md", 4_120, false),
+                file("dossier/05-invoices.csv", 208_368, false),
+            ],
+            free,
+            reserve: 4_096,
+            tokens_per_s: 8_630.0,
+        },
+    }
+}
+
+#[test]
+fn files_of_a_plan_are_chosen_from_a_list() {
+    let mut s = open(80, 24);
+    s.tell(plan(1_048_576)).press("e down").type_text(" ");
+    picture("plan_files_80x24", &mut s);
+    // A load that is too large begins with what fits.
+    let mut s = open(60, 15);
+    s.tell(plan(400_000)).press("e").type_text("a");
+    s.press("enter");
+    picture("plan_too_large_60x15", &mut s);
+}
+
 #[test]
 fn questions_take_the_keys() {
-    let plan = || Notice::Question {
-        id: 1,
-        text: "11 files, 512,881 tokens, about 0:59, leaves 531,000.".into(),
-        choices: vec![
-            Choice {
-                key: '\n',
-                label: "load".into(),
-            },
-            Choice {
-                key: 'e',
-                label: "choose files".into(),
-            },
-            Choice {
-                key: '\x1b',
-                label: "cancel".into(),
-            },
-        ],
-    };
     pictures("question", |w, h| {
         let mut s = open(w, h);
-        s.tell(plan());
+        s.tell(plan(1_048_576));
         s
     });
 }

@@ -117,7 +117,7 @@ pub const COMMANDS: &[Command] = &[
     command!(
         "load",
         "PATH... [--as NAME] [--head N|--tail N] [--pages A-B] [--once] [--force]",
-        "read files, folders or globs into the conversation",
+        "read files or folders; asks before large ones",
         "/load ~/notes.txt --as notes",
         "/load",
         Waits,

@@ -22,6 +22,7 @@ mod notices;
 pub mod options;
 pub mod overlay;
 mod perform;
+pub mod pick;
 mod render;
 pub mod rows;
 pub mod status;
@@ -42,6 +43,7 @@ use history::History;
 use keys::Key;
 use options::UiConfig;
 use overlay::Overlay;
+use pick::FilePick;
 use transcript::Transcript;
 
 pub use perform::is_loading;
@@ -186,6 +188,8 @@ pub struct Question {
     pub text: String,
     /// Choices; Esc takes the last one.
     pub choices: Vec<Choice>,
+    /// Of a load: its files, which can be chosen from.
+    pub pick: Option<FilePick>,
 }
 
 /// What the next Esc or Ctrl-C means, and until when (ms).

@@ -4,6 +4,7 @@
 use super::entry::grouped;
 use super::list::List;
 use super::overlay::{Overlay, Page};
+use super::pick::FilePick;
 use super::update::{became_idle, note, send};
 use super::{App, Asker, Effect, Phase, Question, Redraw, SessionHead};
 use crate::protocol::desk::{
@@ -108,6 +109,25 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
                 asker: Asker::Desk(id),
                 text: clean(&text),
                 choices,
+                pick: None,
+            });
+            Redraw::Now
+        }
+        Notice::Plan {
+            id,
+            text,
+            choices,
+            mut plan,
+        } => {
+            app.waiting = false;
+            for f in &mut plan.files {
+                f.name = line(&f.name);
+            }
+            app.questions.push_back(Question {
+                asker: Asker::Desk(id),
+                text: clean(&text),
+                choices,
+                pick: Some(FilePick::new(plan)),
             });
             Redraw::Now
         }

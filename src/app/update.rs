@@ -25,9 +25,10 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             Redraw::Now
         }
         Event::Wheel(rows) => {
-            match &mut app.overlay {
-                Some(overlay) => overlay.step(rows),
-                None => app.transcript.scroll_by(rows),
+            match (&mut app.overlay, app.questions.front_mut()) {
+                (_, Some(Question { pick: Some(p), .. })) if p.open => p.step(rows),
+                (Some(overlay), _) => overlay.step(rows),
+                (None, _) => app.transcript.scroll_by(rows),
             }
             Redraw::Now
         }
@@ -237,6 +238,7 @@ pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
                     label: "stay".into(),
                 },
             ],
+            pick: None,
         });
     } else {
         quit(app, effects);

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::choose::{Chosen, Decision, keep_only};
 use super::feed::{Fed, Plan, Step};
 use super::jobs::Watch;
 use super::render::Rendered;
@@ -16,14 +17,14 @@ use crate::text::{Specials, TextError};
 use crate::transcript::{DocumentInfo, Message, MessageId, Role};
 
 /// A document of a load.
-struct Item {
+pub(super) struct Item {
     message: MessageId,
-    name: String,
-    tokens: u64,
+    pub(super) name: String,
+    pub(super) tokens: u64,
     /// Position after it.
     end: u64,
     /// All of it is in kept state.
-    kept: bool,
+    pub(super) kept: bool,
 }
 
 /// A load that runs.
@@ -232,9 +233,10 @@ impl State {
     fn read_documents(&mut self, documents: Vec<Document>, shelve: bool) -> Done {
         let begun_at = self.open.conversation.head();
         let opening = self.opening_messages();
-        let mut messages =
-            self.document_messages(documents, opening.last().map(|m| m.id).or(begun_at));
-        let rendered = {
+        let parent = opening.last().map(|m| m.id).or(begun_at);
+        let mut messages = self.document_messages(documents, parent);
+        let mut chosen = Chosen::Named;
+        let (rendered, plan, items) = loop {
             let path: Vec<&Message> = self
                 .open
                 .conversation
@@ -243,14 +245,18 @@ impl State {
                 .chain(&opening)
                 .chain(&messages)
                 .collect();
-            self.renderer.past(&path, self.open.settings.think)?
+            let rendered = self.renderer.past(&path, self.open.settings.think)?;
+            let plan = self.plan(&rendered)?;
+            let items = items(&messages, &rendered, &plan)?;
+            match self.confirm_load(&items, &plan, chosen)? {
+                Decision::Load => break (rendered, plan, items),
+                Decision::Only(files) => {
+                    keep_only(&mut messages, parent, &files);
+                    chosen = Chosen::FromList;
+                }
+                Decision::Cancel => return Ok(()),
+            }
         };
-        let plan = self.plan(&rendered)?;
-        let items = items(&messages, &rendered, &plan)?;
-        self.check_load(&items, &plan)?;
-        if !self.confirm_load(&items, &plan) {
-            return Ok(());
-        }
         for (message, item) in messages.iter_mut().zip(&items) {
             if let Some(d) = &mut message.meta.document {
                 d.tokens = item.tokens;
@@ -447,53 +453,6 @@ impl State {
                 ),
             );
         }
-    }
-
-    fn check_load(&self, items: &[Item], plan: &Plan) -> Done {
-        let limit = self.meters.context_limit;
-        let reserve = self.reserve();
-        if limit == 0 || plan.total() + reserve <= limit {
-            return Ok(());
-        }
-        let need: u64 = items.iter().map(|i| i.tokens).sum();
-        let left = limit.saturating_sub(reserve + plan.total().saturating_sub(need));
-        let (what, name) = match items {
-            [one] => (one.name.clone(), one.name.clone()),
-            many => (format!("{} files", many.len()), "PATH".into()),
-        };
-        let head = left / 1000 * 1000;
-        let verb = if items.len() == 1 { "needs" } else { "need" };
-        Err(DeskError::TooLong(format!(
-            "{what} {verb} {} tokens; {} are left. Nothing was loaded. Options: /load {name} --head {head} ; /new then /load ; split it.",
-            grouped(need),
-            grouped(left)
-        )))
-    }
-
-    fn confirm_load(&mut self, items: &[Item], plan: &Plan) -> bool {
-        let read = plan.to_read();
-        if read <= self.load_limits.confirm_tokens && items.len() <= self.load_limits.confirm_files
-        {
-            return true;
-        }
-        let left = self.meters.context_limit.saturating_sub(plan.total());
-        let total: u64 = items.iter().map(|i| i.tokens).sum();
-        let kept = match items.iter().filter(|i| i.kept).count() {
-            0 => String::new(),
-            n => format!(" ({n} from library)"),
-        };
-        let files = if items.len() == 1 {
-            "1 file".into()
-        } else {
-            format!("{} files", items.len())
-        };
-        let text = format!(
-            "{files}, {} tokens{kept}{}, leaves {}.",
-            grouped(total),
-            self.about(read),
-            grouped(left)
-        );
-        self.confirm(text, "load")
     }
 
     fn after_stop(&mut self, loading: &Loading, items: &[Item], at: usize) -> char {

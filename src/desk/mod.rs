@@ -15,6 +15,7 @@
 //! 4. Nothing is destroyed: going back moves the head of the message tree ([`conversation`]).
 
 mod ask;
+mod choose;
 pub mod conversation;
 pub mod export;
 mod feed;
@@ -271,7 +272,16 @@ impl Open {
 #[derive(Debug)]
 struct Asked {
     id: u64,
-    answer: Option<char>,
+    answer: Option<Answer>,
+}
+
+/// What was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Answer {
+    /// Key of a choice.
+    Key(char),
+    /// Files of a load, by their place in the plan.
+    Files(Vec<usize>),
 }
 
 /// The desk thread's own state.

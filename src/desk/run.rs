@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{after, never, select};
 
 use super::link::EngineState;
-use super::{Asked, Attendance, DeskError, Done, Opening, State};
+use super::{Answer, Asked, Attendance, DeskError, Done, Opening, State};
 use crate::protocol::desk::{Activity, Choice, Level, Notice, Request};
 use crate::protocol::engine::{Cancel, EngineEvent};
 use crate::session::SaveEvent;
@@ -44,6 +44,7 @@ fn works_while_busy(request: &Request) -> bool {
         Request::Ask(_)
         | Request::Stop
         | Request::Choose { .. }
+        | Request::ChooseFiles { .. }
         | Request::Load { .. }
         | Request::Unload(_)
         | Request::Library(_)
@@ -199,12 +200,17 @@ impl State {
                 self.cancel.cancel();
                 self.quitting = true;
                 if let Some(asked) = &mut self.asked {
-                    asked.answer.get_or_insert('\x1b');
+                    asked.answer.get_or_insert(Answer::Key('\x1b'));
                 }
             }
             Request::Choose { question, key } => {
                 if let Some(asked) = self.asked.as_mut().filter(|a| a.id == question) {
-                    asked.answer.get_or_insert(key);
+                    asked.answer.get_or_insert(Answer::Key(key));
+                }
+            }
+            Request::ChooseFiles { question, files } => {
+                if let Some(asked) = self.asked.as_mut().filter(|a| a.id == question) {
+                    asked.answer.get_or_insert(Answer::Files(files));
                 }
             }
             r if works_while_busy(&r) => {
@@ -298,19 +304,27 @@ impl State {
         if self.attendance == Attendance::Absent {
             return choices.first().map_or(cancel, |c| c.key);
         }
+        let keys: Vec<char> = choices.iter().map(|c| c.key).collect();
+        match self.answer_to(|id| Notice::Question { id, text, choices }) {
+            Some(Answer::Key(key)) if keys.contains(&key) => key,
+            Some(Answer::Key(_) | Answer::Files(_)) | None => cancel,
+        }
+    }
+
+    /// Puts a question and waits for its answer; `None` when the user stops instead.
+    pub(super) fn answer_to(&mut self, question: impl FnOnce(u64) -> Notice) -> Option<Answer> {
         self.next_question += 1;
         let id = self.next_question;
-        let keys: Vec<char> = choices.iter().map(|c| c.key).collect();
         let before = self.activity.clone();
         self.activity(Activity::Idle);
-        self.tell(Notice::Question { id, text, choices });
+        self.tell(question(id));
         self.asked = Some(Asked { id, answer: None });
         let answer = loop {
-            if let Some(key) = self.asked.as_ref().and_then(|a| a.answer) {
-                break key;
+            if let Some(answer) = self.asked.as_mut().and_then(|a| a.answer.take()) {
+                break Some(answer);
             }
             match self.next(None) {
-                Event::Request(Request::Stop) => break cancel,
+                Event::Request(Request::Stop) => break None,
                 Event::Request(r) => self.on_busy_request(r),
                 Event::Engine(e) => self.on_idle_engine(e),
                 Event::Save(e) => self.on_save(e),
@@ -319,11 +333,7 @@ impl State {
         };
         self.asked = None;
         self.activity(before);
-        if keys.contains(&answer) {
-            answer
-        } else {
-            cancel
-        }
+        answer
     }
 
     /// A yes-or-no question: true for the first of two choices.
@@ -360,7 +370,7 @@ impl State {
                 self.quitting |= self.attendance == Attendance::Absent;
                 Ok(())
             }
-            Request::Choose { .. } => Ok(()),
+            Request::Choose { .. } | Request::ChooseFiles { .. } => Ok(()),
             Request::Load { paths, options } => self.load(&paths, &options),
             Request::Docs => self.docs(),
             Request::Unload(name) => self.unload(&name),

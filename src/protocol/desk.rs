@@ -83,6 +83,13 @@ pub enum Request {
         /// Key of the option.
         key: char,
     },
+    /// Answer to a [`Notice::Plan`]: indices of the files to load, in order.
+    ChooseFiles {
+        /// Of the plan.
+        question: u64,
+        /// Which.
+        files: Vec<usize>,
+    },
     /// `/load`.
     Load {
         /// Files, folders, globs; `-` is the clipboard text in `inline`.
@@ -450,6 +457,30 @@ pub struct Choice {
     pub label: String,
 }
 
+/// A file of a load that waits for a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanFile {
+    /// As the model will see it.
+    pub name: String,
+    /// Its tokens.
+    pub tokens: u64,
+    /// Its state is kept, as long as all files before it are loaded too.
+    pub kept: bool,
+}
+
+/// What a load would read, for a list to choose from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoadPlan {
+    /// In reading order.
+    pub files: Vec<PlanFile>,
+    /// Tokens free before any of them is read.
+    pub free: u64,
+    /// Of these, tokens kept for an answer.
+    pub reserve: u64,
+    /// Reading speed; 0 while it is unknown.
+    pub tokens_per_s: f64,
+}
+
 /// Desk to interface.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
@@ -502,6 +533,17 @@ pub enum Notice {
         text: String,
         /// What can be chosen. Esc is always "cancel" and chooses the last one.
         choices: Vec<Choice>,
+    },
+    /// A question about a load of several files: [`Request::Choose`] answers it, or [`Request::ChooseFiles`].
+    Plan {
+        /// Repeated in the answer.
+        id: u64,
+        /// One or two lines.
+        text: String,
+        /// What can be chosen; `e` is for the interface, which shows the files. Esc chooses the last one.
+        choices: Vec<Choice>,
+        /// The files.
+        plan: LoadPlan,
     },
     /// Text to put into the input: an undone question, a message to edit.
     Input {

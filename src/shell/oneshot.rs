@@ -251,6 +251,7 @@ fn listen(
             | Notice::Page { .. }
             | Notice::Aside { .. }
             | Notice::Question { .. }
+            | Notice::Plan { .. }
             | Notice::Input { .. }
             | Notice::Sessions(_)
             | Notice::Prompts(_)

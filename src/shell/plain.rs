@@ -32,6 +32,15 @@ pub enum Out {
     Exit(i32),
 }
 
+/// A question that takes the next line.
+#[derive(Debug)]
+struct Asked {
+    id: u64,
+    choices: Vec<Choice>,
+    /// Files that can be chosen by number; 0 when it is about something else.
+    files: usize,
+}
+
 /// The longest piece of an answer that is held back waiting for the end of its sentence.
 const SENTENCE: usize = 240;
 
@@ -42,7 +51,7 @@ pub struct Plain {
     activity: Activity,
     waiting: bool,
     queue: VecDeque<String>,
-    question: Option<(u64, Vec<Choice>)>,
+    question: Option<Asked>,
     editing: Option<crate::transcript::MessageId>,
     /// Text of the answer that is not printed yet.
     pending: String,
@@ -74,7 +83,17 @@ impl Plain {
 
     /// A line was entered.
     pub fn line(&mut self, line: &str) -> Vec<Out> {
-        if let Some((id, choices)) = &self.question {
+        if let Some(Asked { id, choices, files }) = &self.question {
+            if *files > 0 && line.trim().starts_with(|c: char| c.is_ascii_digit()) {
+                return match numbers(line, *files) {
+                    Err(why) => vec![Out::Line(why)],
+                    Ok(files) => {
+                        let question = *id;
+                        self.question = None;
+                        vec![Out::Send(Request::ChooseFiles { question, files })]
+                    }
+                };
+            }
             let first = line.trim().chars().next();
             let chosen = match first {
                 None => choices.iter().find(|c| c.key == '\n').or(choices.last()),
@@ -254,7 +273,39 @@ impl Plain {
                 self.waiting = false;
                 out.push(Out::Line(sanitize(&text).into_owned()));
                 out.push(Out::Line(keys(&choices)));
-                self.question = Some((id, choices));
+                self.question = Some(Asked {
+                    id,
+                    choices,
+                    files: 0,
+                });
+            }
+            Notice::Plan {
+                id,
+                text,
+                mut choices,
+                plan,
+            } => {
+                self.waiting = false;
+                // Files are chosen by number here, so `e` stays the short form of Esc.
+                choices.retain(|c| c.key != 'e');
+                for (i, f) in plan.files.iter().enumerate() {
+                    out.push(Out::Line(format!(
+                        "{}: {}, {} tokens",
+                        i + 1,
+                        sanitize_line(&f.name),
+                        grouped(f.tokens)
+                    )));
+                }
+                out.push(Out::Line(sanitize(&text).into_owned()));
+                out.push(Out::Line(format!(
+                    "{}, or the numbers of the files to load, for example 1,3-5",
+                    keys(&choices)
+                )));
+                self.question = Some(Asked {
+                    id,
+                    choices,
+                    files: plan.files.len(),
+                });
             }
             Notice::Input { text, editing } => {
                 self.editing = editing;
@@ -409,6 +460,30 @@ impl Plain {
             self.save_said = said;
         }
     }
+}
+
+/// `1,3-5` as places from 0, of `count` files.
+fn numbers(text: &str, count: usize) -> Result<Vec<usize>, String> {
+    let mut places = Vec::new();
+    for part in text
+        .split([',', ' '])
+        .map(str::trim)
+        .filter(|p| !p.is_empty())
+    {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |t: &str| t.trim().parse::<usize>().ok();
+        match (number(first), number(last)) {
+            (Some(a), Some(b)) if (1..=b).contains(&a) && b <= count => places.extend(a - 1..b),
+            _ => {
+                return Err(format!(
+                    "{part} is none of the files; write numbers from 1 to {count}, for example 1,3-5"
+                ));
+            }
+        }
+    }
+    places.sort_unstable();
+    places.dedup();
+    Ok(places)
 }
 
 fn keys(choices: &[Choice]) -> String {
@@ -595,6 +670,55 @@ mod tests {
         );
         assert_eq!(p.line("/quit"), [Out::Send(Request::Quit)]);
         assert!(printed(&p.line("/lod")).contains("Did you mean /load?"));
+    }
+
+    #[test]
+    fn files_of_a_plan_are_chosen_by_number() {
+        let mut p = Plain::new(None);
+        let plan = Notice::Plan {
+            id: 7,
+            text: "3 files".into(),
+            choices: vec![
+                Choice {
+                    key: 'e',
+                    label: "choose files".into(),
+                },
+                Choice {
+                    key: '\x1b',
+                    label: "cancel".into(),
+                },
+            ],
+            plan: crate::protocol::desk::LoadPlan {
+                files: ["a.txt", "b.txt", "c.txt"]
+                    .map(|name| crate::protocol::desk::PlanFile {
+                        name: name.into(),
+                        tokens: 1_200,
+                        kept: false,
+                    })
+                    .into(),
+                ..Default::default()
+            },
+        };
+        let shown = printed(&p.notice(plan.clone()));
+        assert!(
+            shown.starts_with("1: a.txt, 1,200 tokens\n2: b.txt"),
+            "{shown}"
+        );
+        assert!(printed(&p.line("2-4")).starts_with("2-4 is none of the files"));
+        let files = vec![0, 2];
+        let question = 7;
+        assert_eq!(
+            p.line("3, 1"),
+            [Out::Send(Request::ChooseFiles { question, files })]
+        );
+        p.notice(plan);
+        assert_eq!(
+            p.line("esc"),
+            [Out::Send(Request::Choose {
+                question: 7,
+                key: '\x1b'
+            })]
+        );
     }
 
     #[test]

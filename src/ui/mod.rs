@@ -9,6 +9,7 @@ pub mod highlight;
 mod overlay;
 mod paint;
 mod panel;
+mod pick;
 mod reading;
 pub mod theme;
 mod transcript;
@@ -75,12 +76,11 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
         overlay::popup(popup, &mut painter, rect(regions.overlay));
     }
     if let Some(question) = app.questions.front() {
-        overlay::question(
-            question,
-            &mut painter,
-            rect(regions.overlay),
-            rect(regions.composer),
-        );
+        let (body, keys) = (rect(regions.overlay), rect(regions.composer));
+        match question.pick.as_ref().filter(|p| p.open) {
+            Some(pick) => pick::draw(pick, &mut painter, body, keys),
+            None => overlay::question(question, &mut painter, body, keys),
+        }
         caret = None;
     }
     if let Some(at) = caret {

@@ -347,16 +347,26 @@ pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rec
             painter.row(area, i + 1, 2, row);
         }
     }
+    let name = |key: char| match key {
+        '\n' => "Enter".to_string(),
+        '\x1b' => "Esc".to_string(),
+        k => k.to_string(),
+    };
+    let choices = question.choices.iter();
+    keys(painter, composer, choices.map(|c| (name(c.key), &*c.label)));
+}
+
+/// Keys and what they do, in the input's place.
+pub(super) fn keys<'a>(
+    painter: &mut Painter<'_>,
+    composer: Rect,
+    keys: impl Iterator<Item = (String, &'a str)>,
+) {
     painter.clear(composer);
-    let mut keys = Vec::new();
-    for c in &question.choices {
-        let key = match c.key {
-            '\n' => "Enter".to_string(),
-            '\x1b' => "Esc".to_string(),
-            k => k.to_string(),
-        };
-        keys.push(Span::new(key, Face::from(Role::Key).bold()));
-        keys.push(Span::new(format!(" {}   ", c.label), Role::Text));
+    let mut spans = Vec::new();
+    for (key, label) in keys {
+        spans.push(Span::new(key, Face::from(Role::Key).bold()));
+        spans.push(Span::new(format!(" {label}   "), Role::Text));
     }
-    painter.spans(composer, 0, 2, &keys);
+    painter.spans(composer, 0, 2, &spans);
 }

@@ -94,6 +94,32 @@ fn ctrl_c_arms_exit_for_two_seconds_only() {
 }
 
 #[test]
+fn files_of_a_plan_are_picked_without_losing_what_is_queued() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.type_text("asked early").press("enter");
+    s.tell(super::plan(400_000));
+    s.tell(Notice::Activity(Activity::Idle));
+    s.press("e");
+    // All of it is too much, none of it too little: neither is sent.
+    s.type_text("a")
+        .press("enter")
+        .type_text("a")
+        .press("enter");
+    assert_eq!(s.sent(), []);
+    s.type_text(" ").press("down").type_text(" ");
+    s.press("esc").press("e enter");
+    let files = vec![0, 2];
+    assert_eq!(
+        s.sent(),
+        [
+            Request::ChooseFiles { question: 1, files },
+            Request::Ask("asked early".into())
+        ]
+    );
+}
+
+#[test]
 fn stop_holds_the_queue_until_the_next_enter() {
     let mut s = open(80, 24);
     busy(&mut s);
