@@ -3,7 +3,7 @@
 mod support;
 
 use sala_chat::desk::{LoadLimits, Opening};
-use sala_chat::protocol::desk::{LoadPlan, Notice, Request, SaveState};
+use sala_chat::protocol::desk::{LoadPlan, Notice, OpenSession, Request, SaveState};
 use sala_chat::transcript::{Finish, Role};
 use support::{Setup, Talk, always, text_model};
 
@@ -434,6 +434,129 @@ fn another_models_state_is_not_used_and_reading_again_is_asked_first() {
     t.note_with("view only");
     assert_eq!(t.view().messages.len(), 3);
     assert_eq!(t.work(), (0, 0));
+}
+
+fn opened(t: &Talk) -> Vec<String> {
+    let view = t.view();
+    let name = |o: &OpenSession| match (o.serial == view.serial, o.name.as_str()) {
+        (true, name) => format!("[{name}]"),
+        (false, name) => name.to_owned(),
+    };
+    view.opened.iter().map(name).collect()
+}
+
+fn serial(t: &Talk, name: &str) -> u64 {
+    let opened = t.view().opened;
+    opened.iter().find(|o| o.name == name).unwrap().serial
+}
+
+#[test]
+fn sessions_opened_in_a_run_are_listed_and_come_back() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.send(Request::New(Some("other".into())));
+    t.ask("Two?");
+    assert_eq!(opened(&t), ["one", "[other]"]);
+    t.send(Request::Fork {
+        at: None,
+        name: Some("third".into()),
+    });
+    t.settle();
+    assert_eq!(opened(&t), ["one", "other", "[third]"]);
+    t.work();
+    t.send(Request::Switch(serial(&t, "one")));
+    t.note_with("Resumed");
+    assert_eq!(opened(&t), ["[one]", "other", "third"]);
+    assert_eq!(t.view().messages.len(), 2);
+    t.ask("And now?");
+    assert!(t.work().0 < 40, "nothing is read again");
+    // Opened by name it keeps its place; a new name and a deletion are followed.
+    t.send(Request::Resume("other".into()));
+    t.note_with("Resumed");
+    t.send(Request::Rename("renamed".into()));
+    t.send(Request::Delete(Some("third".into())));
+    let id = t.wait("a question", |n| match n {
+        Notice::Question { id, .. } => Some(*id),
+        _ => None,
+    });
+    t.send(Request::Choose {
+        question: id,
+        key: 'y',
+    });
+    t.note_with("in the trash");
+    assert_eq!(opened(&t), ["one", "[renamed]"]);
+}
+
+#[test]
+fn an_empty_session_stays_only_while_a_key_may_return_to_it() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.send(Request::New(None));
+    t.send(Request::Set(Some(("temperature".into(), "0.3".into()))));
+    t.send(Request::System(Some("Be brief.".into())));
+    t.settle();
+    assert_eq!(opened(&t), ["one", "[]"]);
+    let empty = serial(&t, "");
+    t.send(Request::Switch(serial(&t, "one")));
+    t.note_with("Resumed");
+    assert_eq!(opened(&t), ["[one]", ""]);
+    t.send(Request::Switch(empty));
+    t.settle();
+    t.send(Request::Set(None));
+    let table = t.wait("settings", |n| match n {
+        Notice::Page { text, .. } => Some(text.clone()),
+        _ => None,
+    });
+    assert!(table.contains("| temperature | 0.3 |"), "{table}");
+    t.work();
+    t.ask("Two?");
+    assert!(t.given()[0].contains("Be brief."));
+    // Left by a command, an empty one is gone: /new makes another.
+    t.send(Request::New(None));
+    t.send(Request::Resume("one".into()));
+    t.note_with("Resumed");
+    assert_eq!(opened(&t), ["[one]", "two"]);
+}
+
+#[test]
+fn a_session_that_was_left_is_free_for_others_and_held_again_on_return() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.send(Request::New(Some("other".into())));
+    t.ask("Two?");
+    let mut second = Talk::new(dir.path(), resume("one"));
+    second.note_with("Resumed");
+    second.ask("From elsewhere?");
+    second.on_disk();
+    // While it is in use there, coming back asks, and Esc stays.
+    t.send(Request::Switch(serial(&t, "one")));
+    let (id, text) = t.wait("a question", |n| match n {
+        Notice::Question { id, text, .. } => Some((*id, text.clone())),
+        _ => None,
+    });
+    assert!(text.contains("in use by PID"), "{text}");
+    t.send(Request::Choose {
+        question: id,
+        key: '',
+    });
+    t.settle();
+    assert_eq!(opened(&t), ["one", "[other]"]);
+    second.quit();
+    t.send(Request::Switch(serial(&t, "one")));
+    t.note_with("Resumed");
+    assert_eq!(
+        t.view().messages.len(),
+        4,
+        "what was said elsewhere is here"
+    );
+    let mut third = Talk::new(dir.path(), resume("one"));
+    third.wait("a refusal", |n| match n {
+        Notice::Question { text, .. } if text.contains("in use by PID") => Some(()),
+        _ => None,
+    });
 }
 
 #[test]

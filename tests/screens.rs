@@ -434,6 +434,23 @@ fn view_only_session_says_so() {
 }
 
 #[test]
+fn sessions_of_this_run_are_in_the_title() {
+    for (width, height) in [(80, 24), (160, 50)] {
+        let mut s = open(width, height);
+        s.tell(Notice::Session(opened(2)));
+        picture(&format!("opened_{width}x{height}"), &mut s);
+    }
+    // At 120 columns there may be room for the open one only.
+    let mut s = open(120, 40);
+    s.tell(Notice::Session(opened(1)));
+    let title = s.screen().lines().next().unwrap_or("").to_string();
+    assert!(
+        title.contains("[1") && title.ends_with("saved 14:01"),
+        "{title}"
+    );
+}
+
+#[test]
 fn too_small_a_window_says_what_it_needs() {
     picture("too_small_58x14", &mut open(58, 14));
     picture("too_small_40x10", &mut open(40, 10));

@@ -38,6 +38,16 @@ pub struct Composer {
 }
 
 impl Composer {
+    /// What was cut last.
+    pub(super) fn cut(&self) -> &str {
+        &self.cut
+    }
+
+    /// Takes over what was cut in another input.
+    pub(super) fn set_cut(&mut self, cut: String) {
+        self.cut = cut;
+    }
+
     /// What is shown: placeholders stand for folded pastes.
     pub fn text(&self) -> &str {
         &self.text

@@ -41,6 +41,13 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
         return;
     }
     match app.config.keys.action(key) {
+        Some(Action::Session) => {
+            let number = match key.code {
+                Code::Char(c) => c.to_digit(10),
+                _ => None,
+            };
+            super::tabs::go(app, number, now, effects);
+        }
         Some(action) => perform(app, action, now, effects),
         None => {
             if let Code::Char(c) = key.code
@@ -198,7 +205,8 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
             effects.push(Effect::Suspend);
         }
         Action::Help => show_help(app),
-        Action::None => {}
+        // Its number is in the key.
+        Action::Session | Action::None => {}
     }
 }
 

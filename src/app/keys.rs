@@ -241,6 +241,8 @@ pub enum Action {
     Thinking,
     /// Side panel.
     Panel,
+    /// Another session of this run: the one of the key's number, else the next.
+    Session,
     /// Compose in the editor.
     Editor,
     /// Take back the first queued message.
@@ -400,6 +402,14 @@ pub const ACTIONS: &[(Action, &str, &[&str], &str)] = &[
         "panel",
         &["ctrl-o"],
         "side panel (from 120 columns)",
+    ),
+    (
+        Action::Session,
+        "session",
+        &[
+            "alt-1", "alt-2", "alt-3", "alt-4", "alt-5", "alt-6", "alt-7", "alt-8", "alt-9",
+        ],
+        "go to a session opened before, in the order of opening",
     ),
     (
         Action::Editor,

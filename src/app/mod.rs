@@ -26,6 +26,7 @@ pub mod pick;
 mod render;
 pub mod rows;
 pub mod status;
+pub mod tabs;
 pub mod transcript;
 mod update;
 pub mod wrap;
@@ -44,6 +45,7 @@ use keys::Key;
 use options::UiConfig;
 use overlay::Overlay;
 use pick::FilePick;
+use tabs::Tabs;
 use transcript::Transcript;
 
 pub use perform::is_loading;
@@ -250,6 +252,8 @@ pub struct App {
     pub composer: Composer,
     /// The open session.
     pub session: SessionHead,
+    /// Sessions opened in this run.
+    pub tabs: Tabs,
     /// What the desk does.
     pub activity: Activity,
     /// Numbers.
@@ -301,6 +305,7 @@ impl App {
             transcript: Transcript::default(),
             composer: Composer::default(),
             session: SessionHead::default(),
+            tabs: Tabs::default(),
             activity: Activity::Starting {
                 what: "starting".into(),
             },

@@ -8,8 +8,8 @@ use super::pick::FilePick;
 use super::update::{became_idle, note, send};
 use super::{App, Asker, Effect, Phase, Question, Redraw, SessionHead};
 use crate::protocol::desk::{
-    Activity, DocumentRow, GotoTarget, Notice, Request, SaveState, SearchRow, SessionRow,
-    SessionView, TimelineRow,
+    Activity, DocumentRow, GotoTarget, Notice, OpenSession, Request, SaveState, SearchRow,
+    SessionRow, SessionView, TimelineRow,
 };
 use crate::text::sanitize::{sanitize, sanitize_line};
 
@@ -200,15 +200,11 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
 }
 
 fn session(app: &mut App, view: SessionView, effects: &mut Vec<Effect>) {
-    let other = app.session.name != view.name
-        && !app.session.name.is_empty()
-        && !app.transcript.entries().is_empty();
-    let renamed =
-        view.messages.first().map(|m| m.id) == app.transcript.messages().next().map(|m| m.id);
-    if other && !renamed {
-        app.editing = None;
-        app.queue.lines.clear();
-    }
+    let opened = view.opened.into_iter().map(|o| OpenSession {
+        name: line(&o.name),
+        ..o
+    });
+    super::tabs::arrived(app, view.serial, opened.collect());
     app.session = SessionHead {
         name: line(&view.name),
         branch: view.branch,

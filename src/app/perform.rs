@@ -12,7 +12,15 @@ use crate::transcript::Role;
 /// Sends what is in the input, or queues it while the model is busy.
 pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     let line = app.composer.expanded();
-    app.queue.held = false;
+    // What a stop held back belongs to this session: going to another one does not send it there.
+    let leaves = command::is_command(&line)
+        && matches!(
+            command::parse(line.trim(), None).map(|p| p.outcome),
+            Ok(Outcome::Desk(
+                Request::New(_) | Request::Resume(_) | Request::Sessions
+            ))
+        );
+    app.queue.held &= leaves;
     if line.trim().is_empty() {
         return;
     }

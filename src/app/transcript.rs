@@ -161,6 +161,27 @@ impl Transcript {
         self.scroll = standing.unwrap_or(Scroll::Follow);
     }
 
+    /// Leaves an empty transcript in its place; colours that did not come in time are asked for again.
+    pub(super) fn put_away(&mut self) -> Transcript {
+        let mut away = std::mem::take(self);
+        away.asked.clear();
+        away.selected = None;
+        away
+    }
+
+    /// Takes out the notes of one command.
+    pub(super) fn take_notes(&mut self, request: u64) -> Vec<Entry> {
+        let of = |e: &Entry| matches!(&e.item, Item::Note { request: r, .. } if *r == request);
+        let (notes, rest) = std::mem::take(&mut self.entries).into_iter().partition(of);
+        self.entries = rest;
+        notes
+    }
+
+    /// Puts notes at the end.
+    pub(super) fn append_notes(&mut self, mut notes: Vec<Entry>) {
+        self.entries.append(&mut notes);
+    }
+
     /// The message at an entry, or the last one before it.
     fn id_at(&self, entry: usize) -> Option<MessageId> {
         self.entries

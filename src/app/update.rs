@@ -190,6 +190,7 @@ pub(super) fn open_page(app: &mut App, title: &str, text: String) {
 /// Sends a request to the desk.
 pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     app.requests += 1;
+    app.tabs.forget_wish();
     effects.push(Effect::Send(request));
 }
 

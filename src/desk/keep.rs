@@ -8,7 +8,7 @@ use super::path::Path;
 use super::run::Event;
 use super::{DeskError, Done, Rights, State, now_ms};
 use crate::config::SaveStates;
-use crate::protocol::desk::{Level, Meters, Notice, SaveState, TimelineRow};
+use crate::protocol::desk::{Level, Meters, Notice, Request, SaveState, TimelineRow};
 use crate::protocol::engine::{RowsFeed, StateImage};
 use crate::session::{
     Change, NewSegment, NewSession, RestorePlan, Save, SaveEvent, Segment, SegmentId, StoreError,
@@ -138,10 +138,19 @@ impl State {
         self.wait_until(STATE_PATIENCE, |p| p.states.is_empty());
     }
 
-    /// Waits until all texts handed over are on disk, or it is clear that they will not be.
+    /// Waits until all texts handed over are on disk, or it is clear that they will not be. Another session may be open
+    /// afterwards: requests that were made meanwhile are for that one.
     pub(super) fn wait_for_texts(&mut self) {
-        let last = self.pending.last;
-        self.wait_until(PATIENCE, |p| p.texts >= last);
+        let (last, deadline) = (self.pending.last, Instant::now() + PATIENCE);
+        while self.pending.texts < last && Instant::now() < deadline {
+            match self.next(Some(deadline)) {
+                Event::Request(r @ (Request::Stop | Request::Quit)) => self.on_busy_request(r),
+                Event::Request(r) => self.queue.push_back(r),
+                Event::Engine(e) => self.on_idle_engine(e),
+                Event::Save(e) => self.on_save(e),
+                Event::Tick => return,
+            }
+        }
     }
 
     /// The same without serving anything meanwhile: for requests that may come while a job runs, whose events must not

@@ -24,6 +24,7 @@ mod keep;
 mod library;
 mod link;
 mod load;
+mod opened;
 pub mod pages;
 pub mod path;
 pub mod render;
@@ -49,6 +50,7 @@ use conversation::Conversation;
 use keep::Pending;
 pub use link::EngineChannels;
 use link::{EngineState, Link};
+use opened::Opened;
 use path::Path;
 use render::Renderer;
 pub use sessions::session_rows;
@@ -234,6 +236,8 @@ enum Rights {
 /// The open session.
 #[derive(Debug)]
 struct Open {
+    /// Its place among those opened in this run.
+    serial: u64,
     /// Its row; `None` until the first message.
     id: Option<SessionId>,
     /// Its name; empty until the first message.
@@ -255,6 +259,7 @@ impl Open {
     /// A session nothing was said in yet.
     fn empty(settings: Settings) -> Open {
         Open {
+            serial: 0,
             id: None,
             name: String::new(),
             conversation: Conversation::default(),
@@ -300,6 +305,8 @@ struct State {
     /// What the engine's state has absorbed.
     live: Path,
     open: Open,
+    /// Sessions opened in this run.
+    opened: Opened,
     defaults: Settings,
     /// System text of the next root.
     system: Option<String>,
@@ -344,6 +351,7 @@ impl State {
             link: Link::new(o.engine),
             live: Path::default(),
             open: Open::empty(o.settings.clone()),
+            opened: Opened::default(),
             defaults: o.settings,
             system: o.system.clone(),
             default_system: o.system,

@@ -50,6 +50,7 @@ fn works_while_busy(request: &Request) -> bool {
         | Request::Library(_)
         | Request::New(_)
         | Request::Resume(_)
+        | Request::Switch(_)
         | Request::Rename(_)
         | Request::Delete(_)
         | Request::Import(_)
@@ -378,6 +379,7 @@ impl State {
             Request::Library(action) => self.library(action),
             Request::New(name) => self.new_session(name),
             Request::Resume(name) => self.resume(&name),
+            Request::Switch(serial) => self.switch(serial),
             Request::Sessions => self.list_sessions(),
             Request::Rename(name) => self.rename(&name),
             Request::Delete(name) => self.delete(name.as_deref()),

@@ -46,6 +46,8 @@ impl State {
             view_only: self.open.rights != Rights::Write,
             timeline: self.timeline_rows(),
             documents: self.document_rows(),
+            serial: self.open.serial,
+            opened: self.opened(),
         };
         self.tell(Notice::Session(view));
     }
@@ -59,12 +61,12 @@ impl State {
                 Err(e) => return Err(e.into()),
             }
         }
-        self.open = Open::empty(self.defaults.clone());
-        self.open.name = name.unwrap_or_default();
+        self.become_open(Open {
+            name: name.unwrap_or_default(),
+            ..Open::empty(self.defaults.clone())
+        });
         self.system = self.default_system.clone();
-        self.resume_pending = false;
-        self.warned = 0;
-        self.show_session();
+        self.show_empty();
         Ok(())
     }
 
@@ -106,7 +108,7 @@ impl State {
         self.open_record(record)
     }
 
-    fn open_record(&mut self, record: SessionRecord) -> Done {
+    pub(super) fn open_record(&mut self, record: SessionRecord) -> Done {
         let (lock, rights) = match self.store.lock_session(record.id, &record.name) {
             Ok(lock) => {
                 if let Some(owner) = &lock.stale {
@@ -118,8 +120,14 @@ impl State {
             Err(e @ StoreError::InUse { .. }) => match self.in_use(&e) {
                 'v' => (None, Rights::View(format!("{e}."))),
                 'f' => {
+                    let passing = !self.opened.has(record.id);
                     self.load_record(&record, None, Rights::View(String::new()))?;
-                    return self.fork(None, None);
+                    self.fork(None, None)?;
+                    if passing {
+                        self.opened.forget(record.id);
+                        self.show_session();
+                    }
+                    return Ok(());
                 }
                 _ => return Err(e.into()),
             },
@@ -198,8 +206,8 @@ impl State {
             .first()
             .filter(|m| m.role == Role::System)
             .map(|m| m.text.clone());
-        self.system = first.or_else(|| self.default_system.clone());
-        self.open = Open {
+        self.become_open(Open {
+            serial: 0,
             id: Some(record.id),
             name: record.name.clone(),
             conversation,
@@ -209,7 +217,8 @@ impl State {
             labels,
             cut,
             lock,
-        };
+        });
+        self.system = first.or_else(|| self.default_system.clone());
         self.warned = 0;
         self.saving(SaveState::Saved(record.updated_ms));
         self.show_session();
@@ -358,16 +367,15 @@ impl State {
             .into_iter()
             .cloned()
             .collect();
-        let old = std::mem::replace(&mut self.open, Open::empty(self.defaults.clone()));
-        self.open = Open {
+        let fork = Open {
             id: Some(id),
             name,
             conversation: Conversation::new(shared, Some(head)),
-            settings: old.settings,
-            ends: old.ends,
-            cut: old.cut,
-            ..Open::empty(self.defaults.clone())
+            ends: self.open.ends.clone(),
+            cut: self.open.cut.clone(),
+            ..Open::empty(self.open.settings.clone())
         };
+        self.become_open(fork);
         self.lock_session(id)
     }
 
@@ -445,8 +453,11 @@ impl State {
         }
         self.store.delete(record.id)?;
         drop(other);
+        self.opened.forget(record.id);
         if open {
             self.start_new(None)?;
+        } else {
+            self.show_session();
         }
         self.note(
             Level::Info,

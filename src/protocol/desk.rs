@@ -109,6 +109,8 @@ pub enum Request {
     New(Option<String>),
     /// `/resume NAME`; `last` is the most recent.
     Resume(String),
+    /// Alt-1..9: a session opened in this run, by its [`OpenSession::serial`].
+    Switch(u64),
     /// `/sessions`, and `/resume` without a name.
     Sessions,
     /// `/rename NAME`.
@@ -368,6 +370,19 @@ pub struct SessionView {
     pub timeline: Vec<TimelineRow>,
     /// Documents of this branch.
     pub documents: Vec<DocumentRow>,
+    /// Which of [`SessionView::opened`] it is.
+    pub serial: u64,
+    /// Sessions opened in this run, in order.
+    pub opened: Vec<OpenSession>,
+}
+
+/// A session opened in this run. Only one of them is in memory; the others are where `/resume` finds them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenSession {
+    /// Never given twice in a run; names can change.
+    pub serial: u64,
+    /// Name; empty for a new one that has none yet.
+    pub name: String,
 }
 
 /// A turn of the tree.

@@ -4,7 +4,7 @@ use ratatui::layout::{Position, Rect};
 
 use super::paint::Painter;
 use crate::app::App;
-use crate::app::layout::banner_text;
+use crate::app::layout::{PANEL_FROM, banner_text};
 use crate::app::rows::{Face, Role, Span};
 use crate::app::status::{self, Part};
 use crate::app::wrap::{ellipsis, width, wrap_text};
@@ -37,11 +37,16 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
         left.push(Span::new("  ", Role::Text));
         used += 6;
     }
-    let branch = if app.session.branch.1 > 1 {
+    let mut branch = if app.session.branch.1 > 1 {
         format!("  branch {}/{}", app.session.branch.0, app.session.branch.1)
     } else {
         String::new()
     };
+    let opened = app.tabs.names().len();
+    let listed = area.width >= PANEL_FROM;
+    if opened > 1 && !listed {
+        branch.push_str(&format!("  [{}/{opened}]", app.tabs.place() + 1));
+    }
     let name = ellipsis(name, room.saturating_sub(used + width(&branch)));
     used += width(&name) + width(&branch);
     left.push(Span::new(name, Face::from(Role::Text).bold()));
@@ -49,14 +54,73 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
     if let Some(info) = &app.model {
         let model = format!("   {} {}", info.name, info.dtype);
         if used + width(&model) + 2 < room {
+            used += width(&model);
             left.push(Span::new(model, Role::Dim));
         }
+    }
+    if opened > 1 && listed {
+        left.extend(sessions(app, room.saturating_sub(used + 3)));
     }
     painter.spans(area, 0, 1, &left);
     let x = area
         .width
         .saturating_sub(u16::try_from(right_cells).unwrap_or(area.width));
     painter.spans(area, 0, x, &right);
+}
+
+/// The sessions of this run with their numbers, the open one in brackets; as many around it as fit into `cells`.
+fn sessions(app: &App, cells: usize) -> Vec<Span> {
+    let open = app.tabs.place();
+    let words: Vec<(String, usize)> = app
+        .tabs
+        .names()
+        .enumerate()
+        .map(|(i, name)| {
+            let name = if name.is_empty() { "new" } else { name };
+            let number = if i == open {
+                format!("[{}]", i + 1)
+            } else {
+                (i + 1).to_string()
+            };
+            let text = format!("  {number} {}", ellipsis(name, 16));
+            let cells = width(&text);
+            (text, cells)
+        })
+        .collect();
+    // Grow from the open one to both sides.
+    let (mut first, mut end, mut used) = (open, open, 0);
+    loop {
+        let after = words.get(end).map(|w| w.1).filter(|w| used + w <= cells);
+        if let Some(w) = after {
+            used += w;
+            end += 1;
+            continue;
+        }
+        let before = first.checked_sub(1).and_then(|i| words.get(i));
+        match before.map(|w| w.1).filter(|w| used + w <= cells) {
+            Some(w) => {
+                used += w;
+                first -= 1;
+            }
+            None => break,
+        }
+    }
+    let mut spans = vec![Span::new(" ", Role::Dim)];
+    if first == end {
+        spans.push(Span::new(
+            format!(" [{}/{}]", open + 1, words.len()),
+            Role::Dim,
+        ));
+    }
+    for (i, (text, _)) in words.into_iter().enumerate().take(end).skip(first) {
+        let face = if i == open {
+            Face::from(Role::Text).bold()
+        } else {
+            Face::from(Role::Dim)
+        };
+        spans.push(Span::new(text, face));
+    }
+    spans
 }
 
 /// What cannot be overlooked.

@@ -141,6 +141,64 @@ fn ctrl_x_takes_the_first_queued_message_and_keeps_the_draft() {
 }
 
 #[test]
+fn alt_numbers_go_to_open_sessions_and_drafts_and_places_stay_with_them() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Session(opened(1)));
+    s.type_text("half a question").press("pgup");
+    let (text, scroll) = (s.screen(), s.app.transcript.scroll());
+    s.press("alt-2");
+    assert_eq!(s.sent(), [Request::Switch(2)]);
+    s.tell(Notice::Session(opened(2)));
+    assert_eq!(s.app.composer.text(), "");
+    assert!(s.screen().contains("Three months."));
+    // Back by a command: what is typed behind it arrives with it, after the draft that waits there.
+    s.type_text("/resume war-and-peace").press("enter");
+    s.type_text(" and more");
+    s.tell(Notice::Session(opened(1)));
+    assert_eq!(s.app.transcript.scroll(), scroll);
+    s.press(
+        "backspace backspace backspace backspace backspace backspace backspace backspace backspace",
+    );
+    assert_eq!(s.app.composer.text(), "half a question");
+    assert_eq!(s.screen(), text);
+    s.effects.clear();
+    s.press("alt-1 alt-7");
+    assert_eq!(s.sent(), [], "it is open already; there is no seventh");
+    assert!(s.screen().contains("There is no session 7: 3 are open"));
+}
+
+#[test]
+fn while_busy_alt_numbers_say_what_to_do_and_change_nothing() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Session(opened(1)));
+    busy(&mut s);
+    s.type_text("draft").press("alt-2");
+    assert_eq!(s.sent(), []);
+    assert_eq!(s.app.composer.text(), "draft");
+    assert!(s.screen().contains("Busy: stop first (Esc)"));
+}
+
+#[test]
+fn what_a_stop_held_waits_in_its_own_session() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Session(opened(1)));
+    busy(&mut s);
+    s.type_text("asked here").press("enter esc");
+    s.tell(Notice::Activity(Activity::Idle));
+    s.effects.clear();
+    s.type_text("/resume contract").press("enter");
+    assert_eq!(s.sent(), [Request::Resume("contract".into())]);
+    s.tell(Notice::Session(opened(2)));
+    s.type_text("asked there").press("enter");
+    assert_eq!(s.sent(), [Request::Ask("asked there".into())]);
+    s.tell(Notice::Activity(Activity::Idle));
+    s.press("alt-1").tell(Notice::Session(opened(1)));
+    assert_eq!(s.sent(), [Request::Switch(1)]);
+    s.press("enter");
+    assert_eq!(s.sent(), [Request::Ask("asked here".into())]);
+}
+
+#[test]
 fn newline_keys_and_backslash() {
     let mut s = open(80, 24);
     s.type_text("a")

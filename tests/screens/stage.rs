@@ -5,7 +5,9 @@ use ratatui::backend::TestBackend;
 use sala_chat::app::keys::Key;
 use sala_chat::app::options::{Glyphs, UiConfig};
 use sala_chat::app::{App, Effect, Event, update};
-use sala_chat::protocol::desk::{Activity, Meters, Notice, Request, SaveState, SessionView};
+use sala_chat::protocol::desk::{
+    Activity, Meters, Notice, OpenSession, Request, SaveState, SessionView,
+};
 use sala_chat::protocol::engine::{MemoryInfo, ModelInfo, SpecStats};
 use sala_chat::transcript::{DocumentInfo, Finish, Message, MessageId, MessageMeta, Role};
 use sala_chat::ui::draw;
@@ -279,6 +281,7 @@ pub fn conversation() -> SessionView {
         view_only: false,
         timeline: timeline(),
         documents: documents(),
+        ..SessionView::default()
     }
 }
 
@@ -352,6 +355,35 @@ pub fn meters(model: ModelInfo) -> Meters {
         checkpoints: 8,
         state_bytes: 384 << 20,
         model,
+    }
+}
+
+/// A view of the n-th of three sessions opened in this run: the conversation, a shorter one, an empty one.
+pub fn opened(n: u64) -> SessionView {
+    let names = ["war-and-peace", "contract", ""];
+    let open = |(i, name): (usize, &&str)| OpenSession {
+        serial: i as u64 + 1,
+        name: (*name).into(),
+    };
+    SessionView {
+        serial: n,
+        opened: names.iter().enumerate().map(open).collect(),
+        ..match n {
+            1 => conversation(),
+            2 => SessionView {
+                name: "contract".into(),
+                branch: (1, 1),
+                messages: vec![
+                    message(11, Role::User, "What is the notice period?"),
+                    answer(12, "Three months."),
+                ],
+                ..SessionView::default()
+            },
+            _ => SessionView {
+                branch: (1, 1),
+                ..SessionView::default()
+            },
+        }
     }
 }
 

@@ -1,0 +1,175 @@
+//! The sessions opened in this run: a list to switch in, in the order they were opened.
+//!
+//! One of them is open. The others are not held: their text and state are on disk, their lock is released, and going
+//! back is what `/resume` does. Only a session nothing was said in yet, which has no row, waits here in memory.
+
+use super::{DeskError, Done, Open, Settings, State};
+use crate::protocol::desk::{Notice, OpenSession, SaveState};
+use crate::transcript::SessionId;
+
+/// A session of the list.
+#[derive(Debug)]
+struct Slot {
+    serial: u64,
+    id: Option<SessionId>,
+    /// As it was when it was left.
+    name: String,
+    /// What an empty session was given before its first message.
+    parked: Option<Parked>,
+}
+
+#[derive(Debug)]
+struct Parked {
+    settings: Settings,
+    system: Option<String>,
+}
+
+/// What becomes of an empty session that is left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Empty {
+    /// It goes: `/new` makes another one.
+    #[default]
+    Goes,
+    /// It stays, for the draft the interface keeps with it.
+    Stays,
+}
+
+/// The list.
+#[derive(Debug, Default)]
+pub(super) struct Opened {
+    slots: Vec<Slot>,
+    given: u64,
+    empty: Empty,
+}
+
+impl Opened {
+    fn at(&mut self, serial: u64) -> Option<&mut Slot> {
+        self.slots.iter_mut().find(|s| s.serial == serial)
+    }
+
+    /// Takes a session off the list: it was deleted, or only passed through.
+    pub(super) fn forget(&mut self, id: SessionId) {
+        self.slots.retain(|s| s.id != Some(id));
+    }
+
+    /// Whether a session is on the list.
+    pub(super) fn has(&self, id: SessionId) -> bool {
+        self.slots.iter().any(|s| s.id == Some(id))
+    }
+}
+
+impl State {
+    /// Leaves the open session for another one, which gets its place in the list. The lock goes with the old one.
+    pub(super) fn become_open(&mut self, open: Open) {
+        // Whoever takes the lock next must find all that was said.
+        self.wait_for_texts();
+        let left = std::mem::replace(&mut self.open, open);
+        let stays = left.id.is_some() || self.opened.empty == Empty::Stays;
+        if let Some(slot) = self.opened.at(left.serial) {
+            slot.id = left.id;
+            slot.name = left.name;
+            slot.parked = left.id.is_none().then(|| Parked {
+                settings: left.settings,
+                system: self.system.clone(),
+            });
+        }
+        if !stays {
+            self.opened.slots.retain(|s| s.serial != left.serial);
+        }
+        let (serial, id) = (self.open.serial, self.open.id);
+        let known = self
+            .opened
+            .slots
+            .iter()
+            .find(|s| s.serial == serial || id.is_some() && s.id == id)
+            .map(|s| s.serial);
+        self.open.serial = known.unwrap_or_else(|| {
+            self.opened.given += 1;
+            self.opened.slots.push(Slot {
+                serial: self.opened.given,
+                id,
+                name: String::new(),
+                parked: None,
+            });
+            self.opened.given
+        });
+    }
+
+    /// The list as the interface shows it.
+    pub(super) fn opened(&self) -> Vec<OpenSession> {
+        let slot = |s: &Slot| OpenSession {
+            serial: s.serial,
+            name: if s.serial == self.open.serial {
+                self.open.name.clone()
+            } else {
+                s.name.clone()
+            },
+        };
+        self.opened.slots.iter().map(slot).collect()
+    }
+
+    /// Alt-1..9.
+    pub(super) fn switch(&mut self, serial: u64) -> Done {
+        if serial == self.open.serial {
+            self.show_session();
+            return Ok(());
+        }
+        let Some(id) = self.opened.at(serial).map(|s| s.id) else {
+            return Err(DeskError::Refused(
+                "That session is not open any more; /sessions lists all.".into(),
+            ));
+        };
+        self.opened.empty = Empty::Stays;
+        let done = match id {
+            Some(id) => self.back_to(id),
+            None => {
+                self.back_to_empty(serial);
+                Ok(())
+            }
+        };
+        self.opened.empty = Empty::Goes;
+        done
+    }
+
+    fn back_to(&mut self, id: SessionId) -> Done {
+        let record = self.store.session(id)?;
+        if record.trashed_ms.is_some() {
+            self.opened.forget(id);
+            self.show_session();
+            return Err(DeskError::Refused(format!(
+                "\"{0}\" was deleted. It is in the trash: /resume {0} brings it back.",
+                record.name
+            )));
+        }
+        self.open_record(record)
+    }
+
+    fn back_to_empty(&mut self, serial: u64) {
+        let slot = self.opened.at(serial);
+        let (name, parked) =
+            slot.map_or_else(Default::default, |s| (s.name.clone(), s.parked.take()));
+        let parked = parked.unwrap_or_else(|| Parked {
+            settings: self.defaults.clone(),
+            system: self.default_system.clone(),
+        });
+        self.become_open(Open {
+            serial,
+            name,
+            ..Open::empty(parked.settings)
+        });
+        self.system = parked.system;
+        self.show_empty();
+    }
+
+    /// A session nothing was said in yet is on screen: no meter may tell of the one before.
+    pub(super) fn show_empty(&mut self) {
+        self.resume_pending = false;
+        self.warned = 0;
+        if matches!(self.save, SaveState::Saved(_) | SaveState::Saving) {
+            self.saving(SaveState::Empty);
+        }
+        self.show_session();
+        (self.meters.context_used, self.meters.checkpoints) = (0, 0);
+        self.tell(Notice::Meters(self.meters.clone()));
+    }
+}
