@@ -6,6 +6,7 @@
 
 pub mod keys;
 pub mod layers;
+pub mod preset;
 
 use std::collections::BTreeMap;
 

@@ -6,7 +6,8 @@
 use super::command_args::{Args, number_arg, parse_set, parse_spec, split_words};
 use super::options::{ThemeName, ThinkShow};
 use crate::protocol::desk::{
-    BranchTarget, ExportFormat, GotoTarget, LibraryAction, LoadOptions, Request, ThinkMode,
+    BranchTarget, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction, Request,
+    ThinkMode,
 };
 
 /// What a command does.
@@ -416,11 +417,11 @@ pub const COMMANDS: &[Command] = &[
     command!(
         "preset",
         "[NAME|save NAME|list]",
-        "named settings",
-        "/preset careful",
+        "named settings: sampling, thinking, display, system text",
+        "/preset save dossier",
         "/preset save",
         Runs,
-        Words(&["list", "save"]),
+        Words(&["list", "save", "default", "careful", "creative", "greedy"]),
         preset
     ),
     command!(
@@ -756,10 +757,14 @@ fn branch(a: &Args<'_>) -> Result<Outcome, String> {
 fn preset(a: &Args<'_>) -> Result<Outcome, String> {
     let words: Vec<&str> = a.words()?.iter().map(String::as_str).collect();
     match words.as_slice() {
-        [] | ["list"] => desk(Request::Preset(None)),
+        [] | ["list"] => desk(Request::Preset(PresetAction::List)),
         ["save"] => Err("needs a name to save under".into()),
-        ["save", name] => desk(Request::Preset(Some(format!("save {name}")))),
-        [name] => desk(Request::Preset(Some((*name).into()))),
+        // How things are shown is known to the interface, which adds it.
+        ["save", name] => desk(Request::Preset(PresetAction::Save {
+            name: (*name).into(),
+            display: Vec::new(),
+        })),
+        [name] => desk(Request::Preset(PresetAction::Take((*name).into()))),
         _ => Err("takes NAME, save NAME or list".into()),
     }
 }

@@ -180,6 +180,11 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             });
             Redraw::Now
         }
+        Notice::Display(display) => {
+            app.config.set_display(&display);
+            effects.push(Effect::Repaint);
+            Redraw::Now
+        }
         Notice::Bye { farewell } => {
             app.phase = Phase::Ended;
             effects.push(Effect::Exit {

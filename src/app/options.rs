@@ -1,6 +1,7 @@
 //! What the user can set about the interface. Filled by the configuration, changed by `/theme` and `/think`.
 
 use super::keys::KeyTable;
+use crate::protocol::desk::Display;
 
 /// Colours: all themes use the terminal's own 16 colours and attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,6 +131,43 @@ pub struct UiConfig {
     pub state_dir: Option<std::path::PathBuf>,
     /// Minutes east of UTC, for times of day.
     pub utc_offset_min: i32,
+}
+
+/// Names of [`ThinkShow`] in the configuration.
+const THINK_SHOW: [(&str, ThinkShow); 3] = [
+    ("open", ThinkShow::Open),
+    ("fold", ThinkShow::Fold),
+    ("hide", ThinkShow::Hide),
+];
+
+impl UiConfig {
+    /// What a preset keeps of it.
+    pub fn display(&self) -> Display {
+        let show = THINK_SHOW.iter().find(|s| s.1 == self.think_show);
+        let theme = ThemeName::ALL.iter().find(|t| t.1 == self.theme);
+        let word = |key, found: Option<&'static str>| found.map(|w| (key, w.to_string()));
+        [
+            word("thinking.show", show.map(|s| s.0)),
+            word("ui.theme", theme.map(|t| t.0)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    /// Takes what a preset kept.
+    pub fn set_display(&mut self, display: &Display) {
+        for (key, value) in display {
+            match *key {
+                "thinking.show" => {
+                    let show = THINK_SHOW.iter().find(|s| s.0 == value);
+                    self.think_show = show.map_or(self.think_show, |s| s.1);
+                }
+                "ui.theme" => self.theme = ThemeName::parse(value).unwrap_or(self.theme),
+                _ => {}
+            }
+        }
+    }
 }
 
 impl Default for UiConfig {

@@ -6,7 +6,7 @@ use super::markdown::{Colours, Style, render};
 use super::options::ThinkShow;
 use super::update::{note, open_page, quit_or_ask, send};
 use super::{App, Effect};
-use crate::protocol::desk::{Activity, Level, Request};
+use crate::protocol::desk::{Activity, Level, PresetAction, Request};
 use crate::transcript::Role;
 
 /// Sends what is in the input, or queues it while the model is busy.
@@ -94,6 +94,11 @@ pub(super) fn run(app: &mut App, outcome: Outcome, effects: &mut Vec<Effect>) {
             Request::Aside(_) => {
                 app.aside_dismissed = false;
                 occupy(app, request, effects);
+            }
+            Request::Preset(PresetAction::Save { name, .. }) => {
+                let display = app.config.display();
+                let save = PresetAction::Save { name, display };
+                send(app, Request::Preset(save), effects);
             }
             Request::Regen { .. } | Request::Continue(_) => occupy(app, request, effects),
             other => send(app, other, effects),

@@ -27,6 +27,7 @@ mod load;
 mod opened;
 pub mod pages;
 pub mod path;
+mod presets;
 pub mod render;
 mod run;
 mod sessions;
@@ -127,6 +128,8 @@ pub struct Options {
     pub piece: usize,
     /// When model state is written.
     pub save_state: SaveStates,
+    /// Folder of the user's presets; `None`: there are only the built-in ones.
+    pub presets: Option<std::path::PathBuf>,
     /// Settings of this run that go before those a resumed session was left with: key and value as `/set` takes them.
     pub overrides: Vec<(String, String)>,
 }
@@ -321,6 +324,7 @@ struct State {
     sources: crate::text::sources::SourceOptions,
     piece: usize,
     save_state: SaveStates,
+    presets: Option<std::path::PathBuf>,
     overrides: Vec<(String, String)>,
     /// Requests that wait for the present work to end.
     queue: VecDeque<Request>,
@@ -364,6 +368,7 @@ impl State {
             sources: o.sources,
             piece: o.piece,
             save_state: o.save_state,
+            presets: o.presets,
             overrides: o.overrides,
             queue: VecDeque::new(),
             cancel: Cancel::default(),

@@ -1,6 +1,6 @@
 //! Pages to read: numbers, the context by item, settings, how saving stands, what this program runs on.
 
-use super::settings::{PRESETS, spec_word, think_word};
+use super::settings::{spec_word, think_word};
 use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{Level, Notice, SaveState, ThinkMode};
 use crate::protocol::engine::SpecMode;
@@ -25,7 +25,7 @@ fn role_word(message: &Message) -> &'static str {
 }
 
 impl State {
-    fn page(&self, title: &str, text: String) -> Done {
+    pub(super) fn page(&self, title: &str, text: String) -> Done {
         self.tell(Notice::Page {
             title: title.into(),
             text,
@@ -138,36 +138,10 @@ impl State {
         self.settings_changed(said)
     }
 
-    fn settings_changed(&mut self, said: String) -> Done {
+    pub(super) fn settings_changed(&mut self, said: String) -> Done {
         self.save_settings();
         self.note(Level::Info, said);
         Ok(())
-    }
-
-    /// `/preset`.
-    pub(super) fn preset(&mut self, name: Option<&str>) -> Done {
-        match name {
-            None | Some("list") => {
-                let rows: String = PRESETS
-                    .iter()
-                    .map(|(name, what)| format!("| {name} | {what} |\n"))
-                    .collect();
-                let text = format!(
-                    "| preset | |\n|---|---|\n{rows}\nNow: {}. `/preset NAME` takes one.\n",
-                    self.open.settings.preset
-                );
-                self.page("Presets", text)
-            }
-            Some(name) => {
-                let base = self.defaults.sampling;
-                let said = self
-                    .open
-                    .settings
-                    .preset(name, &base)
-                    .map_err(DeskError::Refused)?;
-                self.settings_changed(said)
-            }
-        }
     }
 
     /// `/think`.

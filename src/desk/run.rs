@@ -413,7 +413,7 @@ impl State {
             Request::Stats => self.stats(),
             Request::Context => self.context_page(),
             Request::Set(change) => self.set(change),
-            Request::Preset(name) => self.preset(name.as_deref()),
+            Request::Preset(action) => self.preset(action),
             Request::System(text) => self.system_text(text),
             Request::Think(mode) => self.think(mode),
             Request::Spec(mode) => self.spec(mode),

@@ -69,6 +69,25 @@ pub enum LibraryAction {
     Prune,
 }
 
+/// Display settings by their names in `config.toml`, as words: `("thinking.show", "fold")`.
+pub type Display = Vec<(&'static str, String)>;
+
+/// What `/preset` is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PresetAction {
+    /// Show all.
+    List,
+    /// Take one.
+    Take(String),
+    /// Save what is set now.
+    Save {
+        /// Under this name.
+        name: String,
+        /// How the interface shows things.
+        display: Display,
+    },
+}
+
 /// Interface to desk. `#N` numbers are message numbers of the open branch, as shown.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
@@ -186,7 +205,7 @@ pub enum Request {
     /// `/set KEY VALUE`; `None` lists.
     Set(Option<(String, String)>),
     /// `/preset`.
-    Preset(Option<String>),
+    Preset(PresetAction),
     /// `/system [TEXT]`; `None` shows it.
     System(Option<String>),
     /// `/think on|off|auto`: behaviour of the model.
@@ -588,6 +607,8 @@ pub enum Notice {
         /// Rows.
         rows: Vec<DocumentRow>,
     },
+    /// A preset was taken: how things are to be shown from now on.
+    Display(Display),
     /// All is saved; the interface may end.
     Bye {
         /// Printed after the terminal is restored: how to come back.

@@ -252,6 +252,7 @@ fn listen(
             | Notice::Aside { .. }
             | Notice::Question { .. }
             | Notice::Plan { .. }
+            | Notice::Display(_)
             | Notice::Input { .. }
             | Notice::Sessions(_)
             | Notice::Prompts(_)

@@ -258,6 +258,7 @@ pub fn desk(
             .unwrap_or(usize::MAX)
             .max(1024),
         save_state: config.sessions.save_state,
+        presets: Some(context.dirs.config.join("presets")),
         overrides: overrides(context),
     })
     .map_err(no_thread)?;

@@ -248,7 +248,7 @@ impl Plain {
             }
             Notice::Finished(m) => self.finished(&m, &mut out),
             Notice::Activity(activity) => self.activity(activity, &mut out),
-            Notice::Meters(_) | Notice::Prompts(_) => {}
+            Notice::Meters(_) | Notice::Prompts(_) | Notice::Display(_) => {}
             Notice::Save(state) => self.saved(&state, &mut out),
             Notice::Note(level, text) => {
                 self.waiting = false;

@@ -1,9 +1,11 @@
 //! What keys and notices do, and what must hold for every text, size and order of events.
 
 use proptest::prelude::*;
-use sala_chat::app::options::UiConfig;
+use sala_chat::app::options::{ThemeName, ThinkShow, UiConfig};
 use sala_chat::app::{App, Effect, Event, update};
-use sala_chat::protocol::desk::{Activity, Choice, GotoTarget, Notice, Request, SessionView};
+use sala_chat::protocol::desk::{
+    Activity, Choice, GotoTarget, Notice, PresetAction, Request, SessionView,
+};
 use sala_chat::transcript::{MessageId, Role};
 
 use super::stage::*;
@@ -196,6 +198,32 @@ fn what_a_stop_held_waits_in_its_own_session() {
     assert_eq!(s.sent(), [Request::Switch(1)]);
     s.press("enter");
     assert_eq!(s.sent(), [Request::Ask("asked here".into())]);
+}
+
+#[test]
+fn a_preset_is_saved_with_how_things_are_shown_and_brings_it_back() {
+    let mut s = open(80, 24);
+    s.type_text("/think hide").press("enter");
+    s.type_text("/preset save mine").press("enter");
+    let display = vec![
+        ("thinking.show", "hide".to_string()),
+        ("ui.theme", "auto".to_string()),
+    ];
+    let save = PresetAction::Save {
+        name: "mine".into(),
+        display,
+    };
+    assert_eq!(s.sent(), [Request::Preset(save)]);
+    s.tell(Notice::Display(vec![
+        ("thinking.show", "open".into()),
+        ("ui.theme", "light".into()),
+    ]));
+    let config = &s.app.config;
+    assert_eq!(
+        (config.think_show, config.theme),
+        (ThinkShow::Open, ThemeName::Light)
+    );
+    assert_eq!(s.effects, [Effect::Repaint]);
 }
 
 #[test]

@@ -156,6 +156,7 @@ impl Talk {
             sources,
             piece: 32_768,
             save_state: sala_chat::config::SaveStates::Turn,
+            presets: Some(dir.join("presets")),
             overrides: Vec::new(),
         })
         .unwrap();

@@ -1,0 +1,231 @@
+//! `/preset`: the built-in presets, and the user's, one file each in the configuration folder.
+
+use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::settings::PRESETS;
+use super::{DeskError, Done, Settings, State};
+use crate::config::preset::{Preset, check_name};
+use crate::protocol::desk::{Display, Level, Notice, PresetAction};
+use crate::text::near::nearest;
+use crate::transcript::Role;
+
+/// Settings that the interface keeps.
+const DISPLAY: [&str; 2] = ["thinking.show", "ui.theme"];
+
+fn file_of(dir: &Path, name: &str) -> PathBuf {
+    dir.join(format!("{name}.toml"))
+}
+
+/// The name `/set` has for a setting.
+fn short(key: &str) -> &str {
+    match key {
+        "thinking.mode" => "think",
+        key => key.rsplit('.').next().unwrap_or(key),
+    }
+}
+
+fn builtin(name: &str) -> bool {
+    PRESETS.iter().any(|p| p.0 == name)
+}
+
+/// Names of the user's presets, sorted.
+fn names(dir: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        // The folder is made with the first preset.
+        return Vec::new();
+    };
+    let mut names: Vec<String> = entries
+        .filter_map(|e| {
+            let path = e.ok()?.path();
+            let name = path.file_stem()?.to_str()?.to_owned();
+            let toml = path.extension().is_some_and(|e| e == "toml");
+            (toml && check_name(&name).is_ok()).then_some(name)
+        })
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+/// Reads one; the error names the file.
+fn read(file: &Path) -> Result<Preset, String> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file)
+        .map_err(|e| format!("{shown}: {e}. Fix or remove the file."))?;
+    Preset::parse(&text).map_err(|e| format!("{shown}: {e}"))
+}
+
+/// Writes one, whole or not at all. Returns whether another one was there, which is kept as `NAME.toml~`.
+fn write(dir: &Path, name: &str, preset: &Preset) -> std::io::Result<bool> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)?;
+    let file = file_of(dir, name);
+    let mut new = tempfile::NamedTempFile::new_in(dir)?;
+    new.write_all(preset.text().as_bytes())?;
+    new.as_file().sync_all()?;
+    let replaced = file.exists();
+    if replaced {
+        std::fs::copy(&file, dir.join(format!("{name}.toml~")))?;
+    }
+    new.persist(&file)?;
+    Ok(replaced)
+}
+
+/// What a preset sets, in a few words.
+fn summary(preset: &Preset) -> String {
+    let mut parts: Vec<String> = preset
+        .values
+        .iter()
+        .filter(|(key, _)| {
+            matches!(
+                *key,
+                "sampling.temperature" | "sampling.top_p" | "thinking.mode"
+            )
+        })
+        .map(|(key, value)| format!("{} {value}", short(key)))
+        .collect();
+    if preset.system.is_some() {
+        parts.push("a system text".into());
+    }
+    parts.join(", ")
+}
+
+impl State {
+    /// `/preset`.
+    pub(super) fn preset(&mut self, action: PresetAction) -> Done {
+        match action {
+            PresetAction::List => self.list_presets(),
+            PresetAction::Take(name) => self.take_preset(&name),
+            PresetAction::Save { name, display } => self.save_preset(&name, display),
+        }
+    }
+
+    fn list_presets(&mut self) -> Done {
+        let mut rows: String = PRESETS
+            .iter()
+            .map(|(name, what)| format!("| {name} | {what} |\n"))
+            .collect();
+        let mut own = String::new();
+        if let Some(dir) = &self.presets {
+            for name in names(dir) {
+                let what = read(&file_of(dir, &name)).map_or_else(|e| e, |p| summary(&p));
+                rows.push_str(&format!("| {name} | {} |\n", what.replace('|', "\\|")));
+            }
+            own = format!(
+                " `/preset save NAME` keeps what is set now, in {}.",
+                dir.display()
+            );
+        }
+        let text = format!(
+            "| preset | |\n|---|---|\n{rows}\nNow: {}. `/preset NAME` takes one.{own}\n",
+            self.open.settings.preset
+        );
+        self.page("Presets", text)
+    }
+
+    fn take_preset(&mut self, name: &str) -> Done {
+        let base = self.defaults.sampling;
+        if builtin(name) {
+            let said = self.open.settings.preset(name, &base);
+            return self.settings_changed(said.map_err(DeskError::Refused)?);
+        }
+        let own = self.presets.as_deref().map(names).unwrap_or_default();
+        let (Some(dir), true) = (&self.presets, own.iter().any(|n| n == name)) else {
+            let all = || {
+                PRESETS
+                    .iter()
+                    .map(|p| p.0)
+                    .chain(own.iter().map(String::as_str))
+            };
+            let near =
+                nearest(name, all()).map_or(String::new(), |n| format!(" Did you mean {n}?"));
+            let all: Vec<&str> = all().collect();
+            return Err(DeskError::Refused(format!(
+                "No preset {name}.{near} There are: {}",
+                all.join(", ")
+            )));
+        };
+        let file = file_of(dir, name);
+        let preset = read(&file).map_err(DeskError::Refused)?;
+        // Like the built-in ones it begins with the configured sampling; nothing changes unless all of it can be set.
+        let mut settings = Settings {
+            sampling: base,
+            ..self.open.settings.clone()
+        };
+        let mut display = Display::new();
+        for (key, value) in &preset.values {
+            if DISPLAY.contains(key) {
+                display.push((key, value.clone()));
+            } else if let Err(e) = settings.set(short(key), value) {
+                let file = file.display();
+                return Err(DeskError::Refused(format!("{file}: {e}")));
+            }
+        }
+        settings.preset = name.to_owned();
+        let mut said = format!("Preset {name}: {}", summary(&preset));
+        if let Some(text) = preset.system {
+            if self.open.conversation.is_empty() && self.may_write().is_ok() {
+                self.move_head(None);
+                self.system = Some(text);
+                self.show_session();
+            } else {
+                said.push_str(&format!(
+                    ". Its system text is for new sessions: /new, then /preset {name}"
+                ));
+            }
+        }
+        self.open.settings = settings;
+        if !display.is_empty() {
+            self.tell(Notice::Display(display));
+        }
+        self.settings_changed(said)
+    }
+
+    fn save_preset(&mut self, name: &str, display: Display) -> Done {
+        let refused = |e: String| DeskError::Refused(format!("{e}. Nothing was saved."));
+        check_name(name).map_err(|e| refused(e.to_string()))?;
+        if builtin(name) || matches!(name, "list" | "save" | "custom") {
+            return Err(refused(format!(
+                "\"{name}\" has a meaning already; choose another name"
+            )));
+        }
+        let Some(dir) = &self.presets else {
+            return Err(refused("There is no configuration folder".into()));
+        };
+        let settings = &self.open.settings;
+        let mut values: Display = crate::config::preset::KEYS
+            .into_iter()
+            .filter(|key| !DISPLAY.contains(key))
+            .filter(|key| *key != "sampling.seed" || settings.seed.is_some())
+            .map(|key| (key, settings.get(short(key))))
+            .collect();
+        values.extend(display.into_iter().filter(|(key, _)| DISPLAY.contains(key)));
+        let first = self.open.conversation.path().first().copied();
+        let system = match first {
+            Some(m) if m.role == Role::System => Some(m.text.clone()),
+            Some(_) => None,
+            None => self.system.clone(),
+        };
+        let preset = Preset {
+            system: system.filter(|t| !t.trim().is_empty()),
+            values,
+        };
+        let file = file_of(dir, name);
+        let replaced =
+            write(dir, name, &preset).map_err(|e| refused(format!("{}: {e}", file.display())))?;
+        let before = match replaced {
+            true => format!(" The one before is {name}.toml~."),
+            false => String::new(),
+        };
+        self.open.settings.preset = name.to_owned();
+        self.save_settings();
+        self.note(
+            Level::Info,
+            format!("Preset {name} saved: {}.{before}", file.display()),
+        );
+        Ok(())
+    }
+}
