@@ -399,6 +399,48 @@ fn a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read() {
 }
 
 #[test]
+fn a_document_is_found_by_the_end_of_its_path_and_a_part_of_it_is_no_change() {
+    let dir = dir();
+    for folder in ["a", "b"] {
+        std::fs::create_dir(dir.path().join(folder)).unwrap();
+        let text = "A line.\n".repeat(20);
+        std::fs::write(dir.path().join(folder).join("same.txt"), text).unwrap();
+    }
+    std::fs::write(dir.path().join("a/one.txt"), "One line.\n".repeat(9)).unwrap();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.load("a");
+    t.load("b/same.txt");
+    t.send(Request::Open("one.txt:3".into()));
+    let title = t.wait("a page", |n| match n {
+        Notice::Page { title, .. } => Some(title.clone()),
+        _ => None,
+    });
+    assert_eq!(title, "a/one.txt:3");
+    assert_eq!(
+        t.note(Request::Open("on.txt".into())),
+        "No document on.txt in this conversation. /docs lists them."
+    );
+    t.send(Request::Load {
+        paths: vec!["a/one.txt".into()],
+        options: sala_chat::protocol::desk::LoadOptions {
+            head: Some(9),
+            ..Default::default()
+        },
+    });
+    let said = t.wait("a note", |n| match n {
+        Notice::Note(_, text) => Some(text.clone()),
+        _ => None,
+    });
+    assert!(said.starts_with("Read "), "{said}");
+    // To the beginning, and a name that is near another one.
+    t.send(Request::Undo(9));
+    let said = t.note_with("Went back");
+    assert!(said.contains("to the beginning: 0 tokens shared"), "{said}");
+    let said = t.note(Request::Resume("samee".into()));
+    assert!(said.contains("No session is called \"samee\"."), "{said}");
+}
+
+#[test]
 fn another_models_state_is_not_used_and_reading_again_is_asked_first() {
     let dir = dir();
     std::fs::write(

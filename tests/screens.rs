@@ -330,6 +330,28 @@ fn questions_take_the_keys() {
 }
 
 #[test]
+fn choices_that_do_not_fit_into_a_line_get_a_row_each() {
+    let choice = |key, label: &str| Choice {
+        key,
+        label: label.into(),
+    };
+    let mut s = open(80, 24);
+    s.tell(Notice::Question {
+        id: 1,
+        text: "Which answer goes on?".into(),
+        choices: vec![
+            choice(
+                '1',
+                "It is Natasha who breaks it to him, but not in words: Pierre",
+            ),
+            choice('2', "Natasha does, at Princess Marya's, without saying it"),
+            choice('\x1b', "keep the last; /branch shows the others"),
+        ],
+    });
+    picture("question_rows_80x24", &mut s);
+}
+
+#[test]
 fn quitting_while_busy_asks_once() {
     let mut s = open(80, 24);
     s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 96.4 }));

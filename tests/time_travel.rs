@@ -379,7 +379,7 @@ fn going_to_a_message_that_is_not_here_says_where_to_look() {
     );
     let note = t.note(Request::Undo(5));
     assert!(
-        note.starts_with("Went back one exchange to #0: 0 tokens shared, 0 read again"),
+        note.starts_with("Went back one exchange to the beginning: 0 tokens shared, 0 read again"),
         "{note}"
     );
     assert_eq!(

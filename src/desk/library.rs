@@ -4,7 +4,8 @@ use super::feed::Plan;
 use super::pages::bytes;
 use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{DocumentRow, Level, LibraryAction, LoadOptions, Notice};
-use crate::transcript::{Message, Role};
+use crate::text::near::nearest;
+use crate::transcript::{DocumentInfo, Message, Role};
 
 /// Lines shown by `/open`.
 const PAGE_LINES: usize = 400;
@@ -54,6 +55,54 @@ impl State {
         Ok(())
     }
 
+    /// Place in the path of the document called so: by its whole name, the last one of it, or by the end of its path
+    /// where one document only ends so.
+    pub(super) fn document_called(&self, name: &str) -> Done<Option<usize>> {
+        let path = self.open.conversation.path();
+        let named = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| d.name == name);
+        if let Some(at) = path.iter().rposition(named) {
+            return Ok(Some(at));
+        }
+        let ends_so = |d: &DocumentInfo| {
+            let before = d.name.strip_suffix(name);
+            before.is_some_and(|b| b.ends_with('/') && !name.is_empty())
+        };
+        let mut at: Option<usize> = None;
+        for (i, m) in path.iter().enumerate() {
+            let Some(d) = m.meta.document.as_ref().filter(|d| ends_so(d)) else {
+                continue;
+            };
+            let before = at.and_then(|at| path.get(at)?.meta.document.as_ref());
+            if let Some(other) = before.filter(|other| other.name != d.name) {
+                return Err(DeskError::Refused(format!(
+                    "{name} can be {} or {}: write the whole name.",
+                    other.name, d.name
+                )));
+            }
+            at = Some(i);
+        }
+        Ok(at)
+    }
+
+    /// No document is called so: what there is.
+    pub(super) fn no_document(&self, name: &str) -> String {
+        let path = self.open.conversation.path();
+        let names: Vec<&str> = path
+            .iter()
+            .filter_map(|m| m.meta.document.as_ref())
+            .map(|d| d.name.as_str())
+            .collect();
+        if names.is_empty() {
+            return format!("No document {name}: none was loaded here yet. /load PATH reads one.");
+        }
+        match nearest(name, names.iter().copied()) {
+            Some(near) => format!(
+                "No document {name} in this conversation. Did you mean {near}? /docs lists them."
+            ),
+            None => format!("No document {name} in this conversation. /docs lists them."),
+        }
+    }
+
     /// `/open NAME[:LINE]`.
     pub(super) fn open_document(&mut self, name: &str) -> Done {
         let (name, line) = match name
@@ -64,15 +113,11 @@ impl State {
             None => (name, 1),
         };
         let path = self.open.conversation.path();
-        let found = path
-            .iter()
-            .rev()
-            .find(|m| m.meta.document.as_ref().is_some_and(|d| d.name == name));
-        let Some(message) = found else {
-            return Err(DeskError::Refused(format!(
-                "No document {name} in this conversation. /docs lists them."
-            )));
+        let message = match self.document_called(name)?.and_then(|at| path.get(at)) {
+            Some(message) => *message,
+            None => return Err(DeskError::Refused(self.no_document(name))),
         };
+        let name = message.meta.document.as_ref().map_or(name, |d| &d.name);
         let first = line.saturating_sub(LINES_BEFORE).max(1);
         let shown: Vec<String> = message
             .text

@@ -92,7 +92,8 @@ impl State {
         let documents = self.shaped(gathered.documents, options)?;
         self.need_engine()?;
         self.may_write()?;
-        self.read_documents(documents, !options.once)
+        let whole = options.head.is_none() && options.tail.is_none() && options.pages.is_none();
+        self.read_documents(documents, !options.once, whole)
     }
 
     /// Finds and reads files on another thread, so that stopping works meanwhile.
@@ -230,7 +231,7 @@ impl State {
     }
 
     /// Reads documents behind the head.
-    fn read_documents(&mut self, documents: Vec<Document>, shelve: bool) -> Done {
+    fn read_documents(&mut self, documents: Vec<Document>, shelve: bool, whole: bool) -> Done {
         let begun_at = self.open.conversation.head();
         let opening = self.opening_messages();
         let parent = opening.last().map(|m| m.id).or(begun_at);
@@ -260,7 +261,10 @@ impl State {
         for (message, item) in messages.iter_mut().zip(&items) {
             if let Some(d) = &mut message.meta.document {
                 d.tokens = item.tokens;
-                self.say_if_changed(d);
+                // A part of a file differs from the file without any change.
+                if whole {
+                    self.say_if_changed(d);
+                }
             }
         }
         for message in opening {
@@ -441,10 +445,11 @@ impl State {
         let (Some(path), Ok(documents)) = (&info.path, self.store.documents()) else {
             return;
         };
-        let known = documents
+        let mut known = documents
             .iter()
-            .find(|d| d.document.path.as_ref() == Some(path));
-        if known.is_some_and(|d| d.document.hash != info.hash) {
+            .filter(|d| d.document.path.as_ref() == Some(path))
+            .peekable();
+        if known.peek().is_some() && known.all(|d| d.document.hash != info.hash) {
             self.note(
                 Level::Info,
                 format!(

@@ -47,7 +47,7 @@ impl State {
         let mut text = format!(
             "| | |\n|---|---|\n| model | {} on {}, {} |\n| context | {} of {} tokens |\n| last answer | {:.1} tokens/s, first token \
              after {:.2} s |\n| reading | {:.0} tokens/s |\n| speculation | {}, draft head: {} |\n| accepted | {} of {} drafted \
-             ({:.0}%), {:.2} tokens per round |\n| rounds | {} EAGLE-3, {} n-gram, {} plain |\n",
+             ({:.0}%) |\n| per round | {:.2} tokens |\n| rounds | {} EAGLE-3, {} n-gram, {} plain |\n",
             m.model.name,
             m.model.device,
             m.model.dtype,
@@ -82,12 +82,12 @@ impl State {
         }
         let memory = m.model.memory;
         text.push_str(&format!(
-            "| memory | weights {}, state {}, work {}, in use {} of {} |\n| kept state | {} on disk |\n",
+            "| memory | {} of {} in use |\n| of this | weights {}, state {}, work {} |\n| kept state | {} on disk |\n",
+            bytes(memory.used),
+            bytes(memory.total),
             bytes(memory.weights),
             bytes(memory.state),
             bytes(memory.work),
-            bytes(memory.used),
-            bytes(memory.total),
             bytes(self.store.state_bytes()?),
         ));
         self.page("Numbers", text)
@@ -113,7 +113,9 @@ impl State {
                     .encode_plain(&message.text)?
                     .len() as u64,
             };
-            let title = super::conversation::title_of(message).replace('|', "\\|");
+            let title =
+                super::conversation::first_words(&super::conversation::title_of(message), 36)
+                    .replace('|', "\\|");
             text.push_str(&format!(
                 "| {} | {} | {} | {title} |\n",
                 i + 1,

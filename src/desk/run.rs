@@ -8,7 +8,7 @@ use super::link::EngineState;
 use super::{Answer, Asked, Attendance, DeskError, Done, Opening, State};
 use crate::protocol::desk::{Activity, Choice, Level, Notice, Request};
 use crate::protocol::engine::{Cancel, EngineEvent};
-use crate::session::SaveEvent;
+use crate::session::{SaveEvent, StoreError};
 
 /// Typed prompts handed to the input's history.
 const PROMPTS: usize = 2_000;
@@ -158,6 +158,10 @@ impl State {
         }
         match e {
             DeskError::Stopped => {}
+            DeskError::Store(StoreError::NoSession { name }) => {
+                let why = self.no_session(name);
+                self.note(Level::Warn, why);
+            }
             DeskError::Engine { .. } | DeskError::Store(_) | DeskError::Text(_) => {
                 self.note(Level::Error, e.to_string())
             }

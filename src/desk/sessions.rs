@@ -390,6 +390,15 @@ impl State {
         Ok(())
     }
 
+    /// No session is called so: which one may be meant.
+    pub(super) fn no_session(&self, name: &str) -> String {
+        let records = self.store.sessions(SessionFilter::Live, LISTED);
+        let records = records.unwrap_or_default();
+        let near = crate::text::near::nearest(name, records.iter().map(|r| r.name.as_str()));
+        let near = near.map_or(String::new(), |n| format!(" Did you mean {n}?"));
+        format!("No session is called \"{name}\".{near} /sessions lists them.")
+    }
+
     /// `/rename`.
     pub(super) fn rename(&mut self, name: &str) -> Done {
         let name = name.trim();

@@ -25,9 +25,13 @@ impl State {
             ms => format!("{:.1} s", ms / 1000.0),
         };
         let (reused, read) = (grouped(fed.reused), grouped(fed.read));
+        let place = match number {
+            0 => "the beginning".to_owned(),
+            n => format!("#{n}"),
+        };
         self.note(
             Level::Info,
-            format!("{what} #{number}: {reused} tokens shared, {read} read again, {time}."),
+            format!("{what} {place}: {reused} tokens shared, {read} read again, {time}."),
         );
         self.report_meters();
     }
@@ -348,22 +352,13 @@ impl State {
     pub(super) fn unload(&mut self, name: &str) -> Done {
         self.may_write()?;
         let path = self.open.conversation.path();
-        let is_it = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| d.name == name);
-        let Some(at) = path.iter().rposition(is_it) else {
-            let names: Vec<&str> = path
-                .iter()
-                .filter_map(|m| m.meta.document.as_ref())
-                .map(|d| d.name.as_str())
-                .collect();
-            let there = if names.is_empty() {
-                "no documents".to_owned()
-            } else {
-                names.join(", ")
-            };
-            return Err(DeskError::Refused(format!(
-                "No document {name} in this conversation. There are: {there}."
-            )));
+        let Some(at) = self.document_called(name)? else {
+            return Err(DeskError::Refused(self.no_document(name)));
         };
+        let name = path
+            .get(at)
+            .and_then(|m| m.meta.document.as_ref())
+            .map_or(name.to_owned(), |d| d.name.clone());
         let parent = path.get(at).and_then(|m| m.parent);
         let later: Vec<Message> = path.iter().skip(at + 1).map(|m| (*m).clone()).collect();
         let before = match parent {
@@ -377,10 +372,13 @@ impl State {
             0 => {
                 format!("Unloading {name} means going back {before}. Nothing has to be read again.")
             }
-            n => format!(
-                "Text in the middle cannot be taken out of the model. Unloading {name} means going back {before} and reading \
-                 {n} later messages again on a new branch."
-            ),
+            n => {
+                let messages = if n == 1 { "message" } else { "messages" };
+                format!(
+                    "Text in the middle cannot be taken out of the model. Unloading {name} means going back {before} and \
+                     reading {n} later {messages} again on a new branch."
+                )
+            }
         };
         if !self.confirm(text, "do it") {
             return Ok(());
@@ -435,8 +433,16 @@ impl State {
             .filter(|m| m.role == Role::System)
             .map(|m| m.id);
         let mut message = self.draft(Role::Document, root, summary.clone());
-        message.meta.document =
-            Some(self.document_info("summary of the conversation", None, &summary));
+        let mut info = self.document_info("summary of the conversation", None, &summary);
+        // All of it is read with the branch, in one piece.
+        info.complete = true;
+        info.tokens = self
+            .renderer
+            .model()
+            .tokenizer
+            .encode_plain(&summary)?
+            .len() as u64;
+        message.meta.document = Some(info);
         self.rebuild(root, vec![message], "Compacted, now at")?;
         let after = self.live.position();
         self.note(

@@ -16,6 +16,11 @@ use crate::protocol::desk::{DocumentRow, SearchRow, SessionRow, TimelineRow};
 /// From here on the list of sessions has room for all its columns.
 const ALL_COLUMNS: u16 = 76;
 
+/// An empty list.
+const NOTHING: &str = "   Nothing here yet.";
+/// Heading of the list of documents that belong to no conversation.
+const LIBRARY: &str = "Library";
+
 /// Draws the open overlay over the whole body.
 pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area: Rect) {
     painter.clear(area);
@@ -33,6 +38,7 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
                 "Sessions",
                 l,
                 &["   name", right],
+                NOTHING,
                 |r, cells| session(app, r, cells),
             );
         }
@@ -42,9 +48,10 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
             &format!("Found for \"{query}\""),
             l,
             &[],
+            "   No message of any session holds these words.",
             found,
         ),
-        Overlay::Timeline(l) => list(painter, area, "Timeline", l, &[], |r, cells| {
+        Overlay::Timeline(l) => list(painter, area, "Timeline", l, &[], NOTHING, |r, cells| {
             timeline(app, r, cells)
         }),
         Overlay::Documents { title, list: l } => list(
@@ -53,11 +60,18 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
             title,
             l,
             &["   name", "tokens     lines      size  state"],
-            document,
+            NOTHING,
+            |r, cells| document(r, title == LIBRARY, cells),
         ),
-        Overlay::Prompts(l) => list(painter, area, "Earlier prompts", l, &[], |p, cells| {
-            Row::of(fit(&p.replace('\n', " "), cells), Role::Text)
-        }),
+        Overlay::Prompts(l) => list(
+            painter,
+            area,
+            "Earlier prompts",
+            l,
+            &[],
+            NOTHING,
+            |p, cells| Row::of(fit(&p.replace('\n', " "), cells), Role::Text),
+        ),
     }
     painter.text(
         area,
@@ -100,6 +114,7 @@ fn list<T>(
     title: &str,
     list: &List<T>,
     columns: &[&str],
+    nothing: &str,
     show: impl Fn(&T, usize) -> Row,
 ) {
     painter.text(area, 0, &format!(" {title}"), Role::Heading);
@@ -127,7 +142,7 @@ fn list<T>(
     }
     if count == 0 {
         let text = if total == 0 {
-            "   Nothing here yet."
+            nothing
         } else {
             "   Nothing matches. Backspace widens the filter."
         };
@@ -252,17 +267,21 @@ fn timeline(app: &App, r: &TimelineRow, cells: usize) -> Row {
     }
 }
 
-fn document(r: &DocumentRow, cells: usize) -> Row {
+fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
     let place = match r.position {
         Some(p) => format!("at {}", grouped(p)),
-        None => "in library".to_string(),
+        None if library => "in library".to_string(),
+        None => "not read yet".to_string(),
     };
     let kept = if r.kept { "kept" } else { "text only" };
+    let size = match r.bytes {
+        0 => String::new(),
+        n => bytes(n),
+    };
     let tail = format!(
-        "{:>10} {:>9} {:>9}  {kept}",
+        "{:>10} {:>9} {size:>9}  {kept}",
         grouped(r.tokens),
         grouped(r.lines),
-        bytes(r.bytes)
     );
     let room = cells.saturating_sub(width(&tail) + 1);
     let name = fit(&r.name, room.saturating_sub(width(&place) + 2));
@@ -327,11 +346,33 @@ pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
 
 /// A question: over the last rows of the body, its keys in the input's place.
 pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rect, composer: Rect) {
-    let rows = wrap_text(
+    let mut rows = wrap_text(
         &question.text,
         Face::from(Role::Warn).bold(),
         usize::from(body.width).saturating_sub(4),
     );
+    let name = |key: char| match key {
+        '\n' => "Enter".to_string(),
+        '\x1b' => "Esc".to_string(),
+        k => k.to_string(),
+    };
+    let choices = || {
+        let choices = question.choices.iter();
+        choices.map(|c| (name(c.key), c.label.as_str()))
+    };
+    let cells: usize = choices().map(|(k, what)| width(&k) + width(what) + 4).sum();
+    let in_a_row = cells <= usize::from(composer.width);
+    if !in_a_row {
+        // Choices that would run out of the line get a row each.
+        let room = usize::from(body.width).saturating_sub(12);
+        rows.extend(choices().map(|(key, what)| Row {
+            spans: vec![
+                Span::new(format!("{key:>5}  "), Face::from(Role::Key).bold()),
+                Span::new(crate::app::wrap::ellipsis(what, room), Role::Text),
+            ],
+            source: 0,
+        }));
+    }
     let height = u16::try_from(rows.len() + 1)
         .unwrap_or(body.height)
         .min(body.height);
@@ -347,13 +388,10 @@ pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rec
             painter.row(area, i + 1, 2, row);
         }
     }
-    let name = |key: char| match key {
-        '\n' => "Enter".to_string(),
-        '\x1b' => "Esc".to_string(),
-        k => k.to_string(),
-    };
-    let choices = question.choices.iter();
-    keys(painter, composer, choices.map(|c| (name(c.key), &*c.label)));
+    match in_a_row {
+        true => keys(painter, composer, choices()),
+        false => keys(painter, composer, std::iter::empty()),
+    }
 }
 
 /// Keys and what they do, in the input's place.
