@@ -508,9 +508,11 @@ fn sessions_opened_in_a_run_are_listed_and_come_back() {
     assert_eq!(opened(&t), ["one", "other", "[third]"]);
     t.work();
     t.send(Request::Switch(serial(&t, "one")));
-    t.note_with("Resumed");
+    t.settle();
     assert_eq!(opened(&t), ["[one]", "other", "third"]);
     assert_eq!(t.view().messages.len(), 2);
+    let resumed = |n: &&Notice| matches!(n, Notice::Note(_, text) if text.contains("Resumed"));
+    assert_eq!(t.seen.iter().find(resumed), None, "nothing to tell");
     t.ask("And now?");
     assert!(t.work().0 < 40, "nothing is read again");
     // Opened by name it keeps its place; a new name and a deletion are followed.
@@ -542,7 +544,7 @@ fn an_empty_session_stays_only_while_a_key_may_return_to_it() {
     assert_eq!(opened(&t), ["one", "[]"]);
     let empty = serial(&t, "");
     t.send(Request::Switch(serial(&t, "one")));
-    t.note_with("Resumed");
+    t.settle();
     assert_eq!(opened(&t), ["[one]", ""]);
     t.send(Request::Switch(empty));
     t.settle();
@@ -588,7 +590,7 @@ fn a_session_that_was_left_is_free_for_others_and_held_again_on_return() {
     assert_eq!(opened(&t), ["one", "[other]"]);
     second.quit();
     t.send(Request::Switch(serial(&t, "one")));
-    t.note_with("Resumed");
+    t.settle();
     assert_eq!(
         t.view().messages.len(),
         4,

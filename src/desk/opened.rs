@@ -40,6 +40,8 @@ pub(super) struct Opened {
     slots: Vec<Slot>,
     given: u64,
     empty: Empty,
+    /// Gone back to by number: that nothing had to be read again is not worth a line each time.
+    quiet: bool,
 }
 
 impl Opened {
@@ -50,6 +52,11 @@ impl Opened {
     /// Takes a session off the list: it was deleted, or only passed through.
     pub(super) fn forget(&mut self, id: SessionId) {
         self.slots.retain(|s| s.id != Some(id));
+    }
+
+    /// Whether the session was gone back to by number. Asked once.
+    pub(super) fn take_quiet(&mut self) -> bool {
+        std::mem::take(&mut self.quiet)
     }
 
     /// Whether a session is on the list.
@@ -63,6 +70,7 @@ impl State {
     pub(super) fn become_open(&mut self, open: Open) {
         // Whoever takes the lock next must find all that was said.
         self.wait_for_texts();
+        self.opened.quiet = false;
         let left = std::mem::replace(&mut self.open, open);
         let stays = left.id.is_some() || self.opened.empty == Empty::Stays;
         if let Some(slot) = self.opened.at(left.serial) {
@@ -128,6 +136,7 @@ impl State {
             }
         };
         self.opened.empty = Empty::Goes;
+        self.opened.quiet = done.is_ok();
         done
     }
 

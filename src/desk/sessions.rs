@@ -279,10 +279,12 @@ impl State {
             &mut super::feed::PromptReading::new(started),
         )?;
         let (kept, all) = (grouped(fed.reused), grouped(fed.reused + fed.read));
-        self.note(
-            Level::Info,
-            format!("Resumed {kept} of {all} tokens in {:.1} s", fed.ms / 1000.0),
-        );
+        if !(self.opened.take_quiet() && fed.read == 0) {
+            self.note(
+                Level::Info,
+                format!("Resumed {kept} of {all} tokens in {:.1} s", fed.ms / 1000.0),
+            );
+        }
         self.report_meters();
         Ok(())
     }

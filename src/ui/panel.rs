@@ -125,8 +125,9 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         }
         lines.line(
             &format!(
-                "{} checkpoints, {} on disk",
+                "{} checkpoint{}, {} on disk",
                 m.checkpoints,
+                if m.checkpoints == 1 { "" } else { "s" },
                 bytes(m.state_bytes)
             ),
             Role::Dim,
