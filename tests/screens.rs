@@ -230,6 +230,20 @@ fn search_results_and_documents() {
 }
 
 #[test]
+fn a_narrow_list_of_documents_keeps_their_names() {
+    let mut s = open(60, 15);
+    let mut rows = documents();
+    if let Some(last) = rows.last_mut() {
+        (last.position, last.bytes) = (None, 0);
+    }
+    s.tell(Notice::Documents {
+        title: "This conversation".into(),
+        rows,
+    });
+    picture("documents_60x15", &mut s);
+}
+
+#[test]
 fn help_is_a_page() {
     let mut s = Stage::new(80, 24).ready(demo());
     s.press("f1");

@@ -226,11 +226,37 @@ fn keys_text(app: &App) -> String {
     for (action, name, _, help) in ACTIONS {
         let keys = app.config.keys.keys(*action);
         if !keys.is_empty() {
-            text.push_str(&format!("- **{}** {help} (`{name}`)\n", keys.join(", ")));
+            let keys = in_runs(keys).join(", ");
+            text.push_str(&format!("- **{keys}** {help} (`{name}`)\n"));
         }
     }
     text.push_str("\nChange them in the configuration, for example:\n\n```toml\n[keys]\n\"f2\" = \"panel\"\n```\n");
     text
+}
+
+/// `Alt-1`, `Alt-2`, `Alt-3` as `Alt-1 to Alt-3`.
+fn in_runs(keys: Vec<String>) -> Vec<String> {
+    let number = |key: &str| {
+        let (before, digit) = key.rsplit_once('-')?;
+        Some((before.to_owned(), digit.parse::<u32>().ok()?))
+    };
+    let mut runs: Vec<(String, String)> = Vec::new();
+    for key in keys {
+        let follows = |last: &str| match (number(last), number(&key)) {
+            (Some((a, m)), Some((b, n))) => a == b && n == m + 1,
+            _ => false,
+        };
+        match runs.last_mut().filter(|(_, last)| follows(last)) {
+            Some((_, last)) => *last = key,
+            None => runs.push((key.clone(), key)),
+        }
+    }
+    runs.into_iter()
+        .map(|(first, last)| match first == last {
+            true => first,
+            false => format!("{first} to {last}"),
+        })
+        .collect()
 }
 
 fn command_text(c: &command::Command) -> String {

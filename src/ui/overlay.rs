@@ -54,15 +54,22 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
         Overlay::Timeline(l) => list(painter, area, "Timeline", l, &[], NOTHING, |r, cells| {
             timeline(app, r, cells)
         }),
-        Overlay::Documents { title, list: l } => list(
-            painter,
-            area,
-            title,
-            l,
-            &["   name", "tokens     lines      size  state"],
-            NOTHING,
-            |r, cells| document(r, title == LIBRARY, cells),
-        ),
+        Overlay::Documents { title, list: l } => {
+            let right = if area.width < ALL_COLUMNS {
+                "tokens  state    "
+            } else {
+                "tokens     lines      size  state    "
+            };
+            list(
+                painter,
+                area,
+                title,
+                l,
+                &["   name", right],
+                NOTHING,
+                |r, cells| document(r, title == LIBRARY, cells),
+            );
+        }
         Overlay::Prompts(l) => list(
             painter,
             area,
@@ -278,11 +285,12 @@ fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
         0 => String::new(),
         n => bytes(n),
     };
-    let tail = format!(
-        "{:>10} {:>9} {size:>9}  {kept}",
-        grouped(r.tokens),
-        grouped(r.lines),
-    );
+    let (tokens, lines) = (grouped(r.tokens), grouped(r.lines));
+    let tail = if cells + 4 < usize::from(ALL_COLUMNS) {
+        format!("{tokens:>10}  {kept:<9}")
+    } else {
+        format!("{tokens:>10} {lines:>9} {size:>9}  {kept:<9}")
+    };
     let room = cells.saturating_sub(width(&tail) + 1);
     let name = fit(&r.name, room.saturating_sub(width(&place) + 2));
     Row {

@@ -7,7 +7,7 @@ use crate::app::App;
 use crate::app::entry::grouped;
 use crate::app::rows::{Role, Span};
 use crate::app::status::{duration, percent, seconds_left};
-use crate::app::wrap::fit;
+use crate::app::wrap::{fit, width};
 use crate::protocol::desk::{Activity, FileState, ReadingProgress};
 
 /// Draws the page if documents are being read.
@@ -93,13 +93,19 @@ fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress)
         String::new()
     };
     let left = seconds_left(r).map_or(String::new(), |s| format!("   left about {}", duration(s)));
-    let text = format!(
-        "   total  {} / {}   {}%{left}   elapsed {}{speed}",
+    let mut text = format!(
+        "   total  {} / {}   {}%{left}",
         grouped(r.done),
         grouped(r.total),
         percent(r.done, r.total),
-        duration(r.elapsed_ms / 1e3)
     );
+    let elapsed = format!("   elapsed {}", duration(r.elapsed_ms / 1e3));
+    for more in [elapsed, speed] {
+        // Half a number would be a wrong one.
+        if width(&text) + width(&more) <= usize::from(area.width) {
+            text.push_str(&more);
+        }
+    }
     painter.text(area, line, &text, Role::Text);
     painter.text(
         area,
