@@ -222,6 +222,8 @@ pub struct SpeculationConfig {
 /// `[sampling]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SamplingConfig {
+    /// What new sessions begin with; see [`preset`].
+    pub preset: String,
     /// 0 is greedy.
     pub temperature: f64,
     /// 1 keeps all.

@@ -250,6 +250,28 @@ fn a_question_to_a_gpu_that_is_not_there_is_code_4() {
 }
 
 #[test]
+fn a_preset_that_cannot_be_taken_is_told_before_anything_is_loaded() {
+    let home = Home::new();
+    let wrong = home.run(&["-p", "hi", "--preset", "carefull"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert_eq!(
+        err(&wrong),
+        "sala-chat: No preset carefull. Did you mean careful? There are: default, careful, creative, greedy\n"
+    );
+    home.write(
+        ".config/sala-chat/presets/mine.toml",
+        "[sampling]\ntemperature = 9",
+    );
+    let wrong = home.run(&["-p", "hi", "--preset", "mine"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(
+        err(&wrong).ends_with("mine.toml: sampling.temperature must be 0 to 2 (got 9)\n"),
+        "{}",
+        err(&wrong)
+    );
+}
+
+#[test]
 fn a_missing_path_is_told_before_anything_is_loaded() {
     let home = Home::new();
     home.write("books/war.txt", "text");

@@ -84,6 +84,11 @@ pub const KEYS: &[Key] = &[
         "draft head: auto, a folder, a hub id, or off",
     ),
     key(
+        "sampling.preset",
+        Kind::Text("default"),
+        "a name of /preset list; what is set below it wins",
+    ),
+    key(
         "sampling.temperature",
         Kind::Float(0.7, 0.0, 2.0),
         "0 always takes the likeliest token",

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 use super::keys::{self, KEYS, OPEN_TABLES};
+use super::preset::Preset;
 use super::{Config, ConfigError};
 use crate::text::near::nearest;
 
@@ -48,6 +49,44 @@ pub struct Loaded {
     pub origins: BTreeMap<String, Origin>,
     /// Unknown keys: one line each, to be shown once.
     pub warnings: Vec<String>,
+    /// System text of new sessions, from a preset.
+    pub system: Option<String>,
+}
+
+impl Loaded {
+    /// Puts the preset that was asked for under what was set beside it: a key set in the same layer or a higher one stays.
+    ///
+    /// # Errors
+    /// A value that is not allowed.
+    pub fn take_preset(&mut self, preset: &Preset) -> Result<(), ConfigError> {
+        let rank = |origins: &BTreeMap<String, Origin>, key: &str| match origins.get(key) {
+            None | Some(Origin::BuiltIn) => 0,
+            Some(Origin::File(_)) => 1,
+            Some(Origin::Variable(_)) => 2,
+            Some(Origin::CommandLine) => 3,
+        };
+        let asked = self.origins.get("sampling.preset").cloned();
+        let origin = asked.unwrap_or(Origin::BuiltIn);
+        let mine = rank(&self.origins, "sampling.preset");
+        let unusable = |reason: String| ConfigError::Read {
+            path: format!("preset {}", self.config.sampling.preset),
+            reason,
+        };
+        let mut table = Table::try_from(&self.config).map_err(|e| unusable(e.to_string()))?;
+        for (key, word) in &preset.values {
+            let Some(setting) = keys::find(key).filter(|_| rank(&self.origins, key) < mine) else {
+                continue;
+            };
+            let value = setting.parse(word).map_err(&unusable)?;
+            keys::insert(&mut table, key, value);
+            self.origins.insert((*key).to_owned(), origin.clone());
+        }
+        self.config = table
+            .try_into()
+            .map_err(|e: toml::de::Error| unusable(e.message().to_owned()))?;
+        self.system.clone_from(&preset.system);
+        Ok(())
+    }
 }
 
 /// One value of one layer.
@@ -90,6 +129,7 @@ pub fn load(
         config,
         origins,
         warnings,
+        system: None,
     })
 }
 

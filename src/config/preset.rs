@@ -69,6 +69,25 @@ pub struct Preset {
     pub values: Vec<(&'static str, String)>,
 }
 
+/// The built-in presets: what they set beside the configured sampling.
+pub fn builtin(name: &str) -> Option<Preset> {
+    let values: &[(&'static str, &str)] = match name {
+        "default" => &[],
+        "careful" => &[("sampling.temperature", "0.3"), ("sampling.top_p", "0.9")],
+        "creative" => &[
+            ("sampling.temperature", "1"),
+            ("sampling.top_p", "1"),
+            ("sampling.min_p", "0.05"),
+        ],
+        "greedy" => &[("sampling.temperature", "0")],
+        _ => return None,
+    };
+    Some(Preset {
+        system: None,
+        values: values.iter().map(|(k, v)| (*k, (*v).to_owned())).collect(),
+    })
+}
+
 /// Whether a name can be a file's on any system.
 ///
 /// # Errors

@@ -17,6 +17,25 @@ fn variables(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
+fn a_preset_lies_under_what_is_set_in_its_own_layer_and_over_lower_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    std::fs::write(&file, "[sampling]\npreset = \"careful\"\ntop_p = 0.5\n").unwrap();
+    let careful = preset::builtin("careful").unwrap();
+    let mut loaded = load(&file, &[], &[]).unwrap();
+    loaded.take_preset(&careful).unwrap();
+    let s = &loaded.config.sampling;
+    assert_eq!((s.temperature, s.top_p), (0.3, 0.5));
+    // On the command line it is meant to win over the file.
+    let options = [("sampling.preset", toml::Value::String("careful".into()))];
+    let mut loaded = load(&file, &[], &options).unwrap();
+    loaded.take_preset(&careful).unwrap();
+    let s = &loaded.config.sampling;
+    assert_eq!((s.temperature, s.top_p), (0.3, 0.9));
+    assert_eq!(loaded.origins["sampling.top_p"], Origin::CommandLine);
+}
+
+#[test]
 fn the_struct_has_exactly_the_keys_of_the_table() {
     fn names(table: &toml::Table, prefix: &str, out: &mut Vec<String>) {
         for (name, value) in table {

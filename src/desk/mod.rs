@@ -27,7 +27,7 @@ mod load;
 mod opened;
 pub mod pages;
 pub mod path;
-mod presets;
+pub mod presets;
 pub mod render;
 mod run;
 mod sessions;

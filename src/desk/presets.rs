@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::settings::PRESETS;
 use super::{DeskError, Done, Settings, State};
-use crate::config::preset::{Preset, check_name};
+use crate::config::preset::{Preset, builtin, check_name};
 use crate::protocol::desk::{Display, Level, Notice, PresetAction};
 use crate::text::near::nearest;
 use crate::transcript::Role;
@@ -24,10 +24,6 @@ fn short(key: &str) -> &str {
         "thinking.mode" => "think",
         key => key.rsplit('.').next().unwrap_or(key),
     }
-}
-
-fn builtin(name: &str) -> bool {
-    PRESETS.iter().any(|p| p.0 == name)
 }
 
 /// Names of the user's presets, sorted.
@@ -93,6 +89,33 @@ fn summary(preset: &Preset) -> String {
     parts.join(", ")
 }
 
+/// A preset by name, built in or of the user.
+///
+/// # Errors
+/// One line: there is none, or what is wrong with its file.
+pub fn find(dir: Option<&Path>, name: &str) -> Result<Preset, String> {
+    if let Some(preset) = builtin(name) {
+        return Ok(preset);
+    }
+    let own = dir.map(names).unwrap_or_default();
+    match dir {
+        Some(dir) if own.iter().any(|n| n == name) => read(&file_of(dir, name)),
+        Some(_) | None => {
+            let all: Vec<&str> = PRESETS
+                .iter()
+                .map(|p| p.0)
+                .chain(own.iter().map(String::as_str))
+                .collect();
+            let near = nearest(name, all.iter().copied());
+            let near = near.map_or(String::new(), |n| format!(" Did you mean {n}?"));
+            Err(format!(
+                "No preset {name}.{near} There are: {}",
+                all.join(", ")
+            ))
+        }
+    }
+}
+
 impl State {
     /// `/preset`.
     pub(super) fn preset(&mut self, action: PresetAction) -> Done {
@@ -128,28 +151,12 @@ impl State {
 
     fn take_preset(&mut self, name: &str) -> Done {
         let base = self.defaults.sampling;
-        if builtin(name) {
+        if builtin(name).is_some() {
             let said = self.open.settings.preset(name, &base);
             return self.settings_changed(said.map_err(DeskError::Refused)?);
         }
-        let own = self.presets.as_deref().map(names).unwrap_or_default();
-        let (Some(dir), true) = (&self.presets, own.iter().any(|n| n == name)) else {
-            let all = || {
-                PRESETS
-                    .iter()
-                    .map(|p| p.0)
-                    .chain(own.iter().map(String::as_str))
-            };
-            let near =
-                nearest(name, all()).map_or(String::new(), |n| format!(" Did you mean {n}?"));
-            let all: Vec<&str> = all().collect();
-            return Err(DeskError::Refused(format!(
-                "No preset {name}.{near} There are: {}",
-                all.join(", ")
-            )));
-        };
-        let file = file_of(dir, name);
-        let preset = read(&file).map_err(DeskError::Refused)?;
+        let dir = self.presets.clone().unwrap_or_default();
+        let preset = find(self.presets.as_deref(), name).map_err(DeskError::Refused)?;
         // Like the built-in ones it begins with the configured sampling; nothing changes unless all of it can be set.
         let mut settings = Settings {
             sampling: base,
@@ -160,6 +167,7 @@ impl State {
             if DISPLAY.contains(key) {
                 display.push((key, value.clone()));
             } else if let Err(e) = settings.set(short(key), value) {
+                let file = file_of(&dir, name);
                 let file = file.display();
                 return Err(DeskError::Refused(format!("{file}: {e}")));
             }
@@ -187,7 +195,7 @@ impl State {
     fn save_preset(&mut self, name: &str, display: Display) -> Done {
         let refused = |e: String| DeskError::Refused(format!("{e}. Nothing was saved."));
         check_name(name).map_err(|e| refused(e.to_string()))?;
-        if builtin(name) || matches!(name, "list" | "save" | "custom") {
+        if builtin(name).is_some() || matches!(name, "list" | "save" | "custom") {
             return Err(refused(format!(
                 "\"{name}\" has a meaning already; choose another name"
             )));

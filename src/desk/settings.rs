@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::preset::builtin;
 use crate::protocol::desk::ThinkMode;
 use crate::protocol::engine::{Sampling, SpecMode};
 
@@ -199,18 +200,15 @@ impl Settings {
 
     /// Takes a preset. `base` is the configured sampling, which `default` returns to.
     pub fn preset(&mut self, name: &str, base: &Sampling) -> Result<String, String> {
-        let mut s = *base;
-        match name {
-            "default" => {}
-            "careful" => (s.temperature, s.top_p) = (0.3, 0.9),
-            "creative" => (s.temperature, s.top_p, s.min_p) = (1.0, 1.0, 0.05),
-            "greedy" => s.temperature = 0.0,
-            _ => {
-                let names: Vec<&str> = PRESETS.iter().map(|p| p.0).collect();
-                return Err(format!("No preset {name}. There are: {}", names.join(", ")));
-            }
+        let Some(preset) = builtin(name) else {
+            let names: Vec<&str> = PRESETS.iter().map(|p| p.0).collect();
+            return Err(format!("No preset {name}. There are: {}", names.join(", ")));
+        };
+        self.sampling = *base;
+        for (key, value) in &preset.values {
+            self.set(key.rsplit('.').next().unwrap_or(key), value)?;
         }
-        self.sampling = s;
+        let s = self.sampling;
         self.preset = name.into();
         Ok(format!(
             "Preset {name}: temperature {}, top-p {}, min-p {}",

@@ -56,6 +56,9 @@ pub struct Global {
     /// Seed of the sampling; the same seed gives the same text
     #[arg(long, global = true, value_name = "N", help_heading = "Answer")]
     pub seed: Option<i64>,
+    /// Preset to begin with: one of `/preset list`
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Answer")]
+    pub preset: Option<String>,
     /// Temperature; 0 always takes the likeliest token
     #[arg(long, global = true, value_name = "X", help_heading = "Answer")]
     pub temp: Option<f64>,
@@ -534,6 +537,7 @@ impl Cli {
             },
         }
         out.extend(g.draft.as_deref().map(|d| ("speculation.draft", text(d))));
+        out.extend(g.preset.as_deref().map(|p| ("sampling.preset", text(p))));
         out.extend(g.seed.map(|n| ("sampling.seed", Value::Integer(n))));
         out.extend(g.temp.map(|t| ("sampling.temperature", Value::Float(t))));
         out.extend(g.max_tokens.map(|n| ("sampling.max_tokens", whole(n))));

@@ -71,6 +71,11 @@ impl Dirs {
         }
     }
 
+    /// Folder of the user's presets.
+    pub fn presets(&self) -> PathBuf {
+        self.config.join("presets")
+    }
+
     /// The settings file if no other was named.
     pub fn config_file(&self) -> PathBuf {
         self.config.join("config.toml")

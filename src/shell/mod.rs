@@ -173,7 +173,7 @@ fn run(arguments: &[OsString]) -> Result<Exit, Failure> {
     }
     let loaded = config::load(&config_file, &variables, &cli.overrides()?)?;
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
-    let context = Context {
+    let mut context = Context {
         loaded,
         config_file,
         dirs,
@@ -181,6 +181,13 @@ fn run(arguments: &[OsString]) -> Result<Exit, Failure> {
         quiet,
     };
     let task = cli.task(context.config().sessions.resume_last)?;
+    if matches!(task, Task::Ask(_) | Task::Chat(_)) {
+        let name = context.config().sampling.preset.clone();
+        let preset = crate::desk::presets::find(Some(&context.dirs.presets()), &name);
+        context
+            .loaded
+            .take_preset(&preset.map_err(|e| Failure::new(Exit::Usage, e))?)?;
+    }
     if !quiet {
         for warning in &context.loaded.warnings {
             // The warning is a courtesy; the chat shows it again.

@@ -183,7 +183,7 @@ pub fn settings(context: &Context) -> Settings {
         max_tokens: config.sampling.max_tokens,
         think: config.thinking.mode,
         spec: config.spec_mode(),
-        ..Settings::default()
+        preset: config.sampling.preset.clone(),
     }
 }
 
@@ -192,7 +192,17 @@ fn overrides(context: &Context) -> Vec<(String, String)> {
     let given = |key: &str| context.loaded.origins.get(key) == Some(&Origin::CommandLine);
     let settings = settings(context);
     let mut out = Vec::new();
-    for key in ["temperature", "seed", "max_tokens"] {
+    for key in [
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repeat_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "seed",
+        "max_tokens",
+    ] {
         if given(&format!("sampling.{key}")) {
             let value = if key == "seed" {
                 settings.seed.map_or("-1".into(), |s| s.to_string())
@@ -241,7 +251,7 @@ pub fn desk(
             events: engine.events,
         },
         settings: settings(context),
-        system: None,
+        system: context.loaded.system.clone(),
         opening: match session {
             SessionChoice::New | SessionChoice::Pick => Opening::New,
             SessionChoice::Last => Opening::Resume("last".into()),
@@ -258,7 +268,7 @@ pub fn desk(
             .unwrap_or(usize::MAX)
             .max(1024),
         save_state: config.sessions.save_state,
-        presets: Some(context.dirs.config.join("presets")),
+        presets: Some(context.dirs.presets()),
         overrides: overrides(context),
     })
     .map_err(no_thread)?;
