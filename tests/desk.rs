@@ -643,7 +643,12 @@ fn a_preset_of_ones_own_is_saved_listed_and_taken() {
     t.ask("Who?");
     let given = t.given();
     assert!(given[0].contains("Be brief."), "{given:?}");
-    // Here something was said: the settings change, the system text is for the next session.
+    let said = preset(&mut t, PresetAction::Take("brief".into()));
+    assert!(said.ends_with("a system text"), "it was read here: {said}");
+    // In a session with another beginning the settings change, the text is for the next one.
+    t.send(Request::New(None));
+    t.send(Request::System(Some("Be long.".into())));
+    t.ask("Who?");
     let said = preset(&mut t, PresetAction::Take("brief".into()));
     assert!(
         said.contains("Its system text is for new sessions"),

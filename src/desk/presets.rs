@@ -174,7 +174,10 @@ impl State {
         }
         settings.preset = name.to_owned();
         let mut said = format!("Preset {name}: {}", summary(&preset));
-        if let Some(text) = preset.system {
+        let path = self.open.conversation.path();
+        let present = path.first().filter(|m| m.role == Role::System);
+        let read_here = present.map(|m| m.text.clone());
+        if let Some(text) = preset.system.filter(|t| read_here.as_ref() != Some(t)) {
             if self.open.conversation.is_empty() && self.may_write().is_ok() {
                 self.move_head(None);
                 self.system = Some(text);
