@@ -294,7 +294,7 @@ fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
         return;
     };
     match &mut question.pick {
-        Some(pick) if pick.open => return pick_key(app, key, now, effects),
+        Some(pick) if pick.open => return super::pick::key(app, key, now, effects),
         Some(pick) if key == Key::plain(Code::Char('e')) => {
             pick.open = true;
             return;
@@ -329,46 +329,6 @@ fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
             quit(app, effects);
         }
         Asker::Quit => {}
-    }
-}
-
-/// Keys in the list of a load's files.
-fn pick_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
-    let page = app.transcript.page();
-    let Some(question) = app.questions.front_mut() else {
-        return;
-    };
-    let (asker, Some(pick)) = (question.asker, &mut question.pick) else {
-        return;
-    };
-    match key.code {
-        Code::Esc => pick.open = false,
-        Code::Char(' ') => pick.toggle(),
-        Code::Char('a') if !key.ctrl && !key.alt => pick.toggle_all(),
-        Code::Up | Code::Char('k') => pick.step(-1),
-        Code::Down | Code::Char('j') => pick.step(1),
-        Code::PageUp => pick.step(-page),
-        Code::PageDown => pick.step(page),
-        Code::Home => pick.step(isize::MIN / 2),
-        Code::End => pick.step(isize::MAX / 2),
-        Code::Enter => {
-            let (files, over) = (pick.files(), pick.over());
-            if files.is_empty() {
-                return hint(app, "No file is chosen: Space takes one in", now + QUIT_MS);
-            }
-            if over > 0 {
-                return hint(
-                    app,
-                    "They do not fit: Space leaves a file out",
-                    now + QUIT_MS,
-                );
-            }
-            app.questions.pop_front();
-            if let Asker::Desk(question) = asker {
-                send(app, Request::ChooseFiles { question, files }, effects);
-            }
-        }
-        _ => {}
     }
 }
 

@@ -1,8 +1,14 @@
 //! The files of a load's plan: which are chosen, and what that comes to.
 
 use super::entry::grouped;
+use super::keys::{Code, Key};
 use super::status::duration;
-use crate::protocol::desk::LoadPlan;
+use super::update::{hint, send};
+use super::{App, Asker, Effect};
+use crate::protocol::desk::{LoadPlan, Request};
+
+/// How long a hint about the list stays, in milliseconds.
+const HINT_MS: u64 = 2_000;
 
 /// A plan with a mark on each file.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,6 +125,46 @@ impl FilePick {
             }
             over => format!("{head}: {} too many.", grouped(over)),
         }
+    }
+}
+
+/// Keys in the list of a load's files.
+pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
+    let page = app.transcript.page();
+    let Some(question) = app.questions.front_mut() else {
+        return;
+    };
+    let (asker, Some(pick)) = (question.asker, &mut question.pick) else {
+        return;
+    };
+    match key.code {
+        Code::Esc => pick.open = false,
+        Code::Char(' ') => pick.toggle(),
+        Code::Char('a') if !key.ctrl && !key.alt => pick.toggle_all(),
+        Code::Up | Code::Char('k') => pick.step(-1),
+        Code::Down | Code::Char('j') => pick.step(1),
+        Code::PageUp => pick.step(-page),
+        Code::PageDown => pick.step(page),
+        Code::Home => pick.step(isize::MIN / 2),
+        Code::End => pick.step(isize::MAX / 2),
+        Code::Enter => {
+            let (files, over) = (pick.files(), pick.over());
+            if files.is_empty() {
+                return hint(app, "No file is chosen: Space takes one in", now + HINT_MS);
+            }
+            if over > 0 {
+                return hint(
+                    app,
+                    "They do not fit: Space leaves a file out",
+                    now + HINT_MS,
+                );
+            }
+            app.questions.pop_front();
+            if let Asker::Desk(question) = asker {
+                send(app, Request::ChooseFiles { question, files }, effects);
+            }
+        }
+        _ => {}
     }
 }
 
