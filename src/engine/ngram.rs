@@ -1,9 +1,9 @@
 //! Model-free drafts: where did the last tokens occur before, and what followed (spec/speculative.md §9.2).
 //!
-//! Hash chains for three orders over every token of the conversation, documents included. `heads[order][hash of the last
-//! m tokens]` is the latest position that ends such an m-gram, `prev[order][i]` the one before `i`: appending is one swap
-//! per order, and taking positions away last in, first out restores the heads exactly, so `/undo` or a switch of branches
-//! costs what differs. Only accepted tokens are ever appended; rounds need no rollback.
+//! Hash chains for three orders over every token of the conversation, documents included: a [`Chain`] knows for a hash
+//! of the last m tokens the latest position that ends such an m-gram, and for every position the one before it.
+//! Appending is one swap per order, and taking positions away last in, first out restores the heads exactly, so `/undo`
+//! or a switch of branches costs what differs. Only accepted tokens are ever appended; rounds need no rollback.
 //!
 //! 16 bytes per token and 12 bytes per head (at most 2^20 heads per order). Hits are verified against the tokens, so
 //! a collision of hashes costs time, never a wrong match.
@@ -33,13 +33,86 @@ pub struct Lookup {
     pub agreement: f32,
 }
 
+/// Factor of the polynomial hash: odd, so that no token is ever shifted out of it.
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Spreads a hash: the top bits of the product depend on every bit of it.
+const SPREAD: u64 = 0xd6e8_feb8_6659_fd93;
+
+/// `t1 FACTOR^(m-1) + ... + tm`, modulo 2^64: rolls in one step from one m-gram to the next.
+fn hash(gram: &[Token]) -> u64 {
+    gram.iter().fold(0, |h, &t| roll(h, t))
+}
+
+fn roll(hash: u64, token: Token) -> u64 {
+    hash.wrapping_mul(FACTOR).wrapping_add(u64::from(token))
+}
+
+/// Where each m-gram of one length occurred.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Chain {
+    /// By the hash of an m-gram: the latest position that ends one.
+    heads: Vec<u32>,
+    /// By position: the one before it with the same hash.
+    prev: Vec<u32>,
+}
+
+impl Chain {
+    fn with_heads(bits: u32) -> Chain {
+        Chain {
+            heads: vec![NONE; 1 << bits],
+            prev: Vec::new(),
+        }
+    }
+
+    /// The number of heads is a power of two.
+    fn slot(&self, hash: u64) -> usize {
+        (hash.wrapping_mul(SPREAD) >> (64 - self.heads.len().trailing_zeros())) as usize
+    }
+
+    /// Takes in the positions of `tokens` it has not seen. One chain at a time over all of them: the lookups in its
+    /// table then depend on nothing but the tokens, and the processor has many of them on their way at once.
+    fn extend(&mut self, order: usize, tokens: &[Token]) {
+        let from = self.prev.len();
+        self.prev.reserve(tokens.len() - from);
+        // The first positions end no m-gram.
+        let first = (order - 1).clamp(from, tokens.len());
+        self.prev.resize(first, NONE);
+        let leaving = (1..order).fold(1u64, |power, _| power.wrapping_mul(FACTOR));
+        let Some(start) = (first + 1).checked_sub(order) else {
+            return;
+        };
+        let mut rolling = hash(&tokens[start..first]);
+        for ((end, &token), &oldest) in (first..).zip(&tokens[first..]).zip(&tokens[start..]) {
+            rolling = roll(rolling, token);
+            let slot = self.slot(rolling);
+            // Positions are 32 bits wide; no context comes near that.
+            let before = self
+                .heads
+                .get_mut(slot)
+                .map_or(NONE, |head| std::mem::replace(head, end as u32));
+            self.prev.push(before);
+            rolling = rolling.wrapping_sub(leaving.wrapping_mul(u64::from(oldest)));
+        }
+    }
+
+    /// Forgets the last of `tokens`, the last position seen.
+    fn pop(&mut self, order: usize, tokens: &[Token]) {
+        let before = self.prev.pop().unwrap_or(NONE);
+        if let Some(start) = tokens.len().checked_sub(order) {
+            let slot = self.slot(hash(&tokens[start..]));
+            if let Some(head) = self.heads.get_mut(slot) {
+                *head = before;
+            }
+        }
+    }
+}
+
 /// Every token so far, and where each 3-, 6- and 12-gram occurred. A clone is a plain copy: about 28 MB per million
 /// tokens.
 #[derive(Clone, Debug)]
 pub struct NgramIndex {
     tokens: Vec<Token>,
-    prev: [Vec<u32>; 3],
-    heads: [Vec<u32>; 3],
+    chains: [Chain; ORDERS.len()],
     bits: u32,
 }
 
@@ -47,31 +120,10 @@ impl Default for NgramIndex {
     fn default() -> Self {
         NgramIndex {
             tokens: Vec::new(),
-            prev: Default::default(),
-            heads: heads(FIRST_BITS),
+            chains: std::array::from_fn(|_| Chain::with_heads(FIRST_BITS)),
             bits: FIRST_BITS,
         }
     }
-}
-
-fn heads(bits: u32) -> [Vec<u32>; 3] {
-    std::array::from_fn(|_| vec![NONE; 1 << bits])
-}
-
-/// Slots of the m-grams ending at the last of `tokens`, as far as there are that many.
-fn slots(tokens: &[Token], bits: u32) -> [Option<usize>; 3] {
-    let mut out = [None; 3];
-    let mut hash = 0u64;
-    for (length, &t) in (1..=ORDERS[0]).zip(tokens.iter().rev()) {
-        hash = (hash ^ u64::from(t))
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(29);
-        if let Some(order) = ORDERS.iter().position(|&m| m == length) {
-            // The top bits of a product depend on every bit of the hash.
-            out[order] = Some((hash.wrapping_mul(0xd6e8_feb8_6659_fd93) >> (64 - bits)) as usize);
-        }
-    }
-    out
 }
 
 impl NgramIndex {
@@ -82,19 +134,16 @@ impl NgramIndex {
 
     /// Adds tokens at the end.
     pub fn extend(&mut self, tokens: &[Token]) {
-        let wanted = self.tokens.len() + tokens.len();
-        self.tokens.reserve(tokens.len());
-        self.prev.iter_mut().for_each(|p| p.reserve(tokens.len()));
-        if wanted > 1 << self.bits && self.bits < MAX_BITS {
-            while wanted > 1 << self.bits && self.bits < MAX_BITS {
+        self.tokens.extend_from_slice(tokens);
+        if self.tokens.len() > 1 << self.bits && self.bits < MAX_BITS {
+            while self.tokens.len() > 1 << self.bits && self.bits < MAX_BITS {
                 self.bits += 2;
             }
-            self.heads = heads(self.bits);
-            let all = std::mem::take(&mut self.tokens);
-            self.prev.iter_mut().for_each(Vec::clear);
-            all.iter().for_each(|&t| self.append(t));
+            self.chains = std::array::from_fn(|_| Chain::with_heads(self.bits));
         }
-        tokens.iter().for_each(|&t| self.append(t));
+        for (chain, order) in self.chains.iter_mut().zip(ORDERS) {
+            chain.extend(order, &self.tokens);
+        }
     }
 
     /// Adds one token at the end.
@@ -102,30 +151,13 @@ impl NgramIndex {
         self.extend(&[token]);
     }
 
-    fn append(&mut self, token: Token) {
-        // Positions are 32 bits wide; no context comes near that.
-        let end = self.tokens.len() as u32;
-        self.tokens.push(token);
-        let slots = slots(&self.tokens, self.bits);
-        for ((prev, heads), slot) in self.prev.iter_mut().zip(&mut self.heads).zip(slots) {
-            prev.push(
-                slot.and_then(|s| heads.get_mut(s))
-                    .map_or(NONE, |head| std::mem::replace(head, end)),
-            );
-        }
-    }
-
     /// Takes everything from position `len` on away again.
     pub fn truncate(&mut self, len: usize) {
         while self.tokens.len() > len {
-            let slots = slots(&self.tokens, self.bits);
-            self.tokens.pop();
-            for ((prev, heads), slot) in self.prev.iter_mut().zip(&mut self.heads).zip(slots) {
-                let before = prev.pop().unwrap_or(NONE);
-                if let Some(head) = slot.and_then(|s| heads.get_mut(s)) {
-                    *head = before;
-                }
+            for (chain, order) in self.chains.iter_mut().zip(ORDERS) {
+                chain.pop(order, &self.tokens);
             }
+            self.tokens.pop();
         }
     }
 
@@ -157,7 +189,7 @@ impl NgramIndex {
     pub fn lookup(&self, max: usize, min_match: usize) -> Option<Lookup> {
         let last = self.tokens.len().checked_sub(1)?;
         let min_match = min_match.max(MIN_MATCH);
-        for (order, prev) in ORDERS.iter().zip(&self.prev) {
+        for (order, Chain { prev, .. }) in ORDERS.iter().zip(&self.chains) {
             // (matched, end), most recent first.
             let mut found: Vec<(usize, usize)> = Vec::with_capacity(CANDIDATES);
             let mut at = prev.get(last).copied().unwrap_or(NONE);
@@ -277,8 +309,7 @@ mod tests {
             let fresh = index(&want);
             prop_assert_eq!(&moved.tokens, &fresh.tokens);
             if moved.bits == fresh.bits {
-                prop_assert_eq!(&moved.heads, &fresh.heads);
-                prop_assert_eq!(&moved.prev, &fresh.prev);
+                prop_assert_eq!(&moved.chains, &fresh.chains);
                 prop_assert_eq!(moved.lookup(8, 3), fresh.lookup(8, 3));
             }
         }
