@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use sala_chat::protocol::engine::RowsFeed;
 use sala_chat::session::{
-    Access, Change, Effect, FaultDisk, Loss, RealDisk, RowsPart, Save, SaveEvent, SegmentId,
-    SessionFilter, Store, StoreError, Stored,
+    Access, Change, Effect, FaultDisk, Loss, RealDisk, Save, SaveEvent, SegmentId, SessionFilter,
+    Store, StoreError, Stored,
 };
 use sala_chat::transcript::{MessageId, Role};
 use store_support::*;
@@ -123,10 +123,7 @@ fn check_promises(root: &Path, told: &Told) {
         assert_eq!(found.content, *segment);
         let wanted = image(segment);
         if found.rows.is_kept() {
-            assert!(same_rows(
-                &store.read_rows(&id, &RowsPart::All).unwrap(),
-                &wanted.rows
-            ));
+            assert!(same_rows(&store.read_rows(&id).unwrap(), &wanted.rows));
         }
         if found.end.is_kept() {
             assert!(same_end(
@@ -238,8 +235,7 @@ fn the_matrix_would_notice_a_sync_that_does_nothing() {
     let told = run_until_power_goes(dir.path(), &disk);
     assert!(disk.is_off() && !told.states.is_empty());
     let store = open(dir.path(), RealDisk);
-    let lost =
-        |s: &sala_chat::session::NewSegment| store.read_rows(&s.id(), &RowsPart::All).is_err();
+    let lost = |s: &sala_chat::session::NewSegment| store.read_rows(&s.id()).is_err();
     assert!(
         told.states.iter().any(lost),
         "acknowledged state is gone, as it must be on such a disk"

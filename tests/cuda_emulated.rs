@@ -5,7 +5,9 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use sala_chat::backend::cpu::Cpu;
 use sala_chat::backend::cuda::{Cuda, Guards, Options};
@@ -215,12 +217,17 @@ fn rows_stream_in_from_several_files_and_a_bad_one_is_told() {
         .windows(2)
         .map(|c| image(&spec, c[0], c[1] - c[0]))
         .collect();
-    let bad = Bad(images[0].clone());
-    let error = b
-        .restore_rows(&mut [(3, &mut cache)], &spec, &[&bad])
-        .unwrap_err();
+    // Damage shows when the rows are wanted, and before anybody has them.
+    let bad: Arc<dyn RowsFeed> = Arc::new(Bad(images[0].clone()));
+    b.restore_rows(&mut [(3, &mut cache)], &spec, &[bad])
+        .unwrap();
+    let error = b.read_rows(&cache, &spec, 0..cuts[1]).unwrap_err();
     assert!(error.to_string().contains("damaged: part of it"), "{error}");
-    let feeds: Vec<&dyn RowsFeed> = images.iter().map(|i| i as &dyn RowsFeed).collect();
+    assert!(b.settle_rows(1).is_err());
+    let feeds = images
+        .iter()
+        .map(|i| Arc::new(i.clone()) as Arc<dyn RowsFeed>);
+    let feeds: Vec<Arc<dyn RowsFeed>> = feeds.collect();
     b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds)
         .unwrap();
     for (image, cut) in images.iter().zip(cuts.windows(2)) {
@@ -231,6 +238,104 @@ fn rows_stream_in_from_several_files_and_a_bad_one_is_told() {
             assert!(here.data == wanted.data, "{}", wanted.name);
         }
     }
+}
+
+/// A slow disk that counts the bytes of keys and values it has given.
+#[derive(Debug)]
+struct Slow {
+    image: RowsImage,
+    given: AtomicUsize,
+}
+
+impl RowsFeed for Slow {
+    fn start(&self) -> u64 {
+        self.image.start()
+    }
+    fn rows(&self) -> u64 {
+        self.image.rows()
+    }
+    fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)> {
+        self.image.array(name)
+    }
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), String> {
+        if name.starts_with("k.") || name.starts_with("v.") {
+            std::thread::sleep(Duration::from_micros(into.len() as u64 / 10));
+            self.given.fetch_add(into.len(), Ordering::Relaxed);
+        }
+        self.image.fill(name, at, into)
+    }
+    fn load(&self, name: &str) -> Result<ImageTensor, String> {
+        self.image.load(name)
+    }
+}
+
+#[test]
+fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
+    const ROWS: usize = 60_000;
+    let mut b = device();
+    let spec = sparse();
+    let mut cache = b.cache(&spec, 1 << 17).unwrap();
+    b.reserve(&mut cache, ROWS + 1).unwrap();
+    let mut sel = b.selection(&spec, 1 << 17).unwrap();
+    let mut x = b.buf(spec.projection_width(), BufKind::Activation).unwrap();
+    let mut o = b.buf(spec.heads * spec.head_dim, BufKind::Wide).unwrap();
+    let values: Vec<f32> = (0..spec.projection_width())
+        .map(|i| (i % 17) as f32 / 16.0 - 0.5)
+        .collect();
+    b.write(&mut x, &values).unwrap();
+    let mut image = image(&spec, 0, ROWS);
+    for tensor in &mut image.tensors {
+        // Small numbers: any bits would hold infinities.
+        let small = |b: &u8| half::bf16::from_f32(f32::from(*b) / 256.0 - 0.5).to_le_bytes();
+        let data: Vec<u8> = tensor.data.iter().step_by(2).flat_map(small).collect();
+        tensor.data = Arc::new(data);
+    }
+    let slow = Arc::new(Slow {
+        image,
+        given: AtomicUsize::new(0),
+    });
+    let feeds = [Arc::clone(&slow) as Arc<dyn RowsFeed>];
+    let all = 2 * ROWS * spec.kv_heads * spec.head_dim * 2;
+    let pass = Pass::Verify { rows: 1 };
+    let mut outputs = Vec::new();
+    for settled in [false, true] {
+        // What is still coming for the answer before is not wanted any more.
+        b.settle_rows(0).unwrap();
+        slow.given.store(0, Ordering::Relaxed);
+        b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds)
+            .unwrap();
+        assert!(slow.given.load(Ordering::Relaxed) < all / 8);
+        if settled {
+            b.settle_rows(ROWS).unwrap();
+        }
+        b.seek(ROWS).unwrap();
+        b.set_tokens(&[1]).unwrap();
+        let mut step = |b: &mut Cuda| {
+            b.step(StepKey::Verify(1), &mut |b| {
+                b.append_kv(&mut cache, &x, &spec, pass)?;
+                b.select_blocks(&mut sel, &x, &cache, &spec, pass)?;
+                b.attend(&mut o, &x, &sel, &cache, &spec, pass)
+            })
+            .unwrap();
+            b.read(&o, 1).unwrap()
+        };
+        outputs.push(step(&mut b));
+        let given = slow.given.load(Ordering::Relaxed);
+        assert_eq!(given == all, settled, "{given} of {all} bytes");
+        assert!(settled || given < all / 2, "{given} of {all} bytes");
+        // What a recording names must not change: none is made while rows are on their way.
+        assert_eq!(b.recordings(), 0);
+        if settled {
+            outputs.extend((0..3).map(|_| step(&mut b)));
+            assert_eq!(b.recordings(), 1);
+        }
+    }
+    assert!(outputs[0].iter().all(|v| v.is_finite()));
+    assert!(outputs.iter().all(|o| *o == outputs[0]));
+    // A cache that goes takes its rows with it, on their way or not.
+    b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds)
+        .unwrap();
+    drop(cache);
 }
 
 #[test]

@@ -5,9 +5,10 @@ mod store_support;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use sala_chat::protocol::engine::RowsFeed as _;
 use sala_chat::session::{
-    Access, Change, NewDocument, NewSession, RealDisk, RowsPart, Save, SaveEvent, SegmentId,
-    SegmentKind, SessionFilter, Store, StoreError, Stored, TextBoundary, unchanged_prefix,
+    Access, Change, NewDocument, NewSession, RealDisk, Save, SaveEvent, SegmentId, SegmentKind,
+    SessionFilter, Store, StoreError, Stored, TextBoundary, unchanged_prefix,
 };
 use sala_chat::transcript::Role;
 use store_support::*;
@@ -106,31 +107,22 @@ fn parts_of_rows_are_read_and_checked_on_their_own() {
     let whole = image(segment).rows;
     let id = segment.id();
 
-    let keys = bench
-        .store
-        .read_rows(&id, &RowsPart::CompressedKeys)
-        .unwrap();
-    let names: Vec<&str> = keys.tensors.iter().map(|t| t.name.as_str()).collect();
-    assert_eq!(names, ["k1.0", "k2.0"]);
-    let part = bench
-        .store
-        .read_rows(&id, &RowsPart::Positions(65_600..65_664))
-        .unwrap();
-    assert_eq!((part.start, part.rows), (65_600, 64));
-    let at = usize::try_from(65_600 - whole.start).unwrap() * 16;
-    for tensor in &part.tensors {
-        let all = whole
-            .tensors
-            .iter()
-            .find(|t| t.name == tensor.name)
-            .unwrap();
-        assert_eq!(tensor.shape, [64, 1, 8]);
-        assert_eq!(tensor.data[..], all.data[at..at + 64 * 16]);
+    let opened = bench.store.open_path(&id, 0).unwrap();
+    let feed = opened.rows.last().unwrap();
+    // A block of 64 positions, at the edge of a checksum and across one.
+    for position in [65_536, 65_600] {
+        let at = usize::try_from(position - whole.start).unwrap() * 16;
+        for name in ["k.0", "v.0"] {
+            let mut part = vec![0; 64 * 16];
+            feed.fill(name, at, &mut part).unwrap();
+            let all = whole.tensors.iter().find(|t| t.name == name).unwrap();
+            assert_eq!(part, all.data[at..at + 64 * 16]);
+        }
     }
-    assert!(same_rows(
-        &bench.store.read_rows(&id, &RowsPart::All).unwrap(),
-        &whole
-    ));
+    assert!(feed.fill("k.0", 90_000 * 16, &mut [0; 16]).is_err());
+    assert!(feed.load("k.7").is_err());
+    assert_eq!(feed.load("k1.0").unwrap().name, "k1.0");
+    assert!(same_rows(&bench.store.read_rows(&id).unwrap(), &whole));
 
     // Any safetensors reader can open the file.
     let file = std::fs::read(

@@ -29,6 +29,7 @@ pub mod cuda;
 pub mod draft;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsFeed, Token};
 use crate::spec::{LightningSpec, SparseSpec};
@@ -148,7 +149,7 @@ pub fn synthetic_value(seed: u64, index: u64, std: f32) -> f32 {
 }
 
 /// What a device could not do. One line: operation, cause, what to do next.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackendError {
     /// Shapes that cannot go together; a bug or a broken checkpoint.
@@ -445,18 +446,25 @@ pub trait Backend: Sized + Send + 'static {
     ) -> Result<()>;
     /// Puts the rows of `feeds`, in order, into the caches of these layers. The caches have room for them.
     ///
-    /// A device that copies beside the host's work overrides this, to have files read, checked and sent at the same time.
+    /// A device that copies beside the host's work overrides this, to have files read, checked and sent at the same time. It
+    /// may return while keys and values are still on their way, as long as every operation waits for those it needs; what
+    /// turns out unreadable then is the error of that operation.
     fn restore_rows(
         &mut self,
         caches: &mut [(usize, &mut Self::Cache)],
         spec: &SparseSpec,
-        feeds: &[&dyn RowsFeed],
+        feeds: &[Arc<dyn RowsFeed>],
     ) -> Result<()> {
         for (layer, cache) in caches {
             for feed in feeds {
-                self.write_feed(cache, *layer, spec, *feed)?;
+                self.write_feed(cache, *layer, spec, feed.as_ref())?;
             }
         }
+        Ok(())
+    }
+    /// What [`Backend::restore_rows`] left on its way: rows of the first `keep` positions arrive, others may be given up.
+    /// Nothing is on its way afterwards.
+    fn settle_rows(&mut self, _keep: usize) -> Result<()> {
         Ok(())
     }
     /// The rows of one feed into the cache of one layer, by way of memory.

@@ -74,6 +74,8 @@ struct Shifted<'a> {
     watch: &'a mut dyn Watch,
     before: u64,
     total: u64,
+    /// Some of an answer has been shown.
+    spoke: bool,
 }
 
 impl Watch for Shifted<'_> {
@@ -82,6 +84,7 @@ impl Watch for Shifted<'_> {
             .reading(desk, self.before + done, self.total, tokens_per_s);
     }
     fn tokens(&mut self, desk: &mut State, tokens: &[Token], tokens_per_s: f64) {
+        self.spoke = true;
         self.watch.tokens(desk, tokens, tokens_per_s);
     }
     fn tick(&mut self, desk: &mut State) {
@@ -293,9 +296,25 @@ impl State {
                 watch: &mut *watch,
                 before: fed.read,
                 total,
+                spoke: false,
             };
-            let mut end =
-                self.run_job(given, answer.map(|(g, _)| g.clone()), export, &mut shifted)?;
+            let ran = self.run_job(given, answer.map(|(g, _)| g.clone()), export, &mut shifted);
+            let spoke = shifted.spoke;
+            let mut end = match ran {
+                Ok(end) => end,
+                Err(e) if !self.set_lost_rows_aside()? => return Err(e),
+                Err(e) if spoke => {
+                    // What it costs is asked before anything else is.
+                    self.resume_pending = true;
+                    let why = format!("{e}. It was set aside; /regen answers again.");
+                    return Err(DeskError::engine(why));
+                }
+                Err(e) => {
+                    self.note(Level::Warn, format!("{e}. Reading it again."));
+                    let plan = self.plan(rendered)?;
+                    return self.carry_out(plan, rendered, generate, watch);
+                }
+            };
             fed.read += end.given_in_state as u64;
             let image = end.image.take();
             let message = if answer.is_some() {

@@ -358,16 +358,24 @@ impl State {
         }
         let feeds = opened.rows.iter().cloned();
         let feeds = feeds.map(|rows| rows as Arc<dyn RowsFeed>).collect();
+        self.coming.extend(opened.rows.iter().cloned());
         match self.run_restore(path, keep, feeds, opened.end) {
             Ok(restore_ms) => {
                 let bytes = opened.plan.bytes();
                 tracing::debug!(open_ms, restore_ms, bytes, "state put back");
+                self.coming = opened.rows;
                 Ok(true)
             }
             // Rows are checked as they are read: damage shows only now.
-            Err(_) if self.store.note_faults(&opened.rows)? => Ok(false),
+            Err(_) if self.set_lost_rows_aside()? => Ok(false),
             Err(e) => Err(e),
         }
+    }
+
+    /// After a failure: declares missing what was found damaged among the rows on their way. Returns whether anything was.
+    pub(super) fn set_lost_rows_aside(&mut self) -> Done<bool> {
+        let coming = std::mem::take(&mut self.coming);
+        Ok(self.store.note_faults(&coming)?)
     }
 
     /// Sends the numbers.

@@ -44,7 +44,7 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::config::SaveStates;
 use crate::protocol::desk::{Activity, Level, Meters, Notice, Request, SaveState};
 use crate::protocol::engine::{Cancel, ModelInfo};
-use crate::session::{SaveEvent, SegmentId, SessionLock, Store, StoreError, Writer};
+use crate::session::{SaveEvent, SegmentId, SessionLock, Store, StoreError, StoredRows, Writer};
 use crate::text::{TextError, TextModel};
 use crate::transcript::{MessageId, SessionId};
 use conversation::Conversation;
@@ -317,6 +317,8 @@ struct State {
     opening: Opening,
     /// A session was opened and its state is not back yet.
     resume_pending: bool,
+    /// Rows of the live state that may still be on their way to the device: what turns out damaged there is set aside.
+    coming: Vec<Arc<StoredRows>>,
     said_thoughts_leave: bool,
     attendance: Attendance,
     reserve_answer: u64,
@@ -361,6 +363,7 @@ impl State {
             default_system: o.system,
             opening: o.opening,
             resume_pending: false,
+            coming: Vec::new(),
             said_thoughts_leave: false,
             attendance: o.attendance,
             reserve_answer: o.reserve_answer,

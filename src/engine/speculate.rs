@@ -105,6 +105,11 @@ impl<B: DraftOps> Decoder<B> {
         self.head.as_ref()
     }
 
+    /// The draft head, for another decoder.
+    pub fn into_head(self) -> Option<DraftHead<B>> {
+        self.head
+    }
+
     /// Replaces the n-gram lookup. Benchmarks and proofs use it to choose which drafts are made.
     pub fn set_finder(&mut self, finder: Finder) {
         self.finder = Some(finder);

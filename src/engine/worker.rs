@@ -161,12 +161,11 @@ impl<B: DraftOps> Worker<'_, B> {
     ) -> Result<(), DecodeError> {
         let begun = Instant::now();
         let keep = usize::try_from(keep).unwrap_or(usize::MAX);
-        let feeds: Vec<&dyn RowsFeed> = rows.iter().map(Arc::as_ref).collect();
         let (live, backend, decoder) = (&mut self.live, &mut self.backend, &mut self.decoder);
         // The index over a long history is made while its rows are copied.
         std::thread::scope(|scope| {
             let index = scope.spawn(|| decoder.look_up_in(history));
-            let restored = live.restore_from(backend, keep, &feeds, end);
+            let restored = live.restore_from(backend, keep, rows, end);
             // It has no way to fail but a panic, which goes the way of this thread's own.
             if let Err(panic) = index.join() {
                 std::panic::resume_unwind(panic);

@@ -5,6 +5,7 @@
 //! Never holds tokens or text. Formats of images: [`crate::protocol::engine`].
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::backend::{
     Backend, BufKind, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, layer_tensor,
@@ -425,19 +426,24 @@ impl<B: Backend> Live<B> {
         rows: &[RowsImage],
         end: Option<&EndImage>,
     ) -> Result<()> {
-        let feeds: Vec<&dyn RowsFeed> = rows.iter().map(|r| r as &dyn RowsFeed).collect();
+        // Tensors are shared, not copied.
+        let feeds = rows
+            .iter()
+            .map(|r| Arc::new(r.clone()) as Arc<dyn RowsFeed>);
+        let feeds: Vec<Arc<dyn RowsFeed>> = feeds.collect();
         self.restore_from(b, keep, &feeds, end)
     }
 
-    /// The same with rows that may still be in files: small state first, then rows as fast as they come.
+    /// The same with rows that may still be in files: small state first, then rows as fast as they come. On a device that
+    /// copies by itself they go on coming afterwards, beside whatever is done next ([`Backend::restore_rows`]).
     ///
     /// # Errors
-    /// As [`Live::restore`]; rows that turn out to be unreadable.
+    /// As [`Live::restore`]; rows that turn out to be unreadable, these or those of the restore before.
     pub fn restore_from(
         &mut self,
         b: &mut B,
         keep: usize,
-        rows: &[&dyn RowsFeed],
+        rows: &[Arc<dyn RowsFeed>],
         end: Option<&EndImage>,
     ) -> Result<()> {
         let bad = |text: String| Err(ModelError::Image(text));
@@ -477,6 +483,8 @@ impl<B: Backend> Live<B> {
         self.phase = Phase::Settled;
         self.pending = 0;
         self.last_prefill = None;
+        // Rows still coming would be written over those of this path.
+        b.settle_rows(keep)?;
         self.reserve(b, length)?;
         let mut caches = Vec::new();
         for (i, layer) in self.layers.iter_mut().enumerate() {

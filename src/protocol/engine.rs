@@ -107,8 +107,11 @@ pub trait RowsFeed: Send + Sync + std::fmt::Debug {
     fn load(&self, name: &str) -> Result<ImageTensor, String>;
 }
 
-/// Size of the pieces in which [`RowsFeed::fill`] is best asked.
-pub const FEED_BYTES: usize = 1 << 20;
+/// [`RowsFeed::fill`] is best asked for multiples of this: bytes under one checksum, as many as one block of 64 positions has
+/// in the 9B model, so that a block can be read on its own.
+pub const FEED_BYTES: usize = 32 << 10;
+/// What one thread best reads at a time of an array that is wanted whole: little enough to stay in a processor's cache.
+pub const PIECE_BYTES: usize = 32 * FEED_BYTES;
 
 impl RowsFeed for RowsImage {
     fn start(&self) -> u64 {

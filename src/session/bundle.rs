@@ -22,7 +22,7 @@ use super::commit::{Change, apply};
 use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
-use super::format::{self, FileKind, RowsPart};
+use super::format::{self, FileKind};
 use super::import::Imported;
 use super::save::Written;
 use super::segment::{
@@ -174,7 +174,7 @@ impl Store {
     ) -> Result<FileJson> {
         let (stored, root) = match kind {
             FileKind::Rows => {
-                self.read_rows(&segment.id, &RowsPart::All)?;
+                self.read_rows(&segment.id)?;
                 (&segment.rows, self.file_root(&segment.id, kind)?)
             }
             FileKind::End => {
@@ -311,10 +311,8 @@ impl Store {
                 let path = self.layout.file(id, kind);
                 let stop = segment.start + (segment.given.len() + segment.generated.len()) as u64;
                 let fits = match kind {
-                    FileKind::Rows => {
-                        format::read_rows(&*self.disk, &path, id, root.as_bytes(), &RowsPart::All)
-                            .map(|r| (r.start, r.start + r.rows) == (segment.start, stop))
-                    }
+                    FileKind::Rows => format::read_rows(&*self.disk, &path, id, root.as_bytes())
+                        .map(|r| (r.start, r.start + r.rows) == (segment.start, stop)),
                     FileKind::End => format::read_end(&*self.disk, &path, id, root.as_bytes())
                         .map(|e| e.position == stop),
                 };

@@ -15,7 +15,7 @@ use super::format::{self, CHUNK_BYTES, Fault, FileKind, OpenFile};
 use super::segment::SegmentId;
 use super::state::RestorePlan;
 use super::store::Store;
-use crate::protocol::engine::{Dtype, EndImage, FEED_BYTES, ImageTensor, RowsFeed};
+use crate::protocol::engine::{Dtype, EndImage, FEED_BYTES, ImageTensor, PIECE_BYTES, RowsFeed};
 
 // A piece that is asked for as is best for the asker is one checksum's worth.
 const _: () = assert!(CHUNK_BYTES == FEED_BYTES as u64);
@@ -29,6 +29,14 @@ pub struct StoredRows {
     disk: Arc<dyn Disk>,
     /// The first thing that went wrong.
     fault: OnceLock<Fault>,
+}
+
+impl StoredRows {
+    /// Of all arrays together.
+    pub fn bytes(&self) -> usize {
+        let bytes = self.file.tensors.iter().map(|t| t.bytes).sum::<u64>();
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
 }
 
 impl RowsFeed for StoredRows {
@@ -67,9 +75,9 @@ impl RowsFeed for StoredRows {
             .ok_or_else(|| format!("there is no {name}"))?;
         // The file is as long as its header says, so this is no more than is there.
         let mut data = vec![0; usize::try_from(place.bytes).map_err(|e| e.to_string())?];
-        data.par_chunks_mut(FEED_BYTES)
+        data.par_chunks_mut(PIECE_BYTES)
             .enumerate()
-            .try_for_each(|(i, piece)| self.fill(name, i * FEED_BYTES, piece))?;
+            .try_for_each(|(i, piece)| self.fill(name, i * PIECE_BYTES, piece))?;
         Ok(ImageTensor {
             name: name.to_owned(),
             dtype: place.dtype,

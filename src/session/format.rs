@@ -9,8 +9,8 @@
 //! | 32 × chunks | tensor `blake3` `[chunks, 32]` u8: one BLAKE3 per chunk of each tensor, in file order |
 //! | rest | tensors: compressed keys first, so that they come in one short read; then `k.*`, `v.*`; rows in position order |
 //!
-//! A chunk is [`CHUNK_BYTES`] of one tensor (the last of a tensor may be shorter), so any range of rows can be checked
-//! on its own. The *root*, BLAKE3 of everything before the first tensor, stands in the database: it vouches for the
+//! A chunk is `chunk` bytes of one tensor (the last of a tensor may be shorter), so any range of rows can be checked
+//! on its own. New files have chunks of [`CHUNK_BYTES`]; older ones had 1 MiB. The *root*, BLAKE3 of everything before the first tensor, stands in the database: it vouches for the
 //! chunk hashes and the header, and those for the rest.
 //!
 //! Never decides whether a file should exist; never trusts a length it has not checked.
@@ -26,8 +26,8 @@ use super::disk::Disk;
 use super::segment::SegmentId;
 use crate::protocol::engine::{Dtype, EndImage, ImageTensor, RowsImage};
 
-/// Bytes of a tensor under one checksum.
-pub(super) const CHUNK_BYTES: u64 = 1 << 20;
+/// Bytes of a tensor under one checksum, in new files: one block of 64 positions of the 9B model.
+pub(super) const CHUNK_BYTES: u64 = 32 << 10;
 /// Changes with the layout above.
 const FORMAT: &str = "sala-chat segment 1";
 const HASH_BYTES: u64 = 32;
@@ -36,17 +36,6 @@ const ALIGN: usize = 64;
 /// A header longer than this is not ours.
 const MAX_HEADER_BYTES: u64 = 16 << 20;
 const CHECKSUMS: &str = "blake3";
-
-/// Which part of a segment's rows to read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RowsPart {
-    /// Everything.
-    All,
-    /// `k1.*` and `k2.*` only: what block selection needs, a small share of the bytes.
-    CompressedKeys,
-    /// `k.*` and `v.*` of these absolute positions, cut to the segment.
-    Positions(Range<u64>),
-}
 
 /// Which of the two files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -128,6 +117,8 @@ pub(super) struct OpenFile {
     pub start: u64,
     pub rows: u64,
     pub tensors: Vec<TensorPlace>,
+    /// Bytes under one checksum.
+    chunk: u64,
     hashes: Vec<[u8; 32]>,
 }
 
@@ -161,8 +152,8 @@ fn dtype_of(name: &str) -> Option<Dtype> {
     }
 }
 
-fn chunks_of(bytes: u64) -> u64 {
-    bytes.div_ceil(CHUNK_BYTES)
+fn chunks_of(bytes: u64, chunk: u64) -> u64 {
+    bytes.div_ceil(chunk)
 }
 
 /// Builds the head of a file holding `tensors` in this order. Errors are phrases: an image that contradicts itself.
@@ -173,7 +164,10 @@ pub(super) fn head(
     rows: u64,
     tensors: &[&ImageTensor],
 ) -> Result<Head, String> {
-    let chunks: u64 = tensors.iter().map(|t| chunks_of(t.data.len() as u64)).sum();
+    let chunks: u64 = tensors
+        .iter()
+        .map(|t| chunks_of(t.data.len() as u64, CHUNK_BYTES))
+        .sum();
     let mut json = Map::new();
     json.insert(
         "__metadata__".into(),
@@ -296,6 +290,10 @@ pub(super) fn open(
             .map_err(|_| Fault::damaged("its header is unreadable"))
     };
     let (start, rows) = (number("start")?, number("rows")?);
+    let chunk = number("chunk")?;
+    if chunk == 0 {
+        return Err(Fault::damaged("its header is unreadable"));
+    }
 
     let hashes: Vec<[u8; 32]> = table_bytes.as_chunks::<32>().0.to_vec();
     let mut tensors = Vec::with_capacity(entries.len());
@@ -314,12 +312,13 @@ pub(super) fn open(
             bytes,
             first_chunk,
         });
-        first_chunk += chunks_of(bytes) as usize;
+        first_chunk += chunks_of(bytes, chunk) as usize;
     }
     Ok(OpenFile {
         start,
         rows,
         tensors,
+        chunk,
         hashes,
     })
 }
@@ -343,11 +342,10 @@ impl OpenFile {
         if end > place.bytes {
             return Err(Fault::damaged("its file is shorter than it was"));
         }
-        if at.is_multiple_of(CHUNK_BYTES) && (end.is_multiple_of(CHUNK_BYTES) || end == place.bytes)
-        {
+        if at.is_multiple_of(self.chunk) && (end.is_multiple_of(self.chunk) || end == place.bytes) {
             disk.read_into(path, place.offset + at, into)
                 .map_err(|e| Fault::io(&e))?;
-            self.check(place, at / CHUNK_BYTES, into)
+            self.check(place, at / self.chunk, into)
         } else {
             into.copy_from_slice(&self.read_range(disk, path, place, at..end)?);
             Ok(())
@@ -356,7 +354,7 @@ impl OpenFile {
 
     /// Compares whole chunks of a tensor, from number `first` on, with their checksums.
     fn check(&self, place: &TensorPlace, first: u64, data: &[u8]) -> Result<(), Fault> {
-        for (i, chunk) in data.chunks(CHUNK_BYTES as usize).enumerate() {
+        for (i, chunk) in data.chunks(self.chunk as usize).enumerate() {
             let index = place.first_chunk + first as usize + i;
             if self.hashes.get(index).map(|h| h.as_slice())
                 != Some(blake3::hash(chunk).as_bytes().as_slice())
@@ -370,16 +368,10 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Reads all tensors `wanted` names, several at a time, each checked.
-    fn read(
-        &self,
-        disk: &dyn Disk,
-        path: &Path,
-        wanted: impl Fn(&str) -> bool,
-    ) -> Result<Vec<ImageTensor>, Fault> {
-        let places: Vec<&TensorPlace> = self.tensors.iter().filter(|t| wanted(&t.name)).collect();
-        places
-            .into_par_iter()
+    /// Reads all tensors, several at a time, each checked.
+    fn read(&self, disk: &dyn Disk, path: &Path) -> Result<Vec<ImageTensor>, Fault> {
+        self.tensors
+            .par_iter()
             .map(|place| {
                 let data = self.read_range(disk, path, place, 0..place.bytes)?;
                 Ok(ImageTensor {
@@ -400,10 +392,10 @@ impl OpenFile {
         place: &TensorPlace,
         range: Range<u64>,
     ) -> Result<Vec<u8>, Fault> {
-        let first = range.start / CHUNK_BYTES;
-        let last = range.end.min(place.bytes).div_ceil(CHUNK_BYTES).max(first);
-        let from = first * CHUNK_BYTES;
-        let to = (last * CHUNK_BYTES).min(place.bytes);
+        let first = range.start / self.chunk;
+        let last = range.end.min(place.bytes).div_ceil(self.chunk).max(first);
+        let from = first * self.chunk;
+        let to = (last * self.chunk).min(place.bytes);
         let mut data = disk
             .read_at(path, place.offset + from, to.saturating_sub(from))
             .map_err(|e| Fault::io(&e))?;
@@ -422,54 +414,13 @@ pub(super) fn read_rows(
     path: &Path,
     id: &SegmentId,
     root: &[u8; 32],
-    part: &RowsPart,
 ) -> Result<RowsImage, Fault> {
     let file = open(disk, path, FileKind::Rows, id, root)?;
-    let (start, rows) = (file.start, file.rows);
-    match part {
-        RowsPart::All => Ok(RowsImage {
-            start,
-            rows,
-            tensors: file.read(disk, path, |_| true)?,
-        }),
-        RowsPart::CompressedKeys => Ok(RowsImage {
-            start,
-            rows,
-            tensors: file.read(disk, path, is_compressed)?,
-        }),
-        RowsPart::Positions(range) => {
-            let from = range.start.clamp(start, start + rows);
-            let to = range.end.clamp(from, start + rows);
-            let places: Vec<&TensorPlace> = file
-                .tensors
-                .iter()
-                .filter(|t| !is_compressed(&t.name))
-                .collect();
-            let tensors = places
-                .into_par_iter()
-                .map(|place| {
-                    let row_bytes = place.bytes.checked_div(rows).unwrap_or(0);
-                    let range = (from - start) * row_bytes..(to - start) * row_bytes;
-                    let data = file.read_range(disk, path, place, range)?;
-                    let mut shape = place.shape.clone();
-                    if let Some(first) = shape.first_mut() {
-                        *first = (to - from) as usize;
-                    }
-                    Ok(ImageTensor {
-                        name: place.name.clone(),
-                        dtype: place.dtype,
-                        shape,
-                        data: data.into(),
-                    })
-                })
-                .collect::<Result<Vec<_>, Fault>>()?;
-            Ok(RowsImage {
-                start: from,
-                rows: to - from,
-                tensors,
-            })
-        }
-    }
+    Ok(RowsImage {
+        start: file.start,
+        rows: file.rows,
+        tensors: file.read(disk, path)?,
+    })
 }
 
 /// Reads an end state.
@@ -482,7 +433,7 @@ pub(super) fn read_end(
     let file = open(disk, path, FileKind::End, id, root)?;
     Ok(EndImage {
         position: file.start,
-        tensors: file.read(disk, path, |_| true)?,
+        tensors: file.read(disk, path)?,
     })
 }
 
@@ -524,7 +475,7 @@ mod tests {
         );
         let read = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
-            read_rows(&RealDisk, &path, &id, &head.root, &RowsPart::All)
+            read_rows(&RealDisk, &path, &id, &head.root)
         };
         let whole = read(&bytes).unwrap();
         assert_eq!((whole.start, whole.rows, whole.tensors.len()), (64, 9, 3));
@@ -543,15 +494,38 @@ mod tests {
         }
         // The right file of another segment is the wrong file.
         std::fs::write(&path, &bytes).unwrap();
-        let other = read_rows(
-            &RealDisk,
-            &path,
-            &SegmentId([6; 32]),
-            &head.root,
-            &RowsPart::All,
-        )
-        .unwrap_err();
+        let other = read_rows(&RealDisk, &path, &SegmentId([6; 32]), &head.root).unwrap_err();
         assert_eq!(other.why, "damaged: it belongs to another segment");
+    }
+
+    #[test]
+    fn files_with_longer_chunks_are_read_as_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.rows");
+        let old = tensor("k.0", 5000, 1);
+        let id = SegmentId([5; 32]);
+        // The head as it was written when all of this was one chunk.
+        let hash = blake3::hash(&old.data);
+        let json = serde_json::json!({
+            "__metadata__": {"format": FORMAT, "kind": "rows", "segment": id.hex(), "start": "0", "rows": "5000", "chunk": "1048576"},
+            "blake3": {"dtype": "U8", "shape": [1, 32], "data_offsets": [0, 32]},
+            "k.0": {"dtype": "BF16", "shape": [5000, 2, 4], "data_offsets": [32, 32 + 80_000]},
+        });
+        let text = json.to_string();
+        let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(text.as_bytes());
+        bytes.extend_from_slice(hash.as_bytes());
+        let root = *blake3::hash(&bytes).as_bytes();
+        bytes.extend_from_slice(&old.data);
+        std::fs::write(&path, &bytes).unwrap();
+        let read = read_rows(&RealDisk, &path, &id, &root).unwrap();
+        assert_eq!(read.tensors[0].data, old.data);
+        let file = open(&RealDisk, &path, FileKind::Rows, &id, &root).unwrap();
+        let mut part = vec![0; 1024];
+        let place = file.place("k.0").unwrap();
+        file.read_into(&RealDisk, &path, place, 40_000, &mut part)
+            .unwrap();
+        assert_eq!(part, old.data[40_000..41_024]);
     }
 
     #[test]

@@ -49,7 +49,6 @@ pub use error::{Result, StoreError};
 pub use export::{Overwrite, Scope};
 pub use fault::{Effect, FaultDisk, Loss};
 pub use feed::{Opened, StoredRows};
-pub use format::RowsPart;
 pub use import::Imported;
 pub use library::{DocumentRecord, NewDocument};
 pub use lock::{Owner, SessionLock};

@@ -7,7 +7,7 @@ use rusqlite::{OptionalExtension, Row, params};
 
 use super::commit::refresh_session;
 use super::error::{Result, StoreError};
-use super::format::{self, Fault, FileKind, RowsPart};
+use super::format::{self, Fault, FileKind};
 use super::segment::{
     NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes,
 };
@@ -208,7 +208,7 @@ impl Store {
     /// [`StoreError::NoSegment`]; the database cannot be read; [`StoreError::StateLost`] for an I/O error that may pass.
     pub fn restore(&self, tip: &SegmentId, have: usize) -> Result<Saved> {
         let (plan, rows, end) = self.along_path(tip, have, |id, root, path| {
-            format::read_rows(&*self.disk, path, id, root, &RowsPart::All)
+            format::read_rows(&*self.disk, path, id, root)
         })?;
         Ok(Saved { plan, rows, end })
     }
@@ -256,13 +256,13 @@ impl Store {
         Ok((rows.collect::<Result<_, _>>()?, Some(end)))
     }
 
-    /// KV rows of one segment, or a part of them; checked.
+    /// KV rows of one segment; checked.
     ///
     /// # Errors
     /// [`StoreError::StateLost`], after declaring them missing if that will not change.
-    pub fn read_rows(&self, id: &SegmentId, part: &RowsPart) -> Result<RowsImage> {
+    pub fn read_rows(&self, id: &SegmentId) -> Result<RowsImage> {
         self.attempt(id, FileKind::Rows, |root, path| {
-            format::read_rows(&*self.disk, path, id, root, part)
+            format::read_rows(&*self.disk, path, id, root)
         })
         .map_err(|a| a.into_error(self, id, FileKind::Rows))
     }

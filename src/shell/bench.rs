@@ -11,6 +11,7 @@
 //!   run's time is `idle_share`, the part in which the device waits for the host.
 //! - *verify*: passes of 1 to 16 rows with half of the rows accepted, divided by the one-row pass.
 //! - *draft round*: with `--draft-round`, extend, four recursive steps and a verify pass of six rows, divided by a single step.
+//! - *speculation*: with `--speculation`, see [`speculation`].
 //! - *save and restore*: the whole state to host memory and back; the state is compared by what it predicts.
 //!
 //! After each part the state goes back to the frontier (rows are cut, the recurrent state restored), so parts do not add up.
@@ -29,6 +30,9 @@
 //! Traps: random tokens make speculation by text look bad, which is why no acceptance is reported here; a GPU that was idle
 //! raises its clocks during the first second, so very short runs read low.
 
+mod speculation;
+mod work;
+
 use std::fmt::Write as _;
 use std::time::Instant;
 
@@ -46,7 +50,9 @@ use crate::backend::draft::DraftOps;
 use crate::model::draft::{DraftHead, DraftOptions, Tables};
 use crate::model::{Checkpoint, Live, Model};
 use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsImage, Token};
-use crate::spec::{Mixer, ModelSpec};
+use crate::spec::Mixer;
+use speculation::Speculation;
+use work::{prefill_flops, step_bytes};
 
 /// Contexts that are measured if none is named.
 const CONTEXTS: [usize; 2] = [512, 32_768];
@@ -91,6 +97,8 @@ struct Row {
     draft_round_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     draft_round_over_step: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speculation: Option<Speculation>,
     peak_memory_bytes: u64,
     memory: MemoryInfo,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -227,6 +235,13 @@ fn table(report: &Value, rows: &[Row]) -> String {
                 "          draft round of {ROUND_DRAFTS}: {ms:.3} ms, {over:.3} of a step"
             );
         }
+        if let Some(s) = r.speculation {
+            let _ = writeln!(
+                out,
+                "          speculation: all wrong {:.3} of plain, slowest window {:.3}; all right {:.2}; same text: {}",
+                s.wrong_over_plain, s.wrong_slowest_window, s.right_over_plain, s.same_text
+            );
+        }
         if let (Some(save), Some(restore)) = (r.save_gb_per_s, r.restore_gb_per_s) {
             let _ = writeln!(
                 out,
@@ -275,7 +290,7 @@ fn bench<B: DraftOps>(
     };
     let checkpoint = Checkpoint::open(name).context("opening the model")?;
     let model = Model::load(&mut b, &checkpoint, |_| {}).context("loading the model")?;
-    let head = if !args.draft_round {
+    let head = if !args.draft_round && !args.speculation {
         None
     } else if name == "demo" {
         Some(
@@ -369,11 +384,14 @@ impl<B: DraftOps> Bench<'_, B> {
                 self.live.restore(&mut self.b, context, &[], Some(&end))?;
             }
         }
-        if self.head.is_some() {
+        if self.args.draft_round {
             let ms = self.draft_round()?;
             row.draft_round_ms = Some(ms);
             row.draft_round_over_step = Some(ms / row.p50_ms);
             self.live.restore(&mut self.b, context, &[], Some(&end))?;
+        }
+        if self.args.speculation {
+            row.speculation = Some(self.speculation(&end)?);
         }
         row.memory = self.b.memory();
         row.peak_memory_bytes = row.memory.used;
@@ -586,45 +604,4 @@ fn random_bf16(n: usize) -> Vec<u8> {
             half::bf16::from_f32(crate::backend::synthetic_value(5, i, 0.3)).to_le_bytes()
         })
         .collect()
-}
-
-/// Bytes of one weight value on the device that is measured for bandwidth.
-const WEIGHT_BYTES: f64 = 2.0;
-
-/// Bytes a decode step must move at `context` tokens.
-fn step_bytes(spec: &ModelSpec, context: usize) -> f64 {
-    let table = (spec.vocab * spec.hidden) as f64;
-    let read_tables = if spec.tie_embeddings { 0.0 } else { table };
-    let weights = (spec.parameters() as f64 - read_tables) * WEIGHT_BYTES;
-    let (s, l) = (&spec.sparse, &spec.lightning);
-    let row = (s.kv_heads * s.head_dim) as f64 * WEIGHT_BYTES;
-    let chosen = context.min(s.topk * s.block) as f64 * 2.0 * row;
-    let keys = (s.fine_rows(context) + s.coarse_rows(context)) as f64 * row;
-    let state = (2 * 4 * l.heads * l.head_dim * l.head_dim) as f64;
-    let count = |mixer: Mixer| spec.mixers.iter().filter(|m| **m == mixer).count() as f64;
-    weights + count(Mixer::Sparse) * (chosen + keys) + count(Mixer::Lightning) * state
-}
-
-/// Floating-point operations of reading `context` tokens.
-fn prefill_flops(spec: &ModelSpec, context: usize) -> f64 {
-    let (s, l) = (&spec.sparse, &spec.lightning);
-    let tables = (spec.vocab * spec.hidden) as f64 * if spec.tie_embeddings { 1.0 } else { 2.0 };
-    let n = context as f64;
-    let products = 2.0 * (spec.parameters() as f64 - tables) * n;
-    let reach = (s.topk * s.block) as f64;
-    // Mean of min(p, reach) over positions.
-    let attended = if n <= reach {
-        n / 2.0
-    } else {
-        (reach * reach / 2.0 + (n - reach) * reach) / n
-    };
-    let scored = n / 2.0 * (1.0 / s.stride as f64 + 0.25 / s.stride as f64);
-    let width = (s.heads * s.head_dim) as f64;
-    let sparse = n * width * (4.0 * attended + 2.0 * scored);
-    // A chunk of 64: q kᵀ and its product with v inside the chunk, q S and kᵀ v with the state.
-    let lightning = n
-        * l.heads as f64
-        * (4.0 * 64.0 * l.head_dim as f64 + 4.0 * (l.head_dim * l.head_dim) as f64);
-    let count = |mixer: Mixer| spec.mixers.iter().filter(|m| **m == mixer).count() as f64;
-    products + count(Mixer::Sparse) * sparse + count(Mixer::Lightning) * lightning
 }

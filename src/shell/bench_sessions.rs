@@ -15,7 +15,10 @@
 //!   system's cache; the disk itself is in neither figure). `share_of_read_rate` is the one over the other. *cold* is the
 //!   same after the system was asked to forget the files: there the disk counts. Where it does not forget (some file
 //!   systems), both figures are alike.
-//! - *first token*: `/resume` and a question, until the first token of the answer.
+//! - *first token*: `/resume` and a question, until the first token of the answer; with the files in the system's cache, and
+//!   *cold*.
+//! - *all rows*: on a GPU keys and values follow while the session is in use already. An engine of its own is given the
+//!   session's files, until the last byte has been read, checked and handed to the device; with the rate's share as above.
 //! - *session list*: a store of `--sessions` sessions is opened and listed as the picker shows them.
 //! - *inter-token*: an engine of its own continues the saved session with plain decoding, `--decode` tokens an answer. In
 //!   every other answer the store's writer saves: the whole state of the answer before, and the text every 32 tokens. The 99th
@@ -124,6 +127,9 @@ struct Report {
     resume: Resume,
     resume_cold: Resume,
     first_token_ms: f64,
+    first_token_cold_ms: f64,
+    all_rows: Resume,
+    all_rows_cold: Resume,
     undo_ms: f64,
     fork_ms: f64,
     equal_bits: bool,
@@ -237,7 +243,8 @@ fn measure(
         talk.timed(Request::Ask(format!("What is {n} + 2?")))
     };
     let files = plain::files(&store, &tip, scratch)?;
-    let (mut resumes, mut cold, mut first) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut resumes, mut cold) = (Vec::new(), Vec::new());
+    let (mut first, mut first_cold) = (Vec::new(), Vec::new());
     for n in 0..REPEATS {
         away(&mut talk, n)?;
         resumes.push(talk.resumed(NAME)?);
@@ -246,6 +253,9 @@ fn measure(
         cold.push(talk.resumed(NAME)?);
         away(&mut talk, n)?;
         first.push(talk.first_token(NAME, QUESTIONS[0])?);
+        away(&mut talk, n)?;
+        plain::forget(&files)?;
+        first_cold.push(talk.first_token(NAME, QUESTIONS[0])?);
     }
     let path = store.load_path(&tip)?;
     let position = path.last().map_or(0, |s| s.end_position());
@@ -265,7 +275,7 @@ fn measure(
     let _ = opened.engine.join();
 
     context.note("times between tokens");
-    let (inter_token, equal_bits) = direct::measure(context, &store, &tip, args.decode)?;
+    let direct = direct::measure(context, &store, &tip, args.decode, &files)?;
     context.note("listing sessions");
     let session_list = list(&scratch.join("list"), args.sessions)?;
     let report = Report {
@@ -279,11 +289,14 @@ fn measure(
         resume: Resume::new(median(resumes), read_ms, bytes),
         resume_cold: Resume::new(median(cold), read_cold_ms, bytes),
         first_token_ms: median(first),
+        first_token_cold_ms: median(first_cold),
+        all_rows: Resume::new(median(direct.all_rows), read_ms, bytes),
+        all_rows_cold: Resume::new(median(direct.all_rows_cold), read_cold_ms, bytes),
         undo_ms: median(undos),
         fork_ms: median(forks),
-        equal_bits,
+        equal_bits: direct.equal_bits,
         session_list,
-        inter_token,
+        inter_token: direct.gaps,
     };
     Ok((report, device))
 }
@@ -435,7 +448,12 @@ fn table(r: &Report, device: &str) -> String {
             "save          {rate:.2} GB/s ({tokens} tokens were made up)"
         );
     }
-    for (name, resume) in [("resume", &r.resume), ("resume, cold", &r.resume_cold)] {
+    for (name, resume) in [
+        ("resume", &r.resume),
+        ("resume, cold", &r.resume_cold),
+        ("all rows", &r.all_rows),
+        ("all, cold", &r.all_rows_cold),
+    ] {
         let _ = writeln!(
             out,
             "{name:<12}  {:.0} ms, {:.0} ms beyond reading its bytes; {:.2} GB/s, {:.0} % of {:.2} GB/s read",
@@ -448,8 +466,8 @@ fn table(r: &Report, device: &str) -> String {
     }
     let _ = writeln!(
         out,
-        "first token   {:.0} ms after /resume",
-        r.first_token_ms
+        "first token   {:.0} ms after /resume, {:.0} ms cold",
+        r.first_token_ms, r.first_token_cold_ms
     );
     let _ = writeln!(out, "equal bits    {}", r.equal_bits);
     let _ = writeln!(out, "undo          {:.1} ms", r.undo_ms);

@@ -349,6 +349,9 @@ pub struct BenchArgs {
     /// Measure rounds with a draft head too
     #[arg(long)]
     pub draft_round: bool,
+    /// Measure speculation with drafts that are all wrong, and all right
+    #[arg(long)]
+    pub speculation: bool,
     /// Recorded with the result
     #[arg(long, value_name = "TEXT")]
     pub commit: Option<String>,

@@ -27,7 +27,7 @@ use super::{
     Backend, BackendError, BufKind, CANDIDATES, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass,
     Result, StepKey, WeightView, layer_tensor,
 };
-use crate::protocol::engine::{Dtype, FEED_BYTES, ImageTensor, MemoryInfo, RowsFeed, Token};
+use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, PIECE_BYTES, RowsFeed, Token};
 use crate::spec::{LightningSpec, SparseSpec};
 
 /// Rows of a prefill pass.
@@ -199,7 +199,7 @@ fn restore_array(
     };
     let row_bytes = slots.row_width() * dtype.size();
     // As many rows as fill a piece: for the usual widths, exactly.
-    let step = (FEED_BYTES / row_bytes.max(1)).max(1);
+    let step = (PIECE_BYTES / row_bytes.max(1)).max(1);
     let mut bytes = vec![0; step.min(rows.len()) * row_bytes];
     for at in (0..rows.len()).step_by(step) {
         let piece = bytes
@@ -728,7 +728,7 @@ impl Backend for Cpu {
         &mut self,
         caches: &mut [(usize, &mut Cache)],
         spec: &SparseSpec,
-        feeds: &[&dyn RowsFeed],
+        feeds: &[Arc<dyn RowsFeed>],
     ) -> Result<()> {
         let last = feeds.iter().map(|f| f.start() + f.rows()).max();
         let last = usize::try_from(last.unwrap_or(0)).unwrap_or(usize::MAX);
@@ -745,9 +745,9 @@ impl Backend for Cpu {
         arrays
             .into_par_iter()
             .try_for_each(|(part, name, mut slots)| {
-                feeds
-                    .iter()
-                    .try_for_each(|feed| restore_array(&mut slots, part, &name, spec, *feed))
+                feeds.iter().try_for_each(|feed| {
+                    restore_array(&mut slots, part, &name, spec, feed.as_ref())
+                })
             })
     }
 

@@ -22,6 +22,7 @@
 //! the `skinny_*` kernels, whose result for a row does not depend on the rows beside it.
 #![allow(unsafe_code)]
 
+mod arrivals;
 mod device;
 mod draft;
 mod driver;
@@ -54,6 +55,7 @@ use super::{
 };
 use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsFeed, Token};
 use crate::spec::{LightningSpec, SparseSpec};
+use arrivals::Arrivals;
 use device::Device;
 pub use device::Guards;
 use graph::{Graphs, Stage};
@@ -88,6 +90,8 @@ pub struct Cuda {
     step: Step,
     draft: Option<Posted>,
     staging: Staging,
+    /// Rows of the last restore, until all are here.
+    arrivals: Option<Arc<Arrivals>>,
     scratch: Scratch,
     candidates: Option<CandidateBuffers>,
     rope: Option<Rope>,
@@ -145,6 +149,7 @@ impl Cuda {
             ledger: Arc::default(),
             options,
             prefill_rows,
+            arrivals: None,
             epoch: 1,
             notes,
             device,
@@ -314,7 +319,10 @@ impl Backend for Cuda {
     fn step(&mut self, key: StepKey, body: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.forget_rope();
         self.step.flush()?;
-        let stage = if self.options.no_recording {
+        if self.arrivals.as_ref().is_some_and(|a| a.settled()) {
+            self.arrivals = None;
+        }
+        let stage = if self.options.no_recording || self.arrivals.is_some() {
             Stage::RunEagerly
         } else {
             self.graphs.stage(key, self.epoch)
@@ -540,9 +548,20 @@ impl Backend for Cuda {
         &mut self,
         caches: &mut [(usize, &mut Cache)],
         spec: &SparseSpec,
-        feeds: &[&dyn RowsFeed],
+        feeds: &[Arc<dyn RowsFeed>],
     ) -> Result<()> {
-        self.stream_rows(caches, spec, feeds)
+        self.bring_rows(caches, spec, feeds)
+    }
+
+    fn settle_rows(&mut self, keep: usize) -> Result<()> {
+        match self.arrivals.take() {
+            Some(arrivals) if keep > 0 => arrivals.wait_all(),
+            Some(arrivals) => {
+                arrivals.give_up();
+                Ok(())
+            }
+            None => Ok(()),
+        }
     }
 
     fn read_state(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {

@@ -9,12 +9,10 @@ use rayon::prelude::*;
 use super::device::{Device, Pinned};
 use super::driver::{DevicePtr, Driver, Event, Queue};
 use crate::backend::{BackendError, Result};
-use crate::protocol::engine::{FEED_BYTES, RowsFeed};
+use crate::protocol::engine::{PIECE_BYTES, RowsFeed};
 
 /// Size of one buffer: long enough that the link is busy, short enough that both overlap on small images.
 const CHUNK_BYTES: usize = 16 << 20;
-/// Pieces that threads copy at a time.
-const PIECE_BYTES: usize = FEED_BYTES;
 
 /// Copies that may be under way before the host waits for the oldest: enough to keep the link busy.
 const IN_FLIGHT: usize = 8;

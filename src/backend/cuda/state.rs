@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use half::bf16;
 
+use super::arrivals::{Arrivals, Arriving, Source};
 use super::device::DeviceBuffer;
 use super::driver::DevicePtr;
 use super::growable::Growable;
@@ -17,6 +18,9 @@ use super::{Cuda, shape};
 use crate::backend::{Backend, BackendError, BufKind, ROW_ARRAYS, Result, layer_tensor};
 use crate::protocol::engine::{Dtype, ImageTensor, RowsFeed};
 use crate::spec::{LightningSpec, SparseSpec};
+
+/// A pass of more rows than this waits for all rows behind it: together they choose nearly every block.
+const CHOOSING_ROWS: usize = 512;
 
 /// Rows of each array that belong to `positions`: for compressed keys those whose window ends inside.
 fn row_ranges(spec: &SparseSpec, positions: &Range<usize>) -> [Range<usize>; 4] {
@@ -51,6 +55,9 @@ impl Cuda {
         {
             let array = cache.array(index);
             within(array, &rows, cache.row_bytes)?;
+            if let (Some(arriving), 0 | 1) = (cache.arriving(), index) {
+                arriving.wait_for(std::slice::from_ref(&rows))?;
+            }
             let data = self.staging.fetch(
                 array.ptr() + (rows.start * cache.row_bytes) as u64,
                 rows.len() * cache.row_bytes,
@@ -113,42 +120,94 @@ impl Cuda {
         Ok(())
     }
 
-    /// Rows of all layers from wherever they are, read and sent at the same time.
-    pub(super) fn stream_rows(
+    /// Rows of all layers from wherever they are: compressed keys now, keys and values from now on.
+    pub(super) fn bring_rows(
         &mut self,
         caches: &mut [(usize, &mut Cache)],
         spec: &SparseSpec,
-        feeds: &[&dyn RowsFeed],
+        feeds: &[Arc<dyn RowsFeed>],
     ) -> Result<()> {
-        let mut arrays = Vec::new();
-        for (layer, cache) in caches {
+        let (mut compressed, mut sources) = (Vec::new(), Vec::new());
+        let mut of_cache = Vec::with_capacity(caches.len());
+        for (layer, cache) in caches.iter_mut() {
+            let first = sources.len();
             for feed in feeds {
                 let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
                 let rows = usize::try_from(feed.rows()).unwrap_or(usize::MAX - start);
                 let ranges = row_ranges(spec, &(start..start + rows));
-                let described = ROW_ARRAYS.map(|name| feed.array(&layer_tensor(name, *layer)));
-                let as_here = described.iter().zip(&ranges).all(|(found, rows)| {
+                let names = ROW_ARRAYS.map(|name| layer_tensor(name, *layer));
+                let as_here = names.iter().zip(&ranges).all(|(name, rows)| {
                     let shape = vec![rows.len(), spec.kv_heads, HEAD];
-                    *found == Some((Dtype::Bf16, shape))
+                    feed.array(name) == Some((Dtype::Bf16, shape))
                 });
                 if !as_here {
                     // Of another number type, to be converted, or wrong, to be refused in words.
-                    self.write_feed(cache, *layer, spec, *feed)?;
+                    self.write_feed(cache, *layer, spec, feed.as_ref())?;
                     continue;
                 }
-                for (index, (name, rows)) in ROW_ARRAYS.into_iter().zip(&ranges).enumerate() {
+                let mut places = Vec::with_capacity(names.len());
+                for (index, (name, rows)) in names.into_iter().zip(&ranges).enumerate() {
                     let array = cache.array(index);
                     within(array, rows, cache.row_bytes)?;
-                    arrays.push(Incoming {
-                        dst: array.ptr() + (rows.start * cache.row_bytes) as u64,
-                        bytes: rows.len() * cache.row_bytes,
-                        name: layer_tensor(name, *layer),
-                        feed: *feed,
+                    let dst = array.ptr() + (rows.start * cache.row_bytes) as u64;
+                    places.push((name, dst, rows.len() * cache.row_bytes));
+                }
+                let mut places = places.into_iter();
+                if let (Some(k), Some(v)) = (places.next(), places.next()) {
+                    sources.push(Source {
+                        feed: Arc::clone(feed),
+                        start,
+                        rows,
+                        row_bytes: cache.row_bytes,
+                        arrays: [(k.0, k.1), (v.0, v.1)],
                     });
                 }
+                compressed.extend(places.map(|(name, dst, bytes)| Incoming {
+                    dst,
+                    bytes,
+                    name,
+                    feed: feed.as_ref(),
+                }));
             }
+            of_cache.push(first..sources.len());
         }
-        self.staging.stream(&arrays)
+        self.staging.stream(&compressed)?;
+        let arrivals = Arrivals::start(&self.device, sources)?;
+        for ((_, cache), sources) in caches.iter_mut().zip(of_cache) {
+            cache.set_arriving(Some(Arriving {
+                arrivals: Arc::clone(&arrivals),
+                sources,
+            }));
+        }
+        self.arrivals = Some(arrivals);
+        Ok(())
+    }
+
+    /// Waits for the rows of the chosen blocks, where some are still on their way.
+    pub(super) fn await_chosen(
+        &mut self,
+        cache: &Cache,
+        sel: &Selection,
+        spec: &SparseSpec,
+        rows: usize,
+    ) -> Result<()> {
+        let Some(arriving) = cache.arriving() else {
+            return Ok(());
+        };
+        let all = 0..self.step.position() + rows;
+        if rows > CHOOSING_ROWS {
+            return arriving.wait_for(&[all]);
+        }
+        let chosen = self.fetch_selection(sel, spec, rows)?;
+        let mut blocks: Vec<u32> = chosen.into_iter().flatten().flatten().collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let first = |block: u32| block as usize * spec.block;
+        let ranges: Vec<Range<usize>> = blocks
+            .chunk_by(|a, b| a + 1 == *b)
+            .filter_map(|run| Some(first(*run.first()?)..first(run.last()? + 1)))
+            .collect();
+        arriving.wait_for(&ranges)
     }
 
     pub(super) fn state_out(

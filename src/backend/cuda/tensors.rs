@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use half::bf16;
 use rayon::prelude::*;
 
+use super::arrivals::Arriving;
 use super::device::{Account, Device, DeviceBuffer};
 use super::driver::{DevicePtr, Queue};
 use super::growable::Growable;
@@ -152,6 +153,8 @@ pub struct Cache {
     /// Bytes of one position in k.
     pub(super) row_bytes: usize,
     pub(super) limit: usize,
+    /// Rows of k and v that are still coming. Goes before the memory that they come to.
+    arriving: Option<Arriving>,
     ledger: Arc<CacheLedger>,
     bytes_per_token: u64,
     spec: SparseSpec,
@@ -178,6 +181,7 @@ impl Cache {
             k2: Growable::new(device, "compressed keys", rows(spec.coarse_rows(limit)))?,
             row_bytes,
             limit,
+            arriving: None,
             ledger: Arc::clone(ledger),
             bytes_per_token,
             spec: spec.clone(),
@@ -195,6 +199,16 @@ impl Cache {
     /// The shape it was made for.
     pub(super) fn spec(&self) -> &SparseSpec {
         &self.spec
+    }
+
+    /// Rows on their way, if an operation may have to wait for some.
+    pub(super) fn arriving(&self) -> Option<&Arriving> {
+        self.arriving.as_ref().filter(|a| !a.arrivals.settled())
+    }
+
+    /// Other rows than before are on their way, or none.
+    pub(super) fn set_arriving(&mut self, arriving: Option<Arriving>) {
+        self.arriving = arriving;
     }
 
     /// Memory under positions below `limit`.
@@ -252,6 +266,7 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
+        self.arriving = None;
         self.ledger
             .bytes_per_token
             .fetch_sub(self.bytes_per_token, Ordering::Relaxed);

@@ -1,19 +1,22 @@
 //! The engine without a desk: times between tokens with and without a writer beside it, and bits after a resume.
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::RecvTimeoutError;
 use serde::Serialize;
 
-use super::{PATIENCE, message};
+use super::{PATIENCE, REPEATS, message, plain};
 use crate::engine::worker::{self, Engine};
 use crate::protocol::engine::{
-    Cancel, Command, EngineEvent, Generate, ImageTensor, Job, RowsFeed, Sampling, SpecMode,
+    Cancel, Command, Dtype, EngineEvent, Generate, ImageTensor, Job, RowsFeed, Sampling, SpecMode,
     StateImage, Token,
 };
 use crate::session::{
-    Change, NewSegment, NewSession, Save, SegmentId, SegmentKind, Store, TextBoundary, Writer,
+    Change, NewSegment, NewSession, Save, SegmentId, SegmentKind, Store, StoredRows, TextBoundary,
+    Writer,
 };
 use crate::shell::{Context, Exit, Failure, open};
 use crate::transcript::Role;
@@ -24,6 +27,8 @@ const ANSWERS: u32 = 8;
 const TEXT_EVERY: usize = 32;
 /// Loading a large model takes this long at most.
 const LOADING: Duration = Duration::from_secs(1800);
+/// How often rows on their way are looked at.
+const GLANCE: Duration = Duration::from_micros(200);
 
 /// Times between tokens, milliseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -94,8 +99,9 @@ impl Direct {
             .map_err(|_| failed("the engine ended unexpectedly"))
     }
 
-    /// Makes a saved path live.
-    fn restore(&mut self, store: &Store, tip: &SegmentId) -> Result<(), Failure> {
+    /// Makes a saved path live. Rows may still be on their way then: the bytes of them that nobody has read yet are counted
+    /// in what is returned.
+    fn restore(&mut self, store: &Store, tip: &SegmentId) -> Result<Arc<AtomicUsize>, Failure> {
         let saved = store.open_path(tip, 0)?;
         if saved.plan.usable != saved.plan.path.len() {
             return Err(failed("the state of the measured session was not kept"));
@@ -106,8 +112,9 @@ impl Direct {
             .copied()
             .collect();
         self.last += 1;
-        let rows = saved.rows.into_iter();
-        let rows = rows.map(|r| r as Arc<dyn RowsFeed>).collect();
+        let unread = Arc::new(AtomicUsize::new(0));
+        let counted = |rows| Arc::new(Counted::new(rows, &unread)) as Arc<dyn RowsFeed>;
+        let rows = saved.rows.into_iter().map(counted).collect();
         let (end, history) = (saved.end, Arc::new(history));
         self.command(Command::Restore {
             id: self.last,
@@ -117,7 +124,20 @@ impl Direct {
             history,
         })?;
         while !matches!(self.next(LOADING)?, EngineEvent::Restored { .. }) {}
-        Ok(())
+        Ok(unread)
+    }
+
+    /// Milliseconds from opening a path's files until the last byte of its rows has been handed to the device.
+    fn all_rows(&mut self, store: &Store, tip: &SegmentId) -> Result<f64, Failure> {
+        let begun = Instant::now();
+        let unread = self.restore(store, tip)?;
+        while unread.load(Ordering::Acquire) > 0 {
+            if begun.elapsed() > LOADING {
+                return Err(failed("the rows do not come"));
+            }
+            std::thread::sleep(GLANCE);
+        }
+        Ok(begun.elapsed().as_secs_f64() * 1e3)
     }
 
     /// Reads `given` and decodes `tokens` tokens, one a round; `during` hears how many there are.
@@ -199,19 +219,78 @@ impl Direct {
     }
 }
 
-/// Measures from the session that ends in `tip`: times between tokens, and whether its last segment comes out the same
-/// once more.
+/// Rows whose unread bytes are counted.
+#[derive(Debug)]
+struct Counted {
+    rows: Arc<StoredRows>,
+    unread: Arc<AtomicUsize>,
+}
+
+impl Counted {
+    fn new(rows: Arc<StoredRows>, unread: &Arc<AtomicUsize>) -> Counted {
+        unread.fetch_add(rows.bytes(), Ordering::Release);
+        Counted {
+            rows,
+            unread: Arc::clone(unread),
+        }
+    }
+}
+
+impl RowsFeed for Counted {
+    fn start(&self) -> u64 {
+        self.rows.start()
+    }
+    fn rows(&self) -> u64 {
+        self.rows.rows()
+    }
+    fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)> {
+        self.rows.array(name)
+    }
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), String> {
+        self.rows.fill(name, at, into)?;
+        self.unread.fetch_sub(into.len(), Ordering::Release);
+        Ok(())
+    }
+    fn load(&self, name: &str) -> Result<ImageTensor, String> {
+        let tensor = self.rows.load(name)?;
+        self.unread.fetch_sub(tensor.data.len(), Ordering::Release);
+        Ok(tensor)
+    }
+}
+
+/// What [`measure`] found. Times in milliseconds.
+pub(super) struct Measured {
+    pub(super) gaps: Gaps,
+    pub(super) equal_bits: bool,
+    pub(super) all_rows: Vec<f64>,
+    pub(super) all_rows_cold: Vec<f64>,
+}
+
+/// Measures from the session that ends in `tip` and is kept in `files`: times between tokens, whether its last segment comes
+/// out the same once more, and how long all of its rows take.
 pub(super) fn measure(
     context: &Context,
     store: &Arc<Store>,
     tip: &SegmentId,
     decode: u64,
-) -> Result<(Gaps, bool), Failure> {
+    files: &[PathBuf],
+) -> Result<Measured, Failure> {
     let mut direct = Direct::start(context)?;
-    let equal = equal_bits(&mut direct, store, tip)?;
+    let equal_bits = equal_bits(&mut direct, store, tip)?;
+    let (mut all_rows, mut all_rows_cold) = (Vec::new(), Vec::new());
+    for _ in 0..REPEATS {
+        all_rows.push(direct.all_rows(store, tip)?);
+        plain::forget(files)?;
+        all_rows_cold.push(direct.all_rows(store, tip)?);
+    }
     let gaps = gaps(&mut direct, store, tip, decode)?;
     direct.end();
-    Ok((gaps, equal))
+    Ok(Measured {
+        gaps,
+        equal_bits,
+        all_rows,
+        all_rows_cold,
+    })
 }
 
 /// Whether the last segment, computed again on top of the restored state before it, equals what is on disk.
@@ -230,7 +309,7 @@ fn equal_bits(direct: &mut Direct, store: &Store, tip: &SegmentId) -> Result<boo
         generated.len() as u64 + 1,
         |_| {},
     )?;
-    let rows = store.read_rows(tip, &crate::session::RowsPart::All)?;
+    let rows = store.read_rows(tip)?;
     let end = store.read_end(tip)?;
     let here = answer.image.end.map(|e| e.tensors).unwrap_or_default();
     Ok(answer.generated == *generated

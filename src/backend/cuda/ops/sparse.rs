@@ -22,6 +22,11 @@ impl Cuda {
     ) -> Result<()> {
         self.step.flush()?;
         x.narrow("append_kv", (spec.heads + 2 * spec.kv_heads) * HEAD)?;
+        if let Some(arriving) = cache.arriving() {
+            // Windows of compressed keys that end in the new rows begin before them.
+            let (at, window) = (self.step.position(), 4 * spec.kernel);
+            arriving.wait_for(&[at.saturating_sub(window)..at])?;
+        }
         let (xk, xv) = (
             x.column(spec.heads * HEAD),
             x.column((spec.heads + spec.kv_heads) * HEAD),
@@ -216,6 +221,7 @@ impl Cuda {
         pass: Pass,
     ) -> Result<()> {
         self.step.flush()?;
+        self.await_chosen(cache, sel, spec, pass.rows())?;
         let q = x.narrow("attend", spec.heads * HEAD)?;
         let to = o.wide("attend", spec.heads * HEAD)?;
         check_rows("attend", o, pass.rows())?;

@@ -1,0 +1,352 @@
+//! KV rows that follow behind a resumed state: threads read them from their files, check them and copy them to the device
+//! while the engine is already at work; whoever needs a row waits for that row, not for the rest.
+//!
+//! Rows travel in *units* of 64 positions, counted from the first row of their file, keys and values together. What somebody
+//! waits for goes first; else they come layer by layer, in the order in which a pass needs them. A unit counts as arrived
+//! once its copies are on the copy queue: [`Arrivals::wait_for`] makes the compute queue wait for that point.
+//!
+//! While rows are on their way no step is recorded or replayed: a recording cannot wait for what a row has chosen.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::device::{Device, Pinned};
+use super::driver::{DevicePtr, Event, Queue};
+use crate::backend::{BackendError, Result};
+use crate::protocol::engine::{PIECE_BYTES, RowsFeed};
+
+/// Positions of a unit: a block, as attention chooses them.
+const UNIT: usize = 64;
+/// Threads: enough requests for a disk that likes many, and for checksums to keep up with it.
+const THREADS: [usize; 2] = [2, 16];
+
+/// Keys and values of one file in one layer.
+pub(super) struct Source {
+    pub(super) feed: Arc<dyn RowsFeed>,
+    /// Position of the first row.
+    pub(super) start: usize,
+    pub(super) rows: usize,
+    pub(super) row_bytes: usize,
+    /// Names in the file and where the first row goes.
+    pub(super) arrays: [(String, DevicePtr); 2],
+}
+
+impl Source {
+    fn units(&self) -> usize {
+        self.rows.div_ceil(UNIT)
+    }
+
+    /// Units that hold some of `positions`.
+    fn units_of(&self, positions: &Range<usize>) -> Range<usize> {
+        let from = positions.start.max(self.start) - self.start;
+        let to = positions.end.min(self.start + self.rows);
+        match to.checked_sub(self.start) {
+            Some(to) if to > from => from / UNIT..to.div_ceil(UNIT),
+            _ => 0..0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// In the file.
+    Waiting,
+    /// A thread has it.
+    Taken,
+    /// On the copy queue, or past it.
+    Arrived,
+}
+
+struct Plan {
+    /// By source.
+    units: Vec<Vec<Progress>>,
+    /// Asked for, in order.
+    urgent: VecDeque<(usize, Range<usize>)>,
+    /// No unit waits in the sources before this one.
+    next: usize,
+    /// Units that have not arrived.
+    left: usize,
+    /// Threads at work.
+    active: usize,
+    /// The rest is not wanted any more.
+    given_up: bool,
+    failed: Option<BackendError>,
+}
+
+impl Plan {
+    /// The next run of units to be read, at most `most(source)` long.
+    fn take(&mut self, most: impl Fn(usize) -> usize) -> Option<(usize, Range<usize>)> {
+        if self.given_up || self.failed.is_some() {
+            return None;
+        }
+        while let Some((source, wanted)) = self.urgent.pop_front() {
+            if let Some(run) = self.take_from(source, wanted.clone(), most(source)) {
+                if run.end < wanted.end {
+                    self.urgent.push_front((source, run.end..wanted.end));
+                }
+                return Some((source, run));
+            }
+        }
+        while let Some(units) = self.units.get(self.next) {
+            let all = 0..units.len();
+            match self.take_from(self.next, all, most(self.next)) {
+                Some(run) => return Some((self.next, run)),
+                None => self.next += 1,
+            }
+        }
+        None
+    }
+
+    /// The first run of waiting units among `wanted`.
+    fn take_from(
+        &mut self,
+        source: usize,
+        wanted: Range<usize>,
+        most: usize,
+    ) -> Option<Range<usize>> {
+        let units = self.units.get_mut(source)?;
+        let waits = |p: &Progress| *p == Progress::Waiting;
+        let start = wanted.start + units.get(wanted.clone())?.iter().position(waits)?;
+        let run = units.get_mut(start..wanted.end)?;
+        let n = run.iter().take(most).take_while(|p| waits(p)).count();
+        run.iter_mut().take(n).for_each(|p| *p = Progress::Taken);
+        Some(start..start + n)
+    }
+}
+
+/// Rows on their way.
+pub(super) struct Arrivals {
+    device: Device,
+    sources: Vec<Source>,
+    plan: Mutex<Plan>,
+    /// Something arrived, failed or ended.
+    changed: Condvar,
+}
+
+/// A thread's part in [`Arrivals`], taken off whichever way the thread ends.
+struct Active<'a>(&'a Arrivals);
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        let mut plan = self.0.plan();
+        if std::thread::panicking() && plan.failed.is_none() {
+            plan.failed = Some(BackendError::Rows("reading it panicked".to_owned()));
+        }
+        plan.active -= 1;
+        drop(plan);
+        self.0.changed.notify_all();
+    }
+}
+
+impl Arrivals {
+    /// Begins to bring the rows of `sources`.
+    ///
+    /// # Errors
+    /// The system has no room for a thread.
+    pub(super) fn start(device: &Device, sources: Vec<Source>) -> Result<Arc<Self>> {
+        let units: Vec<_> = sources
+            .iter()
+            .map(|s| vec![Progress::Waiting; s.units()])
+            .collect();
+        let threads = rayon::current_num_threads().clamp(THREADS[0], THREADS[1]);
+        let left = units.iter().map(Vec::len).sum();
+        let arrivals = Arc::new(Arrivals {
+            device: device.clone(),
+            sources,
+            plan: Mutex::new(Plan {
+                units,
+                urgent: VecDeque::new(),
+                next: 0,
+                left,
+                active: 0,
+                given_up: false,
+                failed: None,
+            }),
+            changed: Condvar::new(),
+        });
+        for _ in 0..threads {
+            arrivals.plan().active += 1;
+            let at_work = Arc::clone(&arrivals);
+            let spawned = std::thread::Builder::new()
+                .name("rows".into())
+                .spawn(move || {
+                    let active = Active(&at_work);
+                    if let Err(e) = at_work.bring() {
+                        let mut plan = at_work.plan();
+                        plan.failed.get_or_insert(e);
+                    }
+                    drop(active);
+                });
+            if let Err(e) = spawned {
+                arrivals.plan().active -= 1;
+                arrivals.give_up();
+                return Err(super::driver::failed("starting a thread", e));
+            }
+        }
+        Ok(arrivals)
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing has to be waited for: all rows are on the device, or nobody wants the rest.
+    pub(super) fn settled(&self) -> bool {
+        let plan = self.plan();
+        plan.active == 0 && (plan.left == 0 || plan.given_up)
+    }
+
+    /// Makes the compute queue wait for the rows at `positions`, of the sources in `of`.
+    ///
+    /// # Errors
+    /// A row that cannot be read, here or elsewhere; the device.
+    pub(super) fn wait_for(&self, of: &Range<usize>, positions: &[Range<usize>]) -> Result<()> {
+        let mut missing = Vec::new();
+        let mut plan = self.plan();
+        for (source, rows) in self.sources.iter().enumerate().take(of.end).skip(of.start) {
+            for units in positions.iter().map(|p| rows.units_of(p)) {
+                let known = plan.units.get(source);
+                let progress = |unit: &usize| known.and_then(|k| k.get(*unit)).copied();
+                let before = missing.len();
+                let still = |u: &usize| progress(u) != Some(Progress::Arrived);
+                missing.extend(units.clone().filter(still).map(|u| (source, u)));
+                if missing.len() > before {
+                    plan.urgent.push_back((source, units));
+                }
+            }
+        }
+        let mut missing = missing.into_iter().peekable();
+        while let Some((source, unit)) = missing.peek() {
+            if plan.units.get(*source).and_then(|u| u.get(*unit)) == Some(&Progress::Arrived) {
+                missing.next();
+            } else if let Some(failed) = &plan.failed {
+                return Err(failed.clone());
+            } else {
+                plan = self
+                    .changed
+                    .wait(plan)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+        drop(plan);
+        let driver = self.device.driver();
+        let event = driver.event()?;
+        let ordered = driver
+            .record(&event, Queue::Copy)
+            .and_then(|()| driver.wait(Queue::Compute, &event));
+        driver.drop_event(event);
+        ordered
+    }
+
+    /// Waits until every row is on the device.
+    ///
+    /// # Errors
+    /// A row that cannot be read; the device.
+    pub(super) fn wait_all(&self) -> Result<()> {
+        let plan = self.until_idle();
+        plan.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Ends it: what has not arrived never will, and no copy is under way any more.
+    pub(super) fn give_up(&self) {
+        self.plan().given_up = true;
+        drop(self.until_idle());
+    }
+
+    fn until_idle(&self) -> MutexGuard<'_, Plan> {
+        let mut plan = self.plan();
+        while plan.active > 0 {
+            plan = self
+                .changed
+                .wait(plan)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        plan
+    }
+
+    /// One thread's work.
+    fn bring(&self) -> Result<()> {
+        let driver = self.device.driver();
+        let mut slots = Vec::with_capacity(2);
+        for _ in 0..2 {
+            slots.push((self.device.pinned(PIECE_BYTES)?, driver.event()?));
+        }
+        let brought = self.bring_through(&mut slots);
+        for (slot, event) in slots {
+            // The slot may go once its last copy has passed; where that cannot be known it must stay.
+            match driver.wait_host(&event) {
+                Ok(()) => drop(slot),
+                Err(_) => std::mem::forget(slot),
+            }
+            driver.drop_event(event);
+        }
+        brought
+    }
+
+    fn bring_through(&self, slots: &mut [(Pinned, Event)]) -> Result<()> {
+        let driver = self.device.driver();
+        let most = |source: usize| {
+            let row_bytes = self.sources.get(source).map_or(1, |s| s.row_bytes);
+            (PIECE_BYTES / (UNIT * row_bytes).max(1)).max(1)
+        };
+        loop {
+            let taken = self.plan().take(most);
+            let Some((index, units)) = taken else {
+                return Ok(());
+            };
+            let Some(source) = self.sources.get(index) else {
+                return Ok(());
+            };
+            let rows = units.start * UNIT..(units.end * UNIT).min(source.rows);
+            let at = rows.start * source.row_bytes;
+            for ((slot, event), (name, dst)) in slots.iter_mut().zip(&source.arrays) {
+                driver.wait_host(event)?;
+                let bytes = slot.as_mut_slice().get_mut(..rows.len() * source.row_bytes);
+                let bytes = bytes.ok_or_else(|| {
+                    super::shape("rows", format!("at most {PIECE_BYTES} bytes"), rows.len())
+                })?;
+                source
+                    .feed
+                    .fill(name, at, bytes)
+                    .map_err(BackendError::Rows)?;
+                // SAFETY: the cache has room for these rows and outlives this thread (its drop gives up first); the slot
+                // is not filled again before its event has passed.
+                unsafe {
+                    driver.copy_in(*dst + at as u64, bytes.as_ptr(), bytes.len(), Queue::Copy)?
+                };
+                driver.record(event, Queue::Copy)?;
+            }
+            let mut plan = self.plan();
+            plan.left -= units.len();
+            if let Some(run) = plan.units.get_mut(index).and_then(|u| u.get_mut(units)) {
+                run.fill(Progress::Arrived);
+            }
+            drop(plan);
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// What a cache knows of rows on their way to it: which, and among whose.
+pub(super) struct Arriving {
+    pub(super) arrivals: Arc<Arrivals>,
+    pub(super) sources: Range<usize>,
+}
+
+impl Arriving {
+    /// Makes the compute queue wait for rows at `positions`.
+    ///
+    /// # Errors
+    /// As [`Arrivals::wait_for`].
+    pub(super) fn wait_for(&self, positions: &[Range<usize>]) -> Result<()> {
+        self.arrivals.wait_for(&self.sources, positions)
+    }
+}
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        // The cache goes, or is filled anew.
+        self.arrivals.give_up();
+    }
+}

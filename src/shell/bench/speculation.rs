@@ -1,0 +1,178 @@
+//! What speculation gains and costs on this device's own clock: the decoder as a chat uses it, with the policy's choice of
+//! depth, on a text whose drafts are all wrong and on one whose drafts are all right.
+//!
+//! Plain decoding comes first and says what the text is. *Wrong*: the lookup is sure of other tokens every round, and so,
+//! with random weights, is the head. *Right*: the lookup knows the text. Each run is made twice with a policy that knows
+//! nothing; the first makes recordings and is not counted. The text has to come out the same.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use super::{Bench, median};
+use crate::backend::draft::DraftOps;
+use crate::engine::ngram::Lookup;
+use crate::engine::speculate::{Decoder, Finder};
+use crate::protocol::engine::{EndImage, Generate, Sampling, SpecMode, Token};
+
+/// Tokens read before each run: what the first token is drawn from.
+const OPENING: usize = 64;
+/// Tokens of a window, and tokens before the first one counts.
+const WINDOW: usize = 32;
+const WARM: usize = 96;
+
+/// Speeds as multiples of plain decoding; of windows, of its median round.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Speculation {
+    tokens: usize,
+    plain_tokens_per_s: f64,
+    /// Noise: plain decoding against itself.
+    plain_slowest_window: f64,
+    pub(super) wrong_over_plain: f64,
+    pub(super) wrong_slowest_window: f64,
+    pub(super) right_over_plain: f64,
+    right_tokens_per_round: f64,
+    pub(super) same_text: bool,
+}
+
+/// A text and its rounds: tokens and seconds of each.
+struct Run {
+    text: Vec<Token>,
+    rounds: Vec<(usize, f64)>,
+}
+
+impl Run {
+    fn seconds_per_token(&self, from: usize) -> f64 {
+        let (tokens, seconds) = self.since(from);
+        seconds / tokens.max(1) as f64
+    }
+
+    fn since(&self, from: usize) -> (usize, f64) {
+        let mut before = 0;
+        let counted = self.rounds.iter().filter(|round| {
+            before += round.0;
+            before > from
+        });
+        counted.fold((0, 0.0), |sum, round| (sum.0 + round.0, sum.1 + round.1))
+    }
+
+    /// The lowest speed of any window, against rounds of one token that take `plain` seconds.
+    fn slowest_window(&self, plain: f64) -> f64 {
+        let mut before = 0;
+        let mut slowest = f64::INFINITY;
+        for (start, first) in self.rounds.iter().enumerate() {
+            before += first.0;
+            if before <= WARM {
+                continue;
+            }
+            let (mut tokens, mut seconds) = (0, 0.0);
+            for round in self.rounds.iter().skip(start) {
+                tokens += round.0;
+                seconds += round.1;
+                if tokens >= WINDOW {
+                    slowest = slowest.min(tokens as f64 * plain / seconds);
+                    break;
+                }
+            }
+        }
+        slowest
+    }
+}
+
+impl<B: DraftOps> Bench<'_, B> {
+    /// Measures at the frontier `end`, where the state is now and will be again.
+    pub(super) fn speculation(&mut self, end: &EndImage) -> anyhow::Result<Speculation> {
+        let plain = self.run(end, SpecMode::Off, || Box::new(|_, _| None))?;
+        let text = Arc::new(plain.text.clone());
+        let base = end.position as usize + OPENING;
+        let scripted = |wrong: Token| -> Finder {
+            let text = Arc::clone(&text);
+            Box::new(move |history, most| {
+                let rest = text.get(history.len() - base..)?;
+                let tokens: Vec<Token> = rest.iter().take(most).map(|t| t ^ wrong).collect();
+                (!tokens.is_empty()).then_some(Lookup {
+                    tokens,
+                    matched: 64,
+                    agreement: 1.0,
+                })
+            })
+        };
+        let wrong = self.run(end, SpecMode::Auto, || scripted(1))?;
+        let right = self.run(end, SpecMode::Auto, || scripted(0))?;
+        let step = median(plain.rounds.iter().map(|r| r.1).collect());
+        let each = plain.seconds_per_token(WARM);
+        let (tokens, _) = right.since(0);
+        Ok(Speculation {
+            tokens: text.len(),
+            plain_tokens_per_s: 1.0 / each,
+            plain_slowest_window: plain.slowest_window(step),
+            wrong_over_plain: each / wrong.seconds_per_token(WARM),
+            wrong_slowest_window: wrong.slowest_window(step),
+            right_over_plain: each / right.seconds_per_token(WARM),
+            right_tokens_per_round: tokens as f64 / right.rounds.len().max(1) as f64,
+            same_text: wrong.text == *text && right.text == *text,
+        })
+    }
+
+    fn run(
+        &mut self,
+        end: &EndImage,
+        spec: SpecMode,
+        finder: impl Fn() -> Finder,
+    ) -> anyhow::Result<Run> {
+        self.run_once(end, spec, finder())?;
+        self.run_once(end, spec, finder())
+    }
+
+    fn run_once(&mut self, end: &EndImage, spec: SpecMode, finder: Finder) -> anyhow::Result<Run> {
+        let at = end.position as usize;
+        let mut decoder = Decoder::new(self.head.take());
+        decoder.set_finder(finder);
+        let run = self.decode_all(end, at, spec, &mut decoder);
+        self.head = decoder.into_head();
+        self.live.restore(&mut self.b, at, &[], Some(end))?;
+        run
+    }
+
+    fn decode_all(
+        &mut self,
+        end: &EndImage,
+        at: usize,
+        spec: SpecMode,
+        decoder: &mut Decoder<B>,
+    ) -> anyhow::Result<Run> {
+        let (b, model, live) = (&mut self.b, &self.model, &mut self.live);
+        live.restore(b, at, &[], Some(end))?;
+        let history = self.history.get(..at + OPENING);
+        let (past, opening) = history.context("history too short")?.split_at(at);
+        decoder.restore(b, past, Some(end))?;
+        live.prefill(b, model, opening)?;
+        live.advance(b, OPENING)?;
+        decoder.read(b, model, live, opening, 0)?;
+        let sampling = Sampling {
+            temperature: 0.0,
+            ..Sampling::default()
+        };
+        let wish = Generate {
+            sampling,
+            max_tokens: 4 * self.decode as u64 + WARM as u64,
+            stop: Vec::new(),
+            spec,
+        };
+        let mut round = decoder.begin(b, model, live, &wish)?;
+        let mut run = Run {
+            text: round.tokens,
+            rounds: Vec::new(),
+        };
+        while round.ended.is_none() {
+            let begun = Instant::now();
+            round = decoder.round(b, model, live)?;
+            run.rounds
+                .push((round.tokens.len(), begun.elapsed().as_secs_f64()));
+            run.text.extend(&round.tokens);
+        }
+        Ok(run)
+    }
+}
