@@ -60,18 +60,19 @@ KERNEL(256, 4) candidates_tops(u32* tops, float2* lse, const float* logits, u32 
     if (threadIdx.x == 0) lse[blockIdx.y * splits + blockIdx.x] = make_float2(m, s);
 }
 
-// Block: one row, 1024 threads. Shared: the row's tops, then the numbers of the groups that reach the bound. found [row][FOUND].
+// Block: one row, 1024 threads. Shared: the row's tops, then the numbers of the groups that reach the bound. found [row][FOUND] may lie
+// in host memory: it is written once, in whole lines.
 KERNEL(1024, 1)
 candidates_pick(float* found, const u32* tops, const float2* lse, const float* logits, u32 ld, u32 vocab, u32 group, u32 rows, u32 splits) {
     SHARED_BYTES(bytes);
     __shared__ uint2 reached[2][32];
     __shared__ u32 sums[32];
     __shared__ __align__(16) u64 best[MOST];
+    __shared__ __align__(16) u32 to[FOUND];
     allow_next();
     wait_for_previous();
     const u32 r = blockIdx.x, groups = (vocab + group - 1) / group;
     const float* from = logits + u64(r) * ld;
-    float* to = found + u64(r) * FOUND;
     u32* top = reinterpret_cast<u32*>(bytes);
     u32* hits = top + groups;
     for (u32 i = threadIdx.x; i < groups; i += 1024) top[i] = tops[u64(r) * groups + i];
@@ -140,8 +141,8 @@ candidates_pick(float* found, const u32* tops, const float2* lse, const float* l
         }
         rank += shuffle(rank, (threadIdx.x & 31) ^ 1);
         if (e0 < n && rank < BEST && threadIdx.x % 2 == 0) {
-            to[rank] = key_value(u32(me >> 32));
-            reinterpret_cast<u32*>(to)[BEST + rank] = NO_ID - u32(me);
+            to[rank] = __float_as_uint(key_value(u32(me >> 32)));
+            to[BEST + rank] = NO_ID - u32(me);
         }
     }
     if (threadIdx.x >= 992) {  // the last warp, which the ranking seldom needs
@@ -153,10 +154,12 @@ candidates_pick(float* found, const u32* tops, const float2* lse, const float* l
             s += part.x == -INFINITY ? 0.f : part.y * expf(part.x - m);
         }
         s = warp_sum(s);
-        if (threadIdx.x == 992) to[2 * BEST] = m + logf(s);
+        if (threadIdx.x >= 992 + 28) to[2 * BEST + threadIdx.x - (992 + 28)] = threadIdx.x == 992 + 28 ? __float_as_uint(m + logf(s)) : 0;
     }
     if (threadIdx.x < BEST && threadIdx.x >= n) {
-        to[threadIdx.x] = -INFINITY;
-        reinterpret_cast<u32*>(to)[BEST + threadIdx.x] = NO_ID;
+        to[threadIdx.x] = __float_as_uint(-INFINITY);
+        to[BEST + threadIdx.x] = NO_ID;
     }
+    __syncthreads();  // the row as it goes out
+    if (threadIdx.x < FOUND / 4) reinterpret_cast<uint4*>(found + u64(r) * FOUND)[threadIdx.x] = load16(to + threadIdx.x * 4);
 }

@@ -7,7 +7,8 @@ use std::ops::Range;
 
 use super::matrix::Matrix;
 use super::simd::{self, Dots, rms_norm};
-use super::{Buf, Cpu, image, image_values};
+use super::state::{image, image_values};
+use super::{Buf, Cpu};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
 use crate::backend::{BackendError, BufKind, Pass, Result};
 use crate::protocol::engine::{ImageTensor, Token};

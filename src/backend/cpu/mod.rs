@@ -9,6 +9,7 @@ mod lightning;
 mod matrix;
 mod simd;
 mod sparse;
+mod state;
 
 pub use lightning::Recurrent;
 pub use matrix::Matrix;
@@ -20,14 +21,14 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use self::lightning::{Form, Input, RopeTable};
-use self::matrix::decode;
 use self::simd::{ApplyGate, Gate, rms_norm};
-use self::sparse::{Part, Queries, Slots};
+use self::sparse::Queries;
+use self::state::{rows_in, rows_out, state_in, state_out, stream_rows};
 use super::{
     Backend, BackendError, BufKind, CANDIDATES, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass,
-    Result, StepKey, WeightView, layer_tensor,
+    Result, StepKey, WeightView,
 };
-use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, PIECE_BYTES, RowsFeed, Token};
+use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsFeed, Token};
 use crate::spec::{LightningSpec, SparseSpec};
 
 /// Rows of a prefill pass.
@@ -140,78 +141,6 @@ fn normed(h: &Buf, norm: &[f32], eps: f32, pass: Pass) -> Result<Vec<f32>> {
         .zip(h.rows(pass).par_chunks(h.width))
         .for_each(|(x, h)| rms_norm(x, h, norm, eps));
     Ok(x)
-}
-
-fn image(name: &str, shape: Vec<usize>, values: &[f32]) -> ImageTensor {
-    let data = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    ImageTensor {
-        name: name.into(),
-        dtype: Dtype::F32,
-        shape,
-        data: Arc::new(data),
-    }
-}
-
-/// The values of an image, if it has this shape.
-fn image_values(tensor: &ImageTensor, shape: &[usize]) -> Result<Vec<f32>> {
-    let count: usize = shape.iter().product();
-    let values = if tensor.shape == shape {
-        decode(tensor.dtype, &tensor.data).filter(|v| v.len() == count)
-    } else {
-        None
-    };
-    values.ok_or_else(|| BackendError::Shape {
-        op: "restore",
-        expected: format!("{} {shape:?} f32 or bf16", tensor.name),
-        found: format!(
-            "{:?} {:?}, {} bytes",
-            tensor.shape,
-            tensor.dtype,
-            tensor.data.len()
-        ),
-    })
-}
-
-/// Puts one array of a feed in place.
-fn restore_array(
-    slots: &mut Slots<'_>,
-    part: Part,
-    name: &str,
-    spec: &SparseSpec,
-    feed: &dyn RowsFeed,
-) -> Result<()> {
-    let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
-    let rows = usize::try_from(feed.rows()).unwrap_or(usize::MAX - start);
-    let rows = part.rows(spec, start..start + rows);
-    let expected = [rows.len(), spec.kv_heads, spec.head_dim];
-    let found = feed.array(name);
-    let dtype = match &found {
-        Some((dtype @ (Dtype::F32 | Dtype::Bf16), shape)) if *shape == expected => *dtype,
-        _ => {
-            return Err(BackendError::Shape {
-                op: "restore",
-                expected: format!("{name} {expected:?} f32 or bf16"),
-                found: found.map_or("none".into(), |(dtype, shape)| {
-                    format!("{shape:?} {dtype:?}")
-                }),
-            });
-        }
-    };
-    let row_bytes = slots.row_width() * dtype.size();
-    // As many rows as fill a piece: for the usual widths, exactly.
-    let step = (PIECE_BYTES / row_bytes.max(1)).max(1);
-    let mut bytes = vec![0; step.min(rows.len()) * row_bytes];
-    for at in (0..rows.len()).step_by(step) {
-        let piece = bytes
-            .get_mut(..step.min(rows.len() - at) * row_bytes)
-            .unwrap_or_default();
-        feed.fill(name, at * row_bytes, piece)
-            .map_err(BackendError::Rows)?;
-        if let Some(values) = decode(dtype, piece) {
-            slots.write(rows.start + at, &values);
-        }
-    }
-    Ok(())
 }
 
 impl Backend for Cpu {
@@ -676,17 +605,7 @@ impl Backend for Cpu {
         spec: &SparseSpec,
         positions: Range<usize>,
     ) -> Result<Vec<ImageTensor>> {
-        Ok(Part::ALL
-            .into_iter()
-            .map(|(part, name)| {
-                let rows = part.rows(spec, positions.clone());
-                image(
-                    name,
-                    vec![rows.len(), spec.kv_heads, spec.head_dim],
-                    &cache.read(part, rows),
-                )
-            })
-            .collect())
+        Ok(rows_out(cache, spec, positions))
     }
 
     fn write_rows(
@@ -696,32 +615,7 @@ impl Backend for Cpu {
         start: usize,
         tensors: &[&ImageTensor],
     ) -> Result<()> {
-        let missing = |name: &str| BackendError::Shape {
-            op: "restore",
-            expected: format!("a tensor {name}"),
-            found: "none".into(),
-        };
-        let named = |name: &str| {
-            tensors
-                .iter()
-                .find(|t| t.name == name)
-                .ok_or_else(|| missing(name))
-        };
-        let rows = named("k")?.shape.first().copied().unwrap_or(0);
-        let parts = Part::ALL
-            .into_iter()
-            .map(|(part, name)| {
-                let range = part.rows(spec, start..start + rows);
-                let values =
-                    image_values(named(name)?, &[range.len(), spec.kv_heads, spec.head_dim])?;
-                Ok((part, range.start, values))
-            })
-            .collect::<Result<Vec<_>>>()?;
-        self.reserve(cache, start + rows)?;
-        for (part, first, values) in parts {
-            cache.write(part, first, &values);
-        }
-        Ok(())
+        rows_in(self, cache, spec, start, tensors)
     }
 
     fn restore_rows(
@@ -730,33 +624,11 @@ impl Backend for Cpu {
         spec: &SparseSpec,
         feeds: &[Arc<dyn RowsFeed>],
     ) -> Result<()> {
-        let last = feeds.iter().map(|f| f.start() + f.rows()).max();
-        let last = usize::try_from(last.unwrap_or(0)).unwrap_or(usize::MAX);
-        for (_, cache) in caches.iter_mut() {
-            self.reserve(cache, last)?;
-        }
-        // Every array of every layer on its own: their bytes are read, checked and put in place while they are in the
-        // processor's cache.
-        let arrays = caches.iter_mut().flat_map(|(layer, cache)| {
-            let named = |(part, name, slots)| (part, layer_tensor(name, *layer), slots);
-            cache.all_slots().map(named)
-        });
-        let arrays: Vec<(Part, String, Slots<'_>)> = arrays.collect();
-        arrays
-            .into_par_iter()
-            .try_for_each(|(part, name, mut slots)| {
-                feeds.iter().try_for_each(|feed| {
-                    restore_array(&mut slots, part, &name, spec, feed.as_ref())
-                })
-            })
+        stream_rows(self, caches, spec, feeds)
     }
 
     fn read_state(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
-        Ok(image(
-            "state",
-            vec![spec.heads, spec.head_dim, spec.head_dim],
-            &state.read(),
-        ))
+        Ok(state_out(state, spec))
     }
 
     fn write_state(
@@ -765,14 +637,7 @@ impl Backend for Cpu {
         spec: &LightningSpec,
         image: Option<&ImageTensor>,
     ) -> Result<()> {
-        match image {
-            Some(image) => state.write(&image_values(
-                image,
-                &[spec.heads, spec.head_dim, spec.head_dim],
-            )?),
-            None => state.clear(),
-        }
-        Ok(())
+        state_in(state, spec, image)
     }
 }
 

@@ -18,6 +18,8 @@ use crate::protocol::engine::{PIECE_BYTES, RowsFeed};
 
 /// Positions of a unit: a block, as attention chooses them.
 const UNIT: usize = 64;
+/// Where at least one in so many units of a piece is waited for, all of it is read: many short reads and copies take longer.
+const DENSE: usize = 4;
 /// Threads: enough requests for a disk that likes many, and for checksums to keep up with it.
 const THREADS: [usize; 2] = [2, 16];
 
@@ -35,6 +37,11 @@ pub(super) struct Source {
 impl Source {
     fn units(&self) -> usize {
         self.rows.div_ceil(UNIT)
+    }
+
+    /// Units that are read together if nobody waits for fewer.
+    fn run(&self) -> usize {
+        (PIECE_BYTES / (UNIT * self.row_bytes).max(1)).max(1)
     }
 
     /// Units that hold some of `positions`.
@@ -205,16 +212,25 @@ impl Arrivals {
         let mut missing = Vec::new();
         let mut plan = self.plan();
         for (source, rows) in self.sources.iter().enumerate().take(of.end).skip(of.start) {
-            for units in positions.iter().map(|p| rows.units_of(p)) {
-                let known = plan.units.get(source);
-                let progress = |unit: &usize| known.and_then(|k| k.get(*unit)).copied();
-                let before = missing.len();
-                let still = |u: &usize| progress(u) != Some(Progress::Arrived);
-                missing.extend(units.clone().filter(still).map(|u| (source, u)));
-                if missing.len() > before {
-                    plan.urgent.push_back((source, units));
+            let known = plan.units.get(source).map_or(&[][..], Vec::as_slice);
+            let units = positions.iter().flat_map(|p| rows.units_of(p));
+            let needed: Vec<usize> = units
+                .filter(|u| known.get(*u) != Some(&Progress::Arrived))
+                .collect();
+            let all = known.len();
+            for part in needed.chunk_by(|a, b| a / rows.run() == b / rows.run()) {
+                let first = part.first().map_or(0, |u| u / rows.run() * rows.run());
+                let run = first..(first + rows.run()).min(all);
+                if part.len() * DENSE >= run.len() {
+                    plan.urgent.push_back((source, run));
+                    continue;
+                }
+                for close in part.chunk_by(|a, b| a + 1 == *b) {
+                    let first = close.first().copied().unwrap_or(0);
+                    plan.urgent.push_back((source, first..first + close.len()));
                 }
             }
+            missing.extend(needed.into_iter().map(|unit| (source, unit)));
         }
         let mut missing = missing.into_iter().peekable();
         while let Some((source, unit)) = missing.peek() {
@@ -286,10 +302,7 @@ impl Arrivals {
 
     fn bring_through(&self, slots: &mut [(Pinned, Event)]) -> Result<()> {
         let driver = self.device.driver();
-        let most = |source: usize| {
-            let row_bytes = self.sources.get(source).map_or(1, |s| s.row_bytes);
-            (PIECE_BYTES / (UNIT * row_bytes).max(1)).max(1)
-        };
+        let most = |source: usize| self.sources.get(source).map_or(1, Source::run);
         loop {
             let taken = self.plan().take(most);
             let Some((index, units)) = taken else {

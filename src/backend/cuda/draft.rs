@@ -150,8 +150,7 @@ impl DraftOps for Cuda {
     fn draft_seek(&mut self, tokens: &[Token], position: usize, first: usize) -> Result<()> {
         let words = [narrow(position)?, narrow(first)?, 0, 0];
         let step = self.draft_step()?;
-        step.send(words)?;
-        step.send_tokens(tokens)
+        step.send_all(words, tokens)
     }
 
     fn draft_copy(

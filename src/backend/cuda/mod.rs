@@ -39,6 +39,7 @@ mod staging;
 mod state;
 mod step;
 mod tensors;
+mod weights;
 
 use std::ops::Range;
 use std::path::Path;

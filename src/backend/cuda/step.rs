@@ -1,6 +1,6 @@
 //! What changes from step to step, in device memory: `Step` of `kernels/common.cuh` and the tokens of the pass.
 //!
-//! The host keeps the authority and sends a copy after every change, in stream order, from page-locked slots that are
+//! The host keeps the authority and sends a copy before a pass needs it, in stream order, from page-locked slots that are
 //! not reused before the device has read them. Recordings only ever see the two fixed device addresses.
 
 use super::device::{Account, Device, DeviceBuffer, Pinned};
@@ -10,8 +10,8 @@ use crate::protocol::engine::Token;
 
 /// Bytes of the struct; both structs of `kernels/common.cuh` are four 32-bit words.
 const STRUCT_BYTES: usize = 16;
-/// Where the tokens start in device memory.
-const TOKENS_AT: u64 = 256;
+/// Where the tokens start in device memory: right behind the struct, so that both go in one copy.
+const TOKENS_AT: usize = STRUCT_BYTES;
 /// Structs that may be on their way at once.
 const SLOTS: usize = 64;
 
@@ -21,9 +21,10 @@ pub(super) struct Posted {
     memory: DeviceBuffer,
     slots: Pinned,
     next_slot: usize,
-    tokens: [Pinned; 2],
-    tokens_sent: [Event; 2],
-    next_tokens: usize,
+    /// Struct and tokens.
+    whole: [Pinned; 2],
+    whole_sent: [Event; 2],
+    next_whole: usize,
     token_room: usize,
 }
 
@@ -31,12 +32,15 @@ impl Posted {
     /// Zeros, and room for `rows` tokens.
     pub(super) fn new(device: &Device, rows: usize) -> Result<Self> {
         Ok(Posted {
-            memory: device.zeroed("step", TOKENS_AT as usize + rows * 4, Account::Work)?,
+            memory: device.zeroed("step", TOKENS_AT + rows * 4, Account::Work)?,
             slots: device.pinned(SLOTS * STRUCT_BYTES)?,
             next_slot: 0,
-            tokens: [device.pinned(rows * 4)?, device.pinned(rows * 4)?],
-            tokens_sent: [device.driver().event()?, device.driver().event()?],
-            next_tokens: 0,
+            whole: [
+                device.pinned(TOKENS_AT + rows * 4)?,
+                device.pinned(TOKENS_AT + rows * 4)?,
+            ],
+            whole_sent: [device.driver().event()?, device.driver().event()?],
+            next_whole: 0,
             token_room: rows,
             device: device.clone(),
         })
@@ -49,10 +53,11 @@ impl Posted {
 
     /// `const u32*` of the tokens.
     pub(super) fn tokens_ptr(&self) -> DevicePtr {
-        self.memory.ptr() + TOKENS_AT
+        self.memory.ptr() + TOKENS_AT as u64
     }
 
-    pub(super) fn send_tokens(&mut self, tokens: &[Token]) -> Result<()> {
+    /// Both at once.
+    pub(super) fn send_all(&mut self, words: [u32; 4], tokens: &[Token]) -> Result<()> {
         if tokens.len() > self.token_room {
             return Err(BackendError::Shape {
                 op: "set_tokens",
@@ -60,28 +65,30 @@ impl Posted {
                 found: tokens.len().to_string(),
             });
         }
-        let half = self.next_tokens;
-        self.next_tokens ^= 1;
-        let (Some(pinned), Some(sent)) = (self.tokens.get_mut(half), self.tokens_sent.get(half))
+        let half = self.next_whole;
+        self.next_whole ^= 1;
+        let (Some(pinned), Some(sent)) = (self.whole.get_mut(half), self.whole_sent.get(half))
         else {
             return Ok(());
         };
         self.device.driver().wait_host(sent)?;
-        for (slot, token) in pinned.as_mut_slice().chunks_exact_mut(4).zip(tokens) {
-            slot.copy_from_slice(&token.to_le_bytes());
+        let values = words.iter().chain(tokens);
+        for (slot, value) in pinned.as_mut_slice().chunks_exact_mut(4).zip(values) {
+            slot.copy_from_slice(&value.to_le_bytes());
         }
         // SAFETY: the half is not written again before `sent` has passed; the device side has room for every pass.
         unsafe {
             self.device.driver().copy_in(
-                self.memory.ptr() + TOKENS_AT,
+                self.memory.ptr(),
                 pinned.as_ptr(),
-                tokens.len() * 4,
+                TOKENS_AT + tokens.len() * 4,
                 Queue::Compute,
             )?
         };
         self.device.driver().record(sent, Queue::Compute)
     }
 
+    /// The struct alone.
     pub(super) fn send(&mut self, words: [u32; 4]) -> Result<()> {
         if self.next_slot == SLOTS {
             self.device.driver().synchronize(Queue::Compute)?;
@@ -111,7 +118,7 @@ impl Drop for Posted {
     fn drop(&mut self) {
         // Copies read the pinned slots; errors of earlier work were reported where it was given.
         let _ = self.device.driver().synchronize(Queue::Compute);
-        for event in &mut self.tokens_sent {
+        for event in &mut self.whole_sent {
             self.device
                 .driver()
                 .drop_event(std::mem::replace(event, Event(0)));
@@ -160,16 +167,16 @@ impl Step {
     }
 
     pub(super) fn set_tokens(&mut self, tokens: &[Token]) -> Result<()> {
-        self.flush()?;
-        self.posted.send_tokens(tokens)
+        self.unsent = false;
+        self.posted.send_all(self.words(), tokens)
     }
 
-    /// Jumps, with nothing pending.
+    /// Jumps, with nothing pending. As all that follows, sent with the next tokens, or the next [`Step::flush`].
     pub(super) fn seek(&mut self, position: usize) -> Result<()> {
         self.position = narrow(position)?;
         self.pending = 0;
         self.unsent = true;
-        self.flush()
+        Ok(())
     }
 
     pub(super) fn advance(&mut self, pass: Pass, rows: usize) -> Result<()> {
@@ -190,10 +197,14 @@ impl Step {
             }
         }
         self.unsent = true;
-        self.flush()
+        Ok(())
     }
 
-    /// Every layer has absorbed its pending rows. Sent with the next [`Step::flush`].
+    fn words(&self) -> [u32; 4] {
+        [self.position, self.pending, self.slot, 0]
+    }
+
+    /// Every layer has absorbed its pending rows.
     pub(super) fn folded(&mut self) {
         self.pending = 0;
         self.unsent = true;
@@ -202,8 +213,7 @@ impl Step {
     /// Sends what has changed; called before whatever reads the step, and never has anything to do inside a recording.
     pub(super) fn flush(&mut self) -> Result<()> {
         if self.unsent {
-            self.posted
-                .send([self.position, self.pending, self.slot, 0])?;
+            self.posted.send(self.words())?;
             self.unsent = false;
         }
         Ok(())

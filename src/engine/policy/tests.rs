@@ -133,8 +133,8 @@ fn rate(rounds: &[(usize, f64)]) -> f64 {
     rounds.iter().map(|r| r.0).sum::<usize>() as f64 / rounds.iter().map(|r| r.1).sum::<f64>()
 }
 
-/// The lowest speed of any window of at least 32 tokens once 64 are decoded, against plain decoding.
-fn slowest_window(rounds: &[(usize, f64)]) -> f64 {
+/// Speeds of all windows of at least 32 tokens once 64 are decoded, against plain decoding.
+fn windows(rounds: &[(usize, f64)]) -> Vec<f64> {
     let mut decoded = 0;
     let warm: Vec<_> = rounds
         .iter()
@@ -144,19 +144,19 @@ fn slowest_window(rounds: &[(usize, f64)]) -> f64 {
         })
         .copied()
         .collect();
-    let mut slowest = f64::INFINITY;
-    for start in 0..warm.len() {
+    let from = |start: usize| {
         let (mut tokens, mut time) = (0, 0.0);
-        for r in &warm[start..] {
+        warm[start..].iter().find_map(|r| {
             tokens += r.0;
             time += r.1;
-            if tokens >= 32 {
-                slowest = f64::min(slowest, tokens as f64 / time);
-                break;
-            }
-        }
-    }
-    slowest
+            (tokens >= 32).then_some(tokens as f64 / time)
+        })
+    };
+    (0..warm.len()).filter_map(from).collect()
+}
+
+fn slowest_window(rounds: &[(usize, f64)]) -> f64 {
+    windows(rounds).into_iter().fold(f64::INFINITY, f64::min)
 }
 
 #[test]
@@ -191,26 +191,29 @@ fn wrong_drafts_cost_at_most_two_percent_of_any_window() {
     }
 }
 
+/// What windows have gained may be staked, so a window in which good drafts turn bad may lose more than all-wrong drafts
+/// may cost. Such windows are rare and bounded; without the stake none of them would lose, and half of the speed would be gone.
 #[test]
-fn a_window_in_which_good_drafts_turn_bad_stays_bounded() {
-    let text = |at: usize, depth: usize| {
-        let (c, ok) = head(0.9)(at, depth);
-        (c, ok && (at / 200).is_multiple_of(2))
-    };
-    let rounds = decode(
-        &mut Policy::default(),
-        GPU,
-        SpecMode::Auto,
-        6000,
-        text,
-        None,
-    );
-    assert!(
-        slowest_window(&rounds) >= 0.92,
-        "{}",
-        slowest_window(&rounds)
-    );
-    assert!(rate(&rounds) > 1.3, "{}", rate(&rounds));
+fn windows_in_which_good_drafts_turn_bad_are_rare_and_bounded() {
+    for p in [0.9, 0.75, 0.6] {
+        let text = |at: usize, depth: usize| {
+            let (c, ok) = head(p)(at, depth);
+            (c, ok && (at / 200).is_multiple_of(2))
+        };
+        let rounds = decode(
+            &mut Policy::default(),
+            GPU,
+            SpecMode::Auto,
+            20_000,
+            text,
+            None,
+        );
+        let windows = windows(&rounds);
+        let below = windows.iter().filter(|w| **w < 0.98).count() as f64 / windows.len() as f64;
+        let slowest = slowest_window(&rounds);
+        assert!(slowest >= 0.92 && below < 0.015, "{p}: {slowest} {below}");
+        assert!(rate(&rounds) > 1.2, "{p}: {}", rate(&rounds));
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The best logits of a row, and their way to the host.
 
 use super::super::device::{Account, DeviceBuffer, Pinned};
+use super::super::driver::{DevicePtr, Queue};
 use super::super::launch;
 use super::super::tensors::Buf;
 use super::super::{Cuda, shape, u32_of};
@@ -12,9 +13,8 @@ pub(in crate::backend::cuda) struct CandidateBuffers {
     vocab: usize,
     tops: DeviceBuffer,
     sums: DeviceBuffer,
-    /// `[16][FOUND_WORDS]`
-    found: DeviceBuffer,
-    host: Pinned,
+    /// `[16][FOUND_WORDS]`, written by the kernel itself: a copy behind it would take as long as all that is in it.
+    found: Pinned,
 }
 
 /// Of a row.
@@ -41,15 +41,16 @@ impl Cuda {
                 // Never fewer than for any smaller vocabulary, whose groups may be smaller.
                 tops: work(MAX_VERIFY_ROWS * vocab.div_ceil(8) * 4)?,
                 sums: work(MAX_VERIFY_ROWS * splits * 8)?,
-                found: work(MAX_VERIFY_ROWS * FOUND_BYTES)?,
-                host: self.device.pinned(MAX_VERIFY_ROWS * FOUND_BYTES)?,
+                found: self.device.pinned(MAX_VERIFY_ROWS * FOUND_BYTES)?,
             });
         }
         let Some(c) = &self.candidates else {
             return Ok(());
         };
         let d = self.device.driver();
-        let (found, tops, sums) = (c.found.ptr(), c.tops.ptr(), c.sums.ptr());
+        // Page-locked memory has one address for both sides.
+        let found = c.found.as_ptr() as DevicePtr;
+        let (tops, sums) = (c.tops.ptr(), c.sums.ptr());
         // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
         unsafe {
             launch::candidates_tops(d, tops, sums, from, ld, words, rows)?;
@@ -68,21 +69,11 @@ impl Cuda {
                 rows,
             ));
         }
-        let Some(c) = &mut self.candidates else {
+        let Some(c) = &self.candidates else {
             return Err(shape("candidates", "top_candidates before", "none"));
         };
-        let driver = self.device.driver();
-        // SAFETY: both pieces have room for 16 rows; the host reads only after the wait.
-        unsafe {
-            driver.copy_out(
-                c.host.as_mut_ptr(),
-                c.found.ptr(),
-                rows * FOUND_BYTES,
-                super::super::driver::Queue::Compute,
-            )?
-        };
-        driver.synchronize(super::super::driver::Queue::Compute)?;
-        let words: &[u32] = bytemuck::try_cast_slice(c.host.as_slice()).unwrap_or_default();
+        self.device.driver().synchronize(Queue::Compute)?;
+        let words: &[u32] = bytemuck::try_cast_slice(c.found.as_slice()).unwrap_or_default();
         Ok(words
             .chunks_exact(launch::FOUND_WORDS)
             .take(rows)
