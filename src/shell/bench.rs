@@ -460,6 +460,7 @@ impl<B: DraftOps> Bench<'_, B> {
         let mut end = self.live.export_end(&mut self.b)?;
         end.position = context as u64;
         self.live.restore(&mut self.b, 0, &images, Some(&end))?;
+        self.b.settle_rows(context)?;
         Ok(())
     }
 
@@ -581,6 +582,7 @@ impl<B: DraftOps> Bench<'_, B> {
         let start = Instant::now();
         self.live
             .restore(&mut self.b, 0, std::slice::from_ref(&rows), Some(&end))?;
+        self.b.settle_rows(context)?;
         self.b.synchronize()?;
         let restored = start.elapsed().as_secs_f64();
         self.live.verify(&mut self.b, &self.model, &token)?;

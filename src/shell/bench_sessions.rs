@@ -11,10 +11,10 @@
 //! - *undo*: `/undo` of the last exchange; `/redo` in between is not counted.
 //! - *fork*: `/fork` at an earlier exchange: its state is put back, a session is made.
 //! - *resume*: another conversation is held, then `/resume`, until the desk says that it has: everything comes from files. `beyond_read_ms` takes away
-//!   what reading the same files with plain reads on all threads takes (`read_ms`: the best of [`REPEATS`], from the
-//!   system's cache; the disk itself is in neither figure). `share_of_read_rate` is the one over the other. *cold* is the
-//!   same after the system was asked to forget the files: there the disk counts. Where it does not forget (some file
-//!   systems), both figures are alike.
+//!   what reading the same files with plain reads on all threads takes (`read_ms`, from the system's cache; the disk itself is in
+//!   neither figure). `share_of_read_rate` is the one over the other. *cold* is the same after the system was asked to forget
+//!   the files: there the disk counts. Where it does not forget (some file systems), both figures are alike. Plain reads and
+//!   *all rows* take turns, since disks change from minute to minute.
 //! - *first token*: `/resume` and a question, until the first token of the answer; with the files in the system's cache, and
 //!   *cold*.
 //! - *all rows*: on a GPU keys and values follow while the session is in use already. An engine of its own is given the
@@ -247,11 +247,13 @@ fn measure(
     let (mut first, mut first_cold) = (Vec::new(), Vec::new());
     for n in 0..REPEATS {
         away(&mut talk, n)?;
+        plain::read(&files)?;
         resumes.push(talk.resumed(NAME)?);
         away(&mut talk, n)?;
         plain::forget(&files)?;
         cold.push(talk.resumed(NAME)?);
         away(&mut talk, n)?;
+        plain::read(&files)?;
         first.push(talk.first_token(NAME, QUESTIONS[0])?);
         away(&mut talk, n)?;
         plain::forget(&files)?;
@@ -265,11 +267,6 @@ fn measure(
         );
         return Err(Failure::new(Exit::Failure, text));
     }
-    let read_ms = plain::best_of(REPEATS, || plain::read(&files))?;
-    let read_cold_ms = plain::best_of(REPEATS, || {
-        plain::forget(&files)?;
-        plain::read(&files)
-    })?;
     talk.quit()?;
     // The engine is asked to end by the desk; its memory is needed for the next one.
     let _ = opened.engine.join();
@@ -286,12 +283,12 @@ fn measure(
             .is_none()
             .then(|| position as f64 / reading.max(1e-6) * 1e3),
         save_gb_per_s: made_up.map(|m| m.save_gb_per_s),
-        resume: Resume::new(median(resumes), read_ms, bytes),
-        resume_cold: Resume::new(median(cold), read_cold_ms, bytes),
+        resume: Resume::new(median(resumes), direct.read_ms, bytes),
+        resume_cold: Resume::new(median(cold), direct.read_cold_ms, bytes),
         first_token_ms: median(first),
         first_token_cold_ms: median(first_cold),
-        all_rows: Resume::new(median(direct.all_rows), read_ms, bytes),
-        all_rows_cold: Resume::new(median(direct.all_rows_cold), read_cold_ms, bytes),
+        all_rows: Resume::new(direct.all_rows_ms, direct.read_ms, bytes),
+        all_rows_cold: Resume::new(direct.all_rows_cold_ms, direct.read_cold_ms, bytes),
         undo_ms: median(undos),
         fork_ms: median(forks),
         equal_bits: direct.equal_bits,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::RecvTimeoutError;
 use serde::Serialize;
 
-use super::{PATIENCE, REPEATS, message, plain};
+use super::{PATIENCE, REPEATS, median, message, plain};
 use crate::engine::worker::{self, Engine};
 use crate::protocol::engine::{
     Cancel, Command, Dtype, EngineEvent, Generate, ImageTensor, Job, RowsFeed, Sampling, SpecMode,
@@ -262,8 +262,10 @@ impl RowsFeed for Counted {
 pub(super) struct Measured {
     pub(super) gaps: Gaps,
     pub(super) equal_bits: bool,
-    pub(super) all_rows: Vec<f64>,
-    pub(super) all_rows_cold: Vec<f64>,
+    pub(super) read_ms: f64,
+    pub(super) read_cold_ms: f64,
+    pub(super) all_rows_ms: f64,
+    pub(super) all_rows_cold_ms: f64,
 }
 
 /// Measures from the session that ends in `tip` and is kept in `files`: times between tokens, whether its last segment comes
@@ -277,19 +279,26 @@ pub(super) fn measure(
 ) -> Result<Measured, Failure> {
     let mut direct = Direct::start(context)?;
     let equal_bits = equal_bits(&mut direct, store, tip)?;
+    let (mut read, mut read_cold) = (Vec::new(), Vec::new());
     let (mut all_rows, mut all_rows_cold) = (Vec::new(), Vec::new());
     for _ in 0..REPEATS {
-        all_rows.push(direct.all_rows(store, tip)?);
+        plain::forget(files)?;
+        read_cold.push(plain::read(files)?);
         plain::forget(files)?;
         all_rows_cold.push(direct.all_rows(store, tip)?);
+        plain::read(files)?;
+        read.push(plain::read(files)?);
+        all_rows.push(direct.all_rows(store, tip)?);
     }
     let gaps = gaps(&mut direct, store, tip, decode)?;
     direct.end();
     Ok(Measured {
         gaps,
         equal_bits,
-        all_rows,
-        all_rows_cold,
+        read_ms: median(read),
+        read_cold_ms: median(read_cold),
+        all_rows_ms: median(all_rows),
+        all_rows_cold_ms: median(all_rows_cold),
     })
 }
 

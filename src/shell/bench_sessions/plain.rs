@@ -45,18 +45,6 @@ pub(super) fn forget(files: &[PathBuf]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The shortest of `times` measurements.
-pub(super) fn best_of(
-    times: usize,
-    mut measure: impl FnMut() -> Result<f64, Failure>,
-) -> Result<f64, Failure> {
-    let mut best = f64::INFINITY;
-    for _ in 0..times {
-        best = best.min(measure()?);
-    }
-    Ok(best)
-}
-
 /// Milliseconds to read the files on all threads, into memory that is there already.
 pub(super) fn read(files: &[PathBuf]) -> Result<f64, Failure> {
     let mut pieces = Vec::new();
