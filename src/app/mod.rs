@@ -8,7 +8,6 @@
 //! by grapheme clusters and treat a folded paste as one unit, and this layer must not know the drawing library.
 
 pub mod command;
-mod command_args;
 pub mod complete;
 pub mod composer;
 pub mod entry;
