@@ -1,14 +1,21 @@
 //! Keys: which place gets them (question, overlay, popup, selected message, input) and what they do there.
+//!
+//! The popup of completions has its keys in `popup`, pages and lists in `overlay`.
+
+mod overlay;
+mod popup;
 
 use super::command::CopyWhat;
-use super::complete::{Candidate, Names, Popup, Wanted, common, quoted, wanted};
 use super::keys::{Action, Code, Key};
 use super::list::List;
 use super::overlay::Overlay;
 use super::perform::{copy_text, submit};
 use super::update::{hint, note, quit, quit_or_ask, send, stop};
 use super::{App, Armed, Asker, Effect, Phase};
-use crate::protocol::desk::{Activity, GotoTarget, Level, Request};
+use crate::protocol::desk::{Activity, Level, Request};
+use overlay::{close_overlay, overlay_key};
+pub(super) use popup::paths;
+use popup::{complete, popup_key};
 
 /// Time for the second Esc, in milliseconds.
 const ESC_MS: u64 = 800;
@@ -86,30 +93,11 @@ fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
     let naming = before.starts_with('/')
         && !before.contains(char::is_whitespace)
         && before.len() == app.composer.text().len();
-    app.popup = if naming { popup(app, &before) } else { None };
-}
-
-fn names(app: &App) -> Names<'_> {
-    Names {
-        sessions: app.sessions.iter().map(|s| s.name.as_str()).collect(),
-        documents: app
-            .session
-            .documents
-            .iter()
-            .map(|d| d.name.as_str())
-            .collect(),
-    }
-}
-
-fn popup(app: &App, line: &str) -> Option<Popup> {
-    match wanted(line, &names(app)) {
-        Wanted::Known(from, candidates) if !candidates.is_empty() => Some(Popup {
-            candidates,
-            selected: 0,
-            from,
-        }),
-        Wanted::Known(..) | Wanted::Paths(..) | Wanted::Nothing => None,
-    }
+    app.popup = if naming {
+        popup::popup(app, &before)
+    } else {
+        None
+    };
 }
 
 fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
@@ -329,239 +317,6 @@ fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
             quit(app, effects);
         }
         Asker::Quit => {}
-    }
-}
-
-fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
-    if let Some(Overlay::Aside { done: None, .. }) = app.overlay.take() {
-        app.aside_dismissed = true;
-        stop(app, effects);
-    }
-}
-
-fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
-    let page = app.transcript.page();
-    let Some(overlay) = &mut app.overlay else {
-        return;
-    };
-    match key.code {
-        Code::Esc => close_overlay(app, effects),
-        Code::Up => overlay.step(-1),
-        Code::Down => overlay.step(1),
-        Code::PageUp => overlay.step(-page),
-        Code::PageDown => overlay.step(page),
-        Code::Home => overlay.step(isize::MIN / 2),
-        Code::End => overlay.step(isize::MAX / 2),
-        Code::Char('p') if key.ctrl => overlay.step(-1),
-        Code::Char('n' | 'r') if key.ctrl => overlay.step(1),
-        Code::Enter | Code::Tab => take_from_overlay(app, effects),
-        Code::Backspace => {
-            if let Some(query) = overlay.query() {
-                let mut query = query.to_string();
-                query.pop();
-                overlay.set_query(query);
-            }
-        }
-        Code::Char(c) if !key.ctrl && !key.alt => match overlay {
-            Overlay::Page(_) | Overlay::Aside { .. } => match c {
-                'q' => close_overlay(app, effects),
-                ' ' => overlay.step(page),
-                'j' => overlay.step(1),
-                'k' => overlay.step(-1),
-                _ => {}
-            },
-            Overlay::Timeline(list) => match (c, list.selected().cloned()) {
-                ('g', Some(_)) => take_from_overlay(app, effects),
-                ('f', Some(row)) => {
-                    app.overlay = None;
-                    if row.current {
-                        send(
-                            app,
-                            Request::Fork {
-                                at: Some(row.number),
-                                name: None,
-                            },
-                            effects,
-                        );
-                    } else {
-                        // Numbers belong to the open branch: go to the other one first.
-                        send(
-                            app,
-                            Request::Goto(GotoTarget::Message(row.message)),
-                            effects,
-                        );
-                        send(
-                            app,
-                            Request::Fork {
-                                at: None,
-                                name: None,
-                            },
-                            effects,
-                        );
-                    }
-                }
-                ('k', _) => list.step(-1),
-                ('j', _) => list.step(1),
-                _ => {}
-            },
-            Overlay::Found { list, .. } => match c {
-                'k' => list.step(-1),
-                'j' => list.step(1),
-                _ => {}
-            },
-            Overlay::Sessions(_) | Overlay::Documents { .. } | Overlay::Prompts(_) => {
-                let query = format!("{}{c}", overlay.query().unwrap_or(""));
-                overlay.set_query(query);
-            }
-        },
-        _ => {}
-    }
-}
-
-fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
-    let Some(overlay) = &app.overlay else { return };
-    let request = match overlay {
-        Overlay::Page(_) | Overlay::Aside { .. } => return,
-        Overlay::Sessions(list) => match list.query().strip_prefix('/') {
-            Some(words) if words.trim().is_empty() => return,
-            Some(words) => Some(Request::Search(words.trim().to_string())),
-            None => list.selected().map(|r| Request::Resume(r.name.clone())),
-        },
-        Overlay::Found { list, .. } => {
-            let row = list.selected().cloned();
-            app.show_after_open = row.as_ref().map(|r| r.message);
-            row.map(|r| Request::Resume(r.session))
-        }
-        Overlay::Timeline(list) => list
-            .selected()
-            .map(|r| Request::Goto(GotoTarget::Message(r.message))),
-        Overlay::Documents { list, .. } => list.selected().map(|r| Request::Open(r.name.clone())),
-        Overlay::Prompts(list) => {
-            if let Some(prompt) = list.selected().cloned() {
-                app.composer.set(&prompt);
-            }
-            None
-        }
-    };
-    app.overlay = None;
-    if let Some(request) = request {
-        send(app, request, effects);
-    }
-}
-
-/// Keys while completions are shown; false if the key is not for them.
-fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
-    let Some(popup) = &mut app.popup else {
-        return false;
-    };
-    let last = popup.candidates.len().saturating_sub(1);
-    match key.code {
-        Code::Esc => app.popup = None,
-        Code::Up => popup.selected = popup.selected.checked_sub(1).unwrap_or(last),
-        Code::Down => {
-            popup.selected = if popup.selected >= last {
-                0
-            } else {
-                popup.selected + 1
-            }
-        }
-        Code::BackTab => popup.selected = popup.selected.checked_sub(1).unwrap_or(last),
-        Code::Tab => take_candidate(app),
-        Code::Enter if !key.alt && !key.shift => {
-            let whole = popup
-                .candidates
-                .get(popup.selected)
-                .is_some_and(|c| app.composer.text() == c.text);
-            if whole {
-                app.popup = None;
-                submit(app, now, effects);
-            } else {
-                take_candidate(app);
-            }
-        }
-        _ => return false,
-    }
-    true
-}
-
-fn take_candidate(app: &mut App) {
-    let Some(popup) = app.popup.take() else {
-        return;
-    };
-    if let Some(c) = popup.candidates.get(popup.selected) {
-        replace_word(
-            app,
-            popup.from,
-            &c.text,
-            !c.text.ends_with('/') || popup.from == 0,
-        );
-    }
-}
-
-fn replace_word(app: &mut App, from: usize, text: &str, finished: bool) {
-    let line = app.composer.text().to_string();
-    let (Some(before), Some(after)) = (line.get(..from), line.get(app.composer.cursor()..)) else {
-        return;
-    };
-    let space = if finished && !after.starts_with(' ') {
-        " "
-    } else {
-        ""
-    };
-    app.composer.set(&format!("{before}{text}{space}"));
-    let at = app.composer.cursor();
-    if !after.is_empty() {
-        app.composer.set(&format!("{before}{text}{space}{after}"));
-        while app.composer.cursor() > at {
-            app.composer.left();
-        }
-    }
-}
-
-fn complete(app: &mut App, effects: &mut Vec<Effect>) {
-    let line = app.composer.text()[..app.composer.cursor()].to_string();
-    match wanted(&line, &names(app)) {
-        Wanted::Paths(_, prefix) => effects.push(Effect::ListPaths(prefix.replace("\\ ", " "))),
-        Wanted::Known(from, candidates) => offer(app, from, candidates),
-        Wanted::Nothing => {}
-    }
-}
-
-/// One candidate is taken, several are shown; what they share is typed.
-fn offer(app: &mut App, from: usize, candidates: Vec<Candidate>) {
-    match candidates.as_slice() {
-        [] => {}
-        [only] => {
-            let text = only.text.clone();
-            replace_word(app, from, &text, !text.ends_with('/') || from == 0);
-        }
-        _ => {
-            let shared = common(&candidates).to_string();
-            let typed = app.composer.cursor().saturating_sub(from);
-            if shared.len() > typed {
-                replace_word(app, from, &shared, false);
-            }
-            app.popup = Some(Popup {
-                candidates,
-                selected: 0,
-                from,
-            });
-        }
-    }
-}
-
-/// Paths were listed outside.
-pub(super) fn paths(app: &mut App, prefix: &str, found: &[String]) {
-    let line = app.composer.text()[..app.composer.cursor()].to_string();
-    // The user may have typed on meanwhile.
-    if let Wanted::Paths(from, now) = wanted(&line, &names(app))
-        && now.replace("\\ ", " ") == prefix
-    {
-        let clean = |p: &String| Candidate {
-            text: quoted(&crate::text::sanitize::sanitize_line(p)),
-            help: String::new(),
-        };
-        offer(app, from, found.iter().map(clean).collect());
     }
 }
 

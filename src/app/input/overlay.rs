@@ -1,0 +1,124 @@
+//! Keys while a page or a list lies over the transcript.
+
+use super::super::keys::{Code, Key};
+use super::super::overlay::Overlay;
+use super::super::update::{send, stop};
+use super::super::{App, Effect};
+use crate::protocol::desk::{GotoTarget, Request};
+
+pub(super) fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
+    if let Some(Overlay::Aside { done: None, .. }) = app.overlay.take() {
+        app.aside_dismissed = true;
+        stop(app, effects);
+    }
+}
+
+pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
+    let page = app.transcript.page();
+    let Some(overlay) = &mut app.overlay else {
+        return;
+    };
+    match key.code {
+        Code::Esc => close_overlay(app, effects),
+        Code::Up => overlay.step(-1),
+        Code::Down => overlay.step(1),
+        Code::PageUp => overlay.step(-page),
+        Code::PageDown => overlay.step(page),
+        Code::Home => overlay.step(isize::MIN / 2),
+        Code::End => overlay.step(isize::MAX / 2),
+        Code::Char('p') if key.ctrl => overlay.step(-1),
+        Code::Char('n' | 'r') if key.ctrl => overlay.step(1),
+        Code::Enter | Code::Tab => take_from_overlay(app, effects),
+        Code::Backspace => {
+            if let Some(query) = overlay.query() {
+                let mut query = query.to_string();
+                query.pop();
+                overlay.set_query(query);
+            }
+        }
+        Code::Char(c) if !key.ctrl && !key.alt => match overlay {
+            Overlay::Page(_) | Overlay::Aside { .. } => match c {
+                'q' => close_overlay(app, effects),
+                ' ' => overlay.step(page),
+                'j' => overlay.step(1),
+                'k' => overlay.step(-1),
+                _ => {}
+            },
+            Overlay::Timeline(list) => match (c, list.selected().cloned()) {
+                ('g', Some(_)) => take_from_overlay(app, effects),
+                ('f', Some(row)) => {
+                    app.overlay = None;
+                    if row.current {
+                        send(
+                            app,
+                            Request::Fork {
+                                at: Some(row.number),
+                                name: None,
+                            },
+                            effects,
+                        );
+                    } else {
+                        // Numbers belong to the open branch: go to the other one first.
+                        send(
+                            app,
+                            Request::Goto(GotoTarget::Message(row.message)),
+                            effects,
+                        );
+                        send(
+                            app,
+                            Request::Fork {
+                                at: None,
+                                name: None,
+                            },
+                            effects,
+                        );
+                    }
+                }
+                ('k', _) => list.step(-1),
+                ('j', _) => list.step(1),
+                _ => {}
+            },
+            Overlay::Found { list, .. } => match c {
+                'k' => list.step(-1),
+                'j' => list.step(1),
+                _ => {}
+            },
+            Overlay::Sessions(_) | Overlay::Documents { .. } | Overlay::Prompts(_) => {
+                let query = format!("{}{c}", overlay.query().unwrap_or(""));
+                overlay.set_query(query);
+            }
+        },
+        _ => {}
+    }
+}
+
+fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
+    let Some(overlay) = &app.overlay else { return };
+    let request = match overlay {
+        Overlay::Page(_) | Overlay::Aside { .. } => return,
+        Overlay::Sessions(list) => match list.query().strip_prefix('/') {
+            Some(words) if words.trim().is_empty() => return,
+            Some(words) => Some(Request::Search(words.trim().to_string())),
+            None => list.selected().map(|r| Request::Resume(r.name.clone())),
+        },
+        Overlay::Found { list, .. } => {
+            let row = list.selected().cloned();
+            app.show_after_open = row.as_ref().map(|r| r.message);
+            row.map(|r| Request::Resume(r.session))
+        }
+        Overlay::Timeline(list) => list
+            .selected()
+            .map(|r| Request::Goto(GotoTarget::Message(r.message))),
+        Overlay::Documents { list, .. } => list.selected().map(|r| Request::Open(r.name.clone())),
+        Overlay::Prompts(list) => {
+            if let Some(prompt) = list.selected().cloned() {
+                app.composer.set(&prompt);
+            }
+            None
+        }
+    };
+    app.overlay = None;
+    if let Some(request) = request {
+        send(app, request, effects);
+    }
+}

@@ -1,0 +1,145 @@
+//! Completions while a line is typed: the popup and its keys, Tab, and putting a candidate into the input.
+
+use super::super::complete::{Candidate, Names, Popup, Wanted, common, quoted, wanted};
+use super::super::keys::{Code, Key};
+use super::super::perform::submit;
+use super::super::{App, Effect};
+
+fn names(app: &App) -> Names<'_> {
+    Names {
+        sessions: app.sessions.iter().map(|s| s.name.as_str()).collect(),
+        documents: app
+            .session
+            .documents
+            .iter()
+            .map(|d| d.name.as_str())
+            .collect(),
+    }
+}
+
+pub(super) fn popup(app: &App, line: &str) -> Option<Popup> {
+    match wanted(line, &names(app)) {
+        Wanted::Known(from, candidates) if !candidates.is_empty() => Some(Popup {
+            candidates,
+            selected: 0,
+            from,
+        }),
+        Wanted::Known(..) | Wanted::Paths(..) | Wanted::Nothing => None,
+    }
+}
+
+/// Keys while completions are shown; false if the key is not for them.
+pub(super) fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) -> bool {
+    let Some(popup) = &mut app.popup else {
+        return false;
+    };
+    let last = popup.candidates.len().saturating_sub(1);
+    match key.code {
+        Code::Esc => app.popup = None,
+        Code::Up => popup.selected = popup.selected.checked_sub(1).unwrap_or(last),
+        Code::Down => {
+            popup.selected = if popup.selected >= last {
+                0
+            } else {
+                popup.selected + 1
+            }
+        }
+        Code::BackTab => popup.selected = popup.selected.checked_sub(1).unwrap_or(last),
+        Code::Tab => take_candidate(app),
+        Code::Enter if !key.alt && !key.shift => {
+            let whole = popup
+                .candidates
+                .get(popup.selected)
+                .is_some_and(|c| app.composer.text() == c.text);
+            if whole {
+                app.popup = None;
+                submit(app, now, effects);
+            } else {
+                take_candidate(app);
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn take_candidate(app: &mut App) {
+    let Some(popup) = app.popup.take() else {
+        return;
+    };
+    if let Some(c) = popup.candidates.get(popup.selected) {
+        replace_word(
+            app,
+            popup.from,
+            &c.text,
+            !c.text.ends_with('/') || popup.from == 0,
+        );
+    }
+}
+
+fn replace_word(app: &mut App, from: usize, text: &str, finished: bool) {
+    let line = app.composer.text().to_string();
+    let (Some(before), Some(after)) = (line.get(..from), line.get(app.composer.cursor()..)) else {
+        return;
+    };
+    let space = if finished && !after.starts_with(' ') {
+        " "
+    } else {
+        ""
+    };
+    app.composer.set(&format!("{before}{text}{space}"));
+    let at = app.composer.cursor();
+    if !after.is_empty() {
+        app.composer.set(&format!("{before}{text}{space}{after}"));
+        while app.composer.cursor() > at {
+            app.composer.left();
+        }
+    }
+}
+
+pub(super) fn complete(app: &mut App, effects: &mut Vec<Effect>) {
+    let line = app.composer.text()[..app.composer.cursor()].to_string();
+    match wanted(&line, &names(app)) {
+        Wanted::Paths(_, prefix) => effects.push(Effect::ListPaths(prefix.replace("\\ ", " "))),
+        Wanted::Known(from, candidates) => offer(app, from, candidates),
+        Wanted::Nothing => {}
+    }
+}
+
+/// One candidate is taken, several are shown; what they share is typed.
+fn offer(app: &mut App, from: usize, candidates: Vec<Candidate>) {
+    match candidates.as_slice() {
+        [] => {}
+        [only] => {
+            let text = only.text.clone();
+            replace_word(app, from, &text, !text.ends_with('/') || from == 0);
+        }
+        _ => {
+            let shared = common(&candidates).to_string();
+            let typed = app.composer.cursor().saturating_sub(from);
+            if shared.len() > typed {
+                replace_word(app, from, &shared, false);
+            }
+            app.popup = Some(Popup {
+                candidates,
+                selected: 0,
+                from,
+            });
+        }
+    }
+}
+
+/// Paths were listed outside.
+pub(in crate::app) fn paths(app: &mut App, prefix: &str, found: &[String]) {
+    let line = app.composer.text()[..app.composer.cursor()].to_string();
+    // The user may have typed on meanwhile.
+    if let Wanted::Paths(from, now) = wanted(&line, &names(app))
+        && now.replace("\\ ", " ") == prefix
+    {
+        let clean = |p: &String| Candidate {
+            text: quoted(&crate::text::sanitize::sanitize_line(p)),
+            help: String::new(),
+        };
+        offer(app, from, found.iter().map(clean).collect());
+    }
+}
