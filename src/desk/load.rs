@@ -1,20 +1,25 @@
 //! Reading documents into the conversation: gathering, the plan, reading with progress, stopping in the middle.
+//!
+//! Gathering is in `gather`, the documents' places in the plan in `items`, stopping in `stop`.
 
-use std::time::{Duration, Instant};
+mod gather;
+mod items;
+mod stop;
+
+use std::time::Instant;
 
 use super::choose::{Chosen, Decision, keep_only};
 use super::feed::{Fed, Plan, Step};
 use super::jobs::Watch;
 use super::render::Rendered;
-use super::run::Event;
-use super::{DeskError, Done, State, grouped};
+use super::{Done, State, grouped};
 use crate::protocol::desk::{
-    Activity, Choice, FileProgress, FileState, Level, LoadOptions, Notice, ReadingProgress,
+    Activity, FileProgress, FileState, Level, LoadOptions, Notice, ReadingProgress,
 };
 use crate::session::{Change, NewDocument, SegmentId};
-use crate::text::sources::{self, Document, Gathered, SourceError};
-use crate::text::{Specials, TextError};
+use crate::text::sources::Document;
 use crate::transcript::{DocumentInfo, Message, MessageId, Role};
+use items::items;
 
 /// A document of a load.
 pub(super) struct Item {
@@ -94,105 +99,6 @@ impl State {
         self.may_write()?;
         let whole = options.head.is_none() && options.tail.is_none() && options.pages.is_none();
         self.read_documents(documents, !options.once, whole)
-    }
-
-    /// Finds and reads files on another thread, so that stopping works meanwhile.
-    pub(super) fn gather(&mut self, paths: &[String], options: &LoadOptions) -> Done<Gathered> {
-        self.activity(Activity::Busy {
-            what: "opening files".into(),
-        });
-        let mut how = self.sources.clone();
-        (how.force, how.pages) = (options.force, options.pages);
-        let (cancel, files) = (
-            self.cancel.clone(),
-            paths
-                .iter()
-                .filter(|p| *p != "-")
-                .cloned()
-                .collect::<Vec<_>>(),
-        );
-        let mut gathered = Gathered::default();
-        if !files.is_empty() {
-            let work = std::thread::spawn(move || sources::gather(&files, &how, &cancel));
-            while !work.is_finished() {
-                match self.next(Some(Instant::now() + Duration::from_millis(10))) {
-                    Event::Request(r) => self.on_busy_request(r),
-                    Event::Engine(e) => self.on_idle_engine(e),
-                    Event::Save(e) => self.on_save(e),
-                    Event::Tick => {}
-                }
-            }
-            gathered = match work.join() {
-                Ok(Ok(gathered)) => gathered,
-                Ok(Err(SourceError::Cancelled)) => return Err(DeskError::Stopped),
-                Ok(Err(e @ SourceError::NotFound { .. })) => {
-                    return Err(DeskError::Refused(self.or_session(paths, e.to_string())));
-                }
-                Ok(Err(e)) => return Err(DeskError::Refused(e.to_string())),
-                Err(_) => {
-                    return Err(DeskError::Refused(
-                        "Reading the files failed unexpectedly. Nothing was loaded.".into(),
-                    ));
-                }
-            };
-        }
-        if paths.iter().any(|p| p == "-") {
-            let text = options.inline.as_deref().unwrap_or("");
-            let name = options.name.as_deref().unwrap_or("pasted.txt");
-            gathered
-                .documents
-                .push(Document::inline(name, text).map_err(|e| DeskError::Refused(e.to_string()))?);
-        }
-        Ok(gathered)
-    }
-
-    /// Somebody who types a session's name after `/load` is told.
-    fn or_session(&self, paths: &[String], error: String) -> String {
-        match paths.first().map(|name| self.store.session_named(name)) {
-            Some(Ok(record)) => format!(
-                "{error} A session is called \"{}\": /resume {}",
-                record.name, record.name
-            ),
-            _ => error,
-        }
-    }
-
-    /// `--as`, `--head`, `--tail`.
-    fn shaped(&self, mut documents: Vec<Document>, options: &LoadOptions) -> Done<Vec<Document>> {
-        if let Some(name) = &options.name {
-            match documents.as_mut_slice() {
-                [one] => one.name = super::render::safe_name(name),
-                more => {
-                    return Err(DeskError::Refused(format!(
-                        "--as names one document; {} were found.",
-                        more.len()
-                    )));
-                }
-            }
-        }
-        let tokenizer = &self.renderer.model().tokenizer;
-        for d in &mut documents {
-            if let Some(note) = &d.note {
-                self.note(Level::Info, format!("{}: {note}", d.name));
-            }
-            let (head, tail) = (options.head, options.tail);
-            if head.is_none() && tail.is_none() {
-                continue;
-            }
-            let tokens = tokenizer.encode_plain(&d.text)?;
-            let cut = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(tokens.len());
-            let part = match (head, tail) {
-                (Some(n), _) => tokens.get(..cut(n)),
-                (None, Some(n)) => tokens.get(tokens.len() - cut(n)..),
-                (None, None) => None,
-            };
-            // A cut inside a character leaves half of it behind.
-            d.text = tokenizer
-                .decode(part.unwrap_or(&tokens), Specials::Show)
-                .trim_matches('\u{FFFD}')
-                .to_owned();
-        }
-        Ok(documents)
     }
 
     /// What the transcript remembers of a document.
@@ -460,78 +366,6 @@ impl State {
         }
     }
 
-    fn after_stop(&mut self, loading: &Loading, items: &[Item], at: usize) -> char {
-        let begun: u64 = items.first().map_or(0, |i| i.end - i.tokens);
-        let done = self.live.position().saturating_sub(begun);
-        let name = items.get(at).map_or("", |i| i.name.as_str());
-        let text = format!(
-            "Stopped at {} of {} tokens, inside {name}. What is read stays read.",
-            grouped(done.min(loading.total)),
-            grouped(loading.total)
-        );
-        let choices = vec![
-            Choice {
-                key: '1',
-                label: "continue".into(),
-            },
-            Choice {
-                key: '2',
-                label: "keep what is read".into(),
-            },
-            Choice {
-                key: '3',
-                label: "go back".into(),
-            },
-        ];
-        if self.attendance == super::Attendance::Absent || self.quitting {
-            return '2';
-        }
-        self.ask_user(text, choices)
-    }
-
-    /// Ends a load inside a document: what was read of it becomes the document.
-    fn keep_part(&mut self, rendered: &Rendered, messages: &mut [Message], at: usize) -> Done {
-        self.cancel = crate::protocol::engine::Cancel::default();
-        let Some(message) = messages.get_mut(at) else {
-            return Ok(());
-        };
-        let text = self
-            .renderer
-            .read_part(rendered, message, self.live.text_bytes())
-            .unwrap_or_default();
-        let name = message
-            .meta
-            .document
-            .as_ref()
-            .map_or(String::new(), |d| d.name.clone());
-        if text.trim().is_empty() {
-            self.move_head(message.parent);
-            self.note(
-                Level::Info,
-                format!("Nothing of {name} was read; it is left out."),
-            );
-        } else {
-            let lines = text.lines().count() as u64;
-            if let Some(info) = &mut message.meta.document {
-                info.lines = lines;
-                info.tokens = self.renderer.model().tokenizer.encode_plain(&text)?.len() as u64;
-            }
-            message.text = text;
-            self.amend(message);
-            self.note(
-                Level::Info,
-                format!(
-                    "Kept what was read: {name} ends at line {}.",
-                    grouped(lines)
-                ),
-            );
-        }
-        self.show_session();
-        self.settle()?;
-        self.report_meters();
-        Ok(())
-    }
-
     fn say_loaded(&mut self, items: &[Item], started: Instant) {
         let total: u64 = items.iter().map(|i| i.tokens).sum();
         let kept: u64 = items.iter().filter(|i| i.kept).map(|i| i.tokens).sum();
@@ -554,54 +388,4 @@ impl State {
         };
         self.note(Level::Info, text);
     }
-}
-
-/// Tokens and ends of the documents of a load.
-fn items(messages: &[Message], rendered: &Rendered, plan: &Plan) -> Done<Vec<Item>> {
-    let mut ends: Vec<(MessageId, u64, bool)> = Vec::new();
-    for (message, segment) in &plan.found {
-        let end = plan
-            .base
-            .segments()
-            .iter()
-            .find(|s| s.id == *segment)
-            .map(|s| s.end_position());
-        ends.extend(end.map(|e| (*message, e, true)));
-    }
-    let mut position = plan.base.position();
-    for step in &plan.steps {
-        position += step.given.len() as u64;
-        ends.extend(step.message.map(|m| (m, position, false)));
-    }
-    let first = messages.first().map(|m| m.id);
-    let start_of_first = ends
-        .iter()
-        .take_while(|(m, ..)| Some(*m) != first)
-        .last()
-        .map_or(0, |(_, end, _)| *end);
-    let mut start = start_of_first;
-    let mut items = Vec::with_capacity(messages.len());
-    for m in messages {
-        let Some((_, end, kept)) = ends.iter().find(|(id, ..)| *id == m.id) else {
-            let shown = rendered.cuts.len();
-            return Err(TextError::Template(format!(
-                "it shows {shown} ends of turns, and not that of a document"
-            ))
-            .into());
-        };
-        let name = m
-            .meta
-            .document
-            .as_ref()
-            .map_or(String::new(), |d| d.name.clone());
-        items.push(Item {
-            message: m.id,
-            name,
-            tokens: end - start,
-            end: *end,
-            kept: *kept,
-        });
-        start = *end;
-    }
-    Ok(items)
 }
