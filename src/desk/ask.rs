@@ -1,16 +1,21 @@
 //! Questions and answers: asking, going on, answering again, asides. Everything that makes the model speak.
+//!
+//! Answering again is in `again`, asides in `aside`.
+
+mod again;
+mod aside;
 
 use std::time::Instant;
 
-use super::conversation::first_words;
 use super::feed::{Fed, Plan};
 use super::jobs::Watch;
 use super::render::Rendered;
 use super::{DeskError, Done, State, grouped, now_ms};
-use crate::protocol::desk::{Activity, Choice, Level, Notice, ReadingProgress};
+use crate::protocol::desk::{Activity, Level, Notice, ReadingProgress};
 use crate::protocol::engine::{Ended, Generate, Sampling, Token};
 use crate::text::{Begin, Delta, StreamDecoder};
 use crate::transcript::{Finish, Message, MessageId, MessageMeta, Role};
+pub(super) use aside::Shown;
 
 /// Shortest text worth a progress display, in tokens.
 const SHOWN_READING: u64 = 512;
@@ -106,41 +111,6 @@ impl Watch for Answer {
             self.saved = Instant::now();
             self.dirty = false;
             desk.amend(&self.message);
-        }
-    }
-}
-
-/// Whether an aside is for the user or for the program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shown {
-    /// In the overlay.
-    Yes,
-    /// Nowhere.
-    No,
-}
-
-/// An answer that is not kept.
-struct AsideAnswer {
-    question: String,
-    text: String,
-    decoder: StreamDecoder,
-    started: Instant,
-    shown: Shown,
-}
-
-impl Watch for AsideAnswer {
-    fn reading(&mut self, desk: &mut State, done: u64, total: u64, tokens_per_s: f64) {
-        show_reading(desk, self.started, done, total, tokens_per_s);
-    }
-    fn tokens(&mut self, desk: &mut State, tokens: &[Token], tokens_per_s: f64) {
-        self.text.push_str(&self.decoder.push_all(tokens).answer);
-        desk.working(Activity::Answering { tokens_per_s });
-        if self.shown == Shown::Yes {
-            desk.tell(Notice::Aside {
-                question: self.question.clone(),
-                text: self.text.clone(),
-                done: None,
-            });
         }
     }
 }
@@ -356,125 +326,6 @@ impl State {
         result
     }
 
-    /// `/regen`: answers a question again, `count` times.
-    pub(super) fn regen(
-        &mut self,
-        at: Option<u64>,
-        count: u64,
-        temperature: Option<f32>,
-        seed: Option<u64>,
-    ) -> Done {
-        self.may_write()?;
-        self.need_engine()?;
-        if !(1..=9).contains(&count.max(1)) {
-            return Err(DeskError::Refused(format!(
-                "Between 1 and 9 answers can be made at once (got {count})."
-            )));
-        }
-        if let Some(t) = temperature.filter(|t| !(0.0..=2.0).contains(t)) {
-            return Err(DeskError::Refused(format!(
-                "temperature must be 0 to 2 (got {t})"
-            )));
-        }
-        let path = self.open.conversation.path();
-        let last = match at {
-            Some(n) => self.open.conversation.at_number(n),
-            None => path
-                .iter()
-                .rev()
-                .find(|m| m.role == Role::User || m.role == Role::Assistant)
-                .copied(),
-        };
-        let question = match last {
-            Some(m) if m.role == Role::User => m.id,
-            Some(m) if m.role == Role::Assistant => match m.parent {
-                Some(q) => q,
-                None => {
-                    return Err(DeskError::Refused(
-                        "That message has no question before it.".into(),
-                    ));
-                }
-            },
-            Some(_) => {
-                return Err(DeskError::Refused(
-                    "Only answers can be made again. /timeline shows the numbers.".into(),
-                ));
-            }
-            None => {
-                return Err(DeskError::Refused(
-                    "There is no answer to make again yet.".into(),
-                ));
-            }
-        };
-        let mut made = Vec::new();
-        for i in 0..count.max(1) {
-            let started = Instant::now();
-            self.move_head(Some(question));
-            self.show_session();
-            let rendered = {
-                let path = self.open.conversation.path();
-                self.renderer.prompt(&path, self.open.settings.think)?
-            };
-            let plan = self.plan(&rendered)?;
-            self.check_room(&plan, "This question")?;
-            let shared = plan.base.position();
-            let read = plan.to_read();
-            let mut sampling = self.next_sampling();
-            sampling.temperature = temperature.unwrap_or(sampling.temperature);
-            sampling.seed = seed.map_or(sampling.seed, |s| s.wrapping_add(i));
-            if self.open.settings.seed.is_some() && seed.is_none() && i > 0 {
-                sampling.seed = sampling.seed.wrapping_add(i);
-            }
-            made.push(self.answer(plan, &rendered, sampling, started)?);
-            self.note(
-                Level::Info,
-                format!(
-                    "Answered again: {} tokens shared, {} read for the question.",
-                    grouped(shared),
-                    grouped(read)
-                ),
-            );
-            if self.cancel.is_cancelled() {
-                break;
-            }
-        }
-        if made.len() > 1 {
-            self.choose_answer(&made);
-        }
-        self.show_session();
-        self.settle_quietly()
-    }
-
-    /// Several answers to one question: which one goes on.
-    fn choose_answer(&mut self, made: &[MessageId]) {
-        let mut choices: Vec<Choice> = made
-            .iter()
-            .zip('1'..='9')
-            .map(|(id, key)| {
-                let text = self
-                    .open
-                    .conversation
-                    .get(*id)
-                    .map_or("", |m| m.text.as_str());
-                Choice {
-                    key,
-                    label: first_words(text, 60),
-                }
-            })
-            .collect();
-        choices.push(Choice {
-            key: '\x1b',
-            label: "keep the last; /branch shows the others".into(),
-        });
-        let key = self.ask_user("Which answer goes on?".into(), choices);
-        let chosen = key
-            .to_digit(10)
-            .and_then(|n| made.get((n as usize).checked_sub(1)?));
-        if let Some(id) = chosen {
-            self.move_head(Some(*id));
-        }
-    }
-
     /// `/continue`: goes on with an answer that was stopped or cut off, after `more`.
     pub(super) fn go_on(&mut self, more: &str) -> Done {
         let started = Instant::now();
@@ -520,66 +371,6 @@ impl State {
         // The decoder starts where the answer stands: inside a thought if it ended in one.
         self.write_answer(message, plan, &rendered, sampling, started, &more)?;
         self.settle_quietly()
-    }
-
-    /// `/aside`: asked and answered on a hidden fork; the state afterwards is the one before.
-    pub(super) fn aside(&mut self, question: &str) -> Done {
-        if question.trim().is_empty() {
-            return Err(DeskError::Refused(
-                "/aside QUESTION asks without keeping question or answer.".into(),
-            ));
-        }
-        self.answer_aside(question, Shown::Yes).map(|_| ())
-    }
-
-    /// Asks and answers on a hidden fork. Returns the answer.
-    pub(super) fn answer_aside(&mut self, question: &str, shown: Shown) -> Done<String> {
-        self.need_engine()?;
-        let started = Instant::now();
-        let before = self.live.clone();
-        let mut new = self.opening_messages();
-        let parent = new.last().map(|m| m.id).or(self.open.conversation.head());
-        new.push(self.draft(Role::User, parent, question.to_owned()));
-        let path: Vec<&Message> = self
-            .open
-            .conversation
-            .path()
-            .into_iter()
-            .chain(&new)
-            .collect();
-        let rendered = self.renderer.prompt(&path, self.open.settings.think)?;
-        let plan = self.plan(&rendered)?;
-        self.check_room(&plan, "This question")?;
-        let decoder = StreamDecoder::new(
-            self.renderer.model().tokenizer.clone(),
-            Begin::after_prompt(&rendered.text),
-        );
-        let mut watch = AsideAnswer {
-            question: question.to_owned(),
-            text: String::new(),
-            decoder,
-            started,
-            shown,
-        };
-        let generate = self.generate(self.next_sampling());
-        let fed = self.carry_out(plan, &rendered, Some((generate, None)), &mut watch);
-        watch.text.push_str(&watch.decoder.finish().answer);
-        let done = match &fed {
-            Ok(Fed { end: Some(end), .. }) => finish_of(end.ended),
-            Ok(Fed { end: None, .. }) | Err(_) => Finish::Failed,
-        };
-        let text = watch.text;
-        if shown == Shown::Yes {
-            self.tell(Notice::Aside {
-                question: watch.question,
-                text: text.clone(),
-                done: Some(done),
-            });
-        }
-        fed?;
-        self.return_to(before)?;
-        self.report_meters();
-        Ok(text)
     }
 
     /// A sentence, once, when the context is nearly full.
