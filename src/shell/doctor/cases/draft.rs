@@ -1,0 +1,81 @@
+//! The draft head, up to its MLP.
+
+use std::sync::Arc;
+
+use super::super::reference::numbers;
+use super::{Case, EPS, HEAD, Run, Sizes, bytes, matrix, norm, perform, tokens, values};
+use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
+use crate::backend::{BufKind, Result};
+use crate::protocol::engine::{Dtype, ImageTensor};
+
+/// Fuse, input, keys and values, attention of the last row; everything a draft pass computes before its MLP.
+pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    let rows = case.pass.rows();
+    let shape = DraftShape {
+        hidden: s.hidden,
+        intermediate: s.intermediate,
+        heads: s.heads,
+        kv_heads: s.kv_heads,
+        head_dim: HEAD,
+        // A pass must fit into the ring; short ones leave the small window and run around it.
+        window: rows.max(256),
+        inv_freq: (0..HEAD / 2)
+            .map(|i| 10_000f64.powf(-2.0 * i as f64 / HEAD as f64))
+            .collect(),
+    };
+    let q_width = s.heads * HEAD;
+    let table = matrix(b, case.seed, s.vocab, s.hidden)?;
+    let fc = matrix(b, case.seed + 1, s.hidden, 3 * s.hidden)?;
+    let kvq_width = shape.kvq_width();
+    let wkvq = matrix(b, case.seed + 2, kvq_width, 2 * s.hidden)?;
+    let (input_norm, hidden_norm) = (
+        norm(b, case.seed + 4, s.hidden)?,
+        norm(b, case.seed + 5, s.hidden)?,
+    );
+    let mut taps = b.draft_buf(rows, 3 * s.hidden, BufKind::Activation)?;
+    let mut g = b.draft_buf(rows, s.hidden, BufKind::Residual)?;
+    let mut x = b.draft_buf(rows, 2 * s.hidden, BufKind::Activation)?;
+    let mut kvq = b.draft_buf(rows, kvq_width, BufKind::Activation)?;
+    let mut o = b.draft_buf(1, q_width, BufKind::Activation)?;
+    let mut window = b.draft_window(&shape)?;
+    let known = shape.window.min(case.position);
+    let image = |seed: u64| ImageTensor {
+        name: "k".to_owned(),
+        dtype: Dtype::F32,
+        shape: vec![known, s.kv_heads, HEAD],
+        data: Arc::new(bytes(&values(seed, known * s.kv_heads * HEAD, 1.0))),
+    };
+    let (old_k, old_v) = (image(case.seed + 6), image(case.seed + 7));
+    let streams = values(case.seed + 8, rows * 3 * s.hidden, 1.0);
+    let ids = tokens(case.seed, rows, s.vocab);
+    Ok(Box::new(move |b, mode| {
+        if known > 0 {
+            b.write_window(&mut window, &shape, case.position - known, &old_k, &old_v)?;
+        }
+        b.draft_seek(&ids, case.position, case.position.saturating_sub(known))?;
+        b.write(&mut taps, &streams)?;
+        perform(b, mode, case.pass, &mut |b| {
+            b.draft_fuse(&mut g, &taps, &[], EPS, &fc, case.pass)?;
+            b.draft_input(
+                &mut x,
+                &mut g,
+                &table,
+                1.0,
+                &input_norm,
+                &hidden_norm,
+                EPS,
+                DraftResidual::Stream,
+                case.pass,
+            )?;
+            b.draft_project(&mut kvq, &x, &wkvq, 1.0, case.pass)?;
+            b.draft_append(&mut window, &kvq, &shape, case.pass)?;
+            b.draft_attend(&mut o, &kvq, &window, &shape, case.pass)
+        })?;
+        let mut out = b.read(&o, 1)?;
+        let end = case.position + rows;
+        for tensor in b.read_window(&window, &shape, case.position..end)? {
+            out.extend(numbers(&tensor));
+        }
+        Ok(out)
+    }))
+}

@@ -1,0 +1,93 @@
+//! Lightning layers, from a state that is not zero.
+
+use std::sync::Arc;
+
+use super::{Case, EPS, HEAD, Run, Sizes, bytes, cuts, norm, part, perform, poisoned, values};
+use crate::backend::{Backend, BufKind, Pass, Result};
+use crate::protocol::engine::{Dtype, ImageTensor};
+use crate::spec::LightningSpec;
+
+/// The released shape of lightning layers, with the sizes' heads.
+pub fn lightning_spec(s: Sizes) -> LightningSpec {
+    LightningSpec {
+        heads: s.lightning_heads,
+        kv_heads: s.lightning_heads,
+        head_dim: HEAD,
+        scale: 1.0 / (HEAD as f32).sqrt(),
+        rope_theta: Some(10_000.0),
+        qk_norm: true,
+        output_norm: true,
+        output_gate: true,
+    }
+}
+
+/// A lightning layer from a non-zero state; outputs of all rows, then the state after them. Verify passes come second to a pass
+/// of five rows of which three were accepted, so that pending rows are absorbed on the way.
+pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    let spec = lightning_spec(s);
+    let width = spec.projection_width();
+    let (q_norm, k_norm) = (norm(b, case.seed + 1, HEAD)?, norm(b, case.seed + 2, HEAD)?);
+    let (mut x, mut o) = (
+        b.buf(width, BufKind::Activation)?,
+        b.buf(spec.heads * HEAD, BufKind::Wide)?,
+    );
+    let mut state = b.recurrent(&spec)?;
+    let start = ImageTensor {
+        name: "state".to_owned(),
+        dtype: Dtype::F32,
+        shape: vec![spec.heads, HEAD, HEAD],
+        data: Arc::new(bytes(&values(case.seed + 3, spec.heads * HEAD * HEAD, 1.0))),
+    };
+    let input = values(case.seed + 4, case.pass.rows() * width, 1.0);
+    let early = values(case.seed + 5, 5 * width, 1.0);
+    Ok(Box::new(move |b, mode| {
+        b.seek(case.position)?;
+        b.write_state(&mut state, &spec, Some(&start))?;
+        let mut out = Vec::new();
+        if let Pass::Verify { .. } = case.pass {
+            let first = Pass::Verify { rows: 5 };
+            b.write(&mut x, &early)?;
+            b.set_tokens(&[0; 5])?;
+            b.lightning(
+                &mut o,
+                &x,
+                Some(&q_norm),
+                Some(&k_norm),
+                &mut state,
+                &spec,
+                EPS,
+                first,
+            )?;
+            b.advance(first, 3)?;
+        }
+        for (pass, rows) in cuts(b, &case) {
+            b.write(&mut x, &part(&input, width, &rows))?;
+            b.set_tokens(&vec![0; rows.len()])?;
+            poisoned(b, &mut o, rows.len(), spec.heads * HEAD)?;
+            perform(b, mode, pass, &mut |b| {
+                b.lightning(
+                    &mut o,
+                    &x,
+                    Some(&q_norm),
+                    Some(&k_norm),
+                    &mut state,
+                    &spec,
+                    EPS,
+                    pass,
+                )
+            })?;
+            out.extend(b.read(&o, rows.len())?);
+            b.advance(pass, rows.len())?;
+        }
+        b.fold(&mut state, &spec)?;
+        b.folded();
+        let after = b.read_state(&state, &spec)?;
+        out.extend(
+            after
+                .data
+                .chunks_exact(4)
+                .map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])),
+        );
+        Ok(out)
+    }))
+}

@@ -1,0 +1,282 @@
+//! Operations without state, rows in and rows out: embedding, norms and products, taps, the head and its candidates.
+
+use super::{
+    Case, EPS, HEAD, Mode, Run, Sizes, bytes, cuts, matrix, norm, part, perform, poisoned, tokens,
+    values,
+};
+use crate::backend::{Backend, BufKind, HeadRows, Pass, Result, WeightView};
+use crate::protocol::engine::{Dtype, Token};
+
+/// An operation without state: buffers `inputs` (width, kind, values per row) are written, `op` runs, buffer `output` is read.
+struct RowOp<B: Backend> {
+    inputs: Vec<(B::Buf, usize, Vec<f32>)>,
+    output: (B::Buf, usize),
+    /// What the output holds before: NaN, or values for an operation that adds.
+    before: Option<Vec<f32>>,
+    tokens: Vec<Token>,
+}
+
+impl<B: Backend> RowOp<B> {
+    fn run(
+        &mut self,
+        b: &mut B,
+        case: &Case,
+        mode: Mode,
+        op: &mut dyn FnMut(&mut B, &mut B::Buf, &[(B::Buf, usize, Vec<f32>)], Pass) -> Result<()>,
+    ) -> Result<Vec<f32>> {
+        let mut all = Vec::new();
+        b.seek(case.position)?;
+        for (pass, rows) in cuts(b, case) {
+            for (buf, width, values) in &mut self.inputs {
+                b.write(buf, &part(values, *width, &rows))?;
+            }
+            let (output, width) = &mut self.output;
+            match &self.before {
+                None => poisoned(b, output, rows.len(), *width)?,
+                Some(values) => b.write(output, &part(values, *width, &rows))?,
+            }
+            b.set_tokens(self.tokens.get(rows.clone()).unwrap_or_default())?;
+            let inputs = &self.inputs;
+            perform(b, mode, pass, &mut |b| op(b, output, inputs, pass))?;
+            all.extend(b.read(output, rows.len())?);
+            b.advance(pass, rows.len())?;
+        }
+        Ok(all)
+    }
+}
+
+fn row_op<B: Backend>(
+    b: &mut B,
+    case: &Case,
+    inputs: &[(usize, BufKind, f32)],
+    output: (usize, BufKind),
+    adds: bool,
+    vocab: usize,
+) -> Result<RowOp<B>> {
+    let rows = case.pass.rows();
+    let mut made = Vec::new();
+    for (i, (width, kind, std)) in inputs.iter().enumerate() {
+        made.push((
+            b.buf(*width, *kind)?,
+            *width,
+            values(case.seed + 100 + i as u64, rows * width, *std),
+        ));
+    }
+    Ok(RowOp {
+        inputs: made,
+        output: (b.buf(output.0, output.1)?, output.0),
+        before: adds.then(|| values(case.seed + 99, rows * output.0, 1.0)),
+        tokens: tokens(case.seed, rows, vocab.max(1)),
+    })
+}
+
+/// `h[r] = scale · table[token r]`
+pub fn embed<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    let table = matrix(b, case.seed, s.vocab, s.hidden)?;
+    let mut op = row_op(b, &case, &[], (s.hidden, BufKind::Residual), false, s.vocab)?;
+    Ok(Box::new(move |b, mode| {
+        op.run(b, &case, mode, &mut |b, out, _, pass| {
+            b.embed(out, &table, 12.0, pass)
+        })
+    }))
+}
+
+/// Norm and the fused projection.
+pub fn norm_linear<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    let out = (2 * s.heads + 2 * s.kv_heads) * HEAD;
+    let (w, n) = (
+        matrix(b, case.seed, out, s.hidden)?,
+        norm(b, case.seed + 1, s.hidden)?,
+    );
+    let mut op = row_op(
+        b,
+        &case,
+        &[(s.hidden, BufKind::Residual, 3.0)],
+        (out, BufKind::Activation),
+        false,
+        1,
+    )?;
+    Ok(Box::new(move |b, mode| {
+        op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
+            [(h, ..)] => b.norm_linear(out, h, &n, EPS, &w, pass),
+            _ => Ok(()),
+        })
+    }))
+}
+
+/// Norm, gate and up projection, SwiGLU.
+pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    let std = (s.hidden as f32).sqrt().recip();
+    let (gate, up) = (
+        bytes(&values(case.seed, s.intermediate * s.hidden, std)),
+        bytes(&values(case.seed + 2, s.intermediate * s.hidden, std)),
+    );
+    let shape = [s.intermediate, s.hidden];
+    let w = b.gate_up_matrix(
+        WeightView {
+            name: "gate",
+            shape: &shape,
+            dtype: Dtype::F32,
+            data: &gate,
+        },
+        WeightView {
+            name: "up",
+            shape: &shape,
+            dtype: Dtype::F32,
+            data: &up,
+        },
+    )?;
+    let n = norm(b, case.seed + 1, s.hidden)?;
+    let mut op = row_op(
+        b,
+        &case,
+        &[(s.hidden, BufKind::Residual, 3.0)],
+        (s.intermediate, BufKind::Activation),
+        false,
+        1,
+    )?;
+    Ok(Box::new(move |b, mode| {
+        op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
+            [(h, ..)] => b.norm_gate_up(out, h, &n, EPS, &w, pass),
+            _ => Ok(()),
+        })
+    }))
+}
+
+/// `h += scale · (x Wᵀ)`
+pub fn linear_add<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    let w = matrix(b, case.seed, s.hidden, s.intermediate)?;
+    let mut op = row_op(
+        b,
+        &case,
+        &[(s.intermediate, BufKind::Activation, 1.0)],
+        (s.hidden, BufKind::Residual),
+        true,
+        1,
+    )?;
+    Ok(Box::new(move |b, mode| {
+        op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
+            [(x, ..)] => b.linear_add(out, x, &w, 0.75, pass),
+            _ => Ok(()),
+        })
+    }))
+}
+
+fn gate_output<B: Backend + 'static>(
+    b: &mut B,
+    s: Sizes,
+    case: Case,
+    normed: bool,
+) -> Result<Run<B>> {
+    let width = s.heads * HEAD;
+    let x_width = width + 256;
+    let w = matrix(b, case.seed, s.hidden, width)?;
+    let n = if normed {
+        Some(norm(b, case.seed + 1, width)?)
+    } else {
+        None
+    };
+    let inputs = [
+        (width, BufKind::Wide, 2.0),
+        (x_width, BufKind::Activation, 1.5),
+    ];
+    let mut op = row_op(b, &case, &inputs, (s.hidden, BufKind::Residual), true, 1)?;
+    Ok(Box::new(move |b, mode| {
+        op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
+            [(o, ..), (x, ..)] => {
+                b.gate_output(out, o, n.as_ref(), EPS, x, 256..x_width, &w, 0.25, pass)
+            }
+            _ => Ok(()),
+        })
+    }))
+}
+
+/// Norm, gate and output projection of a lightning layer.
+pub fn gate_output_normed<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    gate_output(b, s, case, true)
+}
+
+/// Gate and output projection of a sparse layer.
+pub fn gate_output_plain<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    gate_output(b, s, case, false)
+}
+
+/// A residual stream into its slot.
+pub fn tap<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    let mut op = row_op(
+        b,
+        &case,
+        &[(s.hidden, BufKind::Residual, 1.0)],
+        (3 * s.hidden, BufKind::Activation),
+        true,
+        1,
+    )?;
+    Ok(Box::new(move |b, mode| {
+        op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
+            [(h, ..)] => b.tap(out, 1, h, pass),
+            _ => Ok(()),
+        })
+    }))
+}
+
+/// Final norm and head of every row; the last one for prefill passes.
+pub fn head<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    let (w, n) = (
+        matrix(b, case.seed, s.vocab, s.hidden)?,
+        norm(b, case.seed + 1, s.hidden)?,
+    );
+    let (mut h, mut logits) = (
+        b.buf(s.hidden, BufKind::Residual)?,
+        b.buf(s.vocab, BufKind::Logits)?,
+    );
+    let input = values(case.seed + 100, case.pass.rows() * s.hidden, 3.0);
+    Ok(Box::new(move |b, mode| {
+        let mut last = Vec::new();
+        b.seek(case.position)?;
+        for (pass, rows) in cuts(b, &case) {
+            let which = match pass {
+                Pass::Verify { .. } => HeadRows::All,
+                Pass::Prefill { .. } => HeadRows::Last,
+            };
+            b.write(&mut h, &part(&input, s.hidden, &rows))?;
+            poisoned(b, &mut logits, which.count(pass), s.vocab)?;
+            perform(b, mode, pass, &mut |b| {
+                b.head(&mut logits, &h, &n, EPS, 1.0 / 16.0, &w, which, pass)
+            })?;
+            last = b.read(&logits, which.count(pass))?;
+            b.advance(pass, rows.len())?;
+        }
+        Ok(last)
+    }))
+}
+
+/// The best candidates, many of them equal: ids, logits and log-sum-exp in one list.
+pub fn top_candidates<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    let rows = case.pass.rows();
+    let mut logits = b.buf(s.vocab, BufKind::Logits)?;
+    // Coarse steps make ties, which go to the lower id.
+    let input: Vec<f32> = values(case.seed, rows * s.vocab, 4.0)
+        .iter()
+        .map(|v| (v * 8.0).round() / 8.0)
+        .collect();
+    Ok(Box::new(move |b, mode| {
+        b.seek(case.position)?;
+        b.write(&mut logits, &input)?;
+        perform(b, mode, case.pass, &mut |b| {
+            b.top_candidates(&logits, s.vocab, HeadRows::All, case.pass)
+        })?;
+        let found = b.candidates(rows)?;
+        b.advance(case.pass, 0)?;
+        Ok(found
+            .into_iter()
+            .flat_map(|c| {
+                c.ids
+                    .iter()
+                    .map(|id| *id as f32)
+                    .chain(c.logits)
+                    .chain([c.log_sum_exp])
+                    .collect::<Vec<_>>()
+            })
+            .collect())
+    }))
+}

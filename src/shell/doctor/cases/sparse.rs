@@ -1,0 +1,145 @@
+//! Sparse layers: append, select and attend over a cache of any length.
+
+use std::sync::Arc;
+
+use half::bf16;
+
+use super::{Case, HEAD, Mode, Sizes, bytes, cuts, part, perform, poisoned, values};
+use crate::backend::{Backend, BufKind, Result};
+use crate::protocol::engine::{Dtype, ImageTensor};
+use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
+
+/// The released shape of sparse layers, with the sizes' heads.
+pub fn sparse_spec(s: Sizes) -> SparseSpec {
+    SparseSpec {
+        heads: s.heads,
+        kv_heads: s.kv_heads,
+        head_dim: HEAD,
+        gate: true,
+        block: 64,
+        kernel: 32,
+        stride: 16,
+        init_blocks: 1,
+        local_blocks: 32,
+        topk: 96,
+        dense_len: 8192,
+        dense_rule: DenseRule::AsSparse,
+        score_norm: ScoreNorm::Coarse,
+    }
+}
+
+/// Rows of a cache as they would be there: k, v random, compressed keys their means, all exact in bf16.
+fn cache_rows(spec: &SparseSpec, rows: usize, seed: u64) -> Vec<ImageTensor> {
+    let width = spec.kv_heads * HEAD;
+    let k = values(seed, rows * width, 1.0);
+    let v = values(seed + 1, rows * width, 1.0);
+    let means = |window: usize, stride: usize, n: usize| -> Vec<f32> {
+        let mut out = Vec::with_capacity(n * width);
+        for j in 0..n {
+            for c in 0..width {
+                let sum: f32 = (j * stride..j * stride + window)
+                    .filter_map(|t| k.get(t * width + c))
+                    .sum();
+                out.push(bf16::from_f32(sum / window as f32).to_f32());
+            }
+        }
+        out
+    };
+    let k1 = means(spec.kernel, spec.stride, spec.fine_rows(rows));
+    let k2 = means(4 * spec.kernel, 4 * spec.stride, spec.coarse_rows(rows));
+    [("k", k), ("v", v), ("k1", k1), ("k2", k2)]
+        .into_iter()
+        .map(|(name, values)| ImageTensor {
+            name: name.to_owned(),
+            dtype: Dtype::F32,
+            shape: vec![values.len() / width, spec.kv_heads, HEAD],
+            data: Arc::new(bytes(&values)),
+        })
+        .collect()
+}
+
+/// What a sparse layer did: the projection's q as given, cache rows after it, chosen blocks, attention output.
+pub struct SparseRun {
+    /// `[rows, heads·128]`
+    pub q: Vec<f32>,
+    /// k, v, k1, k2 of all positions.
+    pub cache: Vec<ImageTensor>,
+    /// `[rows][kv_heads]`
+    pub chosen: Vec<Vec<Vec<u32>>>,
+    /// `[rows, heads·128]`
+    pub output: Vec<f32>,
+}
+
+/// A whole sparse layer: append, select, attend.
+pub struct SparseCase<B: Backend> {
+    spec: SparseSpec,
+    case: Case,
+    cache: B::Cache,
+    selection: B::Selection,
+    x: B::Buf,
+    o: B::Buf,
+    input: Vec<f32>,
+    before: Vec<ImageTensor>,
+}
+
+impl<B: Backend> SparseCase<B> {
+    /// A cache of `case.position` rows; room for `limit`.
+    pub fn new(b: &mut B, s: Sizes, case: Case, limit: usize) -> Result<Self> {
+        let spec = sparse_spec(s);
+        let width = spec.projection_width();
+        let mut cache = b.cache(&spec, limit)?;
+        b.reserve(&mut cache, case.position + case.pass.rows())?;
+        Ok(SparseCase {
+            case,
+            selection: b.selection(&spec, limit)?,
+            x: b.buf(width, BufKind::Activation)?,
+            o: b.buf(spec.heads * HEAD, BufKind::Wide)?,
+            input: values(case.seed + 7, case.pass.rows() * width, 1.5),
+            before: cache_rows(&spec, case.position, case.seed + 8),
+            cache,
+            spec,
+        })
+    }
+
+    /// The shape.
+    pub fn spec(&self) -> &SparseSpec {
+        &self.spec
+    }
+
+    /// Runs the layer from the same start.
+    pub fn run(&mut self, b: &mut B, mode: Mode) -> Result<SparseRun> {
+        let (spec, case, width) = (&self.spec, self.case, self.spec.projection_width());
+        if case.position > 0 {
+            let before: Vec<&ImageTensor> = self.before.iter().collect();
+            b.write_rows(&mut self.cache, spec, 0, &before)?;
+        }
+        b.seek(case.position)?;
+        let (mut chosen, mut output) = (Vec::new(), Vec::new());
+        for (pass, rows) in cuts(b, &case) {
+            b.write(&mut self.x, &part(&self.input, width, &rows))?;
+            poisoned(b, &mut self.o, rows.len(), spec.heads * HEAD)?;
+            let (x, o, cache, selection) =
+                (&self.x, &mut self.o, &mut self.cache, &mut self.selection);
+            perform(b, mode, pass, &mut |b| {
+                b.append_kv(cache, x, spec, pass)?;
+                b.select_blocks(selection, x, cache, spec, pass)?;
+                b.attend(o, x, selection, cache, spec, pass)
+            })?;
+            chosen.extend(b.read_selection(&self.selection, spec, rows.len())?);
+            output.extend(b.read(&self.o, rows.len())?);
+            b.advance(pass, rows.len())?;
+        }
+        let q = self
+            .input
+            .chunks_exact(width)
+            .flat_map(|row| row.iter().take(spec.heads * HEAD).copied())
+            .collect();
+        let cache = b.read_rows(&self.cache, spec, 0..case.position + case.pass.rows())?;
+        Ok(SparseRun {
+            q,
+            cache,
+            chosen,
+            output,
+        })
+    }
+}
