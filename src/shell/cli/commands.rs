@@ -1,0 +1,346 @@
+//! The subcommands and their arguments.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+
+/// Something else than a chat.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// List sessions
+    Ls(LsArgs),
+    /// Print a session
+    Show(NameArgs),
+    /// Move sessions to the trash
+    Rm(RmArgs),
+    /// Search all sessions
+    Search(SearchArgs),
+    /// Write a session to a file
+    Export(ExportArgs),
+    /// Read sessions from an exported file
+    Import(ImportArgs),
+    /// Free disk space; never touches text
+    Prune(PruneArgs),
+    /// Documents whose state is kept
+    Library(LibraryArgs),
+    /// Measure speed
+    Bench(BenchArgs),
+    /// Check this computer and this program
+    Doctor(DoctorArgs),
+    /// Tools for training a draft head
+    Draft(DraftArgs),
+    /// Download and check the model
+    Model(ModelArgs),
+    /// See and change settings
+    Config(ConfigArgs),
+    /// Completions for a shell
+    Completions(CompletionsArgs),
+}
+
+/// `ls`.
+#[derive(Clone, Debug, Args)]
+pub struct LsArgs {
+    /// With the disk space that each session alone needs
+    #[arg(long)]
+    pub sizes: bool,
+}
+
+/// `show`.
+#[derive(Clone, Debug, Args)]
+pub struct NameArgs {
+    /// Session name, id, or last
+    #[arg(value_name = "NAME")]
+    pub name: String,
+}
+
+/// `rm`.
+#[derive(Clone, Debug, Args)]
+pub struct RmArgs {
+    /// Session names
+    #[arg(value_name = "NAME", required = true)]
+    pub names: Vec<String>,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+}
+
+/// `search`.
+#[derive(Clone, Debug, Args)]
+pub struct SearchArgs {
+    /// Words to find
+    #[arg(value_name = "TEXT", required = true)]
+    pub text: Vec<String>,
+}
+
+/// `--format` of `export`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FormatArg {
+    /// Markdown
+    Md,
+    /// JSON that can be imported
+    Json,
+    /// Plain text
+    Txt,
+}
+
+/// `export`.
+#[derive(Clone, Debug, Args)]
+pub struct ExportArgs {
+    /// Session name, id, or last
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Where to; - is standard output
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// By the file's extension if not given
+    #[arg(long)]
+    pub format: Option<FormatArg>,
+    /// All branches
+    #[arg(long)]
+    pub tree: bool,
+    /// With model state: resumes on another computer with the same model
+    #[arg(long)]
+    pub with_state: bool,
+    /// Overwrite
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `import`.
+#[derive(Clone, Debug, Args)]
+pub struct ImportArgs {
+    /// The exported file
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+}
+
+/// `prune`.
+#[derive(Clone, Debug, Args)]
+pub struct PruneArgs {
+    /// Drop all kept model state, also of the last turns
+    #[arg(long)]
+    pub state: bool,
+    /// With --state: of every session and the library. Without: empty the trash too
+    #[arg(long)]
+    pub all: bool,
+    /// Only say what would go
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// `library`.
+#[derive(Clone, Debug, Args)]
+pub struct LibraryArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: LibraryCommand,
+}
+
+/// Actions of `library`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum LibraryCommand {
+    /// List documents
+    Ls,
+    /// Read documents into the library
+    Add {
+        /// Files, folders or globs
+        #[arg(value_name = "PATH", required = true, value_hint = ValueHint::AnyPath)]
+        paths: Vec<String>,
+    },
+    /// Take documents out
+    Rm {
+        /// Document names
+        #[arg(value_name = "NAME", required = true)]
+        names: Vec<String>,
+    },
+}
+
+/// What `bench` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BenchWhat {
+    /// Prefill and decode at several context lengths
+    Model,
+    /// Resume, fork, undo, listing
+    Sessions,
+}
+
+/// `bench`.
+#[derive(Clone, Debug, Args)]
+pub struct BenchArgs {
+    /// What to measure
+    #[arg(value_enum, default_value_t = BenchWhat::Model)]
+    pub what: BenchWhat,
+    /// Context lengths in tokens; 512,32768 if not given. For sessions: the session's, 100000 or 262144 on a GPU
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    pub context: Vec<u64>,
+    /// Sessions in the list that is opened
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub sessions: usize,
+    /// Tokens to decode at each length, or in each answer
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub decode: u64,
+    /// How a context comes to be: read it, or fill the caches with random rows
+    #[arg(long, value_enum, default_value_t = FillArg::Read)]
+    pub fill: FillArg,
+    /// Tokens to read at each depth with --fill random; 0 reads none
+    #[arg(long, value_name = "N", default_value_t = 8192)]
+    pub sample: u64,
+    /// Leave out verify passes of several rows
+    #[arg(long)]
+    pub no_verify: bool,
+    /// Leave out saving and restoring
+    #[arg(long)]
+    pub no_save: bool,
+    /// Measure rounds with a draft head too
+    #[arg(long)]
+    pub draft_round: bool,
+    /// Measure speculation with drafts that are all wrong, and all right
+    #[arg(long)]
+    pub speculation: bool,
+    /// Recorded with the result
+    #[arg(long, value_name = "TEXT")]
+    pub commit: Option<String>,
+    /// How a GPU is used
+    #[command(flatten)]
+    pub tuning: TuningArgs,
+}
+
+/// How a context comes to be in `bench`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FillArg {
+    /// By reading it
+    Read,
+    /// By random cache rows
+    Random,
+}
+
+/// Choices about a GPU, for measurements.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TuningArgs {
+    /// Rows of a prefill pass; 0 chooses by memory
+    #[arg(long, value_name = "N", default_value_t = 0, hide = true)]
+    pub prefill_rows: usize,
+    /// Never use a products library
+    #[arg(long, hide = true)]
+    pub own_products: bool,
+    /// Launch every kernel singly instead of replaying recordings
+    #[arg(long, hide = true)]
+    pub no_recording: bool,
+    /// Run the GPU backend on the CPU with this library (kernels/emulator/build.sh)
+    #[arg(long, value_name = "LIBRARY", hide = true)]
+    pub emulator: Option<PathBuf>,
+}
+
+/// `doctor`.
+#[derive(Clone, Debug, Args)]
+pub struct DoctorArgs {
+    /// Replay golden data from this folder
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub fixtures: Option<PathBuf>,
+    /// Check every GPU kernel against the CPU
+    #[arg(long)]
+    pub kernels: bool,
+    /// Measure each kernel's speed at the full model's sizes
+    #[arg(long)]
+    pub rates: bool,
+    /// Names, sizes and hashes of the model's files
+    #[arg(long)]
+    pub files: bool,
+    /// How a GPU is used
+    #[command(flatten)]
+    pub tuning: TuningArgs,
+}
+
+/// `draft`.
+#[derive(Clone, Debug, Args)]
+pub struct DraftArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: DraftCommand,
+}
+
+/// Actions of `draft`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum DraftCommand {
+    /// Write hidden states and tokens for training a head
+    ///
+    /// The model reads every document, answers a question about it, and what its layers held is written as
+    /// sample-000001.safetensors and so on: input_ids, loss_mask, hidden_state, aux_hidden_state, as SpecForge's offline
+    /// EAGLE-3 training names them. assets/demo/captured.py makes that trainer's files of them, or trains the built-in
+    /// model's head again. --max-tokens limits the answers.
+    Capture {
+        /// Texts: a folder, a file or a glob
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        docs: PathBuf,
+        /// Where to
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        out: PathBuf,
+        /// Longest sample in tokens
+        #[arg(long, value_name = "N", default_value_t = 2048)]
+        length: usize,
+    },
+}
+
+/// `model`.
+#[derive(Clone, Debug, Args)]
+pub struct ModelArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: ModelCommand,
+}
+
+/// Actions of `model`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ModelCommand {
+    /// Print the folder of the model that would be used
+    Path,
+    /// Check the downloaded files
+    Verify,
+    /// Download the model, or another repository such as a draft head (asks first)
+    Download {
+        /// Hub id, if not that of the settings
+        #[arg(value_name = "OWNER/NAME")]
+        repo: Option<String>,
+        /// Do not ask
+        #[arg(short, long)]
+        yes: bool,
+    },
+}
+
+/// `config`.
+#[derive(Clone, Debug, Args)]
+pub struct ConfigArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: ConfigCommand,
+}
+
+/// Actions of `config`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Print all settings
+    Show {
+        /// And where each was set
+        #[arg(long)]
+        origin: bool,
+    },
+    /// Print the path of the settings file
+    Path,
+    /// Find mistakes
+    Check,
+    /// Change one setting in the file; comments stay
+    Set {
+        /// For example sampling.temperature
+        key: String,
+        /// Its new value
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+    },
+}
+
+/// `completions`.
+#[derive(Clone, Debug, Args)]
+pub struct CompletionsArgs {
+    /// For which shell
+    pub shell: clap_complete::Shell,
+}
