@@ -1,0 +1,74 @@
+//! Line mode on the real terminal: standard input, the desk's notices and signals in; standard output and requests out.
+
+use std::io::{self, BufRead, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, never, select, unbounded};
+
+use super::super::run::DeskHandle;
+use super::super::signals::{Outside, watch_signals};
+use super::{Out, Plain};
+use crate::protocol::desk::Request;
+
+/// Runs line mode until it ends; the exit code.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn run(home: Option<PathBuf>, desk: DeskHandle) -> io::Result<i32> {
+    let (outside_to, outside) = unbounded();
+    watch_signals(outside_to)?;
+    let (lines_to, lines) = unbounded();
+    std::thread::Builder::new()
+        .name("lines".into())
+        .spawn(move || {
+            for line in io::stdin().lock().lines() {
+                let Ok(line) = line else { return };
+                if lines_to.send(line).is_err() {
+                    return;
+                }
+            }
+        })?;
+    let mut plain = Plain::new(home);
+    let mut dying: Option<(i32, Instant)> = None;
+    let mut input: Receiver<String> = lines;
+    loop {
+        let timeout = dying.map_or(Duration::from_secs(365 * 86_400), |(_, at)| {
+            at.saturating_duration_since(Instant::now())
+        });
+        let out = select! {
+            recv(input) -> line => match line {
+                Ok(line) => plain.line(&line),
+                Err(_) => { input = never(); vec![Out::Send(Request::Quit)] }
+            },
+            recv(desk.notices) -> notice => match notice {
+                Ok(notice) => plain.notice(notice),
+                Err(_) => vec![Out::Line("The working thread ended unexpectedly. What was said is saved.".into()), Out::Exit(1)],
+            },
+            recv(outside) -> what => match what {
+                Ok(Outside::Terminate) => { dying = Some((143, Instant::now() + Duration::from_secs(5))); vec![Out::Send(Request::Quit)] }
+                Ok(Outside::Hangup) => { dying = Some((129, Instant::now() + Duration::from_secs(1))); vec![Out::Send(Request::Quit)] }
+                Ok(Outside::Interrupt) => plain.interrupt(),
+                Ok(Outside::Suspend) => {
+                    let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
+                    Vec::new()
+                }
+                Ok(Outside::Continue) | Err(_) => Vec::new(),
+            },
+            default(timeout) => vec![Out::Exit(dying.map_or(0, |d| d.0))],
+        };
+        for o in out {
+            let mut stdout = io::stdout().lock();
+            match o {
+                Out::Line(text) => writeln!(stdout, "{text}")?,
+                Out::Part(text) => {
+                    write!(stdout, "{text}")?;
+                    stdout.flush()?;
+                }
+                // A desk that is gone is reported by its other channel.
+                Out::Send(request) => drop(desk.requests.send(request)),
+                Out::Exit(code) => return Ok(dying.map_or(code, |d| d.0)),
+            }
+        }
+    }
+}

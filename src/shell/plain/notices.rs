@@ -1,0 +1,300 @@
+//! What the desk says, as lines: answers by sentence, progress by tenths, lists and questions.
+
+use super::{Asked, Out, Plain, keys};
+use crate::app::entry::grouped;
+use crate::app::status::{duration, percent, seconds_left};
+use crate::protocol::desk::{Activity, Level, Notice, SaveState};
+use crate::text::sanitize::{sanitize, sanitize_line};
+use crate::transcript::{Finish, Message, Role};
+
+/// The longest piece of an answer that is held back waiting for the end of its sentence.
+const SENTENCE: usize = 240;
+
+impl Plain {
+    /// The desk says something.
+    pub fn notice(&mut self, notice: Notice) -> Vec<Out> {
+        let mut out = Vec::new();
+        match notice {
+            Notice::Ready(info) => {
+                out.push(Out::Line(format!(
+                    "{} on {}, up to {} tokens.",
+                    info.name,
+                    info.device,
+                    grouped(info.context_limit)
+                )));
+                if info.name == "demo" {
+                    out.push(Out::Line("This is the small built-in demo model. The 9B model: sala-chat model download".into()));
+                }
+            }
+            Notice::Session(view) => {
+                if !view.name.is_empty() {
+                    out.push(Out::Line(format!(
+                        "Session {}, {} messages.",
+                        sanitize_line(&view.name),
+                        view.messages.len()
+                    )));
+                }
+                if let Some(last) = view.messages.last().filter(|m| m.role == Role::Assistant) {
+                    out.push(Out::Line(format!("sala: {}", sanitize(&last.text))));
+                }
+            }
+            Notice::Added(m) => {
+                self.waiting = false;
+                self.pending.clear();
+                self.printed = 0;
+                self.speaking = false;
+                self.thinking = false;
+                if let Some(d) = m.meta.document.filter(|_| m.role == Role::Document) {
+                    out.push(Out::Line(format!(
+                        "document: {}, {} tokens.",
+                        sanitize_line(&d.name),
+                        grouped(d.tokens)
+                    )));
+                }
+            }
+            Notice::Delta { thinking: true, .. } => {
+                if !self.thinking {
+                    self.thinking = true;
+                    out.push(Out::Line("sala is thinking.".into()));
+                }
+            }
+            Notice::Delta { text, .. } => {
+                self.printed += text.len();
+                self.pending.push_str(&sanitize(&text));
+                self.speak(false, &mut out);
+            }
+            Notice::Finished(m) => self.finished(&m, &mut out),
+            Notice::Activity(activity) => self.activity(activity, &mut out),
+            Notice::Meters(_) | Notice::Prompts(_) | Notice::Display(_) => {}
+            Notice::Save(state) => self.saved(&state, &mut out),
+            Notice::Note(level, text) => {
+                self.waiting = false;
+                let mark = match level {
+                    Level::Info => "",
+                    Level::Warn => "Note: ",
+                    Level::Error => "Error: ",
+                };
+                out.push(Out::Line(format!("{mark}{}", sanitize(&text))));
+            }
+            Notice::Page { title, text } => {
+                out.push(Out::Line(format!("{}:", sanitize_line(&title))));
+                out.push(Out::Line(sanitize(&text).into_owned()));
+            }
+            Notice::Aside { text, done, .. } => {
+                let clean = sanitize(&text).into_owned();
+                if done.is_some() {
+                    out.push(Out::Line(format!("aside (not kept): {clean}")));
+                }
+            }
+            Notice::Question { id, text, choices } => {
+                self.waiting = false;
+                out.push(Out::Line(sanitize(&text).into_owned()));
+                out.push(Out::Line(keys(&choices)));
+                self.question = Some(Asked {
+                    id,
+                    choices,
+                    files: 0,
+                });
+            }
+            Notice::Plan {
+                id,
+                text,
+                mut choices,
+                plan,
+            } => {
+                self.waiting = false;
+                // Files are chosen by number here, so `e` stays the short form of Esc.
+                choices.retain(|c| c.key != 'e');
+                for (i, f) in plan.files.iter().enumerate() {
+                    out.push(Out::Line(format!(
+                        "{}: {}, {} tokens",
+                        i + 1,
+                        sanitize_line(&f.name),
+                        grouped(f.tokens)
+                    )));
+                }
+                out.push(Out::Line(sanitize(&text).into_owned()));
+                out.push(Out::Line(format!(
+                    "{}, or the numbers of the files to load, for example 1,3-5",
+                    keys(&choices)
+                )));
+                self.question = Some(Asked {
+                    id,
+                    choices,
+                    files: plan.files.len(),
+                });
+            }
+            Notice::Input { text, editing } => {
+                self.editing = editing;
+                out.push(Out::Line(format!("The text was: {}", sanitize(&text))));
+            }
+            Notice::Sessions(rows) => {
+                for r in rows.iter().take(50) {
+                    let (name, title) = (sanitize_line(&r.name), sanitize_line(&r.title));
+                    out.push(Out::Line(format!(
+                        "{name}: {title} ({} messages, {} tokens)",
+                        r.messages,
+                        grouped(r.tokens)
+                    )));
+                }
+                out.push(Out::Line("/resume NAME opens one.".into()));
+            }
+            Notice::Found { query, rows } => {
+                out.push(Out::Line(format!(
+                    "{} found for {}.",
+                    rows.len(),
+                    sanitize_line(&query)
+                )));
+                out.extend(rows.iter().map(|r| {
+                    Out::Line(format!(
+                        "{} #{}: {}",
+                        sanitize_line(&r.session),
+                        r.number,
+                        sanitize_line(&r.snippet)
+                    ))
+                }));
+            }
+            Notice::Timeline(rows) => {
+                for r in rows {
+                    let here = if r.head { ", here" } else { "" };
+                    let kept = if r.kept { ", state kept" } else { "" };
+                    let label = r
+                        .label
+                        .map(|l| format!(", mark {}", sanitize_line(&l)))
+                        .unwrap_or_default();
+                    out.push(Out::Line(format!(
+                        "#{} {}{label}{kept}{here}",
+                        r.number,
+                        sanitize_line(&r.title)
+                    )));
+                }
+            }
+            Notice::Documents { title, rows } => {
+                out.push(Out::Line(format!(
+                    "{}: {} documents.",
+                    sanitize_line(&title),
+                    rows.len()
+                )));
+                out.extend(rows.iter().map(|r| {
+                    Out::Line(format!(
+                        "{}, {} tokens, {} lines",
+                        sanitize_line(&r.name),
+                        grouped(r.tokens),
+                        grouped(r.lines)
+                    ))
+                }));
+            }
+            Notice::Bye { farewell } => {
+                out.extend(farewell.map(|f| Out::Line(sanitize(&f).into_owned())));
+                out.push(Out::Exit(0));
+            }
+            Notice::Fatal { error, code } => {
+                out.push(Out::Line(sanitize(&error).into_owned()));
+                out.push(Out::Exit(code));
+            }
+        }
+        out
+    }
+
+    /// Prints what is complete of the answer.
+    fn speak(&mut self, all: bool, out: &mut Vec<Out>) {
+        let end = if all {
+            self.pending.len()
+        } else {
+            sentence_end(&self.pending)
+        };
+        if end == 0 {
+            return;
+        }
+        let piece: String = self.pending.drain(..end).collect();
+        let prefix = if self.speaking { "" } else { "sala: " };
+        self.speaking = true;
+        out.push(Out::Part(format!("{prefix}{piece}")));
+    }
+
+    fn finished(&mut self, m: &Message, out: &mut Vec<Out>) {
+        if m.role != Role::Assistant {
+            return;
+        }
+        // What the deltas did not bring.
+        if let Some(rest) = m.text.get(self.printed..) {
+            self.pending.push_str(&sanitize(rest));
+        }
+        self.speak(true, out);
+        out.push(Out::Line(String::new()));
+        match m.meta.finish {
+            Some(Finish::Stopped) => out.push(Out::Line("(stopped; /continue goes on)".into())),
+            Some(Finish::Length) => out.push(Out::Line("(length limit; /continue goes on)".into())),
+            Some(Finish::Context) => out.push(Out::Line(
+                "(the context is full; /new, /fork or /compact)".into(),
+            )),
+            Some(Finish::Failed) => out.push(Out::Line(
+                "(ended in an error; /regen answers again)".into(),
+            )),
+            Some(Finish::Stop) | None => {}
+        }
+    }
+
+    fn activity(&mut self, activity: Activity, out: &mut Vec<Out>) {
+        self.waiting = false;
+        match &activity {
+            Activity::Reading(r) if r.total > 2_000 => {
+                let tenth = percent(r.done, r.total) / 10;
+                if tenth != self.tenth && tenth < 10 {
+                    let left = seconds_left(r)
+                        .map_or(String::new(), |s| format!(", {} left", duration(s)));
+                    out.push(Out::Line(format!(
+                        "Read {} percent of {} tokens{left}.",
+                        tenth * 10,
+                        grouped(r.total)
+                    )));
+                }
+                self.tenth = tenth;
+            }
+            _ => self.tenth = 0,
+        }
+        let idle = activity == Activity::Idle;
+        self.activity = activity;
+        if idle && self.question.is_none() {
+            match self.queue.pop_front() {
+                Some(line) => out.extend(self.line(&line)),
+                None => out.extend(self.prompt()),
+            }
+        }
+    }
+
+    fn saved(&mut self, state: &SaveState, out: &mut Vec<Out>) {
+        let said = match state {
+            SaveState::NotSaved(why) => Some(format!("NOT SAVED: {}", sanitize_line(why))),
+            SaveState::TextOnly(why) => Some(format!(
+                "Text is saved, state is not: {}",
+                sanitize_line(why)
+            )),
+            SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off => None,
+        };
+        if said != self.save_said {
+            out.extend(said.clone().map(Out::Line));
+            self.save_said = said;
+        }
+    }
+}
+
+/// End of the last complete sentence or line; 0 if none is complete. Very long sentences break at a space.
+fn sentence_end(text: &str) -> usize {
+    let mut end = 0;
+    let mut before = ' ';
+    for (i, c) in text.char_indices() {
+        let ends = c == '\n'
+            || matches!(c, '。' | '！' | '？')
+            || (c == ' ' && matches!(before, '.' | '!' | '?' | ':'));
+        if ends {
+            end = i + c.len_utf8();
+        }
+        before = c;
+    }
+    if end == 0 && text.len() > SENTENCE {
+        text.rfind(' ').map_or(0, |i| i + 1)
+    } else {
+        end
+    }
+}
