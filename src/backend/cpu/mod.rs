@@ -1,9 +1,11 @@
 //! The CPU backend: every operation in f32. The oracle for other backends, and the engine of the built-in model.
 //!
 //! Owns the step (position, tokens, pending rows) and the composition of operations from the kernels beside it:
-//! `matrix` (products), `sparse` (InfLLM-V2), `lightning` (recurrent state), `simd` (vector kernels). Operations run at once;
+//! `matrix` (products), `cache`, `sparse` and `attend` (InfLLM-V2), `lightning` (recurrent state), `simd` (vector kernels). Operations run at once;
 //! [`Backend::step`] only calls its body. Sums have a fixed order that does not depend on the number of rows.
 
+mod attend;
+mod cache;
 mod draft;
 mod lightning;
 mod matrix;
@@ -11,9 +13,10 @@ mod simd;
 mod sparse;
 mod state;
 
+pub use cache::Cache;
 pub use lightning::Recurrent;
 pub use matrix::Matrix;
-pub use sparse::{Cache, Selection};
+pub use sparse::Selection;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -400,7 +403,7 @@ impl Backend for Cpu {
             width: x.width,
             first: self.position,
         };
-        sparse::attend(o.rows_mut(pass), q, sel, cache, spec);
+        attend::attend(o.rows_mut(pass), q, sel, cache, spec);
         Ok(())
     }
 

@@ -1,305 +1,28 @@
-//! InfLLM-V2 on the CPU: the KV cache with its compressed keys, block selection, and attention over chosen blocks
-//! (spec/model.md §5).
+//! InfLLM-V2 on the CPU: which blocks a row attends to (spec/model.md §5). The keys are in [`super::cache`], attention over the
+//! chosen blocks in [`super::attend`].
 //!
-//! Keys lie transposed in panels, so that scores of a row are sums over lanes in one fixed order. A row's selection and
-//! output depend on its own position and the keys up to it, never on the other rows of the pass: rows share the loading of a
-//! panel, not a sum.
+//! A row's selection and output depend on its own position and the keys up to it, never on the other rows of the pass: rows share the
+//! loading of a panel, not a sum.
 
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::simd::{self, Into, Product, add_exp, exp_sum, product, scale};
+use super::cache::{Cache, PANEL};
+use super::simd::{self, Into, Product, add_exp, exp_sum, product};
 use crate::spec::{ScoreNorm, SparseSpec};
 
-/// Compressed keys per panel.
-const PANEL: usize = 64;
 /// Query vectors that share a panel of keys.
 const TILE_QUERIES: usize = 96;
 
-/// One KV head of one layer.
-struct HeadCache {
-    /// Keys, `[block][lane][token of block]`.
-    k: Vec<f32>,
-    /// Values, `[token][lane]`.
-    v: Vec<f32>,
-    /// Fine compressed keys, `[panel][lane][key of panel]`.
-    k1: Vec<f32>,
-    /// Coarse compressed keys, laid out alike.
-    k2: Vec<f32>,
-}
-
-/// KV and compressed keys of one sparse layer, f32.
-pub struct Cache {
-    heads: Vec<HeadCache>,
-    spec: SparseSpec,
-    dim: usize,
-    block: usize,
-    /// Positions that can be written.
-    capacity: usize,
-}
-
-/// Where lane `lane` of key `at` lies in panels of `panel` keys.
-fn place(at: usize, lane: usize, panel: usize, dim: usize) -> usize {
-    (at / panel * dim + lane) * panel + at % panel
-}
-
-impl Cache {
-    pub(super) fn new(spec: &SparseSpec) -> Cache {
-        let head = || HeadCache {
-            k: Vec::new(),
-            v: Vec::new(),
-            k1: Vec::new(),
-            k2: Vec::new(),
-        };
-        Cache {
-            heads: (0..spec.kv_heads).map(|_| head()).collect(),
-            spec: spec.clone(),
-            dim: spec.head_dim,
-            block: spec.block,
-            capacity: 0,
-        }
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.heads
-            .iter()
-            .map(|h| 4 * (h.k.capacity() + h.v.capacity() + h.k1.capacity() + h.k2.capacity()))
-            .sum()
-    }
-
-    /// Makes positions below `limit` writable, in steps that grow with the cache.
-    pub(super) fn reserve(&mut self, limit: usize) {
-        if limit <= self.capacity {
-            return;
-        }
-        // An eighth more than asked: few copies, little waste.
-        let capacity = (limit + limit / 8).next_multiple_of(self.block * 16);
-        let (dim, block) = (self.dim, self.block);
-        let grow = |v: &mut Vec<f32>, len: usize| {
-            if v.is_empty() {
-                // Zero pages of the system, touched when they are used.
-                *v = vec![0.0; len];
-                return;
-            }
-            v.reserve_exact(len - v.len());
-            v.resize(len, 0.0);
-        };
-        for h in &mut self.heads {
-            grow(&mut h.k, capacity.next_multiple_of(block) * dim);
-            grow(&mut h.v, capacity.next_multiple_of(block) * dim);
-            grow(
-                &mut h.k1,
-                self.spec.fine_rows(capacity).next_multiple_of(PANEL) * dim,
-            );
-            grow(
-                &mut h.k2,
-                self.spec.coarse_rows(capacity).next_multiple_of(PANEL) * dim,
-            );
-        }
-        self.capacity = capacity;
-    }
-
-    /// Writes keys and values `[rows, kv_heads·d]` (rows of `x` at `columns`) from position `first` on, and every
-    /// compressed key whose window they complete.
-    pub(super) fn append(
-        &mut self,
-        spec: &SparseSpec,
-        x: &[f32],
-        width: usize,
-        k_column: usize,
-        v_column: usize,
-        first: usize,
-    ) {
-        let (dim, block) = (self.dim, self.block);
-        for (g, head) in self.heads.iter_mut().enumerate() {
-            for (r, row) in x.chunks_exact(width).enumerate() {
-                let p = first + r;
-                for (lane, key) in row[k_column + g * dim..][..dim].iter().enumerate() {
-                    head.k[place(p, lane, block, dim)] = *key;
-                }
-                head.v[p * dim..][..dim].copy_from_slice(&row[v_column + g * dim..][..dim]);
-            }
-        }
-        self.compress(spec, first..first + x.len() / width);
-    }
-
-    /// Writes the compressed keys whose window ends inside `positions`.
-    fn compress(&mut self, spec: &SparseSpec, positions: std::ops::Range<usize>) {
-        let (dim, block) = (self.dim, self.block);
-        for head in &mut self.heads {
-            for (factor, is_fine) in [(1, true), (4, false)] {
-                let (kernel, stride) = (factor * spec.kernel, factor * spec.stride);
-                let count = |length: usize| {
-                    if is_fine {
-                        spec.fine_rows(length)
-                    } else {
-                        spec.coarse_rows(length)
-                    }
-                };
-                let dst = if is_fine { &mut head.k1 } else { &mut head.k2 };
-                for j in count(positions.start)..count(positions.end) {
-                    for lane in 0..dim {
-                        let mut sum = 0.0;
-                        for t in j * stride..j * stride + kernel {
-                            sum += head.k[place(t, lane, block, dim)];
-                        }
-                        dst[place(j, lane, PANEL, dim)] = sum / kernel as f32;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Rows `range` of `k`, `v`, `k1` or `k2` as `[rows, kv_heads, d]`.
-    pub(super) fn read(&self, part: Part, range: std::ops::Range<usize>) -> Vec<f32> {
-        let mut out = Vec::with_capacity(range.len() * self.heads.len() * self.dim);
-        for at in range {
-            for head in &self.heads {
-                match part.panel(self.block) {
-                    None => out.extend_from_slice(&head.v[at * self.dim..][..self.dim]),
-                    Some(panel) => out.extend(
-                        (0..self.dim).map(|lane| head.part(part)[place(at, lane, panel, self.dim)]),
-                    ),
-                }
-            }
-        }
-        out
-    }
-
-    /// The inverse of [`Cache::read`], from row `first` on.
-    pub(super) fn write(&mut self, part: Part, first: usize, values: &[f32]) {
-        self.slots(part).write(first, values);
-    }
-
-    /// One of the four arrays, to be written beside the others.
-    fn slots(&mut self, part: Part) -> Slots<'_> {
-        Slots {
-            dim: self.dim,
-            panel: part.panel(self.block),
-            heads: self.heads.iter_mut().map(|h| h.part_mut(part)).collect(),
-        }
-    }
-
-    /// All four, each to be written by its own thread.
-    pub(super) fn all_slots(&mut self) -> [(Part, &'static str, Slots<'_>); 4] {
-        let (dim, block) = (self.dim, self.block);
-        let [mut k, mut v, mut k1, mut k2]: [Vec<&mut [f32]>; 4] = Default::default();
-        for h in &mut self.heads {
-            k.push(&mut h.k);
-            v.push(&mut h.v);
-            k1.push(&mut h.k1);
-            k2.push(&mut h.k2);
-        }
-        let mut heads = [k, v, k1, k2].into_iter();
-        Part::ALL.map(|(part, name)| {
-            let heads = heads.next().unwrap_or_default();
-            let panel = part.panel(block);
-            (part, name, Slots { dim, panel, heads })
-        })
-    }
-}
-
-/// Where the rows of one array go.
-pub(super) struct Slots<'a> {
-    dim: usize,
-    /// Rows of a panel, for arrays that have some.
-    panel: Option<usize>,
-    /// One for each KV head.
-    heads: Vec<&'a mut [f32]>,
-}
-
-impl Slots<'_> {
-    /// Values of one row.
-    pub(super) fn row_width(&self) -> usize {
-        self.dim * self.heads.len()
-    }
-
-    /// Puts rows `[rows, kv_heads, d]` in place, from row `first` on.
-    pub(super) fn write(&mut self, first: usize, values: &[f32]) {
-        let (dim, heads) = (self.dim, self.heads.len());
-        for (i, row) in values.chunks_exact(dim).enumerate() {
-            let at = first + i / heads;
-            let head = &mut self.heads[i % heads];
-            match self.panel {
-                None => head[at * dim..][..dim].copy_from_slice(row),
-                Some(panel) => {
-                    // Lanes of a panel lie `panel` apart.
-                    let lanes = head[place(at, 0, panel, dim)..].iter_mut().step_by(panel);
-                    lanes.zip(row).for_each(|(to, value)| *to = *value);
-                }
-            }
-        }
-    }
-}
-
-/// The four arrays of a cache, in the order of images.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part {
-    K,
-    V,
-    Fine,
-    Coarse,
-}
-
-impl Part {
-    pub(super) const ALL: [(Part, &'static str); 4] = [
-        (Part::K, "k"),
-        (Part::V, "v"),
-        (Part::Fine, "k1"),
-        (Part::Coarse, "k2"),
-    ];
-
-    /// Keys per panel; values are not in panels.
-    fn panel(self, block: usize) -> Option<usize> {
-        match self {
-            Part::K => Some(block),
-            Part::V => None,
-            Part::Fine | Part::Coarse => Some(PANEL),
-        }
-    }
-
-    /// Rows that belong to the token positions `positions`.
-    pub(super) fn rows(
-        self,
-        spec: &SparseSpec,
-        positions: std::ops::Range<usize>,
-    ) -> std::ops::Range<usize> {
-        match self {
-            Part::K | Part::V => positions,
-            Part::Fine => spec.fine_rows(positions.start)..spec.fine_rows(positions.end),
-            Part::Coarse => spec.coarse_rows(positions.start)..spec.coarse_rows(positions.end),
-        }
-    }
-}
-
-impl HeadCache {
-    fn part(&self, part: Part) -> &[f32] {
-        match part {
-            Part::K => &self.k,
-            Part::V => &self.v,
-            Part::Fine => &self.k1,
-            Part::Coarse => &self.k2,
-        }
-    }
-    fn part_mut(&mut self, part: Part) -> &mut [f32] {
-        match part {
-            Part::K => &mut self.k,
-            Part::V => &mut self.v,
-            Part::Fine => &mut self.k1,
-            Part::Coarse => &mut self.k2,
-        }
-    }
-}
-
 /// Marks a row that attends to every block up to its own.
-const ALL: u32 = u32::MAX;
+pub(super) const ALL: u32 = u32::MAX;
 
 /// Chosen blocks of one sparse layer for the rows of the last pass.
 pub struct Selection {
     /// Blocks in each list, or [`ALL`]. `[rows, kv_heads]`
-    counts: Vec<u32>,
+    pub(super) counts: Vec<u32>,
     /// Ascending. `[rows, kv_heads, topk]`
-    blocks: Vec<u32>,
+    pub(super) blocks: Vec<u32>,
     /// Position of row 0.
     first: usize,
 }
@@ -350,7 +73,7 @@ pub(super) struct Queries<'a> {
 }
 
 /// Rows whose queries are worked on together.
-fn tile_rows(spec: &SparseSpec) -> usize {
+pub(super) fn tile_rows(spec: &SparseSpec) -> usize {
     (TILE_QUERIES / (spec.heads / spec.kv_heads)).max(1)
 }
 
@@ -382,63 +105,26 @@ pub(super) fn select(sel: &mut Selection, q: Queries<'_>, cache: &Cache, spec: &
         });
 }
 
-/// Softmax attention over the chosen blocks (spec/model.md §5.7). `o [rows, heads·d]`
-pub(super) fn attend(
-    o: &mut [f32],
-    q: Queries<'_>,
-    sel: &Selection,
-    cache: &Cache,
-    spec: &SparseSpec,
-) {
-    let rows = q.x.len() / q.width;
-    let tile = tile_rows(spec);
-    let lists = tile * spec.kv_heads;
-    o.par_chunks_mut(tile * spec.heads * spec.head_dim)
-        .zip(q.x.par_chunks(tile * q.width))
-        .zip(sel.counts[..rows * spec.kv_heads].par_chunks(lists))
-        .zip(sel.blocks[..rows * spec.kv_heads * spec.topk].par_chunks(lists * spec.topk))
-        .enumerate()
-        .for_each_init(
-            Scratch::default,
-            |scratch, (i, (((o, x), counts), blocks))| {
-                let q = Queries {
-                    x,
-                    width: q.width,
-                    first: q.first + i * tile,
-                };
-                simd::run(AttendTile {
-                    o,
-                    q,
-                    counts,
-                    blocks,
-                    cache,
-                    spec,
-                    scratch,
-                });
-            },
-        );
-}
-
 /// Working memory of one task, kept between tasks of a thread.
 #[derive(Default)]
-struct Scratch {
+pub(super) struct Scratch {
     /// Offsets of query vectors into the tile's rows.
-    queries: Vec<usize>,
+    pub(super) queries: Vec<usize>,
     /// Offsets of score rows.
-    at: Vec<usize>,
+    pub(super) at: Vec<usize>,
     /// Offsets of output vectors.
-    outs: Vec<usize>,
+    pub(super) outs: Vec<usize>,
     /// Scores, `[query, keys of a panel]`.
-    s: Vec<f32>,
+    pub(super) s: Vec<f32>,
     /// Greatest score and sum of exponentials per query; in selection, the sum becomes the log-sum-exp.
-    greatest: Vec<f32>,
-    sum: Vec<f32>,
+    pub(super) greatest: Vec<f32>,
+    pub(super) sum: Vec<f32>,
     /// Group-summed stage-1 scores, `[row, fine keys]`.
-    scores: Vec<f32>,
+    pub(super) scores: Vec<f32>,
     /// Candidates as sortable keys.
-    ranked: Vec<u64>,
+    pub(super) ranked: Vec<u64>,
     /// Next unread entry of each row's list.
-    cursor: Vec<usize>,
+    pub(super) cursor: Vec<usize>,
 }
 
 struct SelectTile<'a> {
@@ -679,182 +365,6 @@ fn choose(
     n as u32
 }
 
-struct AttendTile<'a> {
-    o: &'a mut [f32],
-    q: Queries<'a>,
-    counts: &'a [u32],
-    blocks: &'a [u32],
-    cache: &'a Cache,
-    spec: &'a SparseSpec,
-    scratch: &'a mut Scratch,
-}
-
-impl WithSimd for AttendTile<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn with_simd<S: Simd>(self, simd: S) {
-        let AttendTile {
-            o,
-            q,
-            counts,
-            blocks,
-            cache,
-            spec,
-            scratch,
-        } = self;
-        let (group, dim, block) = (spec.heads / spec.kv_heads, spec.head_dim, spec.block);
-        let rows = q.x.len() / q.width;
-        let out_width = spec.heads * dim;
-        let factor = softmax_scale(spec);
-        o.fill(0.0);
-        let Scratch {
-            queries,
-            at,
-            outs,
-            s,
-            greatest,
-            sum,
-            cursor,
-            ..
-        } = scratch;
-        greatest.clear();
-        greatest.resize(rows * spec.heads, f32::NEG_INFINITY);
-        sum.clear();
-        sum.resize(rows * spec.heads, 0.0);
-        s.resize(s.len().max(rows * group * block), 0.0);
-        at.clear();
-        at.extend((0..rows * group).map(|i| i * block));
-        let last_block = (q.first + rows - 1) / block;
-        for (g, head) in cache.heads.iter().enumerate() {
-            cursor.clear();
-            cursor.resize(rows, 0);
-            for b in 0..=last_block {
-                let (keys, values) = (
-                    &head.k[b * block * dim..][..block * dim],
-                    &head.v[b * block * dim..][..block * dim],
-                );
-                let push = |queries: &mut Vec<usize>, outs: &mut Vec<usize>, r: usize| {
-                    queries.extend((g * group..(g + 1) * group).map(|h| r * q.width + h * dim));
-                    outs.extend((g * group..(g + 1) * group).map(|h| r * out_width + h * dim));
-                };
-                // Rows that chose this block and have all of it behind them.
-                queries.clear();
-                outs.clear();
-                for r in (0..rows).filter(|r| b < (q.first + r) / block) {
-                    let list = r * spec.kv_heads + g;
-                    let next = cursor[r];
-                    let listed = next < counts[list] as usize
-                        && blocks[list * spec.topk..][..spec.topk].get(next) == Some(&(b as u32));
-                    cursor[r] += usize::from(listed);
-                    if listed || counts[list] == ALL {
-                        push(queries, outs, r);
-                    }
-                }
-                let step = Step {
-                    q: &q,
-                    queries,
-                    outs,
-                    at,
-                    keys,
-                    values,
-                    block,
-                    dim,
-                    visible: block,
-                    factor,
-                };
-                step.run(simd, s, greatest, sum, o);
-                // A row's own block ends at the row: later keys must not enter, not even as zeros.
-                for r in (0..rows).filter(|r| b == (q.first + r) / block) {
-                    queries.clear();
-                    outs.clear();
-                    push(queries, outs, r);
-                    let visible = (q.first + r) % block + 1;
-                    let step = Step {
-                        q: &q,
-                        queries,
-                        outs,
-                        at,
-                        keys,
-                        values,
-                        block,
-                        dim,
-                        visible,
-                        factor,
-                    };
-                    step.run(simd, s, greatest, sum, o);
-                }
-            }
-        }
-        for (o, sum) in o.chunks_exact_mut(dim).zip(sum.iter()) {
-            scale(simd, o, 1.0 / sum);
-        }
-    }
-}
-
-/// Some queries against one block of keys and values: softmax with a running maximum.
-struct Step<'a> {
-    q: &'a Queries<'a>,
-    queries: &'a [usize],
-    outs: &'a [usize],
-    at: &'a [usize],
-    keys: &'a [f32],
-    values: &'a [f32],
-    block: usize,
-    dim: usize,
-    /// Keys of the block that the queries see.
-    visible: usize,
-    factor: f32,
-}
-
-impl Step<'_> {
-    #[inline(always)]
-    fn run<S: Simd>(
-        &self,
-        simd: S,
-        s: &mut [f32],
-        greatest: &mut [f32],
-        sum: &mut [f32],
-        o: &mut [f32],
-    ) {
-        let n = self.queries.len();
-        let (block, dim) = (self.block, self.dim);
-        let scores = Product {
-            a: self.q.x,
-            a_rows: self.queries,
-            b: self.keys,
-            ldb: block,
-            k: dim,
-            n: block,
-            c_rows: &self.at[..n],
-            into: Into::Set,
-        };
-        product(simd, &scores, s);
-        for (i, out) in self.outs.iter().enumerate() {
-            let query = out / dim;
-            let row = &mut s[i * block..][..self.visible];
-            let most = simd::max(simd, row) * self.factor;
-            if most > greatest[query] {
-                let shrink = (greatest[query] - most).exp();
-                sum[query] *= shrink;
-                scale(simd, &mut o[*out..][..dim], shrink);
-                greatest[query] = most;
-            }
-            sum[query] += exp_sum(simd, row, self.factor, greatest[query]);
-        }
-        let weighted = Product {
-            a: s,
-            a_rows: &self.at[..n],
-            b: self.values,
-            ldb: dim,
-            k: self.visible,
-            n: dim,
-            c_rows: self.outs,
-            into: Into::Add,
-        };
-        product(simd, &weighted, o);
-    }
-}
-
-fn softmax_scale(spec: &SparseSpec) -> f32 {
+pub(super) fn softmax_scale(spec: &SparseSpec) -> f32 {
     (spec.head_dim as f32).sqrt().recip()
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::cache::{Part, Slots};
 use super::matrix::decode;
-use super::sparse::{Part, Slots};
 use super::{Cache, Cpu, Recurrent};
 use crate::backend::{Backend, BackendError, Result, layer_tensor};
 use crate::protocol::engine::{Dtype, ImageTensor, PIECE_BYTES, RowsFeed};

@@ -1,0 +1,222 @@
+//! Attention of the CPU's sparse layers over the blocks that [`super::sparse`] has chosen (spec/model.md §5.7).
+
+use pulp::{Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::cache::Cache;
+use super::simd::{self, Into, Product, exp_sum, product, scale};
+use super::sparse::{ALL, Queries, Scratch, Selection, softmax_scale, tile_rows};
+use crate::spec::SparseSpec;
+
+/// Softmax attention over the chosen blocks (spec/model.md §5.7). `o [rows, heads·d]`
+pub(super) fn attend(
+    o: &mut [f32],
+    q: Queries<'_>,
+    sel: &Selection,
+    cache: &Cache,
+    spec: &SparseSpec,
+) {
+    let rows = q.x.len() / q.width;
+    let tile = tile_rows(spec);
+    let lists = tile * spec.kv_heads;
+    o.par_chunks_mut(tile * spec.heads * spec.head_dim)
+        .zip(q.x.par_chunks(tile * q.width))
+        .zip(sel.counts[..rows * spec.kv_heads].par_chunks(lists))
+        .zip(sel.blocks[..rows * spec.kv_heads * spec.topk].par_chunks(lists * spec.topk))
+        .enumerate()
+        .for_each_init(
+            Scratch::default,
+            |scratch, (i, (((o, x), counts), blocks))| {
+                let q = Queries {
+                    x,
+                    width: q.width,
+                    first: q.first + i * tile,
+                };
+                simd::run(AttendTile {
+                    o,
+                    q,
+                    counts,
+                    blocks,
+                    cache,
+                    spec,
+                    scratch,
+                });
+            },
+        );
+}
+
+struct AttendTile<'a> {
+    o: &'a mut [f32],
+    q: Queries<'a>,
+    counts: &'a [u32],
+    blocks: &'a [u32],
+    cache: &'a Cache,
+    spec: &'a SparseSpec,
+    scratch: &'a mut Scratch,
+}
+
+impl WithSimd for AttendTile<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let AttendTile {
+            o,
+            q,
+            counts,
+            blocks,
+            cache,
+            spec,
+            scratch,
+        } = self;
+        let (group, dim, block) = (spec.heads / spec.kv_heads, spec.head_dim, spec.block);
+        let rows = q.x.len() / q.width;
+        let out_width = spec.heads * dim;
+        let factor = softmax_scale(spec);
+        o.fill(0.0);
+        let Scratch {
+            queries,
+            at,
+            outs,
+            s,
+            greatest,
+            sum,
+            cursor,
+            ..
+        } = scratch;
+        greatest.clear();
+        greatest.resize(rows * spec.heads, f32::NEG_INFINITY);
+        sum.clear();
+        sum.resize(rows * spec.heads, 0.0);
+        s.resize(s.len().max(rows * group * block), 0.0);
+        at.clear();
+        at.extend((0..rows * group).map(|i| i * block));
+        let last_block = (q.first + rows - 1) / block;
+        for (g, head) in cache.heads.iter().enumerate() {
+            cursor.clear();
+            cursor.resize(rows, 0);
+            for b in 0..=last_block {
+                let (keys, values) = (
+                    &head.k[b * block * dim..][..block * dim],
+                    &head.v[b * block * dim..][..block * dim],
+                );
+                let push = |queries: &mut Vec<usize>, outs: &mut Vec<usize>, r: usize| {
+                    queries.extend((g * group..(g + 1) * group).map(|h| r * q.width + h * dim));
+                    outs.extend((g * group..(g + 1) * group).map(|h| r * out_width + h * dim));
+                };
+                // Rows that chose this block and have all of it behind them.
+                queries.clear();
+                outs.clear();
+                for r in (0..rows).filter(|r| b < (q.first + r) / block) {
+                    let list = r * spec.kv_heads + g;
+                    let next = cursor[r];
+                    let listed = next < counts[list] as usize
+                        && blocks[list * spec.topk..][..spec.topk].get(next) == Some(&(b as u32));
+                    cursor[r] += usize::from(listed);
+                    if listed || counts[list] == ALL {
+                        push(queries, outs, r);
+                    }
+                }
+                let step = Step {
+                    q: &q,
+                    queries,
+                    outs,
+                    at,
+                    keys,
+                    values,
+                    block,
+                    dim,
+                    visible: block,
+                    factor,
+                };
+                step.run(simd, s, greatest, sum, o);
+                // A row's own block ends at the row: later keys must not enter, not even as zeros.
+                for r in (0..rows).filter(|r| b == (q.first + r) / block) {
+                    queries.clear();
+                    outs.clear();
+                    push(queries, outs, r);
+                    let visible = (q.first + r) % block + 1;
+                    let step = Step {
+                        q: &q,
+                        queries,
+                        outs,
+                        at,
+                        keys,
+                        values,
+                        block,
+                        dim,
+                        visible,
+                        factor,
+                    };
+                    step.run(simd, s, greatest, sum, o);
+                }
+            }
+        }
+        for (o, sum) in o.chunks_exact_mut(dim).zip(sum.iter()) {
+            scale(simd, o, 1.0 / sum);
+        }
+    }
+}
+
+/// Some queries against one block of keys and values: softmax with a running maximum.
+struct Step<'a> {
+    q: &'a Queries<'a>,
+    queries: &'a [usize],
+    outs: &'a [usize],
+    at: &'a [usize],
+    keys: &'a [f32],
+    values: &'a [f32],
+    block: usize,
+    dim: usize,
+    /// Keys of the block that the queries see.
+    visible: usize,
+    factor: f32,
+}
+
+impl Step<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(
+        &self,
+        simd: S,
+        s: &mut [f32],
+        greatest: &mut [f32],
+        sum: &mut [f32],
+        o: &mut [f32],
+    ) {
+        let n = self.queries.len();
+        let (block, dim) = (self.block, self.dim);
+        let scores = Product {
+            a: self.q.x,
+            a_rows: self.queries,
+            b: self.keys,
+            ldb: block,
+            k: dim,
+            n: block,
+            c_rows: &self.at[..n],
+            into: Into::Set,
+        };
+        product(simd, &scores, s);
+        for (i, out) in self.outs.iter().enumerate() {
+            let query = out / dim;
+            let row = &mut s[i * block..][..self.visible];
+            let most = simd::max(simd, row) * self.factor;
+            if most > greatest[query] {
+                let shrink = (greatest[query] - most).exp();
+                sum[query] *= shrink;
+                scale(simd, &mut o[*out..][..dim], shrink);
+                greatest[query] = most;
+            }
+            sum[query] += exp_sum(simd, row, self.factor, greatest[query]);
+        }
+        let weighted = Product {
+            a: s,
+            a_rows: &self.at[..n],
+            b: self.values,
+            ldb: dim,
+            k: self.visible,
+            n: dim,
+            c_rows: self.outs,
+            into: Into::Add,
+        };
+        product(simd, &weighted, o);
+    }
+}
