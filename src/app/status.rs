@@ -104,7 +104,10 @@ fn activity(app: &App) -> (String, Role) {
         }
         Activity::Thinking { ms, .. } => format!("thinking {:.0} s", ms / 1e3),
         Activity::Answering { tokens_per_s } => format!("gen {tokens_per_s:.1} t/s"),
-        Activity::Restoring { tokens } => format!("restoring {} tokens", grouped(*tokens)),
+        Activity::Restoring { tokens, share } => {
+            let percent = share.map_or(String::new(), |s| format!(" {:.0}%", 100.0 * s));
+            format!("restoring {} tokens{percent}", grouped(*tokens))
+        }
         Activity::Stopping => "stopping".into(),
         Activity::Busy { what } => what.clone(),
     };

@@ -352,6 +352,7 @@ impl State {
                 return Ok(plan);
             }
             self.activity(Activity::Restoring {
+                share: None,
                 tokens: plan.base.position(),
             });
             let base = plan.base.clone();

@@ -7,7 +7,9 @@ use super::link::JobEnd;
 use super::path::Path;
 use super::run::Event;
 use super::{DeskError, Done, State};
+use crate::protocol::desk::Activity;
 use crate::protocol::engine::{Command, EndImage, EngineEvent, Generate, Job, RowsFeed, Token};
+use crate::session::StoredRows;
 
 /// How often a running job gets a chance to save and to refresh its times.
 const TICK: Duration = Duration::from_millis(500);
@@ -51,6 +53,9 @@ impl State {
             match event {
                 Event::Request(r) => self.on_busy_request(r),
                 Event::Save(e) => self.on_save(e),
+                Event::Tick if generated.is_empty() => {
+                    self.show_rows_coming(self.live.position());
+                }
                 Event::Tick => {}
                 Event::Engine(EngineEvent::Reading {
                     id: of,
@@ -117,16 +122,28 @@ impl State {
             history: target.tokens(),
         })?;
         loop {
-            match self.next(None) {
+            match self.next(Some(Instant::now() + TICK)) {
                 Event::Request(r) => self.on_busy_request(r),
                 Event::Save(e) => self.on_save(e),
-                Event::Tick => {}
+                Event::Tick => self.show_rows_coming(target.position()),
                 Event::Engine(EngineEvent::Restored { id: of, ms }) if of == id => {
                     self.live = target.clone();
                     return Ok(ms);
                 }
                 Event::Engine(e) => self.on_engine_failure(id, e)?,
             }
+        }
+    }
+
+    /// Progress of the rows on their way, while somebody waits for them.
+    fn show_rows_coming(&mut self, tokens: u64) {
+        let sum = |of: fn(&StoredRows) -> usize| -> usize {
+            self.coming.iter().map(|rows| of(rows)).sum()
+        };
+        let (read, all) = (sum(StoredRows::read_bytes), sum(StoredRows::bytes));
+        if read < all {
+            let share = Some(read as f64 / all as f64);
+            self.working(Activity::Restoring { tokens, share });
         }
     }
 

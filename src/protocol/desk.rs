@@ -280,6 +280,8 @@ pub enum Activity {
     },
     /// Kept state is being put back.
     Restoring {
+        /// Read so far, 0 to 1, where that is known.
+        share: Option<f64>,
         /// Tokens of the path.
         tokens: u64,
     },

@@ -5,6 +5,7 @@
 //! declare it missing once the restore has failed.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
@@ -29,6 +30,8 @@ pub struct StoredRows {
     disk: Arc<dyn Disk>,
     /// The first thing that went wrong.
     fault: OnceLock<Fault>,
+    /// Bytes that have been read and checked.
+    read: AtomicUsize,
 }
 
 impl StoredRows {
@@ -36,6 +39,11 @@ impl StoredRows {
     pub fn bytes(&self) -> usize {
         let bytes = self.file.tensors.iter().map(|t| t.bytes).sum::<u64>();
         usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    /// How many of them have been read and checked so far, for progress: some may be read twice.
+    pub fn read_bytes(&self) -> usize {
+        self.read.load(Ordering::Relaxed).min(self.bytes())
     }
 }
 
@@ -65,7 +73,9 @@ impl RowsFeed for StoredRows {
                 // Only the first is told.
                 let _ = self.fault.set(fault);
                 why
-            })
+            })?;
+        self.read.fetch_add(into.len(), Ordering::Relaxed);
+        Ok(())
     }
 
     fn load(&self, name: &str) -> Result<ImageTensor, String> {
@@ -112,6 +122,7 @@ impl Store {
                 path: path.to_owned(),
                 disk: Arc::clone(&self.disk),
                 fault: OnceLock::new(),
+                read: AtomicUsize::new(0),
             }))
         })?;
         Ok(Opened { plan, rows, end })

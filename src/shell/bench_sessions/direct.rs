@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::RecvTimeoutError;
@@ -11,7 +10,7 @@ use serde::Serialize;
 use super::{PATIENCE, REPEATS, median, message, plain};
 use crate::engine::worker::{self, Engine};
 use crate::protocol::engine::{
-    Cancel, Command, Dtype, EngineEvent, Generate, ImageTensor, Job, RowsFeed, Sampling, SpecMode,
+    Cancel, Command, EngineEvent, Generate, ImageTensor, Job, RowsFeed, Sampling, SpecMode,
     StateImage, Token,
 };
 use crate::session::{
@@ -99,9 +98,8 @@ impl Direct {
             .map_err(|_| failed("the engine ended unexpectedly"))
     }
 
-    /// Makes a saved path live. Rows may still be on their way then: the bytes of them that nobody has read yet are counted
-    /// in what is returned.
-    fn restore(&mut self, store: &Store, tip: &SegmentId) -> Result<Arc<AtomicUsize>, Failure> {
+    /// Makes a saved path live. Its rows, which are returned, may still be on their way then.
+    fn restore(&mut self, store: &Store, tip: &SegmentId) -> Result<Vec<Arc<StoredRows>>, Failure> {
         let saved = store.open_path(tip, 0)?;
         if saved.plan.usable != saved.plan.path.len() {
             return Err(failed("the state of the measured session was not kept"));
@@ -112,9 +110,8 @@ impl Direct {
             .copied()
             .collect();
         self.last += 1;
-        let unread = Arc::new(AtomicUsize::new(0));
-        let counted = |rows| Arc::new(Counted::new(rows, &unread)) as Arc<dyn RowsFeed>;
-        let rows = saved.rows.into_iter().map(counted).collect();
+        let feeds = saved.rows.iter().cloned();
+        let rows = feeds.map(|rows| rows as Arc<dyn RowsFeed>).collect();
         let (end, history) = (saved.end, Arc::new(history));
         self.command(Command::Restore {
             id: self.last,
@@ -124,14 +121,14 @@ impl Direct {
             history,
         })?;
         while !matches!(self.next(LOADING)?, EngineEvent::Restored { .. }) {}
-        Ok(unread)
+        Ok(saved.rows)
     }
 
     /// Milliseconds from opening a path's files until the last byte of its rows has been handed to the device.
     fn all_rows(&mut self, store: &Store, tip: &SegmentId) -> Result<f64, Failure> {
         let begun = Instant::now();
-        let unread = self.restore(store, tip)?;
-        while unread.load(Ordering::Acquire) > 0 {
+        let rows = self.restore(store, tip)?;
+        while rows.iter().any(|r| r.read_bytes() < r.bytes()) {
             if begun.elapsed() > LOADING {
                 return Err(failed("the rows do not come"));
             }
@@ -216,45 +213,6 @@ impl Direct {
         // Either way it is gone.
         let _ = self.engine.commands.send(Command::Shutdown);
         let _ = self.engine.thread.join();
-    }
-}
-
-/// Rows whose unread bytes are counted.
-#[derive(Debug)]
-struct Counted {
-    rows: Arc<StoredRows>,
-    unread: Arc<AtomicUsize>,
-}
-
-impl Counted {
-    fn new(rows: Arc<StoredRows>, unread: &Arc<AtomicUsize>) -> Counted {
-        unread.fetch_add(rows.bytes(), Ordering::Release);
-        Counted {
-            rows,
-            unread: Arc::clone(unread),
-        }
-    }
-}
-
-impl RowsFeed for Counted {
-    fn start(&self) -> u64 {
-        self.rows.start()
-    }
-    fn rows(&self) -> u64 {
-        self.rows.rows()
-    }
-    fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)> {
-        self.rows.array(name)
-    }
-    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), String> {
-        self.rows.fill(name, at, into)?;
-        self.unread.fetch_sub(into.len(), Ordering::Release);
-        Ok(())
-    }
-    fn load(&self, name: &str) -> Result<ImageTensor, String> {
-        let tensor = self.rows.load(name)?;
-        self.unread.fetch_sub(tensor.data.len(), Ordering::Release);
-        Ok(tensor)
     }
 }
 
