@@ -196,7 +196,7 @@ impl Cuda {
         };
         let all = 0..self.step.position() + rows;
         if rows > CHOOSING_ROWS {
-            return arriving.wait_for(&[all]);
+            return arriving.wait_for(std::slice::from_ref(&all));
         }
         let chosen = self.fetch_selection(sel, spec, rows)?;
         let mut blocks: Vec<u32> = chosen.into_iter().flatten().flatten().collect();

@@ -24,8 +24,9 @@ impl Cuda {
         x.narrow("append_kv", (spec.heads + 2 * spec.kv_heads) * HEAD)?;
         if let Some(arriving) = cache.arriving() {
             // Windows of compressed keys that end in the new rows begin before them.
-            let (at, window) = (self.step.position(), 4 * spec.kernel);
-            arriving.wait_for(&[at.saturating_sub(window)..at])?;
+            let at = self.step.position();
+            let before = at.saturating_sub(4 * spec.kernel)..at;
+            arriving.wait_for(std::slice::from_ref(&before))?;
         }
         let (xk, xv) = (
             x.column(spec.heads * HEAD),
