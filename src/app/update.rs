@@ -190,7 +190,13 @@ pub(super) fn open_page(app: &mut App, title: &str, text: String) {
 /// Sends a request to the desk.
 pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     app.requests += 1;
-    app.tabs.forget_wish();
+    // An answer to a question belongs to what asked it.
+    if !matches!(
+        request,
+        Request::Choose { .. } | Request::ChooseFiles { .. }
+    ) {
+        app.tabs.forget_wish();
+    }
     effects.push(Effect::Send(request));
 }
 

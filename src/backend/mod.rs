@@ -467,6 +467,10 @@ pub trait Backend: Sized + Send + 'static {
     fn settle_rows(&mut self, _keep: usize) -> Result<()> {
         Ok(())
     }
+    /// Whether some are on their way: work may have to wait for them, and its times say nothing of the device.
+    fn rows_coming(&self) -> bool {
+        false
+    }
     /// The rows of one feed into the cache of one layer, by way of memory.
     fn write_feed(
         &mut self,

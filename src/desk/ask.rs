@@ -279,12 +279,15 @@ impl State {
                 answer: more.to_owned(),
             },
         );
-        let fed = self.carry_out(
-            plan,
-            rendered,
-            Some((self.generate(sampling), Some(id))),
-            &mut answer,
-        );
+        let generate = Some((self.generate(sampling), Some(id)));
+        let mut fed = self.carry_out(plan, rendered, generate.clone(), &mut answer);
+        while let Err(lost @ DeskError::RowsLost(_)) = &fed
+            && answer.first_token.is_none()
+        {
+            let plan = self.plan_answer(rendered)?;
+            self.read_lost_again(lost, &plan);
+            fed = self.carry_out(plan, rendered, generate.clone(), &mut answer);
+        }
         let last = answer.decoder.finish();
         answer.take(self, last);
         let mut message = answer.message;
@@ -326,6 +329,17 @@ impl State {
         result
     }
 
+    /// A plan with something to answer to.
+    fn plan_answer(&mut self, rendered: &Rendered) -> Done<Plan> {
+        let plan = self.plan(rendered)?;
+        if plan.steps.is_empty() {
+            // All of it is in the state, and nothing is left to give: the last segment is read once more.
+            let shorter = plan.base.segments().len().saturating_sub(1);
+            return self.plan_from(rendered, plan.base.prefix(shorter));
+        }
+        Ok(plan)
+    }
+
     /// `/continue`: goes on with an answer that was stopped or cut off, after `more`.
     pub(super) fn go_on(&mut self, more: &str) -> Done {
         let started = Instant::now();
@@ -353,12 +367,7 @@ impl State {
         let rendered = self
             .renderer
             .open_answer(&path, &more, self.open.settings.think)?;
-        let mut plan = self.plan(&rendered)?;
-        if plan.steps.is_empty() {
-            // All of it is in the state, and nothing is left to give: the last segment is read once more.
-            let shorter = plan.base.segments().len().saturating_sub(1);
-            plan = self.plan_from(&rendered, plan.base.prefix(shorter))?;
-        }
+        let plan = self.plan_answer(&rendered)?;
         self.check_room(&plan, "Going on")?;
         let sampling = match message.meta.seed {
             Some(seed) => Sampling {

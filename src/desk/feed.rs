@@ -74,8 +74,6 @@ struct Shifted<'a> {
     watch: &'a mut dyn Watch,
     before: u64,
     total: u64,
-    /// Some of an answer has been shown.
-    spoke: bool,
 }
 
 impl Watch for Shifted<'_> {
@@ -84,7 +82,6 @@ impl Watch for Shifted<'_> {
             .reading(desk, self.before + done, self.total, tokens_per_s);
     }
     fn tokens(&mut self, desk: &mut State, tokens: &[Token], tokens_per_s: f64) {
-        self.spoke = true;
         self.watch.tokens(desk, tokens, tokens_per_s);
     }
     fn tick(&mut self, desk: &mut State) {
@@ -267,7 +264,8 @@ impl State {
         self.reserve_answer.min(self.meters.context_limit / 4)
     }
 
-    /// Carries a plan out. With `generate`, the last step is answered: `answer` is the message the answer ends, and
+    /// Carries a plan out. Fails with [`DeskError::RowsLost`] where kept state turns out damaged on its way: the caller may plan
+    /// anew. With `generate`, the last step is answered: `answer` is the message the answer ends, and
     /// `keep` false leaves no trace of that last step in the store (an aside).
     pub(super) fn carry_out(
         &mut self,
@@ -296,23 +294,15 @@ impl State {
                 watch: &mut *watch,
                 before: fed.read,
                 total,
-                spoke: false,
             };
             let ran = self.run_job(given, answer.map(|(g, _)| g.clone()), export, &mut shifted);
-            let spoke = shifted.spoke;
             let mut end = match ran {
                 Ok(end) => end,
                 Err(e) if !self.set_lost_rows_aside()? => return Err(e),
-                Err(e) if spoke => {
-                    // What it costs is asked before anything else is.
-                    self.resume_pending = true;
-                    let why = format!("{e}. It was set aside; /regen answers again.");
-                    return Err(DeskError::engine(why));
-                }
                 Err(e) => {
-                    self.note(Level::Warn, format!("{e}. Reading it again."));
-                    let plan = self.plan(rendered)?;
-                    return self.carry_out(plan, rendered, generate, watch);
+                    // Whoever does not plan anew is asked whether to read it again.
+                    self.resume_pending = true;
+                    return Err(DeskError::RowsLost(e.to_string()));
                 }
             };
             fed.read += end.given_in_state as u64;
@@ -440,18 +430,25 @@ impl State {
         let plan = self.plan_past(&rendered)?;
         self.check_room(&plan, "This conversation")?;
         if plan.to_read() > 0 {
-            let (read, total) = (plan.to_read(), plan.total());
-            let about = self.about(read);
-            self.note(
-                Level::Info,
-                format!(
-                    "Reading {} of {} tokens again{about}.",
-                    grouped(read),
-                    grouped(total)
-                ),
-            );
+            self.say_reading_again(&plan);
         }
         self.carry_out(plan, &rendered, None, &mut PromptReading::new(started))
+    }
+
+    fn say_reading_again(&mut self, plan: &Plan) {
+        let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
+        let about = self.about(plan.to_read());
+        self.note(
+            Level::Info,
+            format!("Reading {read} of {total} tokens again{about}."),
+        );
+    }
+
+    /// Says what was lost, and what reading it again with the work at hand takes.
+    pub(super) fn read_lost_again(&mut self, lost: &DeskError, plan: &Plan) {
+        self.resume_pending = false;
+        self.note(Level::Warn, lost.to_string());
+        self.say_reading_again(plan);
     }
 
     /// After an answer: where the template drops thoughts, the answer is read again without them, so that the next

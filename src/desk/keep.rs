@@ -347,6 +347,7 @@ impl State {
     pub(super) fn put_back(&mut self, path: &Path, have: usize) -> Done<bool> {
         let keep = path.prefix(have).position();
         let Some(tip) = path.head() else {
+            self.coming.clear();
             self.run_restore(path, keep, Vec::new(), None)?;
             return Ok(true);
         };

@@ -12,7 +12,7 @@ use super::choose::{Chosen, Decision, keep_only};
 use super::feed::{Fed, Plan, Step};
 use super::jobs::Watch;
 use super::render::Rendered;
-use super::{Done, State, grouped};
+use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{
     Activity, FileProgress, FileState, Level, LoadOptions, Notice, ReadingProgress,
 };
@@ -181,7 +181,7 @@ impl State {
         let mut added = 0;
         loop {
             let plan = self.plan(&rendered)?;
-            match self.read_items(
+            let read = self.read_items(
                 plan,
                 &rendered,
                 &mut messages,
@@ -189,7 +189,13 @@ impl State {
                 &mut loading,
                 &mut added,
                 shelve,
-            )? {
+            );
+            if let Err(lost @ DeskError::RowsLost(_)) = &read {
+                let plan = self.plan(&rendered)?;
+                self.read_lost_again(lost, &plan);
+                continue;
+            }
+            match read? {
                 Outcome::All => break,
                 Outcome::Stopped(at) => match self.after_stop(&loading, &items, at) {
                     '1' => {

@@ -185,6 +185,9 @@ enum DeskError {
     /// The engine failed or is not there.
     #[error("{why}")]
     Engine { why: String, code: i32 },
+    /// Part of the saved state that was in use turned out damaged and was set aside: a new plan leaves it out.
+    #[error("{0}. It was set aside.")]
+    RowsLost(String),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -213,6 +216,7 @@ impl DeskError {
     fn exit_code(&self) -> i32 {
         match self {
             DeskError::Engine { code, .. } => *code,
+            DeskError::RowsLost(_) => 7,
             DeskError::Text(_) | DeskError::Refused(_) => 1,
             DeskError::TooLong(_) => 5,
             DeskError::Stopped => 130,

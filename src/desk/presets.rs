@@ -149,6 +149,24 @@ impl State {
         self.page("Presets", text)
     }
 
+    /// The settings with a preset, and what it says of the display. Like the built-in ones it begins with the configured sampling;
+    /// nothing changes unless all of it can be set.
+    fn settings_of(&self, preset: &Preset) -> Result<(Settings, Display), String> {
+        let mut settings = Settings {
+            sampling: self.defaults.sampling,
+            ..self.open.settings.clone()
+        };
+        let mut display = Display::new();
+        for (key, value) in &preset.values {
+            if DISPLAY.contains(key) {
+                display.push((key, value.clone()));
+            } else {
+                settings.set(short(key), value)?;
+            }
+        }
+        Ok((settings, display))
+    }
+
     fn take_preset(&mut self, name: &str) -> Done {
         let base = self.defaults.sampling;
         if builtin(name).is_some() {
@@ -157,21 +175,11 @@ impl State {
         }
         let dir = self.presets.clone().unwrap_or_default();
         let preset = find(self.presets.as_deref(), name).map_err(DeskError::Refused)?;
-        // Like the built-in ones it begins with the configured sampling; nothing changes unless all of it can be set.
-        let mut settings = Settings {
-            sampling: base,
-            ..self.open.settings.clone()
-        };
-        let mut display = Display::new();
-        for (key, value) in &preset.values {
-            if DISPLAY.contains(key) {
-                display.push((key, value.clone()));
-            } else if let Err(e) = settings.set(short(key), value) {
-                let file = file_of(&dir, name);
-                let file = file.display();
-                return Err(DeskError::Refused(format!("{file}: {e}")));
-            }
-        }
+        let taken = self.settings_of(&preset);
+        let (mut settings, display) = taken.map_err(|e| {
+            let file = file_of(&dir, name);
+            DeskError::Refused(format!("{}: {e}", file.display()))
+        })?;
         settings.preset = name.to_owned();
         let mut said = format!("Preset {name}: {}", summary(&preset));
         let path = self.open.conversation.path();
@@ -224,6 +232,11 @@ impl State {
             system: system.filter(|t| !t.trim().is_empty()),
             values,
         };
+        // What a configuration allows and a session does not must not be found out when it is wanted.
+        Preset::parse(&preset.text())
+            .map_err(|e| e.to_string())
+            .and_then(|p| self.settings_of(&p).map(|_| ()))
+            .map_err(refused)?;
         let file = file_of(dir, name);
         let replaced =
             write(dir, name, &preset).map_err(|e| refused(format!("{}: {e}", file.display())))?;

@@ -162,9 +162,10 @@ impl State {
                 let why = self.no_session(name);
                 self.note(Level::Warn, why);
             }
-            DeskError::Engine { .. } | DeskError::Store(_) | DeskError::Text(_) => {
-                self.note(Level::Error, e.to_string())
-            }
+            DeskError::Engine { .. }
+            | DeskError::RowsLost(_)
+            | DeskError::Store(_)
+            | DeskError::Text(_) => self.note(Level::Error, e.to_string()),
             DeskError::Refused(_) | DeskError::TooLong(_) => self.note(Level::Warn, e.to_string()),
         }
     }

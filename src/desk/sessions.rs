@@ -464,12 +464,12 @@ impl State {
         }
         self.store.delete(record.id)?;
         drop(other);
-        self.opened.forget(record.id);
         if open {
             self.start_new(None)?;
-        } else {
-            self.show_session();
         }
+        // Only a session that was left is on the list by its id.
+        self.opened.forget(record.id);
+        self.show_session();
         self.note(
             Level::Info,
             format!(

@@ -362,8 +362,10 @@ impl<B: DraftOps> Decoder<B> {
             steps: drafts.steps,
             verify_s: began.elapsed().as_secs_f64() - drafts.extend_s - drafts.steps_s,
         };
-        self.policy
-            .observe(plan.source, &outcome, lookup.as_ref(), &tokens);
+        if !b.rows_coming() {
+            self.policy
+                .observe(plan.source, &outcome, lookup.as_ref(), &tokens);
+        }
         self.count(plan.source, outcome.drafted, accepted, tokens.len());
         Ok(Round { tokens, ended })
     }

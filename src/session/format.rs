@@ -35,6 +35,8 @@ const HASH_BYTES: u64 = 32;
 const ALIGN: usize = 64;
 /// A header longer than this is not ours.
 const MAX_HEADER_BYTES: u64 = 16 << 20;
+/// Nor are checksums of more than this: of 512 GiB.
+const MAX_CHECKSUM_BYTES: u64 = 512 << 20;
 const CHECKSUMS: &str = "blake3";
 
 /// Which of the two files.
@@ -261,7 +263,7 @@ pub(super) fn open(
     entries.sort_by_key(|(_, e)| e.data_offsets);
     let data = 8 + length;
     let table = match entries.first() {
-        Some((name, e)) if name == CHECKSUMS && e.data_offsets[1] <= MAX_HEADER_BYTES => {
+        Some((name, e)) if name == CHECKSUMS && e.data_offsets[1] <= MAX_CHECKSUM_BYTES => {
             e.data_offsets[1]
         }
         _ => return Err(Fault::damaged("its checksums are missing")),

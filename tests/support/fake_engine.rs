@@ -25,6 +25,8 @@ pub struct Options {
     pub fingerprint: String,
     /// Given: one permit is taken before each chunk of 64 given tokens and before each generated token.
     pub gate: Option<Receiver<()>>,
+    /// Rows of a restore are only read when the next job runs, as a GPU may do.
+    pub late: bool,
 }
 
 /// The other side of the channels.
@@ -43,6 +45,7 @@ struct State {
     tokens: Vec<Token>,
     hash: blake3::Hash,
     live: bool,
+    coming: Vec<Arc<dyn RowsFeed>>,
 }
 
 impl State {
@@ -51,6 +54,7 @@ impl State {
             tokens: Vec::new(),
             hash: blake3::hash(b""),
             live: true,
+            coming: Vec::new(),
         }
     }
     fn mix(&mut self, kind: u8, token: Token) {
@@ -98,6 +102,7 @@ fn restore(
     rows: &[Arc<dyn RowsFeed>],
     end: Option<&EndImage>,
     history: &[Token],
+    late: bool,
 ) -> Result<(), String> {
     if keep as usize > state.tokens.len() {
         return Err(format!("keep {keep} of {} rows", state.tokens.len()));
@@ -110,6 +115,10 @@ fn restore(
                 r.start(),
                 tokens.len()
             ));
+        }
+        if late {
+            tokens.extend(&history[tokens.len()..][..r.rows() as usize]);
+            continue;
         }
         let data = r.load("k.0")?.data;
         tokens.extend(
@@ -140,6 +149,7 @@ fn restore(
                 tokens,
                 hash: bytes.into(),
                 live: true,
+                coming: if late { rows.to_vec() } else { Vec::new() },
             };
         }
     }
@@ -263,22 +273,36 @@ pub fn spawn(mut o: Options) -> Fake {
                     end,
                     history,
                 } => {
-                    let event = match restore(&mut state, keep, &rows, end.as_ref(), &history) {
-                        Ok(()) => EngineEvent::Restored { id, ms: 1.0 },
-                        Err(error) => {
-                            state = State::empty();
-                            EngineEvent::Failed {
-                                id,
-                                error,
-                                fatal: false,
-                                code: 1,
+                    let event =
+                        match restore(&mut state, keep, &rows, end.as_ref(), &history, o.late) {
+                            Ok(()) => EngineEvent::Restored { id, ms: 1.0 },
+                            Err(error) => {
+                                state = State::empty();
+                                EngineEvent::Failed {
+                                    id,
+                                    error,
+                                    fatal: false,
+                                    code: 1,
+                                }
                             }
-                        }
-                    };
+                        };
                     let _ = out.send(event);
                 }
                 Command::Run(job) => {
                     assert!(state.live);
+                    let mut coming = state.coming.drain(..);
+                    if let Some(error) = coming.find_map(|r| r.load("k.0").err()) {
+                        drop(coming);
+                        state = State::empty();
+                        let _ = out.send(EngineEvent::Failed {
+                            id: job.id,
+                            error,
+                            fatal: false,
+                            code: 1,
+                        });
+                        continue;
+                    }
+                    drop(coming);
                     let (done, given, generated) = run(&mut state, &job, &mut o, &out);
                     let _ = log_in.send((given, generated));
                     let _ = out.send(done);

@@ -51,6 +51,7 @@ pub struct Setup {
     pub context_limit: u64,
     pub fingerprint: String,
     pub gate: Option<Receiver<()>>,
+    pub late: bool,
     pub script: Script,
     pub load: LoadLimits,
 }
@@ -68,6 +69,7 @@ impl Default for Setup {
             context_limit: 100_000,
             fingerprint: "fake-1".into(),
             gate: None,
+            late: false,
             load: LoadLimits::default(),
         }
     }
@@ -105,6 +107,7 @@ impl Talk {
             context_limit: setup.context_limit,
             fingerprint: setup.fingerprint,
             gate: setup.gate,
+            late: setup.late,
         });
         let Fake {
             commands,

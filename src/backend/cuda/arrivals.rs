@@ -238,6 +238,8 @@ impl Arrivals {
                 missing.next();
             } else if let Some(failed) = &plan.failed {
                 return Err(failed.clone());
+            } else if plan.given_up {
+                return Err(BackendError::Rows("it was given up".to_owned()));
             } else {
                 plan = self
                     .changed
@@ -255,22 +257,23 @@ impl Arrivals {
         ordered
     }
 
-    /// Waits until every row is on the device.
+    /// Waits for the rows below `keep` and gives the others up. Nothing is on its way afterwards, whatever comes of it.
     ///
     /// # Errors
-    /// A row that cannot be read; the device.
-    pub(super) fn wait_all(&self) -> Result<()> {
-        let plan = self.until_idle();
-        plan.failed.clone().map_or(Ok(()), Err)
+    /// A row below `keep` that cannot be read; the device.
+    pub(super) fn settle(&self, keep: usize) -> Result<()> {
+        let kept = 0..keep;
+        let waited = match keep {
+            0 => Ok(()),
+            _ => self.wait_for(&(0..self.sources.len()), std::slice::from_ref(&kept)),
+        };
+        self.give_up();
+        waited
     }
 
     /// Ends it: what has not arrived never will, and no copy is under way any more.
     pub(super) fn give_up(&self) {
         self.plan().given_up = true;
-        drop(self.until_idle());
-    }
-
-    fn until_idle(&self) -> MutexGuard<'_, Plan> {
         let mut plan = self.plan();
         while plan.active > 0 {
             plan = self
@@ -278,7 +281,6 @@ impl Arrivals {
                 .wait(plan)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        plan
     }
 
     /// One thread's work.

@@ -555,14 +555,11 @@ impl Backend for Cuda {
     }
 
     fn settle_rows(&mut self, keep: usize) -> Result<()> {
-        match self.arrivals.take() {
-            Some(arrivals) if keep > 0 => arrivals.wait_all(),
-            Some(arrivals) => {
-                arrivals.give_up();
-                Ok(())
-            }
-            None => Ok(()),
-        }
+        self.arrivals.take().map_or(Ok(()), |a| a.settle(keep))
+    }
+
+    fn rows_coming(&self) -> bool {
+        self.arrivals.as_ref().is_some_and(|a| !a.settled())
     }
 
     fn read_state(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {

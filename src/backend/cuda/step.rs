@@ -167,8 +167,9 @@ impl Step {
     }
 
     pub(super) fn set_tokens(&mut self, tokens: &[Token]) -> Result<()> {
+        self.posted.send_all(self.words(), tokens)?;
         self.unsent = false;
-        self.posted.send_all(self.words(), tokens)
+        Ok(())
     }
 
     /// Jumps, with nothing pending. As all that follows, sent with the next tokens, or the next [`Step::flush`].

@@ -1,8 +1,8 @@
-//! What speculation gains and costs on this device's own clock: the decoder as a chat uses it, with the policy's choice of
-//! depth, on a text whose drafts are all wrong and on one whose drafts are all right.
+//! What speculation gains and costs, by the clock: the decoder as a chat uses it, with the policy's choice of depth, on a text
+//! whose drafts are all wrong and on one whose drafts are all right.
 //!
 //! Plain decoding comes first and says what the text is. *Wrong*: the lookup is sure of other tokens every round, and so,
-//! with random weights, is the head. *Right*: the lookup knows the text. Each run is made twice with a policy that knows
+//! with random weights, is the head (that of the built-in model is often right). *Right*: the lookup knows the text. Each run is made twice with a policy that knows
 //! nothing; the first makes recordings and is not counted. The text has to come out the same.
 
 use std::sync::Arc;

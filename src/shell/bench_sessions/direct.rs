@@ -327,7 +327,7 @@ fn gaps(
         changes: vec![Change::CreateSession(new)],
         images: Vec::new(),
     });
-    direct.restore(store, tip)?;
+    direct.all_rows(store, tip)?;
     // Each answer goes on where the last one ended; those that are saved hang below the session, one beside the other.
     let question = base.content.given.clone();
     let (mut on, mut off) = (Vec::new(), Vec::new());
@@ -335,13 +335,13 @@ fn gaps(
     for round in 0..ANSWERS {
         // Nothing of an earlier round is still being written.
         writer.flush(Instant::now() + PATIENCE);
-        direct.restore(store, tip)?;
+        direct.all_rows(store, tip)?;
         let unlike = round % question.len().max(1) as u32;
         let mut given = question.clone();
         given.rotate_left(unlike as usize);
         let quiet = direct.answer(given.clone(), decode, |_| {})?;
         off.extend(quiet.gaps);
-        direct.restore(store, tip)?;
+        direct.all_rows(store, tip)?;
         let segment = NewSegment {
             fingerprint: base.content.fingerprint.clone(),
             parent: Some(*tip),
