@@ -1,6 +1,6 @@
 //! Model-free drafts: where did the last tokens occur before, and what followed (spec/speculative.md §9.2).
 //!
-//! Hash chains for three orders over every token of the conversation, documents included: a [`Chain`] knows for a hash
+//! Hash chains for three orders over every token of the conversation, documents included: a chain knows for a hash
 //! of the last m tokens the latest position that ends such an m-gram, and for every position the one before it.
 //! Appending is one swap per order, and taking positions away last in, first out restores the heads exactly, so `/undo`
 //! or a switch of branches costs what differs. Only accepted tokens are ever appended; rounds need no rollback.

@@ -11,7 +11,7 @@
 //!   run's time is `idle_share`, the part in which the device waits for the host.
 //! - *verify*: passes of 1 to 16 rows with half of the rows accepted, divided by the one-row pass.
 //! - *draft round*: with `--draft-round`, extend, four recursive steps and a verify pass of six rows, divided by a single step.
-//! - *speculation*: with `--speculation`, see [`speculation`].
+//! - *speculation*: with `--speculation`, the decoder as a chat uses it, with drafts all wrong and all right.
 //! - *save and restore*: the whole state to host memory and back; the state is compared by what it predicts.
 //!
 //! After each part the state goes back to the frontier (rows are cut, the recurrent state restored), so parts do not add up.
