@@ -39,10 +39,12 @@ fn a_bench_of_sessions_comes_back_with_equal_bits_and_leaves_nothing_behind() {
     assert_eq!(report["session_list"]["sessions"], 20);
     assert!(report["state_bytes"].as_u64().unwrap() > 500 * tokens);
     for name in [
-        "/resume/ms",
-        "/resume/read_ms",
-        "/resume/gb_per_s",
-        "/resume/share_of_read_rate",
+        "/resume_ms",
+        "/resume_cold_ms",
+        "/first_token_ms",
+        "/all_rows/read_ms",
+        "/all_rows/gb_per_s",
+        "/all_rows_cold/share_of_read_rate",
         "/undo_ms",
         "/fork_ms",
         "/session_list/ms",
