@@ -29,29 +29,24 @@ struct Queries {
     }
 };
 
+// Four warps attend to 32 keys each and merge: output and (max, Σ) of each head for a later merge over launch blocks.
+// `row(j)` is where the warp's key j lies relative to k and v (0 must be readable), `live(j)` whether it counts. Keys go from
+// memory to fragments, values through the warp's own shared memory. Shared: values [4][32][136] bf16, then outputs [4][16][132] f32.
 constexpr u32 LD_VALUES = HEAD + 8;
 constexpr u32 LD_OUTPUTS = HEAD + 4;
 
-// A warp's 32 values on their way to its own shared memory [32][136]; `live(j)`: value j is wanted, else zeros.
 template <class Live, class Row>
-DEVICE void load_values(bf16* values, const bf16* v, Live live, Row row) {
-    for (u32 i = threadIdx.x & 31; i < 32 * 16; i += 32) {
+DEVICE void attend_128(unsigned char* bytes, const Queries& query, const bf16* k, const bf16* v, Live live, Row row, float scale, u32 group, float* part_o,
+                       float2* part_ml, u32 stride) {
+    __shared__ float2 merged[4][GROUP];
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    bf16* values = reinterpret_cast<bf16*>(bytes) + warp * 32 * LD_VALUES;
+    for (u32 i = lane; i < 32 * 16; i += 32) {
         const u32 j = i >> 4, col = (i & 15) * 8;
         const bool counts = live(j);
         copy_async(values + j * LD_VALUES + col, v + (counts ? row(j) : 0) + col, counts);
     }
     copy_commit();
-}
-
-// Four warps attend to 32 keys each and merge: output and (max, Σ) of each head for a later merge over launch blocks.
-// `row(j)` is where the warp's key j lies relative to k (0 must be readable), `live(j)` whether it counts. Keys go from memory to
-// fragments; `values` are the warp's, and what is there for keys that do not count is finite. outputs [4][16][132] f32 may be
-// where the values of all warps are.
-template <class Live, class Row>
-DEVICE void attend_128(const bf16* values, float* outputs, const Queries& query, const bf16* k, Live live, Row row, float scale, u32 group, float* part_o,
-                       float2* part_ml, u32 stride) {
-    __shared__ float2 merged[4][GROUP];
-    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     uint4 key[4][4];
 #pragma unroll
     for (u32 n = 0; n < 4; n++) {
@@ -98,7 +93,8 @@ DEVICE void attend_128(const bf16* values, float* outputs, const Queries& query,
             mma(y[2 * n + 1], a0, a1, a2, a3, b[2], b[3]);
         }
     }
-    __syncthreads();  // values and earlier outputs of all warps read
+    __syncthreads();  // values of all warps read; their memory becomes the outputs'
+    float* outputs = reinterpret_cast<float*>(bytes);
 #pragma unroll
     for (u32 n = 0; n < 16; n++) {
         float* to = outputs + (warp * GROUP + g) * LD_OUTPUTS + n * 8 + 2 * t;

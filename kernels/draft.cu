@@ -87,10 +87,8 @@ draft_attend(float* part_o, float2* part_ml, const bf16* q, const bf16* wk, cons
         return slot < capacity && back < window && back <= position && position - back >= first;
     };
     const u64 at = u64(kv_head * group) * splits + blockIdx.x;
-    auto slot = [&](u32 j) { return u64(slot0 + j) * width; };
-    bf16* values = reinterpret_cast<bf16*>(bytes) + (threadIdx.x >> 5) * 32 * LD_VALUES;
-    load_values(values, wv + kv_head * HEAD, live, slot);
-    attend_128(values, reinterpret_cast<float*>(bytes), query, wk + kv_head * HEAD, live, slot, scale, group, part_o + at * HEAD, part_ml + at, splits);
+    attend_128(bytes, query, wk + kv_head * HEAD, wv + kv_head * HEAD, live, [&](u32 j) { return u64(slot0 + j) * width; }, scale, group, part_o + at * HEAD,
+               part_ml + at, splits);
 }
 
 // Block: one head, a thread a lane of it.

@@ -263,48 +263,29 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_h
 
 // ---- attention over the chosen blocks --------------------------------------------------------------------------------------
 
-// Two chosen blocks: 128 keys, 32 a warp. Block (split, KV head, two rows), 4 warps: neighbouring rows mostly choose the same blocks,
-// whose values then stay, and whose keys come from the first level. Bytes moved: 64 KiB a block. Shared: values [4][32][136] bf16,
-// outputs [4][16][132] f32.
+// Two chosen blocks: 128 keys, 32 a warp. Block (split, KV head, row), 4 warps. Bytes moved: 64 KiB a block.
 constexpr u32 SPLIT_BLOCKS = 2;
 
-KERNEL(128, 3)
+KERNEL(128, 4)
 attend_verify(float* part_o, float2* part_ml, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap,
               const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows, u32 splits) {
     SHARED_BYTES(bytes);
     const u32 warp = threadIdx.x >> 5, group = heads / kv_heads;
-    const u32 split = blockIdx.x, kv_head = blockIdx.y, width = kv_heads * HEAD, entry = split * SPLIT_BLOCKS + (warp >> 1);
-    bf16* values = reinterpret_cast<bf16*>(bytes) + warp * 32 * LD_VALUES;
-    float* outputs = reinterpret_cast<float*>(bytes + 4 * 32 * LD_VALUES * 2);
+    const u32 split = blockIdx.x, kv_head = blockIdx.y, r = blockIdx.z, width = kv_heads * HEAD;
     allow_next();
     wait_for_previous();
-    const u32 end = min(blockIdx.z * 2 + 2, rows), last = step->position + end - 1;
-    auto row = [&](u32 j) { return u64(j) * width; };
-    u32 loaded = ~0u;
-    for (u32 r = blockIdx.z * 2; r < end; r++) {
-        const u32 chosen = count[r * kv_heads + kv_head];
-        if (split * SPLIT_BLOCKS >= chosen) continue;
-        const u32 p = step->position + r;
-        // An odd list's last split has one block: the other two warps see no key.
-        const u32 start = entry < chosen ? list[(u64(r) * kv_heads + kv_head) * cap + entry] * BLOCK + (warp & 1) * 32 : p + 1;
-        const u32 keys = start <= p ? min(32u, p + 1 - start) : 0;
-        const u64 first = u64(keys ? start : 0) * width + kv_head * HEAD;
-        if (keys && start != loaded) {
-            // As many as the second row sees: it mostly attends to the same block.
-            const u32 wanted = min(32u, last + 1 - start);
-            __syncwarp();  // values of the row before read
-            load_values(values, v + first, [&](u32 j) { return j < wanted; }, row);
-            loaded = start;
-        }
-        if (!keys && loaded == ~0u) {
-            load_values(values, v, [](u32) { return false; }, row);
-            loaded = ~1u;
-        }
-        Queries query;
-        query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
-        const u64 at = (u64(r) * heads + kv_head * group) * splits + split;
-        attend_128(values, outputs, query, k + first, [&](u32 j) { return j < keys; }, row, scale, group, part_o + at * HEAD, part_ml + at, splits);
-    }
+    const u32 chosen = count[r * kv_heads + kv_head], entry = split * SPLIT_BLOCKS + (warp >> 1);
+    if (split * SPLIT_BLOCKS >= chosen) return;
+    const u32 p = step->position + r;
+    // An odd list's last split has one block: the other two warps see no key.
+    const u32 start = entry < chosen ? list[(u64(r) * kv_heads + kv_head) * cap + entry] * BLOCK + (warp & 1) * 32 : p + 1;
+    const u32 keys = start <= p ? min(32u, p + 1 - start) : 0;
+    const u64 first = u64(keys ? start : 0) * width + kv_head * HEAD;
+    Queries query;
+    query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
+    const u64 at = (u64(r) * heads + kv_head * group) * splits + split;
+    attend_128(bytes, query, k + first, v + first, [&](u32 j) { return j < keys; }, [&](u32 j) { return u64(j) * width; }, scale, group, part_o + at * HEAD,
+               part_ml + at, splits);
 }
 
 // Block (head, row), a thread a lane of the head.

@@ -97,7 +97,7 @@ struct Sparse {
         launch("select_scores", {up(score_blocks, 64), kv, rows}, 128, 67584, out.scores.p, (const float*)lse.p, q, ldx, (const bf16*)k1.p, 128u, 64u, (const Step*)&step,
                heads, kv, scale, rows, splits, score_blocks, topk);
         launch("select_top", {kv, rows, 1}, 512, 0, out.list.p, out.count.p, (const bf16*)out.scores.p, (const Step*)&step, kv, score_blocks, cap, init, local, topk, dense_until, 0u, rows);
-        launch("attend_verify", {parts, kv, (rows + 1) / 2}, 128, 68608, part_o.p, part_ml.p, q, ldx, (const bf16*)k.p, (const bf16*)v.p, (const u32*)out.list.p,
+        launch("attend_verify", {parts, kv, rows}, 128, 34816, part_o.p, part_ml.p, q, ldx, (const bf16*)k.p, (const bf16*)v.p, (const u32*)out.list.p,
                (const u32*)out.count.p, cap, (const Step*)&step, heads, kv, scale, rows, parts);
         launch("attend_combine", {heads, rows, 1}, 128, 0, out.o.p, heads * HEAD, (const float*)part_o.p, (const float*)part_ml.p, (const u32*)out.count.p, heads, kv, rows, parts);
         return out;

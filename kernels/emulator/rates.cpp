@@ -133,7 +133,7 @@ int main() {
             go("select_scores", up(score_blocks, 64), kv, rows, 128, 67584, scores, (const float*)lse, (const bf16*)x, ldx, (const bf16*)k1, 128u, 64u, (const void*)step, heads, kv,
                scale, rows, lse_splits, score_blocks, 96u);
             go("select_top", kv, rows, 1, 512, 0, list, count, (const bf16*)scores, (const void*)step, kv, score_blocks, cap, 1u, 32u, 96u, 0u, 0u, rows);
-            go("attend_verify", splits, kv, (rows + 1) / 2, 128, 68608, part_o, part_ml, (const bf16*)x, ldx, (const bf16*)k, (const bf16*)v, (const u32*)list, (const u32*)count, cap,
+            go("attend_verify", splits, kv, rows, 128, 34816, part_o, part_ml, (const bf16*)x, ldx, (const bf16*)k, (const bf16*)v, (const u32*)list, (const u32*)count, cap,
                (const void*)step, heads, kv, scale, rows, splits);
             go("attend_combine", heads, rows, 1, 128, 0, o, H, (const float*)part_o, (const float*)part_ml, (const u32*)count, heads, kv, rows, splits);
         } else {

@@ -35,8 +35,6 @@ pub use sparse_prefill::*;
 
 /// Dynamic shared memory of attention over 128 keys (`attention.cuh`).
 const ATTEND_SHARED: u32 = 34_816;
-/// The same for two rows in turn: the outputs of the first are not where the values stay.
-const ATTEND_ROWS_SHARED: u32 = ATTEND_SHARED + 4 * 16 * 132 * 4;
 
 fn up(n: u32, by: u32) -> u32 {
     n.div_ceil(by).max(1)

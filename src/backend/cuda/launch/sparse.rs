@@ -1,6 +1,6 @@
 //! Sparse attention of verify passes: `sparse.cu`.
 
-use super::{ATTEND_ROWS_SHARED, run, up};
+use super::{ATTEND_SHARED, run, up};
 use crate::backend::Result;
 use crate::backend::cuda::driver::{DevicePtr, Driver};
 
@@ -205,9 +205,9 @@ pub unsafe fn attend_verify(
         run(
             d,
             "attend_verify",
-            [splits, kv_heads, up(rows, 2)],
+            [splits, kv_heads, rows],
             128,
-            ATTEND_ROWS_SHARED,
+            ATTEND_SHARED,
             args![
                 part_o, part_ml, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale,
                 rows, splits
