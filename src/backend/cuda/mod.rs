@@ -11,9 +11,10 @@
 //! | `device`, `growable`, `staging` | memory: owned, growing, on its way |
 //! | `step`, `graph` | what changes between steps; recordings |
 //! | `launch` | one typed wrapper per kernel |
-//! | `tensors` | the trait's buffers and how they are filled |
+//! | `tensors`, `weights` | the trait's buffers; weights on their way into them |
 //! | `ops` | the trait's operations as launches |
 //! | `state` | images out and in |
+//! | `arrivals` | rows of a resumed session that follow while it is in use |
 //! | `draft` | the draft head's operations |
 //! | `measure` | what the device itself can do: the ceilings |
 //!
