@@ -12,7 +12,7 @@ use std::time::Duration;
 use sala_chat::backend::cpu::Cpu;
 use sala_chat::backend::cuda::{Cuda, Guards, Options};
 use sala_chat::backend::{Backend, BackendError, BufKind, Pass, ROW_ARRAYS, StepKey, layer_tensor};
-use sala_chat::protocol::engine::{Dtype, ImageTensor, RowsFeed, RowsImage};
+use sala_chat::protocol::engine::{Cancel, Dtype, ImageTensor, RowsFeed, RowsImage};
 use sala_chat::shell::doctor::checks::{Checks, Extent, operations};
 use sala_chat::spec::{DenseRule, ScoreNorm, SparseSpec};
 
@@ -336,10 +336,18 @@ fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
     }
     assert!(outputs[0].iter().all(|v| v.is_finite()));
     assert!(outputs.iter().all(|o| *o == outputs[0]));
-    // A cache that goes takes its rows with it, on their way or not.
+    // Whoever waits can be stopped.
     b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds)
         .unwrap();
+    let cancel = Cancel::default();
+    cancel.cancel();
+    b.stop_on(&cancel);
+    let stopped = b.read_rows(&cache, &spec, 0..ROWS);
+    assert!(matches!(stopped, Err(BackendError::Stopped)));
+    assert!(b.rows_coming());
+    // A cache that goes takes its rows with it, on their way or not.
     drop(cache);
+    assert!(!b.rows_coming());
 }
 
 #[test]

@@ -3,7 +3,9 @@
 mod support;
 
 use sala_chat::desk::{LoadLimits, Opening};
-use sala_chat::protocol::desk::{LoadPlan, Notice, OpenSession, PresetAction, Request, SaveState};
+use sala_chat::protocol::desk::{
+    Activity, LoadPlan, Notice, OpenSession, PresetAction, Request, SaveState,
+};
 use sala_chat::transcript::{Finish, Role};
 use support::{Setup, Talk, always, text_model};
 
@@ -363,6 +365,41 @@ fn rows_found_damaged_by_a_question_are_read_again_and_it_is_answered() {
 }
 
 #[test]
+fn a_question_that_waits_for_rows_can_be_stopped_and_asked_again() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    let name = t.name();
+    t.quit();
+    let mut t = Talk::new(
+        dir.path(),
+        Setup {
+            late: true,
+            never: true,
+            ..resume(&name)
+        },
+    );
+    t.note_with("Resumed");
+    t.send(Request::Ask("Two?".into()));
+    t.wait("the question's wait", |n| match n {
+        Notice::Activity(Activity::Restoring { share, .. }) => share.map(|_| ()),
+        _ => None,
+    });
+    t.send(Request::Stop);
+    let stopped = t.finished();
+    assert_eq!(stopped.meta.finish, Some(Finish::Stopped));
+    t.settle();
+    t.given();
+    // Nothing but the questions is read, whatever became of the state.
+    t.ask("Three?");
+    let given = t.given().concat();
+    assert!(
+        !given.contains("One?") && given.contains("Three?"),
+        "{given}"
+    );
+}
+
+#[test]
 fn rows_found_damaged_by_a_load_are_read_again_and_no_document_twice() {
     let dir = dir();
     let load = three_files(dir.path());
@@ -445,9 +482,7 @@ fn a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read() {
         options: Default::default(),
     });
     t.wait("reading", |n| match n {
-        Notice::Activity(sala_chat::protocol::desk::Activity::Reading(p)) if p.done >= 6 * 64 => {
-            Some(())
-        }
+        Notice::Activity(Activity::Reading(p)) if p.done >= 6 * 64 => Some(()),
         _ => None,
     });
     t.send(Request::Stop);

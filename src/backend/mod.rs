@@ -31,7 +31,7 @@ pub mod draft;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsFeed, Token};
+use crate::protocol::engine::{Cancel, Dtype, ImageTensor, MemoryInfo, RowsFeed, Token};
 use crate::spec::{LightningSpec, SparseSpec};
 
 /// Prefill chunks start on multiples of this, counted from the segment's start. Also the chunk of the lightning form.
@@ -188,6 +188,9 @@ pub enum BackendError {
     /// Saved rows that cannot be had back.
     #[error("saved state cannot be used: {0}")]
     Rows(String),
+    /// [`Backend::stop_on`]: the user would not wait any longer.
+    #[error("stopped while rows of the saved state were on their way")]
+    Stopped,
 }
 
 /// Shorthand.
@@ -467,6 +470,8 @@ pub trait Backend: Sized + Send + 'static {
     fn settle_rows(&mut self, _keep: usize) -> Result<()> {
         Ok(())
     }
+    /// From now on, waiting for rows on their way ends with [`BackendError::Stopped`] once this is cancelled.
+    fn stop_on(&mut self, _cancel: &Cancel) {}
     /// Whether some are on their way: work may have to wait for them, and its times say nothing of the device.
     fn rows_coming(&self) -> bool {
         false

@@ -317,8 +317,11 @@ impl State {
                 message.meta.finish = Some(Finish::Failed);
                 Err(DeskError::engine("There was nothing to answer to."))
             }
-            Err(_) => {
-                message.meta.finish = Some(Finish::Failed);
+            Err(e) => {
+                message.meta.finish = Some(match e {
+                    DeskError::Stopped => Finish::Stopped,
+                    _ => Finish::Failed,
+                });
                 fed.map(|_| id)
             }
         };

@@ -8,7 +8,9 @@ use super::path::Path;
 use super::run::Event;
 use super::{DeskError, Done, State};
 use crate::protocol::desk::Activity;
-use crate::protocol::engine::{Command, EndImage, EngineEvent, Generate, Job, RowsFeed, Token};
+use crate::protocol::engine::{
+    Command, EndImage, EngineEvent, Generate, Job, RowsFeed, STOPPED, Token,
+};
 use crate::session::StoredRows;
 
 /// How often a running job gets a chance to save and to refresh its times.
@@ -170,6 +172,9 @@ impl State {
                 self.live = Path::default();
                 if fatal {
                     self.link.down(error.clone(), code);
+                }
+                if code == STOPPED {
+                    return Err(DeskError::Stopped);
                 }
                 Err(DeskError::Engine { why: error, code })
             }

@@ -15,11 +15,12 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use super::open;
 use super::speculate::{DecodeError, Decoder};
 use super::speed::{Speed, rate};
+use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
 use crate::model::{Live, Model, ModelError};
 use crate::protocol::engine::{
     Command, EndImage, Ended, EngineEvent, EngineOptions, Generate, Job, JobStats, ModelInfo,
-    RowsFeed, StateImage, Token,
+    RowsFeed, STOPPED, StateImage, Token,
 };
 
 /// Commands that may wait. The desk sends the next one after the last one's answer; more than two never wait.
@@ -131,6 +132,10 @@ impl<B: DraftOps> Worker<'_, B> {
 
     /// Reports a failure and empties the state, so that the next command starts from something known.
     fn fail(&mut self, id: u64, error: &DecodeError) {
+        let stopped = matches!(
+            error,
+            DecodeError::Model(ModelError::Backend(BackendError::Stopped))
+        );
         let reset = self
             .live
             .reset(&mut self.backend)
@@ -147,7 +152,11 @@ impl<B: DraftOps> Worker<'_, B> {
             id,
             error,
             fatal,
-            code: if fatal { 4 } else { 1 },
+            code: match (fatal, stopped) {
+                (true, _) => 4,
+                (false, true) => STOPPED,
+                (false, false) => 1,
+            },
         });
     }
 
@@ -189,6 +198,7 @@ impl<B: DraftOps> Worker<'_, B> {
     }
 
     fn run(&mut self, job: &Job) -> Result<(), DecodeError> {
+        self.backend.stop_on(&job.cancel);
         let start = self.live.position();
         let mut outcome = Outcome {
             ended: Ended::Read,

@@ -23,6 +23,9 @@ impl Cancel {
     }
 }
 
+/// [`EngineEvent::Failed`] with this code: a job that waited for saved rows was stopped, and the state is empty now.
+pub const STOPPED: i32 = 130;
+
 /// Number type of stored values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

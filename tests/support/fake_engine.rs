@@ -9,7 +9,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sala_chat::protocol::engine::{
     Command, Dtype, EndImage, Ended, EngineEvent, ImageTensor, Job, JobStats, MemoryInfo,
-    ModelInfo, RowsFeed, RowsImage, StateImage, Token,
+    ModelInfo, RowsFeed, RowsImage, STOPPED, StateImage, Token,
 };
 
 /// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
@@ -27,6 +27,8 @@ pub struct Options {
     pub gate: Option<Receiver<()>>,
     /// Rows of a restore are only read when the next job runs, as a GPU may do.
     pub late: bool,
+    /// And the first time they do not come at all.
+    pub never: bool,
 }
 
 /// The other side of the channels.
@@ -290,6 +292,21 @@ pub fn spawn(mut o: Options) -> Fake {
                 }
                 Command::Run(job) => {
                     assert!(state.live);
+                    // Rows that never come: only a stop ends the wait.
+                    if o.never && !state.coming.is_empty() {
+                        while !job.cancel.is_cancelled() {
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                        state = State::empty();
+                        let _ = out.send(EngineEvent::Failed {
+                            id: job.id,
+                            error: "stopped".into(),
+                            fatal: false,
+                            code: STOPPED,
+                        });
+                        o.never = false;
+                        continue;
+                    }
                     let mut coming = state.coming.drain(..);
                     if let Some(error) = coming.find_map(|r| r.load("k.0").err()) {
                         drop(coming);

@@ -52,6 +52,7 @@ pub struct Setup {
     pub fingerprint: String,
     pub gate: Option<Receiver<()>>,
     pub late: bool,
+    pub never: bool,
     pub script: Script,
     pub load: LoadLimits,
 }
@@ -70,6 +71,7 @@ impl Default for Setup {
             fingerprint: "fake-1".into(),
             gate: None,
             late: false,
+            never: false,
             load: LoadLimits::default(),
         }
     }
@@ -108,6 +110,7 @@ impl Talk {
             fingerprint: setup.fingerprint,
             gate: setup.gate,
             late: setup.late,
+            never: setup.never,
         });
         let Fake {
             commands,

@@ -10,16 +10,19 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::device::{Device, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
 use crate::backend::{BackendError, Result};
-use crate::protocol::engine::{PIECE_BYTES, RowsFeed};
+use crate::protocol::engine::{Cancel, PIECE_BYTES, RowsFeed};
 
 /// Positions of a unit: a block, as attention chooses them.
 const UNIT: usize = 64;
 /// Where at least one in so many units of a piece is waited for, all of it is read: many short reads and copies take longer.
 const DENSE: usize = 4;
+/// How often whoever waits looks whether to stop.
+const GLANCE: Duration = Duration::from_millis(20);
 /// Threads: enough requests for a disk that likes many, and for checksums to keep up with it.
 const THREADS: [usize; 2] = [2, 16];
 
@@ -78,6 +81,8 @@ struct Plan {
     active: usize,
     /// The rest is not wanted any more.
     given_up: bool,
+    /// Ends waiting, not the arrivals.
+    cancel: Option<Cancel>,
     failed: Option<BackendError>,
 }
 
@@ -168,6 +173,7 @@ impl Arrivals {
                 left,
                 active: 0,
                 given_up: false,
+                cancel: None,
                 failed: None,
             }),
             changed: Condvar::new(),
@@ -204,10 +210,15 @@ impl Arrivals {
         plan.active == 0 && (plan.left == 0 || plan.given_up)
     }
 
+    /// Waiting ends once this is cancelled.
+    pub(super) fn stop_on(&self, cancel: &Cancel) {
+        self.plan().cancel = Some(cancel.clone());
+    }
+
     /// Makes the compute queue wait for the rows at `positions`, of the sources in `of`.
     ///
     /// # Errors
-    /// A row that cannot be read, here or elsewhere; the device.
+    /// A row that cannot be read, here or elsewhere; [`BackendError::Stopped`]; the device.
     pub(super) fn wait_for(&self, of: &Range<usize>, positions: &[Range<usize>]) -> Result<()> {
         let mut missing = Vec::new();
         let mut plan = self.plan();
@@ -240,11 +251,11 @@ impl Arrivals {
                 return Err(failed.clone());
             } else if plan.given_up {
                 return Err(BackendError::Rows("it was given up".to_owned()));
+            } else if plan.cancel.as_ref().is_some_and(Cancel::is_cancelled) {
+                return Err(BackendError::Stopped);
             } else {
-                plan = self
-                    .changed
-                    .wait(plan)
-                    .unwrap_or_else(PoisonError::into_inner);
+                let woken = self.changed.wait_timeout(plan, GLANCE);
+                plan = woken.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
         drop(plan);
@@ -262,6 +273,8 @@ impl Arrivals {
     /// # Errors
     /// A row below `keep` that cannot be read; the device.
     pub(super) fn settle(&self, keep: usize) -> Result<()> {
+        // A job that was stopped has nothing to say here.
+        self.plan().cancel = None;
         let kept = 0..keep;
         let waited = match keep {
             0 => Ok(()),

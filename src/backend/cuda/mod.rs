@@ -55,7 +55,7 @@ pub use tensors::{Buf, Cache, Matrix, Recurrent, Selection, Vector};
 use super::{
     Backend, BackendError, BufKind, Candidates, GRID, HeadRows, Pass, Result, StepKey, WeightView,
 };
-use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsFeed, Token};
+use crate::protocol::engine::{Cancel, Dtype, ImageTensor, MemoryInfo, RowsFeed, Token};
 use crate::spec::{LightningSpec, SparseSpec};
 use arrivals::Arrivals;
 use device::Device;
@@ -557,6 +557,12 @@ impl Backend for Cuda {
 
     fn settle_rows(&mut self, keep: usize) -> Result<()> {
         self.arrivals.take().map_or(Ok(()), |a| a.settle(keep))
+    }
+
+    fn stop_on(&mut self, cancel: &Cancel) {
+        if let Some(arrivals) = &self.arrivals {
+            arrivals.stop_on(cancel);
+        }
     }
 
     fn rows_coming(&self) -> bool {
