@@ -21,7 +21,12 @@ pub(super) use aside::Shown;
 const SHOWN_READING: u64 = 512;
 
 /// How an answer ended, in the transcript's words.
-fn finish_of(ended: Ended) -> Finish {
+fn finish_of(fed: &Done<Fed>) -> Finish {
+    let ended = match fed {
+        Ok(Fed { end: Some(end), .. }) => end.ended,
+        Err(DeskError::Stopped) => Ended::Cancelled,
+        Ok(Fed { end: None, .. }) | Err(_) => return Finish::Failed,
+    };
     match ended {
         Ended::Stop | Ended::Read => Finish::Stop,
         Ended::Length => Finish::Length,
@@ -296,6 +301,7 @@ impl State {
             self.meters.ttft_ms = message.meta.ttft_ms;
         }
         message.meta.thought_ms = answer.thought.map_or(0.0, |t| t.1);
+        message.meta.finish = Some(finish_of(&fed));
         let result = match &fed {
             Ok(Fed {
                 end: Some(end),
@@ -303,7 +309,6 @@ impl State {
                 read,
                 ..
             }) => {
-                message.meta.finish = Some(finish_of(end.ended));
                 message.meta.reused_tokens = *reused;
                 message.meta.prefilled_tokens = *read;
                 if end.stats.decode_ms > 0.0 {
@@ -313,17 +318,8 @@ impl State {
                 }
                 Ok(id)
             }
-            Ok(Fed { end: None, .. }) => {
-                message.meta.finish = Some(Finish::Failed);
-                Err(DeskError::engine("There was nothing to answer to."))
-            }
-            Err(e) => {
-                message.meta.finish = Some(match e {
-                    DeskError::Stopped => Finish::Stopped,
-                    _ => Finish::Failed,
-                });
-                fed.map(|_| id)
-            }
+            Ok(Fed { end: None, .. }) => Err(DeskError::engine("There was nothing to answer to.")),
+            Err(_) => fed.map(|_| id),
         };
         self.amend(&message);
         self.tell(Notice::Finished(message));

@@ -179,8 +179,12 @@ impl State {
         let started = Instant::now();
         let mut loading = self.loading(&items, &plan, started);
         let mut added = 0;
+        let mut lost = None;
         loop {
             let plan = self.plan(&rendered)?;
+            if let Some(lost) = lost.take() {
+                self.read_lost_again(&lost, &plan);
+            }
             let read = self.read_items(
                 plan,
                 &rendered,
@@ -190,14 +194,11 @@ impl State {
                 &mut added,
                 shelve,
             );
-            if let Err(lost @ DeskError::RowsLost(_)) = &read {
-                let plan = self.plan(&rendered)?;
-                self.read_lost_again(lost, &plan);
-                continue;
-            }
-            match read? {
-                Outcome::All => break,
-                Outcome::Stopped(at) => match self.after_stop(&loading, &items, at) {
+            match read {
+                Err(e @ DeskError::RowsLost(_)) => lost = Some(e),
+                Err(e) => return Err(e),
+                Ok(Outcome::All) => break,
+                Ok(Outcome::Stopped(at)) => match self.after_stop(&loading, &items, at) {
                     '1' => {
                         self.cancel = crate::protocol::engine::Cancel::default();
                     }

@@ -83,7 +83,7 @@ const QUESTIONS: [&str; 3] = [
 
 /// Bringing all rows of the long session back.
 #[derive(Clone, Copy, Debug, Serialize)]
-struct Resume {
+struct AllRows {
     ms: f64,
     read_ms: f64,
     beyond_read_ms: f64,
@@ -92,10 +92,10 @@ struct Resume {
     share_of_read_rate: f64,
 }
 
-impl Resume {
-    fn new(ms: f64, read_ms: f64, bytes: u64) -> Resume {
+impl AllRows {
+    fn new(ms: f64, read_ms: f64, bytes: u64) -> AllRows {
         let rate = |ms: f64| bytes as f64 / 1e6 / ms.max(1e-6);
-        Resume {
+        AllRows {
             ms,
             read_ms,
             beyond_read_ms: ms - read_ms,
@@ -128,8 +128,8 @@ struct Report {
     resume_cold_ms: f64,
     first_token_ms: f64,
     first_token_cold_ms: f64,
-    all_rows: Resume,
-    all_rows_cold: Resume,
+    all_rows: AllRows,
+    all_rows_cold: AllRows,
     undo_ms: f64,
     fork_ms: f64,
     equal_bits: bool,
@@ -290,8 +290,8 @@ fn measure(
         resume_cold_ms: median(cold),
         first_token_ms: median(first),
         first_token_cold_ms: median(first_cold),
-        all_rows: Resume::new(direct.all_rows_ms, direct.read_ms, bytes),
-        all_rows_cold: Resume::new(direct.all_rows_cold_ms, direct.read_cold_ms, bytes),
+        all_rows: AllRows::new(direct.all_rows_ms, direct.read_ms, bytes),
+        all_rows_cold: AllRows::new(direct.all_rows_cold_ms, direct.read_cold_ms, bytes),
         undo_ms: median(undos),
         fork_ms: median(forks),
         equal_bits: direct.equal_bits,

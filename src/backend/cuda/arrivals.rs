@@ -259,13 +259,7 @@ impl Arrivals {
             }
         }
         drop(plan);
-        let driver = self.device.driver();
-        let event = driver.event()?;
-        let ordered = driver
-            .record(&event, Queue::Copy)
-            .and_then(|()| driver.wait(Queue::Compute, &event));
-        driver.drop_event(event);
-        ordered
+        self.device.order(Queue::Copy, Queue::Compute)
     }
 
     /// Waits for the rows below `keep` and gives the others up. Nothing is on its way afterwards, whatever comes of it.
@@ -286,8 +280,8 @@ impl Arrivals {
 
     /// Ends it: what has not arrived never will, and no copy is under way any more.
     pub(super) fn give_up(&self) {
-        self.plan().given_up = true;
         let mut plan = self.plan();
+        plan.given_up = true;
         while plan.active > 0 {
             plan = self
                 .changed

@@ -64,6 +64,17 @@ impl Device {
         self.driver.as_ref()
     }
 
+    /// What `then` is given from now on waits for what `first` holds now.
+    pub(crate) fn order(&self, first: Queue, then: Queue) -> Result<()> {
+        let event = self.driver.event()?;
+        let ordered = self
+            .driver
+            .record(&event, first)
+            .and_then(|()| self.driver.wait(then, &event));
+        self.driver.drop_event(event);
+        ordered
+    }
+
     fn account(&self, account: Account) -> &AtomicU64 {
         match account {
             Account::Weights => &self.accounts.weights,

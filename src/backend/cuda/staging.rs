@@ -139,7 +139,7 @@ impl Staging {
         unit: usize,
         fill: &(dyn Fn(usize, &mut [u8]) + Sync),
     ) -> Result<()> {
-        self.after_compute()?;
+        self.device.order(Queue::Compute, Queue::Copy)?;
         let chunk = (CHUNK_BYTES / unit.max(1)).max(1) * unit;
         if chunk > CHUNK_BYTES {
             return Err(super::driver::failed(
@@ -172,7 +172,7 @@ impl Staging {
             at += n;
             half ^= 1;
         }
-        self.before_compute()
+        self.device.order(Queue::Copy, Queue::Compute)
     }
 
     /// Sends bytes as they are.
@@ -195,7 +195,7 @@ impl Staging {
     /// Sends arrays that are read piece by piece, by all threads at once, each piece as soon as it is there. Order on the
     /// compute queue as in [`Staging::send`].
     pub(super) fn stream(&mut self, arrays: &[Incoming<'_>]) -> Result<()> {
-        self.after_compute()?;
+        self.device.order(Queue::Compute, Queue::Copy)?;
         self.wait(0)?;
         self.wait(1)?;
         let driver = self.device.driver();
@@ -212,12 +212,12 @@ impl Staging {
             driver.drop_event(event);
         }
         sent.and(passed)?;
-        self.before_compute()
+        self.device.order(Queue::Copy, Queue::Compute)
     }
 
     /// Fetches device memory into a vector.
     pub(super) fn fetch(&mut self, src: DevicePtr, bytes: usize) -> Result<Vec<u8>> {
-        self.after_compute()?;
+        self.device.order(Queue::Compute, Queue::Copy)?;
         let mut out = vec![0u8; bytes];
         let chunks = bytes.div_ceil(CHUNK_BYTES);
         // One copy runs ahead while the chunk before it is moved into the vector.
@@ -258,28 +258,6 @@ impl Staging {
             }
         }
         Ok(out)
-    }
-
-    /// The copy queue waits for what the compute queue holds now.
-    fn after_compute(&self) -> Result<()> {
-        let driver = self.device.driver();
-        let event = driver.event()?;
-        let ordered = driver
-            .record(&event, Queue::Compute)
-            .and_then(|()| driver.wait(Queue::Copy, &event));
-        driver.drop_event(event);
-        ordered
-    }
-
-    /// The compute queue waits for what the copy queue holds now.
-    fn before_compute(&self) -> Result<()> {
-        let driver = self.device.driver();
-        let event = driver.event()?;
-        let ordered = driver
-            .record(&event, Queue::Copy)
-            .and_then(|()| driver.wait(Queue::Compute, &event));
-        driver.drop_event(event);
-        ordered
     }
 }
 

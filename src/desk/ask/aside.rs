@@ -2,14 +2,13 @@
 
 use std::time::Instant;
 
-use super::super::feed::Fed;
 use super::super::jobs::Watch;
 use super::super::{DeskError, Done, State};
 use super::{finish_of, show_reading};
 use crate::protocol::desk::{Activity, Notice};
 use crate::protocol::engine::Token;
 use crate::text::{Begin, StreamDecoder};
-use crate::transcript::{Finish, Message, Role};
+use crate::transcript::{Message, Role};
 
 /// Whether an aside is for the user or for the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,10 +88,7 @@ impl State {
         let generate = self.generate(self.next_sampling());
         let fed = self.carry_out(plan, &rendered, Some((generate, None)), &mut watch);
         watch.text.push_str(&watch.decoder.finish().answer);
-        let done = match &fed {
-            Ok(Fed { end: Some(end), .. }) => finish_of(end.ended),
-            Ok(Fed { end: None, .. }) | Err(_) => Finish::Failed,
-        };
+        let done = finish_of(&fed);
         let text = watch.text;
         if shown == Shown::Yes {
             self.tell(Notice::Aside {
