@@ -15,9 +15,7 @@ fn measure(context: usize, steps: usize) -> Result<(), sala_chat::model::ModelEr
     let mut b = Cpu::new();
     let model = Model::load(&mut b, &Checkpoint::open("demo")?, |_| ())?;
     let mut live = Live::new(&mut b, &model, context + steps, &[])?;
-    let tokens: Vec<Token> = (0..context as u64)
-        .map(|i| ((i * i * 31 + i * 7) % 3000) as Token)
-        .collect();
+    let tokens: Vec<Token> = (0..context as u64).map(|i| ((i * i * 31 + i * 7) % 3000) as Token).collect();
     let started = Instant::now();
     for chunk in tokens.chunks(b.prefill_rows()) {
         live.prefill(&mut b, &model, chunk)?;
@@ -30,11 +28,7 @@ fn measure(context: usize, steps: usize) -> Result<(), sala_chat::model::ModelEr
         live.advance(&mut b, 1)?;
     }
     let decode = steps as f64 / started.elapsed().as_secs_f64();
-    println!(
-        "{:8} tokens: prefill {prefill:8.0} tok/s, decode {decode:6.0} tok/s, {:?}",
-        context,
-        b.memory()
-    );
+    println!("{:8} tokens: prefill {prefill:8.0} tok/s, decode {decode:6.0} tok/s, {:?}", context, b.memory());
     Ok(())
 }
 
@@ -42,13 +36,7 @@ fn main() -> Result<(), sala_chat::model::ModelError> {
     let bench = std::env::args().any(|a| a == "--bench");
     let mut contexts: Vec<usize> = std::env::args().filter_map(|a| a.parse().ok()).collect();
     if contexts.is_empty() {
-        contexts = if bench {
-            vec![512, 8192, 32_768]
-        } else {
-            vec![64]
-        };
+        contexts = if bench { vec![512, 8192, 32_768] } else { vec![64] };
     }
-    contexts
-        .into_iter()
-        .try_for_each(|n| measure(n, if bench { 64 } else { 2 }))
+    contexts.into_iter().try_for_each(|n| measure(n, if bench { 64 } else { 2 }))
 }

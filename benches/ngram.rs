@@ -10,15 +10,9 @@ fn text(n: usize) -> Vec<u32> {
     let mut state = 1u64;
     (0..n)
         .map(|i| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             // A passage of 700 tokens comes back every 5,000.
-            if i % 5_000 < 700 {
-                (i % 5_000) as u32
-            } else {
-                (state >> 45) as u32 % 70_000
-            }
+            if i % 5_000 < 700 { (i % 5_000) as u32 } else { (state >> 45) as u32 % 70_000 }
         })
         .collect()
 }
@@ -44,9 +38,7 @@ fn bench(c: &mut Criterion) {
             index
         });
     });
-    group.bench_function("lookup of 15 behind 1M", |b| {
-        b.iter(|| index.lookup(black_box(15), 3))
-    });
+    group.bench_function("lookup of 15 behind 1M", |b| b.iter(|| index.lookup(black_box(15), 3)));
     group.finish();
 }
 

@@ -20,19 +20,8 @@ meet at Princess Marya's. The illness itself is narrated earlier, from Andrei's 
 
 fn message(id: i64, role: Role, text: String) -> Message {
     let finish = (role == Role::Assistant).then_some(Finish::Stop);
-    let meta = MessageMeta {
-        finish,
-        ..MessageMeta::default()
-    };
-    Message {
-        id: MessageId(id),
-        parent: None,
-        role,
-        text,
-        thinking: String::new(),
-        created_ms: 0,
-        meta,
-    }
+    let meta = MessageMeta { finish, ..MessageMeta::default() };
+    Message { id: MessageId(id), parent: None, role, text, thinking: String::new(), created_ms: 0, meta }
 }
 
 fn conversation(messages: i64, paragraphs: usize) -> App {
@@ -46,14 +35,7 @@ fn conversation(messages: i64, paragraphs: usize) -> App {
             }
         })
         .collect();
-    update(
-        &mut app,
-        Event::Notice(Notice::Session(SessionView {
-            messages,
-            ..SessionView::default()
-        })),
-        0,
-    );
+    update(&mut app, Event::Notice(Notice::Session(SessionView { messages, ..SessionView::default() })), 0);
     update(&mut app, Event::Notice(Notice::Activity(Activity::Idle)), 0);
     app
 }
@@ -67,9 +49,7 @@ fn frames(c: &mut Criterion) {
     let mut terminal = Terminal::new(TestBackend::new(160, 50)).unwrap();
     let mut app = conversation(2_000, 12);
     frame(&mut app, &mut terminal);
-    c.bench_function("frame, nothing new", |b| {
-        b.iter(|| frame(&mut app, &mut terminal))
-    });
+    c.bench_function("frame, nothing new", |b| b.iter(|| frame(&mut app, &mut terminal)));
     c.bench_function("frame after a key", |b| {
         b.iter(|| {
             update(&mut app, Event::Key(Key::plain(Code::Char('x'))), 0);
@@ -83,23 +63,8 @@ fn frames(c: &mut Criterion) {
             frame(&mut app, &mut terminal);
         })
     });
-    update(
-        &mut app,
-        Event::Key(Key {
-            ctrl: true,
-            ..Key::plain(Code::End)
-        }),
-        0,
-    );
-    update(
-        &mut app,
-        Event::Notice(Notice::Added(message(
-            9_999,
-            Role::Assistant,
-            String::new(),
-        ))),
-        0,
-    );
+    update(&mut app, Event::Key(Key { ctrl: true, ..Key::plain(Code::End) }), 0);
+    update(&mut app, Event::Notice(Notice::Added(message(9_999, Role::Assistant, String::new()))), 0);
     let answer = PARAGRAPH.repeat(40);
     let mut words = answer.split_inclusive(' ').cycle();
     // A frame at 30 per second sees about seven tokens of an answer at 200 tokens per second.
@@ -107,25 +72,13 @@ fn frames(c: &mut Criterion) {
         b.iter(|| {
             for _ in 0..7 {
                 let text = words.next().unwrap_or("").to_string();
-                update(
-                    &mut app,
-                    Event::Notice(Notice::Delta {
-                        message: MessageId(9_999),
-                        thinking: false,
-                        text,
-                    }),
-                    0,
-                );
+                update(&mut app, Event::Notice(Notice::Delta { message: MessageId(9_999), thinking: false, text }), 0);
             }
             frame(&mut app, &mut terminal);
         })
     });
     c.bench_function("open 5,000 messages", |b| {
-        b.iter_batched(
-            || conversation(5_000, 2),
-            |mut app| frame(&mut app, &mut terminal),
-            BatchSize::LargeInput,
-        )
+        b.iter_batched(|| conversation(5_000, 2), |mut app| frame(&mut app, &mut terminal), BatchSize::LargeInput)
     });
 }
 

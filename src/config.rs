@@ -354,9 +354,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         // The table is checked against this struct by a test, so the fallback is never taken.
-        keys::defaults()
-            .try_into()
-            .unwrap_or_else(|_| unreachable!("KEYS and Config agree"))
+        keys::defaults().try_into().unwrap_or_else(|_| unreachable!("KEYS and Config agree"))
     }
 }
 

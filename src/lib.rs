@@ -26,10 +26,7 @@
 //! 3. Nothing is silent: every wait, fallback and failure is named on screen with the next thing to do.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
-#![cfg_attr(
-    not(test),
-    deny(clippy::unwrap_used, clippy::expect_used, clippy::panic)
-)]
+#![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod app;
 pub mod backend;

@@ -111,11 +111,7 @@ impl SparseSpec {
 
 /// Complete windows of `kernel` tokens every `stride` tokens.
 fn compressed(length: usize, kernel: usize, stride: usize) -> usize {
-    if length < kernel {
-        0
-    } else {
-        (length - kernel) / stride + 1
-    }
+    if length < kernel { 0 } else { (length - kernel) / stride + 1 }
 }
 
 /// Shape of the lightning layers.
@@ -152,21 +148,14 @@ impl LightningSpec {
     }
     /// Decay rate of each head: the state is multiplied by `exp(-slope)` per token. Computed in f64.
     pub fn slopes(&self) -> Vec<f32> {
-        decay_slopes(self.heads)
-            .into_iter()
-            .map(|m| m as f32)
-            .collect()
+        decay_slopes(self.heads).into_iter().map(|m| m as f32).collect()
     }
 }
 
 /// ALiBi slopes of `heads` heads; for a head count that is no power of two, those of the next lower power followed by
 /// every second one of the next higher.
 fn decay_slopes(heads: usize) -> Vec<f64> {
-    let powers = |n: usize| -> Vec<f64> {
-        (1..=n)
-            .map(|h| (-8.0 * h as f64 / n as f64).exp2())
-            .collect()
-    };
+    let powers = |n: usize| -> Vec<f64> { (1..=n).map(|h| (-8.0 * h as f64 / n as f64).exp2()).collect() };
     if heads.is_power_of_two() {
         return powers(heads);
     }
@@ -247,8 +236,7 @@ impl ModelSpec {
     /// # Errors
     /// [`SpecError`] names the first field that is missing, of the wrong type, or not supported.
     pub fn from_json(text: &str) -> Result<ModelSpec, SpecError> {
-        let value: Value =
-            serde_json::from_str(text).map_err(|e| SpecError::Json(e.to_string()))?;
+        let value: Value = serde_json::from_str(text).map_err(|e| SpecError::Json(e.to_string()))?;
         let Value::Object(map) = value else {
             return Err(SpecError::Json("it is not an object".into()));
         };
@@ -304,11 +292,7 @@ impl ModelSpec {
                     Mixer::Sparse => h * (s.projection_width() + s.heads * s.head_dim) as u64,
                     Mixer::Lightning => {
                         let norms = if l.qk_norm { 2 * l.head_dim } else { 0 }
-                            + if l.output_norm {
-                                l.heads * l.head_dim
-                            } else {
-                                0
-                            };
+                            + if l.output_norm { l.heads * l.head_dim } else { 0 };
                         h * (l.projection_width() + l.heads * l.head_dim) as u64 + norms as u64
                     }
                 };
@@ -326,19 +310,11 @@ struct Fields<'a> {
 }
 
 fn unsupported(field: &'static str, found: &Value, supported: impl Into<String>) -> SpecError {
-    SpecError::Unsupported {
-        field,
-        found: found.to_string(),
-        supported: supported.into(),
-    }
+    SpecError::Unsupported { field, found: found.to_string(), supported: supported.into() }
 }
 
 fn wrong(field: &'static str, found: &Value, expected: &'static str) -> SpecError {
-    SpecError::Type {
-        field,
-        found: found.to_string(),
-        expected,
-    }
+    SpecError::Type { field, found: found.to_string(), expected }
 }
 
 impl<'a> Fields<'a> {
@@ -409,22 +385,14 @@ impl<'a> Fields<'a> {
     }
 
     fn mixers(&self, layers: usize) -> Result<Vec<Mixer>, SpecError> {
-        let list = self
-            .present("mixer_types")
-            .ok_or(SpecError::Missing("mixer_types"))?;
-        let items = list
-            .as_array()
-            .ok_or_else(|| wrong("mixer_types", list, "a list of names"))?;
+        let list = self.present("mixer_types").ok_or(SpecError::Missing("mixer_types"))?;
+        let items = list.as_array().ok_or_else(|| wrong("mixer_types", list, "a list of names"))?;
         let mixers = items
             .iter()
             .map(|v| match v.as_str() {
                 Some("minicpm4") => Ok(Mixer::Sparse),
                 Some("lightning-attn" | "lightning_attn" | "lightning") => Ok(Mixer::Lightning),
-                _ => Err(unsupported(
-                    "mixer_types",
-                    v,
-                    "minicpm4, lightning-attn, lightning_attn, lightning",
-                )),
+                _ => Err(unsupported("mixer_types", v, "minicpm4, lightning-attn, lightning_attn, lightning")),
             })
             .collect::<Result<Vec<_>, _>>()?;
         if mixers.len() != layers {
@@ -437,12 +405,7 @@ impl<'a> Fields<'a> {
         Ok(mixers)
     }
 
-    fn sparse(
-        &self,
-        heads: usize,
-        kv_heads: usize,
-        head_dim: usize,
-    ) -> Result<SparseSpec, SpecError> {
+    fn sparse(&self, heads: usize, kv_heads: usize, head_dim: usize) -> Result<SparseSpec, SpecError> {
         let empty = Map::new();
         let inner = match self.present("sparse_config") {
             None => &empty,
@@ -466,15 +429,7 @@ impl<'a> Fields<'a> {
         let local_blocks = window / block;
         let topk = c.count("topk", Some(64))? + local_blocks;
         let rule = |ok: bool, field: &'static str, found: usize, supported: String| {
-            if ok {
-                Ok(())
-            } else {
-                Err(SpecError::Unsupported {
-                    field,
-                    found: found.to_string(),
-                    supported,
-                })
-            }
+            if ok { Ok(()) } else { Err(SpecError::Unsupported { field, found: found.to_string(), supported }) }
         };
         rule(
             heads.is_multiple_of(kv_heads),
@@ -482,31 +437,11 @@ impl<'a> Fields<'a> {
             kv_heads,
             format!("a divisor of num_attention_heads = {heads}"),
         )?;
-        rule(
-            block.is_multiple_of(stride),
-            "kernel_stride",
-            stride,
-            format!("a divisor of block_size = {block}"),
-        )?;
-        rule(
-            kernel.is_multiple_of(stride),
-            "kernel_size",
-            kernel,
-            format!("a multiple of kernel_stride = {stride}"),
-        )?;
-        rule(
-            window.is_multiple_of(block),
-            "window_size",
-            window,
-            format!("a multiple of block_size = {block}"),
-        )?;
+        rule(block.is_multiple_of(stride), "kernel_stride", stride, format!("a divisor of block_size = {block}"))?;
+        rule(kernel.is_multiple_of(stride), "kernel_size", kernel, format!("a multiple of kernel_stride = {stride}"))?;
+        rule(window.is_multiple_of(block), "window_size", window, format!("a multiple of block_size = {block}"))?;
         let forced = init_blocks + local_blocks + 1;
-        rule(
-            topk >= forced,
-            "topk",
-            topk - local_blocks,
-            format!("at least init_blocks + 1 = {}", init_blocks + 1),
-        )?;
+        rule(topk >= forced, "topk", topk - local_blocks, format!("at least init_blocks + 1 = {}", init_blocks + 1))?;
         Ok(SparseSpec {
             heads,
             kv_heads,
@@ -524,31 +459,18 @@ impl<'a> Fields<'a> {
         })
     }
 
-    fn lightning(
-        &self,
-        heads: usize,
-        kv_heads: usize,
-        head_dim: usize,
-    ) -> Result<LightningSpec, SpecError> {
+    fn lightning(&self, heads: usize, kv_heads: usize, head_dim: usize) -> Result<LightningSpec, SpecError> {
         let heads = self.count("lightning_nh", Some(heads))?;
         let kv_heads = self.count("lightning_nkv", Some(kv_heads))?;
         let head_dim = self.count("lightning_head_dim", Some(head_dim))?;
         if !heads.is_multiple_of(kv_heads) {
             let supported = format!("a divisor of lightning_nh = {heads}");
-            return Err(SpecError::Unsupported {
-                field: "lightning_nkv",
-                found: kv_heads.to_string(),
-                supported,
-            });
+            return Err(SpecError::Unsupported { field: "lightning_nkv", found: kv_heads.to_string(), supported });
         }
         let rotated = self.flag("lightning_use_rope", true)?;
         if rotated && !head_dim.is_multiple_of(2) {
             let supported = "an even number (lanes are rotated in pairs)".into();
-            return Err(SpecError::Unsupported {
-                field: "lightning_head_dim",
-                found: head_dim.to_string(),
-                supported,
-            });
+            return Err(SpecError::Unsupported { field: "lightning_head_dim", found: head_dim.to_string(), supported });
         }
         let theta = self.number("rope_theta", 10_000.0)?;
         let scale = match self.present("lightning_scale") {
@@ -595,14 +517,8 @@ mod tests {
     #[test]
     fn demo_config_reads_as_the_model_card_says() {
         let spec = ModelSpec::from_json(DEMO).unwrap();
-        assert_eq!(
-            (spec.hidden, spec.intermediate, spec.vocab),
-            (256, 768, 3072)
-        );
-        assert_eq!(
-            spec.mixers.iter().filter(|m| **m == Mixer::Sparse).count(),
-            3
-        );
+        assert_eq!((spec.hidden, spec.intermediate, spec.vocab), (256, 768, 3072));
+        assert_eq!(spec.mixers.iter().filter(|m| **m == Mixer::Sparse).count(), 3);
         assert_eq!((spec.sparse.topk, spec.sparse.local_blocks), (48, 16));
         assert_eq!(spec.eos, [2, 4]);
         assert!((spec.residual_scale - 1.4 / 8f32.sqrt()).abs() < 1e-7);
@@ -613,13 +529,8 @@ mod tests {
     #[test]
     fn every_spelling_of_mixer_and_dtype_is_accepted() {
         for name in ["lightning", "lightning_attn", "lightning-attn"] {
-            let list: Vec<&str> = (0..8)
-                .map(|i| if i == 0 { "minicpm4" } else { name })
-                .collect();
-            assert_eq!(
-                with("mixer_types", list.into()).unwrap().mixers[1],
-                Mixer::Lightning
-            );
+            let list: Vec<&str> = (0..8).map(|i| if i == 0 { "minicpm4" } else { name }).collect();
+            assert_eq!(with("mixer_types", list.into()).unwrap().mixers[1], Mixer::Lightning);
         }
         for name in ["bfloat16", "float16", "float32"] {
             assert!(with("dtype", name.into()).is_ok() && with("torch_dtype", name.into()).is_ok());
@@ -629,29 +540,15 @@ mod tests {
     #[test]
     fn unknown_values_are_refused_by_field() {
         let named = |r: Result<ModelSpec, SpecError>| match r.unwrap_err() {
-            SpecError::Unsupported { field, .. }
-            | SpecError::Type { field, .. }
-            | SpecError::Missing(field) => field,
+            SpecError::Unsupported { field, .. } | SpecError::Type { field, .. } | SpecError::Missing(field) => field,
             SpecError::Json(_) => "json",
         };
-        assert_eq!(
-            named(with("mixer_types", vec!["mamba"; 8].into())),
-            "mixer_types"
-        );
-        assert_eq!(
-            named(with("mixer_types", vec!["minicpm4"; 7].into())),
-            "mixer_types"
-        );
-        assert_eq!(
-            named(with("rope_scaling", serde_json::json!({"type": "yarn"}))),
-            "rope_scaling"
-        );
+        assert_eq!(named(with("mixer_types", vec!["mamba"; 8].into())), "mixer_types");
+        assert_eq!(named(with("mixer_types", vec!["minicpm4"; 7].into())), "mixer_types");
+        assert_eq!(named(with("rope_scaling", serde_json::json!({"type": "yarn"}))), "rope_scaling");
         assert_eq!(named(with("attention_bias", true.into())), "attention_bias");
         assert_eq!(named(with("attn_use_rope", true.into())), "attn_use_rope");
-        assert_eq!(
-            named(with("lightning_scale", "2".into())),
-            "lightning_scale"
-        );
+        assert_eq!(named(with("lightning_scale", "2".into())), "lightning_scale");
         assert_eq!(named(with("dtype", "int4".into())), "dtype");
         assert_eq!(named(with("hidden_act", "gelu".into())), "hidden_act");
         assert_eq!(named(with("lightning_nkv", 3.into())), "lightning_nkv");
@@ -659,39 +556,22 @@ mod tests {
         assert_eq!(named(with("rms_norm_eps", 0.into())), "rms_norm_eps");
         assert_eq!(named(without("hidden_size")), "hidden_size");
         assert_eq!(named(ModelSpec::from_json("[]")), "json");
-        assert!(
-            with("attention_bias", true.into())
-                .unwrap_err()
-                .to_string()
-                .contains("supported: false")
-        );
+        assert!(with("attention_bias", true.into()).unwrap_err().to_string().contains("supported: false"));
     }
 
     #[test]
     fn missing_keys_take_the_released_defaults() {
-        for field in [
-            "lightning_nh",
-            "lightning_nkv",
-            "lightning_head_dim",
-            "head_dim",
-            "torch_dtype",
-            "rope_theta",
-        ] {
+        for field in ["lightning_nh", "lightning_nkv", "lightning_head_dim", "head_dim", "torch_dtype", "rope_theta"] {
             assert!(without(field).is_ok(), "{field}");
         }
         let spec = without("sparse_config").unwrap();
-        assert_eq!(
-            (spec.sparse.block, spec.sparse.topk, spec.sparse.dense_len),
-            (64, 96, 8192)
-        );
+        assert_eq!((spec.sparse.block, spec.sparse.topk, spec.sparse.dense_len), (64, 96, 8192));
         assert_eq!(without("lightning_nkv").unwrap().lightning.kv_heads, 1);
     }
 
     #[test]
     fn slopes_of_odd_head_counts_interleave_the_next_power() {
-        let close = |a: &[f64], b: &[f64]| {
-            a.iter().zip(b).all(|(x, y)| (x - y).abs() < 1e-15) && a.len() == b.len()
-        };
+        let close = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(x, y)| (x - y).abs() < 1e-15) && a.len() == b.len();
         assert!(close(&decay_slopes(2), &[1.0 / 16.0, 1.0 / 256.0]));
         assert!(close(&decay_slopes(3), &[1.0 / 16.0, 1.0 / 256.0, 0.25]));
         assert_eq!(decay_slopes(32)[31], 2f64.powi(-8));

@@ -62,49 +62,23 @@ fn help_and_version_go_to_standard_output() {
     let help = home.run(&["--help"]);
     assert!(help.status.success() && out(&help).contains("--max-tokens") && err(&help).is_empty());
     let version = home.run(&["--version"]);
-    assert_eq!(
-        out(&version).trim(),
-        format!("sala-chat {}", env!("CARGO_PKG_VERSION"))
-    );
-    assert!(
-        !home.path("data").exists(),
-        "asking for help writes nothing"
-    );
+    assert_eq!(out(&version).trim(), format!("sala-chat {}", env!("CARGO_PKG_VERSION")));
+    assert!(!home.path("data").exists(), "asking for help writes nothing");
 }
 
 #[test]
 fn a_wrong_command_line_is_one_line_and_code_2() {
     let home = Home::new();
-    for arguments in [
-        &["--nonsense"][..],
-        &["bench", "--context", "x"],
-        &["-c", "-r", "a"],
-        &["--plain", "ls"],
-    ] {
+    for arguments in [&["--nonsense"][..], &["bench", "--context", "x"], &["-c", "-r", "a"], &["--plain", "ls"]] {
         let output = home.run(arguments);
-        assert_eq!(
-            output.status.code(),
-            Some(2),
-            "{arguments:?}: {}",
-            err(&output)
-        );
-        assert_eq!(
-            err(&output).trim_end().lines().count(),
-            1,
-            "{}",
-            err(&output)
-        );
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", err(&output));
+        assert_eq!(err(&output).trim_end().lines().count(), 1, "{}", err(&output));
         assert!(out(&output).is_empty());
     }
     let output = home.run(&["--json", "--nonsense"]);
     let object: serde_json::Value = serde_json::from_str(out(&output)).unwrap();
-    assert_eq!(
-        (object["code"].as_str(), output.status.code()),
-        (Some("usage"), Some(2))
-    );
-    assert!(
-        object["message"].as_str().unwrap().contains("--nonsense") && object["hint"].is_string()
-    );
+    assert_eq!((object["code"].as_str(), output.status.code()), (Some("usage"), Some(2)));
+    assert!(object["message"].as_str().unwrap().contains("--nonsense") && object["hint"].is_string());
     assert!(err(&output).is_empty());
 }
 
@@ -112,63 +86,30 @@ fn a_wrong_command_line_is_one_line_and_code_2() {
 fn settings_can_be_shown_checked_and_changed() {
     let home = Home::new();
     let file = home.path(".config/sala-chat/config.toml");
-    assert_eq!(
-        out(&home.run(&["config", "path"])).trim(),
-        file.to_str().unwrap()
-    );
+    assert_eq!(out(&home.run(&["config", "path"])).trim(), file.to_str().unwrap());
     assert!(out(&home.run(&["config", "check"])).contains("does not exist"));
 
     let set = home.run(&["config", "set", "temperature", "0.3"]);
     assert_eq!(set.status.code(), Some(0), "{}", err(&set));
-    assert_eq!(
-        std::fs::read_to_string(&file).unwrap(),
-        "[sampling]\ntemperature = 0.3\n"
-    );
-    let shown = home
-        .command(&["config", "show", "--origin"])
-        .env("SALA_CHAT_UI_MOUSE", "true")
-        .output()
-        .unwrap();
-    let line = |key: &str| {
-        out(&shown)
-            .lines()
-            .find(|l| l.starts_with(key))
-            .unwrap()
-            .to_owned()
-    };
-    assert!(
-        line("sampling.temperature").contains("0.3")
-            && line("sampling.temperature").ends_with("config.toml")
-    );
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "[sampling]\ntemperature = 0.3\n");
+    let shown = home.command(&["config", "show", "--origin"]).env("SALA_CHAT_UI_MOUSE", "true").output().unwrap();
+    let line = |key: &str| out(&shown).lines().find(|l| l.starts_with(key)).unwrap().to_owned();
+    assert!(line("sampling.temperature").contains("0.3") && line("sampling.temperature").ends_with("config.toml"));
     assert!(line("ui.mouse").contains("true") && line("ui.mouse").ends_with("SALA_CHAT_UI_MOUSE"));
     assert!(line("ui.theme").ends_with("built in"));
-    let json: serde_json::Value =
-        serde_json::from_str(out(&home.run(&["config", "show", "--json"]))).unwrap();
+    let json: serde_json::Value = serde_json::from_str(out(&home.run(&["config", "show", "--json"]))).unwrap();
     assert_eq!(json["sampling.temperature"], 0.3);
 
-    home.write(
-        ".config/sala-chat/config.toml",
-        "[ui]\ntehme = \"dark\"\n[sampling]\ntemperature = 9\n",
-    );
+    home.write(".config/sala-chat/config.toml", "[ui]\ntehme = \"dark\"\n[sampling]\ntemperature = 9\n");
     let check = home.run(&["config", "check"]);
     assert_eq!(check.status.code(), Some(2));
-    assert!(
-        out(&check).contains("ui.tehme: did you mean ui.theme?"),
-        "{}",
-        out(&check)
-    );
+    assert!(out(&check).contains("ui.tehme: did you mean ui.theme?"), "{}", out(&check));
     assert!(out(&check).contains("sampling.temperature must be 0 to 2 (got 9)"));
     let used = home.run(&["model", "path"]);
     assert_eq!(used.status.code(), Some(2));
-    assert!(
-        err(&used).contains("sampling.temperature must be 0 to 2"),
-        "{}",
-        err(&used)
-    );
-    let temp = home
-        .command(&["--temp", "7", "model", "path"])
-        .env("SALA_CHAT_CONFIG", home.write("c.toml", ""))
-        .output();
+    assert!(err(&used).contains("sampling.temperature must be 0 to 2"), "{}", err(&used));
+    let temp =
+        home.command(&["--temp", "7", "model", "path"]).env("SALA_CHAT_CONFIG", home.write("c.toml", "")).output();
     assert!(err(&temp.unwrap()).contains("command line: sampling.temperature"));
 }
 
@@ -176,29 +117,13 @@ fn settings_can_be_shown_checked_and_changed() {
 fn a_model_that_is_not_there_is_code_3_and_says_how_to_get_it() {
     let home = Home::new();
     for arguments in [&["model", "path"][..], &["model", "verify"]] {
-        let output = home
-            .command(arguments)
-            .env("HF_HOME", home.path("hf"))
-            .output()
-            .unwrap();
+        let output = home.command(arguments).env("HF_HOME", home.path("hf")).output().unwrap();
         assert_eq!(output.status.code(), Some(3));
-        assert!(
-            err(&output).contains("sala-chat model download"),
-            "{}",
-            err(&output)
-        );
+        assert!(err(&output).contains("sala-chat model download"), "{}", err(&output));
     }
-    let offline = home
-        .command(&["model", "download"])
-        .env("HF_HUB_OFFLINE", "1")
-        .output()
-        .unwrap();
+    let offline = home.command(&["model", "download"]).env("HF_HUB_OFFLINE", "1").output().unwrap();
     assert_eq!(offline.status.code(), Some(3));
-    assert!(
-        err(&offline).contains("HF_HUB_OFFLINE") && err(&offline).contains("by hand"),
-        "{}",
-        err(&offline)
-    );
+    assert!(err(&offline).contains("HF_HUB_OFFLINE") && err(&offline).contains("by hand"), "{}", err(&offline));
 }
 
 #[test]
@@ -209,43 +134,23 @@ fn an_installed_model_is_found_and_verified() {
     for name in ["config.json", "tokenizer.json", "model.safetensors"] {
         home.write(&format!("{repo}/snapshots/abc/{name}"), "{}");
     }
-    let run = |arguments: &[&str]| {
-        home.command(arguments)
-            .env("HF_HOME", home.path("hf"))
-            .output()
-            .unwrap()
-    };
+    let run = |arguments: &[&str]| home.command(arguments).env("HF_HOME", home.path("hf")).output().unwrap();
     let path = run(&["model", "path"]);
-    assert!(
-        out(&path).trim().ends_with("snapshots/abc"),
-        "{}",
-        err(&path)
-    );
+    assert!(out(&path).trim().ends_with("snapshots/abc"), "{}", err(&path));
     assert!(run(&["model", "verify"]).status.success());
     home.write(&format!("{repo}/snapshots/abc/config.json"), "{");
     let damaged = run(&["model", "verify"]);
-    assert!(
-        out(&damaged).contains("config.json: EOF") && damaged.status.code() == Some(1),
-        "{}",
-        err(&damaged)
-    );
+    assert!(out(&damaged).contains("config.json: EOF") && damaged.status.code() == Some(1), "{}", err(&damaged));
 }
 
 #[test]
 fn a_question_to_a_gpu_that_is_not_there_is_code_4() {
     let home = Home::new();
-    let output = home
-        .command(&["-p", "hi", "--demo", "--device", "cuda", "--no-save"])
-        .output()
-        .unwrap();
+    let output = home.command(&["-p", "hi", "--demo", "--device", "cuda", "--no-save"]).output().unwrap();
     // A machine with a GPU answers.
     if !output.status.success() {
         assert_eq!(output.status.code(), Some(4), "{}", err(&output));
-        assert!(
-            err(&output).contains("No usable NVIDIA GPU"),
-            "{}",
-            err(&output)
-        );
+        assert!(err(&output).contains("No usable NVIDIA GPU"), "{}", err(&output));
     }
 }
 
@@ -258,17 +163,10 @@ fn a_preset_that_cannot_be_taken_is_told_before_anything_is_loaded() {
         err(&wrong),
         "sala-chat: No preset carefull. Did you mean careful? There are: default, careful, creative, greedy\n"
     );
-    home.write(
-        ".config/sala-chat/presets/mine.toml",
-        "[sampling]\ntemperature = 9",
-    );
+    home.write(".config/sala-chat/presets/mine.toml", "[sampling]\ntemperature = 9");
     let wrong = home.run(&["-p", "hi", "--preset", "mine"]);
     assert_eq!(wrong.status.code(), Some(2));
-    assert!(
-        err(&wrong).ends_with("mine.toml: sampling.temperature must be 0 to 2 (got 9)\n"),
-        "{}",
-        err(&wrong)
-    );
+    assert!(err(&wrong).ends_with("mine.toml: sampling.temperature must be 0 to 2 (got 9)\n"), "{}", err(&wrong));
 }
 
 #[test]
@@ -276,10 +174,7 @@ fn a_missing_path_is_told_before_anything_is_loaded() {
     let home = Home::new();
     home.write("books/war.txt", "text");
     let output = home.run(&["-p", "hi", "-f", "war.txt"]);
-    assert_eq!(
-        err(&output).trim(),
-        "sala-chat: No such file: war.txt. Similar: ./books/war.txt"
-    );
+    assert_eq!(err(&output).trim(), "sala-chat: No such file: war.txt. Similar: ./books/war.txt");
     assert_eq!(output.status.code(), Some(1));
     assert!(err(&home.run(&["serach"])).contains("Or did you mean: sala-chat search"));
 }
@@ -288,17 +183,10 @@ fn a_missing_path_is_told_before_anything_is_loaded() {
 fn completions_know_the_commands_and_a_closed_pipe_is_quiet() {
     let home = Home::new();
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
-        assert!(
-            out(&home.run(&["completions", shell])).contains("completions"),
-            "{shell}"
-        );
+        assert!(out(&home.run(&["completions", shell])).contains("completions"), "{shell}");
     }
-    let mut child = home
-        .command(&["completions", "bash"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child =
+        home.command(&["completions", "bash"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert!(output.stderr.is_empty(), "{}", err(&output));
@@ -307,18 +195,11 @@ fn completions_know_the_commands_and_a_closed_pipe_is_quiet() {
 
 /// A PDF with one line of text per page.
 fn pdf(pages: &[&str]) -> Vec<u8> {
-    let kids: Vec<String> = (0..pages.len())
-        .map(|i| format!("{} 0 R", 4 + 2 * i))
-        .collect();
+    let kids: Vec<String> = (0..pages.len()).map(|i| format!("{} 0 R", 4 + 2 * i)).collect();
     let mut objects = vec![
         "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
-        format!(
-            "<< /Type /Pages /Kids [{}] /Count {} >>",
-            kids.join(" "),
-            pages.len()
-        ),
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>"
-            .to_owned(),
+        format!("<< /Type /Pages /Kids [{}] /Count {} >>", kids.join(" "), pages.len()),
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>".to_owned(),
     ];
     for (i, text) in pages.iter().enumerate() {
         objects.push(format!(
@@ -326,10 +207,7 @@ fn pdf(pages: &[&str]) -> Vec<u8> {
             5 + 2 * i
         ));
         let stream = format!("BT /F1 24 Tf 72 720 Td ({text}) Tj ET");
-        objects.push(format!(
-            "<< /Length {} >>\nstream\n{stream}\nendstream",
-            stream.len()
-        ));
+        objects.push(format!("<< /Length {} >>\nstream\n{stream}\nendstream", stream.len()));
     }
     let mut file = b"%PDF-1.4\n".to_vec();
     let mut offsets = Vec::new();
@@ -343,11 +221,7 @@ fn pdf(pages: &[&str]) -> Vec<u8> {
         file.extend(format!("{offset:010} 00000 n \n").into_bytes());
     }
     file.extend(
-        format!(
-            "trailer << /Size {} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n",
-            objects.len() + 1
-        )
-        .into_bytes(),
+        format!("trailer << /Size {} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n", objects.len() + 1).into_bytes(),
     );
     file
 }
@@ -363,11 +237,7 @@ fn read_pdf(path: &Path, pages: Option<(u32, u32)>) -> Result<Gathered, SourceEr
         pdf_reader: vec![OsString::from(BINARY)],
         convert_time: Duration::from_secs(60),
     };
-    gather(
-        &[path.to_str().unwrap().to_owned()],
-        &options,
-        &Cancel::default(),
-    )
+    gather(&[path.to_str().unwrap().to_owned()], &options, &Cancel::default())
 }
 
 #[test]
@@ -375,26 +245,12 @@ fn pdf_files_are_read_in_a_child_process() {
     let home = Home::new();
     let file = home.write("two.pdf", pdf(&["The first page", "The code is 4711"]));
     let text = |pages| read_pdf(&file, pages).unwrap().documents[0].text.clone();
-    assert!(
-        text(None).contains("The first page") && text(None).contains("The code is 4711"),
-        "{}",
-        text(None)
-    );
+    assert!(text(None).contains("The first page") && text(None).contains("The code is 4711"), "{}", text(None));
     assert!(!text(Some((2, 2))).contains("first") && text(Some((2, 2))).contains("4711"));
-    let scan = read_pdf(&home.write("scan.pdf", pdf(&["", "", ""])), None)
-        .unwrap_err()
-        .to_string();
-    assert_eq!(
-        scan,
-        "scan.pdf: 3 pages, no text layer (probably scanned). Nothing loaded."
-    );
+    let scan = read_pdf(&home.write("scan.pdf", pdf(&["", "", ""])), None).unwrap_err().to_string();
+    assert_eq!(scan, "scan.pdf: 3 pages, no text layer (probably scanned). Nothing loaded.");
     for broken in [&b"%PDF-1.4 and nothing else"[..], &pdf(&["x"])[..200]] {
-        let error = read_pdf(&home.write("broken.pdf", broken), None)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.starts_with("broken.pdf: ") && !error.contains('\n'),
-            "{error}"
-        );
+        let error = read_pdf(&home.write("broken.pdf", broken), None).unwrap_err().to_string();
+        assert!(error.starts_with("broken.pdf: ") && !error.contains('\n'), "{error}");
     }
 }

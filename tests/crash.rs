@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use sala_chat::protocol::engine::RowsFeed;
 use sala_chat::session::{
-    Access, Change, Effect, FaultDisk, Loss, RealDisk, Save, SaveEvent, SegmentId, SessionFilter,
-    Store, StoreError, Stored,
+    Access, Change, Effect, FaultDisk, Loss, RealDisk, Save, SaveEvent, SegmentId, SessionFilter, Store, StoreError,
+    Stored,
 };
 use sala_chat::transcript::{MessageId, Role};
 use store_support::*;
@@ -41,42 +41,23 @@ fn run_until_power_goes(root: &Path, disk: &FaultDisk) -> Told {
     let bench = Bench::new(store);
     let store = Arc::clone(&bench.store);
     let (mut talk, begin) = Talk::begin(&store, "crash");
-    let mut saves: Vec<Save> = vec![
-        begin,
-        talk.turn(&store, "first", "one"),
-        talk.document(&store, "the document", 2),
-    ];
+    let mut saves: Vec<Save> = vec![begin, talk.turn(&store, "first", "one"), talk.document(&store, "the document", 2)];
     let mut answer = message(&store, talk.head, Role::Assistant, "");
     for part in ["it", " grows", " on"] {
         answer.text.push_str(part);
-        let put = Change::PutMessage {
-            session: talk.session,
-            message: Box::new(answer.clone()),
-        };
-        saves.push(Save {
-            changes: vec![put],
-            images: vec![],
-        });
+        let put = Change::PutMessage { session: talk.session, message: Box::new(answer.clone()) };
+        saves.push(Save { changes: vec![put], images: vec![] });
     }
     saves.push(talk.turn(&store, "second", "two"));
     saves.push(talk.turn(&store, "third", "three"));
-    let mark = Change::Mark {
-        session: talk.session,
-        name: "here".into(),
-        message: talk.head.unwrap(),
-    };
-    saves.push(Save {
-        changes: vec![mark],
-        images: vec![],
-    });
+    let mark = Change::Mark { session: talk.session, name: "here".into(), message: talk.head.unwrap() };
+    saves.push(Save { changes: vec![mark], images: vec![] });
     told.tried = talk.segments.clone();
     for save in saves {
         let (mut texts, mut head) = (Vec::new(), None);
         for change in &save.changes {
             match change {
-                Change::PutMessage { message, .. } => {
-                    texts.push((message.id, message.text.clone()))
-                }
+                Change::PutMessage { message, .. } => texts.push((message.id, message.text.clone())),
                 Change::MoveHead { head: moved, .. } => head = *moved,
                 _ => {}
             }
@@ -88,12 +69,7 @@ fn run_until_power_goes(root: &Path, disk: &FaultDisk) -> Told {
             told.head = head.or(told.head);
         }
         if is_saved(&event) {
-            told.states.extend(
-                talk.segments
-                    .iter()
-                    .filter(|s| ids.contains(&s.id()))
-                    .cloned(),
-            );
+            told.states.extend(talk.segments.iter().filter(|s| ids.contains(&s.id())).cloned());
         }
     }
     let _ = store.thin(talk.session);
@@ -126,22 +102,13 @@ fn check_promises(root: &Path, told: &Told) {
             assert!(same_rows(&store.read_rows(&id).unwrap(), &wanted.rows));
         }
         if found.end.is_kept() {
-            assert!(same_end(
-                &store.read_end(&id).unwrap(),
-                &wanted.end.unwrap()
-            ));
+            assert!(same_end(&store.read_end(&id).unwrap(), &wanted.end.unwrap()));
         }
     }
     for segment in &told.states {
-        let found = store
-            .segment(&segment.id())
-            .unwrap()
-            .expect("an acknowledged segment");
+        let found = store.segment(&segment.id()).unwrap().expect("an acknowledged segment");
         assert!(found.rows.is_kept(), "acknowledged rows are kept");
-        let thinned = found.end
-            == Stored::Missing {
-                why: "thinned".into(),
-            };
+        let thinned = found.end == Stored::Missing { why: "thinned".into() };
         assert!(
             found.end.is_kept() || thinned,
             "acknowledged state is kept unless the rule thinned it: {:?}",
@@ -156,15 +123,7 @@ fn check_promises(root: &Path, told: &Told) {
     assert!(is_saved(&bench.save(save)));
     let save = talk.turn(&bench.store, "still", "alive");
     assert!(is_saved(&bench.save(save)));
-    assert_eq!(
-        bench
-            .store
-            .restore(&talk.tip.unwrap(), 0)
-            .unwrap()
-            .plan
-            .usable,
-        1
-    );
+    assert_eq!(bench.store.restore(&talk.tip.unwrap(), 0).unwrap().plan.usable, 1);
     assert!(bench.close());
 }
 
@@ -172,10 +131,7 @@ fn check_no_orphans(store: &Store) {
     for entry in std::fs::read_dir(store.root().join("segments")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let (stem, extension) = name.split_once('.').unwrap();
-        let segment = store
-            .segment(&SegmentId::from_hex(stem).unwrap())
-            .unwrap()
-            .expect("a row for every file");
+        let segment = store.segment(&SegmentId::from_hex(stem).unwrap()).unwrap().expect("a row for every file");
         match extension {
             "rows" => assert!(segment.rows.is_kept(), "{name}"),
             "end" => assert!(segment.end.is_kept(), "{name}"),
@@ -188,11 +144,7 @@ fn crash_everywhere(loss: Loss) {
     let dir = tempfile::tempdir().unwrap();
     let disk = FaultDisk::new();
     let told = run_until_power_goes(&dir.path().join("whole"), &disk);
-    assert_eq!(
-        (told.texts.len(), told.states.len()),
-        (8, 5),
-        "the run itself works"
-    );
+    assert_eq!((told.texts.len(), told.states.len()), (8, 5), "the run itself works");
     check_promises(&dir.path().join("whole"), &told);
     let effects = disk.effects();
     assert!(effects > 50, "{effects} effects");
@@ -236,14 +188,8 @@ fn the_matrix_would_notice_a_sync_that_does_nothing() {
     assert!(disk.is_off() && !told.states.is_empty());
     let store = open(dir.path(), RealDisk);
     let lost = |s: &sala_chat::session::NewSegment| store.read_rows(&s.id()).is_err();
-    assert!(
-        told.states.iter().any(lost),
-        "acknowledged state is gone, as it must be on such a disk"
-    );
-    assert!(
-        told.texts.keys().all(|id| store.message(*id).is_ok()),
-        "texts do not depend on it"
-    );
+    assert!(told.states.iter().any(lost), "acknowledged state is gone, as it must be on such a disk");
+    assert!(told.texts.keys().all(|id| store.message(*id).is_ok()), "texts do not depend on it");
 }
 
 /// A saved session of three turns, closed.
@@ -267,17 +213,11 @@ fn a_damaged_file_costs_its_state_only_and_says_why() {
     let last = talk.segments[2].id();
     let bench = Bench::new(open(dir.path(), RealDisk));
     let store = &bench.store;
-    let file = |id: &SegmentId, extension: &str| {
-        dir.path()
-            .join("segments")
-            .join(format!("{}.{extension}", id.hex()))
-    };
+    let file = |id: &SegmentId, extension: &str| dir.path().join("segments").join(format!("{}.{extension}", id.hex()));
     type Damage = fn(&Path);
     let damages: [(&str, Damage); 5] = [
         ("damaged: ", |p| flip(p, 20)),
-        ("damaged: ", |p| {
-            flip(p, std::fs::metadata(p).unwrap().len() - 1)
-        }),
+        ("damaged: ", |p| flip(p, std::fs::metadata(p).unwrap().len() - 1)),
         ("its file is missing", |p| std::fs::remove_file(p).unwrap()),
         ("shorter", |p| {
             let f = std::fs::OpenOptions::new().write(true).open(p).unwrap();
@@ -285,12 +225,7 @@ fn a_damaged_file_costs_its_state_only_and_says_why() {
         }),
         ("longer", |p| {
             use std::io::Write;
-            std::fs::OpenOptions::new()
-                .append(true)
-                .open(p)
-                .unwrap()
-                .write_all(b"x")
-                .unwrap();
+            std::fs::OpenOptions::new().append(true).open(p).unwrap().write_all(b"x").unwrap();
         }),
     ];
     for (extension, what) in [("end", "state"), ("rows", "KV rows")] {
@@ -298,43 +233,22 @@ fn a_damaged_file_costs_its_state_only_and_says_why() {
             damage(&file(&last, extension));
             let restored = store.restore(&tip, 0).unwrap();
             assert_eq!(restored.plan.usable, 2, "{why}");
-            assert!(same_end(
-                &restored.end.unwrap(),
-                &image(&talk.segments[1]).end.unwrap()
-            ));
-            assert_eq!(
-                restored.plan.replay()[0].content,
-                talk.segments[2],
-                "the tokens to read again are known"
-            );
+            assert!(same_end(&restored.end.unwrap(), &image(&talk.segments[1]).end.unwrap()));
+            assert_eq!(restored.plan.replay()[0].content, talk.segments[2], "the tokens to read again are known");
             let lost = &restored.plan.lost[0];
             assert!(lost.what == what && lost.why.contains(why), "{lost:?}");
-            assert_eq!(
-                store.session(talk.session).unwrap().state_of,
-                None,
-                "the list says so"
-            );
+            assert_eq!(store.session(talk.session).unwrap().state_of, None, "the list says so");
             assert_eq!(store.path(talk.head.unwrap()).unwrap().len(), 6);
             // Reading it again brings it back.
             let images = vec![(last, image(&talk.segments[2]))];
-            assert!(is_saved(&bench.save(Save {
-                changes: vec![],
-                images
-            })));
+            assert!(is_saved(&bench.save(Save { changes: vec![], images })));
             assert_eq!(store.restore(&tip, 0).unwrap().plan.usable, 3);
         }
     }
     // Damage at the root leaves nothing to build on, and that is no error.
     flip(&file(&talk.segments[0].id(), "rows"), 300);
     let restored = store.restore(&tip, 0).unwrap();
-    assert_eq!(
-        (
-            restored.plan.usable,
-            restored.plan.replay().len(),
-            restored.end.is_none()
-        ),
-        (0, 3, true)
-    );
+    assert_eq!((restored.plan.usable, restored.plan.replay().len(), restored.end.is_none()), (0, 3, true));
 }
 
 fn flip(path: &Path, at: u64) {
@@ -370,18 +284,12 @@ fn rows_left_in_their_files_are_checked_when_they_are_taken() {
     disk.fail(Effect::Read, ErrorKind::TimedOut);
     assert!(opened.rows[2].load("k.0").is_err());
     disk.heal();
-    assert!(matches!(
-        store.note_faults(&opened.rows),
-        Err(StoreError::StateLost { .. })
-    ));
+    assert!(matches!(store.note_faults(&opened.rows), Err(StoreError::StateLost { .. })));
     // A flipped bit costs the segment its rows: what comes before it is used.
     let opened = store.open_path(&tip, 0).unwrap();
     assert!(!store.note_faults(&opened.rows).unwrap());
     let id = talk.segments[2].id();
-    let file = dir
-        .path()
-        .join("segments")
-        .join(format!("{}.rows", id.hex()));
+    let file = dir.path().join("segments").join(format!("{}.rows", id.hex()));
     flip(&file, std::fs::metadata(&file).unwrap().len() - 1);
     let why = opened.rows[2].load("v.0").unwrap_err();
     assert!(why.starts_with("damaged: part of v.0"), "{why}");
@@ -397,10 +305,7 @@ fn an_error_that_may_pass_does_not_cost_the_state() {
     let disk = FaultDisk::new();
     let store = open(dir.path(), disk.clone());
     disk.fail(Effect::Read, ErrorKind::TimedOut);
-    assert!(matches!(
-        store.restore(&talk.tip.unwrap(), 0),
-        Err(StoreError::StateLost { .. })
-    ));
+    assert!(matches!(store.restore(&talk.tip.unwrap(), 0), Err(StoreError::StateLost { .. })));
     disk.heal();
     assert_eq!(store.restore(&talk.tip.unwrap(), 0).unwrap().plan.usable, 3);
 }
@@ -410,43 +315,17 @@ fn another_model_keeps_the_text_and_the_old_state() {
     let dir = tempfile::tempdir().unwrap();
     let mut talk = saved(dir.path());
     let bench = Bench::new(open(dir.path(), RealDisk));
-    assert_eq!(
-        bench
-            .store
-            .tip_segment(talk.head.unwrap(), "model-b")
-            .unwrap(),
-        None
-    );
+    assert_eq!(bench.store.tip_segment(talk.head.unwrap(), "model-b").unwrap(), None);
     // Read again by the other model: both states are kept side by side.
     let mut again = talk.segments.remove(0);
     again.fingerprint = "model-b".into();
     let id = again.id();
     let first = bench.store.path(talk.head.unwrap()).unwrap()[1].id;
     let images = vec![(id, image(&again))];
-    let changes = vec![
-        Change::AddSegment(Box::new(again)),
-        Change::Link {
-            message: first,
-            segment: id,
-        },
-    ];
+    let changes = vec![Change::AddSegment(Box::new(again)), Change::Link { message: first, segment: id }];
     assert!(is_saved(&bench.save(Save { changes, images })));
-    assert_eq!(
-        bench
-            .store
-            .tip_segment(talk.head.unwrap(), "model-b")
-            .unwrap(),
-        Some((first, id))
-    );
-    assert_eq!(
-        bench
-            .store
-            .restore(&talk.tip.unwrap(), 0)
-            .unwrap()
-            .plan
-            .usable,
-        3
-    );
+    assert_eq!(bench.store.tip_segment(talk.head.unwrap(), "model-b").unwrap(), Some((first, id)));
+    assert_eq!(bench.store.restore(&talk.tip.unwrap(), 0).unwrap().plan.usable, 3);
 }
 
 #[test]
@@ -454,28 +333,16 @@ fn a_database_of_a_newer_program_opens_for_reading() {
     let dir = tempfile::tempdir().unwrap();
     let talk = saved(dir.path());
     let db = rusqlite::Connection::open(dir.path().join("sala.db")).unwrap();
-    db.execute_batch("PRAGMA user_version = 99; ALTER TABLE session ADD COLUMN colour TEXT")
-        .unwrap();
+    db.execute_batch("PRAGMA user_version = 99; ALTER TABLE session ADD COLUMN colour TEXT").unwrap();
     drop(db);
     let bench = Bench::new(open(dir.path(), RealDisk));
-    let Access::ReadOnly { why } = bench.store.access() else {
-        panic!("must not be written")
-    };
+    let Access::ReadOnly { why } = bench.store.access() else { panic!("must not be written") };
     assert!(why.contains("newer sala-chat (format 99"), "{why}");
     assert_eq!(bench.store.path(talk.head.unwrap()).unwrap().len(), 6);
-    assert_eq!(
-        bench.store.sessions(SessionFilter::Live, 10).unwrap().len(),
-        1
-    );
+    assert_eq!(bench.store.sessions(SessionFilter::Live, 10).unwrap().len(), 1);
     assert!(!bench.store.search("question", 10).unwrap().is_empty());
-    let event = bench.save(Save {
-        changes: vec![Change::Prompt("x".into())],
-        images: vec![],
-    });
-    assert!(
-        matches!(&event, SaveEvent::NotSaved { reason, .. } if reason.contains("newer")),
-        "{event:?}"
-    );
+    let event = bench.save(Save { changes: vec![Change::Prompt("x".into())], images: vec![] });
+    assert!(matches!(&event, SaveEvent::NotSaved { reason, .. } if reason.contains("newer")), "{event:?}");
 }
 
 #[test]
@@ -489,29 +356,16 @@ fn what_is_not_ours_is_refused_in_one_line() {
     // Another program's database.
     let other = dir.path().join("other");
     std::fs::create_dir(&other).unwrap();
-    rusqlite::Connection::open(other.join("sala.db"))
-        .unwrap()
-        .execute_batch("CREATE TABLE theirs(x)")
-        .unwrap();
+    rusqlite::Connection::open(other.join("sala.db")).unwrap().execute_batch("CREATE TABLE theirs(x)").unwrap();
     let e = refused(&other);
-    assert!(
-        matches!(e, StoreError::Foreign { .. }) && !e.to_string().contains('\n'),
-        "{e}"
-    );
+    assert!(matches!(e, StoreError::Foreign { .. }) && !e.to_string().contains('\n'), "{e}");
     // No database at all.
     let garbage = dir.path().join("garbage");
     std::fs::create_dir(&garbage).unwrap();
     std::fs::write(garbage.join("sala.db"), vec![0x42; 8192]).unwrap();
     let e = refused(&garbage);
-    assert!(
-        matches!(e, StoreError::Damaged { .. }) && e.to_string().contains("sala.db"),
-        "{e}"
-    );
-    assert_eq!(
-        std::fs::read(garbage.join("sala.db")).unwrap(),
-        vec![0x42; 8192],
-        "it is left as it was"
-    );
+    assert!(matches!(e, StoreError::Damaged { .. }) && e.to_string().contains("sala.db"), "{e}");
+    assert_eq!(std::fs::read(garbage.join("sala.db")).unwrap(), vec![0x42; 8192], "it is left as it was");
 }
 
 #[test]
@@ -521,26 +375,13 @@ fn a_read_only_folder_shows_texts_and_says_so() {
     let disk = FaultDisk::new();
     disk.make_read_only();
     let bench = Bench::new(open(dir.path(), disk));
-    assert!(
-        matches!(bench.store.access(), Access::ReadOnly { why } if why.contains("cannot be written"))
-    );
+    assert!(matches!(bench.store.access(), Access::ReadOnly { why } if why.contains("cannot be written")));
     assert_eq!(bench.store.path(talk.head.unwrap()).unwrap().len(), 6);
-    assert_eq!(
-        bench
-            .store
-            .restore(&talk.tip.unwrap(), 0)
-            .unwrap()
-            .plan
-            .usable,
-        3
-    );
+    assert_eq!(bench.store.restore(&talk.tip.unwrap(), 0).unwrap().plan.usable, 3);
     assert_ne!(bench.store.new_message_id(), bench.store.new_message_id());
     let mut talk = talk;
     let save = talk.turn(&bench.store, "q", "a");
-    assert!(matches!(
-        bench.save(save),
-        SaveEvent::NotSaved { lasting: false, .. }
-    ));
+    assert!(matches!(bench.save(save), SaveEvent::NotSaved { lasting: false, .. }));
 }
 
 #[test]
@@ -555,16 +396,8 @@ fn a_full_disk_takes_text_first_and_recovers_by_itself() {
     let save = talk.document(&bench.store, &"long ".repeat(500), 1);
     let event = bench.save(save);
     assert!(matches!(event, SaveEvent::TextOnly { .. }), "{event:?}");
-    let why = bench
-        .store
-        .segment(&talk.tip.unwrap())
-        .unwrap()
-        .unwrap()
-        .rows;
-    assert!(
-        matches!(&why, Stored::Missing { why } if why.contains("not written")),
-        "{why:?}"
-    );
+    let why = bench.store.segment(&talk.tip.unwrap()).unwrap().unwrap().rows;
+    assert!(matches!(&why, Stored::Missing { why } if why.contains("not written")), "{why:?}");
     // Not even for text: it stays queued.
     disk.full_after(0);
     let save = talk.turn(&bench.store, "lost?", "no");
@@ -580,10 +413,7 @@ fn a_full_disk_takes_text_first_and_recovers_by_itself() {
     disk.heal();
     let save = talk.turn(&bench.store, "and now", "both");
     let next = bench.writer.save(save);
-    assert!(
-        matches!(bench.outcome(stuck), SaveEvent::TextOnly { .. }),
-        "its parent's state is missing"
-    );
+    assert!(matches!(bench.outcome(stuck), SaveEvent::TextOnly { .. }), "its parent's state is missing");
     assert!(matches!(bench.outcome(next), SaveEvent::TextOnly { .. }));
     assert_eq!(bench.store.path(talk.head.unwrap()).unwrap().len(), 5);
     // State saving is on again as well.
@@ -607,13 +437,8 @@ fn too_little_space_beside_the_reserve_is_said_with_numbers() {
     disk.pretend_free((5 << 30) + 100);
     let save = talk.turn(&bench.store, "q", "a");
     let event = bench.save(save);
-    let SaveEvent::TextOnly { reason, .. } = event else {
-        panic!("{event:?}")
-    };
-    assert!(
-        reason.contains("100 B free above the 5.0 GiB reserve"),
-        "{reason}"
-    );
+    let SaveEvent::TextOnly { reason, .. } = event else { panic!("{event:?}") };
+    assert!(reason.contains("100 B free above the 5.0 GiB reserve"), "{reason}");
 }
 
 #[test]
@@ -629,10 +454,7 @@ fn a_failed_sync_switches_state_off_until_the_disk_is_seen_to_work() {
         bench.save(begin);
         let save = talk.turn(&bench.store, "q", "a");
         let event = bench.save(save);
-        assert!(
-            matches!(&event, SaveEvent::TextOnly { reason, .. } if n == 0 || reason.contains("off")),
-            "{event:?}"
-        );
+        assert!(matches!(&event, SaveEvent::TextOnly { reason, .. } if n == 0 || reason.contains("off")), "{event:?}");
         assert_eq!(bench.store.path(talk.head.unwrap()).unwrap().len(), 2);
     }
     disk.heal();
@@ -644,30 +466,19 @@ fn a_failed_sync_switches_state_off_until_the_disk_is_seen_to_work() {
 fn two_at_a_time_do_not_disturb_each_other() {
     let dir = tempfile::tempdir().unwrap();
     let talk = saved(dir.path());
-    let (a, b) = (
-        Bench::new(open(dir.path(), RealDisk)),
-        Bench::new(open(dir.path(), RealDisk)),
-    );
+    let (a, b) = (Bench::new(open(dir.path(), RealDisk)), Bench::new(open(dir.path(), RealDisk)));
     // The second is told who has the session.
     let held = a.store.lock_session(talk.session, "talk").unwrap();
     assert_eq!(held.stale, None);
     let e = b.store.lock_session(talk.session, "talk").unwrap_err();
-    let StoreError::InUse { pid, .. } = &e else {
-        panic!("{e}")
-    };
+    let StoreError::InUse { pid, .. } = &e else { panic!("{e}") };
     assert_eq!(*pid, std::process::id());
     assert!(e.to_string().contains("in use by PID"), "{e}");
     drop(held);
-    assert_eq!(
-        b.store.lock_session(talk.session, "talk").unwrap().stale,
-        None
-    );
+    assert_eq!(b.store.lock_session(talk.session, "talk").unwrap().stale, None);
 
     // Both write, ids never meet, nobody's unfinished file is swept.
-    let unfinished = dir
-        .path()
-        .join("segments")
-        .join(format!("{}.rows.1.tmp", talk.tip.unwrap().hex()));
+    let unfinished = dir.path().join("segments").join(format!("{}.rows.1.tmp", talk.tip.unwrap().hex()));
     std::fs::write(&unfinished, "being written").unwrap();
     let writing = std::fs::File::open(dir.path().join("locks/writing.lock")).unwrap();
     writing.lock_shared().unwrap();
@@ -715,10 +526,7 @@ fn a_torn_log_of_the_database_loses_the_end_and_nothing_else() {
         if n % 3 == 2 {
             // A last write of which only noise arrived.
             let from = torn.len().saturating_sub(3000);
-            torn[from..]
-                .iter_mut()
-                .enumerate()
-                .for_each(|(i, b)| *b ^= (i * 37) as u8);
+            torn[from..].iter_mut().enumerate().for_each(|(i, b)| *b ^= (i * 37) as u8);
         }
         std::fs::write(root.join("sala.db"), &db).unwrap();
         std::fs::write(root.join("sala.db-wal"), &torn).unwrap();
@@ -730,11 +538,7 @@ fn a_torn_log_of_the_database_loses_the_end_and_nothing_else() {
                 assert_eq!(path.len() as u64, session.messages);
                 most = most.max(path.len());
                 let tip = store.tip_segment(head, MODEL).unwrap().unwrap().1;
-                assert_eq!(
-                    store.restore(&tip, 0).unwrap().plan.usable,
-                    0,
-                    "no files here: declared missing"
-                );
+                assert_eq!(store.restore(&tip, 0).unwrap().plan.usable, 0, "no files here: declared missing");
             }
         }
         let bench = Bench::new(store);
@@ -757,18 +561,9 @@ fn child_saves_until_killed() {
     let (mut talk, save) = Talk::begin(&bench.store, "killed");
     bench.save(save);
     for n in 0.. {
-        let save = talk.turn(
-            &bench.store,
-            &format!("question {n}"),
-            &format!("answer {n}"),
-        );
+        let save = talk.turn(&bench.store, &format!("question {n}"), &format!("answer {n}"));
         let event = bench.save(save);
-        println!(
-            "ACK {} {} {}",
-            talk.head.unwrap().0,
-            talk.tip.unwrap().hex(),
-            is_saved(&event)
-        );
+        println!("ACK {} {} {}", talk.head.unwrap().0, talk.tip.unwrap().hex(), is_saved(&event));
     }
 }
 
@@ -778,12 +573,7 @@ fn kill_nine_at_random_moments_loses_nothing_acknowledged() {
     let mut acknowledged = 0;
     for round in 0..12u64 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "child_saves_until_killed",
-                "--ignored",
-                "--nocapture",
-            ])
+            .args(["--exact", "child_saves_until_killed", "--ignored", "--nocapture"])
             .env(CHILD, dir.path())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -820,13 +610,8 @@ fn kill_nine_at_random_moments_loses_nothing_acknowledged() {
             depth += 1;
             let path = store.path(MessageId(head.parse().unwrap())).unwrap();
             messages = path.len();
-            let restored = store
-                .restore(&SegmentId::from_hex(tip).unwrap(), 0)
-                .unwrap();
-            assert_eq!(
-                (restored.plan.usable, restored.plan.replay_tokens()),
-                (depth, 0)
-            );
+            let restored = store.restore(&SegmentId::from_hex(tip).unwrap(), 0).unwrap();
+            assert_eq!((restored.plan.usable, restored.plan.replay_tokens()), (depth, 0));
         }
         assert_eq!(messages, 2 * depth);
         acknowledged += depth;

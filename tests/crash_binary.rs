@@ -20,12 +20,8 @@ use sala_chat::transcript::{Message, Role};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_sala-chat");
-const QUESTIONS: [&str; 4] = [
-    "What is sala-chat?",
-    "What was counted last?",
-    "Which keys can I press here?",
-    "Where was the first one?",
-];
+const QUESTIONS: [&str; 4] =
+    ["What is sala-chat?", "What was counted last?", "Which keys can I press here?", "Where was the first one?"];
 /// Rounds in one session: long enough for a tree of segments, short enough to read all of it again for comparison.
 const SESSION_ROUNDS: u64 = 9;
 /// The program lists and shows what it has after this many rounds.
@@ -107,12 +103,7 @@ impl Home {
         let mut all = vec!["--jsonl"];
         all.extend(arguments);
         let begun = Instant::now();
-        let mut child = self
-            .command(&self.data(), &all)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = self.command(&self.data(), &all).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (events, seen) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
@@ -173,10 +164,7 @@ impl Home {
 
     /// Opens what is there as the next run would.
     fn store(&self) -> Store {
-        let limits = Limits {
-            min_free_bytes: 0,
-            ..Limits::default()
-        };
+        let limits = Limits { min_free_bytes: 0, ..Limits::default() };
         let store = Store::open(&self.data(), Arc::new(RealDisk), limits).unwrap();
         assert_eq!(*store.access(), Access::Writable);
         store
@@ -191,9 +179,7 @@ fn kill_at(child: &mut Child, at: Instant) {
 
 /// A text whose lines nobody else has.
 fn document(n: u64) -> String {
-    (0..60)
-        .map(|i| format!("In ledger {n}, line {i}: {} lamps.\n", (i * 37 + n) % 91))
-        .collect()
+    (0..60).map(|i| format!("In ledger {n}, line {i}: {} lamps.\n", (i * 37 + n) % 91)).collect()
 }
 
 /// What was acknowledged is in the session, in order; an answer that was cut may be longer than what is there.
@@ -230,11 +216,7 @@ fn check_state(store: &Store, session: &SessionRecord) {
     let planned = store.plan_restore(&tip).unwrap();
     let restored = store.restore(&tip, 0).unwrap();
     // Reading found nothing that looking at the rows had not.
-    assert_eq!(
-        restored.plan.usable, planned.usable,
-        "{:?}",
-        restored.plan.lost
-    );
+    assert_eq!(restored.plan.usable, planned.usable, "{:?}", restored.plan.lost);
     for segment in &restored.plan.path {
         for stored in [&segment.rows, &segment.end] {
             if let Stored::Missing { why } = stored {
@@ -256,14 +238,7 @@ fn check_locks(store: &Store, session: &SessionRecord) {
 /// The program's own view: listed, shown, whole.
 fn look(home: &Home, session: &SessionRecord, acknowledged: &Acknowledged) {
     let listed: Value = serde_json::from_slice(&home.run(&["ls", "--json"]).stdout).unwrap();
-    assert!(
-        listed
-            .as_array()
-            .unwrap()
-            .iter()
-            .any(|s| s["name"] == session.name.as_str()),
-        "{listed}"
-    );
+    assert!(listed.as_array().unwrap().iter().any(|s| s["name"] == session.name.as_str()), "{listed}");
     let shown = home.run(&["show", &session.name, "--json"]).stdout;
     let shown: Value = serde_json::from_slice(&shown).unwrap();
     let messages: Vec<Message> = serde_json::from_value(shown["messages"].clone()).unwrap();
@@ -292,10 +267,7 @@ fn compare_with_straight_path(home: &Home, session: &SessionRecord) {
     let (kept, again) = (answer(&home.data()), answer(&copy));
     assert_eq!(kept["text"], again["text"]);
     assert_eq!(again["usage"]["reused_tokens"], 0);
-    assert_eq!(
-        kept["usage"]["prompt_tokens"], again["usage"]["prompt_tokens"],
-        "the same past"
-    );
+    assert_eq!(kept["usage"]["prompt_tokens"], again["usage"]["prompt_tokens"], "the same past");
 }
 
 #[test]
@@ -356,10 +328,7 @@ fn kill_nine_of_the_program_at_random_moments_loses_nothing_acknowledged() {
         }
         killed += u32::from(shown.answer.is_none());
         if open.is_none() && shown.loaded {
-            acknowledged.0.push((
-                Role::Document,
-                document(round / SESSION_ROUNDS * SESSION_ROUNDS),
-            ));
+            acknowledged.0.push((Role::Document, document(round / SESSION_ROUNDS * SESSION_ROUNDS)));
         }
         if shown.answering {
             acknowledged.0.push((Role::User, question.clone()));

@@ -22,27 +22,14 @@ fn library() -> &'static PathBuf {
     LIBRARY.get_or_init(|| {
         let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
         let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("libsala_kernels.so");
-        let built = Command::new(root.join("kernels/emulator/build.sh"))
-            .arg(&out)
-            .status()
-            .unwrap();
-        assert!(
-            built.success(),
-            "kernels/emulator/build.sh failed; it needs g++"
-        );
+        let built = Command::new(root.join("kernels/emulator/build.sh")).arg(&out).status().unwrap();
+        assert!(built.success(), "kernels/emulator/build.sh failed; it needs g++");
         out
     })
 }
 
 fn device() -> Cuda {
-    Cuda::emulated(
-        library(),
-        Options {
-            guards: Guards::On,
-            ..Options::default()
-        },
-    )
-    .unwrap()
+    Cuda::emulated(library(), Options { guards: Guards::On, ..Options::default() }).unwrap()
 }
 
 fn sparse() -> SparseSpec {
@@ -66,23 +53,10 @@ fn sparse() -> SparseSpec {
 #[test]
 fn every_operation_agrees_with_the_oracle() {
     let mut checks = Checks::default();
-    operations(
-        &mut checks,
-        &mut Cpu::new(),
-        &mut device(),
-        Extent::Emulated,
-    );
-    let failed: Vec<_> = checks
-        .failed()
-        .map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default()))
-        .collect();
-    assert!(
-        failed.is_empty(),
-        "{} of {} failed:\n{}",
-        failed.len(),
-        checks.list.len(),
-        failed.join("\n")
-    );
+    operations(&mut checks, &mut Cpu::new(), &mut device(), Extent::Emulated);
+    let failed: Vec<_> =
+        checks.failed().map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default())).collect();
+    assert!(failed.is_empty(), "{} of {} failed:\n{}", failed.len(), checks.list.len(), failed.join("\n"));
 }
 
 #[test]
@@ -93,10 +67,8 @@ fn the_built_in_model_writes_the_same_text_and_keeps_its_bits() {
         || Cuda::emulated(library(), Options::default()).map_err(|e| e.to_string()),
         Extent::Emulated,
     );
-    let failed: Vec<_> = checks
-        .failed()
-        .map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default()))
-        .collect();
+    let failed: Vec<_> =
+        checks.failed().map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default())).collect();
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
@@ -109,10 +81,7 @@ fn a_step_is_recorded_once_and_follows_what_lives_in_device_memory() {
     let mut rows = Vec::new();
     for token in [3, 9, 3, 27] {
         b.set_tokens(&[token]).unwrap();
-        b.step(StepKey::Verify(1), &mut |b| {
-            b.embed(&mut h, &table, 1.0, pass)
-        })
-        .unwrap();
+        b.step(StepKey::Verify(1), &mut |b| b.embed(&mut h, &table, 1.0, pass)).unwrap();
         rows.push(b.read(&h, 1).unwrap());
         b.advance(pass, 1).unwrap();
     }
@@ -122,10 +91,7 @@ fn a_step_is_recorded_once_and_follows_what_lives_in_device_memory() {
     // A buffer that a recording might name was made: the next step starts anew.
     let mut other = b.buf(64, BufKind::Residual).unwrap();
     for _ in 0..3 {
-        b.step(StepKey::Verify(1), &mut |b| {
-            b.embed(&mut other, &table, 1.0, pass)
-        })
-        .unwrap();
+        b.step(StepKey::Verify(1), &mut |b| b.embed(&mut other, &table, 1.0, pass)).unwrap();
     }
     assert_eq!(b.recordings(), 2);
     assert_eq!(b.read(&other, 1).unwrap(), rows[3]);
@@ -140,9 +106,7 @@ fn a_cache_keeps_its_rows_while_it_grows() {
     let before = b.memory().state;
     let mut x = b.buf(spec.projection_width(), BufKind::Activation).unwrap();
     let pass = Pass::Prefill { rows: 100 };
-    let values: Vec<f32> = (0..100 * spec.projection_width())
-        .map(|i| (i % 251) as f32 / 16.0)
-        .collect();
+    let values: Vec<f32> = (0..100 * spec.projection_width()).map(|i| (i % 251) as f32 / 16.0).collect();
     b.seek(0).unwrap();
     b.write(&mut x, &values).unwrap();
     b.append_kv(&mut cache, &x, &spec, pass).unwrap();
@@ -157,15 +121,11 @@ fn a_cache_keeps_its_rows_while_it_grows() {
 /// Rows of `start..start + rows` in layer 3, each byte telling where it belongs.
 fn image(spec: &SparseSpec, start: usize, rows: usize) -> RowsImage {
     let ends = [start, start + rows];
-    let [fine, coarse] = [
-        ends.map(|n| spec.fine_rows(n)),
-        ends.map(|n| spec.coarse_rows(n)),
-    ];
+    let [fine, coarse] = [ends.map(|n| spec.fine_rows(n)), ends.map(|n| spec.coarse_rows(n))];
     let counts = [rows, rows, fine[1] - fine[0], coarse[1] - coarse[0]];
     let tensors = ROW_ARRAYS.iter().zip(counts).map(|(name, n)| {
         let bytes = n * spec.kv_heads * spec.head_dim * 2;
-        let data = (0..bytes as u32)
-            .map(|i| (i.wrapping_mul(0x9e37_79b1) >> 17) as u8 ^ name.as_bytes()[0]);
+        let data = (0..bytes as u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 17) as u8 ^ name.as_bytes()[0]);
         ImageTensor {
             name: layer_tensor(name, 3),
             dtype: Dtype::Bf16,
@@ -173,11 +133,7 @@ fn image(spec: &SparseSpec, start: usize, rows: usize) -> RowsImage {
             data: Arc::new(data.collect()),
         }
     });
-    RowsImage {
-        start: start as u64,
-        rows: rows as u64,
-        tensors: tensors.collect(),
-    }
+    RowsImage { start: start as u64, rows: rows as u64, tensors: tensors.collect() }
 }
 
 /// A file that goes bad in its second piece.
@@ -213,14 +169,10 @@ fn rows_stream_in_from_several_files_and_a_bad_one_is_told() {
     // Longer than all slots together, and no multiple of a piece.
     let cuts = [0, 50_000, 50_064, 120_001];
     b.reserve(&mut cache, cuts[3]).unwrap();
-    let images: Vec<RowsImage> = cuts
-        .windows(2)
-        .map(|c| image(&spec, c[0], c[1] - c[0]))
-        .collect();
+    let images: Vec<RowsImage> = cuts.windows(2).map(|c| image(&spec, c[0], c[1] - c[0])).collect();
     // Damage shows when the rows are wanted, and before anybody has them.
     let bad: Arc<dyn RowsFeed> = Arc::new(Bad(images[0].clone()));
-    b.restore_rows(&mut [(3, &mut cache)], &spec, &[bad])
-        .unwrap();
+    b.restore_rows(&mut [(3, &mut cache)], &spec, &[bad]).unwrap();
     let error = b.read_rows(&cache, &spec, 0..cuts[1]).unwrap_err();
     assert!(error.to_string().contains("damaged: part of it"), "{error}");
     // Whatever waits for them fails, once: then they are given up, and the cache can be filled by reading.
@@ -228,12 +180,9 @@ fn rows_stream_in_from_several_files_and_a_bad_one_is_told() {
     b.settle_rows(0).unwrap();
     assert!(!b.rows_coming());
     assert!(b.read_rows(&cache, &spec, 0..cuts[1]).is_ok());
-    let feeds = images
-        .iter()
-        .map(|i| Arc::new(i.clone()) as Arc<dyn RowsFeed>);
+    let feeds = images.iter().map(|i| Arc::new(i.clone()) as Arc<dyn RowsFeed>);
     let feeds: Vec<Arc<dyn RowsFeed>> = feeds.collect();
-    b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds)
-        .unwrap();
+    b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
     for (image, cut) in images.iter().zip(cuts.windows(2)) {
         let rows = b.read_rows(&cache, &spec, cut[0]..cut[1]).unwrap();
         for (here, wanted) in rows.iter().zip(&image.tensors) {
@@ -283,9 +232,7 @@ fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
     let mut sel = b.selection(&spec, 1 << 17).unwrap();
     let mut x = b.buf(spec.projection_width(), BufKind::Activation).unwrap();
     let mut o = b.buf(spec.heads * spec.head_dim, BufKind::Wide).unwrap();
-    let values: Vec<f32> = (0..spec.projection_width())
-        .map(|i| (i % 17) as f32 / 16.0 - 0.5)
-        .collect();
+    let values: Vec<f32> = (0..spec.projection_width()).map(|i| (i % 17) as f32 / 16.0 - 0.5).collect();
     b.write(&mut x, &values).unwrap();
     let mut image = image(&spec, 0, ROWS);
     for tensor in &mut image.tensors {
@@ -294,10 +241,7 @@ fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
         let data: Vec<u8> = tensor.data.iter().step_by(2).flat_map(small).collect();
         tensor.data = Arc::new(data);
     }
-    let slow = Arc::new(Slow {
-        image,
-        given: AtomicUsize::new(0),
-    });
+    let slow = Arc::new(Slow { image, given: AtomicUsize::new(0) });
     let feeds = [Arc::clone(&slow) as Arc<dyn RowsFeed>];
     let all = 2 * ROWS * spec.kv_heads * spec.head_dim * 2;
     let pass = Pass::Verify { rows: 1 };
@@ -306,8 +250,7 @@ fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
         // What is still coming for the answer before is not wanted any more.
         b.settle_rows(0).unwrap();
         slow.given.store(0, Ordering::Relaxed);
-        b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds)
-            .unwrap();
+        b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
         assert!(slow.given.load(Ordering::Relaxed) < all / 8);
         if settled {
             b.settle_rows(ROWS).unwrap();
@@ -337,8 +280,7 @@ fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
     assert!(outputs[0].iter().all(|v| v.is_finite()));
     assert!(outputs.iter().all(|o| *o == outputs[0]));
     // Whoever waits can be stopped.
-    b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds)
-        .unwrap();
+    b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
     let cancel = Cancel::default();
     cancel.cancel();
     b.stop_on(&cancel);
@@ -374,19 +316,6 @@ fn without_a_driver_the_reason_is_one_sentence() {
 #[test]
 fn shapes_without_a_kernel_are_refused_by_name() {
     let mut b = device();
-    let error = b
-        .cache(
-            &SparseSpec {
-                head_dim: 64,
-                ..sparse()
-            },
-            1000,
-        )
-        .err()
-        .unwrap()
-        .to_string();
-    assert!(
-        error.contains("head_dim 64") && error.contains("--device cpu"),
-        "{error}"
-    );
+    let error = b.cache(&SparseSpec { head_dim: 64, ..sparse() }, 1000).err().unwrap().to_string();
+    assert!(error.contains("head_dim 64") && error.contains("--device cpu"), "{error}");
 }

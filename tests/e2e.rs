@@ -45,17 +45,13 @@ fn a_document_is_read_once_and_answered_from_on_the_next_day() {
     first.wait_for("Read notes.txt");
     first.line(QUESTION);
     first.wait_for(FACT);
-    first.wait("the answer to be on disk", |text| {
-        text.contains("saved") && text.contains("idle")
-    });
+    first.wait("the answer to be on disk", |text| text.contains("saved") && text.contains("idle"));
     first.line("/quit");
     assert!(first.exit().success());
 
     let mut second = Terminal::start(home.path(), 80, 24, &["--device", "cpu", "-c"]);
     second.wait("the count of what was resumed", |text| {
-        let counts = text
-            .split_once("Resumed ")
-            .and_then(|(_, rest)| rest.split_once(" tokens"));
+        let counts = text.split_once("Resumed ").and_then(|(_, rest)| rest.split_once(" tokens"));
         counts.is_some_and(|(counts, _)| {
             let (found, all) = counts.split_once(" of ").unwrap_or_default();
             !found.is_empty() && found == all
@@ -63,9 +59,7 @@ fn a_document_is_read_once_and_answered_from_on_the_next_day() {
     });
     second.line(QUESTION);
     // Quitting in the middle of an answer asks first.
-    second.wait("both answers, ended", |text| {
-        text.matches(FACT).count() >= 2 && text.contains(" idle ")
-    });
+    second.wait("both answers, ended", |text| text.matches(FACT).count() >= 2 && text.contains(" idle "));
     second.line("/quit");
     assert!(second.exit().success());
 

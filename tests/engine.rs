@@ -7,8 +7,8 @@ use sala_chat::engine::worker::{Engine, spawn};
 use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::ThinkMode;
 use sala_chat::protocol::engine::{
-    Cancel, Command, DeviceChoice, EndImage, Ended, EngineEvent, EngineOptions, Generate, Job,
-    RowsFeed, RowsImage, Sampling, SpecMode, StateImage, Token,
+    Cancel, Command, DeviceChoice, EndImage, Ended, EngineEvent, EngineOptions, Generate, Job, RowsFeed, RowsImage,
+    Sampling, SpecMode, StateImage, Token,
 };
 use sala_chat::text::template::{ChatMessage, ChatRole, RenderOptions};
 use sala_chat::text::{Specials, TextModel};
@@ -32,30 +32,17 @@ struct Done {
 
 impl Harness {
     fn start() -> Harness {
-        let options = EngineOptions {
-            device: DeviceChoice::Cpu,
-            context: Some(20_000),
-            ..EngineOptions::default()
-        };
+        let options = EngineOptions { device: DeviceChoice::Cpu, context: Some(20_000), ..EngineOptions::default() };
         let engine = spawn(options).unwrap();
-        let text = TextModel::from_bytes(
-            DEMO_TOKENIZER.as_bytes(),
-            DEMO_TOKENIZER_CONFIG.as_bytes(),
-            None,
-            None,
-        )
-        .unwrap();
+        let text =
+            TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None).unwrap();
         let stop = text.tokenizer.stop_ids(&[2, 4]);
         let harness = Harness { engine, text, stop };
         loop {
             match harness.event() {
                 EngineEvent::Ready(info) => {
                     assert_eq!(
-                        (
-                            info.name.as_str(),
-                            info.device_kind.as_str(),
-                            info.context_limit
-                        ),
+                        (info.name.as_str(), info.device_kind.as_str(), info.context_limit),
                         ("demo", "cpu", 20_000)
                     );
                     assert!(info.draft.is_some());
@@ -73,74 +60,26 @@ impl Harness {
 
     fn question(&self, text: &str) -> Vec<Token> {
         let messages = [ChatMessage::new(ChatRole::User, text)];
-        let prompt = self
-            .text
-            .template
-            .render(&messages, &RenderOptions::prompt(ThinkMode::Auto))
-            .unwrap();
+        let prompt = self.text.template.render(&messages, &RenderOptions::prompt(ThinkMode::Auto)).unwrap();
         self.text.tokenizer.encode_prompt(&prompt).unwrap()
     }
 
     fn generate(&self, spec: SpecMode) -> Option<Generate> {
-        let sampling = Sampling {
-            temperature: 0.0,
-            ..Sampling::default()
-        };
-        Some(Generate {
-            sampling,
-            max_tokens: 100,
-            stop: self.stop.clone(),
-            spec,
-        })
+        let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+        Some(Generate { sampling, max_tokens: 100, stop: self.stop.clone(), spec })
     }
 
-    fn run(
-        &self,
-        given: Vec<Token>,
-        generate: Option<Generate>,
-        cancel: Cancel,
-    ) -> Result<Done, String> {
-        self.engine
-            .commands
-            .send(Command::Run(Job {
-                id: 7,
-                given,
-                generate,
-                export: true,
-                cancel,
-            }))
-            .unwrap();
+    fn run(&self, given: Vec<Token>, generate: Option<Generate>, cancel: Cancel) -> Result<Done, String> {
+        self.engine.commands.send(Command::Run(Job { id: 7, given, generate, export: true, cancel })).unwrap();
         let mut tokens = Vec::new();
         loop {
             match self.event() {
                 EngineEvent::Reading { id: 7, .. } => {}
-                EngineEvent::Tokens {
-                    id: 7,
-                    tokens: more,
-                    ..
-                } => tokens.extend(more),
-                EngineEvent::Done {
-                    id: 7,
-                    ended,
-                    given_in_state,
-                    generated_in_state,
-                    image,
-                    ..
-                } => {
-                    return Ok(Done {
-                        tokens,
-                        ended,
-                        given: given_in_state,
-                        generated: generated_in_state,
-                        image,
-                    });
+                EngineEvent::Tokens { id: 7, tokens: more, .. } => tokens.extend(more),
+                EngineEvent::Done { id: 7, ended, given_in_state, generated_in_state, image, .. } => {
+                    return Ok(Done { tokens, ended, given: given_in_state, generated: generated_in_state, image });
                 }
-                EngineEvent::Failed {
-                    id: 7,
-                    error,
-                    fatal: false,
-                    ..
-                } => return Err(error),
+                EngineEvent::Failed { id: 7, error, fatal: false, .. } => return Err(error),
                 other => panic!("{other:?}"),
             }
         }
@@ -158,22 +97,14 @@ impl Harness {
             .send(Command::Restore {
                 id: 9,
                 keep,
-                rows: rows
-                    .into_iter()
-                    .map(|r| Arc::new(r) as Arc<dyn RowsFeed>)
-                    .collect(),
+                rows: rows.into_iter().map(|r| Arc::new(r) as Arc<dyn RowsFeed>).collect(),
                 end,
                 history: Arc::new(history),
             })
             .unwrap();
         match self.event() {
             EngineEvent::Restored { id: 9, .. } => Ok(()),
-            EngineEvent::Failed {
-                id: 9,
-                error,
-                fatal: false,
-                ..
-            } => Err(error),
+            EngineEvent::Failed { id: 9, error, fatal: false, .. } => Err(error),
             other => panic!("{other:?}"),
         }
     }
@@ -181,12 +112,7 @@ impl Harness {
 
 fn bytes(image: &StateImage) -> Vec<(String, Vec<u8>)> {
     let end = image.end.iter().flat_map(|end| &end.tensors);
-    let tensors = image
-        .rows
-        .tensors
-        .iter()
-        .chain(end)
-        .filter(|t| !t.name.starts_with("draft."));
+    let tensors = image.rows.tensors.iter().chain(end).filter(|t| !t.name.starts_with("draft."));
     tensors.map(|t| (t.name.clone(), t.data.to_vec())).collect()
 }
 
@@ -194,35 +120,17 @@ fn bytes(image: &StateImage) -> Vec<(String, Vec<u8>)> {
 fn a_job_answers_and_its_image_restores_the_same_bits() {
     let h = Harness::start();
     let question = h.question("What is sala-chat?");
-    let first = h
-        .run(
-            question.clone(),
-            h.generate(SpecMode::Auto),
-            Cancel::default(),
-        )
-        .unwrap();
+    let first = h.run(question.clone(), h.generate(SpecMode::Auto), Cancel::default()).unwrap();
     assert_eq!(first.ended, Ended::Stop);
     let said = h.text.tokenizer.decode(&first.tokens, Specials::Hide);
-    assert!(
-        said.starts_with("sala-chat is a chat program for the terminal."),
-        "{said}"
-    );
-    assert_eq!(
-        (first.given, first.generated),
-        (question.len() as u64, first.tokens.len() as u64)
-    );
+    assert!(said.starts_with("sala-chat is a chat program for the terminal."), "{said}");
+    assert_eq!((first.given, first.generated), (question.len() as u64, first.tokens.len() as u64));
     let image = first.image.unwrap();
     assert_eq!(image.rows.rows, first.given + first.generated);
 
     // Off the same prefix, without drafts: the same text and the same state.
     h.restore(0, Vec::new(), None, Vec::new()).unwrap();
-    let plain = h
-        .run(
-            question.clone(),
-            h.generate(SpecMode::Off),
-            Cancel::default(),
-        )
-        .unwrap();
+    let plain = h.run(question.clone(), h.generate(SpecMode::Off), Cancel::default()).unwrap();
     assert_eq!(plain.tokens, first.tokens);
     assert!(bytes(&plain.image.unwrap()) == bytes(&image));
 
@@ -230,18 +138,9 @@ fn a_job_answers_and_its_image_restores_the_same_bits() {
     let mut history = question;
     history.extend(&first.tokens);
     let follow = h.question("What is 17 + 25?");
-    let live = h
-        .run(
-            follow.clone(),
-            h.generate(SpecMode::Auto),
-            Cancel::default(),
-        )
-        .unwrap();
-    h.restore(0, vec![image.rows.clone()], image.end.clone(), history)
-        .unwrap();
-    let restored = h
-        .run(follow, h.generate(SpecMode::Auto), Cancel::default())
-        .unwrap();
+    let live = h.run(follow.clone(), h.generate(SpecMode::Auto), Cancel::default()).unwrap();
+    h.restore(0, vec![image.rows.clone()], image.end.clone(), history).unwrap();
+    let restored = h.run(follow, h.generate(SpecMode::Auto), Cancel::default()).unwrap();
     assert_eq!(live.tokens, restored.tokens);
     assert!(bytes(&live.image.unwrap()) == bytes(&restored.image.unwrap()));
 }
@@ -251,13 +150,8 @@ fn a_stop_while_reading_keeps_whole_chunks_and_says_so() {
     let h = Harness::start();
     let long = h.question(&"The lamp is in the attic. ".repeat(1500));
     let cancel = Cancel::default();
-    let job = Job {
-        id: 7,
-        given: long.clone(),
-        generate: h.generate(SpecMode::Auto),
-        export: true,
-        cancel: cancel.clone(),
-    };
+    let job =
+        Job { id: 7, given: long.clone(), generate: h.generate(SpecMode::Auto), export: true, cancel: cancel.clone() };
     h.engine.commands.send(Command::Run(job)).unwrap();
     let (given, image) = loop {
         match h.event() {
@@ -266,13 +160,7 @@ fn a_stop_while_reading_keeps_whole_chunks_and_says_so() {
                 assert!(done <= total);
                 cancel.cancel();
             }
-            EngineEvent::Done {
-                ended,
-                given_in_state,
-                generated_in_state,
-                image,
-                ..
-            } => {
+            EngineEvent::Done { ended, given_in_state, generated_in_state, image, .. } => {
                 assert_eq!((ended, generated_in_state), (Ended::Cancelled, 0));
                 break (given_in_state, image.unwrap());
             }
@@ -280,38 +168,17 @@ fn a_stop_while_reading_keeps_whole_chunks_and_says_so() {
         }
     };
     assert!(given > 0 && given < long.len() as u64, "{given}");
-    assert_eq!(
-        (image.rows.rows, image.end.unwrap().position),
-        (given, given)
-    );
+    assert_eq!((image.rows.rows, image.end.unwrap().position), (given, given));
 }
 
 #[test]
 fn a_refused_job_or_image_leaves_an_engine_that_works() {
     let h = Harness::start();
-    let error = h
-        .run(vec![11; 20_001], None, Cancel::default())
-        .err()
-        .unwrap();
-    assert!(
-        error.contains("20000") || error.contains("20,000"),
-        "{error}"
-    );
-    let end = EndImage {
-        position: 5,
-        tensors: Vec::new(),
-    };
+    let error = h.run(vec![11; 20_001], None, Cancel::default()).err().unwrap();
+    assert!(error.contains("20000") || error.contains("20,000"), "{error}");
+    let end = EndImage { position: 5, tensors: Vec::new() };
     assert!(h.restore(0, Vec::new(), Some(end), vec![1; 5]).is_err());
     assert!(h.run(vec![1, 99_999], None, Cancel::default()).is_err());
-    let done = h
-        .run(
-            h.question("What is 17 + 25?"),
-            h.generate(SpecMode::Auto),
-            Cancel::default(),
-        )
-        .unwrap();
-    assert_eq!(
-        h.text.tokenizer.decode(&done.tokens, Specials::Hide),
-        "17 + 25 = 42."
-    );
+    let done = h.run(h.question("What is 17 + 25?"), h.generate(SpecMode::Auto), Cancel::default()).unwrap();
+    assert_eq!(h.text.tokenizer.decode(&done.tokens, Specials::Hide), "17 + 25 = 42.");
 }

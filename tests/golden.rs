@@ -11,15 +11,9 @@ fn every_golden_tensor_is_within_its_budget_on_the_cpu() {
     let dir = std::env::var_os("SALA_FIXTURES").map_or(own, PathBuf::from);
     let checks = replay(&dir, &mut Cpu::new()).unwrap();
     for check in &checks {
-        println!(
-            "{:24} {:34} {:?}",
-            check.fixture, check.tensor, check.outcome
-        );
+        println!("{:24} {:34} {:?}", check.fixture, check.tensor, check.outcome);
     }
-    let bad: Vec<_> = checks
-        .iter()
-        .filter(|c| c.missed() || matches!(c.outcome, Outcome::NotRun(_)))
-        .collect();
+    let bad: Vec<_> = checks.iter().filter(|c| c.missed() || matches!(c.outcome, Outcome::NotRun(_))).collect();
     assert!(bad.is_empty(), "missed: {bad:#?}");
     for fixture in [
         "ops/rope",
@@ -33,9 +27,6 @@ fn every_golden_tensor_is_within_its_budget_on_the_cpu() {
         "eagle3/variant_fc_norm",
         "eagle3/lightning",
     ] {
-        assert!(
-            checks.iter().any(|c| c.fixture == fixture),
-            "{fixture} was not replayed"
-        );
+        assert!(checks.iter().any(|c| c.fixture == fixture), "{fixture} was not replayed");
     }
 }

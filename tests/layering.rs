@@ -22,22 +22,13 @@ const LAYERS: [(&str, u8); 14] = [
 
 /// Narrower than the layer number alone: these modules may import only these.
 const ONLY: [(&str, &[&str]); 3] = [
-    (
-        "session",
-        &["config", "spec", "protocol", "transcript", "text"],
-    ),
+    ("session", &["config", "spec", "protocol", "transcript", "text"]),
     ("app", &["config", "spec", "protocol", "transcript", "text"]),
-    (
-        "ui",
-        &["config", "spec", "protocol", "transcript", "text", "app"],
-    ),
+    ("ui", &["config", "spec", "protocol", "transcript", "text", "app"]),
 ];
 
 fn layer(module: &str) -> Option<u8> {
-    LAYERS
-        .iter()
-        .find(|(name, _)| *name == module)
-        .map(|(_, layer)| *layer)
+    LAYERS.iter().find(|(name, _)| *name == module).map(|(_, layer)| *layer)
 }
 
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
@@ -53,16 +44,8 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
 
 /// Modules named after `crate::` in a source, comments left out. `use crate::{a::…, b}` counts for a and b.
 fn imports(source: &str) -> Vec<String> {
-    let code: String = source
-        .lines()
-        .filter(|l| !l.trim_start().starts_with("//"))
-        .collect::<Vec<_>>()
-        .join("\n");
-    let name = |s: &str| {
-        s.chars()
-            .take_while(|c| c.is_alphanumeric() || *c == '_')
-            .collect::<String>()
-    };
+    let code: String = source.lines().filter(|l| !l.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    let name = |s: &str| s.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
     let mut modules = Vec::new();
     for (at, _) in code.match_indices("crate::") {
         let rest = &code[at + "crate::".len()..];
@@ -100,33 +83,21 @@ fn imports_point_downwards() {
     let mut wrong = Vec::new();
     for file in files {
         let inside = file.strip_prefix(&root).unwrap();
-        let module = inside
-            .components()
-            .next()
-            .unwrap()
-            .as_os_str()
-            .to_string_lossy()
-            .replace(".rs", "");
+        let module = inside.components().next().unwrap().as_os_str().to_string_lossy().replace(".rs", "");
         if module == "lib" {
             continue;
         }
-        let own = layer(&module)
-            .unwrap_or_else(|| panic!("src/{module} is in no layer: add it to the table"));
+        let own = layer(&module).unwrap_or_else(|| panic!("src/{module} is in no layer: add it to the table"));
         for import in imports(&std::fs::read_to_string(&file).unwrap()) {
             let Some(other) = layer(&import) else {
                 continue;
             };
-            let listed = ONLY
-                .iter()
-                .find(|(name, _)| *name == module)
-                .is_none_or(|(_, only)| only.contains(&import.as_str()));
+            let listed =
+                ONLY.iter().find(|(name, _)| *name == module).is_none_or(|(_, only)| only.contains(&import.as_str()));
             // The vocabulary's modules may name each other; elsewhere a layer's modules do not know their neighbours.
             let downwards = other < own || (other == 0 && own == 0);
             if import != module && !(downwards && listed) {
-                wrong.push(format!(
-                    "{}: {module} (layer {own}) imports {import} (layer {other})",
-                    inside.display()
-                ));
+                wrong.push(format!("{}: {module} (layer {own}) imports {import} (layer {other})", inside.display()));
             }
         }
     }
@@ -135,6 +106,7 @@ fn imports_point_downwards() {
 
 #[test]
 fn grouped_and_nested_imports_are_seen() {
-    let source = "// use crate::shell::x;\nuse crate::{\n  model::{Live, Model},\n  spec,\n};\nlet a = crate::engine::b();";
+    let source =
+        "// use crate::shell::x;\nuse crate::{\n  model::{Live, Model},\n  spec,\n};\nlet a = crate::engine::b();";
     assert_eq!(imports(source), ["model", "spec", "engine"]);
 }

@@ -10,8 +10,8 @@ mod behaviour;
 
 use sala_chat::app::options::UiConfig;
 use sala_chat::protocol::desk::{
-    Activity, Choice, FileProgress, FileState, Level, LoadPlan, Notice, PlanFile, ReadingProgress,
-    SaveState, SearchRow, SessionRow, SessionView,
+    Activity, Choice, FileProgress, FileState, Level, LoadPlan, Notice, PlanFile, ReadingProgress, SaveState,
+    SearchRow, SessionRow, SessionView,
 };
 use sala_chat::transcript::{Finish, MessageId, Role};
 use stage::*;
@@ -22,10 +22,7 @@ const SIZES: [(u16, u16); 4] = [(60, 15), (80, 24), (120, 40), (160, 50)];
 /// One picture per size.
 fn pictures(name: &str, scene: impl Fn(u16, u16) -> Stage) {
     for (width, height) in SIZES {
-        picture(
-            &format!("{name}_{width}x{height}"),
-            &mut scene(width, height),
-        );
+        picture(&format!("{name}_{width}x{height}"), &mut scene(width, height));
     }
 }
 
@@ -43,10 +40,7 @@ fn empty_demo_session_says_how_to_get_the_model() {
 #[test]
 fn conversation_with_thoughts_code_and_table() {
     pictures("conversation", open);
-    picture(
-        "conversation_ascii_80x24",
-        &mut conversing(Stage::ascii(80, 24)),
-    );
+    picture("conversation_ascii_80x24", &mut conversing(Stage::ascii(80, 24)));
 }
 
 #[test]
@@ -70,11 +64,7 @@ fn answer_arriving_with_a_queued_question() {
 
 fn loading(w: u16, h: u16) -> Stage {
     let mut s = Stage::new(w, h).ready(gpu());
-    let file = |name: &str, tokens, state| FileProgress {
-        name: name.into(),
-        tokens,
-        state,
-    };
+    let file = |name: &str, tokens, state| FileProgress { name: name.into(), tokens, state };
     s.tell(Notice::Activity(Activity::Reading(ReadingProgress {
         files: vec![
             file("01-contract.pdf", 38_112, FileState::FromLibrary(0.1)),
@@ -112,21 +102,14 @@ fn thoughts_are_open_while_they_run() {
     let mut s = open(80, 24);
     s.tell(Notice::Added(message(4, Role::User, "And then?")));
     s.tell(Notice::Added(message(5, Role::Assistant, "")));
-    s.tell(Notice::Activity(Activity::Thinking {
-        tokens_per_s: 90.0,
-        ms: 12_000.0,
-    }));
+    s.tell(Notice::Activity(Activity::Thinking { tokens_per_s: 90.0, ms: 12_000.0 }));
     s.tell(Notice::Delta {
         message: MessageId(5),
         thinking: true,
         text: "The user wants the next event.\nLook after the fire".into(),
     });
     picture("thinking_80x24", &mut s);
-    s.tell(Notice::Delta {
-        message: MessageId(5),
-        thinking: false,
-        text: "He returns".into(),
-    });
+    s.tell(Notice::Delta { message: MessageId(5), thinking: false, text: "He returns".into() });
     picture("thinking_folds_80x24", &mut s);
     s.press("ctrl-t");
     picture("thinking_reopened_80x24", &mut s);
@@ -171,16 +154,8 @@ fn sessions() -> Vec<SessionRow> {
         updated_ms: TIME,
     };
     vec![
-        row(
-            "war-and-peace",
-            "Who tells Pierre that Prince Andrei is dying?",
-            "yes",
-        ),
-        row(
-            "contract",
-            "What does annex C say about the notice period?",
-            "stale",
-        ),
+        row("war-and-peace", "Who tells Pierre that Prince Andrei is dying?", "yes"),
+        row("contract", "What does annex C say about the notice period?", "stale"),
         row("日本語の本", "この本は誰が書きましたか", "none"),
     ]
 }
@@ -217,15 +192,9 @@ fn search_results_and_documents() {
             created_ms: TIME,
         },
     ];
-    s.tell(Notice::Found {
-        query: "notice".into(),
-        rows,
-    });
+    s.tell(Notice::Found { query: "notice".into(), rows });
     picture("found_80x24", &mut s);
-    s.tell(Notice::Documents {
-        title: "This conversation".into(),
-        rows: documents(),
-    });
+    s.tell(Notice::Documents { title: "This conversation".into(), rows: documents() });
     picture("documents_80x24", &mut s);
 }
 
@@ -236,10 +205,7 @@ fn a_narrow_list_of_documents_keeps_their_names() {
     if let Some(last) = rows.last_mut() {
         (last.position, last.bytes) = (None, 0);
     }
-    s.tell(Notice::Documents {
-        title: "This conversation".into(),
-        rows,
-    });
+    s.tell(Notice::Documents { title: "This conversation".into(), rows });
     picture("documents_60x15", &mut s);
 }
 
@@ -269,10 +235,7 @@ fn full_disk_is_a_banner_in_words() {
 #[test]
 fn damage_and_refusals_are_notes() {
     let mut s = open(80, 24);
-    s.tell(Notice::Note(
-        Level::Warn,
-        "1 unfinished entry was set aside".into(),
-    ));
+    s.tell(Notice::Note(Level::Warn, "1 unfinished entry was set aside".into()));
     s.tell(Notice::Note(
         Level::Error,
         "big.txt needs 1,204,331 tokens; 436,372 are left. Nothing was loaded. Options: /load big.txt --head 430000 ; /new then /load".into(),
@@ -286,32 +249,17 @@ fn damage_and_refusals_are_notes() {
 
 /// The plan of a load, with `free` tokens left for it.
 fn plan(free: u64) -> Notice {
-    let choice = |key, label: &str| Choice {
-        key,
-        label: label.into(),
-    };
-    let file = |name: &str, tokens, kept| PlanFile {
-        name: name.into(),
-        tokens,
-        kept,
-    };
+    let choice = |key, label: &str| Choice { key, label: label.into() };
+    let file = |name: &str, tokens, kept| PlanFile { name: name.into(), tokens, kept };
     Notice::Plan {
         id: 1,
         text: "5 files, 512,881 tokens, about 0:55, leaves 535,695.".into(),
-        choices: vec![
-            choice('\n', "load"),
-            choice('e', "choose files"),
-            choice('\x1b', "cancel"),
-        ],
+        choices: vec![choice('\n', "load"), choice('e', "choose files"), choice('\x1b', "cancel")],
         plan: LoadPlan {
             files: vec![
                 file("dossier/01-contract.pdf", 38_112, true),
                 file("dossier/02-annexes.pdf", 51_904, false),
-                file(
-                    "dossier/a folder with a long name, and below it/03-mail.mbox",
-                    210_377,
-                    false,
-                ),
+                file("dossier/a folder with a long name, and below it/03-mail.mbox", 210_377, false),
                 file("dossier/04-notes.md", 4_120, false),
                 file("dossier/05-invoices.csv", 208_368, false),
             ],
@@ -345,19 +293,13 @@ fn questions_take_the_keys() {
 
 #[test]
 fn choices_that_do_not_fit_into_a_line_get_a_row_each() {
-    let choice = |key, label: &str| Choice {
-        key,
-        label: label.into(),
-    };
+    let choice = |key, label: &str| Choice { key, label: label.into() };
     let mut s = open(80, 24);
     s.tell(Notice::Question {
         id: 1,
         text: "Which answer goes on?".into(),
         choices: vec![
-            choice(
-                '1',
-                "It is Natasha who breaks it to him, but not in words: Pierre",
-            ),
+            choice('1', "It is Natasha who breaks it to him, but not in words: Pierre"),
             choice('2', "Natasha does, at Princess Marya's, without saying it"),
             choice('\x1b', "keep the last; /branch shows the others"),
         ],
@@ -378,11 +320,7 @@ fn quitting_while_busy_asks_once() {
 #[test]
 fn aside_lies_over_the_conversation() {
     let mut s = open(80, 24);
-    s.tell(Notice::Aside {
-        question: "What was his name?".into(),
-        text: "Andrei *Bolkonski*, the".into(),
-        done: None,
-    });
+    s.tell(Notice::Aside { question: "What was his name?".into(), text: "Andrei *Bolkonski*, the".into(), done: None });
     picture("aside_80x24", &mut s);
     s.tell(Notice::Aside {
         question: "What was his name?".into(),
@@ -397,10 +335,7 @@ fn selected_message_shows_its_keys() {
     let mut s = open(80, 24);
     s.press("ctrl-p ctrl-p");
     picture("selected_80x24", &mut s);
-    s.tell(Notice::Input {
-        text: "Who tells Pierre?".into(),
-        editing: Some(MessageId(2)),
-    });
+    s.tell(Notice::Input { text: "Who tells Pierre?".into(), editing: Some(MessageId(2)) });
     picture("editing_80x24", &mut s);
 }
 
@@ -432,10 +367,7 @@ fn wide_right_to_left_and_hostile_text() {
 #[test]
 fn wide_tables_and_long_code_lines() {
     let mut s = open(60, 15);
-    let long = format!(
-        "```rust\nfn main() {{ println!(\"{}\"); }}\n```",
-        "x".repeat(70)
-    );
+    let long = format!("```rust\nfn main() {{ println!(\"{}\"); }}\n```", "x".repeat(70));
     s.tell(Notice::Session(SessionView {
         name: "wide".into(),
         branch: (1, 1),
@@ -453,19 +385,14 @@ fn large_paste_is_folded_and_long_input_wraps() {
     let mut s = open(80, 24);
     s.type_text("Compare ");
     s.event(sala_chat::app::Event::Paste("line of a log\n".repeat(41)));
-    s.type_text(
-        " with the book, line by line, and tell me which of the two is the older text.\nThen stop.",
-    );
+    s.type_text(" with the book, line by line, and tell me which of the two is the older text.\nThen stop.");
     picture("folded_paste_80x24", &mut s);
 }
 
 #[test]
 fn view_only_session_says_so() {
     let mut s = open(80, 24);
-    s.tell(Notice::Session(SessionView {
-        view_only: true,
-        ..conversation()
-    }));
+    s.tell(Notice::Session(SessionView { view_only: true, ..conversation() }));
     picture("view_only_80x24", &mut s);
 }
 
@@ -480,10 +407,7 @@ fn sessions_of_this_run_are_in_the_title() {
     let mut s = open(120, 40);
     s.tell(Notice::Session(opened(1)));
     let title = s.screen().lines().next().unwrap_or("").to_string();
-    assert!(
-        title.contains("[1") && title.ends_with("saved 14:01"),
-        "{title}"
-    );
+    assert!(title.contains("[1") && title.ends_with("saved 14:01"), "{title}");
 }
 
 #[test]
@@ -494,14 +418,7 @@ fn too_small_a_window_says_what_it_needs() {
 
 #[test]
 fn without_colour_nothing_is_coloured() {
-    let mut s = conversing(Stage::with(
-        UiConfig {
-            colour: false,
-            ..UiConfig::default()
-        },
-        80,
-        24,
-    ));
+    let mut s = conversing(Stage::with(UiConfig { colour: false, ..UiConfig::default() }, 80, 24));
     s.tell(Notice::Save(SaveState::NotSaved("disk full".into())));
     assert!(!s.styles().contains('c'), "no colour may be left");
     insta::with_settings!({ omit_expression => true, prepend_module_to_snapshot => false, snapshot_path => "snapshots" }, {

@@ -13,9 +13,7 @@ use sala_chat::engine::ngram::Lookup;
 use sala_chat::engine::speculate::{Decoder, Finder};
 use sala_chat::model::draft::{DraftHead, DraftOptions};
 use sala_chat::model::{Checkpoint, DEMO_TOKENIZER, Live, Model};
-use sala_chat::protocol::engine::{
-    EndImage, Ended, Generate, RowsImage, Sampling, SpecMode, SpecStats, Token,
-};
+use sala_chat::protocol::engine::{EndImage, Ended, Generate, RowsImage, Sampling, SpecMode, SpecStats, Token};
 use tokenizers::Tokenizer;
 
 const IM_END: Token = 4;
@@ -39,29 +37,20 @@ struct Skill {
 /// Prompts of a skill, in the demo's chat form.
 fn skill(name: &str) -> Skill {
     let tokenizer = Tokenizer::from_bytes(DEMO_TOKENIZER).unwrap();
-    let all: serde_json::Value =
-        serde_json::from_str(include_str!("fixtures/speculation/prompts.json")).unwrap();
+    let all: serde_json::Value = serde_json::from_str(include_str!("fixtures/speculation/prompts.json")).unwrap();
     let skill = &all[name];
     let prompt = |messages: &serde_json::Value| {
         let mut text = String::from("<s>");
         for message in messages.as_array().unwrap() {
-            text += &format!(
-                "<|im_start|>{}\n{}<|im_end|>\n",
-                message[0].as_str().unwrap(),
-                message[1].as_str().unwrap()
-            );
+            text +=
+                &format!("<|im_start|>{}\n{}<|im_end|>\n", message[0].as_str().unwrap(), message[1].as_str().unwrap());
         }
         text += "<|im_start|>assistant\n";
         tokenizer.encode(text, false).unwrap().get_ids().to_vec()
     };
     Skill {
         max_tokens: skill["max_tokens"].as_u64().unwrap(),
-        prompts: skill["prompts"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(prompt)
-            .collect(),
+        prompts: skill["prompts"].as_array().unwrap().iter().map(prompt).collect(),
     }
 }
 
@@ -85,19 +74,12 @@ impl Rig {
         let checkpoint = Checkpoint::open("demo").unwrap();
         let model = Model::load(&mut b, &checkpoint, |_| {}).unwrap();
         let head = match head {
-            Head::Own => {
-                Some(DraftHead::demo(&mut b, model.spec(), &DraftOptions::default()).unwrap())
-            }
+            Head::Own => Some(DraftHead::demo(&mut b, model.spec(), &DraftOptions::default()).unwrap()),
             Head::None => None,
         };
         let taps = head.as_ref().map_or(Vec::new(), |h| h.taps().to_vec());
         let live = Live::new(&mut b, &model, limit, &taps).unwrap();
-        Rig {
-            b,
-            model,
-            live,
-            decoder: Decoder::new(head),
-        }
+        Rig { b, model, live, decoder: Decoder::new(head) }
     }
 
     fn reset(&mut self) {
@@ -111,29 +93,15 @@ impl Rig {
             self.live.prefill(&mut self.b, &self.model, chunk).unwrap();
             self.live.advance(&mut self.b, chunk.len()).unwrap();
             done += chunk.len();
-            self.decoder
-                .read(
-                    &mut self.b,
-                    &self.model,
-                    &self.live,
-                    chunk,
-                    given.len() - done,
-                )
-                .unwrap();
+            self.decoder.read(&mut self.b, &self.model, &self.live, chunk, given.len() - done).unwrap();
         }
     }
 
     fn generate(&mut self, wish: &Generate) -> (Vec<Token>, Ended) {
-        let mut round = self
-            .decoder
-            .begin(&mut self.b, &self.model, &mut self.live, wish)
-            .unwrap();
+        let mut round = self.decoder.begin(&mut self.b, &self.model, &mut self.live, wish).unwrap();
         let mut tokens = round.tokens;
         while round.ended.is_none() {
-            round = self
-                .decoder
-                .round(&mut self.b, &self.model, &mut self.live)
-                .unwrap();
+            round = self.decoder.round(&mut self.b, &self.model, &mut self.live).unwrap();
             tokens.extend(&round.tokens);
         }
         (tokens, round.ended.unwrap())
@@ -141,10 +109,7 @@ impl Rig {
 
     /// Everything the target remembers.
     fn image(&mut self) -> (RowsImage, EndImage) {
-        let rows = self
-            .live
-            .export_rows(&mut self.b, 0..self.live.position())
-            .unwrap();
+        let rows = self.live.export_rows(&mut self.b, 0..self.live.position()).unwrap();
         (rows, self.live.export_end(&mut self.b).unwrap())
     }
 
@@ -162,32 +127,17 @@ impl Rig {
     /// What is kept with a session, and the same conversation continued from it in another process.
     fn reload(&mut self) {
         let (rows, mut end) = self.image();
-        end.tensors
-            .extend(self.decoder.export(&mut self.b, &self.model).unwrap());
+        end.tensors.extend(self.decoder.export(&mut self.b, &self.model).unwrap());
         let history = self.decoder.history()[..self.live.position()].to_vec();
         self.reset();
-        self.live
-            .restore(&mut self.b, 0, &[rows], Some(&end))
-            .unwrap();
-        self.decoder
-            .restore(&mut self.b, &history, Some(&end))
-            .unwrap();
+        self.live.restore(&mut self.b, 0, &[rows], Some(&end)).unwrap();
+        self.decoder.restore(&mut self.b, &history, Some(&end)).unwrap();
     }
 }
 
 fn wish(temperature: f32, spec: SpecMode, max_tokens: u64) -> Generate {
-    let sampling = Sampling {
-        temperature,
-        top_p: 1.0,
-        seed: 17,
-        ..Sampling::default()
-    };
-    Generate {
-        sampling,
-        max_tokens,
-        stop: vec![2, IM_END],
-        spec,
-    }
+    let sampling = Sampling { temperature, top_p: 1.0, seed: 17, ..Sampling::default() };
+    Generate { sampling, max_tokens, stop: vec![2, IM_END], spec }
 }
 
 fn mix(a: u64, b: u64) -> u64 {
@@ -212,22 +162,11 @@ fn finder(script: Script, text: Arc<Vec<Token>>) -> Finder {
         let spoil = |i: usize, t: Token| match script {
             Script::Right | Script::Nothing => t,
             Script::Wrong => (t + 7) % 3000,
-            Script::Random if mix(history.len() as u64, i as u64).is_multiple_of(4) => {
-                (t + 7) % 3000
-            }
+            Script::Random if mix(history.len() as u64, i as u64).is_multiple_of(4) => (t + 7) % 3000,
             Script::Random => t,
         };
-        let tokens: Vec<Token> = next
-            .iter()
-            .take(room)
-            .enumerate()
-            .map(|(i, t)| spoil(i, *t))
-            .collect();
-        (script != Script::Nothing && !tokens.is_empty()).then_some(Lookup {
-            tokens,
-            matched: 64,
-            agreement: 1.0,
-        })
+        let tokens: Vec<Token> = next.iter().take(room).enumerate().map(|(i, t)| spoil(i, *t)).collect();
+        (script != Script::Nothing && !tokens.is_empty()).then_some(Lookup { tokens, matched: 64, agreement: 1.0 })
     })
 }
 
@@ -245,46 +184,19 @@ fn plain(rig: &mut Rig, prompt: &[Token], temperature: f32, tokens: u64) -> Plai
     let (answer, ended) = rig.generate(&wish(temperature, SpecMode::Off, tokens));
     assert_eq!(rig.decoder.stats().drafted, 0);
     let text = Arc::new(prompt.iter().chain(&answer).copied().collect());
-    Plain {
-        prompt: prompt.to_vec(),
-        text,
-        ended,
-        state: rig.state(),
-    }
+    Plain { prompt: prompt.to_vec(), text, ended, state: rig.state() }
 }
 
-fn assert_same(
-    rig: &mut Rig,
-    plain: &Plain,
-    temperature: f32,
-    tokens: u64,
-    mode: SpecMode,
-    what: &str,
-) -> SpecStats {
+fn assert_same(rig: &mut Rig, plain: &Plain, temperature: f32, tokens: u64, mode: SpecMode, what: &str) -> SpecStats {
     rig.reset();
     rig.read(&plain.prompt);
     let (answer, ended) = rig.generate(&wish(temperature, mode, tokens));
     let text: Vec<Token> = plain.prompt.iter().chain(&answer).copied().collect();
-    let at = text
-        .iter()
-        .zip(plain.text.iter())
-        .take_while(|(a, b)| a == b)
-        .count();
-    assert_eq!(
-        (&text, ended),
-        (&*plain.text, plain.ended),
-        "{what}, {mode:?}: the text differs from token {at} on"
-    );
-    assert_eq!(
-        rig.state(),
-        plain.state,
-        "{what}, {mode:?}: the state differs"
-    );
+    let at = text.iter().zip(plain.text.iter()).take_while(|(a, b)| a == b).count();
+    assert_eq!((&text, ended), (&*plain.text, plain.ended), "{what}, {mode:?}: the text differs from token {at} on");
+    assert_eq!(rig.state(), plain.state, "{what}, {mode:?}: the state differs");
     let stats = rig.decoder.stats().clone();
-    assert_eq!(
-        stats.rounds,
-        stats.plain_rounds + stats.eagle_rounds + stats.ngram_rounds
-    );
+    assert_eq!(stats.rounds, stats.plain_rounds + stats.eagle_rounds + stats.ngram_rounds);
     stats
 }
 
@@ -308,14 +220,7 @@ fn text_and_state_are_the_same_with_any_drafts() {
                     if full() || (i + j + script as usize).is_multiple_of(4) {
                         bare.decoder.set_finder(finder(script, plain.text.clone()));
                         let what = format!("prompt {i}, temperature {temperature}, {script:?}");
-                        let stats = assert_same(
-                            &mut bare,
-                            &plain,
-                            temperature,
-                            tokens,
-                            SpecMode::Depth(depth),
-                            &what,
-                        );
+                        let stats = assert_same(&mut bare, &plain, temperature, tokens, SpecMode::Depth(depth), &what);
                         match script {
                             Script::Right => assert_eq!(stats.accepted, stats.drafted, "{what}"),
                             Script::Wrong => assert_eq!(stats.accepted, 0, "{what}"),
@@ -325,12 +230,7 @@ fn text_and_state_are_the_same_with_any_drafts() {
                 }
             }
             let modes: &[SpecMode] = if full() {
-                &[
-                    SpecMode::Auto,
-                    SpecMode::On,
-                    SpecMode::Depth(1),
-                    SpecMode::Depth(7),
-                ]
+                &[SpecMode::Auto, SpecMode::On, SpecMode::Depth(1), SpecMode::Depth(7)]
             } else {
                 &[SpecMode::Auto, SpecMode::Depth(5)]
             };
@@ -352,11 +252,7 @@ fn text_and_state_are_the_same_with_any_drafts() {
 fn long_contexts_keep_text_and_state() {
     let _alone = alone();
     // Across the block selection, and in the full proof across the demo's dense length and its trained length.
-    let lengths: &[usize] = if full() {
-        &[1_000, 9_000, 64_000]
-    } else {
-        &[2_500]
-    };
+    let lengths: &[usize] = if full() { &[1_000, 9_000, 64_000] } else { &[2_500] };
     let mut own = Rig::new(Head::Own, 66_000);
     for &length in lengths {
         let documents: Vec<Token> = skill("doc_qa").prompts.into_iter().flatten().collect();
@@ -365,14 +261,7 @@ fn long_contexts_keep_text_and_state() {
         for temperature in [0.0, 0.9] {
             let plain = plain(&mut own, &prompt, temperature, 48);
             for mode in [SpecMode::Auto, SpecMode::Depth(7)] {
-                assert_same(
-                    &mut own,
-                    &plain,
-                    temperature,
-                    48,
-                    mode,
-                    &format!("context {length}"),
-                );
+                assert_same(&mut own, &plain, temperature, 48, mode, &format!("context {length}"));
             }
         }
     }
@@ -388,11 +277,7 @@ fn penalties_follow_the_drafted_path() {
         own.reset();
         own.read(prompt);
         let mut wish = wish(0.8, mode, 64);
-        (
-            wish.sampling.repeat_penalty,
-            wish.sampling.frequency_penalty,
-            wish.sampling.top_k,
-        ) = (1.2, 0.3, 20);
+        (wish.sampling.repeat_penalty, wish.sampling.frequency_penalty, wish.sampling.top_k) = (1.2, 0.3, 20);
         answers.push(own.generate(&wish));
     }
     assert!(answers[0].0.len() > 20);
@@ -407,44 +292,24 @@ fn limits_are_kept_in_the_middle_of_a_round() {
     let plain = plain(&mut rig, &prompt, 0.0, 1000);
     assert_eq!(plain.ended, Ended::Context);
     // The last token drawn does not fit any more; it is pending.
-    assert_eq!(
-        (plain.text.len(), rig.live.position()),
-        (prompt.len() + 21, prompt.len() + 20)
-    );
+    assert_eq!((plain.text.len(), rig.live.position()), (prompt.len() + 21, prompt.len() + 20));
     for tokens in [1, 2, 7, 1000] {
-        rig.decoder
-            .set_finder(finder(Script::Right, plain.text.clone()));
+        rig.decoder.set_finder(finder(Script::Right, plain.text.clone()));
         rig.reset();
         rig.read(&prompt);
         let (answer, ended) = rig.generate(&wish(0.0, SpecMode::Depth(15), tokens));
         let want = (tokens as usize).min(21);
         assert_eq!(answer, plain.text[prompt.len()..][..want]);
-        assert_eq!(
-            ended,
-            if tokens < 21 {
-                Ended::Length
-            } else {
-                Ended::Context
-            }
-        );
+        assert_eq!(ended, if tokens < 21 { Ended::Length } else { Ended::Context });
         assert_eq!(rig.live.position(), prompt.len() + want - 1);
     }
     // A stop that was drafted: nothing behind it, neither in the text nor in the state.
     let stop = plain.text[prompt.len() + 6];
-    let first = plain.text[prompt.len()..]
-        .iter()
-        .position(|t| *t == stop)
-        .unwrap();
+    let first = plain.text[prompt.len()..].iter().position(|t| *t == stop).unwrap();
     rig.reset();
     rig.read(&prompt);
-    let (answer, ended) = rig.generate(&Generate {
-        stop: vec![stop],
-        ..wish(0.0, SpecMode::Depth(15), 1000)
-    });
-    assert_eq!(
-        (answer.as_slice(), ended),
-        (&plain.text[prompt.len()..][..first], Ended::Stop)
-    );
+    let (answer, ended) = rig.generate(&Generate { stop: vec![stop], ..wish(0.0, SpecMode::Depth(15), 1000) });
+    assert_eq!((answer.as_slice(), ended), (&plain.text[prompt.len()..][..first], Ended::Stop));
     assert_eq!(rig.live.position(), prompt.len() + first);
 }
 
@@ -463,31 +328,23 @@ fn a_saved_window_drafts_on_and_a_foreign_one_is_left_alone() {
     let history = rig.decoder.history()[..rig.live.position()].to_vec();
     let (rows, state) = rig.image();
     for saved in [None, Some(true), Some(false)] {
-        rig.live
-            .restore(&mut rig.b, 0, std::slice::from_ref(&rows), Some(&state))
-            .unwrap();
+        rig.live.restore(&mut rig.b, 0, std::slice::from_ref(&rows), Some(&state)).unwrap();
         if saved == Some(false) {
             for tensor in end.tensors.iter_mut().filter(|t| t.name == "draft.meta") {
-                let text = String::from_utf8(tensor.data.to_vec())
-                    .unwrap()
-                    .replace("fingerprint\":\"", "fingerprint\":\"x");
+                let text =
+                    String::from_utf8(tensor.data.to_vec()).unwrap().replace("fingerprint\":\"", "fingerprint\":\"x");
                 tensor.data = Arc::new(text.into_bytes());
             }
         }
         if saved.is_some() {
-            rig.decoder
-                .restore(&mut rig.b, &history, Some(&end))
-                .unwrap();
+            rig.decoder.restore(&mut rig.b, &history, Some(&end)).unwrap();
         }
         rig.read(&[pending]);
         let (answer, _) = rig.generate(&wish(0.0, SpecMode::Depth(5), 60));
         rounds.push((answer, rig.decoder.stats().clone()));
     }
     assert!(rounds.iter().all(|r| r.0 == rounds[0].0));
-    assert_eq!(
-        (rounds[0].1.accepted, rounds[0].1.rounds),
-        (rounds[1].1.accepted, rounds[1].1.rounds)
-    );
+    assert_eq!((rounds[0].1.accepted, rounds[0].1.rounds), (rounds[1].1.accepted, rounds[1].1.rounds));
     // The foreign window is not used: the head starts from nothing and still drafts.
     assert!(rounds[2].1.eagle_rounds > 0 && rounds[2].1.accepted > 0);
 }
@@ -496,8 +353,7 @@ fn a_saved_window_drafts_on_and_a_foreign_one_is_left_alone() {
 fn the_demo_head_is_accepted_as_often_as_its_card_says() {
     let _alone = alone();
     let mut rig = Rig::new(Head::Own, 4096);
-    rig.decoder
-        .set_finder(finder(Script::Nothing, Arc::default()));
+    rig.decoder.set_finder(finder(Script::Nothing, Arc::default()));
     // Tokens per step over 64 prompts of each skill in the model card's PyTorch evaluation, and prompts used here.
     let card = [
         ("doc_qa", 4.842, 8),
@@ -519,18 +375,9 @@ fn the_demo_head_is_accepted_as_often_as_its_card_says() {
             rounds += rig.decoder.stats().rounds;
         }
         let rate = tokens as f64 / rounds as f64;
-        eprintln!(
-            "{name}: {rate:.3} tokens per step over {rounds} steps, the card says {tokens_per_step}"
-        );
-        assert!(
-            (rate / tokens_per_step - 1.0).abs() < 0.12,
-            "{name}: {rate} against {tokens_per_step}"
-        );
-        (steps, want, got) = (
-            steps + rounds as f64,
-            want + tokens_per_step * rounds as f64,
-            got + tokens as f64,
-        );
+        eprintln!("{name}: {rate:.3} tokens per step over {rounds} steps, the card says {tokens_per_step}");
+        assert!((rate / tokens_per_step - 1.0).abs() < 0.12, "{name}: {rate} against {tokens_per_step}");
+        (steps, want, got) = (steps + rounds as f64, want + tokens_per_step * rounds as f64, got + tokens as f64);
     }
     assert!(
         (got / want - 1.0).abs() < 0.05,
@@ -552,11 +399,8 @@ enum Event {
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
-    let event = prop_oneof![
-        (1usize..8).prop_map(Event::Rounds),
-        Just(Event::Reload),
-        (0usize..70).prop_map(Event::Given)
-    ];
+    let event =
+        prop_oneof![(1usize..8).prop_map(Event::Rounds), Just(Event::Reload), (0usize..70).prop_map(Event::Given)];
     prop::collection::vec(event, 1..7)
 }
 
@@ -566,11 +410,8 @@ fn any_history_of_rounds_cancels_and_resumes_equals_plain_decoding() {
     let rigs = RefCell::new((Rig::new(Head::Own, 4096), Rig::new(Head::None, 4096)));
     let story = skill("story").prompts.remove(3);
     let more = skill("doc_qa").prompts.remove(0);
-    let config = ProptestConfig {
-        cases: if full() { 64 } else { 10 },
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
+    let config =
+        ProptestConfig { cases: if full() { 64 } else { 10 }, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(events in events(), seed in 0u64..1000, mode in prop_oneof![Just(SpecMode::Auto), Just(SpecMode::On), Just(SpecMode::Depth(3)), Just(SpecMode::Depth(15))])| {
         let (own, twin) = &mut *rigs.borrow_mut();
         own.reset();

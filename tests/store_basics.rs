@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use sala_chat::protocol::engine::RowsFeed as _;
 use sala_chat::session::{
-    Access, Change, NewDocument, NewSession, RealDisk, Save, SaveEvent, SegmentId, SegmentKind,
-    SessionFilter, Store, StoreError, Stored, TextBoundary, unchanged_prefix,
+    Access, Change, NewDocument, NewSession, RealDisk, Save, SaveEvent, SegmentId, SegmentKind, SessionFilter, Store,
+    StoreError, Stored, TextBoundary, unchanged_prefix,
 };
 use sala_chat::transcript::Role;
 use store_support::*;
@@ -22,11 +22,7 @@ fn talk_of(bench: &Bench, name: &str, turns: usize) -> Talk {
     let (mut talk, save) = Talk::begin(&bench.store, name);
     assert!(is_saved(&bench.save(save)));
     for n in 0..turns {
-        let save = talk.turn(
-            &bench.store,
-            &format!("question {n} of {name}"),
-            &format!("answer {n}"),
-        );
+        let save = talk.turn(&bench.store, &format!("question {n} of {name}"), &format!("answer {n}"));
         assert!(is_saved(&bench.save(save)));
     }
     talk
@@ -45,38 +41,18 @@ fn what_was_saved_is_there_after_reopening_bit_for_bit() {
     assert_eq!(*store.access(), Access::Writable);
     assert!(store.notes().is_empty(), "{:?}", store.notes());
     let session = store.session_named("first").unwrap();
-    assert_eq!(
-        (session.head, session.messages, session.tokens),
-        (talk.head, 5, talk.position)
-    );
+    assert_eq!((session.head, session.messages, session.tokens), (talk.head, 5, talk.position));
     assert_eq!(session.title, "question 0 of first");
     assert_eq!(session.state_of.as_deref(), Some(MODEL));
-    let texts: Vec<String> = store
-        .path(talk.head.unwrap())
-        .unwrap()
-        .into_iter()
-        .map(|m| m.text)
-        .collect();
-    assert_eq!(
-        texts,
-        [
-            "question 0 of first",
-            "answer 0",
-            "question 1 of first",
-            "answer 1",
-            "a document"
-        ]
-    );
+    let texts: Vec<String> = store.path(talk.head.unwrap()).unwrap().into_iter().map(|m| m.text).collect();
+    assert_eq!(texts, ["question 0 of first", "answer 0", "question 1 of first", "answer 1", "a document"]);
 
     let saved = store.restore(&talk.tip.unwrap(), 0).unwrap();
     assert_eq!((saved.plan.usable, saved.plan.replay_tokens()), (5, 0));
     for (rows, segment) in saved.rows.iter().zip(&talk.segments) {
         assert!(same_rows(rows, &image(segment).rows));
     }
-    assert!(same_end(
-        &saved.end.unwrap(),
-        &image(talk.segments.last().unwrap()).end.unwrap()
-    ));
+    assert!(same_end(&saved.end.unwrap(), &image(talk.segments.last().unwrap()).end.unwrap()));
     // What the caller still has is not read again.
     assert_eq!(store.restore(&talk.tip.unwrap(), 3).unwrap().rows.len(), 2);
 }
@@ -125,12 +101,7 @@ fn parts_of_rows_are_read_and_checked_on_their_own() {
     assert!(same_rows(&bench.store.read_rows(&id).unwrap(), &whole));
 
     // Any safetensors reader can open the file.
-    let file = std::fs::read(
-        dir.path()
-            .join("segments")
-            .join(format!("{}.rows", id.hex())),
-    )
-    .unwrap();
+    let file = std::fs::read(dir.path().join("segments").join(format!("{}.rows", id.hex()))).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
     assert_eq!(tensors.tensor("k.0").unwrap().shape(), [90_000, 1, 8]);
 }
@@ -145,14 +116,8 @@ fn an_answer_that_grows_is_one_message() {
     let mut last = 0;
     for n in 0..200 {
         answer.text.push_str(&format!("word{n} "));
-        let put = Change::PutMessage {
-            session: talk.session,
-            message: Box::new(answer.clone()),
-        };
-        last = bench.writer.save(Save {
-            changes: vec![put],
-            images: vec![],
-        });
+        let put = Change::PutMessage { session: talk.session, message: Box::new(answer.clone()) };
+        last = bench.writer.save(Save { changes: vec![put], images: vec![] });
     }
     assert!(is_saved(&bench.outcome(last)));
     assert_eq!(bench.store.message(answer.id).unwrap().text, answer.text);
@@ -174,38 +139,19 @@ fn undone_branches_stay_and_forks_share() {
     talk.segments.pop();
     talk.tip = Some(talk.segments[1].id());
     talk.position = talk.segments[2 - 1].start + 27;
-    let undo = Change::MoveHead {
-        session: talk.session,
-        head: talk.head,
-    };
-    assert!(is_saved(&bench.save(Save {
-        changes: vec![undo],
-        images: vec![]
-    })));
+    let undo = Change::MoveHead { session: talk.session, head: talk.head };
+    assert!(is_saved(&bench.save(Save { changes: vec![undo], images: vec![] })));
     assert_eq!(store.session(talk.session).unwrap().messages, 4);
-    let position = store
-        .segment(&talk.tip.unwrap())
-        .unwrap()
-        .unwrap()
-        .end_position();
+    let position = store.segment(&talk.tip.unwrap()).unwrap().unwrap().end_position();
     talk.position = position;
     let save = talk.turn(store, "another question", "another answer");
     assert!(is_saved(&bench.save(save)));
 
     let tree = store.tree(talk.session, MODEL, 5).unwrap();
     assert_eq!(tree.len(), 8);
-    assert!(
-        tree.iter()
-            .any(|n| Some(n.message.id) == old_head && n.kept)
-    );
+    assert!(tree.iter().any(|n| Some(n.message.id) == old_head && n.kept));
     assert!(tree.iter().all(|n| n.message.text.chars().count() <= 5));
-    assert_eq!(
-        store
-            .children(talk.session, Some(path[3].id))
-            .unwrap()
-            .len(),
-        2
-    );
+    assert_eq!(store.children(talk.session, Some(path[3].id)).unwrap().len(), 2);
     assert_eq!(store.head_log(talk.session, 3).unwrap()[0], talk.head);
     assert_eq!(store.head_log(talk.session, 3).unwrap()[2], old_head);
 
@@ -218,37 +164,17 @@ fn undone_branches_stay_and_forks_share() {
         forked_from: Some(talk.session),
     };
     let fork_id = fork.id;
-    assert!(is_saved(&bench.save(Save {
-        changes: vec![Change::CreateSession(fork)],
-        images: vec![]
-    })));
+    assert!(is_saved(&bench.save(Save { changes: vec![Change::CreateSession(fork)], images: vec![] })));
     let fork = store.session(fork_id).unwrap();
-    assert_eq!(
-        (fork.name.as_str(), fork.messages, fork.state_of.as_deref()),
-        ("tree-2", 2, Some(MODEL))
-    );
+    assert_eq!((fork.name.as_str(), fork.messages, fork.state_of.as_deref()), ("tree-2", 2, Some(MODEL)));
     assert_eq!(store.forks(talk.session).unwrap()[0].1, Some(path[1].id));
     store.delete(talk.session).unwrap();
-    assert!(matches!(
-        store.session_named("tree"),
-        Err(StoreError::NoSession { .. })
-    ));
-    assert_eq!(
-        store.empty_trash(None).unwrap().sessions,
-        0,
-        "not old enough"
-    );
+    assert!(matches!(store.session_named("tree"), Err(StoreError::NoSession { .. })));
+    assert_eq!(store.empty_trash(None).unwrap().sessions, 0, "not old enough");
     let freed = store.empty_trash(Some(0)).unwrap();
     assert_eq!((freed.sessions, freed.messages, freed.segments), (1, 6, 3));
     assert_eq!(store.path(path[1].id).unwrap().len(), 2);
-    assert_eq!(
-        store
-            .restore(&talk.segments[0].id(), 0)
-            .unwrap()
-            .plan
-            .usable,
-        1
-    );
+    assert_eq!(store.restore(&talk.segments[0].id(), 0).unwrap().plan.usable, 1);
     assert_eq!(store.tree(fork_id, MODEL, 100).unwrap().len(), 2);
 }
 
@@ -262,10 +188,7 @@ fn trash_gives_back_and_names_stay_unique() {
     assert_eq!(store.sessions(SessionFilter::Trashed, 10).unwrap().len(), 1);
     let other = talk_of(&bench, "contract", 1);
     assert_eq!(store.undelete("contract").unwrap(), "contract-2");
-    assert!(matches!(
-        store.rename(other.session, "contract-2"),
-        Err(StoreError::NameTaken { .. })
-    ));
+    assert!(matches!(store.rename(other.session, "contract-2"), Err(StoreError::NameTaken { .. })));
     store.rename(other.session, "lease").unwrap();
     assert_eq!(store.session_named("lease").unwrap().id, other.session);
     assert_eq!(store.last_session().unwrap().unwrap().id, other.session);
@@ -279,37 +202,18 @@ fn marks_prompts_and_settings_are_kept() {
     let talk = talk_of(&bench, "marks", 2);
     let store = &bench.store;
     let changes = vec![
-        Change::Mark {
-            session: talk.session,
-            name: "good".into(),
-            message: talk.head.unwrap(),
-        },
-        Change::Settings {
-            session: talk.session,
-            json: "{\"seed\":7}".into(),
-        },
+        Change::Mark { session: talk.session, name: "good".into(), message: talk.head.unwrap() },
+        Change::Settings { session: talk.session, json: "{\"seed\":7}".into() },
         Change::Prompt("one".into()),
         Change::Prompt("two".into()),
         Change::Prompt("two".into()),
         Change::Prompt(" ".into()),
     ];
-    assert!(is_saved(&bench.save(Save {
-        changes,
-        images: vec![]
-    })));
-    assert_eq!(
-        store.mark(talk.session, "good").unwrap(),
-        talk.head.unwrap()
-    );
-    assert!(matches!(
-        store.mark(talk.session, "bad"),
-        Err(StoreError::NoMark { .. })
-    ));
+    assert!(is_saved(&bench.save(Save { changes, images: vec![] })));
+    assert_eq!(store.mark(talk.session, "good").unwrap(), talk.head.unwrap());
+    assert!(matches!(store.mark(talk.session, "bad"), Err(StoreError::NoMark { .. })));
     assert_eq!(store.marks(talk.session).unwrap().len(), 1);
-    assert_eq!(
-        store.session(talk.session).unwrap().settings,
-        "{\"seed\":7}"
-    );
+    assert_eq!(store.session(talk.session).unwrap().settings, "{\"seed\":7}");
     assert_eq!(store.prompts(10).unwrap(), ["two", "one"]);
 }
 
@@ -320,27 +224,15 @@ fn search_finds_words_parts_and_languages_without_spaces() {
     let (mut talk, save) = Talk::begin(&bench.store, "search");
     bench.save(save);
     for (question, answer) in [
-        (
-            "Where does the lighthouse keeper live?",
-            "In the Grünwald tower, says the old map.",
-        ),
-        (
-            "合同的付款期限是什么？",
-            "付款期限为三十天，自发票日期起计算。",
-        ),
+        ("Where does the lighthouse keeper live?", "In the Grünwald tower, says the old map."),
+        ("合同的付款期限是什么？", "付款期限为三十天，自发票日期起计算。"),
         ("東京タワーの高さは？", "333メートルです。"),
     ] {
         let save = talk.turn(&bench.store, question, answer);
         bench.save(save);
     }
     let find = |query: &str| -> Vec<u64> {
-        let mut numbers: Vec<u64> = bench
-            .store
-            .search(query, 10)
-            .unwrap()
-            .iter()
-            .map(|h| h.number)
-            .collect();
+        let mut numbers: Vec<u64> = bench.store.search(query, 10).unwrap().iter().map(|h| h.number).collect();
         numbers.sort();
         numbers
     };
@@ -355,10 +247,7 @@ fn search_finds_words_parts_and_languages_without_spaces() {
     // Operators of the query language are text here.
     assert!(find("NOT OR (").is_empty());
     let hit = &bench.store.search("发票", 1).unwrap()[0];
-    assert_eq!(
-        (hit.snippet.as_str(), hit.name.as_str()),
-        ("付款期限为三十天，自[发票]日期起计算。", "search")
-    );
+    assert_eq!((hit.snippet.as_str(), hit.name.as_str()), ("付款期限为三十天，自[发票]日期起计算。", "search"));
     bench.store.delete(talk.session).unwrap();
     assert!(find("lighthouse").is_empty(), "the trash is not searched");
 }
@@ -381,16 +270,10 @@ fn the_library_finds_documents_and_keeps_them_alive() {
         tokens: talk.position,
         lines: 1,
     };
-    bench.save(Save {
-        changes: vec![Change::AddDocument(entry.clone())],
-        images: vec![],
-    });
+    bench.save(Save { changes: vec![Change::AddDocument(entry.clone())], images: vec![] });
     let shelf = store.documents_with_hash("abc").unwrap();
     assert_eq!(shelf, store.documents().unwrap());
-    assert_eq!(
-        (&shelf[0].document, shelf[0].kept, shelf[0].in_use),
-        (&entry, true, true)
-    );
+    assert_eq!((&shelf[0].document, shelf[0].kept, shelf[0].in_use), (&entry, true, true));
     assert_eq!(shelf[0].bytes, store.state_bytes().unwrap());
 
     // Found by the id it must have, with no session left.
@@ -405,23 +288,14 @@ fn the_library_finds_documents_and_keeps_them_alive() {
     assert_eq!(store.prune_documents().unwrap(), 1);
     assert_eq!(store.collect().unwrap().segments, 3);
     assert_eq!(store.state_bytes().unwrap(), 0);
-    assert_eq!(
-        std::fs::read_dir(dir.path().join("segments"))
-            .unwrap()
-            .count(),
-        0
-    );
+    assert_eq!(std::fs::read_dir(dir.path().join("segments")).unwrap().count(), 0);
 }
 
 /// Turns (counted from 1) of `talk` whose state is kept.
 fn kept_turns(store: &Store, talk: &Talk) -> Vec<usize> {
-    let kept = |s: &&sala_chat::session::NewSegment| {
-        store.segment(&s.id()).unwrap().unwrap().end.is_kept()
-    };
+    let kept = |s: &&sala_chat::session::NewSegment| store.segment(&s.id()).unwrap().unwrap().end.is_kept();
     let all: HashSet<SegmentId> = talk.segments.iter().filter(kept).map(|s| s.id()).collect();
-    (1..=talk.segments.len())
-        .filter(|n| all.contains(&talk.segments[n - 1].id()))
-        .collect()
+    (1..=talk.segments.len()).filter(|n| all.contains(&talk.segments[n - 1].id())).collect()
 }
 
 #[test]
@@ -438,15 +312,8 @@ fn thinning_keeps_the_newest_marks_documents_and_powers_of_two() {
         let save = talk.turn(&bench.store, &format!("more {n}"), "yes");
         bench.save(save);
         if n == 2 {
-            let mark = Change::Mark {
-                session: talk.session,
-                name: "m".into(),
-                message: talk.head.unwrap(),
-            };
-            bench.save(Save {
-                changes: vec![mark],
-                images: vec![],
-            });
+            let mark = Change::Mark { session: talk.session, name: "m".into(), message: talk.head.unwrap() };
+            bench.save(Save { changes: vec![mark], images: vec![] });
         }
     }
     let store = &bench.store;
@@ -454,22 +321,12 @@ fn thinning_keeps_the_newest_marks_documents_and_powers_of_two() {
     store.thin(talk.session).unwrap();
     // 27 segments: turn 1; document 2..=7; turns 2..=21 as segments 8..=27. Newest four turns: 24..=27. Older turns
     // by number: 2nd (age 4..7: numbers 14..17), 4th (8..15: 6..13), 8th (16..: 1..5). Marked: turn 4 = segment 10.
-    assert_eq!(
-        kept_turns(store, &talk),
-        [5, 7, 10, 14, 18, 20, 22, 24, 25, 26, 27]
-    );
-    assert_eq!(
-        store.thin(talk.session).unwrap().files,
-        0,
-        "thinning twice changes nothing"
-    );
+    assert_eq!(kept_turns(store, &talk), [5, 7, 10, 14, 18, 20, 22, 24, 25, 26, 27]);
+    assert_eq!(store.thin(talk.session).unwrap().files, 0, "thinning twice changes nothing");
 
     // A thinned turn: rows are kept, the nearest earlier state is found, the rest is replay.
     let plan = store.plan_restore(&talk.segments[20 - 2].id()).unwrap();
-    assert_eq!(
-        (plan.usable, plan.replay_tokens()),
-        (18, plan.path[18].tokens())
-    );
+    assert_eq!((plan.usable, plan.replay_tokens()), (18, plan.path[18].tokens()));
     assert_eq!(plan.lost[0].why, "thinned");
     assert_eq!(store.plan_restore(&talk.tip.unwrap()).unwrap().usable, 27);
 }
@@ -488,25 +345,14 @@ fn the_budget_drops_old_state_but_spares_the_open_path_and_never_text() {
     assert_eq!(store.session(old.session).unwrap().state_of, None);
     assert_eq!(store.path(old.head.unwrap()).unwrap().len(), 6);
     let segment = store.segment(&old.tip.unwrap()).unwrap().unwrap();
-    assert_eq!(
-        segment.rows,
-        Stored::Missing {
-            why: "dropped to stay within the disk budget".into()
-        }
-    );
+    assert_eq!(segment.rows, Stored::Missing { why: "dropped to stay within the disk budget".into() });
     // Read again, the same work has the same name and is kept again.
     let images = old.segments.iter().map(|s| (s.id(), image(s))).collect();
-    assert!(is_saved(&bench.save(Save {
-        changes: vec![],
-        images
-    })));
+    assert!(is_saved(&bench.save(Save { changes: vec![], images })));
     assert_eq!(store.restore(&old.tip.unwrap(), 0).unwrap().plan.usable, 3);
     let sizes = store.sizes().unwrap();
     assert_eq!(sizes.state_bytes, store.state_bytes().unwrap());
-    assert_eq!(
-        sizes.sessions[&old.session].0 + sizes.sessions[&new.session].1,
-        sizes.state_bytes
-    );
+    assert_eq!(sizes.sessions[&old.session].0 + sizes.sessions[&new.session].1, sizes.state_bytes);
 }
 
 #[test]
@@ -520,10 +366,7 @@ fn segments_that_build_on_nothing_lose_state_not_text() {
     assert!(is_saved(&bench.save(save)));
     let save = talk.turn(&bench.store, "three", "3");
     let event = bench.save(save);
-    assert!(
-        matches!(&event, SaveEvent::TextOnly { reason, .. } if reason.contains("earlier state")),
-        "{event:?}"
-    );
+    assert!(matches!(&event, SaveEvent::TextOnly { reason, .. } if reason.contains("earlier state")), "{event:?}");
     let plan = bench.store.plan_restore(&talk.tip.unwrap()).unwrap();
     assert_eq!((plan.usable, plan.replay().len()), (1, 2));
     assert_eq!(plan.replay()[1].content, talk.segments[2]);
@@ -541,28 +384,13 @@ fn the_unchanged_past_is_found_by_text() {
     let bench = Bench::new(open(dir.path(), RealDisk));
     let talk = talk_of(&bench, "past", 3);
     let path = bench.store.load_path(&talk.tip.unwrap()).unwrap();
-    assert_eq!(
-        unchanged_prefix(&path, &format!("{} and more", talk.rendered)),
-        3
-    );
-    assert_eq!(
-        unchanged_prefix(&path, &talk.rendered.replace("question 2", "Question 2")),
-        2
-    );
-    assert_eq!(
-        unchanged_prefix(&path, &talk.rendered[..talk.rendered.len() - 1]),
-        2
-    );
+    assert_eq!(unchanged_prefix(&path, &format!("{} and more", talk.rendered)), 3);
+    assert_eq!(unchanged_prefix(&path, &talk.rendered.replace("question 2", "Question 2")), 2);
+    assert_eq!(unchanged_prefix(&path, &talk.rendered[..talk.rendered.len() - 1]), 2);
     assert_eq!(unchanged_prefix(&path, "something else"), 0);
     let tip = bench.store.tip_segment(talk.head.unwrap(), MODEL).unwrap();
     assert_eq!(tip, Some((talk.head.unwrap(), talk.tip.unwrap())));
-    assert_eq!(
-        bench
-            .store
-            .tip_segment(talk.head.unwrap(), "another model")
-            .unwrap(),
-        None
-    );
+    assert_eq!(bench.store.tip_segment(talk.head.unwrap(), "another model").unwrap(), None);
 }
 
 #[test]
@@ -573,10 +401,7 @@ fn ten_thousand_sessions_are_listed_at_once() {
     for n in 0..10_000 {
         let (mut talk, begin) = Talk::begin(&bench.store, &format!("session {n}"));
         save.changes.extend(begin.changes);
-        save.changes.extend(
-            talk.turn(&bench.store, &format!("question {n}"), "answer")
-                .changes,
-        );
+        save.changes.extend(talk.turn(&bench.store, &format!("question {n}"), "answer").changes);
     }
     assert!(is_saved(&bench.save(save)));
     assert!(bench.close());
@@ -584,21 +409,12 @@ fn ten_thousand_sessions_are_listed_at_once() {
     let begun = Instant::now();
     let all = store.sessions(SessionFilter::Live, usize::MAX).unwrap();
     let took = begun.elapsed();
-    println!(
-        "10,000 sessions listed in {:.1} ms",
-        took.as_secs_f64() * 1e3
-    );
-    assert_eq!(
-        (all.len(), all[0].title.as_str(), all[0].messages),
-        (10_000, "question 9999", 2)
-    );
+    println!("10,000 sessions listed in {:.1} ms", took.as_secs_f64() * 1e3);
+    assert_eq!((all.len(), all[0].title.as_str(), all[0].messages), (10_000, "question 9999", 2));
     assert!(took < Duration::from_millis(500), "{took:?}");
     let begun = Instant::now();
     let found = store.search("question 4711", 10).unwrap();
-    println!(
-        "searched in {:.1} ms (first search indexes)",
-        begun.elapsed().as_secs_f64() * 1e3
-    );
+    println!("searched in {:.1} ms (first search indexes)", begun.elapsed().as_secs_f64() * 1e3);
     assert_eq!(found[0].name, "session 4711");
 }
 
@@ -633,10 +449,7 @@ fn kinds_of_a_shared_segment_only_grow_stronger() {
     let mut again = talk.segments[0].clone();
     for kind in [SegmentKind::DocumentEnd, SegmentKind::Turn] {
         again.kind = kind;
-        bench.save(Save {
-            changes: vec![Change::AddSegment(Box::new(again.clone()))],
-            images: vec![],
-        });
+        bench.save(Save { changes: vec![Change::AddSegment(Box::new(again.clone()))], images: vec![] });
         let found = bench.store.segment(&again.id()).unwrap().unwrap();
         assert_eq!(found.content.kind, SegmentKind::DocumentEnd);
     }

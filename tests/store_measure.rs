@@ -14,15 +14,8 @@ use store_support::*;
 
 fn tensor(name: String, shape: Vec<usize>, dtype: Dtype) -> ImageTensor {
     let bytes = shape.iter().product::<usize>() * dtype.size();
-    let data: Vec<u8> = (0..bytes as u32)
-        .map(|i| (i.wrapping_mul(0x9e37_79b1) >> 13) as u8)
-        .collect();
-    ImageTensor {
-        name,
-        dtype,
-        shape,
-        data: data.into(),
-    }
+    let data: Vec<u8> = (0..bytes as u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 13) as u8).collect();
+    ImageTensor { name, dtype, shape, data: data.into() }
 }
 
 #[test]
@@ -38,61 +31,37 @@ fn figures() {
         .map(|n| {
             let mut save = talk.turn(&bench.store, &format!("question {n}"), "answer");
             save.images.clear();
-            save.changes
-                .retain(|c| !matches!(c, Change::AddSegment(_) | Change::Link { .. }));
+            save.changes.retain(|c| !matches!(c, Change::AddSegment(_) | Change::Link { .. }));
             let begun = Instant::now();
             bench.save(save);
             ms(begun)
         })
         .collect();
     times.sort_by(f64::total_cmp);
-    println!(
-        "text of a turn: median {:.2} ms, longest {:.2} ms",
-        times[25], times[49]
-    );
+    println!("text of a turn: median {:.2} ms, longest {:.2} ms", times[25], times[49]);
 
     (talk.tip, talk.position) = (None, 0);
     let tokens = 32_768;
     let mut bytes = 0;
     let mut writing = 0.0;
     for part in 0..4 {
-        let mut save = talk.document(
-            &bench.store,
-            &format!("{part} {}", "x".repeat(tokens - 2)),
-            1,
-        );
-        let rows = (0..8).flat_map(|l| {
-            ["k", "v"].map(|n| tensor(format!("{n}.{l}"), vec![tokens, 2, 128], Dtype::Bf16))
-        });
+        let mut save = talk.document(&bench.store, &format!("{part} {}", "x".repeat(tokens - 2)), 1);
+        let rows =
+            (0..8).flat_map(|l| ["k", "v"].map(|n| tensor(format!("{n}.{l}"), vec![tokens, 2, 128], Dtype::Bf16)));
         let end = (0..24).map(|l| tensor(format!("state.{l}"), vec![32, 128, 128], Dtype::F32));
         let start = talk.segments.last().unwrap().start;
         let image = StateImage {
-            rows: RowsImage {
-                start,
-                rows: tokens as u64,
-                tensors: rows.collect(),
-            },
-            end: Some(EndImage {
-                position: start + tokens as u64,
-                tensors: end.collect(),
-            }),
+            rows: RowsImage { start, rows: tokens as u64, tensors: rows.collect() },
+            end: Some(EndImage { position: start + tokens as u64, tensors: end.collect() }),
         };
-        let all = image
-            .rows
-            .tensors
-            .iter()
-            .chain(&image.end.as_ref().unwrap().tensors);
+        let all = image.rows.tensors.iter().chain(&image.end.as_ref().unwrap().tensors);
         bytes += all.map(|t| t.data.len()).sum::<usize>();
         save.images[0].1 = image;
         let begun = Instant::now();
         assert!(is_saved(&bench.save(save)));
         writing += ms(begun);
     }
-    println!(
-        "saved {} MiB of state in {writing:.0} ms: {:.0} MB/s",
-        bytes >> 20,
-        bytes as f64 / 1e3 / writing
-    );
+    println!("saved {} MiB of state in {writing:.0} ms: {:.0} MB/s", bytes >> 20, bytes as f64 / 1e3 / writing);
 
     let begun = Instant::now();
     let mut raw = 0;
@@ -104,33 +73,18 @@ fn figures() {
     let saved = bench.store.restore(&talk.tip.unwrap(), 0).unwrap();
     let took = ms(begun);
     let mib = saved.plan.bytes() >> 20;
-    println!(
-        "restored {} tokens, {mib} MiB, all of it checked: {took:.0} ms",
-        saved.plan.kept_tokens()
-    );
+    println!("restored {} tokens, {mib} MiB, all of it checked: {took:.0} ms", saved.plan.kept_tokens());
     let begun = Instant::now();
     bench.store.plan_restore(&talk.tip.unwrap()).unwrap();
     println!("planned in {:.2} ms", ms(begun));
 
-    let words: Vec<String> = (0..600_000u32)
-        .map(|i| format!("w{:x}", i.wrapping_mul(0x9e37_79b1) >> 12))
-        .collect();
+    let words: Vec<String> = (0..600_000u32).map(|i| format!("w{:x}", i.wrapping_mul(0x9e37_79b1) >> 12)).collect();
     let text = words.join(" ");
     let m = message(&bench.store, talk.head, Role::Document, &text);
     let begun = Instant::now();
-    let put = Change::PutMessage {
-        session: talk.session,
-        message: Box::new(m),
-    };
-    assert!(is_saved(&bench.save(Save {
-        changes: vec![put],
-        images: vec![]
-    })));
-    println!(
-        "text of {} KB saved in {:.0} ms",
-        text.len() / 1000,
-        ms(begun)
-    );
+    let put = Change::PutMessage { session: talk.session, message: Box::new(m) };
+    assert!(is_saved(&bench.save(Save { changes: vec![put], images: vec![] })));
+    println!("text of {} KB saved in {:.0} ms", text.len() / 1000, ms(begun));
     let begun = Instant::now();
     bench.store.index_texts().unwrap();
     assert!(bench.writer.flush(soon()));
@@ -138,8 +92,5 @@ fn figures() {
     let begun = Instant::now();
     assert_eq!(bench.store.search(&words[300_000], 1).unwrap().len(), 1);
     println!("found in {:.1} ms", ms(begun));
-    println!(
-        "database {} MB",
-        bench.store.sizes().unwrap().database_bytes / 1_000_000
-    );
+    println!("database {} MB", bench.store.sizes().unwrap().database_bytes / 1_000_000);
 }

@@ -17,19 +17,8 @@ use sala_chat::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 
 fn message(id: i64, role: Role, text: &str) -> Message {
     let finish = (role == Role::Assistant && !text.is_empty()).then_some(Finish::Stop);
-    let meta = MessageMeta {
-        finish,
-        ..MessageMeta::default()
-    };
-    Message {
-        id: MessageId(id),
-        parent: None,
-        role,
-        text: text.into(),
-        thinking: String::new(),
-        created_ms: 0,
-        meta,
-    }
+    let meta = MessageMeta { finish, ..MessageMeta::default() };
+    Message { id: MessageId(id), parent: None, role, text: text.into(), thinking: String::new(), created_ms: 0, meta }
 }
 
 /// Answers every question with its own words.
@@ -38,15 +27,8 @@ fn scripted_desk() -> DeskHandle {
     let (out, notices) = crossbeam_channel::unbounded();
     std::thread::spawn(move || {
         let tell = |n: Notice| drop(out.send(n));
-        tell(Notice::Ready(ModelInfo {
-            name: "demo".into(),
-            context_limit: 1_000,
-            ..ModelInfo::default()
-        }));
-        tell(Notice::Session(SessionView {
-            branch: (1, 1),
-            ..SessionView::default()
-        }));
+        tell(Notice::Ready(ModelInfo { name: "demo".into(), context_limit: 1_000, ..ModelInfo::default() }));
+        tell(Notice::Session(SessionView { branch: (1, 1), ..SessionView::default() }));
         tell(Notice::Activity(Activity::Idle));
         let mut id = 1;
         for request in inbox {
@@ -56,19 +38,13 @@ fn scripted_desk() -> DeskHandle {
                     tell(Notice::Added(message(id + 1, Role::Assistant, "")));
                     tell(Notice::Activity(Activity::Answering { tokens_per_s: 10.0 }));
                     let answer = format!("You said **{text}**.");
-                    tell(Notice::Delta {
-                        message: MessageId(id + 1),
-                        thinking: false,
-                        text: answer.clone(),
-                    });
+                    tell(Notice::Delta { message: MessageId(id + 1), thinking: false, text: answer.clone() });
                     tell(Notice::Finished(message(id + 1, Role::Assistant, &answer)));
                     tell(Notice::Activity(Activity::Idle));
                     id += 2;
                 }
                 Request::Quit => {
-                    return tell(Notice::Bye {
-                        farewell: Some("Resume with: sala-chat -c".into()),
-                    });
+                    return tell(Notice::Bye { farewell: Some("Resume with: sala-chat -c".into()) });
                 }
                 _ => {}
             }
@@ -80,14 +56,7 @@ fn scripted_desk() -> DeskHandle {
 #[test]
 #[ignore = "a child of the other tests"]
 fn child() {
-    let code = run(
-        UiConfig {
-            mouse: true,
-            ..UiConfig::default()
-        },
-        scripted_desk(),
-    )
-    .unwrap();
+    let code = run(UiConfig { mouse: true, ..UiConfig::default() }, scripted_desk()).unwrap();
     std::process::exit(code);
 }
 

@@ -15,11 +15,7 @@ use sala_chat::session::{SessionFilter, Store};
 use sala_chat::transcript::MessageId;
 use support::{Setup, Talk, store, text_model};
 
-const QUESTIONS: [&str; 3] = [
-    "My name is Marta and I live in Oslo.",
-    "What is 17 + 25?",
-    "What is my name?",
-];
+const QUESTIONS: [&str; 3] = ["My name is Marta and I live in Oslo.", "What is 17 + 25?", "What is my name?"];
 
 /// Which engine a test runs on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,45 +25,20 @@ enum Engine {
 }
 
 fn greedy() -> Settings {
-    let mut settings = Settings {
-        max_tokens: 32,
-        ..Settings::default()
-    };
+    let mut settings = Settings { max_tokens: 32, ..Settings::default() };
     settings.set("temperature", "0").unwrap();
     settings
 }
 
 fn open(engine: Engine, dir: &Path, opening: Opening) -> Talk {
     match engine {
-        Engine::Scripted => Talk::new(
-            dir,
-            Setup {
-                opening,
-                settings: greedy(),
-                ..Setup::default()
-            },
-        ),
+        Engine::Scripted => Talk::new(dir, Setup { opening, settings: greedy(), ..Setup::default() }),
         Engine::Demo => {
-            let options = EngineOptions {
-                device: DeviceChoice::Cpu,
-                ..EngineOptions::default()
-            };
+            let options = EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() };
             let engine = worker::spawn(options).unwrap();
-            let channels = EngineChannels {
-                commands: engine.commands,
-                events: engine.events,
-            };
+            let channels = EngineChannels { commands: engine.commands, events: engine.events };
             let text = text_model(None);
-            Talk::with_engine(
-                dir,
-                channels,
-                text,
-                opening,
-                Attendance::Present,
-                greedy(),
-                None,
-                LoadLimits::default(),
-            )
+            Talk::with_engine(dir, channels, text, opening, Attendance::Present, greedy(), None, LoadLimits::default())
         }
     }
 }
@@ -79,10 +50,7 @@ type State = (String, BTreeMap<String, Vec<u8>>);
 fn state_of(store: &Store, name: &str) -> State {
     let record = store.session_named(name).unwrap();
     let fingerprint = record.state_of.clone().unwrap();
-    let (_, tip) = store
-        .tip_segment(record.head.unwrap(), &fingerprint)
-        .unwrap()
-        .unwrap();
+    let (_, tip) = store.tip_segment(record.head.unwrap(), &fingerprint).unwrap().unwrap();
     let end = store.read_end(&tip).unwrap();
     (
         tip.hex(),
@@ -97,12 +65,7 @@ fn state_of(store: &Store, name: &str) -> State {
 
 fn last_state(dir: &Path) -> State {
     let store = store(&dir.join("data"));
-    let name = store
-        .sessions(SessionFilter::Live, 1)
-        .unwrap()
-        .pop()
-        .unwrap()
-        .name;
+    let name = store.sessions(SessionFilter::Live, 1).unwrap().pop().unwrap().name;
     state_of(&store, &name)
 }
 
@@ -117,10 +80,7 @@ fn straight(engine: Engine) -> Straight {
     let mut t = open(engine, dir.path(), Opening::New);
     let answers = QUESTIONS.iter().map(|q| t.ask(q).text).collect();
     t.quit();
-    Straight {
-        answers,
-        state: last_state(dir.path()),
-    }
+    Straight { answers, state: last_state(dir.path()) }
 }
 
 /// A way through a conversation that ends where the straight path ends.
@@ -133,10 +93,7 @@ const DETOURS: [(&str, Detour); 8] = [
         t.ask(QUESTIONS[1]);
         t.ask("Tell me a joke.");
         let note = t.note(Request::Undo(2));
-        assert!(
-            note.starts_with("Went back 2 exchanges to #2: ") && note.contains(", 0 read again"),
-            "{note}"
-        );
+        assert!(note.starts_with("Went back 2 exchanges to #2: ") && note.contains(", 0 read again"), "{note}");
         t.ask(QUESTIONS[1]);
         t.ask(QUESTIONS[2]).text
     }),
@@ -145,28 +102,15 @@ const DETOURS: [(&str, Detour); 8] = [
         t.ask(QUESTIONS[1]);
         t.note(Request::Undo(2));
         let note = t.note(Request::Redo(2));
-        assert!(
-            note.starts_with("Went forward 2 exchanges to #4: ") && note.contains(", 0 read again"),
-            "{note}"
-        );
+        assert!(note.starts_with("Went forward 2 exchanges to #4: ") && note.contains(", 0 read again"), "{note}");
         t.ask(QUESTIONS[2]).text
     }),
     ("retry", |t, _| {
         t.ask(QUESTIONS[0]);
         t.ask(QUESTIONS[1]);
-        t.send(Request::Regen {
-            at: None,
-            count: 1,
-            temperature: Some(1.5),
-            seed: Some(11),
-        });
+        t.send(Request::Regen { at: None, count: 1, temperature: Some(1.5), seed: Some(11) });
         t.finished();
-        t.send(Request::Regen {
-            at: None,
-            count: 1,
-            temperature: None,
-            seed: None,
-        });
+        t.send(Request::Regen { at: None, count: 1, temperature: None, seed: None });
         t.finished();
         t.settle();
         assert_eq!(t.view().branch, (3, 3));
@@ -177,15 +121,10 @@ const DETOURS: [(&str, Detour); 8] = [
         t.ask("What is 17 + 26?");
         t.send(Request::EditOpen(Some(3)));
         let id = t.wait("the text to edit", |n| match n {
-            Notice::Input {
-                editing: Some(id), ..
-            } => Some(*id),
+            Notice::Input { editing: Some(id), .. } => Some(*id),
             _ => None,
         });
-        t.send(Request::EditDone {
-            message: id,
-            text: QUESTIONS[1].into(),
-        });
+        t.send(Request::EditDone { message: id, text: QUESTIONS[1].into() });
         t.finished();
         t.settle();
         assert_eq!(t.view().branch, (2, 2));
@@ -195,14 +134,8 @@ const DETOURS: [(&str, Detour); 8] = [
         t.ask(QUESTIONS[0]);
         t.ask(QUESTIONS[1]);
         t.ask("Count to 9");
-        let note = t.note(Request::Fork {
-            at: Some(4),
-            name: Some("other".into()),
-        });
-        assert!(
-            note.starts_with("\"other\" forked at #4: ") && note.contains(", 0 read again"),
-            "{note}"
-        );
+        let note = t.note(Request::Fork { at: Some(4), name: Some("other".into()) });
+        assert!(note.starts_with("\"other\" forked at #4: ") && note.contains(", 0 read again"), "{note}");
         assert_eq!((t.name().as_str(), t.view().messages.len()), ("other", 4));
         t.ask(QUESTIONS[2]).text
     }),
@@ -211,20 +144,13 @@ const DETOURS: [(&str, Detour); 8] = [
         t.ask(QUESTIONS[1]);
         t.send(Request::Aside("Tell me a joke.".into()));
         let text = t.wait("the aside", |n| match n {
-            Notice::Aside {
-                text,
-                done: Some(_),
-                ..
-            } => Some(text.clone()),
+            Notice::Aside { text, done: Some(_), .. } => Some(text.clone()),
             _ => None,
         });
         assert!(!text.is_empty());
         let answer = t.ask(QUESTIONS[2]).text;
         let note = t.note(Request::Mark("end".into()));
-        assert!(
-            note.starts_with("#6 is now called"),
-            "an aside leaves no message: {note}"
-        );
+        assert!(note.starts_with("#6 is now called"), "an aside leaves no message: {note}");
         answer
     }),
     ("resume", |t, dir| {
@@ -248,16 +174,10 @@ const DETOURS: [(&str, Detour); 8] = [
         t.note(Request::Undo(1));
         t.ask("Spell garden");
         let note = t.note(Request::Branch(BranchTarget::Prev));
-        assert!(
-            note.starts_with("Branch 1/2, at #4: ") && note.contains(", 0 read again"),
-            "{note}"
-        );
+        assert!(note.starts_with("Branch 1/2, at #4: ") && note.contains(", 0 read again"), "{note}");
         t.note(Request::Branch(BranchTarget::Next));
         let note = t.note(Request::Goto(GotoTarget::Mark("here".into())));
-        assert!(
-            note.starts_with("At \"here\", #4: ") && note.contains(", 0 read again"),
-            "{note}"
-        );
+        assert!(note.starts_with("At \"here\", #4: ") && note.contains(", 0 read again"), "{note}");
         t.ask(QUESTIONS[2]).text
     }),
 ];
@@ -273,10 +193,7 @@ fn matrix(engine: Engine) {
         let state = last_state(dir.path());
         assert_eq!(state.0, straight.state.0, "{name}: another path");
         for (tensor, bits) in &straight.state.1 {
-            assert!(
-                state.1.get(tensor) == Some(bits),
-                "{name}: other bits in {tensor}"
-            );
+            assert!(state.1.get(tensor) == Some(bits), "{name}: other bits in {tensor}");
         }
         assert_eq!(state.1.len(), straight.state.1.len(), "{name}");
     }
@@ -334,10 +251,7 @@ fn thinned_state_is_replayed_with_its_count_said_and_the_same_text() {
     assert!(note.starts_with("Resumed 0 of "), "{note}");
     t.send(Request::Undo(1));
     let note = t.note_with("Went back");
-    assert!(
-        note.contains(" 0 read again"),
-        "reading again made restart points: {note}"
-    );
+    assert!(note.contains(" 0 read again"), "reading again made restart points: {note}");
     assert_eq!(t.ask(QUESTIONS[2]).text, answers[2]);
     t.quit();
 }
@@ -349,18 +263,13 @@ fn a_fork_shares_and_both_sides_go_on() {
     t.ask(QUESTIONS[0]);
     t.ask(QUESTIONS[1]);
     let parent = t.name();
-    t.note(Request::Fork {
-        at: Some(2),
-        name: None,
-    });
+    t.note(Request::Fork { at: Some(2), name: None });
     assert_eq!(t.name(), format!("{parent}-fork"));
     t.ask("Something else");
     t.send(Request::Resume(parent.clone()));
     t.note_with("Resumed");
     assert_eq!(t.view().messages.len(), 4, "the parent has not changed");
-    let note = t.note(Request::Branch(BranchTarget::Name(format!(
-        "{parent}-fork"
-    ))));
+    let note = t.note(Request::Branch(BranchTarget::Name(format!("{parent}-fork"))));
     assert!(note.contains("0 read again"), "{note}");
     t.quit();
 }
@@ -373,18 +282,9 @@ fn going_to_a_message_that_is_not_here_says_where_to_look() {
     let note = t.note(Request::Goto(GotoTarget::Message(MessageId(1 << 40))));
     assert!(note.contains("another session"), "{note}");
     let note = t.note(Request::Goto(GotoTarget::Mark("nowhere".into())));
-    assert_eq!(
-        note,
-        "No mark \"nowhere\". There are: none yet; /mark NAME sets one."
-    );
+    assert_eq!(note, "No mark \"nowhere\". There are: none yet; /mark NAME sets one.");
     let note = t.note(Request::Undo(5));
-    assert!(
-        note.starts_with("Went back one exchange to the beginning: 0 tokens shared, 0 read again"),
-        "{note}"
-    );
-    assert_eq!(
-        t.note(Request::Undo(1)),
-        "Nothing to undo: the conversation is empty."
-    );
+    assert!(note.starts_with("Went back one exchange to the beginning: 0 tokens shared, 0 read again"), "{note}");
+    assert_eq!(t.note(Request::Undo(1)), "Nothing to undo: the conversation is empty.");
     t.quit();
 }

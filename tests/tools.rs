@@ -17,11 +17,7 @@ fn run(home: &Path, arguments: &[&str]) -> Output {
 
 fn object(output: &Output) -> serde_json::Value {
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success(),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_str(&text).unwrap()
 }
 
@@ -30,10 +26,7 @@ fn a_bench_of_sessions_comes_back_with_equal_bits_and_leaves_nothing_behind() {
     let home = tempfile::tempdir().unwrap();
     let line = "--demo --device cpu --json bench sessions --context 1500 --decode 6 --sessions 20";
     let report = object(&run(home.path(), &line.split(' ').collect::<Vec<_>>()));
-    assert_eq!(
-        (report["bench"].as_str(), report["equal_bits"].as_bool()),
-        (Some("sessions"), Some(true))
-    );
+    assert_eq!((report["bench"].as_str(), report["equal_bits"].as_bool()), (Some("sessions"), Some(true)));
     let tokens = report["tokens"].as_u64().unwrap();
     assert!((1_000..3_000).contains(&tokens), "{tokens}");
     assert_eq!(report["session_list"]["sessions"], 20);
@@ -56,15 +49,8 @@ fn a_bench_of_sessions_comes_back_with_equal_bits_and_leaves_nothing_behind() {
         assert!(figure.is_some_and(|f| f > 0.0), "{name}: {figure:?}");
     }
     assert!(report["machine"]["host"].is_string() && report["machine"]["version"].is_string());
-    let left: Vec<_> = std::fs::read_dir(home.path().join("data"))
-        .unwrap()
-        .map(|e| e.unwrap().file_name())
-        .collect();
-    assert!(
-        left.iter()
-            .all(|name| !name.to_string_lossy().starts_with("bench-")),
-        "{left:?}"
-    );
+    let left: Vec<_> = std::fs::read_dir(home.path().join("data")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().starts_with("bench-")), "{left:?}");
 }
 
 #[test]
@@ -72,16 +58,8 @@ fn documents_are_captured_in_samples_that_fit() {
     let home = tempfile::tempdir().unwrap();
     let docs = home.path().join("docs");
     std::fs::create_dir(&docs).unwrap();
-    std::fs::write(
-        docs.join("a.txt"),
-        "Anna wrote a letter to Tom on 3 May.\n".repeat(40),
-    )
-    .unwrap();
-    std::fs::write(
-        docs.join("b.txt"),
-        "The keys of the north gate are with Marta.\n",
-    )
-    .unwrap();
+    std::fs::write(docs.join("a.txt"), "Anna wrote a letter to Tom on 3 May.\n".repeat(40)).unwrap();
+    std::fs::write(docs.join("b.txt"), "The keys of the north gate are with Marta.\n").unwrap();
     let line = "--demo --device cpu --json --max-tokens 24 draft capture --docs docs --out samples --length 320";
     let arguments: Vec<&str> = line.split(' ').collect();
     let report = object(&run(home.path(), &arguments));
@@ -90,25 +68,14 @@ fn documents_are_captured_in_samples_that_fit() {
     assert_eq!(report["layers"], serde_json::json!([1, 4, 6]));
     let mut tokens = 0;
     for n in 1..=samples {
-        let bytes = std::fs::read(
-            home.path()
-                .join(format!("samples/sample-{n:06}.safetensors")),
-        )
-        .unwrap();
+        let bytes = std::fs::read(home.path().join(format!("samples/sample-{n:06}.safetensors"))).unwrap();
         let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         let rows = file.tensor("input_ids").unwrap().shape()[0];
         assert!(rows <= 320, "{rows}");
         let mask = file.tensor("loss_mask").unwrap();
-        let written: i64 = mask
-            .data()
-            .chunks_exact(8)
-            .map(|b| i64::from_le_bytes(b.try_into().unwrap()))
-            .sum();
+        let written: i64 = mask.data().chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).sum();
         assert!((1..=24).contains(&written), "{written}");
-        assert_eq!(
-            file.tensor("aux_hidden_state").unwrap().shape(),
-            [1, rows, 768]
-        );
+        assert_eq!(file.tensor("aux_hidden_state").unwrap().shape(), [1, rows, 768]);
         tokens += rows as u64;
     }
     assert_eq!(report["tokens"], tokens);

@@ -123,9 +123,7 @@ pub fn message_text(line: &str) -> String {
 
 /// A command by name or alias.
 pub fn find(name: &str) -> Option<&'static Command> {
-    COMMANDS
-        .iter()
-        .find(|c| c.name == name || c.aliases.contains(&name))
+    COMMANDS.iter().find(|c| c.name == name || c.aliases.contains(&name))
 }
 
 /// Parses a command line (with its slash).
@@ -140,11 +138,8 @@ pub fn parse(line: &str, home: Option<&std::path::Path>) -> Result<Parsed, Strin
         let near = nearest(&lower).map_or(String::new(), |n| format!("Did you mean /{n}? "));
         return Err(format!("No command /{name}. {near}(/help lists all)"));
     };
-    let outcome = (command.parse)(&Args {
-        raw: rest.trim(),
-        split: split_words(rest, home),
-    })
-    .map_err(|e| format!("/{}: {e}. Example: {}", command.name, command.example))?;
+    let outcome = (command.parse)(&Args { raw: rest.trim(), split: split_words(rest, home) })
+        .map_err(|e| format!("/{}: {e}. Example: {}", command.name, command.example))?;
     Ok(Parsed { command, outcome })
 }
 
@@ -169,9 +164,7 @@ fn distance(a: &str, b: &str) -> usize {
                 i + j
             } else {
                 let same = usize::from(a[i - 1] != b[j - 1]);
-                let mut best = (table[i - 1][j] + 1)
-                    .min(table[i][j - 1] + 1)
-                    .min(table[i - 1][j - 1] + same);
+                let mut best = (table[i - 1][j] + 1).min(table[i][j - 1] + 1).min(table[i - 1][j - 1] + same);
                 if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
                     best = best.min(table[i - 2][j - 2] + 1);
                 }
@@ -188,22 +181,14 @@ mod tests {
 
     #[test]
     fn unknown_command_names_the_nearest() {
-        assert_eq!(
-            parse("/lod", None).err().unwrap(),
-            "No command /lod. Did you mean /load? (/help lists all)"
-        );
-        assert_eq!(
-            parse("/zzzzzz", None).err().unwrap(),
-            "No command /zzzzzz. (/help lists all)"
-        );
+        assert_eq!(parse("/lod", None).err().unwrap(), "No command /lod. Did you mean /load? (/help lists all)");
+        assert_eq!(parse("/zzzzzz", None).err().unwrap(), "No command /zzzzzz. (/help lists all)");
         assert_eq!(nearest("resmue"), Some("resume"));
     }
 
     #[test]
     fn slash_messages_can_be_sent() {
-        assert!(
-            !is_command(" /etc") && !is_command("//etc") && !is_command("/") && is_command("/quit")
-        );
+        assert!(!is_command(" /etc") && !is_command("//etc") && !is_command("/") && is_command("/quit"));
         assert_eq!(message_text("//etc is a folder"), "/etc is a folder");
     }
 }

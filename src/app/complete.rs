@@ -62,10 +62,7 @@ pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
             found
                 .into_iter()
                 .filter_map(|i| texts.get(i))
-                .map(|t| Candidate {
-                    text: (*t).into(),
-                    help: String::new(),
-                })
+                .map(|t| Candidate { text: (*t).into(), help: String::new() })
                 .collect(),
         )
     };
@@ -81,26 +78,16 @@ pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
 }
 
 fn commands(typed: &str, slash: &str) -> Vec<Candidate> {
-    let candidate = |name: &str, help: &str| Candidate {
-        text: format!("{slash}{name}"),
-        help: help.into(),
-    };
+    let candidate = |name: &str, help: &str| Candidate { text: format!("{slash}{name}"), help: help.into() };
     // What begins with the typed letters comes first; scattered letters only when nothing does.
     let typed = typed.to_lowercase();
-    let begins: Vec<Candidate> = COMMANDS
-        .iter()
-        .filter(|c| c.name.starts_with(&typed))
-        .map(|c| candidate(c.name, c.help))
-        .collect();
+    let begins: Vec<Candidate> =
+        COMMANDS.iter().filter(|c| c.name.starts_with(&typed)).map(|c| candidate(c.name, c.help)).collect();
     if !begins.is_empty() {
         return begins;
     }
     let names: Vec<&str> = COMMANDS.iter().map(|c| c.name).collect();
-    fuzzy(&typed, &names)
-        .into_iter()
-        .filter_map(|i| COMMANDS.get(i))
-        .map(|c| candidate(c.name, c.help))
-        .collect()
+    fuzzy(&typed, &names).into_iter().filter_map(|i| COMMANDS.get(i)).map(|c| candidate(c.name, c.help)).collect()
 }
 
 /// Where the last word begins: an escaped space belongs to the word.
@@ -152,32 +139,14 @@ mod tests {
 
     #[test]
     fn commands_words_and_paths() {
-        let names = Names {
-            sessions: vec!["war-and-peace", "contract"],
-            documents: vec!["notes.md"],
-        };
-        assert_eq!(
-            texts(wanted("/re", &names)),
-            ["/resume", "/rename", "/redo", "/regen"]
-        );
-        assert_eq!(
-            texts(wanted("/tl", &names)).first().map(String::as_str),
-            Some("/timeline")
-        );
+        let names = Names { sessions: vec!["war-and-peace", "contract"], documents: vec!["notes.md"] };
+        assert_eq!(texts(wanted("/re", &names)), ["/resume", "/rename", "/redo", "/regen"]);
+        assert_eq!(texts(wanted("/tl", &names)).first().map(String::as_str), Some("/timeline"));
         assert_eq!(texts(wanted("/resume con", &names)), ["contract"]);
         assert_eq!(texts(wanted("/open ", &names)), ["notes.md"]);
-        assert_eq!(
-            wanted("/load my\\ fi", &names),
-            Wanted::Paths(6, "my\\ fi".into())
-        );
+        assert_eq!(wanted("/load my\\ fi", &names), Wanted::Paths(6, "my\\ fi".into()));
         assert_eq!(wanted("hello", &names), Wanted::Nothing);
-        let c = |t: &str| Candidate {
-            text: t.into(),
-            help: String::new(),
-        };
-        assert_eq!(
-            common(&[c("books/war.txt"), c("books/wall.txt")]),
-            "books/wa"
-        );
+        let c = |t: &str| Candidate { text: t.into(), help: String::new() };
+        assert_eq!(common(&[c("books/war.txt"), c("books/wall.txt")]), "books/wa");
     }
 }

@@ -99,11 +99,8 @@ impl Composer {
 
     /// Types a text at the caret.
     pub fn insert(&mut self, text: &str) {
-        let kind = if text.chars().count() == 1 && !text.contains([' ', '\n']) {
-            LastEdit::Typing
-        } else {
-            LastEdit::None
-        };
+        let kind =
+            if text.chars().count() == 1 && !text.contains([' ', '\n']) { LastEdit::Typing } else { LastEdit::None };
         self.remember(kind);
         self.text.insert_str(self.cursor, text);
         self.cursor += text.len();
@@ -117,21 +114,14 @@ impl Composer {
             return self.insert(&text);
         }
         self.folds_made += 1;
-        let placeholder = format!(
-            "[paste {}: {lines} lines, {chars} characters]",
-            self.folds_made
-        );
+        let placeholder = format!("[paste {}: {lines} lines, {chars} characters]", self.folds_made);
         self.insert(&placeholder);
         self.folds.push((placeholder, text));
     }
 
     /// The text of the last folded paste that is still in the input.
     pub fn last_paste(&self) -> Option<&str> {
-        self.folds
-            .iter()
-            .rev()
-            .find(|(p, _)| self.text.contains(p.as_str()))
-            .map(|(_, t)| t.as_str())
+        self.folds.iter().rev().find(|(p, _)| self.text.contains(p.as_str())).map(|(_, t)| t.as_str())
     }
 
     /// Deletes the cluster (or folded paste) left of the caret.
@@ -152,13 +142,7 @@ impl Composer {
     /// Cuts to the end of the line, or the line break if the caret is there.
     pub fn cut_to_end(&mut self) {
         let end = self.line_end();
-        self.cut_range(
-            self.cursor..if end == self.cursor {
-                self.after(self.cursor)
-            } else {
-                end
-            },
-        );
+        self.cut_range(self.cursor..if end == self.cursor { self.after(self.cursor) } else { end });
     }
 
     /// Cuts to the start of the line.
@@ -240,10 +224,7 @@ impl Composer {
     /// Row and column of the caret in a box `cells` wide.
     pub fn caret(&self, cells: usize) -> (usize, usize) {
         let rows = self.rows(cells);
-        let row = rows
-            .iter()
-            .rposition(|r| r.start <= self.cursor)
-            .unwrap_or(0);
+        let row = rows.iter().rposition(|r| r.start <= self.cursor).unwrap_or(0);
         let start = rows.get(row).map_or(0, |r| r.start);
         (row, width(&self.text[start..self.cursor]))
     }
@@ -265,11 +246,7 @@ impl Composer {
             at += cluster.len();
         }
         // The end of a row that wraps is the start of the next one: stay on this row.
-        if at == target.end
-            && by < 0
-            && rows.get(row).is_some_and(|r| r.start == at)
-            && at > target.start
-        {
+        if at == target.end && by < 0 && rows.get(row).is_some_and(|r| r.start == at) && at > target.start {
             at = self.before(at);
         }
         self.cursor = self.snap(at, by > 0);
@@ -317,17 +294,11 @@ impl Composer {
     }
 
     fn line_end(&self) -> usize {
-        self.text[self.cursor..]
-            .find('\n')
-            .map_or(self.text.len(), |at| self.cursor + at)
+        self.text[self.cursor..].find('\n').map_or(self.text.len(), |at| self.cursor + at)
     }
 
     fn fold_ranges(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        self.folds.iter().flat_map(|(p, _)| {
-            self.text
-                .match_indices(p.as_str())
-                .map(|(at, m)| at..at + m.len())
-        })
+        self.folds.iter().flat_map(|(p, _)| self.text.match_indices(p.as_str()).map(|(at, m)| at..at + m.len()))
     }
 
     /// `at`, moved out of a folded paste if it is inside one.
@@ -340,18 +311,12 @@ impl Composer {
     }
 
     fn before(&self, at: usize) -> usize {
-        let prev = self.text[..at]
-            .grapheme_indices(true)
-            .next_back()
-            .map_or(0, |(i, _)| i);
+        let prev = self.text[..at].grapheme_indices(true).next_back().map_or(0, |(i, _)| i);
         self.snap(prev, false)
     }
 
     fn after(&self, at: usize) -> usize {
-        let next = self.text[at..]
-            .graphemes(true)
-            .next()
-            .map_or(at, |g| at + g.len());
+        let next = self.text[at..].graphemes(true).next().map_or(at, |g| at + g.len());
         self.snap(next, true)
     }
 

@@ -122,11 +122,7 @@ impl Entry {
             meta: crate::transcript::MessageMeta::default(),
         };
         let mut entry = Entry::message(message, 0, Progress::Done);
-        entry.item = Item::Note {
-            level,
-            text: sanitize(text).into_owned(),
-            request,
-        };
+        entry.item = Item::Note { level, text: sanitize(text).into_owned(), request };
         entry
     }
 
@@ -162,9 +158,7 @@ impl Entry {
 
     /// The whole message, replacing what the deltas built.
     pub fn complete(&mut self, message: Message) {
-        let same = self
-            .as_message()
-            .is_some_and(|m| m.text == message.text && m.thinking == message.thinking);
+        let same = self.as_message().is_some_and(|m| m.text == message.text && m.thinking == message.thinking);
         if !same {
             self.clean = cleaned(&message.text);
             self.clean_thoughts = cleaned(&message.thinking);
@@ -216,38 +210,22 @@ impl Entry {
         self.look = Some(look);
         self.stale = false;
         let cells = look.cells.saturating_sub(BAR_CELLS).max(8);
-        let style = Style {
-            cells,
-            glyphs: look.glyphs,
-            colours,
-        };
+        let style = Style { cells, glyphs: look.glyphs, colours };
         match &self.item {
             Item::Note { level, text, .. } => self.head = note_rows(*level, text, look),
             Item::Message(m) => {
-                let growth = if self.progress == Progress::Done {
-                    Growth::Closed
-                } else {
-                    Growth::Open
-                };
+                let growth = if self.progress == Progress::Done { Growth::Closed } else { Growth::Open };
                 let open = self.thoughts_are_open(look.think);
                 let thoughts = self.clean_thoughts.as_deref().unwrap_or(&m.thinking);
                 if open {
-                    self.thoughts.update(
-                        thoughts,
-                        growth,
-                        Style {
-                            cells: cells.saturating_sub(2),
-                            ..style
-                        },
-                    );
+                    self.thoughts.update(thoughts, growth, Style { cells: cells.saturating_sub(2), ..style });
                 } else {
                     self.thoughts = Stream::default();
                 }
                 match m.role {
                     Role::Document => self.body = Stream::default(),
                     Role::System | Role::User | Role::Assistant => {
-                        self.body
-                            .update(self.clean.as_deref().unwrap_or(&m.text), growth, style);
+                        self.body.update(self.clean.as_deref().unwrap_or(&m.text), growth, style);
                     }
                 }
                 self.head = head_rows(self, m, look, open);
@@ -275,22 +253,12 @@ impl Entry {
     pub fn line(&self, i: usize) -> Option<Line<'_>> {
         let mut i = i;
         let note = matches!(self.item, Item::Note { .. });
-        for (part, rows) in [
-            &self.head[..],
-            self.thoughts.rows(),
-            self.body.rows(),
-            &self.tail[..],
-        ]
-        .into_iter()
-        .enumerate()
+        for (part, rows) in
+            [&self.head[..], self.thoughts.rows(), self.body.rows(), &self.tail[..]].into_iter().enumerate()
         {
             if let Some(row) = rows.get(i) {
                 let barred = !note && (part != 0 || i != 0);
-                return Some(Line {
-                    row,
-                    barred,
-                    thought: part == 1,
-                });
+                return Some(Line { row, barred, thought: part == 1 });
             }
             i -= rows.len();
         }
@@ -300,14 +268,8 @@ impl Entry {
     /// `(part, source offset)` of a row: a place that survives a change of width.
     fn place(&self, i: usize) -> (usize, usize) {
         let mut i = i;
-        for (part, rows) in [
-            &self.head[..],
-            self.thoughts.rows(),
-            self.body.rows(),
-            &self.tail[..],
-        ]
-        .into_iter()
-        .enumerate()
+        for (part, rows) in
+            [&self.head[..], self.thoughts.rows(), self.body.rows(), &self.tail[..]].into_iter().enumerate()
         {
             if let Some(row) = rows.get(i) {
                 return (part, row.source);
@@ -365,17 +327,7 @@ fn note_rows(level: Level, text: &str, look: Look) -> Vec<Row> {
     };
     let mut rows = wrap_text(text, tone, look.cells.saturating_sub(4).max(8));
     for (i, row) in rows.iter_mut().enumerate() {
-        row.spans.insert(
-            0,
-            Span::new(
-                if i == 0 {
-                    format!(" {mark} ")
-                } else {
-                    "    ".into()
-                },
-                tone,
-            ),
-        );
+        row.spans.insert(0, Span::new(if i == 0 { format!(" {mark} ") } else { "    ".into() }, tone));
     }
     rows
 }
@@ -409,10 +361,7 @@ fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
         right.push(format!("seed {seed}"));
     }
     let right = ellipsis(&right.join("  "), look.cells.saturating_sub(8));
-    let gap = look
-        .cells
-        .saturating_sub(1 + width(&name) + width(&right))
-        .max(1);
+    let gap = look.cells.saturating_sub(1 + width(&name) + width(&right)).max(1);
     let mut rows = vec![Row {
         spans: vec![
             Span::new(format!(" {name}"), Face::from(tone).bold()),
@@ -423,17 +372,9 @@ fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
     }];
     if let Some(d) = &m.meta.document {
         let state = if d.complete { "" } else { ", read in part" };
-        let line = format!(
-            "{}  {} tokens, {} lines{state}",
-            sanitize_line(&d.name),
-            grouped(d.tokens),
-            grouped(d.lines)
-        );
-        rows.append(&mut wrap_text(
-            &line,
-            Tone::Document,
-            look.cells.saturating_sub(BAR_CELLS),
-        ));
+        let line =
+            format!("{}  {} tokens, {} lines{state}", sanitize_line(&d.name), grouped(d.tokens), grouped(d.lines));
+        rows.append(&mut wrap_text(&line, Tone::Document, look.cells.saturating_sub(BAR_CELLS)));
     }
     if !m.thinking.is_empty() && look.think != ThinkShow::Hide {
         let lines = m.thinking.lines().count();
@@ -442,10 +383,7 @@ fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
         } else {
             format!("> thoughts ({lines} lines, Ctrl-T to open)")
         };
-        rows.push(Row::of(
-            ellipsis(&text, look.cells.saturating_sub(BAR_CELLS)),
-            Tone::Dim,
-        ));
+        rows.push(Row::of(ellipsis(&text, look.cells.saturating_sub(BAR_CELLS)), Tone::Dim));
     }
     rows
 }
@@ -458,13 +396,7 @@ fn tail_rows(m: &Message, look: Look) -> Vec<Row> {
         Some(Finish::Context) => "-- the context is full; /new, /fork or /compact",
         Some(Finish::Failed) => "-- ended in an error; /regen answers again",
     };
-    vec![Row {
-        source: usize::MAX,
-        ..Row::of(
-            ellipsis(text, look.cells.saturating_sub(BAR_CELLS)),
-            Tone::Dim,
-        )
-    }]
+    vec![Row { source: usize::MAX, ..Row::of(ellipsis(text, look.cells.saturating_sub(BAR_CELLS)), Tone::Dim) }]
 }
 
 /// Time of day, `14:01`.

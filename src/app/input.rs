@@ -41,10 +41,7 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
     if app.popup.is_some() && popup_key(app, key, now, effects) {
         return;
     }
-    if app.transcript.selected().is_some()
-        && app.composer.is_empty()
-        && selected_key(app, key, effects)
-    {
+    if app.transcript.selected().is_some() && app.composer.is_empty() && selected_key(app, key, effects) {
         return;
     }
     match app.config.keys.action(key) {
@@ -90,14 +87,9 @@ fn edit(app: &mut App, change: impl FnOnce(&mut super::composer::Composer)) {
     }
     // The names of commands pop up while they are typed; their arguments only on Tab.
     let before = app.composer.text()[..app.composer.cursor()].to_string();
-    let naming = before.starts_with('/')
-        && !before.contains(char::is_whitespace)
-        && before.len() == app.composer.text().len();
-    app.popup = if naming {
-        popup::popup(app, &before)
-    } else {
-        None
-    };
+    let naming =
+        before.starts_with('/') && !before.contains(char::is_whitespace) && before.len() == app.composer.text().len();
+    app.popup = if naming { popup::popup(app, &before) } else { None };
 }
 
 fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
@@ -166,10 +158,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
             if app.size.0 < super::layout::PANEL_FROM {
                 hint(
                     app,
-                    format!(
-                        "The panel needs {} columns; /stats and /ctx show the same",
-                        super::layout::PANEL_FROM
-                    ),
+                    format!("The panel needs {} columns; /stats and /ctx show the same", super::layout::PANEL_FROM),
                     now + QUIT_MS,
                 );
                 app.panel = None;
@@ -207,8 +196,7 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         return hint(app, "Edit left; Ctrl-Y brings the text back", now + QUIT_MS);
     }
     if app.busy() {
-        if app.activity != Activity::Stopping && !matches!(app.activity, Activity::Starting { .. })
-        {
+        if app.activity != Activity::Stopping && !matches!(app.activity, Activity::Starting { .. }) {
             stop(app, effects);
             app.armed = Armed::Swallow(now + ESC_MS);
         }
@@ -225,17 +213,10 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
                 app.composer.clear_to_cut();
             }
         }
-        Armed::Nothing
-        | Armed::Escape(_)
-        | Armed::Swallow(_)
-        | Armed::Quit(_)
-        | Armed::Ignore(_) => {
+        Armed::Nothing | Armed::Escape(_) | Armed::Swallow(_) | Armed::Quit(_) | Armed::Ignore(_) => {
             app.armed = Armed::Escape(now + ESC_MS);
-            let text = if app.composer.is_empty() {
-                "Esc again opens the timeline"
-            } else {
-                "Esc again clears the input"
-            };
+            let text =
+                if app.composer.is_empty() { "Esc again opens the timeline" } else { "Esc again clears the input" };
             hint(app, text, now + ESC_MS);
         }
     }
@@ -243,10 +224,7 @@ fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
 
 fn ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if app.phase != Phase::Running {
-        return effects.push(Effect::Exit {
-            code: 130,
-            farewell: None,
-        });
+        return effects.push(Effect::Exit { code: 130, farewell: None });
     }
     if !app.questions.is_empty() {
         return question_key(app, Key::plain(Code::Esc), now, effects);
@@ -296,15 +274,11 @@ fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
         _ => return,
     };
     let same = |k: char| k == pressed || k.to_lowercase().eq(pressed.to_lowercase());
-    let chosen = question
-        .choices
-        .iter()
-        .find(|c| same(c.key))
-        .or(if pressed == '\x1b' {
-            question.choices.last()
-        } else {
-            None
-        });
+    let chosen = question.choices.iter().find(|c| same(c.key)).or(if pressed == '\x1b' {
+        question.choices.last()
+    } else {
+        None
+    });
     let Some(key) = chosen.map(|c| c.key) else {
         return;
     };
@@ -338,16 +312,8 @@ fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
             return true;
         }
         Code::Char('e') => Request::EditOpen(Some(number)),
-        Code::Char('r') => Request::Regen {
-            at: Some(number),
-            count: 1,
-            temperature: None,
-            seed: None,
-        },
-        Code::Char('f') => Request::Fork {
-            at: Some(number),
-            name: None,
-        },
+        Code::Char('r') => Request::Regen { at: Some(number), count: 1, temperature: None, seed: None },
+        Code::Char('f') => Request::Fork { at: Some(number), name: None },
         Code::Enter => match document {
             Some(name) => Request::Open(name),
             None => {
@@ -366,11 +332,7 @@ fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
         _ => return false,
     };
     if app.busy() {
-        note(
-            app,
-            Level::Warn,
-            "Busy: stop first (Esc), or wait until the answer is complete",
-        );
+        note(app, Level::Warn, "Busy: stop first (Esc), or wait until the answer is complete");
         return true;
     }
     app.transcript.deselect();

@@ -61,30 +61,15 @@ pub struct Key {
 impl Key {
     /// Without modifiers.
     pub const fn plain(code: Code) -> Key {
-        Key {
-            code,
-            ctrl: false,
-            alt: false,
-            shift: false,
-        }
+        Key { code, ctrl: false, alt: false, shift: false }
     }
     /// With Ctrl.
     pub const fn ctrl(c: char) -> Key {
-        Key {
-            code: Code::Char(c),
-            ctrl: true,
-            alt: false,
-            shift: false,
-        }
+        Key { code: Code::Char(c), ctrl: true, alt: false, shift: false }
     }
     /// With Alt.
     pub const fn alt(c: char) -> Key {
-        Key {
-            code: Code::Char(c),
-            ctrl: false,
-            alt: true,
-            shift: false,
-        }
+        Key { code: Code::Char(c), ctrl: false, alt: true, shift: false }
     }
 
     /// Reads `ctrl-o`, `alt-enter`, `f2`, `pgup`, `?`.
@@ -132,9 +117,7 @@ impl Key {
                 _ => {
                     let mut chars = rest.chars();
                     match (chars.next(), chars.next()) {
-                        (Some(c), None) if key.ctrl || key.alt => {
-                            Code::Char(c.to_ascii_lowercase())
-                        }
+                        (Some(c), None) if key.ctrl || key.alt => Code::Char(c.to_ascii_lowercase()),
                         (Some(c), None) => Code::Char(c),
                         _ => return None,
                     }
@@ -147,11 +130,7 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (held, name) in [
-            (self.ctrl, "Ctrl-"),
-            (self.alt, "Alt-"),
-            (self.shift, "Shift-"),
-        ] {
+        for (held, name) in [(self.ctrl, "Ctrl-"), (self.alt, "Alt-"), (self.shift, "Shift-")] {
             if held {
                 f.write_str(name)?;
             }
@@ -259,183 +238,46 @@ pub enum Action {
 
 /// `(action, name in [keys], default keys, what it does)`. Feeds the table, `/keys` and the documentation.
 pub const ACTIONS: &[(Action, &str, &[&str], &str)] = &[
-    (
-        Action::Send,
-        "send",
-        &["enter"],
-        "send; queue while reading or answering",
-    ),
-    (
-        Action::Newline,
-        "newline",
-        &["alt-enter", "ctrl-j", "shift-enter"],
-        "new line (also \\ then Enter)",
-    ),
-    (
-        Action::Escape,
-        "escape",
-        &["esc"],
-        "stop; twice: clear the input, or the timeline",
-    ),
-    (
-        Action::Eof,
-        "eof",
-        &["ctrl-d"],
-        "quit on empty input, else delete right",
-    ),
+    (Action::Send, "send", &["enter"], "send; queue while reading or answering"),
+    (Action::Newline, "newline", &["alt-enter", "ctrl-j", "shift-enter"], "new line (also \\ then Enter)"),
+    (Action::Escape, "escape", &["esc"], "stop; twice: clear the input, or the timeline"),
+    (Action::Eof, "eof", &["ctrl-d"], "quit on empty input, else delete right"),
     (Action::Up, "up", &["up"], "line up, then earlier prompts"),
-    (
-        Action::Down,
-        "down",
-        &["down"],
-        "line down, then later prompts",
-    ),
+    (Action::Down, "down", &["down"], "line down, then later prompts"),
     (Action::Left, "left", &["left", "ctrl-b"], "left"),
     (Action::Right, "right", &["right", "ctrl-f"], "right"),
-    (
-        Action::LineStart,
-        "line_start",
-        &["home", "ctrl-a"],
-        "start of the line",
-    ),
-    (
-        Action::LineEnd,
-        "line_end",
-        &["end", "ctrl-e"],
-        "end of the line; on empty input follow the answer",
-    ),
-    (
-        Action::WordLeft,
-        "word_left",
-        &["alt-b", "ctrl-left", "alt-left"],
-        "word left",
-    ),
-    (
-        Action::WordRight,
-        "word_right",
-        &["alt-f", "ctrl-right", "alt-right"],
-        "word right",
-    ),
-    (
-        Action::Backspace,
-        "backspace",
-        &["backspace"],
-        "delete left",
-    ),
+    (Action::LineStart, "line_start", &["home", "ctrl-a"], "start of the line"),
+    (Action::LineEnd, "line_end", &["end", "ctrl-e"], "end of the line; on empty input follow the answer"),
+    (Action::WordLeft, "word_left", &["alt-b", "ctrl-left", "alt-left"], "word left"),
+    (Action::WordRight, "word_right", &["alt-f", "ctrl-right", "alt-right"], "word right"),
+    (Action::Backspace, "backspace", &["backspace"], "delete left"),
     (Action::Delete, "delete", &["delete"], "delete right"),
-    (
-        Action::KillWord,
-        "kill_word",
-        &["ctrl-w", "alt-backspace"],
-        "cut the word to the left",
-    ),
-    (
-        Action::KillToEnd,
-        "kill_to_end",
-        &["ctrl-k"],
-        "cut to the end of the line",
-    ),
-    (
-        Action::KillToStart,
-        "kill_to_start",
-        &["ctrl-u"],
-        "cut to the start of the line",
-    ),
-    (
-        Action::Yank,
-        "yank",
-        &["ctrl-y"],
-        "paste what was cut or cleared",
-    ),
-    (
-        Action::UndoEdit,
-        "undo_edit",
-        &["alt-z", "ctrl-_"],
-        "undo an edit of the input",
-    ),
-    (
-        Action::HistorySearch,
-        "history_search",
-        &["ctrl-r"],
-        "search earlier prompts",
-    ),
-    (
-        Action::Complete,
-        "complete",
-        &["tab"],
-        "complete a command or path",
-    ),
-    (
-        Action::PageUp,
-        "page_up",
-        &["pgup"],
-        "scroll up (stops following)",
-    ),
+    (Action::KillWord, "kill_word", &["ctrl-w", "alt-backspace"], "cut the word to the left"),
+    (Action::KillToEnd, "kill_to_end", &["ctrl-k"], "cut to the end of the line"),
+    (Action::KillToStart, "kill_to_start", &["ctrl-u"], "cut to the start of the line"),
+    (Action::Yank, "yank", &["ctrl-y"], "paste what was cut or cleared"),
+    (Action::UndoEdit, "undo_edit", &["alt-z", "ctrl-_"], "undo an edit of the input"),
+    (Action::HistorySearch, "history_search", &["ctrl-r"], "search earlier prompts"),
+    (Action::Complete, "complete", &["tab"], "complete a command or path"),
+    (Action::PageUp, "page_up", &["pgup"], "scroll up (stops following)"),
     (Action::PageDown, "page_down", &["pgdn"], "scroll down"),
     (Action::Top, "top", &["ctrl-home"], "first message"),
-    (
-        Action::Follow,
-        "follow",
-        &["ctrl-end"],
-        "follow the end again",
-    ),
-    (
-        Action::PrevMessage,
-        "prev_message",
-        &["ctrl-p"],
-        "select a message: y copy, e edit, r again, f fork",
-    ),
-    (
-        Action::NextMessage,
-        "next_message",
-        &["ctrl-n"],
-        "next message",
-    ),
-    (
-        Action::Thinking,
-        "thinking",
-        &["ctrl-t"],
-        "fold or open thoughts",
-    ),
-    (
-        Action::Panel,
-        "panel",
-        &["ctrl-o"],
-        "side panel (from 120 columns)",
-    ),
+    (Action::Follow, "follow", &["ctrl-end"], "follow the end again"),
+    (Action::PrevMessage, "prev_message", &["ctrl-p"], "select a message: y copy, e edit, r again, f fork"),
+    (Action::NextMessage, "next_message", &["ctrl-n"], "next message"),
+    (Action::Thinking, "thinking", &["ctrl-t"], "fold or open thoughts"),
+    (Action::Panel, "panel", &["ctrl-o"], "side panel (from 120 columns)"),
     (
         Action::Session,
         "session",
-        &[
-            "alt-1", "alt-2", "alt-3", "alt-4", "alt-5", "alt-6", "alt-7", "alt-8", "alt-9",
-        ],
+        &["alt-1", "alt-2", "alt-3", "alt-4", "alt-5", "alt-6", "alt-7", "alt-8", "alt-9"],
         "go to a session opened before, in the order of opening",
     ),
-    (
-        Action::Editor,
-        "editor",
-        &["ctrl-g"],
-        "write in $VISUAL or $EDITOR",
-    ),
-    (
-        Action::Unqueue,
-        "unqueue",
-        &["ctrl-x"],
-        "edit the first queued message",
-    ),
-    (
-        Action::Redraw,
-        "redraw",
-        &["ctrl-l"],
-        "draw the screen again",
-    ),
+    (Action::Editor, "editor", &["ctrl-g"], "write in $VISUAL or $EDITOR"),
+    (Action::Unqueue, "unqueue", &["ctrl-x"], "edit the first queued message"),
+    (Action::Redraw, "redraw", &["ctrl-l"], "draw the screen again"),
     (Action::Suspend, "suspend", &["ctrl-z"], "suspend"),
-    (
-        Action::Help,
-        "help",
-        &["f1"],
-        "help (also ? on empty input)",
-    ),
+    (Action::Help, "help", &["f1"], "help (also ? on empty input)"),
 ];
 
 /// Why a line of `[keys]` was refused.
@@ -458,14 +300,8 @@ pub struct KeyTable(HashMap<Key, Action>);
 
 impl Default for KeyTable {
     fn default() -> Self {
-        let defaults = ACTIONS
-            .iter()
-            .flat_map(|(action, _, keys, _)| keys.iter().map(move |k| (*k, *action)));
-        KeyTable(
-            defaults
-                .filter_map(|(k, action)| Key::parse(k).map(|k| (k, action)))
-                .collect(),
-        )
+        let defaults = ACTIONS.iter().flat_map(|(action, _, keys, _)| keys.iter().map(move |k| (*k, *action)));
+        KeyTable(defaults.filter_map(|(k, action)| Key::parse(k).map(|k| (k, action))).collect())
     }
 }
 
@@ -483,11 +319,7 @@ impl KeyTable {
         }
         let action = match action {
             "none" => Action::None,
-            name => ACTIONS
-                .iter()
-                .find(|a| a.1 == name)
-                .map(|a| a.0)
-                .ok_or_else(|| KeyError::Action(name.into()))?,
+            name => ACTIONS.iter().find(|a| a.1 == name).map(|a| a.0).ok_or_else(|| KeyError::Action(name.into()))?,
         };
         self.0.insert(parsed, action);
         Ok(())
@@ -500,12 +332,7 @@ impl KeyTable {
 
     /// Keys bound to an action, in a stable order, for help and hints.
     pub fn keys(&self, action: Action) -> Vec<String> {
-        let mut keys: Vec<String> = self
-            .0
-            .iter()
-            .filter(|(_, a)| **a == action)
-            .map(|(k, _)| k.to_string())
-            .collect();
+        let mut keys: Vec<String> = self.0.iter().filter(|(_, a)| **a == action).map(|(k, _)| k.to_string()).collect();
         keys.sort_by_key(|k| (k.len(), k.clone()));
         keys
     }
@@ -535,14 +362,8 @@ mod tests {
         assert_eq!(t.action(Key::plain(Code::F(2))), Some(Action::Panel));
         assert_eq!(t.action(Key::ctrl('o')), None);
         assert_eq!(t.keys(Action::Panel), ["F2"]);
-        assert_eq!(
-            t.bind("ctrl-c", "panel"),
-            Err(KeyError::Fixed("ctrl-c".into()))
-        );
-        assert_eq!(
-            t.bind("ctrl-h", "panel"),
-            Err(KeyError::Fixed("ctrl-h".into()))
-        );
+        assert_eq!(t.bind("ctrl-c", "panel"), Err(KeyError::Fixed("ctrl-c".into())));
+        assert_eq!(t.bind("ctrl-h", "panel"), Err(KeyError::Fixed("ctrl-h".into())));
         assert!(matches!(t.bind("hyper-x", "panel"), Err(KeyError::Key(_))));
         assert!(matches!(t.bind("f3", "fly"), Err(KeyError::Action(_))));
         assert_eq!(Key::parse("-"), Some(Key::plain(Code::Char('-'))));

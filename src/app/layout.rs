@@ -62,9 +62,7 @@ pub fn panel_shown(app: &App) -> bool {
 fn composer_rows(app: &App) -> u16 {
     let cells = usize::from(app.size.0).saturating_sub(2);
     let limit = (app.size.1 / 3).clamp(3, 12);
-    u16::try_from(app.composer.rows(cells).len())
-        .unwrap_or(u16::MAX)
-        .clamp(1, limit)
+    u16::try_from(app.composer.rows(cells).len()).unwrap_or(u16::MAX).clamp(1, limit)
 }
 
 /// The text of the banner, if something is wrong.
@@ -74,34 +72,20 @@ pub fn banner_text(app: &App) -> Option<String> {
             let colon = if why.starts_with("since") { "" } else { ":" };
             Some(format!("NOT SAVED{colon} {why}"))
         }
-        SaveState::Empty
-        | SaveState::Saved(_)
-        | SaveState::Saving
-        | SaveState::TextOnly(_)
-        | SaveState::Off => app.session.view_only.then(|| {
-            "VIEW ONLY: nothing can be added here; /fork makes a copy you can write in".to_string()
-        }),
+        SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::TextOnly(_) | SaveState::Off => app
+            .session
+            .view_only
+            .then(|| "VIEW ONLY: nothing can be added here; /fork makes a copy you can write in".to_string()),
     }
 }
 
 /// Computes all places for the current state.
 pub fn regions(app: &App) -> Regions {
     let (width, height) = app.size;
-    let row = |y: u16, rows: u16| Area {
-        x: 0,
-        y,
-        width,
-        height: rows,
-    };
+    let row = |y: u16, rows: u16| Area { x: 0, y, width, height: rows };
     let composer = composer_rows(app);
     let banner = banner_text(app).map_or(0, |t| {
-        super::wrap::wrap_text(
-            &t,
-            super::rows::Role::Alert,
-            usize::from(width).saturating_sub(2),
-        )
-        .len()
-        .min(3)
+        super::wrap::wrap_text(&t, super::rows::Role::Alert, usize::from(width).saturating_sub(2)).len().min(3)
     });
     let banner = u16::try_from(banner).unwrap_or(0);
     let queue = u16::try_from(app.queue.lines.len().min(2)).unwrap_or(0);
@@ -115,30 +99,10 @@ pub fn regions(app: &App) -> Regions {
     Regions {
         header: row(0, 1),
         rule_top: row(1, 1),
-        transcript: Area {
-            x: 0,
-            y: top,
-            width: column.min(width),
-            height: transcript_rows,
-        },
-        panel: Area {
-            x: width - panel_cells,
-            y: top,
-            width: panel_cells,
-            height: body,
-        },
-        banner: Area {
-            x: 0,
-            y: top + transcript_rows,
-            width: left,
-            height: banner,
-        },
-        queue: Area {
-            x: 0,
-            y: top + transcript_rows + banner,
-            width: left,
-            height: queue,
-        },
+        transcript: Area { x: 0, y: top, width: column.min(width), height: transcript_rows },
+        panel: Area { x: width - panel_cells, y: top, width: panel_cells, height: body },
+        banner: Area { x: 0, y: top + transcript_rows, width: left, height: banner },
+        queue: Area { x: 0, y: top + transcript_rows + banner, width: left, height: queue },
         rule_bottom: row(top + body, 1),
         composer: row(top + body + 1, composer),
         status: row(top + body + 1 + composer, 1),

@@ -24,11 +24,7 @@ pub fn fuzzy<S: AsRef<str>>(query: &str, texts: &[S]) -> Vec<usize> {
     let mut scored: Vec<(u32, usize)> = texts
         .iter()
         .enumerate()
-        .filter_map(|(i, t)| {
-            pattern
-                .score(Utf32Str::new(t.as_ref(), &mut buffer), &mut matcher)
-                .map(|s| (s, i))
-        })
+        .filter_map(|(i, t)| pattern.score(Utf32Str::new(t.as_ref(), &mut buffer), &mut matcher).map(|s| (s, i)))
         .collect();
     scored.sort_by_key(|(score, i)| (std::cmp::Reverse(*score), *i));
     scored.into_iter().map(|(_, i)| i).collect()
@@ -39,13 +35,7 @@ impl<T> List<T> {
     pub fn new(items: Vec<T>, text: impl Fn(&T) -> String) -> List<T> {
         let texts: Vec<String> = items.iter().map(text).collect();
         let shown = (0..items.len()).collect();
-        List {
-            items,
-            texts,
-            shown,
-            selected: 0,
-            query: String::new(),
-        }
+        List { items, texts, shown, selected: 0, query: String::new() }
     }
 
     /// What is typed.
@@ -82,9 +72,7 @@ impl<T> List<T> {
 
     /// The selected row.
     pub fn selected(&self) -> Option<&T> {
-        self.shown
-            .get(self.selected)
-            .and_then(|i| self.items.get(*i))
+        self.shown.get(self.selected).and_then(|i| self.items.get(*i))
     }
 
     /// Selects a row by its place among the shown ones.
@@ -102,9 +90,7 @@ impl<T> List<T> {
         if self.shown.len() <= height {
             return 0;
         }
-        self.selected
-            .saturating_sub(height / 2)
-            .min(self.shown.len() - height)
+        self.selected.saturating_sub(height / 2).min(self.shown.len() - height)
     }
 }
 
@@ -114,9 +100,7 @@ mod tests {
 
     #[test]
     fn filter_selects_the_best_match_and_steps_stop_at_the_ends() {
-        let mut l = List::new(vec!["war-and-peace", "contract", "peace treaty"], |s| {
-            s.to_string()
-        });
+        let mut l = List::new(vec!["war-and-peace", "contract", "peace treaty"], |s| s.to_string());
         l.set_query("peac".into());
         assert_eq!(l.shown().count(), 2);
         l.step(5);

@@ -22,11 +22,7 @@ impl Colours {
     /// Coloured lines, if known.
     pub fn get(&self, lang: &str, code: &str) -> Option<&Arc<Vec<Vec<Span>>>> {
         // Most blocks have no known language; no need to build a key for them.
-        if lang.is_empty() {
-            None
-        } else {
-            self.0.get(&(lang.to_string(), code.to_string()))
-        }
+        if lang.is_empty() { None } else { self.0.get(&(lang.to_string(), code.to_string())) }
     }
 
     /// Remembers the colours of a block. The text of the spans must be the code.
@@ -143,10 +139,7 @@ impl Stream {
             let next = starts.get(i + 1).copied();
             let source = &tail[*start..next.unwrap_or(tail.len())];
             if !self.rows.is_empty() {
-                self.rows.push(Row {
-                    spans: Vec::new(),
-                    source: base + start,
-                });
+                self.rows.push(Row { spans: Vec::new(), source: base + start });
             }
             let mut writer = Writer::new(style, base + start, self.code.len());
             render_block(&mut writer, source);
@@ -183,16 +176,8 @@ mod tests {
 
     fn show(text: &str, cells: usize) -> String {
         let colours = Colours::default();
-        let style = Style {
-            cells,
-            glyphs: Glyphs::Ascii,
-            colours: &colours,
-        };
-        render(text, style)
-            .rows()
-            .iter()
-            .map(|r| r.text().trim_end().to_string() + "\n")
-            .collect()
+        let style = Style { cells, glyphs: Glyphs::Ascii, colours: &colours };
+        render(text, style).rows().iter().map(|r| r.text().trim_end().to_string() + "\n").collect()
     }
 
     #[test]
@@ -226,8 +211,7 @@ mod tests {
 
     #[test]
     fn tables_become_lines_when_too_wide() {
-        let table =
-            "| who | what is said |\n|---|---|\n| Andrei | love is God |\n| nobody | silence |\n";
+        let table = "| who | what is said |\n|---|---|\n| Andrei | love is God |\n| nobody | silence |\n";
         insta::assert_snapshot!(show(table, 40), @r"
         | who    | what is said |
         |--------|--------------|
@@ -258,11 +242,7 @@ mod tests {
     #[test]
     fn fence_line_is_held_back_until_it_ends() {
         let colours = Colours::default();
-        let style = Style {
-            cells: 40,
-            glyphs: Glyphs::Ascii,
-            colours: &colours,
-        };
+        let style = Style { cells: 40, glyphs: Glyphs::Ascii, colours: &colours };
         let mut s = Stream::default();
         s.update("text\n\n```ru", Growth::Open, style);
         assert_eq!(s.rows().len(), 1);

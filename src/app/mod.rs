@@ -305,9 +305,7 @@ impl App {
             composer: Composer::default(),
             session: SessionHead::default(),
             tabs: Tabs::default(),
-            activity: Activity::Starting {
-                what: "starting".into(),
-            },
+            activity: Activity::Starting { what: "starting".into() },
             meters: Meters::default(),
             save: SaveState::Empty,
             model: None,
@@ -358,9 +356,7 @@ impl App {
 
     /// The last answer, for `/copy`.
     fn last_answer(&self) -> Option<&crate::transcript::Message> {
-        self.transcript
-            .messages()
-            .rfind(|m| m.role == crate::transcript::Role::Assistant)
+        self.transcript.messages().rfind(|m| m.role == crate::transcript::Role::Assistant)
     }
 
     fn relayout(&mut self) {
@@ -371,14 +367,9 @@ impl App {
             think: self.config.think_show,
             utc_offset_min: self.config.utc_offset_min,
         };
-        self.transcript
-            .set_look(look, regions.transcript.height as usize);
+        self.transcript.set_look(look, regions.transcript.height as usize);
         if let Some(overlay) = &mut self.overlay {
-            overlay.set_size(
-                regions.overlay.width as usize,
-                regions.overlay.height as usize,
-                self.config.glyphs,
-            );
+            overlay.set_size(regions.overlay.width as usize, regions.overlay.height as usize, self.config.glyphs);
         }
     }
 }

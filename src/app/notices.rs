@@ -8,8 +8,8 @@ use super::pick::FilePick;
 use super::update::{became_idle, note, send};
 use super::{App, Asker, Effect, Phase, Question, Redraw, SessionHead};
 use crate::protocol::desk::{
-    Activity, DocumentRow, GotoTarget, Notice, OpenSession, Request, SaveState, SearchRow,
-    SessionRow, SessionView, TimelineRow,
+    Activity, DocumentRow, GotoTarget, Notice, OpenSession, Request, SaveState, SearchRow, SessionRow, SessionView,
+    TimelineRow,
 };
 use crate::text::sanitize::{sanitize, sanitize_line};
 
@@ -37,11 +37,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.transcript.add(message);
             Redraw::Now
         }
-        Notice::Delta {
-            message,
-            thinking,
-            text,
-        } => {
+        Notice::Delta { message, thinking, text } => {
             app.transcript.delta(message, thinking, &text);
             Redraw::Stream
         }
@@ -58,10 +54,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.save = match state {
                 SaveState::TextOnly(why) => SaveState::TextOnly(line(&why)),
                 SaveState::NotSaved(why) => SaveState::NotSaved(line(&why)),
-                other @ (SaveState::Empty
-                | SaveState::Saved(_)
-                | SaveState::Saving
-                | SaveState::Off) => other,
+                other @ (SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off) => other,
             };
             Redraw::Now
         }
@@ -76,49 +69,27 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.overlay = Some(Overlay::Page(Page::new(line(&title), clean(&text))));
             Redraw::Now
         }
-        Notice::Aside {
-            question,
-            text,
-            done,
-        } => {
+        Notice::Aside { question, text, done } => {
             let text = format!("**{}**\n\n{}", line(&question), clean(&text));
             let glyphs = app.config.glyphs;
             match &mut app.overlay {
-                Some(Overlay::Aside {
-                    page,
-                    done: was @ None,
-                }) => {
+                Some(Overlay::Aside { page, done: was @ None }) => {
                     page.set_text(text, glyphs);
                     *was = done;
                 }
                 // Closed by the user: what still arrives is not wanted.
                 _ if app.aside_dismissed => app.aside_dismissed = done.is_none(),
-                _ => {
-                    app.overlay = Some(Overlay::Aside {
-                        page: Page::new("Aside (not kept)", text),
-                        done,
-                    })
-                }
+                _ => app.overlay = Some(Overlay::Aside { page: Page::new("Aside (not kept)", text), done }),
             }
             app.waiting = false;
             Redraw::Stream
         }
         Notice::Question { id, text, choices } => {
             app.waiting = false;
-            app.questions.push_back(Question {
-                asker: Asker::Desk(id),
-                text: clean(&text),
-                choices,
-                pick: None,
-            });
+            app.questions.push_back(Question { asker: Asker::Desk(id), text: clean(&text), choices, pick: None });
             Redraw::Now
         }
-        Notice::Plan {
-            id,
-            text,
-            choices,
-            mut plan,
-        } => {
+        Notice::Plan { id, text, choices, mut plan } => {
             app.waiting = false;
             for f in &mut plan.files {
                 f.name = line(&f.name);
@@ -143,25 +114,19 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Sessions(rows) => {
             app.sessions = rows.clone();
-            app.overlay = Some(Overlay::Sessions(List::new(
-                rows.into_iter().map(session_row).collect(),
-                |r: &SessionRow| format!("{} {}", r.name, r.title),
-            )));
+            app.overlay =
+                Some(Overlay::Sessions(List::new(rows.into_iter().map(session_row).collect(), |r: &SessionRow| {
+                    format!("{} {}", r.name, r.title)
+                })));
             Redraw::Now
         }
         Notice::Found { query, rows } => {
             let rows: Vec<SearchRow> = rows
                 .into_iter()
-                .map(|r| SearchRow {
-                    snippet: line(&r.snippet),
-                    session: line(&r.session),
-                    ..r
-                })
+                .map(|r| SearchRow { snippet: line(&r.snippet), session: line(&r.session), ..r })
                 .collect();
-            app.overlay = Some(Overlay::Found {
-                query: line(&query),
-                list: List::new(rows, |r: &SearchRow| r.snippet.clone()),
-            });
+            app.overlay =
+                Some(Overlay::Found { query: line(&query), list: List::new(rows, |r: &SearchRow| r.snippet.clone()) });
             Redraw::Now
         }
         Notice::Timeline(rows) => {
@@ -187,28 +152,19 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Bye { farewell } => {
             app.phase = Phase::Ended;
-            effects.push(Effect::Exit {
-                code: 0,
-                farewell: farewell.map(|f| clean(&f)),
-            });
+            effects.push(Effect::Exit { code: 0, farewell: farewell.map(|f| clean(&f)) });
             Redraw::Now
         }
         Notice::Fatal { error, code } => {
             app.phase = Phase::Ended;
-            effects.push(Effect::Exit {
-                code,
-                farewell: Some(clean(&error)),
-            });
+            effects.push(Effect::Exit { code, farewell: Some(clean(&error)) });
             Redraw::Now
         }
     }
 }
 
 fn session(app: &mut App, view: SessionView, effects: &mut Vec<Effect>) {
-    let opened = view.opened.into_iter().map(|o| OpenSession {
-        name: line(&o.name),
-        ..o
-    });
+    let opened = view.opened.into_iter().map(|o| OpenSession { name: line(&o.name), ..o });
     super::tabs::arrived(app, view.serial, opened.collect());
     app.session = SessionHead {
         name: line(&view.name),
@@ -231,9 +187,7 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     let was_busy = app.busy();
     let stopping = app.activity == Activity::Stopping;
     let speed = match &activity {
-        Activity::Answering { tokens_per_s } | Activity::Thinking { tokens_per_s, .. }
-            if *tokens_per_s > 0.0 =>
-        {
+        Activity::Answering { tokens_per_s } | Activity::Thinking { tokens_per_s, .. } if *tokens_per_s > 0.0 => {
             format!("{tokens_per_s:.1} t/s")
         }
         Activity::Reading(r) if r.total > 0 => format!("reading {} tokens", grouped(r.total)),
@@ -276,24 +230,13 @@ fn clean_activity(activity: Activity) -> Activity {
 }
 
 fn session_row(r: SessionRow) -> SessionRow {
-    SessionRow {
-        name: line(&r.name),
-        title: line(&r.title),
-        ..r
-    }
+    SessionRow { name: line(&r.name), title: line(&r.title), ..r }
 }
 
 fn timeline_row(r: TimelineRow) -> TimelineRow {
-    TimelineRow {
-        title: line(&r.title),
-        label: r.label.map(|l| line(&l)),
-        ..r
-    }
+    TimelineRow { title: line(&r.title), label: r.label.map(|l| line(&l)), ..r }
 }
 
 fn document_row(r: DocumentRow) -> DocumentRow {
-    DocumentRow {
-        name: line(&r.name),
-        ..r
-    }
+    DocumentRow { name: line(&r.name), ..r }
 }

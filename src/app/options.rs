@@ -134,11 +134,8 @@ pub struct UiConfig {
 }
 
 /// Names of [`ThinkShow`] in the configuration.
-const THINK_SHOW: [(&str, ThinkShow); 3] = [
-    ("open", ThinkShow::Open),
-    ("fold", ThinkShow::Fold),
-    ("hide", ThinkShow::Hide),
-];
+const THINK_SHOW: [(&str, ThinkShow); 3] =
+    [("open", ThinkShow::Open), ("fold", ThinkShow::Fold), ("hide", ThinkShow::Hide)];
 
 impl UiConfig {
     /// What a preset keeps of it.
@@ -146,13 +143,7 @@ impl UiConfig {
         let show = THINK_SHOW.iter().find(|s| s.1 == self.think_show);
         let theme = ThemeName::ALL.iter().find(|t| t.1 == self.theme);
         let word = |key, found: Option<&'static str>| found.map(|w| (key, w.to_string()));
-        [
-            word("thinking.show", show.map(|s| s.0)),
-            word("ui.theme", theme.map(|t| t.0)),
-        ]
-        .into_iter()
-        .flatten()
-        .collect()
+        [word("thinking.show", show.map(|s| s.0)), word("ui.theme", theme.map(|t| t.0))].into_iter().flatten().collect()
     }
 
     /// Takes what a preset kept.

@@ -25,11 +25,7 @@ pub struct Page {
 impl Page {
     /// A page; rows are made by [`Overlay::set_size`].
     pub fn new(title: impl Into<String>, text: impl Into<String>) -> Page {
-        Page {
-            title: title.into(),
-            text: text.into(),
-            ..Page::default()
-        }
+        Page { title: title.into(), text: text.into(), ..Page::default() }
     }
 
     /// Replaces the text (an aside grows), keeping the place.
@@ -43,16 +39,7 @@ impl Page {
     fn layout(&mut self, glyphs: Glyphs) {
         let colours = Colours::default();
         let cells = self.width.saturating_sub(4).clamp(8, 110);
-        self.rows = render(
-            &self.text,
-            Style {
-                cells,
-                glyphs,
-                colours: &colours,
-            },
-        )
-        .rows()
-        .to_vec();
+        self.rows = render(&self.text, Style { cells, glyphs, colours: &colours }).rows().to_vec();
         self.top = self.top.min(self.last_top());
     }
 
@@ -143,10 +130,7 @@ impl Overlay {
             Overlay::Sessions(list) => Some(list.query()),
             Overlay::Documents { list, .. } => Some(list.query()),
             Overlay::Prompts(list) => Some(list.query()),
-            Overlay::Page(_)
-            | Overlay::Aside { .. }
-            | Overlay::Found { .. }
-            | Overlay::Timeline(_) => None,
+            Overlay::Page(_) | Overlay::Aside { .. } | Overlay::Found { .. } | Overlay::Timeline(_) => None,
         }
     }
 
@@ -161,10 +145,7 @@ impl Overlay {
             Overlay::Sessions(list) => list.set_query(query),
             Overlay::Documents { list, .. } => list.set_query(query),
             Overlay::Prompts(list) => list.set_query(query),
-            Overlay::Page(_)
-            | Overlay::Aside { .. }
-            | Overlay::Found { .. }
-            | Overlay::Timeline(_) => {}
+            Overlay::Page(_) | Overlay::Aside { .. } | Overlay::Found { .. } | Overlay::Timeline(_) => {}
         }
     }
 

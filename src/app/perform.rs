@@ -16,9 +16,7 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     let leaves = command::is_command(&line)
         && matches!(
             command::parse(line.trim(), None).map(|p| p.outcome),
-            Ok(Outcome::Desk(
-                Request::New(_) | Request::Resume(_) | Request::Sessions
-            ))
+            Ok(Outcome::Desk(Request::New(_) | Request::Resume(_) | Request::Sessions))
         );
     app.queue.held &= leaves;
     if line.trim().is_empty() {
@@ -121,13 +119,8 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
         Local::Help(Some(name)) => match command::find(name.trim_start_matches('/')) {
             Some(c) => open_page(app, &format!("/{}", c.name), command_text(c)),
             None => {
-                let near = command::nearest(&name)
-                    .map_or(String::new(), |n| format!(" Did you mean {n}?"));
-                note(
-                    app,
-                    Level::Error,
-                    &format!("/help: no command is called {name}.{near}"),
-                );
+                let near = command::nearest(&name).map_or(String::new(), |n| format!(" Did you mean {n}?"));
+                note(app, Level::Error, &format!("/help: no command is called {name}.{near}"));
             }
         },
         Local::ThinkShow(show) => {
@@ -147,32 +140,18 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
 pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
     let nothing = || "/copy: there is no answer yet".to_string();
     match what {
-        CopyWhat::Last => app
-            .last_answer()
-            .map(|m| m.text.clone())
-            .ok_or_else(nothing),
-        CopyWhat::Message(n) => app
-            .transcript
-            .numbered(n)
-            .map(|m| m.text.clone())
-            .ok_or(format!("/copy: there is no message #{n} here")),
+        CopyWhat::Last => app.last_answer().map(|m| m.text.clone()).ok_or_else(nothing),
+        CopyWhat::Message(n) => {
+            app.transcript.numbered(n).map(|m| m.text.clone()).ok_or(format!("/copy: there is no message #{n} here"))
+        }
         CopyWhat::Block(n) => {
             let selected = app.transcript.selected_message().map(|(_, m)| m);
             let message = selected.or_else(|| app.last_answer()).ok_or_else(nothing)?;
             let colours = Colours::default();
-            let rendered = render(
-                &message.text,
-                Style {
-                    cells: 80,
-                    glyphs: app.config.glyphs,
-                    colours: &colours,
-                },
-            );
+            let rendered = render(&message.text, Style { cells: 80, glyphs: app.config.glyphs, colours: &colours });
             let count = rendered.code().len();
             let block = n.checked_sub(1).and_then(|i| rendered.code().get(i));
-            block.map(|b| b.text.clone()).ok_or(format!(
-                "/copy: there is no block b{n}; the answer has {count}"
-            ))
+            block.map(|b| b.text.clone()).ok_or(format!("/copy: there is no block b{n}; the answer has {count}"))
         }
         CopyWhat::All => {
             let name = |role| match role {
@@ -181,16 +160,8 @@ pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
                 Role::Assistant => "sala",
                 Role::Document => "document",
             };
-            let all: Vec<String> = app
-                .transcript
-                .messages()
-                .map(|m| format!("{}: {}", name(m.role), m.text))
-                .collect();
-            if all.is_empty() {
-                Err(nothing())
-            } else {
-                Ok(all.join("\n\n"))
-            }
+            let all: Vec<String> = app.transcript.messages().map(|m| format!("{}: {}", name(m.role), m.text)).collect();
+            if all.is_empty() { Err(nothing()) } else { Ok(all.join("\n\n")) }
         }
     }
 }
@@ -207,14 +178,8 @@ pub fn help_text(app: &App) -> String {
     text.push_str("## Commands\n\n");
     for c in command::COMMANDS {
         let aliases: String = c.aliases.iter().map(|a| format!(", /{a}")).collect();
-        let usage = if c.usage.is_empty() {
-            String::new()
-        } else {
-            format!(" {}", c.usage)
-        };
-        text.push_str(
-            &format!("- **/{}{aliases}**`{usage}`: {}\n", c.name, c.help).replace("``", ""),
-        );
+        let usage = if c.usage.is_empty() { String::new() } else { format!(" {}", c.usage) };
+        text.push_str(&format!("- **/{}{aliases}**`{usage}`: {}\n", c.name, c.help).replace("``", ""));
     }
     text.push_str("\n`/help COMMAND` shows an example. A message that begins with a slash: type `//` or a space first.\n\n## Keys\n\n");
     text.push_str(&keys_text(app));
@@ -265,12 +230,7 @@ fn command_text(c: &command::Command) -> String {
         WhileBusy::Waits => "While reading or answering it waits in the queue.",
     };
     let usage = format!("/{} {}", c.name, c.usage);
-    format!(
-        "`{}`\n\n{}.\n\nExample: `{}`\n\n{while_busy}\n",
-        usage.trim_end(),
-        c.help,
-        c.example
-    )
+    format!("`{}`\n\n{}.\n\nExample: `{}`\n\n{while_busy}\n", usage.trim_end(), c.help, c.example)
 }
 
 /// Whether documents are being read now: Esc pauses instead of stopping, and the reading page is shown.

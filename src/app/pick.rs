@@ -34,12 +34,7 @@ impl FilePick {
                 fits
             })
             .collect();
-        FilePick {
-            plan,
-            chosen,
-            selected: 0,
-            open: false,
-        }
+        FilePick { plan, chosen, selected: 0, open: false }
     }
 
     /// The plan.
@@ -79,9 +74,7 @@ impl FilePick {
 
     /// Places of the chosen files.
     pub fn files(&self) -> Vec<usize> {
-        (0..self.chosen.len())
-            .filter(|i| self.is_chosen(*i))
-            .collect()
+        (0..self.chosen.len()).filter(|i| self.is_chosen(*i)).collect()
     }
 
     /// Tokens of the chosen files.
@@ -92,14 +85,10 @@ impl FilePick {
     fn picked(&self) -> impl Iterator<Item = (&crate::protocol::desk::PlanFile, bool)> {
         // Kept state continues what came before it: behind a file that is left out, all is read again.
         let mut unbroken = true;
-        self.plan
-            .files
-            .iter()
-            .zip(&self.chosen)
-            .filter_map(move |(f, chosen)| {
-                unbroken &= *chosen;
-                chosen.then_some((f, f.kept && unbroken))
-            })
+        self.plan.files.iter().zip(&self.chosen).filter_map(move |(f, chosen)| {
+            unbroken &= *chosen;
+            chosen.then_some((f, f.kept && unbroken))
+        })
     }
 
     /// Tokens by which the chosen files exceed the room; 0 when they fit.
@@ -153,11 +142,7 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
                 return hint(app, "No file is chosen: Space takes one in", now + HINT_MS);
             }
             if over > 0 {
-                return hint(
-                    app,
-                    "They do not fit: Space leaves a file out",
-                    now + HINT_MS,
-                );
+                return hint(app, "They do not fit: Space leaves a file out", now + HINT_MS);
             }
             app.questions.pop_front();
             if let Asker::Desk(question) = asker {
@@ -178,11 +163,7 @@ mod tests {
             files: tokens
                 .iter()
                 .enumerate()
-                .map(|(i, t)| PlanFile {
-                    name: format!("{i}.txt"),
-                    tokens: *t,
-                    kept: i == 1,
-                })
+                .map(|(i, t)| PlanFile { name: format!("{i}.txt"), tokens: *t, kept: i == 1 })
                 .collect(),
             free,
             reserve: 100,
@@ -193,16 +174,10 @@ mod tests {
     #[test]
     fn totals_follow_the_marks_and_kept_state_counts_only_behind_what_is_loaded() {
         let mut p = FilePick::new(plan(&[100, 200, 300], 1_000));
-        assert_eq!(
-            p.summary(),
-            "3 of 3 files, 600 tokens, about 0:40, leaves 400."
-        );
+        assert_eq!(p.summary(), "3 of 3 files, 600 tokens, about 0:40, leaves 400.");
         p.toggle();
         assert_eq!(p.files(), [1, 2]);
-        assert_eq!(
-            p.summary(),
-            "2 of 3 files, 500 tokens, about 0:50, leaves 500."
-        );
+        assert_eq!(p.summary(), "2 of 3 files, 500 tokens, about 0:50, leaves 500.");
         p.toggle_all();
         assert_eq!(p.files(), [0, 1, 2]);
         p.toggle_all();

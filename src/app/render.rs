@@ -46,12 +46,7 @@ impl Inline {
             Role::Text if self.quoted => Role::Quote,
             other => other,
         };
-        Face {
-            role,
-            strong: self.strong > 0 || self.heading,
-            emphasis: self.emphasis > 0,
-            struck: self.struck > 0,
-        }
+        Face { role, strong: self.strong > 0 || self.heading, emphasis: self.emphasis > 0, struck: self.struck > 0 }
     }
 
     fn push(&mut self, text: &str, role: Role, source: usize) {
@@ -70,23 +65,13 @@ type Events<'t> = std::iter::Peekable<pulldown_cmark::OffsetIter<'t>>;
 
 /// Renders the source of one top-level block.
 pub(super) fn render_block(writer: &mut Writer<'_>, source: &str) {
-    let mut events: Events<'_> = Parser::new_ext(source, options())
-        .into_offset_iter()
-        .peekable();
+    let mut events: Events<'_> = Parser::new_ext(source, options()).into_offset_iter().peekable();
     writer.container(&mut events, None, false);
 }
 
 impl<'a> Writer<'a> {
     pub(super) fn new(style: Style<'a>, base: usize, code_before: usize) -> Self {
-        Writer {
-            style,
-            base,
-            code_before,
-            rest: Vec::new(),
-            first: None,
-            rows: Vec::new(),
-            code: Vec::new(),
-        }
+        Writer { style, base, code_before, rest: Vec::new(), first: None, rows: Vec::new(), code: Vec::new() }
     }
 
     fn cells(&self) -> usize {
@@ -96,10 +81,7 @@ impl<'a> Writer<'a> {
 
     fn prefix(&mut self) -> Prefix {
         let rest = self.rest.clone();
-        Prefix {
-            first: self.first.take().unwrap_or_else(|| rest.clone()),
-            rest,
-        }
+        Prefix { first: self.first.take().unwrap_or_else(|| rest.clone()), rest }
     }
 
     fn paragraph(&mut self, inline: &mut Inline, at: usize) {
@@ -117,10 +99,7 @@ impl<'a> Writer<'a> {
 
     fn line(&mut self, row: Vec<Span>, at: usize) {
         let prefix = self.prefix();
-        let mut out = Row {
-            spans: Vec::new(),
-            source: self.base + at,
-        };
+        let mut out = Row { spans: Vec::new(), source: self.base + at };
         for (text, face) in &prefix.first {
             out.push(text, *face);
         }
@@ -138,10 +117,7 @@ impl<'a> Writer<'a> {
 
     /// Renders blocks and inline text until the end of `until` (or of the events).
     fn container(&mut self, events: &mut Events<'_>, until: Option<&Tag<'_>>, quoted: bool) {
-        let mut inline = Inline {
-            quoted,
-            ..Inline::default()
-        };
+        let mut inline = Inline { quoted, ..Inline::default() };
         let mut inline_at = 0;
         let mut blocks = 0;
         while let Some((event, range)) = events.next() {
@@ -159,11 +135,7 @@ impl<'a> Writer<'a> {
                     self.block(events, tag, at, quoted);
                 }
                 Event::Rule => {
-                    let mark = if self.style.glyphs == Glyphs::Ascii {
-                        "-"
-                    } else {
-                        "─"
-                    };
+                    let mark = if self.style.glyphs == Glyphs::Ascii { "-" } else { "─" };
                     let rule = mark.repeat(self.cells());
                     self.line(vec![Span::new(rule, Role::Rule)], at);
                 }
@@ -182,25 +154,14 @@ impl<'a> Writer<'a> {
     fn block(&mut self, events: &mut Events<'_>, tag: Tag<'_>, at: usize, quoted: bool) {
         match &tag {
             Tag::Heading { level, .. } => {
-                let mut inline = Inline {
-                    heading: true,
-                    ..Inline::default()
-                };
-                inline.push(
-                    &format!("{} ", "#".repeat(heading_depth(*level))),
-                    Role::Text,
-                    at,
-                );
+                let mut inline = Inline { heading: true, ..Inline::default() };
+                inline.push(&format!("{} ", "#".repeat(heading_depth(*level))), Role::Text, at);
                 self.inline_until(events, &tag, &mut inline);
                 self.paragraph(&mut inline, at);
             }
             Tag::CodeBlock(kind) => self.code_block(events, kind, &tag, at),
             Tag::BlockQuote(_) => {
-                let bar = if self.style.glyphs == Glyphs::Ascii {
-                    "| "
-                } else {
-                    "│ "
-                };
+                let bar = if self.style.glyphs == Glyphs::Ascii { "| " } else { "│ " };
                 self.first = None;
                 self.rest.push((bar.into(), Role::Quote.into()));
                 self.container(events, Some(&tag), true);
@@ -214,10 +175,7 @@ impl<'a> Writer<'a> {
                 self.paragraph(&mut inline, at);
             }
             _ => {
-                let mut inline = Inline {
-                    quoted,
-                    ..Inline::default()
-                };
+                let mut inline = Inline { quoted, ..Inline::default() };
                 self.inline_until(events, &tag, &mut inline);
                 self.paragraph(&mut inline, at);
             }
@@ -262,17 +220,9 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn code_block(
-        &mut self,
-        events: &mut Events<'_>,
-        kind: &CodeBlockKind<'_>,
-        tag: &Tag<'_>,
-        at: usize,
-    ) {
+    fn code_block(&mut self, events: &mut Events<'_>, kind: &CodeBlockKind<'_>, tag: &Tag<'_>, at: usize) {
         let lang = match kind {
-            CodeBlockKind::Fenced(info) => {
-                sanitize_line(info.split_whitespace().next().unwrap_or("")).into_owned()
-            }
+            CodeBlockKind::Fenced(info) => sanitize_line(info.split_whitespace().next().unwrap_or("")).into_owned(),
             CodeBlockKind::Indented => String::new(),
         };
         let mut text = String::new();
@@ -290,35 +240,19 @@ impl<'a> Writer<'a> {
         let code = text.strip_suffix('\n').unwrap_or(&text);
         let fenced = matches!(kind, CodeBlockKind::Fenced(_));
         if fenced {
-            self.code.push(CodeBlock {
-                lang: lang.clone(),
-                text: code.to_string(),
-            });
+            self.code.push(CodeBlock { lang: lang.clone(), text: code.to_string() });
             let label = format!("[b{}]", self.code_before + self.code.len());
             let room = self.cells().saturating_sub(2 + label.len());
             let head = fit(&format!("```{lang}"), room);
-            self.line(
-                vec![
-                    Span::new(format!("  {head}"), Role::Dim),
-                    Span::new(label, Role::Key),
-                ],
-                at,
-            );
+            self.line(vec![Span::new(format!("  {head}"), Role::Dim), Span::new(label, Role::Key)], at);
         }
         let coloured = self.style.colours.get(&lang, code).cloned();
         let cells = self.cells().saturating_sub(2).max(2);
         let mut offset = 0;
         for (i, line) in code.split('\n').enumerate() {
-            let source = starts
-                .iter()
-                .rev()
-                .find(|(o, _)| *o <= offset)
-                .map_or(at, |(o, s)| s + (offset - o));
+            let source = starts.iter().rev().find(|(o, _)| *o <= offset).map_or(at, |(o, s)| s + (offset - o));
             let plain = [Span::new(line, Role::Code)];
-            let spans = coloured
-                .as_ref()
-                .and_then(|c| c.get(i))
-                .map_or(&plain[..], |v| v.as_slice());
+            let spans = coloured.as_ref().and_then(|c| c.get(i)).map_or(&plain[..], |v| v.as_slice());
             for row in cut_hard(spans, cells) {
                 let mut indented = vec![Span::new("  ", Role::Text)];
                 indented.extend(row);
@@ -327,10 +261,7 @@ impl<'a> Writer<'a> {
             offset += line.len() + 1;
         }
         if fenced {
-            self.line(
-                vec![Span::new("  ```", Role::Dim)],
-                at.max(starts.last().map_or(at, |s| s.1)),
-            );
+            self.line(vec![Span::new("  ```", Role::Dim)], at.max(starts.last().map_or(at, |s| s.1)));
         }
         // Rows must not go back in the source.
         let mut high = 0;
@@ -358,14 +289,7 @@ impl<'a> Writer<'a> {
         }
         let columns = lines.first().map_or(0, Vec::len);
         let widths: Vec<usize> = (0..columns)
-            .map(|c| {
-                lines
-                    .iter()
-                    .filter_map(|l| l.get(c))
-                    .map(|i| width(&i.text()))
-                    .max()
-                    .unwrap_or(0)
-            })
+            .map(|c| lines.iter().filter_map(|l| l.get(c)).map(|i| width(&i.text())).max().unwrap_or(0))
             .collect();
         if widths.iter().sum::<usize>() + 3 * columns < self.cells() {
             self.grid(lines, &widths, at);
@@ -380,9 +304,7 @@ impl<'a> Writer<'a> {
             Glyphs::Unicode => ("│", "─", "┼"),
         };
         // A table without headings is a list of pairs.
-        let untitled = lines
-            .first()
-            .is_some_and(|head| head.iter().all(|cell| cell.pieces.is_empty()));
+        let untitled = lines.first().is_some_and(|head| head.iter().all(|cell| cell.pieces.is_empty()));
         for (i, line) in lines.into_iter().enumerate().skip(usize::from(untitled)) {
             let mut row = vec![Span::new(bar, Role::Rule)];
             for (c, cells) in widths.iter().enumerate() {
@@ -393,27 +315,14 @@ impl<'a> Writer<'a> {
                     let face = if i == 0 { p.face.bold() } else { p.face };
                     row.push(Span::new(p.text.replace('\n', " "), face));
                 }
-                row.push(Span::new(
-                    " ".repeat(cells.saturating_sub(used) + 1),
-                    Role::Text,
-                ));
+                row.push(Span::new(" ".repeat(cells.saturating_sub(used) + 1), Role::Text));
                 row.push(Span::new(bar, Role::Rule));
             }
             self.line(row, at);
             if i == 0 {
-                let (left, right) = if self.style.glyphs == Glyphs::Ascii {
-                    ("|", "|")
-                } else {
-                    ("├", "┤")
-                };
+                let (left, right) = if self.style.glyphs == Glyphs::Ascii { ("|", "|") } else { ("├", "┤") };
                 let middle: Vec<String> = widths.iter().map(|w| dash.repeat(w + 2)).collect();
-                self.line(
-                    vec![Span::new(
-                        format!("{left}{}{right}", middle.join(cross)),
-                        Role::Rule,
-                    )],
-                    at,
-                );
+                self.line(vec![Span::new(format!("{left}{}{right}", middle.join(cross)), Role::Rule)], at);
             }
         }
     }
@@ -421,12 +330,7 @@ impl<'a> Writer<'a> {
     /// For tables wider than the column: one `header: value` line per cell.
     fn header_values(&mut self, lines: Vec<Vec<Inline>>, at: usize) {
         let mut lines = lines.into_iter();
-        let headers: Vec<String> = lines
-            .next()
-            .unwrap_or_default()
-            .iter()
-            .map(Inline::text)
-            .collect();
+        let headers: Vec<String> = lines.next().unwrap_or_default().iter().map(Inline::text).collect();
         for (i, line) in lines.enumerate() {
             if i > 0 {
                 self.blank(at);
@@ -479,34 +383,23 @@ fn inline_event(inline: &mut Inline, event: Event<'_>, at: usize) {
     match event {
         Event::Text(t) => inline.push(&t, Role::Text, at),
         Event::Code(t) => inline.push(&t, Role::Code, at),
-        Event::Html(t) | Event::InlineHtml(t) => {
-            inline.push(t.trim_end_matches('\n'), Role::Dim, at)
-        }
+        Event::Html(t) | Event::InlineHtml(t) => inline.push(t.trim_end_matches('\n'), Role::Dim, at),
         Event::SoftBreak => inline.push(" ", Role::Text, at),
         Event::HardBreak => inline.push("\n", Role::Text, at),
-        Event::TaskListMarker(done) => {
-            inline.push(if done { "[x] " } else { "[ ] " }, Role::Text, at)
-        }
+        Event::TaskListMarker(done) => inline.push(if done { "[x] " } else { "[ ] " }, Role::Text, at),
         Event::Start(Tag::Strong) => inline.strong += 1,
         Event::Start(Tag::Emphasis) => inline.emphasis += 1,
         Event::Start(Tag::Strikethrough) => inline.struck += 1,
         Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
-            inline
-                .links
-                .push((sanitize_line(&dest_url).into_owned(), inline.pieces.len()));
+            inline.links.push((sanitize_line(&dest_url).into_owned(), inline.pieces.len()));
         }
         Event::End(end) => match end {
             pulldown_cmark::TagEnd::Strong => inline.strong = inline.strong.saturating_sub(1),
             pulldown_cmark::TagEnd::Emphasis => inline.emphasis = inline.emphasis.saturating_sub(1),
-            pulldown_cmark::TagEnd::Strikethrough => {
-                inline.struck = inline.struck.saturating_sub(1)
-            }
+            pulldown_cmark::TagEnd::Strikethrough => inline.struck = inline.struck.saturating_sub(1),
             pulldown_cmark::TagEnd::Link | pulldown_cmark::TagEnd::Image => {
                 if let Some((target, from)) = inline.links.pop() {
-                    let shown: String = inline.pieces[from..]
-                        .iter()
-                        .map(|p| p.text.as_str())
-                        .collect();
+                    let shown: String = inline.pieces[from..].iter().map(|p| p.text.as_str()).collect();
                     if shown != target {
                         inline.push(&format!(" ({target})"), Role::Dim, at);
                     }
@@ -526,20 +419,12 @@ fn cut_hard(spans: &[Span], cells: usize) -> Vec<Vec<Span>> {
     for span in spans {
         for cluster in span.text.graphemes(true) {
             // A tab stops at every fourth column, counted from the start of the code.
-            let (text, w) = if cluster == "\t" {
-                ("    ", 4 - used % 4)
-            } else {
-                (cluster, cluster_width(cluster))
-            };
+            let (text, w) = if cluster == "\t" { ("    ", 4 - used % 4) } else { (cluster, cluster_width(cluster)) };
             if used + w > cells && used > 0 {
                 rows.push(Row::default());
                 used = 0;
             }
-            let text = if cluster == "\t" {
-                &text[..w.min(4)]
-            } else {
-                text
-            };
+            let text = if cluster == "\t" { &text[..w.min(4)] } else { text };
             if let Some(row) = rows.last_mut() {
                 row.push(text, span.face);
             }

@@ -59,20 +59,14 @@ pub struct Face {
 
 impl From<Role> for Face {
     fn from(role: Role) -> Self {
-        Face {
-            role,
-            ..Face::default()
-        }
+        Face { role, ..Face::default() }
     }
 }
 
 impl Face {
     /// The same, bold.
     pub fn bold(self) -> Face {
-        Face {
-            strong: true,
-            ..self
-        }
+        Face { strong: true, ..self }
     }
 }
 
@@ -88,10 +82,7 @@ pub struct Span {
 impl Span {
     /// A piece of text with a face.
     pub fn new(text: impl Into<String>, face: impl Into<Face>) -> Span {
-        Span {
-            text: text.into(),
-            face: face.into(),
-        }
+        Span { text: text.into(), face: face.into() }
     }
 }
 
@@ -107,10 +98,7 @@ pub struct Row {
 impl Row {
     /// A row of one span.
     pub fn of(text: impl Into<String>, face: impl Into<Face>) -> Row {
-        Row {
-            spans: vec![Span::new(text, face)],
-            source: 0,
-        }
+        Row { spans: vec![Span::new(text, face)], source: 0 }
     }
 
     /// The text without faces.

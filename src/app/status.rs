@@ -33,20 +33,12 @@ pub fn bytes(n: u64) -> String {
     const GIB: f64 = (1u64 << 30) as f64;
     const MIB: f64 = (1u64 << 20) as f64;
     let n = n as f64;
-    if n >= GIB {
-        format!("{:.1} GiB", n / GIB)
-    } else {
-        format!("{:.0} MiB", n / MIB)
-    }
+    if n >= GIB { format!("{:.1} GiB", n / GIB) } else { format!("{:.0} MiB", n / MIB) }
 }
 
 /// Share of work done, 0 to 100.
 pub fn percent(done: u64, total: u64) -> u64 {
-    if total == 0 {
-        100
-    } else {
-        (done.min(total) as u128 * 100 / total as u128) as u64
-    }
+    if total == 0 { 100 } else { (done.min(total) as u128 * 100 / total as u128) as u64 }
 }
 
 /// Time until everything is read, in seconds, once a speed is known.
@@ -57,13 +49,8 @@ pub fn seconds_left(r: &ReadingProgress) -> Option<f64> {
 /// Share of draft tokens that were accepted, with the mean tokens per round.
 pub fn acceptance(app: &App) -> Option<String> {
     let spec = &app.meters.spec;
-    (spec.drafted > 0).then(|| {
-        format!(
-            "accept {:.1} ({}%)",
-            spec.mean_accept_length,
-            percent(spec.accepted, spec.drafted)
-        )
-    })
+    (spec.drafted > 0)
+        .then(|| format!("accept {:.1} ({}%)", spec.mean_accept_length, percent(spec.accepted, spec.drafted)))
 }
 
 /// `612k/1M 58%`, with `!` from 80 and `!!` from 95 percent.
@@ -78,11 +65,7 @@ pub fn context(app: &App) -> Option<String> {
         80..95 => " !",
         _ => " !!",
     };
-    Some(format!(
-        "{}/{} {share}%{mark}",
-        short_count(used),
-        short_count(limit)
-    ))
+    Some(format!("{}/{} {share}%{mark}", short_count(used), short_count(limit)))
 }
 
 fn activity(app: &App) -> (String, Role) {
@@ -95,11 +78,8 @@ fn activity(app: &App) -> (String, Role) {
         Activity::Starting { what } => what.clone(),
         Activity::Reading(r) => {
             let left = seconds_left(r).map_or(String::new(), |s| format!(" {} left", duration(s)));
-            let speed = if r.tokens_per_s > 0.0 {
-                format!("{} t/s  ", grouped(r.tokens_per_s as u64))
-            } else {
-                String::new()
-            };
+            let speed =
+                if r.tokens_per_s > 0.0 { format!("{} t/s  ", grouped(r.tokens_per_s as u64)) } else { String::new() };
             format!("reading {speed}{}%{left}", percent(r.done, r.total))
         }
         Activity::Thinking { ms, .. } => format!("thinking {:.0} s", ms / 1e3),
@@ -118,10 +98,7 @@ fn activity(app: &App) -> (String, Role) {
 pub fn saved(app: &App) -> (String, Role) {
     match &app.save {
         SaveState::Empty => ("not saved yet".into(), Role::Dim),
-        SaveState::Saved(ms) => (
-            format!("saved {}", clock(*ms, app.config.utc_offset_min)),
-            Role::Dim,
-        ),
+        SaveState::Saved(ms) => (format!("saved {}", clock(*ms, app.config.utc_offset_min)), Role::Dim),
         SaveState::Saving => ("saving".into(), Role::Dim),
         SaveState::TextOnly(_) => ("text saved, state not".into(), Role::Warn),
         SaveState::NotSaved(_) => ("NOT SAVED".into(), Role::Alert),
@@ -131,32 +108,18 @@ pub fn saved(app: &App) -> (String, Role) {
 
 /// Parts of the status line: left ones and right ones.
 pub fn parts(app: &App) -> (Vec<Part>, Vec<Part>) {
-    let part = |priority, text: String, role| Part {
-        priority,
-        text,
-        role,
-    };
+    let part = |priority, text: String, role| Part { priority, text, role };
     let (text, role) = activity(app);
     let mut left = vec![part(1, text, role)];
     let mut right = Vec::new();
     match &app.save {
         SaveState::NotSaved(_) => left.push(part(2, "NOT SAVED".into(), Role::Alert)),
-        SaveState::TextOnly(why) => {
-            left.push(part(2, format!("state not saved: {why}"), Role::Warn))
-        }
+        SaveState::TextOnly(why) => left.push(part(2, format!("state not saved: {why}"), Role::Warn)),
         SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off => {}
     }
     let m = &app.meters;
     if let Some(c) = context(app) {
-        right.push(part(
-            3,
-            c,
-            if m.context_used * 100 >= m.context_limit * 80 {
-                Role::Warn
-            } else {
-                Role::Dim
-            },
-        ));
+        right.push(part(3, c, if m.context_used * 100 >= m.context_limit * 80 { Role::Warn } else { Role::Dim }));
     }
     if let Some(a) = acceptance(app) {
         left.push(part(4, a, Role::Dim));
@@ -164,11 +127,7 @@ pub fn parts(app: &App) -> (Vec<Part>, Vec<Part>) {
     let memory = &m.model.memory;
     if m.model.device_kind == "cuda" && memory.total > 0 {
         let gib = |n: u64| n as f64 / (1u64 << 30) as f64;
-        right.push(part(
-            5,
-            format!("VRAM {:.1}/{:.0} G", gib(memory.used), gib(memory.total)),
-            Role::Dim,
-        ));
+        right.push(part(5, format!("VRAM {:.1}/{:.0} G", gib(memory.used), gib(memory.total)), Role::Dim));
     } else if memory.used > 0 {
         right.push(part(5, format!("RAM {}", bytes(memory.used)), Role::Dim));
     }
@@ -199,31 +158,16 @@ pub fn hint_line(app: &App) -> Vec<(String, Role)> {
     let key = |action| app.config.keys.hint(action);
     let mut pairs: Vec<(String, &str)> = Vec::new();
     if app.transcript.selected().is_some() && app.composer.is_empty() {
-        for (k, what) in [
-            ("y", "copy"),
-            ("e", "edit"),
-            ("r", "again"),
-            ("f", "fork"),
-            ("Enter", "open"),
-            ("Esc", "back"),
-        ] {
+        for (k, what) in
+            [("y", "copy"), ("e", "edit"), ("r", "again"), ("f", "fork"), ("Enter", "open"), ("Esc", "back")]
+        {
             pairs.push((k.into(), what));
         }
     } else if app.editing.is_some() {
-        pairs.extend([
-            (key(Action::Send), "send as a new branch"),
-            ("Esc".into(), "leave it"),
-        ]);
+        pairs.extend([(key(Action::Send), "send as a new branch"), ("Esc".into(), "leave it")]);
     } else {
         if app.busy() && !matches!(app.activity, Activity::Starting { .. }) {
-            pairs.push((
-                key(Action::Escape),
-                if is_loading(&app.activity) {
-                    "stop loading"
-                } else {
-                    "stop"
-                },
-            ));
+            pairs.push((key(Action::Escape), if is_loading(&app.activity) { "stop loading" } else { "stop" }));
             pairs.push((key(Action::Send), "queue"));
         } else {
             pairs.push((key(Action::Send), "send"));

@@ -107,9 +107,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>) {
         },
         transcript: app.transcript.put_away(),
     };
-    let Tabs {
-        list, away: others, ..
-    } = &mut app.tabs;
+    let Tabs { list, away: others, .. } = &mut app.tabs;
     others.push(away);
     others.retain(|a| list.iter().any(|o| o.serial == a.serial));
     if let Some(i) = others.iter().position(|a| a.serial == serial) {

@@ -49,12 +49,7 @@ impl Default for Transcript {
             scroll: Scroll::Follow,
             frozen: (0, 0),
             selected: None,
-            look: Look {
-                cells: 80,
-                glyphs: Glyphs::Unicode,
-                think: ThinkShow::Fold,
-                utc_offset_min: 0,
-            },
+            look: Look { cells: 80, glyphs: Glyphs::Unicode, think: ThinkShow::Fold, utc_offset_min: 0 },
             height: 20,
             window: Vec::new(),
             colours: Colours::default(),
@@ -91,10 +86,7 @@ impl Transcript {
 
     /// The message with number `#n`.
     pub fn numbered(&self, n: u64) -> Option<&Message> {
-        self.entries
-            .iter()
-            .find(|e| e.number == n && n > 0)
-            .and_then(Entry::as_message)
+        self.entries.iter().find(|e| e.number == n && n > 0).and_then(Entry::as_message)
     }
 
     /// The message whose answer or question is selected, with its number.
@@ -143,20 +135,13 @@ impl Transcript {
                     self.entries.push(entry);
                     self.entries.append(&mut notes);
                 }
-                None => self
-                    .entries
-                    .push(Entry::message(message, number, Progress::Done)),
+                None => self.entries.push(Entry::message(message, number, Progress::Done)),
             }
         }
         self.entries.append(&mut recent);
-        let place = |id| {
-            self.entries
-                .iter()
-                .position(|e| e.as_message().is_some_and(|m| Some(m.id) == id))
-        };
+        let place = |id| self.entries.iter().position(|e| e.as_message().is_some_and(|m| Some(m.id) == id));
         self.selected = selected.and_then(|id| place(Some(id)));
-        let standing = standing
-            .and_then(|(id, anchor)| place(Some(id)).map(|entry| Scroll::At { entry, anchor }));
+        let standing = standing.and_then(|(id, anchor)| place(Some(id)).map(|entry| Scroll::At { entry, anchor }));
         self.frozen.0 = place(frozen).unwrap_or(0);
         self.scroll = standing.unwrap_or(Scroll::Follow);
     }
@@ -184,11 +169,7 @@ impl Transcript {
 
     /// The message at an entry, or the last one before it.
     fn id_at(&self, entry: usize) -> Option<MessageId> {
-        self.entries
-            .get(..=entry)?
-            .iter()
-            .rev()
-            .find_map(|e| e.as_message().map(|m| m.id))
+        self.entries.get(..=entry)?.iter().rev().find_map(|e| e.as_message().map(|m| m.id))
     }
 
     /// A message at the end.
@@ -196,8 +177,7 @@ impl Transcript {
         if let Some(entry) = self.find(message.id) {
             return entry.complete(message);
         }
-        let open =
-            message.role == crate::transcript::Role::Assistant && message.meta.finish.is_none();
+        let open = message.role == crate::transcript::Role::Assistant && message.meta.finish.is_none();
         let progress = match (open, message.text.is_empty()) {
             (true, true) => Progress::Thinking,
             (true, false) => Progress::Answering,
@@ -213,10 +193,7 @@ impl Transcript {
     }
 
     fn find(&mut self, id: MessageId) -> Option<&mut Entry> {
-        self.entries
-            .iter_mut()
-            .rev()
-            .find(|e| e.as_message().is_some_and(|m| m.id == id))
+        self.entries.iter_mut().rev().find(|e| e.as_message().is_some_and(|m| m.id == id))
     }
 
     /// Text arrives.
@@ -236,12 +213,7 @@ impl Transcript {
 
     /// Nothing is being written any more, whatever happened to it.
     pub fn close_open(&mut self) {
-        for entry in self
-            .entries
-            .iter_mut()
-            .rev()
-            .filter(|e| e.progress != Progress::Done)
-        {
+        for entry in self.entries.iter_mut().rev().filter(|e| e.progress != Progress::Done) {
             entry.progress = Progress::Done;
             entry.touch();
         }
@@ -249,11 +221,7 @@ impl Transcript {
 
     /// Shows the speed in the head of the answer that is being written.
     pub fn set_speed(&mut self, speed: &str) {
-        if let Some(e) = self
-            .entries
-            .iter_mut()
-            .rev()
-            .find(|e| e.progress != Progress::Done)
+        if let Some(e) = self.entries.iter_mut().rev().find(|e| e.progress != Progress::Done)
             && e.speed != speed
         {
             e.speed = speed.to_string();
@@ -267,15 +235,9 @@ impl Transcript {
         let has = |e: &Entry| e.as_message().is_some_and(|m| !m.thinking.is_empty());
         let targets: Vec<usize> = match self.selected {
             Some(i) => vec![i],
-            None => (0..self.entries.len())
-                .filter(|i| self.entries.get(*i).is_some_and(has))
-                .collect(),
+            None => (0..self.entries.len()).filter(|i| self.entries.get(*i).is_some_and(has)).collect(),
         };
-        let open = targets
-            .iter()
-            .rev()
-            .find_map(|i| self.entries.get(*i))
-            .is_some_and(|e| e.thoughts_are_open(show));
+        let open = targets.iter().rev().find_map(|i| self.entries.get(*i)).is_some_and(|e| e.thoughts_are_open(show));
         for i in targets {
             if let Some(e) = self.entries.get_mut(i) {
                 e.thoughts_open = Some(!open);
@@ -300,15 +262,9 @@ impl Transcript {
         let mut entries: Vec<usize> = self.window.iter().map(|w| w.0).collect();
         entries.dedup();
         for e in entries.into_iter().filter_map(|i| self.entries.get(i)) {
-            for block in e
-                .code()
-                .iter()
-                .filter(|b| !b.lang.is_empty() && b.text.len() < 100_000)
-            {
+            for block in e.code().iter().filter(|b| !b.lang.is_empty() && b.text.len() < 100_000) {
                 let key = (block.lang.clone(), block.text.clone());
-                if self.colours.get(&block.lang, &block.text).is_none()
-                    && self.asked.insert(key.clone())
-                {
+                if self.colours.get(&block.lang, &block.text).is_none() && self.asked.insert(key.clone()) {
                     wanted.push(key);
                 }
             }
@@ -355,10 +311,7 @@ impl Transcript {
             Scroll::At { entry, anchor } => {
                 let entry = entry.min(self.entries.len().saturating_sub(1));
                 self.rows_of(entry);
-                (
-                    entry,
-                    self.entries.get(entry).map_or(0, |e| e.row_of(anchor)),
-                )
+                (entry, self.entries.get(entry).map_or(0, |e| e.row_of(anchor)))
             }
         }
     }
@@ -370,10 +323,7 @@ impl Transcript {
         }
         self.rows_of(entry);
         if let Some(e) = self.entries.get(entry) {
-            self.scroll = Scroll::At {
-                entry,
-                anchor: e.anchor_of(row),
-            };
+            self.scroll = Scroll::At { entry, anchor: e.anchor_of(row) };
         }
     }
 
@@ -429,10 +379,7 @@ impl Transcript {
             Scroll::Follow => None,
             Scroll::At { .. } => {
                 let (entry, rows) = self.frozen;
-                let grown = self
-                    .entries
-                    .get(entry)
-                    .map_or(0, |e| e.len().saturating_sub(rows));
+                let grown = self.entries.get(entry).map_or(0, |e| e.len().saturating_sub(rows));
                 let later: usize = self.entries.iter().skip(entry + 1).map(Entry::len).sum();
                 Some(grown + later)
             }
@@ -447,15 +394,9 @@ impl Transcript {
     /// Selects the message above (`-1`) or below (`1`) the selected one and brings it into view.
     pub fn select(&mut self, by: isize) {
         let messages: Vec<usize> = (0..self.entries.len())
-            .filter(|i| {
-                self.entries
-                    .get(*i)
-                    .is_some_and(|e| e.as_message().is_some())
-            })
+            .filter(|i| self.entries.get(*i).is_some_and(|e| e.as_message().is_some()))
             .collect();
-        let at = self
-            .selected
-            .and_then(|s| messages.iter().position(|m| *m == s));
+        let at = self.selected.and_then(|s| messages.iter().position(|m| *m == s));
         let next = match (at, by < 0) {
             (None, true) => messages.len().checked_sub(1),
             (None, false) => None,
@@ -476,11 +417,7 @@ impl Transcript {
 
     /// Shows a message by its id; false if it is not here.
     pub fn show(&mut self, id: MessageId) -> bool {
-        let Some(entry) = self
-            .entries
-            .iter()
-            .position(|e| e.as_message().is_some_and(|m| m.id == id))
-        else {
+        let Some(entry) = self.entries.iter().position(|e| e.as_message().is_some_and(|m| m.id == id)) else {
             return false;
         };
         self.selected = Some(entry);
@@ -495,8 +432,7 @@ impl Transcript {
             below += self.rows_of(i);
         }
         let below = below.saturating_sub(top.1);
-        let visible =
-            entry >= top.0 && (entry, 0) >= top && below + rows.min(self.height) <= self.height;
+        let visible = entry >= top.0 && (entry, 0) >= top && below + rows.min(self.height) <= self.height;
         if !visible {
             let end = self.end_top();
             self.stand_at((entry, 0).min(end));

@@ -71,10 +71,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
         Event::Interrupt => {
             if app.phase == Phase::Quitting {
-                effects.push(Effect::Exit {
-                    code: 130,
-                    farewell: None,
-                });
+                effects.push(Effect::Exit { code: 130, farewell: None });
             }
             quit(app, &mut effects);
             Redraw::Now
@@ -101,12 +98,7 @@ fn frame(app: &mut App, effects: &mut Vec<Effect>) {
     app.relayout();
     app.transcript.prepare();
     if app.config.colour {
-        effects.extend(
-            app.transcript
-                .uncoloured()
-                .into_iter()
-                .map(|(lang, code)| Effect::Highlight { lang, code }),
-        );
+        effects.extend(app.transcript.uncoloured().into_iter().map(|(lang, code)| Effect::Highlight { lang, code }));
     }
 }
 
@@ -114,12 +106,7 @@ fn tick(app: &mut App, now: u64) -> Redraw {
     if app.armed.until().is_some_and(|t| t <= now) {
         app.armed = Armed::Nothing;
     }
-    if app
-        .hint
-        .as_ref()
-        .and_then(|h| h.1)
-        .is_some_and(|t| t <= now)
-    {
+    if app.hint.as_ref().and_then(|h| h.1).is_some_and(|t| t <= now) {
         app.hint = None;
         return Redraw::Now;
     }
@@ -142,30 +129,16 @@ fn paste(app: &mut App, text: &str) {
     app.transcript.deselect();
     app.history.rest();
     let (chars, lines) = (app.config.paste_fold_chars, app.config.paste_fold_lines);
-    app.composer.paste(
-        &sanitize(&text.replace("\r\n", "\n").replace('\r', "\n")),
-        chars,
-        lines,
-    );
+    app.composer.paste(&sanitize(&text.replace("\r\n", "\n").replace('\r', "\n")), chars, lines);
 }
 
 fn click(app: &mut App, x: u16, y: u16) {
     let area = super::layout::regions(app).transcript;
-    if app.overlay.is_some() || y < area.y || y >= area.y + area.height || x >= area.x + area.width
-    {
+    if app.overlay.is_some() || y < area.y || y >= area.y + area.height || x >= area.x + area.width {
         return;
     }
-    if let Some((entry, _)) = app
-        .transcript
-        .window()
-        .get(usize::from(y - area.y))
-        .copied()
-        && let Some(id) = app
-            .transcript
-            .entries()
-            .get(entry)
-            .and_then(|e| e.as_message())
-            .map(|m| m.id)
+    if let Some((entry, _)) = app.transcript.window().get(usize::from(y - area.y)).copied()
+        && let Some(id) = app.transcript.entries().get(entry).and_then(|e| e.as_message()).map(|m| m.id)
     {
         app.transcript.show(id);
     }
@@ -191,10 +164,7 @@ pub(super) fn open_page(app: &mut App, title: &str, text: String) {
 pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
     app.requests += 1;
     // An answer to a question belongs to what asked it.
-    if !matches!(
-        request,
-        Request::Choose { .. } | Request::ChooseFiles { .. }
-    ) {
+    if !matches!(request, Request::Choose { .. } | Request::ChooseFiles { .. }) {
         app.tabs.forget_wish();
     }
     effects.push(Effect::Send(request));
@@ -222,10 +192,7 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
         app.popup = None;
         app.questions.clear();
         send(app, Request::Quit, effects);
-        app.hint = Some((
-            "Saving. Ctrl-C again ends at once: text is safe, state may be read again".into(),
-            None,
-        ));
+        app.hint = Some(("Saving. Ctrl-C again ends at once: text is safe, state may be read again".into(), None));
     }
 }
 
@@ -235,16 +202,7 @@ pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
         app.questions.push_front(Question {
             asker: Asker::Quit,
             text: "Still working. Stop and quit? What was written so far is kept.".into(),
-            choices: vec![
-                Choice {
-                    key: 'y',
-                    label: "quit".into(),
-                },
-                Choice {
-                    key: 'n',
-                    label: "stay".into(),
-                },
-            ],
+            choices: vec![Choice { key: 'y', label: "quit".into() }, Choice { key: 'n', label: "stay".into() }],
             pick: None,
         });
     } else {
@@ -254,10 +212,7 @@ pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
 
 /// Called when the desk has become idle: notifications and the context warning.
 pub(super) fn became_idle(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
-    let took = app
-        .busy_since
-        .take()
-        .map_or(0, |since| now.saturating_sub(since));
+    let took = app.busy_since.take().map_or(0, |since| now.saturating_sub(since));
     let wanted = match app.config.notify {
         Notify::Never => false,
         Notify::Unfocused => !app.focused,
@@ -271,11 +226,7 @@ pub(super) fn became_idle(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         if !app.context_warned {
             app.context_warned = true;
             let left = grouped(limit.saturating_sub(used));
-            note(
-                app,
-                Level::Warn,
-                &format!("About {left} tokens left. /new, /fork #3 or /compact."),
-            );
+            note(app, Level::Warn, &format!("About {left} tokens left. /new, /fork #3 or /compact."));
         }
     } else {
         app.context_warned = false;

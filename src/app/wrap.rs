@@ -13,20 +13,12 @@ pub fn cluster_width(cluster: &str) -> usize {
     if cluster.len() == 1 {
         return 1;
     }
-    cluster.width()
-        + cluster
-            .chars()
-            .filter(|c| matches!(c, '\u{ff9e}' | '\u{ff9f}'))
-            .count()
+    cluster.width() + cluster.chars().filter(|c| matches!(c, '\u{ff9e}' | '\u{ff9f}')).count()
 }
 
 /// Cells a text takes.
 pub fn width(text: &str) -> usize {
-    if text.is_ascii() {
-        text.len()
-    } else {
-        text.graphemes(true).map(cluster_width).sum()
-    }
+    if text.is_ascii() { text.len() } else { text.graphemes(true).map(cluster_width).sum() }
 }
 
 /// The longest beginning of `text` that fits into `cells`.
@@ -114,15 +106,8 @@ pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
     loop {
         let limit = if rows.is_empty() { first } else { rest };
         let (end, next) = break_at(&clusters, start, limit);
-        let mut row = Row {
-            spans: Vec::new(),
-            source: clusters.get(start).map_or(source, |c| c.source),
-        };
-        for (text, face) in if rows.is_empty() {
-            &prefix.first
-        } else {
-            &prefix.rest
-        } {
+        let mut row = Row { spans: Vec::new(), source: clusters.get(start).map_or(source, |c| c.source) };
+        for (text, face) in if rows.is_empty() { &prefix.first } else { &prefix.rest } {
             row.push(text, *face);
         }
         for c in &clusters[start..end] {
@@ -130,17 +115,12 @@ pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
         }
         source = row.source;
         rows.push(row);
-        let ended_by_newline = clusters
-            .get(next.wrapping_sub(1))
-            .is_some_and(|c| c.text == "\n");
+        let ended_by_newline = clusters.get(next.wrapping_sub(1)).is_some_and(|c| c.text == "\n");
         start = next;
         if start >= clusters.len() {
             // A newline at the very end asks for one more (empty) row.
             if ended_by_newline && next > end {
-                let mut row = Row {
-                    spans: Vec::new(),
-                    source,
-                };
+                let mut row = Row { spans: Vec::new(), source };
                 for (text, face) in &prefix.rest {
                     row.push(text, *face);
                 }
@@ -183,18 +163,8 @@ fn break_at(clusters: &[Cluster<'_>], start: usize, limit: usize) -> (usize, usi
         used += c.cells;
         at += 1;
         if is_space {
-            candidate = Some((
-                if at - 1 > start {
-                    trim_end(clusters, start, at)
-                } else {
-                    at
-                },
-                at,
-            ));
-        } else if c.cells >= 2
-            || clusters.get(at).is_some_and(|n| n.cells >= 2)
-            || c.text == "-" && at > start + 1
-        {
+            candidate = Some((if at - 1 > start { trim_end(clusters, start, at) } else { at }, at));
+        } else if c.cells >= 2 || clusters.get(at).is_some_and(|n| n.cells >= 2) || c.text == "-" && at > start + 1 {
             candidate = Some((at, at));
         }
     }
@@ -210,15 +180,7 @@ fn trim_end(clusters: &[Cluster<'_>], start: usize, mut end: usize) -> usize {
 
 /// Wraps plain text of one face, no prefix.
 pub fn wrap_text(text: &str, face: impl Into<Face>, cells: usize) -> Vec<Row> {
-    wrap(
-        &[Piece {
-            text: text.replace('\t', "    "),
-            face: face.into(),
-            source: 0,
-        }],
-        &Prefix::default(),
-        cells,
-    )
+    wrap(&[Piece { text: text.replace('\t', "    "), face: face.into(), source: 0 }], &Prefix::default(), cells)
 }
 
 #[cfg(test)]
@@ -228,10 +190,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn lines(text: &str, cells: usize) -> Vec<String> {
-        wrap_text(text, Role::Text, cells)
-            .iter()
-            .map(Row::text)
-            .collect()
+        wrap_text(text, Role::Text, cells).iter().map(Row::text).collect()
     }
 
     #[test]

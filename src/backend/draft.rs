@@ -71,13 +71,7 @@ pub trait DraftOps: Backend {
     /// do not exist.
     fn draft_seek(&mut self, tokens: &[Token], position: usize, first: usize) -> Result<()>;
     /// Copies whole rows between buffers of the same width, outside of a step.
-    fn draft_copy(
-        &mut self,
-        dst: &mut Self::Buf,
-        dst_row: usize,
-        src: &Self::Buf,
-        rows: Range<usize>,
-    ) -> Result<()>;
+    fn draft_copy(&mut self, dst: &mut Self::Buf, dst_row: usize, src: &Self::Buf, rows: Range<usize>) -> Result<()>;
 
     /// `g[r] = taps[r] Wᵀ`, each of the `norms.len()` equal slots of a row RMS-normed first where there are norms.
     /// `[rows, hidden]`

@@ -232,21 +232,9 @@ pub trait Backend: Sized + Send + 'static {
     fn vector(&mut self, view: WeightView<'_>) -> Result<Self::Vector>;
     /// A weight of the given size with values of the given standard deviation, made on the device: element (o, i) is
     /// [`synthetic_value`] of index `o·inner + i`.
-    fn random_matrix(
-        &mut self,
-        out: usize,
-        inner: usize,
-        std: f32,
-        seed: u64,
-    ) -> Result<Self::Matrix>;
+    fn random_matrix(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Self::Matrix>;
     /// The same for [`Backend::norm_gate_up`]: `out` is the width of one of the two; gate rows come first in the index.
-    fn random_gate_up(
-        &mut self,
-        out: usize,
-        inner: usize,
-        std: f32,
-        seed: u64,
-    ) -> Result<Self::Matrix>;
+    fn random_gate_up(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Self::Matrix>;
     /// A norm weight of ones.
     fn ones(&mut self, n: usize) -> Result<Self::Vector>;
     /// Rows for any pass.
@@ -283,13 +271,7 @@ pub trait Backend: Sized + Send + 'static {
 
     // -- operations ------------------------------------------------------------------------------------------------
     /// `h[r] = scale · table[token r]`. `[rows, hidden]`
-    fn embed(
-        &mut self,
-        h: &mut Self::Buf,
-        table: &Self::Matrix,
-        scale: f32,
-        pass: Pass,
-    ) -> Result<()>;
+    fn embed(&mut self, h: &mut Self::Buf, table: &Self::Matrix, scale: f32, pass: Pass) -> Result<()>;
     /// `dst = rmsnorm(h, norm) Wᵀ` `[rows, out]` (spec/model.md §3).
     fn norm_linear(
         &mut self,
@@ -311,23 +293,10 @@ pub trait Backend: Sized + Send + 'static {
         pass: Pass,
     ) -> Result<()>;
     /// `h += scale · (x Wᵀ)`. `[rows, hidden]`
-    fn linear_add(
-        &mut self,
-        h: &mut Self::Buf,
-        x: &Self::Buf,
-        w: &Self::Matrix,
-        scale: f32,
-        pass: Pass,
-    ) -> Result<()>;
+    fn linear_add(&mut self, h: &mut Self::Buf, x: &Self::Buf, w: &Self::Matrix, scale: f32, pass: Pass) -> Result<()>;
     /// Appends the k, v columns of `x` at the rows' positions and writes every compressed key whose window they
     /// complete (spec/model.md §5.3).
-    fn append_kv(
-        &mut self,
-        cache: &mut Self::Cache,
-        x: &Self::Buf,
-        spec: &SparseSpec,
-        pass: Pass,
-    ) -> Result<()>;
+    fn append_kv(&mut self, cache: &mut Self::Cache, x: &Self::Buf, spec: &SparseSpec, pass: Pass) -> Result<()>;
     /// Chooses blocks per row and KV head (spec/model.md §5.4-5.6), every row by its own position.
     fn select_blocks(
         &mut self,
@@ -392,13 +361,7 @@ pub trait Backend: Sized + Send + 'static {
         pass: Pass,
     ) -> Result<()>;
     /// Finds each row's best candidates on the device. Read them with [`Backend::candidates`].
-    fn top_candidates(
-        &mut self,
-        logits: &Self::Buf,
-        vocab: usize,
-        rows: HeadRows,
-        pass: Pass,
-    ) -> Result<()>;
+    fn top_candidates(&mut self, logits: &Self::Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()>;
 
     // -- to and from the host (outside of steps; waits) ---------------------------------------------------------------
     /// What [`Backend::top_candidates`] found, for the first `rows` rows. Waits for the device.
@@ -408,12 +371,7 @@ pub trait Backend: Sized + Send + 'static {
     /// Sets the first rows of a buffer, row-major. For tests and golden data.
     fn write(&mut self, buf: &mut Self::Buf, values: &[f32]) -> Result<()>;
     /// Blocks chosen in the last pass: `[rows][kv_heads]`, ascending. A row that ran densely reads as all its blocks.
-    fn read_selection(
-        &mut self,
-        sel: &Self::Selection,
-        spec: &SparseSpec,
-        rows: usize,
-    ) -> Result<Vec<Vec<Vec<u32>>>>;
+    fn read_selection(&mut self, sel: &Self::Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>>;
     /// Replaces the blocks chosen for one row and KV head by as many others, ascending. For golden data only, and only where
     /// they are compared in f32.
     ///
@@ -427,10 +385,7 @@ pub trait Backend: Sized + Send + 'static {
         _kv_head: usize,
         _blocks: &[u32],
     ) -> Result<()> {
-        Err(BackendError::Unsupported(format!(
-            "{} takes no selection from outside",
-            self.kind()
-        )))
+        Err(BackendError::Unsupported(format!("{} takes no selection from outside", self.kind())))
     }
     /// Cache rows of `positions`: k, v, and the compressed keys whose window ends inside them; names without layer.
     fn read_rows(

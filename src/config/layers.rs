@@ -68,10 +68,8 @@ impl Loaded {
         let asked = self.origins.get("sampling.preset").cloned();
         let origin = asked.unwrap_or(Origin::BuiltIn);
         let mine = rank(&self.origins, "sampling.preset");
-        let unusable = |reason: String| ConfigError::Read {
-            path: format!("preset {}", self.config.sampling.preset),
-            reason,
-        };
+        let unusable =
+            |reason: String| ConfigError::Read { path: format!("preset {}", self.config.sampling.preset), reason };
         let mut table = Table::try_from(&self.config).map_err(|e| unusable(e.to_string()))?;
         for (key, word) in &preset.values {
             let Some(setting) = keys::find(key).filter(|_| rank(&self.origins, key) < mine) else {
@@ -81,9 +79,7 @@ impl Loaded {
             keys::insert(&mut table, key, value);
             self.origins.insert((*key).to_owned(), origin.clone());
         }
-        self.config = table
-            .try_into()
-            .map_err(|e: toml::de::Error| unusable(e.message().to_owned()))?;
+        self.config = table.try_into().map_err(|e: toml::de::Error| unusable(e.message().to_owned()))?;
         self.system.clone_from(&preset.system);
         Ok(())
     }
@@ -100,11 +96,7 @@ struct Setting {
 ///
 /// # Errors
 /// The first problem of the list of [`problems`], unless it is only an unknown key, which becomes a warning.
-pub fn load(
-    file: &Path,
-    variables: &[(String, String)],
-    options: &[(&str, Value)],
-) -> Result<Loaded, ConfigError> {
+pub fn load(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]) -> Result<Loaded, ConfigError> {
     let (settings, found) = gather(file, variables, options);
     let mut warnings = Vec::new();
     for problem in found {
@@ -119,18 +111,11 @@ pub fn load(
         keys::insert(&mut table, &setting.key, setting.value);
         origins.insert(setting.key, setting.origin);
     }
-    let config = table
-        .try_into()
-        .map_err(|e: toml::de::Error| ConfigError::Read {
-            path: file.display().to_string(),
-            reason: e.message().to_owned(),
-        })?;
-    Ok(Loaded {
-        config,
-        origins,
-        warnings,
-        system: None,
-    })
+    let config = table.try_into().map_err(|e: toml::de::Error| ConfigError::Read {
+        path: file.display().to_string(),
+        reason: e.message().to_owned(),
+    })?;
+    Ok(Loaded { config, origins, warnings, system: None })
 }
 
 /// Everything that is wrong, for `config check`.
@@ -138,11 +123,7 @@ pub fn problems(file: &Path, variables: &[(String, String)]) -> Vec<ConfigError>
     gather(file, variables, &[]).1
 }
 
-fn gather(
-    file: &Path,
-    variables: &[(String, String)],
-    options: &[(&str, Value)],
-) -> (Vec<Setting>, Vec<ConfigError>) {
+fn gather(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]) -> (Vec<Setting>, Vec<ConfigError>) {
     let mut settings = Vec::new();
     let mut problems = Vec::new();
     match read_table(file) {
@@ -161,19 +142,11 @@ fn gather(
         }
         let spelled = |k: &str| k.replace('.', "_").to_uppercase();
         // `SALA_CHAT_MODEL` is what people try first.
-        let wanted = if rest == "MODEL" {
-            "MODEL_SOURCE"
-        } else {
-            rest
-        };
+        let wanted = if rest == "MODEL" { "MODEL_SOURCE" } else { rest };
         let origin = Origin::Variable(name.clone());
         match KEYS.iter().find(|k| spelled(k.name) == wanted) {
             Some(key) => match key.parse(text) {
-                Ok(value) => settings.push(Setting {
-                    key: key.name.to_owned(),
-                    value,
-                    origin,
-                }),
+                Ok(value) => settings.push(Setting { key: key.name.to_owned(), value, origin }),
                 Err(expected) => problems.push(ConfigError::Value {
                     origin,
                     key: key.name.to_owned(),
@@ -186,20 +159,13 @@ fn gather(
                 problems.push(ConfigError::Unknown {
                     origin,
                     key: rest.to_owned(),
-                    nearest: nearest(rest, names.iter().map(String::as_str))
-                        .map(|n| format!("{ENV_PREFIX}{n}")),
+                    nearest: nearest(rest, names.iter().map(String::as_str)).map(|n| format!("{ENV_PREFIX}{n}")),
                 });
             }
         }
     }
     for (key, value) in options {
-        check(
-            key,
-            value,
-            &Origin::CommandLine,
-            &mut settings,
-            &mut problems,
-        );
+        check(key, value, &Origin::CommandLine, &mut settings, &mut problems);
     }
     (settings, problems)
 }
@@ -210,44 +176,21 @@ fn read_table(file: &Path) -> Result<Table, ConfigError> {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Table::new()),
         Err(e) => {
-            return Err(ConfigError::Read {
-                path,
-                reason: e.to_string(),
-            });
+            return Err(ConfigError::Read { path, reason: e.to_string() });
         }
     };
-    text.parse::<Table>()
-        .map_err(|e| syntax(path, &text, e.span(), e.message()))
+    text.parse::<Table>().map_err(|e| syntax(path, &text, e.span(), e.message()))
 }
 
-fn syntax(
-    path: String,
-    text: &str,
-    span: Option<std::ops::Range<usize>>,
-    message: &str,
-) -> ConfigError {
+fn syntax(path: String, text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> ConfigError {
     let at = span.map_or(0, |s| s.start);
     let line = text.bytes().take(at).filter(|b| *b == b'\n').count() + 1;
-    ConfigError::Syntax {
-        path,
-        line,
-        reason: message.lines().collect::<Vec<_>>().join(", "),
-    }
+    ConfigError::Syntax { path, line, reason: message.lines().collect::<Vec<_>>().join(", ") }
 }
 
-fn collect(
-    table: &Table,
-    prefix: &str,
-    origin: &Origin,
-    out: &mut Vec<Setting>,
-    problems: &mut Vec<ConfigError>,
-) {
+fn collect(table: &Table, prefix: &str, origin: &Origin, out: &mut Vec<Setting>, problems: &mut Vec<ConfigError>) {
     for (name, value) in table {
-        let full = if prefix.is_empty() {
-            name.clone()
-        } else {
-            format!("{prefix}.{name}")
-        };
+        let full = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
         let is_section = KEYS.iter().any(|k| k.name.starts_with(&format!("{full}.")))
             || OPEN_TABLES.iter().any(|(t, ..)| *t == full);
         match value {
@@ -263,13 +206,7 @@ fn collect(
     }
 }
 
-fn check(
-    name: &str,
-    value: &Value,
-    origin: &Origin,
-    out: &mut Vec<Setting>,
-    problems: &mut Vec<ConfigError>,
-) {
+fn check(name: &str, value: &Value, origin: &Origin, out: &mut Vec<Setting>, problems: &mut Vec<ConfigError>) {
     let wrong = |expected: String| ConfigError::Value {
         origin: origin.clone(),
         key: name.to_owned(),
@@ -279,9 +216,7 @@ fn check(
     let accepted = match keys::find(name) {
         Some(key) => key.accept(value).map_err(wrong),
         None => {
-            let open = OPEN_TABLES
-                .iter()
-                .any(|(t, ..)| name.strip_prefix(t).is_some_and(|r| r.starts_with('.')));
+            let open = OPEN_TABLES.iter().any(|(t, ..)| name.strip_prefix(t).is_some_and(|r| r.starts_with('.')));
             match (open, value) {
                 (true, Value::String(_)) => Ok(value.clone()),
                 (true, _) => Err(wrong("text in quotes".to_owned())),
@@ -294,11 +229,7 @@ fn check(
         }
     };
     match accepted {
-        Ok(value) => out.push(Setting {
-            key: name.to_owned(),
-            value,
-            origin: origin.clone(),
-        }),
+        Ok(value) => out.push(Setting { key: name.to_owned(), value, origin: origin.clone() }),
         Err(problem) => problems.push(problem),
     }
 }
@@ -320,10 +251,9 @@ pub fn edit(text: &str, name: &str, value: &str) -> Result<String, ConfigError> 
         expected,
         got: value.to_owned(),
     })?;
-    let mut document: toml_edit::DocumentMut =
-        text.parse().map_err(|e: toml_edit::TomlError| {
-            syntax("config.toml".to_owned(), text, e.span(), e.message())
-        })?;
+    let mut document: toml_edit::DocumentMut = text
+        .parse()
+        .map_err(|e: toml_edit::TomlError| syntax("config.toml".to_owned(), text, e.span(), e.message()))?;
     let new: toml_edit::Value = match value {
         Value::Boolean(b) => b.into(),
         Value::Integer(i) => i.into(),
@@ -332,16 +262,14 @@ pub fn edit(text: &str, name: &str, value: &str) -> Result<String, ConfigError> 
         other => other.to_string().into(),
     };
     let (section, name) = key.name.split_once('.').unwrap_or(("", key.name));
-    let table = document
-        .entry(section)
-        .or_insert_with(toml_edit::table)
-        .as_table_like_mut()
-        .ok_or_else(|| ConfigError::Value {
+    let table = document.entry(section).or_insert_with(toml_edit::table).as_table_like_mut().ok_or_else(|| {
+        ConfigError::Value {
             origin: origin(),
             key: section.to_owned(),
             expected: format!("a table: [{section}]"),
             got: "a value".to_owned(),
-        })?;
+        }
+    })?;
     match table.get_mut(name).and_then(|item| item.as_value_mut()) {
         Some(old) => {
             let decor = old.decor().clone();

@@ -74,18 +74,11 @@ pub fn builtin(name: &str) -> Option<Preset> {
     let values: &[(&'static str, &str)] = match name {
         "default" => &[],
         "careful" => &[("sampling.temperature", "0.3"), ("sampling.top_p", "0.9")],
-        "creative" => &[
-            ("sampling.temperature", "1"),
-            ("sampling.top_p", "1"),
-            ("sampling.min_p", "0.05"),
-        ],
+        "creative" => &[("sampling.temperature", "1"), ("sampling.top_p", "1"), ("sampling.min_p", "0.05")],
         "greedy" => &[("sampling.temperature", "0")],
         _ => return None,
     };
-    Some(Preset {
-        system: None,
-        values: values.iter().map(|(k, v)| (*k, (*v).to_owned())).collect(),
-    })
+    Some(Preset { system: None, values: values.iter().map(|(k, v)| (*k, (*v).to_owned())).collect() })
 }
 
 /// Whether a name can be a file's on any system.
@@ -130,9 +123,7 @@ impl Preset {
             let known = KEYS.iter().find(|k| **k == key).copied();
             match (known.and_then(|k| Some((k, keys::find(k)?))), value) {
                 (Some((known, setting)), value) => {
-                    let value = setting
-                        .accept(value)
-                        .map_err(|expected| wrong(&key, expected, value))?;
+                    let value = setting.accept(value).map_err(|expected| wrong(&key, expected, value))?;
                     self.values.push((known, word(&value)));
                 }
                 (None, Value::String(text)) if key == SYSTEM => self.system = Some(text.clone()),
@@ -150,9 +141,7 @@ impl Preset {
 
     /// The text of its file.
     pub fn text(&self) -> String {
-        let mut out = String::from(
-            "# A preset of sala-chat: /preset NAME takes it. Keys as in config.toml.\n",
-        );
+        let mut out = String::from("# A preset of sala-chat: /preset NAME takes it. Keys as in config.toml.\n");
         if let Some(system) = &self.system {
             let system = Value::String(system.clone());
             out.push_str(&format!("{SYSTEM} = {system}  # for new sessions\n"));
@@ -168,12 +157,8 @@ impl Preset {
                 section = head;
             }
             let value = match keys::find(key).map(|k| k.kind) {
-                Some(keys::Kind::Int(..) | keys::Kind::Float(..) | keys::Kind::Bool(_)) => {
-                    value.clone()
-                }
-                Some(keys::Kind::Text(_) | keys::Kind::Word(_)) | None => {
-                    Value::String(value.clone()).to_string()
-                }
+                Some(keys::Kind::Int(..) | keys::Kind::Float(..) | keys::Kind::Bool(_)) => value.clone(),
+                Some(keys::Kind::Text(_) | keys::Kind::Word(_)) | None => Value::String(value.clone()).to_string(),
             };
             out.push_str(&format!("{name} = {value}\n"));
         }
@@ -182,8 +167,7 @@ impl Preset {
 }
 
 fn is_section(name: &str) -> bool {
-    KEYS.iter()
-        .any(|k| k.split_once('.').is_some_and(|(head, _)| head == name))
+    KEYS.iter().any(|k| k.split_once('.').is_some_and(|(head, _)| head == name))
 }
 
 fn word(value: &Value) -> String {
@@ -194,23 +178,14 @@ fn word(value: &Value) -> String {
 }
 
 fn wrong(key: &str, expected: String, got: &Value) -> PresetError {
-    PresetError::Value {
-        key: key.to_owned(),
-        expected,
-        got: got.to_string(),
-    }
+    PresetError::Value { key: key.to_owned(), expected, got: got.to_string() }
 }
 
 /// Who writes `temperature` without its section is told the section.
 fn unknown(key: String) -> PresetError {
-    let near = KEYS
-        .into_iter()
-        .find(|k| k.rsplit('.').next() == Some(key.as_str()));
+    let near = KEYS.into_iter().find(|k| k.rsplit('.').next() == Some(key.as_str()));
     let near = near.or_else(|| nearest(&key, KEYS.into_iter().chain([SYSTEM])));
-    PresetError::Unknown {
-        nearest: near.map(str::to_owned),
-        key,
-    }
+    PresetError::Unknown { nearest: near.map(str::to_owned), key }
 }
 
 #[cfg(test)]
@@ -238,18 +213,9 @@ mod tests {
             says("[sampling]\ntemprature = 0.3"),
             "unknown key sampling.temprature: did you mean sampling.temperature?"
         );
-        assert_eq!(
-            says("top_p = 0.9"),
-            "unknown key top_p: did you mean sampling.top_p?"
-        );
-        assert_eq!(
-            says("[sampling]\ntemperature = 7"),
-            "sampling.temperature must be 0 to 2 (got 7)"
-        );
-        assert_eq!(
-            says("[thinking]\nmode = \"hard\""),
-            "thinking.mode must be one of auto, on, off (got \"hard\")"
-        );
+        assert_eq!(says("top_p = 0.9"), "unknown key top_p: did you mean sampling.top_p?");
+        assert_eq!(says("[sampling]\ntemperature = 7"), "sampling.temperature must be 0 to 2 (got 7)");
+        assert_eq!(says("[thinking]\nmode = \"hard\""), "thinking.mode must be one of auto, on, off (got \"hard\")");
         assert_eq!(says("system = 3"), "system must be text in quotes (got 3)");
         assert!(says("system = \"a\"\n[sampling\n").starts_with("line 2: "));
         assert_eq!(says("[model]\ngpu = 1"), "unknown key model");

@@ -36,13 +36,7 @@ fn finish_of(fed: &Done<Fed>) -> Finish {
 }
 
 /// Progress of reading a prompt.
-pub(super) fn show_reading(
-    desk: &mut State,
-    started: Instant,
-    done: u64,
-    total: u64,
-    tokens_per_s: f64,
-) {
+pub(super) fn show_reading(desk: &mut State, started: Instant, done: u64, total: u64, tokens_per_s: f64) {
     if total < SHOWN_READING {
         return;
     }
@@ -76,17 +70,9 @@ impl Answer {
                 continue;
             }
             self.dirty = true;
-            let whole = if thinking {
-                &mut self.message.thinking
-            } else {
-                &mut self.message.text
-            };
+            let whole = if thinking { &mut self.message.thinking } else { &mut self.message.text };
             whole.push_str(&text);
-            desk.tell(Notice::Delta {
-                message: self.message.id,
-                thinking,
-                text,
-            });
+            desk.tell(Notice::Delta { message: self.message.id, thinking, text });
         }
     }
 }
@@ -180,10 +166,7 @@ impl State {
         let done = self.ask_now(parent, text);
         if done.is_err() && self.open.conversation.all().count() == before {
             // Nothing of it was saved: it goes back to where it was typed.
-            self.tell(Notice::Input {
-                text: typed,
-                editing: None,
-            });
+            self.tell(Notice::Input { text: typed, editing: None });
         }
         done
     }
@@ -193,20 +176,10 @@ impl State {
         self.may_write()?;
         self.need_engine()?;
         self.may_write()?;
-        let mut new = if parent.is_none() {
-            self.opening_messages()
-        } else {
-            Vec::new()
-        };
+        let mut new = if parent.is_none() { self.opening_messages() } else { Vec::new() };
         let question = self.draft(Role::User, new.last().map(|m| m.id).or(parent), text);
         new.push(question);
-        let path: Vec<&Message> = self
-            .open
-            .conversation
-            .path_to(parent)
-            .into_iter()
-            .chain(&new)
-            .collect();
+        let path: Vec<&Message> = self.open.conversation.path_to(parent).into_iter().chain(&new).collect();
         let rendered = self.renderer.prompt(&path, self.open.settings.think)?;
         let plan = self.plan(&rendered)?;
         self.check_room(&plan, "This question")?;
@@ -231,18 +204,8 @@ impl State {
     }
 
     /// Answers the question at the head.
-    fn answer(
-        &mut self,
-        plan: Plan,
-        rendered: &Rendered,
-        sampling: Sampling,
-        started: Instant,
-    ) -> Done<MessageId> {
-        let mut message = self.draft(
-            Role::Assistant,
-            self.open.conversation.head(),
-            String::new(),
-        );
+    fn answer(&mut self, plan: Plan, rendered: &Rendered, sampling: Sampling, started: Instant) -> Done<MessageId> {
+        let mut message = self.draft(Role::Assistant, self.open.conversation.head(), String::new());
         message.meta.model = self.model().map(|m| m.name.clone());
         message.meta.seed = Some(sampling.seed);
         self.write_answer(message, plan, rendered, sampling, started, "")
@@ -268,22 +231,9 @@ impl State {
             false => Begin::after_prompt(&rendered.text),
         };
         let decoder = StreamDecoder::new(self.renderer.model().tokenizer.clone(), begin);
-        let mut answer = Answer {
-            message,
-            decoder,
-            started,
-            first_token: None,
-            thought: None,
-            saved: Instant::now(),
-            dirty: false,
-        };
-        answer.take(
-            self,
-            Delta {
-                thinking: String::new(),
-                answer: more.to_owned(),
-            },
-        );
+        let mut answer =
+            Answer { message, decoder, started, first_token: None, thought: None, saved: Instant::now(), dirty: false };
+        answer.take(self, Delta { thinking: String::new(), answer: more.to_owned() });
         let generate = Some((self.generate(sampling), Some(id)));
         let mut fed = self.carry_out(plan, rendered, generate.clone(), &mut answer);
         while let Err(lost @ DeskError::RowsLost(_)) = &fed
@@ -303,17 +253,11 @@ impl State {
         message.meta.thought_ms = answer.thought.map_or(0.0, |t| t.1);
         message.meta.finish = Some(finish_of(&fed));
         let result = match &fed {
-            Ok(Fed {
-                end: Some(end),
-                reused,
-                read,
-                ..
-            }) => {
+            Ok(Fed { end: Some(end), reused, read, .. }) => {
                 message.meta.reused_tokens = *reused;
                 message.meta.prefilled_tokens = *read;
                 if end.stats.decode_ms > 0.0 {
-                    message.meta.tokens_per_s =
-                        end.stats.generated_tokens as f64 * 1000.0 / end.stats.decode_ms;
+                    message.meta.tokens_per_s = end.stats.generated_tokens as f64 * 1000.0 / end.stats.decode_ms;
                     self.meters.tokens_per_s = message.meta.tokens_per_s;
                 }
                 Ok(id)
@@ -346,9 +290,7 @@ impl State {
         self.need_engine()?;
         let path = self.open.conversation.path();
         let Some(last) = path.last().filter(|m| m.role == Role::Assistant) else {
-            return Err(DeskError::Refused(
-                "There is no answer at the end to continue.".into(),
-            ));
+            return Err(DeskError::Refused("There is no answer at the end to continue.".into()));
         };
         if last.meta.finish == Some(Finish::Stop) && more.is_empty() {
             return Err(DeskError::Refused(
@@ -358,21 +300,14 @@ impl State {
         let mut message = (*last).clone();
         let more = match more {
             "" => String::new(),
-            m if message.text.is_empty() || message.text.ends_with(char::is_whitespace) => {
-                m.to_owned()
-            }
+            m if message.text.is_empty() || message.text.ends_with(char::is_whitespace) => m.to_owned(),
             m => format!(" {m}"),
         };
-        let rendered = self
-            .renderer
-            .open_answer(&path, &more, self.open.settings.think)?;
+        let rendered = self.renderer.open_answer(&path, &more, self.open.settings.think)?;
         let plan = self.plan_answer(&rendered)?;
         self.check_room(&plan, "Going on")?;
         let sampling = match message.meta.seed {
-            Some(seed) => Sampling {
-                seed,
-                ..self.next_sampling()
-            },
+            Some(seed) => Sampling { seed, ..self.next_sampling() },
             None => self.next_sampling(),
         };
         message.meta.finish = None;
@@ -391,10 +326,7 @@ impl State {
         let level = [95, 80].into_iter().find(|l| share >= *l).unwrap_or(0);
         if level > self.warned {
             let left = grouped(limit.saturating_sub(used));
-            self.note(
-                Level::Warn,
-                format!("About {left} tokens left. /new, /fork #3 or /compact."),
-            );
+            self.note(Level::Warn, format!("About {left} tokens left. /new, /fork #3 or /compact."));
         }
         self.warned = level;
     }
@@ -402,10 +334,6 @@ impl State {
 
 /// A seed for one answer. Below 2^53, so that it survives every JSON reader.
 fn fresh_seed() -> u64 {
-    let id =
-        blake3::hash(format!("{:?}{:?}", std::time::SystemTime::now(), Instant::now()).as_bytes());
-    id.as_bytes()
-        .first_chunk::<8>()
-        .map_or(0, |b| u64::from_le_bytes(*b))
-        >> 11
+    let id = blake3::hash(format!("{:?}{:?}", std::time::SystemTime::now(), Instant::now()).as_bytes());
+    id.as_bytes().first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b)) >> 11
 }

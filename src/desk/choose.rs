@@ -42,24 +42,12 @@ pub(super) fn keep_only(messages: &mut Vec<Message>, parent: Option<MessageId>, 
 
 impl State {
     /// Asks about a load that is large or does not fit; a single file that does not fit is refused at once.
-    pub(super) fn confirm_load(
-        &mut self,
-        items: &[Item],
-        plan: &Plan,
-        chosen: Chosen,
-    ) -> Done<Decision> {
+    pub(super) fn confirm_load(&mut self, items: &[Item], plan: &Plan, chosen: Chosen) -> Done<Decision> {
         let need: u64 = items.iter().map(|i| i.tokens).sum();
         let limit = self.meters.context_limit;
         let before = plan.total().saturating_sub(need);
         let offer = LoadPlan {
-            files: items
-                .iter()
-                .map(|i| PlanFile {
-                    name: i.name.clone(),
-                    tokens: i.tokens,
-                    kept: i.kept,
-                })
-                .collect(),
+            files: items.iter().map(|i| PlanFile { name: i.name.clone(), tokens: i.tokens, kept: i.kept }).collect(),
             free: limit.saturating_sub(before),
             reserve: self.reserve(),
             tokens_per_s: self.meters.prefill_tokens_per_s,
@@ -81,8 +69,7 @@ impl State {
             };
         }
         let read = plan.to_read();
-        let small = read <= self.load_limits.confirm_tokens
-            && items.len() <= self.load_limits.confirm_files;
+        let small = read <= self.load_limits.confirm_tokens && items.len() <= self.load_limits.confirm_files;
         if small || chosen == Chosen::FromList {
             return Ok(Decision::Load);
         }
@@ -111,20 +98,12 @@ impl State {
 
     /// Shows the plan; `load` is the word for taking all of it, where that is possible.
     fn ask_plan(&mut self, text: String, plan: LoadPlan, load: Option<&str>) -> Decision {
-        let choice = |key, label: &str| Choice {
-            key,
-            label: label.into(),
-        };
+        let choice = |key, label: &str| Choice { key, label: label.into() };
         let mut choices: Vec<Choice> = load.map(|l| choice('\n', l)).into_iter().collect();
         let (all, files) = (load.is_some(), plan.files.len());
         choices.push(choice('e', "choose files"));
         choices.push(choice('\x1b', "cancel"));
-        let answer = self.answer_to(|id| Notice::Plan {
-            id,
-            text,
-            choices,
-            plan,
-        });
+        let answer = self.answer_to(|id| Notice::Plan { id, text, choices, plan });
         match answer {
             Some(Answer::Key('\n')) if all => Decision::Load,
             Some(Answer::Files(picked)) => {

@@ -113,10 +113,7 @@ impl Conversation {
 
     /// Messages with the same parent as `id`, itself among them.
     pub fn siblings(&self, id: MessageId) -> &[MessageId] {
-        self.messages
-            .get(&id)
-            .and_then(|m| self.children.get(&m.parent))
-            .map_or(&[], Vec::as_slice)
+        self.messages.get(&id).and_then(|m| self.children.get(&m.parent)).map_or(&[], Vec::as_slice)
     }
 
     /// Messages directly below `id` (below nothing: the roots).
@@ -126,11 +123,7 @@ impl Conversation {
 
     /// The message nearest to the head that has siblings.
     pub fn branching(&self) -> Option<MessageId> {
-        self.path()
-            .iter()
-            .rev()
-            .map(|m| m.id)
-            .find(|id| self.siblings(*id).len() > 1)
+        self.path().iter().rev().map(|m| m.id).find(|id| self.siblings(*id).len() > 1)
     }
 
     /// `(2, 3)`: second of three branches at the nearest branching point; `(1, 1)` without any.
@@ -159,11 +152,7 @@ impl Conversation {
                 .children(Some(id))
                 .iter()
                 .rev()
-                .find(|c| {
-                    self.messages
-                        .get(c)
-                        .is_some_and(|m| m.role == Role::Assistant)
-                })
+                .find(|c| self.messages.get(c).is_some_and(|m| m.role == Role::Assistant))
                 .copied()
                 .unwrap_or(id),
             _ => id,
@@ -184,11 +173,7 @@ impl Conversation {
     /// What undoing `count` exchanges would do; `None` when there is nothing to undo. A system text stays.
     pub fn undo(&self, count: u64) -> Option<Undo> {
         let path = self.path();
-        let mut undone = Undo {
-            head: self.head,
-            exchanges: 0,
-            text: None,
-        };
+        let mut undone = Undo { head: self.head, exchanges: 0, text: None };
         for m in path.iter().rev() {
             if undone.exchanges == count {
                 break;
@@ -216,17 +201,16 @@ impl Conversation {
             };
             (path.len() > from).then(|| path[from..].iter().map(|m| m.id).collect::<Vec<_>>())
         };
-        let line = self.left.iter().rev().find_map(|l| below(*l)).or_else(|| {
-            self.children(self.head)
-                .last()
-                .and_then(|c| below(self.newest_leaf(*c)))
-        })?;
+        let line = self
+            .left
+            .iter()
+            .rev()
+            .find_map(|l| below(*l))
+            .or_else(|| self.children(self.head).last().and_then(|c| below(self.newest_leaf(*c))))?;
         let mut exchanges = 0;
         let mut to = None;
         for id in line {
-            let begins = self
-                .get(id)
-                .is_some_and(|m| matches!(m.role, Role::User | Role::Document));
+            let begins = self.get(id).is_some_and(|m| matches!(m.role, Role::User | Role::Document));
             if begins && exchanges == count {
                 break;
             }
@@ -248,20 +232,12 @@ impl Conversation {
         let mut lanes = 0u16;
         // (message, number, lane); a stack, because a conversation can be deeper than the call stack likes.
         let mut stack: Vec<(MessageId, u64, u16)> = Vec::new();
-        let push = |stack: &mut Vec<(MessageId, u64, u16)>,
-                    lanes: &mut u16,
-                    below: Option<MessageId>,
-                    number,
-                    lane| {
+        let push = |stack: &mut Vec<(MessageId, u64, u16)>, lanes: &mut u16, below: Option<MessageId>, number, lane| {
             let children = self.children(below);
             let first_lane = *lanes;
             *lanes = lanes.saturating_add(children.len().saturating_sub(1) as u16);
             for (i, child) in children.iter().enumerate().rev() {
-                let lane = if i == 0 {
-                    lane
-                } else {
-                    first_lane.saturating_add(i as u16)
-                };
+                let lane = if i == 0 { lane } else { first_lane.saturating_add(i as u16) };
                 stack.push((*child, number, lane));
             }
         };
@@ -284,9 +260,7 @@ impl Conversation {
                     title: title_of(m),
                     kept: kept(end),
                     current: current.contains(&id),
-                    head: self
-                        .head
-                        .is_some_and(|h| h == id || h == end && self.siblings(end).len() == 1),
+                    head: self.head.is_some_and(|h| h == id || h == end && self.siblings(end).len() == 1),
                     label: label(id).or_else(|| label(end)),
                     created_ms: m.created_ms,
                 });
@@ -364,15 +338,9 @@ mod tests {
     fn undo_steps_over_whole_exchanges_and_keeps_the_system_text() {
         let c = tree();
         let one = c.undo(1).unwrap();
-        assert_eq!(
-            (one.head, one.exchanges, one.text.as_deref()),
-            (Some(MessageId(3)), 1, Some("two"))
-        );
+        assert_eq!((one.head, one.exchanges, one.text.as_deref()), (Some(MessageId(3)), 1, Some("two")));
         let all = c.undo(9).unwrap();
-        assert_eq!(
-            (all.head, all.exchanges, all.text.as_deref()),
-            (Some(MessageId(1)), 2, Some("one"))
-        );
+        assert_eq!((all.head, all.exchanges, all.text.as_deref()), (Some(MessageId(1)), 2, Some("one")));
         assert!(Conversation::default().undo(1).is_none());
     }
 
@@ -411,14 +379,8 @@ mod tests {
 
     #[test]
     fn the_timeline_shows_every_line_once_with_its_own_lane() {
-        let rows = tree().timeline(
-            |id| id == MessageId(3),
-            |id| (id == MessageId(8)).then(|| "end".into()),
-        );
-        let seen: Vec<_> = rows
-            .iter()
-            .map(|r| (r.message.0, r.number, r.lane, r.current, r.head))
-            .collect();
+        let rows = tree().timeline(|id| id == MessageId(3), |id| (id == MessageId(8)).then(|| "end".into()));
+        let seen: Vec<_> = rows.iter().map(|r| (r.message.0, r.number, r.lane, r.current, r.head)).collect();
         assert_eq!(
             seen,
             [
@@ -436,10 +398,7 @@ mod tests {
     #[test]
     fn a_loop_in_damaged_rows_ends() {
         let c = Conversation::new(
-            vec![
-                message(1, Some(2), Role::User, "a"),
-                message(2, Some(1), Role::User, "b"),
-            ],
+            vec![message(1, Some(2), Role::User, "a"), message(2, Some(1), Role::User, "b")],
             Some(MessageId(2)),
         );
         assert_eq!(c.path().len(), 2);
@@ -447,10 +406,7 @@ mod tests {
 
     #[test]
     fn titles_end_at_a_word() {
-        assert_eq!(
-            first_words("who tells\nPierre that Andrei is dying", 16),
-            "who tells Pierre"
-        );
+        assert_eq!(first_words("who tells\nPierre that Andrei is dying", 16), "who tells Pierre");
         assert_eq!(first_words("abcdefgh", 3), "abc");
         assert_eq!(first_words("  \n", 3), "");
     }

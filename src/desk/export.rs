@@ -26,20 +26,12 @@ pub fn by_extension(path: &Path) -> ExportFormat {
 
 /// What an import brought, in one line.
 pub fn imported_line(imported: &Imported) -> String {
-    let names: Vec<String> = imported
-        .sessions
-        .iter()
-        .map(|(_, name)| format!("\"{name}\""))
-        .collect();
+    let names: Vec<String> = imported.sessions.iter().map(|(_, name)| format!("\"{name}\"")).collect();
     let state = match (&imported.text_only, imported.state_tokens) {
         (Some(why), _) => format!(" {why}"),
         (None, n) => format!(" State of {} tokens came along.", grouped(n)),
     };
-    format!(
-        "{} messages imported as {}.{state}",
-        grouped(imported.messages),
-        names.join(", ")
-    )
+    format!("{} messages imported as {}.{state}", grouped(imported.messages), names.join(", "))
 }
 
 impl State {
@@ -54,36 +46,26 @@ impl State {
     ) -> Done {
         let path = typed_path(path);
         let Some(id) = self.open.id else {
-            return Err(DeskError::Refused(
-                "Nothing to export: the conversation is empty.".into(),
-            ));
+            return Err(DeskError::Refused("Nothing to export: the conversation is empty.".into()));
         };
         self.flush_briefly();
         let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
         if with_state {
             let fingerprint = self.meters.model.fingerprint.clone();
-            let written = self
-                .store
-                .export_bundle(id, &fingerprint, &path, overwrite)?;
+            let written = self.store.export_bundle(id, &fingerprint, &path, overwrite)?;
             let again = match written.replay_tokens {
                 0 => String::new(),
                 n => format!("; {} tokens will be read again", grouped(n)),
             };
             let (size, kept) = (bytes(written.bytes), grouped(written.state_tokens));
-            let text = format!(
-                "{} written, {size}, with the state of {kept} tokens{again}.",
-                path.display()
-            );
+            let text = format!("{} written, {size}, with the state of {kept} tokens{again}.", path.display());
             self.note(Level::Info, text);
             return Ok(());
         }
         let format = format.unwrap_or_else(|| by_extension(&path));
         let scope = if tree { Scope::Tree } else { Scope::Branch };
         let size = self.store.export_to(id, format, scope, &path, overwrite)?;
-        self.note(
-            Level::Info,
-            format!("{} written, {}.", path.display(), bytes(size)),
-        );
+        self.note(Level::Info, format!("{} written, {}.", path.display(), bytes(size)));
         Ok(())
     }
 

@@ -78,8 +78,7 @@ struct Shifted<'a> {
 
 impl Watch for Shifted<'_> {
     fn reading(&mut self, desk: &mut State, done: u64, _total: u64, tokens_per_s: f64) {
-        self.watch
-            .reading(desk, self.before + done, self.total, tokens_per_s);
+        self.watch.reading(desk, self.before + done, self.total, tokens_per_s);
     }
     fn tokens(&mut self, desk: &mut State, tokens: &[Token], tokens_per_s: f64) {
         self.watch.tokens(desk, tokens, tokens_per_s);
@@ -110,10 +109,7 @@ impl State {
         let mut steps = self.steps(rendered, chain.text_bytes())?;
         let known = chain.segments().len();
         // Read-only steps only: what the model answers to is asked each time.
-        for step in steps
-            .iter()
-            .filter(|s| s.text_end < rendered.text.len() || s.message.is_some())
-        {
+        for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
             let boundary = self.boundary(rendered, step.text_end);
             let content = self.content(&chain, &step.given, &[], boundary, step.kind);
             let Some(segment) = self.stored_segment(&content.id())? else {
@@ -128,11 +124,7 @@ impl State {
         }
         let ending = |s: &Segment| {
             let end = usize::try_from(s.content.boundary.bytes).ok()?;
-            rendered
-                .cuts
-                .iter()
-                .find(|c| c.end == end)
-                .map(|c| (c.message, s.id))
+            rendered.cuts.iter().find(|c| c.end == end).map(|c| (c.message, s.id))
         };
         let found = base.segments().iter().filter_map(ending).collect();
         Ok(Plan { base, found, steps })
@@ -142,12 +134,7 @@ impl State {
     fn stored_under(&self, text: &str) -> Done<Path> {
         let mut tried: HashSet<SegmentId> = HashSet::new();
         for message in self.open.conversation.path().iter().rev() {
-            let Some(id) = self
-                .open
-                .ends
-                .get(&message.id)
-                .filter(|id| !tried.contains(*id))
-            else {
+            let Some(id) = self.open.ends.get(&message.id).filter(|id| !tried.contains(*id)) else {
                 continue;
             };
             let path = self.stored_path(id)?;
@@ -164,11 +151,7 @@ impl State {
     /// The longest prefix that can be made live: it is live already, or its end state and all rows are on disk.
     fn usable(&self, path: &Path) -> Done<Path> {
         let live = self.live.segments().len();
-        let from_live = if self.live.common(path) == live {
-            live
-        } else {
-            0
-        };
+        let from_live = if self.live.common(path) == live { live } else { 0 };
         for n in (from_live + 1..=path.segments().len()).rev() {
             let Some(tip) = path.prefix(n).head() else {
                 break;
@@ -186,11 +169,7 @@ impl State {
     fn steps(&self, rendered: &Rendered, from: usize) -> Done<Vec<Step>> {
         let mut steps = Vec::new();
         let mut at = from;
-        let ends = rendered
-            .cuts
-            .iter()
-            .filter(|c| c.end > from)
-            .map(|c| (c.end, c.kind, Some(c.message)));
+        let ends = rendered.cuts.iter().filter(|c| c.end > from).map(|c| (c.end, c.kind, Some(c.message)));
         let last = (rendered.text.len(), SegmentKind::Turn, None);
         for (end, kind, message) in ends.chain([last]) {
             let Some(slice) = rendered.text.get(at..end).filter(|s| !s.is_empty()) else {
@@ -215,29 +194,16 @@ impl State {
         let mut bytes = 0;
         while tokens.len() - start > self.piece {
             let piece = tokens.get(start..start + self.piece).unwrap_or(&[]);
-            let Some(covered) = slice
-                .get(bytes..)
-                .and_then(|rest| self.renderer.covered(rest, piece))
-            else {
+            let Some(covered) = slice.get(bytes..).and_then(|rest| self.renderer.covered(rest, piece)) else {
                 break;
             };
             bytes += covered;
             let (kind, message) = (SegmentKind::DocumentPart, None);
-            steps.push(Step {
-                given: piece.to_vec(),
-                text_end: at + bytes,
-                kind,
-                message,
-            });
+            steps.push(Step { given: piece.to_vec(), text_end: at + bytes, kind, message });
             start += self.piece;
         }
         let rest = tokens.get(start..).unwrap_or(&[]).to_vec();
-        steps.push(Step {
-            given: rest,
-            text_end: at + slice.len(),
-            kind: SegmentKind::Turn,
-            message: None,
-        });
+        steps.push(Step { given: rest, text_end: at + slice.len(), kind: SegmentKind::Turn, message: None });
     }
 
     /// Refuses a plan that does not fit, before anything was read. `what` is what would be read.
@@ -276,10 +242,7 @@ impl State {
     ) -> Done<Fed> {
         let started = Instant::now();
         let plan = self.go_live(plan, rendered)?;
-        let mut fed = Fed {
-            reused: plan.base.position(),
-            ..Fed::default()
-        };
+        let mut fed = Fed { reused: plan.base.position(), ..Fed::default() };
         for (message, segment) in &plan.found {
             self.point(*message, *segment);
         }
@@ -290,11 +253,7 @@ impl State {
             let save = answer.is_none_or(|(_, message)| message.is_some());
             let export = save && self.save_state != SaveStates::Never;
             let given = step.given.clone();
-            let mut shifted = Shifted {
-                watch: &mut *watch,
-                before: fed.read,
-                total,
-            };
+            let mut shifted = Shifted { watch: &mut *watch, before: fed.read, total };
             let ran = self.run_job(given, answer.map(|(g, _)| g.clone()), export, &mut shifted);
             let mut end = match ran {
                 Ok(end) => end,
@@ -307,23 +266,9 @@ impl State {
             };
             fed.read += end.given_in_state as u64;
             let image = end.image.take();
-            let message = if answer.is_some() {
-                answer.and_then(|(_, m)| *m)
-            } else {
-                step.message
-            };
+            let message = if answer.is_some() { answer.and_then(|(_, m)| *m) } else { step.message };
             let stopped = end.ended == Ended::Cancelled;
-            self.absorb(
-                rendered,
-                &step,
-                &end,
-                message,
-                if save {
-                    Keep::Saved(image)
-                } else {
-                    Keep::Unsaved
-                },
-            );
+            self.absorb(rendered, &step, &end, message, if save { Keep::Saved(image) } else { Keep::Unsaved });
             fed.end = Some(end);
             if stopped {
                 break;
@@ -341,10 +286,7 @@ impl State {
             if common == self.live.segments().len() && common == plan.base.segments().len() {
                 return Ok(plan);
             }
-            self.activity(Activity::Restoring {
-                share: None,
-                tokens: plan.base.position(),
-            });
+            self.activity(Activity::Restoring { share: None, tokens: plan.base.position() });
             let base = plan.base.clone();
             if self.put_back(&base, common)? {
                 return Ok(plan);
@@ -354,36 +296,20 @@ impl State {
     }
 
     /// Records what a job did in the live path and hands it to the writer.
-    fn absorb(
-        &mut self,
-        rendered: &Rendered,
-        step: &Step,
-        end: &JobEnd,
-        message: Option<MessageId>,
-        keep: Keep,
-    ) {
+    fn absorb(&mut self, rendered: &Rendered, step: &Step, end: &JobEnd, message: Option<MessageId>, keep: Keep) {
         let given = step.given.get(..end.given_in_state).unwrap_or(&step.given);
-        let generated = end
-            .generated
-            .get(..end.generated_in_state)
-            .unwrap_or(&end.generated);
+        let generated = end.generated.get(..end.generated_in_state).unwrap_or(&end.generated);
         if given.is_empty() && generated.is_empty() {
             return;
         }
         let boundary = if given.len() < step.given.len() {
-            self.renderer
-                .boundary_after(rendered, self.live.text_bytes(), given)
+            self.renderer.boundary_after(rendered, self.live.text_bytes(), given)
         } else if generated.is_empty() {
             self.boundary(rendered, step.text_end)
         } else {
-            self.renderer
-                .boundary_with(rendered, step.text_end, generated)
+            self.renderer.boundary_with(rendered, step.text_end, generated)
         };
-        let kind = if given.len() < step.given.len() {
-            SegmentKind::DocumentPart
-        } else {
-            step.kind
-        };
+        let kind = if given.len() < step.given.len() { SegmentKind::DocumentPart } else { step.kind };
         let content = self.content(&self.live, given, generated, boundary, kind);
         self.live.push(content.clone());
         self.meters.context_used = self.live.position();
@@ -422,10 +348,7 @@ impl State {
         let rendered = self.past()?;
         let started = Instant::now();
         if self.is_settled(&rendered) {
-            return Ok(Fed {
-                reused: self.live.position(),
-                ..Fed::default()
-            });
+            return Ok(Fed { reused: self.live.position(), ..Fed::default() });
         }
         let plan = self.plan_past(&rendered)?;
         self.check_room(&plan, "This conversation")?;
@@ -438,10 +361,7 @@ impl State {
     fn say_reading_again(&mut self, plan: &Plan) {
         let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
         let about = self.about(plan.to_read());
-        self.note(
-            Level::Info,
-            format!("Reading {read} of {total} tokens again{about}."),
-        );
+        self.note(Level::Info, format!("Reading {read} of {total} tokens again{about}."));
     }
 
     /// Says what was lost, and what reading it again with the work at hand takes.
@@ -465,7 +385,8 @@ impl State {
         }
         if !self.said_thoughts_leave {
             self.said_thoughts_leave = true;
-            let text = "This model's template drops earlier thoughts: answers are read again without them, behind the scenes.";
+            let text =
+                "This model's template drops earlier thoughts: answers are read again without them, behind the scenes.";
             self.note(Level::Info, text);
         }
         let started = Instant::now();
@@ -475,15 +396,12 @@ impl State {
     }
 
     fn past(&self) -> Done<Rendered> {
-        Ok(self
-            .renderer
-            .past(&self.open.conversation.path(), self.open.settings.think)?)
+        Ok(self.renderer.past(&self.open.conversation.path(), self.open.settings.think)?)
     }
 
     /// The live state is under the rendering, and all but its last few words are in it.
     fn is_settled(&self, rendered: &Rendered) -> bool {
-        let whole =
-            self.live.unchanged(&rendered.text).segments().len() == self.live.segments().len();
+        let whole = self.live.unchanged(&rendered.text).segments().len() == self.live.segments().len();
         let missing = rendered.text.len().saturating_sub(self.live.text_bytes());
         whole && missing <= SMALL_REST
     }
@@ -491,8 +409,7 @@ impl State {
     /// As [`State::plan`], leaving the last few words for the next question to bring.
     pub(super) fn plan_past(&mut self, rendered: &Rendered) -> Done<Plan> {
         let mut plan = self.plan(rendered)?;
-        if rendered.text.len().saturating_sub(plan.base.text_bytes()) <= SMALL_REST
-            && !plan.base.segments().is_empty()
+        if rendered.text.len().saturating_sub(plan.base.text_bytes()) <= SMALL_REST && !plan.base.segments().is_empty()
         {
             plan.steps.clear();
         }

@@ -8,9 +8,7 @@ use super::path::Path;
 use super::run::Event;
 use super::{DeskError, Done, State};
 use crate::protocol::desk::Activity;
-use crate::protocol::engine::{
-    Command, EndImage, EngineEvent, Generate, Job, RowsFeed, STOPPED, Token,
-};
+use crate::protocol::engine::{Command, EndImage, EngineEvent, Generate, Job, RowsFeed, STOPPED, Token};
 use crate::session::StoredRows;
 
 /// How often a running job gets a chance to save and to refresh its times.
@@ -37,13 +35,7 @@ impl State {
     ) -> Done<JobEnd> {
         let id = self.link.id();
         let cancel = self.cancel.clone();
-        self.command(Command::Run(Job {
-            id,
-            given,
-            generate,
-            export,
-            cancel,
-        }))?;
+        self.command(Command::Run(Job { id, given, generate, export, cancel }))?;
         let mut generated = Vec::new();
         let mut tick = Instant::now() + TICK;
         loop {
@@ -59,20 +51,11 @@ impl State {
                     self.show_rows_coming(self.live.position());
                 }
                 Event::Tick => {}
-                Event::Engine(EngineEvent::Reading {
-                    id: of,
-                    done,
-                    total,
-                    tokens_per_s,
-                }) if of == id => {
+                Event::Engine(EngineEvent::Reading { id: of, done, total, tokens_per_s }) if of == id => {
                     self.meters.prefill_tokens_per_s = tokens_per_s;
                     watch.reading(self, done, total, tokens_per_s);
                 }
-                Event::Engine(EngineEvent::Tokens {
-                    id: of,
-                    tokens,
-                    tokens_per_s,
-                }) if of == id => {
+                Event::Engine(EngineEvent::Tokens { id: of, tokens, tokens_per_s }) if of == id => {
                     self.meters.tokens_per_s = tokens_per_s;
                     watch.tokens(self, &tokens, tokens_per_s);
                     generated.extend_from_slice(&tokens);
@@ -89,8 +72,7 @@ impl State {
                     self.meters.model.memory = memory;
                     self.meters.spec.add(&stats.spec);
                     if stats.prefilled_tokens > 0 && stats.prefill_ms > 0.0 {
-                        self.meters.prefill_tokens_per_s =
-                            stats.prefilled_tokens as f64 * 1000.0 / stats.prefill_ms;
+                        self.meters.prefill_tokens_per_s = stats.prefilled_tokens as f64 * 1000.0 / stats.prefill_ms;
                     }
                     let generated_in_state = (generated_in_state as usize).min(generated.len());
                     return Ok(JobEnd {
@@ -116,13 +98,7 @@ impl State {
         end: Option<EndImage>,
     ) -> Done<f64> {
         let id = self.link.id();
-        self.command(Command::Restore {
-            id,
-            keep,
-            rows,
-            end,
-            history: target.tokens(),
-        })?;
+        self.command(Command::Restore { id, keep, rows, end, history: target.tokens() })?;
         loop {
             match self.next(Some(Instant::now() + TICK)) {
                 Event::Request(r) => self.on_busy_request(r),
@@ -139,9 +115,7 @@ impl State {
 
     /// Progress of the rows on their way, while somebody waits for them.
     fn show_rows_coming(&mut self, tokens: u64) {
-        let sum = |of: fn(&StoredRows) -> usize| -> usize {
-            self.coming.iter().map(|rows| of(rows)).sum()
-        };
+        let sum = |of: fn(&StoredRows) -> usize| -> usize { self.coming.iter().map(|rows| of(rows)).sum() };
         let (read, all) = (sum(StoredRows::read_bytes), sum(StoredRows::bytes));
         if read < all {
             let share = Some(read as f64 / all as f64);
@@ -153,8 +127,7 @@ impl State {
         if self.link.send(command) {
             return Ok(());
         }
-        let why =
-            "The engine is gone. Text is safe; start sala-chat again and /resume last.".to_owned();
+        let why = "The engine is gone. Text is safe; start sala-chat again and /resume last.".to_owned();
         self.link.down(why.clone(), 1);
         self.live = Path::default();
         Err(DeskError::engine(why))
@@ -163,12 +136,7 @@ impl State {
     /// Ends the wait for `id` if `event` says that it failed; other events are late ones of work given up.
     fn on_engine_failure(&mut self, id: u64, event: EngineEvent) -> Done {
         match event {
-            EngineEvent::Failed {
-                id: of,
-                error,
-                fatal,
-                code,
-            } if of == id || fatal => {
+            EngineEvent::Failed { id: of, error, fatal, code } if of == id || fatal => {
                 self.live = Path::default();
                 if fatal {
                     self.link.down(error.clone(), code);

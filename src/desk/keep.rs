@@ -10,9 +10,7 @@ use super::{DeskError, Done, Rights, State, now_ms};
 use crate::config::SaveStates;
 use crate::protocol::desk::{Level, Meters, Notice, Request, SaveState, TimelineRow};
 use crate::protocol::engine::{RowsFeed, StateImage};
-use crate::session::{
-    Change, NewSegment, NewSession, RestorePlan, Save, SaveEvent, Segment, SegmentId, StoreError,
-};
+use crate::session::{Change, NewSegment, NewSession, RestorePlan, Save, SaveEvent, Segment, SegmentId, StoreError};
 use crate::transcript::{Message, MessageId, Role, SessionId};
 
 /// How long a question may wait to be durable before the engine sees it anyway (the banner says that it is not).
@@ -47,12 +45,7 @@ impl State {
     fn save(&mut self, mut save: Save) -> u64 {
         if self.save_state == SaveStates::Exit {
             // Only the newest end state is of use when the program ends; rows are needed of all.
-            for (_, image) in self
-                .pending
-                .held
-                .iter_mut()
-                .filter(|_| !save.images.is_empty())
-            {
+            for (_, image) in self.pending.held.iter_mut().filter(|_| !save.images.is_empty()) {
                 image.end = None;
             }
             self.pending.held.append(&mut save.images);
@@ -70,10 +63,7 @@ impl State {
     }
 
     fn change(&mut self, changes: Vec<Change>) -> u64 {
-        self.save(Save {
-            changes,
-            images: Vec::new(),
-        })
+        self.save(Save { changes, images: Vec::new() })
     }
 
     /// Shows how saving stands.
@@ -102,18 +92,11 @@ impl State {
                 pending.states.remove(&id);
                 self.saving(SaveState::TextOnly(reason));
             }
-            SaveEvent::NotSaved {
-                id,
-                reason,
-                lasting,
-            } => {
+            SaveEvent::NotSaved { id, reason, lasting } => {
                 pending.texts = pending.texts.max(id);
                 pending.states.remove(&id);
                 if lasting {
-                    self.note(
-                        Level::Error,
-                        format!("Something could not be saved: {reason}"),
-                    );
+                    self.note(Level::Error, format!("Something could not be saved: {reason}"));
                 }
                 self.saving(SaveState::NotSaved(reason));
             }
@@ -209,17 +192,11 @@ impl State {
         let session = self.session_row(&message, &mut changes)?;
         if fresh {
             let earlier = self.open.conversation.path().into_iter().cloned();
-            changes.extend(earlier.map(|m| Change::PutMessage {
-                session,
-                message: Box::new(m),
-            }));
+            changes.extend(earlier.map(|m| Change::PutMessage { session, message: Box::new(m) }));
         }
         self.open.conversation.add(message.clone());
         let head = Some(message.id);
-        changes.push(Change::PutMessage {
-            session,
-            message: Box::new(message),
-        });
+        changes.push(Change::PutMessage { session, message: Box::new(message) });
         changes.push(Change::MoveHead { session, head });
         Ok(self.change(changes))
     }
@@ -228,10 +205,7 @@ impl State {
     pub(super) fn amend(&mut self, message: &Message) {
         self.open.conversation.amend(message.clone());
         if let Some(session) = self.open.id {
-            self.change(vec![Change::PutMessage {
-                session,
-                message: Box::new(message.clone()),
-            }]);
+            self.change(vec![Change::PutMessage { session, message: Box::new(message.clone()) }]);
         }
     }
 
@@ -260,25 +234,14 @@ impl State {
     }
 
     /// Records a segment and, with `image`, its state; `message` ends in it.
-    pub(super) fn save_segment(
-        &mut self,
-        content: NewSegment,
-        image: Option<StateImage>,
-        message: Option<MessageId>,
-    ) {
+    pub(super) fn save_segment(&mut self, content: NewSegment, image: Option<StateImage>, message: Option<MessageId>) {
         let id = content.id();
         let mut changes = vec![Change::AddSegment(Box::new(content))];
         if let Some(message) = message {
             self.open.ends.insert(message, id);
-            changes.push(Change::Link {
-                message,
-                segment: id,
-            });
+            changes.push(Change::Link { message, segment: id });
         }
-        self.save(Save {
-            changes,
-            images: image.map(|i| (id, i)).into_iter().collect(),
-        });
+        self.save(Save { changes, images: image.map(|i| (id, i)).into_iter().collect() });
     }
 
     /// Says in the store that a message ends in a segment that is there already.
@@ -293,11 +256,7 @@ impl State {
         self.open.labels.retain(|_, label| label != name);
         self.open.labels.insert(message, name.to_owned());
         if let Some(session) = self.open.id {
-            self.change(vec![Change::Mark {
-                session,
-                name: name.to_owned(),
-                message,
-            }]);
+            self.change(vec![Change::Mark { session, name: name.to_owned(), message }]);
         }
     }
 
@@ -383,10 +342,7 @@ impl State {
     pub(super) fn report_meters(&mut self) {
         self.meters.context_used = self.live.position();
         let path = self.open.conversation.path();
-        self.meters.checkpoints = path
-            .iter()
-            .filter(|m| self.open.ends.contains_key(&m.id))
-            .count() as u64;
+        self.meters.checkpoints = path.iter().filter(|m| self.open.ends.contains_key(&m.id)).count() as u64;
         // A number for a meter: the old one will do where the new one cannot be had.
         self.meters.state_bytes = self.store.state_bytes().unwrap_or(self.meters.state_bytes);
         let meters: Meters = self.meters.clone();
@@ -400,20 +356,11 @@ impl State {
             Some(id) => self
                 .store
                 .tree(id, fingerprint, 0)
-                .map(|nodes| {
-                    nodes
-                        .into_iter()
-                        .filter(|n| n.kept)
-                        .map(|n| n.message.id)
-                        .collect()
-                })
+                .map(|nodes| nodes.into_iter().filter(|n| n.kept).map(|n| n.message.id).collect())
                 .unwrap_or_default(),
             None => Default::default(),
         };
-        self.open.conversation.timeline(
-            |id| kept.contains(&id),
-            |id| self.open.labels.get(&id).cloned(),
-        )
+        self.open.conversation.timeline(|id| kept.contains(&id), |id| self.open.labels.get(&id).cloned())
     }
 
     /// Saves what is left, gives the session free, and says how to come back.
@@ -421,20 +368,13 @@ impl State {
         let name = self.open.id.map(|_| std::mem::take(&mut self.open.name));
         let held = std::mem::take(&mut self.pending.held);
         if !held.is_empty() {
-            self.writer.save(Save {
-                changes: Vec::new(),
-                images: held,
-            });
+            self.writer.save(Save { changes: Vec::new(), images: held });
         }
         let saved = self.writer.close(Instant::now() + patience);
         drop(self.open.lock.take());
         match (name, self.discard) {
-            (Some(name), false) if saved => {
-                Some(format!("Saved. Come back with: sala-chat -r \"{name}\""))
-            }
-            (Some(name), false) => Some(format!(
-                "Not all of \"{name}\" could be saved; see the message above."
-            )),
+            (Some(name), false) if saved => Some(format!("Saved. Come back with: sala-chat -r \"{name}\"")),
+            (Some(name), false) => Some(format!("Not all of \"{name}\" could be saved; see the message above.")),
             (Some(_), true) | (None, _) => None,
         }
     }
@@ -443,18 +383,11 @@ impl State {
 /// A name for a session from its first question or document: a few words, as one would type them.
 fn session_name(first: &Message) -> String {
     let text = match &first.meta.document {
-        Some(d) => d
-            .name
-            .rsplit_once('.')
-            .map_or(d.name.as_str(), |(stem, _)| stem),
+        Some(d) => d.name.rsplit_once('.').map_or(d.name.as_str(), |(stem, _)| stem),
         None => first.text.as_str(),
     };
     let mut name = String::new();
-    for word in text
-        .split(|c: char| !c.is_alphanumeric())
-        .filter(|w| !w.is_empty())
-        .take(5)
-    {
+    for word in text.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()).take(5) {
         if name.chars().count() + word.chars().count() > 32 && !name.is_empty() {
             break;
         }
@@ -463,11 +396,7 @@ fn session_name(first: &Message) -> String {
         }
         name.extend(word.to_lowercase().chars().take(32));
     }
-    if name.is_empty() {
-        "untitled".into()
-    } else {
-        name
-    }
+    if name.is_empty() { "untitled".into() } else { name }
 }
 
 #[cfg(test)]
@@ -491,26 +420,17 @@ mod tests {
             text: text.into(),
             thinking: String::new(),
             created_ms: 0,
-            meta: MessageMeta {
-                document,
-                ..MessageMeta::default()
-            },
+            meta: MessageMeta { document, ..MessageMeta::default() },
         }
     }
 
     #[test]
     fn a_session_is_named_after_its_first_words() {
         assert_eq!(
-            session_name(&message(
-                "Who tells Pierre that Prince Andrei is dying?",
-                None
-            )),
+            session_name(&message("Who tells Pierre that Prince Andrei is dying?", None)),
             "who-tells-pierre-that-prince"
         );
-        assert_eq!(
-            session_name(&message("x", Some("war.and peace.txt"))),
-            "war-and-peace"
-        );
+        assert_eq!(session_name(&message("x", Some("war.and peace.txt"))), "war-and-peace");
         assert_eq!(session_name(&message("?!", None)), "untitled");
         assert_eq!(session_name(&message("你好，世界", None)), "你好-世界");
     }

@@ -30,28 +30,18 @@ impl State {
                 position: live.map(|s| s.end_position().saturating_sub(d.tokens)),
                 lines: d.lines,
                 hash: short(&d.hash),
-                kept: stored
-                    .as_ref()
-                    .is_some_and(|s| s.end.is_kept() && s.rows.is_kept()),
+                kept: stored.as_ref().is_some_and(|s| s.end.is_kept() && s.rows.is_kept()),
                 bytes: stored.map_or(0, |s| s.end.bytes() + s.rows.bytes()),
                 used_ms: m.created_ms,
             })
         };
-        self.open
-            .conversation
-            .path()
-            .iter()
-            .filter_map(row)
-            .collect()
+        self.open.conversation.path().iter().filter_map(row).collect()
     }
 
     /// `/docs`.
     pub(super) fn docs(&mut self) -> Done {
         let rows = self.document_rows();
-        self.tell(Notice::Documents {
-            title: "This conversation".into(),
-            rows,
-        });
+        self.tell(Notice::Documents { title: "This conversation".into(), rows });
         Ok(())
     }
 
@@ -87,28 +77,19 @@ impl State {
     /// No document is called so: what there is.
     pub(super) fn no_document(&self, name: &str) -> String {
         let path = self.open.conversation.path();
-        let names: Vec<&str> = path
-            .iter()
-            .filter_map(|m| m.meta.document.as_ref())
-            .map(|d| d.name.as_str())
-            .collect();
+        let names: Vec<&str> = path.iter().filter_map(|m| m.meta.document.as_ref()).map(|d| d.name.as_str()).collect();
         if names.is_empty() {
             return format!("No document {name}: none was loaded here yet. /load PATH reads one.");
         }
         match nearest(name, names.iter().copied()) {
-            Some(near) => format!(
-                "No document {name} in this conversation. Did you mean {near}? /docs lists them."
-            ),
+            Some(near) => format!("No document {name} in this conversation. Did you mean {near}? /docs lists them."),
             None => format!("No document {name} in this conversation. /docs lists them."),
         }
     }
 
     /// `/open NAME[:LINE]`.
     pub(super) fn open_document(&mut self, name: &str) -> Done {
-        let (name, line) = match name
-            .rsplit_once(':')
-            .and_then(|(n, l)| Some((n, l.parse::<usize>().ok()?)))
-        {
+        let (name, line) = match name.rsplit_once(':').and_then(|(n, l)| Some((n, l.parse::<usize>().ok()?))) {
             Some((name, line)) => (name, line.max(1)),
             None => (name, 1),
         };
@@ -131,10 +112,7 @@ impl State {
             let lines = message.text.lines().count();
             return Err(DeskError::Refused(format!("{name} has {lines} lines.")));
         }
-        self.tell(Notice::Page {
-            title: format!("{name}:{line}"),
-            text: shown.join("\n"),
-        });
+        self.tell(Notice::Page { title: format!("{name}:{line}"), text: shown.join("\n") });
         Ok(())
     }
 
@@ -157,27 +135,19 @@ impl State {
                         used_ms: d.used_ms,
                     })
                     .collect();
-                self.tell(Notice::Documents {
-                    title: "Library".into(),
-                    rows,
-                });
+                self.tell(Notice::Documents { title: "Library".into(), rows });
                 Ok(())
             }
             LibraryAction::Add(path) => self.shelve_file(&path),
             LibraryAction::Remove(name) => {
                 let removed = self.store.remove_document(&name)?;
                 if removed == 0 {
-                    return Err(DeskError::Refused(format!(
-                        "No document {name} in the library. /library lists them."
-                    )));
+                    return Err(DeskError::Refused(format!("No document {name} in the library. /library lists them.")));
                 }
                 let freed = self.store.collect()?;
                 self.note(
                     Level::Info,
-                    format!(
-                        "{name} is off the shelf, {} freed. Sessions keep what they use.",
-                        bytes(freed.bytes)
-                    ),
+                    format!("{name} is off the shelf, {} freed. Sessions keep what they use.", bytes(freed.bytes)),
                 );
                 Ok(())
             }
@@ -186,10 +156,7 @@ impl State {
                 let freed = self.store.collect()?;
                 self.note(
                     Level::Info,
-                    format!(
-                        "{removed} documents that no session uses taken off, {} freed.",
-                        bytes(freed.bytes)
-                    ),
+                    format!("{removed} documents that no session uses taken off, {} freed.", bytes(freed.bytes)),
                 );
                 Ok(())
             }
@@ -202,38 +169,21 @@ impl State {
         self.need_engine()?;
         let before = self.live.clone();
         for document in gathered.documents {
-            let mut info = self.document_info(
-                &document.name,
-                document.path.map(|p| p.display().to_string()),
-                &document.text,
-            );
+            let mut info =
+                self.document_info(&document.name, document.path.map(|p| p.display().to_string()), &document.text);
             let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
-            let mut messages: Vec<Message> = system
-                .map(|s| self.draft(Role::System, None, s))
-                .into_iter()
-                .collect();
-            let mut message =
-                self.draft(Role::Document, messages.last().map(|m| m.id), document.text);
+            let mut messages: Vec<Message> = system.map(|s| self.draft(Role::System, None, s)).into_iter().collect();
+            let mut message = self.draft(Role::Document, messages.last().map(|m| m.id), document.text);
             message.meta.document = Some(info.clone());
             messages.push(message);
-            let rendered = self
-                .renderer
-                .past(&messages.iter().collect::<Vec<_>>(), self.defaults.think)?;
+            let rendered = self.renderer.past(&messages.iter().collect::<Vec<_>>(), self.defaults.think)?;
             let mut plan = self.plan(&rendered)?;
             self.check_room(&plan, &info.name)?;
             // These messages are in no conversation: nothing may point at them.
             plan.steps.iter_mut().for_each(|s| s.message = None);
-            let plan = Plan {
-                found: Vec::new(),
-                ..plan
-            };
+            let plan = Plan { found: Vec::new(), ..plan };
             let started = std::time::Instant::now();
-            let fed = self.carry_out(
-                plan,
-                &rendered,
-                None,
-                &mut super::feed::PromptReading::new(started),
-            )?;
+            let fed = self.carry_out(plan, &rendered, None, &mut super::feed::PromptReading::new(started))?;
             if self.cancel.is_cancelled() {
                 break;
             }
@@ -242,13 +192,7 @@ impl State {
                 self.shelve(&info, 0, tip);
             }
             let (read, all) = (grouped(fed.read), grouped(info.tokens));
-            self.note(
-                Level::Info,
-                format!(
-                    "{} is in the library: {all} tokens, {read} read.",
-                    info.name
-                ),
-            );
+            self.note(Level::Info, format!("{} is in the library: {all} tokens, {read} read.", info.name));
         }
         self.return_to(before)
     }

@@ -2,9 +2,7 @@
 
 use crossbeam_channel::{Receiver, Sender, never};
 
-use crate::protocol::engine::{
-    Command, Ended, EngineEvent, JobStats, ModelInfo, StateImage, Token,
-};
+use crate::protocol::engine::{Command, Ended, EngineEvent, JobStats, ModelInfo, StateImage, Token};
 
 /// Channels to an engine thread, as whoever started it hands them over.
 #[derive(Debug)]
@@ -37,12 +35,7 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(channels: EngineChannels) -> Link {
-        Link {
-            commands: Some(channels.commands),
-            events: channels.events,
-            state: EngineState::Starting,
-            next_id: 1,
-        }
+        Link { commands: Some(channels.commands), events: channels.events, state: EngineState::Starting, next_id: 1 }
     }
 
     /// A number no job or restore had before.
@@ -53,9 +46,7 @@ impl Link {
 
     /// Hands a command over. False when nobody is there.
     pub(super) fn send(&mut self, command: Command) -> bool {
-        self.commands
-            .as_ref()
-            .is_some_and(|c| c.send(command).is_ok())
+        self.commands.as_ref().is_some_and(|c| c.send(command).is_ok())
     }
 
     /// The thread is gone or of no use: nothing more is expected from it.

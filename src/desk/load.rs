@@ -13,9 +13,7 @@ use super::feed::{Fed, Plan, Step};
 use super::jobs::Watch;
 use super::render::Rendered;
 use super::{DeskError, Done, State, grouped};
-use crate::protocol::desk::{
-    Activity, FileProgress, FileState, Level, LoadOptions, Notice, ReadingProgress,
-};
+use crate::protocol::desk::{Activity, FileProgress, FileState, Level, LoadOptions, Notice, ReadingProgress};
 use crate::session::{Change, NewDocument, SegmentId};
 use crate::text::sources::Document;
 use crate::transcript::{DocumentInfo, Message, MessageId, Role};
@@ -80,19 +78,10 @@ impl State {
         self.may_write()?;
         let gathered = self.gather(paths, options)?;
         for skipped in gathered.skipped.iter().take(5) {
-            self.note(
-                Level::Warn,
-                format!("Skipped {}: {}", skipped.name, skipped.reason),
-            );
+            self.note(Level::Warn, format!("Skipped {}: {}", skipped.name, skipped.reason));
         }
         if gathered.skipped.len() > 5 {
-            self.note(
-                Level::Warn,
-                format!(
-                    "Skipped {} more files that hold no text.",
-                    gathered.skipped.len() - 5
-                ),
-            );
+            self.note(Level::Warn, format!("Skipped {} more files that hold no text.", gathered.skipped.len() - 5));
         }
         let documents = self.shaped(gathered.documents, options)?;
         self.need_engine()?;
@@ -102,12 +91,7 @@ impl State {
     }
 
     /// What the transcript remembers of a document.
-    pub(super) fn document_info(
-        &self,
-        name: &str,
-        path: Option<String>,
-        text: &str,
-    ) -> DocumentInfo {
+    pub(super) fn document_info(&self, name: &str, path: Option<String>, text: &str) -> DocumentInfo {
         DocumentInfo {
             name: name.to_owned(),
             path,
@@ -119,11 +103,7 @@ impl State {
     }
 
     /// A message for each document, below each other.
-    fn document_messages(
-        &self,
-        documents: Vec<Document>,
-        parent: Option<MessageId>,
-    ) -> Vec<Message> {
+    fn document_messages(&self, documents: Vec<Document>, parent: Option<MessageId>) -> Vec<Message> {
         let mut parent = parent;
         let message = |d: Document| {
             let path = d.path.map(|p| p.display().to_string());
@@ -144,14 +124,8 @@ impl State {
         let mut messages = self.document_messages(documents, parent);
         let mut chosen = Chosen::Named;
         let (rendered, plan, items) = loop {
-            let path: Vec<&Message> = self
-                .open
-                .conversation
-                .path()
-                .into_iter()
-                .chain(&opening)
-                .chain(&messages)
-                .collect();
+            let path: Vec<&Message> =
+                self.open.conversation.path().into_iter().chain(&opening).chain(&messages).collect();
             let rendered = self.renderer.past(&path, self.open.settings.think)?;
             let plan = self.plan(&rendered)?;
             let items = items(&messages, &rendered, &plan)?;
@@ -185,15 +159,7 @@ impl State {
             if let Some(lost) = lost.take() {
                 self.read_lost_again(&lost, &plan);
             }
-            let read = self.read_items(
-                plan,
-                &rendered,
-                &mut messages,
-                &items,
-                &mut loading,
-                &mut added,
-                shelve,
-            );
+            let read = self.read_items(plan, &rendered, &mut messages, &items, &mut loading, &mut added, shelve);
             match read {
                 Err(e @ DeskError::RowsLost(_)) => lost = Some(e),
                 Err(e) => return Err(e),
@@ -221,11 +187,7 @@ impl State {
     }
 
     fn loading(&self, items: &[Item], plan: &Plan, started: Instant) -> Loading {
-        let file = |i: &Item| FileProgress {
-            name: i.name.clone(),
-            tokens: i.tokens,
-            state: FileState::Waiting,
-        };
+        let file = |i: &Item| FileProgress { name: i.name.clone(), tokens: i.tokens, state: FileState::Waiting };
         Loading {
             files: items.iter().map(file).collect(),
             at: 0,
@@ -277,24 +239,10 @@ impl State {
             loading.at = i;
             loading.before = item.tokens.saturating_sub(to_read);
             loading.done = items.iter().take(i).map(|x| x.tokens).sum::<u64>() + loading.before;
-            let found = plan
-                .found
-                .iter()
-                .filter(|(m, _)| *m == item.message)
-                .copied()
-                .collect();
+            let found = plan.found.iter().filter(|(m, _)| *m == item.message).copied().collect();
             let began = Instant::now();
             let before = self.live.position();
-            let fed = self.carry_out(
-                Plan {
-                    base: self.live.clone(),
-                    found,
-                    steps: mine,
-                },
-                rendered,
-                None,
-                loading,
-            )?;
+            let fed = self.carry_out(Plan { base: self.live.clone(), found, steps: mine }, rendered, None, loading)?;
             if self.live.position() < before + to_read {
                 return Ok(Outcome::Stopped(i));
             }
@@ -302,9 +250,7 @@ impl State {
             if let Some(file) = loading.files.get_mut(i) {
                 match (&file.state, fed.read) {
                     (FileState::Waiting, 0) => file.state = FileState::FromLibrary(restored),
-                    (FileState::Waiting | FileState::Reading(_), _) => {
-                        file.state = FileState::Done(seconds)
-                    }
+                    (FileState::Waiting | FileState::Reading(_), _) => file.state = FileState::Done(seconds),
                     (FileState::Done(_) | FileState::FromLibrary(_), _) => {}
                 }
             }
@@ -336,12 +282,7 @@ impl State {
 
     /// Puts a document that ends in `segment` of the live path on the shelf.
     pub(super) fn shelve(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
-        let before = self
-            .live
-            .segments()
-            .iter()
-            .take_while(|s| s.end_position() <= starts_at)
-            .last();
+        let before = self.live.segments().iter().take_while(|s| s.end_position() <= starts_at).last();
         let document = NewDocument {
             hash: info.hash.clone(),
             name: info.name.clone(),
@@ -358,18 +299,9 @@ impl State {
         let (Some(path), Ok(documents)) = (&info.path, self.store.documents()) else {
             return;
         };
-        let mut known = documents
-            .iter()
-            .filter(|d| d.document.path.as_ref() == Some(path))
-            .peekable();
+        let mut known = documents.iter().filter(|d| d.document.path.as_ref() == Some(path)).peekable();
         if known.peek().is_some() && known.all(|d| d.document.hash != info.hash) {
-            self.note(
-                Level::Info,
-                format!(
-                    "{} changed on disk since it was read. Reading again.",
-                    info.name
-                ),
-            );
+            self.note(Level::Info, format!("{} changed on disk since it was read. Reading again.", info.name));
         }
     }
 
@@ -383,10 +315,7 @@ impl State {
         };
         let text = match kept {
             0 => format!("Read {what}: {} tokens in {seconds:.1} s.", grouped(total)),
-            k if k == total => format!(
-                "{what}: {} tokens from library, {seconds:.1} s.",
-                grouped(total)
-            ),
+            k if k == total => format!("{what}: {} tokens from library, {seconds:.1} s.", grouped(total)),
             k => format!(
                 "Read {what}: {} tokens in {seconds:.1} s, {} of them from library.",
                 grouped(total),

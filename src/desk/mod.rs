@@ -90,10 +90,7 @@ pub struct LoadLimits {
 
 impl Default for LoadLimits {
     fn default() -> Self {
-        LoadLimits {
-            confirm_tokens: 50_000,
-            confirm_files: 20,
-        }
+        LoadLimits { confirm_tokens: 50_000, confirm_files: 20 }
     }
 }
 
@@ -154,23 +151,9 @@ pub fn spawn(options: Options) -> std::io::Result<Desk> {
     let (out, notices) = crossbeam_channel::unbounded();
     let (save_events, saves) = crossbeam_channel::unbounded();
     let writer = Writer::start(Arc::clone(&options.store), save_events)?;
-    let state = State::new(
-        options,
-        writer,
-        Channels {
-            requests: inbox,
-            notices: out,
-            saves,
-        },
-    );
-    let thread = std::thread::Builder::new()
-        .name("desk".into())
-        .spawn(move || state.run())?;
-    Ok(Desk {
-        requests,
-        notices,
-        thread,
-    })
+    let state = State::new(options, writer, Channels { requests: inbox, notices: out, saves });
+    let thread = std::thread::Builder::new().name("desk".into()).spawn(move || state.run())?;
+    Ok(Desk { requests, notices, thread })
 }
 
 struct Channels {
@@ -416,9 +399,7 @@ impl State {
 
 /// Milliseconds since the epoch, for display.
 fn now_ms() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }
 
 /// `12345` as `12,345`.

@@ -76,29 +76,17 @@ impl State {
         if let Some(slot) = self.opened.at(left.serial) {
             slot.id = left.id;
             slot.name = left.name;
-            slot.parked = left.id.is_none().then(|| Parked {
-                settings: left.settings,
-                system: self.system.clone(),
-            });
+            slot.parked = left.id.is_none().then(|| Parked { settings: left.settings, system: self.system.clone() });
         }
         if !stays {
             self.opened.slots.retain(|s| s.serial != left.serial);
         }
         let (serial, id) = (self.open.serial, self.open.id);
-        let known = self
-            .opened
-            .slots
-            .iter()
-            .find(|s| s.serial == serial || id.is_some() && s.id == id)
-            .map(|s| s.serial);
+        let known =
+            self.opened.slots.iter().find(|s| s.serial == serial || id.is_some() && s.id == id).map(|s| s.serial);
         self.open.serial = known.unwrap_or_else(|| {
             self.opened.given += 1;
-            self.opened.slots.push(Slot {
-                serial: self.opened.given,
-                id,
-                name: String::new(),
-                parked: None,
-            });
+            self.opened.slots.push(Slot { serial: self.opened.given, id, name: String::new(), parked: None });
             self.opened.given
         });
     }
@@ -107,11 +95,7 @@ impl State {
     pub(super) fn opened(&self) -> Vec<OpenSession> {
         let slot = |s: &Slot| OpenSession {
             serial: s.serial,
-            name: if s.serial == self.open.serial {
-                self.open.name.clone()
-            } else {
-                s.name.clone()
-            },
+            name: if s.serial == self.open.serial { self.open.name.clone() } else { s.name.clone() },
         };
         self.opened.slots.iter().map(slot).collect()
     }
@@ -123,9 +107,7 @@ impl State {
             return Ok(());
         }
         let Some(id) = self.opened.at(serial).map(|s| s.id) else {
-            return Err(DeskError::Refused(
-                "That session is not open any more; /sessions lists all.".into(),
-            ));
+            return Err(DeskError::Refused("That session is not open any more; /sessions lists all.".into()));
         };
         self.opened.empty = Empty::Stays;
         let done = match id {
@@ -155,17 +137,10 @@ impl State {
 
     fn back_to_empty(&mut self, serial: u64) {
         let slot = self.opened.at(serial);
-        let (name, parked) =
-            slot.map_or_else(Default::default, |s| (s.name.clone(), s.parked.take()));
-        let parked = parked.unwrap_or_else(|| Parked {
-            settings: self.defaults.clone(),
-            system: self.default_system.clone(),
-        });
-        self.become_open(Open {
-            serial,
-            name,
-            ..Open::empty(parked.settings)
-        });
+        let (name, parked) = slot.map_or_else(Default::default, |s| (s.name.clone(), s.parked.take()));
+        let parked =
+            parked.unwrap_or_else(|| Parked { settings: self.defaults.clone(), system: self.default_system.clone() });
+        self.become_open(Open { serial, name, ..Open::empty(parked.settings) });
         self.system = parked.system;
         self.show_empty();
     }

@@ -26,10 +26,7 @@ fn role_word(message: &Message) -> &'static str {
 
 impl State {
     pub(super) fn page(&self, title: &str, text: String) -> Done {
-        self.tell(Notice::Page {
-            title: title.into(),
-            text,
-        });
+        self.tell(Notice::Page { title: title.into(), text });
         Ok(())
     }
 
@@ -38,11 +35,7 @@ impl State {
         let m = &self.meters;
         let s = &m.spec;
         let share = |a: u64, b: u64| {
-            if b == 0 {
-                0.0
-            } else {
-                a as f64 * 100.0 / b as f64
-            }
+            if b == 0 { 0.0 } else { a as f64 * 100.0 / b as f64 }
         };
         let mut text = format!(
             "| | |\n|---|---|\n| model | {} on {}, {} |\n| context | {} of {} tokens |\n| last answer | {:.1} tokens/s, first token \
@@ -68,9 +61,7 @@ impl State {
         );
         if s.time_vs_plain > 0.0 {
             let saved = (1.0 - s.time_vs_plain) * 100.0;
-            text.push_str(&format!(
-                "| saves | {saved:.0}% of the time of plain steps |\n"
-            ));
+            text.push_str(&format!("| saves | {saved:.0}% of the time of plain steps |\n"));
         }
         for (depth, (tried, accepted)) in s.per_position.iter().enumerate() {
             text.push_str(&format!(
@@ -106,22 +97,11 @@ impl State {
         for (i, message) in self.open.conversation.path().into_iter().enumerate() {
             let tokens = match &message.meta.document {
                 Some(d) => d.tokens,
-                None => self
-                    .renderer
-                    .model()
-                    .tokenizer
-                    .encode_plain(&message.text)?
-                    .len() as u64,
+                None => self.renderer.model().tokenizer.encode_plain(&message.text)?.len() as u64,
             };
             let title =
-                super::conversation::first_words(&super::conversation::title_of(message), 36)
-                    .replace('|', "\\|");
-            text.push_str(&format!(
-                "| {} | {} | {} | {title} |\n",
-                i + 1,
-                role_word(message),
-                grouped(tokens)
-            ));
+                super::conversation::first_words(&super::conversation::title_of(message), 36).replace('|', "\\|");
+            text.push_str(&format!("| {} | {} | {} | {title} |\n", i + 1, role_word(message), grouped(tokens)));
         }
         text.push_str("\nThoughts and the template's own tokens are not listed.\n");
         self.page("Context", text)
@@ -132,11 +112,7 @@ impl State {
         let Some((key, value)) = change else {
             return self.page("Settings", self.open.settings.table());
         };
-        let said = self
-            .open
-            .settings
-            .set(&key, &value)
-            .map_err(DeskError::Refused)?;
+        let said = self.open.settings.set(&key, &value).map_err(DeskError::Refused)?;
         self.settings_changed(said)
     }
 
@@ -149,10 +125,7 @@ impl State {
     /// `/think`.
     pub(super) fn think(&mut self, mode: ThinkMode) -> Done {
         self.open.settings.think = mode;
-        self.settings_changed(format!(
-            "Thinking is {} from the next answer on",
-            think_word(mode)
-        ))
+        self.settings_changed(format!("Thinking is {} from the next answer on", think_word(mode)))
     }
 
     /// `/spec`.
@@ -160,18 +133,12 @@ impl State {
         match mode {
             Some(mode) => {
                 self.open.settings.spec = mode;
-                self.settings_changed(format!(
-                    "Speculation is {} from the next answer on",
-                    spec_word(mode)
-                ))
+                self.settings_changed(format!("Speculation is {} from the next answer on", spec_word(mode)))
             }
             None => {
                 self.note(
                     Level::Info,
-                    format!(
-                        "Speculation is {}. /spec on|off|auto|N changes it.",
-                        spec_word(self.open.settings.spec)
-                    ),
+                    format!("Speculation is {}. /spec on|off|auto|N changes it.", spec_word(self.open.settings.spec)),
                 );
                 Ok(())
             }
@@ -181,24 +148,12 @@ impl State {
     /// `/save`.
     pub(super) fn save_report(&mut self) -> Done {
         let (level, text) = match &self.save {
-            SaveState::Empty => (
-                Level::Info,
-                "Nothing to save yet. Everything is saved as it happens.".to_owned(),
-            ),
-            SaveState::Saved(_) => (
-                Level::Info,
-                format!("All is saved in {}.", self.store.root().display()),
-            ),
+            SaveState::Empty => (Level::Info, "Nothing to save yet. Everything is saved as it happens.".to_owned()),
+            SaveState::Saved(_) => (Level::Info, format!("All is saved in {}.", self.store.root().display())),
             SaveState::Saving => (Level::Info, "Being saved now.".to_owned()),
-            SaveState::TextOnly(why) => (
-                Level::Warn,
-                format!("Text is saved, state is not kept: {why}"),
-            ),
+            SaveState::TextOnly(why) => (Level::Warn, format!("Text is saved, state is not kept: {why}")),
             SaveState::NotSaved(why) => (Level::Error, format!("NOT SAVED: {why}")),
-            SaveState::Off => (
-                Level::Info,
-                "Nothing is saved: started with --no-save.".to_owned(),
-            ),
+            SaveState::Off => (Level::Info, "Nothing is saved: started with --no-save.".to_owned()),
         };
         self.note(level, text);
         Ok(())

@@ -46,12 +46,7 @@ impl Path {
     /// Bytes of rendered text the path covers. A state that ends inside a character has no place in the text
     /// ([`TextBoundary::NOWHERE`]); the one before it counts.
     pub fn text_bytes(&self) -> usize {
-        let known = self
-            .segments
-            .iter()
-            .rev()
-            .map(|s| s.content.boundary)
-            .find(|b| *b != TextBoundary::NOWHERE);
+        let known = self.segments.iter().rev().map(|s| s.content.boundary).find(|b| *b != TextBoundary::NOWHERE);
         known.map_or(0, |b| usize::try_from(b.bytes).unwrap_or(usize::MAX))
     }
 
@@ -67,18 +62,12 @@ impl Path {
 
     /// How many segments both paths begin with.
     pub fn common(&self, other: &Path) -> usize {
-        self.segments
-            .iter()
-            .zip(&other.segments)
-            .take_while(|(a, b)| a.id == b.id)
-            .count()
+        self.segments.iter().zip(&other.segments).take_while(|(a, b)| a.id == b.id).count()
     }
 
     /// The first `count` segments.
     pub fn prefix(&self, count: usize) -> Path {
-        Path {
-            segments: self.segments.iter().take(count).cloned().collect(),
-        }
+        Path { segments: self.segments.iter().take(count).cloned().collect() }
     }
 
     /// The part whose text is unchanged under a new rendering.
@@ -95,16 +84,8 @@ impl Path {
 
     /// Adds a segment whose state is not known to be on disk.
     pub fn push(&mut self, content: NewSegment) {
-        let missing = || Stored::Missing {
-            why: "not written yet".into(),
-        };
-        self.segments.push(Segment {
-            id: content.id(),
-            content,
-            rows: missing(),
-            end: missing(),
-            used_ms: 0,
-        });
+        let missing = || Stored::Missing { why: "not written yet".into() };
+        self.segments.push(Segment { id: content.id(), content, rows: missing(), end: missing(), used_ms: 0 });
     }
 }
 
@@ -130,10 +111,7 @@ mod tests {
         let mut p = Path::default();
         p.push(segment(&p, &[1, 2], &[], "user: a "));
         p.push(segment(&p, &[3], &[4, 5], "user: a bot: (hm) b "));
-        assert_eq!(
-            (p.position(), p.tokens().as_slice()),
-            (5, [1, 2, 3, 4, 5].as_slice())
-        );
+        assert_eq!((p.position(), p.tokens().as_slice()), (5, [1, 2, 3, 4, 5].as_slice()));
         assert_eq!(p.unchanged("user: a bot: (hm) b user: c").position(), 5);
         assert_eq!(p.unchanged("user: a bot: b user: c").position(), 2);
         assert_eq!(p.unchanged("user: other").position(), 0);

@@ -47,17 +47,13 @@ fn names(dir: &Path) -> Vec<String> {
 /// Reads one; the error names the file.
 fn read(file: &Path) -> Result<Preset, String> {
     let shown = file.display();
-    let text = std::fs::read_to_string(file)
-        .map_err(|e| format!("{shown}: {e}. Fix or remove the file."))?;
+    let text = std::fs::read_to_string(file).map_err(|e| format!("{shown}: {e}. Fix or remove the file."))?;
     Preset::parse(&text).map_err(|e| format!("{shown}: {e}"))
 }
 
 /// Writes one, whole or not at all. Returns whether another one was there, which is kept as `NAME.toml~`.
 fn write(dir: &Path, name: &str, preset: &Preset) -> std::io::Result<bool> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let file = file_of(dir, name);
     let mut new = tempfile::NamedTempFile::new_in(dir)?;
     new.write_all(preset.text().as_bytes())?;
@@ -75,12 +71,7 @@ fn summary(preset: &Preset) -> String {
     let mut parts: Vec<String> = preset
         .values
         .iter()
-        .filter(|(key, _)| {
-            matches!(
-                *key,
-                "sampling.temperature" | "sampling.top_p" | "thinking.mode"
-            )
-        })
+        .filter(|(key, _)| matches!(*key, "sampling.temperature" | "sampling.top_p" | "thinking.mode"))
         .map(|(key, value)| format!("{} {value}", short(key)))
         .collect();
     if preset.system.is_some() {
@@ -101,17 +92,10 @@ pub fn find(dir: Option<&Path>, name: &str) -> Result<Preset, String> {
     match dir {
         Some(dir) if own.iter().any(|n| n == name) => read(&file_of(dir, name)),
         Some(_) | None => {
-            let all: Vec<&str> = PRESETS
-                .iter()
-                .map(|p| p.0)
-                .chain(own.iter().map(String::as_str))
-                .collect();
+            let all: Vec<&str> = PRESETS.iter().map(|p| p.0).chain(own.iter().map(String::as_str)).collect();
             let near = nearest(name, all.iter().copied());
             let near = near.map_or(String::new(), |n| format!(" Did you mean {n}?"));
-            Err(format!(
-                "No preset {name}.{near} There are: {}",
-                all.join(", ")
-            ))
+            Err(format!("No preset {name}.{near} There are: {}", all.join(", ")))
         }
     }
 }
@@ -127,20 +111,14 @@ impl State {
     }
 
     fn list_presets(&mut self) -> Done {
-        let mut rows: String = PRESETS
-            .iter()
-            .map(|(name, what)| format!("| {name} | {what} |\n"))
-            .collect();
+        let mut rows: String = PRESETS.iter().map(|(name, what)| format!("| {name} | {what} |\n")).collect();
         let mut own = String::new();
         if let Some(dir) = &self.presets {
             for name in names(dir) {
                 let what = read(&file_of(dir, &name)).map_or_else(|e| e, |p| summary(&p));
                 rows.push_str(&format!("| {name} | {} |\n", what.replace('|', "\\|")));
             }
-            own = format!(
-                " `/preset save NAME` keeps what is set now, in {}.",
-                dir.display()
-            );
+            own = format!(" `/preset save NAME` keeps what is set now, in {}.", dir.display());
         }
         let text = format!(
             "| preset | |\n|---|---|\n{rows}\nNow: {}. `/preset NAME` takes one.{own}\n",
@@ -152,10 +130,7 @@ impl State {
     /// The settings with a preset, and what it says of the display. Like the built-in ones it begins with the configured sampling;
     /// nothing changes unless all of it can be set.
     fn settings_of(&self, preset: &Preset) -> Result<(Settings, Display), String> {
-        let mut settings = Settings {
-            sampling: self.defaults.sampling,
-            ..self.open.settings.clone()
-        };
+        let mut settings = Settings { sampling: self.defaults.sampling, ..self.open.settings.clone() };
         let mut display = Display::new();
         for (key, value) in &preset.values {
             if DISPLAY.contains(key) {
@@ -191,9 +166,7 @@ impl State {
                 self.system = Some(text);
                 self.show_session();
             } else {
-                said.push_str(&format!(
-                    ". Its system text is for new sessions: /new, then /preset {name}"
-                ));
+                said.push_str(&format!(". Its system text is for new sessions: /new, then /preset {name}"));
             }
         }
         self.open.settings = settings;
@@ -207,9 +180,7 @@ impl State {
         let refused = |e: String| DeskError::Refused(format!("{e}. Nothing was saved."));
         check_name(name).map_err(|e| refused(e.to_string()))?;
         if builtin(name).is_some() || matches!(name, "list" | "save" | "custom") {
-            return Err(refused(format!(
-                "\"{name}\" has a meaning already; choose another name"
-            )));
+            return Err(refused(format!("\"{name}\" has a meaning already; choose another name")));
         }
         let Some(dir) = &self.presets else {
             return Err(refused("There is no configuration folder".into()));
@@ -228,28 +199,21 @@ impl State {
             Some(_) => None,
             None => self.system.clone(),
         };
-        let preset = Preset {
-            system: system.filter(|t| !t.trim().is_empty()),
-            values,
-        };
+        let preset = Preset { system: system.filter(|t| !t.trim().is_empty()), values };
         // What a configuration allows and a session does not must not be found out when it is wanted.
         Preset::parse(&preset.text())
             .map_err(|e| e.to_string())
             .and_then(|p| self.settings_of(&p).map(|_| ()))
             .map_err(refused)?;
         let file = file_of(dir, name);
-        let replaced =
-            write(dir, name, &preset).map_err(|e| refused(format!("{}: {e}", file.display())))?;
+        let replaced = write(dir, name, &preset).map_err(|e| refused(format!("{}: {e}", file.display())))?;
         let before = match replaced {
             true => format!(" The one before is {name}.toml~."),
             false => String::new(),
         };
         self.open.settings.preset = name.to_owned();
         self.save_settings();
-        self.note(
-            Level::Info,
-            format!("Preset {name} saved: {}.{before}", file.display()),
-        );
+        self.note(Level::Info, format!("Preset {name} saved: {}.{before}", file.display()));
         Ok(())
     }
 }

@@ -41,10 +41,7 @@ pub struct Rendered {
 
 /// The name as the model sees it inside the document tag.
 pub fn safe_name(name: &str) -> String {
-    name.chars()
-        .map(|c| if c == '"' { '\'' } else { c })
-        .filter(|c| !c.is_control())
-        .collect()
+    name.chars().map(|c| if c == '"' { '\'' } else { c }).filter(|c| !c.is_control()).collect()
 }
 
 /// Renders conversations for one model.
@@ -67,11 +64,7 @@ impl Renderer {
     /// Text of others, made harmless.
     fn safe<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let shielded = self.text.tokenizer.shield(text);
-        if shielded.contains(MARK) {
-            Cow::Owned(shielded.replace(MARK, ""))
-        } else {
-            shielded
-        }
+        if shielded.contains(MARK) { Cow::Owned(shielded.replace(MARK, "")) } else { shielded }
     }
 
     /// The chat turns of a path, and what each [`MARK`] in them ends, in order.
@@ -96,14 +89,9 @@ impl Renderer {
                     turns.push(ChatMessage::answer(&m.thinking, &content));
                 }
                 Role::Document => {
-                    let name = m
-                        .meta
-                        .document
-                        .as_ref()
-                        .map_or("document", |d| d.name.as_str());
+                    let name = m.meta.document.as_ref().map_or("document", |d| d.name.as_str());
                     let name = self.safe(&safe_name(name)).into_owned();
-                    let [body, mut read] =
-                        ChatMessage::document(&name, text.trim_matches(['\n', '\r']));
+                    let [body, mut read] = ChatMessage::document(&name, text.trim_matches(['\n', '\r']));
                     read.content.push(MARK);
                     turns.extend([body, read]);
                     ends.push((m.id, SegmentKind::DocumentEnd));
@@ -113,18 +101,10 @@ impl Renderer {
         (turns, ends)
     }
 
-    fn render(
-        &self,
-        path: &[&Message],
-        probe: Option<&str>,
-        think: ThinkMode,
-    ) -> Result<Rendered, TextError> {
+    fn render(&self, path: &[&Message], probe: Option<&str>, think: ThinkMode) -> Result<Rendered, TextError> {
         let (mut turns, ends) = self.turns(path);
         turns.extend(probe.map(|p| ChatMessage::new(ChatRole::User, p)));
-        let marked = self
-            .text
-            .template
-            .render(&turns, &RenderOptions::prompt(think))?;
+        let marked = self.text.template.render(&turns, &RenderOptions::prompt(think))?;
         let mut text = String::with_capacity(marked.len());
         let mut places = Vec::new();
         let mut pieces = marked.split(MARK).peekable();
@@ -136,15 +116,7 @@ impl Renderer {
         }
         // A template that drops a whole turn or shows it twice leaves no safe way to tell which end is which.
         let cuts = if places.len() == ends.len() {
-            places
-                .iter()
-                .zip(ends)
-                .map(|(end, (message, kind))| Cut {
-                    end: *end,
-                    message,
-                    kind,
-                })
-                .collect()
+            places.iter().zip(ends).map(|(end, (message, kind))| Cut { end: *end, message, kind }).collect()
         } else {
             Vec::new()
         };
@@ -166,9 +138,7 @@ impl Renderer {
     /// A template that refuses the conversation.
     pub fn past(&self, path: &[&Message], think: ThinkMode) -> Result<Rendered, TextError> {
         let mut rendered = self.render(path, Some(PROBE), think)?;
-        rendered
-            .text
-            .truncate(rendered.cuts.last().map_or(0, |c| c.end));
+        rendered.text.truncate(rendered.cuts.last().map_or(0, |c| c.end));
         Ok(rendered)
     }
 
@@ -176,12 +146,7 @@ impl Renderer {
     ///
     /// # Errors
     /// A template that refuses the conversation.
-    pub fn open_answer(
-        &self,
-        path: &[&Message],
-        more: &str,
-        think: ThinkMode,
-    ) -> Result<Rendered, TextError> {
+    pub fn open_answer(&self, path: &[&Message], more: &str, think: ThinkMode) -> Result<Rendered, TextError> {
         let Some((answer, before)) = path.split_last() else {
             return self.prompt(path, think);
         };
@@ -196,11 +161,7 @@ impl Renderer {
         } else {
             ChatMessage::answer(&answer.thinking, &text).content
         };
-        rendered.text.push_str(if opened {
-            raw.strip_prefix("<think>\n").unwrap_or(&raw)
-        } else {
-            &raw
-        });
+        rendered.text.push_str(if opened { raw.strip_prefix("<think>\n").unwrap_or(&raw) } else { &raw });
         Ok(rendered)
     }
 
@@ -221,50 +182,26 @@ impl Renderer {
         let mut rest = text.char_indices();
         for c in spelled.chars() {
             // Shields are in the text only.
-            let (i, _) = rest
-                .by_ref()
-                .find(|(_, r)| *r != SHIELD)
-                .filter(|(_, r)| *r == c)?;
+            let (i, _) = rest.by_ref().find(|(_, r)| *r != SHIELD).filter(|(_, r)| *r == c)?;
             at = i + c.len_utf8();
         }
         Some(at)
     }
 
     /// The part of a document's text that lies within the first `upto` bytes.
-    pub fn read_part(
-        &self,
-        rendered: &Rendered,
-        document: &Message,
-        upto: usize,
-    ) -> Option<String> {
-        let at = rendered
-            .cuts
-            .iter()
-            .position(|c| c.message == document.id)?;
-        let from = at
-            .checked_sub(1)
-            .and_then(|i| rendered.cuts.get(i))
-            .map_or(0, |c| c.end);
+    pub fn read_part(&self, rendered: &Rendered, document: &Message, upto: usize) -> Option<String> {
+        let at = rendered.cuts.iter().position(|c| c.message == document.id)?;
+        let from = at.checked_sub(1).and_then(|i| rendered.cuts.get(i)).map_or(0, |c| c.end);
         let body = self.safe(&document.text);
         let body = body.trim_matches(['\n', '\r']);
         let start = from + rendered.text.get(from..)?.find(body)?;
-        let part = rendered
-            .text
-            .get(start..upto.clamp(start, start + body.len()))?;
+        let part = rendered.text.get(start..upto.clamp(start, start + body.len()))?;
         Some(part.chars().filter(|c| *c != SHIELD).collect())
     }
 
     /// The boundary after `tokens` that were read behind the first `from` bytes.
-    pub fn boundary_after(
-        &self,
-        rendered: &Rendered,
-        from: usize,
-        tokens: &[Token],
-    ) -> TextBoundary {
-        let covered = rendered
-            .text
-            .get(from..)
-            .and_then(|rest| self.covered(rest, tokens));
+    pub fn boundary_after(&self, rendered: &Rendered, from: usize, tokens: &[Token]) -> TextBoundary {
+        let covered = rendered.text.get(from..).and_then(|rest| self.covered(rest, tokens));
         match covered.and_then(|n| rendered.text.get(..from + n)) {
             Some(text) => TextBoundary::of(text),
             None => TextBoundary::NOWHERE,
@@ -272,12 +209,7 @@ impl Renderer {
     }
 
     /// The boundary after `tokens` that were generated behind the first `from` bytes.
-    pub fn boundary_with(
-        &self,
-        rendered: &Rendered,
-        from: usize,
-        tokens: &[Token],
-    ) -> TextBoundary {
+    pub fn boundary_with(&self, rendered: &Rendered, from: usize, tokens: &[Token]) -> TextBoundary {
         let said = self.text.tokenizer.decode(tokens, Specials::Show);
         match rendered.text.get(..from) {
             Some(text) if !said.ends_with('\u{FFFD}') => TextBoundary::of(&format!("{text}{said}")),

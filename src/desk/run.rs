@@ -83,9 +83,7 @@ impl State {
             Ok(prompts) => self.tell(Notice::Prompts(prompts.into_iter().rev().collect())),
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
-        self.activity(Activity::Starting {
-            what: "loading the model".into(),
-        });
+        self.activity(Activity::Starting { what: "loading the model".into() });
         if let Err(e) = self.first_session() {
             self.failed(&e);
         }
@@ -140,19 +138,14 @@ impl State {
     /// Says that nothing runs. While the model is being loaded that is said instead.
     pub(super) fn idle(&mut self) {
         match &self.link.state {
-            EngineState::Starting => self.activity(Activity::Starting {
-                what: "loading the model".into(),
-            }),
+            EngineState::Starting => self.activity(Activity::Starting { what: "loading the model".into() }),
             EngineState::Ready(_) | EngineState::Down { .. } => self.activity(Activity::Idle),
         }
     }
 
     pub(super) fn failed(&mut self, e: &DeskError) {
         if self.attendance == Attendance::Absent {
-            self.tell(Notice::Fatal {
-                error: e.to_string(),
-                code: e.exit_code(),
-            });
+            self.tell(Notice::Fatal { error: e.to_string(), code: e.exit_code() });
             self.quitting = true;
             return;
         }
@@ -162,19 +155,16 @@ impl State {
                 let why = self.no_session(name);
                 self.note(Level::Warn, why);
             }
-            DeskError::Engine { .. }
-            | DeskError::RowsLost(_)
-            | DeskError::Store(_)
-            | DeskError::Text(_) => self.note(Level::Error, e.to_string()),
+            DeskError::Engine { .. } | DeskError::RowsLost(_) | DeskError::Store(_) | DeskError::Text(_) => {
+                self.note(Level::Error, e.to_string())
+            }
             DeskError::Refused(_) | DeskError::TooLong(_) => self.note(Level::Warn, e.to_string()),
         }
     }
 
     /// Waits for whatever comes first.
     pub(super) fn next(&mut self, until: Option<Instant>) -> Event {
-        let tick = until.map_or_else(never, |d| {
-            after(d.saturating_duration_since(Instant::now()))
-        });
+        let tick = until.map_or_else(never, |d| after(d.saturating_duration_since(Instant::now())));
         select! {
             recv(self.requests) -> r => Event::Request(r.unwrap_or(Request::Quit)),
             recv(self.link.events) -> e => match e {
@@ -273,9 +263,7 @@ impl State {
                 self.model_is_known();
                 self.idle();
             }
-            EngineEvent::Failed {
-                error, fatal, code, ..
-            } => {
+            EngineEvent::Failed { error, fatal, code, .. } => {
                 self.live = super::Path::default();
                 if fatal {
                     self.link.down(error.clone(), code);
@@ -289,11 +277,7 @@ impl State {
                 self.note(Level::Error, error);
             }
             EngineEvent::Loading { what, done } => {
-                let what = if done > 0.0 {
-                    format!("{what} {:.0}%", done * 100.0)
-                } else {
-                    what
-                };
+                let what = if done > 0.0 { format!("{what} {:.0}%", done * 100.0) } else { what };
                 self.activity(Activity::Starting { what });
             }
             // Late events of a job that was given up.
@@ -344,25 +328,15 @@ impl State {
 
     /// A yes-or-no question: true for the first of two choices.
     pub(super) fn confirm(&mut self, text: String, yes: &str) -> bool {
-        let choices = vec![
-            Choice {
-                key: '\n',
-                label: yes.to_owned(),
-            },
-            Choice {
-                key: '\x1b',
-                label: "cancel".to_owned(),
-            },
-        ];
+        let choices =
+            vec![Choice { key: '\n', label: yes.to_owned() }, Choice { key: '\x1b', label: "cancel".to_owned() }];
         self.ask_user(text, choices) == '\n'
     }
 
     /// Saves what is left and says goodbye.
     fn finish(mut self) {
         self.link.shutdown();
-        self.activity(Activity::Busy {
-            what: "saving".into(),
-        });
+        self.activity(Activity::Busy { what: "saving".into() });
         let notices = self.notices.clone();
         let farewell = self.close_all(Duration::from_secs(60));
         let _ = notices.send(Notice::Bye { farewell });
@@ -389,23 +363,14 @@ impl State {
             Request::Rename(name) => self.rename(&name),
             Request::Delete(name) => self.delete(name.as_deref()),
             Request::Search(text) => self.search(&text),
-            Request::Export {
-                path,
-                format,
-                tree,
-                with_state,
-                force,
-            } => self.export(&path, format, tree, with_state, force),
+            Request::Export { path, format, tree, with_state, force } => {
+                self.export(&path, format, tree, with_state, force)
+            }
             Request::Import(path) => self.import(&path),
             Request::Timeline => self.timeline(),
             Request::Undo(n) => self.undo(n),
             Request::Redo(n) => self.redo(n),
-            Request::Regen {
-                at,
-                count,
-                temperature,
-                seed,
-            } => self.regen(at, count, temperature, seed),
+            Request::Regen { at, count, temperature, seed } => self.regen(at, count, temperature, seed),
             Request::EditOpen(at) => self.edit_open(at),
             Request::EditDone { message, text } => self.edit_done(message, text),
             Request::Continue(more) => self.go_on(more.as_deref().unwrap_or("")),

@@ -61,10 +61,7 @@ impl State {
                 Err(e) => return Err(e.into()),
             }
         }
-        self.become_open(Open {
-            name: name.unwrap_or_default(),
-            ..Open::empty(self.defaults.clone())
-        });
+        self.become_open(Open { name: name.unwrap_or_default(), ..Open::empty(self.defaults.clone()) });
         self.system = self.default_system.clone();
         self.show_empty();
         Ok(())
@@ -75,10 +72,7 @@ impl State {
         let old = self.open.id.map(|_| self.open.name.clone());
         self.start_new(name)?;
         if let Some(old) = old {
-            self.note(
-                Level::Info,
-                format!("New session. The last one is saved: /resume {old}"),
-            );
+            self.note(Level::Info, format!("New session. The last one is saved: /resume {old}"));
         }
         Ok(())
     }
@@ -113,7 +107,10 @@ impl State {
             Ok(lock) => {
                 if let Some(owner) = &lock.stale {
                     let pid = owner.pid;
-                    self.note(Level::Warn, format!("The last run (PID {pid}) ended without closing this session; what it saved is here."));
+                    self.note(
+                        Level::Warn,
+                        format!("The last run (PID {pid}) ended without closing this session; what it saved is here."),
+                    );
                 }
                 (Some(lock), Rights::Write)
             }
@@ -132,10 +129,7 @@ impl State {
                 _ => return Err(e.into()),
             },
             Err(e) => {
-                self.note(
-                    Level::Warn,
-                    format!("{e}. Do not open this session twice at the same time."),
-                );
+                self.note(Level::Warn, format!("{e}. Do not open this session twice at the same time."));
                 (None, Rights::Write)
             }
         };
@@ -149,18 +143,9 @@ impl State {
             return '\x1b';
         }
         let choices = vec![
-            Choice {
-                key: 'v',
-                label: "view".into(),
-            },
-            Choice {
-                key: 'f',
-                label: "fork a copy".into(),
-            },
-            Choice {
-                key: '\x1b',
-                label: "cancel".into(),
-            },
+            Choice { key: 'v', label: "view".into() },
+            Choice { key: 'f', label: "fork a copy".into() },
+            Choice { key: '\x1b', label: "cancel".into() },
         ];
         self.ask_user(format!("{e}."), choices)
     }
@@ -173,13 +158,9 @@ impl State {
     ) -> Done {
         let fingerprint = self.meters.model.fingerprint.clone();
         let nodes = self.store.tree(record.id, &fingerprint, FIRST_WORDS)?;
-        let ends = nodes
-            .iter()
-            .filter_map(|n| Some((n.message.id, n.segment?)))
-            .collect();
+        let ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
         let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
-        let mut conversation =
-            Conversation::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
+        let mut conversation = Conversation::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
         if let Some(head) = conversation.head() {
             for message in self.store.path(head)? {
                 cut.remove(&message.id);
@@ -190,22 +171,12 @@ impl State {
         for (fork, at) in self.store.forks(record.id)? {
             labels.extend(at.map(|at| (at, fork.name)));
         }
-        labels.extend(
-            self.store
-                .marks(record.id)?
-                .into_iter()
-                .map(|m| (m.message, m.name)),
-        );
-        let mut settings: Settings =
-            serde_json::from_str(&record.settings).unwrap_or_else(|_| self.defaults.clone());
+        labels.extend(self.store.marks(record.id)?.into_iter().map(|m| (m.message, m.name)));
+        let mut settings: Settings = serde_json::from_str(&record.settings).unwrap_or_else(|_| self.defaults.clone());
         for (key, value) in &self.overrides {
             settings.set(key, value).map_err(DeskError::Refused)?;
         }
-        let first = conversation
-            .path()
-            .first()
-            .filter(|m| m.role == Role::System)
-            .map(|m| m.text.clone());
+        let first = conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.text.clone());
         self.become_open(Open {
             serial: 0,
             id: Some(record.id),
@@ -230,12 +201,7 @@ impl State {
         let Some(id) = self.open.id else { return };
         let fingerprint = self.meters.model.fingerprint.clone();
         match self.store.tree(id, &fingerprint, 0) {
-            Ok(nodes) => {
-                self.open.ends = nodes
-                    .iter()
-                    .filter_map(|n| Some((n.message.id, n.segment?)))
-                    .collect()
-            }
+            Ok(nodes) => self.open.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect(),
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
         self.show_session();
@@ -251,10 +217,7 @@ impl State {
             return Ok(());
         }
         let plan = self.plan_past(&rendered)?;
-        tracing::debug!(
-            plan_ms = begun.elapsed().as_secs_f64() * 1e3,
-            "resume planned"
-        );
+        tracing::debug!(plan_ms = begun.elapsed().as_secs_f64() * 1e3, "resume planned");
         let (read, total) = (plan.to_read(), plan.total());
         if read > UNASKED && self.open.rights == Rights::Write {
             let why = self.why_no_state();
@@ -272,34 +235,18 @@ impl State {
         }
         self.check_room(&plan, "This conversation")?;
         let started = std::time::Instant::now();
-        let fed = self.carry_out(
-            plan,
-            &rendered,
-            None,
-            &mut super::feed::PromptReading::new(started),
-        )?;
+        let fed = self.carry_out(plan, &rendered, None, &mut super::feed::PromptReading::new(started))?;
         let (kept, all) = (grouped(fed.reused), grouped(fed.reused + fed.read));
         if !(self.opened.take_quiet() && fed.read == 0) {
-            self.note(
-                Level::Info,
-                format!("Resumed {kept} of {all} tokens in {:.1} s", fed.ms / 1000.0),
-            );
+            self.note(Level::Info, format!("Resumed {kept} of {all} tokens in {:.1} s", fed.ms / 1000.0));
         }
         self.report_meters();
         Ok(())
     }
 
     fn confirm_or_view(&mut self, text: String) -> bool {
-        let choices = vec![
-            Choice {
-                key: '\n',
-                label: "read".into(),
-            },
-            Choice {
-                key: '\x1b',
-                label: "view only".into(),
-            },
-        ];
+        let choices =
+            vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "view only".into() }];
         self.ask_user(text, choices) == '\n'
     }
 
@@ -310,23 +257,10 @@ impl State {
         if record.and_then(|r| r.state_of).is_some_and(|of| of != mine) {
             return "State is from another model.".into();
         }
-        let tip = self
-            .open
-            .conversation
-            .path()
-            .iter()
-            .rev()
-            .find_map(|m| self.open.ends.get(&m.id).copied());
-        let lost = tip
-            .and_then(|t| self.restorable(&t).ok().flatten())
-            .and_then(|p| p.lost.into_iter().next());
+        let tip = self.open.conversation.path().iter().rev().find_map(|m| self.open.ends.get(&m.id).copied());
+        let lost = tip.and_then(|t| self.restorable(&t).ok().flatten()).and_then(|p| p.lost.into_iter().next());
         match lost {
-            Some(l) => format!(
-                "Kept state cannot be used: {} of {} is {}.",
-                l.what,
-                l.segment.short(),
-                l.why
-            ),
+            Some(l) => format!("Kept state cannot be used: {} of {} is {}.", l.what, l.segment.short(), l.why),
             None => "No state is kept for this model.".into(),
         }
     }
@@ -362,13 +296,7 @@ impl State {
             head: Some(head),
             forked_from: self.open.id,
         })]);
-        let shared: Vec<_> = self
-            .open
-            .conversation
-            .path_to(Some(head))
-            .into_iter()
-            .cloned()
-            .collect();
+        let shared: Vec<_> = self.open.conversation.path_to(Some(head)).into_iter().cloned().collect();
         let fork = Open {
             id: Some(id),
             name,
@@ -385,10 +313,7 @@ impl State {
     pub(super) fn list_sessions(&mut self) -> Done {
         let records = self.store.sessions(SessionFilter::Live, LISTED)?;
         let fingerprint = self.model().map(|m| m.fingerprint.clone());
-        self.tell(Notice::Sessions(session_rows(
-            records,
-            fingerprint.as_deref(),
-        )));
+        self.tell(Notice::Sessions(session_rows(records, fingerprint.as_deref())));
         Ok(())
     }
 
@@ -424,24 +349,12 @@ impl State {
             (Some(name), _) => self.store.session_named(name)?,
             (None, Some(id)) => self.store.session(id)?,
             (None, None) => {
-                return Err(DeskError::Refused(
-                    "This session is empty: there is nothing to delete.".into(),
-                ));
+                return Err(DeskError::Refused("This session is empty: there is nothing to delete.".into()));
             }
         };
         let open = self.open.id == Some(record.id);
-        let other = if open {
-            None
-        } else {
-            Some(self.store.lock_session(record.id, &record.name)?)
-        };
-        let (_, own) = self
-            .store
-            .sizes()?
-            .sessions
-            .get(&record.id)
-            .copied()
-            .unwrap_or_default();
+        let other = if open { None } else { Some(self.store.lock_session(record.id, &record.name)?) };
+        let (_, own) = self.store.sizes()?.sessions.get(&record.id).copied().unwrap_or_default();
         let days = self.store.limits().trash_days;
         let text = format!(
             "Delete \"{}\"? {} messages, {} of state only it needs. It stays in the trash for {days} days.",
@@ -449,16 +362,7 @@ impl State {
             record.messages,
             super::pages::bytes(own)
         );
-        let choices = vec![
-            Choice {
-                key: 'y',
-                label: "delete".into(),
-            },
-            Choice {
-                key: '\x1b',
-                label: "keep".into(),
-            },
-        ];
+        let choices = vec![Choice { key: 'y', label: "delete".into() }, Choice { key: '\x1b', label: "keep".into() }];
         if self.ask_user(text, choices) != 'y' {
             return Ok(());
         }
@@ -470,13 +374,7 @@ impl State {
         // Only a session that was left is on the list by its id.
         self.opened.forget(record.id);
         self.show_session();
-        self.note(
-            Level::Info,
-            format!(
-                "\"{}\" is in the trash. Back with: /resume {}",
-                record.name, record.name
-            ),
-        );
+        self.note(Level::Info, format!("\"{}\" is in the trash. Back with: /resume {}", record.name, record.name));
         Ok(())
     }
 
@@ -493,10 +391,7 @@ impl State {
                 created_ms: h.created_ms,
             })
             .collect();
-        self.tell(Notice::Found {
-            query: query.to_owned(),
-            rows,
-        });
+        self.tell(Notice::Found { query: query.to_owned(), rows });
         Ok(())
     }
 }

@@ -41,10 +41,7 @@ impl Default for Settings {
 /// Names of the built-in presets with what they are for.
 pub const PRESETS: [(&str, &str); 4] = [
     ("default", "the configured sampling"),
-    (
-        "careful",
-        "temperature 0.3, top-p 0.9: questions about documents",
-    ),
+    ("careful", "temperature 0.3, top-p 0.9: questions about documents"),
     ("creative", "temperature 1.0, min-p 0.05: stories and ideas"),
     ("greedy", "temperature 0: always the most likely token"),
 ];
@@ -68,11 +65,7 @@ const KEYS: [&str; 11] = [
 fn number(key: &str, value: &str, low: f32, high: f32) -> Result<f32, String> {
     let wrong = || format!("{key} must be {low} to {high} (got {value})");
     let v: f32 = value.parse().map_err(|_| wrong())?;
-    if v.is_finite() && (low..=high).contains(&v) {
-        Ok(v)
-    } else {
-        Err(wrong())
-    }
+    if v.is_finite() && (low..=high).contains(&v) { Ok(v) } else { Err(wrong()) }
 }
 
 /// Reads `on`, `off`, `auto` or a depth.
@@ -83,9 +76,7 @@ pub fn parse_spec(value: &str) -> Result<SpecMode, String> {
         "auto" => Ok(SpecMode::Auto),
         n => match n.parse::<u8>() {
             Ok(d @ 1..=15) => Ok(SpecMode::Depth(d)),
-            Ok(_) | Err(_) => Err(format!(
-                "spec must be on, off, auto or a depth from 1 to 15 (got {value})"
-            )),
+            Ok(_) | Err(_) => Err(format!("spec must be on, off, auto or a depth from 1 to 15 (got {value})")),
         },
     }
 }
@@ -136,13 +127,17 @@ impl Settings {
             "seed" => {
                 self.seed = match value {
                     "-1" | "auto" | "random" => None,
-                    v => Some(v.parse().map_err(|_| format!("seed must be a whole number, or -1 for a new one each time (got {value})"))?),
+                    v => Some(v.parse().map_err(|_| {
+                        format!("seed must be a whole number, or -1 for a new one each time (got {value})")
+                    })?),
                 };
             }
             "max_tokens" => {
-                self.max_tokens = value.parse().ok().filter(|n| *n >= 1).ok_or_else(|| {
-                    format!("max_tokens must be a whole number from 1 (got {value})")
-                })?;
+                self.max_tokens = value
+                    .parse()
+                    .ok()
+                    .filter(|n| *n >= 1)
+                    .ok_or_else(|| format!("max_tokens must be a whole number from 1 (got {value})"))?;
             }
             "think" => {
                 self.think = match value {
@@ -158,10 +153,7 @@ impl Settings {
         if !matches!(key, "seed" | "max_tokens" | "think" | "spec") {
             self.preset = "custom".into();
         }
-        Ok(format!(
-            "{key} is {} from the next answer on",
-            self.get(key)
-        ))
+        Ok(format!("{key} is {} from the next answer on", self.get(key)))
     }
 
     /// The value of a key as text; empty for an unknown key.
@@ -175,9 +167,7 @@ impl Settings {
             "repeat_penalty" => s.repeat_penalty.to_string(),
             "presence_penalty" => s.presence_penalty.to_string(),
             "frequency_penalty" => s.frequency_penalty.to_string(),
-            "seed" => self
-                .seed
-                .map_or_else(|| "new each answer".into(), |s| s.to_string()),
+            "seed" => self.seed.map_or_else(|| "new each answer".into(), |s| s.to_string()),
             "max_tokens" => self.max_tokens.to_string(),
             "think" => think_word(self.think).into(),
             "spec" => spec_word(self.spec),
@@ -210,18 +200,12 @@ impl Settings {
         }
         let s = self.sampling;
         self.preset = name.into();
-        Ok(format!(
-            "Preset {name}: temperature {}, top-p {}, min-p {}",
-            s.temperature, s.top_p, s.min_p
-        ))
+        Ok(format!("Preset {name}: temperature {}, top-p {}, min-p {}", s.temperature, s.top_p, s.min_p))
     }
 
     /// Sampling of the next answer; draws a seed from `fresh` where none is set.
     pub fn for_answer(&self, fresh: impl FnOnce() -> u64) -> Sampling {
-        Sampling {
-            seed: self.seed.unwrap_or_else(fresh),
-            ..self.sampling
-        }
+        Sampling { seed: self.seed.unwrap_or_else(fresh), ..self.sampling }
     }
 }
 
@@ -233,14 +217,8 @@ mod tests {
     fn a_value_out_of_range_changes_nothing_and_says_the_range() {
         let mut s = Settings::default();
         let before = s.clone();
-        assert_eq!(
-            s.set("temperature", "7").unwrap_err(),
-            "temperature must be 0 to 2 (got 7)"
-        );
-        assert_eq!(
-            s.set("top_p", "NaN").unwrap_err(),
-            "top_p must be 0 to 1 (got NaN)"
-        );
+        assert_eq!(s.set("temperature", "7").unwrap_err(), "temperature must be 0 to 2 (got 7)");
+        assert_eq!(s.set("top_p", "NaN").unwrap_err(), "top_p must be 0 to 1 (got NaN)");
         assert!(s.set("max_tokens", "0").is_err());
         assert!(s.set("spec", "16").is_err());
         assert!(s.set("colour", "red").unwrap_err().contains("temperature"));
@@ -262,16 +240,10 @@ mod tests {
 
     #[test]
     fn a_preset_starts_from_the_configured_sampling() {
-        let base = Sampling {
-            repeat_penalty: 1.1,
-            ..Sampling::default()
-        };
+        let base = Sampling { repeat_penalty: 1.1, ..Sampling::default() };
         let mut s = Settings::default();
         s.preset("greedy", &base).unwrap();
-        assert_eq!(
-            (s.sampling.temperature, s.sampling.repeat_penalty),
-            (0.0, 1.1)
-        );
+        assert_eq!((s.sampling.temperature, s.sampling.repeat_penalty), (0.0, 1.1));
         assert!(s.preset("nope", &base).unwrap_err().contains("careful"));
         assert_eq!(s.for_answer(|| 99).seed, 99);
         s.set("seed", "5").unwrap();

@@ -29,10 +29,7 @@ impl State {
             0 => "the beginning".to_owned(),
             n => format!("#{n}"),
         };
-        self.note(
-            Level::Info,
-            format!("{what} {place}: {reused} tokens shared, {read} read again, {time}."),
-        );
+        self.note(Level::Info, format!("{what} {place}: {reused} tokens shared, {read} read again, {time}."));
         self.report_meters();
     }
 
@@ -40,15 +37,10 @@ impl State {
     pub(super) fn undo(&mut self, count: u64) -> Done {
         self.may_write()?;
         let Some(undo) = self.open.conversation.undo(count.max(1)) else {
-            return Err(DeskError::Refused(
-                "Nothing to undo: the conversation is empty.".into(),
-            ));
+            return Err(DeskError::Refused("Nothing to undo: the conversation is empty.".into()));
         };
         if let Some(text) = undo.text {
-            self.tell(Notice::Input {
-                text,
-                editing: None,
-            });
+            self.tell(Notice::Input { text, editing: None });
         }
         let what = match undo.exchanges {
             1 => "Went back one exchange to".to_owned(),
@@ -61,9 +53,7 @@ impl State {
     pub(super) fn redo(&mut self, count: u64) -> Done {
         self.may_write()?;
         let Some((head, exchanges)) = self.open.conversation.redo(count.max(1)) else {
-            return Err(DeskError::Refused(
-                "Nothing to redo: this is the end of the line.".into(),
-            ));
+            return Err(DeskError::Refused("Nothing to redo: this is the end of the line.".into()));
         };
         let what = match exchanges {
             0 | 1 => "Went forward to".to_owned(),
@@ -75,9 +65,7 @@ impl State {
     fn numbered(&self, number: u64) -> Done<&Message> {
         self.open.conversation.at_number(number).ok_or_else(|| {
             let last = self.open.conversation.path().len();
-            DeskError::Refused(format!(
-                "No message #{number}: this branch has #1 to #{last}. /timeline shows all."
-            ))
+            DeskError::Refused(format!("No message #{number}: this branch has #1 to #{last}. /timeline shows all."))
         })
     }
 
@@ -87,26 +75,16 @@ impl State {
         let message = match at {
             Some(n) => self.numbered(n)?,
             None => {
-                let last = self
-                    .open
-                    .conversation
-                    .path()
-                    .into_iter()
-                    .rev()
-                    .find(|m| m.role == Role::User);
+                let last = self.open.conversation.path().into_iter().rev().find(|m| m.role == Role::User);
                 last.ok_or_else(|| DeskError::Refused("There is no question to edit yet.".into()))?
             }
         };
         if message.role == Role::Document {
             return Err(DeskError::Refused(
-                "A document cannot be edited here. Change the file, /undo, and /load it again."
-                    .into(),
+                "A document cannot be edited here. Change the file, /undo, and /load it again.".into(),
             ));
         }
-        self.tell(Notice::Input {
-            text: message.text.clone(),
-            editing: Some(message.id),
-        });
+        self.tell(Notice::Input { text: message.text.clone(), editing: Some(message.id) });
         Ok(())
     }
 
@@ -114,16 +92,12 @@ impl State {
     pub(super) fn edit_done(&mut self, message: MessageId, text: String) -> Done {
         self.may_write()?;
         let Some(old) = self.open.conversation.get(message).cloned() else {
-            return Err(DeskError::Refused(
-                "The edited message is not in this session.".into(),
-            ));
+            return Err(DeskError::Refused("The edited message is not in this session.".into()));
         };
         match old.role {
             Role::User => self.ask_below(old.parent, text),
             Role::System => self.system_text(Some(text)),
-            Role::Document => Err(DeskError::Refused(
-                "A document cannot be edited here.".into(),
-            )),
+            Role::Document => Err(DeskError::Refused("A document cannot be edited here.".into())),
             Role::Assistant => {
                 self.move_head(old.parent);
                 let mut new = self.draft(Role::Assistant, old.parent, text);
@@ -143,9 +117,7 @@ impl State {
             None => self.open.conversation.head(),
         };
         let Some(head) = head else {
-            return Err(DeskError::Refused(
-                "Nothing to fork: the conversation is empty.".into(),
-            ));
+            return Err(DeskError::Refused("Nothing to fork: the conversation is empty.".into()));
         };
         self.fork_session(head, name)?;
         self.show_session();
@@ -158,11 +130,7 @@ impl State {
     /// `/branch`.
     pub(super) fn branch(&mut self, target: BranchTarget) -> Done {
         let c = &self.open.conversation;
-        let none = || {
-            DeskError::Refused(
-                "There is one branch only. /edit, /regen and /fork make others.".into(),
-            )
-        };
+        let none = || DeskError::Refused("There is one branch only. /edit, /regen and /fork make others.".into());
         let to = match target {
             BranchTarget::List => return self.timeline(),
             BranchTarget::Name(name) => {
@@ -177,10 +145,7 @@ impl State {
                 match index.and_then(|i| siblings.get(i)) {
                     Some(id) => *id,
                     None => {
-                        return Err(DeskError::Refused(format!(
-                            "There are branches 1 to {} here.",
-                            siblings.len()
-                        )));
+                        return Err(DeskError::Refused(format!("There are branches 1 to {} here.", siblings.len())));
                     }
                 }
             }
@@ -188,11 +153,7 @@ impl State {
                 let at = c.branching().ok_or_else(none)?;
                 let siblings = c.siblings(at);
                 let i = siblings.iter().position(|s| *s == at).unwrap_or(0);
-                let step = if target == BranchTarget::Next {
-                    1
-                } else {
-                    siblings.len() - 1
-                };
+                let step = if target == BranchTarget::Next { 1 } else { siblings.len() - 1 };
                 *siblings.get((i + step) % siblings.len()).ok_or_else(none)?
             }
         };
@@ -208,27 +169,22 @@ impl State {
         self.may_write()?;
         let name = name.trim();
         if name.is_empty() {
-            return Err(DeskError::Refused(
-                "/mark NAME gives this place a name; /goto NAME comes back to it.".into(),
-            ));
+            return Err(DeskError::Refused("/mark NAME gives this place a name; /goto NAME comes back to it.".into()));
         }
         let Some(head) = self.open.conversation.head() else {
-            return Err(DeskError::Refused(
-                "Nothing to mark: the conversation is empty.".into(),
-            ));
+            return Err(DeskError::Refused("Nothing to mark: the conversation is empty.".into()));
         };
         self.save_mark(name, head);
         let number = self.open.conversation.number_of(head);
-        self.note(Level::Info, format!("#{number} is now called \"{name}\". /goto {name} comes back to it; its state is kept."));
+        self.note(
+            Level::Info,
+            format!("#{number} is now called \"{name}\". /goto {name} comes back to it; its state is kept."),
+        );
         Ok(())
     }
 
     fn labelled(&self, name: &str) -> Option<MessageId> {
-        self.open
-            .labels
-            .iter()
-            .find(|(_, label)| label.as_str() == name)
-            .map(|(id, _)| *id)
+        self.open.labels.iter().find(|(_, label)| label.as_str() == name).map(|(id, _)| *id)
     }
 
     /// `/goto`.
@@ -237,24 +193,17 @@ impl State {
             GotoTarget::Mark(name) => match self.labelled(&name) {
                 Some(id) => self.go_to(id, &format!("At \"{name}\",")),
                 None => {
-                    let mut names: Vec<&str> =
-                        self.open.labels.values().map(String::as_str).collect();
+                    let mut names: Vec<&str> = self.open.labels.values().map(String::as_str).collect();
                     names.sort_unstable();
-                    let there = if names.is_empty() {
-                        "none yet; /mark NAME sets one".into()
-                    } else {
-                        names.join(", ")
-                    };
-                    Err(DeskError::Refused(format!(
-                        "No mark \"{name}\". There are: {there}."
-                    )))
+                    let there =
+                        if names.is_empty() { "none yet; /mark NAME sets one".into() } else { names.join(", ") };
+                    Err(DeskError::Refused(format!("No mark \"{name}\". There are: {there}.")))
                 }
             },
             GotoTarget::Message(id) => {
                 if self.open.conversation.get(id).is_none() {
                     return Err(DeskError::Refused(
-                        "That message is in another session: open that one first (/resume NAME)."
-                            .into(),
+                        "That message is in another session: open that one first (/resume NAME).".into(),
                     ));
                 }
                 self.go_to(id, "At")
@@ -277,22 +226,11 @@ impl State {
 
     /// `/system`.
     pub(super) fn system_text(&mut self, text: Option<String>) -> Done {
-        let present = self
-            .open
-            .conversation
-            .path()
-            .first()
-            .filter(|m| m.role == Role::System)
-            .map(|m| m.text.clone());
+        let present = self.open.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.text.clone());
         let Some(text) = text else {
-            let shown = present
-                .or_else(|| self.system.clone())
-                .filter(|t| !t.is_empty());
+            let shown = present.or_else(|| self.system.clone()).filter(|t| !t.is_empty());
             let text = shown.unwrap_or_else(|| "There is none. `/system TEXT` sets it.".into());
-            self.tell(Notice::Page {
-                title: "System text".into(),
-                text,
-            });
+            self.tell(Notice::Page { title: "System text".into(), text });
             return Ok(());
         };
         self.may_write()?;
@@ -300,10 +238,7 @@ impl State {
             self.move_head(None);
             self.system = Some(text);
             self.show_session();
-            self.note(
-                Level::Info,
-                "The system text is set; it is read with the first question.",
-            );
+            self.note(Level::Info, "The system text is set; it is read with the first question.");
             return Ok(());
         }
         self.need_engine()?;
@@ -314,29 +249,14 @@ impl State {
             self.about(tokens)
         );
         let choices = vec![
-            Choice {
-                key: '\n',
-                label: "do it".into(),
-            },
-            Choice {
-                key: 'a',
-                label: "add it as a message here instead".into(),
-            },
-            Choice {
-                key: '\x1b',
-                label: "cancel".into(),
-            },
+            Choice { key: '\n', label: "do it".into() },
+            Choice { key: 'a', label: "add it as a message here instead".into() },
+            Choice { key: '\x1b', label: "cancel".into() },
         ];
         match self.ask_user(text_of, choices) {
             '\n' => {
-                let rest: Vec<Message> = self
-                    .open
-                    .conversation
-                    .path()
-                    .into_iter()
-                    .filter(|m| m.role != Role::System)
-                    .cloned()
-                    .collect();
+                let rest: Vec<Message> =
+                    self.open.conversation.path().into_iter().filter(|m| m.role != Role::System).cloned().collect();
                 self.system = Some(text.clone());
                 let root = self.draft(Role::System, None, text);
                 let mut copy = vec![root];
@@ -355,17 +275,11 @@ impl State {
         let Some(at) = self.document_called(name)? else {
             return Err(DeskError::Refused(self.no_document(name)));
         };
-        let name = path
-            .get(at)
-            .and_then(|m| m.meta.document.as_ref())
-            .map_or(name.to_owned(), |d| d.name.clone());
+        let name = path.get(at).and_then(|m| m.meta.document.as_ref()).map_or(name.to_owned(), |d| d.name.clone());
         let parent = path.get(at).and_then(|m| m.parent);
         let later: Vec<Message> = path.iter().skip(at + 1).map(|m| (*m).clone()).collect();
         let before = match parent {
-            Some(p) => format!(
-                "to before it was loaded (#{})",
-                self.open.conversation.number_of(p)
-            ),
+            Some(p) => format!("to before it was loaded (#{})", self.open.conversation.number_of(p)),
             None => "to the beginning".to_owned(),
         };
         let text = match later.len() {
@@ -387,12 +301,7 @@ impl State {
     }
 
     /// Copies messages below `parent` as a new branch and makes that live.
-    pub(super) fn rebuild(
-        &mut self,
-        parent: Option<MessageId>,
-        messages: Vec<Message>,
-        what: &str,
-    ) -> Done {
+    pub(super) fn rebuild(&mut self, parent: Option<MessageId>, messages: Vec<Message>, what: &str) -> Done {
         self.move_head(parent);
         let mut parent = parent;
         for old in messages {
@@ -409,9 +318,7 @@ impl State {
     pub(super) fn compact(&mut self, instruction: Option<&str>) -> Done {
         self.may_write()?;
         if self.open.conversation.is_empty() {
-            return Err(DeskError::Refused(
-                "Nothing to compact: the conversation is empty.".into(),
-            ));
+            return Err(DeskError::Refused("Nothing to compact: the conversation is empty.".into()));
         }
         let before = self.live.position();
         let wish = instruction.map_or(String::new(), |i| format!(" {i}"));
@@ -421,37 +328,20 @@ impl State {
         );
         let summary = self.answer_aside(&question, Shown::No)?;
         if summary.trim().is_empty() {
-            return Err(DeskError::engine(
-                "The model wrote no summary. Nothing was changed.",
-            ));
+            return Err(DeskError::engine("The model wrote no summary. Nothing was changed."));
         }
-        let root = self
-            .open
-            .conversation
-            .path()
-            .first()
-            .filter(|m| m.role == Role::System)
-            .map(|m| m.id);
+        let root = self.open.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
         let mut message = self.draft(Role::Document, root, summary.clone());
         let mut info = self.document_info("summary of the conversation", None, &summary);
         // All of it is read with the branch, in one piece.
         info.complete = true;
-        info.tokens = self
-            .renderer
-            .model()
-            .tokenizer
-            .encode_plain(&summary)?
-            .len() as u64;
+        info.tokens = self.renderer.model().tokenizer.encode_plain(&summary)?.len() as u64;
         message.meta.document = Some(info);
         self.rebuild(root, vec![message], "Compacted, now at")?;
         let after = self.live.position();
         self.note(
             Level::Info,
-            format!(
-                "{} tokens before, {} now. The long form stays: /branch prev.",
-                grouped(before),
-                grouped(after)
-            ),
+            format!("{} tokens before, {} now. The long form stays: /branch prev.", grouped(before), grouped(after)),
         );
         Ok(())
     }

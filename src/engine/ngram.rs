@@ -58,10 +58,7 @@ struct Chain {
 
 impl Chain {
     fn with_heads(bits: u32) -> Chain {
-        Chain {
-            heads: vec![NONE; 1 << bits],
-            prev: Vec::new(),
-        }
+        Chain { heads: vec![NONE; 1 << bits], prev: Vec::new() }
     }
 
     /// The number of heads is a power of two.
@@ -86,10 +83,7 @@ impl Chain {
             rolling = roll(rolling, token);
             let slot = self.slot(rolling);
             // Positions are 32 bits wide; no context comes near that.
-            let before = self
-                .heads
-                .get_mut(slot)
-                .map_or(NONE, |head| std::mem::replace(head, end as u32));
+            let before = self.heads.get_mut(slot).map_or(NONE, |head| std::mem::replace(head, end as u32));
             self.prev.push(before);
             rolling = rolling.wrapping_sub(leaving.wrapping_mul(u64::from(oldest)));
         }
@@ -163,12 +157,7 @@ impl NgramIndex {
 
     /// Makes the index hold exactly `history`, keeping what is common at the start.
     pub fn sync(&mut self, history: &[Token]) {
-        let common = self
-            .tokens
-            .iter()
-            .zip(history)
-            .take_while(|(a, b)| a == b)
-            .count();
+        let common = self.tokens.iter().zip(history).take_while(|(a, b)| a == b).count();
         if common == 0 {
             *self = NgramIndex::default();
         }
@@ -179,9 +168,7 @@ impl NgramIndex {
     /// How many tokens before and including `end` equal the last ones.
     fn matched(&self, end: usize) -> usize {
         let now = self.tokens.iter().rev().take(MAX_MATCH);
-        now.zip(self.tokens[..=end].iter().rev())
-            .take_while(|(a, b)| a == b)
-            .count()
+        now.zip(self.tokens[..=end].iter().rev()).take_while(|(a, b)| a == b).count()
     }
 
     /// The best continuation of at most `max` tokens behind a match of at least `min_match` (never below
@@ -208,18 +195,11 @@ impl NgramIndex {
             if let Some(&(matched, end)) = found.iter().max_by_key(|f| (f.0, votes(f.1), f.1)) {
                 let mut tokens: Vec<Token> = Vec::with_capacity(max);
                 for i in end + 1..end + 1 + max {
-                    let token = self
-                        .tokens
-                        .get(i)
-                        .or_else(|| tokens.get(i - self.tokens.len()));
+                    let token = self.tokens.get(i).or_else(|| tokens.get(i - self.tokens.len()));
                     tokens.extend(token.copied());
                 }
                 let agreement = votes(end) as f32 / found.len() as f32;
-                return (!tokens.is_empty()).then_some(Lookup {
-                    tokens,
-                    matched,
-                    agreement,
-                });
+                return (!tokens.is_empty()).then_some(Lookup { tokens, matched, agreement });
             }
         }
         None
@@ -276,16 +256,9 @@ mod tests {
     /// What the index stands for, by brute force: the longest earlier match of at least three.
     fn longest(tokens: &[Token]) -> usize {
         let n = tokens.len();
-        let length = |end: usize| {
-            (0..=end.min(MAX_MATCH - 1))
-                .take_while(|&i| tokens[end - i] == tokens[n - 1 - i])
-                .count()
-        };
-        (0..n.saturating_sub(1))
-            .map(length)
-            .max()
-            .filter(|&l| l >= 3)
-            .unwrap_or(0)
+        let length =
+            |end: usize| (0..=end.min(MAX_MATCH - 1)).take_while(|&i| tokens[end - i] == tokens[n - 1 - i]).count();
+        (0..n.saturating_sub(1)).map(length).max().filter(|&l| l >= 3).unwrap_or(0)
     }
 
     proptest! {

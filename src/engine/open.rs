@@ -13,9 +13,7 @@ use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
 use crate::model::draft::{DraftError, DraftHead, DraftOptions};
 use crate::model::{Checkpoint, Live, Model, ModelError};
-use crate::protocol::engine::{
-    Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, ModelInfo,
-};
+use crate::protocol::engine::{Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, ModelInfo};
 
 /// The most tokens a conversation may have unless the configuration says otherwise.
 const LONGEST_CONTEXT: usize = 1 << 20;
@@ -33,10 +31,7 @@ impl From<ModelError> for Failure {
             ModelError::Unknown(_) | ModelError::NoCheckpoint { .. } | ModelError::File { .. } => 3,
             _ => 1,
         };
-        Failure {
-            error: error.to_string(),
-            code,
-        }
+        Failure { error: error.to_string(), code }
     }
 }
 
@@ -60,10 +55,9 @@ pub(super) fn run(
             notes.extend(more);
             load(*backend, &checkpoint, options, notes, commands, events)
         }
-        Gpu::Refused(why) if options.device == DeviceChoice::Cuda => Err(Failure {
-            error: format!("{why}; use --device cpu, or --model demo"),
-            code: 4,
-        }),
+        Gpu::Refused(why) if options.device == DeviceChoice::Cuda => {
+            Err(Failure { error: format!("{why}; use --device cpu, or --model demo"), code: 4 })
+        }
         Gpu::Refused(why) => {
             if options.device == DeviceChoice::Auto {
                 too_large_for_cpu(&checkpoint, &why)?;
@@ -96,10 +90,7 @@ fn too_large_for_cpu(checkpoint: &Checkpoint, why: &str) -> Result<(), Failure> 
 /// What came of looking for a GPU.
 enum Gpu {
     /// Ready, and what it wants to be said.
-    #[cfg_attr(
-        not(feature = "cuda"),
-        allow(dead_code, reason = "there is none to open")
-    )]
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "there is none to open"))]
     Opened(Box<GpuBackend>, Vec<String>),
     /// One sentence without its full stop.
     Refused(String),
@@ -114,15 +105,13 @@ type GpuBackend = Cpu;
 fn open_gpu(options: &EngineOptions) -> Gpu {
     match options.device {
         DeviceChoice::Cpu => Gpu::Refused("not asked for".into()),
-        DeviceChoice::Auto | DeviceChoice::Cuda => {
-            match GpuBackend::open(options.gpu, Default::default()) {
-                Ok(backend) => {
-                    let notes = backend.notes().to_vec();
-                    Gpu::Opened(Box::new(backend), notes)
-                }
-                Err(error) => Gpu::Refused(error.to_string()),
+        DeviceChoice::Auto | DeviceChoice::Cuda => match GpuBackend::open(options.gpu, Default::default()) {
+            Ok(backend) => {
+                let notes = backend.notes().to_vec();
+                Gpu::Opened(Box::new(backend), notes)
             }
-        }
+            Err(error) => Gpu::Refused(error.to_string()),
+        },
     }
 }
 
@@ -141,10 +130,7 @@ fn load<B: DraftOps>(
 ) -> Result<(), Failure> {
     let model = Model::load(&mut backend, checkpoint, |done| {
         // Nobody listens any more when the program is ending.
-        let _ = events.send(EngineEvent::Loading {
-            what: "reading weights".into(),
-            done,
-        });
+        let _ = events.send(EngineEvent::Loading { what: "reading weights".into(), done });
     })?;
     let head = match open_head(&mut backend, &model, checkpoint, &options.draft) {
         Ok(head) => head,
@@ -156,9 +142,7 @@ fn load<B: DraftOps>(
     };
     let spec = model.spec();
     let default = (2 * spec.max_position).min(LONGEST_CONTEXT);
-    let limit = options.context.map_or(default, |asked| {
-        usize::try_from(asked).unwrap_or(usize::MAX)
-    });
+    let limit = options.context.map_or(default, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
     let taps = head.as_ref().map_or(&[][..], |head| head.taps());
     let live = Live::new(&mut backend, &model, limit, taps)?;
     let info = ModelInfo {
@@ -179,15 +163,7 @@ fn load<B: DraftOps>(
         memory: backend.memory(),
         notes,
     };
-    Worker {
-        decoder: Decoder::new(head),
-        backend,
-        model,
-        live,
-        info,
-        events,
-    }
-    .serve(commands);
+    Worker { decoder: Decoder::new(head), backend, model, live, info, events }.serve(commands);
     Ok(())
 }
 
@@ -203,14 +179,9 @@ fn open_head<B: DraftOps>(
         DraftChoice::Folder(folder) => Some(folder),
         DraftChoice::Auto => None,
     };
-    let beside = checkpoint
-        .directory()
-        .map(|dir| dir.join("eagle3"))
-        .filter(|dir| dir.is_dir());
+    let beside = checkpoint.directory().map(|dir| dir.join("eagle3")).filter(|dir| dir.is_dir());
     match folder.map(Path::to_path_buf).or(beside) {
-        Some(folder) => {
-            DraftHead::open(backend, &folder, model.spec(), &DraftOptions::default()).map(Some)
-        }
+        Some(folder) => DraftHead::open(backend, &folder, model.spec(), &DraftOptions::default()).map(Some),
         None if checkpoint.name() == "demo" => {
             DraftHead::demo(backend, model.spec(), &DraftOptions::default()).map(Some)
         }

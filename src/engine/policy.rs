@@ -77,11 +77,7 @@ pub struct Plan {
     pub at_least: usize,
 }
 
-const PLAIN: Plan = Plan {
-    source: Source::Plain,
-    depth: 0,
-    at_least: 0,
-};
+const PLAIN: Plan = Plan { source: Source::Plain, depth: 0, at_least: 0 };
 
 /// What a round was.
 #[derive(Clone, Debug, Default)]
@@ -136,10 +132,7 @@ pub struct Policy {
 impl Policy {
     /// A policy that knows what an earlier run learned about chances.
     pub fn new(calibration: Calibration) -> Policy {
-        Policy {
-            calibration,
-            ..Policy::default()
-        }
+        Policy { calibration, ..Policy::default() }
     }
 
     /// What drafts were worth so far, for keeping with the session.
@@ -161,11 +154,7 @@ impl Policy {
 
     /// Measured time of this job's rounds over what plain steps would have taken; 0 when not known.
     pub fn time_vs_plain(&self) -> f64 {
-        if self.plain_s > 0.0 {
-            self.spent_s / self.plain_s
-        } else {
-            0.0
-        }
+        if self.plain_s > 0.0 { self.spent_s / self.plain_s } else { 0.0 }
     }
 
     /// The shortest match that may be drafted from now.
@@ -175,9 +164,7 @@ impl Policy {
 
     /// Tokens per second to be beaten: what was achieved lately, at least plain decoding.
     fn rate(&self, plain_s: f64) -> f64 {
-        self.rate
-            .map_or(0.0, |(tokens, seconds)| tokens / seconds.max(1e-12))
-            .max(1.0 / plain_s)
+        self.rate.map_or(0.0, |(tokens, seconds)| tokens / seconds.max(1e-12)).max(1.0 / plain_s)
     }
 
     /// Plain steps that the next round may lose. While drafts are refused, no window of [`WINDOW`] tokens, whatever
@@ -197,12 +184,7 @@ impl Policy {
             }
         }
         let stake = gained.min(STAKE) * 0.5f64.powi(self.refused.min(30));
-        SLACK + stake - worst
-            + if self.decoded < WARM_UP {
-                WARM_UP_SLACK
-            } else {
-                0.0
-            }
+        SLACK + stake - worst + if self.decoded < WARM_UP { WARM_UP_SLACK } else { 0.0 }
     }
 
     /// Seconds of a round with `depth` drafts.
@@ -220,20 +202,11 @@ impl Policy {
     fn bearable(&self, source: Source, room: usize, context: usize) -> usize {
         let plain = self.costs.verify(context, 1);
         let slack = self.slack();
-        (1..=room)
-            .take_while(|&k| self.seconds(source, k, context) / plain - 1.0 <= slack)
-            .last()
-            .unwrap_or(0)
+        (1..=room).take_while(|&k| self.seconds(source, k, context) / plain - 1.0 <= slack).last().unwrap_or(0)
     }
 
     /// The depth of the highest expected rate, and that rate. `chance(j)`: draft j + 1 is right if those before are.
-    fn best(
-        &self,
-        source: Source,
-        room: usize,
-        context: usize,
-        chance: impl Fn(usize) -> f64,
-    ) -> (usize, f64) {
+    fn best(&self, source: Source, room: usize, context: usize, chance: impl Fn(usize) -> f64) -> (usize, f64) {
         let (mut survival, mut tokens, mut best) = (1.0, 1.0, (0, 0.0));
         for depth in 1..=room {
             survival *= chance(depth - 1);
@@ -254,50 +227,25 @@ impl Policy {
         let head_room = if offer.head { room } else { 0 };
         let context = offer.context;
         let by_lookup = |room| match offer.ngram {
-            Some(l) => self.best(Source::Ngram, room, context, |j| {
-                self.calibration.ngram(l.matched, l.agreement, j)
-            }),
+            Some(l) => self.best(Source::Ngram, room, context, |j| self.calibration.ngram(l.matched, l.agreement, j)),
             None => (0, 0.0),
         };
-        let by_head = |room| {
-            self.best(Source::Head, room, context, |j| {
-                self.calibration.head_depth(j)
-            })
-        };
+        let by_head = |room| self.best(Source::Head, room, context, |j| self.calibration.head_depth(j));
         match offer.mode {
             SpecMode::Off => PLAIN,
             SpecMode::Depth(n) => {
                 let n = usize::from(n);
                 let (head, lookup) = (by_head(head_room.min(n)), by_lookup(found.min(n)));
-                let (source, depth) = if lookup.1 > head.1 {
-                    (Source::Ngram, found.min(n))
-                } else {
-                    (Source::Head, head_room.min(n))
-                };
-                if depth == 0 {
-                    PLAIN
-                } else {
-                    Plan {
-                        source,
-                        depth,
-                        at_least: depth,
-                    }
-                }
+                let (source, depth) =
+                    if lookup.1 > head.1 { (Source::Ngram, found.min(n)) } else { (Source::Head, head_room.min(n)) };
+                if depth == 0 { PLAIN } else { Plan { source, depth, at_least: depth } }
             }
             SpecMode::On => {
                 let (head, lookup) = (by_head(head_room), by_lookup(found));
                 match (head.0, lookup.0) {
                     (0, 0) => PLAIN,
-                    (_, depth) if lookup.1 > head.1 => Plan {
-                        source: Source::Ngram,
-                        depth,
-                        at_least: 1,
-                    },
-                    (_, _) => Plan {
-                        source: Source::Head,
-                        depth: head_room,
-                        at_least: 1,
-                    },
+                    (_, depth) if lookup.1 > head.1 => Plan { source: Source::Ngram, depth, at_least: 1 },
+                    (_, _) => Plan { source: Source::Head, depth: head_room, at_least: 1 },
                 }
             }
             SpecMode::Auto => self.plan_auto(context, head_room, found, by_head, by_lookup),
@@ -317,32 +265,17 @@ impl Policy {
         }
         let plain = 1.0 / self.costs.verify(context, 1);
         let head_limit = self.bearable(Source::Head, head_room, context);
-        let (head, lookup) = (
-            by_head(head_limit),
-            by_lookup(self.bearable(Source::Ngram, found, context)),
-        );
+        let (head, lookup) = (by_head(head_limit), by_lookup(self.bearable(Source::Ngram, found, context)));
         if head.1.max(lookup.1) >= plain * MARGIN {
             return if lookup.1 > head.1 {
-                Plan {
-                    source: Source::Ngram,
-                    depth: lookup.0,
-                    at_least: 0,
-                }
+                Plan { source: Source::Ngram, depth: lookup.0, at_least: 0 }
             } else {
-                Plan {
-                    source: Source::Head,
-                    depth: head_limit,
-                    at_least: 0,
-                }
+                Plan { source: Source::Head, depth: head_limit, at_least: 0 }
             };
         }
         if head_limit > 0 && self.tokens_since_head >= self.probe_every.max(WINDOW) {
             let depth = head_limit.min(2);
-            return Plan {
-                source: Source::Head,
-                depth,
-                at_least: depth,
-            };
+            return Plan { source: Source::Head, depth, at_least: depth };
         }
         PLAIN
     }
@@ -371,34 +304,17 @@ impl Policy {
 
     /// Learns from a round. `lookup` is what the n-gram lookup offered, used or not, and `emitted` the round's tokens:
     /// whether it would have been right is known either way.
-    pub fn observe(
-        &mut self,
-        source: Source,
-        outcome: &Outcome<'_>,
-        lookup: Option<&Lookup>,
-        emitted: &[u32],
-    ) {
+    pub fn observe(&mut self, source: Source, outcome: &Outcome<'_>, lookup: Option<&Lookup>, emitted: &[u32]) {
         let tokens = outcome.accepted + 1;
         if let Some(l) = lookup {
-            let right = l
-                .tokens
-                .iter()
-                .zip(emitted)
-                .take_while(|(a, b)| a == b)
-                .count();
+            let right = l.tokens.iter().zip(emitted).take_while(|(a, b)| a == b).count();
             for j in 0..(right + 1).min(emitted.len()).min(l.tokens.len()) {
-                self.calibration
-                    .learn_ngram(l.matched, l.agreement, j, j < right);
+                self.calibration.learn_ngram(l.matched, l.agreement, j, j < right);
             }
         }
-        for (j, &confidence) in outcome
-            .confidence
-            .iter()
-            .enumerate()
-            .take((outcome.accepted + 1).min(outcome.drafted))
+        for (j, &confidence) in outcome.confidence.iter().enumerate().take((outcome.accepted + 1).min(outcome.drafted))
         {
-            self.calibration
-                .learn_head(j, confidence, j < outcome.accepted);
+            self.calibration.learn_head(j, confidence, j < outcome.accepted);
         }
         match (outcome.drafted, outcome.accepted) {
             (0, _) => {}
@@ -407,11 +323,7 @@ impl Policy {
         }
         self.ngram_demand = self.ngram_demand.saturating_sub(1);
         if source == Source::Ngram {
-            self.ngram_misses = if outcome.accepted == 0 {
-                self.ngram_misses + 1
-            } else {
-                0
-            };
+            self.ngram_misses = if outcome.accepted == 0 { self.ngram_misses + 1 } else { 0 };
             if self.ngram_misses >= 2 {
                 (self.ngram_misses, self.ngram_demand) = (0, 16);
             }
@@ -420,11 +332,7 @@ impl Policy {
 
         let plain = self.costs.verify(outcome.context, 1);
         let seconds = outcome.seconds();
-        let loss = if source == Source::Plain {
-            0.0
-        } else {
-            seconds / plain - tokens as f64
-        };
+        let loss = if source == Source::Plain { 0.0 } else { seconds / plain - tokens as f64 };
         self.window.push_back((tokens, loss));
         if self.window.len() > WINDOW {
             self.window.pop_front();
@@ -436,19 +344,11 @@ impl Policy {
         self.rate = Some((t + (tokens as f64 - t) / 32.0, s + (seconds - s) / 32.0));
         if source == Source::Head {
             self.tokens_since_head = 0;
-            self.probe_every = if loss < 0.0 {
-                WINDOW
-            } else {
-                (self.probe_every.max(WINDOW) * 2).min(16 * WINDOW)
-            };
+            self.probe_every = if loss < 0.0 { WINDOW } else { (self.probe_every.max(WINDOW) * 2).min(16 * WINDOW) };
         } else {
             self.tokens_since_head += tokens;
         }
-        self.rounds_since_plain = if source == Source::Plain {
-            0
-        } else {
-            self.rounds_since_plain + 1
-        };
+        self.rounds_since_plain = if source == Source::Plain { 0 } else { self.rounds_since_plain + 1 };
     }
 }
 

@@ -69,10 +69,7 @@ pub struct Sampler {
 impl Sampler {
     /// A sampler behind `history`, every token before the first one to be drawn.
     pub fn new(sampling: Sampling, history: &[Token]) -> Sampler {
-        let mut sampler = Sampler {
-            sampling,
-            seen: HashMap::new(),
-        };
+        let mut sampler = Sampler { sampling, seen: HashMap::new() };
         if sampler.penalises() {
             history.iter().for_each(|&t| sampler.accept(t));
         }
@@ -112,10 +109,7 @@ impl Sampler {
         if self.sampling.temperature <= 0.0 {
             let best = self.penalised(row, path).into_iter().next()?;
             let confidence = (best.1 - f64::from(row.log_sum_exp)).exp().min(1.0);
-            return Some(Drafted {
-                token: best.0,
-                confidence,
-            });
+            return Some(Drafted { token: best.0, confidence });
         }
         let p = self.distribution(row, path);
         let noise = |token| gumbel(self.sampling.seed, position, token);
@@ -125,16 +119,10 @@ impl Sampler {
     /// (id, logit) after penalties, by (logit descending, id ascending).
     fn penalised(&self, row: &Candidates, path: &[Token]) -> Vec<(Token, f64)> {
         let s = &self.sampling;
-        let mut out: Vec<(Token, f64)> = row
-            .ids
-            .iter()
-            .zip(&row.logits)
-            .map(|(&t, &z)| (t, f64::from(z)))
-            .collect();
+        let mut out: Vec<(Token, f64)> = row.ids.iter().zip(&row.logits).map(|(&t, &z)| (t, f64::from(z))).collect();
         if self.penalises() {
             for (t, z) in &mut out {
-                let n = self.seen.get(t).copied().unwrap_or(0) as usize
-                    + path.iter().filter(|&p| p == t).count();
+                let n = self.seen.get(t).copied().unwrap_or(0) as usize + path.iter().filter(|&p| p == t).count();
                 if n > 0 {
                     let r = f64::from(s.repeat_penalty);
                     *z = if *z > 0.0 { *z / r } else { *z * r };

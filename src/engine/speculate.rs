@@ -19,9 +19,7 @@ use crate::engine::policy::{MAX_DEPTH, Offer, Outcome, Plan, Policy, Source};
 use crate::engine::sampler::Sampler;
 use crate::model::draft::{DraftError, DraftHead, Tables};
 use crate::model::{Live, Model, ModelError};
-use crate::protocol::engine::{
-    Dtype, EndImage, Ended, Generate, ImageTensor, SpecMode, SpecStats, Token,
-};
+use crate::protocol::engine::{Dtype, EndImage, Ended, Generate, ImageTensor, SpecMode, SpecStats, Token};
 
 /// Name of the tensor that keeps what drafts were worth, as JSON.
 const CALIBRATION: &str = "draft.calibration";
@@ -181,25 +179,14 @@ impl<B: DraftOps> Decoder<B> {
         following: usize,
     ) -> Result<()> {
         self.generation = None;
-        let start = live
-            .position()
-            .checked_sub(chunk.len())
-            .filter(|s| *s <= self.index.tokens().len());
+        let start = live.position().checked_sub(chunk.len()).filter(|s| *s <= self.index.tokens().len());
         let Some(start) = start else {
             return Err(DecodeError::Order("the chunk is not the end of the state"));
         };
         self.index.truncate(start);
         self.index.extend(chunk);
         if let (Some(head), Some(taps)) = (&mut self.head, live.taps()) {
-            head.read(
-                b,
-                &Tables::from(model),
-                taps,
-                start,
-                chunk.len(),
-                self.index.tokens(),
-                following,
-            )?;
+            head.read(b, &Tables::from(model), taps, start, chunk.len(), self.index.tokens(), following)?;
         }
         Ok(())
     }
@@ -209,37 +196,21 @@ impl<B: DraftOps> Decoder<B> {
     ///
     /// # Errors
     /// The device, or neither a prefill nor a pending token to go on from.
-    pub fn begin(
-        &mut self,
-        b: &mut B,
-        model: &Model<B>,
-        live: &mut Live<B>,
-        wish: &Generate,
-    ) -> Result<Round> {
+    pub fn begin(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>, wish: &Generate) -> Result<Round> {
         let sampler = Sampler::new(wish.sampling, self.index.tokens());
-        let generation = Generation {
-            sampler,
-            stop: wish.stop.clone(),
-            mode: wish.spec,
-            remaining: wish.max_tokens,
-        };
+        let generation = Generation { sampler, stop: wish.stop.clone(), mode: wish.spec, remaining: wish.max_tokens };
         self.policy.begin();
         (self.stats, self.emitted) = (SpecStats::default(), 0);
         let (position, known) = (live.position(), self.index.tokens().len());
         if wish.max_tokens == 0 {
-            return Ok(Round {
-                tokens: Vec::new(),
-                ended: Some(Ended::Length),
-            });
+            return Ok(Round { tokens: Vec::new(), ended: Some(Ended::Length) });
         }
         let generation = self.generation.insert(generation);
         if known == position + 1 {
             return Ok(Round::default());
         }
         if known != position || position == 0 {
-            return Err(DecodeError::Order(
-                "nothing to generate from: the history is not the state's",
-            ));
+            return Err(DecodeError::Order("nothing to generate from: the history is not the state's"));
         }
         let row = live.prefill_logits(b, model)?;
         let token = generation.sampler.draw(&row, position as u64, &[]);
@@ -247,15 +218,9 @@ impl<B: DraftOps> Decoder<B> {
             return Err(DecodeError::Order("the model made no candidates"));
         };
         if generation.stop.contains(&token) {
-            return Ok(Round {
-                tokens: Vec::new(),
-                ended: Some(Ended::Stop),
-            });
+            return Ok(Round { tokens: Vec::new(), ended: Some(Ended::Stop) });
         }
-        Ok(Round {
-            tokens: vec![token],
-            ended: self.report(&[token]),
-        })
+        Ok(Round { tokens: vec![token], ended: self.report(&[token]) })
     }
 
     /// Adds tokens to the text; says whether the generation is complete.
@@ -281,10 +246,7 @@ impl<B: DraftOps> Decoder<B> {
             return Err(DecodeError::Order("no token is pending"));
         };
         let Some(room) = live.limit().checked_sub(position + 1) else {
-            return Ok(Round {
-                tokens: Vec::new(),
-                ended: Some(Ended::Context),
-            });
+            return Ok(Round { tokens: Vec::new(), ended: Some(Ended::Context) });
         };
         let wanted = usize::try_from(generation.remaining.saturating_sub(1)).unwrap_or(usize::MAX);
         let room = room.min(wanted).min(MAX_DEPTH);
@@ -305,14 +267,8 @@ impl<B: DraftOps> Decoder<B> {
             Source::Plain => Drafts::default(),
             Source::Ngram => {
                 let found = lookup.iter().flat_map(|l| &l.tokens).take(plan.depth);
-                let tokens = found
-                    .take_while(|t| !generation.stop.contains(t))
-                    .copied()
-                    .collect();
-                Drafts {
-                    tokens,
-                    ..Drafts::default()
-                }
+                let tokens = found.take_while(|t| !generation.stop.contains(t)).copied().collect();
+                Drafts { tokens, ..Drafts::default() }
             }
             Source::Head => self.draft(b, model, &plan, position)?,
         };
@@ -324,30 +280,14 @@ impl<B: DraftOps> Decoder<B> {
         let Some(generation) = &self.generation else {
             return Err(DecodeError::Order("no generation is under way"));
         };
-        let Matched {
-            tokens,
-            accepted,
-            stopped,
-        } = draw_and_match(
-            &generation.sampler,
-            &candidates,
-            &drafts.tokens,
-            position + 1,
-            &generation.stop,
-        );
+        let Matched { tokens, accepted, stopped } =
+            draw_and_match(&generation.sampler, &candidates, &drafts.tokens, position + 1, &generation.stop);
         if tokens.is_empty() && !stopped {
             return Err(DecodeError::Order("the model made no candidates"));
         }
         live.advance(b, accepted + 1)?;
         if let (Some(head), Some(taps)) = (&mut self.head, live.taps()) {
-            head.keep(
-                b,
-                &Tables::from(model),
-                taps,
-                position,
-                accepted + 1,
-                self.index.tokens(),
-            )?;
+            head.keep(b, &Tables::from(model), taps, position, accepted + 1, self.index.tokens())?;
         }
         let complete = self.report(&tokens);
         let ended = if stopped { Some(Ended::Stop) } else { complete };
@@ -363,21 +303,14 @@ impl<B: DraftOps> Decoder<B> {
             verify_s: began.elapsed().as_secs_f64() - drafts.extend_s - drafts.steps_s,
         };
         if !b.rows_coming() {
-            self.policy
-                .observe(plan.source, &outcome, lookup.as_ref(), &tokens);
+            self.policy.observe(plan.source, &outcome, lookup.as_ref(), &tokens);
         }
         self.count(plan.source, outcome.drafted, accepted, tokens.len());
         Ok(Round { tokens, ended })
     }
 
     /// A chain of drafts from the head, as long as the policy expects the next one to pay.
-    fn draft(
-        &mut self,
-        b: &mut B,
-        model: &Model<B>,
-        plan: &Plan,
-        position: usize,
-    ) -> Result<Drafts> {
+    fn draft(&mut self, b: &mut B, model: &Model<B>, plan: &Plan, position: usize) -> Result<Drafts> {
         let (Some(head), Some(generation)) = (&mut self.head, &self.generation) else {
             return Ok(Drafts::default());
         };
@@ -388,11 +321,8 @@ impl<B: DraftOps> Decoder<B> {
         drafts.extend_s = lap(&mut at);
         let mut survival = 1.0;
         loop {
-            let proposed = generation.sampler.propose(
-                &row,
-                (position + 1 + drafts.tokens.len()) as u64,
-                &drafts.tokens,
-            );
+            let proposed =
+                generation.sampler.propose(&row, (position + 1 + drafts.tokens.len()) as u64, &drafts.tokens);
             // The row behind a draft that ends the turn would be verified for nothing.
             let Some(draft) = proposed.filter(|d| !generation.stop.contains(&d.token)) else {
                 break;

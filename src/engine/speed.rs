@@ -16,10 +16,7 @@ pub struct Speed {
 impl Speed {
     /// Starts counting at `now`.
     pub fn new(now: Instant) -> Speed {
-        Speed {
-            marks: VecDeque::from([(now, 0)]),
-            tokens: 0,
-        }
+        Speed { marks: VecDeque::from([(now, 0)]), tokens: 0 }
     }
 
     /// Counts `tokens` more, done at `now`, and gives tokens per second over the last two seconds.
@@ -27,11 +24,7 @@ impl Speed {
         self.tokens += tokens;
         self.marks.push_back((now, self.tokens));
         // One mark at or before the edge stays: it is where the window's count begins.
-        while self
-            .marks
-            .get(1)
-            .is_some_and(|(at, _)| now.duration_since(*at) >= WINDOW)
-        {
+        while self.marks.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= WINDOW) {
             self.marks.pop_front();
         }
         match self.marks.front() {
@@ -43,11 +36,7 @@ impl Speed {
 
 /// Tokens per second; 0 for no time at all.
 pub fn rate(tokens: u64, time: Duration) -> f64 {
-    if time.is_zero() {
-        0.0
-    } else {
-        tokens as f64 / time.as_secs_f64()
-    }
+    if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
 }
 
 #[cfg(test)]

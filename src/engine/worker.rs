@@ -19,8 +19,8 @@ use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
 use crate::model::{Live, Model, ModelError};
 use crate::protocol::engine::{
-    Command, EndImage, Ended, EngineEvent, EngineOptions, Generate, Job, JobStats, ModelInfo,
-    RowsFeed, STOPPED, StateImage, Token,
+    Command, EndImage, Ended, EngineEvent, EngineOptions, Generate, Job, JobStats, ModelInfo, RowsFeed, STOPPED,
+    StateImage, Token,
 };
 
 /// Commands that may wait. The desk sends the next one after the last one's answer; more than two never wait.
@@ -44,42 +44,24 @@ pub struct Engine {
 pub fn spawn(options: EngineOptions) -> std::io::Result<Engine> {
     let (commands, inbox) = bounded(COMMANDS);
     let (outbox, events) = unbounded();
-    let thread = std::thread::Builder::new()
-        .name("engine".into())
-        .spawn(move || {
-            let run = AssertUnwindSafe(|| open::run(&options, &inbox, &outbox));
-            let failure = match catch_unwind(run) {
-                Ok(Ok(())) => return,
-                Ok(Err(failure)) => failure,
-                Err(panic) => open::Failure {
-                    error: panic_text(panic.as_ref()),
-                    code: 1,
-                },
-            };
-            let open::Failure { error, code } = failure;
-            // Nobody listens any more when the program is ending.
-            let _ = outbox.send(EngineEvent::Failed {
-                id: 0,
-                error,
-                fatal: true,
-                code,
-            });
-        })?;
-    Ok(Engine {
-        commands,
-        events,
-        thread,
-    })
+    let thread = std::thread::Builder::new().name("engine".into()).spawn(move || {
+        let run = AssertUnwindSafe(|| open::run(&options, &inbox, &outbox));
+        let failure = match catch_unwind(run) {
+            Ok(Ok(())) => return,
+            Ok(Err(failure)) => failure,
+            Err(panic) => open::Failure { error: panic_text(panic.as_ref()), code: 1 },
+        };
+        let open::Failure { error, code } = failure;
+        // Nobody listens any more when the program is ending.
+        let _ = outbox.send(EngineEvent::Failed { id: 0, error, fatal: true, code });
+    })?;
+    Ok(Engine { commands, events, thread })
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
-    let text = text
-        .or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_default();
-    format!(
-        "the engine stopped unexpectedly ({text}); the conversation is saved, start again to go on"
-    )
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+    format!("the engine stopped unexpectedly ({text}); the conversation is saved, start again to go on")
 }
 
 /// The loaded engine.
@@ -106,16 +88,9 @@ impl<B: DraftOps> Worker<'_, B> {
         self.send(EngineEvent::Ready(self.info.clone()));
         for command in commands {
             let (id, failed) = match command {
-                Command::Restore {
-                    id,
-                    keep,
-                    rows,
-                    end,
-                    history,
-                } => (
-                    id,
-                    self.restore(id, keep, &rows, end.as_ref(), &history).err(),
-                ),
+                Command::Restore { id, keep, rows, end, history } => {
+                    (id, self.restore(id, keep, &rows, end.as_ref(), &history).err())
+                }
                 Command::Run(job) => (job.id, self.run(&job).err()),
                 Command::Shutdown => return,
             };
@@ -132,21 +107,12 @@ impl<B: DraftOps> Worker<'_, B> {
 
     /// Reports a failure and empties the state, so that the next command starts from something known.
     fn fail(&mut self, id: u64, error: &DecodeError) {
-        let stopped = matches!(
-            error,
-            DecodeError::Model(ModelError::Backend(BackendError::Stopped))
-        );
-        let reset = self
-            .live
-            .reset(&mut self.backend)
-            .map_err(DecodeError::from);
+        let stopped = matches!(error, DecodeError::Model(ModelError::Backend(BackendError::Stopped)));
+        let reset = self.live.reset(&mut self.backend).map_err(DecodeError::from);
         let reset = reset.and_then(|()| self.decoder.restore(&mut self.backend, &[], None));
         let (error, fatal) = match reset {
             Ok(()) => (error.to_string(), false),
-            Err(second) => (
-                format!("{error}; and the device did not recover: {second}"),
-                true,
-            ),
+            Err(second) => (format!("{error}; and the device did not recover: {second}"), true),
         };
         self.send(EngineEvent::Failed {
             id,
@@ -182,30 +148,18 @@ impl<B: DraftOps> Worker<'_, B> {
             restored
         })?;
         if history.len() != self.live.position() {
-            let text = format!(
-                "{} tokens for a state of {}",
-                history.len(),
-                self.live.position()
-            );
+            let text = format!("{} tokens for a state of {}", history.len(), self.live.position());
             return Err(ModelError::Image(text).into());
         }
         self.decoder.restore(&mut self.backend, history, end)?;
-        self.send(EngineEvent::Restored {
-            id,
-            ms: begun.elapsed().as_secs_f64() * 1e3,
-        });
+        self.send(EngineEvent::Restored { id, ms: begun.elapsed().as_secs_f64() * 1e3 });
         Ok(())
     }
 
     fn run(&mut self, job: &Job) -> Result<(), DecodeError> {
         self.backend.stop_on(&job.cancel);
         let start = self.live.position();
-        let mut outcome = Outcome {
-            ended: Ended::Read,
-            given: 0,
-            generated: 0,
-            stats: JobStats::default(),
-        };
+        let mut outcome = Outcome { ended: Ended::Read, given: 0, generated: 0, stats: JobStats::default() };
         let read_all = self.read(job, &mut outcome)?;
         match (&job.generate, read_all) {
             (_, false) => outcome.ended = Ended::Cancelled,
@@ -213,16 +167,10 @@ impl<B: DraftOps> Worker<'_, B> {
             (Some(generate), true) => self.generate(job, generate, &mut outcome)?,
         }
         let image = if job.export {
-            let rows = self
-                .live
-                .export_rows(&mut self.backend, start..self.live.position())?;
+            let rows = self.live.export_rows(&mut self.backend, start..self.live.position())?;
             let mut end = self.live.export_end(&mut self.backend)?;
-            end.tensors
-                .extend(self.decoder.export(&mut self.backend, &self.model)?);
-            Some(StateImage {
-                rows,
-                end: Some(end),
-            })
+            end.tensors.extend(self.decoder.export(&mut self.backend, &self.model)?);
+            Some(StateImage { rows, end: Some(end) })
         } else {
             None
         };
@@ -244,11 +192,7 @@ impl<B: DraftOps> Worker<'_, B> {
         let mut speed = Speed::new(begun);
         let needed = self.live.position() + job.given.len();
         if needed > self.live.limit() {
-            return Err(ModelError::Context {
-                needed,
-                limit: self.live.limit(),
-            }
-            .into());
+            return Err(ModelError::Context { needed, limit: self.live.limit() }.into());
         }
         for chunk in job.given.chunks(self.backend.prefill_rows()) {
             if job.cancel.is_cancelled() {
@@ -258,16 +202,10 @@ impl<B: DraftOps> Worker<'_, B> {
             self.live.advance(&mut self.backend, chunk.len())?;
             outcome.given += chunk.len();
             let following = job.given.len() - outcome.given;
-            self.decoder
-                .read(&mut self.backend, &self.model, &self.live, chunk, following)?;
+            self.decoder.read(&mut self.backend, &self.model, &self.live, chunk, following)?;
             let tokens_per_s = speed.add(chunk.len() as u64, Instant::now());
             let (done, total) = (outcome.given as u64, job.given.len() as u64);
-            self.send(EngineEvent::Reading {
-                id: job.id,
-                done,
-                total,
-                tokens_per_s,
-            });
+            self.send(EngineEvent::Reading { id: job.id, done, total, tokens_per_s });
         }
         self.backend.synchronize().map_err(ModelError::from)?;
         outcome.stats.prefilled_tokens = outcome.given as u64;
@@ -276,28 +214,17 @@ impl<B: DraftOps> Worker<'_, B> {
     }
 
     /// Decode until something ends it.
-    fn generate(
-        &mut self,
-        job: &Job,
-        generate: &Generate,
-        outcome: &mut Outcome,
-    ) -> Result<(), DecodeError> {
+    fn generate(&mut self, job: &Job, generate: &Generate, outcome: &mut Outcome) -> Result<(), DecodeError> {
         let begun = Instant::now();
         let mut speed = Speed::new(begun);
         let from = self.live.position();
         let mut reported = 0u64;
-        let mut round =
-            self.decoder
-                .begin(&mut self.backend, &self.model, &mut self.live, generate)?;
+        let mut round = self.decoder.begin(&mut self.backend, &self.model, &mut self.live, generate)?;
         outcome.ended = loop {
             reported += round.tokens.len() as u64;
             let tokens_per_s = speed.add(round.tokens.len() as u64, Instant::now());
             if !round.tokens.is_empty() {
-                self.send(EngineEvent::Tokens {
-                    id: job.id,
-                    tokens: round.tokens,
-                    tokens_per_s,
-                });
+                self.send(EngineEvent::Tokens { id: job.id, tokens: round.tokens, tokens_per_s });
             }
             if let Some(ended) = round.ended {
                 break ended;
@@ -305,9 +232,7 @@ impl<B: DraftOps> Worker<'_, B> {
             if job.cancel.is_cancelled() {
                 break Ended::Cancelled;
             }
-            round = self
-                .decoder
-                .round(&mut self.backend, &self.model, &mut self.live)?;
+            round = self.decoder.round(&mut self.backend, &self.model, &mut self.live)?;
         };
         outcome.generated = self.live.position() - from;
         outcome.stats.generated_tokens = reported;

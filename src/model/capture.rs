@@ -65,10 +65,7 @@ impl<B: Backend> Recorder<B> {
     /// A layer outside the model, or not enough memory.
     pub fn new(b: &mut B, model: &Model<B>, limit: usize, layers: &[usize]) -> Result<Self> {
         if layers.is_empty() {
-            return Err(ModelError::Order {
-                op: "Recorder::new",
-                reason: "no layer is tapped".into(),
-            });
+            return Err(ModelError::Order { op: "Recorder::new", reason: "no layer is tapped".into() });
         }
         let live = Live::new(b, model, limit, layers)?;
         let layers = layers.to_vec();
@@ -100,12 +97,7 @@ impl<B: Backend> Recorder<B> {
                 break;
             };
             self.live.verify(b, model, &[token])?;
-            best = self
-                .live
-                .candidates(b, 1)?
-                .into_iter()
-                .next()
-                .unwrap_or_default();
+            best = self.live.candidates(b, 1)?.into_iter().next().unwrap_or_default();
             self.keep(b, &[token], true, &mut sample)?;
             if stop.contains(&token) {
                 break;
@@ -115,13 +107,7 @@ impl<B: Backend> Recorder<B> {
     }
 
     /// Takes the rows of the pass that just ran, and accepts them.
-    fn keep(
-        &mut self,
-        b: &mut B,
-        tokens: &[Token],
-        written: bool,
-        sample: &mut Sample,
-    ) -> Result<()> {
+    fn keep(&mut self, b: &mut B, tokens: &[Token], written: bool, sample: &mut Sample) -> Result<()> {
         let rows = tokens.len();
         if let Some(taps) = self.live.taps() {
             sample.taps.extend(b.read(taps, rows)?);
@@ -136,23 +122,14 @@ impl<B: Backend> Recorder<B> {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn write(
-        &self,
-        model: &Model<B>,
-        sample: &Sample,
-        about: &[(&str, String)],
-        path: &Path,
-    ) -> Result<()> {
+    pub fn write(&self, model: &Model<B>, sample: &Sample, about: &[(&str, String)], path: &Path) -> Result<()> {
         let spec = model.spec();
         let (rows, taps) = (sample.tokens.len(), self.layers.len());
         let ids = whole(sample.tokens.iter().map(|t| i64::from(*t)));
         let mask = whole(sample.written.iter().map(|w| i64::from(*w)));
         let (hidden, aux) = (halves(&sample.hidden), halves(&sample.taps));
         let layers: Vec<String> = self.layers.iter().map(ToString::to_string).collect();
-        let mut metadata: HashMap<String, String> = about
-            .iter()
-            .map(|(k, v)| ((*k).to_owned(), v.clone()))
-            .collect();
+        let mut metadata: HashMap<String, String> = about.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
         for (key, value) in [
             ("format", FORMAT.to_owned()),
             ("layers", layers.join(",")),
@@ -161,38 +138,24 @@ impl<B: Backend> Recorder<B> {
         ] {
             metadata.insert(key.to_owned(), value);
         }
-        let broken = |cause: String| ModelError::File {
-            path: path.into(),
-            cause: std::io::Error::other(cause),
-        };
+        let broken = |cause: String| ModelError::File { path: path.into(), cause: std::io::Error::other(cause) };
         let view = |dtype: Dtype, shape: &[usize], bytes| {
             TensorView::new(dtype, shape.to_vec(), bytes).map_err(|e| broken(e.to_string()))
         };
         let tensors = [
-            (
-                "aux_hidden_state",
-                view(Dtype::BF16, &[1, rows, taps * spec.hidden], &aux)?,
-            ),
-            (
-                "hidden_state",
-                view(Dtype::BF16, &[1, rows, spec.hidden], &hidden)?,
-            ),
+            ("aux_hidden_state", view(Dtype::BF16, &[1, rows, taps * spec.hidden], &aux)?),
+            ("hidden_state", view(Dtype::BF16, &[1, rows, spec.hidden], &hidden)?),
             ("input_ids", view(Dtype::I64, &[rows], &ids)?),
             ("loss_mask", view(Dtype::I64, &[rows], &mask)?),
         ];
-        let bytes =
-            safetensors::serialize(tensors, Some(metadata)).map_err(|e| broken(e.to_string()))?;
+        let bytes = safetensors::serialize(tensors, Some(metadata)).map_err(|e| broken(e.to_string()))?;
         // A trainer that looks while we write must not find half a sample.
         let unfinished = path.with_extension("tmp");
-        let written =
-            std::fs::write(&unfinished, bytes).and_then(|()| std::fs::rename(&unfinished, path));
+        let written = std::fs::write(&unfinished, bytes).and_then(|()| std::fs::rename(&unfinished, path));
         written.map_err(|cause| {
             // What cannot be removed now has a name that no trainer reads.
             let _ = std::fs::remove_file(&unfinished);
-            ModelError::File {
-                path: path.into(),
-                cause,
-            }
+            ModelError::File { path: path.into(), cause }
         })
     }
 }
@@ -202,10 +165,7 @@ fn whole(values: impl Iterator<Item = i64>) -> Vec<u8> {
 }
 
 fn halves(values: &[f32]) -> Vec<u8> {
-    values
-        .iter()
-        .flat_map(|v| half::bf16::from_f32(*v).to_le_bytes())
-        .collect()
+    values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect()
 }
 
 #[cfg(test)]
@@ -220,11 +180,8 @@ mod tests {
 
     const DOCUMENT: &str = "Project Harbour started on 3 May. Anna Berg leads it from Oslo. The budget is 420 euros. \
         Marta keeps the keys. The meeting is on Friday at 10:30 in room 7.";
-    const QUESTIONS: [&str; 3] = [
-        "Who leads Project Harbour?",
-        "When is the meeting?",
-        "What is the capital of France?",
-    ];
+    const QUESTIONS: [&str; 3] =
+        ["Who leads Project Harbour?", "When is the meeting?", "What is the capital of France?"];
 
     struct Captured {
         b: Cpu,
@@ -239,63 +196,36 @@ mod tests {
         let mut b = Cpu::new();
         let model = Model::load(&mut b, &Checkpoint::open("demo").unwrap(), |_| {}).unwrap();
         let head = DraftHead::demo(&mut b, model.spec(), &DraftOptions::default()).unwrap();
-        let text = TextModel::from_bytes(
-            DEMO_TOKENIZER.as_bytes(),
-            DEMO_TOKENIZER_CONFIG.as_bytes(),
-            None,
-            None,
-        )
-        .unwrap();
+        let text =
+            TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None).unwrap();
         let stop = text.tokenizer.stop_ids(&[2, 4]);
         let mut recorder = Recorder::new(&mut b, &model, 1024, head.taps()).unwrap();
         let samples = QUESTIONS.map(|question| {
             let mut turns = ChatMessage::document("harbour.txt", DOCUMENT).to_vec();
             turns.push(ChatMessage::new(ChatRole::User, question));
-            let prompt = text.template.render(
-                &turns,
-                &RenderOptions {
-                    add_generation_prompt: true,
-                    ..RenderOptions::default()
-                },
-            );
+            let prompt = text
+                .template
+                .render(&turns, &RenderOptions { add_generation_prompt: true, ..RenderOptions::default() });
             let prompt = text.tokenizer.encode_prompt(&prompt.unwrap()).unwrap();
             recorder.sample(&mut b, &model, &prompt, 96, &stop).unwrap()
         });
-        Captured {
-            b,
-            model,
-            head,
-            recorder,
-            samples: samples.to_vec(),
-            stop,
-        }
+        Captured { b, model, head, recorder, samples: samples.to_vec(), stop }
     }
 
     #[test]
     fn rows_are_those_of_a_plain_forward_pass() {
-        let Captured {
-            mut b,
-            model,
-            head,
-            samples,
-            stop,
-            ..
-        } = captured();
+        let Captured { mut b, model, head, samples, stop, .. } = captured();
         let hidden = model.spec().hidden;
         for sample in &samples {
             let (n, answer) = (sample.tokens.len(), sample.written_tokens());
-            assert!(
-                answer > 2 && stop.contains(sample.tokens.last().unwrap()),
-                "{answer} tokens"
-            );
+            assert!(answer > 2 && stop.contains(sample.tokens.last().unwrap()), "{answer} tokens");
             assert_eq!((sample.written.len(), sample.hidden.len()), (n, n * hidden));
             assert_eq!(sample.taps.len(), n * hidden * head.taps().len());
             // The answer comes last.
             assert!(sample.written.iter().skip(n - answer).all(|w| *w));
 
             let mut live = Live::new(&mut b, &model, 1024, head.taps()).unwrap();
-            live.prefill(&mut b, &model, &sample.tokens[..n - answer])
-                .unwrap();
+            live.prefill(&mut b, &model, &sample.tokens[..n - answer]).unwrap();
             let taps = b.read(live.taps().unwrap(), n - answer).unwrap();
             let last = b.read(live.hidden(), n - answer).unwrap();
             live.advance(&mut b, n - answer).unwrap();
@@ -313,38 +243,23 @@ mod tests {
 
     #[test]
     fn the_models_own_head_drafts_its_answers_from_captured_taps() {
-        let Captured {
-            mut b,
-            model,
-            mut head,
-            samples,
-            ..
-        } = captured();
+        let Captured { mut b, model, mut head, samples, .. } = captured();
         let tables = Tables::from(&model);
         let width = model.spec().hidden * head.taps().len();
         let (mut right, mut all) = (0, 0);
         for sample in &samples {
-            let (n, given) = (
-                sample.tokens.len(),
-                sample.tokens.len() - sample.written_tokens(),
-            );
+            let (n, given) = (sample.tokens.len(), sample.tokens.len() - sample.written_tokens());
             let mut buf = b.draft_buf(given, width, BufKind::Activation).unwrap();
             b.write(&mut buf, &sample.taps[..given * width]).unwrap();
             head.reset(0);
-            head.read(&mut b, &tables, &buf, 0, given, &sample.tokens[..given], 0)
-                .unwrap();
+            head.read(&mut b, &tables, &buf, 0, given, &sample.tokens[..given], 0).unwrap();
             for at in given..n - 1 {
                 // Token `at` is pending: the head knows the rows before it and says what follows it.
-                let drafted = head
-                    .extend(&mut b, &tables, &sample.tokens[..at + 1])
-                    .unwrap()
-                    .ids[0];
+                let drafted = head.extend(&mut b, &tables, &sample.tokens[..at + 1]).unwrap().ids[0];
                 right += usize::from(drafted == sample.tokens[at + 1]);
                 all += 1;
-                b.write(&mut buf, &sample.taps[at * width..(at + 1) * width])
-                    .unwrap();
-                head.keep(&mut b, &tables, &buf, at, 1, &sample.tokens[..at + 1])
-                    .unwrap();
+                b.write(&mut buf, &sample.taps[at * width..(at + 1) * width]).unwrap();
+                head.keep(&mut b, &tables, &buf, at, 1, &sample.tokens[..at + 1]).unwrap();
             }
         }
         assert!(all > 10 && right * 10 >= all * 7, "{right} of {all}");
@@ -352,12 +267,7 @@ mod tests {
 
     #[test]
     fn a_sample_on_disk_is_what_a_trainer_looks_for() {
-        let Captured {
-            model,
-            recorder,
-            samples,
-            ..
-        } = captured();
+        let Captured { model, recorder, samples, .. } = captured();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sample-000001.safetensors");
         let about = [("name", "harbour.txt".to_owned())];
@@ -366,11 +276,7 @@ mod tests {
         let (_, head) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
         let metadata = head.metadata().clone().unwrap();
         assert_eq!(
-            (
-                metadata["format"].as_str(),
-                metadata["layers"].as_str(),
-                metadata["name"].as_str()
-            ),
+            (metadata["format"].as_str(), metadata["layers"].as_str(), metadata["name"].as_str()),
             (FORMAT, "1,4,6", "harbour.txt")
         );
         let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
@@ -382,11 +288,7 @@ mod tests {
             ("aux_hidden_state", Dtype::BF16, vec![1, n, 3 * hidden]),
         ] {
             let tensor = file.tensor(name).unwrap();
-            assert_eq!(
-                (tensor.dtype(), tensor.shape()),
-                (dtype, shape.as_slice()),
-                "{name}"
-            );
+            assert_eq!((tensor.dtype(), tensor.shape()), (dtype, shape.as_slice()), "{name}");
         }
         let ids: Vec<i64> = file
             .tensor("input_ids")
@@ -395,11 +297,7 @@ mod tests {
             .chunks_exact(8)
             .map(|b| i64::from_le_bytes(b.try_into().unwrap()))
             .collect();
-        assert!(
-            ids.iter()
-                .zip(&samples[0].tokens)
-                .all(|(a, b)| *a == i64::from(*b))
-        );
+        assert!(ids.iter().zip(&samples[0].tokens).all(|(a, b)| *a == i64::from(*b)));
         let mask: i64 = file
             .tensor("loss_mask")
             .unwrap()
@@ -408,20 +306,10 @@ mod tests {
             .map(|b| i64::from_le_bytes(b.try_into().unwrap()))
             .sum();
         assert_eq!(mask as usize, samples[0].written_tokens());
-        assert_eq!(
-            std::fs::read_dir(dir.path()).unwrap().count(),
-            1,
-            "nothing unfinished is left"
-        );
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing unfinished is left");
 
         let nowhere = dir.path().join("no/folder.safetensors");
-        let error = recorder
-            .write(&model, &samples[0], &[], &nowhere)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("folder.safetensors") && !error.contains('\n'),
-            "{error}"
-        );
+        let error = recorder.write(&model, &samples[0], &[], &nowhere).unwrap_err().to_string();
+        assert!(error.contains("folder.safetensors") && !error.contains('\n'), "{error}");
     }
 }

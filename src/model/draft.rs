@@ -56,10 +56,7 @@ pub struct Tables<'a, B: DraftOps> {
 
 impl<'a, B: DraftOps> From<&'a Model<B>> for Tables<'a, B> {
     fn from(model: &'a Model<B>) -> Self {
-        Tables {
-            embed: model.embed(),
-            head: model.head(),
-        }
+        Tables { embed: model.embed(), head: model.head() }
     }
 }
 
@@ -109,12 +106,8 @@ impl<B: DraftOps> DraftHead<B> {
     /// [`DraftError::Refused`] with the reason when it does not fit `model`; unreadable files; the device.
     pub fn open(b: &mut B, dir: &Path, model: &ModelSpec, options: &DraftOptions) -> Result<Self> {
         let path = dir.join("config.json");
-        let config =
-            std::fs::read_to_string(&path).map_err(|cause| ModelError::File { path, cause })?;
-        let name = dir.file_name().map_or_else(
-            || dir.display().to_string(),
-            |n| n.to_string_lossy().into_owned(),
-        );
+        let config = std::fs::read_to_string(&path).map_err(|cause| ModelError::File { path, cause })?;
+        let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
         Self::load(b, &name, &config, &Tensors::open_dir(dir)?, model, options)
     }
 
@@ -153,12 +146,7 @@ impl<B: DraftOps> DraftHead<B> {
     ///
     /// # Errors
     /// The device.
-    pub fn synthetic(
-        b: &mut B,
-        model: &ModelSpec,
-        options: &DraftOptions,
-        seed: u64,
-    ) -> Result<Self> {
+    pub fn synthetic(b: &mut B, model: &ModelSpec, options: &DraftOptions, seed: u64) -> Result<Self> {
         let s = &model.sparse;
         let config = serde_json::json!({
             "hidden_size": model.hidden, "intermediate_size": model.intermediate, "num_attention_heads": s.heads,
@@ -170,13 +158,7 @@ impl<B: DraftOps> DraftHead<B> {
         Self::build(b, "synthetic", format!("synthetic {seed}"), config, weights)
     }
 
-    fn build(
-        b: &mut B,
-        name: &str,
-        fingerprint: String,
-        config: DraftConfig,
-        weights: Weights<B>,
-    ) -> Result<Self> {
+    fn build(b: &mut B, name: &str, fingerprint: String, config: DraftConfig, weights: Weights<B>) -> Result<Self> {
         let s = &config.shape;
         let rows = b.prefill_rows();
         let (q, kv) = (s.heads * s.head_dim, s.kv_heads * s.head_dim);
@@ -189,11 +171,7 @@ impl<B: DraftOps> DraftHead<B> {
             o: b.draft_buf(1, q, BufKind::Activation)?,
             mid: b.draft_buf(1, s.intermediate, BufKind::Activation)?,
             logits: b.draft_buf(1, config.draft_vocab, BufKind::Logits)?,
-            taps: b.draft_buf(
-                PENDING_ROWS,
-                config.taps.len() * config.target_hidden,
-                BufKind::Activation,
-            )?,
+            taps: b.draft_buf(PENDING_ROWS, config.taps.len() * config.target_hidden, BufKind::Activation)?,
         };
         let window = b.draft_window(s)?;
         Ok(DraftHead {
@@ -314,13 +292,7 @@ impl<B: DraftOps> DraftHead<B> {
         self.flush_rows(b, tables, history, self.waiting)
     }
 
-    fn flush_rows(
-        &mut self,
-        b: &mut B,
-        tables: &Tables<'_, B>,
-        history: &[Token],
-        rows: usize,
-    ) -> Result<()> {
+    fn flush_rows(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token], rows: usize) -> Result<()> {
         if rows == 0 {
             return Ok(());
         }
@@ -348,28 +320,16 @@ impl<B: DraftOps> DraftHead<B> {
     ///
     /// # Errors
     /// The device; [`DraftError::Refused`] when it was not ready.
-    pub fn extend(
-        &mut self,
-        b: &mut B,
-        tables: &Tables<'_, B>,
-        history: &[Token],
-    ) -> Result<Candidates> {
+    pub fn extend(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<Candidates> {
         let rows = self.waiting;
         let tokens = match history.get(self.next + 1..self.next + 1 + rows) {
             Some(tokens) if rows > 0 => tokens,
             _ => {
-                return Err(DraftError::Refused(
-                    "its window does not reach to the last token".into(),
-                ));
+                return Err(DraftError::Refused("its window does not reach to the last token".into()));
             }
         };
         b.draft_seek(tokens, self.next, self.first)?;
-        let (w, c, bufs, window) = (
-            &self.weights,
-            &self.config,
-            &mut self.bufs,
-            &mut self.window,
-        );
+        let (w, c, bufs, window) = (&self.weights, &self.config, &mut self.bufs, &mut self.window);
         let pass = Pass::Verify { rows };
         b.step(StepKey::DraftExtend(rows), &mut |b| {
             w.project_rows(b, c, bufs, None, tables, window, pass)?;
@@ -388,15 +348,8 @@ impl<B: DraftOps> DraftHead<B> {
     /// The device.
     pub fn step(&mut self, b: &mut B, tables: &Tables<'_, B>, token: Token) -> Result<Candidates> {
         b.draft_seek(&[token], self.next + self.ahead, self.first)?;
-        let (w, c, bufs, window) = (
-            &self.weights,
-            &self.config,
-            &mut self.bufs,
-            &mut self.window,
-        );
-        b.step(StepKey::Draft, &mut |b| {
-            w.recurse(b, c, bufs, tables, window)
-        })?;
+        let (w, c, bufs, window) = (&self.weights, &self.config, &mut self.bufs, &mut self.window);
+        b.step(StepKey::Draft, &mut |b| w.recurse(b, c, bufs, tables, window))?;
         self.ahead += 1;
         self.predicted(b)
     }
@@ -405,9 +358,7 @@ impl<B: DraftOps> DraftHead<B> {
     fn predicted(&mut self, b: &mut B) -> Result<Candidates> {
         let mut row = b.candidates(1)?.into_iter().next().unwrap_or_default();
         if let Some(map) = &self.weights.to_target {
-            row.ids
-                .iter_mut()
-                .for_each(|id| *id = map.get(*id as usize).copied().unwrap_or_default());
+            row.ids.iter_mut().for_each(|id| *id = map.get(*id as usize).copied().unwrap_or_default());
         }
         Ok(row)
     }

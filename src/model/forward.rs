@@ -28,11 +28,7 @@ struct Layer<B: Backend> {
 
 enum MixerWeights<B: Backend> {
     Sparse,
-    Lightning {
-        q_norm: Option<B::Vector>,
-        k_norm: Option<B::Vector>,
-        output_norm: Option<B::Vector>,
-    },
+    Lightning { q_norm: Option<B::Vector>, k_norm: Option<B::Vector>, output_norm: Option<B::Vector> },
 }
 
 /// Weights in a backend's layout, loaded once, never changed.
@@ -53,10 +49,7 @@ pub(super) enum Seen<'a, B: Backend> {
     /// A mixer's output before norm, gate and projection. `[rows, heads·head_dim]`
     Mixer { layer: usize, output: &'a B::Buf },
     /// Blocks chosen by a sparse layer, before it attends to them: a probe may choose otherwise.
-    Selection {
-        layer: usize,
-        selection: &'a mut B::Selection,
-    },
+    Selection { layer: usize, selection: &'a mut B::Selection },
     /// The residual stream after a layer. `[rows, hidden]`
     Hidden { layer: usize, hidden: &'a B::Buf },
 }
@@ -72,40 +65,19 @@ impl<B: Backend> Model<B> {
     pub fn load(b: &mut B, checkpoint: &Checkpoint, progress: impl FnMut(f64)) -> Result<Model<B>> {
         let spec = checkpoint.spec().clone();
         checkpoint.check()?;
-        let mut loader = Loader {
-            b,
-            checkpoint,
-            made: 0,
-            done: 0,
-            total: spec.parameters(),
-            progress,
-        };
+        let mut loader = Loader { b, checkpoint, made: 0, done: 0, total: spec.parameters(), progress };
         let h = spec.hidden;
         // Synthetic tables: the scaled embedding has deviation 1, logits about 2.
-        let embed = loader.matrix(
-            &["model.embed_tokens"],
-            &[spec.vocab],
-            h,
-            1.0 / spec.scale_emb,
-        )?;
+        let embed = loader.matrix(&["model.embed_tokens"], &[spec.vocab], h, 1.0 / spec.scale_emb)?;
         let mut layers = Vec::with_capacity(spec.mixers.len());
         for (i, mixer) in spec.mixers.iter().enumerate() {
             layers.push(loader.layer(i, *mixer, &spec)?);
         }
         let norm = loader.vector("model.norm", h)?;
         let head_std = 2.0 * spec.logit_divisor / (h as f32).sqrt();
-        let head = if spec.tie_embeddings {
-            None
-        } else {
-            Some(loader.matrix(&["lm_head"], &[spec.vocab], h, head_std)?)
-        };
-        Ok(Model {
-            spec,
-            embed,
-            layers,
-            norm,
-            head,
-        })
+        let head =
+            if spec.tie_embeddings { None } else { Some(loader.matrix(&["lm_head"], &[spec.vocab], h, head_std)?) };
+        Ok(Model { spec, embed, layers, norm, head })
     }
 
     /// The model's shape.
@@ -137,16 +109,7 @@ impl<B: Backend> Model<B> {
             None => &mut ignore,
         };
         let (eps, scale) = (self.spec.eps, self.spec.residual_scale);
-        let Live {
-            h,
-            mid,
-            taps,
-            sparse_spec,
-            sparse,
-            lightning,
-            layers,
-            ..
-        } = live;
+        let Live { h, mid, taps, sparse_spec, sparse, lightning, layers, .. } = live;
         b.embed(h, &self.embed, self.spec.scale_emb, pass)?;
         probe(b, Seen::Embedding(h))?;
         for (i, (w, state)) in self.layers.iter().zip(layers.iter_mut()).enumerate() {
@@ -158,74 +121,20 @@ impl<B: Backend> Model<B> {
                     b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
                     b.append_kv(cache, x, sparse_spec, pass)?;
                     b.select_blocks(selection, x, cache, sparse_spec, pass)?;
-                    probe(
-                        b,
-                        Seen::Selection {
-                            layer: i,
-                            selection,
-                        },
-                    )?;
+                    probe(b, Seen::Selection { layer: i, selection })?;
                     b.attend(o, x, selection, cache, sparse_spec, pass)?;
-                    probe(
-                        b,
-                        Seen::Mixer {
-                            layer: i,
-                            output: o,
-                        },
-                    )?;
-                    b.gate_output(
-                        h,
-                        o,
-                        None,
-                        eps,
-                        x,
-                        sparse_spec.gate_columns(),
-                        &w.out,
-                        scale,
-                        pass,
-                    )?;
+                    probe(b, Seen::Mixer { layer: i, output: o })?;
+                    b.gate_output(h, o, None, eps, x, sparse_spec.gate_columns(), &w.out, scale, pass)?;
                 }
-                (
-                    MixerWeights::Lightning {
-                        q_norm,
-                        k_norm,
-                        output_norm,
-                    },
-                    LayerState::Lightning(recurrent),
-                ) => {
+                (MixerWeights::Lightning { q_norm, k_norm, output_norm }, LayerState::Lightning(recurrent)) => {
                     let Some(MixBufs { x, o }) = lightning.as_mut() else {
                         continue;
                     };
                     let spec = &self.spec.lightning;
                     b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
-                    b.lightning(
-                        o,
-                        x,
-                        q_norm.as_ref(),
-                        k_norm.as_ref(),
-                        recurrent,
-                        spec,
-                        eps,
-                        pass,
-                    )?;
-                    probe(
-                        b,
-                        Seen::Mixer {
-                            layer: i,
-                            output: o,
-                        },
-                    )?;
-                    b.gate_output(
-                        h,
-                        o,
-                        output_norm.as_ref(),
-                        eps,
-                        x,
-                        spec.gate_columns(),
-                        &w.out,
-                        scale,
-                        pass,
-                    )?;
+                    b.lightning(o, x, q_norm.as_ref(), k_norm.as_ref(), recurrent, spec, eps, pass)?;
+                    probe(b, Seen::Mixer { layer: i, output: o })?;
+                    b.gate_output(h, o, output_norm.as_ref(), eps, x, spec.gate_columns(), &w.out, scale, pass)?;
                 }
                 // Both lists are built from the same `mixers`.
                 (MixerWeights::Sparse, LayerState::Lightning(_))
@@ -235,20 +144,9 @@ impl<B: Backend> Model<B> {
             }
             b.norm_gate_up(mid, h, &w.post_norm, eps, &w.gate_up, pass)?;
             b.linear_add(h, mid, &w.down, scale, pass)?;
-            probe(
-                b,
-                Seen::Hidden {
-                    layer: i,
-                    hidden: h,
-                },
-            )?;
+            probe(b, Seen::Hidden { layer: i, hidden: h })?;
             if let Some(taps) = taps {
-                for (slot, _) in taps
-                    .layers
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, layer)| **layer == i)
-                {
+                for (slot, _) in taps.layers.iter().enumerate().filter(|(_, layer)| **layer == i) {
                     b.tap(&mut taps.buf, slot, h, pass)?;
                 }
             }
@@ -257,24 +155,9 @@ impl<B: Backend> Model<B> {
     }
 
     /// Logits of the chosen rows of the last pass.
-    pub(super) fn logits(
-        &self,
-        b: &mut B,
-        live: &mut Live<B>,
-        rows: HeadRows,
-        pass: Pass,
-    ) -> BackendResult<()> {
+    pub(super) fn logits(&self, b: &mut B, live: &mut Live<B>, rows: HeadRows, pass: Pass) -> BackendResult<()> {
         let s = &self.spec;
-        b.head(
-            &mut live.logits,
-            &live.h,
-            &self.norm,
-            s.eps,
-            s.logit_divisor,
-            self.head(),
-            rows,
-            pass,
-        )
+        b.head(&mut live.logits, &live.h, &self.norm, s.eps, s.logit_divisor, self.head(), rows, pass)
     }
 }
 
@@ -302,13 +185,7 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
     }
 
     /// Stacks the named weights `[outs[i], inner]`.
-    fn matrix(
-        &mut self,
-        names: &[&str],
-        outs: &[usize],
-        inner: usize,
-        std: f32,
-    ) -> Result<B::Matrix> {
+    fn matrix(&mut self, names: &[&str], outs: &[usize], inner: usize, std: f32) -> Result<B::Matrix> {
         let out: usize = outs.iter().sum();
         let matrix = match &self.checkpoint.source {
             Source::Synthetic(base) => self.b.random_matrix(out, inner, std, self.seed(*base))?,
@@ -328,12 +205,9 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
 
     fn gate_up(&mut self, prefix: &str, out: usize, inner: usize) -> Result<B::Matrix> {
         let matrix = match &self.checkpoint.source {
-            Source::Synthetic(base) => self.b.random_gate_up(
-                out,
-                inner,
-                (inner as f32).sqrt().recip(),
-                self.seed(*base),
-            )?,
+            Source::Synthetic(base) => {
+                self.b.random_gate_up(out, inner, (inner as f32).sqrt().recip(), self.seed(*base))?
+            }
             Source::Tensors(tensors) => {
                 let gate = tensors.get(&format!("{prefix}.gate_proj.weight"), &[out, inner])?;
                 let up = tensors.get(&format!("{prefix}.up_proj.weight"), &[out, inner])?;
@@ -347,9 +221,7 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
     fn vector(&mut self, name: &str, n: usize) -> Result<B::Vector> {
         let vector = match &self.checkpoint.source {
             Source::Synthetic(_) => self.b.ones(n)?,
-            Source::Tensors(tensors) => self
-                .b
-                .vector(tensors.get(&format!("{name}.weight"), &[n])?.view())?,
+            Source::Tensors(tensors) => self.b.vector(tensors.get(&format!("{name}.weight"), &[n])?.view())?,
         };
         self.count(n);
         Ok(vector)
@@ -363,28 +235,15 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
         let (heads, kv_heads, head_dim, gate) = match mixer {
             Mixer::Sparse => {
                 let s = &spec.sparse;
-                (
-                    s.heads,
-                    s.kv_heads,
-                    s.head_dim,
-                    s.gate.then(|| attn("o_gate")),
-                )
+                (s.heads, s.kv_heads, s.head_dim, s.gate.then(|| attn("o_gate")))
             }
             Mixer::Lightning => {
                 let l = &spec.lightning;
-                (
-                    l.heads,
-                    l.kv_heads,
-                    l.head_dim,
-                    l.output_gate.then(|| attn("z_proj")),
-                )
+                (l.heads, l.kv_heads, l.head_dim, l.output_gate.then(|| attn("z_proj")))
             }
         };
         let (q, kv) = (heads * head_dim, kv_heads * head_dim);
-        let (mut names, mut outs) = (
-            vec![attn("q_proj"), attn("k_proj"), attn("v_proj")],
-            vec![q, kv, kv],
-        );
+        let (mut names, mut outs) = (vec![attn("q_proj"), attn("k_proj"), attn("v_proj")], vec![q, kv, kv]);
         if let Some(gate) = gate {
             names.push(gate);
             outs.push(q);
@@ -396,11 +255,7 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
             Mixer::Lightning => {
                 let l = &spec.lightning;
                 let mut norm = |wanted: bool, name: &str, n: usize| -> Result<Option<B::Vector>> {
-                    if wanted {
-                        Ok(Some(self.vector(&attn(name), n)?))
-                    } else {
-                        Ok(None)
-                    }
+                    if wanted { Ok(Some(self.vector(&attn(name), n)?)) } else { Ok(None) }
                 };
                 MixerWeights::Lightning {
                     q_norm: norm(l.qk_norm, "q_norm", head_dim)?,
@@ -414,21 +269,8 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
         let mlp = format!("model.layers.{i}.mlp");
         let gate_up = self.gate_up(&mlp, spec.intermediate, h)?;
         let down_std = (spec.intermediate as f32).sqrt().recip();
-        let down = self.matrix(
-            &[&format!("{mlp}.down_proj")],
-            &[h],
-            spec.intermediate,
-            down_std,
-        )?;
-        Ok(Layer {
-            input_norm,
-            qkv,
-            mixer,
-            out,
-            post_norm,
-            gate_up,
-            down,
-        })
+        let down = self.matrix(&[&format!("{mlp}.down_proj")], &[h], spec.intermediate, down_std)?;
+        Ok(Layer { input_norm, qkv, mixer, out, post_norm, gate_up, down })
     }
 }
 

@@ -99,9 +99,7 @@ pub enum ModelError {
         found: Vec<usize>,
     },
     /// A tensor's numbers are of a type that cannot be read.
-    #[error(
-        "tensor `{name}` holds {found}; supported: BF16, F16, F32 (use the unquantised checkpoint)"
-    )]
+    #[error("tensor `{name}` holds {found}; supported: BF16, F16, F32 (use the unquantised checkpoint)")]
     TensorType {
         /// Its name.
         name: String,
@@ -112,9 +110,7 @@ pub enum ModelError {
     #[error(transparent)]
     Backend(#[from] BackendError),
     /// The caches are full.
-    #[error(
-        "{needed} tokens do not fit into the context of {limit}; start a new session or raise the limit"
-    )]
+    #[error("{needed} tokens do not fit into the context of {limit}; start a new session or raise the limit")]
     Context {
         /// Tokens after the pass.
         needed: usize,
@@ -122,9 +118,7 @@ pub enum ModelError {
         limit: usize,
     },
     /// A token that the model does not have.
-    #[error(
-        "token {token} is outside the vocabulary of {vocab}; tokenizer and model do not belong together"
-    )]
+    #[error("token {token} is outside the vocabulary of {vocab}; tokenizer and model do not belong together")]
     Token {
         /// The id.
         token: Token,

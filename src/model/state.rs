@@ -7,9 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backend::{
-    Backend, BufKind, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, layer_tensor,
-};
+use crate::backend::{Backend, BufKind, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, layer_tensor};
 use crate::protocol::engine::{EndImage, ImageTensor, RowsFeed, RowsImage, Token};
 use crate::spec::{DenseRule, LightningSpec, Mixer, SparseSpec};
 
@@ -80,10 +78,7 @@ impl<B: Backend> Live<B> {
         let spec = model.spec();
         if let Some(bad) = taps.iter().find(|t| **t >= spec.mixers.len()) {
             let reason = format!("layer {bad} of {} cannot be tapped", spec.mixers.len());
-            return Err(ModelError::Order {
-                op: "Live::new",
-                reason,
-            });
+            return Err(ModelError::Order { op: "Live::new", reason });
         }
         let mut layers = Vec::with_capacity(spec.mixers.len());
         for mixer in &spec.mixers {
@@ -93,17 +88,11 @@ impl<B: Backend> Live<B> {
             });
         }
         let mix = |b: &mut B, width: usize, out: usize| -> Result<MixBufs<B>> {
-            Ok(MixBufs {
-                x: b.buf(width, BufKind::Activation)?,
-                o: b.buf(out, BufKind::Wide)?,
-            })
+            Ok(MixBufs { x: b.buf(width, BufKind::Activation)?, o: b.buf(out, BufKind::Wide)? })
         };
         let (s, l) = (&spec.sparse, &spec.lightning);
         let sparse = if spec.mixers.contains(&Mixer::Sparse) {
-            Some((
-                mix(b, s.projection_width(), s.heads * s.head_dim)?,
-                b.selection(s, limit)?,
-            ))
+            Some((mix(b, s.projection_width(), s.heads * s.head_dim)?, b.selection(s, limit)?))
         } else {
             None
         };
@@ -115,10 +104,7 @@ impl<B: Backend> Live<B> {
         let taps = if taps.is_empty() {
             None
         } else {
-            Some(Taps {
-                layers: taps.to_vec(),
-                buf: b.buf(taps.len() * spec.hidden, BufKind::Activation)?,
-            })
+            Some(Taps { layers: taps.to_vec(), buf: b.buf(taps.len() * spec.hidden, BufKind::Activation)? })
         };
         b.seek(0)?;
         Ok(Live {
@@ -199,10 +185,7 @@ impl<B: Backend> Live<B> {
     /// No prefill was the last pass, or the device.
     pub fn prefill_logits(&mut self, b: &mut B, model: &Model<B>) -> Result<Candidates> {
         let Some(pass) = self.last_prefill else {
-            return Err(ModelError::Order {
-                op: "prefill_logits",
-                reason: "the last pass was no prefill".into(),
-            });
+            return Err(ModelError::Order { op: "prefill_logits", reason: "the last pass was no prefill".into() });
         };
         model.logits(b, self, HeadRows::Last, pass)?;
         b.top_candidates(&self.logits, model.spec().vocab, HeadRows::Last, pass)?;
@@ -228,45 +211,26 @@ impl<B: Backend> Live<B> {
     }
 
     /// Checks that a pass may start and readies tokens and caches for it.
-    fn begin(
-        &mut self,
-        op: &'static str,
-        b: &mut B,
-        model: &Model<B>,
-        tokens: &[Token],
-        most: usize,
-    ) -> Result<()> {
+    fn begin(&mut self, op: &'static str, b: &mut B, model: &Model<B>, tokens: &[Token], most: usize) -> Result<()> {
         match self.phase {
             Phase::Settled => {}
             // A verify pass whose rows were all refused.
             Phase::Ran(Pass::Verify { .. }) => self.advance(b, 0)?,
             Phase::Ran(Pass::Prefill { .. }) => {
-                return Err(ModelError::Order {
-                    op,
-                    reason: "the last prefill chunk was not advanced".into(),
-                });
+                return Err(ModelError::Order { op, reason: "the last prefill chunk was not advanced".into() });
             }
         }
         let rows = tokens.len();
         if rows == 0 || rows > most {
-            return Err(ModelError::Order {
-                op,
-                reason: format!("{rows} rows; it takes 1 to {most}"),
-            });
+            return Err(ModelError::Order { op, reason: format!("{rows} rows; it takes 1 to {most}") });
         }
         let vocab = model.spec().vocab;
         if let Some(token) = tokens.iter().find(|t| **t as usize >= vocab) {
-            return Err(ModelError::Token {
-                token: *token,
-                vocab,
-            });
+            return Err(ModelError::Token { token: *token, vocab });
         }
         let needed = self.position + rows;
         if needed > self.limit {
-            return Err(ModelError::Context {
-                needed,
-                limit: self.limit,
-            });
+            return Err(ModelError::Context { needed, limit: self.limit });
         }
         self.reserve(b, needed)?;
         b.set_tokens(tokens)?;
@@ -304,12 +268,7 @@ impl<B: Backend> Live<B> {
     /// # Errors
     /// No pass to advance, or more rows than it had.
     pub fn advance(&mut self, b: &mut B, rows: usize) -> Result<()> {
-        let fail = |reason: String| {
-            Err(ModelError::Order {
-                op: "advance",
-                reason,
-            })
-        };
+        let fail = |reason: String| Err(ModelError::Order { op: "advance", reason });
         let Phase::Ran(pass) = self.phase else {
             return fail("no pass has run since the last advance".into());
         };
@@ -338,10 +297,7 @@ impl<B: Backend> Live<B> {
             Phase::Settled => {}
             Phase::Ran(Pass::Verify { .. }) => self.advance(b, 0)?,
             Phase::Ran(Pass::Prefill { .. }) => {
-                return Err(ModelError::Order {
-                    op: "fold",
-                    reason: "the last prefill chunk was not advanced".into(),
-                });
+                return Err(ModelError::Order { op: "fold", reason: "the last prefill chunk was not advanced".into() });
             }
         }
         if self.pending == 0 {
@@ -365,10 +321,7 @@ impl<B: Backend> Live<B> {
     pub fn export_rows(&mut self, b: &mut B, positions: Range<usize>) -> Result<RowsImage> {
         if positions.start > positions.end || positions.end > self.position {
             let reason = format!("{positions:?} of {} tokens", self.position);
-            return Err(ModelError::Order {
-                op: "export_rows",
-                reason,
-            });
+            return Err(ModelError::Order { op: "export_rows", reason });
         }
         let mut tensors = Vec::new();
         for (i, layer) in self.layers.iter().enumerate() {
@@ -382,11 +335,7 @@ impl<B: Backend> Live<B> {
                 LayerState::Lightning(_) => {}
             }
         }
-        Ok(RowsImage {
-            start: positions.start as u64,
-            rows: positions.len() as u64,
-            tensors,
-        })
+        Ok(RowsImage { start: positions.start as u64, rows: positions.len() as u64, tensors })
     }
 
     /// The recurrent states at the current position, for saving. Folds first. Waits.
@@ -406,10 +355,7 @@ impl<B: Backend> Live<B> {
                 LayerState::Sparse(_) => {}
             }
         }
-        Ok(EndImage {
-            position: self.position as u64,
-            tensors,
-        })
+        Ok(EndImage { position: self.position as u64, tensors })
     }
 
     /// Makes the state equal a saved path: the first `keep` tokens of the caches stay (they must be common to both),
@@ -419,17 +365,9 @@ impl<B: Backend> Live<B> {
     /// # Errors
     /// Images that do not fit this model or leave gaps: nothing has been changed if the plan is wrong; after an error
     /// while writing, reset.
-    pub fn restore(
-        &mut self,
-        b: &mut B,
-        keep: usize,
-        rows: &[RowsImage],
-        end: Option<&EndImage>,
-    ) -> Result<()> {
+    pub fn restore(&mut self, b: &mut B, keep: usize, rows: &[RowsImage], end: Option<&EndImage>) -> Result<()> {
         // Tensors are shared, not copied.
-        let feeds = rows
-            .iter()
-            .map(|r| Arc::new(r.clone()) as Arc<dyn RowsFeed>);
+        let feeds = rows.iter().map(|r| Arc::new(r.clone()) as Arc<dyn RowsFeed>);
         let feeds: Vec<Arc<dyn RowsFeed>> = feeds.collect();
         self.restore_from(b, keep, &feeds, end)
     }
@@ -448,10 +386,7 @@ impl<B: Backend> Live<B> {
     ) -> Result<()> {
         let bad = |text: String| Err(ModelError::Image(text));
         if keep > self.position {
-            return bad(format!(
-                "{keep} tokens should stay, {} are there",
-                self.position
-            ));
+            return bad(format!("{keep} tokens should stay, {} are there", self.position));
         }
         let mut length = keep;
         for feed in rows {
@@ -461,17 +396,11 @@ impl<B: Backend> Live<B> {
             length += usize::try_from(feed.rows()).unwrap_or(usize::MAX - length);
         }
         if length > self.limit {
-            return Err(ModelError::Context {
-                needed: length,
-                limit: self.limit,
-            });
+            return Err(ModelError::Context { needed: length, limit: self.limit });
         }
         match end {
             Some(end) if end.position != length as u64 => {
-                return bad(format!(
-                    "the state is at {}, its rows end at {length}",
-                    end.position
-                ));
+                return bad(format!("the state is at {}, its rows end at {length}", end.position));
             }
             None if length != 0 => return bad(format!("no recurrent state at {length}")),
             Some(_) | None => {}
@@ -493,9 +422,7 @@ impl<B: Backend> Live<B> {
                 LayerState::Lightning(state) => {
                     let image = match end {
                         None => None,
-                        Some(end) => match named(&end.tensors, "state", i)
-                            .and_then(|at| end.tensors.get(at))
-                        {
+                        Some(end) => match named(&end.tensors, "state", i).and_then(|at| end.tensors.get(at)) {
                             Some(tensor) => Some(tensor),
                             None if length == 0 => None,
                             None => {

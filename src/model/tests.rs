@@ -27,9 +27,7 @@ fn twin(checkpoint: &Checkpoint) -> Twin {
 
 /// A made-up text, different for every `salt`.
 fn text(n: usize, salt: u64) -> Vec<Token> {
-    (0..n as u64)
-        .map(|i| ((i * i * 31 + i * 7 + salt * 13 + i / 5) % 1000) as Token)
-        .collect()
+    (0..n as u64).map(|i| ((i * i * 31 + i * 7 + salt * 13 + i / 5) % 1000) as Token).collect()
 }
 
 impl Twin {
@@ -57,20 +55,13 @@ impl Twin {
 
     fn images(&mut self) -> (RowsImage, EndImage) {
         let length = self.live.position();
-        (
-            self.live.export_rows(&mut self.b, 0..length).unwrap(),
-            self.live.export_end(&mut self.b).unwrap(),
-        )
+        (self.live.export_rows(&mut self.b, 0..length).unwrap(), self.live.export_end(&mut self.b).unwrap())
     }
 
     /// Every byte of the state.
     fn bytes(&mut self) -> Vec<(String, Vec<u8>)> {
         let (rows, end) = self.images();
-        rows.tensors
-            .into_iter()
-            .chain(end.tensors)
-            .map(|t| (t.name, t.data.to_vec()))
-            .collect()
+        rows.tensors.into_iter().chain(end.tensors).map(|t| (t.name, t.data.to_vec())).collect()
     }
 }
 
@@ -83,9 +74,7 @@ fn assert_same_state(a: &mut Twin, b: &mut Twin) {
 
 fn relative_error(a: &[f32], b: &[f32]) -> f32 {
     let size = b.iter().fold(1.0f32, |m, v| m.max(v.abs()));
-    a.iter()
-        .zip(b)
-        .fold(0.0f32, |m, (a, b)| m.max((a - b).abs() / size))
+    a.iter().zip(b).fold(0.0f32, |m, (a, b)| m.max((a - b).abs() / size))
 }
 
 #[test]
@@ -135,19 +124,10 @@ fn refused_rows_leave_no_trace() {
         let expected = plain.verify(&[*token], 1);
         // Some rounds are refused whole and never advanced, which the next pass must notice.
         if i % 3 == 0 {
-            drafted
-                .live
-                .verify(&mut drafted.b, &drafted.model, &wrong)
-                .unwrap();
+            drafted.live.verify(&mut drafted.b, &drafted.model, &wrong).unwrap();
         }
-        let round: Vec<Token> = std::iter::once(*token)
-            .chain(wrong.iter().copied().take(i % 7))
-            .collect();
-        assert_eq!(
-            expected,
-            drafted.verify(&round, 1)[..expected.len()],
-            "row {i}"
-        );
+        let round: Vec<Token> = std::iter::once(*token).chain(wrong.iter().copied().take(i % 7)).collect();
+        assert_eq!(expected, drafted.verify(&round, 1)[..expected.len()], "row {i}");
     }
     let more = text(130, 8);
     assert_eq!(plain.read(&more, &[512]), drafted.read(&more, &[GRID]));
@@ -161,37 +141,24 @@ fn a_restored_state_continues_with_the_same_bits() {
     a.verify(&text(5, 2), 3);
     let first = a.images();
     a.read(&text(333, 3), &[512]);
-    let (rows, end) = (
-        a.live.export_rows(&mut a.b, 303..636).unwrap(),
-        a.live.export_end(&mut a.b).unwrap(),
-    );
+    let (rows, end) = (a.live.export_rows(&mut a.b, 303..636).unwrap(), a.live.export_end(&mut a.b).unwrap());
 
     let mut b = tiny();
     b.read(&text(40, 77), &[512]);
-    b.live
-        .restore(&mut b.b, 0, &[first.0.clone(), rows], Some(&end))
-        .unwrap();
+    b.live.restore(&mut b.b, 0, &[first.0.clone(), rows], Some(&end)).unwrap();
     assert_same_state(&mut a, &mut b);
     assert_eq!(a.verify(&[7, 8], 1), b.verify(&[7, 8], 1));
 
     // Undo: cut back, then go on as if the later segment had never been.
     let mut c = tiny();
-    c.live
-        .restore(&mut c.b, 0, &[first.0], Some(&first.1))
-        .unwrap();
+    c.live.restore(&mut c.b, 0, &[first.0], Some(&first.1)).unwrap();
     b.live.restore(&mut b.b, 303, &[], Some(&first.1)).unwrap();
-    assert_eq!(
-        b.read(&text(200, 4), &[512]),
-        c.read(&text(200, 4), &[GRID])
-    );
+    assert_eq!(b.read(&text(200, 4), &[512]), c.read(&text(200, 4), &[GRID]));
     assert_same_state(&mut b, &mut c);
 
     b.live.reset(&mut b.b).unwrap();
     let mut fresh = tiny();
-    assert_eq!(
-        b.read(&text(50, 4), &[512]),
-        fresh.read(&text(50, 4), &[512])
-    );
+    assert_eq!(b.read(&text(50, 4), &[512]), fresh.read(&text(50, 4), &[512]));
     assert_same_state(&mut b, &mut fresh);
 }
 
@@ -205,11 +172,7 @@ fn token_by_token_agrees_with_prefill() {
     for token in &tokens[450..] {
         logits = decoded.verify(&[*token], 1);
     }
-    assert!(
-        relative_error(&logits, &expected) < 1e-5,
-        "{}",
-        relative_error(&logits, &expected)
-    );
+    assert!(relative_error(&logits, &expected) < 1e-5, "{}", relative_error(&logits, &expected));
 }
 
 #[test]
@@ -219,10 +182,7 @@ fn rows_with_few_blocks_behind_them_are_dense() {
     dense.live.set_dense_rule(DenseRule::Always);
     assert_eq!(sparse.read(&tokens, &[512]), dense.read(&tokens, &[512]));
     // From 512 on there is a choice, and it shows.
-    assert_ne!(
-        sparse.read(&text(200, 2), &[512]),
-        dense.read(&text(200, 2), &[512])
-    );
+    assert_ne!(sparse.read(&text(200, 2), &[512]), dense.read(&text(200, 2), &[512]));
 }
 
 /// Shapes the released model does not have: grouped lightning heads, head counts that are no power of two, other head
@@ -254,11 +214,7 @@ fn unusual_shapes_agree_between_both_paths() {
         for token in &tokens[180..] {
             logits = c.verify(&[*token], 1);
         }
-        assert!(
-            relative_error(&logits, &expected) < 1e-5,
-            "{shape}: {}",
-            relative_error(&logits, &expected)
-        );
+        assert!(relative_error(&logits, &expected) < 1e-5, "{shape}: {}", relative_error(&logits, &expected));
     }
 }
 
@@ -267,10 +223,7 @@ fn taps_hold_the_residual_stream_after_their_layers() {
     let Twin { mut b, model, .. } = tiny();
     let mut live = Live::new(&mut b, &model, 256, &[3, 0]).unwrap();
     live.prefill(&mut b, &model, &text(70, 1)).unwrap();
-    let (taps, last) = (
-        b.read(live.taps().unwrap(), 70).unwrap(),
-        b.read(live.hidden(), 70).unwrap(),
-    );
+    let (taps, last) = (b.read(live.taps().unwrap(), 70).unwrap(), b.read(live.hidden(), 70).unwrap());
     for (taps, last) in taps.chunks_exact(512).zip(last.chunks_exact(256)) {
         assert_eq!(&taps[..256], last);
         assert_ne!(&taps[256..], last);
@@ -297,62 +250,26 @@ fn misuse_is_refused_and_changes_nothing() {
     t.read(&text(70, 1), &[512]);
     let before = t.bytes();
     let Twin { b, model, live } = &mut t;
-    assert!(matches!(
-        live.prefill(b, model, &[1024]),
-        Err(ModelError::Token { token: 1024, .. })
-    ));
-    assert!(matches!(
-        live.verify(b, model, &[0; 17]),
-        Err(ModelError::Order { .. })
-    ));
-    assert!(matches!(
-        live.verify(b, model, &[]),
-        Err(ModelError::Order { .. })
-    ));
+    assert!(matches!(live.prefill(b, model, &[1024]), Err(ModelError::Token { token: 1024, .. })));
+    assert!(matches!(live.verify(b, model, &[0; 17]), Err(ModelError::Order { .. })));
+    assert!(matches!(live.verify(b, model, &[]), Err(ModelError::Order { .. })));
     assert!(matches!(live.advance(b, 1), Err(ModelError::Order { .. })));
-    assert!(matches!(
-        live.export_rows(b, 60..71),
-        Err(ModelError::Order { .. })
-    ));
+    assert!(matches!(live.export_rows(b, 60..71), Err(ModelError::Order { .. })));
     live.verify(b, model, &[1, 2]).unwrap();
     assert!(matches!(live.advance(b, 3), Err(ModelError::Order { .. })));
-    let (rows, end) = (
-        live.export_rows(b, 10..70).unwrap(),
-        live.export_end(b).unwrap(),
-    );
-    assert!(matches!(
-        live.restore(b, 5, std::slice::from_ref(&rows), Some(&end)),
-        Err(ModelError::Image(_))
-    ));
-    assert!(matches!(
-        live.restore(b, 10, &[], Some(&end)),
-        Err(ModelError::Image(_))
-    ));
-    assert!(matches!(
-        live.restore(b, 71, &[], Some(&end)),
-        Err(ModelError::Image(_))
-    ));
-    assert!(matches!(
-        live.restore(b, 10, &[rows], None),
-        Err(ModelError::Image(_))
-    ));
+    let (rows, end) = (live.export_rows(b, 10..70).unwrap(), live.export_end(b).unwrap());
+    assert!(matches!(live.restore(b, 5, std::slice::from_ref(&rows), Some(&end)), Err(ModelError::Image(_))));
+    assert!(matches!(live.restore(b, 10, &[], Some(&end)), Err(ModelError::Image(_))));
+    assert!(matches!(live.restore(b, 71, &[], Some(&end)), Err(ModelError::Image(_))));
+    assert!(matches!(live.restore(b, 10, &[rows], None), Err(ModelError::Image(_))));
     assert_eq!(before, t.bytes());
 
     let Twin { b, model, .. } = &mut t;
     let mut small = Live::new(b, model, 100, &[]).unwrap();
     small.prefill(b, model, &text(64, 1)).unwrap();
-    assert!(matches!(
-        small.prefill(b, model, &text(3, 1)),
-        Err(ModelError::Order { .. })
-    ));
+    assert!(matches!(small.prefill(b, model, &text(3, 1)), Err(ModelError::Order { .. })));
     small.advance(b, 64).unwrap();
-    assert!(matches!(
-        small.prefill(b, model, &text(37, 1)),
-        Err(ModelError::Context {
-            needed: 101,
-            limit: 100
-        })
-    ));
+    assert!(matches!(small.prefill(b, model, &text(37, 1)), Err(ModelError::Context { needed: 101, limit: 100 })));
 }
 
 #[test]
@@ -364,33 +281,15 @@ fn damaged_images_are_refused() {
     for i in 0..rows.tensors.len() {
         let mut bad = rows.clone();
         bad.tensors.remove(i);
-        assert!(
-            fresh
-                .live
-                .restore(&mut fresh.b, 0, &[bad], Some(&end))
-                .is_err()
-        );
+        assert!(fresh.live.restore(&mut fresh.b, 0, &[bad], Some(&end)).is_err());
         fresh.live.reset(&mut fresh.b).unwrap();
     }
     let mut bad = end.clone();
     bad.tensors[0].shape = vec![1, 2, 3];
-    assert!(
-        fresh
-            .live
-            .restore(&mut fresh.b, 0, std::slice::from_ref(&rows), Some(&bad))
-            .is_err()
-    );
+    assert!(fresh.live.restore(&mut fresh.b, 0, std::slice::from_ref(&rows), Some(&bad)).is_err());
     bad.tensors.remove(0);
-    assert!(
-        fresh
-            .live
-            .restore(&mut fresh.b, 0, std::slice::from_ref(&rows), Some(&bad))
-            .is_err()
-    );
+    assert!(fresh.live.restore(&mut fresh.b, 0, std::slice::from_ref(&rows), Some(&bad)).is_err());
     fresh.live.reset(&mut fresh.b).unwrap();
-    fresh
-        .live
-        .restore(&mut fresh.b, 0, &[rows], Some(&end))
-        .unwrap();
+    fresh.live.restore(&mut fresh.b, 0, &[rows], Some(&end)).unwrap();
     assert_same_state(&mut t, &mut fresh);
 }

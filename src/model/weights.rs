@@ -70,12 +70,7 @@ pub struct LoadedTensor<'a> {
 impl LoadedTensor<'_> {
     /// As backends take it.
     pub fn view(&self) -> WeightView<'_> {
-        WeightView {
-            name: self.name,
-            shape: self.shape,
-            dtype: self.dtype,
-            data: &self.data,
-        }
+        WeightView { name: self.name, shape: self.shape, dtype: self.dtype, data: &self.data }
     }
 }
 
@@ -85,10 +80,7 @@ impl Tensors {
     /// # Errors
     /// No such files, a missing shard, or a damaged file.
     pub fn open_dir(dir: &Path) -> Result<Tensors> {
-        let missing = |reason: String| ModelError::NoCheckpoint {
-            path: dir.into(),
-            reason,
-        };
+        let missing = |reason: String| ModelError::NoCheckpoint { path: dir.into(), reason };
         let single = dir.join("model.safetensors");
         let index = dir.join("model.safetensors.index.json");
         let paths: Vec<PathBuf> = if index.is_file() {
@@ -96,29 +88,21 @@ impl Tensors {
             struct Index {
                 weight_map: BTreeMap<String, String>,
             }
-            let text = std::fs::read_to_string(&index).map_err(|cause| ModelError::File {
-                path: index.clone(),
-                cause,
-            })?;
-            let parsed: Index = serde_json::from_str(&text).map_err(|e| ModelError::Damaged {
-                origin: index.display().to_string(),
-                cause: e.to_string(),
-            })?;
+            let text =
+                std::fs::read_to_string(&index).map_err(|cause| ModelError::File { path: index.clone(), cause })?;
+            let parsed: Index = serde_json::from_str(&text)
+                .map_err(|e| ModelError::Damaged { origin: index.display().to_string(), cause: e.to_string() })?;
             let mut names: Vec<String> = parsed.weight_map.into_values().collect();
             names.sort();
             names.dedup();
             if let Some(bad) = names.iter().find(|n| n.contains(['/', '\\'])) {
-                return Err(missing(format!(
-                    "its index names a file outside of it: {bad}"
-                )));
+                return Err(missing(format!("its index names a file outside of it: {bad}")));
             }
             names.into_iter().map(|n| dir.join(n)).collect()
         } else if single.is_file() {
             vec![single]
         } else {
-            return Err(missing(
-                "neither model.safetensors nor model.safetensors.index.json is in it".into(),
-            ));
+            return Err(missing("neither model.safetensors nor model.safetensors.index.json is in it".into()));
         };
         if let Some(absent) = paths.iter().find(|p| !p.is_file()) {
             return Err(missing(format!(
@@ -134,16 +118,8 @@ impl Tensors {
     /// # Errors
     /// A file that cannot be mapped or is damaged.
     pub fn open_files(paths: &[PathBuf]) -> Result<Tensors> {
-        let origin = paths
-            .first()
-            .and_then(|p| p.parent())
-            .map(|p| p.display().to_string())
-            .unwrap_or_default();
-        let mut tensors = Tensors {
-            files: Vec::new(),
-            index: BTreeMap::new(),
-            origin,
-        };
+        let origin = paths.first().and_then(|p| p.parent()).map(|p| p.display().to_string()).unwrap_or_default();
+        let mut tensors = Tensors { files: Vec::new(), index: BTreeMap::new(), origin };
         for path in paths {
             tensors.add(Bytes::Mapped(map(path)?), &path.display().to_string())?;
         }
@@ -151,16 +127,8 @@ impl Tensors {
     }
 
     pub(super) fn embedded(files: &[EmbeddedFile]) -> Result<Tensors> {
-        let origin = files
-            .first()
-            .map(|f| f.name)
-            .unwrap_or_default()
-            .to_string();
-        let mut tensors = Tensors {
-            files: Vec::new(),
-            index: BTreeMap::new(),
-            origin,
-        };
+        let origin = files.first().map(|f| f.name).unwrap_or_default().to_string();
+        let mut tensors = Tensors { files: Vec::new(), index: BTreeMap::new(), origin };
         for file in files {
             tensors.add(Bytes::Embedded(file.bytes), file.name)?;
         }
@@ -168,13 +136,10 @@ impl Tensors {
     }
 
     fn add(&mut self, bytes: Bytes, origin: &str) -> Result<()> {
-        let damaged = |cause: String| ModelError::Damaged {
-            origin: origin.into(),
-            cause,
-        };
+        let damaged = |cause: String| ModelError::Damaged { origin: origin.into(), cause };
         // Checks that the header is whole and that its ranges tile the rest of the file.
-        let (header, metadata) = safetensors::SafeTensors::read_metadata(bytes.slice())
-            .map_err(|e| damaged(e.to_string()))?;
+        let (header, metadata) =
+            safetensors::SafeTensors::read_metadata(bytes.slice()).map_err(|e| damaged(e.to_string()))?;
         let start = header + 8;
         for (name, info) in metadata.tensors() {
             let entry = Entry {
@@ -218,12 +183,7 @@ impl Tensors {
             safetensors::Dtype::F16 => (Dtype::F32, Cow::Owned(widen_f16(bytes))),
             _ => (Dtype::F32, Cow::Borrowed(bytes)),
         };
-        Ok(LoadedTensor {
-            name,
-            shape: &entry.shape,
-            dtype,
-            data,
-        })
+        Ok(LoadedTensor { name, shape: &entry.shape, dtype, data })
     }
 
     /// Whether [`Tensors::get`] would succeed, without touching the contents.
@@ -241,10 +201,7 @@ impl Tensors {
         }
         match entry.dtype {
             safetensors::Dtype::F32 | safetensors::Dtype::BF16 | safetensors::Dtype::F16 => Ok(()),
-            other => Err(ModelError::TensorType {
-                name: name.into(),
-                found: format!("{other:?}"),
-            }),
+            other => Err(ModelError::TensorType { name: name.into(), found: format!("{other:?}") }),
         }
     }
 
@@ -258,16 +215,9 @@ impl Tensors {
     }
 
     fn entry(&self, name: &str) -> Result<(&str, &Entry, &[u8])> {
-        let absent = || ModelError::MissingTensor {
-            name: name.into(),
-            origin: self.origin.clone(),
-        };
+        let absent = || ModelError::MissingTensor { name: name.into(), origin: self.origin.clone() };
         let (key, entry) = self.index.get_key_value(name).ok_or_else(absent)?;
-        let bytes = self
-            .files
-            .get(entry.file)
-            .and_then(|f| f.slice().get(entry.range.clone()))
-            .ok_or_else(absent)?;
+        let bytes = self.files.get(entry.file).and_then(|f| f.slice().get(entry.range.clone())).ok_or_else(absent)?;
         Ok((key, entry, bytes))
     }
 
@@ -277,19 +227,12 @@ impl Tensors {
         let total: u64 = self.index.values().map(|e| e.range.len() as u64).sum();
         for (name, entry) in &self.index {
             hasher.update(format!("{name} {:?} {:?}\n", entry.dtype, entry.shape).as_bytes());
-            let bytes = self
-                .files
-                .get(entry.file)
-                .and_then(|f| f.slice().get(entry.range.clone()))
-                .unwrap_or_default();
+            let bytes = self.files.get(entry.file).and_then(|f| f.slice().get(entry.range.clone())).unwrap_or_default();
             if total <= HASH_WHOLE {
                 hasher.update(bytes);
                 continue;
             }
-            for page in (0..bytes.len())
-                .step_by(SAMPLE_EVERY)
-                .chain([bytes.len().saturating_sub(SAMPLE_BYTES)])
-            {
+            for page in (0..bytes.len()).step_by(SAMPLE_EVERY).chain([bytes.len().saturating_sub(SAMPLE_BYTES)]) {
                 let end = bytes.len().min(page + SAMPLE_BYTES);
                 hasher.update(bytes.get(page..end).unwrap_or_default());
             }
@@ -299,10 +242,7 @@ impl Tensors {
 
 #[allow(unsafe_code)]
 fn map(path: &Path) -> Result<memmap2::Mmap> {
-    let fail = |cause| ModelError::File {
-        path: path.into(),
-        cause,
-    };
+    let fail = |cause| ModelError::File { path: path.into(), cause };
     let file = std::fs::File::open(path).map_err(fail)?;
     // SAFETY: the map is read-only and lives inside `Bytes`, which hands out slices bound to its own lifetime. As with
     // every memory map, the file must not be shortened or rewritten while the program runs; weight files are written
@@ -311,14 +251,7 @@ fn map(path: &Path) -> Result<memmap2::Mmap> {
 }
 
 fn widen_f16(bytes: &[u8]) -> Vec<u8> {
-    bytes
-        .chunks_exact(2)
-        .flat_map(|b| {
-            half::f16::from_le_bytes([b[0], b[1]])
-                .to_f32()
-                .to_le_bytes()
-        })
-        .collect()
+    bytes.chunks_exact(2).flat_map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32().to_le_bytes()).collect()
 }
 
 /// What the weights are read from.
@@ -362,35 +295,18 @@ impl Checkpoint {
     pub fn open_dir(dir: &Path) -> Result<Checkpoint> {
         let path = dir.join("config.json");
         if !path.is_file() {
-            return Err(ModelError::NoCheckpoint {
-                path: dir.into(),
-                reason: "config.json is not in it".into(),
-            });
+            return Err(ModelError::NoCheckpoint { path: dir.into(), reason: "config.json is not in it".into() });
         }
-        let text =
-            std::fs::read_to_string(&path).map_err(|cause| ModelError::File { path, cause })?;
+        let text = std::fs::read_to_string(&path).map_err(|cause| ModelError::File { path, cause })?;
         let spec = ModelSpec::from_json(&text)?;
-        let name = dir.file_name().map_or_else(
-            || dir.display().to_string(),
-            |n| n.to_string_lossy().into_owned(),
-        );
+        let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
         let source = Source::Tensors(Tensors::open_dir(dir)?);
-        Ok(Checkpoint {
-            name,
-            directory: Some(dir.into()),
-            spec,
-            source,
-        })
+        Ok(Checkpoint { name, directory: Some(dir.into()), spec, source })
     }
 
     pub(super) fn embedded(name: &str, config: &str, files: &[EmbeddedFile]) -> Result<Checkpoint> {
         let spec = ModelSpec::from_json(config)?;
-        Ok(Checkpoint {
-            name: name.into(),
-            directory: None,
-            spec,
-            source: Source::Tensors(Tensors::embedded(files)?),
-        })
+        Ok(Checkpoint { name: name.into(), directory: None, spec, source: Source::Tensors(Tensors::embedded(files)?) })
     }
 
     fn synthetic(name: &str, shape: &str) -> Result<Checkpoint> {
@@ -410,12 +326,7 @@ impl Checkpoint {
     /// Random weights for any configuration.
     pub(super) fn made_up(name: &str, config: &str, seed: u64) -> Result<Checkpoint> {
         let spec = ModelSpec::from_json(config)?;
-        Ok(Checkpoint {
-            name: name.into(),
-            directory: None,
-            spec,
-            source: Source::Synthetic(seed),
-        })
+        Ok(Checkpoint { name: name.into(), directory: None, spec, source: Source::Synthetic(seed) })
     }
 
     /// `demo`, `synthetic:9b`, or the folder's name.
@@ -470,10 +381,7 @@ impl Checkpoint {
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
         match &self.source {
             Source::Tensors(t) => t.get(name, shape),
-            Source::Synthetic(_) => Err(ModelError::MissingTensor {
-                name: name.into(),
-                origin: self.name.clone(),
-            }),
+            Source::Synthetic(_) => Err(ModelError::MissingTensor { name: name.into(), origin: self.name.clone() }),
         }
     }
 
@@ -482,18 +390,13 @@ impl Checkpoint {
         let (h, i) = (spec.hidden, spec.intermediate);
         let mut all = vec![("model.embed_tokens.weight".to_string(), vec![spec.vocab, h])];
         for (layer, mixer) in spec.mixers.iter().enumerate() {
-            let mut add = |name: &str, shape: Vec<usize>| {
-                all.push((format!("model.layers.{layer}.{name}.weight"), shape))
-            };
+            let mut add =
+                |name: &str, shape: Vec<usize>| all.push((format!("model.layers.{layer}.{name}.weight"), shape));
             add("input_layernorm", vec![h]);
             let (q, kv, gate) = match mixer {
                 Mixer::Sparse => {
                     let s = &spec.sparse;
-                    (
-                        s.heads * s.head_dim,
-                        s.kv_heads * s.head_dim,
-                        s.gate.then_some("self_attn.o_gate"),
-                    )
+                    (s.heads * s.head_dim, s.kv_heads * s.head_dim, s.gate.then_some("self_attn.o_gate"))
                 }
                 Mixer::Lightning => {
                     let l = &spec.lightning;
@@ -504,11 +407,7 @@ impl Checkpoint {
                         add("self_attn.q_norm", vec![l.head_dim]);
                         add("self_attn.k_norm", vec![l.head_dim]);
                     }
-                    (
-                        l.heads * l.head_dim,
-                        l.kv_heads * l.head_dim,
-                        l.output_gate.then_some("self_attn.z_proj"),
-                    )
+                    (l.heads * l.head_dim, l.kv_heads * l.head_dim, l.output_gate.then_some("self_attn.z_proj"))
                 }
             };
             add("self_attn.q_proj", vec![q, h]);

@@ -66,14 +66,7 @@ pub struct ImageTensor {
 
 impl std::fmt::Debug for ImageTensor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} {:?} {:?} ({} bytes)",
-            self.name,
-            self.dtype,
-            self.shape,
-            self.data.len()
-        )
+        write!(f, "{} {:?} {:?} ({} bytes)", self.name, self.dtype, self.shape, self.data.len())
     }
 }
 
@@ -362,8 +355,7 @@ pub struct SpecStats {
 impl SpecStats {
     /// Adds another job's counters.
     pub fn add(&mut self, o: &SpecStats) {
-        let emitted =
-            self.mean_accept_length * self.rounds as f64 + o.mean_accept_length * o.rounds as f64;
+        let emitted = self.mean_accept_length * self.rounds as f64 + o.mean_accept_length * o.rounds as f64;
         let weighted = self.time_vs_plain * self.rounds as f64 + o.time_vs_plain * o.rounds as f64;
         self.rounds += o.rounds;
         self.drafted += o.drafted;

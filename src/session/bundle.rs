@@ -25,9 +25,7 @@ use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind};
 use super::import::Imported;
 use super::save::Written;
-use super::segment::{
-    NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes,
-};
+use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
 use super::store::Store;
 use crate::transcript::{MessageId, SessionId};
 
@@ -77,8 +75,7 @@ pub struct Bundled {
 }
 
 pub(super) fn is_bundle(disk: &dyn Disk, path: &Path) -> bool {
-    disk.read_at(path, 0, MAGIC.len() as u64)
-        .is_ok_and(|b| b == MAGIC)
+    disk.read_at(path, 0, MAGIC.len() as u64).is_ok_and(|b| b == MAGIC)
 }
 
 impl Store {
@@ -104,12 +101,7 @@ impl Store {
             Some((_, tip)) => self.plan_restore(&tip)?,
             None => return Err(StoreError::NoState { name: session.name }),
         };
-        let place: HashMap<SegmentId, usize> = plan
-            .path
-            .iter()
-            .enumerate()
-            .map(|(i, s)| (s.id, i))
-            .collect();
+        let place: HashMap<SegmentId, usize> = plan.path.iter().enumerate().map(|(i, s)| (s.id, i)).collect();
         let mut links = Vec::new();
         for m in &session.messages {
             if let Some((at, segment)) = self.tip_segment(m.id, fingerprint)?
@@ -132,15 +124,9 @@ impl Store {
             segments.push(segment_json(s, rows, end));
         }
         let (state_tokens, replay_tokens) = (plan.kept_tokens(), plan.replay_tokens());
-        let manifest = Manifest {
-            session,
-            segments,
-            links,
-        };
-        let manifest = serde_json::to_vec(&manifest).map_err(|e| StoreError::Broken {
-            what: "the session".into(),
-            why: e.to_string(),
-        })?;
+        let manifest = Manifest { session, segments, links };
+        let manifest = serde_json::to_vec(&manifest)
+            .map_err(|e| StoreError::Broken { what: "the session".into(), why: e.to_string() })?;
         let mut bytes = HEAD_BYTES + manifest.len() as u64;
         self.write_whole(path, |out| {
             out.write(MAGIC)?;
@@ -158,11 +144,7 @@ impl Store {
             }
             Ok(())
         })?;
-        Ok(Bundled {
-            bytes,
-            state_tokens,
-            replay_tokens,
-        })
+        Ok(Bundled { bytes, state_tokens, replay_tokens })
     }
 
     /// The manifest entry of a file, after checking every byte of it.
@@ -183,26 +165,14 @@ impl Store {
             }
         };
         files.push((self.layout.file(&segment.id, kind), stored.bytes()));
-        Ok(FileJson {
-            bytes: stored.bytes(),
-            root: blake3::Hash::from_bytes(root).to_hex().to_string(),
-        })
+        Ok(FileJson { bytes: stored.bytes(), root: blake3::Hash::from_bytes(root).to_hex().to_string() })
     }
 
     pub(super) fn import_bundle(&self, path: &Path) -> Result<Imported> {
-        let bad = |why: &str| StoreError::Import {
-            path: path.to_owned(),
-            why: why.to_owned(),
-        };
-        let read = |at, len| {
-            self.disk
-                .read_at(path, at, len)
-                .map_err(StoreError::io("read", path))
-        };
+        let bad = |why: &str| StoreError::Import { path: path.to_owned(), why: why.to_owned() };
+        let read = |at, len| self.disk.read_at(path, at, len).map_err(StoreError::io("read", path));
         let head = read(MAGIC.len() as u64, 8 + HASH_BYTES)?;
-        let (length, hash) = head
-            .split_first_chunk::<8>()
-            .ok_or_else(|| bad("it ends too early"))?;
+        let (length, hash) = head.split_first_chunk::<8>().ok_or_else(|| bad("it ends too early"))?;
         let length = u64::from_le_bytes(*length);
         if length > MAX_MANIFEST_BYTES {
             return Err(bad("damaged: its manifest is no manifest"));
@@ -211,47 +181,31 @@ impl Store {
         if blake3::hash(&manifest).as_bytes().as_slice() != hash {
             return Err(bad("damaged: its manifest does not match its checksum"));
         }
-        let Manifest {
-            session,
-            segments,
-            links,
-        } = serde_json::from_slice(&manifest)
-            .map_err(|e| bad(&format!("its manifest is unreadable ({e})")))?;
+        let Manifest { session, segments, links } =
+            serde_json::from_slice(&manifest).map_err(|e| bad(&format!("its manifest is unreadable ({e})")))?;
 
         let mut changes = Vec::new();
         let messages = session.messages.len() as u64;
         let (id, new_ids) = self.import_changes(session, &mut changes);
         let mut recorded: Vec<(NewSegment, SegmentId)> = Vec::new();
         for s in &segments {
-            let segment = new_segment(s, recorded.last().map(|(_, id)| *id))
-                .ok_or_else(|| bad("a segment is unreadable"))?;
+            let segment =
+                new_segment(s, recorded.last().map(|(_, id)| *id)).ok_or_else(|| bad("a segment is unreadable"))?;
             let id = segment.id();
             changes.push(Change::AddSegment(Box::new(segment.clone())));
             recorded.push((segment, id));
         }
         for (message, i) in links {
             if let (Some(message), Some((_, segment))) = (new_ids.get(&message), recorded.get(i)) {
-                changes.push(Change::Link {
-                    message: *message,
-                    segment: *segment,
-                });
+                changes.push(Change::Link { message: *message, segment: *segment });
             }
         }
         self.transaction(|tx| apply(tx, &changes))?;
 
-        let mut imported = Imported {
-            messages,
-            ..Imported::default()
-        };
+        let mut imported = Imported { messages, ..Imported::default() };
         let _writing = self.announce_writing();
         let mut written = Vec::new();
-        let state = self.copy_state(
-            path,
-            HEAD_BYTES + length,
-            &segments,
-            &recorded,
-            &mut written,
-        );
+        let state = self.copy_state(path, HEAD_BYTES + length, &segments, &recorded, &mut written);
         match state.and_then(|tokens| self.name_files(&written).map(|()| tokens)) {
             Ok(tokens) => imported.state_tokens = tokens,
             Err(e) => {
@@ -274,20 +228,14 @@ impl Store {
         recorded: &[(NewSegment, SegmentId)],
         written: &mut Vec<Written>,
     ) -> Result<u64> {
-        let need = segments
-            .iter()
-            .flat_map(|s| [&s.rows, &s.end])
-            .flatten()
-            .map(|f| f.bytes)
-            .sum();
+        let need = segments.iter().flat_map(|s| [&s.rows, &s.end]).flatten().map(|f| f.bytes).sum();
         self.require_room(need)?;
         let mut tokens = 0;
         for (s, (segment, id)) in segments.iter().zip(recorded) {
             for (kind, file) in [(FileKind::Rows, &s.rows), (FileKind::End, &s.end)] {
                 let Some(file) = file else { continue };
                 let lost = |why: String| StoreError::StateLost { id: *id, why };
-                let root = blake3::Hash::from_hex(&file.root)
-                    .map_err(|_| lost("its checksum is unreadable".into()))?;
+                let root = blake3::Hash::from_hex(&file.root).map_err(|_| lost("its checksum is unreadable".into()))?;
                 let from = at;
                 at += file.bytes;
                 if self.file_root(id, kind).is_ok() {
@@ -302,24 +250,18 @@ impl Store {
                     }
                     Ok(())
                 })?;
-                written.push(Written {
-                    id: *id,
-                    kind,
-                    root: *root.as_bytes(),
-                    bytes: file.bytes,
-                });
+                written.push(Written { id: *id, kind, root: *root.as_bytes(), bytes: file.bytes });
                 let path = self.layout.file(id, kind);
                 let stop = segment.start + (segment.given.len() + segment.generated.len()) as u64;
                 let fits = match kind {
                     FileKind::Rows => format::read_rows(&*self.disk, &path, id, root.as_bytes())
                         .map(|r| (r.start, r.start + r.rows) == (segment.start, stop)),
-                    FileKind::End => format::read_end(&*self.disk, &path, id, root.as_bytes())
-                        .map(|e| e.position == stop),
+                    FileKind::End => {
+                        format::read_end(&*self.disk, &path, id, root.as_bytes()).map(|e| e.position == stop)
+                    }
                 };
                 if !fits.map_err(|fault| lost(fault.why))? {
-                    return Err(lost(
-                        "its files are of another length than its tokens".into(),
-                    ));
+                    return Err(lost("its files are of another length than its tokens".into()));
                 }
             }
             if s.end.is_some() {
@@ -327,9 +269,7 @@ impl Store {
             }
         }
         let dir = &self.layout.segments;
-        self.disk
-            .sync_dir(dir)
-            .map_err(StoreError::io("sync", dir))?;
+        self.disk.sync_dir(dir).map_err(StoreError::io("sync", dir))?;
         Ok(tokens)
     }
 }
@@ -343,9 +283,7 @@ fn segment_json(s: &Segment, rows: Option<FileJson>, end: Option<FileJson>) -> S
         given: tokens(&s.content.given),
         generated: tokens(&s.content.generated),
         text_bytes: s.content.boundary.bytes,
-        text_hash: blake3::Hash::from_bytes(s.content.boundary.hash)
-            .to_hex()
-            .to_string(),
+        text_hash: blake3::Hash::from_bytes(s.content.boundary.hash).to_hex().to_string(),
         rows,
         end,
     }
@@ -359,10 +297,7 @@ fn new_segment(s: &SegmentJson, parent: Option<SegmentId>) -> Option<NewSegment>
         start: s.start,
         given: tokens(&s.given)?,
         generated: tokens(&s.generated)?,
-        boundary: TextBoundary {
-            bytes: s.text_bytes,
-            hash: *blake3::Hash::from_hex(&s.text_hash).ok()?.as_bytes(),
-        },
+        boundary: TextBoundary { bytes: s.text_bytes, hash: *blake3::Hash::from_hex(&s.text_hash).ok()?.as_bytes() },
         kind: SegmentKind::from_code(s.kind)?,
     })
 }

@@ -60,23 +60,15 @@ impl Store {
     /// # Errors
     /// The database cannot be written.
     pub fn collect(&self) -> Result<Freed> {
-        let settled = if self.is_alone() {
-            i64::MAX
-        } else {
-            now_ms() - SETTLED_MS
-        };
+        let settled = if self.is_alone() { i64::MAX } else { now_ms() - SETTLED_MS };
         let gone = self.transaction(|tx| {
             let tree = light(tx)?;
-            let mut roots = ids(
-                tx,
-                "SELECT segment FROM message_segment UNION SELECT segment FROM document",
-            )?;
+            let mut roots = ids(tx, "SELECT segment FROM message_segment UNION SELECT segment FROM document")?;
             roots.extend(tree.values().filter(|l| l.used_ms >= settled).map(|l| l.id));
             let reached = with_ancestors(&tree, roots);
             let mut gone = Vec::new();
             for l in tree.values().filter(|l| !reached.contains(&l.id)) {
-                tx.prepare_cached("DELETE FROM segment WHERE id = ?1")?
-                    .execute([l.id.0])?;
+                tx.prepare_cached("DELETE FROM segment WHERE id = ?1")?.execute([l.id.0])?;
                 gone.push((l.id, FileKind::Rows, l.rows_bytes));
                 gone.push((l.id, FileKind::End, l.end_bytes));
             }
@@ -93,12 +85,10 @@ impl Store {
     /// # Errors
     /// The database cannot be written.
     pub fn empty_trash(&self, days: Option<u32>) -> Result<Freed> {
-        let before =
-            now_ms() - i64::from(days.unwrap_or(self.limits.trash_days)) * 24 * 3600 * 1000;
+        let before = now_ms() - i64::from(days.unwrap_or(self.limits.trash_days)) * 24 * 3600 * 1000;
         let (sessions, messages) = self.transaction(|tx| {
             let old: Vec<i64> = {
-                let mut query =
-                    tx.prepare_cached("SELECT id FROM session WHERE trashed_ms <= ?1")?;
+                let mut query = tx.prepare_cached("SELECT id FROM session WHERE trashed_ms <= ?1")?;
                 let rows = query.query_map([before], |r| r.get(0))?;
                 rows.collect::<Result<_, _>>()?
             };
@@ -108,11 +98,7 @@ impl Store {
             }
             Ok((old.len() as u64, messages))
         })?;
-        let mut freed = Freed {
-            sessions,
-            messages,
-            ..Freed::default()
-        };
+        let mut freed = Freed { sessions, messages, ..Freed::default() };
         if sessions > 0 {
             freed.add(self.collect()?);
         }

@@ -111,17 +111,10 @@ pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied>
                 Some(*session)
             }
             Change::Settings { session, json } => {
-                tx.execute(
-                    "UPDATE session SET settings = ?2 WHERE id = ?1",
-                    params![session.0, json],
-                )?;
+                tx.execute("UPDATE session SET settings = ?2 WHERE id = ?1", params![session.0, json])?;
                 Some(*session)
             }
-            Change::Mark {
-                session,
-                name,
-                message,
-            } => {
+            Change::Mark { session, name, message } => {
                 tx.execute(
                     "INSERT INTO mark VALUES (?1, ?2, ?3, ?4)
                      ON CONFLICT DO UPDATE SET message = excluded.message, created_ms = excluded.created_ms",
@@ -173,26 +166,15 @@ pub(super) fn next_use(tx: &Transaction<'_>) -> Result<i64> {
 
 /// A name nobody has, as close to `wish` as possible.
 pub(super) fn free_name(db: &rusqlite::Connection, wish: &str) -> Result<String> {
-    let mut taken =
-        db.prepare_cached("SELECT 1 FROM session WHERE name = ?1 AND trashed_ms IS NULL")?;
-    let wish = if wish.trim().is_empty() {
-        "untitled"
-    } else {
-        wish.trim()
-    };
+    let mut taken = db.prepare_cached("SELECT 1 FROM session WHERE name = ?1 AND trashed_ms IS NULL")?;
+    let wish = if wish.trim().is_empty() { "untitled" } else { wish.trim() };
     if !taken.exists([wish])? {
         return Ok(wish.to_owned());
     }
     // Names `wish-N` are few except in tests with thousands: ask for the highest instead of counting up.
-    let pattern = format!(
-        "{}-%",
-        wish.replace('\\', "\\\\")
-            .replace('%', "\\%")
-            .replace('_', "\\_")
-    );
-    let mut names = db.prepare_cached(
-        "SELECT name FROM session WHERE trashed_ms IS NULL AND name LIKE ?1 ESCAPE '\\'",
-    )?;
+    let pattern = format!("{}-%", wish.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"));
+    let mut names =
+        db.prepare_cached("SELECT name FROM session WHERE trashed_ms IS NULL AND name LIKE ?1 ESCAPE '\\'")?;
     let highest = names
         .query_map([pattern], |r| r.get::<_, String>(0))?
         .filter_map(std::result::Result::ok)
@@ -208,15 +190,7 @@ fn create_session(tx: &Transaction<'_>, new: &NewSession) -> Result<()> {
     tx.execute(
         "INSERT INTO session(id, name, head, settings, forked_from, forked_at, created_ms, updated_ms, used)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, 0)",
-        params![
-            new.id.0,
-            name,
-            new.head.map(|m| m.0),
-            new.settings,
-            new.forked_from.map(|s| s.0),
-            forked_at,
-            now_ms()
-        ],
+        params![new.id.0, name, new.head.map(|m| m.0), new.settings, new.forked_from.map(|s| s.0), forked_at, now_ms()],
     )?;
     Ok(())
 }
@@ -257,17 +231,14 @@ fn move_head(tx: &Transaction<'_>, session: SessionId, head: Option<MessageId>) 
         .prepare_cached("UPDATE session SET head = ?2 WHERE id = ?1 AND head IS NOT ?2")?
         .execute(params![session.0, head])?;
     if changed > 0 {
-        tx.prepare_cached("INSERT INTO head_log(session, head) VALUES (?1, ?2)")?
-            .execute(params![session.0, head])?;
+        tx.prepare_cached("INSERT INTO head_log(session, head) VALUES (?1, ?2)")?.execute(params![session.0, head])?;
     }
     Ok(())
 }
 
 fn add_segment(tx: &Transaction<'_>, new: &NewSegment) -> Result<Option<String>> {
     if let Some(parent) = &new.parent
-        && !tx
-            .prepare_cached("SELECT 1 FROM segment WHERE id = ?1")?
-            .exists([parent.0])?
+        && !tx.prepare_cached("SELECT 1 FROM segment WHERE id = ?1")?.exists([parent.0])?
     {
         return Ok(Some("the state it builds on is not kept".into()));
     }
@@ -307,8 +278,11 @@ fn link(tx: &Transaction<'_>, message: MessageId, segment: &SegmentId) -> Result
 
 /// Brings a session's counters up to date: what the session list shows without looking at messages.
 pub(super) fn touch_session(tx: &Transaction<'_>, session: SessionId) -> Result<()> {
-    tx.prepare_cached("UPDATE session SET used = ?2, updated_ms = ?3 WHERE id = ?1")?
-        .execute(params![session.0, next_use(tx)?, now_ms()])?;
+    tx.prepare_cached("UPDATE session SET used = ?2, updated_ms = ?3 WHERE id = ?1")?.execute(params![
+        session.0,
+        next_use(tx)?,
+        now_ms()
+    ])?;
     refresh_session(tx, session)
 }
 
@@ -365,8 +339,5 @@ pub(super) fn role_of(name: &str) -> Option<Role> {
 }
 
 pub(super) fn to_json(value: &impl serde::Serialize) -> Result<String> {
-    serde_json::to_string(value).map_err(|e| StoreError::Broken {
-        what: "a record".into(),
-        why: e.to_string(),
-    })
+    serde_json::to_string(value).map_err(|e| StoreError::Broken { what: "a record".into(), why: e.to_string() })
 }

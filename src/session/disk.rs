@@ -81,11 +81,7 @@ impl Disk for RealDisk {
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         // Directories cannot be opened as files on Windows; renames are durable there once the file was flushed.
-        if cfg!(unix) {
-            File::open(dir)?.sync_all()
-        } else {
-            Ok(())
-        }
+        if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {

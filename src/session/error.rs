@@ -98,17 +98,13 @@ pub enum StoreError {
         why: String,
     },
     /// A session has no state under the model in use.
-    #[error(
-        "\"{name}\" has no state of this model to export: export it as text, or open it and ask something first"
-    )]
+    #[error("\"{name}\" has no state of this model to export: export it as text, or open it and ask something first")]
     NoState {
         /// Session.
         name: String,
     },
     /// State does not fit beside the space that must stay free.
-    #[error(
-        "state needs {need_bytes} bytes, {free_bytes} are free above the reserve of {reserve_bytes}"
-    )]
+    #[error("state needs {need_bytes} bytes, {free_bytes} are free above the reserve of {reserve_bytes}")]
     NoRoom {
         /// Of the files to write.
         need_bytes: u64,
@@ -159,11 +155,7 @@ impl StoreError {
     pub fn is_disk(&self) -> bool {
         use StoreError as E;
         match self {
-            E::Io { .. }
-            | E::Full { .. }
-            | E::NoRoom { .. }
-            | E::ReadOnly { .. }
-            | E::NoFolder { .. } => true,
+            E::Io { .. } | E::Full { .. } | E::NoRoom { .. } | E::ReadOnly { .. } | E::NoFolder { .. } => true,
             E::Database(rusqlite::Error::SqliteFailure(e, _)) => {
                 use rusqlite::ErrorCode as C;
                 matches!(
@@ -187,28 +179,19 @@ impl StoreError {
         match self {
             StoreError::Full { .. } | StoreError::NoRoom { .. } => true,
             StoreError::Io { source, .. } => is_full(source),
-            StoreError::Database(rusqlite::Error::SqliteFailure(e, _)) => {
-                e.code == rusqlite::ErrorCode::DiskFull
-            }
+            StoreError::Database(rusqlite::Error::SqliteFailure(e, _)) => e.code == rusqlite::ErrorCode::DiskFull,
             _ => false,
         }
     }
 
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
         let path = path.to_path_buf();
-        move |source| StoreError::Io {
-            action,
-            path,
-            source,
-        }
+        move |source| StoreError::Io { action, path, source }
     }
 }
 
 pub(super) fn is_full(e: &io::Error) -> bool {
-    matches!(
-        e.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-    )
+    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl From<rusqlite::Error> for StoreError {

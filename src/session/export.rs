@@ -68,10 +68,7 @@ impl Store {
         match format {
             ExportFormat::Json => serde_json::to_string_pretty(&session)
                 .map(|text| text + "\n")
-                .map_err(|e| StoreError::Broken {
-                    what: format!("session {:?}", session.name),
-                    why: e.to_string(),
-                }),
+                .map_err(|e| StoreError::Broken { what: format!("session {:?}", session.name), why: e.to_string() }),
             ExportFormat::Markdown => Ok(markdown(&session)),
             ExportFormat::Text => Ok(plain(&session)),
         }
@@ -102,23 +99,12 @@ impl Store {
             (Scope::Branch, Some(head)) => self.path(head)?,
             (Scope::Tree, _) => {
                 let nodes = self.tree(id, "", 0)?;
-                nodes
-                    .into_iter()
-                    .map(|n| self.message(n.message.id))
-                    .collect::<Result<_>>()?
+                nodes.into_iter().map(|n| self.message(n.message.id)).collect::<Result<_>>()?
             }
         };
         let here: HashSet<MessageId> = messages.iter().map(|m| m.id).collect();
-        let marks = self
-            .marks(id)?
-            .into_iter()
-            .filter(|m| here.contains(&m.message));
-        let marks = marks
-            .map(|m| MarkJson {
-                name: m.name,
-                message: m.message,
-            })
-            .collect();
+        let marks = self.marks(id)?.into_iter().filter(|m| here.contains(&m.message));
+        let marks = marks.map(|m| MarkJson { name: m.name, message: m.message }).collect();
         Ok(SessionJson {
             format: JSON_FORMAT.into(),
             version: JSON_VERSION,
@@ -157,9 +143,7 @@ impl Store {
 
 pub(super) fn refuse_existing(path: &Path, overwrite: Overwrite) -> Result<()> {
     match overwrite {
-        Overwrite::No if path.exists() => Err(StoreError::Exists {
-            path: path.to_owned(),
-        }),
+        Overwrite::No if path.exists() => Err(StoreError::Exists { path: path.to_owned() }),
         Overwrite::No | Overwrite::Yes => Ok(()),
     }
 }
@@ -167,19 +151,10 @@ pub(super) fn refuse_existing(path: &Path, overwrite: Overwrite) -> Result<()> {
 /// The messages in reading order: the branch of the head first, then every other branch from where it leaves a shown
 /// one. Each part begins with the message it continues from (`None`: the beginning).
 fn branches(session: &SessionJson) -> Vec<(Option<usize>, Vec<usize>)> {
-    let places: HashMap<MessageId, usize> = session
-        .messages
-        .iter()
-        .enumerate()
-        .map(|(i, m)| (m.id, i))
-        .collect();
+    let places: HashMap<MessageId, usize> = session.messages.iter().enumerate().map(|(i, m)| (m.id, i)).collect();
     let index = |id: MessageId| places.get(&id).copied();
     let parents: HashSet<MessageId> = session.messages.iter().filter_map(|m| m.parent).collect();
-    let leaves = session
-        .messages
-        .iter()
-        .enumerate()
-        .filter(|(_, m)| !parents.contains(&m.id));
+    let leaves = session.messages.iter().enumerate().filter(|(_, m)| !parents.contains(&m.id));
     let mut leaves: Vec<usize> = leaves.map(|(i, _)| i).collect();
     if let Some(head) = session.head.and_then(index) {
         leaves.insert(0, head);
@@ -194,11 +169,7 @@ fn branches(session: &SessionJson) -> Vec<(Option<usize>, Vec<usize>)> {
         {
             *seen = true;
             part.push(i);
-            next = session
-                .messages
-                .get(i)
-                .and_then(|m| m.parent)
-                .and_then(index);
+            next = session.messages.get(i).and_then(|m| m.parent).and_then(index);
         }
         part.reverse();
         if !part.is_empty() {
@@ -214,9 +185,7 @@ fn number(session: &SessionJson, i: usize) -> usize {
     let mut next = session.messages.get(i);
     while let Some(m) = next {
         n += 1;
-        next = m
-            .parent
-            .and_then(|p| session.messages.iter().find(|m| m.id == p));
+        next = m.parent.and_then(|p| session.messages.iter().find(|m| m.id == p));
     }
     n
 }
@@ -225,10 +194,7 @@ fn markdown(session: &SessionJson) -> String {
     let mut out = format!("# {}\n", session.name);
     for (from, part) in branches(session) {
         if let Some(from) = from {
-            out.push_str(&format!(
-                "\n---\n\n# Branch after #{}\n",
-                number(session, from)
-            ));
+            out.push_str(&format!("\n---\n\n# Branch after #{}\n", number(session, from)));
         }
         for m in part.iter().filter_map(|i| session.messages.get(*i)) {
             match m.role {
@@ -260,10 +226,7 @@ fn plain(session: &SessionJson) -> String {
     let mut out = String::new();
     for (from, part) in branches(session) {
         if let Some(from) = from {
-            out.push_str(&format!(
-                "----- branch after #{} -----\n\n",
-                number(session, from)
-            ));
+            out.push_str(&format!("----- branch after #{} -----\n\n", number(session, from)));
         }
         for m in part.iter().filter_map(|i| session.messages.get(*i)) {
             let who = match m.role {

@@ -65,15 +65,8 @@ struct Faults {
 #[derive(Debug)]
 enum NameChange {
     Created(PathBuf),
-    Renamed {
-        from: PathBuf,
-        to: PathBuf,
-        replaced: Option<Vec<u8>>,
-    },
-    Removed {
-        path: PathBuf,
-        bytes: Vec<u8>,
-    },
+    Renamed { from: PathBuf, to: PathBuf, replaced: Option<Vec<u8>> },
+    Removed { path: PathBuf, bytes: Vec<u8> },
 }
 
 impl FaultDisk {
@@ -160,11 +153,7 @@ impl FaultDisk {
     }
 
     /// Runs an effect that happens wholly or not at all.
-    fn whole(
-        &self,
-        effect: Effect,
-        run: impl FnOnce(&mut Faults) -> io::Result<()>,
-    ) -> io::Result<()> {
+    fn whole(&self, effect: Effect, run: impl FnOnce(&mut Faults) -> io::Result<()>) -> io::Result<()> {
         match self.begin(effect)? {
             None => run(&mut self.faults()),
             Some(loss) => {
@@ -230,20 +219,15 @@ impl DiskFile for FaultFile {
             None => {
                 let room = {
                     let mut f = self.disk.faults();
-                    let part = f.room.map_or(bytes.len(), |r| {
-                        bytes.len().min(usize::try_from(r).unwrap_or(usize::MAX))
-                    });
+                    let part =
+                        f.room.map_or(bytes.len(), |r| bytes.len().min(usize::try_from(r).unwrap_or(usize::MAX)));
                     if let Some(room) = &mut f.room {
                         *room -= part as u64;
                     }
                     part
                 };
                 self.file.write(bytes.get(..room).unwrap_or_default())?;
-                if room < bytes.len() {
-                    Err(io::ErrorKind::StorageFull.into())
-                } else {
-                    Ok(())
-                }
+                if room < bytes.len() { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
             }
         }
     }
@@ -273,11 +257,7 @@ impl Disk for FaultDisk {
             Ok(())
         })?;
         let file = made.ok_or_else(|| io::Error::other("not made"))?;
-        Ok(Box::new(FaultFile {
-            disk: self.clone(),
-            path: path.to_owned(),
-            file,
-        }))
+        Ok(Box::new(FaultFile { disk: self.clone(), path: path.to_owned(), file }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -287,11 +267,7 @@ impl Disk for FaultDisk {
             if let Some(durable) = f.durable.remove(from) {
                 f.durable.insert(to.to_owned(), durable);
             }
-            f.names.push(NameChange::Renamed {
-                from: from.to_owned(),
-                to: to.to_owned(),
-                replaced,
-            });
+            f.names.push(NameChange::Renamed { from: from.to_owned(), to: to.to_owned(), replaced });
             Ok(())
         })
     }
@@ -303,9 +279,7 @@ impl Disk for FaultDisk {
                 return Ok(());
             }
             f.names.retain(|change| match change {
-                NameChange::Created(path) | NameChange::Removed { path, .. } => {
-                    path.parent() != Some(dir)
-                }
+                NameChange::Created(path) | NameChange::Removed { path, .. } => path.parent() != Some(dir),
                 NameChange::Renamed { to, .. } => to.parent() != Some(dir),
             });
             Ok(())
@@ -318,10 +292,7 @@ impl Disk for FaultDisk {
             RealDisk.remove(path)?;
             f.durable.remove(path);
             if let Some(bytes) = bytes {
-                f.names.push(NameChange::Removed {
-                    path: path.to_owned(),
-                    bytes,
-                });
+                f.names.push(NameChange::Removed { path: path.to_owned(), bytes });
             }
             Ok(())
         })
@@ -360,10 +331,6 @@ impl Disk for FaultDisk {
             Some(room) if room < 16 << 10 => Err(io::ErrorKind::StorageFull.into()),
             Some(_) | None => Ok(()),
         })?;
-        if self.is_off() {
-            Err(io::Error::other("the power is off"))
-        } else {
-            Ok(())
-        }
+        if self.is_off() { Err(io::Error::other("the power is off")) } else { Ok(()) }
     }
 }

@@ -62,38 +62,25 @@ impl RowsFeed for StoredRows {
     }
 
     fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), String> {
-        let place = self
-            .file
-            .place(name)
-            .ok_or_else(|| format!("there is no {name}"))?;
-        self.file
-            .read_into(&*self.disk, &self.path, place, at as u64, into)
-            .map_err(|fault| {
-                let why = fault.why.clone();
-                // Only the first is told.
-                let _ = self.fault.set(fault);
-                why
-            })?;
+        let place = self.file.place(name).ok_or_else(|| format!("there is no {name}"))?;
+        self.file.read_into(&*self.disk, &self.path, place, at as u64, into).map_err(|fault| {
+            let why = fault.why.clone();
+            // Only the first is told.
+            let _ = self.fault.set(fault);
+            why
+        })?;
         self.read.fetch_add(into.len(), Ordering::Relaxed);
         Ok(())
     }
 
     fn load(&self, name: &str) -> Result<ImageTensor, String> {
-        let place = self
-            .file
-            .place(name)
-            .ok_or_else(|| format!("there is no {name}"))?;
+        let place = self.file.place(name).ok_or_else(|| format!("there is no {name}"))?;
         // The file is as long as its header says, so this is no more than is there.
         let mut data = vec![0; usize::try_from(place.bytes).map_err(|e| e.to_string())?];
         data.par_chunks_mut(PIECE_BYTES)
             .enumerate()
             .try_for_each(|(i, piece)| self.fill(name, i * PIECE_BYTES, piece))?;
-        Ok(ImageTensor {
-            name: name.to_owned(),
-            dtype: place.dtype,
-            shape: place.shape.clone(),
-            data: Arc::new(data),
-        })
+        Ok(ImageTensor { name: name.to_owned(), dtype: place.dtype, shape: place.shape.clone(), data: Arc::new(data) })
     }
 }
 

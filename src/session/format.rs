@@ -67,18 +67,13 @@ pub(super) struct Fault {
 
 impl Fault {
     fn damaged(what: &str) -> Fault {
-        Fault {
-            why: format!("damaged: {what}"),
-            lasting: true,
-        }
+        Fault { why: format!("damaged: {what}"), lasting: true }
     }
 
     fn io(e: &std::io::Error) -> Fault {
         let (why, lasting) = match e.kind() {
             std::io::ErrorKind::NotFound => ("its file is missing".to_owned(), true),
-            std::io::ErrorKind::UnexpectedEof => {
-                ("damaged: its file is shorter than it was".to_owned(), true)
-            }
+            std::io::ErrorKind::UnexpectedEof => ("damaged: its file is shorter than it was".to_owned(), true),
             _ => (format!("its file cannot be read ({e})"), false),
         };
         Fault { why, lasting }
@@ -166,10 +161,7 @@ pub(super) fn head(
     rows: u64,
     tensors: &[&ImageTensor],
 ) -> Result<Head, String> {
-    let chunks: u64 = tensors
-        .iter()
-        .map(|t| chunks_of(t.data.len() as u64, CHUNK_BYTES))
-        .sum();
+    let chunks: u64 = tensors.iter().map(|t| chunks_of(t.data.len() as u64, CHUNK_BYTES)).sum();
     let mut json = Map::new();
     json.insert(
         "__metadata__".into(),
@@ -182,9 +174,7 @@ pub(super) fn head(
     let mut add = |name: &str, dtype: Dtype, shape: Vec<u64>, bytes: u64| -> Result<(), String> {
         let values = shape.iter().try_fold(1u64, |n, d| n.checked_mul(*d));
         if values.and_then(|n| n.checked_mul(dtype.size() as u64)) != Some(bytes) {
-            return Err(format!(
-                "tensor {name} {shape:?} does not have {bytes} bytes"
-            ));
+            return Err(format!("tensor {name} {shape:?} does not have {bytes} bytes"));
         }
         let entry = serde_json::json!({
             "dtype": dtype_name(dtype), "shape": shape, "data_offsets": [offset, offset + bytes],
@@ -195,19 +185,9 @@ pub(super) fn head(
             Some(_) => Err(format!("tensor {name} occurs twice")),
         }
     };
-    add(
-        CHECKSUMS,
-        Dtype::U8,
-        vec![chunks, HASH_BYTES],
-        chunks * HASH_BYTES,
-    )?;
+    add(CHECKSUMS, Dtype::U8, vec![chunks, HASH_BYTES], chunks * HASH_BYTES)?;
     for t in tensors {
-        add(
-            &t.name,
-            t.dtype,
-            t.shape.iter().map(|d| *d as u64).collect(),
-            t.data.len() as u64,
-        )?;
+        add(&t.name, t.dtype, t.shape.iter().map(|d| *d as u64).collect(), t.data.len() as u64)?;
     }
     let mut text = Value::Object(json).to_string().into_bytes();
     let padded = (8 + text.len()).next_multiple_of(ALIGN) - 8;
@@ -223,11 +203,7 @@ pub(super) fn head(
     }
     let root = *blake3::hash(&bytes).as_bytes();
     let total_bytes = 8 + text.len() as u64 + offset;
-    Ok(Head {
-        bytes,
-        root,
-        total_bytes,
-    })
+    Ok(Head { bytes, root, total_bytes })
 }
 
 /// Reads and checks the start of a file.
@@ -248,49 +224,33 @@ pub(super) fn open(
     let mut json: Map<String, Value> =
         serde_json::from_slice(&text).map_err(|_| Fault::damaged("its header is unreadable"))?;
     let meta = json.remove("__metadata__").unwrap_or_default();
-    let field = |name: &str| {
-        meta.get(name)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
+    let field = |name: &str| meta.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut entries = Vec::with_capacity(json.len());
     for (name, value) in json {
-        let entry: Entry = serde_json::from_value(value)
-            .map_err(|_| Fault::damaged(&format!("tensor {name} is unreadable")))?;
+        let entry: Entry =
+            serde_json::from_value(value).map_err(|_| Fault::damaged(&format!("tensor {name} is unreadable")))?;
         entries.push((name, entry));
     }
     entries.sort_by_key(|(_, e)| e.data_offsets);
     let data = 8 + length;
     let table = match entries.first() {
-        Some((name, e)) if name == CHECKSUMS && e.data_offsets[1] <= MAX_CHECKSUM_BYTES => {
-            e.data_offsets[1]
-        }
+        Some((name, e)) if name == CHECKSUMS && e.data_offsets[1] <= MAX_CHECKSUM_BYTES => e.data_offsets[1],
         _ => return Err(Fault::damaged("its checksums are missing")),
     };
     let table_bytes = read(data, table)?;
     let mut hash = blake3::Hasher::new();
-    hash.update(&length.to_le_bytes())
-        .update(&text)
-        .update(&table_bytes);
+    hash.update(&length.to_le_bytes()).update(&text).update(&table_bytes);
     if hash.finalize().as_bytes() != root {
         return Err(Fault::damaged("its header does not match its checksum"));
     }
     // From here on the header is what was written.
     if field("format") != FORMAT {
-        return Err(Fault {
-            why: format!("written in another format ({:?})", field("format")),
-            lasting: true,
-        });
+        return Err(Fault { why: format!("written in another format ({:?})", field("format")), lasting: true });
     }
     if field("segment") != id.hex() || field("kind") != kind.extension() {
         return Err(Fault::damaged("it belongs to another segment"));
     }
-    let number = |name: &str| {
-        field(name)
-            .parse::<u64>()
-            .map_err(|_| Fault::damaged("its header is unreadable"))
-    };
+    let number = |name: &str| field(name).parse::<u64>().map_err(|_| Fault::damaged("its header is unreadable"));
     let (start, rows) = (number("start")?, number("rows")?);
     let chunk = number("chunk")?;
     if chunk == 0 {
@@ -302,27 +262,13 @@ pub(super) fn open(
     let mut first_chunk = 0usize;
     for (name, e) in entries.into_iter().skip(1) {
         let bytes = e.data_offsets[1].saturating_sub(e.data_offsets[0]);
-        let dtype = dtype_of(&e.dtype).ok_or_else(|| {
-            Fault::damaged(&format!("tensor {name} has unknown type {}", e.dtype))
-        })?;
+        let dtype =
+            dtype_of(&e.dtype).ok_or_else(|| Fault::damaged(&format!("tensor {name} has unknown type {}", e.dtype)))?;
         let shape = e.shape.iter().map(|d| *d as usize).collect();
-        tensors.push(TensorPlace {
-            name,
-            dtype,
-            shape,
-            offset: data + e.data_offsets[0],
-            bytes,
-            first_chunk,
-        });
+        tensors.push(TensorPlace { name, dtype, shape, offset: data + e.data_offsets[0], bytes, first_chunk });
         first_chunk += chunks_of(bytes, chunk) as usize;
     }
-    Ok(OpenFile {
-        start,
-        rows,
-        tensors,
-        chunk,
-        hashes,
-    })
+    Ok(OpenFile { start, rows, tensors, chunk, hashes })
 }
 
 impl OpenFile {
@@ -345,8 +291,7 @@ impl OpenFile {
             return Err(Fault::damaged("its file is shorter than it was"));
         }
         if at.is_multiple_of(self.chunk) && (end.is_multiple_of(self.chunk) || end == place.bytes) {
-            disk.read_into(path, place.offset + at, into)
-                .map_err(|e| Fault::io(&e))?;
+            disk.read_into(path, place.offset + at, into).map_err(|e| Fault::io(&e))?;
             self.check(place, at / self.chunk, into)
         } else {
             into.copy_from_slice(&self.read_range(disk, path, place, at..end)?);
@@ -358,13 +303,8 @@ impl OpenFile {
     fn check(&self, place: &TensorPlace, first: u64, data: &[u8]) -> Result<(), Fault> {
         for (i, chunk) in data.chunks(self.chunk as usize).enumerate() {
             let index = place.first_chunk + first as usize + i;
-            if self.hashes.get(index).map(|h| h.as_slice())
-                != Some(blake3::hash(chunk).as_bytes().as_slice())
-            {
-                return Err(Fault::damaged(&format!(
-                    "part of {} does not match its checksum",
-                    place.name
-                )));
+            if self.hashes.get(index).map(|h| h.as_slice()) != Some(blake3::hash(chunk).as_bytes().as_slice()) {
+                return Err(Fault::damaged(&format!("part of {} does not match its checksum", place.name)));
             }
         }
         Ok(())
@@ -398,9 +338,7 @@ impl OpenFile {
         let last = range.end.min(place.bytes).div_ceil(self.chunk).max(first);
         let from = first * self.chunk;
         let to = (last * self.chunk).min(place.bytes);
-        let mut data = disk
-            .read_at(path, place.offset + from, to.saturating_sub(from))
-            .map_err(|e| Fault::io(&e))?;
+        let mut data = disk.read_at(path, place.offset + from, to.saturating_sub(from)).map_err(|e| Fault::io(&e))?;
         self.check(place, first, &data)?;
         if from != range.start || to != range.end {
             data.truncate((range.end - from) as usize);
@@ -411,32 +349,15 @@ impl OpenFile {
 }
 
 /// Reads rows.
-pub(super) fn read_rows(
-    disk: &dyn Disk,
-    path: &Path,
-    id: &SegmentId,
-    root: &[u8; 32],
-) -> Result<RowsImage, Fault> {
+pub(super) fn read_rows(disk: &dyn Disk, path: &Path, id: &SegmentId, root: &[u8; 32]) -> Result<RowsImage, Fault> {
     let file = open(disk, path, FileKind::Rows, id, root)?;
-    Ok(RowsImage {
-        start: file.start,
-        rows: file.rows,
-        tensors: file.read(disk, path)?,
-    })
+    Ok(RowsImage { start: file.start, rows: file.rows, tensors: file.read(disk, path)? })
 }
 
 /// Reads an end state.
-pub(super) fn read_end(
-    disk: &dyn Disk,
-    path: &Path,
-    id: &SegmentId,
-    root: &[u8; 32],
-) -> Result<EndImage, Fault> {
+pub(super) fn read_end(disk: &dyn Disk, path: &Path, id: &SegmentId, root: &[u8; 32]) -> Result<EndImage, Fault> {
     let file = open(disk, path, FileKind::End, id, root)?;
-    Ok(EndImage {
-        position: file.start,
-        tensors: file.read(disk, path)?,
-    })
+    Ok(EndImage { position: file.start, tensors: file.read(disk, path)? })
 }
 
 #[cfg(test)]
@@ -445,36 +366,22 @@ mod tests {
     use crate::session::RealDisk;
 
     fn tensor(name: &str, rows: usize, seed: u8) -> ImageTensor {
-        let data = (0..rows * 16)
-            .map(|i| (i as u8).wrapping_mul(31) ^ seed)
-            .collect::<Vec<u8>>();
-        ImageTensor {
-            name: name.into(),
-            dtype: Dtype::Bf16,
-            shape: vec![rows, 2, 4],
-            data: data.into(),
-        }
+        let data = (0..rows * 16).map(|i| (i as u8).wrapping_mul(31) ^ seed).collect::<Vec<u8>>();
+        ImageTensor { name: name.into(), dtype: Dtype::Bf16, shape: vec![rows, 2, 4], data: data.into() }
     }
 
     #[test]
     fn any_flipped_bit_is_found_and_never_panics() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.rows");
-        let tensors = [
-            tensor("k.0", 9, 1),
-            tensor("v.0", 9, 2),
-            tensor("k1.0", 1, 3),
-        ];
+        let tensors = [tensor("k.0", 9, 1), tensor("v.0", 9, 2), tensor("k1.0", 1, 3)];
         let order = in_file_order(&tensors);
         assert_eq!(order[0].name, "k1.0");
         let id = SegmentId([5; 32]);
         let head = head(FileKind::Rows, &id, 64, 9, &order).unwrap();
         let mut bytes = head.bytes.clone();
         order.iter().for_each(|t| bytes.extend_from_slice(&t.data));
-        assert_eq!(
-            (bytes.len() as u64, head.bytes.len() % ALIGN),
-            (head.total_bytes, 3 * 32 % ALIGN)
-        );
+        assert_eq!((bytes.len() as u64, head.bytes.len() % ALIGN), (head.total_bytes, 3 * 32 % ALIGN));
         let read = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
             read_rows(&RealDisk, &path, &id, &head.root)
@@ -485,11 +392,7 @@ mod tests {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1 << (at % 8);
             let fault = read(&damaged).expect_err("found");
-            assert!(
-                fault.lasting && fault.why.starts_with("damaged: "),
-                "byte {at}: {}",
-                fault.why
-            );
+            assert!(fault.lasting && fault.why.starts_with("damaged: "), "byte {at}: {}", fault.why);
         }
         for length in 0..bytes.len() {
             assert!(read(&bytes[..length]).is_err(), "cut to {length}");
@@ -525,8 +428,7 @@ mod tests {
         let file = open(&RealDisk, &path, FileKind::Rows, &id, &root).unwrap();
         let mut part = vec![0; 1024];
         let place = file.place("k.0").unwrap();
-        file.read_into(&RealDisk, &path, place, 40_000, &mut part)
-            .unwrap();
+        file.read_into(&RealDisk, &path, place, 40_000, &mut part).unwrap();
         assert_eq!(part, old.data[40_000..41_024]);
     }
 

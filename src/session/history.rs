@@ -17,11 +17,9 @@ pub(super) fn add(tx: &Transaction<'_>, text: &str) -> Result<()> {
     if text.trim().is_empty() || last.as_ref().is_some_and(|(_, t)| t == text) {
         return Ok(());
     }
-    tx.prepare_cached("INSERT INTO prompt(text, created_ms) VALUES (?1, ?2)")?
-        .execute(params![text, now_ms()])?;
+    tx.prepare_cached("INSERT INTO prompt(text, created_ms) VALUES (?1, ?2)")?.execute(params![text, now_ms()])?;
     if let Some((key, _)) = last {
-        tx.prepare_cached("DELETE FROM prompt WHERE key <= ?1")?
-            .execute([key + 1 - KEEP])?;
+        tx.prepare_cached("DELETE FROM prompt WHERE key <= ?1")?.execute([key + 1 - KEEP])?;
     }
     Ok(())
 }
@@ -33,8 +31,7 @@ impl Store {
     /// The database cannot be read.
     pub fn prompts(&self, limit: usize) -> Result<Vec<String>> {
         self.read(|db| {
-            let mut query =
-                db.prepare_cached("SELECT text FROM prompt ORDER BY key DESC LIMIT ?1")?;
+            let mut query = db.prepare_cached("SELECT text FROM prompt ORDER BY key DESC LIMIT ?1")?;
             let rows = query.query_map([limit as i64], |r| r.get(0))?;
             Ok(rows.collect::<Result<_, _>>()?)
         })

@@ -35,30 +35,17 @@ impl Store {
         if super::bundle::is_bundle(&*self.disk, path) {
             return self.import_bundle(path);
         }
-        let bad = |why: String| StoreError::Import {
-            path: path.to_owned(),
-            why,
-        };
+        let bad = |why: String| StoreError::Import { path: path.to_owned(), why };
         let bytes = std::fs::read(path).map_err(StoreError::io("read", path))?;
-        let json: Value =
-            serde_json::from_slice(&bytes).map_err(|e| bad(format!("not JSON ({e})")))?;
+        let json: Value = serde_json::from_slice(&bytes).map_err(|e| bad(format!("not JSON ({e})")))?;
         let (sessions, text_only) = match sessions(json).map_err(bad)? {
-            Form::Ours(session) => (
-                vec![*session],
-                "Text only: model state is exported with --with-state.",
-            ),
+            Form::Ours(session) => (vec![*session], "Text only: model state is exported with --with-state."),
             Form::Theirs(sessions, whose) => (sessions, whose),
         };
         if sessions.is_empty() {
-            return Err(StoreError::Import {
-                path: path.to_owned(),
-                why: "there is no conversation in it".into(),
-            });
+            return Err(StoreError::Import { path: path.to_owned(), why: "there is no conversation in it".into() });
         }
-        let mut imported = Imported {
-            text_only: Some(text_only.into()),
-            ..Imported::default()
-        };
+        let mut imported = Imported { text_only: Some(text_only.into()), ..Imported::default() };
         let mut changes = Vec::new();
         for session in sessions {
             imported.messages += session.messages.len() as u64;
@@ -82,11 +69,7 @@ impl Store {
         changes.push(Change::CreateSession(NewSession {
             id,
             name: session.name,
-            settings: if session.settings.is_object() {
-                session.settings.to_string()
-            } else {
-                "{}".into()
-            },
+            settings: if session.settings.is_object() { session.settings.to_string() } else { "{}".into() },
             head: None,
             forked_from: None,
         }));
@@ -96,25 +79,15 @@ impl Store {
             new_ids.insert(message.id, new);
             message.id = new;
             message.parent = message.parent.and_then(|p| new_ids.get(&p).copied());
-            changes.push(Change::PutMessage {
-                session: id,
-                message: Box::new(message),
-            });
+            changes.push(Change::PutMessage { session: id, message: Box::new(message) });
         }
         for mark in session.marks {
             if let Some(message) = new_ids.get(&mark.message) {
-                changes.push(Change::Mark {
-                    session: id,
-                    name: mark.name,
-                    message: *message,
-                });
+                changes.push(Change::Mark { session: id, name: mark.name, message: *message });
             }
         }
         if let Some(head) = session.head.and_then(|h| new_ids.get(&h)) {
-            changes.push(Change::MoveHead {
-                session: id,
-                head: Some(*head),
-            });
+            changes.push(Change::MoveHead { session: id, head: Some(*head) });
         }
         (id, new_ids)
     }
@@ -131,8 +104,7 @@ fn sessions(json: Value) -> Result<Form, String> {
         if json.get("version").and_then(Value::as_u64) != Some(u64::from(JSON_VERSION)) {
             return Err("written by a newer sala-chat: update this one".into());
         }
-        let session = serde_json::from_value(json)
-            .map_err(|e| format!("a damaged sala-chat export ({e})"))?;
+        let session = serde_json::from_value(json).map_err(|e| format!("a damaged sala-chat export ({e})"))?;
         return Ok(Form::Ours(Box::new(session)));
     }
     let list = match json {
@@ -142,17 +114,11 @@ fn sessions(json: Value) -> Result<Form, String> {
     };
     if list.iter().any(|c| c.get("mapping").is_some()) {
         let sessions = list.iter().filter_map(chatgpt).collect();
-        return Ok(Form::Theirs(
-            sessions,
-            "Texts of a ChatGPT export: the model reads them when you go on.",
-        ));
+        return Ok(Form::Theirs(sessions, "Texts of a ChatGPT export: the model reads them when you go on."));
     }
     if list.iter().any(|c| c.get("chat").is_some()) {
         let sessions = list.iter().filter_map(open_webui).collect();
-        return Ok(Form::Theirs(
-            sessions,
-            "Texts of an Open WebUI export: the model reads them when you go on.",
-        ));
+        return Ok(Form::Theirs(sessions, "Texts of an Open WebUI export: the model reads them when you go on."));
     }
     Err(UNKNOWN.into())
 }
@@ -186,9 +152,7 @@ impl Tree {
     }
 
     fn session(self, name: &str, head: Option<&str>) -> Option<SessionJson> {
-        let head = head
-            .and_then(|h| self.ids.get(h).copied())
-            .or(self.messages.last().map(|m| m.id));
+        let head = head.and_then(|h| self.ids.get(h).copied()).or(self.messages.last().map(|m| m.id));
         (!self.messages.is_empty()).then(|| SessionJson {
             format: JSON_FORMAT.into(),
             version: JSON_VERSION,
@@ -220,18 +184,9 @@ fn chatgpt(conversation: &Value) -> Option<SessionJson> {
     let words = |node: &Value| -> Option<(Role, String, f64)> {
         let message = node.get("message")?;
         let role = role(message.pointer("/author/role").and_then(Value::as_str))?;
-        let parts = message
-            .pointer("/content/parts")
-            .and_then(Value::as_array)?;
-        let text: Vec<&str> = parts
-            .iter()
-            .filter_map(Value::as_str)
-            .filter(|t| !t.is_empty())
-            .collect();
-        let created = message
-            .get("create_time")
-            .and_then(Value::as_f64)
-            .unwrap_or(0.0);
+        let parts = message.pointer("/content/parts").and_then(Value::as_array)?;
+        let text: Vec<&str> = parts.iter().filter_map(Value::as_str).filter(|t| !t.is_empty()).collect();
+        let created = message.get("create_time").and_then(Value::as_f64).unwrap_or(0.0);
         (!text.is_empty()).then(|| (role, text.join("\n\n"), created))
     };
     // The nearest node at or above `key` that says something.
@@ -249,41 +204,24 @@ fn chatgpt(conversation: &Value) -> Option<SessionJson> {
     let mut tree = Tree::default();
     for (key, node) in mapping {
         if let Some((role, words, created)) = words(node) {
-            tree.add(
-                key,
-                spoken(text(node, "parent")).as_deref(),
-                role,
-                words,
-                created,
-            );
+            tree.add(key, spoken(text(node, "parent")).as_deref(), role, words, created);
         }
     }
     let head = spoken(text(conversation, "current_node"));
-    tree.session(
-        &text(conversation, "title").unwrap_or_default(),
-        head.as_deref(),
-    )
+    tree.session(&text(conversation, "title").unwrap_or_default(), head.as_deref())
 }
 
 /// An exported chat: a map of messages with parents, or (older) a plain list.
 fn open_webui(conversation: &Value) -> Option<SessionJson> {
     let chat = conversation.get("chat")?;
-    let title = text(chat, "title")
-        .or_else(|| text(conversation, "title"))
-        .unwrap_or_default();
+    let title = text(chat, "title").or_else(|| text(conversation, "title")).unwrap_or_default();
     let mut tree = Tree::default();
     let mut add = |key: &str, parent: Option<&str>, m: &Value| {
         let Some(role) = role(m.get("role").and_then(Value::as_str)) else {
             return false;
         };
         let created = m.get("timestamp").and_then(Value::as_f64).unwrap_or(0.0);
-        tree.add(
-            key,
-            parent,
-            role,
-            text(m, "content").unwrap_or_default(),
-            created,
-        );
+        tree.add(key, parent, role, text(m, "content").unwrap_or_default(), created);
         true
     };
     if let Some(map) = chat.pointer("/history/messages").and_then(Value::as_object) {
@@ -309,15 +247,11 @@ fn parents_first(messages: Vec<Message>) -> Vec<Message> {
     let known: std::collections::HashSet<MessageId> = messages.iter().map(|m| m.id).collect();
     let mut children: HashMap<Option<MessageId>, Vec<usize>> = HashMap::new();
     for (i, m) in messages.iter().enumerate() {
-        children
-            .entry(m.parent.filter(|p| known.contains(p)))
-            .or_default()
-            .push(i);
+        children.entry(m.parent.filter(|p| known.contains(p))).or_default().push(i);
     }
     let mut slots: Vec<Option<Message>> = messages.into_iter().map(Some).collect();
     let mut ordered = Vec::with_capacity(slots.len());
-    let mut todo: std::collections::VecDeque<usize> =
-        children.remove(&None).unwrap_or_default().into();
+    let mut todo: std::collections::VecDeque<usize> = children.remove(&None).unwrap_or_default().into();
     loop {
         while let Some(i) = todo.pop_front() {
             if let Some(m) = slots.get_mut(i).and_then(Option::take) {
@@ -330,11 +264,7 @@ fn parents_first(messages: Vec<Message>) -> Vec<Message> {
             Some(m) => {
                 m.parent = None;
                 let id = m.id;
-                todo.extend(
-                    slots
-                        .iter()
-                        .position(|s| s.as_ref().is_some_and(|s| s.id == id)),
-                );
+                todo.extend(slots.iter().position(|s| s.as_ref().is_some_and(|s| s.id == id)));
             }
             None => return ordered,
         }

@@ -49,8 +49,7 @@ pub(super) fn light(tx: &rusqlite::Connection) -> Result<HashMap<SegmentId, Ligh
             used_ms: r.get(8)?,
         })
     })?;
-    rows.map(|r| r.map(|l| (l.id, l)).map_err(Into::into))
-        .collect()
+    rows.map(|r| r.map(|l| (l.id, l)).map_err(Into::into)).collect()
 }
 
 pub(super) fn ids(db: &rusqlite::Connection, sql: &str) -> Result<Vec<SegmentId>> {
@@ -129,11 +128,7 @@ impl Store {
     /// The database cannot be read.
     pub fn state_bytes(&self) -> Result<u64> {
         self.read(|db| {
-            Ok(db.query_row(
-                "SELECT coalesce(sum(rows_bytes + end_bytes), 0) FROM segment",
-                [],
-                |r| r.get(0),
-            )?)
+            Ok(db.query_row("SELECT coalesce(sum(rows_bytes + end_bytes), 0) FROM segment", [], |r| r.get(0))?)
         })
     }
 
@@ -184,10 +179,9 @@ impl Store {
                     continue;
                 }
                 let Some(l) = tree.get(&id) else { continue };
-                for (has, kind, bytes) in [
-                    (l.has_end, FileKind::End, l.end_bytes),
-                    (l.has_rows, FileKind::Rows, l.rows_bytes),
-                ] {
+                for (has, kind, bytes) in
+                    [(l.has_end, FileKind::End, l.end_bytes), (l.has_rows, FileKind::Rows, l.rows_bytes)]
+                {
                     if has {
                         total = total.saturating_sub(bytes);
                         gone.push((id, kind, bytes));
@@ -227,7 +221,8 @@ impl Store {
 }
 
 /// Ends of the paths sessions stand on.
-const HEAD_SEGMENTS: &str = "SELECT l.segment FROM session s JOIN message_segment l ON l.message = s.head WHERE s.trashed_ms IS NULL";
+const HEAD_SEGMENTS: &str =
+    "SELECT l.segment FROM session s JOIN message_segment l ON l.message = s.head WHERE s.trashed_ms IS NULL";
 
 /// Segments whose end state is never thinned: marks, heads and places where sessions were forked.
 fn pinned(db: &rusqlite::Connection) -> Result<HashSet<SegmentId>> {
@@ -263,11 +258,7 @@ fn one_light(tx: &Transaction<'_>, id: &SegmentId) -> Result<Option<Light>> {
 }
 
 /// The segments of a session whose end state stays.
-fn kept_ends(
-    tree: &HashMap<SegmentId, Light>,
-    pinned: &HashSet<SegmentId>,
-    keep_turns: u64,
-) -> HashSet<SegmentId> {
+fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep_turns: u64) -> HashSet<SegmentId> {
     let mut children: HashMap<SegmentId, u32> = HashMap::new();
     for parent in tree.values().filter_map(|l| l.parent) {
         *children.entry(parent).or_default() += 1;
@@ -326,10 +317,8 @@ pub(super) fn with_ancestors(
 
 fn forget(tx: &Transaction<'_>, id: &SegmentId, kind: FileKind, why: &str) -> Result<()> {
     let k = kind.extension();
-    tx.prepare_cached(&format!(
-        "UPDATE segment SET {k}_root = NULL, {k}_bytes = 0, {k}_why = ?2 WHERE id = ?1"
-    ))?
-    .execute(params![id.0, why])?;
+    tx.prepare_cached(&format!("UPDATE segment SET {k}_root = NULL, {k}_bytes = 0, {k}_why = ?2 WHERE id = ?1"))?
+        .execute(params![id.0, why])?;
     Ok(())
 }
 
@@ -357,21 +346,13 @@ mod tests {
                 let mut kept = true;
                 for age in 0..5_000 {
                     let keeps = keeps_turn(age, number, keep);
-                    assert!(
-                        kept || !keeps,
-                        "turn {number} would be wanted back at age {age}"
-                    );
+                    assert!(kept || !keeps, "turn {number} would be wanted back at age {age}");
                     kept = keeps;
                 }
             }
             for turns in [10u64, 100, 1_000, 100_000] {
-                let kept = (1..=turns)
-                    .filter(|n| keeps_turn(turns - n, *n, keep))
-                    .count() as u64;
-                assert!(
-                    kept >= keep.min(turns) && kept <= keep * (turns.ilog2() as u64 + 2),
-                    "{kept} of {turns}"
-                );
+                let kept = (1..=turns).filter(|n| keeps_turn(turns - n, *n, keep)).count() as u64;
+                assert!(kept >= keep.min(turns) && kept <= keep * (turns.ilog2() as u64 + 2), "{kept} of {turns}");
             }
         }
     }

@@ -48,10 +48,7 @@ pub struct DocumentRecord {
 
 /// Records an entry, or its use if it is there. Returns a phrase when its segment is unknown.
 pub(super) fn add(tx: &Transaction<'_>, new: &NewDocument) -> Result<Option<String>> {
-    if !tx
-        .prepare_cached("SELECT 1 FROM segment WHERE id = ?1")?
-        .exists([new.segment.0])?
-    {
+    if !tx.prepare_cached("SELECT 1 FROM segment WHERE id = ?1")?.exists([new.segment.0])? {
         return Ok(Some("the document's state is not kept".into()));
     }
     tx.prepare_cached(
@@ -109,7 +106,8 @@ impl Store {
     /// The database cannot be read.
     pub fn documents(&self) -> Result<Vec<DocumentRecord>> {
         self.read(|db| {
-            let sql = format!("SELECT {COLUMNS} FROM document d JOIN segment s ON s.id = d.segment ORDER BY d.used DESC");
+            let sql =
+                format!("SELECT {COLUMNS} FROM document d JOIN segment s ON s.id = d.segment ORDER BY d.used DESC");
             let mut query = db.prepare_cached(&sql)?;
             let rows = query.query_map([], record)?;
             Ok(rows.collect::<Result<_, _>>()?)
@@ -137,9 +135,7 @@ impl Store {
     /// # Errors
     /// The database cannot be written.
     pub fn remove_document(&self, name: &str) -> Result<u64> {
-        self.transaction(
-            |tx| Ok(tx.execute("DELETE FROM document WHERE name = ?1", [name])? as u64),
-        )
+        self.transaction(|tx| Ok(tx.execute("DELETE FROM document WHERE name = ?1", [name])? as u64))
     }
 
     /// Takes every entry off the shelf that no session uses, and returns how many.

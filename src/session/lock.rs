@@ -57,18 +57,13 @@ impl Store {
     /// [`StoreError::InUse`] with the other process's id, terminal and time; I/O errors.
     pub fn lock_session(&self, id: SessionId, name: &str) -> Result<SessionLock> {
         let path = self.layout.locks.join(format!("session-{}.lock", id.0));
-        let mut file = self
-            .layout
-            .open_lock(&format!("session-{}", id.0))
-            .map_err(StoreError::io("open", &path))?;
+        let mut file = self.layout.open_lock(&format!("session-{}", id.0)).map_err(StoreError::io("open", &path))?;
         let before = read_owner(&mut file);
         let in_use = |owner: Option<Owner>| StoreError::InUse {
             name: name.to_owned(),
             pid: owner.as_ref().map_or(0, |o| o.pid),
             tty: owner.as_ref().and_then(|o| o.tty.clone()),
-            since: owner
-                .as_ref()
-                .map_or_else(|| "just now".into(), |o| local_time(o.since_ms)),
+            since: owner.as_ref().map_or_else(|| "just now".into(), |o| local_time(o.since_ms)),
         };
         match file.try_lock() {
             Ok(()) => {}
@@ -79,12 +74,7 @@ impl Store {
                 }
             }
         }
-        let me = Owner {
-            pid: std::process::id(),
-            boot: boot_id(),
-            tty: tty(),
-            since_ms: now_ms(),
-        };
+        let me = Owner { pid: std::process::id(), boot: boot_id(), tty: tty(), since_ms: now_ms() };
         let write = |file: &mut File| -> std::io::Result<()> {
             file.set_len(0)?;
             file.seek(SeekFrom::Start(0))?;
@@ -92,11 +82,7 @@ impl Store {
         };
         // The lock is what counts; a name nobody can write is a worse message for the second process, no more.
         let _ = write(&mut file);
-        Ok(SessionLock {
-            file,
-            path,
-            stale: before,
-        })
+        Ok(SessionLock { file, path, stale: before })
     }
 }
 
@@ -114,12 +100,8 @@ fn is_running(owner: &Owner) -> bool {
     }
     #[cfg(unix)]
     {
-        let pid = i32::try_from(owner.pid)
-            .ok()
-            .and_then(rustix::process::Pid::from_raw);
-        pid.is_some_and(|pid| {
-            rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH)
-        })
+        let pid = i32::try_from(owner.pid).ok().and_then(rustix::process::Pid::from_raw);
+        pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
     }
     #[cfg(not(unix))]
     true
@@ -127,9 +109,7 @@ fn is_running(owner: &Owner) -> bool {
 
 /// Changes with every start of the machine; empty where the system does not say.
 fn boot_id() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .map(|s| s.trim().to_owned())
-        .unwrap_or_default()
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|s| s.trim().to_owned()).unwrap_or_default()
 }
 
 fn tty() -> Option<String> {
@@ -149,14 +129,7 @@ fn local_time(ms: i64) -> String {
         return "an unknown time".into();
     };
     let zone = jiff::tz::TimeZone::system();
-    let (at, now) = (
-        at.to_zoned(zone.clone()),
-        jiff::Timestamp::now().to_zoned(zone),
-    );
-    let pattern = if at.date() == now.date() {
-        "%H:%M"
-    } else {
-        "%-d %b %H:%M"
-    };
+    let (at, now) = (at.to_zoned(zone.clone()), jiff::Timestamp::now().to_zoned(zone));
+    let pattern = if at.date() == now.date() { "%H:%M" } else { "%-d %b %H:%M" };
     at.strftime(pattern).to_string()
 }

@@ -53,9 +53,7 @@ pub use import::Imported;
 pub use library::{DocumentRecord, NewDocument};
 pub use lock::{Owner, SessionLock};
 pub use search::SearchHit;
-pub use segment::{
-    NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, unchanged_prefix,
-};
+pub use segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, unchanged_prefix};
 pub use sessions::{MarkRecord, MessageNode, SessionFilter, SessionRecord};
 pub use state::{Lost, RestorePlan, Saved};
 pub use store::{Access, Limits, Store};

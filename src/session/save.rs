@@ -53,20 +53,14 @@ impl Store {
     pub fn save_images(&self, images: &[(SegmentId, StateImage)]) -> Result<()> {
         let _writing = self.announce_writing();
         let mut written = Vec::new();
-        let result = self
-            .write_images(images, &mut written)
-            .and_then(|()| self.name_files(&written));
+        let result = self.write_images(images, &mut written).and_then(|()| self.name_files(&written));
         if result.is_err() {
             self.forget_files(&written);
         }
         result
     }
 
-    fn write_images(
-        &self,
-        images: &[(SegmentId, StateImage)],
-        written: &mut Vec<Written>,
-    ) -> Result<()> {
+    fn write_images(&self, images: &[(SegmentId, StateImage)], written: &mut Vec<Written>) -> Result<()> {
         let need: u64 = images.iter().map(|(_, image)| image_bytes(image)).sum();
         self.require_room(need)?;
         for (i, (id, image)) in images.iter().enumerate() {
@@ -76,9 +70,7 @@ impl Store {
                 // Rows without all rows before them are of no use.
                 let in_this_save = images.iter().take(i).any(|(other, _)| *other == parent);
                 if !in_this_save && self.roots(&parent)?.rows.is_none() {
-                    return Err(lost(
-                        "earlier state of this conversation is not kept".into(),
-                    ));
+                    return Err(lost("earlier state of this conversation is not kept".into()));
                 }
             }
             if (image.rows.start, image.rows.start + image.rows.rows) != (roots.start, roots.stop)
@@ -97,27 +89,18 @@ impl Store {
             }
             if let (None, Some(end)) = (roots.end, &image.end) {
                 let tensors: Vec<&ImageTensor> = end.tensors.iter().collect();
-                let head =
-                    format::head(FileKind::End, id, end.position, 0, &tensors).map_err(lost)?;
+                let head = format::head(FileKind::End, id, end.position, 0, &tensors).map_err(lost)?;
                 written.push(self.write_file(id, FileKind::End, &head, &tensors)?);
             }
         }
         if !written.is_empty() {
             let dir = &self.layout.segments;
-            self.disk
-                .sync_dir(dir)
-                .map_err(StoreError::io("sync", dir))?;
+            self.disk.sync_dir(dir).map_err(StoreError::io("sync", dir))?;
         }
         Ok(())
     }
 
-    fn write_file(
-        &self,
-        id: &SegmentId,
-        kind: FileKind,
-        head: &Head,
-        tensors: &[&ImageTensor],
-    ) -> Result<Written> {
+    fn write_file(&self, id: &SegmentId, kind: FileKind, head: &Head, tensors: &[&ImageTensor]) -> Result<Written> {
         self.place_file(id, kind, |file| {
             file.write(&head.bytes)?;
             for tensor in tensors {
@@ -127,12 +110,7 @@ impl Store {
             }
             Ok(())
         })?;
-        Ok(Written {
-            id: *id,
-            kind,
-            root: head.root,
-            bytes: head.total_bytes,
-        })
+        Ok(Written { id: *id, kind, root: head.root, bytes: head.total_bytes })
     }
 
     /// Makes a segment's file with what `fill` writes, synced, under its name. The directory is not synced yet.
@@ -148,14 +126,10 @@ impl Store {
             fill(&mut *file)?;
             file.sync()
         };
-        let done = write()
-            .map_err(StoreError::io("write", &unfinished))
-            .and_then(|()| {
-                let path = self.layout.file(id, kind);
-                self.disk
-                    .rename(&unfinished, &path)
-                    .map_err(StoreError::io("rename", &unfinished))
-            });
+        let done = write().map_err(StoreError::io("write", &unfinished)).and_then(|()| {
+            let path = self.layout.file(id, kind);
+            self.disk.rename(&unfinished, &path).map_err(StoreError::io("rename", &unfinished))
+        });
         if done.is_err() {
             let _ = self.disk.remove(&unfinished);
         }
@@ -181,10 +155,7 @@ impl Store {
             FileKind::Rows => roots.rows,
             FileKind::End => roots.end,
         };
-        root.ok_or_else(|| StoreError::StateLost {
-            id: *id,
-            why: "it is not kept".into(),
-        })
+        root.ok_or_else(|| StoreError::StateLost { id: *id, why: "it is not kept".into() })
     }
 
     pub(super) fn name_files(&self, written: &[Written]) -> Result<()> {
@@ -210,18 +181,11 @@ impl Store {
 
     pub(super) fn require_room(&self, need_bytes: u64) -> Result<()> {
         let root = &self.layout.root;
-        let free = self
-            .disk
-            .free_bytes(root)
-            .map_err(StoreError::io("ask for free space of", root))?;
+        let free = self.disk.free_bytes(root).map_err(StoreError::io("ask for free space of", root))?;
         let reserve_bytes = self.limits.min_free_bytes;
         let free_bytes = free.saturating_sub(reserve_bytes);
         if need_bytes > free_bytes {
-            return Err(StoreError::NoRoom {
-                need_bytes,
-                free_bytes,
-                reserve_bytes,
-            });
+            return Err(StoreError::NoRoom { need_bytes, free_bytes, reserve_bytes });
         }
         Ok(())
     }
@@ -230,14 +194,8 @@ impl Store {
     pub(super) fn note_why(&self, images: &[(SegmentId, StateImage)], why: &str) {
         let _ = self.transaction(|tx| {
             for (id, _) in images {
-                tx.execute(
-                    "UPDATE segment SET rows_why = ?2 WHERE id = ?1 AND rows_root IS NULL",
-                    params![id.0, why],
-                )?;
-                tx.execute(
-                    "UPDATE segment SET end_why = ?2 WHERE id = ?1 AND end_root IS NULL",
-                    params![id.0, why],
-                )?;
+                tx.execute("UPDATE segment SET rows_why = ?2 WHERE id = ?1 AND rows_root IS NULL", params![id.0, why])?;
+                tx.execute("UPDATE segment SET end_why = ?2 WHERE id = ?1 AND end_root IS NULL", params![id.0, why])?;
             }
             Ok(())
         });
@@ -246,10 +204,6 @@ impl Store {
 
 /// Bytes an image takes on disk, about.
 pub(super) fn image_bytes(image: &StateImage) -> u64 {
-    let tensors = image
-        .rows
-        .tensors
-        .iter()
-        .chain(image.end.iter().flat_map(|e| &e.tensors));
+    let tensors = image.rows.tensors.iter().chain(image.end.iter().flat_map(|e| &e.tensors));
     tensors.map(|t| t.data.len() as u64 + 256).sum()
 }

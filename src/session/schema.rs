@@ -211,10 +211,9 @@ fn named(path: &Path, e: rusqlite::Error) -> StoreError {
     match &e {
         rusqlite::Error::InvalidQuery => StoreError::Foreign { path },
         rusqlite::Error::SqliteFailure(f, text) => match f.code {
-            ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt => StoreError::Damaged {
-                path,
-                detail: text.clone().unwrap_or_else(|| "malformed".into()),
-            },
+            ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt => {
+                StoreError::Damaged { path, detail: text.clone().unwrap_or_else(|| "malformed".into()) }
+            }
             ErrorCode::DiskFull => StoreError::Full { path },
             _ => StoreError::Database(e),
         },

@@ -40,9 +40,8 @@ impl Store {
         let mut all = 0;
         loop {
             let waiting: Vec<(i64, i64)> = self.read(|db| {
-                let mut query = db.prepare_cached(
-                    "SELECT id, octet_length(text) FROM message WHERE indexed = 0 LIMIT ?1",
-                )?;
+                let mut query =
+                    db.prepare_cached("SELECT id, octet_length(text) FROM message WHERE indexed = 0 LIMIT ?1")?;
                 let rows = query.query_map([BATCH], |r| Ok((r.get(0)?, r.get(1)?)))?;
                 Ok(rows.collect::<Result<_, _>>()?)
             })?;
@@ -62,7 +61,11 @@ impl Store {
             self.transaction(|tx| {
                 for id in &batch {
                     // Flag first: it also tells that nobody else has indexed the row meanwhile.
-                    if tx.prepare_cached("UPDATE message SET indexed = 1 WHERE id = ?1 AND indexed = 0")?.execute([id])? == 1 {
+                    if tx
+                        .prepare_cached("UPDATE message SET indexed = 1 WHERE id = ?1 AND indexed = 0")?
+                        .execute([id])?
+                        == 1
+                    {
                         tx.prepare_cached(
                             "INSERT INTO message_text(rowid, text) SELECT id, text FROM message WHERE id = ?1",
                         )?
@@ -87,8 +90,7 @@ impl Store {
         if words.is_empty() {
             return Ok(Vec::new());
         }
-        let (long, short): (Vec<&String>, Vec<&String>) =
-            words.iter().partition(|w| w.chars().count() >= 3);
+        let (long, short): (Vec<&String>, Vec<&String>) = words.iter().partition(|w| w.chars().count() >= 3);
         let mut sql = String::from(
             "SELECT m.id, m.depth, m.created_ms, m.text, s.id, s.name FROM message m
              JOIN session s ON s.id = m.session AND s.trashed_ms IS NULL",
@@ -98,25 +100,15 @@ impl Store {
             sql.push_str(" WHERE 1");
         } else {
             sql.push_str(" JOIN message_text t ON t.rowid = m.id WHERE message_text MATCH ?");
-            let quoted: Vec<String> = long
-                .iter()
-                .map(|w| format!("\"{}\"", w.replace('"', "\"\"")))
-                .collect();
+            let quoted: Vec<String> = long.iter().map(|w| format!("\"{}\"", w.replace('"', "\"\""))).collect();
             values.push(Value::Text(quoted.join(" ")));
         }
         for word in short {
             sql.push_str(" AND m.text LIKE ? ESCAPE '\\'");
-            let escaped = word
-                .replace('\\', "\\\\")
-                .replace('%', "\\%")
-                .replace('_', "\\_");
+            let escaped = word.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
             values.push(Value::Text(format!("%{escaped}%")));
         }
-        sql.push_str(if long.is_empty() {
-            " ORDER BY m.id DESC"
-        } else {
-            " ORDER BY t.rank"
-        });
+        sql.push_str(if long.is_empty() { " ORDER BY m.id DESC" } else { " ORDER BY t.rank" });
         sql.push_str(" LIMIT ?");
         values.push(Value::Integer(i64::try_from(limit).unwrap_or(i64::MAX)));
         self.read(|db| {
@@ -160,37 +152,18 @@ fn snippet(text: &str, word: &str) -> String {
         let mut rest = text.get(at..).unwrap_or_default().chars().map(lower);
         wanted.iter().all(|w| rest.next() == Some(*w))
     };
-    let at = text
-        .char_indices()
-        .map(|(i, _)| i)
-        .find(|i| matches(*i))
-        .unwrap_or(0);
-    let end = text
-        .get(at..)
-        .unwrap_or_default()
-        .char_indices()
-        .nth(wanted.len())
-        .map_or(text.len(), |(i, _)| at + i);
+    let at = text.char_indices().map(|(i, _)| i).find(|i| matches(*i)).unwrap_or(0);
+    let end = text.get(at..).unwrap_or_default().char_indices().nth(wanted.len()).map_or(text.len(), |(i, _)| at + i);
     let (before, hit, after) = (
         text.get(..at).unwrap_or_default(),
         text.get(at..end).unwrap_or_default(),
         text.get(end..).unwrap_or_default(),
     );
-    let from = before
-        .char_indices()
-        .rev()
-        .nth(AROUND - 1)
-        .map_or(0, |(i, _)| i);
-    let to = after
-        .char_indices()
-        .nth(AROUND)
-        .map_or(after.len(), |(i, _)| i);
+    let from = before.char_indices().rev().nth(AROUND - 1).map_or(0, |(i, _)| i);
+    let to = after.char_indices().nth(AROUND).map_or(after.len(), |(i, _)| i);
     let head = if from > 0 { "…" } else { "" };
     let tail = if to < after.len() { "…" } else { "" };
-    let line = format!(
-        "{head}{}[{hit}]{}{tail}",
-        before.get(from..).unwrap_or_default(),
-        after.get(..to).unwrap_or_default()
-    );
+    let line =
+        format!("{head}{}[{hit}]{}{tail}", before.get(from..).unwrap_or_default(), after.get(..to).unwrap_or_default());
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }

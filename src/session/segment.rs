@@ -24,19 +24,12 @@ impl SegmentId {
 
     /// Reads 64 hexadecimal digits.
     pub fn from_hex(text: &str) -> Option<SegmentId> {
-        blake3::Hash::from_hex(text)
-            .ok()
-            .map(|h| SegmentId(*h.as_bytes()))
+        blake3::Hash::from_hex(text).ok().map(|h| SegmentId(*h.as_bytes()))
     }
 
     /// The id a segment will have. `given` are tokens read by prefill, `generated` came from decode: the same tokens
     /// the other way round leave other last bits in the state, so they have another name.
-    pub fn compute(
-        fingerprint: &str,
-        parent: Option<&SegmentId>,
-        given: &[Token],
-        generated: &[Token],
-    ) -> SegmentId {
+    pub fn compute(fingerprint: &str, parent: Option<&SegmentId>, given: &[Token], generated: &[Token]) -> SegmentId {
         let mut hash = blake3::Hasher::new_derive_key("sala-chat segment 1");
         hash.update(&(fingerprint.len() as u64).to_le_bytes());
         hash.update(fingerprint.as_bytes());
@@ -71,17 +64,11 @@ pub struct TextBoundary {
 impl TextBoundary {
     /// A boundary no text has: of a state that ends inside a character. What follows it is read again from further up.
     /// The largest length that the database can hold.
-    pub const NOWHERE: TextBoundary = TextBoundary {
-        bytes: i64::MAX as u64,
-        hash: [0; 32],
-    };
+    pub const NOWHERE: TextBoundary = TextBoundary { bytes: i64::MAX as u64, hash: [0; 32] };
 
     /// The boundary at the end of `rendered`.
     pub fn of(rendered: &str) -> TextBoundary {
-        TextBoundary {
-            bytes: rendered.len() as u64,
-            hash: *blake3::hash(rendered.as_bytes()).as_bytes(),
-        }
+        TextBoundary { bytes: rendered.len() as u64, hash: *blake3::hash(rendered.as_bytes()).as_bytes() }
     }
 }
 
@@ -167,12 +154,7 @@ pub struct NewSegment {
 impl NewSegment {
     /// Its name.
     pub fn id(&self) -> SegmentId {
-        SegmentId::compute(
-            &self.fingerprint,
-            self.parent.as_ref(),
-            &self.given,
-            &self.generated,
-        )
+        SegmentId::compute(&self.fingerprint, self.parent.as_ref(), &self.given, &self.generated)
     }
 }
 
@@ -235,8 +217,7 @@ pub(super) fn tokens_to_bytes(tokens: &[Token]) -> Vec<u8> {
 
 pub(super) fn tokens_from_bytes(bytes: &[u8]) -> Option<Vec<Token>> {
     let (words, rest) = bytes.as_chunks::<4>();
-    rest.is_empty()
-        .then(|| words.iter().map(|w| Token::from_le_bytes(*w)).collect())
+    rest.is_empty().then(|| words.iter().map(|w| Token::from_le_bytes(*w)).collect())
 }
 
 #[cfg(test)]

@@ -70,7 +70,8 @@ pub struct MarkRecord {
     pub created_ms: i64,
 }
 
-const SESSION: &str = "id, name, head, settings, title, messages, tokens, state_of, forked_from, created_ms, updated_ms, trashed_ms";
+const SESSION: &str =
+    "id, name, head, settings, title, messages, tokens, state_of, forked_from, created_ms, updated_ms, trashed_ms";
 
 fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
     Ok(SessionRecord {
@@ -99,10 +100,7 @@ pub(super) fn message_row(r: &Row<'_>) -> rusqlite::Result<Message> {
     let text: String = r.get(6)?;
     let (role, text) = match role_of(&role) {
         Some(role) => (role, text),
-        None => (
-            crate::transcript::Role::User,
-            format!("[message of unknown kind {role:?}]\n{text}"),
-        ),
+        None => (crate::transcript::Role::User, format!("[message of unknown kind {role:?}]\n{text}")),
     };
     Ok(Message {
         id: MessageId(r.get(0)?),
@@ -135,9 +133,8 @@ impl Store {
             SessionFilter::Trashed => "trashed_ms IS NOT NULL",
         };
         self.read(|db| {
-            let mut query = db.prepare_cached(&format!(
-                "SELECT {SESSION} FROM session WHERE {which} ORDER BY used DESC LIMIT ?1"
-            ))?;
+            let mut query =
+                db.prepare_cached(&format!("SELECT {SESSION} FROM session WHERE {which} ORDER BY used DESC LIMIT ?1"))?;
             let rows = query.query_map([i64::try_from(limit).unwrap_or(i64::MAX)], session_row)?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
@@ -160,9 +157,7 @@ impl Store {
             db.prepare_cached(&format!("SELECT {SESSION} FROM session WHERE id = ?1"))?
                 .query_row([id.0], session_row)
                 .optional()?
-                .ok_or_else(|| StoreError::NoSession {
-                    name: id.0.to_string(),
-                })
+                .ok_or_else(|| StoreError::NoSession { name: id.0.to_string() })
         })
     }
 
@@ -210,11 +205,7 @@ impl Store {
             let rows = query.query_map([head.0], message_row)?;
             Ok(rows.collect::<Result<_, _>>()?)
         })?;
-        if found.is_empty() {
-            Err(StoreError::NoMessage { id: head.0 })
-        } else {
-            Ok(found)
-        }
+        if found.is_empty() { Err(StoreError::NoMessage { id: head.0 }) } else { Ok(found) }
     }
 
     /// Every message a session can go to, undone branches included; parents before children, siblings in the order
@@ -222,12 +213,7 @@ impl Store {
     ///
     /// # Errors
     /// The database cannot be read.
-    pub fn tree(
-        &self,
-        session: SessionId,
-        fingerprint: &str,
-        max_text: usize,
-    ) -> Result<Vec<MessageNode>> {
+    pub fn tree(&self, session: SessionId, fingerprint: &str, max_text: usize) -> Result<Vec<MessageNode>> {
         self.read(|db| {
             let mut query = db.prepare_cached(&format!(
                 "{REACHED_BY_SESSION}
@@ -255,11 +241,7 @@ impl Store {
     ///
     /// # Errors
     /// The database cannot be read.
-    pub fn children(
-        &self,
-        session: SessionId,
-        parent: Option<MessageId>,
-    ) -> Result<Vec<MessageId>> {
+    pub fn children(&self, session: SessionId, parent: Option<MessageId>) -> Result<Vec<MessageId>> {
         self.read(|db| {
             let mut query = db.prepare_cached(&format!(
                 "{REACHED_BY_SESSION} SELECT m.id FROM reached CROSS JOIN message m ON m.id = reached.id
@@ -275,11 +257,7 @@ impl Store {
     ///
     /// # Errors
     /// The database cannot be read.
-    pub fn tip_segment(
-        &self,
-        head: MessageId,
-        fingerprint: &str,
-    ) -> Result<Option<(MessageId, SegmentId)>> {
+    pub fn tip_segment(&self, head: MessageId, fingerprint: &str) -> Result<Option<(MessageId, SegmentId)>> {
         self.read(|db| {
             Ok(db
                 .prepare_cached(
@@ -300,12 +278,10 @@ impl Store {
     /// The database cannot be read.
     pub fn head_log(&self, session: SessionId, limit: usize) -> Result<Vec<Option<MessageId>>> {
         self.read(|db| {
-            let mut query = db.prepare_cached(
-                "SELECT head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT ?2",
-            )?;
-            let rows = query.query_map(params![session.0, limit as i64], |r| {
-                Ok(r.get::<_, Option<i64>>(0)?.map(MessageId))
-            })?;
+            let mut query =
+                db.prepare_cached("SELECT head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT ?2")?;
+            let rows = query
+                .query_map(params![session.0, limit as i64], |r| Ok(r.get::<_, Option<i64>>(0)?.map(MessageId)))?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
     }
@@ -316,8 +292,9 @@ impl Store {
     /// The database cannot be read.
     pub fn marks(&self, session: SessionId) -> Result<Vec<MarkRecord>> {
         self.read(|db| {
-            let mut query = db
-                .prepare_cached("SELECT name, message, created_ms FROM mark WHERE session = ?1 ORDER BY created_ms, name")?;
+            let mut query = db.prepare_cached(
+                "SELECT name, message, created_ms FROM mark WHERE session = ?1 ORDER BY created_ms, name",
+            )?;
             let rows = query.query_map([session.0], |r| {
                 Ok(MarkRecord { name: r.get(0)?, message: MessageId(r.get(1)?), created_ms: r.get(2)? })
             })?;
@@ -334,9 +311,7 @@ impl Store {
             db.prepare_cached("SELECT message FROM mark WHERE session = ?1 AND name = ?2")?
                 .query_row(params![session.0, name], |r| Ok(MessageId(r.get(0)?)))
                 .optional()?
-                .ok_or_else(|| StoreError::NoMark {
-                    name: name.to_owned(),
-                })
+                .ok_or_else(|| StoreError::NoMark { name: name.to_owned() })
         })
     }
 
@@ -349,8 +324,8 @@ impl Store {
             let mut query = db.prepare_cached(&format!(
                 "SELECT {SESSION}, forked_at FROM session WHERE forked_from = ?1 AND trashed_ms IS NULL ORDER BY id"
             ))?;
-            let rows = query
-                .query_map([session.0], |r| Ok((session_row(r)?, r.get::<_, Option<i64>>(12)?.map(MessageId))))?;
+            let rows =
+                query.query_map([session.0], |r| Ok((session_row(r)?, r.get::<_, Option<i64>>(12)?.map(MessageId))))?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
     }
@@ -363,21 +338,12 @@ impl Store {
         let name = name.trim();
         self.transaction(|tx| {
             let other: Option<i64> = tx
-                .query_row(
-                    "SELECT id FROM session WHERE name = ?1 AND trashed_ms IS NULL",
-                    [name],
-                    |r| r.get(0),
-                )
+                .query_row("SELECT id FROM session WHERE name = ?1 AND trashed_ms IS NULL", [name], |r| r.get(0))
                 .optional()?;
             if name.is_empty() || other.is_some_and(|o| o != id.0) {
-                return Err(StoreError::NameTaken {
-                    name: name.to_owned(),
-                });
+                return Err(StoreError::NameTaken { name: name.to_owned() });
             }
-            tx.execute(
-                "UPDATE session SET name = ?2 WHERE id = ?1",
-                params![id.0, name],
-            )?;
+            tx.execute("UPDATE session SET name = ?2 WHERE id = ?1", params![id.0, name])?;
             Ok(())
         })
     }
@@ -404,10 +370,7 @@ impl Store {
         self.transaction(|tx| {
             let session = find_session(tx, name, "trashed_ms IS NOT NULL")?;
             let name = free_name(tx, &session.name)?;
-            tx.execute(
-                "UPDATE session SET trashed_ms = NULL, name = ?2 WHERE id = ?1",
-                params![session.id.0, name],
-            )?;
+            tx.execute("UPDATE session SET trashed_ms = NULL, name = ?2 WHERE id = ?1", params![session.id.0, name])?;
             Ok(name)
         })
     }
@@ -418,12 +381,7 @@ fn find_session(db: &Connection, name: &str, which: &str) -> Result<SessionRecor
         "SELECT {SESSION} FROM session WHERE {which} AND (name = ?1 OR id = ?2) ORDER BY name = ?1 DESC, used DESC LIMIT 1"
     ))?;
     query
-        .query_row(
-            params![name, name.parse::<i64>().unwrap_or(-1)],
-            session_row,
-        )
+        .query_row(params![name, name.parse::<i64>().unwrap_or(-1)], session_row)
         .optional()?
-        .ok_or_else(|| StoreError::NoSession {
-            name: name.to_owned(),
-        })
+        .ok_or_else(|| StoreError::NoSession { name: name.to_owned() })
 }

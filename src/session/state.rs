@@ -8,9 +8,7 @@ use rusqlite::{OptionalExtension, Row, params};
 use super::commit::refresh_session;
 use super::error::{Result, StoreError};
 use super::format::{self, Fault, FileKind};
-use super::segment::{
-    NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes,
-};
+use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
 use super::store::{Store, now_ms};
 use crate::protocol::engine::{EndImage, RowsImage};
 use crate::transcript::SessionId;
@@ -40,20 +38,12 @@ pub struct RestorePlan {
 impl RestorePlan {
     /// Tokens of the path that come from the disk.
     pub fn kept_tokens(&self) -> u64 {
-        self.path
-            .iter()
-            .take(self.usable)
-            .map(Segment::tokens)
-            .sum()
+        self.path.iter().take(self.usable).map(Segment::tokens).sum()
     }
 
     /// Tokens of the path that have to be read again.
     pub fn replay_tokens(&self) -> u64 {
-        self.path
-            .iter()
-            .skip(self.usable)
-            .map(Segment::tokens)
-            .sum()
+        self.path.iter().skip(self.usable).map(Segment::tokens).sum()
     }
 
     /// Segments to run again, in order.
@@ -63,18 +53,8 @@ impl RestorePlan {
 
     /// Bytes to load.
     pub fn bytes(&self) -> u64 {
-        let rows: u64 = self
-            .path
-            .iter()
-            .take(self.usable)
-            .map(|s| s.rows.bytes())
-            .sum();
-        rows + self
-            .path
-            .iter()
-            .take(self.usable)
-            .next_back()
-            .map_or(0, |s| s.end.bytes())
+        let rows: u64 = self.path.iter().take(self.usable).map(|s| s.rows.bytes()).sum();
+        rows + self.path.iter().take(self.usable).next_back().map_or(0, |s| s.end.bytes())
     }
 }
 
@@ -96,18 +76,13 @@ pub(super) const SEGMENT: &str = "s.id, s.fingerprint, s.parent, s.start, s.kind
 pub(super) fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
     let stored = |kept: usize| -> rusqlite::Result<Stored> {
         Ok(match r.get::<_, bool>(kept)? {
-            true => Stored::Kept {
-                bytes: r.get(kept + 1)?,
-            },
-            false => Stored::Missing {
-                why: r.get(kept + 2)?,
-            },
+            true => Stored::Kept { bytes: r.get(kept + 1)? },
+            false => Stored::Missing { why: r.get(kept + 2)? },
         })
     };
     let tokens = |column: usize| -> rusqlite::Result<Vec<u32>> {
-        tokens_from_bytes(r.get_ref(column)?.as_blob()?).ok_or_else(|| {
-            rusqlite::Error::IntegralValueOutOfRange(column, r.get_ref(column).map_or(0, |_| -1))
-        })
+        tokens_from_bytes(r.get_ref(column)?.as_blob()?)
+            .ok_or_else(|| rusqlite::Error::IntegralValueOutOfRange(column, r.get_ref(column).map_or(0, |_| -1)))
     };
     Ok(Segment {
         id: SegmentId(r.get(0)?),
@@ -116,10 +91,7 @@ pub(super) fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
             parent: r.get::<_, Option<[u8; 32]>>(2)?.map(SegmentId),
             start: r.get(3)?,
             kind: SegmentKind::from_code(r.get(4)?).unwrap_or(SegmentKind::Turn),
-            boundary: TextBoundary {
-                bytes: r.get(5)?,
-                hash: r.get(6)?,
-            },
+            boundary: TextBoundary { bytes: r.get(5)?, hash: r.get(6)? },
             given: tokens(14)?,
             generated: tokens(15)?,
         },
@@ -187,9 +159,7 @@ impl Store {
                     Ok(n) if n == bytes => continue,
                     Ok(n) if n < bytes => "damaged: its file is shorter than it was".to_owned(),
                     Ok(_) => "damaged: its file is longer than it was".to_owned(),
-                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                        "its file is missing".to_owned()
-                    }
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => "its file is missing".to_owned(),
                     // Reading will tell.
                     Err(_) => continue,
                 };
@@ -207,9 +177,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSegment`]; the database cannot be read; [`StoreError::StateLost`] for an I/O error that may pass.
     pub fn restore(&self, tip: &SegmentId, have: usize) -> Result<Saved> {
-        let (plan, rows, end) = self.along_path(tip, have, |id, root, path| {
-            format::read_rows(&*self.disk, path, id, root)
-        })?;
+        let (plan, rows, end) =
+            self.along_path(tip, have, |id, root, path| format::read_rows(&*self.disk, path, id, root))?;
         Ok(Saved { plan, rows, end })
     }
 
@@ -245,14 +214,12 @@ impl Store {
             return Ok((Vec::new(), None));
         };
         // The small file first: if it is bad, the large ones of the later segments are not needed.
-        let end = self.attempt(&last.id, FileKind::End, |root, path| {
-            format::read_end(&*self.disk, path, &last.id, root)
-        })?;
-        let rows = usable.iter().skip(have).map(|segment| {
-            self.attempt(&segment.id, FileKind::Rows, |root, path| {
-                take(&segment.id, root, path)
-            })
-        });
+        let end =
+            self.attempt(&last.id, FileKind::End, |root, path| format::read_end(&*self.disk, path, &last.id, root))?;
+        let rows = usable
+            .iter()
+            .skip(have)
+            .map(|segment| self.attempt(&segment.id, FileKind::Rows, |root, path| take(&segment.id, root, path)));
         Ok((rows.collect::<Result<_, _>>()?, Some(end)))
     }
 
@@ -261,10 +228,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::StateLost`], after declaring them missing if that will not change.
     pub fn read_rows(&self, id: &SegmentId) -> Result<RowsImage> {
-        self.attempt(id, FileKind::Rows, |root, path| {
-            format::read_rows(&*self.disk, path, id, root)
-        })
-        .map_err(|a| a.into_error(self, id, FileKind::Rows))
+        self.attempt(id, FileKind::Rows, |root, path| format::read_rows(&*self.disk, path, id, root))
+            .map_err(|a| a.into_error(self, id, FileKind::Rows))
     }
 
     /// The recurrent state at a segment's end; checked.
@@ -272,10 +237,8 @@ impl Store {
     /// # Errors
     /// As [`Store::read_rows`].
     pub fn read_end(&self, id: &SegmentId) -> Result<EndImage> {
-        self.attempt(id, FileKind::End, |root, path| {
-            format::read_end(&*self.disk, path, id, root)
-        })
-        .map_err(|a| a.into_error(self, id, FileKind::End))
+        self.attempt(id, FileKind::End, |root, path| format::read_end(&*self.disk, path, id, root))
+            .map_err(|a| a.into_error(self, id, FileKind::End))
     }
 
     pub(super) fn attempt<T>(
@@ -296,30 +259,19 @@ impl Store {
             if fault.lasting && self.declare_missing(id, kind, &fault.why) {
                 Attempt::Again
             } else {
-                Attempt::Failed(StoreError::StateLost {
-                    id: *id,
-                    why: fault.why,
-                })
+                Attempt::Failed(StoreError::StateLost { id: *id, why: fault.why })
             }
         })
     }
 
     pub(super) fn roots(&self, id: &SegmentId) -> Result<Roots> {
         self.read(|db| {
-            db.prepare_cached(
-                "SELECT parent, start, stop, rows_root, end_root FROM segment WHERE id = ?1",
-            )?
-            .query_row([id.0], |r| {
-                Ok(Roots {
-                    parent: r.get(0)?,
-                    start: r.get(1)?,
-                    stop: r.get(2)?,
-                    rows: r.get(3)?,
-                    end: r.get(4)?,
+            db.prepare_cached("SELECT parent, start, stop, rows_root, end_root FROM segment WHERE id = ?1")?
+                .query_row([id.0], |r| {
+                    Ok(Roots { parent: r.get(0)?, start: r.get(1)?, stop: r.get(2)?, rows: r.get(3)?, end: r.get(4)? })
                 })
-            })
-            .optional()?
-            .ok_or(StoreError::NoSegment { id: *id })
+                .optional()?
+                .ok_or(StoreError::NoSegment { id: *id })
         })
     }
 
@@ -329,9 +281,7 @@ impl Store {
         self.transaction(|tx| {
             let k = kind.extension();
             tx.execute(
-                &format!(
-                    "UPDATE segment SET {k}_root = NULL, {k}_bytes = 0, {k}_why = ?2 WHERE id = ?1"
-                ),
+                &format!("UPDATE segment SET {k}_root = NULL, {k}_bytes = 0, {k}_why = ?2 WHERE id = ?1"),
                 params![id.0, why],
             )?;
             for session in sessions_at(tx, id)? {
@@ -346,8 +296,7 @@ impl Store {
     pub(super) fn touch(&self, path: &[Segment]) {
         let _ = self.transaction(|tx| {
             let used = super::commit::next_use(tx)?;
-            let mut update =
-                tx.prepare_cached("UPDATE segment SET used = ?2, used_ms = ?3 WHERE id = ?1")?;
+            let mut update = tx.prepare_cached("UPDATE segment SET used = ?2, used_ms = ?3 WHERE id = ?1")?;
             for segment in path {
                 update.execute(params![segment.id.0, used, now_ms()])?;
             }
@@ -383,10 +332,7 @@ impl Attempt {
 }
 
 /// Sessions whose head ends in this segment: their `state` column depends on it.
-pub(super) fn sessions_at(
-    tx: &rusqlite::Transaction<'_>,
-    id: &SegmentId,
-) -> Result<Vec<SessionId>> {
+pub(super) fn sessions_at(tx: &rusqlite::Transaction<'_>, id: &SegmentId) -> Result<Vec<SessionId>> {
     let mut query = tx.prepare_cached(
         "SELECT s.id FROM message_segment l JOIN session s ON s.head = l.message WHERE l.segment = ?1",
     )?;
@@ -397,19 +343,12 @@ pub(super) fn sessions_at(
 /// The longest usable start of a path.
 fn plan(path: Vec<Segment>) -> RestorePlan {
     let whole = path.iter().take_while(|s| s.rows.is_kept()).count();
-    let usable = (1..=whole)
-        .rev()
-        .find(|n| path.get(n - 1).is_some_and(|s| s.end.is_kept()))
-        .unwrap_or(0);
+    let usable = (1..=whole).rev().find(|n| path.get(n - 1).is_some_and(|s| s.end.is_kept())).unwrap_or(0);
     let mut lost = Vec::new();
     for segment in path.iter().skip(usable) {
         for (what, stored) in [("KV rows", &segment.rows), ("state", &segment.end)] {
             if let Stored::Missing { why } = stored {
-                lost.push(Lost {
-                    segment: segment.id,
-                    what,
-                    why: why.clone(),
-                });
+                lost.push(Lost { segment: segment.id, what, why: why.clone() });
             }
         }
     }

@@ -84,8 +84,7 @@ impl Layout {
     }
 
     pub fn file(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
-        self.segments
-            .join(format!("{}.{}", id.hex(), kind.extension()))
+        self.segments.join(format!("{}.{}", id.hex(), kind.extension()))
     }
 
     /// The file behind an advisory lock, mode 0600.
@@ -98,12 +97,7 @@ impl Layout {
 
     pub fn unfinished(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
         // With the process in the name: two may be at work on the same document.
-        self.segments.join(format!(
-            "{}.{}.{}.{UNFINISHED}",
-            id.hex(),
-            kind.extension(),
-            std::process::id()
-        ))
+        self.segments.join(format!("{}.{}.{}.{UNFINISHED}", id.hex(), kind.extension(), std::process::id()))
     }
 }
 
@@ -140,10 +134,7 @@ impl Store {
         match make_ready(&layout, &*disk) {
             Ok(()) => Store::open_writable(layout, disk, limits),
             Err(e) if layout.database.is_file() => {
-                let why = format!(
-                    "{} cannot be written ({e}): texts can be read, nothing is saved.",
-                    root.display()
-                );
+                let why = format!("{} cannot be written ({e}): texts can be read, nothing is saved.", root.display());
                 Store::open_readable(layout, disk, limits, why)
             }
             Err(source) => Err(no_folder(&root)(source)),
@@ -175,41 +166,26 @@ impl Store {
             present: None,
             _copy: None,
         };
-        store.present = store
-            .layout
-            .open_lock("store")
-            .ok()
-            .filter(|file| file.lock_shared().is_ok());
+        store.present = store.layout.open_lock("store").ok().filter(|file| file.lock_shared().is_ok());
         let removed = store.sweep();
         if removed > 0 {
-            store.notes.push(format!(
-                "{removed} unfinished state file(s) of an earlier run were removed."
-            ));
+            store.notes.push(format!("{removed} unfinished state file(s) of an earlier run were removed."));
         }
         store.fill_reserve();
         Ok(store)
     }
 
-    fn open_readable(
-        layout: Layout,
-        disk: Arc<dyn Disk>,
-        limits: Limits,
-        why: String,
-    ) -> Result<Store> {
+    fn open_readable(layout: Layout, disk: Arc<dyn Disk>, limits: Limits, why: String) -> Result<Store> {
         // SQLite wants to write beside a WAL database even to read it: read a copy then.
-        let copy =
-            tempfile::tempdir().map_err(StoreError::io("make a copy in", &std::env::temp_dir()))?;
+        let copy = tempfile::tempdir().map_err(StoreError::io("make a copy in", &std::env::temp_dir()))?;
         let target = copy.path().join("sala.db");
-        std::fs::copy(&layout.database, &target)
-            .map_err(StoreError::io("read", &layout.database))?;
+        std::fs::copy(&layout.database, &target).map_err(StoreError::io("read", &layout.database))?;
         let wal = layout.root.join("sala.db-wal");
         if wal.is_file() {
-            std::fs::copy(&wal, copy.path().join("sala.db-wal"))
-                .map_err(StoreError::io("read", &wal))?;
+            std::fs::copy(&wal, copy.path().join("sala.db-wal")).map_err(StoreError::io("read", &wal))?;
         }
         drop(
-            Connection::open(&target)
-                .and_then(|db| db.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))),
+            Connection::open(&target).and_then(|db| db.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))),
         );
         let (reader, _) = schema::open_readable(&target, &layout.database)?;
         let (writer, _) = schema::open_readable(&target, &layout.database)?;
@@ -283,19 +259,14 @@ impl Store {
     }
 
     /// Runs `f` in a transaction and commits it. What `f` did is durable when this returns `Ok`.
-    pub(super) fn transaction<T>(
-        &self,
-        f: impl FnOnce(&Transaction<'_>) -> Result<T>,
-    ) -> Result<T> {
+    pub(super) fn transaction<T>(&self, f: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
         if let Access::ReadOnly { why } = &self.access {
             return Err(StoreError::ReadOnly { why: why.clone() });
         }
         let mut db = lock(&self.writer);
         let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let out = f(&tx)?;
-        self.disk
-            .before_commit()
-            .map_err(StoreError::io("save in", &self.layout.database))?;
+        self.disk.before_commit().map_err(StoreError::io("save in", &self.layout.database))?;
         tx.commit()?;
         Ok(out)
     }
@@ -320,11 +291,7 @@ impl Store {
     /// Makes the reserve file if it is missing and there is plenty of room.
     pub(super) fn fill_reserve(&self) {
         let path = &self.layout.reserve;
-        if self
-            .disk
-            .len(path)
-            .is_ok_and(|n| n == u64::from(self.limits.reserve_bytes))
-        {
+        if self.disk.len(path).is_ok_and(|n| n == u64::from(self.limits.reserve_bytes)) {
             return;
         }
         let room = self.disk.free_bytes(&self.layout.root).unwrap_or(0);
@@ -332,9 +299,8 @@ impl Store {
             return;
         }
         // Best effort: without it a full disk is met a little earlier. Not zeros: some file systems store those in no space.
-        let noise: Vec<u8> = (0..self.limits.reserve_bytes)
-            .map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8)
-            .collect();
+        let noise: Vec<u8> =
+            (0..self.limits.reserve_bytes).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect();
         let written = self.disk.create(path).and_then(|mut f| {
             f.write(&noise)?;
             f.sync()
@@ -355,24 +321,19 @@ impl Store {
         let dir = &self.layout.segments;
         let mut removed = 0;
         for name in self.disk.list(dir).unwrap_or_default() {
-            let named =
-                name.to_str()
-                    .and_then(|n| n.split_once('.'))
-                    .is_some_and(|(stem, extension)| {
-                        let column = match extension {
-                            "rows" => "rows_root",
-                            "end" => "end_root",
-                            _ => return false,
-                        };
-                        let Some(id) = SegmentId::from_hex(stem) else {
-                            return false;
-                        };
-                        let sql =
-                            format!("SELECT 1 FROM segment WHERE id = ?1 AND {column} IS NOT NULL");
-                        // When in doubt the file stays.
-                        self.read(|db| Ok(db.prepare_cached(&sql)?.exists([id.0])?))
-                            .unwrap_or(true)
-                    });
+            let named = name.to_str().and_then(|n| n.split_once('.')).is_some_and(|(stem, extension)| {
+                let column = match extension {
+                    "rows" => "rows_root",
+                    "end" => "end_root",
+                    _ => return false,
+                };
+                let Some(id) = SegmentId::from_hex(stem) else {
+                    return false;
+                };
+                let sql = format!("SELECT 1 FROM segment WHERE id = ?1 AND {column} IS NOT NULL");
+                // When in doubt the file stays.
+                self.read(|db| Ok(db.prepare_cached(&sql)?.exists([id.0])?)).unwrap_or(true)
+            });
             if !named && self.disk.remove(&dir.join(&name)).is_ok() {
                 removed += 1;
             }
@@ -386,9 +347,7 @@ fn make_ready(layout: &Layout, disk: &dyn Disk) -> std::io::Result<()> {
         disk.make_dir(dir)?;
     }
     // The one honest way to learn whether files can be made here: permissions, read-only mounts, quotas.
-    let probe = layout
-        .segments
-        .join(format!("probe-{}.{UNFINISHED}", std::process::id()));
+    let probe = layout.segments.join(format!("probe-{}.{UNFINISHED}", std::process::id()));
     let made = disk.create(&probe).map(drop);
     disk.remove(&probe)?;
     match made {
@@ -403,18 +362,12 @@ fn make_ready(layout: &Layout, disk: &dyn Disk) -> std::io::Result<()> {
         private_file(&mut options);
         options.open(&layout.database)?;
     }
-    OpenOptions::new()
-        .write(true)
-        .open(&layout.database)
-        .map(drop)
+    OpenOptions::new().write(true).open(&layout.database).map(drop)
 }
 
 fn no_folder(path: &Path) -> impl Fn(std::io::Error) -> StoreError {
     let path = path.to_path_buf();
-    move |source| StoreError::NoFolder {
-        path: path.clone(),
-        source,
-    }
+    move |source| StoreError::NoFolder { path: path.clone(), source }
 }
 
 /// A panic while holding a connection leaves no half-done transaction behind (it is rolled back), so going on is safe.
@@ -424,7 +377,5 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Milliseconds since the Unix epoch. For display only.
 pub(super) fn now_ms() -> i64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }

@@ -135,11 +135,7 @@ impl Writer {
             lock(&queue.queue).ended = true;
             queue.done.notify_all();
         })?;
-        Ok(Writer {
-            shared,
-            thread: Some(thread),
-            max_pending_bytes,
-        })
+        Ok(Writer { shared, thread: Some(thread), max_pending_bytes })
     }
 
     /// Hands over a save and returns its id at once.
@@ -147,16 +143,9 @@ impl Writer {
         let mut queue = lock(&self.shared.queue);
         queue.last_id += 1;
         let id = queue.last_id;
-        let bytes: u64 = save
-            .images
-            .iter()
-            .map(|(_, image)| image_bytes(image))
-            .sum();
+        let bytes: u64 = save.images.iter().map(|(_, image)| image_bytes(image)).sum();
         let mut skipped = None;
-        if bytes > 0
-            && queue.pending_bytes > 0
-            && queue.pending_bytes + bytes > self.max_pending_bytes
-        {
+        if bytes > 0 && queue.pending_bytes > 0 && queue.pending_bytes + bytes > self.max_pending_bytes {
             save.images.clear();
             skipped = Some("the disk is still busy with earlier state");
         } else {
@@ -170,12 +159,7 @@ impl Writer {
             merged = last.merged;
             merged.push(last.id);
         }
-        queue.saves.push_back(Queued {
-            id,
-            save,
-            skipped,
-            merged,
-        });
+        queue.saves.push_back(Queued { id, save, skipped, merged });
         self.shared.work.notify_one();
         id
     }
@@ -185,11 +169,7 @@ impl Writer {
     pub fn flush(&self, deadline: Instant) -> bool {
         let queue = lock(&self.shared.queue);
         let target = queue.last_id;
-        self.wait(queue, deadline, |q| {
-            q.finished >= target || q.stuck.is_some() || q.ended
-        })
-        .finished
-            >= target
+        self.wait(queue, deadline, |q| q.finished >= target || q.stuck.is_some() || q.ended).finished >= target
     }
 
     /// Saves what is queued and ends the thread, waiting until `deadline`. Returns whether everything was saved.
@@ -219,12 +199,7 @@ impl Writer {
             if left.is_zero() {
                 break;
             }
-            queue = self
-                .shared
-                .done
-                .wait_timeout(queue, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            queue = self.shared.done.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         queue
     }
@@ -271,12 +246,7 @@ enum Outcome {
 impl Worker {
     fn run(mut self) {
         while let Some(mut queued) = self.next() {
-            let bytes: u64 = queued
-                .save
-                .images
-                .iter()
-                .map(|(_, image)| image_bytes(image))
-                .sum();
+            let bytes: u64 = queued.save.images.iter().map(|(_, image)| image_bytes(image)).sum();
             // Read before trying: a save that arrives during the attempt is a reason to try again.
             let last_id = lock(&self.shared.queue).last_id;
             let outcome = self.process(&mut queued);
@@ -293,21 +263,13 @@ impl Worker {
                     reason = why;
                     queue.saves.push_front(queued);
                     queue.stuck = Some(last_id);
-                    waiting = queue
-                        .saves
-                        .iter()
-                        .flat_map(|q| q.merged.iter().copied().chain([q.id]))
-                        .collect();
+                    waiting = queue.saves.iter().flat_map(|q| q.merged.iter().copied().chain([q.id])).collect();
                 }
             }
             drop(queue);
             // Order must hold, so what is behind a stuck save is not saved either.
             for id in waiting {
-                let _ = self.events.send(SaveEvent::NotSaved {
-                    id,
-                    reason: reason.clone(),
-                    lasting: false,
-                });
+                let _ = self.events.send(SaveEvent::NotSaved { id, reason: reason.clone(), lasting: false });
             }
             self.shared.done.notify_all();
         }
@@ -324,9 +286,7 @@ impl Worker {
                 None => true,
                 // Once more at the end, then no longer: the process wants to go.
                 Some(tried) => {
-                    queue.last_id > tried
-                        || Instant::now() >= retry_at
-                        || (queue.closing && !closing_already)
+                    queue.last_id > tried || Instant::now() >= retry_at || (queue.closing && !closing_already)
                 }
             };
             if may_try && let Some(queued) = queue.saves.pop_front() {
@@ -345,18 +305,8 @@ impl Worker {
             }
             let timeout = retry_at.saturating_duration_since(Instant::now());
             queue = match queue.stuck {
-                None => self
-                    .shared
-                    .work
-                    .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(_) => {
-                    self.shared
-                        .work
-                        .wait_timeout(queue, timeout)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0
-                }
+                None => self.shared.work.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(_) => self.shared.work.wait_timeout(queue, timeout).unwrap_or_else(PoisonError::into_inner).0,
             };
         }
     }
@@ -371,11 +321,7 @@ impl Worker {
                 if !lasting {
                     return Outcome::Stuck(reason);
                 }
-                self.tell(queued, |id| SaveEvent::NotSaved {
-                    id,
-                    reason: reason.clone(),
-                    lasting,
-                });
+                self.tell(queued, |id| SaveEvent::NotSaved { id, reason: reason.clone(), lasting });
                 return Outcome::Finished;
             }
         };
@@ -384,21 +330,11 @@ impl Worker {
         }
         if !queued.save.images.is_empty() {
             self.current = queued.save.images.iter().map(|(id, _)| *id).collect();
-            self.grown.extend(
-                applied
-                    .sessions
-                    .iter()
-                    .filter(|s| !self.grown.contains(s))
-                    .collect::<Vec<_>>(),
-            );
+            self.grown.extend(applied.sessions.iter().filter(|s| !self.grown.contains(s)).collect::<Vec<_>>());
         }
         // Committed: should the state below be interrupted, the changes must not be applied twice.
         queued.save.changes.clear();
-        let problem = match (
-            queued.skipped,
-            applied.state_problem,
-            queued.save.images.is_empty(),
-        ) {
+        let problem = match (queued.skipped, applied.state_problem, queued.save.images.is_empty()) {
             (Some(skipped), _, _) => Some(skipped.to_owned()),
             (None, Some(problem), _) => Some(problem),
             (None, None, true) => None,
@@ -410,11 +346,7 @@ impl Worker {
         let at_ms = now_ms();
         match problem {
             None => self.tell(queued, |id| SaveEvent::Saved { id, at_ms }),
-            Some(reason) => self.tell(queued, |id| SaveEvent::TextOnly {
-                id,
-                at_ms,
-                reason: reason.clone(),
-            }),
+            Some(reason) => self.tell(queued, |id| SaveEvent::TextOnly { id, at_ms, reason: reason.clone() }),
         }
         self.saves += 1;
         Outcome::Finished
@@ -424,9 +356,7 @@ impl Worker {
         let first = self.store.transaction(|tx| apply(tx, changes));
         match first {
             // The reserve was made for this moment.
-            Err(e) if e.is_full() && self.store.free_reserve() => {
-                self.store.transaction(|tx| apply(tx, changes))
-            }
+            Err(e) if e.is_full() && self.store.free_reserve() => self.store.transaction(|tx| apply(tx, changes)),
             other => other,
         }
     }
@@ -448,18 +378,11 @@ impl Worker {
             }
         }
         let error = self.store.save_images(&save.images).err()?;
-        if matches!(
-            error,
-            StoreError::Io { .. } | StoreError::Database(_) | StoreError::Full { .. }
-        ) {
+        if matches!(error, StoreError::Io { .. } | StoreError::Database(_) | StoreError::Full { .. }) {
             self.state_off = Some(error.to_string());
         }
         let why = match &error {
-            StoreError::NoRoom {
-                need_bytes,
-                free_bytes,
-                reserve_bytes,
-            } => format!(
+            StoreError::NoRoom { need_bytes, free_bytes, reserve_bytes } => format!(
                 "State needs {}, {} free above the {} reserve.",
                 gib(*need_bytes),
                 gib(*free_bytes),
@@ -468,18 +391,13 @@ impl Worker {
             StoreError::StateLost { why, .. } => why.clone(),
             other => other.to_string(),
         };
-        self.store
-            .note_why(&save.images, &format!("not written: {why}"));
+        self.store.note_why(&save.images, &format!("not written: {why}"));
         Some(why)
     }
 
     /// Whether the disk takes files again.
     fn probe(&self) -> Result<()> {
-        let path = self
-            .store
-            .layout
-            .segments
-            .join(format!("probe-{}.tmp", std::process::id()));
+        let path = self.store.layout.segments.join(format!("probe-{}.tmp", std::process::id()));
         let io = |e| StoreError::io("write", &path)(e);
         let disk = &*self.store.disk;
         let mut file = disk.create(&path).map_err(io)?;

@@ -136,12 +136,8 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
         #[cfg(feature = "cuda")]
         Opened::Cuda(mut cuda) => {
             let real = cuda.info().capability > 0;
-            let ceilings = if real {
-                cuda.ceilings(2 << 30, 8192)
-            } else {
-                cuda.ceilings(1 << 16, 128)
-            }
-            .context("measuring the ceilings")?;
+            let ceilings = if real { cuda.ceilings(2 << 30, 8192) } else { cuda.ceilings(1 << 16, 128) }
+                .context("measuring the ceilings")?;
             let machine = json!({
                 "device": "cuda", "gpu": cuda.info().name, "capability": cuda.info().capability,
                 "multiprocessors": cuda.info().multiprocessors, "cuda": cuda.info().driver_version,
@@ -156,7 +152,8 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
         FillArg::Read => "read",
         FillArg::Random => "random",
     };
-    let report = json!({"model": model, "machine": machine, "fill": fill, "decode_steps": args.decode, "results": rows});
+    let report =
+        json!({"model": model, "machine": machine, "fill": fill, "decode_steps": args.decode, "results": rows});
     Ok(context.result(|| report.clone(), || table(&report, &rows))?)
 }
 
@@ -165,10 +162,7 @@ pub(super) fn describe(machine: &mut Value, args: &BenchArgs) {
     if let Value::Object(machine) = machine {
         machine.insert("host".into(), host().into());
         machine.insert("clocks".into(), devices::clocks().into());
-        machine.insert(
-            "commit".into(),
-            args.commit.clone().or_else(devices::commit).into(),
-        );
+        machine.insert("commit".into(), args.commit.clone().or_else(devices::commit).into());
         machine.insert("version".into(), env!("CARGO_PKG_VERSION").into());
     }
 }
@@ -185,35 +179,19 @@ fn host() -> String {
 }
 
 fn table(report: &Value, rows: &[Row]) -> String {
-    let mut out = format!(
-        "{} on {}\n",
-        report["model"],
-        report["machine"]["gpu"].as_str().unwrap_or("the CPU")
-    );
+    let mut out = format!("{} on {}\n", report["model"], report["machine"]["gpu"].as_str().unwrap_or("the CPU"));
     let _ = writeln!(
         out,
         "{:>9} {:>12} {:>9} {:>11} {:>9} {:>7} {:>8} {:>8} {:>7}",
-        "context",
-        "prefill t/s",
-        "TFLOP/s",
-        "decode t/s",
-        "GB/s",
-        "share",
-        "p50 ms",
-        "p99 ms",
-        "idle"
+        "context", "prefill t/s", "TFLOP/s", "decode t/s", "GB/s", "share", "p50 ms", "p99 ms", "idle"
     );
-    let or_dash =
-        |v: Option<f64>, digits: usize| v.map_or("-".to_owned(), |v| format!("{v:.digits$}"));
+    let or_dash = |v: Option<f64>, digits: usize| v.map_or("-".to_owned(), |v| format!("{v:.digits$}"));
     for r in rows {
         let _ = writeln!(
             out,
             "{:>9} {:>12} {:>9} {:>11.1} {:>9.0} {:>7} {:>8.3} {:>8.3} {:>6.1}%",
             r.context,
-            or_dash(
-                r.prefill_tokens_per_s.or(r.prefill_at_depth_tokens_per_s),
-                0
-            ),
+            or_dash(r.prefill_tokens_per_s.or(r.prefill_at_depth_tokens_per_s), 0),
             or_dash(r.prefill_tflops, 1),
             r.decode_tokens_per_s,
             r.decode_gb_per_s,
@@ -230,10 +208,7 @@ fn table(report: &Value, rows: &[Row]) -> String {
             );
         }
         if let (Some(ms), Some(over)) = (r.draft_round_ms, r.draft_round_over_step) {
-            let _ = writeln!(
-                out,
-                "          draft round of {ROUND_DRAFTS}: {ms:.3} ms, {over:.3} of a step"
-            );
+            let _ = writeln!(out, "          draft round of {ROUND_DRAFTS}: {ms:.3} ms, {over:.3} of a step");
         }
         if let Some(s) = r.speculation {
             let _ = writeln!(
@@ -266,26 +241,13 @@ struct Bench<'a, B: DraftOps> {
     history: Vec<Token>,
 }
 
-fn bench<B: DraftOps>(
-    mut b: B,
-    name: &str,
-    args: &BenchArgs,
-    read_gb_per_s: Option<f64>,
-) -> anyhow::Result<Vec<Row>> {
-    let mut contexts: Vec<usize> = args
-        .context
-        .iter()
-        .filter_map(|c| usize::try_from(*c).ok())
-        .collect();
+fn bench<B: DraftOps>(mut b: B, name: &str, args: &BenchArgs, read_gb_per_s: Option<f64>) -> anyhow::Result<Vec<Row>> {
+    let mut contexts: Vec<usize> = args.context.iter().filter_map(|c| usize::try_from(*c).ok()).collect();
     if contexts.is_empty() {
         contexts.extend(CONTEXTS);
     }
     contexts.sort_unstable();
-    let Some(longest) = contexts
-        .last()
-        .copied()
-        .filter(|_| contexts.first().is_some_and(|c| *c > 0))
-    else {
+    let Some(longest) = contexts.last().copied().filter(|_| contexts.first().is_some_and(|c| *c > 0)) else {
         bail!("--context needs at least one length above 0");
     };
     let checkpoint = Checkpoint::open(name).context("opening the model")?;
@@ -293,26 +255,16 @@ fn bench<B: DraftOps>(
     let head = if !args.draft_round && !args.speculation {
         None
     } else if name == "demo" {
-        Some(
-            DraftHead::demo(&mut b, model.spec(), &DraftOptions::default())
-                .context("loading the draft head")?,
-        )
+        Some(DraftHead::demo(&mut b, model.spec(), &DraftOptions::default()).context("loading the draft head")?)
     } else {
-        Some(
-            DraftHead::synthetic(&mut b, model.spec(), &DraftOptions::default(), 1)
-                .context("making a draft head")?,
-        )
+        Some(DraftHead::synthetic(&mut b, model.spec(), &DraftOptions::default(), 1).context("making a draft head")?)
     };
-    let room = longest
-        + (args.sample as usize).max(MAX_VERIFY_ROWS * (args.decode as usize + 4 * WARM_UP) + 64);
+    let room = longest + (args.sample as usize).max(MAX_VERIFY_ROWS * (args.decode as usize + 4 * WARM_UP) + 64);
     let taps = head.as_ref().map(|h| h.taps().to_vec()).unwrap_or_default();
-    let live =
-        Live::new(&mut b, &model, room.next_multiple_of(64), &taps).context("making the state")?;
+    let live = Live::new(&mut b, &model, room.next_multiple_of(64), &taps).context("making the state")?;
     let vocab = model.spec().vocab as u64;
-    let history = (0..room as u64)
-        .map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % vocab)
-        .map(|t| t as Token)
-        .collect();
+    let history =
+        (0..room as u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % vocab).map(|t| t as Token).collect();
     let mut bench = Bench {
         b,
         model,
@@ -327,21 +279,14 @@ fn bench<B: DraftOps>(
     let mut rows = Vec::new();
     let mut seconds = 0.0;
     for context in contexts {
-        rows.push(
-            bench
-                .context(context, &mut seconds)
-                .with_context(|| format!("at a context of {context}"))?,
-        );
+        rows.push(bench.context(context, &mut seconds).with_context(|| format!("at a context of {context}"))?);
     }
     Ok(rows)
 }
 
 impl<B: DraftOps> Bench<'_, B> {
     fn context(&mut self, context: usize, read_seconds: &mut f64) -> anyhow::Result<Row> {
-        let mut row = Row {
-            context,
-            ..Row::default()
-        };
+        let mut row = Row { context, ..Row::default() };
         let spec = self.model.spec().clone();
         match self.args.fill {
             FillArg::Read => {
@@ -370,10 +315,7 @@ impl<B: DraftOps> Bench<'_, B> {
         self.live.restore(&mut self.b, context, &[], Some(&end))?;
         if !self.args.no_verify {
             for rows in VERIFY_ROWS {
-                let (ms, all_ms) = (
-                    self.verify(rows, rows.div_ceil(2))?,
-                    self.verify(rows, rows)?,
-                );
+                let (ms, all_ms) = (self.verify(rows, rows.div_ceil(2))?, self.verify(rows, rows)?);
                 let one = row.verify.first().map_or(ms, |v: &VerifyTime| v.ms);
                 row.verify.push(VerifyTime {
                     rows,
@@ -449,11 +391,7 @@ impl<B: DraftOps> Bench<'_, B> {
                     });
                 }
             }
-            images.push(RowsImage {
-                start: start as u64,
-                rows: rows as u64,
-                tensors,
-            });
+            images.push(RowsImage { start: start as u64, rows: rows as u64, tensors });
             start += rows;
         }
         self.live.reset(&mut self.b)?;
@@ -471,11 +409,7 @@ impl<B: DraftOps> Bench<'_, B> {
             let start = Instant::now();
             self.live.verify(&mut self.b, &self.model, &[token])?;
             let found = self.live.candidates(&mut self.b, 1)?;
-            token = found
-                .first()
-                .and_then(|c| c.ids.first())
-                .copied()
-                .context("no candidates")?;
+            token = found.first().and_then(|c| c.ids.first()).copied().context("no candidates")?;
             self.live.advance(&mut self.b, 1)?;
             if step >= WARM_UP {
                 times.push(start.elapsed().as_secs_f64() * 1e3);
@@ -494,10 +428,7 @@ impl<B: DraftOps> Bench<'_, B> {
         row.idle_share = ((mean - row.device_ms) / mean).max(0.0);
         times.sort_by(f64::total_cmp);
         let at = |q: f64| {
-            times
-                .get(((times.len() as f64 * q) as usize).min(times.len().saturating_sub(1)))
-                .copied()
-                .unwrap_or(0.0)
+            times.get(((times.len() as f64 * q) as usize).min(times.len().saturating_sub(1))).copied().unwrap_or(0.0)
         };
         (row.p50_ms, row.p99_ms) = (at(0.5), at(0.99));
         Ok(())
@@ -538,12 +469,7 @@ impl<B: DraftOps> Bench<'_, B> {
                 let found = head.extend(&mut self.b, &tables, history)?;
                 let mut token = found.ids.first().copied().unwrap_or(0);
                 for _ in 1..ROUND_DRAFTS {
-                    token = head
-                        .step(&mut self.b, &tables, token)?
-                        .ids
-                        .first()
-                        .copied()
-                        .unwrap_or(0);
+                    token = head.step(&mut self.b, &tables, token)?.ids.first().copied().unwrap_or(0);
                 }
             }
             self.live.verify(&mut self.b, &self.model, &tokens)?;
@@ -568,20 +494,14 @@ impl<B: DraftOps> Bench<'_, B> {
         let rows = self.live.export_rows(&mut self.b, 0..context)?;
         let end = self.live.export_end(&mut self.b)?;
         let saved = start.elapsed().as_secs_f64();
-        let bytes: usize = rows
-            .tensors
-            .iter()
-            .chain(&end.tensors)
-            .map(|t| t.data.len())
-            .sum();
+        let bytes: usize = rows.tensors.iter().chain(&end.tensors).map(|t| t.data.len()).sum();
         let token = [3 % self.model.spec().vocab as Token];
         self.live.verify(&mut self.b, &self.model, &token)?;
         let before = self.live.candidates(&mut self.b, 1)?;
         self.live.reset(&mut self.b)?;
         self.b.synchronize()?;
         let start = Instant::now();
-        self.live
-            .restore(&mut self.b, 0, std::slice::from_ref(&rows), Some(&end))?;
+        self.live.restore(&mut self.b, 0, std::slice::from_ref(&rows), Some(&end))?;
         self.b.settle_rows(context)?;
         self.b.synchronize()?;
         let restored = start.elapsed().as_secs_f64();
@@ -601,9 +521,5 @@ pub(super) fn median(mut times: Vec<f64>) -> f64 {
 }
 
 fn random_bf16(n: usize) -> Vec<u8> {
-    (0..n as u64)
-        .flat_map(|i| {
-            half::bf16::from_f32(crate::backend::synthetic_value(5, i, 0.3)).to_le_bytes()
-        })
-        .collect()
+    (0..n as u64).flat_map(|i| half::bf16::from_f32(crate::backend::synthetic_value(5, i, 0.3)).to_le_bytes()).collect()
 }

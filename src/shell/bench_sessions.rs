@@ -50,9 +50,7 @@ use super::{Context, Exit, Failure, open};
 use crate::config::{Device, SaveStates};
 use crate::desk::{Attendance, session_rows};
 use crate::protocol::desk::{LoadOptions, Request};
-use crate::session::{
-    Change, Limits, NewSession, RealDisk, Save, SaveEvent, SegmentId, SessionFilter, Store, Writer,
-};
+use crate::session::{Change, Limits, NewSession, RealDisk, Save, SaveEvent, SegmentId, SessionFilter, Store, Writer};
 use crate::transcript::{Message, MessageId, MessageMeta, Role};
 use direct::Gaps;
 use talk::Talk;
@@ -75,11 +73,8 @@ const NAME: &str = "measured";
 /// How long writing may take at the end.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Asked one after the other.
-const QUESTIONS: [&str; 3] = [
-    "Who wrote the first entry?",
-    "What was counted in entry 12?",
-    "Where was entry 20 written?",
-];
+const QUESTIONS: [&str; 3] =
+    ["Who wrote the first entry?", "What was counted in entry 12?", "Where was entry 20 written?"];
 
 /// Bringing all rows of the long session back.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -142,22 +137,13 @@ struct Report {
 /// # Errors
 /// No room, a model that does not load, or anything the desk cannot do; with the desk's words.
 pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
-    let no_room = |e: std::io::Error| {
-        Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display()))
-    };
+    let no_room = |e: std::io::Error| Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display()));
     std::fs::create_dir_all(&context.dirs.data).map_err(no_room)?;
-    let scratch = tempfile::Builder::new()
-        .prefix("bench-")
-        .tempdir_in(&context.dirs.data)
-        .map_err(no_room)?;
+    let scratch = tempfile::Builder::new().prefix("bench-").tempdir_in(&context.dirs.data).map_err(no_room)?;
     let mut quiet = context.clone();
     quiet.dirs.data = scratch.path().join("data");
     let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == "demo";
-    let tokens = args
-        .context
-        .last()
-        .copied()
-        .unwrap_or(if cpu { TOKENS } else { TOKENS_GPU });
+    let tokens = args.context.last().copied().unwrap_or(if cpu { TOKENS } else { TOKENS_GPU });
     let config = &mut quiet.loaded.config;
     if config.model.max_context == 0 {
         // Later entries of the ledger have longer numbers than those its length is reckoned from.
@@ -176,29 +162,20 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     let (report, device) = measure(&quiet, args, tokens, scratch.path())?;
     let mut machine = json!({ "device": device });
     describe(&mut machine, args);
-    let mut object =
-        json!({ "bench": "sessions", "model": open::model(context)?.name, "machine": machine });
-    if let (Value::Object(object), Ok(Value::Object(figures))) =
-        (&mut object, serde_json::to_value(&report))
-    {
+    let mut object = json!({ "bench": "sessions", "model": open::model(context)?.name, "machine": machine });
+    if let (Value::Object(object), Ok(Value::Object(figures))) = (&mut object, serde_json::to_value(&report)) {
         object.extend(figures);
     }
     context.result(|| object.clone(), || table(&report, &device))?;
     Ok(Exit::Ok)
 }
 
-fn measure(
-    context: &Context,
-    args: &BenchArgs,
-    tokens: u64,
-    scratch: &Path,
-) -> Result<(Report, String), Failure> {
+fn measure(context: &Context, args: &BenchArgs, tokens: u64, scratch: &Path) -> Result<(Report, String), Failure> {
     let document = scratch.join(DOCUMENT);
     let model = open::model(context)?.name;
     let (text, _) = open::text(&model)?;
     let body = ledger(&text, tokens)?;
-    std::fs::write(&document, &body)
-        .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", document.display())))?;
+    std::fs::write(&document, &body).map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", document.display())))?;
     let made_up = match args.fill {
         FillArg::Read => None,
         FillArg::Random => {
@@ -214,10 +191,7 @@ fn measure(
     talk.timed(Request::New(Some(NAME.into())))?;
     context.note(&format!("reading {tokens} tokens"));
     let paths = vec![document.display().to_string()];
-    let reading = talk.timed(Request::Load {
-        paths,
-        options: LoadOptions::default(),
-    })?;
+    let reading = talk.timed(Request::Load { paths, options: LoadOptions::default() })?;
     for question in QUESTIONS {
         talk.timed(Request::Ask(question.into()))?;
     }
@@ -233,10 +207,7 @@ fn measure(
         // Going back waits for rows that are still on their way: that is no part of a fork.
         talk.timed(Request::Undo(1))?;
         talk.timed(Request::Redo(1))?;
-        forks.push(talk.back(Request::Fork {
-            at: Some(2),
-            name: None,
-        })?);
+        forks.push(talk.back(Request::Fork { at: Some(2), name: None })?);
         talk.resumed(NAME)?;
     }
     let store = open::store(context)?;
@@ -265,9 +236,7 @@ fn measure(
     let path = store.load_path(&tip)?;
     let position = path.last().map_or(0, |s| s.end_position());
     if position < tokens {
-        let text = format!(
-            "only {position} of {tokens} tokens were loaded; is the context of this model long enough?"
-        );
+        let text = format!("only {position} of {tokens} tokens were loaded; is the context of this model long enough?");
         return Err(Failure::new(Exit::Failure, text));
     }
     talk.quit()?;
@@ -282,9 +251,7 @@ fn measure(
         tokens: position,
         state_bytes: bytes,
         made_up_tokens: made_up.as_ref().map_or(0, |m| m.tokens),
-        read_tokens_per_s: made_up
-            .is_none()
-            .then(|| position as f64 / reading.max(1e-6) * 1e3),
+        read_tokens_per_s: made_up.is_none().then(|| position as f64 / reading.max(1e-6) * 1e3),
         save_gb_per_s: made_up.map(|m| m.save_gb_per_s),
         resume_ms: median(resumes),
         resume_cold_ms: median(cold),
@@ -306,19 +273,12 @@ fn ledger(text: &crate::text::TextModel, tokens: u64) -> Result<String, Failure>
     const WHO: [&str; 7] = ["Anna", "Marta", "Tom", "Ivan", "Lena", "Omar", "Ruth"];
     const WHAT: [&str; 5] = ["boxes", "letters", "coins", "lamps", "ropes"];
     const WHERE: [&str; 6] = ["Oslo", "Rome", "Lima", "Kyoto", "Bern", "Cairo"];
-    let pick = |words: &[&'static str], n: u64| {
-        words
-            .get((n % words.len() as u64) as usize)
-            .copied()
-            .unwrap_or_default()
-    };
+    let pick =
+        |words: &[&'static str], n: u64| words.get((n % words.len() as u64) as usize).copied().unwrap_or_default();
     let entry = |i: u64| {
         let n = i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
         let (who, what, place) = (pick(&WHO, n), pick(&WHAT, n >> 8), pick(&WHERE, n >> 16));
-        format!(
-            "Entry {i}: {who} counted {} {what} in {place}.\n",
-            n % 9000 + 10
-        )
+        format!("Entry {i}: {who} counted {} {what} in {place}.\n", n % 9000 + 10)
     };
     let some: String = (1000..1200).map(entry).collect();
     let each = text.tokenizer.encode_plain(&some)?.len() as u64 / 200;
@@ -327,12 +287,7 @@ fn ledger(text: &crate::text::TextModel, tokens: u64) -> Result<String, Failure>
 
 /// Where the measured session ends, and how many bytes its state has on disk.
 fn tip(store: &Store) -> Result<(SegmentId, u64), Failure> {
-    let nothing = || {
-        Failure::new(
-            Exit::Unreadable,
-            "the state of the measured session was not kept",
-        )
-    };
+    let nothing = || Failure::new(Exit::Unreadable, "the state of the measured session was not kept");
     let record = store.session_named(NAME)?;
     let (head, fingerprint) = record.head.zip(record.state_of).ok_or_else(nothing)?;
     let (_, tip) = store.tip_segment(head, &fingerprint)?.ok_or_else(nothing)?;
@@ -345,61 +300,31 @@ fn tip(store: &Store) -> Result<(SegmentId, u64), Failure> {
 
 fn message(store: &Store, parent: Option<MessageId>, role: Role, text: String) -> Message {
     let (thinking, meta) = (String::new(), MessageMeta::default());
-    Message {
-        id: store.new_message_id(),
-        parent,
-        role,
-        text,
-        thinking,
-        created_ms: 0,
-        meta,
-    }
+    Message { id: store.new_message_id(), parent, role, text, thinking, created_ms: 0, meta }
 }
 
 /// Hands over what belongs together and waits until it is on disk.
 fn saved(store: &Arc<Store>, changes: Vec<Change>) -> Result<(), Failure> {
     let (events, outcome) = crossbeam_channel::unbounded();
     let writer = Writer::start(Arc::clone(store), events)?;
-    writer.save(Save {
-        changes,
-        images: Vec::new(),
-    });
+    writer.save(Save { changes, images: Vec::new() });
     writer.close(Instant::now() + PATIENCE);
-    match outcome
-        .iter()
-        .find(|e| !matches!(e, SaveEvent::Text { .. }))
-    {
+    match outcome.iter().find(|e| !matches!(e, SaveEvent::Text { .. })) {
         Some(SaveEvent::Saved { .. }) => Ok(()),
-        other => Err(Failure::new(
-            Exit::Disk,
-            format!("the sessions could not be saved: {other:?}"),
-        )),
+        other => Err(Failure::new(Exit::Disk, format!("the sessions could not be saved: {other:?}"))),
     }
 }
 
 /// A store of `sessions` sessions, opened and listed.
 fn list(folder: &Path, sessions: usize) -> Result<List, Failure> {
-    let limits = Limits {
-        min_free_bytes: 0,
-        ..Limits::default()
-    };
+    let limits = Limits { min_free_bytes: 0, ..Limits::default() };
     let open = || Store::open(folder, Arc::new(RealDisk), limits.clone());
     let store = Arc::new(open()?);
     let mut changes = Vec::with_capacity(4 * sessions);
     for n in 0..sessions {
         let session = store.new_session_id();
-        let asked = message(
-            &store,
-            None,
-            Role::User,
-            format!("What is written in entry {n}?"),
-        );
-        let answered = message(
-            &store,
-            Some(asked.id),
-            Role::Assistant,
-            format!("Entry {n} was written by Anna."),
-        );
+        let asked = message(&store, None, Role::User, format!("What is written in entry {n}?"));
+        let answered = message(&store, Some(asked.id), Role::Assistant, format!("Entry {n} was written by Anna."));
         let head = Some(answered.id);
         let settings = "{}".to_owned();
         changes.push(Change::CreateSession(NewSession {
@@ -409,10 +334,7 @@ fn list(folder: &Path, sessions: usize) -> Result<List, Failure> {
             head: None,
             forked_from: None,
         }));
-        changes.extend([asked, answered].map(|m| Change::PutMessage {
-            session,
-            message: Box::new(m),
-        }));
+        changes.extend([asked, answered].map(|m| Change::PutMessage { session, message: Box::new(m) }));
         changes.push(Change::MoveHead { session, head });
     }
     saved(&store, changes)?;
@@ -427,36 +349,21 @@ fn list(folder: &Path, sessions: usize) -> Result<List, Failure> {
         listing.push(begun.elapsed().as_secs_f64() * 1e3);
         found = rows.len();
     }
-    Ok(List {
-        sessions: found,
-        open_store_ms: median(opening),
-        ms: median(listing),
-    })
+    Ok(List { sessions: found, open_store_ms: median(opening), ms: median(listing) })
 }
 
 fn table(r: &Report, device: &str) -> String {
-    let mut out = format!(
-        "a session of {} tokens, {:.1} MB of state, on {device}\n",
-        r.tokens,
-        r.state_bytes as f64 / 1e6
-    );
+    let mut out =
+        format!("a session of {} tokens, {:.1} MB of state, on {device}\n", r.tokens, r.state_bytes as f64 / 1e6);
     let (list, gaps) = (&r.session_list, &r.inter_token);
     if let Some(rate) = r.save_gb_per_s {
         let tokens = r.made_up_tokens;
-        let _ = writeln!(
-            out,
-            "save          {rate:.2} GB/s ({tokens} tokens were made up)"
-        );
+        let _ = writeln!(out, "save          {rate:.2} GB/s ({tokens} tokens were made up)");
     }
-    for (name, ms, rows) in [
-        ("resume", r.resume_ms, &r.all_rows),
-        ("resume, cold", r.resume_cold_ms, &r.all_rows_cold),
-    ] {
+    for (name, ms, rows) in [("resume", r.resume_ms, &r.all_rows), ("resume, cold", r.resume_cold_ms, &r.all_rows_cold)]
+    {
         let beyond = ms - rows.read_ms;
-        let _ = writeln!(
-            out,
-            "{name:<12}  {ms:.0} ms until it can be asked, {beyond:.0} ms beyond reading its bytes"
-        );
+        let _ = writeln!(out, "{name:<12}  {ms:.0} ms until it can be asked, {beyond:.0} ms beyond reading its bytes");
     }
     for (name, resume) in [("all rows", &r.all_rows), ("all, cold", &r.all_rows_cold)] {
         let _ = writeln!(
@@ -469,11 +376,8 @@ fn table(r: &Report, device: &str) -> String {
             resume.read_gb_per_s
         );
     }
-    let _ = writeln!(
-        out,
-        "first token   {:.0} ms after /resume, {:.0} ms cold",
-        r.first_token_ms, r.first_token_cold_ms
-    );
+    let _ =
+        writeln!(out, "first token   {:.0} ms after /resume, {:.0} ms cold", r.first_token_ms, r.first_token_cold_ms);
     let _ = writeln!(out, "equal bits    {}", r.equal_bits);
     let _ = writeln!(out, "undo          {:.1} ms", r.undo_ms);
     let _ = writeln!(out, "fork          {:.1} ms", r.fork_ms);

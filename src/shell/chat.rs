@@ -23,16 +23,10 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
     let utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]
         .iter()
         .find_map(|n| variable(n))
-        .is_some_and(|v| {
-            v.to_string_lossy()
-                .to_lowercase()
-                .replace('-', "")
-                .contains("utf8")
-        });
+        .is_some_and(|v| v.to_string_lossy().to_lowercase().replace('-', "").contains("utf8"));
     let mut keys = KeyTable::default();
     for (key, action) in &config.keys {
-        keys.bind(key, action)
-            .map_err(|e| Failure::usage(e.to_string()))?;
+        keys.bind(key, action).map_err(|e| Failure::usage(e.to_string()))?;
     }
     let offset = jiff::tz::TimeZone::system().to_offset(jiff::Timestamp::now());
     Ok(UiConfig {
@@ -86,9 +80,7 @@ pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
     // A terminal that cannot place its cursor gets lines, like a pipe or a screen reader that asks for them.
     let lines = chat.plain || std::env::var_os("TERM").is_some_and(|t| t == "dumb");
     if !lines && (!std::io::stdin().is_terminal() || !std::io::stdout().is_terminal()) {
-        return Err(Failure::usage(
-            "the chat needs a terminal. One answer without one: sala-chat -p TEXT",
-        ));
+        return Err(Failure::usage("the chat needs a terminal. One answer without one: sala-chat -p TEXT"));
     }
     let opened = open::desk(context, &chat.session, chat.save, Attendance::Present)?;
     let requests = opened.desk.requests.clone();
@@ -97,22 +89,12 @@ pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
         let _ = requests.send(Request::Sessions);
     }
     if !chat.paths.is_empty() {
-        let _ = requests.send(Request::Load {
-            paths: chat.paths.clone(),
-            options: LoadOptions::default(),
-        });
+        let _ = requests.send(Request::Load { paths: chat.paths.clone(), options: LoadOptions::default() });
     }
     drop(requests);
-    let handle = DeskHandle {
-        requests: opened.desk.requests,
-        notices: opened.desk.notices,
-    };
-    let code = if lines {
-        plain::run(std::env::home_dir(), handle)
-    } else {
-        run::run(ui, handle)
-    }
-    .map_err(|e| Failure::new(Exit::Failure, format!("the terminal cannot be used: {e}")))?;
+    let handle = DeskHandle { requests: opened.desk.requests, notices: opened.desk.notices };
+    let code = if lines { plain::run(std::env::home_dir(), handle) } else { run::run(ui, handle) }
+        .map_err(|e| Failure::new(Exit::Failure, format!("the terminal cannot be used: {e}")))?;
     // The desk has said goodbye, or the program was told to end at once; then there is no more waiting.
     if code == 0 {
         let _ = opened.desk.thread.join();

@@ -12,10 +12,9 @@ use toml::Value;
 
 use super::failure::Failure;
 pub use commands::{
-    BenchArgs, BenchWhat, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DoctorArgs,
-    DraftArgs, DraftCommand, ExportArgs, FillArg, FormatArg, ImportArgs, LibraryArgs,
-    LibraryCommand, LsArgs, ModelArgs, ModelCommand, NameArgs, PruneArgs, RmArgs, SearchArgs,
-    TuningArgs,
+    BenchArgs, BenchWhat, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DoctorArgs, DraftArgs, DraftCommand,
+    ExportArgs, FillArg, FormatArg, ImportArgs, LibraryArgs, LibraryCommand, LsArgs, ModelArgs, ModelCommand, NameArgs,
+    PruneArgs, RmArgs, SearchArgs, TuningArgs,
 };
 pub use task::{Ask, Chat, Format, SessionChoice, Task};
 
@@ -133,12 +132,7 @@ pub struct ChatArgs {
     #[arg(short, long = "file", value_name = "FILE", value_hint = ValueHint::AnyPath, help_heading = "Question")]
     pub files: Vec<String>,
     /// Events as JSON lines instead of text
-    #[arg(
-        long,
-        conflicts_with = "json",
-        requires = "prompt",
-        help_heading = "Question"
-    )]
+    #[arg(long, conflicts_with = "json", requires = "prompt", help_heading = "Question")]
     pub jsonl: bool,
     /// The answer as the model wrote it, no markdown
     #[arg(long, requires = "prompt", help_heading = "Question")]
@@ -147,12 +141,7 @@ pub struct ChatArgs {
     #[arg(short, long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", help_heading = "Session")]
     pub resume: Option<String>,
     /// Go on in the last session
-    #[arg(
-        short = 'c',
-        long = "continue",
-        conflicts_with = "resume",
-        help_heading = "Session"
-    )]
+    #[arg(short = 'c', long = "continue", conflicts_with = "resume", help_heading = "Session")]
     pub continue_last: bool,
     /// Keep nothing
     #[arg(long, help_heading = "Session")]
@@ -201,9 +190,7 @@ impl Cli {
                     out.push(("speculation.depth", whole(depth)));
                 }
                 _ => {
-                    return Err(Failure::usage(format!(
-                        "--spec must be on, off, auto or 1 to 15 (got {number})"
-                    )));
+                    return Err(Failure::usage(format!("--spec must be on, off, auto or 1 to 15 (got {number})")));
                 }
             },
         }
@@ -245,9 +232,7 @@ impl Cli {
                 || chat.ascii
                 || chat.no_alt_screen;
             return if mixed {
-                Err(Failure::usage(
-                    "a command takes no chat options or paths. A file of that name: ./NAME",
-                ))
+                Err(Failure::usage("a command takes no chat options or paths. A file of that name: ./NAME"))
             } else {
                 Ok(Task::Command(command))
             };
@@ -261,9 +246,9 @@ impl Cli {
         let save = !chat.no_save;
         let paths: Vec<String> = chat.paths.into_iter().chain(chat.files).collect();
         match chat.prompt {
-            Some(_) if session == SessionChoice::Pick => Err(Failure::usage(
-                "-r needs a session name with -p. sala-chat ls lists them",
-            )),
+            Some(_) if session == SessionChoice::Pick => {
+                Err(Failure::usage("-r needs a session name with -p. sala-chat ls lists them"))
+            }
             Some(prompt) => {
                 let format = match (self.global.json, chat.jsonl, chat.raw) {
                     (true, _, _) => Format::Json,
@@ -271,29 +256,12 @@ impl Cli {
                     (_, _, true) => Format::Raw,
                     _ => Format::Text,
                 };
-                Ok(Task::Ask(Ask {
-                    prompt,
-                    files: paths,
-                    session,
-                    save,
-                    format,
-                }))
+                Ok(Task::Ask(Ask { prompt, files: paths, session, save, format }))
             }
-            None if self.global.json => {
-                Err(Failure::usage("--json needs a question (-p) or a command"))
-            }
+            None if self.global.json => Err(Failure::usage("--json needs a question (-p) or a command")),
             None => {
-                let session = if resume_last && session == SessionChoice::New {
-                    SessionChoice::Last
-                } else {
-                    session
-                };
-                Ok(Task::Chat(Chat {
-                    paths,
-                    session,
-                    save,
-                    plain: chat.plain,
-                }))
+                let session = if resume_last && session == SessionChoice::New { SessionChoice::Last } else { session };
+                Ok(Task::Chat(Chat { paths, session, save, plain: chat.plain }))
             }
         }
     }

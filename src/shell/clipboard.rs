@@ -15,11 +15,7 @@ const OSC52_LIMIT: usize = 74_994;
 pub fn osc52(text: &str, tmux: bool) -> String {
     let sequence = format!("\x1b]52;c;{}\x07", STANDARD.encode(text));
     // tmux passes on what is wrapped, with escapes doubled.
-    if tmux {
-        format!("\x1bPtmux;{}\x1b\\", sequence.replace('\x1b', "\x1b\x1b"))
-    } else {
-        sequence
-    }
+    if tmux { format!("\x1bPtmux;{}\x1b\\", sequence.replace('\x1b', "\x1b\x1b")) } else { sequence }
 }
 
 /// Writes `text` to `copy.txt`, readable by the user only.
@@ -27,12 +23,7 @@ fn to_file(dir: &Path, text: &str) -> std::io::Result<PathBuf> {
     use std::os::unix::fs::OpenOptionsExt;
     std::fs::create_dir_all(dir)?;
     let path = dir.join("copy.txt");
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&path)?;
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
     file.write_all(text.as_bytes())?;
     Ok(path)
 }
@@ -51,37 +42,26 @@ pub fn copy(
         ClipboardMethod::Auto | ClipboardMethod::Osc52 => true,
         ClipboardMethod::File => false,
     };
-    let sequence = if wants_terminal {
-        osc52(text, tmux)
-    } else {
-        String::new()
-    };
+    let sequence = if wants_terminal { osc52(text, tmux) } else { String::new() };
     let too_long = sequence.len() > OSC52_LIMIT;
-    let sent = wants_terminal
-        && !too_long
-        && out
-            .write_all(sequence.as_bytes())
-            .and_then(|()| out.flush())
-            .is_ok();
+    let sent = wants_terminal && !too_long && out.write_all(sequence.as_bytes()).and_then(|()| out.flush()).is_ok();
     let place = |p: &Path| p.display().to_string();
     match (sent, file) {
         (true, Some(Ok(p))) => Ok(format!(
             "Sent {count} characters to the terminal clipboard (OSC 52; not every terminal accepts it). Also in {}",
             place(&p)
         )),
-        (true, _) => Ok(format!(
-            "Sent {count} characters to the terminal clipboard (OSC 52; not every terminal accepts it)"
-        )),
-        (false, Some(Ok(p))) if too_long => Ok(format!(
-            "{count} characters are too many for a terminal clipboard. They are in {}",
-            place(&p)
-        )),
+        (true, _) => {
+            Ok(format!("Sent {count} characters to the terminal clipboard (OSC 52; not every terminal accepts it)"))
+        }
+        (false, Some(Ok(p))) if too_long => {
+            Ok(format!("{count} characters are too many for a terminal clipboard. They are in {}", place(&p)))
+        }
         (false, Some(Ok(p))) => Ok(format!("Wrote {count} characters to {}", place(&p))),
         (false, Some(Err(why))) => Err(format!("Nothing was copied: {why}")),
-        (false, None) => Err(
-            "Nothing was copied: the terminal does not take it and there is no state directory"
-                .into(),
-        ),
+        (false, None) => {
+            Err("Nothing was copied: the terminal does not take it and there is no state directory".into())
+        }
     }
 }
 
@@ -99,51 +79,15 @@ mod tests {
     fn the_sentence_says_what_happened() {
         let dir = tempfile::tempdir().unwrap();
         let mut out = Vec::new();
-        let said = copy(
-            &mut out,
-            "hello",
-            ClipboardMethod::Auto,
-            false,
-            Some(dir.path()),
-        )
-        .unwrap();
-        assert!(
-            said.starts_with("Sent 5 characters") && said.contains("copy.txt"),
-            "{said}"
-        );
-        assert_eq!(
-            std::fs::read_to_string(dir.path().join("copy.txt")).unwrap(),
-            "hello"
-        );
-        let said = copy(
-            &mut out,
-            &"x".repeat(80_000),
-            ClipboardMethod::Auto,
-            false,
-            Some(dir.path()),
-        )
-        .unwrap();
+        let said = copy(&mut out, "hello", ClipboardMethod::Auto, false, Some(dir.path())).unwrap();
+        assert!(said.starts_with("Sent 5 characters") && said.contains("copy.txt"), "{said}");
+        assert_eq!(std::fs::read_to_string(dir.path().join("copy.txt")).unwrap(), "hello");
+        let said = copy(&mut out, &"x".repeat(80_000), ClipboardMethod::Auto, false, Some(dir.path())).unwrap();
         assert!(said.starts_with("80,000 characters are too many"), "{said}");
         out.clear();
-        let said = copy(
-            &mut out,
-            "a",
-            ClipboardMethod::File,
-            false,
-            Some(dir.path()),
-        )
-        .unwrap();
+        let said = copy(&mut out, "a", ClipboardMethod::File, false, Some(dir.path())).unwrap();
         assert!(out.is_empty() && said.starts_with("Wrote 1"), "{said}");
         assert!(copy(&mut out, "a", ClipboardMethod::File, false, None).is_err());
-        assert!(
-            copy(
-                &mut out,
-                "a",
-                ClipboardMethod::File,
-                false,
-                Some(Path::new("/dev/null/x"))
-            )
-            .is_err()
-        );
+        assert!(copy(&mut out, "a", ClipboardMethod::File, false, Some(Path::new("/dev/null/x"))).is_err());
     }
 }

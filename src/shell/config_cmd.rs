@@ -20,31 +20,16 @@ pub(super) fn run(
     match action {
         ConfigCommand::Path => writeln!(out, "{}", file.display())?,
         ConfigCommand::Check => {
-            let mut problems: Vec<String> = config::problems(file, variables)
-                .iter()
-                .map(ToString::to_string)
-                .collect();
+            let mut problems: Vec<String> = config::problems(file, variables).iter().map(ToString::to_string).collect();
             if let Ok(loaded) = config::load(file, variables, &[]) {
                 let mut keys = KeyTable::default();
-                let bad = loaded
-                    .config
-                    .keys
-                    .iter()
-                    .filter_map(|(key, action)| keys.bind(key, action).err());
+                let bad = loaded.config.keys.iter().filter_map(|(key, action)| keys.bind(key, action).err());
                 problems.extend(bad.map(|e| format!("{}: {e}", file.display())));
             }
             if json {
-                writeln!(
-                    out,
-                    "{}",
-                    serde_json::json!({ "file": file, "problems": problems })
-                )?;
+                writeln!(out, "{}", serde_json::json!({ "file": file, "problems": problems }))?;
             } else if problems.is_empty() {
-                let what = if file.exists() {
-                    "no mistakes"
-                } else {
-                    "does not exist, built-in values are used"
-                };
+                let what = if file.exists() { "no mistakes" } else { "does not exist, built-in values are used" };
                 writeln!(out, "{}: {what}", file.display())?;
             } else {
                 for problem in &problems {
@@ -57,38 +42,25 @@ pub(super) fn run(
         }
         ConfigCommand::Show { origin } => {
             let loaded = config::load(file, variables, &[])?;
-            let table = toml::Table::try_from(&loaded.config)
-                .map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
+            let table =
+                toml::Table::try_from(&loaded.config).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
             let mut rows: Vec<(String, toml::Value)> = Vec::new();
             for key in keys::KEYS {
                 rows.extend(value(&table, key.name).map(|v| (key.name.to_owned(), v.clone())));
             }
             for (open, ..) in keys::OPEN_TABLES {
-                for (name, value) in value(&table, open)
-                    .and_then(|t| t.as_table())
-                    .into_iter()
-                    .flatten()
-                {
+                for (name, value) in value(&table, open).and_then(|t| t.as_table()).into_iter().flatten() {
                     rows.push((format!("{open}.{name}"), value.clone()));
                 }
             }
-            let from = |key: &str| {
-                loaded
-                    .origins
-                    .get(key)
-                    .unwrap_or(&Origin::BuiltIn)
-                    .to_string()
-            };
+            let from = |key: &str| loaded.origins.get(key).unwrap_or(&Origin::BuiltIn).to_string();
             if json {
                 let rows: serde_json::Map<String, serde_json::Value> = rows
                     .into_iter()
                     .map(|(key, value)| {
                         let value = serde_json::to_value(value).unwrap_or_default();
-                        let shown = if *origin {
-                            serde_json::json!({ "value": value, "origin": from(&key) })
-                        } else {
-                            value
-                        };
+                        let shown =
+                            if *origin { serde_json::json!({ "value": value, "origin": from(&key) }) } else { value };
                         (key, shown)
                     })
                     .collect();
@@ -96,11 +68,7 @@ pub(super) fn run(
             } else {
                 for (key, value) in rows {
                     let line = format!("{key} = {value}");
-                    if *origin {
-                        writeln!(out, "{line:<50} # {}", from(&key))?
-                    } else {
-                        writeln!(out, "{line}")?
-                    }
+                    if *origin { writeln!(out, "{line:<50} # {}", from(&key))? } else { writeln!(out, "{line}")? }
                 }
             }
         }
@@ -121,10 +89,7 @@ pub fn set(file: &Path, key: &str, value: &str) -> Result<String, Failure> {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
         Err(e) => {
-            return Err(Failure::new(
-                Exit::Failure,
-                format!("{}: {e}", file.display()),
-            ));
+            return Err(Failure::new(Exit::Failure, format!("{}: {e}", file.display())));
         }
     };
     let edited = config::edit(&text, key, value)?;
@@ -137,9 +102,7 @@ pub fn set(file: &Path, key: &str, value: &str) -> Result<String, Failure> {
         new.persist(file).map_err(|e| e.error)?;
         Ok(())
     };
-    write().map_err(|e| {
-        Failure::new(Exit::Disk, format!("{}: {e}", file.display())).hint("Nothing was changed")
-    })?;
+    write().map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", file.display())).hint("Nothing was changed"))?;
     Ok(keys::find_short(key).map_or(key, |k| k.name).to_owned())
 }
 

@@ -34,8 +34,9 @@ pub fn open(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<O
     }
     match config.device {
         Device::Cpu => Ok(Opened::Cpu(Box::default(), None)),
-        Device::Auto => Ok(open_gpu(gpu, tuning, guards)
-            .unwrap_or_else(|reason| Opened::Cpu(Box::default(), Some(reason)))),
+        Device::Auto => {
+            Ok(open_gpu(gpu, tuning, guards).unwrap_or_else(|reason| Opened::Cpu(Box::default(), Some(reason))))
+        }
         Device::Cuda => open_gpu(gpu, tuning, guards)
             .map_err(|reason| no_device(reason).hint("--device cpu runs the built-in model")),
     }
@@ -53,10 +54,7 @@ pub struct Chosen {
 impl Chosen {
     /// What was asked for.
     pub fn new(name: impl Into<String>) -> Chosen {
-        Chosen {
-            name: name.into(),
-            note: None,
-        }
+        Chosen { name: name.into(), note: None }
     }
 }
 
@@ -66,11 +64,7 @@ pub fn automatic(config: &ModelConfig) -> Chosen {
     choose(super::model_cmd::installed(config), config.device, gpu)
 }
 
-fn choose(
-    installed: Option<PathBuf>,
-    device: Device,
-    gpu: impl FnOnce() -> Result<(), String>,
-) -> Chosen {
+fn choose(installed: Option<PathBuf>, device: Device, gpu: impl FnOnce() -> Result<(), String>) -> Chosen {
     let Some(folder) = installed else {
         return Chosen::new("demo");
     };
@@ -78,16 +72,12 @@ fn choose(
         // Without one, opening it fails with the reason.
         Device::Cuda => None,
         Device::Cpu => Some("The downloaded model needs a GPU".to_owned()),
-        Device::Auto => gpu()
-            .err()
-            .map(|why| format!("No usable NVIDIA GPU: {why}")),
+        Device::Auto => gpu().err().map(|why| format!("No usable NVIDIA GPU: {why}")),
     };
     match why {
         None => Chosen::new(folder.display().to_string()),
         Some(why) => Chosen {
-            note: Some(format!(
-                "{why}. The built-in model answers instead of the downloaded one."
-            )),
+            note: Some(format!("{why}. The built-in model answers instead of the downloaded one.")),
             ..Chosen::new("demo")
         },
     }
@@ -118,16 +108,12 @@ fn options(tuning: &TuningArgs, guards: bool) -> Options {
 
 #[cfg(feature = "cuda")]
 fn open_gpu(gpu: usize, tuning: &TuningArgs, guards: bool) -> Result<Opened, String> {
-    Cuda::open(gpu, options(tuning, guards))
-        .map(|cuda| Opened::Cuda(Box::new(cuda)))
-        .map_err(|e| e.to_string())
+    Cuda::open(gpu, options(tuning, guards)).map(|cuda| Opened::Cuda(Box::new(cuda))).map_err(|e| e.to_string())
 }
 
 #[cfg(feature = "cuda")]
 fn open_emulated(library: &Path, tuning: &TuningArgs, guards: bool) -> Result<Opened, String> {
-    Cuda::emulated(library, options(tuning, guards))
-        .map(|cuda| Opened::Cuda(Box::new(cuda)))
-        .map_err(|e| e.to_string())
+    Cuda::emulated(library, options(tuning, guards)).map(|cuda| Opened::Cuda(Box::new(cuda))).map_err(|e| e.to_string())
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -142,12 +128,8 @@ fn open_emulated(_library: &Path, tuning: &TuningArgs, guards: bool) -> Result<O
 
 /// Clocks, limits and driver as the driver's own tool prints them; `None` where it is missing.
 pub fn clocks() -> Option<String> {
-    let fields =
-        "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu";
-    printed(
-        "nvidia-smi",
-        &[&format!("--query-gpu={fields}"), "--format=csv"],
-    )
+    let fields = "name,driver_version,clocks.sm,clocks.max.sm,clocks.mem,power.limit,temperature.gpu";
+    printed("nvidia-smi", &[&format!("--query-gpu={fields}"), "--format=csv"])
 }
 
 /// Short commit of the working tree the program runs in; `None` outside of one.
@@ -156,11 +138,7 @@ pub fn commit() -> Option<String> {
 }
 
 fn printed(program: &str, args: &[&str]) -> Option<String> {
-    let output = std::process::Command::new(program)
-        .args(args)
-        .stderr(std::process::Stdio::null())
-        .output()
-        .ok()?;
+    let output = std::process::Command::new(program).args(args).stderr(std::process::Stdio::null()).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     (output.status.success() && !text.is_empty()).then_some(text)
 }

@@ -32,42 +32,22 @@ impl Dirs {
         match (project, data_dir) {
             (Some(project), Some(dir)) => {
                 let (data, state, runtime) = below(dir)?;
-                Ok(Dirs {
-                    config: project.config_dir().to_owned(),
-                    data,
-                    state,
-                    runtime,
-                })
+                Ok(Dirs { config: project.config_dir().to_owned(), data, state, runtime })
             }
             (None, Some(dir)) => {
                 let (data, state, runtime) = below(dir)?;
-                Ok(Dirs {
-                    config: data.clone(),
-                    data,
-                    state,
-                    runtime,
-                })
+                Ok(Dirs { config: data.clone(), data, state, runtime })
             }
             (Some(project), None) => {
                 let data = project.data_dir().to_owned();
-                let state = project
-                    .state_dir()
-                    .unwrap_or(project.data_local_dir())
-                    .to_owned();
-                let runtime = project
-                    .runtime_dir()
-                    .map_or_else(|| data.join("locks"), Path::to_owned);
-                Ok(Dirs {
-                    config: project.config_dir().to_owned(),
-                    data,
-                    state,
-                    runtime,
-                })
+                let state = project.state_dir().unwrap_or(project.data_local_dir()).to_owned();
+                let runtime = project.runtime_dir().map_or_else(|| data.join("locks"), Path::to_owned);
+                Ok(Dirs { config: project.config_dir().to_owned(), data, state, runtime })
             }
-            (None, None) => Err(
-                Failure::new(Exit::Failure, "no home folder (HOME is not set)")
-                    .hint("Name a folder: --data-dir DIR"),
-            ),
+            (None, None) => {
+                Err(Failure::new(Exit::Failure, "no home folder (HOME is not set)")
+                    .hint("Name a folder: --data-dir DIR"))
+            }
         }
     }
 
@@ -87,10 +67,7 @@ impl Dirs {
 /// # Errors
 /// The system refuses.
 pub fn make_private(dir: &Path) -> std::io::Result<()> {
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 #[cfg(test)]

@@ -51,8 +51,7 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
 fn fixtures(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Exit, Failure> {
     fn replay<B: DraftOps>(dir: &Path, mut b: B) -> Result<(String, Vec<golden::Check>), Failure> {
         let device = b.describe();
-        let checks =
-            golden::replay(dir, &mut b).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
+        let checks = golden::replay(dir, &mut b).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
         Ok((device, checks))
     }
     let (device, checks) = match devices::open(&context.config().model, &args.tuning, false)? {
@@ -85,17 +84,9 @@ fn fixtures(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Exit, Fa
             let _ = match &c.outcome {
                 Outcome::Compared { error, budget } => {
                     let word = if c.missed() { "MISS" } else { "ok" };
-                    writeln!(
-                        out,
-                        "{word:>4} {:<22} {:<40} {error:.2e} of {budget:.0e}",
-                        c.fixture, c.tensor
-                    )
+                    writeln!(out, "{word:>4} {:<22} {:<40} {error:.2e} of {budget:.0e}", c.fixture, c.tensor)
                 }
-                Outcome::NotRun(reason) => writeln!(
-                    out,
-                    "   - {:<22} {:<40} not run: {reason}",
-                    c.fixture, c.tensor
-                ),
+                Outcome::NotRun(reason) => writeln!(out, "   - {:<22} {:<40} not run: {reason}", c.fixture, c.tensor),
             };
         }
         let _ = write!(out, "{} compared, {missed} missed", checks.len());
@@ -107,10 +98,7 @@ fn fixtures(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Exit, Fa
 
 #[cfg(not(feature = "cuda"))]
 fn kernels(_context: &Context, _args: &DoctorArgs) -> Result<Exit, Failure> {
-    Err(Failure::new(
-        Exit::NoDevice,
-        "this program was built without the feature `cuda`",
-    ))
+    Err(Failure::new(Exit::NoDevice, "this program was built without the feature `cuda`"))
 }
 
 #[cfg(feature = "cuda")]
@@ -125,26 +113,15 @@ fn kernels(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
     let open = |guards: bool| -> Result<crate::backend::cuda::Cuda, Failure> {
         match devices::open(&config, &args.tuning, guards)? {
             Opened::Cuda(cuda) => Ok(*cuda),
-            Opened::Cpu(..) => Err(Failure::usage(
-                "doctor --kernels is about a GPU: --device cuda",
-            )),
+            Opened::Cpu(..) => Err(Failure::usage("doctor --kernels is about a GPU: --device cuda")),
         }
     };
     let mut checks = Checks::default();
     let mut device = open(args.kernels)?;
     let (name, products) = (device.describe(), device.products().map(str::to_owned));
-    let extent = if device.info().capability == 0 {
-        Extent::Emulated
-    } else {
-        Extent::Device
-    };
+    let extent = if device.info().capability == 0 { Extent::Emulated } else { Extent::Device };
     if args.kernels {
-        checks::operations(
-            &mut checks,
-            &mut crate::backend::cpu::Cpu::new(),
-            &mut device,
-            extent,
-        );
+        checks::operations(&mut checks, &mut crate::backend::cpu::Cpu::new(), &mut device, extent);
         drop(device);
         ends::run(&mut checks, || open(false).map_err(|f| f.message), extent);
     }
@@ -154,12 +131,8 @@ fn kernels(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
         match device.ceilings(2 << 30, 8192) {
             Ok(measured) => {
                 ceilings = Some(measured);
-                let mut rates = rates::Rates {
-                    dev: &mut device,
-                    ceilings: measured,
-                    list: Vec::new(),
-                    failed: Vec::new(),
-                };
+                let mut rates =
+                    rates::Rates { dev: &mut device, ceilings: measured, list: Vec::new(), failed: Vec::new() };
                 if let Err(e) = rates.run() {
                     rates.failed.push(("rates".to_owned(), e.to_string()));
                 }
@@ -177,22 +150,12 @@ fn kernels(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
         })
     };
     let as_text = || {
-        let mut out = format!(
-            "{name}, products by {}\n",
-            products.as_deref().unwrap_or("the program's own kernel")
-        );
+        let mut out = format!("{name}, products by {}\n", products.as_deref().unwrap_or("the program's own kernel"));
         for c in &checks.list {
-            let (word, error) = (
-                if c.ok { "ok" } else { "MISS" },
-                c.error.map_or(String::new(), |e| format!("{e:.2e}")),
-            );
+            let (word, error) =
+                (if c.ok { "ok" } else { "MISS" }, c.error.map_or(String::new(), |e| format!("{e:.2e}")));
             // Writing to a string cannot fail.
-            let _ = writeln!(
-                out,
-                "{word:>4} {:<60} {error:>9} {}",
-                c.name,
-                c.message.as_deref().unwrap_or_default()
-            );
+            let _ = writeln!(out, "{word:>4} {:<60} {error:>9} {}", c.name, c.message.as_deref().unwrap_or_default());
         }
         if let Some(c) = &ceilings {
             let _ = writeln!(

@@ -45,9 +45,7 @@ const SMALL_PIECE: usize = 64;
 pub(super) fn run(context: &Context, action: &DraftCommand) -> Result<Exit, Failure> {
     let DraftCommand::Capture { docs, out, length } = action;
     if *length < SHORTEST {
-        return Err(Failure::usage(format!(
-            "--length must be at least {SHORTEST}"
-        )));
+        return Err(Failure::usage(format!("--length must be at least {SHORTEST}")));
     }
     let options = SourceOptions::new(&context.config().load);
     let found = sources::gather(&[docs.display().to_string()], &options, &Cancel::default())?;
@@ -60,14 +58,7 @@ pub(super) fn run(context: &Context, action: &DraftCommand) -> Result<Exit, Fail
         context.note(&note);
     }
     let (text, stop) = open::text(&name)?;
-    let job = Job {
-        context,
-        text,
-        stop,
-        out,
-        length: *length,
-        documents: &found.documents,
-    };
+    let job = Job { context, text, stop, out, length: *length, documents: &found.documents };
     match devices::open(&context.config().model, &TuningArgs::default(), false)? {
         Opened::Cpu(cpu, _) => job.run(*cpu, &name),
         #[cfg(feature = "cuda")]
@@ -80,10 +71,7 @@ fn make_folder(out: &Path) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::new(Exit::Disk, format!("{}: {e}", out.display()));
     std::fs::create_dir_all(out).map_err(failed)?;
     if sample_file(out, 1).exists() {
-        let failure = Failure::new(
-            Exit::Failure,
-            format!("{} holds samples already", out.display()),
-        );
+        let failure = Failure::new(Exit::Failure, format!("{} holds samples already", out.display()));
         return Err(failure.hint("Name another folder: --out DIR"));
     }
     Ok(())
@@ -106,34 +94,23 @@ impl From<ModelError> for Failure {
 }
 
 /// The layers to capture.
-fn layers(
-    context: &Context,
-    checkpoint: &Checkpoint,
-    spec: &ModelSpec,
-) -> Result<Vec<usize>, Failure> {
+fn layers(context: &Context, checkpoint: &Checkpoint, spec: &ModelSpec) -> Result<Vec<usize>, Failure> {
     let of = |config: &str| {
         let config = DraftConfig::from_json(config, spec, &DraftOptions::default());
-        config
-            .map(|c| c.taps)
-            .map_err(|e| Failure::new(Exit::Failure, e.to_string()))
+        config.map(|c| c.taps).map_err(|e| Failure::new(Exit::Failure, e.to_string()))
     };
     let in_folder = |folder: &Path| {
         let file = folder.join("config.json");
-        let text = std::fs::read_to_string(&file)
-            .map_err(|e| Failure::new(Exit::NoModel, format!("{}: {e}", file.display())));
+        let text =
+            std::fs::read_to_string(&file).map_err(|e| Failure::new(Exit::NoModel, format!("{}: {e}", file.display())));
         text.and_then(|text| of(&text))
     };
-    let beside = checkpoint
-        .directory()
-        .map(|d| d.join("eagle3"))
-        .filter(|d| d.is_dir());
+    let beside = checkpoint.directory().map(|d| d.join("eagle3")).filter(|d| d.is_dir());
     match (context.config().draft_source(), beside) {
         (DraftSource::Named(name), _) => in_folder(&draft_folder(&name)?),
         (DraftSource::Auto, Some(folder)) => in_folder(&folder),
         (DraftSource::Auto, None) if checkpoint.name() == "demo" => of(demo_draft()?.0),
-        (DraftSource::Auto | DraftSource::Off, _) => {
-            Ok(DraftConfig::default_taps(spec.mixers.len()))
-        }
+        (DraftSource::Auto | DraftSource::Off, _) => Ok(DraftConfig::default_taps(spec.mixers.len())),
     }
 }
 
@@ -154,9 +131,8 @@ impl Job<'_> {
         let model = Model::load(&mut b, &checkpoint, |_| {})?;
         let layers = layers(self.context, &checkpoint, model.spec())?;
         let mut recorder = Recorder::new(&mut b, &model, self.length, &layers)?;
-        let answer = usize::try_from(self.context.config().sampling.max_tokens)
-            .unwrap_or(usize::MAX)
-            .min(self.length / 4);
+        let answer =
+            usize::try_from(self.context.config().sampling.max_tokens).unwrap_or(usize::MAX).min(self.length / 4);
         let (mut samples, mut tokens, mut written, mut size) = (0, 0, 0, 0);
         for document in self.documents {
             let document_name = safe_name(&document.name);
@@ -166,17 +142,14 @@ impl Job<'_> {
                 let prompt = self.prompt(
                     &document_name,
                     piece,
-                    QUESTIONS
-                        .get(samples % QUESTIONS.len())
-                        .unwrap_or(&QUESTIONS[0]),
+                    QUESTIONS.get(samples % QUESTIONS.len()).unwrap_or(&QUESTIONS[0]),
                 )?;
                 if prompt.len() + answer > self.length {
                     match halves(piece) {
                         Some((first, second)) => pieces.extend([second, first]),
-                        None => self.context.note(&format!(
-                            "{document_name}: a piece does not fit into --length {}",
-                            self.length
-                        )),
+                        None => self
+                            .context
+                            .note(&format!("{document_name}: a piece does not fit into --length {}", self.length)),
                     }
                     continue;
                 }
@@ -193,15 +166,10 @@ impl Job<'_> {
                 written += sample.written_tokens();
                 size += std::fs::metadata(&path).map_or(0, |m| m.len());
             }
-            self.context.note(&format!(
-                "{document_name}: {samples} samples, {tokens} tokens so far"
-            ));
+            self.context.note(&format!("{document_name}: {samples} samples, {tokens} tokens so far"));
         }
         if samples == 0 {
-            return Err(
-                Failure::new(Exit::Failure, "no piece of these documents fits")
-                    .hint("Raise --length"),
-            );
+            return Err(Failure::new(Exit::Failure, "no piece of these documents fits").hint("Raise --length"));
         }
         let seconds = begun.elapsed().as_secs_f64();
         self.context.result(
@@ -223,10 +191,7 @@ impl Job<'_> {
     fn prompt(&self, name: &str, piece: &str, question: &str) -> Result<Vec<Token>, Failure> {
         let mut turns = ChatMessage::document(name, piece.trim_matches(['\n', '\r'])).to_vec();
         turns.push(ChatMessage::new(ChatRole::User, question));
-        let text = self
-            .text
-            .template
-            .render(&turns, &RenderOptions::prompt(ThinkMode::Auto))?;
+        let text = self.text.template.render(&turns, &RenderOptions::prompt(ThinkMode::Auto))?;
         Ok(self.text.tokenizer.encode_prompt(&text)?)
     }
 }

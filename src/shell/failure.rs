@@ -82,9 +82,7 @@ impl Exit {
             Exit::Disk,
             Exit::Stopped,
         ];
-        ALL.into_iter()
-            .find(|e| i32::from(e.code()) == code)
-            .unwrap_or(Exit::Failure)
+        ALL.into_iter().find(|e| i32::from(e.code()) == code).unwrap_or(Exit::Failure)
     }
 }
 
@@ -102,11 +100,7 @@ pub struct Failure {
 impl Failure {
     /// A failure with this exit code.
     pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
-        Failure {
-            exit,
-            message: message.into(),
-            hint: None,
-        }
+        Failure { exit, message: message.into(), hint: None }
     }
 
     /// A wrong command line.
@@ -185,13 +179,9 @@ mod tests {
 
     #[test]
     fn codes_are_those_of_the_manual_and_come_back() {
-        for (exit, code) in [
-            (Exit::Ok, 0),
-            (Exit::Usage, 2),
-            (Exit::Unreadable, 7),
-            (Exit::Disk, 74),
-            (Exit::Stopped, 130),
-        ] {
+        for (exit, code) in
+            [(Exit::Ok, 0), (Exit::Usage, 2), (Exit::Unreadable, 7), (Exit::Disk, 74), (Exit::Stopped, 130)]
+        {
             assert_eq!(exit.code(), code);
             assert_eq!(Exit::from_code(i32::from(code)), exit);
         }

@@ -119,9 +119,7 @@ pub struct CachedRepo {
 impl CachedRepo {
     /// `cache` is the hub's cache folder, `repo` is `owner/name`.
     pub fn new(cache: &Path, repo: &str) -> CachedRepo {
-        CachedRepo {
-            folder: cache.join(format!("models--{}", repo.replace('/', "--"))),
-        }
+        CachedRepo { folder: cache.join(format!("models--{}", repo.replace('/', "--"))) }
     }
 
     /// Where it is.
@@ -157,31 +155,14 @@ impl CachedRepo {
         let missing = self.missing_bytes(snapshot);
         let free = fs4::available_space(&blobs).map_err(|e| disk(&blobs, e))?;
         if free < missing.saturating_add(MARGIN_BYTES) {
-            return Err(HubError::Space {
-                need: missing + MARGIN_BYTES,
-                free,
-                dir: blobs.display().to_string(),
-            });
+            return Err(HubError::Space { need: missing + MARGIN_BYTES, free, dir: blobs.display().to_string() });
         }
         let total = snapshot.files.iter().map(|f| f.bytes).sum();
-        let mut meter = Meter {
-            done: total - missing,
-            total,
-            fetched: 0,
-            start: Instant::now(),
-        };
+        let mut meter = Meter { done: total - missing, total, fetched: 0, start: Instant::now() };
         for file in &snapshot.files {
             let blob = blobs.join(&file.blob);
             if !has_size(&blob, file.bytes) {
-                fetch(
-                    hub,
-                    &snapshot.commit,
-                    file,
-                    &blob,
-                    wait,
-                    &mut |f, n, t| progress(&meter.tell(f, n, t)),
-                    cancel,
-                )?;
+                fetch(hub, &snapshot.commit, file, &blob, wait, &mut |f, n, t| progress(&meter.tell(f, n, t)), cancel)?;
             }
             link(&target, file)?;
         }
@@ -198,8 +179,7 @@ impl CachedRepo {
             if has_size(&blobs.join(&f.blob), f.bytes) {
                 0
             } else {
-                f.bytes
-                    .saturating_sub(part_len(&part_path(&blobs.join(&f.blob))))
+                f.bytes.saturating_sub(part_len(&part_path(&blobs.join(&f.blob))))
             }
         };
         snapshot.files.iter().map(missing).sum()
@@ -210,10 +190,7 @@ impl CachedRepo {
 ///
 /// # Errors
 /// The folder cannot be read.
-pub fn verify(
-    folder: &Path,
-    tell: &mut dyn FnMut(&str, u64),
-) -> Result<Vec<(String, Option<String>)>, std::io::Error> {
+pub fn verify(folder: &Path, tell: &mut dyn FnMut(&str, u64)) -> Result<Vec<(String, Option<String>)>, std::io::Error> {
     let mut names: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|e| e.path()).collect();
     names.sort();
     let mut rows = Vec::new();
@@ -229,9 +206,7 @@ pub fn verify(
             continue;
         }
         tell(&name, meta.len());
-        let blob = fs::read_link(&path)
-            .ok()
-            .and_then(|l| Some(l.file_name()?.to_string_lossy().into_owned()));
+        let blob = fs::read_link(&path).ok().and_then(|l| Some(l.file_name()?.to_string_lossy().into_owned()));
         let wrong = match blob {
             Some(hash) if hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => {
                 match sha256(&path)? == hash {
@@ -240,9 +215,7 @@ pub fn verify(
                 }
             }
             _ if name.ends_with(".json") => {
-                serde_json::from_slice::<serde::de::IgnoredAny>(&fs::read(&path)?)
-                    .err()
-                    .map(|e| e.to_string())
+                serde_json::from_slice::<serde::de::IgnoredAny>(&fs::read(&path)?).err().map(|e| e.to_string())
             }
             _ => None,
         };
@@ -262,18 +235,13 @@ pub enum Kind {
 
 /// Whether a folder is complete: a config, every weight file the index names, for a model its tokenizer.
 pub fn complete(folder: &Path, what: Kind) -> bool {
-    let has =
-        |name: &str| fs::metadata(folder.join(name)).is_ok_and(|m| m.is_file() && m.len() > 0);
+    let has = |name: &str| fs::metadata(folder.join(name)).is_ok_and(|m| m.is_file() && m.len() > 0);
     if !has("config.json") || (what == Kind::Model && !has("tokenizer.json")) {
         return false;
     }
     let index = fs::read(folder.join("model.safetensors.index.json")).ok();
     let index = index.and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
-    match index
-        .as_ref()
-        .and_then(|i| i.get("weight_map"))
-        .and_then(|m| m.as_object())
-    {
+    match index.as_ref().and_then(|i| i.get("weight_map")).and_then(|m| m.as_object()) {
         Some(map) => map.values().all(|f| f.as_str().is_some_and(has)),
         None => has("model.safetensors"),
     }
@@ -281,12 +249,9 @@ pub fn complete(folder: &Path, what: Kind) -> bool {
 
 /// Files worth having: weights, settings, tokenizer, licence; and no path that leads elsewhere.
 pub fn wanted(path: &str) -> bool {
-    let safe = Path::new(path)
-        .components()
-        .all(|c| matches!(c, Component::Normal(_)));
+    let safe = Path::new(path).components().all(|c| matches!(c, Component::Normal(_)));
     let extension = path.rsplit('.').next().unwrap_or_default();
-    safe && (matches!(extension, "safetensors" | "json" | "jinja" | "md" | "model")
-        || path.starts_with("LICENSE"))
+    safe && (matches!(extension, "safetensors" | "json" | "jinja" | "md" | "model") || path.starts_with("LICENSE"))
 }
 
 /// `19.5 GB`.
@@ -306,12 +271,7 @@ struct Meter {
 }
 
 impl Meter {
-    fn tell(
-        &mut self,
-        file: (&HubFile, u64),
-        new: u64,
-        trouble: Option<(String, u32)>,
-    ) -> Progress {
+    fn tell(&mut self, file: (&HubFile, u64), new: u64, trouble: Option<(String, u32)>) -> Progress {
         self.done = (self.done + new).min(self.total);
         self.fetched += new;
         Progress {
@@ -341,11 +301,7 @@ fn fetch(
     if part_len(&part) > file.bytes {
         fs::remove_file(&part).map_err(|e| disk(&part, e))?;
     }
-    let mut out = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&part)
-        .map_err(|e| disk(&part, e))?;
+    let mut out = OpenOptions::new().create(true).append(true).open(&part).map_err(|e| disk(&part, e))?;
     let mut done = part_len(&part);
     tell((file, done), 0, None);
     while done < file.bytes {
@@ -359,11 +315,7 @@ fn fetch(
                 Ok(bytes) if bytes.len() as u64 == range.end - range.start => break bytes,
                 Err(HubError::Network(_)) | Ok(_) if tries + 1 < TRIES => {
                     tries += 1;
-                    tell(
-                        (file, done),
-                        0,
-                        Some(("network error".to_owned(), tries + 1)),
-                    );
+                    tell((file, done), 0, Some(("network error".to_owned(), tries + 1)));
                     wait(Duration::from_secs(1 << tries));
                 }
                 Ok(short) => {
@@ -435,10 +387,7 @@ fn make(dir: &Path) -> Result<(), HubError> {
 }
 
 fn disk(path: &Path, source: std::io::Error) -> HubError {
-    HubError::Disk {
-        path: path.display().to_string(),
-        source,
-    }
+    HubError::Disk { path: path.display().to_string(), source }
 }
 
 #[cfg(test)]

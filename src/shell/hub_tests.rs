@@ -11,21 +11,13 @@ struct Fake {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes)
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect()
+    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
 impl Fake {
     fn new(len: usize) -> Fake {
         let weights = (0..len).map(|i| (i % 251) as u8).collect();
-        Fake {
-            weights,
-            fail_next: Cell::new(0),
-            lie: Cell::new(false),
-            reads: RefCell::default(),
-        }
+        Fake { weights, fail_next: Cell::new(0), lie: Cell::new(false), reads: RefCell::default() }
     }
 
     fn content(&self, path: &str) -> &[u8] {
@@ -38,12 +30,7 @@ impl Fake {
 
 impl Hub for Fake {
     fn snapshot(&self, _: &str) -> Result<Snapshot, HubError> {
-        let small = |path: &str| HubFile {
-            path: path.into(),
-            bytes: 2,
-            blob: format!("id-{path}"),
-            sha256: None,
-        };
+        let small = |path: &str| HubFile { path: path.into(), bytes: 2, blob: format!("id-{path}"), sha256: None };
         let hash = hex(&self.weights);
         let large = HubFile {
             path: "model.safetensors".into(),
@@ -51,10 +38,7 @@ impl Hub for Fake {
             blob: hash.clone(),
             sha256: Some(hash),
         };
-        Ok(Snapshot {
-            commit: "c0ffee".into(),
-            files: vec![small("config.json"), small("tokenizer.json"), large],
-        })
+        Ok(Snapshot { commit: "c0ffee".into(), files: vec![small("config.json"), small("tokenizer.json"), large] })
     }
 
     fn read(&self, _: &str, path: &str, range: Range<u64>) -> Result<Vec<u8>, HubError> {
@@ -76,14 +60,7 @@ impl Hub for Fake {
 fn download(repo: &CachedRepo, hub: &Fake) -> (Result<PathBuf, HubError>, Vec<Progress>) {
     let mut seen = Vec::new();
     let snapshot = hub.snapshot("main").unwrap();
-    let result = repo.download(
-        hub,
-        "main",
-        &snapshot,
-        &|_| {},
-        &mut |p| seen.push(p.clone()),
-        &Cancel::default(),
-    );
+    let result = repo.download(hub, "main", &snapshot, &|_| {}, &mut |p| seen.push(p.clone()), &Cancel::default());
     (result, seen)
 }
 
@@ -97,29 +74,15 @@ fn a_download_ends_in_the_layout_of_the_cache_and_verifies() {
     let folder = folder.unwrap();
     assert!(folder.ends_with("models--owner--name/snapshots/c0ffee"));
     assert_eq!(repo.installed("main", Kind::Model).as_ref(), Some(&folder));
-    assert_eq!(
-        repo.installed("c0ffee", Kind::Model).as_ref(),
-        Some(&folder)
-    );
-    assert_eq!(
-        fs::read(folder.join("model.safetensors")).unwrap(),
-        hub.weights
-    );
+    assert_eq!(repo.installed("c0ffee", Kind::Model).as_ref(), Some(&folder));
+    assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), hub.weights);
     assert!(seen.windows(2).all(|w| w[0].done <= w[1].done));
     assert_eq!(seen.last().unwrap().done, 1004);
-    assert!(
-        verify(&folder, &mut |_, _| {})
-            .unwrap()
-            .iter()
-            .all(|(_, wrong)| wrong.is_none())
-    );
+    assert!(verify(&folder, &mut |_, _| {}).unwrap().iter().all(|(_, wrong)| wrong.is_none()));
 
     fs::write(folder.join("model.safetensors"), b"damaged").unwrap();
-    let wrong: Vec<String> = verify(&folder, &mut |_, _| {})
-        .unwrap()
-        .into_iter()
-        .filter_map(|(n, w)| w.map(|_| n))
-        .collect();
+    let wrong: Vec<String> =
+        verify(&folder, &mut |_, _| {}).unwrap().into_iter().filter_map(|(n, w)| w.map(|_| n)).collect();
     assert_eq!(wrong, ["model.safetensors"]);
 }
 
@@ -140,10 +103,7 @@ fn an_interrupted_download_goes_on_where_it_stopped() {
     assert_eq!(repo.installed("main", Kind::Model), None);
     assert_eq!(repo.missing_bytes(&snapshot), RANGE_BYTES + 5);
     let (folder, seen) = download(&repo, &hub);
-    assert_eq!(
-        fs::read(folder.unwrap().join("model.safetensors")).unwrap(),
-        hub.weights
-    );
+    assert_eq!(fs::read(folder.unwrap().join("model.safetensors")).unwrap(), hub.weights);
     assert_eq!(seen[0].done, RANGE_BYTES + 4);
     let starts: Vec<u64> = hub.reads.borrow().iter().map(|r| r.start).collect();
     assert_eq!(starts, [0, RANGE_BYTES, 2 * RANGE_BYTES]);
@@ -172,22 +132,12 @@ fn network_errors_are_tried_again_and_damage_is_refused() {
 
 #[test]
 fn only_useful_files_with_harmless_paths_are_wanted() {
-    for path in [
-        "config.json",
-        "model-00001-of-00004.safetensors",
-        "chat_template.jinja",
-        "LICENSE",
-        "draft/config.json",
-    ] {
+    for path in
+        ["config.json", "model-00001-of-00004.safetensors", "chat_template.jinja", "LICENSE", "draft/config.json"]
+    {
         assert!(wanted(path), "{path}");
     }
-    for path in [
-        "../x.json",
-        "/etc/x.json",
-        "modeling.py",
-        "pytorch_model.bin",
-        "a/../../x.json",
-    ] {
+    for path in ["../x.json", "/etc/x.json", "modeling.py", "pytorch_model.bin", "a/../../x.json"] {
         assert!(!wanted(path), "{path}");
     }
 }

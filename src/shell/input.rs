@@ -8,9 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
-use crossterm::event::{
-    self, Event as TermEvent, KeyCode, KeyEventKind, KeyModifiers, MouseButton, MouseEventKind,
-};
+use crossterm::event::{self, Event as TermEvent, KeyCode, KeyEventKind, KeyModifiers, MouseButton, MouseEventKind};
 
 use crate::app::Event;
 use crate::app::keys::{Code, Key};
@@ -32,14 +30,10 @@ impl Input {
         let (gate, changed) = &*self.0;
         let mut state = gate.lock().unwrap_or_else(PoisonError::into_inner);
         *state = Gate::Closing;
-        let _ = rustix::process::kill_process(
-            rustix::process::getpid(),
-            rustix::process::Signal::WINCH,
-        );
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::WINCH);
         while *state != Gate::Parked {
-            let (next, waited) = changed
-                .wait_timeout(state, Duration::from_millis(500))
-                .unwrap_or_else(PoisonError::into_inner);
+            let (next, waited) =
+                changed.wait_timeout(state, Duration::from_millis(500)).unwrap_or_else(PoisonError::into_inner);
             state = next;
             if waited.timed_out() {
                 break;
@@ -62,44 +56,40 @@ impl Input {
 pub fn start_input(to: Sender<Event>) -> io::Result<Input> {
     let shared = Arc::new((Mutex::new(Gate::Open), Condvar::new()));
     let own = Arc::clone(&shared);
-    std::thread::Builder::new()
-        .name("input".into())
-        .spawn(move || {
-            loop {
-                let read = event::read();
-                let (gate, changed) = &*own;
-                let mut state = gate.lock().unwrap_or_else(PoisonError::into_inner);
-                if *state != Gate::Open {
-                    *state = Gate::Parked;
-                    changed.notify_all();
-                    while *state != Gate::Open {
-                        state = changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-                    }
-                }
-                drop(state);
-                match read {
-                    Ok(event) => {
-                        if let Some(event) = translate(event)
-                            && to.send(event).is_err()
-                        {
-                            return;
-                        }
-                    }
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    // The terminal is gone; the guard thread tells the loop.
-                    Err(_) => return,
+    std::thread::Builder::new().name("input".into()).spawn(move || {
+        loop {
+            let read = event::read();
+            let (gate, changed) = &*own;
+            let mut state = gate.lock().unwrap_or_else(PoisonError::into_inner);
+            if *state != Gate::Open {
+                *state = Gate::Parked;
+                changed.notify_all();
+                while *state != Gate::Open {
+                    state = changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             }
-        })?;
+            drop(state);
+            match read {
+                Ok(event) => {
+                    if let Some(event) = translate(event)
+                        && to.send(event).is_err()
+                    {
+                        return;
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // The terminal is gone; the guard thread tells the loop.
+                Err(_) => return,
+            }
+        }
+    })?;
     Ok(Input(shared))
 }
 
 /// A terminal event as the interface knows it; `None` for what means nothing to it.
 pub fn translate(event: TermEvent) -> Option<Event> {
     match event {
-        TermEvent::Key(k) if k.kind != KeyEventKind::Release => {
-            key(k.code, k.modifiers).map(Event::Key)
-        }
+        TermEvent::Key(k) if k.kind != KeyEventKind::Release => key(k.code, k.modifiers).map(Event::Key),
         TermEvent::Key(_) => None,
         TermEvent::Paste(text) => Some(Event::Paste(text)),
         TermEvent::Resize(width, height) => Some(Event::Resize { width, height }),
@@ -108,10 +98,7 @@ pub fn translate(event: TermEvent) -> Option<Event> {
         TermEvent::Mouse(m) => match m.kind {
             MouseEventKind::ScrollUp => Some(Event::Wheel(-3)),
             MouseEventKind::ScrollDown => Some(Event::Wheel(3)),
-            MouseEventKind::Down(MouseButton::Left) => Some(Event::Click {
-                x: m.column,
-                y: m.row,
-            }),
+            MouseEventKind::Down(MouseButton::Left) => Some(Event::Click { x: m.column, y: m.row }),
             _ => None,
         },
     }
@@ -124,11 +111,7 @@ fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
     let code = match code {
         KeyCode::Char(c) => {
             shift = false;
-            Code::Char(if ctrl || alt {
-                c.to_ascii_lowercase()
-            } else {
-                c
-            })
+            Code::Char(if ctrl || alt { c.to_ascii_lowercase() } else { c })
         }
         KeyCode::F(n) => Code::F(n),
         KeyCode::Enter => Code::Enter,
@@ -151,12 +134,7 @@ fn key(code: KeyCode, modifiers: KeyModifiers) -> Option<Key> {
         KeyCode::PageDown => Code::PageDown,
         _ => return None,
     };
-    Some(Key {
-        code,
-        ctrl,
-        alt,
-        shift,
-    })
+    Some(Key { code, ctrl, alt, shift })
 }
 
 /// What was typed while the terminal was being asked about itself: printable text and Enter; longer sequences are
@@ -182,14 +160,8 @@ mod tests {
 
     #[test]
     fn keys_keep_their_modifiers() {
-        assert_eq!(
-            key(KeyCode::Char('C'), KeyModifiers::CONTROL),
-            Some(Key::ctrl('c'))
-        );
-        assert_eq!(
-            key(KeyCode::Char('C'), KeyModifiers::SHIFT),
-            Some(Key::plain(Code::Char('C')))
-        );
+        assert_eq!(key(KeyCode::Char('C'), KeyModifiers::CONTROL), Some(Key::ctrl('c')));
+        assert_eq!(key(KeyCode::Char('C'), KeyModifiers::SHIFT), Some(Key::plain(Code::Char('C'))));
         let shift_enter = key(KeyCode::Enter, KeyModifiers::SHIFT);
         assert_eq!(shift_enter, Key::parse("shift-enter"));
         assert_eq!(key(KeyCode::CapsLock, KeyModifiers::NONE), None);

@@ -35,30 +35,26 @@ pub enum Job {
 /// When the thread cannot be started.
 pub fn start_jobs(to: Sender<Event>) -> io::Result<Sender<Job>> {
     let (jobs_to, jobs) = unbounded::<Job>();
-    std::thread::Builder::new()
-        .name("jobs".into())
-        .spawn(move || {
-            let mut highlighter = None;
-            for job in jobs {
-                let event = match job {
-                    Job::Paths { prefix, home } => {
-                        let found = list_paths(&prefix, home.as_deref());
-                        Some(Event::Paths { prefix, found })
-                    }
-                    Job::Highlight { lang, code } => {
-                        let lines = highlighter
-                            .get_or_insert_with(Highlighter::default)
-                            .lines(&lang, &code);
-                        lines.map(|lines| Event::Highlighted { lang, code, lines })
-                    }
-                };
-                if let Some(event) = event
-                    && to.send(event).is_err()
-                {
-                    return;
+    std::thread::Builder::new().name("jobs".into()).spawn(move || {
+        let mut highlighter = None;
+        for job in jobs {
+            let event = match job {
+                Job::Paths { prefix, home } => {
+                    let found = list_paths(&prefix, home.as_deref());
+                    Some(Event::Paths { prefix, found })
                 }
+                Job::Highlight { lang, code } => {
+                    let lines = highlighter.get_or_insert_with(Highlighter::default).lines(&lang, &code);
+                    lines.map(|lines| Event::Highlighted { lang, code, lines })
+                }
+            };
+            if let Some(event) = event
+                && to.send(event).is_err()
+            {
+                return;
             }
-        })?;
+        }
+    })?;
     Ok(jobs_to)
 }
 
@@ -94,17 +90,10 @@ pub fn list_paths(prefix: &str, home: Option<&Path>) -> Vec<String> {
 
 /// Opens the user's editor on `text` and returns what was saved. The terminal must be free.
 pub fn edit(text: &str) -> Result<String, String> {
-    let editor = ["VISUAL", "EDITOR"]
-        .iter()
-        .filter_map(std::env::var_os)
-        .find(|e| !e.is_empty());
+    let editor = ["VISUAL", "EDITOR"].iter().filter_map(std::env::var_os).find(|e| !e.is_empty());
     let editor = editor.ok_or("No editor: set VISUAL or EDITOR, for example VISUAL=nano")?;
     let fail = |e: io::Error| format!("The editor could not be used: {e}");
-    let mut file = tempfile::Builder::new()
-        .prefix("sala-chat-")
-        .suffix(".md")
-        .tempfile()
-        .map_err(fail)?;
+    let mut file = tempfile::Builder::new().prefix("sala-chat-").suffix(".md").tempfile().map_err(fail)?;
     io::Write::write_all(&mut file, text.as_bytes()).map_err(fail)?;
     // Through a shell, because VISUAL may hold arguments.
     let status = std::process::Command::new("sh")
@@ -115,10 +104,7 @@ pub fn edit(text: &str) -> Result<String, String> {
         .status()
         .map_err(fail)?;
     if !status.success() {
-        return Err(format!(
-            "The editor {} ended with {status}; the input is unchanged",
-            editor.to_string_lossy()
-        ));
+        return Err(format!("The editor {} ended with {status}; the input is unchanged", editor.to_string_lossy()));
     }
     std::fs::read_to_string(file.path()).map_err(fail)
 }

@@ -39,16 +39,9 @@ pub fn start(state: &Path, config: &LogConfig, verbose: u8) -> LogGuard {
     };
     let (writer, guard) = tracing_appender::non_blocking(appender);
     // Libraries are chatty; they are heard from `warn`.
-    let filter = if level.contains(['=', ',']) {
-        level
-    } else {
-        format!("warn,sala_chat={level}")
-    };
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(filter))
-        .with_writer(writer)
-        .with_ansi(false)
-        .finish();
+    let filter = if level.contains(['=', ',']) { level } else { format!("warn,sala_chat={level}") };
+    let subscriber =
+        tracing_subscriber::fmt().with_env_filter(EnvFilter::new(filter)).with_writer(writer).with_ansi(false).finish();
     // A second start in one process (tests) keeps the first log.
     let _ = tracing::subscriber::set_global_default(subscriber);
     LogGuard(Some(guard))
@@ -65,10 +58,7 @@ pub fn catch_panics(state: PathBuf) {
         let _ = writeln!(
             std::io::stderr(),
             "sala-chat crashed. Your text is saved. Resume: sala-chat -c. Report: {}",
-            place.map_or_else(
-                || "could not be written".to_owned(),
-                |p| p.display().to_string()
-            )
+            place.map_or_else(|| "could not be written".to_owned(), |p| p.display().to_string())
         );
     }));
 }
@@ -82,11 +72,7 @@ pub(super) fn keep_report(state: &Path, info: &PanicHookInfo<'_>) -> Option<Path
 
 /// Version, place, backtrace. A message made at run time may quote a conversation and is left out.
 fn report(info: &PanicHookInfo<'_>) -> String {
-    let message = info
-        .payload()
-        .downcast_ref::<&'static str>()
-        .copied()
-        .unwrap_or("(message left out)");
+    let message = info.payload().downcast_ref::<&'static str>().copied().unwrap_or("(message left out)");
     let place = info.location().map(ToString::to_string).unwrap_or_default();
     let thread = std::thread::current();
     format!(
@@ -103,13 +89,7 @@ fn write_report(state: &Path, report: &str) -> Option<PathBuf> {
     make_private(state).ok()?;
     let now = jiff::Zoned::now().strftime("%Y%m%d-%H%M%S").to_string();
     let path = state.join(format!("crash-{now}-{}.txt", std::process::id()));
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&path)
-        .ok()?;
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path).ok()?;
     file.write_all(report.as_bytes()).ok()?;
     Some(path)
 }
@@ -124,9 +104,6 @@ mod tests {
         let path = write_report(dir.path(), "panic at here\n").unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "panic at here\n");
         use std::os::unix::fs::PermissionsExt;
-        assert_eq!(
-            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
-            0o600
-        );
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

@@ -93,11 +93,7 @@ impl Context {
         json: impl FnOnce() -> serde_json::Value,
         text: impl FnOnce() -> String,
     ) -> Result<(), Failure> {
-        if self.json {
-            self.print(&json().to_string())
-        } else {
-            self.print(&text())
-        }
+        if self.json { self.print(&json().to_string()) } else { self.print(&text()) }
     }
 }
 
@@ -110,11 +106,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     {
         return u8::try_from(pdf::child_main(Path::new(path))).unwrap_or(1);
     }
-    let json = arguments
-        .iter()
-        .skip(1)
-        .take_while(|a| *a != "--")
-        .any(|a| a == "--json");
+    let json = arguments.iter().skip(1).take_while(|a| *a != "--").any(|a| a == "--json");
     match run(&arguments) {
         Ok(exit) => exit.code(),
         Err(failure) => {
@@ -149,16 +141,9 @@ fn run(arguments: &[OsString]) -> Result<Exit, Failure> {
         }
     };
     let dirs = Dirs::new(cli.global.data_dir.as_deref())?;
-    let config_file = cli
-        .global
-        .config
-        .clone()
-        .unwrap_or_else(|| dirs.config_file());
+    let config_file = cli.global.config.clone().unwrap_or_else(|| dirs.config_file());
     if cli.global.config.is_some() && !config_file.exists() {
-        return Err(Failure::usage(format!(
-            "{}: no such settings file",
-            config_file.display()
-        )));
+        return Err(Failure::usage(format!("{}: no such settings file", config_file.display())));
     }
     let variables: Vec<(String, String)> = std::env::vars().collect();
     // `config` must work on a broken file.
@@ -173,20 +158,12 @@ fn run(arguments: &[OsString]) -> Result<Exit, Failure> {
     }
     let loaded = config::load(&config_file, &variables, &cli.overrides()?)?;
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
-    let mut context = Context {
-        loaded,
-        config_file,
-        dirs,
-        json,
-        quiet,
-    };
+    let mut context = Context { loaded, config_file, dirs, json, quiet };
     let task = cli.task(context.config().sessions.resume_last)?;
     if matches!(task, Task::Ask(_) | Task::Chat(_)) {
         let name = context.config().sampling.preset.clone();
         let preset = crate::desk::presets::find(Some(&context.dirs.presets()), &name);
-        context
-            .loaded
-            .take_preset(&preset.map_err(|e| Failure::new(Exit::Usage, e))?)?;
+        context.loaded.take_preset(&preset.map_err(|e| Failure::new(Exit::Usage, e))?)?;
     }
     if !quiet {
         for warning in &context.loaded.warnings {
@@ -236,15 +213,9 @@ fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
     let options = sources::SourceOptions::new(&context.config().load);
     match sources::find(paths, &options) {
         Ok(_) => Ok(()),
-        Err(sources::SourceError::NotFound {
-            path,
-            similar: None,
-        }) => {
+        Err(sources::SourceError::NotFound { path, similar: None }) => {
             let command = Cli::command();
-            let names: Vec<&str> = command
-                .get_subcommands()
-                .map(clap::Command::get_name)
-                .collect();
+            let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
             let failure = Failure::new(Exit::Failure, format!("No such file: {path}."));
             Err(match crate::text::near::nearest(&path, names) {
                 Some(name) => failure.hint(format!("Or did you mean: sala-chat {name}")),

@@ -20,11 +20,8 @@ pub fn installed(config: &ModelConfig) -> Option<PathBuf> {
 
 /// What to say when the model is asked for and is not there.
 pub fn not_installed(config: &ModelConfig) -> Failure {
-    Failure::new(
-        Exit::NoModel,
-        format!("{} is not on this computer", config.repo),
-    )
-    .hint("Get it: sala-chat model download. Or try the built-in model: --demo")
+    Failure::new(Exit::NoModel, format!("{} is not on this computer", config.repo))
+        .hint("Get it: sala-chat model download. Or try the built-in model: --demo")
 }
 
 /// A repository in the hub's cache folder, which is found without using the network.
@@ -41,22 +38,15 @@ pub fn draft_folder(name: &str) -> Result<PathBuf, Failure> {
     if folder.is_dir() {
         return Ok(folder);
     }
-    let is_id = name.split('/').count() == 2
-        && name
-            .split('/')
-            .all(|part| !part.is_empty() && part != "." && part != "..");
+    let is_id =
+        name.split('/').count() == 2 && name.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
     if !is_id {
         let failure = Failure::new(Exit::NoModel, format!("{name}: no such draft head folder"));
         return Err(failure.hint("Without one: --draft off"));
     }
     cached(name).installed("main", Kind::Head).ok_or_else(|| {
-        Failure::new(
-            Exit::NoModel,
-            format!("the draft head {name} is not on this computer"),
-        )
-        .hint(format!(
-            "Get it: sala-chat model download {name}. Or go without: --draft off"
-        ))
+        Failure::new(Exit::NoModel, format!("the draft head {name} is not on this computer"))
+            .hint(format!("Get it: sala-chat model download {name}. Or go without: --draft off"))
     })
 }
 
@@ -67,24 +57,15 @@ pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Fail
         ModelCommand::Path => {
             let folder = match context.config().model_source() {
                 ModelSource::Demo => {
-                    return Err(Failure::new(
-                        Exit::Failure,
-                        "the built-in model has no folder",
-                    ));
+                    return Err(Failure::new(Exit::Failure, "the built-in model has no folder"));
                 }
                 ModelSource::Synthetic(_) => {
-                    return Err(Failure::new(
-                        Exit::Failure,
-                        "a synthetic model has no folder",
-                    ));
+                    return Err(Failure::new(Exit::Failure, "a synthetic model has no folder"));
                 }
                 ModelSource::Path(path) => PathBuf::from(path),
                 ModelSource::Auto => installed(config).ok_or_else(|| not_installed(config))?,
             };
-            context.result(
-                || serde_json::json!({ "path": folder }),
-                || folder.display().to_string(),
-            )?;
+            context.result(|| serde_json::json!({ "path": folder }), || folder.display().to_string())?;
         }
         ModelCommand::Verify => return verify(context),
         ModelCommand::Download { repo, yes } => {
@@ -107,63 +88,39 @@ fn verify(context: &Context) -> Result<Exit, Failure> {
             installed(config).ok_or_else(|| not_installed(config))?
         }
     };
-    let rows = hub::verify(&folder, &mut |name, bytes| {
-        context.note(&format!("checking {name}, {}", gigabytes(bytes)))
-    })
-    .map_err(|e| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display())))?;
+    let rows = hub::verify(&folder, &mut |name, bytes| context.note(&format!("checking {name}, {}", gigabytes(bytes))))
+        .map_err(|e| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display())))?;
     let bad = rows.iter().filter(|(_, wrong)| wrong.is_some()).count();
     let complete = hub::complete(&folder, Kind::Model);
     context.result(
         || {
-            let files: Vec<_> = rows
-                .iter()
-                .map(|(n, w)| serde_json::json!({ "file": n, "problem": w }))
-                .collect();
+            let files: Vec<_> = rows.iter().map(|(n, w)| serde_json::json!({ "file": n, "problem": w })).collect();
             serde_json::json!({ "path": folder, "complete": complete, "files": files })
         },
         || {
-            let lines: Vec<String> = rows
-                .iter()
-                .map(|(n, w)| format!("{n}: {}", w.as_deref().unwrap_or("ok")))
-                .collect();
+            let lines: Vec<String> =
+                rows.iter().map(|(n, w)| format!("{n}: {}", w.as_deref().unwrap_or("ok"))).collect();
             lines.join("\n")
         },
     )?;
     match (bad, complete) {
         (0, true) => Ok(Exit::Ok),
-        (0, false) => Err(Failure::new(
-            Exit::NoModel,
-            format!("{}: files are missing", folder.display()),
-        )
-        .hint("sala-chat model download fetches them")),
-        (n, _) => Err(Failure::new(
-            Exit::Failure,
-            format!("{n} damaged file(s) in {}", folder.display()),
-        )
-        .hint("Remove them, then: sala-chat model download")),
+        (0, false) => Err(Failure::new(Exit::NoModel, format!("{}: files are missing", folder.display()))
+            .hint("sala-chat model download fetches them")),
+        (n, _) => Err(Failure::new(Exit::Failure, format!("{n} damaged file(s) in {}", folder.display()))
+            .hint("Remove them, then: sala-chat model download")),
     }
 }
 
 fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Failure> {
-    if std::env::var("HF_HUB_OFFLINE")
-        .is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false" | "no"))
-    {
-        return Err(Failure::new(
-            Exit::NoModel,
-            "HF_HUB_OFFLINE is set, nothing is downloaded",
-        )
-        .hint(by_hand(config)));
+    if std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false" | "no")) {
+        return Err(Failure::new(Exit::NoModel, "HF_HUB_OFFLINE is set, nothing is downloaded").hint(by_hand(config)));
     }
     let hub = RealHub::new(&config.repo).map_err(|e| explain(&e, config))?;
     let cached = cached(&config.repo);
     context.note(&format!("Asking huggingface.co for {} …", config.repo));
-    let snapshot = hub
-        .snapshot(&config.revision)
-        .map_err(|e| explain(&e, config))?;
-    let (all, missing) = (
-        snapshot.files.iter().map(|f| f.bytes).sum(),
-        cached.missing_bytes(&snapshot),
-    );
+    let snapshot = hub.snapshot(&config.revision).map_err(|e| explain(&e, config))?;
+    let (all, missing) = (snapshot.files.iter().map(|f| f.bytes).sum(), cached.missing_bytes(&snapshot));
     if missing > 0 && !yes {
         let mut err = std::io::stderr();
         let question = format!(
@@ -177,10 +134,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
             config.repo,
         );
         if !std::io::stdin().is_terminal() {
-            return Err(Failure::usage(format!(
-                "{} would be downloaded. Add --yes",
-                gigabytes(missing)
-            )));
+            return Err(Failure::usage(format!("{} would be downloaded. Add --yes", gigabytes(missing))));
         }
         write!(err, "{question}")?;
         err.flush()?;
@@ -197,11 +151,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
             return;
         }
         let mut err = std::io::stderr();
-        let end = if last_file.is_empty() || last_file == p.file {
-            "\r"
-        } else {
-            "\n"
-        };
+        let end = if last_file.is_empty() || last_file == p.file { "\r" } else { "\n" };
         last_file.clone_from(&p.file);
         let state = match &p.trouble {
             Some((what, again)) => format!("{what}, trying again ({again})"),
@@ -227,14 +177,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
         );
     };
     let folder = cached
-        .download(
-            &hub,
-            &config.revision,
-            &snapshot,
-            &std::thread::sleep,
-            &mut progress,
-            &Cancel::default(),
-        )
+        .download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress, &Cancel::default())
         .map_err(|e| explain(&e, config));
     if shows {
         let _ = writeln!(std::io::stderr());
@@ -255,19 +198,12 @@ fn by_hand(config: &ModelConfig) -> String {
 
 fn explain(error: &HubError, config: &ModelConfig) -> Failure {
     let (exit, hint) = match error {
-        HubError::Network(_) => (
-            Exit::NoModel,
-            format!("What was read is kept; try again. {}", by_hand(config)),
-        ),
-        HubError::Refused(_) => (
-            Exit::NoModel,
-            "See model.repo and model.revision in the settings".to_owned(),
-        ),
+        HubError::Network(_) => (Exit::NoModel, format!("What was read is kept; try again. {}", by_hand(config))),
+        HubError::Refused(_) => (Exit::NoModel, "See model.repo and model.revision in the settings".to_owned()),
         HubError::Damaged(_) => (Exit::NoModel, "Type the command again".to_owned()),
-        HubError::Space { .. } | HubError::Disk { .. } => (
-            Exit::Disk,
-            "Free space, or set HF_HOME to a folder on a larger disk".to_owned(),
-        ),
+        HubError::Space { .. } | HubError::Disk { .. } => {
+            (Exit::Disk, "Free space, or set HF_HOME to a folder on a larger disk".to_owned())
+        }
         HubError::Stopped => (Exit::Stopped, "sala-chat model download".to_owned()),
     };
     Failure::new(exit, error.to_string()).hint(hint)
@@ -282,88 +218,44 @@ struct RealHub {
 
 impl RealHub {
     fn new(repo: &str) -> Result<RealHub, HubError> {
-        let client = HFClient::builder()
-            .user_agent(concat!("sala-chat/", env!("CARGO_PKG_VERSION")))
-            .build();
+        let client = HFClient::builder().user_agent(concat!("sala-chat/", env!("CARGO_PKG_VERSION"))).build();
         let client = client.map_err(|e| translate(&e))?;
         let client = HFClientSync::from_inner(client).map_err(|e| translate(&e))?;
-        let (owner, name) = repo
-            .split_once('/')
-            .ok_or_else(|| HubError::Refused(format!("{repo} is no hub id (owner/name)")))?;
-        Ok(RealHub {
-            client,
-            owner: owner.to_owned(),
-            name: name.to_owned(),
-        })
+        let (owner, name) =
+            repo.split_once('/').ok_or_else(|| HubError::Refused(format!("{repo} is no hub id (owner/name)")))?;
+        Ok(RealHub { client, owner: owner.to_owned(), name: name.to_owned() })
     }
 }
 
 impl Hub for RealHub {
     fn snapshot(&self, revision: &str) -> Result<Snapshot, HubError> {
         let repo = self.client.model(&self.owner, &self.name);
-        let info = repo
-            .info()
-            .revision(revision)
-            .send()
-            .map_err(|e| translate(&e))?;
-        let commit = info
-            .sha
-            .ok_or_else(|| HubError::Refused(format!("{revision}: the hub names no commit")))?;
-        let entries = repo
-            .list_tree()
-            .revision(commit.clone())
-            .recursive(true)
-            .send()
-            .map_err(|e| translate(&e))?;
+        let info = repo.info().revision(revision).send().map_err(|e| translate(&e))?;
+        let commit = info.sha.ok_or_else(|| HubError::Refused(format!("{revision}: the hub names no commit")))?;
+        let entries = repo.list_tree().revision(commit.clone()).recursive(true).send().map_err(|e| translate(&e))?;
         let files = entries.into_iter().filter_map(|entry| match entry {
-            RepoTreeEntry::File {
-                oid,
-                size,
-                path,
-                lfs,
-                ..
-            } if hub::wanted(&path) => {
+            RepoTreeEntry::File { oid, size, path, lfs, .. } if hub::wanted(&path) => {
                 let sha256 = lfs.and_then(|l| l.sha256);
-                Some(HubFile {
-                    path,
-                    bytes: size,
-                    blob: sha256.clone().unwrap_or(oid),
-                    sha256,
-                })
+                Some(HubFile { path, bytes: size, blob: sha256.clone().unwrap_or(oid), sha256 })
             }
             RepoTreeEntry::File { .. } | RepoTreeEntry::Directory { .. } => None,
         });
         let files: Vec<HubFile> = files.collect();
-        if files
-            .iter()
-            .any(|f| f.blob.is_empty() || !f.blob.bytes().all(|b| b.is_ascii_hexdigit()))
-        {
-            return Err(HubError::Refused(
-                "the hub names a file without a proper id".to_owned(),
-            ));
+        if files.iter().any(|f| f.blob.is_empty() || !f.blob.bytes().all(|b| b.is_ascii_hexdigit())) {
+            return Err(HubError::Refused("the hub names a file without a proper id".to_owned()));
         }
         Ok(Snapshot { commit, files })
     }
 
     fn read(&self, commit: &str, path: &str, range: Range<u64>) -> Result<Vec<u8>, HubError> {
         let repo = self.client.model(&self.owner, &self.name);
-        let bytes = repo
-            .download_file_to_bytes()
-            .filename(path)
-            .revision(commit)
-            .range(range)
-            .send();
+        let bytes = repo.download_file_to_bytes().filename(path).revision(commit).range(range).send();
         bytes.map(|b| b.to_vec()).map_err(|e| translate(&e))
     }
 }
 
 fn translate(error: &HFError) -> HubError {
-    let text = error
-        .to_string()
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .to_owned();
+    let text = error.to_string().lines().next().unwrap_or_default().to_owned();
     match error {
         HFError::RepoNotFound { .. }
         | HFError::RevisionNotFound { .. }

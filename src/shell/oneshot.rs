@@ -12,9 +12,7 @@ use super::failure::{Exit, Failure};
 use super::{Context, open};
 use crate::config::ThoughtView;
 use crate::desk::Attendance;
-use crate::protocol::desk::{
-    Activity, Level, LoadOptions, Meters, Notice, ReadingProgress, Request,
-};
+use crate::protocol::desk::{Activity, Level, LoadOptions, Meters, Notice, ReadingProgress, Request};
 use crate::protocol::engine::ModelInfo;
 use crate::text::sanitize::sanitize;
 use crate::transcript::{Finish, Message, Role};
@@ -50,10 +48,7 @@ fn reason(finish: Option<Finish>) -> &'static str {
 impl Run {
     fn usage(&self, answer: &Message) -> Value {
         let prefilled = answer.meta.prefilled_tokens + self.documents_read;
-        let reused = answer
-            .meta
-            .reused_tokens
-            .saturating_sub(self.documents_read);
+        let reused = answer.meta.reused_tokens.saturating_sub(self.documents_read);
         json!({
             "prompt_tokens": prefilled + reused,
             "reused_tokens": reused,
@@ -107,17 +102,9 @@ fn piped() -> Result<Option<String>, Failure> {
         return Ok(None);
     }
     let mut bytes = Vec::new();
-    stdin
-        .read_to_end(&mut bytes)
-        .map_err(|e| Failure::new(Exit::Failure, format!("standard input: {e}")))?;
+    stdin.read_to_end(&mut bytes).map_err(|e| Failure::new(Exit::Failure, format!("standard input: {e}")))?;
     let text = String::from_utf8(bytes).map_err(|e| {
-        Failure::new(
-            Exit::Failure,
-            format!(
-                "standard input is not UTF-8 text (byte {})",
-                e.utf8_error().valid_up_to()
-            ),
-        )
+        Failure::new(Exit::Failure, format!("standard input is not UTF-8 text (byte {})", e.utf8_error().valid_up_to()))
     })?;
     Ok((!text.trim().is_empty()).then_some(text))
 }
@@ -126,8 +113,7 @@ fn piped() -> Result<Option<String>, Failure> {
 fn watch_signals(requests: Sender<Request>) -> Result<(), Failure> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let failed = |e: std::io::Error| Failure::new(Exit::Failure, format!("signals: {e}"));
-    let mut signals =
-        signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
@@ -161,45 +147,25 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     }
     if !paths.is_empty() {
         let name = (inline.is_some() && paths.len() == 1).then(|| STDIN_NAME.to_owned());
-        let options = LoadOptions {
-            name,
-            inline,
-            ..LoadOptions::default()
-        };
+        let options = LoadOptions { name, inline, ..LoadOptions::default() };
         // Should the desk be gone already, its last notice says why.
         let _ = requests.send(Request::Load { paths, options });
     }
     let _ = requests.send(Request::Ask(ask.prompt.clone()));
     let mut printer = Printer::new(context, ask.format);
     let mut run = Run::default();
-    let listened = listen(
-        &opened.desk.notices,
-        &requests,
-        &mut printer,
-        &mut run,
-        started,
-    );
+    let listened = listen(&opened.desk.notices, &requests, &mut printer, &mut run, started);
     let joined = opened.desk.thread.join();
     let _ = opened.engine.join();
     listened?;
     if joined.is_err() {
-        return Err(Failure::new(
-            Exit::Failure,
-            "the desk ended unexpectedly. What was said is saved: sala-chat -c",
-        ));
+        return Err(Failure::new(Exit::Failure, "the desk ended unexpectedly. What was said is saved: sala-chat -c"));
     }
     let Some(answer) = &run.answer else {
-        return Err(Failure::new(
-            Exit::Stopped,
-            "stopped before there was an answer",
-        ));
+        return Err(Failure::new(Exit::Stopped, "stopped before there was an answer"));
     };
     printer.end(&run, answer)?;
-    Ok(if answer.meta.finish == Some(Finish::Stopped) {
-        Exit::Stopped
-    } else {
-        Exit::Ok
-    })
+    Ok(if answer.meta.finish == Some(Finish::Stopped) { Exit::Stopped } else { Exit::Ok })
 }
 
 /// Follows the desk to its end.
@@ -216,7 +182,10 @@ fn listen(
             Notice::Ready(info) => {
                 run.load_ms = started.elapsed().as_secs_f64() * 1000.0;
                 run.model = info;
-                printer.event("start", || json!({ "model": run.model.name, "device": run.model.device, "load_ms": run.load_ms }))
+                printer.event(
+                    "start",
+                    || json!({ "model": run.model.name, "device": run.model.device, "load_ms": run.load_ms }),
+                )
             }
             Notice::Session(view) => {
                 run.session = Some(view.name).filter(|n| !n.is_empty());
@@ -227,7 +196,10 @@ fn listen(
                 run.documents_read += m.meta.prefilled_tokens;
                 let name = m.meta.document.as_ref().map(|d| d.name.clone());
                 let tokens = m.meta.document.as_ref().map(|d| d.tokens);
-                printer.event("load", || json!({ "name": name, "tokens": tokens, "prefilled_tokens": m.meta.prefilled_tokens }))
+                printer.event(
+                    "load",
+                    || json!({ "name": name, "tokens": tokens, "prefilled_tokens": m.meta.prefilled_tokens }),
+                )
             }
             Notice::Finished(m) => {
                 run.answer = Some(m);
@@ -295,11 +267,7 @@ impl<'a> Printer<'a> {
 
     fn out(&mut self, text: &str) -> Result<(), Failure> {
         let mut out = std::io::stdout().lock();
-        let safe = if self.guarded {
-            sanitize(text)
-        } else {
-            text.into()
-        };
+        let safe = if self.guarded { sanitize(text) } else { text.into() };
         out.write_all(safe.as_bytes())?;
         out.flush()?;
         self.ends_with_newline = text.ends_with('\n');
@@ -337,26 +305,17 @@ impl<'a> Printer<'a> {
     fn reading(&mut self, p: &ReadingProgress) -> Result<(), Failure> {
         if self.format == Format::JsonLines {
             let (done, total) = (p.done, p.total);
-            return self.event(
-                "prefill",
-                || json!({ "done": done, "total": total, "tokens_per_s": p.tokens_per_s }),
-            );
+            return self.event("prefill", || json!({ "done": done, "total": total, "tokens_per_s": p.tokens_per_s }));
         }
         let due = self.progress.is_none_or(|at| at.elapsed() >= PROGRESS);
         if self.context.shows_progress() && due && p.total > 0 {
             self.progress = Some(Instant::now());
-            let left = if p.tokens_per_s > 0.0 {
-                (p.total.saturating_sub(p.done)) as f64 / p.tokens_per_s
-            } else {
-                0.0
-            };
+            let left =
+                if p.tokens_per_s > 0.0 { (p.total.saturating_sub(p.done)) as f64 / p.tokens_per_s } else { 0.0 };
             let share = p.done * 100 / p.total;
             // Progress is a courtesy.
-            let _ = write!(
-                std::io::stderr(),
-                "\rreading {share}%  {:.0} tokens/s  {left:.0} s left   ",
-                p.tokens_per_s
-            );
+            let _ =
+                write!(std::io::stderr(), "\rreading {share}%  {:.0} tokens/s  {left:.0} s left   ", p.tokens_per_s);
         }
         Ok(())
     }
@@ -387,7 +346,10 @@ impl<'a> Printer<'a> {
                 let stats = json!({ "usage": run.usage(answer), "timing": run.timing(answer), "speculation": run.speculation() });
                 self.event("stats", || stats)?;
                 let (session, seed) = (run.session.clone(), answer.meta.seed);
-                self.event("end", || json!({ "finish_reason": reason(answer.meta.finish), "session": session, "seed": seed }))
+                self.event(
+                    "end",
+                    || json!({ "finish_reason": reason(answer.meta.finish), "session": session, "seed": seed }),
+                )
             }
             Format::Text | Format::Raw if !self.ends_with_newline => self.out("\n"),
             Format::Text | Format::Raw => Ok(()),
@@ -402,12 +364,8 @@ mod tests {
 
     #[test]
     fn usage_counts_documents_of_this_run_as_read() {
-        let meta = MessageMeta {
-            prefilled_tokens: 10,
-            reused_tokens: 1200,
-            completion_tokens: 7,
-            ..MessageMeta::default()
-        };
+        let meta =
+            MessageMeta { prefilled_tokens: 10, reused_tokens: 1200, completion_tokens: 7, ..MessageMeta::default() };
         let answer = Message {
             id: MessageId(1),
             parent: None,
@@ -415,16 +373,9 @@ mod tests {
             text: "x".into(),
             thinking: String::new(),
             created_ms: 0,
-            meta: MessageMeta {
-                finish: Some(Finish::Stop),
-                seed: Some(3),
-                ..meta
-            },
+            meta: MessageMeta { finish: Some(Finish::Stop), seed: Some(3), ..meta },
         };
-        let run = Run {
-            documents_read: 1000,
-            ..Run::default()
-        };
+        let run = Run { documents_read: 1000, ..Run::default() };
         let object = run.object(&answer);
         assert_eq!(
             object["usage"],

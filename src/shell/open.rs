@@ -32,9 +32,7 @@ impl From<StoreError> for Failure {
     fn from(e: StoreError) -> Failure {
         let exit = match &e {
             StoreError::InUse { .. } => Exit::InUse,
-            StoreError::NoSession { .. }
-            | StoreError::NameTaken { .. }
-            | StoreError::Exists { .. } => Exit::Failure,
+            StoreError::NoSession { .. } | StoreError::NameTaken { .. } | StoreError::Exists { .. } => Exit::Failure,
             StoreError::NoMark { .. } | StoreError::Import { .. } => Exit::Failure,
             e if e.is_disk() => Exit::Disk,
             _ => Exit::Unreadable,
@@ -59,11 +57,7 @@ fn limits(context: &Context) -> Limits {
 /// # Errors
 /// It cannot be made or read.
 pub fn store(context: &Context) -> Result<Arc<Store>, Failure> {
-    Ok(Arc::new(Store::open(
-        &context.dirs.data,
-        Arc::new(RealDisk),
-        limits(context),
-    )?))
+    Ok(Arc::new(Store::open(&context.dirs.data, Arc::new(RealDisk), limits(context))?))
 }
 
 /// A store that goes away with the returned folder; in memory where the system has such a place.
@@ -71,22 +65,10 @@ fn scratch(context: &Context) -> Result<(Arc<Store>, tempfile::TempDir), Failure
     let memory = Path::new("/dev/shm");
     let mut builder = tempfile::Builder::new();
     builder.prefix("sala-chat-");
-    let dir = if memory.is_dir() {
-        builder.tempdir_in(memory)
-    } else {
-        builder.tempdir()
-    };
+    let dir = if memory.is_dir() { builder.tempdir_in(memory) } else { builder.tempdir() };
     let dir = dir.or_else(|_| builder.tempdir());
-    let dir = dir.map_err(|e| {
-        Failure::new(
-            Exit::Disk,
-            format!("no room for a session without saving: {e}"),
-        )
-    })?;
-    let limits = Limits {
-        min_free_bytes: 0,
-        ..limits(context)
-    };
+    let dir = dir.map_err(|e| Failure::new(Exit::Disk, format!("no room for a session without saving: {e}")))?;
+    let limits = Limits { min_free_bytes: 0, ..limits(context) };
     let store = Store::open(dir.path(), Arc::new(RealDisk), limits)?;
     Ok((Arc::new(store), dir))
 }
@@ -101,11 +83,8 @@ pub fn model(context: &Context) -> Result<Chosen, Failure> {
         ModelSource::Demo => Ok(Chosen::new("demo")),
         ModelSource::Synthetic(shape) => Ok(Chosen::new(format!("synthetic:{shape}"))),
         ModelSource::Path(path) if Path::new(&path).is_dir() => Ok(Chosen::new(path)),
-        ModelSource::Path(path) => Err(Failure::new(
-            Exit::NoModel,
-            format!("{path}: no such model folder"),
-        )
-        .hint("--model demo runs the built-in model, sala-chat model download gets the 9B model")),
+        ModelSource::Path(path) => Err(Failure::new(Exit::NoModel, format!("{path}: no such model folder"))
+            .hint("--model demo runs the built-in model, sala-chat model download gets the 9B model")),
     }
 }
 
@@ -121,19 +100,15 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
     let unusable = |what: String| Failure::new(Exit::NoModel, what);
     let (text, config) = if is_folder(model) {
         let file = Path::new(model).join("config.json");
-        let config = std::fs::read_to_string(&file)
-            .map_err(|e| unusable(format!("{}: {e}", file.display())))?;
+        let config = std::fs::read_to_string(&file).map_err(|e| unusable(format!("{}: {e}", file.display())))?;
         (TextModel::load(Path::new(model)), config)
     } else {
         let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
-        (
-            TextModel::from_bytes(tokenizer, config, None, None),
-            DEMO_CONFIG.to_owned(),
-        )
+        (TextModel::from_bytes(tokenizer, config, None, None), DEMO_CONFIG.to_owned())
     };
     let text = text.map_err(|e| unusable(e.to_string()))?;
-    let config: serde_json::Value = serde_json::from_str(&config)
-        .map_err(|e| unusable(format!("config.json of {model}: {e}")))?;
+    let config: serde_json::Value =
+        serde_json::from_str(&config).map_err(|e| unusable(format!("config.json of {model}: {e}")))?;
     let ids = match config.get("eos_token_id") {
         Some(serde_json::Value::Array(ids)) => ids.iter().filter_map(token).collect(),
         Some(id) => token(id).into_iter().collect::<Vec<_>>(),
@@ -204,11 +179,8 @@ fn overrides(context: &Context) -> Vec<(String, String)> {
         "max_tokens",
     ] {
         if given(&format!("sampling.{key}")) {
-            let value = if key == "seed" {
-                settings.seed.map_or("-1".into(), |s| s.to_string())
-            } else {
-                settings.get(key)
-            };
+            let value =
+                if key == "seed" { settings.seed.map_or("-1".into(), |s| s.to_string()) } else { settings.get(key) };
             out.push((key.to_owned(), value));
         }
     }
@@ -225,12 +197,7 @@ fn overrides(context: &Context) -> Vec<(String, String)> {
 ///
 /// # Errors
 /// No data directory, no model, no thread.
-pub fn desk(
-    context: &Context,
-    session: &SessionChoice,
-    save: bool,
-    attendance: Attendance,
-) -> Result<Opened, Failure> {
+pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: Attendance) -> Result<Opened, Failure> {
     let config = context.config();
     let engine_options = engine_options(context)?;
     let (text, stop) = text(&engine_options.model)?;
@@ -238,18 +205,14 @@ pub fn desk(
         true => (store(context)?, None),
         false => scratch(context).map(|(store, dir)| (store, Some(dir)))?,
     };
-    let no_thread =
-        |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
+    let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
     let engine = worker::spawn(engine_options).map_err(no_thread)?;
     let desk = desk::spawn(desk::Options {
         store,
         discard: !save,
         text,
         stop,
-        engine: EngineChannels {
-            commands: engine.commands,
-            events: engine.events,
-        },
+        engine: EngineChannels { commands: engine.commands, events: engine.events },
         settings: settings(context),
         system: context.loaded.system.clone(),
         opening: match session {
@@ -264,17 +227,11 @@ pub fn desk(
             confirm_files: usize::try_from(config.load.confirm_files).unwrap_or(usize::MAX),
         },
         sources: SourceOptions::new(&config.load),
-        piece: usize::try_from(config.sessions.checkpoint_every)
-            .unwrap_or(usize::MAX)
-            .max(1024),
+        piece: usize::try_from(config.sessions.checkpoint_every).unwrap_or(usize::MAX).max(1024),
         save_state: config.sessions.save_state,
         presets: Some(context.dirs.presets()),
         overrides: overrides(context),
     })
     .map_err(no_thread)?;
-    Ok(Opened {
-        desk,
-        engine: engine.thread,
-        scratch,
-    })
+    Ok(Opened { desk, engine: engine.thread, scratch })
 }

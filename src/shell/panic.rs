@@ -65,48 +65,22 @@ mod tests {
     #[ignore = "a child of modes_are_reset_after_a_panic"]
     fn child_that_panics() {
         let guard = Guard::default();
-        let note = CrashNote {
-            dir: None,
-            session: "war-and-peace".into(),
-            messages: 9,
-        };
+        let note = CrashNote { dir: None, session: "war-and-peace".into(), messages: 9 };
         install(guard.clone(), Arc::new(Mutex::new(note)));
-        guard
-            .enter(Modes {
-                alternate_screen: true,
-                mouse: true,
-                kitty: true,
-                rows: 24,
-            })
-            .unwrap();
+        guard.enter(Modes { alternate_screen: true, mouse: true, kitty: true, rows: 24 }).unwrap();
         panic!("{}", "text of the user");
     }
 
     #[test]
     fn modes_are_reset_after_a_panic() {
-        let pty = native_pty_system()
-            .openpty(PtySize {
-                rows: 24,
-                cols: 80,
-                ..PtySize::default()
-            })
-            .unwrap();
+        let pty = native_pty_system().openpty(PtySize { rows: 24, cols: 80, ..PtySize::default() }).unwrap();
         let mut command = CommandBuilder::new(std::env::current_exe().unwrap());
-        command.args([
-            "--ignored",
-            "--exact",
-            "shell::panic::tests::child_that_panics",
-            "--nocapture",
-        ]);
+        command.args(["--ignored", "--exact", "shell::panic::tests::child_that_panics", "--nocapture"]);
         let mut child = pty.slave.spawn_command(command).unwrap();
         drop(pty.slave);
         let mut bytes = Vec::new();
         // The reader ends with an error when the other side closes.
-        let _ = pty
-            .master
-            .try_clone_reader()
-            .unwrap()
-            .read_to_end(&mut bytes);
+        let _ = pty.master.try_clone_reader().unwrap().read_to_end(&mut bytes);
         child.wait().unwrap();
         let (rows, columns) = (24.try_into().unwrap(), 80.try_into().unwrap());
         let mut screen = vt100::Parser::new(rows, columns, 0);
@@ -117,14 +91,8 @@ mod tests {
         let text = String::from_utf8_lossy(&bytes);
         assert_eq!(text.matches("\x1b[?1049h").count(), 1, "{text}");
         assert_eq!(text.matches("\x1b[?1049l").count(), 1);
-        assert_eq!(
-            text.matches("\x1b[>1u").count(),
-            text.matches("\x1b[<1u").count()
-        );
-        assert!(
-            text.contains("Your text up to #9 is saved. Resume: sala-chat -r 'war-and-peace'"),
-            "{text}"
-        );
+        assert_eq!(text.matches("\x1b[>1u").count(), text.matches("\x1b[<1u").count());
+        assert!(text.contains("Your text up to #9 is saved. Resume: sala-chat -r 'war-and-peace'"), "{text}");
         assert!(!text.contains("text of the user"));
     }
 }

@@ -61,13 +61,7 @@ pub struct Plain {
 impl Plain {
     /// Line mode; `home` is for `~` in paths.
     pub fn new(home: Option<PathBuf>) -> Plain {
-        Plain {
-            home,
-            activity: Activity::Starting {
-                what: "starting".into(),
-            },
-            ..Plain::default()
-        }
+        Plain { home, activity: Activity::Starting { what: "starting".into() }, ..Plain::default() }
     }
 
     fn busy(&self) -> bool {
@@ -92,19 +86,13 @@ impl Plain {
                 None => choices.iter().find(|c| c.key == '\n').or(choices.last()),
                 Some(k) => {
                     let same = |c: &&Choice| c.key.to_lowercase().eq(k.to_lowercase());
-                    choices
-                        .iter()
-                        .find(same)
-                        .or_else(|| choices.iter().find(|c| c.key == '\x1b' && k == 'e'))
+                    choices.iter().find(same).or_else(|| choices.iter().find(|c| c.key == '\x1b' && k == 'e'))
                 }
             };
             let Some(choice) = chosen else {
                 return vec![Out::Line(keys(choices))];
             };
-            let out = vec![Out::Send(Request::Choose {
-                question: *id,
-                key: choice.key,
-            })];
+            let out = vec![Out::Send(Request::Choose { question: *id, key: choice.key })];
             self.question = None;
             return out;
         }
@@ -119,11 +107,7 @@ impl Plain {
                 Ok(p) => self.outcome(p.outcome),
             };
         }
-        if self.busy() {
-            self.enqueue(line)
-        } else {
-            self.ask(line)
-        }
+        if self.busy() { self.enqueue(line) } else { self.ask(line) }
     }
 
     fn enqueue(&mut self, line: &str) -> Vec<Out> {
@@ -144,25 +128,15 @@ impl Plain {
         match outcome {
             Outcome::Desk(request) => vec![Out::Send(request)],
             Outcome::Local(Local::Quit) => vec![Out::Send(Request::Quit)],
-            Outcome::Local(Local::Help(Some(name))) => {
-                match command::find(name.trim_start_matches('/')) {
-                    Some(c) => vec![Out::Line(format!(
-                        "/{} {} - {}. Example: {}",
-                        c.name, c.usage, c.help, c.example
-                    ))],
-                    None => vec![Out::Line(format!("No command is called {name}."))],
-                }
+            Outcome::Local(Local::Help(Some(name))) => match command::find(name.trim_start_matches('/')) {
+                Some(c) => vec![Out::Line(format!("/{} {} - {}. Example: {}", c.name, c.usage, c.help, c.example))],
+                None => vec![Out::Line(format!("No command is called {name}."))],
+            },
+            Outcome::Local(Local::Help(None)) => {
+                command::COMMANDS.iter().map(|c| Out::Line(format!("/{} {} - {}", c.name, c.usage, c.help))).collect()
             }
-            Outcome::Local(Local::Help(None)) => command::COMMANDS
-                .iter()
-                .map(|c| Out::Line(format!("/{} {} - {}", c.name, c.usage, c.help)))
-                .collect(),
-            Outcome::Local(
-                Local::Copy(_) | Local::Theme(_) | Local::Keys | Local::ThinkShow(_),
-            ) => {
-                vec![Out::Line(
-                    "That command needs the full screen; start without --plain.".into(),
-                )]
+            Outcome::Local(Local::Copy(_) | Local::Theme(_) | Local::Keys | Local::ThinkShow(_)) => {
+                vec![Out::Line("That command needs the full screen; start without --plain.".into())]
             }
         }
     }
@@ -172,38 +146,25 @@ impl Plain {
         if self.busy() {
             vec![Out::Send(Request::Stop)]
         } else {
-            vec![
-                Out::Line(String::new()),
-                Out::Line("/quit or Ctrl-D ends.".into()),
-            ]
+            vec![Out::Line(String::new()), Out::Line("/quit or Ctrl-D ends.".into())]
         }
     }
 
     fn prompt(&self) -> Vec<Out> {
-        if self.busy() || self.question.is_some() {
-            Vec::new()
-        } else {
-            vec![Out::Part("you: ".into())]
-        }
+        if self.busy() || self.question.is_some() { Vec::new() } else { vec![Out::Part("you: ".into())] }
     }
 }
 
 /// `1,3-5` as places from 0, of `count` files.
 fn numbers(text: &str, count: usize) -> Result<Vec<usize>, String> {
     let mut places = Vec::new();
-    for part in text
-        .split([',', ' '])
-        .map(str::trim)
-        .filter(|p| !p.is_empty())
-    {
+    for part in text.split([',', ' ']).map(str::trim).filter(|p| !p.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let number = |t: &str| t.trim().parse::<usize>().ok();
         match (number(first), number(last)) {
             (Some(a), Some(b)) if (1..=b).contains(&a) && b <= count => places.extend(a - 1..b),
             _ => {
-                return Err(format!(
-                    "{part} is none of the files; write numbers from 1 to {count}, for example 1,3-5"
-                ));
+                return Err(format!("{part} is none of the files; write numbers from 1 to {count}, for example 1,3-5"));
             }
         }
     }
@@ -218,11 +179,7 @@ fn keys(choices: &[Choice]) -> String {
         '\x1b' => "Esc (e)".to_string(),
         k => k.to_string(),
     };
-    choices
-        .iter()
-        .map(|c| format!("{} {}", name(c.key), c.label))
-        .collect::<Vec<_>>()
-        .join(", ")
+    choices.iter().map(|c| format!("{} {}", name(c.key), c.label)).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -78,17 +78,9 @@ struct Loop {
 pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
     let size = crossterm::terminal::size()?;
     let guard = Guard::default();
-    let crash = Arc::new(Mutex::new(CrashNote {
-        dir: config.state_dir.clone(),
-        ..CrashNote::default()
-    }));
+    let crash = Arc::new(Mutex::new(CrashNote { dir: config.state_dir.clone(), ..CrashNote::default() }));
     install(guard.clone(), Arc::clone(&crash));
-    let modes = Modes {
-        alternate_screen: config.alternate_screen,
-        mouse: config.mouse,
-        kitty: false,
-        rows: size.1,
-    };
+    let modes = Modes { alternate_screen: config.alternate_screen, mouse: config.mouse, kitty: false, rows: size.1 };
     let leave = Leave(guard.clone());
     guard.enter(modes)?;
     let (answers, typed) = term::ask(ASK_MS);
@@ -117,10 +109,7 @@ pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
         app: App::new(config, size.0, size.1),
         desk,
         guard,
-        modes: Modes {
-            kitty: answers.kitty,
-            ..modes
-        },
+        modes: Modes { kitty: answers.kitty, ..modes },
         terminal,
         input,
         jobs,
@@ -161,11 +150,7 @@ impl Loop {
                 return Ok(self.ended(end));
             }
             let timeout = self.timeout();
-            let notices = if desk_open {
-                self.desk.notices.clone()
-            } else {
-                desk_gone.clone()
-            };
+            let notices = if desk_open { self.desk.notices.clone() } else { desk_gone.clone() };
             select! {
                 recv(events) -> event => if let Ok(event) = event { self.event(event)?; },
                 recv(notices) -> notice => match notice {
@@ -193,19 +178,12 @@ impl Loop {
     fn timeout(&self) -> Duration {
         let now = Instant::now();
         let wait = |at: Instant| at.saturating_duration_since(now);
-        let state = self
-            .app
-            .deadline()
-            .map(|ms| Duration::from_millis(ms.saturating_sub(self.now_ms()).max(1)));
+        let state = self.app.deadline().map(|ms| Duration::from_millis(ms.saturating_sub(self.now_ms()).max(1)));
         let frame = self.pending_frame.map(wait);
         let resize = self.resize.map(|(at, ..)| wait(at));
         let dying = self.dying.map(|(_, at)| wait(at));
         // A year is for ever: nothing is due.
-        [state, frame, resize, dying]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(Duration::from_secs(365 * 86_400))
+        [state, frame, resize, dying].into_iter().flatten().min().unwrap_or(Duration::from_secs(365 * 86_400))
     }
 
     /// Acts on moments that have come.
@@ -224,10 +202,7 @@ impl Loop {
         if let Some((code, at)) = self.dying
             && at <= now
         {
-            self.end = Some(End {
-                code,
-                farewell: None,
-            });
+            self.end = Some(End { code, farewell: None });
         }
         Ok(())
     }
@@ -257,19 +232,13 @@ impl Loop {
             Effect::Copy(text) => {
                 let config = &self.app.config;
                 let tmux = std::env::var_os("TMUX").is_some();
-                let said = clipboard::copy(
-                    &mut io::stdout(),
-                    &text,
-                    config.clipboard,
-                    tmux,
-                    config.state_dir.as_deref(),
-                );
+                let said =
+                    clipboard::copy(&mut io::stdout(), &text, config.clipboard, tmux, config.state_dir.as_deref());
                 return self.apply(Event::Copied(said));
             }
-            Effect::ListPaths(prefix) => drop(self.jobs.send(Job::Paths {
-                prefix,
-                home: self.app.config.home.clone(),
-            })),
+            Effect::ListPaths(prefix) => {
+                drop(self.jobs.send(Job::Paths { prefix, home: self.app.config.home.clone() }))
+            }
             Effect::Highlight { lang, code } => drop(self.jobs.send(Job::Highlight { lang, code })),
             Effect::Editor(text) => {
                 let edited = self.outside_terminal(|| jobs::edit(&text))?;
@@ -281,11 +250,8 @@ impl Loop {
             }
             Effect::Repaint => self.repaint = true,
             Effect::Notify(text) => {
-                let sequence = if self.app.config.notify_osc9 {
-                    format!("\x1b]9;{text}\x07")
-                } else {
-                    "\x07".to_string()
-                };
+                let sequence =
+                    if self.app.config.notify_osc9 { format!("\x1b]9;{text}\x07") } else { "\x07".to_string() };
                 io::stdout().write_all(sequence.as_bytes())?;
                 io::stdout().flush()?;
             }
@@ -341,19 +307,13 @@ impl Loop {
                 }
             }
         }
-        End {
-            code,
-            farewell: None,
-        }
+        End { code, farewell: None }
     }
 
     fn desk_lost(&mut self) {
         if self.app.phase != Phase::Ended && self.end.is_none() {
             let farewell = "sala-chat: its working thread ended unexpectedly. What was said is saved; start again with: sala-chat -c";
-            self.end = Some(End {
-                code: 1,
-                farewell: Some(farewell.into()),
-            });
+            self.end = Some(End { code: 1, farewell: Some(farewell.into()) });
         }
     }
 
@@ -375,9 +335,7 @@ impl Loop {
             Redraw::Stream if !self.repaint => STREAM_FRAME,
             Redraw::No | Redraw::Stream | Redraw::Now => FRAME,
         };
-        let due = self
-            .last_frame
-            .map_or_else(Instant::now, |at| at + distance);
+        let due = self.last_frame.map_or_else(Instant::now, |at| at + distance);
         if due > Instant::now() {
             self.pending_frame = Some(due);
             return Ok(());
@@ -391,8 +349,7 @@ impl Loop {
         if std::mem::take(&mut self.repaint) {
             // Not `clear`: that asks the terminal for its cursor, and the answer would go to the input thread.
             let size = self.terminal.size()?;
-            self.terminal
-                .resize(Rect::new(0, 0, size.width, size.height))?;
+            self.terminal.resize(Rect::new(0, 0, size.width, size.height))?;
         }
         crossterm::queue!(io::stdout(), BeginSynchronizedUpdate)?;
         let app = &self.app;
@@ -403,14 +360,7 @@ impl Loop {
         if note.session != self.app.session.name {
             note.session.clone_from(&self.app.session.name);
         }
-        note.messages = self
-            .app
-            .transcript
-            .entries()
-            .iter()
-            .map(|e| e.number)
-            .max()
-            .unwrap_or(0);
+        note.messages = self.app.transcript.entries().iter().map(|e| e.number).max().unwrap_or(0);
         Ok(())
     }
 }

@@ -5,8 +5,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use serde_json::{Value, json};
 
 use super::cli::{
-    ExportArgs, FormatArg, ImportArgs, LibraryCommand, LsArgs, NameArgs, PruneArgs, RmArgs,
-    SearchArgs, SessionChoice,
+    ExportArgs, FormatArg, ImportArgs, LibraryCommand, LsArgs, NameArgs, PruneArgs, RmArgs, SearchArgs, SessionChoice,
 };
 use super::failure::{Exit, Failure};
 use super::{Context, open};
@@ -34,9 +33,7 @@ fn when(ms: i64) -> String {
     let Ok(at) = jiff::Timestamp::from_millisecond(ms) else {
         return String::new();
     };
-    at.to_zoned(jiff::tz::TimeZone::system())
-        .strftime("%Y-%m-%d %H:%M")
-        .to_string()
+    at.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M").to_string()
 }
 
 /// One line of a terminal: what the program shows of texts it did not write.
@@ -48,19 +45,9 @@ fn one_line(text: &str, width: usize) -> String {
 pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
     let store = open::store(context)?;
     let records = store.sessions(SessionFilter::Live, LISTED)?;
-    let sizes = if args.sizes {
-        Some(store.sizes()?)
-    } else {
-        None
-    };
-    let own: Vec<Option<u64>> = records
-        .iter()
-        .map(|r| {
-            sizes
-                .as_ref()
-                .map(|s| s.sessions.get(&r.id).map_or(0, |b| b.1))
-        })
-        .collect();
+    let sizes = if args.sizes { Some(store.sizes()?) } else { None };
+    let own: Vec<Option<u64>> =
+        records.iter().map(|r| sizes.as_ref().map(|s| s.sessions.get(&r.id).map_or(0, |b| b.1))).collect();
     let mut rows = session_rows(records, None);
     for (row, own) in rows.iter_mut().zip(own) {
         row.bytes = own;
@@ -72,9 +59,7 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
         }
         let mut lines = Vec::new();
         for r in &rows {
-            let size = r
-                .bytes
-                .map_or(String::new(), |b| format!("  {:>10}", bytes(b)));
+            let size = r.bytes.map_or(String::new(), |b| format!("  {:>10}", bytes(b)));
             let title = one_line(&r.title, 48);
             lines.push(format!(
                 "{:<28} {:>4} messages {:>9} tokens  state {:<5}{size}  {}  {title}",
@@ -86,11 +71,7 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
             ));
         }
         if let Some(sizes) = &sizes {
-            lines.push(format!(
-                "State {}, texts {}.",
-                bytes(sizes.state_bytes),
-                bytes(sizes.database_bytes)
-            ));
+            lines.push(format!("State {}, texts {}.", bytes(sizes.state_bytes), bytes(sizes.database_bytes)));
         }
         lines.join("\n")
     };
@@ -113,20 +94,14 @@ pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> 
     }
     let text = store.export(record.id, ExportFormat::Markdown, Scope::Branch)?;
     let text = text.trim_end();
-    context.print(&if std::io::stdout().is_terminal() {
-        sanitize(text)
-    } else {
-        text.into()
-    })?;
+    context.print(&if std::io::stdout().is_terminal() { sanitize(text) } else { text.into() })?;
     Ok(Exit::Ok)
 }
 
 /// Asks on the terminal; without one the answer is no.
 fn confirmed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(format!(
-            "{question} Nobody can answer here: add --yes"
-        )));
+        return Err(Failure::usage(format!("{question} Nobody can answer here: add --yes")));
     }
     write!(std::io::stderr(), "{question} y/N ")?;
     let mut line = String::new();
@@ -137,23 +112,10 @@ fn confirmed(question: &str) -> Result<bool, Failure> {
 /// `rm`.
 pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
     let store = open::store(context)?;
-    let records = args
-        .names
-        .iter()
-        .map(|n| named(&store, n))
-        .collect::<Result<Vec<_>, _>>()?;
+    let records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
     let days = store.limits().trash_days;
-    let what: Vec<String> = records
-        .iter()
-        .map(|r| format!("\"{}\" ({} messages)", r.name, r.messages))
-        .collect();
-    if !args.yes
-        && !context.json
-        && !confirmed(&format!(
-            "Move {} to the trash for {days} days?",
-            what.join(", ")
-        ))?
-    {
+    let what: Vec<String> = records.iter().map(|r| format!("\"{}\" ({} messages)", r.name, r.messages)).collect();
+    if !args.yes && !context.json && !confirmed(&format!("Move {} to the trash for {days} days?", what.join(", ")))? {
         return Ok(Exit::Stopped);
     }
     for record in &records {
@@ -162,12 +124,7 @@ pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
         store.delete(record.id)?;
     }
     let names: Vec<&str> = records.iter().map(|r| r.name.as_str()).collect();
-    let text = || {
-        format!(
-            "In the trash for {days} days: {}. Back with: sala-chat -r NAME",
-            names.join(", ")
-        )
-    };
+    let text = || format!("In the trash for {days} days: {}. Back with: sala-chat -r NAME", names.join(", "));
     context.result(|| json!({ "trashed": names, "days": days }), text)?;
     Ok(Exit::Ok)
 }
@@ -188,9 +145,8 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
     let text = || match hits.as_slice() {
         [] => format!("Nothing found for {query}."),
         hits => {
-            let line = |h: &crate::session::SearchHit| {
-                format!("{} #{}  {}", h.name, h.number, one_line(&h.snippet, 100))
-            };
+            let line =
+                |h: &crate::session::SearchHit| format!("{} #{}  {}", h.name, h.number, one_line(&h.snippet, 100));
             hits.iter().map(line).collect::<Vec<_>>().join("\n")
         }
     };
@@ -202,19 +158,12 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
 pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failure> {
     let store = open::store(context)?;
     let record = named(&store, &args.name)?;
-    let overwrite = if args.force {
-        Overwrite::Yes
-    } else {
-        Overwrite::No
-    };
+    let overwrite = if args.force { Overwrite::Yes } else { Overwrite::No };
     let file = args.file.display().to_string();
     if args.with_state {
         let Some(of) = &record.state_of else {
-            return Err(Failure::new(
-                Exit::Unreadable,
-                format!("\"{}\" has no kept state", record.name),
-            )
-            .hint("Export the text without --with-state"));
+            return Err(Failure::new(Exit::Unreadable, format!("\"{}\" has no kept state", record.name))
+                .hint("Export the text without --with-state"));
         };
         let written = store.export_bundle(record.id, of, &args.file, overwrite)?;
         let json = || {
@@ -223,13 +172,8 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
                 "replay_tokens": written.replay_tokens
             })
         };
-        let text = || {
-            format!(
-                "{file} written, {}, with the state of {} tokens.",
-                bytes(written.bytes),
-                written.state_tokens
-            )
-        };
+        let text =
+            || format!("{file} written, {}, with the state of {} tokens.", bytes(written.bytes), written.state_tokens);
         context.result(json, text)?;
         return Ok(Exit::Ok);
     }
@@ -239,31 +183,20 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
         Some(FormatArg::Txt) => ExportFormat::Text,
         None => by_extension(&args.file),
     };
-    let scope = if args.tree {
-        Scope::Tree
-    } else {
-        Scope::Branch
-    };
+    let scope = if args.tree { Scope::Tree } else { Scope::Branch };
     if args.file.as_os_str() == "-" {
         context.print(store.export(record.id, format, scope)?.trim_end())?;
         return Ok(Exit::Ok);
     }
     let size = store.export_to(record.id, format, scope, &args.file, overwrite)?;
-    context.result(
-        || json!({ "file": file, "bytes": size }),
-        || format!("{file} written, {}.", bytes(size)),
-    )?;
+    context.result(|| json!({ "file": file, "bytes": size }), || format!("{file} written, {}.", bytes(size)))?;
     Ok(Exit::Ok)
 }
 
 /// `import`.
 pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
     let imported = open::store(context)?.import(&args.file)?;
-    let names: Vec<&str> = imported
-        .sessions
-        .iter()
-        .map(|(_, name)| name.as_str())
-        .collect();
+    let names: Vec<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
     let json = || json!({ "sessions": names, "messages": imported.messages, "state_tokens": imported.state_tokens });
     context.result(json, || imported_line(&imported))?;
     Ok(Exit::Ok)
@@ -276,22 +209,12 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
     if args.dry_run {
         let trashed = store.sessions(SessionFilter::Trashed, LISTED)?.len();
         let text = || {
-            format!(
-                "{} of state are kept, {trashed} sessions are in the trash. Nothing was removed.",
-                bytes(before)
-            )
+            format!("{} of state are kept, {trashed} sessions are in the trash. Nothing was removed.", bytes(before))
         };
-        context.result(
-            || json!({ "state_bytes": before, "trashed_sessions": trashed }),
-            text,
-        )?;
+        context.result(|| json!({ "state_bytes": before, "trashed_sessions": trashed }), text)?;
         return Ok(Exit::Ok);
     }
-    let mut freed = vec![store.empty_trash(if args.all && !args.state {
-        Some(0)
-    } else {
-        None
-    })?];
+    let mut freed = vec![store.empty_trash(if args.all && !args.state { Some(0) } else { None })?];
     if args.state {
         freed.push(store.drop_all_state(&[])?);
         if args.all {
@@ -312,12 +235,7 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
         })
     };
     let text = || {
-        format!(
-            "{} freed in {} files; {} sessions left the trash.",
-            bytes(total.bytes),
-            total.files,
-            total.sessions
-        )
+        format!("{} freed in {} files; {} sessions left the trash.", bytes(total.bytes), total.files, total.sessions)
     };
     context.result(json, text)?;
     Ok(Exit::Ok)
@@ -333,10 +251,7 @@ pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit
             for name in names {
                 match store.remove_document(name)? {
                     0 => {
-                        let failure = Failure::new(
-                            Exit::Failure,
-                            format!("no document {name} in the library"),
-                        );
+                        let failure = Failure::new(Exit::Failure, format!("no document {name} in the library"));
                         return Err(failure.hint("sala-chat library ls lists them"));
                     }
                     n => removed += n,
@@ -363,17 +278,12 @@ fn library_ls(context: &Context) -> Result<Exit, Failure> {
         Value::Array(documents.iter().map(row).collect())
     };
     let text = || match documents.as_slice() {
-        [] => "The library is empty. /load in a chat fills it, or sala-chat library add FILE."
-            .to_owned(),
+        [] => "The library is empty. /load in a chat fills it, or sala-chat library add FILE.".to_owned(),
         rows => {
             let row = |d: &crate::session::DocumentRecord| {
                 let state = if d.kept { "kept" } else { "text only" };
                 let (name, size) = (one_line(&d.document.name, 40), bytes(d.bytes));
-                format!(
-                    "{name:<40} {:>9} tokens  {state:<9} {size:>10}  {}",
-                    d.document.tokens,
-                    when(d.used_ms)
-                )
+                format!("{name:<40} {:>9} tokens  {state:<9} {size:>10}  {}", d.document.tokens, when(d.used_ms))
             };
             rows.iter().map(row).collect::<Vec<_>>().join("\n")
         }
@@ -387,19 +297,14 @@ fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
     let opened = open::desk(context, &SessionChoice::New, true, Attendance::Absent)?;
     for path in paths {
         // A desk that has failed says so in its last notice.
-        let _ = opened
-            .desk
-            .requests
-            .send(Request::Library(LibraryAction::Add(path.clone())));
+        let _ = opened.desk.requests.send(Request::Library(LibraryAction::Add(path.clone())));
     }
     let _ = opened.desk.requests.send(Request::Quit);
     let mut failed = None;
     let mut said = Vec::new();
     for notice in &opened.desk.notices {
         match notice {
-            Notice::Fatal { error, code } => {
-                failed = Some(Failure::new(Exit::from_code(code), error))
-            }
+            Notice::Fatal { error, code } => failed = Some(Failure::new(Exit::from_code(code), error)),
             Notice::Note(_, text) => said.push(text),
             Notice::Bye { .. } => break,
             _ => {}

@@ -36,23 +36,21 @@ const HANGUP_GRACE: Duration = Duration::from_secs(2);
 /// When the handlers cannot be installed.
 pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT, SIGTSTP, SIGCONT])?;
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            for signal in signals.forever() {
-                let event = match signal {
-                    SIGTERM => Outside::Terminate,
-                    SIGHUP => Outside::Hangup,
-                    SIGINT => Outside::Interrupt,
-                    SIGTSTP => Outside::Suspend,
-                    _ => Outside::Continue,
-                };
-                // Nobody listens any more: the program is ending.
-                if to.send(event).is_err() {
-                    return;
-                }
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            let event = match signal {
+                SIGTERM => Outside::Terminate,
+                SIGHUP => Outside::Hangup,
+                SIGINT => Outside::Interrupt,
+                SIGTSTP => Outside::Suspend,
+                _ => Outside::Continue,
+            };
+            // Nobody listens any more: the program is ending.
+            if to.send(event).is_err() {
+                return;
             }
-        })?;
+        }
+    })?;
     Ok(())
 }
 
@@ -61,16 +59,14 @@ pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
 /// # Errors
 /// When the thread cannot be started.
 pub fn watch_terminal(to: Sender<Outside>) -> io::Result<()> {
-    std::thread::Builder::new()
-        .name("tty-guard".into())
-        .spawn(move || {
-            wait_for_hangup();
-            silence_stdin();
-            let _ = to.send(Outside::Hangup);
-            std::thread::sleep(HANGUP_GRACE);
-            // The loop hangs somewhere, most likely in a write to the terminal. Text is on disk.
-            std::process::exit(129);
-        })?;
+    std::thread::Builder::new().name("tty-guard".into()).spawn(move || {
+        wait_for_hangup();
+        silence_stdin();
+        let _ = to.send(Outside::Hangup);
+        std::thread::sleep(HANGUP_GRACE);
+        // The loop hangs somewhere, most likely in a write to the terminal. Text is on disk.
+        std::process::exit(129);
+    })?;
     Ok(())
 }
 
@@ -80,12 +76,7 @@ fn wait_for_hangup() {
         // No events asked for: only hang-up and errors wake it.
         let mut fds = [PollFd::new(&stdin, PollFlags::empty())];
         match poll(&mut fds, None) {
-            Ok(_)
-                if fds.iter().any(|f| {
-                    f.revents()
-                        .intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
-                }) =>
-            {
+            Ok(_) if fds.iter().any(|f| f.revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)) => {
                 return;
             }
             // Signals interrupt the wait; a kernel that returns without a reason must not make us spin.

@@ -9,9 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crossterm::cursor::{MoveTo, Show};
 use crossterm::event::{
-    DisableBracketedPaste, DisableFocusChange, DisableMouseCapture, EnableBracketedPaste,
-    EnableFocusChange, EnableMouseCapture, KeyboardEnhancementFlags, PopKeyboardEnhancementFlags,
-    PushKeyboardEnhancementFlags,
+    DisableBracketedPaste, DisableFocusChange, DisableMouseCapture, EnableBracketedPaste, EnableFocusChange,
+    EnableMouseCapture, KeyboardEnhancementFlags, PopKeyboardEnhancementFlags, PushKeyboardEnhancementFlags,
 };
 use crossterm::queue;
 use crossterm::style::ResetColor;
@@ -43,10 +42,7 @@ pub fn set(out: &mut impl Write, modes: Modes) -> io::Result<()> {
         queue!(out, EnableMouseCapture)?;
     }
     if modes.kitty {
-        queue!(
-            out,
-            PushKeyboardEnhancementFlags(KeyboardEnhancementFlags::DISAMBIGUATE_ESCAPE_CODES)
-        )?;
+        queue!(out, PushKeyboardEnhancementFlags(KeyboardEnhancementFlags::DISAMBIGUATE_ESCAPE_CODES))?;
     }
     out.flush()
 }
@@ -106,10 +102,7 @@ impl Guard {
         if let Some(m) = modes.as_mut().filter(|m| !m.kitty) {
             m.kitty = true;
             let mut out = io::stdout();
-            queue!(
-                out,
-                PushKeyboardEnhancementFlags(KeyboardEnhancementFlags::DISAMBIGUATE_ESCAPE_CODES)
-            )?;
+            queue!(out, PushKeyboardEnhancementFlags(KeyboardEnhancementFlags::DISAMBIGUATE_ESCAPE_CODES))?;
             out.flush()?;
         }
         Ok(())
@@ -153,20 +146,12 @@ pub fn read_answers(bytes: &[u8]) -> (Answers, Vec<u8>) {
         }
         match tail.first() {
             Some(b'[') => {
-                let end = tail
-                    .iter()
-                    .skip(1)
-                    .position(|b| (0x40..=0x7e).contains(b))
-                    .map_or(tail.len(), |n| n + 2);
+                let end = tail.iter().skip(1).position(|b| (0x40..=0x7e).contains(b)).map_or(tail.len(), |n| n + 2);
                 let body = String::from_utf8_lossy(&tail[1..end]);
                 match body.chars().last() {
                     Some('u') if body.starts_with('?') => answers.kitty = true,
                     Some('R') => {
-                        let column = body
-                            .trim_end_matches('R')
-                            .rsplit(';')
-                            .next()
-                            .and_then(|c| c.parse::<u16>().ok());
+                        let column = body.trim_end_matches('R').rsplit(';').next().and_then(|c| c.parse::<u16>().ok());
                         answers.wide_lines = column.is_some_and(|c| c > 2);
                     }
                     Some('c') if body.starts_with('?') => {}
@@ -175,12 +160,8 @@ pub fn read_answers(bytes: &[u8]) -> (Answers, Vec<u8>) {
                 rest = &tail[end..];
             }
             Some(b']') => {
-                let end = tail
-                    .iter()
-                    .position(|b| *b == 0x07 || *b == 0x1b)
-                    .unwrap_or(tail.len());
-                answers.light =
-                    light(&String::from_utf8_lossy(&tail[1..end.max(1)])).or(answers.light);
+                let end = tail.iter().position(|b| *b == 0x07 || *b == 0x1b).unwrap_or(tail.len());
+                answers.light = light(&String::from_utf8_lossy(&tail[1..end.max(1)])).or(answers.light);
                 let skip = match tail.get(end) {
                     Some(0x1b) => end + 2,
                     _ => end + 1,
@@ -200,11 +181,7 @@ pub fn read_answers(bytes: &[u8]) -> (Answers, Vec<u8>) {
 fn light(body: &str) -> Option<bool> {
     let (_, colour) = body.split_once("rgb:")?;
     let mut parts = colour.split('/').map(|p| {
-        let digits: String = p
-            .chars()
-            .take_while(char::is_ascii_hexdigit)
-            .take(2)
-            .collect();
+        let digits: String = p.chars().take_while(char::is_ascii_hexdigit).take(2).collect();
         u32::from_str_radix(&digits, 16).ok()
     });
     let (r, g, b) = (parts.next()??, parts.next()??, parts.next()??);
@@ -223,12 +200,8 @@ pub fn ask(limit_ms: u64) -> (Answers, Vec<u8>) {
     let mut bytes = Vec::new();
     let mut buffer = [0u8; 256];
     loop {
-        let left =
-            limit_ms.saturating_sub(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX));
-        let timeout = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: i64::try_from(left * 1_000_000).unwrap_or(0),
-        };
+        let left = limit_ms.saturating_sub(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let timeout = rustix::event::Timespec { tv_sec: 0, tv_nsec: i64::try_from(left * 1_000_000).unwrap_or(0) };
         let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
         let ready = left > 0 && poll(&mut fds, Some(&timeout)).is_ok_and(|n| n > 0);
         match ready.then(|| rustix::io::read(stdin, &mut buffer)) {
@@ -249,23 +222,13 @@ mod tests {
 
     fn state(p: &vt100::Parser) -> (bool, bool, bool, vt100::MouseProtocolMode) {
         let s = p.screen();
-        (
-            s.alternate_screen(),
-            s.bracketed_paste(),
-            s.hide_cursor(),
-            s.mouse_protocol_mode(),
-        )
+        (s.alternate_screen(), s.bracketed_paste(), s.hide_cursor(), s.mouse_protocol_mode())
     }
 
     #[test]
     fn modes_that_were_set_are_reset() {
         for bits in 0..8u8 {
-            let modes = Modes {
-                alternate_screen: bits & 1 > 0,
-                mouse: bits & 2 > 0,
-                kitty: bits & 4 > 0,
-                rows: 24,
-            };
+            let modes = Modes { alternate_screen: bits & 1 > 0, mouse: bits & 2 > 0, kitty: bits & 4 > 0, rows: 24 };
             let (rows, columns) = (24.try_into().unwrap(), 80.try_into().unwrap());
             let mut p = vt100::Parser::new(rows, columns, 0);
             let before = state(&p);
@@ -278,8 +241,7 @@ mod tests {
             reset(&mut off, modes).unwrap();
             p.process(&off);
             assert_eq!(state(&p), before, "{modes:?}");
-            let count =
-                |bytes: &[u8], what: &str| String::from_utf8_lossy(bytes).matches(what).count();
+            let count = |bytes: &[u8], what: &str| String::from_utf8_lossy(bytes).matches(what).count();
             assert_eq!(count(&on, "\x1b[>1u"), count(&off, "\x1b[<1u"));
             assert_eq!(count(&on, "\x1b[?1004h"), count(&off, "\x1b[?1004l"));
         }
@@ -289,26 +251,10 @@ mod tests {
     fn answers_are_told_from_what_was_typed() {
         let bytes = b"hi\x1b[1;2R\x1b]11;rgb:ffff/fafa/f0f0\x1b\\\x1b[?0u\x1b[?62;22c\r\x1b[A";
         let (answers, typed) = read_answers(bytes);
-        assert_eq!(
-            answers,
-            Answers {
-                kitty: true,
-                wide_lines: false,
-                light: Some(true)
-            }
-        );
+        assert_eq!(answers, Answers { kitty: true, wide_lines: false, light: Some(true) });
         assert_eq!(typed, b"hi\r\x1b[A");
-        assert_eq!(
-            read_answers(b"\x1b[5;3R").0,
-            Answers {
-                wide_lines: true,
-                ..Answers::default()
-            }
-        );
-        assert_eq!(
-            read_answers(b"\x1b]11;rgb:1c1c/1c1c/1c1c\x07").0.light,
-            Some(false)
-        );
+        assert_eq!(read_answers(b"\x1b[5;3R").0, Answers { wide_lines: true, ..Answers::default() });
+        assert_eq!(read_answers(b"\x1b]11;rgb:1c1c/1c1c/1c1c\x07").0.light, Some(false));
         for cut in 0..bytes.len() {
             let _ = read_answers(&bytes[..cut]);
         }

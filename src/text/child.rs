@@ -35,11 +35,7 @@ pub(super) enum Failed {
 
 /// Runs `command` without a shell and without input, in a process group of its own.
 pub(super) fn run(mut command: Command, limits: Limits, cancel: &Cancel) -> Result<Output, Failed> {
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(Failed::Start)?;
     let collect = |pipe: Option<Box<dyn Read + Send>>, most: u64| {
         thread::spawn(move || {
@@ -51,10 +47,7 @@ pub(super) fn run(mut command: Command, limits: Limits, cancel: &Cancel) -> Resu
             bytes
         })
     };
-    let stdout = collect(
-        child.stdout.take().map(|p| Box::new(p) as _),
-        limits.output_bytes,
-    );
+    let stdout = collect(child.stdout.take().map(|p| Box::new(p) as _), limits.output_bytes);
     let stderr = collect(child.stderr.take().map(|p| Box::new(p) as _), 1 << 20);
 
     let deadline = Instant::now() + limits.time;
@@ -76,10 +69,7 @@ pub(super) fn run(mut command: Command, limits: Limits, cancel: &Cancel) -> Resu
         }
     };
     // Whatever it left behind holds the pipes open.
-    if let Some(group) = i32::try_from(child.id())
-        .ok()
-        .and_then(rustix::process::Pid::from_raw)
-    {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
     }
     let _ = child.wait();
@@ -90,16 +80,8 @@ pub(super) fn run(mut command: Command, limits: Limits, cancel: &Cancel) -> Resu
         return Err(Failed::TooLong);
     }
     let stderr = String::from_utf8_lossy(&stderr);
-    let complaint = stderr
-        .lines()
-        .map(str::trim)
-        .rfind(|l| !l.is_empty())
-        .unwrap_or_default();
-    Ok(Output {
-        status,
-        stdout,
-        complaint: complaint.chars().take(200).collect(),
-    })
+    let complaint = stderr.lines().map(str::trim).rfind(|l| !l.is_empty()).unwrap_or_default();
+    Ok(Output { status, stdout, complaint: complaint.chars().take(200).collect() })
 }
 
 /// Splits a command line into words: white space separates, quotes and backslashes protect. No shell is involved.
@@ -138,66 +120,34 @@ mod tests {
         run(command, limits, &Cancel::default())
     }
 
-    const ROOMY: Limits = Limits {
-        time: Duration::from_secs(20),
-        output_bytes: 1 << 20,
-    };
+    const ROOMY: Limits = Limits { time: Duration::from_secs(20), output_bytes: 1 << 20 };
 
     #[test]
     fn output_and_complaints_come_back() {
-        let out = shell(
-            "echo text; echo first >&2; echo 'why not' >&2; exit 3",
-            ROOMY,
-        )
-        .unwrap();
+        let out = shell("echo text; echo first >&2; echo 'why not' >&2; exit 3", ROOMY).unwrap();
         assert_eq!(
-            (
-                out.stdout.as_slice(),
-                out.complaint.as_str(),
-                out.status.code()
-            ),
+            (out.stdout.as_slice(), out.complaint.as_str(), out.status.code()),
             (&b"text\n"[..], "why not", Some(3))
         );
     }
 
     #[test]
     fn time_size_and_stop_are_limits() {
-        let short = Limits {
-            time: Duration::from_millis(100),
-            ..ROOMY
-        };
-        assert!(matches!(
-            shell("sleep 30 & sleep 30", short),
-            Err(Failed::TimedOut)
-        ));
-        let small = Limits {
-            output_bytes: 1000,
-            ..ROOMY
-        };
-        assert!(matches!(
-            shell("while :; do echo longer and longer; done", small),
-            Err(Failed::TooLong)
-        ));
+        let short = Limits { time: Duration::from_millis(100), ..ROOMY };
+        assert!(matches!(shell("sleep 30 & sleep 30", short), Err(Failed::TimedOut)));
+        let small = Limits { output_bytes: 1000, ..ROOMY };
+        assert!(matches!(shell("while :; do echo longer and longer; done", small), Err(Failed::TooLong)));
         let cancel = Cancel::default();
         cancel.cancel();
         let mut command = Command::new("sleep");
         command.arg("30");
-        assert!(matches!(
-            run(command, ROOMY, &cancel),
-            Err(Failed::Cancelled)
-        ));
-        assert!(matches!(
-            run(Command::new("/nonexistent/x"), ROOMY, &Cancel::default()),
-            Err(Failed::Start(_))
-        ));
+        assert!(matches!(run(command, ROOMY, &cancel), Err(Failed::Cancelled)));
+        assert!(matches!(run(Command::new("/nonexistent/x"), ROOMY, &Cancel::default()), Err(Failed::Start(_))));
     }
 
     #[test]
     fn command_lines_split_like_in_a_shell_but_expand_nothing() {
-        assert_eq!(
-            words(r#"a "b c" 'd $x' e\ f "g\"h" """#).unwrap(),
-            ["a", "b c", "d $x", "e f", "g\"h", ""]
-        );
+        assert_eq!(words(r#"a "b c" 'd $x' e\ f "g\"h" """#).unwrap(), ["a", "b c", "d $x", "e f", "g\"h", ""]);
         assert_eq!(words("open 'quote"), None);
     }
 }

@@ -23,12 +23,7 @@ pub(super) enum NotText {
 
 /// Reads bytes as text. `force` reads what is no text as Latin-1.
 pub(super) fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
-    let sure = |text: String| {
-        Ok(Decoded {
-            text,
-            guessed: None,
-        })
-    };
+    let sure = |text: String| Ok(Decoded { text, guessed: None });
     if let Some((encoding, mark)) = Encoding::for_bom(&bytes) {
         let (text, broken) = encoding.decode_without_bom_handling(bytes.get(mark..).unwrap_or(&[]));
         if !broken && !text.contains('\0') {
@@ -37,60 +32,33 @@ pub(super) fn decode(bytes: Vec<u8>, force: bool) -> Result<Decoded, NotText> {
     } else if let Some(encoding) = utf16_without_mark(&bytes) {
         let (text, broken) = encoding.decode_without_bom_handling(&bytes);
         if !broken {
-            return Ok(Decoded {
-                text: text.into_owned(),
-                guessed: Some(encoding.name()),
-            });
+            return Ok(Decoded { text: text.into_owned(), guessed: Some(encoding.name()) });
         }
     }
     let latin1 = |bytes: &[u8]| {
         let text = encoding_rs::mem::decode_latin1(bytes).into_owned();
-        Ok(Decoded {
-            text,
-            guessed: Some("Latin-1"),
-        })
+        Ok(Decoded { text, guessed: Some("Latin-1") })
     };
     if let Some(offset) = bytes.iter().position(|b| *b == 0) {
-        return if force {
-            latin1(&bytes)
-        } else {
-            Err(NotText::Control { byte: 0, offset })
-        };
+        return if force { latin1(&bytes) } else { Err(NotText::Control { byte: 0, offset }) };
     }
     let bytes = match String::from_utf8(bytes) {
         Ok(text) => return sure(text),
         Err(e) => e.into_bytes(),
     };
     // Not UTF-8. Compressed or binary data is full of control bytes, text in an older encoding has next to none.
-    let is_control =
-        |b: &u8| *b < 0x20 && !matches!(b, b'\t' | b'\n' | b'\r' | 0x0C | 0x1B) || *b == 0x7F;
+    let is_control = |b: &u8| *b < 0x20 && !matches!(b, b'\t' | b'\n' | b'\r' | 0x0C | 0x1B) || *b == 0x7F;
     let controls = bytes.iter().filter(|b| is_control(b)).count();
     if controls * 200 > bytes.len() {
-        let (offset, byte) = bytes
-            .iter()
-            .copied()
-            .enumerate()
-            .find(|(_, b)| is_control(b))
-            .unwrap_or((0, 0));
-        return if force {
-            latin1(&bytes)
-        } else {
-            Err(NotText::Control { byte, offset })
-        };
+        let (offset, byte) = bytes.iter().copied().enumerate().find(|(_, b)| is_control(b)).unwrap_or((0, 0));
+        return if force { latin1(&bytes) } else { Err(NotText::Control { byte, offset }) };
     }
     let mut detector = EncodingDetector::new(Iso2022JpDetection::Allow);
     detector.feed(&bytes, true);
     let encoding = detector.guess(None, Utf8Detection::Allow);
     let (text, _) = encoding.decode_without_bom_handling(&bytes);
-    let name = if encoding == UTF_8 {
-        "UTF-8 with errors"
-    } else {
-        encoding.name()
-    };
-    Ok(Decoded {
-        text: text.into_owned(),
-        guessed: Some(name),
-    })
+    let name = if encoding == UTF_8 { "UTF-8 with errors" } else { encoding.name() };
+    Ok(Decoded { text: text.into_owned(), guessed: Some(name) })
 }
 
 /// Western text in UTF-16 has a zero in every second byte.
@@ -99,13 +67,7 @@ fn utf16_without_mark(bytes: &[u8]) -> Option<&'static Encoding> {
     if head.len() < 8 || !bytes.len().is_multiple_of(2) {
         return None;
     }
-    let zeros = |first: usize| {
-        head.iter()
-            .skip(first)
-            .step_by(2)
-            .filter(|b| **b == 0)
-            .count()
-    };
+    let zeros = |first: usize| head.iter().skip(first).step_by(2).filter(|b| **b == 0).count();
     let (even, odd, half) = (zeros(0), zeros(1), head.len() / 2);
     match (even * 10 > half * 7, odd * 10 > half * 7) {
         (false, true) if even == 0 => Some(UTF_16LE),
@@ -127,49 +89,25 @@ mod tests {
         assert_eq!(text(b"\xEF\xBB\xBFhi"), "hi");
         assert_eq!(text(b"\xFF\xFEh\0\xFC\0"), "hü");
         assert_eq!(text(b"\xFE\xFF\0h\0i"), "hi");
-        let bare: Vec<u8> = "hello there\n"
-            .encode_utf16()
-            .flat_map(u16::to_le_bytes)
-            .collect();
-        assert_eq!(
-            decode(bare, false).unwrap(),
-            Decoded {
-                text: "hello there\n".into(),
-                guessed: Some("UTF-16LE")
-            }
-        );
+        let bare: Vec<u8> = "hello there\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        assert_eq!(decode(bare, false).unwrap(), Decoded { text: "hello there\n".into(), guessed: Some("UTF-16LE") });
     }
 
     #[test]
     fn older_encodings_are_guessed() {
-        let (bytes, _, _) =
-            encoding_rs::WINDOWS_1252.encode("Größe und Länge, café, naïve — schön");
+        let (bytes, _, _) = encoding_rs::WINDOWS_1252.encode("Größe und Länge, café, naïve — schön");
         assert_eq!(text(&bytes), "Größe und Länge, café, naïve — schön");
-        let (bytes, _, _) =
-            encoding_rs::GBK.encode("模型在自己的机器上运行，文档不会离开。这是一个测试文件。");
-        assert_eq!(
-            text(&bytes),
-            "模型在自己的机器上运行，文档不会离开。这是一个测试文件。"
-        );
-        let (bytes, _, _) =
-            encoding_rs::SHIFT_JIS.encode("これは日本語の文章です。テストのために書きました。");
-        assert_eq!(
-            text(&bytes),
-            "これは日本語の文章です。テストのために書きました。"
-        );
+        let (bytes, _, _) = encoding_rs::GBK.encode("模型在自己的机器上运行，文档不会离开。这是一个测试文件。");
+        assert_eq!(text(&bytes), "模型在自己的机器上运行，文档不会离开。这是一个测试文件。");
+        let (bytes, _, _) = encoding_rs::SHIFT_JIS.encode("これは日本語の文章です。テストのために書きました。");
+        assert_eq!(text(&bytes), "これは日本語の文章です。テストのために書きました。");
     }
 
     #[test]
     fn binary_data_is_named_by_its_first_odd_byte() {
-        assert_eq!(
-            decode(b"abc\0def".to_vec(), false),
-            Err(NotText::Control { byte: 0, offset: 3 })
-        );
+        assert_eq!(decode(b"abc\0def".to_vec(), false), Err(NotText::Control { byte: 0, offset: 3 }));
         assert_eq!(decode(b"abc\0def".to_vec(), true).unwrap().text, "abc\0def");
         let noise: Vec<u8> = (1..=255u8).cycle().take(4000).collect();
-        assert_eq!(
-            decode(noise, false),
-            Err(NotText::Control { byte: 1, offset: 0 })
-        );
+        assert_eq!(decode(noise, false), Err(NotText::Control { byte: 1, offset: 0 }));
     }
 }

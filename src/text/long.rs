@@ -11,9 +11,7 @@ use std::collections::{HashMap, HashSet};
 use aho_corasick::{AhoCorasick, MatchKind};
 use fancy_regex::Regex;
 use rayon::prelude::*;
-use tokenizers::{
-    Model, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer as Library,
-};
+use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer as Library};
 
 use super::TextError;
 use super::tokenizer::{byte_alphabet, byte_token};
@@ -105,12 +103,7 @@ impl Literals {
         for found in self.finder.find_iter(text) {
             let before = text.get(from..found.start()).filter(|t| !t.is_empty());
             runs.extend(before.map(Run::Text));
-            runs.extend(
-                self.ids
-                    .get(found.pattern().as_usize())
-                    .copied()
-                    .map(Run::Literal),
-            );
+            runs.extend(self.ids.get(found.pattern().as_usize()).copied().map(Run::Literal));
             from = found.end();
         }
         runs.extend(text.get(from..).filter(|t| !t.is_empty()).map(Run::Text));
@@ -134,17 +127,12 @@ impl Fast {
         let kind = match (field("normalizer"), field("pre_tokenizer")) {
             (None, Some(splitter)) => Kind::Words(Words::new(library, splitter)?),
             (normalizer, None) => {
-                let (prepend, replace) =
-                    normalizer.map_or(Some((String::new(), None)), prepend_replace)?;
+                let (prepend, replace) = normalizer.map_or(Some((String::new(), None)), prepend_replace)?;
                 let model = outline.get("model")?;
                 let bpe = model.get("type").and_then(|t| t.as_str()) == Some("BPE");
                 let whole = ["dropout", "continuing_subword_prefix", "end_of_word_suffix"]
                     .iter()
-                    .all(|k| {
-                        model
-                            .get(*k)
-                            .is_none_or(|v| v.is_null() || v.as_str() == Some(""))
-                    });
+                    .all(|k| model.get(*k).is_none_or(|v| v.is_null() || v.as_str() == Some("")));
                 if !bpe || !whole {
                     return None;
                 }
@@ -170,9 +158,7 @@ impl Fast {
             match (run, &self.kind) {
                 (Run::Literal(id), _) => ids.push(id),
                 (Run::Text(run), Kind::Words(words)) => words.encode(library, run, &mut ids)?,
-                (Run::Text(run), Kind::Bigrams(bigrams)) => {
-                    bigrams.encode(library, run, &mut ids)?
-                }
+                (Run::Text(run), Kind::Bigrams(bigrams)) => bigrams.encode(library, run, &mut ids)?,
             }
         }
         Ok(ids)
@@ -181,17 +167,11 @@ impl Fast {
 
 /// Tries every surrounding of a line end that a word pattern could tell apart.
 fn newline_ends_words(library: &Library) -> bool {
-    const CLASSES: [&str; 13] = [
-        "", "a", "Z", "1", ".", "'s", " ", "\t", "\r", "\n", "é", "中", "🙂",
-    ];
+    const CLASSES: [&str; 13] = ["", "a", "Z", "1", ".", "'s", " ", "\t", "\r", "\n", "é", "中", "🙂"];
     let Some(splitter) = library.get_pre_tokenizer() else {
         return false;
     };
-    let pairs = || {
-        CLASSES
-            .iter()
-            .flat_map(|a| CLASSES.iter().map(move |b| format!("{a}{b}")))
-    };
+    let pairs = || CLASSES.iter().flat_map(|a| CLASSES.iter().map(move |b| format!("{a}{b}")));
     pairs().all(|before| {
         pairs().all(|after| {
             let text = format!("{before}\n{after}");
@@ -199,8 +179,7 @@ fn newline_ends_words(library: &Library) -> bool {
             splitter.pre_tokenize(&mut words).is_ok() && {
                 let splits = words.get_splits(OffsetReferential::Original, OffsetType::Byte);
                 let ends: HashSet<usize> = splits.iter().map(|(_, (_, end), _)| *end).collect();
-                text.match_indices('\n')
-                    .all(|(at, _)| ends.contains(&(at + 1)))
+                text.match_indices('\n').all(|(at, _)| ends.contains(&(at + 1)))
             }
         })
     })
@@ -212,20 +191,14 @@ fn prepend_replace(normalizer: &serde_json::Value) -> Option<(String, Option<(St
         Some(steps) => steps.as_slice(),
         None => std::slice::from_ref(normalizer),
     };
-    let text =
-        |v: &serde_json::Value, key: &str| v.get(key).and_then(|s| s.as_str()).map(str::to_owned);
+    let text = |v: &serde_json::Value, key: &str| v.get(key).and_then(|s| s.as_str()).map(str::to_owned);
     let (mut prepend, mut replace) = (String::new(), None);
     for step in steps {
         match step.get("type")?.as_str()? {
             // The prefix must not be touched by a replacement before it.
-            "Prepend" if replace.is_none() && prepend.is_empty() => {
-                prepend = text(step, "prepend")?
-            }
+            "Prepend" if replace.is_none() && prepend.is_empty() => prepend = text(step, "prepend")?,
             "Replace" if replace.is_none() => {
-                replace = Some((
-                    text(step.get("pattern")?, "String")?,
-                    text(step, "content")?,
-                ));
+                replace = Some((text(step.get("pattern")?, "String")?, text(step, "content")?));
             }
             _ => return None,
         }
@@ -236,8 +209,7 @@ fn prepend_replace(normalizer: &serde_json::Value) -> Option<(String, Option<(St
 impl Words {
     /// Knows one form: a pattern that isolates words, then bytes spelled as characters.
     fn new(library: &Library, splitter: &serde_json::Value) -> Option<Words> {
-        let is =
-            |v: &serde_json::Value, key: &str, value: serde_json::Value| v.get(key) == Some(&value);
+        let is = |v: &serde_json::Value, key: &str, value: serde_json::Value| v.get(key) == Some(&value);
         let [split, bytes] = splitter.get("pretokenizers")?.as_array()?.as_slice() else {
             return None;
         };
@@ -257,11 +229,7 @@ impl Words {
                 *slot = c;
             }
         }
-        Some(Words {
-            pattern,
-            alphabet,
-            lines: newline_ends_words(library),
-        })
+        Some(Words { pattern, alphabet, lines: newline_ends_words(library) })
     }
 
     fn encode(&self, library: &Library, run: &str, ids: &mut Vec<Token>) -> Result<(), TextError> {
@@ -277,10 +245,8 @@ impl Words {
             rest = after;
         }
         pieces.push(rest);
-        let encoded: Result<Vec<Vec<Token>>, TextError> = pieces
-            .par_iter()
-            .map(|piece| self.encode_piece(library, piece))
-            .collect();
+        let encoded: Result<Vec<Vec<Token>>, TextError> =
+            pieces.par_iter().map(|piece| self.encode_piece(library, piece)).collect();
         for piece in encoded? {
             ids.extend(piece);
         }
@@ -300,12 +266,7 @@ impl Words {
             }
             from = found.end();
         }
-        self.encode_word(
-            library,
-            piece.get(from..).unwrap_or(""),
-            &mut seen,
-            &mut ids,
-        )?;
+        self.encode_word(library, piece.get(from..).unwrap_or(""), &mut seen, &mut ids)?;
         Ok(ids)
     }
 
@@ -323,10 +284,7 @@ impl Words {
             ids.extend_from_within(start..end);
             return Ok(());
         }
-        let spelled: String = word
-            .bytes()
-            .filter_map(|b| self.alphabet.get(usize::from(b)))
-            .collect();
+        let spelled: String = word.bytes().filter_map(|b| self.alphabet.get(usize::from(b))).collect();
         let tokens = library.get_model().tokenize(&spelled);
         let tokens = tokens.map_err(|e| TextError::Encode(e.to_string()))?;
         let start = ids.len();
@@ -356,12 +314,7 @@ impl Bigrams {
                 last = c;
             }
         }
-        Bigrams {
-            joined,
-            known,
-            prepend,
-            replace,
-        }
+        Bigrams { joined, known, prepend, replace }
     }
 
     /// Text between two added tokens.
@@ -404,10 +357,7 @@ impl Bigrams {
         let mut chars = text.get(from..)?.char_indices();
         let (_, mut last) = chars.next()?;
         for (at, c) in chars {
-            if self.known.contains(&last)
-                && self.known.contains(&c)
-                && !self.joined.contains(&(last, c))
-            {
+            if self.known.contains(&last) && self.known.contains(&c) && !self.joined.contains(&(last, c)) {
                 return Some(from + at);
             }
             last = c;

@@ -87,10 +87,7 @@ impl TextModel {
         let optional = |name: &str| match std::fs::read(dir.join(name)) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(TextError::Read {
-                path: dir.join(name),
-                source,
-            }),
+            Err(source) => Err(TextError::Read { path: dir.join(name), source }),
         };
         TextModel::from_bytes(
             &read("tokenizer.json")?,
@@ -110,12 +107,8 @@ impl TextModel {
         generation_config: Option<&[u8]>,
         chat_template: Option<&[u8]>,
     ) -> Result<TextModel, TextError> {
-        let tokenizer =
-            Tokenizer::from_bytes(tokenizer, Some(tokenizer_config), generation_config)?;
+        let tokenizer = Tokenizer::from_bytes(tokenizer, Some(tokenizer_config), generation_config)?;
         let template = Template::from_config(tokenizer_config, chat_template)?;
-        Ok(TextModel {
-            tokenizer: Arc::new(tokenizer),
-            template: Arc::new(template),
-        })
+        Ok(TextModel { tokenizer: Arc::new(tokenizer), template: Arc::new(template) })
     }
 }

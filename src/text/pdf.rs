@@ -22,30 +22,12 @@ struct Pages {
 }
 
 /// Text of the chosen pages, separated by form feeds.
-pub(super) fn read(
-    name: &str,
-    path: &Path,
-    options: &SourceOptions,
-    cancel: &Cancel,
-) -> Result<String, SourceError> {
-    let failed = |reason: String| SourceError::Pdf {
-        name: name.to_owned(),
-        reason,
-    };
-    let (program, arguments) = options
-        .pdf_reader
-        .split_first()
-        .ok_or_else(|| failed("no reader".to_owned()))?;
+pub(super) fn read(name: &str, path: &Path, options: &SourceOptions, cancel: &Cancel) -> Result<String, SourceError> {
+    let failed = |reason: String| SourceError::Pdf { name: name.to_owned(), reason };
+    let (program, arguments) = options.pdf_reader.split_first().ok_or_else(|| failed("no reader".to_owned()))?;
     let mut command = Command::new(program);
-    command
-        .args(arguments)
-        .arg(CHILD)
-        .arg(path)
-        .env("RUST_BACKTRACE", "0");
-    let limits = Limits {
-        time: options.convert_time,
-        output_bytes: options.max_file_bytes,
-    };
+    command.args(arguments).arg(CHILD).arg(path).env("RUST_BACKTRACE", "0");
+    let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
     let output = child::run(command, limits, cancel).map_err(|e| match e {
         Failed::Start(e) => failed(format!("the reader did not start ({e})")),
         Failed::TimedOut => failed(format!("reading took over {} s", limits.time.as_secs())),
@@ -58,29 +40,18 @@ pub(super) fn read(
             complaint => complaint.to_owned(),
         }));
     }
-    let Pages { pages } =
-        serde_json::from_slice(&output.stdout).map_err(|e| failed(e.to_string()))?;
+    let Pages { pages } = serde_json::from_slice(&output.stdout).map_err(|e| failed(e.to_string()))?;
     let count = pages.len();
     if pages.iter().all(|p| p.trim().is_empty()) {
-        return Err(SourceError::NoTextLayer {
-            name: name.to_owned(),
-            pages: count,
-        });
+        return Err(SourceError::NoTextLayer { name: name.to_owned(), pages: count });
     }
     match options.pages {
         None => Ok(pages.join("\n\u{0C}\n")),
         Some((first, last)) => {
-            let chosen = (first as usize)
-                .checked_sub(1)
-                .and_then(|from| pages.get(from..count.min(last as usize)));
+            let chosen = (first as usize).checked_sub(1).and_then(|from| pages.get(from..count.min(last as usize)));
             match chosen {
                 Some(chosen) if !chosen.is_empty() => Ok(chosen.join("\n\u{0C}\n")),
-                _ => Err(SourceError::NoSuchPages {
-                    name: name.to_owned(),
-                    first,
-                    last,
-                    pages: count,
-                }),
+                _ => Err(SourceError::NoSuchPages { name: name.to_owned(), first, last, pages: count }),
             }
         }
     }
@@ -89,21 +60,14 @@ pub(super) fn read(
 /// The child: limits itself, reads the file, writes its pages as JSON to standard output. Returns the exit code.
 pub fn child_main(path: &Path) -> i32 {
     use rustix::process::{Resource, Rlimit, setrlimit};
-    let most = |bytes| Rlimit {
-        current: Some(bytes),
-        maximum: Some(bytes),
-    };
+    let most = |bytes| Rlimit { current: Some(bytes), maximum: Some(bytes) };
     // Without its limits the child must not touch the file.
-    if setrlimit(Resource::As, most(MEMORY_BYTES)).is_err()
-        || setrlimit(Resource::Core, most(0)).is_err()
-    {
+    if setrlimit(Resource::As, most(MEMORY_BYTES)).is_err() || setrlimit(Resource::Core, most(0)).is_err() {
         eprintln!("memory limit could not be set");
         return 1;
     }
     // A panic of the reader is an ordinary failure here, told in one line.
-    std::panic::set_hook(Box::new(|_| {
-        eprintln!("the file is damaged or uses features the built-in reader lacks")
-    }));
+    std::panic::set_hook(Box::new(|_| eprintln!("the file is damaged or uses features the built-in reader lacks")));
     let read = std::panic::catch_unwind(|| pdf_extract::extract_text_by_pages(path));
     match read {
         Ok(Ok(pages)) => match serde_json::to_writer(std::io::stdout().lock(), &Pages { pages }) {

@@ -20,19 +20,12 @@ fn is_hostile(c: char) -> bool {
 fn spell(out: &mut String, c: char) {
     let code = c as u32;
     // Writing into a String cannot fail.
-    let _ = if code < 0x100 {
-        write!(out, "\\x{code:02x}")
-    } else {
-        write!(out, "U+{code:04X}")
-    };
+    let _ = if code < 0x100 { write!(out, "\\x{code:02x}") } else { write!(out, "U+{code:04X}") };
 }
 
 /// Cleans a text of several lines: `\n` and `\t` stay, everything else that a terminal would obey is spelled out.
 pub fn sanitize(text: &str) -> Cow<'_, str> {
-    if !text
-        .chars()
-        .any(|c| is_hostile(c) && c != '\n' && c != '\t')
-    {
+    if !text.chars().any(|c| is_hostile(c) && c != '\n' && c != '\t') {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 16);

@@ -68,9 +68,7 @@ impl SourceOptions {
             converters: config.converters.clone(),
             force: false,
             pages: None,
-            pdf_reader: std::env::current_exe()
-                .map(|p| vec![p.into_os_string()])
-                .unwrap_or_default(),
+            pdf_reader: std::env::current_exe().map(|p| vec![p.into_os_string()]).unwrap_or_default(),
             convert_time: Duration::from_secs(120),
         }
     }
@@ -129,12 +127,7 @@ impl Document {
         if text.trim().is_empty() {
             return Err(SourceError::Empty(name.to_owned()));
         }
-        Ok(Document {
-            name: clean_name(name),
-            path: None,
-            text: text.to_owned(),
-            note: None,
-        })
+        Ok(Document { name: clean_name(name), path: None, text: text.to_owned(), note: None })
     }
 }
 
@@ -142,19 +135,14 @@ impl Document {
 ///
 /// # Errors
 /// The first named path that is missing or cannot be read; nothing is returned then.
-pub fn gather(
-    paths: &[String],
-    options: &SourceOptions,
-    cancel: &Cancel,
-) -> Result<Gathered, SourceError> {
+pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Gathered, SourceError> {
     let mut gathered = Gathered::default();
     let mut seen = BTreeSet::new();
     for path in paths {
         let before = gathered.documents.len();
         let from = gathered.skipped.len();
-        let (new, known): (Vec<Found>, Vec<Found>) = find(std::slice::from_ref(path), options)?
-            .into_iter()
-            .partition(|f| seen.insert(f.path.clone()));
+        let (new, known): (Vec<Found>, Vec<Found>) =
+            find(std::slice::from_ref(path), options)?.into_iter().partition(|f| seen.insert(f.path.clone()));
         for found in new {
             match read(&found, options, cancel) {
                 Ok(document) => gathered.documents.push(document),
@@ -162,23 +150,14 @@ pub fn gather(
                 Err(error) if found.chosen == Chosen::Named => return Err(error),
                 Err(error) => {
                     let reason = error.to_string();
-                    let reason = reason
-                        .strip_prefix(&format!("{}: ", found.name))
-                        .unwrap_or(&reason)
-                        .to_owned();
-                    gathered.skipped.push(Skipped {
-                        name: found.name,
-                        reason,
-                    });
+                    let reason = reason.strip_prefix(&format!("{}: ", found.name)).unwrap_or(&reason).to_owned();
+                    gathered.skipped.push(Skipped { name: found.name, reason });
                 }
             }
         }
         if gathered.documents.len() == before && known.is_empty() {
             let skipped = gathered.skipped.split_off(from);
-            return Err(SourceError::EmptyFolder {
-                name: path.clone(),
-                skipped,
-            });
+            return Err(SourceError::EmptyFolder { name: path.clone(), skipped });
         }
     }
     distinct_names(&mut gathered.documents);
@@ -196,34 +175,18 @@ pub fn find(paths: &[String], options: &SourceOptions) -> Result<Vec<Found>, Sou
         match std::fs::metadata(&path) {
             Ok(meta) if meta.is_dir() => walk(&path, options, &mut found),
             Ok(meta) => {
-                let name = path
-                    .file_name()
-                    .map_or(given.clone(), |n| n.to_string_lossy().into_owned());
-                found.push(Found {
-                    name: clean_name(&name),
-                    path,
-                    bytes: meta.len(),
-                    chosen: Chosen::Named,
-                });
+                let name = path.file_name().map_or(given.clone(), |n| n.to_string_lossy().into_owned());
+                found.push(Found { name: clean_name(&name), path, bytes: meta.len(), chosen: Chosen::Named });
             }
-            Err(e)
-                if e.kind() == std::io::ErrorKind::NotFound
-                    || e.kind() == std::io::ErrorKind::NotADirectory =>
-            {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound || e.kind() == std::io::ErrorKind::NotADirectory => {
                 if !given.contains(['*', '?', '[']) {
                     let similar = similar(&path, &options.base);
-                    return Err(SourceError::NotFound {
-                        path: given.clone(),
-                        similar,
-                    });
+                    return Err(SourceError::NotFound { path: given.clone(), similar });
                 }
                 expand(given, &path, options, &mut found)?;
             }
             Err(e) => {
-                return Err(SourceError::Io {
-                    name: given.clone(),
-                    reason: plain(&e),
-                });
+                return Err(SourceError::Io { name: given.clone(), reason: plain(&e) });
             }
         }
     }
@@ -257,12 +220,7 @@ fn walk(folder: &Path, options: &SourceOptions, found: &mut Vec<Found>) {
         if !meta.is_file() {
             continue;
         }
-        let inside = entry
-            .path()
-            .strip_prefix(folder)
-            .unwrap_or(entry.path())
-            .to_string_lossy()
-            .into_owned();
+        let inside = entry.path().strip_prefix(folder).unwrap_or(entry.path()).to_string_lossy().into_owned();
         let name = match &within {
             Some(folder) => format!("{folder}/{inside}"),
             None => inside,
@@ -276,21 +234,11 @@ fn walk(folder: &Path, options: &SourceOptions, found: &mut Vec<Found>) {
     }
 }
 
-fn expand(
-    given: &str,
-    path: &Path,
-    options: &SourceOptions,
-    found: &mut Vec<Found>,
-) -> Result<(), SourceError> {
+fn expand(given: &str, path: &Path, options: &SourceOptions, found: &mut Vec<Found>) -> Result<(), SourceError> {
     let pattern = path.to_string_lossy();
-    let rules = glob::MatchOptions {
-        require_literal_leading_dot: true,
-        ..glob::MatchOptions::new()
-    };
-    let matches = glob::glob_with(&pattern, rules).map_err(|e| SourceError::Pattern {
-        pattern: given.to_owned(),
-        reason: e.msg.to_owned(),
-    })?;
+    let rules = glob::MatchOptions { require_literal_leading_dot: true, ..glob::MatchOptions::new() };
+    let matches = glob::glob_with(&pattern, rules)
+        .map_err(|e| SourceError::Pattern { pattern: given.to_owned(), reason: e.msg.to_owned() })?;
     let mut paths: Vec<PathBuf> = matches.flatten().collect();
     paths.sort();
     let before = found.len();
@@ -298,46 +246,21 @@ fn expand(
         match std::fs::metadata(&path) {
             Ok(meta) if meta.is_dir() => walk(&path, options, found),
             Ok(meta) => {
-                let name = path
-                    .strip_prefix(&options.base)
-                    .unwrap_or(&path)
-                    .to_string_lossy()
-                    .into_owned();
+                let name = path.strip_prefix(&options.base).unwrap_or(&path).to_string_lossy().into_owned();
                 let name = clean_name(name.rsplit_once("../").map_or(name.as_str(), |(_, n)| n));
-                found.push(Found {
-                    name,
-                    path,
-                    bytes: meta.len(),
-                    chosen: Chosen::Within,
-                });
+                found.push(Found { name, path, bytes: meta.len(), chosen: Chosen::Within });
             }
             Err(_) => {}
         }
     }
-    if found.len() == before {
-        Err(SourceError::NoMatch(given.to_owned()))
-    } else {
-        Ok(())
-    }
+    if found.len() == before { Err(SourceError::NoMatch(given.to_owned())) } else { Ok(()) }
 }
 
 /// The name stands in an attribute of the text that the model reads: no quotes, no line ends, no markup.
 fn clean_name(name: &str) -> String {
-    let clean: String = name
-        .chars()
-        .map(|c| {
-            if c.is_control() || matches!(c, '"' | '<' | '>') {
-                '_'
-            } else {
-                c
-            }
-        })
-        .collect();
-    if clean.is_empty() {
-        "document".to_owned()
-    } else {
-        clean
-    }
+    let clean: String =
+        name.chars().map(|c| if c.is_control() || matches!(c, '"' | '<' | '>') { '_' } else { c }).collect();
+    if clean.is_empty() { "document".to_owned() } else { clean }
 }
 
 /// Two files of one name are told apart by their paths.
@@ -364,12 +287,7 @@ fn similar(path: &Path, base: &Path) -> Option<String> {
         Err(_) => p.display().to_string(),
     };
     let here: Vec<String> = std::fs::read_dir(folder)
-        .map(|entries| {
-            entries
-                .flatten()
-                .map(|e| e.file_name().to_string_lossy().into_owned())
-                .collect()
-        })
+        .map(|entries| entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
         .unwrap_or_default();
     if let Some(near) = nearest(&name, here.iter().map(String::as_str)) {
         return Some(shown(&folder.join(near)));
@@ -389,16 +307,9 @@ fn similar(path: &Path, base: &Path) -> Option<String> {
 ///
 /// # Errors
 /// See [`SourceError`].
-pub fn read(
-    found: &Found,
-    options: &SourceOptions,
-    cancel: &Cancel,
-) -> Result<Document, SourceError> {
+pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<Document, SourceError> {
     let name = || found.name.clone();
-    let io = |e: std::io::Error| SourceError::Io {
-        name: name(),
-        reason: plain(&e),
-    };
+    let io = |e: std::io::Error| SourceError::Io { name: name(), reason: plain(&e) };
     if cancel.is_cancelled() {
         return Err(SourceError::Cancelled);
     }
@@ -407,19 +318,11 @@ pub fn read(
     if !meta.is_file() {
         return Err(SourceError::NotAFile(name()));
     }
-    let too_large = |bytes| SourceError::TooLarge {
-        name: name(),
-        bytes,
-        limit_mib: options.max_file_bytes >> 20,
-    };
+    let too_large = |bytes| SourceError::TooLarge { name: name(), bytes, limit_mib: options.max_file_bytes >> 20 };
     if meta.len() > options.max_file_bytes {
         return Err(too_large(meta.len()));
     }
-    let extension = found
-        .path
-        .extension()
-        .map(|e| e.to_string_lossy().to_lowercase())
-        .unwrap_or_default();
+    let extension = found.path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
     let mut head = Vec::with_capacity(8);
     let file = std::fs::File::open(&found.path).map_err(io)?;
     (&file).take(5).read_to_end(&mut head).map_err(io)?;
@@ -429,20 +332,13 @@ pub fn read(
     }
     let (text, note) = if let Some(command) = options.converters.get(&extension) {
         let bytes = convert(found, command, options, cancel)?;
-        (
-            encoding::decode(bytes, true)
-                .map(|d| d.text)
-                .unwrap_or_default(),
-            Some(format!("converted by `{command}`")),
-        )
+        (encoding::decode(bytes, true).map(|d| d.text).unwrap_or_default(), Some(format!("converted by `{command}`")))
     } else if is_pdf {
         (pdf::read(&found.name, &found.path, options, cancel)?, None)
     } else {
         let mut bytes = head;
         bytes.reserve(usize::try_from(meta.len()).unwrap_or(0));
-        file.take(options.max_file_bytes + 1 - bytes.len() as u64)
-            .read_to_end(&mut bytes)
-            .map_err(io)?;
+        file.take(options.max_file_bytes + 1 - bytes.len() as u64).read_to_end(&mut bytes).map_err(io)?;
         if bytes.len() as u64 > options.max_file_bytes {
             return Err(too_large(bytes.len() as u64));
         }
@@ -450,16 +346,8 @@ pub fn read(
             Ok(d) => (d.text, d.guessed.map(|g| format!("read as {g}"))),
             Err(NotText::Control { byte, offset }) => {
                 return Err(match NEED_CONVERTER.iter().find(|(e, _)| *e == extension) {
-                    Some((_, example)) => SourceError::NeedsConverter {
-                        name: name(),
-                        extension,
-                        example,
-                    },
-                    None => SourceError::Binary {
-                        name: name(),
-                        offset,
-                        byte: OddByte(byte),
-                    },
+                    Some((_, example)) => SourceError::NeedsConverter { name: name(), extension, example },
+                    None => SourceError::Binary { name: name(), offset, byte: OddByte(byte) },
                 });
             }
         }
@@ -467,25 +355,11 @@ pub fn read(
     if text.trim().is_empty() {
         return Err(SourceError::Empty(name()));
     }
-    Ok(Document {
-        name: name(),
-        path: Some(found.path.clone()),
-        text,
-        note,
-    })
+    Ok(Document { name: name(), path: Some(found.path.clone()), text, note })
 }
 
-fn convert(
-    found: &Found,
-    line: &str,
-    options: &SourceOptions,
-    cancel: &Cancel,
-) -> Result<Vec<u8>, SourceError> {
-    let failed = |reason: String| SourceError::Converter {
-        name: found.name.clone(),
-        command: line.to_owned(),
-        reason,
-    };
+fn convert(found: &Found, line: &str, options: &SourceOptions, cancel: &Cancel) -> Result<Vec<u8>, SourceError> {
+    let failed = |reason: String| SourceError::Converter { name: found.name.clone(), command: line.to_owned(), reason };
     let words = child::words(line).ok_or_else(|| failed("a quote is not closed".to_owned()))?;
     if !words.iter().any(|w| w.contains("{in}")) {
         return Err(failed("it has no {in} for the path".to_owned()));
@@ -505,10 +379,7 @@ fn convert(
         }
         command.arg(word);
     }
-    let limits = Limits {
-        time: options.convert_time,
-        output_bytes: options.max_file_bytes,
-    };
+    let limits = Limits { time: options.convert_time, output_bytes: options.max_file_bytes };
     let output = child::run(command, limits, cancel).map_err(|e| match e {
         Failed::Start(e) => failed(format!("{program} did not start ({})", plain(&e))),
         Failed::TimedOut => failed(format!("it took over {} s", limits.time.as_secs())),
@@ -518,20 +389,13 @@ fn convert(
     if output.status.success() {
         return Ok(output.stdout);
     }
-    Err(failed(if output.complaint.is_empty() {
-        output.status.to_string()
-    } else {
-        output.complaint
-    }))
+    Err(failed(if output.complaint.is_empty() { output.status.to_string() } else { output.complaint }))
 }
 
 /// An I/O error in the system's words, without the number.
 fn plain(error: &std::io::Error) -> String {
     let text = error.to_string();
-    text.split(" (os error")
-        .next()
-        .unwrap_or(&text)
-        .to_lowercase()
+    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
 }
 
 #[cfg(test)]

@@ -20,10 +20,7 @@ pub(super) struct Detokenizer {
 
 impl Detokenizer {
     pub(super) fn new(tokenizer: &Tokenizer) -> Detokenizer {
-        Detokenizer {
-            held: Vec::new(),
-            strip: tokenizer.pieces.strip_start,
-        }
+        Detokenizer { held: Vec::new(), strip: tokenizer.pieces.strip_start }
     }
 
     /// Appends the characters that are complete now. What can never become UTF-8 is U+FFFD.
@@ -34,23 +31,12 @@ impl Detokenizer {
             let (valid, broken) = match std::str::from_utf8(rest) {
                 Ok(text) => (text, None),
                 Err(e) => {
-                    let valid = rest
-                        .get(..e.valid_up_to())
-                        .and_then(|v| std::str::from_utf8(v).ok())
-                        .unwrap_or("");
+                    let valid = rest.get(..e.valid_up_to()).and_then(|v| std::str::from_utf8(v).ok()).unwrap_or("");
                     (valid, Some(e.error_len()))
                 }
             };
-            let spaces = valid
-                .bytes()
-                .take(self.strip)
-                .take_while(|b| *b == b' ')
-                .count();
-            self.strip = if spaces == valid.len() {
-                self.strip - spaces
-            } else {
-                0
-            };
+            let spaces = valid.bytes().take(self.strip).take_while(|b| *b == b' ').count();
+            self.strip = if spaces == valid.len() { self.strip - spaces } else { 0 };
             out.push_str(valid.get(spaces..).unwrap_or(""));
             from += valid.len();
             match broken {
@@ -103,11 +89,7 @@ pub enum Begin {
 impl Begin {
     /// How the answer to this rendered prompt begins.
     pub fn after_prompt(prompt: &str) -> Begin {
-        if prompt.trim_end().ends_with(OPEN) {
-            Begin::Thought
-        } else {
-            Begin::Answer
-        }
+        if prompt.trim_end().ends_with(OPEN) { Begin::Thought } else { Begin::Answer }
     }
 }
 
@@ -139,10 +121,7 @@ impl Splitter {
             Begin::Answer => Part::Start,
             Begin::Thought => Part::ThoughtStart,
         };
-        Splitter {
-            part,
-            held: String::new(),
-        }
+        Splitter { part, held: String::new() }
     }
 
     /// Whether a thought is open.
@@ -184,11 +163,7 @@ impl Splitter {
 
     fn flush(&mut self, delta: &mut Delta) {
         let held = std::mem::take(&mut self.held);
-        if self.in_thought() {
-            delta.thinking.push_str(&held)
-        } else {
-            delta.answer.push_str(&held)
-        }
+        if self.in_thought() { delta.thinking.push_str(&held) } else { delta.answer.push_str(&held) }
     }
 
     /// Emits what is certain. True when it may be called again.
@@ -213,11 +188,7 @@ impl Splitter {
                 if self.held.is_empty() {
                     return false;
                 }
-                self.part = if self.part == Part::ThoughtStart {
-                    Part::Thought
-                } else {
-                    Part::Answer
-                };
+                self.part = if self.part == Part::ThoughtStart { Part::Thought } else { Part::Answer };
                 true
             }
             Part::Thought => {
@@ -229,15 +200,11 @@ impl Splitter {
                     self.part = Part::AnswerStart;
                     return true;
                 }
-                let tag = (1..CLOSE.len())
-                    .rev()
-                    .find(|n| self.held.ends_with(CLOSE.get(..*n).unwrap_or(CLOSE)));
+                let tag = (1..CLOSE.len()).rev().find(|n| self.held.ends_with(CLOSE.get(..*n).unwrap_or(CLOSE)));
                 let certain = self.held.len() - tag.unwrap_or(0);
                 let certain = self.held.get(..certain).map_or(0, |t| t.trim_end().len());
                 let rest = self.held.split_off(certain);
-                delta
-                    .thinking
-                    .push_str(&std::mem::replace(&mut self.held, rest));
+                delta.thinking.push_str(&std::mem::replace(&mut self.held, rest));
                 false
             }
             Part::Answer => {
@@ -260,11 +227,7 @@ impl StreamDecoder {
     /// A decoder for one answer.
     pub fn new(tokenizer: Arc<Tokenizer>, begin: Begin) -> StreamDecoder {
         let characters = Detokenizer::new(&tokenizer);
-        StreamDecoder {
-            tokenizer,
-            characters,
-            splitter: Splitter::new(begin),
-        }
+        StreamDecoder { tokenizer, characters, splitter: Splitter::new(begin) }
     }
 
     /// Text of one more token. Control tokens other than the thought tags give none.

@@ -59,9 +59,7 @@ fn an_unfinished_character_is_replaced_at_the_end() {
 #[test]
 fn control_tokens_open_and_close_thoughts() {
     let tokenizer = demo();
-    let ids = tokenizer
-        .encode_with_special("<think>\nlet me see\n</think>\n\nYes.<|im_end|>")
-        .unwrap();
+    let ids = tokenizer.encode_with_special("<think>\nlet me see\n</think>\n\nYes.<|im_end|>").unwrap();
     let mut decoder = StreamDecoder::new(tokenizer, Begin::Answer);
     let mut all = Delta::default();
     for id in ids {
@@ -70,10 +68,7 @@ fn control_tokens_open_and_close_thoughts() {
         all.answer.push_str(&d.answer);
     }
     let d = decoder.finish();
-    assert_eq!(
-        (all.thinking + &d.thinking, all.answer + &d.answer),
-        ("let me see".into(), "Yes.".into())
-    );
+    assert_eq!((all.thinking + &d.thinking, all.answer + &d.answer), ("let me see".into(), "Yes.".into()));
 }
 
 #[test]
@@ -90,35 +85,17 @@ fn tags_split_anywhere_never_leak() {
 
 #[test]
 fn text_without_thoughts_is_left_as_it_is() {
-    assert_eq!(
-        split(&["  <th", "ink about it"], Begin::Answer),
-        ("".into(), "  <think about it".into())
-    );
+    assert_eq!(split(&["  <th", "ink about it"], Begin::Answer), ("".into(), "  <think about it".into()));
     assert_eq!(split(&[" \n"], Begin::Answer), ("".into(), " \n".into()));
-    assert_eq!(
-        split(&["<think>\n\n</think>\n\n", "ok "], Begin::Answer),
-        ("".into(), "ok ".into())
-    );
+    assert_eq!(split(&["<think>\n\n</think>\n\n", "ok "], Begin::Answer), ("".into(), "ok ".into()));
 }
 
 #[test]
 fn a_prompt_that_opened_the_thought_is_followed() {
-    assert_eq!(
-        Begin::after_prompt("<|im_start|>assistant\n<think>\n"),
-        Begin::Thought
-    );
-    assert_eq!(
-        Begin::after_prompt("<think>\n\n</think>\n\n"),
-        Begin::Answer
-    );
-    assert_eq!(
-        split(&["hm", "m</th", "ink>\n\nok"], Begin::Thought),
-        ("hmm".into(), "ok".into())
-    );
-    assert_eq!(
-        split(&["cut off </thi"], Begin::Thought),
-        ("cut off </thi".into(), "".into())
-    );
+    assert_eq!(Begin::after_prompt("<|im_start|>assistant\n<think>\n"), Begin::Thought);
+    assert_eq!(Begin::after_prompt("<think>\n\n</think>\n\n"), Begin::Answer);
+    assert_eq!(split(&["hm", "m</th", "ink>\n\nok"], Begin::Thought), ("hmm".into(), "ok".into()));
+    assert_eq!(split(&["cut off </thi"], Begin::Thought), ("cut off </thi".into(), "".into()));
 }
 
 proptest::proptest! {

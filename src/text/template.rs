@@ -41,10 +41,7 @@ pub struct ChatMessage {
 impl ChatMessage {
     /// A message.
     pub fn new(role: ChatRole, content: impl Into<String>) -> ChatMessage {
-        ChatMessage {
-            role,
-            content: content.into(),
-        }
+        ChatMessage { role, content: content.into() }
     }
 
     /// An answer put together from the parts that a transcript keeps.
@@ -52,10 +49,7 @@ impl ChatMessage {
         if thinking.is_empty() {
             ChatMessage::new(ChatRole::Assistant, text)
         } else {
-            ChatMessage::new(
-                ChatRole::Assistant,
-                format!("<think>\n{thinking}\n</think>\n\n{text}"),
-            )
+            ChatMessage::new(ChatRole::Assistant, format!("<think>\n{thinking}\n</think>\n\n{text}"))
         }
     }
 
@@ -63,14 +57,8 @@ impl ChatMessage {
     pub fn document(name: &str, text: &str) -> [ChatMessage; 2] {
         let end = if text.ends_with('\n') { "" } else { "\n" };
         [
-            ChatMessage::new(
-                ChatRole::User,
-                format!("<document name=\"{name}\">\n{text}{end}</document>"),
-            ),
-            ChatMessage::new(
-                ChatRole::Assistant,
-                format!("I have read {name}. What would you like to know?"),
-            ),
+            ChatMessage::new(ChatRole::User, format!("<document name=\"{name}\">\n{text}{end}</document>")),
+            ChatMessage::new(ChatRole::Assistant, format!("I have read {name}. What would you like to know?")),
         ]
     }
 }
@@ -89,11 +77,7 @@ pub struct RenderOptions {
 impl RenderOptions {
     /// A prompt that the model shall answer.
     pub fn prompt(thinking: ThinkMode) -> RenderOptions {
-        RenderOptions {
-            add_generation_prompt: true,
-            thinking,
-            tools: Vec::new(),
-        }
+        RenderOptions { add_generation_prompt: true, thinking, tools: Vec::new() }
     }
 }
 
@@ -107,9 +91,7 @@ pub struct Template {
 
 impl std::fmt::Debug for Template {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Template")
-            .field("bytes", &self.source.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Template").field("bytes", &self.source.len()).finish_non_exhaustive()
     }
 }
 
@@ -142,32 +124,23 @@ impl Template {
     /// # Errors
     /// No template, contents that do not parse, or a template that does not compile.
     pub fn from_config(config: &[u8], chat_template: Option<&[u8]>) -> Result<Template, TextError> {
-        let malformed = |file: &str, reason: String| TextError::Malformed {
-            file: file.to_owned(),
-            reason,
-        };
-        let config: Config = serde_json::from_slice(config)
-            .map_err(|e| malformed("tokenizer_config.json", e.to_string()))?;
+        let malformed = |file: &str, reason: String| TextError::Malformed { file: file.to_owned(), reason };
+        let config: Config =
+            serde_json::from_slice(config).map_err(|e| malformed("tokenizer_config.json", e.to_string()))?;
         let source = match (chat_template, config.chat_template) {
-            (Some(bytes), _) => String::from_utf8(bytes.to_vec())
-                .map_err(|e| malformed("chat_template.jinja", e.to_string()))?,
+            (Some(bytes), _) => {
+                String::from_utf8(bytes.to_vec()).map_err(|e| malformed("chat_template.jinja", e.to_string()))?
+            }
             (None, Some(Source::One(text))) => text,
             (None, Some(Source::Named(list))) => {
                 let default = list.iter().position(|t| t.name == "default").unwrap_or(0);
-                list.into_iter()
-                    .nth(default)
-                    .map(|t| t.template)
-                    .ok_or(TextError::NoTemplate)?
+                list.into_iter().nth(default).map(|t| t.template).ok_or(TextError::NoTemplate)?
             }
             (None, None) => return Err(TextError::NoTemplate),
         };
         let text = |token: Option<serde_json::Value>| match token {
             Some(serde_json::Value::String(s)) => s,
-            Some(v) => v
-                .get("content")
-                .and_then(|c| c.as_str())
-                .unwrap_or_default()
-                .to_owned(),
+            Some(v) => v.get("content").and_then(|c| c.as_str()).unwrap_or_default().to_owned(),
             None => String::new(),
         };
         Template::new(&source, &text(config.bos_token), &text(config.eos_token))
@@ -179,10 +152,7 @@ impl Template {
     /// [`TextError::Template`] with the line where it does not compile.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Template, TextError> {
         let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder()
-            .trim_blocks(true)
-            .lstrip_blocks(true)
-            .build();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|e| TextError::Template(explain(&e)))?);
         environment.set_unknown_method_callback(python_method);
         environment.set_formatter(python_format);
@@ -191,9 +161,7 @@ impl Template {
         environment.add_function("raise_exception", |text: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, text))
         });
-        environment.add_function("strftime_now", |format: String| {
-            jiff::Zoned::now().strftime(&format).to_string()
-        });
+        environment.add_function("strftime_now", |format: String| jiff::Zoned::now().strftime(&format).to_string());
         unless_it_panics(|| environment.add_template_owned(NAME, without_generation_tags(source)))?;
         Ok(Template {
             environment,
@@ -212,11 +180,7 @@ impl Template {
     ///
     /// # Errors
     /// What the template refuses, in its own words (for example that roles must alternate).
-    pub fn render(
-        &self,
-        messages: &[ChatMessage],
-        options: &RenderOptions,
-    ) -> Result<String, TextError> {
+    pub fn render(&self, messages: &[ChatMessage], options: &RenderOptions) -> Result<String, TextError> {
         self.render_values(Value::from(Serde(messages)), options)
     }
 
@@ -224,11 +188,7 @@ impl Template {
     ///
     /// # Errors
     /// As [`Template::render`].
-    pub fn render_json(
-        &self,
-        messages: &serde_json::Value,
-        options: &RenderOptions,
-    ) -> Result<String, TextError> {
+    pub fn render_json(&self, messages: &serde_json::Value, options: &RenderOptions) -> Result<String, TextError> {
         self.render_values(Value::from(Serde(messages)), options)
     }
 
@@ -238,11 +198,7 @@ impl Template {
             ThinkMode::Off => Value::from(false),
             ThinkMode::Auto => Value::UNDEFINED,
         };
-        let tools = if options.tools.is_empty() {
-            Value::from(())
-        } else {
-            Value::from(Serde(&options.tools))
-        };
+        let tools = if options.tools.is_empty() { Value::from(()) } else { Value::from(Serde(&options.tools)) };
         let context = minijinja::context! {
             messages,
             tools,
@@ -259,17 +215,13 @@ impl Template {
 fn unless_it_panics<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, TextError> {
     match caught(work) {
         Some(result) => result.map_err(|e| TextError::Template(explain(&e))),
-        None => Err(TextError::Template(
-            "the template engine fails on it".to_owned(),
-        )),
+        None => Err(TextError::Template("the template engine fails on it".to_owned())),
     }
 }
 
 /// One line about a template error.
 fn explain(error: &Error) -> String {
-    let what = error
-        .detail()
-        .map_or_else(|| error.kind().to_string(), str::to_owned);
+    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     match error.line() {
         Some(line) => format!("{what} (line {line})"),
         None => what,
@@ -288,11 +240,7 @@ fn without_generation_tags(source: &str) -> String {
         out.push_str(before);
         let Some(end) = tag.find("%}") else { break };
         let (tag, after) = tag.split_at(end + 2);
-        let word = tag
-            .trim_start_matches("{%")
-            .trim_end_matches("%}")
-            .trim_matches(['-', '+'])
-            .trim();
+        let word = tag.trim_start_matches("{%").trim_end_matches("%}").trim_matches(['-', '+']).trim();
         match word {
             "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
             "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
@@ -305,22 +253,13 @@ fn without_generation_tags(source: &str) -> String {
 }
 
 /// Methods of Python's types.
-fn python_method(
-    state: &mut State,
-    value: &Value,
-    name: &str,
-    args: &[Value],
-) -> Result<Value, Error> {
+fn python_method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     match (name, value.as_str()) {
         // Python starts a word after anything that is no letter.
         ("title", Some(text)) if args.is_empty() => {
             let mut inside = false;
             let title = text.chars().flat_map(|c| {
-                let cased: String = if inside {
-                    c.to_lowercase().collect()
-                } else {
-                    c.to_uppercase().collect()
-                };
+                let cased: String = if inside { c.to_lowercase().collect() } else { c.to_uppercase().collect() };
                 inside = c.is_alphabetic();
                 cased.chars().collect::<Vec<char>>()
             });
@@ -355,11 +294,7 @@ fn python_repr(value: &Value) -> String {
     match value.kind() {
         ValueKind::String => {
             let text = value.to_string();
-            let quote = if text.contains('\'') && !text.contains('"') {
-                '"'
-            } else {
-                '\''
-            };
+            let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
             let mut out = String::from(quote);
             for c in text.chars() {
                 match c {
@@ -378,10 +313,7 @@ fn python_repr(value: &Value) -> String {
             out
         }
         ValueKind::Seq => {
-            let items: Vec<String> = value
-                .try_iter()
-                .map(|i| i.map(|v| python_repr(&v)).collect())
-                .unwrap_or_default();
+            let items: Vec<String> = value.try_iter().map(|i| i.map(|v| python_repr(&v)).collect()).unwrap_or_default();
             format!("[{}]", items.join(", "))
         }
         ValueKind::Map => {
@@ -423,11 +355,8 @@ fn python_json(Serde(mut json): Serde<serde_json::Value>, kwargs: Kwargs) -> Res
         style.item = Some(if indent.is_some() { "," } else { ", " }.to_owned());
     }
     let mut out = Vec::new();
-    json.serialize(&mut serde_json::Serializer::with_formatter(&mut out, style))
-        .map_err(|e| bad(&e))?;
-    String::from_utf8(out)
-        .map(Value::from_safe_string)
-        .map_err(|e| bad(&e))
+    json.serialize(&mut serde_json::Serializer::with_formatter(&mut out, style)).map_err(|e| bad(&e))?;
+    String::from_utf8(out).map(Value::from_safe_string).map_err(|e| bad(&e))
 }
 
 /// Python's spacing: `{"a": [1, 2]}`, or indented lines.
@@ -448,11 +377,7 @@ impl PythonJson {
         }
     }
 
-    fn begin<W: ?Sized + std::io::Write>(
-        &mut self,
-        w: &mut W,
-        bracket: &[u8],
-    ) -> std::io::Result<()> {
+    fn begin<W: ?Sized + std::io::Write>(&mut self, w: &mut W, bracket: &[u8]) -> std::io::Result<()> {
         self.depth += 1;
         self.empty = true;
         w.write_all(bracket)
@@ -466,11 +391,7 @@ impl PythonJson {
         self.line(w)
     }
 
-    fn end<W: ?Sized + std::io::Write>(
-        &mut self,
-        w: &mut W,
-        bracket: &[u8],
-    ) -> std::io::Result<()> {
+    fn end<W: ?Sized + std::io::Write>(&mut self, w: &mut W, bracket: &[u8]) -> std::io::Result<()> {
         self.depth = self.depth.saturating_sub(1);
         if !std::mem::take(&mut self.empty) {
             self.line(w)?;
@@ -486,11 +407,7 @@ impl serde_json::ser::Formatter for PythonJson {
     fn end_array<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
         self.end(w, b"]")
     }
-    fn begin_array_value<W: ?Sized + std::io::Write>(
-        &mut self,
-        w: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
+    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
         self.next(w, first)
     }
     fn begin_object<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
@@ -499,11 +416,7 @@ impl serde_json::ser::Formatter for PythonJson {
     fn end_object<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
         self.end(w, b"}")
     }
-    fn begin_object_key<W: ?Sized + std::io::Write>(
-        &mut self,
-        w: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
+    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
         self.next(w, first)
     }
     fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {

@@ -59,11 +59,7 @@ impl Pieces {
         let Some(&end) = self.ends.get(i) else {
             return Piece::Bytes(&[]);
         };
-        let start = i
-            .checked_sub(1)
-            .and_then(|p| self.ends.get(p))
-            .copied()
-            .unwrap_or(0);
+        let start = i.checked_sub(1).and_then(|p| self.ends.get(p)).copied().unwrap_or(0);
         let bytes = self.bytes.get(start as usize..end as usize).unwrap_or(&[]);
         match std::str::from_utf8(bytes) {
             Ok(literal) if self.special.contains(&id) => Piece::Special(literal),
@@ -99,10 +95,7 @@ pub struct Tokenizer {
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tokenizer")
-            .field("max_id", &self.max_id)
-            .field("bos", &self.bos)
-            .finish_non_exhaustive()
+        f.debug_struct("Tokenizer").field("max_id", &self.max_id).field("bos", &self.bos).finish_non_exhaustive()
     }
 }
 
@@ -151,10 +144,7 @@ fn outline(mut json: serde_json::Value) -> serde_json::Value {
 }
 
 fn malformed(file: &str, reason: impl ToString) -> TextError {
-    TextError::Malformed {
-        file: file.to_owned(),
-        reason: reason.to_string(),
-    }
+    TextError::Malformed { file: file.to_owned(), reason: reason.to_string() }
 }
 
 impl Tokenizer {
@@ -180,18 +170,13 @@ impl Tokenizer {
         generation: Option<&[u8]>,
     ) -> Result<Tokenizer, TextError> {
         let library = Library::from_bytes(tokenizer).map_err(|e| malformed("tokenizer.json", e))?;
-        let json: serde_json::Value =
-            serde_json::from_slice(tokenizer).map_err(|e| malformed("tokenizer.json", e))?;
+        let json: serde_json::Value = serde_json::from_slice(tokenizer).map_err(|e| malformed("tokenizer.json", e))?;
         let config: TokenizerConfig = match config {
-            Some(bytes) => {
-                serde_json::from_slice(bytes).map_err(|e| malformed("tokenizer_config.json", e))?
-            }
+            Some(bytes) => serde_json::from_slice(bytes).map_err(|e| malformed("tokenizer_config.json", e))?,
             None => TokenizerConfig::default(),
         };
         let generation: GenerationConfig = match generation {
-            Some(bytes) => {
-                serde_json::from_slice(bytes).map_err(|e| malformed("generation_config.json", e))?
-            }
+            Some(bytes) => serde_json::from_slice(bytes).map_err(|e| malformed("generation_config.json", e))?,
             None => GenerationConfig::default(),
         };
         let (pieces, max_id) = pieces(&library, &json)?;
@@ -200,14 +185,9 @@ impl Tokenizer {
         // Without a word in the config, the post-processor says whether a text starts with `<s>`.
         let add_bos = match config.add_bos_token {
             Some(say) => say,
-            None => library
-                .encode_fast("", true)
-                .map(|e| !e.get_ids().is_empty())
-                .unwrap_or(false),
+            None => library.encode_fast("", true).map(|e| !e.get_ids().is_empty()).unwrap_or(false),
         };
-        let bos = id_of(&config.bos_token)
-            .or_else(|| library.token_to_id("<s>"))
-            .filter(|_| add_bos);
+        let bos = id_of(&config.bos_token).or_else(|| library.token_to_id("<s>")).filter(|_| add_bos);
         let mut stops: Vec<Token> = Vec::new();
         stops.extend(id_of(&config.eos_token));
         stops.extend(library.token_to_id("<|im_end|>"));
@@ -278,21 +258,13 @@ impl Tokenizer {
     /// # Errors
     /// [`TextError::Vocabulary`].
     pub fn check_vocabulary(&self, rows: usize) -> Result<(), TextError> {
-        if (self.max_id as usize) < rows {
-            Ok(())
-        } else {
-            Err(TextError::Vocabulary {
-                max_id: self.max_id,
-                rows,
-            })
-        }
+        if (self.max_id as usize) < rows { Ok(()) } else { Err(TextError::Vocabulary { max_id: self.max_id, rows }) }
     }
 
     /// Makes the special literals in text of others harmless: [`Tokenizer::encode_with_special`] then reads them as plain
     /// characters. For user text and documents before they are rendered; a document cannot end its own turn.
     pub fn shield<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let touched =
-            text.contains(SHIELD) || self.specials.iter().any(|s| text.contains(s.as_str()));
+        let touched = text.contains(SHIELD) || self.specials.iter().any(|s| text.contains(s.as_str()));
         if !touched {
             return Cow::Borrowed(text);
         }
@@ -300,10 +272,7 @@ impl Tokenizer {
         for literal in &self.specials {
             let mut chars = literal.chars();
             if let Some(first) = chars.next() {
-                out = out.replace(
-                    literal.as_str(),
-                    &format!("{first}{SHIELD}{}", chars.as_str()),
-                );
+                out = out.replace(literal.as_str(), &format!("{first}{SHIELD}{}", chars.as_str()));
             }
         }
         Cow::Owned(out)
@@ -378,16 +347,11 @@ impl Tokenizer {
 
     fn encode_long(&self, library: &Library, text: &str) -> Result<Vec<Token>, TextError> {
         if text.len() >= LONG_BYTES
-            && let Some(fast) = self
-                .fast
-                .get_or_init(|| Fast::new(&self.library, &self.json))
+            && let Some(fast) = self.fast.get_or_init(|| Fast::new(&self.library, &self.json))
         {
             return fast.encode(library, text);
         }
-        library
-            .encode_fast(text, false)
-            .map(|e| e.get_ids().to_vec())
-            .map_err(|e| TextError::Encode(e.to_string()))
+        library.encode_fast(text, false).map(|e| e.get_ids().to_vec()).map_err(|e| TextError::Encode(e.to_string()))
     }
 }
 
@@ -396,16 +360,9 @@ fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pieces, Token)
     let (spelling, strip_start) = spelling(json)?;
     let added = library.get_added_tokens_decoder();
     let vocabulary = library.get_vocab(true);
-    let max_id = vocabulary
-        .values()
-        .copied()
-        .max()
-        .ok_or_else(|| malformed("tokenizer.json", "empty vocabulary"))?;
+    let max_id = vocabulary.values().copied().max().ok_or_else(|| malformed("tokenizer.json", "empty vocabulary"))?;
     if max_id > MAX_ID {
-        return Err(malformed(
-            "tokenizer.json",
-            format!("token id {max_id} is above {MAX_ID}"),
-        ));
+        return Err(malformed("tokenizer.json", format!("token id {max_id} is above {MAX_ID}")));
     }
     let mut words: Vec<&str> = vec![""; max_id as usize + 1];
     for (word, &id) in &vocabulary {
@@ -414,10 +371,7 @@ fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pieces, Token)
         }
     }
     let alphabet = byte_alphabet();
-    let mut table = Pieces {
-        strip_start,
-        ..Pieces::default()
-    };
+    let mut table = Pieces { strip_start, ..Pieces::default() };
     for (id, word) in (0..=max_id).zip(words) {
         if let Some(token) = added.get(&id) {
             table.bytes.extend_from_slice(token.content.as_bytes());
@@ -427,23 +381,16 @@ fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pieces, Token)
         } else {
             match spelling {
                 Spelling::ByteLevel => {
-                    let bytes: Option<Vec<u8>> =
-                        word.chars().map(|c| alphabet.get(&c).copied()).collect();
-                    table
-                        .bytes
-                        .extend(bytes.unwrap_or_else(|| word.as_bytes().to_vec()));
+                    let bytes: Option<Vec<u8>> = word.chars().map(|c| alphabet.get(&c).copied()).collect();
+                    table.bytes.extend(bytes.unwrap_or_else(|| word.as_bytes().to_vec()));
                 }
                 Spelling::SentencePiece => match byte_token(word) {
                     Some(byte) => table.bytes.push(byte),
-                    None => table
-                        .bytes
-                        .extend(word.replace('\u{2581}', " ").into_bytes()),
+                    None => table.bytes.extend(word.replace('\u{2581}', " ").into_bytes()),
                 },
             }
         }
-        table
-            .ends
-            .push(u32::try_from(table.bytes.len()).map_err(|e| malformed("tokenizer.json", e))?);
+        table.ends.push(u32::try_from(table.bytes.len()).map_err(|e| malformed("tokenizer.json", e))?);
     }
     Ok((table, max_id))
 }
@@ -451,22 +398,13 @@ fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pieces, Token)
 /// `<0x0A>` is the byte 10.
 pub(super) fn byte_token(word: &str) -> Option<u8> {
     let hex = word.strip_prefix("<0x")?.strip_suffix('>')?;
-    if hex.len() == 2 {
-        u8::from_str_radix(hex, 16).ok()
-    } else {
-        None
-    }
+    if hex.len() == 2 { u8::from_str_radix(hex, 16).ok() } else { None }
 }
 
 /// How the vocabulary spells bytes, and how many leading spaces a decoded text loses.
 fn spelling(json: &serde_json::Value) -> Result<(Spelling, usize), TextError> {
     let decoder = json.get("decoder").unwrap_or(&serde_json::Value::Null);
-    let kind = |v: &serde_json::Value| {
-        v.get("type")
-            .and_then(|t| t.as_str())
-            .unwrap_or("none")
-            .to_owned()
-    };
+    let kind = |v: &serde_json::Value| v.get("type").and_then(|t| t.as_str()).unwrap_or("none").to_owned();
     let parts = match decoder.get("decoders").and_then(|d| d.as_array()) {
         Some(parts) => parts.as_slice(),
         None => std::slice::from_ref(decoder),
@@ -475,28 +413,17 @@ fn spelling(json: &serde_json::Value) -> Result<(Spelling, usize), TextError> {
     if kinds.iter().any(|k| k == "ByteLevel") {
         return Ok((Spelling::ByteLevel, 0));
     }
-    if kinds
-        .iter()
-        .any(|k| k == "ByteFallback" || k == "Metaspace")
-    {
+    if kinds.iter().any(|k| k == "ByteFallback" || k == "Metaspace") {
         let strip = parts.iter().map(|p| match kind(p).as_str() {
             "Strip" => p.get("start").and_then(|n| n.as_u64()).unwrap_or(0),
-            "Metaspace" => {
-                u64::from(p.get("prepend_scheme").and_then(|s| s.as_str()) != Some("never"))
-            }
+            "Metaspace" => u64::from(p.get("prepend_scheme").and_then(|s| s.as_str()) != Some("never")),
             _ => 0,
         });
-        return Ok((
-            Spelling::SentencePiece,
-            usize::try_from(strip.sum::<u64>()).unwrap_or(0),
-        ));
+        return Ok((Spelling::SentencePiece, usize::try_from(strip.sum::<u64>()).unwrap_or(0)));
     }
     Err(malformed(
         "tokenizer.json",
-        format!(
-            "decoder `{}` is not supported (byte level or byte fallback is)",
-            kinds.join(", ")
-        ),
+        format!("decoder `{}` is not supported (byte level or byte fallback is)", kinds.join(", ")),
     ))
 }
 

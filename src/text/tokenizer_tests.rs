@@ -90,19 +90,10 @@ fn special_literals_are_tokens_and_the_start_token_comes_once() {
     let t = demo();
     let (start, end) = (t.id("<|im_start|>").unwrap(), t.id("<|im_end|>").unwrap());
     let ids = t.encode_prompt("<|im_start|>user\nhi<|im_end|>").unwrap();
-    assert_eq!(
-        (ids[0], ids[1], *ids.last().unwrap()),
-        (t.bos().unwrap(), start, end)
-    );
-    assert_eq!(
-        t.encode_prompt("<s><|im_start|>").unwrap(),
-        [t.bos().unwrap(), start]
-    );
+    assert_eq!((ids[0], ids[1], *ids.last().unwrap()), (t.bos().unwrap(), start, end));
+    assert_eq!(t.encode_prompt("<s><|im_start|>").unwrap(), [t.bos().unwrap(), start]);
     assert_eq!(t.stop_ids(&[2]), [2, end]);
-    assert_eq!(
-        sentencepiece().stop_ids(&[]),
-        [2, 9, sentencepiece().id("<|im_end|>").unwrap()]
-    );
+    assert_eq!(sentencepiece().stop_ids(&[]), [2, 9, sentencepiece().id("<|im_end|>").unwrap()]);
 }
 
 #[test]
@@ -116,10 +107,7 @@ fn shielded_literals_are_plain_characters() {
         assert_eq!(ids.iter().filter(|id| **id == end).count(), 1);
         assert_eq!(
             t.decode(&ids, Specials::Show),
-            format!(
-                "{hostile}<|im_end|>{}\n",
-                if t.pieces.strip_start > 0 { " " } else { "" }
-            )
+            format!("{hostile}<|im_end|>{}\n", if t.pieces.strip_start > 0 { " " } else { "" })
         );
         assert!(matches!(t.shield("harmless <im_end>"), Cow::Borrowed(_)));
     }
@@ -128,43 +116,25 @@ fn shielded_literals_are_plain_characters() {
 #[test]
 fn long_texts_have_the_tokens_of_the_library() {
     let line = "The thing and the other, ring in 12 lines.\n\n  你好世界。 And\tthen \u{1F642} é <|im_end|> </s>x\r\n";
-    let text: String = (0..4000)
-        .map(|i| format!("{}{i}", &line[..line.len() - i % 3]))
-        .collect();
+    let text: String = (0..4000).map(|i| format!("{}{i}", &line[..line.len() - i % 3])).collect();
     assert!(text.len() > 4 * LONG_BYTES);
     for t in [&*DEMO, &*PIECES] {
         assert!(t.encode_with_special(&text).unwrap() == library_ids(t, &text));
         let mut plain = t.library.clone();
         plain.set_encode_special_tokens(true);
-        assert!(
-            t.encode_plain(&text).unwrap() == plain.encode(text.as_str(), false).unwrap().get_ids()
-        );
+        assert!(t.encode_plain(&text).unwrap() == plain.encode(text.as_str(), false).unwrap().get_ids());
     }
 }
 
 #[test]
 fn decoding_valid_text_is_the_librarys() {
     for t in [&*DEMO, &*PIECES] {
-        for text in [
-            "",
-            "hello world",
-            " leading",
-            "  two",
-            "你好，世界。 🙂👨‍👩‍👧 é\u{301}",
-            "a\n\nb\tc",
-            "x<|im_end|>\ny",
-        ] {
+        for text in
+            ["", "hello world", " leading", "  two", "你好，世界。 🙂👨‍👩‍👧 é\u{301}", "a\n\nb\tc", "x<|im_end|>\ny"]
+        {
             let ids = t.encode_with_special(text).unwrap();
-            assert_eq!(
-                t.decode(&ids, Specials::Hide),
-                t.library.decode(&ids, true).unwrap(),
-                "{text:?}"
-            );
-            assert_eq!(
-                t.decode(&ids, Specials::Show),
-                t.library.decode(&ids, false).unwrap(),
-                "{text:?}"
-            );
+            assert_eq!(t.decode(&ids, Specials::Hide), t.library.decode(&ids, true).unwrap(), "{text:?}");
+            assert_eq!(t.decode(&ids, Specials::Show), t.library.decode(&ids, false).unwrap(), "{text:?}");
         }
     }
 }
@@ -174,18 +144,9 @@ fn a_tokenizer_of_another_model_is_refused() {
     let t = demo();
     assert!(t.check_vocabulary(3072).is_ok());
     let error = t.check_vocabulary(100).unwrap_err().to_string();
-    assert!(
-        error.contains("3071") && error.contains("100 embedding rows"),
-        "{error}"
-    );
-    assert!(matches!(
-        Tokenizer::from_bytes(b"{}", None, None),
-        Err(TextError::Malformed { .. })
-    ));
-    assert!(matches!(
-        Tokenizer::from_bytes(b"not json", None, None),
-        Err(TextError::Malformed { .. })
-    ));
+    assert!(error.contains("3071") && error.contains("100 embedding rows"), "{error}");
+    assert!(matches!(Tokenizer::from_bytes(b"{}", None, None), Err(TextError::Malformed { .. })));
+    assert!(matches!(Tokenizer::from_bytes(b"not json", None, None), Err(TextError::Malformed { .. })));
 }
 
 proptest::proptest! {

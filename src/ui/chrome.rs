@@ -25,11 +25,7 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
     }
     let right_cells: usize = right.iter().map(|s| width(&s.text)).sum();
     let room = usize::from(area.width).saturating_sub(right_cells + 2);
-    let name = if app.session.name.is_empty() {
-        "new session"
-    } else {
-        &app.session.name
-    };
+    let name = if app.session.name.is_empty() { "new session" } else { &app.session.name };
     let mut left = Vec::new();
     let mut used = 1;
     if app.is_demo() {
@@ -62,9 +58,7 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
         left.extend(sessions(app, room.saturating_sub(used + 3)));
     }
     painter.spans(area, 0, 1, &left);
-    let x = area
-        .width
-        .saturating_sub(u16::try_from(right_cells).unwrap_or(area.width));
+    let x = area.width.saturating_sub(u16::try_from(right_cells).unwrap_or(area.width));
     painter.spans(area, 0, x, &right);
 }
 
@@ -77,11 +71,7 @@ fn sessions(app: &App, cells: usize) -> Vec<Span> {
         .enumerate()
         .map(|(i, name)| {
             let name = if name.is_empty() { "new" } else { name };
-            let number = if i == open {
-                format!("[{}]", i + 1)
-            } else {
-                (i + 1).to_string()
-            };
+            let number = if i == open { format!("[{}]", i + 1) } else { (i + 1).to_string() };
             let text = format!("  {number} {}", ellipsis(name, 16));
             let cells = width(&text);
             (text, cells)
@@ -107,17 +97,10 @@ fn sessions(app: &App, cells: usize) -> Vec<Span> {
     }
     let mut spans = vec![Span::new(" ", Role::Dim)];
     if first == end {
-        spans.push(Span::new(
-            format!(" [{}/{}]", open + 1, words.len()),
-            Role::Dim,
-        ));
+        spans.push(Span::new(format!(" [{}/{}]", open + 1, words.len()), Role::Dim));
     }
     for (i, (text, _)) in words.into_iter().enumerate().take(end).skip(first) {
-        let face = if i == open {
-            Face::from(Role::Text).bold()
-        } else {
-            Face::from(Role::Dim)
-        };
+        let face = if i == open { Face::from(Role::Text).bold() } else { Face::from(Role::Dim) };
         spans.push(Span::new(text, face));
     }
     spans
@@ -126,14 +109,7 @@ fn sessions(app: &App, cells: usize) -> Vec<Span> {
 /// What cannot be overlooked.
 pub(super) fn banner(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let Some(text) = banner_text(app) else { return };
-    for (i, row) in wrap_text(
-        &text,
-        Role::Alert,
-        usize::from(area.width).saturating_sub(2),
-    )
-    .iter()
-    .enumerate()
-    {
+    for (i, row) in wrap_text(&text, Role::Alert, usize::from(area.width).saturating_sub(2)).iter().enumerate() {
         if let Ok(i) = u16::try_from(i) {
             painter.row(area, i, 1, row);
             painter.mark(area, i, Role::Alert);
@@ -143,18 +119,8 @@ pub(super) fn banner(app: &App, painter: &mut Painter<'_>, area: Rect) {
 
 /// Messages that wait.
 pub(super) fn queue(app: &App, painter: &mut Painter<'_>, area: Rect) {
-    let more = app
-        .queue
-        .lines
-        .len()
-        .saturating_sub(usize::from(area.height));
-    for (i, line) in app
-        .queue
-        .lines
-        .iter()
-        .take(usize::from(area.height))
-        .enumerate()
-    {
+    let more = app.queue.lines.len().saturating_sub(usize::from(area.height));
+    for (i, line) in app.queue.lines.iter().take(usize::from(area.height)).enumerate() {
         let Ok(at) = u16::try_from(i) else { break };
         let word = if app.queue.held { "held" } else { "queued" };
         let tail = match (i, more) {
@@ -179,30 +145,15 @@ pub(super) fn composer(app: &App, painter: &mut Painter<'_>, area: Rect) -> Opti
     let first = (caret_row + 1).saturating_sub(height);
     let text = app.composer.text();
     let mark = if app.editing.is_some() { "e " } else { "> " };
-    painter.text(
-        area,
-        0,
-        if first == 0 { mark } else { "^ " },
-        Face::from(Role::Key).bold(),
-    );
+    painter.text(area, 0, if first == 0 { mark } else { "^ " }, Face::from(Role::Key).bold());
     for (i, range) in rows.iter().skip(first).take(height).enumerate() {
         if let (Ok(line), Some(part)) = (u16::try_from(i), text.get(range.clone())) {
             // Pasted tabs have no width of their own.
-            painter.spans(
-                area,
-                line,
-                2,
-                &[Span::new(part.replace('\t', " "), Role::Text)],
-            );
+            painter.spans(area, line, 2, &[Span::new(part.replace('\t', " "), Role::Text)]);
         }
     }
     if app.composer.is_empty() && app.session.view_only {
-        painter.spans(
-            area,
-            0,
-            2,
-            &[Span::new("view only: /fork makes a copy", Role::Dim)],
-        );
+        painter.spans(area, 0, 2, &[Span::new("view only: /fork makes a copy", Role::Dim)]);
     }
     let x = area.x + 2 + u16::try_from(caret_col).ok()?;
     let y = area.y + u16::try_from(caret_row - first).ok()?;
@@ -213,12 +164,7 @@ pub(super) fn composer(app: &App, painter: &mut Painter<'_>, area: Rect) -> Opti
 fn fitting(left: &mut Vec<Part>, right: &mut Vec<Part>, cells: usize) {
     let cells_of = |parts: &[Part]| parts.iter().map(|p| width(&p.text) + 3).sum::<usize>();
     while cells_of(left) + cells_of(right) > cells {
-        let worst = left
-            .iter()
-            .chain(right.iter())
-            .map(|p| p.priority)
-            .max()
-            .unwrap_or(0);
+        let worst = left.iter().chain(right.iter()).map(|p| p.priority).max().unwrap_or(0);
         if worst <= 1 {
             break;
         }
@@ -246,17 +192,12 @@ pub(super) fn status(app: &App, painter: &mut Painter<'_>, area: Rect) {
     painter.spans(area, 0, 1, &spans(&left));
     let right = spans(&right);
     let cells: usize = right.iter().map(|s| width(&s.text)).sum();
-    let x = area
-        .width
-        .saturating_sub(u16::try_from(cells + 1).unwrap_or(0));
+    let x = area.width.saturating_sub(u16::try_from(cells + 1).unwrap_or(0));
     painter.spans(area, 0, x, &right);
 }
 
 /// The line at the foot.
 pub(super) fn hint(app: &App, painter: &mut Painter<'_>, area: Rect) {
-    let spans: Vec<Span> = status::hint_line(app)
-        .into_iter()
-        .map(|(text, role)| Span::new(text, role))
-        .collect();
+    let spans: Vec<Span> = status::hint_line(app).into_iter().map(|(text, role)| Span::new(text, role)).collect();
     painter.spans(area, 0, 1, &spans);
 }

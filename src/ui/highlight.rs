@@ -16,13 +16,8 @@ pub struct Highlighter {
 
 impl Default for Highlighter {
     fn default() -> Self {
-        let theme = two_face::theme::extra()
-            .get(EmbeddedThemeName::Ansi)
-            .clone();
-        Highlighter {
-            syntaxes: two_face::syntax::extra_newlines(),
-            theme,
-        }
+        let theme = two_face::theme::extra().get(EmbeddedThemeName::Ansi).clone();
+        Highlighter { syntaxes: two_face::syntax::extra_newlines(), theme }
     }
 }
 
@@ -48,10 +43,8 @@ impl Highlighter {
             for (style, text) in state.highlight_line(&whole, &self.syntaxes).ok()? {
                 let text = text.trim_end_matches('\n');
                 if !text.is_empty() {
-                    let face = Face {
-                        strong: style.font_style.contains(FontStyle::BOLD),
-                        ..role(style.foreground).into()
-                    };
+                    let face =
+                        Face { strong: style.font_style.contains(FontStyle::BOLD), ..role(style.foreground).into() };
                     spans.push(Span::new(text, face));
                 }
             }
@@ -70,17 +63,10 @@ mod tests {
         let h = Highlighter::default();
         let code = "fn main() {\n    let s = \"日本\"; // note\n}";
         let lines = h.lines("rust", code).unwrap();
-        let text: Vec<String> = lines
-            .iter()
-            .map(|l| l.iter().map(|s| s.text.as_str()).collect())
-            .collect();
+        let text: Vec<String> = lines.iter().map(|l| l.iter().map(|s| s.text.as_str()).collect()).collect();
         assert_eq!(text.join("\n"), code);
         let roles: Vec<Role> = lines.iter().flatten().map(|s| s.face.role).collect();
-        assert!(
-            roles
-                .iter()
-                .all(|r| matches!(r, Role::Ansi(0..16) | Role::Text))
-        );
+        assert!(roles.iter().all(|r| matches!(r, Role::Ansi(0..16) | Role::Text)));
         assert!(roles.iter().any(|r| matches!(r, Role::Ansi(_))));
         assert!(h.lines("no-such-language", code).is_none());
     }

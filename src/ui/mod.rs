@@ -24,12 +24,7 @@ use paint::Painter;
 use theme::Theme;
 
 fn rect(area: Area) -> Rect {
-    Rect {
-        x: area.x,
-        y: area.y,
-        width: area.width,
-        height: area.height,
-    }
+    Rect { x: area.x, y: area.y, width: area.width, height: area.height }
 }
 
 /// Draws one frame. `app` must have seen [`crate::app::Event::Frame`] since its last change.
@@ -38,10 +33,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
     let area = frame.area();
     let mut painter = Painter::new(frame.buffer_mut(), theme);
     if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
-        let text = format!(
-            "Window too small ({}x{}). Needs {}x{}.",
-            area.width, area.height, MIN_SIZE.0, MIN_SIZE.1
-        );
+        let text = format!("Window too small ({}x{}). Needs {}x{}.", area.width, area.height, MIN_SIZE.0, MIN_SIZE.1);
         painter.text(area, 0, &text, Role::Text);
         return;
     }
@@ -67,11 +59,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
     let caret = chrome::composer(app, &mut painter, rect(regions.composer));
     chrome::status(app, &mut painter, rect(regions.status));
     chrome::hint(app, &mut painter, rect(regions.hint));
-    let mut caret = if app.overlay.is_some() {
-        overlay::caret(app, rect(regions.overlay))
-    } else {
-        caret
-    };
+    let mut caret = if app.overlay.is_some() { overlay::caret(app, rect(regions.overlay)) } else { caret };
     if let Some(popup) = &app.popup {
         overlay::popup(popup, &mut painter, rect(regions.overlay));
     }

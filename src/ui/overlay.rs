@@ -32,15 +32,7 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
             } else {
                 "messages   tokens  state       size  changed     "
             };
-            list(
-                painter,
-                area,
-                "Sessions",
-                l,
-                &["   name", right],
-                NOTHING,
-                |r, cells| session(app, r, cells),
-            );
+            list(painter, area, "Sessions", l, &["   name", right], NOTHING, |r, cells| session(app, r, cells));
         }
         Overlay::Found { query, list: l } => list(
             painter,
@@ -51,41 +43,19 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
             "   No message of any session holds these words.",
             found,
         ),
-        Overlay::Timeline(l) => list(painter, area, "Timeline", l, &[], NOTHING, |r, cells| {
-            timeline(app, r, cells)
-        }),
+        Overlay::Timeline(l) => list(painter, area, "Timeline", l, &[], NOTHING, |r, cells| timeline(app, r, cells)),
         Overlay::Documents { title, list: l } => {
-            let right = if area.width < ALL_COLUMNS {
-                "tokens  state    "
-            } else {
-                "tokens     lines      size  state    "
-            };
-            list(
-                painter,
-                area,
-                title,
-                l,
-                &["   name", right],
-                NOTHING,
-                |r, cells| document(r, title == LIBRARY, cells),
-            );
+            let right =
+                if area.width < ALL_COLUMNS { "tokens  state    " } else { "tokens     lines      size  state    " };
+            list(painter, area, title, l, &["   name", right], NOTHING, |r, cells| {
+                document(r, title == LIBRARY, cells)
+            });
         }
-        Overlay::Prompts(l) => list(
-            painter,
-            area,
-            "Earlier prompts",
-            l,
-            &[],
-            NOTHING,
-            |p, cells| Row::of(fit(&p.replace('\n', " "), cells), Role::Text),
-        ),
+        Overlay::Prompts(l) => list(painter, area, "Earlier prompts", l, &[], NOTHING, |p, cells| {
+            Row::of(fit(&p.replace('\n', " "), cells), Role::Text)
+        }),
     }
-    painter.text(
-        area,
-        area.height.saturating_sub(1),
-        &format!(" {}", overlay.footer()),
-        Role::Dim,
-    );
+    painter.text(area, area.height.saturating_sub(1), &format!(" {}", overlay.footer()), Role::Dim);
 }
 
 /// Where the caret is in an overlay with a filter.
@@ -105,13 +75,7 @@ fn draw_page(page: &Page, painter: &mut Painter<'_>, area: Rect) {
     }
     if page.rows.len() > body {
         let last = (page.top + body).min(page.rows.len());
-        painter.right(
-            area,
-            0,
-            1,
-            &format!("{}-{last} of {}", page.top + 1, page.rows.len()),
-            Role::Dim,
-        );
+        painter.right(area, 0, 1, &format!("{}-{last} of {}", page.top + 1, page.rows.len()), Role::Dim);
     }
 }
 
@@ -127,37 +91,19 @@ fn list<T>(
     painter.text(area, 0, &format!(" {title}"), Role::Heading);
     let count = list.shown().len();
     let total = list.items().len();
-    let word = if count == total {
-        format!("{total}")
-    } else {
-        format!("{count} of {total}")
-    };
+    let word = if count == total { format!("{total}") } else { format!("{count} of {total}") };
     painter.right(area, 0, 1, &word, Role::Dim);
-    painter.spans(
-        area,
-        1,
-        1,
-        &[
-            Span::new("> ", Role::Key),
-            Span::new(list.query(), Role::Text),
-        ],
-    );
+    painter.spans(area, 1, 1, &[Span::new("> ", Role::Key), Span::new(list.query(), Role::Text)]);
     let top = if columns.is_empty() { 2 } else { 3 };
     if let [left, right] = columns {
         painter.text(area, 2, left, Role::Dim);
         painter.right(area, 2, 1, right, Role::Dim);
     }
     if count == 0 {
-        let text = if total == 0 {
-            nothing
-        } else {
-            "   Nothing matches. Backspace widens the filter."
-        };
+        let text = if total == 0 { nothing } else { "   Nothing matches. Backspace widens the filter." };
         painter.text(area, top, text, Role::Dim);
     }
-    let height = usize::from(area.height)
-        .saturating_sub(usize::from(top) + 1)
-        .max(1);
+    let height = usize::from(area.height).saturating_sub(usize::from(top) + 1).max(1);
     let first = list.first_row(height);
     let cells = usize::from(area.width).saturating_sub(4);
     for (i, item) in list.shown().enumerate().skip(first).take(height) {
@@ -165,12 +111,7 @@ fn list<T>(
             break;
         };
         let chosen = i == list.selected_index();
-        painter.text(
-            area,
-            top + line,
-            if chosen { " > " } else { "   " },
-            Face::from(Role::Key).bold(),
-        );
+        painter.text(area, top + line, if chosen { " > " } else { "   " }, Face::from(Role::Key).bold());
         painter.row(area, top + line, 3, &show(item, cells));
         if chosen {
             painter.mark(area, top + line, Role::Selected);
@@ -180,27 +121,18 @@ fn list<T>(
 
 /// A date for a list, empty if it is not known.
 fn when(app: &App, ms: i64) -> String {
-    if ms <= 0 {
-        String::new()
-    } else {
-        date(ms, app.config.utc_offset_min)
-    }
+    if ms <= 0 { String::new() } else { date(ms, app.config.utc_offset_min) }
 }
 
 /// `12 Nov 14:01`, from days since the epoch (civil calendar).
 fn date(ms: i64, utc_offset_min: i32) -> String {
-    const MONTHS: [&str; 12] = [
-        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-    ];
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let seconds = ms.div_euclid(1000) + i64::from(utc_offset_min) * 60;
     let local = jiff::Timestamp::from_second(seconds).map(|t| t.to_zoned(jiff::tz::TimeZone::UTC));
     match local {
         Ok(t) => {
-            let month = usize::try_from(t.month())
-                .ok()
-                .and_then(|m| MONTHS.get(m.saturating_sub(1)))
-                .copied()
-                .unwrap_or("");
+            let month =
+                usize::try_from(t.month()).ok().and_then(|m| MONTHS.get(m.saturating_sub(1))).copied().unwrap_or("");
             format!("{:>2} {month} {}", t.day(), clock(ms, utc_offset_min))
         }
         Err(_) => String::new(),
@@ -213,18 +145,11 @@ fn session(app: &App, r: &SessionRow, cells: usize) -> Row {
     let tail = if cells + 4 < usize::from(ALL_COLUMNS) {
         format!("{tokens:>9}  {when:<12}")
     } else {
-        format!(
-            "{:>8} {tokens:>9}  {:<5} {size:>10}  {when:<12}",
-            r.messages, r.state
-        )
+        format!("{:>8} {tokens:>9}  {:<5} {size:>10}  {when:<12}", r.messages, r.state)
     };
     let room = cells.saturating_sub(width(&tail) + 1);
     let name = fit(&r.name, room.min(24));
-    let title = if room > 26 {
-        fit(&r.title, room - 25)
-    } else {
-        String::new()
-    };
+    let title = if room > 26 { fit(&r.title, room - 25) } else { String::new() };
     let gap = if room > 26 { " " } else { "" };
     Row {
         spans: vec![
@@ -239,28 +164,15 @@ fn session(app: &App, r: &SessionRow, cells: usize) -> Row {
 fn found(r: &SearchRow, cells: usize) -> Row {
     let head = format!("{} #{}  ", fit(&r.session, 20), r.number);
     let room = cells.saturating_sub(width(&head));
-    Row {
-        spans: vec![
-            Span::new(head, Role::Key),
-            Span::new(fit(&r.snippet, room), Role::Text),
-        ],
-        source: 0,
-    }
+    Row { spans: vec![Span::new(head, Role::Key), Span::new(fit(&r.snippet, room), Role::Text)], source: 0 }
 }
 
 fn timeline(app: &App, r: &TimelineRow, cells: usize) -> Row {
     let lane = "| ".repeat(usize::from(r.lane).min(12));
     let mark = if r.kept { "ckpt" } else { "    " };
     let head = if r.head { "<-" } else { "  " };
-    let label = r
-        .label
-        .as_deref()
-        .map(|l| format!("[{l}] "))
-        .unwrap_or_default();
-    let tail = format!(
-        " {mark} {head} {}",
-        clock(r.created_ms, app.config.utc_offset_min)
-    );
+    let label = r.label.as_deref().map(|l| format!("[{l}] ")).unwrap_or_default();
+    let tail = format!(" {mark} {head} {}", clock(r.created_ms, app.config.utc_offset_min));
     let front = format!("{:>5}  {lane}o- ", format!("#{}", r.number));
     let room = cells.saturating_sub(width(&front) + width(&tail));
     let tone = if r.current { Role::Text } else { Role::Dim };
@@ -306,19 +218,8 @@ fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
 /// Completions, above the input.
 pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
     let height = popup.candidates.len().min(8).min(usize::from(body.height));
-    let name_cells = popup
-        .candidates
-        .iter()
-        .map(|c| width(&c.text))
-        .max()
-        .unwrap_or(0)
-        .min(40);
-    let help_cells = popup
-        .candidates
-        .iter()
-        .map(|c| width(&c.help))
-        .max()
-        .unwrap_or(0);
+    let name_cells = popup.candidates.iter().map(|c| width(&c.text)).max().unwrap_or(0).min(40);
+    let help_cells = popup.candidates.iter().map(|c| width(&c.help)).max().unwrap_or(0);
     let cells = (name_cells + help_cells + 6).min(usize::from(body.width));
     let Ok(rows) = u16::try_from(height) else {
         return;
@@ -326,12 +227,7 @@ pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
     let Ok(columns) = u16::try_from(cells) else {
         return;
     };
-    let area = Rect {
-        x: body.x,
-        y: body.bottom().saturating_sub(rows),
-        width: columns,
-        height: rows,
-    };
+    let area = Rect { x: body.x, y: body.bottom().saturating_sub(rows), width: columns, height: rows };
     painter.clear(area);
     let first = (popup.selected + 1).saturating_sub(height);
     for (i, c) in popup.candidates.iter().enumerate().skip(first).take(height) {
@@ -340,12 +236,7 @@ pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
         };
         let text = format!(" {}  {}", fit(&c.text, name_cells), c.help);
         painter.text(area, line, &fit(&text, cells), Role::Dim);
-        painter.spans(
-            area,
-            line,
-            1,
-            &[Span::new(fit(&c.text, name_cells), Role::Key)],
-        );
+        painter.spans(area, line, 1, &[Span::new(fit(&c.text, name_cells), Role::Key)]);
         if i == popup.selected {
             painter.mark(area, line, Role::Selected);
         }
@@ -354,11 +245,7 @@ pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
 
 /// A question: over the last rows of the body, its keys in the input's place.
 pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rect, composer: Rect) {
-    let mut rows = wrap_text(
-        &question.text,
-        Face::from(Role::Warn).bold(),
-        usize::from(body.width).saturating_sub(4),
-    );
+    let mut rows = wrap_text(&question.text, Face::from(Role::Warn).bold(), usize::from(body.width).saturating_sub(4));
     let name = |key: char| match key {
         '\n' => "Enter".to_string(),
         '\x1b' => "Esc".to_string(),
@@ -381,14 +268,8 @@ pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rec
             source: 0,
         }));
     }
-    let height = u16::try_from(rows.len() + 1)
-        .unwrap_or(body.height)
-        .min(body.height);
-    let area = Rect {
-        y: body.bottom() - height,
-        height,
-        ..body
-    };
+    let height = u16::try_from(rows.len() + 1).unwrap_or(body.height).min(body.height);
+    let area = Rect { y: body.bottom() - height, height, ..body };
     painter.clear(area);
     painter.rule(Rect { height: 1, ..area });
     for (i, row) in rows.iter().enumerate() {
@@ -403,11 +284,7 @@ pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rec
 }
 
 /// Keys and what they do, in the input's place.
-pub(super) fn keys<'a>(
-    painter: &mut Painter<'_>,
-    composer: Rect,
-    keys: impl Iterator<Item = (String, &'a str)>,
-) {
+pub(super) fn keys<'a>(painter: &mut Painter<'_>, composer: Rect, keys: impl Iterator<Item = (String, &'a str)>) {
     painter.clear(composer);
     let mut spans = Vec::new();
     for (key, label) in keys {

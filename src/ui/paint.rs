@@ -35,9 +35,7 @@ impl<'b> Painter<'b> {
                 break;
             }
             let style = self.theme.style(span.face);
-            let (end, _) =
-                self.buffer
-                    .set_stringn(area.x + x, y, &span.text, usize::from(room), style);
+            let (end, _) = self.buffer.set_stringn(area.x + x, y, &span.text, usize::from(room), style);
             x = end.saturating_sub(area.x);
         }
         x
@@ -54,14 +52,7 @@ impl<'b> Painter<'b> {
     }
 
     /// Puts one piece of text that ends `margin` cells before the right edge.
-    pub(super) fn right(
-        &mut self,
-        area: Rect,
-        line: u16,
-        margin: u16,
-        text: &str,
-        face: impl Into<Face>,
-    ) {
+    pub(super) fn right(&mut self, area: Rect, line: u16, margin: u16, text: &str, face: impl Into<Face>) {
         let cells = u16::try_from(width(text)).unwrap_or(u16::MAX);
         let x = area.width.saturating_sub(cells.saturating_add(margin));
         self.spans(area, line, x, &[Span::new(text, face)]);
@@ -72,14 +63,7 @@ impl<'b> Painter<'b> {
         if line < area.height {
             let style = self.theme.style(role.into());
             // `set_style` stays inside the buffer by itself.
-            self.buffer.set_style(
-                Rect {
-                    y: area.y.saturating_add(line),
-                    height: 1,
-                    ..area
-                },
-                style,
-            );
+            self.buffer.set_style(Rect { y: area.y.saturating_add(line), height: 1, ..area }, style);
         }
     }
 

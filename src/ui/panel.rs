@@ -49,45 +49,23 @@ impl Lines<'_, '_> {
 /// Draws the panel.
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let m = &app.meters;
-    let mut lines = Lines {
-        painter,
-        area,
-        at: 0,
-    };
-    lines.title(&format!(
-        "context  {} of {}",
-        grouped(m.context_used),
-        grouped(m.context_limit)
-    ));
+    let mut lines = Lines { painter, area, at: 0 };
+    lines.title(&format!("context  {} of {}", grouped(m.context_used), grouped(m.context_limit)));
     let cells = usize::from(area.width).saturating_sub(4);
-    let meter = lines
-        .painter
-        .meter(cells, m.context_used as f64 / m.context_limit.max(1) as f64);
+    let meter = lines.painter.meter(cells, m.context_used as f64 / m.context_limit.max(1) as f64);
     lines.line(&meter, Role::Key);
     let left = m.context_limit.saturating_sub(m.context_used);
-    lines.line(
-        &format!(
-            "{}% used, {} tokens left",
-            percent(m.context_used, m.context_limit),
-            grouped(left)
-        ),
-        Role::Dim,
-    );
+    lines
+        .line(&format!("{}% used, {} tokens left", percent(m.context_used, m.context_limit), grouped(left)), Role::Dim);
     let documents = &app.session.documents;
     if !documents.is_empty() {
         lines.title("documents");
         for d in documents.iter().take(5) {
             let kept = if d.kept { "library" } else { "" };
-            lines.line(
-                &format!("{} {:>9} tok  {kept}", fit(&d.name, 18), grouped(d.tokens)),
-                Role::Text,
-            );
+            lines.line(&format!("{} {:>9} tok  {kept}", fit(&d.name, 18), grouped(d.tokens)), Role::Text);
         }
         if documents.len() > 5 {
-            lines.line(
-                &format!("... {} more, /docs lists them", documents.len() - 5),
-                Role::Dim,
-            );
+            lines.line(&format!("... {} more, /docs lists them", documents.len() - 5), Role::Dim);
         }
     }
     // The engine's block needs up to ten rows and is worth more than old turns.
@@ -95,31 +73,17 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     if !rows.is_empty() && lines.room() > 14 {
         lines.title("timeline");
         let room = (lines.room() - 13).clamp(1, 12);
-        let head = rows
-            .iter()
-            .position(|r| r.head)
-            .unwrap_or(rows.len().saturating_sub(1));
+        let head = rows.iter().position(|r| r.head).unwrap_or(rows.len().saturating_sub(1));
         let first = (head + 1).saturating_sub(room);
         for r in rows.iter().skip(first).take(room) {
             let lane = "| ".repeat(usize::from(r.lane).min(4));
             let mark = if r.kept { "ckpt" } else { "" };
             let head = if r.head { " <-" } else { "" };
-            let label = r
-                .label
-                .as_deref()
-                .map(|l| format!(" [{l}]"))
-                .unwrap_or_default();
-            let title = ellipsis(
-                &format!("{}{label}", r.title),
-                24usize.saturating_sub(lane.len()),
-            );
+            let label = r.label.as_deref().map(|l| format!(" [{l}]")).unwrap_or_default();
+            let title = ellipsis(&format!("{}{label}", r.title), 24usize.saturating_sub(lane.len()));
             let face = if r.current { Role::Text } else { Role::Dim };
             lines.line(
-                &format!(
-                    "{:>4}  {lane}o- {} {mark}{head}",
-                    format!("#{}", r.number),
-                    fit(&title, 24 - lane.len())
-                ),
+                &format!("{:>4}  {lane}o- {} {mark}{head}", format!("#{}", r.number), fit(&title, 24 - lane.len())),
                 face,
             );
         }
@@ -135,21 +99,11 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     }
     lines.title("engine");
     if let Some(info) = &app.model {
-        lines.line(
-            &format!("{} {}, {}", info.name, info.dtype, info.device),
-            Role::Text,
-        );
-        lines.line(
-            &format!("draft   {}", info.draft.as_deref().unwrap_or("n-gram only")),
-            Role::Dim,
-        );
+        lines.line(&format!("{} {}, {}", info.name, info.dtype, info.device), Role::Text);
+        lines.line(&format!("draft   {}", info.draft.as_deref().unwrap_or("n-gram only")), Role::Dim);
     }
     lines.line(
-        &format!(
-            "answer  {:.1} t/s   prefill {} t/s",
-            m.tokens_per_s,
-            grouped(m.prefill_tokens_per_s as u64)
-        ),
+        &format!("answer  {:.1} t/s   prefill {} t/s", m.tokens_per_s, grouped(m.prefill_tokens_per_s as u64)),
         Role::Text,
     );
     lines.line(&format!("first token {:.2} s", m.ttft_ms / 1e3), Role::Text);
@@ -167,40 +121,20 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             lines.line(&format!("  step {}", steps.join("  ")), Role::Dim);
         }
         lines.line(
-            &format!(
-                "  eagle {}  n-gram {}  plain {}",
-                m.spec.eagle_rounds, m.spec.ngram_rounds, m.spec.plain_rounds
-            ),
+            &format!("  eagle {}  n-gram {}  plain {}", m.spec.eagle_rounds, m.spec.ngram_rounds, m.spec.plain_rounds),
             Role::Dim,
         );
     }
     let memory = &m.model.memory;
     if memory.used > 0 {
-        let of = if memory.total > 0 {
-            format!(" of {}", bytes(memory.total))
-        } else {
-            String::new()
-        };
+        let of = if memory.total > 0 { format!(" of {}", bytes(memory.total)) } else { String::new() };
         lines.line(&format!("memory {}{of}", bytes(memory.used)), Role::Text);
-        lines.line(
-            &format!(
-                "  weights {}  state {}",
-                bytes(memory.weights),
-                bytes(memory.state)
-            ),
-            Role::Dim,
-        );
+        lines.line(&format!("  weights {}  state {}", bytes(memory.weights), bytes(memory.state)), Role::Dim);
     }
     while lines.room() > 0 {
         lines.line("", Role::Text);
     }
     let [_, _, bl, br, ..] = painter.theme.corners();
-    let foot = format!(
-        "{bl}{}{br}",
-        painter
-            .theme
-            .dash()
-            .repeat(usize::from(area.width).saturating_sub(2))
-    );
+    let foot = format!("{bl}{}{br}", painter.theme.dash().repeat(usize::from(area.width).saturating_sub(2)));
     painter.text(area, area.height.saturating_sub(1), &foot, Role::Rule);
 }

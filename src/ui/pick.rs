@@ -18,10 +18,7 @@ pub(super) fn draw(pick: &FilePick, painter: &mut Painter<'_>, body: Rect, compo
     let files = &pick.plan().files;
     // Title, header, a blank row and the totals are not for files.
     let room = usize::from(body.height.saturating_sub(4)).max(1);
-    let first = pick
-        .selected()
-        .saturating_sub(room / 2)
-        .min(files.len().saturating_sub(room));
+    let first = pick.selected().saturating_sub(room / 2).min(files.len().saturating_sub(room));
     let cells = usize::from(body.width).saturating_sub(4);
     for (i, file) in files.iter().enumerate().skip(first).take(room) {
         let Ok(line) = u16::try_from(i - first + 2) else {
@@ -30,18 +27,10 @@ pub(super) fn draw(pick: &FilePick, painter: &mut Painter<'_>, body: Rect, compo
         let mark = if pick.is_chosen(i) { "[x] " } else { "[ ] " };
         let kept = if file.kept { "from library" } else { "" };
         let tail = format!("{:>10}  {kept:<12}", grouped(file.tokens));
-        let role = if pick.is_chosen(i) {
-            Role::Text
-        } else {
-            Role::Dim
-        };
+        let role = if pick.is_chosen(i) { Role::Text } else { Role::Dim };
         let name = fit(&file.name, cells.saturating_sub(width(&tail) + 5));
         let row = Row {
-            spans: vec![
-                Span::new(mark, Role::Key),
-                Span::new(format!("{name} "), role),
-                Span::new(tail, Role::Dim),
-            ],
+            spans: vec![Span::new(mark, Role::Key), Span::new(format!("{name} "), role), Span::new(tail, Role::Dim)],
             source: 0,
         };
         if i == pick.selected() {
@@ -52,26 +41,8 @@ pub(super) fn draw(pick: &FilePick, painter: &mut Painter<'_>, body: Rect, compo
             painter.mark(body, line, Role::Selected);
         }
     }
-    let role = if pick.over() > 0 {
-        Role::Warn
-    } else {
-        Role::Text
-    };
-    painter.text(
-        body,
-        body.height.saturating_sub(1),
-        &format!(" {}", pick.summary()),
-        role,
-    );
-    let shown = [
-        ("Space", "in/out"),
-        ("a", "all/none"),
-        ("Enter", "load these"),
-        ("Esc", "back"),
-    ];
-    keys(
-        painter,
-        composer,
-        shown.into_iter().map(|(k, what)| (k.to_string(), what)),
-    );
+    let role = if pick.over() > 0 { Role::Warn } else { Role::Text };
+    painter.text(body, body.height.saturating_sub(1), &format!(" {}", pick.summary()), role);
+    let shown = [("Space", "in/out"), ("a", "all/none"), ("Enter", "load these"), ("Esc", "back")];
+    keys(painter, composer, shown.into_iter().map(|(k, what)| (k.to_string(), what)));
 }

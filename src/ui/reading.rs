@@ -15,11 +15,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let Activity::Reading(r) = &app.activity else {
         return;
     };
-    let finished = r
-        .files
-        .iter()
-        .filter(|f| matches!(f.state, FileState::Done(_) | FileState::FromLibrary(_)))
-        .count();
+    let finished = r.files.iter().filter(|f| matches!(f.state, FileState::Done(_) | FileState::FromLibrary(_))).count();
     let title = match r.files.as_slice() {
         [one] => format!(" Loading {}  ({} tokens)", one.name, grouped(r.total)),
         files => format!(
@@ -31,48 +27,24 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     };
     painter.text(area, 1, &title, Role::Heading);
     let name_cells = usize::from(area.width).saturating_sub(52).clamp(14, 40);
-    painter.text(
-        area,
-        3,
-        &format!("   {} {:>10}   state", fit("file", name_cells), "tokens"),
-        Role::Dim,
-    );
+    painter.text(area, 3, &format!("   {} {:>10}   state", fit("file", name_cells), "tokens"), Role::Dim);
     // Title, header, totals and notes take eleven rows.
     let room = usize::from(area.height.saturating_sub(11)).max(1);
-    let current = r
-        .files
-        .iter()
-        .position(|f| matches!(f.state, FileState::Reading(_) | FileState::Waiting))
-        .unwrap_or(0);
-    let first = if r.files.len() <= room {
-        0
-    } else {
-        current.saturating_sub(room / 2).min(r.files.len() - room)
-    };
+    let current =
+        r.files.iter().position(|f| matches!(f.state, FileState::Reading(_) | FileState::Waiting)).unwrap_or(0);
+    let first = if r.files.len() <= room { 0 } else { current.saturating_sub(room / 2).min(r.files.len() - room) };
     let mut line = 4;
     for file in r.files.iter().skip(first).take(room) {
-        let mut spans = vec![Span::new(
-            format!(
-                "   {} {:>10}   ",
-                fit(&file.name, name_cells),
-                grouped(file.tokens)
-            ),
-            Role::Text,
-        )];
+        let mut spans =
+            vec![Span::new(format!("   {} {:>10}   ", fit(&file.name, name_cells), grouped(file.tokens)), Role::Text)];
         match &file.state {
             FileState::Waiting => spans.push(Span::new("waiting", Role::Dim)),
             FileState::Done(s) => spans.push(Span::new(format!("done   {s:.1} s"), Role::Quote)),
-            FileState::FromLibrary(s) => spans.push(Span::new(
-                format!("done   from library, {s:.1} s"),
-                Role::Quote,
-            )),
+            FileState::FromLibrary(s) => spans.push(Span::new(format!("done   from library, {s:.1} s"), Role::Quote)),
             FileState::Reading(done) => {
                 let share = *done as f64 / file.tokens.max(1) as f64;
                 spans.push(Span::new(painter.meter(16, share), Role::Key));
-                spans.push(Span::new(
-                    format!("  {}%", percent(*done, file.tokens)),
-                    Role::Text,
-                ));
+                spans.push(Span::new(format!("  {}%", percent(*done, file.tokens)), Role::Text));
             }
         }
         painter.spans(area, line, 0, &spans);
@@ -87,18 +59,10 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
 }
 
 fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress) {
-    let speed = if r.tokens_per_s > 0.0 {
-        format!("   {} t/s", grouped(r.tokens_per_s as u64))
-    } else {
-        String::new()
-    };
+    let speed = if r.tokens_per_s > 0.0 { format!("   {} t/s", grouped(r.tokens_per_s as u64)) } else { String::new() };
     let left = seconds_left(r).map_or(String::new(), |s| format!("   left about {}", duration(s)));
-    let mut text = format!(
-        "   total  {} / {}   {}%{left}",
-        grouped(r.done),
-        grouped(r.total),
-        percent(r.done, r.total),
-    );
+    let mut text =
+        format!("   total  {} / {}   {}%{left}", grouped(r.done), grouped(r.total), percent(r.done, r.total),);
     let elapsed = format!("   elapsed {}", duration(r.elapsed_ms / 1e3));
     for more in [elapsed, speed] {
         // Half a number would be a wrong one.
@@ -110,22 +74,9 @@ fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress)
     painter.text(
         area,
         line + 2,
-        &format!(
-            "   Space left after loading: about {} tokens.",
-            grouped(r.left_after)
-        ),
+        &format!("   Space left after loading: about {} tokens.", grouped(r.left_after)),
         Role::Dim,
     );
-    painter.text(
-        area,
-        line + 3,
-        "   Stopping keeps what has been read.",
-        Role::Dim,
-    );
-    painter.text(
-        area,
-        line + 5,
-        "   You may type now. The question is sent when loading ends.",
-        Role::Text,
-    );
+    painter.text(area, line + 3, "   Stopping keeps what has been read.", Role::Dim);
+    painter.text(area, line + 5, "   You may type now. The question is sent when loading ends.", Role::Text);
 }

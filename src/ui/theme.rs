@@ -16,15 +16,8 @@ pub struct Theme {
 impl Theme {
     /// From the options.
     pub fn new(config: &UiConfig) -> Theme {
-        let palette = if config.colour {
-            config.theme
-        } else {
-            ThemeName::Plain
-        };
-        Theme {
-            palette,
-            glyphs: config.glyphs,
-        }
+        let palette = if config.colour { config.theme } else { ThemeName::Plain };
+        Theme { palette, glyphs: config.glyphs }
     }
 
     /// How a piece of text looks.
@@ -32,9 +25,7 @@ impl Theme {
         let mut style = match self.palette {
             ThemeName::Plain => plain(face.role),
             // Without an answer from the terminal, dark: its colours are readable on both.
-            ThemeName::Auto | ThemeName::Dark => {
-                coloured(face.role, Color::Cyan, Color::Yellow, Color::Green)
-            }
+            ThemeName::Auto | ThemeName::Dark => coloured(face.role, Color::Cyan, Color::Yellow, Color::Green),
             ThemeName::Light => coloured(face.role, Color::Blue, Color::Magenta, Color::Green),
         };
         if face.strong {
@@ -105,9 +96,7 @@ fn coloured(role: Role, accent: Color, warn: Color, good: Color) -> Style {
         Role::Info => style.add_modifier(Modifier::DIM),
         Role::Warn => style.fg(warn),
         Role::Error => style.fg(Color::Red).add_modifier(Modifier::BOLD),
-        Role::Alert => style
-            .fg(Color::Red)
-            .add_modifier(Modifier::REVERSED | Modifier::BOLD),
+        Role::Alert => style.fg(Color::Red).add_modifier(Modifier::REVERSED | Modifier::BOLD),
         Role::Selected => style.add_modifier(Modifier::REVERSED),
         Role::Key => style.fg(accent),
         Role::Ansi(n) => style.fg(ansi(n)),

@@ -39,11 +39,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         if let Some(shown) = e.line(*row) {
             let mut x = 0;
             if shown.barred {
-                let face = if selected {
-                    Face::from(Role::Key).bold()
-                } else {
-                    Role::Dim.into()
-                };
+                let face = if selected { Face::from(Role::Key).bold() } else { Role::Dim.into() };
                 x = painter.spans(area, line, 0, &[Span::new(format!(" {bar} "), face)]);
             }
             if shown.thought {
@@ -51,15 +47,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
                     .row
                     .spans
                     .iter()
-                    .map(|s| {
-                        Span::new(
-                            s.text.clone(),
-                            Face {
-                                role: Role::Dim,
-                                ..s.face
-                            },
-                        )
-                    })
+                    .map(|s| Span::new(s.text.clone(), Face { role: Role::Dim, ..s.face }))
                     .collect();
                 painter.spans(area, line, x + 2, &dimmed);
             } else {
@@ -79,10 +67,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             n => format!(" -- {n} new lines below, End to follow -- "),
         };
         let last = area.height - 1;
-        let x = area
-            .width
-            .saturating_sub(u16::try_from(text.len()).unwrap_or(0))
-            / 2;
+        let x = area.width.saturating_sub(u16::try_from(text.len()).unwrap_or(0)) / 2;
         painter.spans(area, last, x, &[Span::new(text, Role::Selected)]);
     }
 }
@@ -91,10 +76,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
 fn welcome(app: &App) -> Vec<Row> {
     let mut lines: Vec<Row> = Vec::new();
     match &app.model {
-        None => lines.push(Row::of(
-            "The model is being prepared. You can type already.",
-            Role::Dim,
-        )),
+        None => lines.push(Row::of("The model is being prepared. You can type already.", Role::Dim)),
         Some(info) => {
             let size = match info.parameters {
                 0 => String::new(),
@@ -102,28 +84,16 @@ fn welcome(app: &App) -> Vec<Row> {
                 n => format!(", {:.1}M parameters", n as f64 / 1e6),
             };
             let limit = crate::app::entry::grouped(info.context_limit);
-            lines.push(Row::of(
-                format!(
-                    "{}{size}, on {}. Up to {limit} tokens.",
-                    info.name, info.device
-                ),
-                Role::Text,
-            ));
+            lines.push(Row::of(format!("{}{size}, on {}. Up to {limit} tokens.", info.name, info.device), Role::Text));
         }
     }
     lines.push(Row::default());
-    lines.push(Row::of(
-        "Type a question, or load a document and ask about it:",
-        Role::Text,
-    ));
+    lines.push(Row::of("Type a question, or load a document and ask about it:", Role::Text));
     lines.push(Row::default());
     for name in ["load", "resume", "help"] {
         if let Some(c) = COMMANDS.iter().find(|c| c.name == name) {
             lines.push(Row {
-                spans: vec![
-                    Span::new(format!("  {:<30}", c.example), Role::Key),
-                    Span::new(c.help, Role::Dim),
-                ],
+                spans: vec![Span::new(format!("  {:<30}", c.example), Role::Key), Span::new(c.help, Role::Dim)],
                 source: 0,
             });
         }
@@ -134,10 +104,7 @@ fn welcome(app: &App) -> Vec<Row> {
             "DEMO: this is the small built-in model. It chats, reads documents and",
             Face::from(Role::Warn).bold(),
         ));
-        lines.push(Row::of(
-            "answers from them, but knows little. The 9B model needs an NVIDIA GPU:",
-            Role::Warn,
-        ));
+        lines.push(Row::of("answers from them, but knows little. The 9B model needs an NVIDIA GPU:", Role::Warn));
         lines.push(Row::of("  sala-chat model download", Role::Key));
     }
     lines

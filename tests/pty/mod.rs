@@ -53,12 +53,7 @@ impl Terminal {
 
     /// Starts any command.
     pub fn spawn(command: CommandBuilder, columns: u16, rows: u16) -> Terminal {
-        let size = PtySize {
-            rows,
-            cols: columns,
-            pixel_width: 0,
-            pixel_height: 0,
-        };
+        let size = PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 };
         let pair = native_pty_system().openpty(size).unwrap();
         let child = pair.slave.spawn_command(command).unwrap();
         drop(pair.slave);
@@ -66,14 +61,7 @@ impl Terminal {
         let writer = Arc::new(Mutex::new(pair.master.take_writer().unwrap()));
         let (high, wide) = cells(rows, columns);
         let parser = vt100::Parser::new(high, wide, 0);
-        let screen = Arc::new((
-            Mutex::new(Screen {
-                parser,
-                raw: Vec::new(),
-                closed: false,
-            }),
-            Condvar::new(),
-        ));
+        let screen = Arc::new((Mutex::new(Screen { parser, raw: Vec::new(), closed: false }), Condvar::new()));
         let (shared, answers) = (screen.clone(), writer.clone());
         std::thread::spawn(move || {
             let mut buffer = [0u8; 4096];
@@ -90,10 +78,7 @@ impl Terminal {
                 screen.raw.extend_from_slice(&buffer[..n]);
                 drop(screen);
                 // What a terminal answers when it is asked where the cursor is, and what it is.
-                for (question, answer) in [
-                    (&b"\x1b[6n"[..], &b"\x1b[1;2R"[..]),
-                    (b"\x1b[c", b"\x1b[?62c"),
-                ] {
+                for (question, answer) in [(&b"\x1b[6n"[..], &b"\x1b[1;2R"[..]), (b"\x1b[c", b"\x1b[?62c")] {
                     if buffer[..n].windows(question.len()).any(|w| w == question) {
                         let _ = held(&answers).write_all(answer);
                     }
@@ -101,12 +86,7 @@ impl Terminal {
                 changed.notify_all();
             }
         });
-        Terminal {
-            screen,
-            writer,
-            child,
-            master: Some(pair.master),
-        }
+        Terminal { screen, writer, child, master: Some(pair.master) }
     }
 
     /// The screen as text, a line per row.
@@ -130,14 +110,8 @@ impl Terminal {
                 return text;
             }
             let left = end.saturating_duration_since(Instant::now());
-            assert!(
-                !left.is_zero() && !screen.closed,
-                "waited for {what}; the screen was:\n{text}"
-            );
-            screen = changed
-                .wait_timeout(screen, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            assert!(!left.is_zero() && !screen.closed, "waited for {what}; the screen was:\n{text}");
+            screen = changed.wait_timeout(screen, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
@@ -156,14 +130,7 @@ impl Terminal {
     /// Types a line and presses Enter once it is on the screen, so that nothing is taken for a paste.
     pub fn line(&self, text: &str) {
         self.send(text.as_bytes());
-        let tail: String = text
-            .chars()
-            .rev()
-            .take(12)
-            .collect::<Vec<_>>()
-            .into_iter()
-            .rev()
-            .collect();
+        let tail: String = text.chars().rev().take(12).collect::<Vec<_>>().into_iter().rev().collect();
         self.wait_for(&tail);
         std::thread::sleep(Duration::from_millis(60));
         self.send(b"\r");
@@ -171,17 +138,9 @@ impl Terminal {
 
     /// Changes the terminal's size.
     pub fn resize(&self, columns: u16, rows: u16) {
-        let size = PtySize {
-            rows,
-            cols: columns,
-            pixel_width: 0,
-            pixel_height: 0,
-        };
+        let size = PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 };
         let (high, wide) = cells(rows, columns);
-        held(&self.screen.0)
-            .parser
-            .screen_mut()
-            .set_size(high, wide);
+        held(&self.screen.0).parser.screen_mut().set_size(high, wide);
         self.master.as_ref().unwrap().resize(size).unwrap();
     }
 
@@ -210,18 +169,11 @@ impl Terminal {
                 let mut screen = held(lock);
                 while !screen.closed && Instant::now() < end {
                     let left = end.saturating_duration_since(Instant::now());
-                    screen = changed
-                        .wait_timeout(screen, left)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0;
+                    screen = changed.wait_timeout(screen, left).unwrap_or_else(PoisonError::into_inner).0;
                 }
                 return status;
             }
-            assert!(
-                Instant::now() < end,
-                "the program did not end; the screen was:\n{}",
-                self.text()
-            );
+            assert!(Instant::now() < end, "the program did not end; the screen was:\n{}", self.text());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -248,15 +200,9 @@ pub fn environment(home: &Path) -> Vec<(&'static str, PathBuf)> {
 
 /// A text of about `tokens` tokens of the built-in model, with one fact in its middle.
 pub fn document(tokens: usize, fact: &str) -> String {
-    let names = [
-        "Arlen", "Bria", "Corin", "Dela", "Edda", "Farun", "Gisla", "Harl",
-    ];
-    let things = [
-        "lamp", "kettle", "ledger", "anchor", "mirror", "basket", "hammer", "violin",
-    ];
-    let places = [
-        "harbour", "attic", "orchard", "station", "library", "quarry", "kitchen", "tower",
-    ];
+    let names = ["Arlen", "Bria", "Corin", "Dela", "Edda", "Farun", "Gisla", "Harl"];
+    let things = ["lamp", "kettle", "ledger", "anchor", "mirror", "basket", "hammer", "violin"];
+    let places = ["harbour", "attic", "orchard", "station", "library", "quarry", "kitchen", "tower"];
     let mut text = String::new();
     let lines = tokens / 16;
     for i in 0..lines {
@@ -264,11 +210,7 @@ pub fn document(tokens: usize, fact: &str) -> String {
             text.push_str(fact);
             text.push('\n');
         }
-        let (n, t, p) = (
-            names[i * 7 % 8],
-            things[(i * 5 + i / 8) % 8],
-            places[(i * 3 + i / 64) % 8],
-        );
+        let (n, t, p) = (names[i * 7 % 8], things[(i * 5 + i / 8) % 8], places[(i * 3 + i / 64) % 8]);
         text.push_str(&format!("{n} left the {t} in the {p} on day {i}.\n"));
     }
     text

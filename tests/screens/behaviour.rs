@@ -3,9 +3,7 @@
 use proptest::prelude::*;
 use sala_chat::app::options::{ThemeName, ThinkShow, UiConfig};
 use sala_chat::app::{App, Effect, Event, update};
-use sala_chat::protocol::desk::{
-    Activity, Choice, GotoTarget, Notice, PresetAction, Request, SessionView,
-};
+use sala_chat::protocol::desk::{Activity, Choice, GotoTarget, Notice, PresetAction, Request, SessionView};
 use sala_chat::transcript::{MessageId, Role};
 
 use super::stage::*;
@@ -42,11 +40,7 @@ fn escape_stops_and_swallows_the_second_press() {
     s.press("esc");
     s.tell(Notice::Activity(Activity::Idle));
     s.wait(300).press("esc");
-    assert_eq!(
-        s.sent(),
-        [],
-        "a second Esc right after a stop opens nothing"
-    );
+    assert_eq!(s.sent(), [], "a second Esc right after a stop opens nothing");
     s.wait(900).press("esc").wait(300).press("esc");
     assert_eq!(s.sent(), [Request::Timeline]);
     s.wait(1000).press("esc").wait(900).press("esc");
@@ -76,14 +70,7 @@ fn ctrl_c_that_stopped_work_never_arms_exit() {
     s.wait(100).press("ctrl-c");
     assert_eq!(s.sent(), [Request::Quit]);
     s.press("ctrl-c");
-    assert_eq!(
-        s.effects,
-        [Effect::Exit {
-            code: 130,
-            farewell: None
-        }],
-        "a third press does not wait"
-    );
+    assert_eq!(s.effects, [Effect::Exit { code: 130, farewell: None }], "a third press does not wait");
 }
 
 #[test]
@@ -104,21 +91,12 @@ fn files_of_a_plan_are_picked_without_losing_what_is_queued() {
     s.tell(Notice::Activity(Activity::Idle));
     s.press("e");
     // All of it is too much, none of it too little: neither is sent.
-    s.type_text("a")
-        .press("enter")
-        .type_text("a")
-        .press("enter");
+    s.type_text("a").press("enter").type_text("a").press("enter");
     assert_eq!(s.sent(), []);
     s.type_text(" ").press("down").type_text(" ");
     s.press("esc").press("e enter");
     let files = vec![0, 2];
-    assert_eq!(
-        s.sent(),
-        [
-            Request::ChooseFiles { question: 1, files },
-            Request::Ask("asked early".into())
-        ]
-    );
+    assert_eq!(s.sent(), [Request::ChooseFiles { question: 1, files }, Request::Ask("asked early".into())]);
 }
 
 #[test]
@@ -158,9 +136,7 @@ fn alt_numbers_go_to_open_sessions_and_drafts_and_places_stay_with_them() {
     s.type_text(" and more");
     s.tell(Notice::Session(opened(1)));
     assert_eq!(s.app.transcript.scroll(), scroll);
-    s.press(
-        "backspace backspace backspace backspace backspace backspace backspace backspace backspace",
-    );
+    s.press("backspace backspace backspace backspace backspace backspace backspace backspace backspace");
     assert_eq!(s.app.composer.text(), "half a question");
     assert_eq!(s.screen(), text);
     s.effects.clear();
@@ -205,24 +181,12 @@ fn a_preset_is_saved_with_how_things_are_shown_and_brings_it_back() {
     let mut s = open(80, 24);
     s.type_text("/think hide").press("enter");
     s.type_text("/preset save mine").press("enter");
-    let display = vec![
-        ("thinking.show", "hide".to_string()),
-        ("ui.theme", "auto".to_string()),
-    ];
-    let save = PresetAction::Save {
-        name: "mine".into(),
-        display,
-    };
+    let display = vec![("thinking.show", "hide".to_string()), ("ui.theme", "auto".to_string())];
+    let save = PresetAction::Save { name: "mine".into(), display };
     assert_eq!(s.sent(), [Request::Preset(save)]);
-    s.tell(Notice::Display(vec![
-        ("thinking.show", "open".into()),
-        ("ui.theme", "light".into()),
-    ]));
+    s.tell(Notice::Display(vec![("thinking.show", "open".into()), ("ui.theme", "light".into())]));
     let config = &s.app.config;
-    assert_eq!(
-        (config.think_show, config.theme),
-        (ThinkShow::Open, ThemeName::Light)
-    );
+    assert_eq!((config.think_show, config.theme), (ThinkShow::Open, ThemeName::Light));
     assert_eq!(s.effects, [Effect::Repaint]);
 }
 
@@ -274,22 +238,12 @@ fn tab_completes_commands_and_paths() {
     assert_eq!(s.app.composer.text(), "/load ");
     s.type_text("~/my\\ b").press("tab");
     assert_eq!(s.effects.pop(), Some(Effect::ListPaths("~/my b".into())));
-    s.event(Event::Paths {
-        prefix: "~/my b".into(),
-        found: vec!["~/my book.txt".into(), "~/my books/".into()],
-    });
+    s.event(Event::Paths { prefix: "~/my b".into(), found: vec!["~/my book.txt".into(), "~/my books/".into()] });
     assert_eq!(s.app.composer.text(), "/load ~/my\\ book");
     s.press("down tab");
     assert_eq!(s.app.composer.text(), "/load ~/my\\ books/");
-    s.event(Event::Paths {
-        prefix: "old".into(),
-        found: vec!["older".into()],
-    });
-    assert_eq!(
-        s.app.composer.text(),
-        "/load ~/my\\ books/",
-        "a late answer changes nothing"
-    );
+    s.event(Event::Paths { prefix: "old".into(), found: vec!["older".into()] });
+    assert_eq!(s.app.composer.text(), "/load ~/my\\ books/", "a late answer changes nothing");
 }
 
 #[test]
@@ -298,16 +252,7 @@ fn question_keys_answer_the_desk_and_esc_takes_the_last() {
     let ask = |id| Notice::Question {
         id,
         text: "Read?".into(),
-        choices: vec![
-            Choice {
-                key: '\n',
-                label: "read".into(),
-            },
-            Choice {
-                key: 'v',
-                label: "view".into(),
-            },
-        ],
+        choices: vec![Choice { key: '\n', label: "read".into() }, Choice { key: 'v', label: "view".into() }],
     };
     s.tell(ask(1)).tell(ask(2)).tell(ask(3));
     s.press("x enter V esc");
@@ -323,25 +268,10 @@ fn timeline_goes_and_forks() {
     assert_eq!(s.sent(), [Request::Goto(GotoTarget::Message(MessageId(2)))]);
     s.tell(Notice::Timeline(timeline()));
     s.press("f");
-    assert_eq!(
-        s.sent(),
-        [Request::Fork {
-            at: Some(3),
-            name: None
-        }]
-    );
+    assert_eq!(s.sent(), [Request::Fork { at: Some(3), name: None }]);
     s.tell(Notice::Timeline(timeline()));
     s.press("end f");
-    assert_eq!(
-        s.sent(),
-        [
-            Request::Goto(GotoTarget::Message(MessageId(7))),
-            Request::Fork {
-                at: None,
-                name: None
-            }
-        ]
-    );
+    assert_eq!(s.sent(), [Request::Goto(GotoTarget::Message(MessageId(7))), Request::Fork { at: None, name: None }]);
 }
 
 #[test]
@@ -354,11 +284,7 @@ fn search_result_opens_its_session_at_the_message() {
         snippet: "dying".into(),
         created_ms: 0,
     };
-    s.tell(Notice::Found {
-        query: "dying".into(),
-        rows: vec![row],
-    })
-    .press("enter");
+    s.tell(Notice::Found { query: "dying".into(), rows: vec![row] }).press("enter");
     assert_eq!(s.sent(), [Request::Resume("war-and-peace".into())]);
     s.tell(Notice::Session(conversation()));
     assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(2));
@@ -368,32 +294,15 @@ fn search_result_opens_its_session_at_the_message() {
 fn selected_message_keys() {
     let mut s = open(80, 24);
     s.press("ctrl-p y");
-    assert!(
-        matches!(s.effects.last(), Some(Effect::Copy(text)) if text.starts_with("It is **Natasha**"))
-    );
+    assert!(matches!(s.effects.last(), Some(Effect::Copy(text)) if text.starts_with("It is **Natasha**")));
     s.press("up e");
     assert_eq!(s.sent(), [Request::EditOpen(Some(2))]);
-    s.tell(Notice::Input {
-        text: "old text".into(),
-        editing: Some(MessageId(2)),
-    });
+    s.tell(Notice::Input { text: "old text".into(), editing: Some(MessageId(2)) });
     s.type_text("!").press("enter");
-    assert_eq!(
-        s.sent(),
-        [Request::EditDone {
-            message: MessageId(2),
-            text: "old text!".into()
-        }]
-    );
+    assert_eq!(s.sent(), [Request::EditDone { message: MessageId(2), text: "old text!".into() }]);
     s.tell(Notice::Activity(Activity::Idle));
     s.press("ctrl-p f");
-    assert_eq!(
-        s.sent(),
-        [Request::Fork {
-            at: Some(3),
-            name: None
-        }]
-    );
+    assert_eq!(s.sent(), [Request::Fork { at: Some(3), name: None }]);
     s.press("ctrl-p").type_text("question");
     assert_eq!(s.app.composer.text(), "question", "other keys are typed");
 }
@@ -402,34 +311,21 @@ fn selected_message_keys() {
 fn copies_of_blocks_and_messages() {
     let mut s = open(80, 24);
     s.type_text("/copy b1").press("enter");
-    assert_eq!(
-        s.effects.pop(),
-        Some(Effect::Copy(
-            "Book XV, ch. 16  \"the door opened, and a thin face ...\"".into()
-        ))
-    );
+    assert_eq!(s.effects.pop(), Some(Effect::Copy("Book XV, ch. 16  \"the door opened, and a thin face ...\"".into())));
     s.type_text("/copy b2").press("enter");
-    assert!(
-        s.screen()
-            .contains("there is no block b2; the answer has 1")
-    );
+    assert!(s.screen().contains("there is no block b2; the answer has 1"));
 }
 
 #[test]
 fn closed_aside_stays_closed_and_stops_the_model() {
     let mut s = open(80, 24);
-    let part = |text: &str, done| Notice::Aside {
-        question: "q".into(),
-        text: text.into(),
-        done,
-    };
+    let part = |text: &str, done| Notice::Aside { question: "q".into(), text: text.into(), done };
     s.type_text("/aside q").press("enter");
     busy(&mut s);
     s.tell(part("a", None));
     s.press("esc");
     assert_eq!(s.sent(), [Request::Stop]);
-    s.tell(part("a b", None))
-        .tell(part("a b c", Some(sala_chat::transcript::Finish::Stopped)));
+    s.tell(part("a b", None)).tell(part("a b c", Some(sala_chat::transcript::Finish::Stopped)));
     assert!(s.app.overlay.is_none());
 }
 
@@ -446,23 +342,14 @@ fn idle_interface_asks_for_no_time() {
 #[test]
 fn notes_of_the_last_command_survive_a_new_view() {
     let mut s = open(80, 24);
-    s.tell(Notice::Note(
-        sala_chat::protocol::desk::Level::Info,
-        "old note".into(),
-    ));
+    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Info, "old note".into()));
     s.type_text("/undo").press("enter");
-    s.tell(Notice::Note(
-        sala_chat::protocol::desk::Level::Info,
-        "Went back 1 exchange".into(),
-    ));
+    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Info, "Went back 1 exchange".into()));
     let mut view = conversation();
     view.messages.truncate(1);
     s.tell(Notice::Session(view));
     let screen = s.screen();
-    assert!(
-        screen.contains("Went back 1 exchange") && !screen.contains("old note"),
-        "{screen}"
-    );
+    assert!(screen.contains("Went back 1 exchange") && !screen.contains("old note"), "{screen}");
 }
 
 #[test]
@@ -478,24 +365,15 @@ fn a_view_that_only_grew_keeps_the_place() {
     assert_eq!(s.app.transcript.new_rows(), Some(3));
     view.messages.truncate(1);
     s.tell(Notice::Session(view));
-    assert_eq!(
-        s.app.transcript.new_rows(),
-        None,
-        "after an undo the end is shown"
-    );
+    assert_eq!(s.app.transcript.new_rows(), None, "after an undo the end is shown");
 }
 
 #[test]
 fn typing_and_scrolling_work_while_the_window_changes() {
     let mut s = open(80, 24);
     for (w, h) in [(200, 60), (1, 1), (60, 15), (59, 15), (120, 40), (80, 24)] {
-        s.event(Event::Resize {
-            width: w,
-            height: h,
-        });
-        s.press("pgup pgdn ctrl-p ctrl-n f1 esc")
-            .type_text("/l")
-            .press("esc ctrl-u");
+        s.event(Event::Resize { width: w, height: h });
+        s.press("pgup pgdn ctrl-p ctrl-n f1 esc").type_text("/l").press("esc ctrl-u");
         s.screen();
     }
 }

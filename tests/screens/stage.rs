@@ -5,9 +5,7 @@ use ratatui::backend::TestBackend;
 use sala_chat::app::keys::Key;
 use sala_chat::app::options::{Glyphs, UiConfig};
 use sala_chat::app::{App, Effect, Event, update};
-use sala_chat::protocol::desk::{
-    Activity, Meters, Notice, OpenSession, Request, SaveState, SessionView,
-};
+use sala_chat::protocol::desk::{Activity, Meters, Notice, OpenSession, Request, SaveState, SessionView};
 use sala_chat::protocol::engine::{MemoryInfo, ModelInfo, SpecStats};
 use sala_chat::transcript::{DocumentInfo, Finish, Message, MessageId, MessageMeta, Role};
 use sala_chat::ui::draw;
@@ -27,37 +25,19 @@ impl Stage {
     }
 
     pub fn with(config: UiConfig, width: u16, height: u16) -> Stage {
-        Stage {
-            app: App::new(config, width, height),
-            now: 1_000,
-            effects: Vec::new(),
-        }
+        Stage { app: App::new(config, width, height), now: 1_000, effects: Vec::new() }
     }
 
     pub fn ascii(width: u16, height: u16) -> Stage {
-        Stage::with(
-            UiConfig {
-                glyphs: Glyphs::Ascii,
-                ..UiConfig::default()
-            },
-            width,
-            height,
-        )
+        Stage::with(UiConfig { glyphs: Glyphs::Ascii, ..UiConfig::default() }, width, height)
     }
 
     /// A model is ready and nothing is going on.
     pub fn ready(mut self, model: ModelInfo) -> Stage {
-        let meters = Meters {
-            context_limit: model.context_limit,
-            model: model.clone(),
-            ..Meters::default()
-        };
+        let meters = Meters { context_limit: model.context_limit, model: model.clone(), ..Meters::default() };
         self.tell(Notice::Ready(model));
         self.tell(Notice::Meters(meters));
-        self.tell(Notice::Session(SessionView {
-            branch: (1, 1),
-            ..SessionView::default()
-        }));
+        self.tell(Notice::Session(SessionView { branch: (1, 1), ..SessionView::default() }));
         self.tell(Notice::Activity(Activity::Idle));
         self
     }
@@ -103,16 +83,7 @@ impl Stage {
 
     /// Requests sent since the last call.
     pub fn sent(&mut self) -> Vec<Request> {
-        self.effects
-            .drain(..)
-            .filter_map(|e| {
-                if let Effect::Send(r) = e {
-                    Some(r)
-                } else {
-                    None
-                }
-            })
-            .collect()
+        self.effects.drain(..).filter_map(|e| if let Effect::Send(r) = e { Some(r) } else { None }).collect()
     }
 
     pub fn terminal(&mut self) -> Terminal<TestBackend> {
@@ -190,13 +161,7 @@ pub fn demo() -> ModelInfo {
         parameters: 8_700_000,
         context_limit: 65_536,
         draft: Some("EAGLE-3".into()),
-        memory: MemoryInfo {
-            weights: 35 << 20,
-            state: 12 << 20,
-            work: 9 << 20,
-            used: 210 << 20,
-            total: 0,
-        },
+        memory: MemoryInfo { weights: 35 << 20, state: 12 << 20, work: 9 << 20, used: 210 << 20, total: 0 },
         ..ModelInfo::default()
     }
 }
@@ -211,13 +176,7 @@ pub fn gpu() -> ModelInfo {
         parameters: 9_400_000_000,
         context_limit: 1_048_576,
         draft: Some("EAGLE-3".into()),
-        memory: MemoryInfo {
-            weights: 18 * gib,
-            state: 5 * gib,
-            work: 5 * gib,
-            used: 28 * gib,
-            total: 140 * gib,
-        },
+        memory: MemoryInfo { weights: 18 * gib, state: 5 * gib, work: 5 * gib, used: 28 * gib, total: 140 * gib },
         ..ModelInfo::default()
     }
 }
@@ -263,19 +222,14 @@ pub fn conversation() -> SessionView {
          door opened, and a thin face ...\"\n```\n\n| passage | who speaks | what is said |\n|---|---|---|\n| [1] | nobody | \
          Pierre understands |\n| [2] | Andrei | \"love is God\" |\n",
     );
-    with_thoughts.thinking =
-        "The user asks about two events.\nThe meeting is in the later part.\nLook there.".into();
+    with_thoughts.thinking = "The user asks about two events.\nThe meeting is in the later part.\nLook there.".into();
     with_thoughts.meta.thought_ms = 2_100.0;
     SessionView {
         name: "war-and-peace".into(),
         branch: (2, 3),
         messages: vec![
             document(1, "war.txt", 581_330),
-            message(
-                2,
-                Role::User,
-                "Who tells Pierre that Prince Andrei is dying, and in which chapter?",
-            ),
+            message(2, Role::User, "Who tells Pierre that Prince Andrei is dying, and in which chapter?"),
             with_thoughts,
         ],
         view_only: false,
@@ -301,36 +255,24 @@ pub fn timeline() -> Vec<sala_chat::protocol::desk::TimelineRow> {
     };
     vec![
         row(1, 0, "war.txt", true, false, None),
-        row(
-            2,
-            0,
-            "Who tells Pierre that Prince Andrei is dying",
-            true,
-            false,
-            Some("before-duel"),
-        ),
+        row(2, 0, "Who tells Pierre that Prince Andrei is dying", true, false, Some("before-duel")),
         row(3, 0, "It is Natasha who breaks it to him", true, true, None),
         row(7, 1, "the duel, told by Dolokhov", false, false, None),
     ]
 }
 
 pub fn documents() -> Vec<sala_chat::protocol::desk::DocumentRow> {
-    let row = |name: &str, tokens: u64, position: u64, kept: bool| {
-        sala_chat::protocol::desk::DocumentRow {
-            name: name.into(),
-            tokens,
-            position: Some(position),
-            lines: tokens / 12,
-            hash: "ab12cd".into(),
-            kept,
-            bytes: tokens * 9_000,
-            used_ms: TIME,
-        }
+    let row = |name: &str, tokens: u64, position: u64, kept: bool| sala_chat::protocol::desk::DocumentRow {
+        name: name.into(),
+        tokens,
+        position: Some(position),
+        lines: tokens / 12,
+        hash: "ab12cd".into(),
+        kept,
+        bytes: tokens * 9_000,
+        used_ms: TIME,
     };
-    vec![
-        row("war.txt", 581_330, 12, true),
-        row("notes.md", 4_112, 581_342, false),
-    ]
+    vec![row("war.txt", 581_330, 12, true), row("notes.md", 4_112, 581_342, false)]
 }
 
 /// Numbers for the status line.
@@ -361,10 +303,7 @@ pub fn meters(model: ModelInfo) -> Meters {
 /// A view of the n-th of three sessions opened in this run: the conversation, a shorter one, an empty one.
 pub fn opened(n: u64) -> SessionView {
     let names = ["war-and-peace", "contract", ""];
-    let open = |(i, name): (usize, &&str)| OpenSession {
-        serial: i as u64 + 1,
-        name: (*name).into(),
-    };
+    let open = |(i, name): (usize, &&str)| OpenSession { serial: i as u64 + 1, name: (*name).into() };
     SessionView {
         serial: n,
         opened: names.iter().enumerate().map(open).collect(),
@@ -373,16 +312,10 @@ pub fn opened(n: u64) -> SessionView {
             2 => SessionView {
                 name: "contract".into(),
                 branch: (1, 1),
-                messages: vec![
-                    message(11, Role::User, "What is the notice period?"),
-                    answer(12, "Three months."),
-                ],
+                messages: vec![message(11, Role::User, "What is the notice period?"), answer(12, "Three months.")],
                 ..SessionView::default()
             },
-            _ => SessionView {
-                branch: (1, 1),
-                ..SessionView::default()
-            },
+            _ => SessionView { branch: (1, 1), ..SessionView::default() },
         }
     }
 }

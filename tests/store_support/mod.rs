@@ -8,19 +8,14 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, unbounded};
 use sala_chat::protocol::engine::{Dtype, EndImage, ImageTensor, RowsImage, StateImage, Token};
 use sala_chat::session::{
-    Change, Disk, Limits, NewSegment, NewSession, Save, SaveEvent, SegmentId, SegmentKind, Store,
-    TextBoundary, Writer,
+    Change, Disk, Limits, NewSegment, NewSession, Save, SaveEvent, SegmentId, SegmentKind, Store, TextBoundary, Writer,
 };
 use sala_chat::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
 
 pub const MODEL: &str = "model-a";
 
 pub fn limits() -> Limits {
-    Limits {
-        min_free_bytes: 0,
-        reserve_bytes: 4096,
-        ..Limits::default()
-    }
+    Limits { min_free_bytes: 0, reserve_bytes: 4096, ..Limits::default() }
 }
 
 pub fn open(root: &Path, disk: impl Disk + 'static) -> Store {
@@ -54,12 +49,7 @@ pub fn image(segment: &NewSegment) -> StateImage {
     let rows = segment.given.len() + segment.generated.len();
     let tensor = |name: &str, dtype: Dtype, shape: Vec<usize>| {
         let bytes = shape.iter().product::<usize>() * dtype.size();
-        ImageTensor {
-            name: name.into(),
-            dtype,
-            shape,
-            data: noise(&id, name, bytes),
-        }
+        ImageTensor { name: name.into(), dtype, shape, data: noise(&id, name, bytes) }
     };
     StateImage {
         rows: RowsImage {
@@ -74,10 +64,7 @@ pub fn image(segment: &NewSegment) -> StateImage {
         },
         end: Some(EndImage {
             position: segment.start + rows as u64,
-            tensors: vec![
-                tensor("state.0", Dtype::F32, vec![2, 8, 8]),
-                tensor("draft.window", Dtype::F32, vec![3, 8]),
-            ],
+            tensors: vec![tensor("state.0", Dtype::F32, vec![2, 8, 8]), tensor("draft.window", Dtype::F32, vec![3, 8])],
         }),
     }
 }
@@ -114,28 +101,9 @@ pub struct Talk {
 impl Talk {
     pub fn begin(store: &Store, name: &str) -> (Talk, Save) {
         let session = store.new_session_id();
-        let new = NewSession {
-            id: session,
-            name: name.into(),
-            settings: "{}".into(),
-            head: None,
-            forked_from: None,
-        };
-        let talk = Talk {
-            session,
-            head: None,
-            tip: None,
-            position: 0,
-            rendered: String::new(),
-            segments: Vec::new(),
-        };
-        (
-            talk,
-            Save {
-                changes: vec![Change::CreateSession(new)],
-                images: vec![],
-            },
-        )
+        let new = NewSession { id: session, name: name.into(), settings: "{}".into(), head: None, forked_from: None };
+        let talk = Talk { session, head: None, tip: None, position: 0, rendered: String::new(), segments: Vec::new() };
+        (talk, Save { changes: vec![Change::CreateSession(new)], images: vec![] })
     }
 
     /// A question, an answer and the segment that holds both.
@@ -146,10 +114,7 @@ impl Talk {
         let head = answered.id;
         let mut save = Save::default();
         for m in [asked, answered] {
-            save.changes.push(Change::PutMessage {
-                session: self.session,
-                message: Box::new(m),
-            });
+            save.changes.push(Change::PutMessage { session: self.session, message: Box::new(m) });
         }
         self.finish(save, head, segment)
     }
@@ -159,16 +124,9 @@ impl Talk {
         let m = message(store, self.head, Role::Document, text);
         let head = m.id;
         let mut save = Save::default();
-        save.changes.push(Change::PutMessage {
-            session: self.session,
-            message: Box::new(m),
-        });
+        save.changes.push(Change::PutMessage { session: self.session, message: Box::new(m) });
         for part in 1..parts {
-            let segment = self.segment(
-                &format!("{text} part {part}"),
-                "",
-                SegmentKind::DocumentPart,
-            );
+            let segment = self.segment(&format!("{text} part {part}"), "", SegmentKind::DocumentPart);
             save.images.push((segment.id(), image(&segment)));
             save.changes.push(Change::AddSegment(Box::new(segment)));
         }
@@ -200,14 +158,8 @@ impl Talk {
         let id = segment.id();
         save.images.push((id, image(&segment)));
         save.changes.push(Change::AddSegment(Box::new(segment)));
-        save.changes.push(Change::Link {
-            message: head,
-            segment: id,
-        });
-        save.changes.push(Change::MoveHead {
-            session: self.session,
-            head: Some(head),
-        });
+        save.changes.push(Change::Link { message: head, segment: id });
+        save.changes.push(Change::MoveHead { session: self.session, head: Some(head) });
         save
     }
 }
@@ -224,11 +176,7 @@ impl Bench {
         let store = Arc::new(store);
         let (send, events) = unbounded();
         let writer = Writer::start(Arc::clone(&store), send).unwrap();
-        Bench {
-            store,
-            writer,
-            events,
-        }
+        Bench { store, writer, events }
     }
 
     /// Hands over a save and waits for the last word on it.
@@ -239,14 +187,9 @@ impl Bench {
 
     pub fn outcome(&self, wanted: u64) -> SaveEvent {
         loop {
-            let event = self
-                .events
-                .recv_timeout(Duration::from_secs(20))
-                .expect("an event about every save");
+            let event = self.events.recv_timeout(Duration::from_secs(20)).expect("an event about every save");
             match event {
-                SaveEvent::Saved { id, .. }
-                | SaveEvent::TextOnly { id, .. }
-                | SaveEvent::NotSaved { id, .. }
+                SaveEvent::Saved { id, .. } | SaveEvent::TextOnly { id, .. } | SaveEvent::NotSaved { id, .. }
                     if id == wanted =>
                 {
                     return event;

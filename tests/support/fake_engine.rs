@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sala_chat::protocol::engine::{
-    Command, Dtype, EndImage, Ended, EngineEvent, ImageTensor, Job, JobStats, MemoryInfo,
-    ModelInfo, RowsFeed, RowsImage, STOPPED, StateImage, Token,
+    Command, Dtype, EndImage, Ended, EngineEvent, ImageTensor, Job, JobStats, MemoryInfo, ModelInfo, RowsFeed,
+    RowsImage, STOPPED, StateImage, Token,
 };
 
 /// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
@@ -52,18 +52,11 @@ struct State {
 
 impl State {
     fn empty() -> State {
-        State {
-            tokens: Vec::new(),
-            hash: blake3::hash(b""),
-            live: true,
-            coming: Vec::new(),
-        }
+        State { tokens: Vec::new(), hash: blake3::hash(b""), live: true, coming: Vec::new() }
     }
     fn mix(&mut self, kind: u8, token: Token) {
         let mut h = blake3::Hasher::new();
-        h.update(self.hash.as_bytes())
-            .update(&[kind])
-            .update(&token.to_le_bytes());
+        h.update(self.hash.as_bytes()).update(&[kind]).update(&token.to_le_bytes());
         self.hash = h.finalize();
     }
     fn absorb(&mut self, kind: u8, token: Token) {
@@ -87,12 +80,7 @@ impl State {
             },
             end: Some(EndImage {
                 position: self.tokens.len() as u64,
-                tensors: vec![tensor(
-                    "state.0",
-                    Dtype::U8,
-                    vec![1, 32, 1],
-                    self.hash.as_bytes().to_vec(),
-                )],
+                tensors: vec![tensor("state.0", Dtype::U8, vec![1, 32, 1], self.hash.as_bytes().to_vec())],
             }),
         }
     }
@@ -112,21 +100,14 @@ fn restore(
     let mut tokens = state.tokens[..keep as usize].to_vec();
     for r in rows {
         if r.start() != tokens.len() as u64 {
-            return Err(format!(
-                "rows start at {} instead of {}",
-                r.start(),
-                tokens.len()
-            ));
+            return Err(format!("rows start at {} instead of {}", r.start(), tokens.len()));
         }
         if late {
             tokens.extend(&history[tokens.len()..][..r.rows() as usize]);
             continue;
         }
         let data = r.load("k.0")?.data;
-        tokens.extend(
-            data.chunks_exact(4)
-                .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])),
-        );
+        tokens.extend(data.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
     }
     if tokens != history {
         return Err("the rows are not those of the history".into());
@@ -136,23 +117,11 @@ fn restore(
         None => return Err("rows without an end state".into()),
         Some(e) => {
             if e.position != tokens.len() as u64 {
-                return Err(format!(
-                    "end state at {}, rows end at {}",
-                    e.position,
-                    tokens.len()
-                ));
+                return Err(format!("end state at {}, rows end at {}", e.position, tokens.len()));
             }
-            let bytes: [u8; 32] = e.tensors[0]
-                .data
-                .as_slice()
-                .try_into()
-                .map_err(|_| "bad state")?;
-            *state = State {
-                tokens,
-                hash: bytes.into(),
-                live: true,
-                coming: if late { rows.to_vec() } else { Vec::new() },
-            };
+            let bytes: [u8; 32] = e.tensors[0].data.as_slice().try_into().map_err(|_| "bad state")?;
+            *state =
+                State { tokens, hash: bytes.into(), live: true, coming: if late { rows.to_vec() } else { Vec::new() } };
         }
     }
     Ok(())
@@ -221,11 +190,7 @@ fn run(
                 None => break Ended::Stop,
                 Some(t) => {
                     last_outside = Some(t);
-                    let _ = out.send(EngineEvent::Tokens {
-                        id: job.id,
-                        tokens: vec![t],
-                        tokens_per_s: 100.0,
-                    });
+                    let _ = out.send(EngineEvent::Tokens { id: job.id, tokens: vec![t], tokens_per_s: 100.0 });
                 }
             }
         };
@@ -268,26 +233,14 @@ pub fn spawn(mut o: Options) -> Fake {
         for command in inbox {
             match command {
                 Command::Shutdown => return,
-                Command::Restore {
-                    id,
-                    keep,
-                    rows,
-                    end,
-                    history,
-                } => {
-                    let event =
-                        match restore(&mut state, keep, &rows, end.as_ref(), &history, o.late) {
-                            Ok(()) => EngineEvent::Restored { id, ms: 1.0 },
-                            Err(error) => {
-                                state = State::empty();
-                                EngineEvent::Failed {
-                                    id,
-                                    error,
-                                    fatal: false,
-                                    code: 1,
-                                }
-                            }
-                        };
+                Command::Restore { id, keep, rows, end, history } => {
+                    let event = match restore(&mut state, keep, &rows, end.as_ref(), &history, o.late) {
+                        Ok(()) => EngineEvent::Restored { id, ms: 1.0 },
+                        Err(error) => {
+                            state = State::empty();
+                            EngineEvent::Failed { id, error, fatal: false, code: 1 }
+                        }
+                    };
                     let _ = out.send(event);
                 }
                 Command::Run(job) => {
@@ -311,12 +264,7 @@ pub fn spawn(mut o: Options) -> Fake {
                     if let Some(error) = coming.find_map(|r| r.load("k.0").err()) {
                         drop(coming);
                         state = State::empty();
-                        let _ = out.send(EngineEvent::Failed {
-                            id: job.id,
-                            error,
-                            fatal: false,
-                            code: 1,
-                        });
+                        let _ = out.send(EngineEvent::Failed { id: job.id, error, fatal: false, code: 1 });
                         continue;
                     }
                     drop(coming);
@@ -327,10 +275,5 @@ pub fn spawn(mut o: Options) -> Fake {
             }
         }
     });
-    Fake {
-        commands,
-        events,
-        log,
-        thread,
-    }
+    Fake { commands, events, log, thread }
 }

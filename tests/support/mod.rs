@@ -10,13 +10,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use fake_engine::{Fake, Script};
 use sala_chat::config::Config;
-use sala_chat::desk::{
-    self, Attendance, Desk, EngineChannels, LoadLimits, Opening, Options, Settings,
-};
+use sala_chat::desk::{self, Attendance, Desk, EngineChannels, LoadLimits, Opening, Options, Settings};
 use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
-use sala_chat::protocol::desk::{
-    Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView,
-};
+use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
 use sala_chat::protocol::engine::Token;
 use sala_chat::session::{Limits, RealDisk, Store};
 use sala_chat::text::sources::SourceOptions;
@@ -34,10 +30,7 @@ pub fn text_model(template: Option<&str>) -> TextModel {
 
 /// Opens a data directory with room for everything.
 pub fn store(dir: &Path) -> Arc<Store> {
-    let limits = Limits {
-        min_free_bytes: 0,
-        ..Limits::default()
-    };
+    let limits = Limits { min_free_bytes: 0, ..Limits::default() };
     Arc::new(Store::open(dir, Arc::new(RealDisk), limits).unwrap())
 }
 
@@ -112,12 +105,7 @@ impl Talk {
             late: setup.late,
             never: setup.never,
         });
-        let Fake {
-            commands,
-            events,
-            log,
-            thread,
-        } = fake;
+        let Fake { commands, events, log, thread } = fake;
         let mut talk = Talk::with_engine(
             dir,
             EngineChannels { commands, events },
@@ -166,13 +154,7 @@ impl Talk {
             overrides: Vec::new(),
         })
         .unwrap();
-        Talk {
-            desk,
-            text,
-            log: None,
-            seen: Vec::new(),
-            engine: None,
-        }
+        Talk { desk, text, log: None, seen: Vec::new(), engine: None }
     }
 
     pub fn send(&self, request: Request) {
@@ -200,9 +182,7 @@ impl Talk {
 
     /// Waits until the desk has nothing to do.
     pub fn idle(&mut self) {
-        self.wait("idle", |n| {
-            matches!(n, Notice::Activity(Activity::Idle)).then_some(())
-        });
+        self.wait("idle", |n| matches!(n, Notice::Activity(Activity::Idle)).then_some(()));
     }
 
     /// Does something and waits for the note it ends with.
@@ -246,16 +226,9 @@ impl Talk {
     }
 
     pub fn load(&mut self, path: &str) -> String {
-        self.send(Request::Load {
-            paths: vec![path.into()],
-            options: LoadOptions::default(),
-        });
+        self.send(Request::Load { paths: vec![path.into()], options: LoadOptions::default() });
         self.wait("the end of a load", |n| match n {
-            Notice::Note(_, text)
-                if text.contains("tokens in") || text.contains("from library") =>
-            {
-                Some(text.clone())
-            }
+            Notice::Note(_, text) if text.contains("tokens in") || text.contains("from library") => Some(text.clone()),
             Notice::Note(Level::Warn | Level::Error, text) => Some(text.clone()),
             _ => None,
         })
@@ -264,11 +237,7 @@ impl Talk {
     /// The last session view, after asking for nothing.
     pub fn view(&self) -> SessionView {
         let view = |n: &Notice| {
-            if let Notice::Session(v) = n {
-                Some(v.clone())
-            } else {
-                None
-            }
+            if let Notice::Session(v) = n { Some(v.clone()) } else { None }
         };
         self.seen.iter().rev().find_map(view).unwrap()
     }
@@ -280,19 +249,13 @@ impl Talk {
     /// Waits until state and text are on disk.
     pub fn on_disk(&mut self) {
         if !matches!(self.saved(), SaveState::Saved(_)) {
-            self.wait("saved", |n| {
-                matches!(n, Notice::Save(SaveState::Saved(_))).then_some(())
-            });
+            self.wait("saved", |n| matches!(n, Notice::Save(SaveState::Saved(_))).then_some(()));
         }
     }
 
     pub fn saved(&self) -> SaveState {
         let save = |n: &Notice| {
-            if let Notice::Save(s) = n {
-                Some(s.clone())
-            } else {
-                None
-            }
+            if let Notice::Save(s) = n { Some(s.clone()) } else { None }
         };
         self.seen.iter().rev().find_map(save).unwrap_or_default()
     }
@@ -300,17 +263,13 @@ impl Talk {
     /// Tokens the scripted engine read, and generated, since the last call.
     pub fn work(&self) -> (usize, usize) {
         let jobs: Vec<_> = self.log.as_ref().unwrap().try_iter().collect();
-        (
-            jobs.iter().map(|j| j.0.len()).sum(),
-            jobs.iter().map(|j| j.1.len()).sum(),
-        )
+        (jobs.iter().map(|j| j.0.len()).sum(), jobs.iter().map(|j| j.1.len()).sum())
     }
 
     /// Text of the tokens the scripted engine was given in each job since the last call.
     pub fn given(&self) -> Vec<String> {
         let jobs = self.log.as_ref().unwrap().try_iter();
-        jobs.map(|j| self.text.tokenizer.decode(&j.0, Specials::Show))
-            .collect()
+        jobs.map(|j| self.text.tokenizer.decode(&j.0, Specials::Show)).collect()
     }
 
     pub fn quit(mut self) -> Option<String> {

@@ -18,11 +18,7 @@ impl Args<'_> {
 
     /// No arguments.
     pub fn none(&self) -> Result<(), String> {
-        if self.words()?.is_empty() {
-            Ok(())
-        } else {
-            Err("takes no arguments".into())
-        }
+        if self.words()?.is_empty() { Ok(()) } else { Err("takes no arguments".into()) }
     }
 
     /// Exactly one word, described by `what`.
@@ -30,9 +26,7 @@ impl Args<'_> {
         match self.words()? {
             [word] => Ok(word.clone()),
             [] => Err(format!("needs {what}")),
-            _ => Err(format!(
-                "takes one argument, {what}; put quotes around spaces"
-            )),
+            _ => Err(format!("takes one argument, {what}; put quotes around spaces")),
         }
     }
 
@@ -58,11 +52,7 @@ impl Args<'_> {
     /// `#N` or `N`, or nothing.
     pub fn message(&self) -> Result<Option<u64>, String> {
         self.at_most_one()?
-            .map(|w| {
-                w.trim_start_matches('#')
-                    .parse()
-                    .map_err(|_| format!("{w} is no message number, write #3"))
-            })
+            .map(|w| w.trim_start_matches('#').parse().map_err(|_| format!("{w} is no message number, write #3")))
             .transpose()
     }
 }
@@ -71,11 +61,7 @@ impl Args<'_> {
 pub(super) fn number_arg(a: &Args<'_>, default: u64) -> Result<u64, String> {
     match a.at_most_one()? {
         None => Ok(default),
-        Some(w) => w
-            .parse()
-            .ok()
-            .filter(|n| *n > 0)
-            .ok_or(format!("{w} is no count, write 1, 2, 3 ...")),
+        Some(w) => w.parse().ok().filter(|n| *n > 0).ok_or(format!("{w} is no count, write 1, 2, 3 ...")),
     }
 }
 
@@ -109,9 +95,7 @@ pub(super) fn parse_set(a: &Args<'_>) -> Result<Option<(String, String)>, String
     };
     let whole = |low: i64| match value.parse::<i64>() {
         Ok(v) if v >= low => Ok(()),
-        _ => Err(format!(
-            "{key} must be a whole number, {low} or more (got {value})"
-        )),
+        _ => Err(format!("{key} must be a whole number, {low} or more (got {value})")),
     };
     match key {
         "temperature" => float(0.0, 2.0)?,
@@ -142,9 +126,7 @@ fn spec_mode(word: &str) -> Result<SpecMode, String> {
             .ok()
             .filter(|n| (1..=15).contains(n))
             .map(SpecMode::Depth)
-            .ok_or(format!(
-                "takes on, off, auto or a depth of 1 to 15 (got {n})"
-            )),
+            .ok_or(format!("takes on, off, auto or a depth of 1 to 15 (got {n})")),
     }
 }
 
@@ -154,10 +136,7 @@ pub(super) fn parse_spec(a: &Args<'_>) -> Result<Option<SpecMode>, String> {
 }
 
 /// Splits as a shell does: blanks separate, quotes and backslash protect, `~` at the start of a word is home.
-pub(super) fn split_words(
-    line: &str,
-    home: Option<&std::path::Path>,
-) -> Result<Vec<String>, String> {
+pub(super) fn split_words(line: &str, home: Option<&std::path::Path>) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote: Option<char> = None;
@@ -165,11 +144,7 @@ pub(super) fn split_words(
     while let Some(c) = chars.next() {
         match (quote, c) {
             (Some(q), c) if c == q => quote = None,
-            (Some('"') | None, '\\')
-                if chars
-                    .peek()
-                    .is_some_and(|n| matches!(n, '"' | '\'' | '\\' | ' ')) =>
-            {
+            (Some('"') | None, '\\') if chars.peek().is_some_and(|n| matches!(n, '"' | '\'' | '\\' | ' ')) => {
                 word.get_or_insert_default().extend(chars.next());
             }
             (Some(_), c) => word.get_or_insert_default().push(c),
@@ -179,9 +154,7 @@ pub(super) fn split_words(
                 word.get_or_insert_default();
             }
             (None, c) if c.is_whitespace() => words.extend(word.take()),
-            (None, '~')
-                if word.is_none() && chars.peek().is_none_or(|n| *n == '/') && home.is_some() =>
-            {
+            (None, '~') if word.is_none() && chars.peek().is_none_or(|n| *n == '/') && home.is_some() => {
                 word = home.map(|h| h.to_string_lossy().into_owned());
             }
             (None, c) => word.get_or_insert_default().push(c),

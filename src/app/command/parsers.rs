@@ -3,9 +3,7 @@
 use super::args::{Args, tokens};
 use super::{CopyWhat, Local, Outcome};
 use crate::app::options::{ThemeName, ThinkShow};
-use crate::protocol::desk::{
-    BranchTarget, ExportFormat, LibraryAction, LoadOptions, PresetAction, Request, ThinkMode,
-};
+use crate::protocol::desk::{BranchTarget, ExportFormat, LibraryAction, LoadOptions, PresetAction, Request, ThinkMode};
 
 pub(super) fn desk(request: Request) -> Result<Outcome, String> {
     Ok(Outcome::Desk(request))
@@ -30,13 +28,9 @@ pub(super) fn load(a: &Args<'_>) -> Result<Outcome, String> {
                 let (first, last) = range.split_once('-').unwrap_or((&range, &range));
                 let page = |t: &str| t.parse::<u32>().ok().filter(|n| *n > 0);
                 match (page(first), page(last)) {
-                    (Some(first), Some(last)) if first <= last => {
-                        options.pages = Some((first, last))
-                    }
+                    (Some(first), Some(last)) if first <= last => options.pages = Some((first, last)),
                     _ => {
-                        return Err(format!(
-                            "--pages {range} are no pages; write for example 3-9"
-                        ));
+                        return Err(format!("--pages {range} are no pages; write for example 3-9"));
                     }
                 }
             }
@@ -67,8 +61,7 @@ pub(super) fn library(a: &Args<'_>) -> Result<Outcome, String> {
 }
 
 pub(super) fn export(a: &Args<'_>) -> Result<Outcome, String> {
-    let (mut path, mut format, mut tree, mut with_state, mut force) =
-        (None, None, false, false, false);
+    let (mut path, mut format, mut tree, mut with_state, mut force) = (None, None, false, false, false);
     for word in a.words()? {
         match word.as_str() {
             "--md" => format = Some(ExportFormat::Markdown),
@@ -83,35 +76,20 @@ pub(super) fn export(a: &Args<'_>) -> Result<Outcome, String> {
         }
     }
     let path = path.ok_or("needs a file name")?;
-    desk(Request::Export {
-        path,
-        format,
-        tree,
-        with_state,
-        force,
-    })
+    desk(Request::Export { path, format, tree, with_state, force })
 }
 
 pub(super) fn regen(a: &Args<'_>) -> Result<Outcome, String> {
     let (mut at, mut count, mut temperature, mut seed) = (None, 1, None, None);
     for word in a.words()? {
         if let Some(n) = word.strip_prefix('#') {
-            at = Some(
-                n.parse()
-                    .map_err(|_| format!("{word} is no message number"))?,
-            );
+            at = Some(n.parse().map_err(|_| format!("{word} is no message number"))?);
         } else if let Some(t) = word.strip_prefix("temp=") {
-            let t: f32 = t
-                .parse()
-                .ok()
-                .filter(|t| (0.0..=2.0).contains(t))
-                .ok_or(format!("temp must be 0 to 2 (got {t})"))?;
+            let t: f32 =
+                t.parse().ok().filter(|t| (0.0..=2.0).contains(t)).ok_or(format!("temp must be 0 to 2 (got {t})"))?;
             temperature = Some(t);
         } else if let Some(s) = word.strip_prefix("seed=") {
-            seed = Some(
-                s.parse()
-                    .map_err(|_| format!("seed must be a whole number (got {s})"))?,
-            );
+            seed = Some(s.parse().map_err(|_| format!("seed must be a whole number (got {s})"))?);
         } else {
             count = word
                 .parse()
@@ -120,24 +98,14 @@ pub(super) fn regen(a: &Args<'_>) -> Result<Outcome, String> {
                 .ok_or(format!("COUNT must be 1 to 16 (got {word})"))?;
         }
     }
-    desk(Request::Regen {
-        at,
-        count,
-        temperature,
-        seed,
-    })
+    desk(Request::Regen { at, count, temperature, seed })
 }
 
 pub(super) fn fork(a: &Args<'_>) -> Result<Outcome, String> {
     let (mut at, mut name) = (None, None);
     for word in a.words()? {
         match word.strip_prefix('#') {
-            Some(n) => {
-                at = Some(
-                    n.parse()
-                        .map_err(|_| format!("{word} is no message number"))?,
-                )
-            }
+            Some(n) => at = Some(n.parse().map_err(|_| format!("{word} is no message number"))?),
             None if name.is_some() => return Err("takes one name".into()),
             None => name = Some(word.clone()),
         }
@@ -151,9 +119,7 @@ pub(super) fn branch(a: &Args<'_>) -> Result<Outcome, String> {
         None => BranchTarget::List,
         Some("next") => BranchTarget::Next,
         Some("prev") => BranchTarget::Prev,
-        Some(w) => w
-            .parse()
-            .map_or_else(|_| BranchTarget::Name(w.into()), BranchTarget::Number),
+        Some(w) => w.parse().map_or_else(|_| BranchTarget::Name(w.into()), BranchTarget::Number),
     }))
 }
 
@@ -163,10 +129,7 @@ pub(super) fn preset(a: &Args<'_>) -> Result<Outcome, String> {
         [] | ["list"] => desk(Request::Preset(PresetAction::List)),
         ["save"] => Err("needs a name to save under".into()),
         // How things are shown is known to the interface, which adds it.
-        ["save", name] => desk(Request::Preset(PresetAction::Save {
-            name: (*name).into(),
-            display: Vec::new(),
-        })),
+        ["save", name] => desk(Request::Preset(PresetAction::Save { name: (*name).into(), display: Vec::new() })),
         [name] => desk(Request::Preset(PresetAction::Take((*name).into()))),
         _ => Err("takes NAME, save NAME or list".into()),
     }
@@ -190,10 +153,7 @@ pub(super) fn copy(a: &Args<'_>) -> Result<Outcome, String> {
     let what = match word.as_deref() {
         None | Some("last") => CopyWhat::Last,
         Some("all") => CopyWhat::All,
-        Some(w) => match (
-            w.strip_prefix('#').map(str::parse),
-            w.strip_prefix('b').map(str::parse),
-        ) {
+        Some(w) => match (w.strip_prefix('#').map(str::parse), w.strip_prefix('b').map(str::parse)) {
             (Some(Ok(n)), _) => CopyWhat::Message(n),
             (_, Some(Ok(n))) if n > 0 => CopyWhat::Block(n),
             _ => return Err("takes last, #N (a message), bN (a code block) or all".into()),
@@ -204,9 +164,8 @@ pub(super) fn copy(a: &Args<'_>) -> Result<Outcome, String> {
 
 pub(super) fn theme(a: &Args<'_>) -> Result<Outcome, String> {
     let name = a.one("auto, dark, light or plain")?;
-    let theme = ThemeName::parse(&name).ok_or(format!(
-        "there is no theme {name}; auto, dark, light and plain exist"
-    ))?;
+    let theme =
+        ThemeName::parse(&name).ok_or(format!("there is no theme {name}; auto, dark, light and plain exist"))?;
     local(Local::Theme(theme))
 }
 
@@ -218,23 +177,11 @@ mod tests {
     #[test]
     fn load_takes_paths_and_options() {
         let home = std::path::Path::new("/home/u");
-        let p = parse(
-            r#"/load "my file.txt" ~/b\ c.md --head 4k --pages 2-9 --once"#,
-            Some(home),
-        )
-        .unwrap();
-        let options = LoadOptions {
-            head: Some(4000),
-            pages: Some((2, 9)),
-            once: true,
-            ..LoadOptions::default()
-        };
+        let p = parse(r#"/load "my file.txt" ~/b\ c.md --head 4k --pages 2-9 --once"#, Some(home)).unwrap();
+        let options = LoadOptions { head: Some(4000), pages: Some((2, 9)), once: true, ..LoadOptions::default() };
         assert_eq!(
             p.outcome,
-            Outcome::Desk(Request::Load {
-                paths: vec!["my file.txt".into(), "/home/u/b c.md".into()],
-                options
-            })
+            Outcome::Desk(Request::Load { paths: vec!["my file.txt".into(), "/home/u/b c.md".into()], options })
         );
         assert!(parse("/load 'open", None).err().unwrap().contains("quote"));
         assert!(parse("/load a --head x", None).is_err());

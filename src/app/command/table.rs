@@ -4,9 +4,7 @@
 use super::Completes::{Commands, Documents, Nothing, Paths, Sessions, Words};
 use super::WhileBusy::{Runs, Waits};
 use super::args::{number_arg, parse_set, parse_spec};
-use super::parsers::{
-    branch, copy, desk, export, fork, library, load, local, preset, regen, theme, think,
-};
+use super::parsers::{branch, copy, desk, export, fork, library, load, local, preset, regen, theme, think};
 use super::{Command, Local};
 use crate::protocol::desk::{GotoTarget, Request};
 
@@ -28,16 +26,9 @@ pub const COMMANDS: &[Command] = &[
         Paths,
         load
     ),
-    command!(
-        "docs",
-        "",
-        "documents of this conversation",
-        "/docs",
-        "/docs now",
-        Runs,
-        Nothing,
-        |a| a.none().and_then(|()| desk(Request::Docs))
-    ),
+    command!("docs", "", "documents of this conversation", "/docs", "/docs now", Runs, Nothing, |a| a
+        .none()
+        .and_then(|()| desk(Request::Docs))),
     command!(
         "unload",
         "NAME",
@@ -46,22 +37,11 @@ pub const COMMANDS: &[Command] = &[
         "/unload",
         Waits,
         Documents,
-        |a| a
-            .one("the name of a document; /docs lists them")
-            .and_then(|n| desk(Request::Unload(n)))
+        |a| a.one("the name of a document; /docs lists them").and_then(|n| desk(Request::Unload(n)))
     ),
-    command!(
-        "open",
-        "NAME[:LINE]",
-        "show a document at a line",
-        "/open notes:120",
-        "/open",
-        Runs,
-        Documents,
-        |a| a
-            .one("a document, for example notes:120")
-            .and_then(|n| desk(Request::Open(n)))
-    ),
+    command!("open", "NAME[:LINE]", "show a document at a line", "/open notes:120", "/open", Runs, Documents, |a| a
+        .one("a document, for example notes:120")
+        .and_then(|n| desk(Request::Open(n)))),
     command!(
         "library",
         "[list|add PATH|rm NAME|prune]",
@@ -82,38 +62,15 @@ pub const COMMANDS: &[Command] = &[
         Nothing,
         |a| a.at_most_one().and_then(|n| desk(Request::New(n)))
     ),
-    command!(
-        "resume",
-        "[NAME|last]",
-        "open a session",
-        "/resume last",
-        "/resume a b",
-        Waits,
-        Sessions,
-        |a| a
-            .at_most_one()
-            .and_then(|n| desk(n.map_or(Request::Sessions, Request::Resume)))
-    ),
-    command!(
-        "sessions",
-        "",
-        "list of sessions",
-        "/sessions",
-        "/sessions x",
-        Runs,
-        Nothing,
-        |a| a.none().and_then(|()| desk(Request::Sessions))
-    ),
-    command!(
-        "rename",
-        "NAME",
-        "name this session",
-        "/rename thesis",
-        "/rename",
-        Runs,
-        Nothing,
-        |a| a.one("a name").and_then(|n| desk(Request::Rename(n)))
-    ),
+    command!("resume", "[NAME|last]", "open a session", "/resume last", "/resume a b", Waits, Sessions, |a| a
+        .at_most_one()
+        .and_then(|n| desk(n.map_or(Request::Sessions, Request::Resume)))),
+    command!("sessions", "", "list of sessions", "/sessions", "/sessions x", Runs, Nothing, |a| a
+        .none()
+        .and_then(|()| desk(Request::Sessions))),
+    command!("rename", "NAME", "name this session", "/rename thesis", "/rename", Runs, Nothing, |a| a
+        .one("a name")
+        .and_then(|n| desk(Request::Rename(n)))),
     command!(
         "delete",
         "[NAME]",
@@ -124,18 +81,9 @@ pub const COMMANDS: &[Command] = &[
         Sessions,
         |a| a.at_most_one().and_then(|n| desk(Request::Delete(n)))
     ),
-    command!(
-        "search",
-        "TEXT",
-        "search all sessions",
-        "/search notice period",
-        "/search",
-        Runs,
-        Nothing,
-        |a| a
-            .text("the words to look for")
-            .and_then(|t| desk(Request::Search(t)))
-    ),
+    command!("search", "TEXT", "search all sessions", "/search notice period", "/search", Runs, Nothing, |a| a
+        .text("the words to look for")
+        .and_then(|t| desk(Request::Search(t)))),
     command!(
         "export",
         "FILE [--md|--json|--txt] [--tree] [--with-state] [--force]",
@@ -156,16 +104,9 @@ pub const COMMANDS: &[Command] = &[
         Paths,
         |a| a.one("a file").and_then(|p| desk(Request::Import(p)))
     ),
-    command!(
-        "timeline",
-        "",
-        "tree of turns and checkpoints",
-        "/timeline",
-        "/timeline x",
-        Runs,
-        Nothing,
-        |a| a.none().and_then(|()| desk(Request::Timeline))
-    ),
+    command!("timeline", "", "tree of turns and checkpoints", "/timeline", "/timeline x", Runs, Nothing, |a| a
+        .none()
+        .and_then(|()| desk(Request::Timeline))),
     command!(
         "undo",
         "[N]",
@@ -176,16 +117,8 @@ pub const COMMANDS: &[Command] = &[
         Nothing,
         |a| number_arg(a, 1).and_then(|n| desk(Request::Undo(n)))
     ),
-    command!(
-        "redo",
-        "[N]",
-        "take back an undo",
-        "/redo",
-        "/redo two",
-        Waits,
-        Nothing,
-        |a| number_arg(a, 1).and_then(|n| desk(Request::Redo(n)))
-    ),
+    command!("redo", "[N]", "take back an undo", "/redo", "/redo two", Waits, Nothing, |a| number_arg(a, 1)
+        .and_then(|n| desk(Request::Redo(n)))),
     command!(
         "regen"["retry"],
         "[#N] [COUNT] [temp=T] [seed=S]",
@@ -246,18 +179,9 @@ pub const COMMANDS: &[Command] = &[
         Nothing,
         |a| a.one("a name").and_then(|n| desk(Request::Mark(n)))
     ),
-    command!(
-        "goto",
-        "NAME",
-        "go to a mark",
-        "/goto before-annex",
-        "/goto",
-        Waits,
-        Nothing,
-        |a| a
-            .one("the name of a mark; /timeline shows them")
-            .and_then(|n| desk(Request::Goto(GotoTarget::Mark(n))))
-    ),
+    command!("goto", "NAME", "go to a mark", "/goto before-annex", "/goto", Waits, Nothing, |a| a
+        .one("the name of a mark; /timeline shows them")
+        .and_then(|n| desk(Request::Goto(GotoTarget::Mark(n))))),
     command!(
         "aside",
         "QUESTION",
@@ -278,26 +202,12 @@ pub const COMMANDS: &[Command] = &[
         Nothing,
         |a| desk(Request::Compact(a.rest()))
     ),
-    command!(
-        "stats",
-        "",
-        "speeds, acceptance, memory",
-        "/stats",
-        "/stats x",
-        Runs,
-        Nothing,
-        |a| a.none().and_then(|()| desk(Request::Stats))
-    ),
-    command!(
-        "ctx",
-        "",
-        "tokens by message and document",
-        "/ctx",
-        "/ctx x",
-        Runs,
-        Nothing,
-        |a| a.none().and_then(|()| desk(Request::Context))
-    ),
+    command!("stats", "", "speeds, acceptance, memory", "/stats", "/stats x", Runs, Nothing, |a| a
+        .none()
+        .and_then(|()| desk(Request::Stats))),
+    command!("ctx", "", "tokens by message and document", "/ctx", "/ctx x", Runs, Nothing, |a| a
+        .none()
+        .and_then(|()| desk(Request::Context))),
     command!(
         "set",
         "[KEY VALUE]",
@@ -305,16 +215,7 @@ pub const COMMANDS: &[Command] = &[
         "/set temperature 0.3",
         "/set temperature 7",
         Runs,
-        Words(&[
-            "temperature",
-            "top_p",
-            "top_k",
-            "min_p",
-            "repeat_penalty",
-            "seed",
-            "max_tokens",
-            "spec"
-        ]),
+        Words(&["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed", "max_tokens", "spec"]),
         |a| parse_set(a).and_then(|s| desk(Request::Set(s)))
     ),
     command!(
@@ -387,46 +288,18 @@ pub const COMMANDS: &[Command] = &[
         Words(&["auto", "dark", "light", "plain"]),
         theme
     ),
-    command!(
-        "keys",
-        "",
-        "what the keys do",
-        "/keys",
-        "/keys x",
-        Runs,
-        Nothing,
-        |a| a.none().and_then(|()| local(Local::Keys))
-    ),
-    command!(
-        "help",
-        "[COMMAND]",
-        "this list, or one command",
-        "/help load",
-        "/help a b",
-        Runs,
-        Commands,
-        |a| a.at_most_one().and_then(|n| local(Local::Help(n)))
-    ),
-    command!(
-        "doctor",
-        "",
-        "check model, device, disk and terminal",
-        "/doctor",
-        "/doctor x",
-        Runs,
-        Nothing,
-        |a| a.none().and_then(|()| desk(Request::Doctor))
-    ),
-    command!(
-        "quit"["exit"],
-        "",
-        "end; everything is saved",
-        "/quit",
-        "/quit now",
-        Runs,
-        Nothing,
-        |a| a.none().and_then(|()| local(Local::Quit))
-    ),
+    command!("keys", "", "what the keys do", "/keys", "/keys x", Runs, Nothing, |a| a
+        .none()
+        .and_then(|()| local(Local::Keys))),
+    command!("help", "[COMMAND]", "this list, or one command", "/help load", "/help a b", Runs, Commands, |a| a
+        .at_most_one()
+        .and_then(|n| local(Local::Help(n)))),
+    command!("doctor", "", "check model, device, disk and terminal", "/doctor", "/doctor x", Runs, Nothing, |a| a
+        .none()
+        .and_then(|()| desk(Request::Doctor))),
+    command!("quit"["exit"], "", "end; everything is saved", "/quit", "/quit now", Runs, Nothing, |a| a
+        .none()
+        .and_then(|()| local(Local::Quit))),
 ];
 
 #[cfg(test)]
@@ -437,36 +310,21 @@ mod tests {
     #[test]
     fn every_command_has_a_working_example_and_a_refused_one() {
         for c in COMMANDS {
-            assert!(
-                parse(c.example, None).is_ok_and(|p| p.command.name == c.name),
-                "{}",
-                c.example
-            );
+            assert!(parse(c.example, None).is_ok_and(|p| p.command.name == c.name), "{}", c.example);
             assert!(!c.help.is_empty() && c.help.len() < 80, "{}", c.name);
             if c.wrong.is_empty() {
-                assert!(
-                    c.usage.contains('['),
-                    "{}: only free text may have no error example",
-                    c.name
-                );
+                assert!(c.usage.contains('['), "{}: only free text may have no error example", c.name);
             } else {
-                let error = parse(c.wrong, None)
-                    .err()
-                    .unwrap_or_else(|| panic!("{} was accepted", c.wrong));
-                assert!(
-                    error.starts_with(&format!("/{}: ", c.name)) && error.contains("Example: "),
-                    "{error}"
-                );
+                let error = parse(c.wrong, None).err().unwrap_or_else(|| panic!("{} was accepted", c.wrong));
+                assert!(error.starts_with(&format!("/{}: ", c.name)) && error.contains("Example: "), "{error}");
             }
         }
     }
 
     #[test]
     fn names_are_unique() {
-        let mut names: Vec<_> = COMMANDS
-            .iter()
-            .flat_map(|c| std::iter::once(c.name).chain(c.aliases.iter().copied()))
-            .collect();
+        let mut names: Vec<_> =
+            COMMANDS.iter().flat_map(|c| std::iter::once(c.name).chain(c.aliases.iter().copied())).collect();
         names.sort_unstable();
         let all = names.len();
         names.dedup();

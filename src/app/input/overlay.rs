@@ -49,29 +49,11 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
                 ('f', Some(row)) => {
                     app.overlay = None;
                     if row.current {
-                        send(
-                            app,
-                            Request::Fork {
-                                at: Some(row.number),
-                                name: None,
-                            },
-                            effects,
-                        );
+                        send(app, Request::Fork { at: Some(row.number), name: None }, effects);
                     } else {
                         // Numbers belong to the open branch: go to the other one first.
-                        send(
-                            app,
-                            Request::Goto(GotoTarget::Message(row.message)),
-                            effects,
-                        );
-                        send(
-                            app,
-                            Request::Fork {
-                                at: None,
-                                name: None,
-                            },
-                            effects,
-                        );
+                        send(app, Request::Goto(GotoTarget::Message(row.message)), effects);
+                        send(app, Request::Fork { at: None, name: None }, effects);
                     }
                 }
                 ('k', _) => list.step(-1),
@@ -106,9 +88,7 @@ fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
             app.show_after_open = row.as_ref().map(|r| r.message);
             row.map(|r| Request::Resume(r.session))
         }
-        Overlay::Timeline(list) => list
-            .selected()
-            .map(|r| Request::Goto(GotoTarget::Message(r.message))),
+        Overlay::Timeline(list) => list.selected().map(|r| Request::Goto(GotoTarget::Message(r.message))),
         Overlay::Documents { list, .. } => list.selected().map(|r| Request::Open(r.name.clone())),
         Overlay::Prompts(list) => {
             if let Some(prompt) = list.selected().cloned() {

@@ -8,22 +8,13 @@ use super::super::{App, Effect};
 fn names(app: &App) -> Names<'_> {
     Names {
         sessions: app.sessions.iter().map(|s| s.name.as_str()).collect(),
-        documents: app
-            .session
-            .documents
-            .iter()
-            .map(|d| d.name.as_str())
-            .collect(),
+        documents: app.session.documents.iter().map(|d| d.name.as_str()).collect(),
     }
 }
 
 pub(super) fn popup(app: &App, line: &str) -> Option<Popup> {
     match wanted(line, &names(app)) {
-        Wanted::Known(from, candidates) if !candidates.is_empty() => Some(Popup {
-            candidates,
-            selected: 0,
-            from,
-        }),
+        Wanted::Known(from, candidates) if !candidates.is_empty() => Some(Popup { candidates, selected: 0, from }),
         Wanted::Known(..) | Wanted::Paths(..) | Wanted::Nothing => None,
     }
 }
@@ -37,20 +28,11 @@ pub(super) fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Eff
     match key.code {
         Code::Esc => app.popup = None,
         Code::Up => popup.selected = popup.selected.checked_sub(1).unwrap_or(last),
-        Code::Down => {
-            popup.selected = if popup.selected >= last {
-                0
-            } else {
-                popup.selected + 1
-            }
-        }
+        Code::Down => popup.selected = if popup.selected >= last { 0 } else { popup.selected + 1 },
         Code::BackTab => popup.selected = popup.selected.checked_sub(1).unwrap_or(last),
         Code::Tab => take_candidate(app),
         Code::Enter if !key.alt && !key.shift => {
-            let whole = popup
-                .candidates
-                .get(popup.selected)
-                .is_some_and(|c| app.composer.text() == c.text);
+            let whole = popup.candidates.get(popup.selected).is_some_and(|c| app.composer.text() == c.text);
             if whole {
                 app.popup = None;
                 submit(app, now, effects);
@@ -68,12 +50,7 @@ fn take_candidate(app: &mut App) {
         return;
     };
     if let Some(c) = popup.candidates.get(popup.selected) {
-        replace_word(
-            app,
-            popup.from,
-            &c.text,
-            !c.text.ends_with('/') || popup.from == 0,
-        );
+        replace_word(app, popup.from, &c.text, !c.text.ends_with('/') || popup.from == 0);
     }
 }
 
@@ -82,11 +59,7 @@ fn replace_word(app: &mut App, from: usize, text: &str, finished: bool) {
     let (Some(before), Some(after)) = (line.get(..from), line.get(app.composer.cursor()..)) else {
         return;
     };
-    let space = if finished && !after.starts_with(' ') {
-        " "
-    } else {
-        ""
-    };
+    let space = if finished && !after.starts_with(' ') { " " } else { "" };
     app.composer.set(&format!("{before}{text}{space}"));
     let at = app.composer.cursor();
     if !after.is_empty() {
@@ -120,11 +93,7 @@ fn offer(app: &mut App, from: usize, candidates: Vec<Candidate>) {
             if shared.len() > typed {
                 replace_word(app, from, &shared, false);
             }
-            app.popup = Some(Popup {
-                candidates,
-                selected: 0,
-                from,
-            });
+            app.popup = Some(Popup { candidates, selected: 0, from });
         }
     }
 }
@@ -136,10 +105,8 @@ pub(in crate::app) fn paths(app: &mut App, prefix: &str, found: &[String]) {
     if let Wanted::Paths(from, now) = wanted(&line, &names(app))
         && now.replace("\\ ", " ") == prefix
     {
-        let clean = |p: &String| Candidate {
-            text: quoted(&crate::text::sanitize::sanitize_line(p)),
-            help: String::new(),
-        };
+        let clean =
+            |p: &String| Candidate { text: quoted(&crate::text::sanitize::sanitize_line(p)), help: String::new() };
         offer(app, from, found.iter().map(clean).collect());
     }
 }

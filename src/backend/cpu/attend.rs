@@ -9,13 +9,7 @@ use super::sparse::{ALL, Queries, Scratch, Selection, softmax_scale, tile_rows};
 use crate::spec::SparseSpec;
 
 /// Softmax attention over the chosen blocks (spec/model.md §5.7). `o [rows, heads·d]`
-pub(super) fn attend(
-    o: &mut [f32],
-    q: Queries<'_>,
-    sel: &Selection,
-    cache: &Cache,
-    spec: &SparseSpec,
-) {
+pub(super) fn attend(o: &mut [f32], q: Queries<'_>, sel: &Selection, cache: &Cache, spec: &SparseSpec) {
     let rows = q.x.len() / q.width;
     let tile = tile_rows(spec);
     let lists = tile * spec.kv_heads;
@@ -24,25 +18,10 @@ pub(super) fn attend(
         .zip(sel.counts[..rows * spec.kv_heads].par_chunks(lists))
         .zip(sel.blocks[..rows * spec.kv_heads * spec.topk].par_chunks(lists * spec.topk))
         .enumerate()
-        .for_each_init(
-            Scratch::default,
-            |scratch, (i, (((o, x), counts), blocks))| {
-                let q = Queries {
-                    x,
-                    width: q.width,
-                    first: q.first + i * tile,
-                };
-                simd::run(AttendTile {
-                    o,
-                    q,
-                    counts,
-                    blocks,
-                    cache,
-                    spec,
-                    scratch,
-                });
-            },
-        );
+        .for_each_init(Scratch::default, |scratch, (i, (((o, x), counts), blocks))| {
+            let q = Queries { x, width: q.width, first: q.first + i * tile };
+            simd::run(AttendTile { o, q, counts, blocks, cache, spec, scratch });
+        });
 }
 
 struct AttendTile<'a> {
@@ -59,30 +38,13 @@ impl WithSimd for AttendTile<'_> {
     type Output = ();
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let AttendTile {
-            o,
-            q,
-            counts,
-            blocks,
-            cache,
-            spec,
-            scratch,
-        } = self;
+        let AttendTile { o, q, counts, blocks, cache, spec, scratch } = self;
         let (group, dim, block) = (spec.heads / spec.kv_heads, spec.head_dim, spec.block);
         let rows = q.x.len() / q.width;
         let out_width = spec.heads * dim;
         let factor = softmax_scale(spec);
         o.fill(0.0);
-        let Scratch {
-            queries,
-            at,
-            outs,
-            s,
-            greatest,
-            sum,
-            cursor,
-            ..
-        } = scratch;
+        let Scratch { queries, at, outs, s, greatest, sum, cursor, .. } = scratch;
         greatest.clear();
         greatest.resize(rows * spec.heads, f32::NEG_INFINITY);
         sum.clear();
@@ -95,10 +57,8 @@ impl WithSimd for AttendTile<'_> {
             cursor.clear();
             cursor.resize(rows, 0);
             for b in 0..=last_block {
-                let (keys, values) = (
-                    &head.k[b * block * dim..][..block * dim],
-                    &head.v[b * block * dim..][..block * dim],
-                );
+                let (keys, values) =
+                    (&head.k[b * block * dim..][..block * dim], &head.v[b * block * dim..][..block * dim]);
                 let push = |queries: &mut Vec<usize>, outs: &mut Vec<usize>, r: usize| {
                     queries.extend((g * group..(g + 1) * group).map(|h| r * q.width + h * dim));
                     outs.extend((g * group..(g + 1) * group).map(|h| r * out_width + h * dim));
@@ -116,18 +76,7 @@ impl WithSimd for AttendTile<'_> {
                         push(queries, outs, r);
                     }
                 }
-                let step = Step {
-                    q: &q,
-                    queries,
-                    outs,
-                    at,
-                    keys,
-                    values,
-                    block,
-                    dim,
-                    visible: block,
-                    factor,
-                };
+                let step = Step { q: &q, queries, outs, at, keys, values, block, dim, visible: block, factor };
                 step.run(simd, s, greatest, sum, o);
                 // A row's own block ends at the row: later keys must not enter, not even as zeros.
                 for r in (0..rows).filter(|r| b == (q.first + r) / block) {
@@ -135,18 +84,7 @@ impl WithSimd for AttendTile<'_> {
                     outs.clear();
                     push(queries, outs, r);
                     let visible = (q.first + r) % block + 1;
-                    let step = Step {
-                        q: &q,
-                        queries,
-                        outs,
-                        at,
-                        keys,
-                        values,
-                        block,
-                        dim,
-                        visible,
-                        factor,
-                    };
+                    let step = Step { q: &q, queries, outs, at, keys, values, block, dim, visible, factor };
                     step.run(simd, s, greatest, sum, o);
                 }
             }
@@ -174,14 +112,7 @@ struct Step<'a> {
 
 impl Step<'_> {
     #[inline(always)]
-    fn run<S: Simd>(
-        &self,
-        simd: S,
-        s: &mut [f32],
-        greatest: &mut [f32],
-        sum: &mut [f32],
-        o: &mut [f32],
-    ) {
+    fn run<S: Simd>(&self, simd: S, s: &mut [f32], greatest: &mut [f32], sum: &mut [f32], o: &mut [f32]) {
         let n = self.queries.len();
         let (block, dim) = (self.block, self.dim);
         let scores = Product {

@@ -35,12 +35,7 @@ fn place(at: usize, lane: usize, panel: usize, dim: usize) -> usize {
 
 impl Cache {
     pub(super) fn new(spec: &SparseSpec) -> Cache {
-        let head = || HeadCache {
-            k: Vec::new(),
-            v: Vec::new(),
-            k1: Vec::new(),
-            k2: Vec::new(),
-        };
+        let head = || HeadCache { k: Vec::new(), v: Vec::new(), k1: Vec::new(), k2: Vec::new() };
         Cache {
             heads: (0..spec.kv_heads).map(|_| head()).collect(),
             spec: spec.clone(),
@@ -51,10 +46,7 @@ impl Cache {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.heads
-            .iter()
-            .map(|h| 4 * (h.k.capacity() + h.v.capacity() + h.k1.capacity() + h.k2.capacity()))
-            .sum()
+        self.heads.iter().map(|h| 4 * (h.k.capacity() + h.v.capacity() + h.k1.capacity() + h.k2.capacity())).sum()
     }
 
     /// Makes positions below `limit` writable, in steps that grow with the cache.
@@ -77,14 +69,8 @@ impl Cache {
         for h in &mut self.heads {
             grow(&mut h.k, capacity.next_multiple_of(block) * dim);
             grow(&mut h.v, capacity.next_multiple_of(block) * dim);
-            grow(
-                &mut h.k1,
-                self.spec.fine_rows(capacity).next_multiple_of(PANEL) * dim,
-            );
-            grow(
-                &mut h.k2,
-                self.spec.coarse_rows(capacity).next_multiple_of(PANEL) * dim,
-            );
+            grow(&mut h.k1, self.spec.fine_rows(capacity).next_multiple_of(PANEL) * dim);
+            grow(&mut h.k2, self.spec.coarse_rows(capacity).next_multiple_of(PANEL) * dim);
         }
         self.capacity = capacity;
     }
@@ -120,11 +106,7 @@ impl Cache {
             for (factor, is_fine) in [(1, true), (4, false)] {
                 let (kernel, stride) = (factor * spec.kernel, factor * spec.stride);
                 let count = |length: usize| {
-                    if is_fine {
-                        spec.fine_rows(length)
-                    } else {
-                        spec.coarse_rows(length)
-                    }
+                    if is_fine { spec.fine_rows(length) } else { spec.coarse_rows(length) }
                 };
                 let dst = if is_fine { &mut head.k1 } else { &mut head.k2 };
                 for j in count(positions.start)..count(positions.end) {
@@ -147,9 +129,9 @@ impl Cache {
             for head in &self.heads {
                 match part.panel(self.block) {
                     None => out.extend_from_slice(&head.v[at * self.dim..][..self.dim]),
-                    Some(panel) => out.extend(
-                        (0..self.dim).map(|lane| head.part(part)[place(at, lane, panel, self.dim)]),
-                    ),
+                    Some(panel) => {
+                        out.extend((0..self.dim).map(|lane| head.part(part)[place(at, lane, panel, self.dim)]))
+                    }
                 }
             }
         }
@@ -232,12 +214,8 @@ pub(super) enum Part {
 }
 
 impl Part {
-    pub(super) const ALL: [(Part, &'static str); 4] = [
-        (Part::K, "k"),
-        (Part::V, "v"),
-        (Part::Fine, "k1"),
-        (Part::Coarse, "k2"),
-    ];
+    pub(super) const ALL: [(Part, &'static str); 4] =
+        [(Part::K, "k"), (Part::V, "v"), (Part::Fine, "k1"), (Part::Coarse, "k2")];
 
     /// Keys per panel; values are not in panels.
     fn panel(self, block: usize) -> Option<usize> {
@@ -249,11 +227,7 @@ impl Part {
     }
 
     /// Rows that belong to the token positions `positions`.
-    pub(super) fn rows(
-        self,
-        spec: &SparseSpec,
-        positions: std::ops::Range<usize>,
-    ) -> std::ops::Range<usize> {
+    pub(super) fn rows(self, spec: &SparseSpec, positions: std::ops::Range<usize>) -> std::ops::Range<usize> {
         match self {
             Part::K | Part::V => positions,
             Part::Fine => spec.fine_rows(positions.start)..spec.fine_rows(positions.end),

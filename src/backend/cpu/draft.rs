@@ -61,21 +61,14 @@ impl DraftOps for Cpu {
 
     fn draft_buf(&mut self, rows: usize, width: usize, _kind: BufKind) -> Result<Buf> {
         self.memory.work += (rows * width * 4) as u64;
-        Ok(Buf {
-            width,
-            data: vec![0.0; rows * width],
-        })
+        Ok(Buf { width, data: vec![0.0; rows * width] })
     }
 
     fn draft_window(&mut self, shape: &DraftShape) -> Result<Window> {
         let capacity = shape.capacity();
         let values = capacity * shape.kv_heads * shape.head_dim;
         self.memory.state += (2 * values * 4) as u64;
-        Ok(Window {
-            capacity,
-            k: vec![0.0; values],
-            v: vec![0.0; values],
-        })
+        Ok(Window { capacity, k: vec![0.0; values], v: vec![0.0; values] })
     }
 
     fn draft_seek(&mut self, tokens: &[Token], position: usize, first: usize) -> Result<()> {
@@ -85,13 +78,7 @@ impl DraftOps for Cpu {
         Ok(())
     }
 
-    fn draft_copy(
-        &mut self,
-        dst: &mut Buf,
-        dst_row: usize,
-        src: &Buf,
-        rows: Range<usize>,
-    ) -> Result<()> {
+    fn draft_copy(&mut self, dst: &mut Buf, dst_row: usize, src: &Buf, rows: Range<usize>) -> Result<()> {
         rows_of("draft_copy", src, rows.end, dst.width)?;
         rows_of("draft_copy", dst, dst_row + rows.len(), src.width)?;
         let width = src.width;
@@ -113,17 +100,11 @@ impl DraftOps for Cpu {
         let mut x = taps.rows(pass).to_vec();
         if !norms.is_empty() {
             let slot = taps.width / norms.len();
-            for (i, (x, tap)) in x
-                .chunks_exact_mut(slot)
-                .zip(taps.rows(pass).chunks_exact(slot))
-                .enumerate()
-            {
+            for (i, (x, tap)) in x.chunks_exact_mut(slot).zip(taps.rows(pass).chunks_exact(slot)).enumerate() {
                 rms_norm(x, tap, &norms[i % norms.len()], eps);
             }
         }
-        Cpu::product(g, &x, w, pass, |g, _, first, y| {
-            g[first..][..y.len()].copy_from_slice(y)
-        })
+        Cpu::product(g, &x, w, pass, |g, _, first, y| g[first..][..y.len()].copy_from_slice(y))
     }
 
     fn draft_input(
@@ -141,10 +122,7 @@ impl DraftOps for Cpu {
         let hidden = g.width;
         rows_of("draft_input", x, pass.rows(), 2 * hidden)?;
         let mut embedding = vec![0.0; hidden];
-        let rows = x
-            .rows_mut(pass)
-            .chunks_exact_mut(2 * hidden)
-            .zip(g.rows_mut(pass).chunks_exact_mut(hidden));
+        let rows = x.rows_mut(pass).chunks_exact_mut(2 * hidden).zip(g.rows_mut(pass).chunks_exact_mut(hidden));
         for ((x, g), token) in rows.zip(&self.draft.tokens) {
             table.widen(*token as usize, &mut embedding);
             embedding.iter_mut().for_each(|v| *v *= scale);
@@ -159,14 +137,7 @@ impl DraftOps for Cpu {
         Ok(())
     }
 
-    fn draft_project(
-        &mut self,
-        dst: &mut Buf,
-        x: &Buf,
-        w: &Matrix,
-        scale: f32,
-        pass: Pass,
-    ) -> Result<()> {
+    fn draft_project(&mut self, dst: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         Cpu::product(dst, x.rows(pass), w, pass, |dst, _, first, y| {
             for (d, y) in dst[first..].iter_mut().zip(y) {
                 *d = scale * y;
@@ -179,13 +150,7 @@ impl DraftOps for Cpu {
         self.draft_copy(dst, 0, src, last..last + 1)
     }
 
-    fn draft_append(
-        &mut self,
-        window: &mut Window,
-        kvq: &Buf,
-        shape: &DraftShape,
-        pass: Pass,
-    ) -> Result<()> {
+    fn draft_append(&mut self, window: &mut Window, kvq: &Buf, shape: &DraftShape, pass: Pass) -> Result<()> {
         let d = shape.head_dim;
         rows_of("draft_append", kvq, pass.rows(), shape.kvq_width())?;
         for (row, values) in kvq.rows(pass).chunks_exact(kvq.width).enumerate() {
@@ -201,31 +166,19 @@ impl DraftOps for Cpu {
         Ok(())
     }
 
-    fn draft_attend(
-        &mut self,
-        o: &mut Buf,
-        kvq: &Buf,
-        window: &Window,
-        shape: &DraftShape,
-        pass: Pass,
-    ) -> Result<()> {
+    fn draft_attend(&mut self, o: &mut Buf, kvq: &Buf, window: &Window, shape: &DraftShape, pass: Pass) -> Result<()> {
         let (d, group) = (shape.head_dim, shape.heads / shape.kv_heads);
         rows_of("draft_attend", kvq, pass.rows(), shape.kvq_width())?;
         rows_of("draft_attend", o, 1, shape.heads * d)?;
         let position = self.draft.position + pass.rows().saturating_sub(1);
-        let start = self
-            .draft
-            .first
-            .max((position + 1).saturating_sub(shape.window));
+        let start = self.draft.first.max((position + 1).saturating_sub(shape.window));
         let keys = position + 1 - start;
         // The visible positions are one run of slots, or two where the ring wraps.
         let whole = keys.min(window.capacity - start % window.capacity);
         let runs = [(start, whole), (start + whole, keys - whole)];
         let row = kvq.rows(pass).chunks_exact(kvq.width).next_back();
         let mut query = row.unwrap_or_default()[2 * shape.kv_heads * d..].to_vec();
-        query
-            .chunks_exact_mut(d)
-            .for_each(|q| rotate(q, position, &shape.inv_freq));
+        query.chunks_exact_mut(d).for_each(|q| rotate(q, position, &shape.inv_freq));
         let mut scores = vec![0.0f32; keys * group];
         for head in 0..shape.kv_heads {
             let x = &query[head * group * d..][..group * d];
@@ -233,20 +186,11 @@ impl DraftOps for Cpu {
             for (first, n) in runs {
                 let weights = &window.k[window.at(shape, head, first)..][..n * d];
                 let out = &mut scores[done * group..][..n * group];
-                simd::run(Dots {
-                    weights,
-                    x,
-                    inner: d,
-                    n: group,
-                    out,
-                });
+                simd::run(Dots { weights, x, inner: d, n: group, out });
                 done += n;
             }
             let scale = (d as f32).sqrt().recip();
-            for (g, o) in o.data[head * group * d..][..group * d]
-                .chunks_exact_mut(d)
-                .enumerate()
-            {
+            for (g, o) in o.data[head * group * d..][..group * d].chunks_exact_mut(d).enumerate() {
                 let score = scores.iter().skip(g).step_by(group);
                 let most = score.clone().fold(f32::NEG_INFINITY, |m, s| m.max(*s));
                 let mut sum = 0.0;
@@ -275,16 +219,10 @@ impl DraftOps for Cpu {
         let d = shape.head_dim;
         let dims = vec![positions.len(), shape.kv_heads, d];
         let gather = |values: &[f32]| -> Vec<f32> {
-            let rows = positions
-                .clone()
-                .flat_map(|p| (0..shape.kv_heads).map(move |h| (p, h)));
-            rows.flat_map(|(p, h)| values[window.at(shape, h, p)..][..d].to_vec())
-                .collect()
+            let rows = positions.clone().flat_map(|p| (0..shape.kv_heads).map(move |h| (p, h)));
+            rows.flat_map(|(p, h)| values[window.at(shape, h, p)..][..d].to_vec()).collect()
         };
-        Ok([
-            image("k", dims.clone(), &gather(&window.k)),
-            image("v", dims, &gather(&window.v)),
-        ])
+        Ok([image("k", dims.clone(), &gather(&window.k)), image("v", dims, &gather(&window.v))])
     }
 
     fn write_window(

@@ -28,28 +28,17 @@ pub struct Recurrent {
 impl Recurrent {
     pub(super) fn new(spec: &LightningSpec) -> Recurrent {
         let d = spec.head_dim;
-        let head = || HeadState {
-            s: vec![0.0; d * d],
-            pending: vec![0.0; 2 * MAX_VERIFY_ROWS * d],
-        };
-        Recurrent {
-            heads: (0..spec.heads).map(|_| head()).collect(),
-        }
+        let head = || HeadState { s: vec![0.0; d * d], pending: vec![0.0; 2 * MAX_VERIFY_ROWS * d] };
+        Recurrent { heads: (0..spec.heads).map(|_| head()).collect() }
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.heads
-            .iter()
-            .map(|h| 4 * (h.s.len() + h.pending.len()))
-            .sum()
+        self.heads.iter().map(|h| 4 * (h.s.len() + h.pending.len())).sum()
     }
 
     /// `[heads, d, d]`
     pub(super) fn read(&self) -> Vec<f32> {
-        self.heads
-            .iter()
-            .flat_map(|h| h.s.iter().copied())
-            .collect()
+        self.heads.iter().flat_map(|h| h.s.iter().copied()).collect()
     }
 
     pub(super) fn write(&mut self, values: &[f32]) {
@@ -68,20 +57,9 @@ impl Recurrent {
     /// Absorbs the first `pending` remembered rows.
     pub(super) fn fold(&mut self, spec: &LightningSpec, pending: usize) {
         let slopes = spec.slopes();
-        self.heads
-            .par_iter_mut()
-            .zip(slopes)
-            .for_each(|(head, slope)| {
-                simd::run(Recur {
-                    head,
-                    pending,
-                    decay: (-slope).exp(),
-                    dim: spec.head_dim,
-                    q: &[],
-                    rows: 0,
-                    o: &mut [],
-                });
-            });
+        self.heads.par_iter_mut().zip(slopes).for_each(|(head, slope)| {
+            simd::run(Recur { head, pending, decay: (-slope).exp(), dim: spec.head_dim, q: &[], rows: 0, o: &mut [] });
+        });
     }
 }
 
@@ -105,17 +83,12 @@ impl RopeTable {
         let inv_freq: Vec<f32> = (0..dim / 2).map(|i| 1.0 / power(i)).collect();
         // The angle is the float32 product; only its sine and cosine are taken exactly (spec/model.md §4).
         let angles = (first..first + rows).flat_map(|p| inv_freq.iter().map(move |w| p as f32 * w));
-        (self.cos, self.sin) = angles
-            .map(|a| (f64::from(a).cos() as f32, f64::from(a).sin() as f32))
-            .unzip();
+        (self.cos, self.sin) = angles.map(|a| (f64::from(a).cos() as f32, f64::from(a).sin() as f32)).unzip();
     }
 
     fn rotate(&self, row: usize, x: &mut [f32]) {
         let half = x.len() / 2;
-        let (cos, sin) = (
-            &self.cos[row * half..][..half],
-            &self.sin[row * half..][..half],
-        );
+        let (cos, sin) = (&self.cos[row * half..][..half], &self.sin[row * half..][..half]);
         let (low, high) = x.split_at_mut(half);
         for ((a, b), (c, s)) in low.iter_mut().zip(high).zip(cos.iter().zip(sin)) {
             (*a, *b) = (*a * c - *b * s, *b * c + *a * s);
@@ -158,39 +131,15 @@ pub(super) fn attend(o: &mut [f32], input: &Input<'_>, state: &mut Recurrent, fo
             let (q, k, v) = input.head(h);
             let mut out = vec![0.0; rows * d];
             match form {
-                Form::Chunk => simd::run(Chunks {
-                    head,
-                    slope,
-                    dim: d,
-                    q: &q,
-                    k: &k,
-                    v: &v,
-                    o: &mut out,
-                }),
+                Form::Chunk => simd::run(Chunks { head, slope, dim: d, q: &q, k: &k, v: &v, o: &mut out }),
                 Form::Recurrent { pending } => {
                     let decay = (-slope).exp();
                     // Remembered rows are replaced only after they have been absorbed.
-                    simd::run(Recur {
-                        head,
-                        pending,
-                        decay,
-                        dim: d,
-                        q: &[],
-                        rows: 0,
-                        o: &mut [],
-                    });
+                    simd::run(Recur { head, pending, decay, dim: d, q: &[], rows: 0, o: &mut [] });
                     let (keys, values) = head.pending.split_at_mut(MAX_VERIFY_ROWS * d);
                     keys[..rows * d].copy_from_slice(&k);
                     values[..rows * d].copy_from_slice(&v);
-                    simd::run(Recur {
-                        head,
-                        pending: 0,
-                        decay,
-                        dim: d,
-                        q: &q,
-                        rows,
-                        o: &mut out,
-                    });
+                    simd::run(Recur { head, pending: 0, decay, dim: d, q: &q, rows, o: &mut out });
                 }
             }
             out
@@ -210,11 +159,7 @@ impl Input<'_> {
         let s = self.spec;
         let (d, rows) = (s.head_dim, self.x.len() / self.width);
         let group = h / (s.heads / s.kv_heads);
-        let columns = [
-            h * d,
-            (s.heads + group) * d,
-            (s.heads + s.kv_heads + group) * d,
-        ];
+        let columns = [h * d, (s.heads + group) * d, (s.heads + s.kv_heads + group) * d];
         let [mut q, mut k, mut v] = [(); 3].map(|()| vec![0.0; rows * d]);
         for (r, row) in self.x.chunks_exact(self.width).enumerate() {
             let cut = |i: usize| &row[columns[i]..][..d];
@@ -252,27 +197,12 @@ impl WithSimd for Recur<'_> {
     type Output = ();
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Recur {
-            head,
-            pending,
-            decay,
-            dim,
-            q,
-            rows,
-            o,
-        } = self;
-        let HeadState {
-            s,
-            pending: remembered,
-        } = head;
+        let Recur { head, pending, decay, dim, q, rows, o } = self;
+        let HeadState { s, pending: remembered } = head;
         let (keys, values) = remembered.split_at(MAX_VERIFY_ROWS * dim);
         let mut passing = vec![0.0f32; dim];
         for (i, line) in s.chunks_exact_mut(dim).enumerate() {
-            for (k, v) in keys
-                .chunks_exact(dim)
-                .zip(values.chunks_exact(dim))
-                .take(pending)
-            {
+            for (k, v) in keys.chunks_exact(dim).zip(values.chunks_exact(dim)).take(pending) {
                 update(simd, line, decay, k[i], v);
             }
             if rows == 0 {
@@ -281,13 +211,7 @@ impl WithSimd for Recur<'_> {
             // One line of the state goes through all rows while it is in the cache; each row's sum runs over the lines.
             passing.copy_from_slice(line);
             for r in 0..rows {
-                update(
-                    simd,
-                    &mut passing,
-                    decay,
-                    keys[r * dim + i],
-                    &values[r * dim..][..dim],
-                );
+                update(simd, &mut passing, decay, keys[r * dim + i], &values[r * dim..][..dim]);
                 add_scaled(simd, &mut o[r * dim..][..dim], q[r * dim + i], &passing);
             }
         }
@@ -338,15 +262,7 @@ impl WithSimd for Chunks<'_> {
     type Output = ();
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Chunks {
-            head,
-            slope,
-            dim,
-            q,
-            k,
-            v,
-            o,
-        } = self;
+        let Chunks { head, slope, dim, q, k, v, o } = self;
         let state = &mut head.s;
         let power = |n: usize| (-slope * n as f32).exp();
         let powers: Vec<f32> = (0..=GRID).map(power).collect();
@@ -356,19 +272,10 @@ impl WithSimd for Chunks<'_> {
         let mut scores = vec![0.0f32; GRID * GRID];
         let mut carried = vec![0.0f32; GRID * dim];
         let span = GRID * dim;
-        for (((q, k), v), o) in q
-            .chunks(span)
-            .zip(k.chunks(span))
-            .zip(v.chunks(span))
-            .zip(o.chunks_mut(span))
-        {
+        for (((q, k), v), o) in q.chunks(span).zip(k.chunks(span)).zip(v.chunks(span)).zip(o.chunks_mut(span)) {
             let rows = q.len() / dim;
             // O = diag(λ^(i+1)) Q S + ((Q Kᵀ) ∘ D) V
-            for ((c, q), decay) in carried
-                .chunks_exact_mut(dim)
-                .zip(q.chunks_exact(dim))
-                .zip(&powers[1..])
-            {
+            for ((c, q), decay) in carried.chunks_exact_mut(dim).zip(q.chunks_exact(dim)).zip(&powers[1..]) {
                 for (c, q) in c.iter_mut().zip(q) {
                     *c = q * decay;
                 }

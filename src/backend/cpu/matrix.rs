@@ -32,36 +32,22 @@ pub struct Matrix {
 impl Matrix {
     /// Stacks the parts along the out axis. bf16 only if all parts are.
     pub(super) fn stack(parts: &[WeightView<'_>]) -> Result<Matrix> {
-        let shape = |found: String| BackendError::Shape {
-            op: "matrix",
-            expected: "[out, in] of one width".into(),
-            found,
-        };
+        let shape =
+            |found: String| BackendError::Shape { op: "matrix", expected: "[out, in] of one width".into(), found };
         let mut out = 0;
         let mut inner = None;
         for part in parts {
             let [rows, width] = part.shape else {
                 return Err(shape(format!("{} {:?}", part.name, part.shape)));
             };
-            if *inner.get_or_insert(*width) != *width
-                || part.data.len() != rows * width * part.dtype.size()
-            {
-                return Err(shape(format!(
-                    "{} {:?} ({} bytes)",
-                    part.name,
-                    part.shape,
-                    part.data.len()
-                )));
+            if *inner.get_or_insert(*width) != *width || part.data.len() != rows * width * part.dtype.size() {
+                return Err(shape(format!("{} {:?} ({} bytes)", part.name, part.shape, part.data.len())));
             }
             out += rows;
         }
         let values = if parts.iter().all(|p| p.dtype == Dtype::Bf16) {
             Values::Bf16(
-                parts
-                    .iter()
-                    .flat_map(|p| p.data.chunks_exact(2))
-                    .map(|b| u16::from_le_bytes([b[0], b[1]]))
-                    .collect(),
+                parts.iter().flat_map(|p| p.data.chunks_exact(2)).map(|b| u16::from_le_bytes([b[0], b[1]])).collect(),
             )
         } else {
             let mut all = Vec::with_capacity(out * inner.unwrap_or(0));
@@ -70,22 +56,12 @@ impl Matrix {
             }
             Values::F32(all)
         };
-        Ok(Matrix {
-            out,
-            inner: inner.unwrap_or(0),
-            values,
-        })
+        Ok(Matrix { out, inner: inner.unwrap_or(0), values })
     }
 
     pub(super) fn synthetic(out: usize, inner: usize, std: f32, seed: u64) -> Matrix {
-        let value = |i: usize| {
-            half::bf16::from_f32(crate::backend::synthetic_value(seed, i as u64, std)).to_bits()
-        };
-        Matrix {
-            out,
-            inner,
-            values: Values::Bf16((0..out * inner).into_par_iter().map(value).collect()),
-        }
+        let value = |i: usize| half::bf16::from_f32(crate::backend::synthetic_value(seed, i as u64, std)).to_bits();
+        Matrix { out, inner, values: Values::Bf16((0..out * inner).into_par_iter().map(value).collect()) }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -116,25 +92,16 @@ impl Matrix {
     /// `y[r] = x[r] Wᵀ`, `x [rows, inner]`, `y [rows, out]`, in a fixed order whatever the number of rows.
     pub(super) fn verify(&self, y: &mut [f32], x: &[f32], rows: usize) {
         // Weight rows per task: enough work for a thread, few enough to stay in the first-level cache.
-        let per_task = (SPLIT_WORK / (self.inner * rows).max(1))
-            .next_multiple_of(16)
-            .clamp(16, 256);
+        let per_task = (SPLIT_WORK / (self.inner * rows).max(1)).next_multiple_of(16).clamp(16, 256);
         let mut by_weight = vec![0.0f32; self.out * rows];
-        by_weight
-            .par_chunks_mut(per_task * rows)
-            .enumerate()
-            .for_each_init(Vec::new, |wide: &mut Vec<f32>, (task, out)| {
+        by_weight.par_chunks_mut(per_task * rows).enumerate().for_each_init(
+            Vec::new,
+            |wide: &mut Vec<f32>, (task, out)| {
                 let weights = out.len() / rows;
                 wide.resize(weights * self.inner, 0.0);
-                simd::run(WidenDots {
-                    matrix: self,
-                    first: task * per_task,
-                    wide,
-                    x,
-                    rows,
-                    out,
-                });
-            });
+                simd::run(WidenDots { matrix: self, first: task * per_task, wide, x, rows, out });
+            },
+        );
         if rows == 1 {
             y.copy_from_slice(&by_weight);
             return;
@@ -159,16 +126,9 @@ impl Matrix {
         for first in (0..self.out).step_by(block) {
             let outs = block.min(self.out - first);
             let mut wide = vec![0.0f32; outs * self.inner];
-            wide.par_chunks_mut(64 * self.inner)
-                .enumerate()
-                .for_each(|(i, part)| self.widen(first + i * 64, part));
-            let wide = Tensor::from_vec(wide, (outs, self.inner), &Device::Cpu)
-                .and_then(|w| w.t())
-                .map_err(device)?;
-            let tiles = x
-                .par_chunks(GRID * self.inner)
-                .zip(dst.par_chunks_mut(GRID * width))
-                .enumerate();
+            wide.par_chunks_mut(64 * self.inner).enumerate().for_each(|(i, part)| self.widen(first + i * 64, part));
+            let wide = Tensor::from_vec(wide, (outs, self.inner), &Device::Cpu).and_then(|w| w.t()).map_err(device)?;
+            let tiles = x.par_chunks(GRID * self.inner).zip(dst.par_chunks_mut(GRID * width)).enumerate();
             tiles.try_for_each(|(tile, (x, dst))| {
                 let mut padded = x.to_vec();
                 padded.resize(GRID * self.inner, 0.0);
@@ -180,11 +140,7 @@ impl Matrix {
                     return Ok(());
                 };
                 let y = storage.as_slice::<f32>().map_err(device)?;
-                for (r, (dst, y)) in dst
-                    .chunks_exact_mut(width)
-                    .zip(y.chunks_exact(outs))
-                    .enumerate()
-                {
+                for (r, (dst, y)) in dst.chunks_exact_mut(width).zip(y.chunks_exact(outs)).enumerate() {
                     write(dst, tile * GRID + r, first, y);
                 }
                 Ok::<(), BackendError>(())
@@ -195,10 +151,7 @@ impl Matrix {
 }
 
 fn device(e: candle_core::Error) -> BackendError {
-    BackendError::Device {
-        op: "matmul".into(),
-        cause: e.to_string(),
-    }
+    BackendError::Device { op: "matmul".into(), cause: e.to_string() }
 }
 
 struct WidenDots<'a> {
@@ -215,14 +168,7 @@ impl pulp::WithSimd for WidenDots<'_> {
     #[inline(always)]
     fn with_simd<S: pulp::Simd>(self, simd: S) {
         self.matrix.widen(self.first, self.wide);
-        Dots {
-            weights: self.wide,
-            x: self.x,
-            inner: self.matrix.inner,
-            n: self.rows,
-            out: self.out,
-        }
-        .with_simd(simd);
+        Dots { weights: self.wide, x: self.x, inner: self.matrix.inner, n: self.rows, out: self.out }.with_simd(simd);
     }
 }
 
@@ -238,15 +184,9 @@ pub(super) fn floats(view: &WeightView<'_>) -> Result<Vec<f32>> {
 /// Little-endian f32 or bf16 as f32; `None` for other types.
 pub(super) fn decode(dtype: Dtype, data: &[u8]) -> Option<Vec<f32>> {
     match dtype {
-        Dtype::F32 => Some(
-            data.chunks_exact(4)
-                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                .collect(),
-        ),
+        Dtype::F32 => Some(data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
         Dtype::Bf16 => Some(
-            data.chunks_exact(2)
-                .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16))
-                .collect(),
+            data.chunks_exact(2).map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16)).collect(),
         ),
         Dtype::U32 | Dtype::U8 => None,
     }

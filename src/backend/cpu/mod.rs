@@ -28,8 +28,8 @@ use self::simd::{ApplyGate, Gate, rms_norm};
 use self::sparse::Queries;
 use self::state::{rows_in, rows_out, state_in, state_out, stream_rows};
 use super::{
-    Backend, BackendError, BufKind, CANDIDATES, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass,
-    Result, StepKey, WeightView,
+    Backend, BackendError, BufKind, CANDIDATES, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass, Result, StepKey,
+    WeightView,
 };
 use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsFeed, Token};
 use crate::spec::{LightningSpec, SparseSpec};
@@ -115,12 +115,7 @@ impl Cpu {
             Pass::Verify { rows } => {
                 let mut y = vec![0.0; rows * w.out];
                 w.verify(&mut y, x, rows);
-                for (r, (dst, y)) in dst
-                    .rows_mut(pass)
-                    .chunks_exact_mut(width)
-                    .zip(y.chunks_exact(w.out))
-                    .enumerate()
-                {
+                for (r, (dst, y)) in dst.rows_mut(pass).chunks_exact_mut(width).zip(y.chunks_exact(w.out)).enumerate() {
                     write(dst, r, 0, y);
                 }
                 Ok(())
@@ -159,11 +154,7 @@ impl Backend for Cpu {
     }
 
     fn describe(&self) -> String {
-        format!(
-            "CPU, {} thread{}",
-            self.threads,
-            if self.threads == 1 { "" } else { "s" }
-        )
+        format!("CPU, {} thread{}", self.threads, if self.threads == 1 { "" } else { "s" })
     }
 
     fn cache_dtype(&self) -> Dtype {
@@ -210,10 +201,7 @@ impl Backend for Cpu {
             BufKind::Logits => MAX_VERIFY_ROWS,
         };
         self.memory.work += (rows * width * 4) as u64;
-        Ok(Buf {
-            width,
-            data: vec![0.0; rows * width],
-        })
+        Ok(Buf { width, data: vec![0.0; rows * width] })
     }
 
     fn cache(&mut self, spec: &SparseSpec, _limit: usize) -> Result<Cache> {
@@ -232,11 +220,7 @@ impl Backend for Cpu {
 
     fn memory(&self) -> MemoryInfo {
         let (used, total) = process_memory();
-        MemoryInfo {
-            used,
-            total,
-            ..self.memory
-        }
+        MemoryInfo { used, total, ..self.memory }
     }
 
     fn position(&self) -> usize {
@@ -297,19 +281,9 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn norm_linear(
-        &mut self,
-        dst: &mut Buf,
-        h: &Buf,
-        norm: &Vec<f32>,
-        eps: f32,
-        w: &Matrix,
-        pass: Pass,
-    ) -> Result<()> {
+    fn norm_linear(&mut self, dst: &mut Buf, h: &Buf, norm: &Vec<f32>, eps: f32, w: &Matrix, pass: Pass) -> Result<()> {
         let x = normed(h, norm, eps, pass)?;
-        Cpu::product(dst, &x, w, pass, |dst, _, first, y| {
-            dst[first..][..y.len()].copy_from_slice(y)
-        })
+        Cpu::product(dst, &x, w, pass, |dst, _, first, y| dst[first..][..y.len()].copy_from_slice(y))
     }
 
     fn norm_gate_up(
@@ -328,11 +302,7 @@ impl Backend for Cpu {
             let (gate, up) = y.split_at(width.saturating_sub(first).min(y.len()));
             let dst_gate = &mut dst[first.min(width)..][..gate.len()];
             dst_gate.fill(1.0);
-            simd::run(ApplyGate {
-                x: dst_gate,
-                g: gate,
-                gate: Gate::Silu,
-            });
+            simd::run(ApplyGate { x: dst_gate, g: gate, gate: Gate::Silu });
             let skipped = (first + gate.len()) - width.min(first + gate.len());
             for (d, up) in dst[skipped..].iter_mut().zip(up) {
                 *d *= up;
@@ -340,14 +310,7 @@ impl Backend for Cpu {
         })
     }
 
-    fn linear_add(
-        &mut self,
-        h: &mut Buf,
-        x: &Buf,
-        w: &Matrix,
-        scale: f32,
-        pass: Pass,
-    ) -> Result<()> {
+    fn linear_add(&mut self, h: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         Cpu::product(h, x.rows(pass), w, pass, |h, _, first, y| {
             for (h, y) in h[first..].iter_mut().zip(y) {
                 *h += scale * y;
@@ -355,13 +318,7 @@ impl Backend for Cpu {
         })
     }
 
-    fn append_kv(
-        &mut self,
-        cache: &mut Cache,
-        x: &Buf,
-        spec: &SparseSpec,
-        pass: Pass,
-    ) -> Result<()> {
+    fn append_kv(&mut self, cache: &mut Cache, x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
         let k = spec.heads * spec.head_dim;
         let v = k + spec.kv_heads * spec.head_dim;
         cache.append(spec, x.rows(pass), x.width, k, v, self.position);
@@ -376,16 +333,7 @@ impl Backend for Cpu {
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()> {
-        sparse::select(
-            sel,
-            Queries {
-                x: x.rows(pass),
-                width: x.width,
-                first: self.position,
-            },
-            cache,
-            spec,
-        );
+        sparse::select(sel, Queries { x: x.rows(pass), width: x.width, first: self.position }, cache, spec);
         Ok(())
     }
 
@@ -398,11 +346,7 @@ impl Backend for Cpu {
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()> {
-        let q = Queries {
-            x: x.rows(pass),
-            width: x.width,
-            first: self.position,
-        };
+        let q = Queries { x: x.rows(pass), width: x.width, first: self.position };
         attend::attend(o.rows_mut(pass), q, sel, cache, spec);
         Ok(())
     }
@@ -419,8 +363,7 @@ impl Backend for Cpu {
         pass: Pass,
     ) -> Result<()> {
         if let Some(theta) = spec.rope_theta {
-            self.rope
-                .prepare(self.position, pass.rows(), spec.head_dim, theta);
+            self.rope.prepare(self.position, pass.rows(), spec.head_dim, theta);
         }
         let input = Input {
             x: x.rows(pass),
@@ -433,9 +376,7 @@ impl Backend for Cpu {
         };
         let form = match pass {
             Pass::Prefill { .. } => Form::Chunk,
-            Pass::Verify { .. } => Form::Recurrent {
-                pending: self.pending,
-            },
+            Pass::Verify { .. } => Form::Recurrent { pending: self.pending },
         };
         lightning::attend(o.rows_mut(pass), &input, state, form);
         Ok(())
@@ -458,16 +399,9 @@ impl Backend for Cpu {
             None => o.rows(pass).to_vec(),
         };
         if !gate.is_empty() {
-            a.par_chunks_mut(o.width)
-                .with_min_len(16)
-                .zip(x.rows(pass).par_chunks(x.width))
-                .for_each(|(a, x)| {
-                    simd::run(ApplyGate {
-                        x: a,
-                        g: &x[gate.clone()],
-                        gate: Gate::Sigmoid,
-                    });
-                });
+            a.par_chunks_mut(o.width).with_min_len(16).zip(x.rows(pass).par_chunks(x.width)).for_each(|(a, x)| {
+                simd::run(ApplyGate { x: a, g: &x[gate.clone()], gate: Gate::Sigmoid });
+            });
         }
         Cpu::product(h, &a, w, pass, |h, _, first, y| {
             for (h, y) in h[first..].iter_mut().zip(y) {
@@ -478,11 +412,7 @@ impl Backend for Cpu {
 
     fn tap(&mut self, taps: &mut Buf, slot: usize, h: &Buf, pass: Pass) -> Result<()> {
         let (width, hidden) = (taps.width, h.width);
-        for (tap, h) in taps
-            .rows_mut(pass)
-            .chunks_exact_mut(width)
-            .zip(h.rows(pass).chunks_exact(hidden))
-        {
+        for (tap, h) in taps.rows_mut(pass).chunks_exact_mut(width).zip(h.rows(pass).chunks_exact(hidden)) {
             tap[slot * hidden..][..hidden].copy_from_slice(h);
         }
         Ok(())
@@ -505,15 +435,8 @@ impl Backend for Cpu {
             HeadRows::At(row) => row..row + 1,
         };
         let count = range.len();
-        if range.end > pass.rows()
-            || count * logits.width > logits.data.len()
-            || w.out != logits.width
-        {
-            let expected = format!(
-                "rows below {} and room for {count} × {}",
-                pass.rows(),
-                w.out
-            );
+        if range.end > pass.rows() || count * logits.width > logits.data.len() || w.out != logits.width {
+            let expected = format!("rows below {} and room for {count} × {}", pass.rows(), w.out);
             return Err(BackendError::Shape {
                 op: "head",
                 expected,
@@ -521,10 +444,7 @@ impl Backend for Cpu {
             });
         }
         let mut x = vec![0.0; count * h.width];
-        for (x, h) in x
-            .chunks_exact_mut(h.width)
-            .zip(h.data.chunks_exact(h.width).skip(range.start))
-        {
+        for (x, h) in x.chunks_exact_mut(h.width).zip(h.data.chunks_exact(h.width).skip(range.start)) {
             rms_norm(x, h, norm, eps);
             x.iter_mut().for_each(|v| *v /= divisor);
         }
@@ -532,18 +452,9 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn top_candidates(
-        &mut self,
-        logits: &Buf,
-        vocab: usize,
-        rows: HeadRows,
-        pass: Pass,
-    ) -> Result<()> {
+    fn top_candidates(&mut self, logits: &Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()> {
         let rows = &logits.data[..rows.count(pass) * logits.width];
-        self.candidates = rows
-            .par_chunks(logits.width)
-            .map(|row| best(&row[..vocab]))
-            .collect();
+        self.candidates = rows.par_chunks(logits.width).map(|row| best(&row[..vocab])).collect();
         Ok(())
     }
 
@@ -552,33 +463,21 @@ impl Backend for Cpu {
     }
 
     fn read(&mut self, buf: &Buf, rows: usize) -> Result<Vec<f32>> {
-        Ok(buf
-            .data
-            .get(..rows * buf.width)
-            .unwrap_or(&buf.data)
-            .to_vec())
+        Ok(buf.data.get(..rows * buf.width).unwrap_or(&buf.data).to_vec())
     }
 
     fn write(&mut self, buf: &mut Buf, values: &[f32]) -> Result<()> {
         let room = buf.data.len();
-        let dst = buf
-            .data
-            .get_mut(..values.len())
-            .ok_or_else(|| BackendError::Shape {
-                op: "write",
-                expected: format!("at most {room} values"),
-                found: values.len().to_string(),
-            })?;
+        let dst = buf.data.get_mut(..values.len()).ok_or_else(|| BackendError::Shape {
+            op: "write",
+            expected: format!("at most {room} values"),
+            found: values.len().to_string(),
+        })?;
         dst.copy_from_slice(values);
         Ok(())
     }
 
-    fn read_selection(
-        &mut self,
-        sel: &Selection,
-        spec: &SparseSpec,
-        rows: usize,
-    ) -> Result<Vec<Vec<Vec<u32>>>> {
+    fn read_selection(&mut self, sel: &Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>> {
         Ok((0..rows).map(|row| sel.read(spec, row)).collect())
     }
 
@@ -602,12 +501,7 @@ impl Backend for Cpu {
         Ok(())
     }
 
-    fn read_rows(
-        &mut self,
-        cache: &Cache,
-        spec: &SparseSpec,
-        positions: Range<usize>,
-    ) -> Result<Vec<ImageTensor>> {
+    fn read_rows(&mut self, cache: &Cache, spec: &SparseSpec, positions: Range<usize>) -> Result<Vec<ImageTensor>> {
         Ok(rows_out(cache, spec, positions))
     }
 
@@ -634,12 +528,7 @@ impl Backend for Cpu {
         Ok(state_out(state, spec))
     }
 
-    fn write_state(
-        &mut self,
-        state: &mut Recurrent,
-        spec: &LightningSpec,
-        image: Option<&ImageTensor>,
-    ) -> Result<()> {
+    fn write_state(&mut self, state: &mut Recurrent, spec: &LightningSpec, image: Option<&ImageTensor>) -> Result<()> {
         state_in(state, spec, image)
     }
 }
@@ -649,11 +538,7 @@ fn best(row: &[f32]) -> Candidates {
     // Bits that sort like the values, then lower ids first.
     let key = |(id, logit): (usize, &f32)| {
         let bits = logit.to_bits();
-        let ordered = if bits >> 31 == 0 {
-            bits | 1 << 31
-        } else {
-            !bits
-        };
+        let ordered = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
         u64::from(ordered) << 32 | u64::from(!(id as u32))
     };
     let mut keys: Vec<u64> = row.iter().enumerate().map(key).collect();
@@ -664,17 +549,10 @@ fn best(row: &[f32]) -> Candidates {
     }
     keys.sort_unstable_by(|a, b| b.cmp(a));
     let ids: Vec<Token> = keys.iter().map(|k| !(*k as u32)).collect();
-    let logits: Vec<f32> = ids
-        .iter()
-        .filter_map(|id| row.get(*id as usize).copied())
-        .collect();
+    let logits: Vec<f32> = ids.iter().filter_map(|id| row.get(*id as usize).copied()).collect();
     let most = logits.first().copied().unwrap_or(f32::NEG_INFINITY);
     let sum: f64 = row.iter().map(|v| f64::from(v - most).exp()).sum();
-    Candidates {
-        ids,
-        logits,
-        log_sum_exp: most + sum.ln() as f32,
-    }
+    Candidates { ids, logits, log_sum_exp: most + sum.ln() as f32 }
 }
 
 /// Bytes this process uses and the machine has; zero where the system does not say.
@@ -684,8 +562,5 @@ fn process_memory() -> (u64, u64) {
         let line = text.lines().find(|l| l.starts_with(key))?;
         line.split_whitespace().nth(1)?.parse::<u64>().ok()
     };
-    (
-        kib("/proc/self/status", "VmRSS:").unwrap_or(0) * 1024,
-        kib("/proc/meminfo", "MemTotal:").unwrap_or(0) * 1024,
-    )
+    (kib("/proc/self/status", "VmRSS:").unwrap_or(0) * 1024, kib("/proc/meminfo", "MemTotal:").unwrap_or(0) * 1024)
 }

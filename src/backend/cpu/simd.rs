@@ -73,12 +73,7 @@ impl WithSimd for RunProduct<'_> {
 
 /// `MR` rows of a product, `NV` vectors of columns at a time.
 #[inline(always)]
-fn stripe<S: Simd, const MR: usize, const NV: usize>(
-    simd: S,
-    p: &Product<'_>,
-    first: usize,
-    c: &mut [f32],
-) {
+fn stripe<S: Simd, const MR: usize, const NV: usize>(simd: S, p: &Product<'_>, first: usize, c: &mut [f32]) {
     let mut a: [&[f32]; MR] = [&[]; MR];
     let mut at = [0usize; MR];
     for r in 0..MR {
@@ -97,11 +92,7 @@ fn stripe<S: Simd, const MR: usize, const NV: usize>(
     }
     while j < p.n {
         for r in 0..MR {
-            let mut sum = if p.into == Into::Add {
-                c[at[r] + j]
-            } else {
-                0.0
-            };
+            let mut sum = if p.into == Into::Add { c[at[r] + j] } else { 0.0 };
             for (x, b) in a[r].iter().zip(p.b[j..].iter().step_by(p.ldb)) {
                 sum = x.mul_add(*b, sum);
             }
@@ -197,13 +188,7 @@ impl WithSimd for Dots<'_> {
 impl Dots<'_> {
     #[inline(always)]
     fn all<S: Simd, const NV: usize>(self, simd: S) {
-        let Dots {
-            weights,
-            x,
-            inner,
-            n,
-            out,
-        } = self;
+        let Dots { weights, x, inner, n, out } = self;
         // Two weight rows at a time keep enough independent sums under way.
         for (pair, out) in weights.chunks(2 * inner).zip(out.chunks_mut(2 * n)) {
             if pair.len() == 2 * inner {
@@ -258,10 +243,7 @@ fn dot<S: Simd, const NV: usize, const W: usize>(simd: S, w: [&[f32]; W], x: &[f
 /// e^x. Zero below -86.9, clamped above 88; above -70 within 2 units in the last place.
 #[inline(always)]
 pub(super) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
-    let x = simd.min_f32s(
-        simd.max_f32s(x, simd.splat_f32s(-87.0)),
-        simd.splat_f32s(88.0),
-    );
+    let x = simd.min_f32s(simd.max_f32s(x, simd.splat_f32s(-87.0)), simd.splat_f32s(88.0));
     // Adding 1.5·2^23 rounds to a whole number and leaves it in the low bits.
     let magic = simd.splat_f32s(12_582_912.0);
     let shifted = simd.mul_add_f32s(x, simd.splat_f32s(std::f32::consts::LOG2_E), magic);
@@ -270,29 +252,15 @@ pub(super) fn exp<S: Simd>(simd: S, x: S::f32s) -> S::f32s {
     let r = simd.mul_add_f32s(n, simd.splat_f32s(-0.693_359_4), x);
     let r = simd.mul_add_f32s(n, simd.splat_f32s(2.121_944_4e-4), r);
     let mut y = simd.splat_f32s(1.987_569_1e-4);
-    for c in [
-        1.398_199_9e-3,
-        8.333_452e-3,
-        4.166_579_6e-2,
-        1.666_666_5e-1,
-        0.5,
-    ] {
+    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
         y = simd.mul_add_f32s(y, r, simd.splat_f32s(c));
     }
-    let y = simd.mul_add_f32s(
-        simd.mul_f32s(r, r),
-        y,
-        simd.add_f32s(r, simd.splat_f32s(1.0)),
-    );
-    let exponent =
-        simd.wrapping_dyn_shl_u32s(simd.transmute_u32s_f32s(shifted), simd.splat_u32s(23));
+    let y = simd.mul_add_f32s(simd.mul_f32s(r, r), y, simd.add_f32s(r, simd.splat_f32s(1.0)));
+    let exponent = simd.wrapping_dyn_shl_u32s(simd.transmute_u32s_f32s(shifted), simd.splat_u32s(23));
     let y = simd.transmute_f32s_u32s(simd.add_u32s(simd.transmute_u32s_f32s(y), exponent));
     // Taking away a little more than e^-87 makes zero of what was clamped and rounds off everywhere else. A choice by mask
     // would be a call in builds that are optimised little.
-    simd.max_f32s(
-        simd.sub_f32s(y, simd.splat_f32s(1.7e-38)),
-        simd.splat_f32s(0.0),
-    )
+    simd.max_f32s(simd.sub_f32s(y, simd.splat_f32s(1.7e-38)), simd.splat_f32s(0.0))
 }
 
 /// `x[i] = e^(scale·x[i] - shift)`; returns their sum.
@@ -335,8 +303,7 @@ pub(super) fn max<S: Simd>(simd: S, x: &[f32]) -> f32 {
     for v in body {
         most = simd.max_f32s(most, *v);
     }
-    tail.iter()
-        .fold(simd.reduce_max_f32s(most), |m, v| m.max(*v))
+    tail.iter().fold(simd.reduce_max_f32s(most), |m, v| m.max(*v))
 }
 
 /// `x[i] *= factor`

@@ -30,11 +30,7 @@ pub struct Selection {
 impl Selection {
     pub(super) fn new(spec: &SparseSpec, rows: usize) -> Selection {
         let lists = rows * spec.kv_heads;
-        Selection {
-            counts: vec![ALL; lists],
-            blocks: vec![0; lists * spec.topk],
-            first: 0,
-        }
+        Selection { counts: vec![ALL; lists], blocks: vec![0; lists * spec.topk], first: 0 }
     }
 
     /// `[kv_heads]` lists of row `row`.
@@ -89,19 +85,8 @@ pub(super) fn select(sel: &mut Selection, q: Queries<'_>, cache: &Cache, spec: &
         .zip(q.x.par_chunks(tile * q.width))
         .enumerate()
         .for_each_init(Scratch::default, |scratch, (i, ((counts, blocks), x))| {
-            let q = Queries {
-                x,
-                width: q.width,
-                first: q.first + i * tile,
-            };
-            simd::run(SelectTile {
-                counts,
-                blocks,
-                q,
-                cache,
-                spec,
-                scratch,
-            });
+            let q = Queries { x, width: q.width, first: q.first + i * tile };
+            simd::run(SelectTile { counts, blocks, q, cache, spec, scratch });
         });
 }
 
@@ -140,14 +125,7 @@ impl WithSimd for SelectTile<'_> {
     type Output = ();
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let SelectTile {
-            counts,
-            blocks,
-            q,
-            cache,
-            spec,
-            scratch,
-        } = self;
+        let SelectTile { counts, blocks, q, cache, spec, scratch } = self;
         let rows = q.x.len() / q.width;
         let group = spec.heads / spec.kv_heads;
         let has_choice = |r: usize| {
@@ -161,21 +139,17 @@ impl WithSimd for SelectTile<'_> {
         for (g, head) in cache.heads.iter().enumerate() {
             let queries = &mut scratch.queries;
             queries.clear();
-            queries.extend((begin..rows).flat_map(|r| {
-                (0..group).map(move |h| r * q.width + (g * group + h) * spec.head_dim)
-            }));
+            queries.extend(
+                (begin..rows).flat_map(|r| (0..group).map(move |h| r * q.width + (g * group + h) * spec.head_dim)),
+            );
             let last = q.first + rows - 1;
             let fine = spec.fine_rows(last + 1);
             match spec.score_norm {
                 ScoreNorm::Coarse => {
-                    log_sum_exp(simd, scratch, &q, begin, group, &head.k2, spec, |p| {
-                        spec.coarse_rows(p + 1)
-                    })
+                    log_sum_exp(simd, scratch, &q, begin, group, &head.k2, spec, |p| spec.coarse_rows(p + 1))
                 }
                 ScoreNorm::Fine => {
-                    log_sum_exp(simd, scratch, &q, begin, group, &head.k1, spec, |p| {
-                        spec.fine_rows(p + 1)
-                    })
+                    log_sum_exp(simd, scratch, &q, begin, group, &head.k1, spec, |p| spec.fine_rows(p + 1))
                 }
             }
             group_scores(simd, scratch, &q, begin, group, &head.k1, spec, fine);
@@ -184,13 +158,8 @@ impl WithSimd for SelectTile<'_> {
                     let list = r * spec.kv_heads + g;
                     let p = q.first + r;
                     let scores = &scratch.scores[(r - begin) * fine..][..spec.fine_rows(p + 1)];
-                    counts[list] = choose(
-                        &mut blocks[list * spec.topk..][..spec.topk],
-                        &mut scratch.ranked,
-                        scores,
-                        p,
-                        spec,
-                    );
+                    counts[list] =
+                        choose(&mut blocks[list * spec.topk..][..spec.topk], &mut scratch.ranked, scores, p, spec);
                 }
             }
         }
@@ -210,14 +179,7 @@ fn log_sum_exp<S: Simd>(
     spec: &SparseSpec,
     visible: impl Fn(usize) -> usize,
 ) {
-    let Scratch {
-        queries,
-        at,
-        s,
-        greatest,
-        sum,
-        ..
-    } = scratch;
+    let Scratch { queries, at, s, greatest, sum, .. } = scratch;
     let (n, dim, factor) = (queries.len(), spec.head_dim, softmax_scale(spec));
     let last = q.first + q.x.len() / q.width - 1;
     greatest.clear();
@@ -227,29 +189,14 @@ fn log_sum_exp<S: Simd>(
     at.clear();
     at.extend((0..n).map(|i| i * PANEL));
     s.resize(s.len().max(n * PANEL), 0.0);
-    for (panel, b) in keys
-        .chunks_exact(PANEL * dim)
-        .take(visible(last).div_ceil(PANEL))
-        .enumerate()
-    {
+    for (panel, b) in keys.chunks_exact(PANEL * dim).take(visible(last).div_ceil(PANEL)).enumerate() {
         product(
             simd,
-            &Product {
-                a: q.x,
-                a_rows: queries,
-                b,
-                ldb: PANEL,
-                k: dim,
-                n: PANEL,
-                c_rows: at,
-                into: Into::Set,
-            },
+            &Product { a: q.x, a_rows: queries, b, ldb: PANEL, k: dim, n: PANEL, c_rows: at, into: Into::Set },
             s,
         );
         for i in 0..n {
-            let seen = visible(q.first + begin + i / group)
-                .saturating_sub(panel * PANEL)
-                .min(PANEL);
+            let seen = visible(q.first + begin + i / group).saturating_sub(panel * PANEL).min(PANEL);
             let row = &mut s[i * PANEL..][..seen];
             let most = simd::max(simd, row) * factor;
             if most > greatest[i] {
@@ -261,11 +208,7 @@ fn log_sum_exp<S: Simd>(
     }
     for (sum, greatest) in sum.iter_mut().zip(greatest) {
         // Nothing visible: every score becomes 0.
-        *sum = if *sum > 0.0 {
-            *greatest + sum.ln()
-        } else {
-            f32::INFINITY
-        };
+        *sum = if *sum > 0.0 { *greatest + sum.ln() } else { f32::INFINITY };
     }
 }
 
@@ -282,42 +225,19 @@ fn group_scores<S: Simd>(
     spec: &SparseSpec,
     fine: usize,
 ) {
-    let Scratch {
-        queries,
-        at,
-        s,
-        sum,
-        scores,
-        ..
-    } = scratch;
+    let Scratch { queries, at, s, sum, scores, .. } = scratch;
     let (n, dim, factor) = (queries.len(), spec.head_dim, softmax_scale(spec));
     scores.clear();
     scores.resize(n / group * fine, 0.0);
-    for (panel, b) in keys
-        .chunks_exact(PANEL * dim)
-        .take(fine.div_ceil(PANEL))
-        .enumerate()
-    {
+    for (panel, b) in keys.chunks_exact(PANEL * dim).take(fine.div_ceil(PANEL)).enumerate() {
         product(
             simd,
-            &Product {
-                a: q.x,
-                a_rows: queries,
-                b,
-                ldb: PANEL,
-                k: dim,
-                n: PANEL,
-                c_rows: at,
-                into: Into::Set,
-            },
+            &Product { a: q.x, a_rows: queries, b, ldb: PANEL, k: dim, n: PANEL, c_rows: at, into: Into::Set },
             s,
         );
         for i in 0..n {
             let r = i / group;
-            let seen = spec
-                .fine_rows(q.first + begin + r + 1)
-                .saturating_sub(panel * PANEL)
-                .min(PANEL);
+            let seen = spec.fine_rows(q.first + begin + r + 1).saturating_sub(panel * PANEL).min(PANEL);
             let out = &mut scores[r * fine..][..fine][panel * PANEL..][..seen];
             add_exp(simd, out, &s[i * PANEL..][..seen], factor, sum[i]);
         }
@@ -326,13 +246,7 @@ fn group_scores<S: Simd>(
 
 /// Blocks of one row: forced ones, then the best by pooled score, ties to the lower index (spec/model.md §5.5-5.6).
 /// Writes them ascending and returns how many.
-fn choose(
-    out: &mut [u32],
-    ranked: &mut Vec<u64>,
-    scores: &[f32],
-    p: usize,
-    spec: &SparseSpec,
-) -> u32 {
+fn choose(out: &mut [u32], ranked: &mut Vec<u64>, scores: &[f32], p: usize, spec: &SparseSpec) -> u32 {
     let per_block = spec.block / spec.stride;
     let own = p / spec.block;
     let local = own.saturating_sub(spec.local_blocks).max(spec.init_blocks);
@@ -341,11 +255,7 @@ fn choose(
     ranked.extend((spec.init_blocks..local).map(|b| {
         let first = (b * per_block).saturating_sub(1);
         let end = ((b + 1) * per_block).min(scores.len());
-        let best = scores
-            .get(first..end)
-            .unwrap_or_default()
-            .iter()
-            .fold(0.0f32, |m, v| m.max(*v));
+        let best = scores.get(first..end).unwrap_or_default().iter().fold(0.0f32, |m, v| m.max(*v));
         // Scores are not negative, so their bits sort like their values.
         u64::from(best.to_bits()) << 32 | u64::from(!(b as u32))
     }));
@@ -353,9 +263,8 @@ fn choose(
         ranked.select_nth_unstable_by(free, |a, b| b.cmp(a));
         ranked.truncate(free);
     }
-    let chosen = (0..spec.init_blocks as u32)
-        .chain(ranked.iter().map(|key| !(*key as u32)))
-        .chain(local as u32..=own as u32);
+    let chosen =
+        (0..spec.init_blocks as u32).chain(ranked.iter().map(|key| !(*key as u32))).chain(local as u32..=own as u32);
     let mut n = 0;
     for (slot, block) in out.iter_mut().zip(chosen) {
         *slot = block;

@@ -13,20 +13,12 @@ use crate::protocol::engine::{Dtype, ImageTensor, PIECE_BYTES, RowsFeed};
 use crate::spec::{LightningSpec, SparseSpec};
 
 /// Rows as f32 images.
-pub(super) fn rows_out(
-    cache: &Cache,
-    spec: &SparseSpec,
-    positions: Range<usize>,
-) -> Vec<ImageTensor> {
+pub(super) fn rows_out(cache: &Cache, spec: &SparseSpec, positions: Range<usize>) -> Vec<ImageTensor> {
     Part::ALL
         .into_iter()
         .map(|(part, name)| {
             let rows = part.rows(spec, positions.clone());
-            image(
-                name,
-                vec![rows.len(), spec.kv_heads, spec.head_dim],
-                &cache.read(part, rows),
-            )
+            image(name, vec![rows.len(), spec.kv_heads, spec.head_dim], &cache.read(part, rows))
         })
         .collect()
 }
@@ -39,17 +31,9 @@ pub(super) fn rows_in(
     start: usize,
     tensors: &[&ImageTensor],
 ) -> Result<()> {
-    let missing = |name: &str| BackendError::Shape {
-        op: "restore",
-        expected: format!("a tensor {name}"),
-        found: "none".into(),
-    };
-    let named = |name: &str| {
-        tensors
-            .iter()
-            .find(|t| t.name == name)
-            .ok_or_else(|| missing(name))
-    };
+    let missing =
+        |name: &str| BackendError::Shape { op: "restore", expected: format!("a tensor {name}"), found: "none".into() };
+    let named = |name: &str| tensors.iter().find(|t| t.name == name).ok_or_else(|| missing(name));
     let rows = named("k")?.shape.first().copied().unwrap_or(0);
     let parts = Part::ALL
         .into_iter()
@@ -85,35 +69,20 @@ pub(super) fn stream_rows(
         cache.all_slots().map(named)
     });
     let arrays: Vec<(Part, String, Slots<'_>)> = arrays.collect();
-    arrays
-        .into_par_iter()
-        .try_for_each(|(part, name, mut slots)| {
-            feeds
-                .iter()
-                .try_for_each(|feed| restore_array(&mut slots, part, &name, spec, feed.as_ref()))
-        })
+    arrays.into_par_iter().try_for_each(|(part, name, mut slots)| {
+        feeds.iter().try_for_each(|feed| restore_array(&mut slots, part, &name, spec, feed.as_ref()))
+    })
 }
 
 /// A recurrent state as an f32 image.
 pub(super) fn state_out(state: &Recurrent, spec: &LightningSpec) -> ImageTensor {
-    image(
-        "state",
-        vec![spec.heads, spec.head_dim, spec.head_dim],
-        &state.read(),
-    )
+    image("state", vec![spec.heads, spec.head_dim, spec.head_dim], &state.read())
 }
 
 /// The inverse; `None` is the empty state.
-pub(super) fn state_in(
-    state: &mut Recurrent,
-    spec: &LightningSpec,
-    image: Option<&ImageTensor>,
-) -> Result<()> {
+pub(super) fn state_in(state: &mut Recurrent, spec: &LightningSpec, image: Option<&ImageTensor>) -> Result<()> {
     match image {
-        Some(image) => state.write(&image_values(
-            image,
-            &[spec.heads, spec.head_dim, spec.head_dim],
-        )?),
+        Some(image) => state.write(&image_values(image, &[spec.heads, spec.head_dim, spec.head_dim])?),
         None => state.clear(),
     }
     Ok(())
@@ -121,42 +90,23 @@ pub(super) fn state_in(
 
 pub(super) fn image(name: &str, shape: Vec<usize>, values: &[f32]) -> ImageTensor {
     let data = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-    ImageTensor {
-        name: name.into(),
-        dtype: Dtype::F32,
-        shape,
-        data: Arc::new(data),
-    }
+    ImageTensor { name: name.into(), dtype: Dtype::F32, shape, data: Arc::new(data) }
 }
 
 /// The values of an image, if it has this shape.
 pub(super) fn image_values(tensor: &ImageTensor, shape: &[usize]) -> Result<Vec<f32>> {
     let count: usize = shape.iter().product();
-    let values = if tensor.shape == shape {
-        decode(tensor.dtype, &tensor.data).filter(|v| v.len() == count)
-    } else {
-        None
-    };
+    let values =
+        if tensor.shape == shape { decode(tensor.dtype, &tensor.data).filter(|v| v.len() == count) } else { None };
     values.ok_or_else(|| BackendError::Shape {
         op: "restore",
         expected: format!("{} {shape:?} f32 or bf16", tensor.name),
-        found: format!(
-            "{:?} {:?}, {} bytes",
-            tensor.shape,
-            tensor.dtype,
-            tensor.data.len()
-        ),
+        found: format!("{:?} {:?}, {} bytes", tensor.shape, tensor.dtype, tensor.data.len()),
     })
 }
 
 /// Puts one array of a feed in place.
-fn restore_array(
-    slots: &mut Slots<'_>,
-    part: Part,
-    name: &str,
-    spec: &SparseSpec,
-    feed: &dyn RowsFeed,
-) -> Result<()> {
+fn restore_array(slots: &mut Slots<'_>, part: Part, name: &str, spec: &SparseSpec, feed: &dyn RowsFeed) -> Result<()> {
     let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
     let rows = usize::try_from(feed.rows()).unwrap_or(usize::MAX - start);
     let rows = part.rows(spec, start..start + rows);
@@ -168,9 +118,7 @@ fn restore_array(
             return Err(BackendError::Shape {
                 op: "restore",
                 expected: format!("{name} {expected:?} f32 or bf16"),
-                found: found.map_or("none".into(), |(dtype, shape)| {
-                    format!("{shape:?} {dtype:?}")
-                }),
+                found: found.map_or("none".into(), |(dtype, shape)| format!("{shape:?} {dtype:?}")),
             });
         }
     };
@@ -179,11 +127,8 @@ fn restore_array(
     let step = (PIECE_BYTES / row_bytes.max(1)).max(1);
     let mut bytes = vec![0; step.min(rows.len()) * row_bytes];
     for at in (0..rows.len()).step_by(step) {
-        let piece = bytes
-            .get_mut(..step.min(rows.len() - at) * row_bytes)
-            .unwrap_or_default();
-        feed.fill(name, at * row_bytes, piece)
-            .map_err(BackendError::Rows)?;
+        let piece = bytes.get_mut(..step.min(rows.len() - at) * row_bytes).unwrap_or_default();
+        feed.fill(name, at * row_bytes, piece).map_err(BackendError::Rows)?;
         if let Some(values) = decode(dtype, piece) {
             slots.write(rows.start + at, &values);
         }

@@ -111,12 +111,7 @@ impl Plan {
     }
 
     /// The first run of waiting units among `wanted`.
-    fn take_from(
-        &mut self,
-        source: usize,
-        wanted: Range<usize>,
-        most: usize,
-    ) -> Option<Range<usize>> {
+    fn take_from(&mut self, source: usize, wanted: Range<usize>, most: usize) -> Option<Range<usize>> {
         let units = self.units.get_mut(source)?;
         let waits = |p: &Progress| *p == Progress::Waiting;
         let start = wanted.start + units.get(wanted.clone())?.iter().position(waits)?;
@@ -157,10 +152,7 @@ impl Arrivals {
     /// # Errors
     /// The system has no room for a thread.
     pub(super) fn start(device: &Device, sources: Vec<Source>) -> Result<Arc<Self>> {
-        let units: Vec<_> = sources
-            .iter()
-            .map(|s| vec![Progress::Waiting; s.units()])
-            .collect();
+        let units: Vec<_> = sources.iter().map(|s| vec![Progress::Waiting; s.units()]).collect();
         let threads = rayon::current_num_threads().clamp(THREADS[0], THREADS[1]);
         let left = units.iter().map(Vec::len).sum();
         let arrivals = Arc::new(Arrivals {
@@ -181,16 +173,14 @@ impl Arrivals {
         for _ in 0..threads {
             arrivals.plan().active += 1;
             let at_work = Arc::clone(&arrivals);
-            let spawned = std::thread::Builder::new()
-                .name("rows".into())
-                .spawn(move || {
-                    let active = Active(&at_work);
-                    if let Err(e) = at_work.bring() {
-                        let mut plan = at_work.plan();
-                        plan.failed.get_or_insert(e);
-                    }
-                    drop(active);
-                });
+            let spawned = std::thread::Builder::new().name("rows".into()).spawn(move || {
+                let active = Active(&at_work);
+                if let Err(e) = at_work.bring() {
+                    let mut plan = at_work.plan();
+                    plan.failed.get_or_insert(e);
+                }
+                drop(active);
+            });
             if let Err(e) = spawned {
                 arrivals.plan().active -= 1;
                 arrivals.give_up();
@@ -225,9 +215,7 @@ impl Arrivals {
         for (source, rows) in self.sources.iter().enumerate().take(of.end).skip(of.start) {
             let known = plan.units.get(source).map_or(&[][..], Vec::as_slice);
             let units = positions.iter().flat_map(|p| rows.units_of(p));
-            let needed: Vec<usize> = units
-                .filter(|u| known.get(*u) != Some(&Progress::Arrived))
-                .collect();
+            let needed: Vec<usize> = units.filter(|u| known.get(*u) != Some(&Progress::Arrived)).collect();
             let all = known.len();
             for part in needed.chunk_by(|a, b| a / rows.run() == b / rows.run()) {
                 let first = part.first().map_or(0, |u| u / rows.run() * rows.run());
@@ -283,10 +271,7 @@ impl Arrivals {
         let mut plan = self.plan();
         plan.given_up = true;
         while plan.active > 0 {
-            plan = self
-                .changed
-                .wait(plan)
-                .unwrap_or_else(PoisonError::into_inner);
+            plan = self.changed.wait(plan).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -325,18 +310,12 @@ impl Arrivals {
             for ((slot, event), (name, dst)) in slots.iter_mut().zip(&source.arrays) {
                 driver.wait_host(event)?;
                 let bytes = slot.as_mut_slice().get_mut(..rows.len() * source.row_bytes);
-                let bytes = bytes.ok_or_else(|| {
-                    super::shape("rows", format!("at most {PIECE_BYTES} bytes"), rows.len())
-                })?;
-                source
-                    .feed
-                    .fill(name, at, bytes)
-                    .map_err(BackendError::Rows)?;
+                let bytes =
+                    bytes.ok_or_else(|| super::shape("rows", format!("at most {PIECE_BYTES} bytes"), rows.len()))?;
+                source.feed.fill(name, at, bytes).map_err(BackendError::Rows)?;
                 // SAFETY: the cache has room for these rows and outlives this thread (its drop gives up first); the slot
                 // is not filled again before its event has passed.
-                unsafe {
-                    driver.copy_in(*dst + at as u64, bytes.as_ptr(), bytes.len(), Queue::Copy)?
-                };
+                unsafe { driver.copy_in(*dst + at as u64, bytes.as_ptr(), bytes.len(), Queue::Copy)? };
                 driver.record(event, Queue::Copy)?;
             }
             let mut plan = self.plan();

@@ -53,11 +53,7 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new(driver: Arc<dyn Driver>, guards: Guards) -> Self {
-        Device {
-            driver,
-            accounts: Arc::default(),
-            guards,
-        }
+        Device { driver, accounts: Arc::default(), guards }
     }
 
     pub(crate) fn driver(&self) -> &dyn Driver {
@@ -67,10 +63,7 @@ impl Device {
     /// What `then` is given from now on waits for what `first` holds now.
     pub(crate) fn order(&self, first: Queue, then: Queue) -> Result<()> {
         let event = self.driver.event()?;
-        let ordered = self
-            .driver
-            .record(&event, first)
-            .and_then(|()| self.driver.wait(then, &event));
+        let ordered = self.driver.record(&event, first).and_then(|()| self.driver.wait(then, &event));
         self.driver.drop_event(event);
         ordered
     }
@@ -84,13 +77,11 @@ impl Device {
     }
 
     pub(crate) fn charge(&self, account: Account, bytes: usize) {
-        self.account(account)
-            .fetch_add(bytes as u64, Ordering::Relaxed);
+        self.account(account).fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn discharge(&self, account: Account, bytes: usize) {
-        self.account(account)
-            .fetch_sub(bytes as u64, Ordering::Relaxed);
+        self.account(account).fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
     /// Sizes now; `used` is what the device counts, other programs included.
@@ -100,10 +91,7 @@ impl Device {
             weights: self.accounts.weights.load(Ordering::Relaxed),
             state: self.accounts.state.load(Ordering::Relaxed),
             work: self.accounts.work.load(Ordering::Relaxed),
-            used: self
-                .driver
-                .free_bytes()
-                .map_or(0, |free| total.saturating_sub(free)),
+            used: self.driver.free_bytes().map_or(0, |free| total.saturating_sub(free)),
             total,
         }
     }
@@ -116,8 +104,7 @@ impl Device {
                 what: what.to_owned(),
                 needed: bytes as u64,
                 free,
-                advice: "close other programs on the GPU, or choose a smaller model with --model"
-                    .to_owned(),
+                advice: "close other programs on the GPU, or choose a smaller model with --model".to_owned(),
             });
         }
         let ptr = match self.guards {
@@ -125,30 +112,17 @@ impl Device {
             Guards::On => {
                 let ptr = self.driver.alloc(bytes + GUARD_BYTES)?;
                 // SAFETY: the guard lies behind the buffer, inside the allocation.
-                unsafe {
-                    self.driver
-                        .fill(ptr + bytes as u64, GUARD, GUARD_BYTES, Queue::Compute)?
-                };
+                unsafe { self.driver.fill(ptr + bytes as u64, GUARD, GUARD_BYTES, Queue::Compute)? };
                 self.fenced().insert(ptr, bytes);
                 ptr
             }
         };
         self.charge(account, bytes);
-        Ok(DeviceBuffer {
-            device: self.clone(),
-            ptr,
-            bytes,
-            account,
-        })
+        Ok(DeviceBuffer { device: self.clone(), ptr, bytes, account })
     }
 
     /// The same, set to zero.
-    pub(crate) fn zeroed(
-        &self,
-        what: &str,
-        bytes: usize,
-        account: Account,
-    ) -> Result<DeviceBuffer> {
+    pub(crate) fn zeroed(&self, what: &str, bytes: usize, account: Account) -> Result<DeviceBuffer> {
         let buffer = self.alloc(what, bytes, account)?;
         // SAFETY: the buffer was just made with this size.
         unsafe { self.driver.fill(buffer.ptr, 0, bytes, Queue::Compute)? };
@@ -156,52 +130,29 @@ impl Device {
     }
 
     fn fenced(&self) -> MutexGuard<'_, HashMap<DevicePtr, usize>> {
-        self.accounts
-            .fenced
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.accounts.fenced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fails if anything was written behind a buffer. Waits.
     pub(crate) fn check_guards(&self) -> Result<()> {
-        let fenced: Vec<(DevicePtr, usize)> = self
-            .fenced()
-            .iter()
-            .map(|(at, bytes)| (*at, *bytes))
-            .collect();
+        let fenced: Vec<(DevicePtr, usize)> = self.fenced().iter().map(|(at, bytes)| (*at, *bytes)).collect();
         let mut words = vec![GUARD; fenced.len() * GUARD_BYTES];
         for ((at, bytes), guard) in fenced.iter().zip(words.chunks_exact_mut(GUARD_BYTES)) {
             // SAFETY: the guard is part of the allocation; the host reads after the wait.
-            unsafe {
-                self.driver.copy_out(
-                    guard.as_mut_ptr(),
-                    at + *bytes as u64,
-                    GUARD_BYTES,
-                    Queue::Compute,
-                )?
-            };
+            unsafe { self.driver.copy_out(guard.as_mut_ptr(), at + *bytes as u64, GUARD_BYTES, Queue::Compute)? };
         }
         self.driver.synchronize(Queue::Compute)?;
-        match fenced
-            .iter()
-            .zip(words.chunks_exact(GUARD_BYTES))
-            .find(|(_, guard)| guard.iter().any(|b| *b != GUARD))
-        {
+        match fenced.iter().zip(words.chunks_exact(GUARD_BYTES)).find(|(_, guard)| guard.iter().any(|b| *b != GUARD)) {
             None => Ok(()),
-            Some(((_, bytes), _)) => Err(super::driver::failed(
-                "guard words",
-                format!("something wrote behind a buffer of {bytes} bytes"),
-            )),
+            Some(((_, bytes), _)) => {
+                Err(super::driver::failed("guard words", format!("something wrote behind a buffer of {bytes} bytes")))
+            }
         }
     }
 
     /// Page-locked host memory.
     pub(crate) fn pinned(&self, bytes: usize) -> Result<Pinned> {
-        Ok(Pinned {
-            ptr: self.driver.host_alloc(bytes)?,
-            bytes,
-            device: self.clone(),
-        })
+        Ok(Pinned { ptr: self.driver.host_alloc(bytes)?, bytes, device: self.clone() })
     }
 }
 

@@ -35,48 +35,20 @@ impl Cuda {
             let rows = self.prefill_rows.max(PENDING_ROWS);
             self.draft = Some(Posted::new(&self.device, rows)?);
         }
-        self.draft
-            .as_mut()
-            .ok_or_else(|| shape("draft", "a draft step", "none"))
+        self.draft.as_mut().ok_or_else(|| shape("draft", "a draft step", "none"))
     }
 
     fn draft_step_ptr(&self) -> Result<DevicePtr> {
-        self.draft
-            .as_ref()
-            .map(Posted::ptr)
-            .ok_or_else(|| shape("draft", "draft_seek before", "none"))
+        self.draft.as_ref().map(Posted::ptr).ok_or_else(|| shape("draft", "draft_seek before", "none"))
     }
 
     /// `dst = scale · x wᵀ` for any number of rows; `x` bf16.
-    fn draft_product(
-        &mut self,
-        dst: &Buf,
-        x: DevicePtr,
-        ldx: usize,
-        w: &Matrix,
-        scale: f32,
-        pass: Pass,
-    ) -> Result<()> {
+    fn draft_product(&mut self, dst: &Buf, x: DevicePtr, ldx: usize, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         let narrow = dst.value_bytes() == 2;
         let rows = pass.rows();
         if rows <= MAX_VERIFY_ROWS {
-            let form = if narrow {
-                SkinnyTo::Store
-            } else {
-                SkinnyTo::Logits
-            };
-            return self.skinny(
-                form,
-                dst.ptr(),
-                dst.width,
-                w,
-                SkinnyFrom::Ready {
-                    x,
-                    ld: u32_of(ldx)?,
-                },
-                scale,
-                rows,
-            );
+            let form = if narrow { SkinnyTo::Store } else { SkinnyTo::Logits };
+            return self.skinny(form, dst.ptr(), dst.width, w, SkinnyFrom::Ready { x, ld: u32_of(ldx)? }, scale, rows);
         }
         if scale.to_bits() != 1f32.to_bits() || ldx != w.inner {
             return Err(shape(
@@ -85,11 +57,7 @@ impl Cuda {
                 format!("scale {scale}, stride {ldx}"),
             ));
         }
-        let to = if narrow {
-            ProductOut::Bf16
-        } else {
-            ProductOut::F32
-        };
+        let to = if narrow { ProductOut::Bf16 } else { ProductOut::F32 };
         match pass {
             Pass::Prefill { rows } => self.product(x, w, dst.ptr(), dst.width, rows, to, 1.0),
             // May be recorded, and the library is used outside of recordings only.
@@ -103,19 +71,11 @@ impl DraftOps for Cuda {
 
     fn draft_buf(&mut self, rows: usize, width: usize, kind: BufKind) -> Result<Buf> {
         self.touch();
-        Buf::with_rows(
-            &self.device,
-            width,
-            kind,
-            rows.next_multiple_of(PRODUCT_ROWS),
-        )
+        Buf::with_rows(&self.device, width, kind, rows.next_multiple_of(PRODUCT_ROWS))
     }
 
     fn draft_window(&mut self, shape: &DraftShape) -> Result<Window> {
-        if shape.head_dim != HEAD
-            || shape.kv_heads == 0
-            || !shape.heads.is_multiple_of(shape.kv_heads)
-        {
+        if shape.head_dim != HEAD || shape.kv_heads == 0 || !shape.heads.is_multiple_of(shape.kv_heads) {
             let why = format!(
                 "a draft head with head_dim {}: the GPU kernels need 128; use --draft off or --device cpu",
                 shape.head_dim
@@ -127,22 +87,14 @@ impl DraftOps for Cuda {
         let bytes = shape.capacity() * shape.kv_heads * HEAD * 2;
         let splits = shape.capacity().div_ceil(launch::DRAFT_SLOTS as usize);
         let frequencies: &[u8] = bytemuck::cast_slice(&shape.inv_freq);
-        let inv_freq = self
-            .device
-            .alloc("draft window", frequencies.len(), Account::Work)?;
+        let inv_freq = self.device.alloc("draft window", frequencies.len(), Account::Work)?;
         self.staging.send_bytes(inv_freq.ptr(), frequencies)?;
         Ok(Window {
             k: self.device.zeroed("draft window", bytes, Account::State)?,
             v: self.device.zeroed("draft window", bytes, Account::State)?,
             inv_freq,
-            part_o: self.device.zeroed(
-                "draft window",
-                splits * shape.heads * HEAD * 4,
-                Account::Work,
-            )?,
-            part_ml: self
-                .device
-                .zeroed("draft window", splits * shape.heads * 8, Account::Work)?,
+            part_o: self.device.zeroed("draft window", splits * shape.heads * HEAD * 4, Account::Work)?,
+            part_ml: self.device.zeroed("draft window", splits * shape.heads * 8, Account::Work)?,
             splits,
         })
     }
@@ -153,18 +105,8 @@ impl DraftOps for Cuda {
         step.send_all(words, tokens)
     }
 
-    fn draft_copy(
-        &mut self,
-        dst: &mut Buf,
-        dst_row: usize,
-        src: &Buf,
-        rows: Range<usize>,
-    ) -> Result<()> {
-        if dst.width != src.width
-            || dst.kind != src.kind
-            || rows.end > src.rows
-            || dst_row + rows.len() > dst.rows
-        {
+    fn draft_copy(&mut self, dst: &mut Buf, dst_row: usize, src: &Buf, rows: Range<usize>) -> Result<()> {
+        if dst.width != src.width || dst.kind != src.kind || rows.end > src.rows || dst_row + rows.len() > dst.rows {
             return Err(shape(
                 "draft_copy",
                 format!("rows of {} columns", src.width),
@@ -173,11 +115,7 @@ impl DraftOps for Cuda {
         }
         let bytes = rows.len() * src.width * src.value_bytes();
         // SAFETY: both ranges were checked; the two are different buffers.
-        unsafe {
-            self.device
-                .driver()
-                .copy(dst.row(dst_row), src.row(rows.start), bytes, Queue::Compute)
-        }
+        unsafe { self.device.driver().copy(dst.row(dst_row), src.row(rows.start), bytes, Queue::Compute) }
     }
 
     fn draft_fuse(
@@ -198,12 +136,7 @@ impl DraftOps for Cuda {
         let x = self.input_room(w.inner)?;
         for (slot, norm) in norms.iter().enumerate() {
             let at = (slot * width * 2) as u64;
-            let (ld, lds, n, rows) = (
-                u32_of(w.inner)?,
-                u32_of(taps.width)?,
-                u32_of(width)?,
-                u32_of(rows)?,
-            );
+            let (ld, lds, n, rows) = (u32_of(w.inner)?, u32_of(taps.width)?, u32_of(width)?, u32_of(rows)?);
             // SAFETY: slots lie inside both rows; the scratch has room for every pass.
             unsafe {
                 launch::norm_rows_bf16(
@@ -254,11 +187,8 @@ impl DraftOps for Cuda {
             DraftResidual::Normed => 1,
         };
         let tokens = self.draft.as_ref().map_or(0, Posted::tokens_ptr);
-        let (norms, hidden, vocab) = (
-            [input_norm.memory.ptr(), hidden_norm.memory.ptr()],
-            u32_of(hidden)?,
-            u32_of(table.out)?,
-        );
+        let (norms, hidden, vocab) =
+            ([input_norm.memory.ptr(), hidden_norm.memory.ptr()], u32_of(hidden)?, u32_of(table.out)?);
         // SAFETY: shapes were checked; `draft_window` has made the tokens' memory.
         unsafe {
             launch::draft_input(
@@ -279,46 +209,21 @@ impl DraftOps for Cuda {
         }
     }
 
-    fn draft_project(
-        &mut self,
-        dst: &mut Buf,
-        x: &Buf,
-        w: &Matrix,
-        scale: f32,
-        pass: Pass,
-    ) -> Result<()> {
+    fn draft_project(&mut self, dst: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         if dst.width < w.out || x.width < w.inner || pass.rows() > dst.rows.min(x.rows) {
             return Err(shape(
                 "draft_project",
                 format!("[rows, {}] from [rows, {}]", w.out, w.inner),
-                format!(
-                    "[{}, {}] from [{}, {}]",
-                    dst.rows, dst.width, x.rows, x.width
-                ),
+                format!("[{}, {}] from [{}, {}]", dst.rows, dst.width, x.rows, x.width),
             ));
         }
         if x.value_bytes() == 2 {
             return self.draft_product(dst, x.ptr(), x.width, w, scale, pass);
         }
-        let (input, ld, rows) = (
-            self.input_room(w.inner)?,
-            u32_of(w.inner)?,
-            u32_of(pass.rows())?,
-        );
+        let (input, ld, rows) = (self.input_room(w.inner)?, u32_of(w.inner)?, u32_of(pass.rows())?);
         // SAFETY: shapes were checked; the scratch has room for every pass.
         unsafe {
-            launch::norm_rows(
-                self.device.driver(),
-                input,
-                ld,
-                x.ptr(),
-                u32_of(x.width)?,
-                0,
-                ld,
-                0.0,
-                1.0,
-                rows,
-            )?
+            launch::norm_rows(self.device.driver(), input, ld, x.ptr(), u32_of(x.width)?, 0, ld, 0.0, 1.0, rows)?
         };
         self.draft_product(dst, input, w.inner, w, scale, pass)
     }
@@ -327,21 +232,11 @@ impl DraftOps for Cuda {
         self.draft_copy(dst, 0, src, pass.rows() - 1..pass.rows())
     }
 
-    fn draft_append(
-        &mut self,
-        window: &mut Window,
-        kvq: &Buf,
-        shape: &DraftShape,
-        pass: Pass,
-    ) -> Result<()> {
+    fn draft_append(&mut self, window: &mut Window, kvq: &Buf, shape: &DraftShape, pass: Pass) -> Result<()> {
         let from = kvq.narrow("draft_append", shape.kvq_width())?;
         let step = self.draft_step_ptr()?;
-        let (ld, capacity, heads, rows) = (
-            u32_of(kvq.width)?,
-            u32_of(shape.capacity())?,
-            u32_of(shape.kv_heads)?,
-            u32_of(pass.rows())?,
-        );
+        let (ld, capacity, heads, rows) =
+            (u32_of(kvq.width)?, u32_of(shape.capacity())?, u32_of(shape.kv_heads)?, u32_of(pass.rows())?);
         // SAFETY: the window was made with this shape.
         unsafe {
             launch::draft_append(
@@ -359,14 +254,7 @@ impl DraftOps for Cuda {
         }
     }
 
-    fn draft_attend(
-        &mut self,
-        o: &mut Buf,
-        kvq: &Buf,
-        window: &Window,
-        shape: &DraftShape,
-        pass: Pass,
-    ) -> Result<()> {
+    fn draft_attend(&mut self, o: &mut Buf, kvq: &Buf, window: &Window, shape: &DraftShape, pass: Pass) -> Result<()> {
         let width = shape.heads * HEAD;
         kvq.narrow("draft_attend", shape.kvq_width())?;
         let row = pass.rows() - 1;
@@ -376,16 +264,8 @@ impl DraftOps for Cuda {
         let from = kvq.row(row) + (2 * shape.kv_heads * HEAD * 2) as u64;
         let to = o.narrow("draft_attend", width)?;
         let step = self.draft_step_ptr()?;
-        let (heads, kv, splits) = (
-            u32_of(shape.heads)?,
-            u32_of(shape.kv_heads)?,
-            u32_of(window.splits)?,
-        );
-        let (capacity, reach, row) = (
-            u32_of(shape.capacity())?,
-            u32_of(shape.window)?,
-            u32_of(row)?,
-        );
+        let (heads, kv, splits) = (u32_of(shape.heads)?, u32_of(shape.kv_heads)?, u32_of(window.splits)?);
+        let (capacity, reach, row) = (u32_of(shape.capacity())?, u32_of(shape.window)?, u32_of(row)?);
         let scale = 1.0 / (HEAD as f32).sqrt();
         let (part_o, part_ml) = (window.part_o.ptr(), window.part_ml.ptr());
         let d = self.device.driver();
@@ -423,18 +303,10 @@ impl DraftOps for Cuda {
             let mut data = Vec::new();
             for (slot, rows) in ring_parts(shape, &positions)? {
                 let row = shape.kv_heads * HEAD * 2;
-                data.extend(
-                    self.staging
-                        .fetch(ring.ptr() + (slot * row) as u64, rows * row)?,
-                );
+                data.extend(self.staging.fetch(ring.ptr() + (slot * row) as u64, rows * row)?);
             }
             let shape = vec![positions.len(), shape.kv_heads, HEAD];
-            Ok(ImageTensor {
-                name: name.to_owned(),
-                dtype: Dtype::Bf16,
-                shape,
-                data: Arc::new(data),
-            })
+            Ok(ImageTensor { name: name.to_owned(), dtype: Dtype::Bf16, shape, data: Arc::new(data) })
         };
         Ok([read("k", &window.k)?, read("v", &window.v)?])
     }
@@ -450,14 +322,8 @@ impl DraftOps for Cuda {
         for (ring, image) in [(&window.k, k), (&window.v, v)] {
             let rows = image.shape.first().copied().unwrap_or(0);
             let expected = [rows, shape.kv_heads, HEAD];
-            if image.shape != expected
-                || image.data.len() != expected.iter().product::<usize>() * image.dtype.size()
-            {
-                return Err(super::shape(
-                    "write_window",
-                    format!("{expected:?}"),
-                    format!("{image:?}"),
-                ));
+            if image.shape != expected || image.data.len() != expected.iter().product::<usize>() * image.dtype.size() {
+                return Err(super::shape("write_window", format!("{expected:?}"), format!("{image:?}")));
             }
             let narrow;
             let bytes: &[u8] = if image.dtype == Dtype::Bf16 {
@@ -473,8 +339,7 @@ impl DraftOps for Cuda {
             let mut rest = bytes;
             for (slot, rows) in ring_parts(shape, &(start..start + rows))? {
                 let (part, tail) = rest.split_at_checked(rows * row).unwrap_or((rest, &[]));
-                self.staging
-                    .send_bytes(ring.ptr() + (slot * row) as u64, part)?;
+                self.staging.send_bytes(ring.ptr() + (slot * row) as u64, part)?;
                 rest = tail;
             }
         }
@@ -486,16 +351,9 @@ impl DraftOps for Cuda {
 fn ring_parts(shape: &DraftShape, positions: &Range<usize>) -> Result<Vec<(usize, usize)>> {
     let capacity = shape.capacity();
     if positions.len() > capacity {
-        return Err(super::shape(
-            "draft window",
-            format!("at most {capacity} rows"),
-            positions.len(),
-        ));
+        return Err(super::shape("draft window", format!("at most {capacity} rows"), positions.len()));
     }
     let slot = positions.start % capacity;
     let first = positions.len().min(capacity - slot);
-    Ok([(slot, first), (0, positions.len() - first)]
-        .into_iter()
-        .filter(|(_, rows)| *rows > 0)
-        .collect())
+    Ok([(slot, first), (0, positions.len() - first)].into_iter().filter(|(_, rows)| *rows > 0).collect())
 }

@@ -189,30 +189,17 @@ pub trait Driver: Send + Sync {
     ///
     /// # Safety
     /// `src` must be valid for `bytes` and unchanged until the queue has passed this point; `dst` must be device memory.
-    unsafe fn copy_in(
-        &self,
-        dst: DevicePtr,
-        src: *const u8,
-        bytes: usize,
-        queue: Queue,
-    ) -> Result<()>;
+    unsafe fn copy_in(&self, dst: DevicePtr, src: *const u8, bytes: usize, queue: Queue) -> Result<()>;
     /// Device to host.
     ///
     /// # Safety
     /// `dst` must be valid for `bytes` and unread until the queue has passed this point; `src` must be device memory.
-    unsafe fn copy_out(
-        &self,
-        dst: *mut u8,
-        src: DevicePtr,
-        bytes: usize,
-        queue: Queue,
-    ) -> Result<()>;
+    unsafe fn copy_out(&self, dst: *mut u8, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()>;
     /// Device to device.
     ///
     /// # Safety
     /// Both must be device memory, not overlapping.
-    unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: usize, queue: Queue)
-    -> Result<()>;
+    unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()>;
     /// Sets every byte.
     ///
     /// # Safety
@@ -263,8 +250,5 @@ pub const PRODUCT_ROWS: usize = 64;
 
 /// A device error.
 pub(crate) fn failed(op: impl Into<String>, cause: impl std::fmt::Display) -> BackendError {
-    BackendError::Device {
-        op: op.into(),
-        cause: cause.to_string(),
-    }
+    BackendError::Device { op: op.into(), cause: cause.to_string() }
 }

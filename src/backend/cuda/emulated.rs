@@ -16,9 +16,7 @@ use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::driver::{
-    Arg, DeviceInfo, DevicePtr, Driver, Event, Launch, Mapping, Product, Queue, Recording, failed,
-};
+use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Event, Launch, Mapping, Product, Queue, Recording, failed};
 use crate::backend::Result;
 
 /// Bytes of guard on each side of an allocation.
@@ -32,13 +30,7 @@ const GRANULARITY: usize = 64 << 10;
 /// What the device claims to have.
 const TOTAL_BYTES: u64 = 8 << 30;
 
-type LaunchFn = unsafe extern "C" fn(
-    *const c_char,
-    *const c_uint,
-    *const c_uint,
-    c_uint,
-    *mut *mut c_void,
-) -> c_int;
+type LaunchFn = unsafe extern "C" fn(*const c_char, *const c_uint, *const c_uint, c_uint, *mut *mut c_void) -> c_int;
 type ErrorFn = unsafe extern "C" fn() -> *const c_char;
 
 /// One remembered operation.
@@ -100,28 +92,19 @@ impl Emulated {
     /// # Errors
     /// The loader's words, or the missing symbol.
     pub fn open(library: &Path) -> Result<Self, String> {
-        let path =
-            CString::new(library.as_os_str().as_encoded_bytes()).map_err(|e| e.to_string())?;
+        let path = CString::new(library.as_os_str().as_encoded_bytes()).map_err(|e| e.to_string())?;
         // SAFETY: loads a library the caller named; its initialisers are those of plain C++.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             // SAFETY: after a failed `dlopen` the text is set and ours until the next call.
             let words = unsafe { CStr::from_ptr(libc::dlerror()) };
-            return Err(format!(
-                "{}: {}",
-                library.display(),
-                words.to_string_lossy()
-            ));
+            return Err(format!("{}: {}", library.display(), words.to_string_lossy()));
         }
         let find = |name: &CStr| {
             // SAFETY: the handle is open.
             let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
             if symbol.is_null() {
-                Err(format!(
-                    "{}: no {}",
-                    library.display(),
-                    name.to_string_lossy()
-                ))
+                Err(format!("{}: no {}", library.display(), name.to_string_lossy()))
             } else {
                 Ok(symbol)
             }
@@ -143,13 +126,7 @@ impl Emulated {
             cache_bytes: 1 << 20,
             overlap: false,
         };
-        Ok(Emulated {
-            library: handle,
-            launch,
-            error,
-            state: Mutex::default(),
-            info,
-        })
+        Ok(Emulated { library: handle, launch, error, state: Mutex::default(), info })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -162,38 +139,21 @@ impl Emulated {
     /// As for the [`Driver`] method it came from.
     unsafe fn run(&self, op: &Op) -> Result<()> {
         match op {
-            Op::Launch {
-                kernel,
-                grid,
-                block,
-                shared_bytes,
-                args,
-            } => {
+            Op::Launch { kernel, grid, block, shared_bytes, args } => {
                 let name = CString::new(*kernel).map_err(|e| failed(*kernel, e))?;
-                let mut params: Vec<*mut c_void> = args
-                    .iter()
-                    .map(|a| std::ptr::from_ref(a).cast_mut().cast())
-                    .collect();
+                let mut params: Vec<*mut c_void> =
+                    args.iter().map(|a| std::ptr::from_ref(a).cast_mut().cast()).collect();
                 let _one_at_a_time = LAUNCHING.lock().unwrap_or_else(PoisonError::into_inner);
                 // SAFETY: the caller's; the library reads as many arguments as the kernel has.
                 let code = unsafe {
-                    (self.launch)(
-                        name.as_ptr(),
-                        grid.as_ptr(),
-                        block.as_ptr(),
-                        *shared_bytes,
-                        params.as_mut_ptr(),
-                    )
+                    (self.launch)(name.as_ptr(), grid.as_ptr(), block.as_ptr(), *shared_bytes, params.as_mut_ptr())
                 };
                 if code != 0 {
                     // SAFETY: the library returns a string of its own.
                     let words = unsafe { CStr::from_ptr((self.error)()) };
                     return Err(failed(
                         *kernel,
-                        format!(
-                            "{} (grid {grid:?}, block {block:?})",
-                            words.to_string_lossy()
-                        ),
+                        format!("{} (grid {grid:?}, block {block:?})", words.to_string_lossy()),
                     ));
                 }
             }
@@ -202,9 +162,7 @@ impl Emulated {
                 std::ptr::copy_nonoverlapping(*src as *const u8, *dst as *mut u8, *bytes)
             },
             // SAFETY: the caller's.
-            Op::Fill { dst, byte, bytes } => unsafe {
-                std::ptr::write_bytes(*dst as *mut u8, *byte, *bytes)
-            },
+            Op::Fill { dst, byte, bytes } => unsafe { std::ptr::write_bytes(*dst as *mut u8, *byte, *bytes) },
         }
         Ok(())
     }
@@ -225,20 +183,12 @@ impl Emulated {
     }
 
     fn not_recording(&self, op: &str) -> Result<()> {
-        if self.state().open.is_some() {
-            Err(failed(op, "not allowed while a step is recorded"))
-        } else {
-            Ok(())
-        }
+        if self.state().open.is_some() { Err(failed(op, "not allowed while a step is recorded")) } else { Ok(()) }
     }
 
     /// Guard words that something has written over: `(start of the allocation, its size)`.
     fn broken_guard(&self) -> Option<(u64, usize)> {
-        self.state()
-            .allocations
-            .iter()
-            .find(|(at, bytes)| !guards_hold(**at, **bytes))
-            .map(|(at, bytes)| (*at, *bytes))
+        self.state().allocations.iter().find(|(at, bytes)| !guards_hold(**at, **bytes)).map(|(at, bytes)| (*at, *bytes))
     }
 }
 
@@ -275,10 +225,7 @@ impl Driver for Emulated {
         let at = unsafe {
             let block = std::alloc::alloc(layout);
             if block.is_null() {
-                return Err(failed(
-                    "alloc",
-                    format!("{bytes} bytes refused by the host"),
-                ));
+                return Err(failed("alloc", format!("{bytes} bytes refused by the host")));
             }
             std::ptr::write_bytes(block, GUARD_BYTE, layout.size());
             std::ptr::write_bytes(block.add(GUARD), POISON, bytes);
@@ -293,10 +240,7 @@ impl Driver for Emulated {
             return;
         };
         if let Ok(layout) = block_of(bytes) {
-            debug_assert!(
-                guards_hold(ptr, bytes),
-                "something wrote outside of an allocation of {bytes} bytes"
-            );
+            debug_assert!(guards_hold(ptr, bytes), "something wrote outside of an allocation of {bytes} bytes");
             // SAFETY: from `alloc`, with the same layout.
             unsafe { std::alloc::dealloc((ptr as usize - GUARD) as *mut u8, layout) };
         }
@@ -318,11 +262,7 @@ impl Driver for Emulated {
                 0,
             )
         };
-        if at == libc::MAP_FAILED {
-            Err(failed("reserve", std::io::Error::last_os_error()))
-        } else {
-            Ok(at as u64)
-        }
+        if at == libc::MAP_FAILED { Err(failed("reserve", std::io::Error::last_os_error())) } else { Ok(at as u64) }
     }
 
     fn map(&self, at: DevicePtr, bytes: usize) -> Result<Mapping> {
@@ -335,11 +275,7 @@ impl Driver for Emulated {
             std::ptr::write_bytes(at as *mut u8, POISON, bytes);
         }
         self.state().mapped += bytes as u64;
-        Ok(Mapping {
-            at,
-            bytes,
-            handle: 0,
-        })
+        Ok(Mapping { at, bytes, handle: 0 })
     }
 
     fn unmap(&self, mapping: Mapping) {
@@ -361,53 +297,17 @@ impl Driver for Emulated {
         self.free(ptr as u64);
     }
 
-    unsafe fn copy_in(
-        &self,
-        dst: DevicePtr,
-        src: *const u8,
-        bytes: usize,
-        queue: Queue,
-    ) -> Result<()> {
+    unsafe fn copy_in(&self, dst: DevicePtr, src: *const u8, bytes: usize, queue: Queue) -> Result<()> {
         // SAFETY: the caller's.
-        unsafe {
-            self.give(
-                Op::Copy {
-                    dst,
-                    src: src as u64,
-                    bytes,
-                },
-                queue,
-            )
-        }
+        unsafe { self.give(Op::Copy { dst, src: src as u64, bytes }, queue) }
     }
 
-    unsafe fn copy_out(
-        &self,
-        dst: *mut u8,
-        src: DevicePtr,
-        bytes: usize,
-        queue: Queue,
-    ) -> Result<()> {
+    unsafe fn copy_out(&self, dst: *mut u8, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
         // SAFETY: the caller's.
-        unsafe {
-            self.give(
-                Op::Copy {
-                    dst: dst as u64,
-                    src,
-                    bytes,
-                },
-                queue,
-            )
-        }
+        unsafe { self.give(Op::Copy { dst: dst as u64, src, bytes }, queue) }
     }
 
-    unsafe fn copy(
-        &self,
-        dst: DevicePtr,
-        src: DevicePtr,
-        bytes: usize,
-        queue: Queue,
-    ) -> Result<()> {
+    unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
         // SAFETY: the caller's.
         unsafe { self.give(Op::Copy { dst, src, bytes }, queue) }
     }
@@ -471,10 +371,9 @@ impl Driver for Emulated {
     fn synchronize(&self, _queue: Queue) -> Result<()> {
         self.not_recording("synchronize")?;
         match self.broken_guard() {
-            Some((at, bytes)) => Err(failed(
-                "device work",
-                format!("guard words around {bytes} bytes at {at:#x} were overwritten"),
-            )),
+            Some((at, bytes)) => {
+                Err(failed("device work", format!("guard words around {bytes} bytes at {at:#x} were overwritten")))
+            }
             None => Ok(()),
         }
     }
@@ -487,10 +386,7 @@ impl Driver for Emulated {
 
     fn end_recording(&self) -> Result<Recording> {
         let mut state = self.state();
-        let ops = state
-            .open
-            .take()
-            .ok_or_else(|| failed("end recording", "none is open"))?;
+        let ops = state.open.take().ok_or_else(|| failed("end recording", "none is open"))?;
         state.next += 1;
         let id = state.next;
         state.recordings.insert(id, ops);
@@ -499,11 +395,7 @@ impl Driver for Emulated {
 
     fn replay(&self, recording: &Recording) -> Result<()> {
         // Taken out for the run, so that the table is not held across it.
-        let ops = self
-            .state()
-            .recordings
-            .remove(&recording.0)
-            .ok_or_else(|| failed("replay", "no such recording"))?;
+        let ops = self.state().recordings.remove(&recording.0).ok_or_else(|| failed("replay", "no such recording"))?;
         // SAFETY: given under the contracts of the methods that remembered them; buffers outlive recordings.
         let done = ops.iter().try_for_each(|op| unsafe { self.run(op) });
         self.state().recordings.insert(recording.0, ops);

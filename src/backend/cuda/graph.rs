@@ -38,12 +38,7 @@ pub(super) struct Graphs {
 
 impl Graphs {
     pub(super) fn new(device: &Device) -> Self {
-        Graphs {
-            device: device.clone(),
-            epoch: 0,
-            entries: HashMap::new(),
-            made: 0,
-        }
+        Graphs { device: device.clone(), epoch: 0, entries: HashMap::new(), made: 0 }
     }
 
     /// What comes next for `key`, in the present epoch.

@@ -14,13 +14,7 @@ const SPARE_SHARE: usize = 32;
 
 enum Backing {
     /// Reserved range and what is under it so far.
-    Mapped {
-        at: DevicePtr,
-        reserved: usize,
-        mapped: usize,
-        parts: Vec<Mapping>,
-        step: usize,
-    },
+    Mapped { at: DevicePtr, reserved: usize, mapped: usize, parts: Vec<Mapping>, step: usize },
     /// All of it from the start.
     Whole(DeviceBuffer),
 }
@@ -38,20 +32,11 @@ impl Growable {
             Some(granularity) => {
                 let reserved = limit.max(1).next_multiple_of(granularity);
                 let step = STEP_BYTES.next_multiple_of(granularity).min(reserved);
-                Backing::Mapped {
-                    at: device.driver().reserve(reserved)?,
-                    reserved,
-                    mapped: 0,
-                    parts: Vec::new(),
-                    step,
-                }
+                Backing::Mapped { at: device.driver().reserve(reserved)?, reserved, mapped: 0, parts: Vec::new(), step }
             }
             None => Backing::Whole(device.alloc(what, limit.max(1), Account::State)?),
         };
-        Ok(Growable {
-            device: device.clone(),
-            backing,
-        })
+        Ok(Growable { device: device.clone(), backing })
     }
 
     /// Where it starts; never changes.
@@ -74,16 +59,9 @@ impl Growable {
     pub(crate) fn wants(&self, bytes: usize) -> usize {
         match &self.backing {
             Backing::Mapped { mapped, .. } if bytes <= *mapped => 0,
-            Backing::Mapped {
-                mapped,
-                step,
-                reserved,
-                ..
-            } => bytes
-                .max(mapped + mapped / SPARE_SHARE)
-                .next_multiple_of(*step)
-                .min(*reserved)
-                .saturating_sub(*mapped),
+            Backing::Mapped { mapped, step, reserved, .. } => {
+                bytes.max(mapped + mapped / SPARE_SHARE).next_multiple_of(*step).min(*reserved).saturating_sub(*mapped)
+            }
             Backing::Whole(_) => 0,
         }
     }
@@ -95,10 +73,7 @@ impl Growable {
         if more == 0 {
             return Ok(());
         }
-        if let Backing::Mapped {
-            at, mapped, parts, ..
-        } = &mut self.backing
-        {
+        if let Backing::Mapped { at, mapped, parts, .. } = &mut self.backing {
             let start = *at + *mapped as u64;
             let part = self.device.driver().map(start, more)?;
             parts.push(part);
@@ -113,14 +88,7 @@ impl Growable {
 
 impl Drop for Growable {
     fn drop(&mut self) {
-        if let Backing::Mapped {
-            at,
-            reserved,
-            mapped,
-            parts,
-            ..
-        } = &mut self.backing
-        {
+        if let Backing::Mapped { at, reserved, mapped, parts, .. } = &mut self.backing {
             // Memory must not vanish under a kernel; errors of earlier work were reported where it was given.
             let _ = self.device.driver().synchronize(Queue::Compute);
             let _ = self.device.driver().synchronize(Queue::Copy);

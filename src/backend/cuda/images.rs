@@ -22,13 +22,5 @@ macro_rules! images {
 }
 
 /// Every image; symbols are unique over all of them.
-pub const IMAGES: &[Image] = images![
-    "candidates",
-    "draft",
-    "gemm",
-    "lightning",
-    "rows",
-    "skinny",
-    "sparse",
-    "sparse_prefill"
-];
+pub const IMAGES: &[Image] =
+    images!["candidates", "draft", "gemm", "lightning", "rows", "skinny", "sparse", "sparse_prefill"];

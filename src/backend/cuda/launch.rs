@@ -54,20 +54,7 @@ unsafe fn run(
     shared_bytes: u32,
     args: &[Arg],
 ) -> Result<()> {
-    let follow = if d.info().overlap {
-        Follow::Overlap
-    } else {
-        Follow::After
-    };
+    let follow = if d.info().overlap { Follow::Overlap } else { Follow::After };
     // SAFETY: the caller's.
-    unsafe {
-        d.launch(&Launch {
-            kernel,
-            grid,
-            block: [threads, 1, 1],
-            shared_bytes,
-            follow,
-            args,
-        })
-    }
+    unsafe { d.launch(&Launch { kernel, grid, block: [threads, 1, 1], shared_bytes, follow, args }) }
 }

@@ -34,45 +34,29 @@ impl Cuda {
     /// The device's.
     pub fn ceilings(&mut self, bytes: usize, n: usize) -> Result<Ceilings> {
         let device = self.device.clone();
-        let (from, to) = (
-            device.zeroed("measurement", bytes, Account::Work)?,
-            device.zeroed("measurement", bytes, Account::Work)?,
-        );
+        let (from, to) =
+            (device.zeroed("measurement", bytes, Account::Work)?, device.zeroed("measurement", bytes, Account::Work)?);
         // Not zeros: some hardware is faster on them.
         // SAFETY: the buffer has this many bf16 values.
         unsafe { launch::random_bf16(device.driver(), from.ptr(), (bytes / 2) as u64, 1.0, 1)? };
         let copy = self.best(|b| {
             // SAFETY: two buffers of this size.
-            unsafe {
-                b.device
-                    .driver()
-                    .copy(to.ptr(), from.ptr(), bytes, Queue::Compute)
-            }
+            unsafe { b.device.driver().copy(to.ptr(), from.ptr(), bytes, Queue::Compute) }
         })?;
         let read = self.best(|b| {
             // SAFETY: `from` has this many words; `to` has room for a sum per block.
-            unsafe {
-                launch::measure_read(b.device.driver(), to.ptr(), from.ptr(), (bytes / 16) as u64)
-            }
+            unsafe { launch::measure_read(b.device.driver(), to.ptr(), from.ptr(), (bytes / 16) as u64) }
         })?;
         let pinned = device.pinned(bytes.min(256 << 20))?;
         let part = pinned.bytes();
         let host = pinned.as_ptr();
         let inward = self.best(|b| {
             // SAFETY: page-locked memory of this size, alive until the timer has waited.
-            unsafe {
-                b.device
-                    .driver()
-                    .copy_in(to.ptr(), host, part, Queue::Compute)
-            }
+            unsafe { b.device.driver().copy_in(to.ptr(), host, part, Queue::Compute) }
         })?;
         let outward = self.best(|b| {
             // SAFETY: as above; nothing reads the memory.
-            unsafe {
-                b.device
-                    .driver()
-                    .copy_out(host.cast_mut(), from.ptr(), part, Queue::Compute)
-            }
+            unsafe { b.device.driver().copy_out(host.cast_mut(), from.ptr(), part, Queue::Compute) }
         })?;
         drop((from, to));
         let w = self.random_matrix(n, n, 0.02, 2)?;
@@ -81,11 +65,7 @@ impl Cuda {
         let (x_ptr, d_ptr) = (x.memory.ptr(), d.ptr());
         let product = self.best(|b| b.product(x_ptr, &w, d_ptr, n, n, ProductOut::Bf16, 1.0))?;
         let rate = |amount: f64, ms: f32| {
-            if ms > 0.0 {
-                amount / f64::from(ms)
-            } else {
-                0.0
-            }
+            if ms > 0.0 { amount / f64::from(ms) } else { 0.0 }
         };
         Ok(Ceilings {
             read_gb_per_s: rate(bytes as f64 / 1e6, read),
@@ -112,15 +92,7 @@ impl Cuda {
     /// The device's.
     pub fn randomize_buf(&mut self, buf: &mut Buf, std: f32, seed: u64) -> Result<()> {
         // SAFETY: the buffer has this many bf16.
-        unsafe {
-            launch::random_bf16(
-                self.device.driver(),
-                buf.ptr(),
-                (buf.memory.bytes() / 2) as u64,
-                std,
-                seed,
-            )
-        }
+        unsafe { launch::random_bf16(self.device.driver(), buf.ptr(), (buf.memory.bytes() / 2) as u64, std, seed) }
     }
 
     /// Random rows below `rows` in a cache that has memory for them: what a long context looks like to a kernel's speed.
@@ -148,13 +120,7 @@ impl Cuda {
             if n > 0 {
                 // SAFETY: checked just above.
                 unsafe {
-                    launch::random_bf16(
-                        self.device.driver(),
-                        array.ptr(),
-                        (n * width) as u64,
-                        std,
-                        seed + i as u64,
-                    )?
+                    launch::random_bf16(self.device.driver(), array.ptr(), (n * width) as u64, std, seed + i as u64)?
                 };
             }
         }

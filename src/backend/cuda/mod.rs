@@ -52,9 +52,7 @@ use driver::{Queue, failed};
 pub use nvidia::{list, usable};
 pub use tensors::{Buf, Cache, Matrix, Recurrent, Selection, Vector};
 
-use super::{
-    Backend, BackendError, BufKind, Candidates, GRID, HeadRows, Pass, Result, StepKey, WeightView,
-};
+use super::{Backend, BackendError, BufKind, Candidates, GRID, HeadRows, Pass, Result, StepKey, WeightView};
 use crate::protocol::engine::{Cancel, Dtype, ImageTensor, MemoryInfo, RowsFeed, Token};
 use crate::spec::{LightningSpec, SparseSpec};
 use arrivals::Arrivals;
@@ -112,8 +110,7 @@ impl Cuda {
     /// # Errors
     /// One sentence for the user: why there is no usable GPU.
     pub fn open(gpu: usize, options: Options) -> Result<Self> {
-        let device =
-            nvidia::Nvidia::open(gpu).map_err(|cause| failed("No usable NVIDIA GPU", cause))?;
+        let device = nvidia::Nvidia::open(gpu).map_err(|cause| failed("No usable NVIDIA GPU", cause))?;
         Self::on(Device::new(Arc::new(device), options.guards), options)
     }
 
@@ -122,8 +119,7 @@ impl Cuda {
     /// # Errors
     /// The loader's words.
     pub fn emulated(library: &Path, options: Options) -> Result<Self> {
-        let device =
-            emulated::Emulated::open(library).map_err(|cause| failed("emulated device", cause))?;
+        let device = emulated::Emulated::open(library).map_err(|cause| failed("emulated device", cause))?;
         Self::on(Device::new(Arc::new(device), options.guards), options)
     }
 
@@ -138,7 +134,9 @@ impl Cuda {
         };
         let mut notes = Vec::new();
         if device.driver().products().is_none() {
-            notes.push("cuBLASLt was not found: prefill products use the program's own kernel, which is slower".to_owned());
+            notes.push(
+                "cuBLASLt was not found: prefill products use the program's own kernel, which is slower".to_owned(),
+            );
         }
         Ok(Cuda {
             graphs: Graphs::new(&device),
@@ -165,11 +163,7 @@ impl Cuda {
 
     /// Name of the products library in use, if any.
     pub fn products(&self) -> Option<&str> {
-        if self.options.own_products {
-            None
-        } else {
-            self.device.driver().products()
-        }
+        if self.options.own_products { None } else { self.device.driver().products() }
     }
 
     /// Fallbacks taken, to be shown once.
@@ -347,7 +341,9 @@ impl Backend for Cuda {
                         self.graphs.replay(key)?;
                     }
                     Err(cause) => {
-                        self.notes.push(format!("steps are not recorded ({cause}): every kernel is launched singly, which is slower"));
+                        self.notes.push(format!(
+                            "steps are not recorded ({cause}): every kernel is launched singly, which is slower"
+                        ));
                         self.graphs.refuse(key);
                         body(self)?;
                     }
@@ -381,48 +377,19 @@ impl Backend for Cuda {
         self.op_embed(h, table, scale, pass)
     }
 
-    fn norm_linear(
-        &mut self,
-        dst: &mut Buf,
-        h: &Buf,
-        norm: &Vector,
-        eps: f32,
-        w: &Matrix,
-        pass: Pass,
-    ) -> Result<()> {
+    fn norm_linear(&mut self, dst: &mut Buf, h: &Buf, norm: &Vector, eps: f32, w: &Matrix, pass: Pass) -> Result<()> {
         self.op_norm_linear(dst, h, norm, eps, w, pass)
     }
 
-    fn norm_gate_up(
-        &mut self,
-        dst: &mut Buf,
-        h: &Buf,
-        norm: &Vector,
-        eps: f32,
-        w: &Matrix,
-        pass: Pass,
-    ) -> Result<()> {
+    fn norm_gate_up(&mut self, dst: &mut Buf, h: &Buf, norm: &Vector, eps: f32, w: &Matrix, pass: Pass) -> Result<()> {
         self.op_norm_gate_up(dst, h, norm, eps, w, pass)
     }
 
-    fn linear_add(
-        &mut self,
-        h: &mut Buf,
-        x: &Buf,
-        w: &Matrix,
-        scale: f32,
-        pass: Pass,
-    ) -> Result<()> {
+    fn linear_add(&mut self, h: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         self.op_linear_add(h, x, w, scale, pass)
     }
 
-    fn append_kv(
-        &mut self,
-        cache: &mut Cache,
-        x: &Buf,
-        spec: &SparseSpec,
-        pass: Pass,
-    ) -> Result<()> {
+    fn append_kv(&mut self, cache: &mut Cache, x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
         self.op_append_kv(cache, x, spec, pass)
     }
 
@@ -496,13 +463,7 @@ impl Backend for Cuda {
         self.op_head(logits, h, norm, eps, divisor, w, rows, pass)
     }
 
-    fn top_candidates(
-        &mut self,
-        logits: &Buf,
-        vocab: usize,
-        rows: HeadRows,
-        pass: Pass,
-    ) -> Result<()> {
+    fn top_candidates(&mut self, logits: &Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()> {
         self.op_top_candidates(logits, vocab, rows.count(pass))
     }
 
@@ -518,21 +479,11 @@ impl Backend for Cuda {
         self.write_buf(buf, values)
     }
 
-    fn read_selection(
-        &mut self,
-        sel: &Selection,
-        spec: &SparseSpec,
-        rows: usize,
-    ) -> Result<Vec<Vec<Vec<u32>>>> {
+    fn read_selection(&mut self, sel: &Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>> {
         self.fetch_selection(sel, spec, rows)
     }
 
-    fn read_rows(
-        &mut self,
-        cache: &Cache,
-        spec: &SparseSpec,
-        positions: Range<usize>,
-    ) -> Result<Vec<ImageTensor>> {
+    fn read_rows(&mut self, cache: &Cache, spec: &SparseSpec, positions: Range<usize>) -> Result<Vec<ImageTensor>> {
         self.rows_out(cache, spec, positions)
     }
 
@@ -573,32 +524,18 @@ impl Backend for Cuda {
         self.state_out(state, spec)
     }
 
-    fn write_state(
-        &mut self,
-        state: &mut Recurrent,
-        spec: &LightningSpec,
-        image: Option<&ImageTensor>,
-    ) -> Result<()> {
+    fn write_state(&mut self, state: &mut Recurrent, spec: &LightningSpec, image: Option<&ImageTensor>) -> Result<()> {
         self.state_in(state, spec, image)
     }
 }
 
 /// A shape that the caller got wrong.
-fn shape(
-    op: &'static str,
-    expected: impl std::fmt::Display,
-    found: impl std::fmt::Display,
-) -> BackendError {
-    BackendError::Shape {
-        op,
-        expected: expected.to_string(),
-        found: found.to_string(),
-    }
+fn shape(op: &'static str, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> BackendError {
+    BackendError::Shape { op, expected: expected.to_string(), found: found.to_string() }
 }
 
 /// Sizes and strides as kernels take them.
 fn u32_of(value: usize) -> Result<u32> {
-    u32::try_from(value).map_err(|_| {
-        BackendError::Unsupported(format!("{value} is too large for a kernel's 32-bit size"))
-    })
+    u32::try_from(value)
+        .map_err(|_| BackendError::Unsupported(format!("{value} is too large for a kernel's 32-bit size")))
 }

@@ -12,8 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use cudarc::driver::{result, sys};
 
 use super::driver::{
-    Arg, DeviceInfo, DevicePtr, Driver, Event, Follow, Launch, Mapping, Product, Queue, Recording,
-    failed,
+    Arg, DeviceInfo, DevicePtr, Driver, Event, Follow, Launch, Mapping, Product, Queue, Recording, failed,
 };
 use super::images;
 use super::products::Products;
@@ -49,11 +48,7 @@ unsafe impl Sync for Nvidia {}
 /// Why no GPU can be used, in the words shown to the user.
 fn driver_present() -> Result<(), String> {
     // SAFETY: only opens the library and closes it again.
-    if unsafe { sys::is_culib_present() } {
-        Ok(())
-    } else {
-        Err("driver not found (libcuda.so.1)".to_owned())
-    }
+    if unsafe { sys::is_culib_present() } { Ok(()) } else { Err("driver not found (libcuda.so.1)".to_owned()) }
 }
 
 /// Names of the GPUs that the driver lists; the error says why there is none.
@@ -62,11 +57,7 @@ pub fn list() -> Result<Vec<String>, String> {
     result::init().map_err(|e| format!("the driver does not start: {e}"))?;
     let count = result::device::get_count().map_err(|e| format!("the driver lists no GPU: {e}"))?;
     (0..count)
-        .map(|i| {
-            result::device::get(i)
-                .and_then(result::device::get_name)
-                .map_err(|e| format!("GPU {i}: {e}"))
-        })
+        .map(|i| result::device::get(i).and_then(result::device::get_name).map_err(|e| format!("GPU {i}: {e}")))
         .collect()
 }
 
@@ -105,17 +96,13 @@ fn find(ordinal: usize) -> Result<Found, String> {
             capability % 10
         ));
     }
-    Ok(Found {
-        device,
-        name,
-        capability,
-    })
+    Ok(Found { device, name, capability })
 }
 
 fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32, String> {
     // SAFETY: `device` came from the driver.
-    let value = unsafe { result::device::get_attribute(device, which) }
-        .map_err(|e| format!("cuDeviceGetAttribute: {e}"))?;
+    let value =
+        unsafe { result::device::get_attribute(device, which) }.map_err(|e| format!("cuDeviceGetAttribute: {e}"))?;
     Ok(u32::try_from(value).unwrap_or(0))
 }
 
@@ -135,51 +122,39 @@ impl Nvidia {
         use sys::CUdevice_attribute as A;
         let mut driver_version = 0;
         // SAFETY: writes one integer.
-        unsafe { sys::cuDriverGetVersion(&raw mut driver_version) }
-            .result()
-            .map_err(say("cuDriverGetVersion"))?;
+        unsafe { sys::cuDriverGetVersion(&raw mut driver_version) }.result().map_err(say("cuDriverGetVersion"))?;
         // SAFETY: `device` came from the driver; the context is released in `drop`.
-        let context = unsafe { result::primary_ctx::retain(device) }
-            .map_err(say("cuDevicePrimaryCtxRetain"))?;
+        let context = unsafe { result::primary_ctx::retain(device) }.map_err(say("cuDevicePrimaryCtxRetain"))?;
         // SAFETY: just retained.
         unsafe { result::ctx::set_current(context) }.map_err(say("cuCtxSetCurrent"))?;
-        let compute = result::stream::create(result::stream::StreamKind::NonBlocking)
-            .map_err(say("cuStreamCreate"))?;
-        let copy = result::stream::create(result::stream::StreamKind::NonBlocking)
-            .map_err(say("cuStreamCreate"))?;
+        let compute = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(say("cuStreamCreate"))?;
+        let copy = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(say("cuStreamCreate"))?;
         let mut modules = Vec::new();
         for image in images::IMAGES {
             // SAFETY: embedded by the build, a fat binary with its own length inside.
             let module = unsafe { result::module::load_data(image.data.0.as_ptr().cast()) }
-                .map_err(|e| {
-                    format!(
-                        "kernel image {} does not load on this driver: {e}",
-                        image.name
-                    )
-                })?;
+                .map_err(|e| format!("kernel image {} does not load on this driver: {e}", image.name))?;
             modules.push(module);
         }
         // SAFETY: `device` came from the driver.
-        let total =
-            unsafe { result::device::total_mem(device) }.map_err(say("cuDeviceTotalMem"))?;
-        let granularity =
-            if attribute(A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? == 1 {
-                let mut bytes = 0usize;
-                let kind = allocation_kind(device);
-                // SAFETY: reads one structure and writes one size.
-                unsafe {
-                    sys::cuMemGetAllocationGranularity(
-                        &raw mut bytes,
-                        &raw const kind,
-                        sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
-                    )
-                }
-                .result()
-                .ok()
-                .map(|()| bytes)
-            } else {
-                None
-            };
+        let total = unsafe { result::device::total_mem(device) }.map_err(say("cuDeviceTotalMem"))?;
+        let granularity = if attribute(A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? == 1 {
+            let mut bytes = 0usize;
+            let kind = allocation_kind(device);
+            // SAFETY: reads one structure and writes one size.
+            unsafe {
+                sys::cuMemGetAllocationGranularity(
+                    &raw mut bytes,
+                    &raw const kind,
+                    sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM,
+                )
+            }
+            .result()
+            .ok()
+            .map(|()| bytes)
+        } else {
+            None
+        };
         let info = DeviceInfo {
             name: found.name,
             capability,
@@ -226,30 +201,19 @@ impl Nvidia {
                 let function = self.find(launch.kernel)?;
                 // One split between level 1 and shared memory for all kernels: a multiprocessor has to drain to change it,
                 // and then launches could not overlap. Only a preference, so a refusal does not matter.
-                let carveout =
-                    sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+                let carveout = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
                 // SAFETY: the function belongs to a loaded module.
-                let _ =
-                    unsafe { result::function::set_function_attribute(function, carveout, 100) };
+                let _ = unsafe { result::function::set_function_attribute(function, carveout, 100) };
                 // Allowed without asking is 48 KiB, a kernel's static arrays included.
-                Kernel {
-                    function,
-                    shared_bytes: 40 * 1024,
-                }
+                Kernel { function, shared_bytes: 40 * 1024 }
             }
         };
         if launch.shared_bytes > kernel.shared_bytes {
             let bytes = i32::try_from(launch.shared_bytes).unwrap_or(i32::MAX);
-            let attribute =
-                sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // SAFETY: the function belongs to a loaded module.
             unsafe { result::function::set_function_attribute(kernel.function, attribute, bytes) }
-                .map_err(|e| {
-                    failed(
-                        format!("{} with {bytes} bytes of shared memory", launch.kernel),
-                        e,
-                    )
-                })?;
+                .map_err(|e| failed(format!("{} with {bytes} bytes of shared memory", launch.kernel), e))?;
             kernel.shared_bytes = launch.shared_bytes;
         }
         kernels.insert(launch.kernel, kernel);
@@ -264,10 +228,7 @@ impl Nvidia {
                 return Ok(function);
             }
         }
-        Err(failed(
-            name,
-            "no such kernel in the embedded images; rebuild them with kernels/build.sh",
-        ))
+        Err(failed(name, "no such kernel in the embedded images; rebuild them with kernels/build.sh"))
     }
 }
 
@@ -303,8 +264,7 @@ impl Driver for Nvidia {
     fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
         self.bind("alloc")?;
         // SAFETY: freed by `free`.
-        unsafe { result::malloc_sync(bytes.max(1)) }
-            .map_err(|e| failed(format!("allocating {bytes} bytes"), e))
+        unsafe { result::malloc_sync(bytes.max(1)) }.map_err(|e| failed(format!("allocating {bytes} bytes"), e))
     }
 
     fn free(&self, ptr: DevicePtr) {
@@ -335,9 +295,7 @@ impl Driver for Nvidia {
         let mut handle = 0;
         // SAFETY: sizes are multiples of the granularity, `at` lies in a reserved range.
         unsafe {
-            sys::cuMemCreate(&raw mut handle, bytes, &raw const kind, 0)
-                .result()
-                .map_err(say)?;
+            sys::cuMemCreate(&raw mut handle, bytes, &raw const kind, 0).result().map_err(say)?;
             if let Err(e) = sys::cuMemMap(at, bytes, 0, handle, 0).result() {
                 let _ = sys::cuMemRelease(handle);
                 return Err(say(e));
@@ -387,13 +345,7 @@ impl Driver for Nvidia {
         }
     }
 
-    unsafe fn copy_in(
-        &self,
-        dst: DevicePtr,
-        src: *const u8,
-        bytes: usize,
-        queue: Queue,
-    ) -> Result<()> {
+    unsafe fn copy_in(&self, dst: DevicePtr, src: *const u8, bytes: usize, queue: Queue) -> Result<()> {
         self.bind("copy to device")?;
         // SAFETY: the caller's.
         unsafe { sys::cuMemcpyHtoDAsync_v2(dst, src.cast(), bytes, self.stream(queue)) }
@@ -401,13 +353,7 @@ impl Driver for Nvidia {
             .map_err(|e| failed(format!("copying {bytes} bytes to the device"), e))
     }
 
-    unsafe fn copy_out(
-        &self,
-        dst: *mut u8,
-        src: DevicePtr,
-        bytes: usize,
-        queue: Queue,
-    ) -> Result<()> {
+    unsafe fn copy_out(&self, dst: *mut u8, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
         self.bind("copy from device")?;
         // SAFETY: the caller's.
         unsafe { sys::cuMemcpyDtoHAsync_v2(dst.cast(), src, bytes, self.stream(queue)) }
@@ -415,13 +361,7 @@ impl Driver for Nvidia {
             .map_err(|e| failed(format!("copying {bytes} bytes from the device"), e))
     }
 
-    unsafe fn copy(
-        &self,
-        dst: DevicePtr,
-        src: DevicePtr,
-        bytes: usize,
-        queue: Queue,
-    ) -> Result<()> {
+    unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
         self.bind("copy")?;
         // SAFETY: the caller's.
         unsafe { sys::cuMemcpyDtoDAsync_v2(dst, src, bytes, self.stream(queue)) }
@@ -449,8 +389,7 @@ impl Driver for Nvidia {
         }
         // SAFETY: an all-zero attribute is valid; the union member written is the one the id names.
         let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
-        attribute.id =
-            sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         attribute.value.programmaticStreamSerializationAllowed = 1;
         let overlap = self.info.overlap && launch.follow == Follow::Overlap;
         let config = sys::CUlaunchConfig {
@@ -462,27 +401,21 @@ impl Driver for Nvidia {
             blockDimZ: launch.block[2],
             sharedMemBytes: launch.shared_bytes,
             hStream: self.compute,
-            attrs: if overlap {
-                &raw mut attribute
-            } else {
-                null_mut()
-            },
+            attrs: if overlap { &raw mut attribute } else { null_mut() },
             numAttrs: u32::from(overlap),
         };
         // SAFETY: argument types are the caller's; the driver copies them before it returns.
-        unsafe {
-            sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), null_mut())
-        }
-        .result()
-        .map_err(|e| {
-            failed(
-                launch.kernel,
-                format!(
-                    "{e} (grid {:?}, block {:?}, {} bytes of shared memory)",
-                    launch.grid, launch.block, launch.shared_bytes
-                ),
-            )
-        })
+        unsafe { sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), null_mut()) }.result().map_err(
+            |e| {
+                failed(
+                    launch.kernel,
+                    format!(
+                        "{e} (grid {:?}, block {:?}, {} bytes of shared memory)",
+                        launch.grid, launch.block, launch.shared_bytes
+                    ),
+                )
+            },
+        )
     }
 
     fn products(&self) -> Option<&str> {
@@ -500,16 +433,14 @@ impl Driver for Nvidia {
 
     fn event(&self) -> Result<Event> {
         self.bind("event")?;
-        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT)
-            .map_err(|e| failed("event", e))?;
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(|e| failed("event", e))?;
         Ok(Event(event as u64))
     }
 
     fn record(&self, event: &Event, queue: Queue) -> Result<()> {
         self.bind("record event")?;
         // SAFETY: from `event`.
-        unsafe { result::event::record(event_of(event), self.stream(queue)) }
-            .map_err(|e| failed("record event", e))
+        unsafe { result::event::record(event_of(event), self.stream(queue)) }.map_err(|e| failed("record event", e))
     }
 
     fn wait(&self, queue: Queue, event: &Event) -> Result<()> {
@@ -534,8 +465,7 @@ impl Driver for Nvidia {
     fn elapsed_ms(&self, from: &Event, to: &Event) -> Result<f32> {
         self.bind("elapsed")?;
         // SAFETY: from `event`.
-        unsafe { result::event::elapsed(event_of(from), event_of(to)) }
-            .map_err(|e| failed("elapsed time", e))
+        unsafe { result::event::elapsed(event_of(from), event_of(to)) }.map_err(|e| failed("elapsed time", e))
     }
 
     fn drop_event(&self, event: Event) {
@@ -548,18 +478,14 @@ impl Driver for Nvidia {
     fn synchronize(&self, queue: Queue) -> Result<()> {
         self.bind("synchronize")?;
         // SAFETY: created in `open`.
-        unsafe { result::stream::synchronize(self.stream(queue)) }
-            .map_err(|e| failed("device work", e))
+        unsafe { result::stream::synchronize(self.stream(queue)) }.map_err(|e| failed("device work", e))
     }
 
     fn begin_recording(&self) -> Result<()> {
         self.bind("begin recording")?;
         // SAFETY: created in `open`.
         unsafe {
-            result::stream::begin_capture(
-                self.compute,
-                sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
-            )
+            result::stream::begin_capture(self.compute, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
         }
         .map_err(|e| failed("begin recording", e))
     }
@@ -568,8 +494,7 @@ impl Driver for Nvidia {
         self.bind("end recording")?;
         // SAFETY: a capture is open on this stream; the graph is destroyed once its executable form exists.
         unsafe {
-            let graph = result::stream::end_capture(self.compute)
-                .map_err(|e| failed("end recording", e))?;
+            let graph = result::stream::end_capture(self.compute).map_err(|e| failed("end recording", e))?;
             let mut ready = null_mut();
             let instantiated = sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0).result();
             let _ = result::graph::destroy(graph);
@@ -582,8 +507,7 @@ impl Driver for Nvidia {
     fn replay(&self, recording: &Recording) -> Result<()> {
         self.bind("replay")?;
         // SAFETY: from `end_recording`; buffers it names outlive it (graphs are dropped first).
-        unsafe { result::graph::launch(recording.0 as sys::CUgraphExec, self.compute) }
-            .map_err(|e| failed("replay", e))
+        unsafe { result::graph::launch(recording.0 as sys::CUgraphExec, self.compute) }.map_err(|e| failed("replay", e))
     }
 
     fn drop_recording(&self, recording: Recording) {

@@ -25,20 +25,10 @@ pub(super) use product::Scratch;
 impl Cuda {
     // -- operations ------------------------------------------------------------------------------------------------
 
-    pub(super) fn op_embed(
-        &mut self,
-        h: &mut Buf,
-        table: &Matrix,
-        scale: f32,
-        pass: Pass,
-    ) -> Result<()> {
+    pub(super) fn op_embed(&mut self, h: &mut Buf, table: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         check_rows("embed", h, pass.rows())?;
         h.wide("embed", table.inner)?;
-        let (hidden, vocab, rows) = (
-            u32_of(table.inner)?,
-            u32_of(table.out)?,
-            u32_of(pass.rows())?,
-        );
+        let (hidden, vocab, rows) = (u32_of(table.inner)?, u32_of(table.out)?, u32_of(pass.rows())?);
         // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
         unsafe {
             launch::embed_rows(
@@ -69,13 +59,8 @@ impl Cuda {
         check_rows("norm_linear", dst, pass.rows())?;
         match pass {
             Pass::Verify { rows } => {
-                let input = SkinnyFrom::Norm {
-                    h: h.ptr(),
-                    ld: u32_of(h.width)?,
-                    norm: norm.memory.ptr(),
-                    eps,
-                    mul: 1.0,
-                };
+                let input =
+                    SkinnyFrom::Norm { h: h.ptr(), ld: u32_of(h.width)?, norm: norm.memory.ptr(), eps, mul: 1.0 };
                 self.skinny(SkinnyTo::Store, to, dst.width, w, input, 1.0, rows)
             }
             Pass::Prefill { rows } => {
@@ -101,67 +86,36 @@ impl Cuda {
         check_rows("norm_gate_up", dst, pass.rows())?;
         match pass {
             Pass::Verify { rows } => {
-                let input = SkinnyFrom::Norm {
-                    h: h.ptr(),
-                    ld: u32_of(h.width)?,
-                    norm: norm.memory.ptr(),
-                    eps,
-                    mul: 1.0,
-                };
+                let input =
+                    SkinnyFrom::Norm { h: h.ptr(), ld: u32_of(h.width)?, norm: norm.memory.ptr(), eps, mul: 1.0 };
                 self.skinny(SkinnyTo::Swiglu, to, dst.width, w, input, 1.0, rows)
             }
             Pass::Prefill { rows } => {
                 if dst.width != inter {
-                    return Err(shape(
-                        "norm_gate_up",
-                        format!("[rows, {inter}]"),
-                        format!("[rows, {}]", dst.width),
-                    ));
+                    return Err(shape("norm_gate_up", format!("[rows, {inter}]"), format!("[rows, {}]", dst.width)));
                 }
                 let x = self.normed(h, norm, eps, rows)?;
                 let bytes = self.prefill_rows.max(MAX_VERIFY_ROWS) * w.out * 2;
                 let wide = self.room(|scratch| &mut scratch.wide, bytes)?;
                 self.product(x, w, wide, w.out, rows, ProductOut::Bf16, 1.0)?;
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
-                unsafe {
-                    launch::swiglu_rows(
-                        self.device.driver(),
-                        to,
-                        wide,
-                        u32_of(inter)?,
-                        u32_of(rows)?,
-                    )
-                }
+                unsafe { launch::swiglu_rows(self.device.driver(), to, wide, u32_of(inter)?, u32_of(rows)?) }
             }
         }
     }
 
-    pub(super) fn op_linear_add(
-        &mut self,
-        h: &mut Buf,
-        x: &Buf,
-        w: &Matrix,
-        scale: f32,
-        pass: Pass,
-    ) -> Result<()> {
+    pub(super) fn op_linear_add(&mut self, h: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         let from = x.narrow("linear_add", w.inner)?;
         let to = h.wide("linear_add", w.out)?;
         check_rows("linear_add", h, pass.rows())?;
         match pass {
             Pass::Verify { rows } => {
-                let input = SkinnyFrom::Ready {
-                    x: from,
-                    ld: u32_of(x.width)?,
-                };
+                let input = SkinnyFrom::Ready { x: from, ld: u32_of(x.width)? };
                 self.skinny(SkinnyTo::Add, to, h.width, w, input, scale, rows)
             }
             Pass::Prefill { rows } => {
                 if x.width != w.inner {
-                    return Err(shape(
-                        "linear_add",
-                        format!("[rows, {}]", w.inner),
-                        format!("[rows, {}]", x.width),
-                    ));
+                    return Err(shape("linear_add", format!("[rows, {}]", w.inner), format!("[rows, {}]", x.width)));
                 }
                 self.product(from, w, to, h.width, rows, ProductOut::AddF32, scale)
             }
@@ -193,24 +147,13 @@ impl Cuda {
             x.narrow("gate_output", gate.end)?;
             x.column(gate.start)
         } else {
-            return Err(shape(
-                "gate_output",
-                format!("{} gate columns", w.inner),
-                gate.len(),
-            ));
+            return Err(shape("gate_output", format!("{} gate columns", w.inner), gate.len()));
         };
         let norm = norm.map_or(0, |norm| norm.memory.ptr());
         let (lds, ldg) = (u32_of(o.width)?, u32_of(x.width)?);
         match pass {
             Pass::Verify { rows } => {
-                let input = SkinnyFrom::Gate {
-                    o: from,
-                    ld: lds,
-                    norm,
-                    eps,
-                    gate,
-                    ldg,
-                };
+                let input = SkinnyFrom::Gate { o: from, ld: lds, norm, eps, gate, ldg };
                 self.skinny(SkinnyTo::Add, to, h.width, w, input, scale, rows)
             }
             Pass::Prefill { rows } => {
@@ -237,13 +180,7 @@ impl Cuda {
         }
     }
 
-    pub(super) fn op_tap(
-        &mut self,
-        taps: &mut Buf,
-        slot: usize,
-        h: &Buf,
-        pass: Pass,
-    ) -> Result<()> {
+    pub(super) fn op_tap(&mut self, taps: &mut Buf, slot: usize, h: &Buf, pass: Pass) -> Result<()> {
         let hidden = h.width;
         if (slot + 1) * hidden > taps.width {
             return Err(shape(
@@ -253,12 +190,8 @@ impl Cuda {
             ));
         }
         check_rows("tap", taps, pass.rows())?;
-        let (to, ld, hidden, rows) = (
-            taps.column(slot * hidden),
-            u32_of(taps.width)?,
-            u32_of(hidden)?,
-            u32_of(pass.rows())?,
-        );
+        let (to, ld, hidden, rows) =
+            (taps.column(slot * hidden), u32_of(taps.width)?, u32_of(hidden)?, u32_of(pass.rows())?);
         if taps.value_bytes() == 2 {
             // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
             unsafe { launch::tap_rows_bf16(self.device.driver(), to, ld, h.ptr(), hidden, rows) }
@@ -302,17 +235,9 @@ impl Cuda {
 }
 
 fn check_rows(op: &'static str, buf: &Buf, rows: usize) -> Result<()> {
-    if rows <= buf.rows {
-        Ok(())
-    } else {
-        Err(shape(op, format!("at most {} rows", buf.rows), rows))
-    }
+    if rows <= buf.rows { Ok(()) } else { Err(shape(op, format!("at most {} rows", buf.rows), rows)) }
 }
 
 fn check_inner(op: &'static str, n: usize, w: &Matrix) -> Result<()> {
-    if n == w.inner {
-        Ok(())
-    } else {
-        Err(shape(op, format!("norm of {}", w.inner), n))
-    }
+    if n == w.inner { Ok(()) } else { Err(shape(op, format!("norm of {}", w.inner), n)) }
 }

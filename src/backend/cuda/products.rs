@@ -63,13 +63,7 @@ impl Products {
             (result::create_handle().ok()?, sys::cublasLtGetVersion())
         };
         let name = format!("cuBLASLt {}.{}", version / 10_000, version / 100 % 100);
-        Some(Products {
-            handle,
-            stream: stream.cast(),
-            workspace: None,
-            plans: HashMap::new(),
-            name,
-        })
+        Some(Products { handle, stream: stream.cast(), workspace: None, plans: HashMap::new(), name })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -81,11 +75,7 @@ impl Products {
     /// # Safety
     /// As for [`Driver::product`]; the context is current.
     pub(super) unsafe fn run(&mut self, device: &Nvidia, product: &Product) -> Result<bool> {
-        let shape = Shape {
-            out: product.out,
-            inner: product.inner,
-            to: product.to,
-        };
+        let shape = Shape { out: product.out, inner: product.inner, to: product.to };
         let plan = match self.plans.get(&shape) {
             Some(plan) => *plan,
             None => {
@@ -110,13 +100,7 @@ impl Products {
         if most < 4 * PRODUCT_ROWS {
             return Ok(Plan::Refused);
         }
-        let probe = Product {
-            x: product.w,
-            d: 0,
-            rows: most,
-            scale: 1.0,
-            ..*product
-        };
+        let probe = Product { x: product.w, d: 0, rows: most, scale: 1.0, ..*product };
         let candidates = self.candidates(&probe)?;
         let size = match product.to {
             ProductOut::Bf16 => 2,
@@ -151,26 +135,12 @@ impl Products {
         // SAFETY: `scratch` has room for two results, `probe.x` for all rows; `host` is read after the wait.
         unsafe {
             device.fill(scratch, 0, 2 * total, Queue::Compute)?;
-            if self
-                .matmul(
-                    device,
-                    &Product {
-                        d: scratch,
-                        ..*probe
-                    },
-                    algorithm,
-                )
-                .is_err()
-            {
+            if self.matmul(device, &Product { d: scratch, ..*probe }, algorithm).is_err() {
                 return Ok(false);
             }
             // Cuts at and within tiles, on the grid of 64: what chunked prefill does.
             let mut start = 0;
-            for (index, rows) in [2 * PRODUCT_ROWS, PRODUCT_ROWS, 3 * PRODUCT_ROWS]
-                .iter()
-                .cycle()
-                .enumerate()
-            {
+            for (index, rows) in [2 * PRODUCT_ROWS, PRODUCT_ROWS, 3 * PRODUCT_ROWS].iter().cycle().enumerate() {
                 let rows = (*rows).min(probe.rows - start);
                 if rows == 0 || index > 64 {
                     break;
@@ -280,10 +250,7 @@ impl Products {
         }
         .map_err(|e| {
             failed(
-                format!(
-                    "cuBLASLt [{} x {}] x [{} x {}]",
-                    product.rows, product.inner, product.out, product.inner
-                ),
+                format!("cuBLASLt [{} x {}] x [{} x {}]", product.rows, product.inner, product.out, product.inner),
                 e,
             )
         })
@@ -301,26 +268,15 @@ impl Call {
     /// The library counts in columns: `dᵀ [out, rows] = wᵀ-of-its-column-form · xᵀ`.
     fn new(product: &Product) -> Result<Self> {
         let say = |e: result::CublasError| failed("cuBLASLt", e);
-        let (out, inner, rows) = (
-            product.out as u64,
-            product.inner as u64,
-            product.rows as u64,
-        );
+        let (out, inner, rows) = (product.out as u64, product.inner as u64, product.rows as u64);
         let d_type = match product.to {
             ProductOut::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
             ProductOut::F32 | ProductOut::AddF32 => sys::cudaDataType_t::CUDA_R_32F,
         };
-        let mut call = Call {
-            desc: null_mut(),
-            w: null_mut(),
-            x: null_mut(),
-            d: null_mut(),
-        };
-        call.desc = result::create_matmul_desc(
-            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-            sys::cudaDataType_t::CUDA_R_32F,
-        )
-        .map_err(say)?;
+        let mut call = Call { desc: null_mut(), w: null_mut(), x: null_mut(), d: null_mut() };
+        call.desc =
+            result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F)
+                .map_err(say)?;
         // CUBLAS_OP_T
         let transpose = 1i32;
         // SAFETY: the descriptor was just made; the attribute is a 32-bit integer.
@@ -333,20 +289,10 @@ impl Call {
             )
         }
         .map_err(say)?;
-        call.w = result::create_matrix_layout(
-            sys::cudaDataType_t::CUDA_R_16BF,
-            inner,
-            out,
-            inner as i64,
-        )
-        .map_err(say)?;
-        call.x = result::create_matrix_layout(
-            sys::cudaDataType_t::CUDA_R_16BF,
-            inner,
-            rows,
-            inner as i64,
-        )
-        .map_err(say)?;
+        call.w =
+            result::create_matrix_layout(sys::cudaDataType_t::CUDA_R_16BF, inner, out, inner as i64).map_err(say)?;
+        call.x =
+            result::create_matrix_layout(sys::cudaDataType_t::CUDA_R_16BF, inner, rows, inner as i64).map_err(say)?;
         call.d = result::create_matrix_layout(d_type, out, rows, out as i64).map_err(say)?;
         Ok(call)
     }

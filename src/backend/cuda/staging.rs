@@ -31,16 +31,9 @@ type Slot<'a> = (usize, &'a mut [u8]);
 
 /// The pipeline of [`Staging::stream`]: threads fill slots, this thread gives them to the copy queue in whatever order they
 /// come, and hands them out again once their copy has passed.
-fn stream_through(
-    slots: Vec<&mut [u8]>,
-    arrays: &[Incoming<'_>],
-    driver: &dyn Driver,
-    events: &[Event],
-) -> Result<()> {
-    let pieces: Vec<(&Incoming<'_>, usize)> = arrays
-        .iter()
-        .flat_map(|a| (0..a.bytes).step_by(PIECE_BYTES).map(move |at| (a, at)))
-        .collect();
+fn stream_through(slots: Vec<&mut [u8]>, arrays: &[Incoming<'_>], driver: &dyn Driver, events: &[Event]) -> Result<()> {
+    let pieces: Vec<(&Incoming<'_>, usize)> =
+        arrays.iter().flat_map(|a| (0..a.bytes).step_by(PIECE_BYTES).map(move |at| (a, at))).collect();
     let next = AtomicUsize::new(0);
     // Unbounded, but never longer than there are slots.
     let (free, empty) = crossbeam_channel::unbounded::<Slot<'_>>();
@@ -106,28 +99,20 @@ impl Staging {
     pub(super) fn new(device: &Device) -> Result<Self> {
         Ok(Staging {
             halves: [device.pinned(CHUNK_BYTES)?, device.pinned(CHUNK_BYTES)?],
-            done: [
-                Some(device.driver().event()?),
-                Some(device.driver().event()?),
-            ],
+            done: [Some(device.driver().event()?), Some(device.driver().event()?)],
             device: device.clone(),
         })
     }
 
     fn wait(&self, half: usize) -> Result<()> {
-        self.done
-            .get(half)
-            .and_then(Option::as_ref)
-            .map_or(Ok(()), |event| self.device.driver().wait_host(event))
+        self.done.get(half).and_then(Option::as_ref).map_or(Ok(()), |event| self.device.driver().wait_host(event))
     }
 
     fn mark(&self, half: usize) -> Result<()> {
         self.done
             .get(half)
             .and_then(Option::as_ref)
-            .map_or(Ok(()), |event| {
-                self.device.driver().record(event, Queue::Copy)
-            })
+            .map_or(Ok(()), |event| self.device.driver().record(event, Queue::Copy))
     }
 
     /// Sends `bytes` to `dst`, made by `fill(offset, chunk)` in pieces that are multiples of `unit`. What the compute
@@ -142,31 +127,17 @@ impl Staging {
         self.device.order(Queue::Compute, Queue::Copy)?;
         let chunk = (CHUNK_BYTES / unit.max(1)).max(1) * unit;
         if chunk > CHUNK_BYTES {
-            return Err(super::driver::failed(
-                "copy to device",
-                format!("rows of {unit} bytes are too long"),
-            ));
+            return Err(super::driver::failed("copy to device", format!("rows of {unit} bytes are too long")));
         }
         let mut at = 0;
         let mut half = 0;
         while at < bytes {
             let n = chunk.min(bytes - at);
             self.wait(half)?;
-            if let Some(buffer) = self
-                .halves
-                .get_mut(half)
-                .and_then(|h| h.as_mut_slice().get_mut(..n))
-            {
+            if let Some(buffer) = self.halves.get_mut(half).and_then(|h| h.as_mut_slice().get_mut(..n)) {
                 fill(at, buffer);
                 // SAFETY: the half is not written before its event has passed; the caller owns `bytes` at `dst`.
-                unsafe {
-                    self.device.driver().copy_in(
-                        dst + at as u64,
-                        buffer.as_ptr(),
-                        n,
-                        Queue::Copy,
-                    )?
-                };
+                unsafe { self.device.driver().copy_in(dst + at as u64, buffer.as_ptr(), n, Queue::Copy)? };
             }
             self.mark(half)?;
             at += n;
@@ -178,17 +149,11 @@ impl Staging {
     /// Sends bytes as they are.
     pub(super) fn send_bytes(&mut self, dst: DevicePtr, data: &[u8]) -> Result<()> {
         self.send(dst, data.len(), 1, &|at, chunk| {
-            chunk
-                .par_chunks_mut(PIECE_BYTES)
-                .enumerate()
-                .for_each(|(i, piece)| {
-                    if let Some(from) = data
-                        .get(at + i * PIECE_BYTES..)
-                        .and_then(|d| d.get(..piece.len()))
-                    {
-                        piece.copy_from_slice(from);
-                    }
-                });
+            chunk.par_chunks_mut(PIECE_BYTES).enumerate().for_each(|(i, piece)| {
+                if let Some(from) = data.get(at + i * PIECE_BYTES..).and_then(|d| d.get(..piece.len())) {
+                    piece.copy_from_slice(from);
+                }
+            });
         })
     }
 
@@ -201,10 +166,7 @@ impl Staging {
         let driver = self.device.driver();
         let events = (0..2 * CHUNK_BYTES / PIECE_BYTES).map(|_| driver.event());
         let events: Vec<Event> = events.collect::<Result<_>>()?;
-        let slots = self
-            .halves
-            .iter_mut()
-            .flat_map(|h| h.as_mut_slice().chunks_exact_mut(PIECE_BYTES));
+        let slots = self.halves.iter_mut().flat_map(|h| h.as_mut_slice().chunks_exact_mut(PIECE_BYTES));
         let sent = stream_through(slots.collect(), arrays, driver, &events);
         // Slots of copies that are still under way must not be filled again, whatever happened.
         let passed = driver.synchronize(Queue::Copy);
@@ -227,14 +189,7 @@ impl Staging {
                 let n = CHUNK_BYTES.min(bytes - at);
                 if let Some(buffer) = self.halves.get_mut(half) {
                     // SAFETY: the half was emptied two rounds ago; the caller owns `bytes` at `src`.
-                    unsafe {
-                        self.device.driver().copy_out(
-                            buffer.as_mut_ptr(),
-                            src + at as u64,
-                            n,
-                            Queue::Copy,
-                        )?
-                    };
+                    unsafe { self.device.driver().copy_out(buffer.as_mut_ptr(), src + at as u64, n, Queue::Copy)? };
                 }
                 self.mark(half)?;
             }
@@ -243,17 +198,13 @@ impl Staging {
                 self.wait(half)?;
                 if let (Some(buffer), Some(to)) = (self.halves.get(half), out.get_mut(at..)) {
                     let from = buffer.as_slice();
-                    to.par_chunks_mut(PIECE_BYTES)
-                        .take(CHUNK_BYTES / PIECE_BYTES)
-                        .enumerate()
-                        .for_each(|(i, piece)| {
-                            if let Some(from) = from
-                                .get(i * PIECE_BYTES..)
-                                .and_then(|f| f.get(..piece.len()))
-                            {
+                    to.par_chunks_mut(PIECE_BYTES).take(CHUNK_BYTES / PIECE_BYTES).enumerate().for_each(
+                        |(i, piece)| {
+                            if let Some(from) = from.get(i * PIECE_BYTES..).and_then(|f| f.get(..piece.len())) {
                                 piece.copy_from_slice(from);
                             }
-                        });
+                        },
+                    );
                 }
             }
         }

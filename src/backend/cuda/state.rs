@@ -48,27 +48,17 @@ impl Cuda {
         positions: Range<usize>,
     ) -> Result<Vec<ImageTensor>> {
         let mut tensors = Vec::with_capacity(ROW_ARRAYS.len());
-        for (index, (name, rows)) in ROW_ARRAYS
-            .into_iter()
-            .zip(row_ranges(spec, &positions))
-            .enumerate()
-        {
+        for (index, (name, rows)) in ROW_ARRAYS.into_iter().zip(row_ranges(spec, &positions)).enumerate() {
             let array = cache.array(index);
             within(array, &rows, cache.row_bytes)?;
             if let (Some(arriving), 0 | 1) = (cache.arriving(), index) {
                 arriving.wait_for(std::slice::from_ref(&rows))?;
             }
-            let data = self.staging.fetch(
-                array.ptr() + (rows.start * cache.row_bytes) as u64,
-                rows.len() * cache.row_bytes,
-            )?;
+            let data = self
+                .staging
+                .fetch(array.ptr() + (rows.start * cache.row_bytes) as u64, rows.len() * cache.row_bytes)?;
             let shape = vec![rows.len(), spec.kv_heads, HEAD];
-            tensors.push(ImageTensor {
-                name: name.to_owned(),
-                dtype: Dtype::Bf16,
-                shape,
-                data: Arc::new(data),
-            });
+            tensors.push(ImageTensor { name: name.to_owned(), dtype: Dtype::Bf16, shape, data: Arc::new(data) });
         }
         Ok(tensors)
     }
@@ -82,26 +72,15 @@ impl Cuda {
     ) -> Result<()> {
         let find = |name: &str| {
             let found = tensors.iter().find(|t| t.name == name);
-            found
-                .copied()
-                .ok_or_else(|| shape("write_rows", format!("an array `{name}`"), "none"))
+            found.copied().ok_or_else(|| shape("write_rows", format!("an array `{name}`"), "none"))
         };
         let rows = find("k")?.shape.first().copied().unwrap_or(0);
-        for (index, (name, rows)) in ROW_ARRAYS
-            .into_iter()
-            .zip(row_ranges(spec, &(start..start + rows)))
-            .enumerate()
-        {
+        for (index, (name, rows)) in ROW_ARRAYS.into_iter().zip(row_ranges(spec, &(start..start + rows))).enumerate() {
             let tensor = find(name)?;
             let expected = [rows.len(), spec.kv_heads, HEAD];
-            if tensor.shape != expected
-                || tensor.data.len() != expected.iter().product::<usize>() * tensor.dtype.size()
+            if tensor.shape != expected || tensor.data.len() != expected.iter().product::<usize>() * tensor.dtype.size()
             {
-                return Err(shape(
-                    "write_rows",
-                    format!("`{name}` {expected:?}"),
-                    format!("{tensor:?}"),
-                ));
+                return Err(shape("write_rows", format!("`{name}` {expected:?}"), format!("{tensor:?}")));
             }
             let array = cache.array(index);
             within(array, &rows, cache.row_bytes)?;
@@ -162,22 +141,14 @@ impl Cuda {
                         arrays: [(k.0, k.1), (v.0, v.1)],
                     });
                 }
-                compressed.extend(places.map(|(name, dst, bytes)| Incoming {
-                    dst,
-                    bytes,
-                    name,
-                    feed: feed.as_ref(),
-                }));
+                compressed.extend(places.map(|(name, dst, bytes)| Incoming { dst, bytes, name, feed: feed.as_ref() }));
             }
             of_cache.push(first..sources.len());
         }
         self.staging.stream(&compressed)?;
         let arrivals = Arrivals::start(&self.device, sources)?;
         for ((_, cache), sources) in caches.iter_mut().zip(of_cache) {
-            cache.set_arriving(Some(Arriving {
-                arrivals: Arc::clone(&arrivals),
-                sources,
-            }));
+            cache.set_arriving(Some(Arriving { arrivals: Arc::clone(&arrivals), sources }));
         }
         self.arrivals = Some(arrivals);
         Ok(())
@@ -210,11 +181,7 @@ impl Cuda {
         arriving.wait_for(&ranges)
     }
 
-    pub(super) fn state_out(
-        &mut self,
-        state: &Recurrent,
-        spec: &LightningSpec,
-    ) -> Result<ImageTensor> {
+    pub(super) fn state_out(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
         if self.step.pending() > 0 {
             return Err(BackendError::Unsupported(
                 "a recurrent state with pending rows cannot be saved; fold first".to_owned(),
@@ -239,60 +206,35 @@ impl Cuda {
             return self.zero(&state.state);
         };
         let expected = [spec.heads, HEAD, HEAD];
-        if image.shape != expected
-            || image.dtype != Dtype::F32
-            || image.data.len() != state.state.bytes()
-        {
-            return Err(shape(
-                "write_state",
-                format!("f32 {expected:?}"),
-                format!("{image:?}"),
-            ));
+        if image.shape != expected || image.dtype != Dtype::F32 || image.data.len() != state.state.bytes() {
+            return Err(shape("write_state", format!("f32 {expected:?}"), format!("{image:?}")));
         }
         self.staging.send_bytes(state.state.ptr(), &image.data)
     }
 
     fn zero(&mut self, buffer: &DeviceBuffer) -> Result<()> {
         // SAFETY: the buffer has this size.
-        unsafe {
-            self.device.driver().fill(
-                buffer.ptr(),
-                0,
-                buffer.bytes(),
-                super::driver::Queue::Compute,
-            )
-        }
+        unsafe { self.device.driver().fill(buffer.ptr(), 0, buffer.bytes(), super::driver::Queue::Compute) }
     }
 
     pub(super) fn read_buf(&mut self, buf: &Buf, rows: usize) -> Result<Vec<f32>> {
         if rows > buf.rows {
             return Err(shape("read", format!("at most {} rows", buf.rows), rows));
         }
-        let data = self
-            .staging
-            .fetch(buf.ptr(), rows * buf.width * buf.value_bytes())?;
+        let data = self.staging.fetch(buf.ptr(), rows * buf.width * buf.value_bytes())?;
         floats(number_type(buf), &data)
     }
 
     pub(super) fn write_buf(&mut self, buf: &mut Buf, values: &[f32]) -> Result<()> {
         if values.len() > buf.rows * buf.width {
-            return Err(shape(
-                "write",
-                format!("at most {} values", buf.rows * buf.width),
-                values.len(),
-            ));
+            return Err(shape("write", format!("at most {} values", buf.rows * buf.width), values.len()));
         }
         match number_type(buf) {
             Dtype::Bf16 => {
-                let narrow: Vec<u8> = values
-                    .iter()
-                    .flat_map(|x| bf16::from_f32(*x).to_le_bytes())
-                    .collect();
+                let narrow: Vec<u8> = values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
                 self.staging.send_bytes(buf.ptr(), &narrow)
             }
-            Dtype::F32 | Dtype::U32 | Dtype::U8 => self
-                .staging
-                .send_bytes(buf.ptr(), bytemuck::cast_slice(values)),
+            Dtype::F32 | Dtype::U32 | Dtype::U8 => self.staging.send_bytes(buf.ptr(), bytemuck::cast_slice(values)),
         }
     }
 
@@ -315,10 +257,7 @@ impl Cuda {
 
     fn words(&mut self, at: DevicePtr, n: usize) -> Result<Vec<u32>> {
         let data = self.staging.fetch(at, n * 4)?;
-        Ok(data
-            .chunks_exact(4)
-            .map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]]))
-            .collect())
+        Ok(data.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect())
     }
 }
 
@@ -334,11 +273,7 @@ fn within(array: &Growable, rows: &Range<usize>, row_bytes: usize) -> Result<()>
     if rows.end * row_bytes <= array.backed() {
         return Ok(());
     }
-    Err(shape(
-        "cache rows",
-        format!("below {}", array.backed() / row_bytes.max(1)),
-        rows.end,
-    ))
+    Err(shape("cache rows", format!("below {}", array.backed() / row_bytes.max(1)), rows.end))
 }
 
 #[cfg(test)]
@@ -365,10 +300,7 @@ mod tests {
         };
         assert_eq!(row_ranges(&spec, &(0..31)), [0..31, 0..31, 0..0, 0..0]);
         assert_eq!(row_ranges(&spec, &(0..128)), [0..128, 0..128, 0..7, 0..1]);
-        assert_eq!(
-            row_ranges(&spec, &(127..128)),
-            [127..128, 127..128, 6..7, 0..1]
-        );
+        assert_eq!(row_ranges(&spec, &(127..128)), [127..128, 127..128, 6..7, 0..1]);
         // Neighbouring pieces share nothing and miss nothing.
         for cut in 0..300 {
             let (a, b) = (row_ranges(&spec, &(0..cut)), row_ranges(&spec, &(cut..300)));

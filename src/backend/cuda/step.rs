@@ -35,10 +35,7 @@ impl Posted {
             memory: device.zeroed("step", TOKENS_AT + rows * 4, Account::Work)?,
             slots: device.pinned(SLOTS * STRUCT_BYTES)?,
             next_slot: 0,
-            whole: [
-                device.pinned(TOKENS_AT + rows * 4)?,
-                device.pinned(TOKENS_AT + rows * 4)?,
-            ],
+            whole: [device.pinned(TOKENS_AT + rows * 4)?, device.pinned(TOKENS_AT + rows * 4)?],
             whole_sent: [device.driver().event()?, device.driver().event()?],
             next_whole: 0,
             token_room: rows,
@@ -67,8 +64,7 @@ impl Posted {
         }
         let half = self.next_whole;
         self.next_whole ^= 1;
-        let (Some(pinned), Some(sent)) = (self.whole.get_mut(half), self.whole_sent.get(half))
-        else {
+        let (Some(pinned), Some(sent)) = (self.whole.get_mut(half), self.whole_sent.get(half)) else {
             return Ok(());
         };
         self.device.driver().wait_host(sent)?;
@@ -101,14 +97,7 @@ impl Posted {
                 bytes.copy_from_slice(&word.to_le_bytes());
             }
             // SAFETY: the slot is not written again before a wait for the queue.
-            unsafe {
-                self.device.driver().copy_in(
-                    self.memory.ptr(),
-                    slot.as_ptr(),
-                    STRUCT_BYTES,
-                    Queue::Compute,
-                )?
-            };
+            unsafe { self.device.driver().copy_in(self.memory.ptr(), slot.as_ptr(), STRUCT_BYTES, Queue::Compute)? };
         }
         Ok(())
     }
@@ -119,9 +108,7 @@ impl Drop for Posted {
         // Copies read the pinned slots; errors of earlier work were reported where it was given.
         let _ = self.device.driver().synchronize(Queue::Compute);
         for event in &mut self.whole_sent {
-            self.device
-                .driver()
-                .drop_event(std::mem::replace(event, Event(0)));
+            self.device.driver().drop_event(std::mem::replace(event, Event(0)));
         }
     }
 }
@@ -139,13 +126,7 @@ pub(super) struct Step {
 impl Step {
     /// At position 0 with nothing pending; passes of up to `rows` rows.
     pub(super) fn new(device: &Device, rows: usize) -> Result<Self> {
-        Ok(Step {
-            posted: Posted::new(device, rows)?,
-            position: 0,
-            pending: 0,
-            slot: 0,
-            unsent: false,
-        })
+        Ok(Step { posted: Posted::new(device, rows)?, position: 0, pending: 0, slot: 0, unsent: false })
     }
 
     /// `const Step*`
@@ -223,6 +204,5 @@ impl Step {
 
 /// A position as kernels count it.
 pub(super) fn narrow(value: usize) -> Result<u32> {
-    u32::try_from(value)
-        .map_err(|_| BackendError::Unsupported(format!("position {value} is beyond 32 bits")))
+    u32::try_from(value).map_err(|_| BackendError::Unsupported(format!("position {value} is beyond 32 bits")))
 }

@@ -34,38 +34,17 @@ pub struct Buf {
 }
 
 impl Buf {
-    pub(super) fn new(
-        device: &Device,
-        width: usize,
-        kind: BufKind,
-        prefill_rows: usize,
-    ) -> Result<Self> {
+    pub(super) fn new(device: &Device, width: usize, kind: BufKind, prefill_rows: usize) -> Result<Self> {
         let rows = match kind {
-            BufKind::Residual | BufKind::Activation | BufKind::Wide => {
-                prefill_rows.max(MAX_VERIFY_ROWS)
-            }
+            BufKind::Residual | BufKind::Activation | BufKind::Wide => prefill_rows.max(MAX_VERIFY_ROWS),
             BufKind::Logits => MAX_VERIFY_ROWS,
         };
         Self::with_rows(device, width, kind, rows)
     }
 
-    pub(super) fn with_rows(
-        device: &Device,
-        width: usize,
-        kind: BufKind,
-        rows: usize,
-    ) -> Result<Self> {
-        let memory = device.zeroed(
-            "working buffers",
-            rows * width * size_of_kind(kind),
-            Account::Work,
-        )?;
-        Ok(Buf {
-            memory,
-            width,
-            kind,
-            rows,
-        })
+    pub(super) fn with_rows(device: &Device, width: usize, kind: BufKind, rows: usize) -> Result<Self> {
+        let memory = device.zeroed("working buffers", rows * width * size_of_kind(kind), Account::Work)?;
+        Ok(Buf { memory, width, kind, rows })
     }
 
     /// Bytes of one value.
@@ -90,14 +69,8 @@ impl Buf {
     /// An f32 buffer of at least this width.
     pub(super) fn wide(&self, op: &'static str, width: usize) -> Result<DevicePtr> {
         match self.kind {
-            BufKind::Residual | BufKind::Wide | BufKind::Logits if self.width >= width => {
-                Ok(self.ptr())
-            }
-            _ => Err(shape(
-                op,
-                format!("f32 [rows, {width}]"),
-                format!("{:?} [rows, {}]", self.kind, self.width),
-            )),
+            BufKind::Residual | BufKind::Wide | BufKind::Logits if self.width >= width => Ok(self.ptr()),
+            _ => Err(shape(op, format!("f32 [rows, {width}]"), format!("{:?} [rows, {}]", self.kind, self.width))),
         }
     }
 
@@ -105,11 +78,7 @@ impl Buf {
     pub(super) fn narrow(&self, op: &'static str, width: usize) -> Result<DevicePtr> {
         match self.kind {
             BufKind::Activation if self.width >= width => Ok(self.ptr()),
-            _ => Err(shape(
-                op,
-                format!("bf16 [rows, {width}]"),
-                format!("{:?} [rows, {}]", self.kind, self.width),
-            )),
+            _ => Err(shape(op, format!("bf16 [rows, {width}]"), format!("{:?} [rows, {}]", self.kind, self.width))),
         }
     }
 }
@@ -160,19 +129,13 @@ pub struct Cache {
 }
 
 impl Cache {
-    pub(super) fn new(
-        device: &Device,
-        ledger: &Arc<CacheLedger>,
-        spec: &SparseSpec,
-        limit: usize,
-    ) -> Result<Self> {
+    pub(super) fn new(device: &Device, ledger: &Arc<CacheLedger>, spec: &SparseSpec, limit: usize) -> Result<Self> {
         check_sparse(spec)?;
         // A block is loaded whole, so the last one has memory to its end.
         let limit = limit.next_multiple_of(spec.block);
         let row_bytes = spec.kv_heads * HEAD * 2;
         let rows = |n: usize| n.max(1) * row_bytes;
-        let bytes_per_token =
-            (2 * row_bytes + row_bytes / spec.stride + row_bytes / (4 * spec.stride)) as u64;
+        let bytes_per_token = (2 * row_bytes + row_bytes / spec.stride + row_bytes / (4 * spec.stride)) as u64;
         let cache = Cache {
             k: Growable::new(device, "KV cache", rows(limit))?,
             v: Growable::new(device, "KV cache", rows(limit))?,
@@ -185,11 +148,7 @@ impl Cache {
             bytes_per_token,
             spec: spec.clone(),
         };
-        if ledger
-            .bytes_per_token
-            .fetch_add(bytes_per_token, Ordering::Relaxed)
-            == 0
-        {
+        if ledger.bytes_per_token.fetch_add(bytes_per_token, Ordering::Relaxed) == 0 {
             ledger.approved.store(0, Ordering::Relaxed);
         }
         Ok(cache)
@@ -211,33 +170,15 @@ impl Cache {
     }
 
     /// Memory under positions below `limit`.
-    pub(super) fn reserve(
-        &mut self,
-        device: &Device,
-        ledger: &CacheLedger,
-        limit: usize,
-    ) -> Result<()> {
+    pub(super) fn reserve(&mut self, device: &Device, ledger: &CacheLedger, limit: usize) -> Result<()> {
         if limit > self.limit {
-            return Err(shape(
-                "reserve",
-                format!("at most {} positions", self.limit),
-                limit,
-            ));
+            return Err(shape("reserve", format!("at most {} positions", self.limit), limit));
         }
         let rounded = limit.next_multiple_of(self.spec.block).min(self.limit);
-        let sizes = [
-            rounded,
-            rounded,
-            self.spec.fine_rows(rounded),
-            self.spec.coarse_rows(rounded),
-        ]
-        .map(|n| n * self.row_bytes);
+        let sizes = [rounded, rounded, self.spec.fine_rows(rounded), self.spec.coarse_rows(rounded)]
+            .map(|n| n * self.row_bytes);
         let parts = [&mut self.k, &mut self.v, &mut self.k1, &mut self.k2];
-        if parts
-            .iter()
-            .zip(sizes)
-            .all(|(part, bytes)| part.wants(bytes) == 0)
-        {
+        if parts.iter().zip(sizes).all(|(part, bytes)| part.wants(bytes) == 0) {
             return Ok(());
         }
         if limit > ledger.approved.load(Ordering::Relaxed) {
@@ -266,9 +207,7 @@ impl Cache {
 impl Drop for Cache {
     fn drop(&mut self) {
         self.arriving = None;
-        self.ledger
-            .bytes_per_token
-            .fetch_sub(self.bytes_per_token, Ordering::Relaxed);
+        self.ledger.bytes_per_token.fetch_sub(self.bytes_per_token, Ordering::Relaxed);
     }
 }
 
@@ -337,10 +276,7 @@ impl NormKeys {
             ScoreNorm::Coarse => 4,
             ScoreNorm::Fine => 1,
         };
-        Ok(NormKeys {
-            window: u32_of(times * spec.kernel)?,
-            stride: u32_of(times * spec.stride)?,
-        })
+        Ok(NormKeys { window: u32_of(times * spec.kernel)?, stride: u32_of(times * spec.stride)? })
     }
 }
 
@@ -354,12 +290,7 @@ pub(super) fn dense_until(spec: &SparseSpec) -> Result<u32> {
 }
 
 impl Selection {
-    pub(super) fn new(
-        device: &Device,
-        spec: &SparseSpec,
-        limit: usize,
-        prefill_rows: usize,
-    ) -> Result<Self> {
+    pub(super) fn new(device: &Device, spec: &SparseSpec, limit: usize, prefill_rows: usize) -> Result<Self> {
         check_sparse(spec)?;
         let score_blocks = limit.div_ceil(spec.block).next_multiple_of(64);
         let dense_blocks = match spec.dense_rule {
@@ -386,9 +317,7 @@ impl Selection {
         Ok(Selection {
             list: work(rows * kv * cap * 4)?,
             count: work(rows * kv * 4)?,
-            scores: work(
-                (v * kv * score_blocks * 2).max(SCORE_BYTES.min(rows * kv * score_blocks * 2)),
-            )?,
+            scores: work((v * kv * score_blocks * 2).max(SCORE_BYTES.min(rows * kv * score_blocks * 2)))?,
             lse: work((v * heads * plan.lse_splits * 8).max(rows * heads * 4))?,
             part_o: work(v * heads * plan.attend_splits * HEAD * 4)?,
             part_ml: work(v * heads * plan.attend_splits * 8)?,
@@ -435,17 +364,9 @@ impl Cuda {
         check_lightning(spec)?;
         let pending = 2 * MAX_VERIFY_ROWS * spec.kv_heads * HEAD * 2;
         Ok(Recurrent {
-            state: self.device.zeroed(
-                "recurrent state",
-                spec.heads * HEAD * HEAD * 4,
-                Account::State,
-            )?,
-            pend_k: self
-                .device
-                .zeroed("pending rows", pending, Account::State)?,
-            pend_v: self
-                .device
-                .zeroed("pending rows", pending, Account::State)?,
+            state: self.device.zeroed("recurrent state", spec.heads * HEAD * HEAD * 4, Account::State)?,
+            pend_k: self.device.zeroed("pending rows", pending, Account::State)?,
+            pend_v: self.device.zeroed("pending rows", pending, Account::State)?,
             slopes: self.upload_floats(&spec.slopes(), Account::State)?,
         })
     }
@@ -454,14 +375,8 @@ impl Cuda {
 /// Values of an array as f32.
 pub(super) fn floats(dtype: Dtype, data: &[u8]) -> Result<Vec<f32>> {
     match dtype {
-        Dtype::F32 => Ok(data
-            .chunks_exact(4)
-            .map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]))
-            .collect()),
-        Dtype::Bf16 => Ok(data
-            .chunks_exact(2)
-            .map(|x| bf16::from_le_bytes([x[0], x[1]]).to_f32())
-            .collect()),
+        Dtype::F32 => Ok(data.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]])).collect()),
+        Dtype::Bf16 => Ok(data.chunks_exact(2).map(|x| bf16::from_le_bytes([x[0], x[1]]).to_f32()).collect()),
         Dtype::U32 | Dtype::U8 => Err(shape("values", "f32 or bf16", format!("{dtype:?}"))),
     }
 }

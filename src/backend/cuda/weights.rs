@@ -14,18 +14,12 @@ use crate::protocol::engine::Dtype;
 impl Cuda {
     /// Rows of all parts, one after the other.
     pub(super) fn stack(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
-        let inner = parts
-            .first()
-            .and_then(|p| p.shape.get(1))
-            .copied()
-            .unwrap_or(0);
+        let inner = parts.first().and_then(|p| p.shape.get(1)).copied().unwrap_or(0);
         let mut out = 0;
         for part in parts {
             out += rows_of(part, inner)?;
         }
-        let memory = self
-            .device
-            .alloc("weights", out * inner * 2, Account::Weights)?;
+        let memory = self.device.alloc("weights", out * inner * 2, Account::Weights)?;
         let mut at = memory.ptr();
         for part in parts {
             let rows = rows_of(part, inner)?;
@@ -36,11 +30,7 @@ impl Cuda {
     }
 
     /// Gate and up rows in eights.
-    pub(super) fn interleave(
-        &mut self,
-        gate: WeightView<'_>,
-        up: WeightView<'_>,
-    ) -> Result<Matrix> {
+    pub(super) fn interleave(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Matrix> {
         let inner = gate.shape.get(1).copied().unwrap_or(0);
         let half = rows_of(&gate, inner)?;
         if rows_of(&up, inner)? != half || half % 8 != 0 {
@@ -50,22 +40,12 @@ impl Cuda {
                 format!("{:?} and {:?}", gate.shape, up.shape),
             ));
         }
-        let memory = self
-            .device
-            .alloc("weights", 2 * half * inner * 2, Account::Weights)?;
+        let memory = self.device.alloc("weights", 2 * half * inner * 2, Account::Weights)?;
         self.send_rows(memory.ptr(), 2 * half, inner, &|packed| {
             let (block, r) = (packed / 16, packed % 16);
-            if r < 8 {
-                (&gate, 8 * block + r)
-            } else {
-                (&up, 8 * block + r - 8)
-            }
+            if r < 8 { (&gate, 8 * block + r) } else { (&up, 8 * block + r - 8) }
         })?;
-        Ok(Matrix {
-            memory,
-            out: 2 * half,
-            inner,
-        })
+        Ok(Matrix { memory, out: 2 * half, inner })
     }
 
     /// Rows `from(0..rows)` as bf16 to `dst`.
@@ -80,57 +60,38 @@ impl Cuda {
         if row_bytes == 0 {
             return Ok(());
         }
-        self.staging
-            .send(dst, rows * row_bytes, row_bytes, &|at, chunk| {
-                chunk
-                    .par_chunks_mut(row_bytes)
-                    .enumerate()
-                    .for_each(|(i, to)| {
-                        let (view, row) = from(at / row_bytes + i);
-                        let value = view.dtype.size();
-                        let Some(data) = view
-                            .data
-                            .get(row * inner * value..)
-                            .and_then(|d| d.get(..inner * value))
-                        else {
-                            return;
-                        };
-                        match view.dtype {
-                            Dtype::Bf16 => to.copy_from_slice(data),
-                            Dtype::F32 => {
-                                for (to, x) in to.chunks_exact_mut(2).zip(data.chunks_exact(4)) {
-                                    let x = f32::from_le_bytes([x[0], x[1], x[2], x[3]]);
-                                    to.copy_from_slice(&bf16::from_f32(x).to_le_bytes());
-                                }
-                            }
-                            // `rows_of` has refused these.
-                            Dtype::U32 | Dtype::U8 => {}
+        self.staging.send(dst, rows * row_bytes, row_bytes, &|at, chunk| {
+            chunk.par_chunks_mut(row_bytes).enumerate().for_each(|(i, to)| {
+                let (view, row) = from(at / row_bytes + i);
+                let value = view.dtype.size();
+                let Some(data) = view.data.get(row * inner * value..).and_then(|d| d.get(..inner * value)) else {
+                    return;
+                };
+                match view.dtype {
+                    Dtype::Bf16 => to.copy_from_slice(data),
+                    Dtype::F32 => {
+                        for (to, x) in to.chunks_exact_mut(2).zip(data.chunks_exact(4)) {
+                            let x = f32::from_le_bytes([x[0], x[1], x[2], x[3]]);
+                            to.copy_from_slice(&bf16::from_f32(x).to_le_bytes());
                         }
-                    });
-            })
+                    }
+                    // `rows_of` has refused these.
+                    Dtype::U32 | Dtype::U8 => {}
+                }
+            });
+        })
     }
 
     pub(super) fn norm_weight(&mut self, view: WeightView<'_>) -> Result<Vector> {
         let n = view.shape.iter().product();
         let values = floats(view.dtype, view.data)?;
         if values.len() != n {
-            return Err(shape(
-                "vector",
-                format!("{n} values for {}", view.name),
-                values.len(),
-            ));
+            return Err(shape("vector", format!("{n} values for {}", view.name), values.len()));
         }
-        Ok(Vector {
-            memory: self.upload_floats(&values, Account::Weights)?,
-            n,
-        })
+        Ok(Vector { memory: self.upload_floats(&values, Account::Weights)?, n })
     }
 
-    pub(super) fn upload_floats(
-        &mut self,
-        values: &[f32],
-        account: Account,
-    ) -> Result<DeviceBuffer> {
+    pub(super) fn upload_floats(&mut self, values: &[f32], account: Account) -> Result<DeviceBuffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let memory = self.device.alloc("norm weights", bytes.len(), account)?;
         self.staging.send_bytes(memory.ptr(), bytes)?;
@@ -145,41 +106,17 @@ impl Cuda {
     }
 
     /// Synthetic values, see [`crate::backend::synthetic_value`].
-    pub(super) fn random(
-        &mut self,
-        out: usize,
-        inner: usize,
-        std: f32,
-        seed: u64,
-    ) -> Result<Matrix> {
-        let memory = self
-            .device
-            .alloc("weights", out * inner * 2, Account::Weights)?;
+    pub(super) fn random(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Matrix> {
+        let memory = self.device.alloc("weights", out * inner * 2, Account::Weights)?;
         // SAFETY: the memory was just made with this size.
-        unsafe {
-            launch::random_bf16(
-                self.device.driver(),
-                memory.ptr(),
-                (out * inner) as u64,
-                std,
-                seed,
-            )?
-        };
+        unsafe { launch::random_bf16(self.device.driver(), memory.ptr(), (out * inner) as u64, std, seed)? };
         Ok(Matrix { memory, out, inner })
     }
 
     /// The same for gate and up: one plain matrix of both, its rows then put in eights.
-    pub(super) fn random_interleaved(
-        &mut self,
-        half: usize,
-        inner: usize,
-        std: f32,
-        seed: u64,
-    ) -> Result<Matrix> {
+    pub(super) fn random_interleaved(&mut self, half: usize, inner: usize, std: f32, seed: u64) -> Result<Matrix> {
         let plain = self.random(2 * half, inner, std, seed)?;
-        let memory = self
-            .device
-            .alloc("weights", 2 * half * inner * 2, Account::Weights)?;
+        let memory = self.device.alloc("weights", 2 * half * inner * 2, Account::Weights)?;
         let eight = 8 * inner * 2;
         for block in 0..half / 8 {
             for (part, from) in [block, half / 8 + block].into_iter().enumerate() {
@@ -195,11 +132,7 @@ impl Cuda {
                 };
             }
         }
-        Ok(Matrix {
-            memory,
-            out: 2 * half,
-            inner,
-        })
+        Ok(Matrix { memory, out: 2 * half, inner })
     }
 }
 
@@ -214,12 +147,7 @@ fn rows_of(view: &WeightView<'_>, inner: usize) -> Result<usize> {
         _ => Err(shape(
             "matrix",
             format!("{} as f32 or bf16 [rows, {inner}]", view.name),
-            format!(
-                "{:?} {:?} of {} bytes",
-                view.dtype,
-                view.shape,
-                view.data.len()
-            ),
+            format!("{:?} {:?} of {} bytes", view.dtype, view.shape, view.data.len()),
         )),
     }
 }

@@ -19,43 +19,29 @@ impl State {
         self.may_write()?;
         self.need_engine()?;
         if !(1..=9).contains(&count.max(1)) {
-            return Err(DeskError::Refused(format!(
-                "Between 1 and 9 answers can be made at once (got {count})."
-            )));
+            return Err(DeskError::Refused(format!("Between 1 and 9 answers can be made at once (got {count}).")));
         }
         if let Some(t) = temperature.filter(|t| !(0.0..=2.0).contains(t)) {
-            return Err(DeskError::Refused(format!(
-                "temperature must be 0 to 2 (got {t})"
-            )));
+            return Err(DeskError::Refused(format!("temperature must be 0 to 2 (got {t})")));
         }
         let path = self.open.conversation.path();
         let last = match at {
             Some(n) => self.open.conversation.at_number(n),
-            None => path
-                .iter()
-                .rev()
-                .find(|m| m.role == Role::User || m.role == Role::Assistant)
-                .copied(),
+            None => path.iter().rev().find(|m| m.role == Role::User || m.role == Role::Assistant).copied(),
         };
         let question = match last {
             Some(m) if m.role == Role::User => m.id,
             Some(m) if m.role == Role::Assistant => match m.parent {
                 Some(q) => q,
                 None => {
-                    return Err(DeskError::Refused(
-                        "That message has no question before it.".into(),
-                    ));
+                    return Err(DeskError::Refused("That message has no question before it.".into()));
                 }
             },
             Some(_) => {
-                return Err(DeskError::Refused(
-                    "Only answers can be made again. /timeline shows the numbers.".into(),
-                ));
+                return Err(DeskError::Refused("Only answers can be made again. /timeline shows the numbers.".into()));
             }
             None => {
-                return Err(DeskError::Refused(
-                    "There is no answer to make again yet.".into(),
-                ));
+                return Err(DeskError::Refused("There is no answer to make again yet.".into()));
             }
         };
         let mut made = Vec::new();
@@ -80,11 +66,7 @@ impl State {
             made.push(self.answer(plan, &rendered, sampling, started)?);
             self.note(
                 Level::Info,
-                format!(
-                    "Answered again: {} tokens shared, {} read for the question.",
-                    grouped(shared),
-                    grouped(read)
-                ),
+                format!("Answered again: {} tokens shared, {} read for the question.", grouped(shared), grouped(read)),
             );
             if self.cancel.is_cancelled() {
                 break;
@@ -103,25 +85,13 @@ impl State {
             .iter()
             .zip('1'..='9')
             .map(|(id, key)| {
-                let text = self
-                    .open
-                    .conversation
-                    .get(*id)
-                    .map_or("", |m| m.text.as_str());
-                Choice {
-                    key,
-                    label: first_words(text, 60),
-                }
+                let text = self.open.conversation.get(*id).map_or("", |m| m.text.as_str());
+                Choice { key, label: first_words(text, 60) }
             })
             .collect();
-        choices.push(Choice {
-            key: '\x1b',
-            label: "keep the last; /branch shows the others".into(),
-        });
+        choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
         let key = self.ask_user("Which answer goes on?".into(), choices);
-        let chosen = key
-            .to_digit(10)
-            .and_then(|n| made.get((n as usize).checked_sub(1)?));
+        let chosen = key.to_digit(10).and_then(|n| made.get((n as usize).checked_sub(1)?));
         if let Some(id) = chosen {
             self.move_head(Some(*id));
         }

@@ -36,11 +36,7 @@ impl Watch for AsideAnswer {
         self.text.push_str(&self.decoder.push_all(tokens).answer);
         desk.working(Activity::Answering { tokens_per_s });
         if self.shown == Shown::Yes {
-            desk.tell(Notice::Aside {
-                question: self.question.clone(),
-                text: self.text.clone(),
-                done: None,
-            });
+            desk.tell(Notice::Aside { question: self.question.clone(), text: self.text.clone(), done: None });
         }
     }
 }
@@ -49,9 +45,7 @@ impl State {
     /// `/aside`: asked and answered on a hidden fork; the state afterwards is the one before.
     pub(in crate::desk) fn aside(&mut self, question: &str) -> Done {
         if question.trim().is_empty() {
-            return Err(DeskError::Refused(
-                "/aside QUESTION asks without keeping question or answer.".into(),
-            ));
+            return Err(DeskError::Refused("/aside QUESTION asks without keeping question or answer.".into()));
         }
         self.answer_aside(question, Shown::Yes).map(|_| ())
     }
@@ -64,38 +58,19 @@ impl State {
         let mut new = self.opening_messages();
         let parent = new.last().map(|m| m.id).or(self.open.conversation.head());
         new.push(self.draft(Role::User, parent, question.to_owned()));
-        let path: Vec<&Message> = self
-            .open
-            .conversation
-            .path()
-            .into_iter()
-            .chain(&new)
-            .collect();
+        let path: Vec<&Message> = self.open.conversation.path().into_iter().chain(&new).collect();
         let rendered = self.renderer.prompt(&path, self.open.settings.think)?;
         let plan = self.plan(&rendered)?;
         self.check_room(&plan, "This question")?;
-        let decoder = StreamDecoder::new(
-            self.renderer.model().tokenizer.clone(),
-            Begin::after_prompt(&rendered.text),
-        );
-        let mut watch = AsideAnswer {
-            question: question.to_owned(),
-            text: String::new(),
-            decoder,
-            started,
-            shown,
-        };
+        let decoder = StreamDecoder::new(self.renderer.model().tokenizer.clone(), Begin::after_prompt(&rendered.text));
+        let mut watch = AsideAnswer { question: question.to_owned(), text: String::new(), decoder, started, shown };
         let generate = self.generate(self.next_sampling());
         let fed = self.carry_out(plan, &rendered, Some((generate, None)), &mut watch);
         watch.text.push_str(&watch.decoder.finish().answer);
         let done = finish_of(&fed);
         let text = watch.text;
         if shown == Shown::Yes {
-            self.tell(Notice::Aside {
-                question: watch.question,
-                text: text.clone(),
-                done: Some(done),
-            });
+            self.tell(Notice::Aside { question: watch.question, text: text.clone(), done: Some(done) });
         }
         fed?;
         self.return_to(before)?;

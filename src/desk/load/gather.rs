@@ -10,24 +10,11 @@ use crate::text::sources::{self, Document, Gathered, SourceError};
 
 impl State {
     /// Finds and reads files on another thread, so that stopping works meanwhile.
-    pub(in crate::desk) fn gather(
-        &mut self,
-        paths: &[String],
-        options: &LoadOptions,
-    ) -> Done<Gathered> {
-        self.activity(Activity::Busy {
-            what: "opening files".into(),
-        });
+    pub(in crate::desk) fn gather(&mut self, paths: &[String], options: &LoadOptions) -> Done<Gathered> {
+        self.activity(Activity::Busy { what: "opening files".into() });
         let mut how = self.sources.clone();
         (how.force, how.pages) = (options.force, options.pages);
-        let (cancel, files) = (
-            self.cancel.clone(),
-            paths
-                .iter()
-                .filter(|p| *p != "-")
-                .cloned()
-                .collect::<Vec<_>>(),
-        );
+        let (cancel, files) = (self.cancel.clone(), paths.iter().filter(|p| *p != "-").cloned().collect::<Vec<_>>());
         let mut gathered = Gathered::default();
         if !files.is_empty() {
             let work = std::thread::spawn(move || sources::gather(&files, &how, &cancel));
@@ -56,9 +43,7 @@ impl State {
         if paths.iter().any(|p| p == "-") {
             let text = options.inline.as_deref().unwrap_or("");
             let name = options.name.as_deref().unwrap_or("pasted.txt");
-            gathered
-                .documents
-                .push(Document::inline(name, text).map_err(|e| DeskError::Refused(e.to_string()))?);
+            gathered.documents.push(Document::inline(name, text).map_err(|e| DeskError::Refused(e.to_string()))?);
         }
         Ok(gathered)
     }
@@ -66,28 +51,18 @@ impl State {
     /// Somebody who types a session's name after `/load` is told.
     fn or_session(&self, paths: &[String], error: String) -> String {
         match paths.first().map(|name| self.store.session_named(name)) {
-            Some(Ok(record)) => format!(
-                "{error} A session is called \"{}\": /resume {}",
-                record.name, record.name
-            ),
+            Some(Ok(record)) => format!("{error} A session is called \"{}\": /resume {}", record.name, record.name),
             _ => error,
         }
     }
 
     /// `--as`, `--head`, `--tail`.
-    pub(super) fn shaped(
-        &self,
-        mut documents: Vec<Document>,
-        options: &LoadOptions,
-    ) -> Done<Vec<Document>> {
+    pub(super) fn shaped(&self, mut documents: Vec<Document>, options: &LoadOptions) -> Done<Vec<Document>> {
         if let Some(name) = &options.name {
             match documents.as_mut_slice() {
                 [one] => one.name = render::safe_name(name),
                 more => {
-                    return Err(DeskError::Refused(format!(
-                        "--as names one document; {} were found.",
-                        more.len()
-                    )));
+                    return Err(DeskError::Refused(format!("--as names one document; {} were found.", more.len())));
                 }
             }
         }
@@ -108,10 +83,7 @@ impl State {
                 (None, None) => None,
             };
             // A cut inside a character leaves half of it behind.
-            d.text = tokenizer
-                .decode(part.unwrap_or(&tokens), Specials::Show)
-                .trim_matches('\u{FFFD}')
-                .to_owned();
+            d.text = tokenizer.decode(part.unwrap_or(&tokens), Specials::Show).trim_matches('\u{FFFD}').to_owned();
         }
         Ok(documents)
     }

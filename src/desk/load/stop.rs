@@ -17,18 +17,9 @@ impl State {
             grouped(loading.total)
         );
         let choices = vec![
-            Choice {
-                key: '1',
-                label: "continue".into(),
-            },
-            Choice {
-                key: '2',
-                label: "keep what is read".into(),
-            },
-            Choice {
-                key: '3',
-                label: "go back".into(),
-            },
+            Choice { key: '1', label: "continue".into() },
+            Choice { key: '2', label: "keep what is read".into() },
+            Choice { key: '3', label: "go back".into() },
         ];
         if self.attendance == Attendance::Absent || self.quitting {
             return '2';
@@ -37,31 +28,16 @@ impl State {
     }
 
     /// Ends a load inside a document: what was read of it becomes the document.
-    pub(super) fn keep_part(
-        &mut self,
-        rendered: &Rendered,
-        messages: &mut [Message],
-        at: usize,
-    ) -> Done {
+    pub(super) fn keep_part(&mut self, rendered: &Rendered, messages: &mut [Message], at: usize) -> Done {
         self.cancel = crate::protocol::engine::Cancel::default();
         let Some(message) = messages.get_mut(at) else {
             return Ok(());
         };
-        let text = self
-            .renderer
-            .read_part(rendered, message, self.live.text_bytes())
-            .unwrap_or_default();
-        let name = message
-            .meta
-            .document
-            .as_ref()
-            .map_or(String::new(), |d| d.name.clone());
+        let text = self.renderer.read_part(rendered, message, self.live.text_bytes()).unwrap_or_default();
+        let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
         if text.trim().is_empty() {
             self.move_head(message.parent);
-            self.note(
-                Level::Info,
-                format!("Nothing of {name} was read; it is left out."),
-            );
+            self.note(Level::Info, format!("Nothing of {name} was read; it is left out."));
         } else {
             let lines = text.lines().count() as u64;
             if let Some(info) = &mut message.meta.document {
@@ -70,13 +46,7 @@ impl State {
             }
             message.text = text;
             self.amend(message);
-            self.note(
-                Level::Info,
-                format!(
-                    "Kept what was read: {name} ends at line {}.",
-                    grouped(lines)
-                ),
-            );
+            self.note(Level::Info, format!("Kept what was read: {name} ends at line {}.", grouped(lines)));
         }
         self.show_session();
         self.settle()?;

@@ -95,30 +95,15 @@ impl Calibration {
     pub fn ngram(&self, matched: usize, agreement: f32, depth: usize) -> f64 {
         let split = usize::from(agreement < 1.0);
         // Every token that was right makes the match longer.
-        let prior = |j| {
-            MATCH_PRIOR
-                .get(match_bin(matched + j))
-                .copied()
-                .unwrap_or(0.5)
-        };
-        let cell = self
-            .ngram
-            .get(match_bin(matched))
-            .and_then(|m| m.get(split))
-            .copied();
-        chain(&cell.unwrap_or_default(), depth, |j| {
-            prior(j) * if split == 1 { 0.8 } else { 1.0 }
-        })
+        let prior = |j| MATCH_PRIOR.get(match_bin(matched + j)).copied().unwrap_or(0.5);
+        let cell = self.ngram.get(match_bin(matched)).and_then(|m| m.get(split)).copied();
+        chain(&cell.unwrap_or_default(), depth, |j| prior(j) * if split == 1 { 0.8 } else { 1.0 })
     }
 
     /// Counts an outcome of the head.
     pub fn learn_head(&mut self, depth: usize, confidence: f64, right: bool) {
         let depth = depth.min(DEPTHS - 1);
-        if let Some(c) = self
-            .head
-            .get_mut(depth)
-            .and_then(|d| d.get_mut(confidence_bin(confidence)))
-        {
+        if let Some(c) = self.head.get_mut(depth).and_then(|d| d.get_mut(confidence_bin(confidence))) {
             c.learn(right, KEEP);
         }
         if let Some(c) = self.head_depth.get_mut(depth) {
@@ -128,10 +113,7 @@ impl Calibration {
 
     /// Counts an outcome of the lookup.
     pub fn learn_ngram(&mut self, matched: usize, agreement: f32, depth: usize, right: bool) {
-        let cell = self
-            .ngram
-            .get_mut(match_bin(matched))
-            .and_then(|m| m.get_mut(usize::from(agreement < 1.0)));
+        let cell = self.ngram.get_mut(match_bin(matched)).and_then(|m| m.get_mut(usize::from(agreement < 1.0)));
         if let Some(c) = cell.and_then(|s| s.get_mut(depth.min(DEPTHS - 1))) {
             c.learn(right, KEEP);
         }
@@ -161,14 +143,7 @@ mod tests {
 
     #[test]
     fn every_confidence_has_a_bin() {
-        assert_eq!(
-            (
-                confidence_bin(0.0),
-                confidence_bin(0.5),
-                confidence_bin(1.0)
-            ),
-            (0, 8, 15)
-        );
+        assert_eq!((confidence_bin(0.0), confidence_bin(0.5), confidence_bin(1.0)), (0, 8, 15));
         assert_eq!(confidence_bin(f64::NAN.clamp(1e-6, 0.5)), 0);
     }
 
@@ -179,9 +154,6 @@ mod tests {
         c.learn_ngram(7, 0.5, 2, true);
         let json = serde_json::to_string(&c).unwrap();
         assert_eq!(serde_json::from_str::<Calibration>(&json).unwrap(), c);
-        assert_eq!(
-            serde_json::from_str::<Calibration>("{}").unwrap(),
-            Calibration::default()
-        );
+        assert_eq!(serde_json::from_str::<Calibration>("{}").unwrap(), Calibration::default());
     }
 }

@@ -49,10 +49,7 @@ pub struct Costs([Bucket; BUCKETS.len()]);
 
 impl Costs {
     fn index(context: usize) -> usize {
-        BUCKETS
-            .iter()
-            .position(|&end| context < end)
-            .unwrap_or(BUCKETS.len() - 1)
+        BUCKETS.iter().position(|&end| context < end).unwrap_or(BUCKETS.len() - 1)
     }
 
     /// The bucket of `context` if a plain step was measured there, else the nearest one with that.
@@ -65,10 +62,7 @@ impl Costs {
 
     /// Whether a plain step has been measured for contexts like this.
     pub fn knows_plain(&self, context: usize) -> bool {
-        self.0
-            .get(Self::index(context))
-            .and_then(|b| b.verify.first())
-            .is_some_and(|m| m.samples > 0)
+        self.0.get(Self::index(context)).and_then(|b| b.verify.first()).is_some_and(|m| m.samples > 0)
     }
 
     /// Seconds of a verify pass over `rows` rows; 1 is a plain step. Before anything was measured: 1 second per step.
@@ -78,22 +72,13 @@ impl Costs {
         };
         let known = |n: usize| bucket.verify.get(n - 1).copied().and_then(Mean::get);
         let plain = known(1).unwrap_or(1.0);
-        let below = (1..=rows)
-            .rev()
-            .find_map(|n| known(n).map(|s| (n, s)))
-            .unwrap_or((1, plain));
+        let below = (1..=rows).rev().find_map(|n| known(n).map(|s| (n, s))).unwrap_or((1, plain));
         let above = (rows..=MAX_VERIFY_ROWS).find_map(|n| known(n).map(|s| (n, s)));
         match above {
-            Some((n, s)) if n > below.0 => {
-                below.1 + (s - below.1) * (rows - below.0) as f64 / (n - below.0) as f64
-            }
+            Some((n, s)) if n > below.0 => below.1 + (s - below.1) * (rows - below.0) as f64 / (n - below.0) as f64,
             Some((_, s)) => s,
             None => {
-                let slope = if below.0 > 1 {
-                    ((below.1 - plain) / (below.0 - 1) as f64).max(0.0)
-                } else {
-                    ROW * plain
-                };
+                let slope = if below.0 > 1 { ((below.1 - plain) / (below.0 - 1) as f64).max(0.0) } else { ROW * plain };
                 below.1 + slope * (rows - below.0) as f64
             }
         }
@@ -101,16 +86,12 @@ impl Costs {
 
     /// Seconds of extending the draft window by a round's rows, with the first draft.
     pub fn extend(&self, context: usize) -> f64 {
-        self.bucket(context)
-            .and_then(|b| b.extend.get())
-            .unwrap_or_else(|| 2.0 * self.step(context))
+        self.bucket(context).and_then(|b| b.extend.get()).unwrap_or_else(|| 2.0 * self.step(context))
     }
 
     /// Seconds of one recursive draft step.
     pub fn step(&self, context: usize) -> f64 {
-        self.bucket(context)
-            .and_then(|b| b.step.get())
-            .unwrap_or_else(|| STEP * self.verify(context, 1))
+        self.bucket(context).and_then(|b| b.step.get()).unwrap_or_else(|| STEP * self.verify(context, 1))
     }
 
     /// Takes a round's times in.
@@ -135,12 +116,7 @@ mod tests {
     use super::*;
 
     fn round(drafted: usize, verify_s: f64) -> Outcome<'static> {
-        Outcome {
-            context: 100,
-            drafted,
-            verify_s,
-            ..Outcome::default()
-        }
+        Outcome { context: 100, drafted, verify_s, ..Outcome::default() }
     }
 
     #[test]

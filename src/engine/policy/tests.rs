@@ -13,12 +13,7 @@ struct Device {
     noise: f64,
 }
 
-const GPU: Device = Device {
-    row: 0.015,
-    extend: 0.06,
-    step: 0.05,
-    noise: 0.0,
-};
+const GPU: Device = Device { row: 0.015, extend: 0.06, step: 0.05, noise: 0.0 };
 const PLAIN_S: f64 = 0.004;
 
 /// Rounds of (tokens, seconds in plain steps) until `tokens` are decoded. `right(position, depth)` gives the head's
@@ -37,22 +32,10 @@ fn decode(
     while at < tokens {
         // The lookup's tokens: 1 where right, 0 where wrong; the text is all ones.
         let lookup = found.map(|p| {
-            let tokens = (0..15)
-                .map(|j| u32::from(uniform(77, at as u64, j) < p))
-                .collect();
-            Lookup {
-                tokens,
-                matched: 12,
-                agreement: 1.0,
-            }
+            let tokens = (0..15).map(|j| u32::from(uniform(77, at as u64, j) < p)).collect();
+            Lookup { tokens, matched: 12, agreement: 1.0 }
         });
-        let plan = policy.plan(Offer {
-            mode,
-            context: 500,
-            head: true,
-            ngram: lookup.as_ref(),
-            room: 15,
-        });
+        let plan = policy.plan(Offer { mode, context: 500, head: true, ngram: lookup.as_ref(), room: 15 });
         let mut confidence = Vec::new();
         let mut drafted = 0;
         let mut right = 0;
@@ -61,14 +44,7 @@ fn decode(
             Source::Plain => {}
             Source::Ngram => {
                 drafted = plan.depth;
-                right = lookup
-                    .as_ref()
-                    .unwrap()
-                    .tokens
-                    .iter()
-                    .take(drafted)
-                    .take_while(|t| **t == 1)
-                    .count();
+                right = lookup.as_ref().unwrap().tokens.iter().take(drafted).take_while(|t| **t == 1).count();
             }
             Source::Head => {
                 let mut survival = 1.0;
@@ -97,22 +73,13 @@ fn decode(
             confidence: &confidence,
             drafted,
             accepted,
-            extend_s: if head {
-                device.extend * noise * PLAIN_S
-            } else {
-                0.0
-            },
+            extend_s: if head { device.extend * noise * PLAIN_S } else { 0.0 },
             steps_s: device.step * steps as f64 * noise * PLAIN_S,
             steps,
             verify_s: (1.0 + device.row * drafted as f64) * noise * PLAIN_S,
         };
         rounds.push((accepted + 1, outcome.seconds() / PLAIN_S / noise));
-        policy.observe(
-            plan.source,
-            &outcome,
-            lookup.as_ref(),
-            &vec![1; accepted + 1],
-        );
+        policy.observe(plan.source, &outcome, lookup.as_ref(), &vec![1; accepted + 1]);
         at += accepted + 1;
     }
     rounds
@@ -162,30 +129,10 @@ fn slowest_window(rounds: &[(usize, f64)]) -> f64 {
 #[test]
 fn wrong_drafts_cost_at_most_two_percent_of_any_window() {
     let wrong = |_: usize, _: usize| (0.9, false);
-    for device in [
-        GPU,
-        Device { noise: 0.05, ..GPU },
-        Device {
-            row: 0.1,
-            extend: 0.2,
-            step: 0.15,
-            noise: 0.02,
-        },
-    ] {
+    for device in [GPU, Device { noise: 0.05, ..GPU }, Device { row: 0.1, extend: 0.2, step: 0.15, noise: 0.02 }] {
         for found in [None, Some(0.0)] {
-            let rounds = decode(
-                &mut Policy::default(),
-                device,
-                SpecMode::Auto,
-                4000,
-                wrong,
-                found,
-            );
-            assert!(
-                slowest_window(&rounds) >= 0.98,
-                "{}",
-                slowest_window(&rounds)
-            );
+            let rounds = decode(&mut Policy::default(), device, SpecMode::Auto, 4000, wrong, found);
+            assert!(slowest_window(&rounds) >= 0.98, "{}", slowest_window(&rounds));
             assert!(rate(&rounds[200..]) >= 0.99, "{}", rate(&rounds[200..]));
         }
     }
@@ -200,14 +147,7 @@ fn windows_in_which_good_drafts_turn_bad_are_rare_and_bounded() {
             let (c, ok) = head(p)(at, depth);
             (c, ok && (at / 200).is_multiple_of(2))
         };
-        let rounds = decode(
-            &mut Policy::default(),
-            GPU,
-            SpecMode::Auto,
-            20_000,
-            text,
-            None,
-        );
+        let rounds = decode(&mut Policy::default(), GPU, SpecMode::Auto, 20_000, text, None);
         let windows = windows(&rounds);
         let below = windows.iter().filter(|w| **w < 0.98).count() as f64 / windows.len() as f64;
         let slowest = slowest_window(&rounds);
@@ -218,39 +158,12 @@ fn windows_in_which_good_drafts_turn_bad_are_rare_and_bounded() {
 
 #[test]
 fn dynamic_depth_comes_close_to_the_best_fixed_depth() {
-    for (p, device) in [
-        (0.9, GPU),
-        (0.75, GPU),
-        (0.6, GPU),
-        (
-            0.9,
-            Device {
-                row: 0.03,
-                extend: 0.15,
-                step: 0.12,
-                noise: 0.02,
-            },
-        ),
-    ] {
-        let fixed = |n| {
-            rate(&decode(
-                &mut Policy::default(),
-                device,
-                SpecMode::Depth(n),
-                6000,
-                head(p),
-                None,
-            ))
-        };
+    for (p, device) in
+        [(0.9, GPU), (0.75, GPU), (0.6, GPU), (0.9, Device { row: 0.03, extend: 0.15, step: 0.12, noise: 0.02 })]
+    {
+        let fixed = |n| rate(&decode(&mut Policy::default(), device, SpecMode::Depth(n), 6000, head(p), None));
         let best = (1..=15).map(fixed).fold(0.0, f64::max);
-        let auto = rate(&decode(
-            &mut Policy::default(),
-            device,
-            SpecMode::Auto,
-            6000,
-            head(p),
-            None,
-        ));
+        let auto = rate(&decode(&mut Policy::default(), device, SpecMode::Auto, 6000, head(p), None));
         assert!(auto > 0.93 * best, "p {p}: {auto} against {best}");
     }
 }
@@ -258,14 +171,7 @@ fn dynamic_depth_comes_close_to_the_best_fixed_depth() {
 #[test]
 fn a_paused_head_is_found_again_when_it_becomes_good() {
     let mut policy = Policy::default();
-    decode(
-        &mut policy,
-        GPU,
-        SpecMode::Auto,
-        3000,
-        |_, _| (0.6, false),
-        None,
-    );
+    decode(&mut policy, GPU, SpecMode::Auto, 3000, |_, _| (0.6, false), None);
     decode(&mut policy, GPU, SpecMode::Auto, 1500, head(0.9), None);
     let rounds = decode(&mut policy, GPU, SpecMode::Auto, 1000, head(0.9), None);
     assert!(rate(&rounds) > 2.0, "{}", rate(&rounds));
@@ -276,18 +182,8 @@ fn the_better_source_is_chosen() {
     let count = |found, p| {
         let mut policy = Policy::default();
         decode(&mut policy, GPU, SpecMode::Auto, 2000, head(p), found);
-        let lookup = Lookup {
-            tokens: vec![1; 15],
-            matched: 12,
-            agreement: 1.0,
-        };
-        policy.plan(Offer {
-            mode: SpecMode::Auto,
-            context: 500,
-            head: true,
-            ngram: Some(&lookup),
-            room: 15,
-        })
+        let lookup = Lookup { tokens: vec![1; 15], matched: 12, agreement: 1.0 };
+        policy.plan(Offer { mode: SpecMode::Auto, context: 500, head: true, ngram: Some(&lookup), room: 15 })
     };
     let plan = count(Some(0.97), 0.7);
     assert!(plan.source == Source::Ngram && plan.depth >= 8, "{plan:?}");
@@ -306,62 +202,22 @@ fn an_unused_lookup_still_teaches() {
 #[test]
 fn modes_do_what_they_say() {
     let mut policy = Policy::default();
-    let lookup = Lookup {
-        tokens: vec![1; 4],
-        matched: 3,
-        agreement: 1.0,
-    };
-    let offer = |mode, head, ngram, room| Offer {
-        mode,
-        context: 10,
-        head,
-        ngram,
-        room,
-    };
+    let lookup = Lookup { tokens: vec![1; 4], matched: 3, agreement: 1.0 };
+    let offer = |mode, head, ngram, room| Offer { mode, context: 10, head, ngram, room };
     let plan = |p: &Policy, o| {
         let plan = p.plan(o);
         (plan.source, plan.depth)
     };
-    assert_eq!(
-        plan(&policy, offer(SpecMode::Off, true, Some(&lookup), 9)),
-        (Source::Plain, 0)
-    );
-    assert_eq!(
-        plan(&policy, offer(SpecMode::Depth(7), true, None, 9)),
-        (Source::Head, 7)
-    );
-    assert_eq!(
-        plan(&policy, offer(SpecMode::Depth(7), true, None, 3)),
-        (Source::Head, 3)
-    );
-    assert_eq!(
-        plan(&policy, offer(SpecMode::Depth(7), false, Some(&lookup), 9)),
-        (Source::Ngram, 4)
-    );
-    assert_eq!(
-        plan(&policy, offer(SpecMode::Depth(7), false, None, 9)),
-        (Source::Plain, 0)
-    );
-    assert_eq!(
-        plan(&policy, offer(SpecMode::On, true, None, 0)),
-        (Source::Plain, 0)
-    );
+    assert_eq!(plan(&policy, offer(SpecMode::Off, true, Some(&lookup), 9)), (Source::Plain, 0));
+    assert_eq!(plan(&policy, offer(SpecMode::Depth(7), true, None, 9)), (Source::Head, 7));
+    assert_eq!(plan(&policy, offer(SpecMode::Depth(7), true, None, 3)), (Source::Head, 3));
+    assert_eq!(plan(&policy, offer(SpecMode::Depth(7), false, Some(&lookup), 9)), (Source::Ngram, 4));
+    assert_eq!(plan(&policy, offer(SpecMode::Depth(7), false, None, 9)), (Source::Plain, 0));
+    assert_eq!(plan(&policy, offer(SpecMode::On, true, None, 0)), (Source::Plain, 0));
     // Nothing is known yet: the first round measures a plain step.
-    assert_eq!(
-        plan(&policy, offer(SpecMode::Auto, true, None, 9)),
-        (Source::Plain, 0)
-    );
-    decode(
-        &mut policy,
-        GPU,
-        SpecMode::Auto,
-        200,
-        |_, _| (0.5, false),
-        None,
-    );
+    assert_eq!(plan(&policy, offer(SpecMode::Auto, true, None, 9)), (Source::Plain, 0));
+    decode(&mut policy, GPU, SpecMode::Auto, 200, |_, _| (0.5, false), None);
     // `on` drafts even where it does not pay.
     let forced = policy.plan(offer(SpecMode::On, true, None, 9));
-    assert!(
-        forced.source == Source::Head && forced.at_least == 1 && policy.keeps(&forced, 1, 0.0, 10)
-    );
+    assert!(forced.source == Source::Head && forced.at_least == 1 && policy.keeps(&forced, 1, 0.0, 10));
 }

@@ -7,19 +7,11 @@ fn fixture() -> Value {
 }
 
 fn floats(v: &Value) -> Vec<f64> {
-    v.as_array()
-        .unwrap()
-        .iter()
-        .map(|x| x.as_f64().unwrap())
-        .collect()
+    v.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
 }
 
 fn ids(v: &Value) -> Vec<i64> {
-    v.as_array()
-        .unwrap()
-        .iter()
-        .map(|x| x.as_i64().unwrap())
-        .collect()
+    v.as_array().unwrap().iter().map(|x| x.as_i64().unwrap()).collect()
 }
 
 /// Candidates of a whole small vocabulary, sorted as a backend sorts them.
@@ -62,11 +54,7 @@ fn distributions_match_the_reference() {
             }
             // Logits cross as f32, hence not 1e-12; what is cut must be cut exactly.
             for (g, w) in got.iter().zip(&want) {
-                assert!(
-                    (g - w).abs() < 1e-6 && (*g == 0.0) == (*w == 0.0),
-                    "{}: {got:?} {want:?}",
-                    case["params"]
-                );
+                assert!((g - w).abs() < 1e-6 && (*g == 0.0) == (*w == 0.0), "{}: {got:?} {want:?}", case["params"]);
             }
         }
     }
@@ -77,11 +65,7 @@ fn gumbel_draws_match_the_reference() {
     for case in fixture()["gumbel"].as_array().unwrap() {
         let noise = floats(&case["noise"]);
         for (p, want) in [("p", "target_token"), ("q", "draft_token")] {
-            let p: Vec<(Token, f64)> = floats(&case[p])
-                .into_iter()
-                .enumerate()
-                .map(|(i, p)| (i as Token, p))
-                .collect();
+            let p: Vec<(Token, f64)> = floats(&case[p]).into_iter().enumerate().map(|(i, p)| (i as Token, p)).collect();
             let got = gumbel_max(&p, |t| noise[t as usize]).unwrap().0;
             assert_eq!(i64::from(got), case[want].as_i64().unwrap());
         }
@@ -135,40 +119,22 @@ fn residual(p: &[f64], q: &[f64]) -> Option<Vec<f64>> {
 #[test]
 fn rejection_rules_match_the_reference() {
     for case in fixture()["reject_chain"].as_array().unwrap() {
-        let (tokens, q, p, ua) = (
-            ids(&case["tokens"]),
-            matrix(&case["Q"]),
-            matrix(&case["P"]),
-            floats(&case["u_accept"]),
-        );
-        let refused = (0..tokens.len())
-            .find(|&j| ua[j] * q[j][tokens[j] as usize] >= p[j][tokens[j] as usize]);
+        let (tokens, q, p, ua) =
+            (ids(&case["tokens"]), matrix(&case["Q"]), matrix(&case["P"]), floats(&case["u_accept"]));
+        let refused = (0..tokens.len()).find(|&j| ua[j] * q[j][tokens[j] as usize] >= p[j][tokens[j] as usize]);
         let law = match refused {
             Some(j) => residual(&p[j], &q[j]).unwrap_or_else(|| p[j].clone()),
             None => p[tokens.len()].clone(),
         };
-        assert_eq!(
-            refused.unwrap_or(tokens.len()) as i64,
-            case["accepted"].as_i64().unwrap()
-        );
-        assert_eq!(
-            inverse_cdf(&law, case["u_final"].as_f64().unwrap()) as i64,
-            case["final_token"].as_i64().unwrap()
-        );
+        assert_eq!(refused.unwrap_or(tokens.len()) as i64, case["accepted"].as_i64().unwrap());
+        assert_eq!(inverse_cdf(&law, case["u_final"].as_f64().unwrap()) as i64, case["final_token"].as_i64().unwrap());
     }
     for case in fixture()["reject_tree"].as_array().unwrap() {
         let (tokens, parents) = (ids(&case["tokens"]), ids(&case["parents"]));
-        let (qs, ps, ua) = (
-            matrix(&case["Q"]),
-            matrix(&case["P"]),
-            floats(&case["u_accept"]),
-        );
+        let (qs, ps, ua) = (matrix(&case["Q"]), matrix(&case["P"]), floats(&case["u_accept"]));
         let (mut node, mut path) = (-1i64, vec![]);
         let law = loop {
-            let (mut p, mut q) = (
-                ps[(node + 1) as usize].clone(),
-                qs[(node + 1) as usize].clone(),
-            );
+            let (mut p, mut q) = (ps[(node + 1) as usize].clone(), qs[(node + 1) as usize].clone());
             let mut next = None;
             for i in (0..tokens.len()).filter(|&i| parents[i] == node) {
                 let t = tokens[i] as usize;
@@ -195,97 +161,47 @@ fn rejection_rules_match_the_reference() {
             }
         };
         assert_eq!(path, ids(&case["path"]));
-        assert_eq!(
-            inverse_cdf(&law, case["u_final"].as_f64().unwrap()) as i64,
-            case["final_token"].as_i64().unwrap()
-        );
+        assert_eq!(inverse_cdf(&law, case["u_final"].as_f64().unwrap()) as i64, case["final_token"].as_i64().unwrap());
     }
 }
 
 #[test]
 fn repetition_penalty_agrees_with_candle_transformers() {
-    let logits: Vec<f64> = (0..64)
-        .map(|i| f64::from(uniform(3, 0, i) as f32 * 8.0 - 4.0))
-        .collect();
+    let logits: Vec<f64> = (0..64).map(|i| f64::from(uniform(3, 0, i) as f32 * 8.0 - 4.0)).collect();
     let history: Vec<Token> = vec![1, 5, 5, 9, 33, 63];
-    let tensor = candle_core::Tensor::new(
-        logits.iter().map(|&z| z as f32).collect::<Vec<_>>(),
-        &candle_core::Device::Cpu,
-    )
-    .unwrap();
-    let want = candle_transformers::utils::apply_repeat_penalty(&tensor, 1.7, &history)
-        .unwrap()
-        .to_vec1::<f32>()
-        .unwrap();
-    let sampler = Sampler::new(
-        Sampling {
-            repeat_penalty: 1.7,
-            ..Sampling::default()
-        },
-        &history,
-    );
+    let tensor =
+        candle_core::Tensor::new(logits.iter().map(|&z| z as f32).collect::<Vec<_>>(), &candle_core::Device::Cpu)
+            .unwrap();
+    let want =
+        candle_transformers::utils::apply_repeat_penalty(&tensor, 1.7, &history).unwrap().to_vec1::<f32>().unwrap();
+    let sampler = Sampler::new(Sampling { repeat_penalty: 1.7, ..Sampling::default() }, &history);
     for (t, z) in sampler.penalised(&row(&logits), &[]) {
-        assert!(
-            (z - f64::from(want[t as usize])).abs() < 1e-6,
-            "token {t}: {z} {}",
-            want[t as usize]
-        );
+        assert!((z - f64::from(want[t as usize])).abs() < 1e-6, "token {t}: {z} {}", want[t as usize]);
     }
 }
 
 #[test]
 fn presence_counts_once_and_frequency_per_occurrence_along_the_path() {
-    let s = Sampling {
-        temperature: 0.0,
-        presence_penalty: 1.0,
-        frequency_penalty: 0.5,
-        ..Sampling::default()
-    };
+    let s = Sampling { temperature: 0.0, presence_penalty: 1.0, frequency_penalty: 0.5, ..Sampling::default() };
     let mut sampler = Sampler::new(s, &[2]);
     sampler.accept(2);
-    let z: HashMap<Token, f64> = sampler
-        .penalised(&row(&[4.0, 4.0, 4.0]), &[1])
-        .into_iter()
-        .collect();
+    let z: HashMap<Token, f64> = sampler.penalised(&row(&[4.0, 4.0, 4.0]), &[1]).into_iter().collect();
     assert_eq!((z[&0], z[&1], z[&2]), (4.0, 2.5, 2.0));
 }
 
 #[test]
 fn greedy_ties_go_to_the_lowest_id() {
-    let s = Sampler::new(
-        Sampling {
-            temperature: 0.0,
-            ..Sampling::default()
-        },
-        &[],
-    );
+    let s = Sampler::new(Sampling { temperature: 0.0, ..Sampling::default() }, &[]);
     assert_eq!(s.draw(&row(&[1.0, 3.0, 3.0]), 9, &[]), Some(1));
     // A penalty that makes a tie keeps the rule.
-    let s = Sampler::new(
-        Sampling {
-            temperature: 0.0,
-            presence_penalty: 1.0,
-            ..Sampling::default()
-        },
-        &[0],
-    );
+    let s = Sampler::new(Sampling { temperature: 0.0, presence_penalty: 1.0, ..Sampling::default() }, &[0]);
     assert_eq!(s.draw(&row(&[3.0, 2.0, 2.0]), 9, &[]), Some(0));
 }
 
 #[test]
 fn draws_follow_the_distribution_and_depend_on_seed_and_position_only() {
     let r = row(&[0.0, 1.0, 2.0, -1.0]);
-    let at = |seed| {
-        Sampler::new(
-            Sampling {
-                temperature: 1.0,
-                top_p: 1.0,
-                seed,
-                ..Sampling::default()
-            },
-            &[],
-        )
-    };
+    let at = |seed| Sampler::new(Sampling { temperature: 1.0, top_p: 1.0, seed, ..Sampling::default() }, &[]);
     let s = at(7);
     let n = 40_000u64;
     let mut count = [0f64; 4];
@@ -294,36 +210,19 @@ fn draws_follow_the_distribution_and_depend_on_seed_and_position_only() {
         assert_eq!(Some(y), s.clone().draw(&r, position, &[]));
         count[y as usize] += 1.0;
     }
-    let chi: f64 = s
-        .distribution(&r, &[])
-        .iter()
-        .map(|&(t, p)| (count[t as usize] - p * n as f64).powi(2) / (p * n as f64))
-        .sum();
+    let chi: f64 =
+        s.distribution(&r, &[]).iter().map(|&(t, p)| (count[t as usize] - p * n as f64).powi(2) / (p * n as f64)).sum();
     assert!(chi < 16.3, "chi-square with 3 degrees of freedom: {chi}"); // 0.999 quantile
     assert!((0..64).any(|p| s.draw(&r, p, &[]) != at(8).draw(&r, p, &[])));
 }
 
 #[test]
 fn shared_noise_makes_close_distributions_agree() {
-    let s = Sampler::new(
-        Sampling {
-            temperature: 1.0,
-            top_p: 1.0,
-            seed: 5,
-            ..Sampling::default()
-        },
-        &[],
-    );
+    let s = Sampler::new(Sampling { temperature: 1.0, top_p: 1.0, seed: 5, ..Sampling::default() }, &[]);
     let z: Vec<f64> = (0..100).map(|i| uniform(1, 1, i) * 3.0).collect();
-    let near: Vec<f64> = z
-        .iter()
-        .enumerate()
-        .map(|(i, x)| x + uniform(2, 2, i as Token) * 0.2)
-        .collect();
+    let near: Vec<f64> = z.iter().enumerate().map(|(i, x)| x + uniform(2, 2, i as Token) * 0.2).collect();
     let (p, q) = (row(&z), row(&near));
-    let same = (0..4000)
-        .filter(|&t| s.draw(&p, t, &[]) == s.propose(&q, t, &[]).map(|d| d.token))
-        .count();
+    let same = (0..4000).filter(|&t| s.draw(&p, t, &[]) == s.propose(&q, t, &[]).map(|d| d.token)).count();
     // Total variation is below 0.04, so at least (1 - tv)/(1 + tv) of the draws agree.
     assert!(same > 3600, "{same}");
 }

@@ -27,32 +27,18 @@ fn row(p: &[f64; VOCAB]) -> Candidates {
     let mut ids: Vec<Token> = (0..VOCAB as Token).collect();
     ids.sort_by(|a, b| p[*b as usize].total_cmp(&p[*a as usize]));
     let logits = ids.iter().map(|t| p[*t as usize].ln() as f32).collect();
-    Candidates {
-        ids,
-        logits,
-        log_sum_exp: 0.0,
-    }
+    Candidates { ids, logits, log_sum_exp: 0.0 }
 }
 
 /// Joint law of three emitted tokens against plain sampling: z of the chi-square (spec/speculative.md §6.5).
-fn z_of_rounds(
-    seed: u64,
-    trials: usize,
-    depth: usize,
-    propose: impl Fn(&Sampler, &[f64; VOCAB], u64) -> Token,
-) -> f64 {
+fn z_of_rounds(seed: u64, trials: usize, depth: usize, propose: impl Fn(&Sampler, &[f64; VOCAB], u64) -> Token) -> f64 {
     let target = law(seed);
     let other = law(seed + 1);
-    let mix =
-        |a: usize, b: usize| std::array::from_fn(|v| 0.5 * target[a][b][v] + 0.5 * other[a][b][v]);
+    let mix = |a: usize, b: usize| std::array::from_fn(|v| 0.5 * target[a][b][v] + 0.5 * other[a][b][v]);
     let mut count = vec![0.0; VOCAB * VOCAB * VOCAB];
     for trial in 0..trials {
-        let sampling = Sampling {
-            temperature: 1.0,
-            top_p: 1.0,
-            seed: seed * 1_000_003 + trial as u64,
-            ..Sampling::default()
-        };
+        let sampling =
+            Sampling { temperature: 1.0, top_p: 1.0, seed: seed * 1_000_003 + trial as u64, ..Sampling::default() };
         let sampler = Sampler::new(sampling, &[]);
         let mut text: Vec<usize> = vec![0, 1];
         while text.len() < 5 {
@@ -94,9 +80,7 @@ fn emitted_tokens_follow_the_target_whatever_is_drafted() {
     for seed in [11, 12, 13] {
         // The best guess of a wrong model, the same guess with the target's noise, and always token 3.
         let best = |_: &Sampler, q: &[f64; VOCAB], _: u64| row(q).ids[0];
-        let coupled = |s: &Sampler, q: &[f64; VOCAB], position| {
-            s.propose(&row(q), position, &[]).unwrap().token
-        };
+        let coupled = |s: &Sampler, q: &[f64; VOCAB], position| s.propose(&row(q), position, &[]).unwrap().token;
         let fixed = |_: &Sampler, _: &[f64; VOCAB], _: u64| 3;
         for (name, z) in [
             ("none", z_of_rounds(seed, 30_000, 0, best)),
@@ -111,41 +95,14 @@ fn emitted_tokens_follow_the_target_whatever_is_drafted() {
 
 #[test]
 fn nothing_behind_a_stop_is_drawn() {
-    let sampler = Sampler::new(
-        Sampling {
-            temperature: 0.0,
-            ..Sampling::default()
-        },
-        &[],
-    );
+    let sampler = Sampler::new(Sampling { temperature: 0.0, ..Sampling::default() }, &[]);
     let sure = |t: usize| row(&std::array::from_fn(|v| if v == t { 0.96 } else { 0.01 }));
     // Rows say 1, 2, 4; 2 ends the turn although it was drafted and the row behind it agrees.
     let rows = [sure(1), sure(2), sure(4)];
     let got = draw_and_match(&sampler, &rows, &[1, 2], 7, &[2]);
-    assert_eq!(
-        got,
-        Matched {
-            tokens: vec![1],
-            accepted: 1,
-            stopped: true
-        }
-    );
+    assert_eq!(got, Matched { tokens: vec![1], accepted: 1, stopped: true });
     let got = draw_and_match(&sampler, &rows, &[1, 2], 7, &[]);
-    assert_eq!(
-        got,
-        Matched {
-            tokens: vec![1, 2, 4],
-            accepted: 2,
-            stopped: false
-        }
-    );
+    assert_eq!(got, Matched { tokens: vec![1, 2, 4], accepted: 2, stopped: false });
     let got = draw_and_match(&sampler, &rows, &[3, 2], 7, &[]);
-    assert_eq!(
-        got,
-        Matched {
-            tokens: vec![1],
-            accepted: 0,
-            stopped: false
-        }
-    );
+    assert_eq!(got, Matched { tokens: vec![1], accepted: 0, stopped: false });
 }

@@ -21,11 +21,7 @@ pub struct DraftOptions {
 
 impl Default for DraftOptions {
     fn default() -> Self {
-        DraftOptions {
-            window: 4096,
-            rope_theta: None,
-            embed_scale: 1.0,
-        }
+        DraftOptions { window: 4096, rope_theta: None, embed_scale: 1.0 }
     }
 }
 
@@ -71,25 +67,15 @@ struct Keys {
 impl Keys {
     fn get(&self, key: &str) -> Option<&Value> {
         let found = |m: &'_ Map<String, Value>| m.get(key).is_some_and(|v| !v.is_null());
-        if found(&self.top) {
-            self.top.get(key)
-        } else {
-            self.nested.get(key).filter(|v| !v.is_null())
-        }
+        if found(&self.top) { self.top.get(key) } else { self.nested.get(key).filter(|v| !v.is_null()) }
     }
 
     fn size(&self, key: &str) -> Result<Option<usize>> {
         match self.get(key) {
             None => Ok(None),
-            Some(v) => match v
-                .as_u64()
-                .and_then(|n| usize::try_from(n).ok())
-                .filter(|n| *n > 0)
-            {
+            Some(v) => match v.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0) {
                 Some(n) => Ok(Some(n)),
-                None => refuse(format!(
-                    "config.json: `{key}` is {v}, a positive number is needed"
-                )),
+                None => refuse(format!("config.json: `{key}` is {v}, a positive number is needed")),
             },
         }
     }
@@ -97,9 +83,7 @@ impl Keys {
     fn required(&self, key: &str) -> Result<usize> {
         match self.size(key)? {
             Some(n) => Ok(n),
-            None => refuse(format!(
-                "config.json has no `{key}`; it is not an EAGLE-3 head's"
-            )),
+            None => refuse(format!("config.json has no `{key}`; it is not an EAGLE-3 head's")),
         }
     }
 
@@ -107,9 +91,7 @@ impl Keys {
         match self.get(key) {
             None => Ok(default),
             Some(Value::Bool(b)) => Ok(*b),
-            Some(v) => refuse(format!(
-                "config.json: `{key}` is {v}, true or false is needed"
-            )),
+            Some(v) => refuse(format!("config.json: `{key}` is {v}, true or false is needed")),
         }
     }
 
@@ -118,9 +100,7 @@ impl Keys {
             None => Ok(default),
             Some(v) => match v.as_f64().filter(|x| x.is_finite() && *x > 0.0) {
                 Some(x) => Ok(x),
-                None => refuse(format!(
-                    "config.json: `{key}` is {v}, a positive number is needed"
-                )),
+                None => refuse(format!("config.json: `{key}` is {v}, a positive number is needed")),
             },
         }
     }
@@ -130,9 +110,7 @@ impl DraftConfig {
     /// The layers that published heads tap when their configuration names none: low, middle, high.
     pub fn default_taps(layers: usize) -> Vec<usize> {
         let last = layers.saturating_sub(1);
-        [1, (layers / 2).saturating_sub(1), layers.saturating_sub(4)]
-            .map(|tap| tap.min(last))
-            .to_vec()
+        [1, (layers / 2).saturating_sub(1), layers.saturating_sub(4)].map(|tap| tap.min(last)).to_vec()
     }
 
     /// Reads `config.json` of a head that is to draft for `model`.
@@ -166,23 +144,15 @@ impl DraftConfig {
         }
         let vocab = keys.required("vocab_size")?;
         if vocab != model.vocab {
-            return refuse(format!(
-                "it was made for a vocabulary of {vocab} tokens, the model has {}",
-                model.vocab
-            ));
+            return refuse(format!("it was made for a vocabulary of {vocab} tokens, the model has {}", model.vocab));
         }
         let draft_vocab = keys.size("draft_vocab_size")?.unwrap_or(vocab);
         if draft_vocab > vocab {
-            return refuse(format!(
-                "its draft vocabulary of {draft_vocab} is larger than its vocabulary of {vocab}"
-            ));
+            return refuse(format!("its draft vocabulary of {draft_vocab} is larger than its vocabulary of {vocab}"));
         }
         let target_hidden = keys.size("target_hidden_size")?.unwrap_or(hidden);
         if target_hidden != model.hidden {
-            return refuse(format!(
-                "it reads streams {target_hidden} wide, the model's are {}",
-                model.hidden
-            ));
+            return refuse(format!("it reads streams {target_hidden} wide, the model's are {}", model.hidden));
         }
         if options.window == 0 {
             return refuse("the draft window must hold at least one position");
@@ -219,42 +189,25 @@ impl DraftConfig {
 /// Refuses what is not a one-layer EAGLE-3 head of the form computed here.
 fn check_kind(keys: &Keys) -> Result<()> {
     if let Some(names) = keys.top.get("architectures").and_then(Value::as_array) {
-        let known = |n: &Value| {
-            n.as_str()
-                .is_some_and(|n| n.to_lowercase().contains("eagle3") || n == "LlamaForCausalLM")
-        };
+        let known =
+            |n: &Value| n.as_str().is_some_and(|n| n.to_lowercase().contains("eagle3") || n == "LlamaForCausalLM");
         if !names.is_empty() && !names.iter().any(known) {
-            return refuse(format!(
-                "architecture {} is not an EAGLE-3 head",
-                Value::Array(names.clone())
-            ));
+            return refuse(format!("architecture {} is not an EAGLE-3 head", Value::Array(names.clone())));
         }
     }
     if let Some(layers) = keys.size("num_hidden_layers")?.filter(|n| *n != 1) {
-        return refuse(format!(
-            "it has {layers} layers; only one-layer heads are supported"
-        ));
+        return refuse(format!("it has {layers} layers; only one-layer heads are supported"));
     }
     for key in ["attention_bias", "mlp_bias"] {
         if keys.flag(key, false)? {
-            return refuse(format!(
-                "`{key}` is set; heads with biases are not supported"
-            ));
+            return refuse(format!("`{key}` is set; heads with biases are not supported"));
         }
     }
-    if let Some(act) = keys
-        .get("hidden_act")
-        .filter(|a| a.as_str() != Some("silu"))
-    {
+    if let Some(act) = keys.get("hidden_act").filter(|a| a.as_str() != Some("silu")) {
         return refuse(format!("its activation is {act}; only silu is supported"));
     }
-    match keys
-        .get("eagle_config")
-        .and_then(|e| e.get("use_aux_hidden_state"))
-    {
-        Some(Value::Bool(false)) => {
-            refuse("it reads a single stream (EAGLE-1); an EAGLE-3 head is needed")
-        }
+    match keys.get("eagle_config").and_then(|e| e.get("use_aux_hidden_state")) {
+        Some(Value::Bool(false)) => refuse("it reads a single stream (EAGLE-1); an EAGLE-3 head is needed"),
         _ => Ok(()),
     }
 }
@@ -262,22 +215,13 @@ fn check_kind(keys: &Keys) -> Result<()> {
 /// Tapped layers, "output of layer i"; the published default where the configuration names none.
 fn taps(keys: &Keys, layers: usize) -> Result<Vec<usize>> {
     let name = "eagle_aux_hidden_state_layer_ids";
-    let listed = keys
-        .get("eagle_config")
-        .and_then(|e| e.get(name))
-        .filter(|v| !v.is_null())
-        .or_else(|| keys.get(name));
+    let listed = keys.get("eagle_config").and_then(|e| e.get(name)).filter(|v| !v.is_null()).or_else(|| keys.get(name));
     let ids: Vec<i64> = match listed {
         None => return Ok(DraftConfig::default_taps(layers)),
-        Some(v) => match v
-            .as_array()
-            .map(|a| a.iter().map(Value::as_i64).collect::<Option<Vec<_>>>())
-        {
+        Some(v) => match v.as_array().map(|a| a.iter().map(Value::as_i64).collect::<Option<Vec<_>>>()) {
             Some(Some(ids)) if !ids.is_empty() => ids,
             _ => {
-                return refuse(format!(
-                    "config.json: `{name}` is {v}, a list of layers is needed"
-                ));
+                return refuse(format!("config.json: `{name}` is {v}, a list of layers is needed"));
             }
         },
     };
@@ -290,22 +234,13 @@ fn taps(keys: &Keys, layers: usize) -> Result<Vec<usize>> {
 
 /// Angle per position of each rotated pair, in f64. An absent base means 10000, not the model's.
 fn inv_freq(keys: &Keys, head_dim: usize, options: &DraftOptions) -> Result<Vec<f64>> {
-    let parameters = keys
-        .get("rope_parameters")
-        .and_then(Value::as_object)
-        .cloned()
-        .unwrap_or_default();
-    let nested = Keys {
-        top: parameters.clone(),
-        nested: Map::new(),
-    };
+    let parameters = keys.get("rope_parameters").and_then(Value::as_object).cloned().unwrap_or_default();
+    let nested = Keys { top: parameters.clone(), nested: Map::new() };
     let theta = match options.rope_theta {
         Some(theta) => theta,
         None => keys.number("rope_theta", nested.number("rope_theta", 10_000.0)?)?,
     };
-    let plain: Vec<f64> = (0..head_dim / 2)
-        .map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64))
-        .collect();
+    let plain: Vec<f64> = (0..head_dim / 2).map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64)).collect();
     let scaling = match keys.get("rope_scaling").and_then(Value::as_object) {
         Some(map) => map.clone(),
         None => parameters,
@@ -316,10 +251,7 @@ fn inv_freq(keys: &Keys, head_dim: usize, options: &DraftOptions) -> Result<Vec<
         .and_then(Value::as_str)
         .unwrap_or("default")
         .to_string();
-    let s = Keys {
-        top: scaling,
-        nested: Map::new(),
-    };
+    let s = Keys { top: scaling, nested: Map::new() };
     match kind.as_str() {
         "default" => Ok(plain),
         "linear" => {
@@ -327,11 +259,8 @@ fn inv_freq(keys: &Keys, head_dim: usize, options: &DraftOptions) -> Result<Vec<
             Ok(plain.iter().map(|f| f / factor).collect())
         }
         "llama3" => {
-            let (factor, low, high) = (
-                s.number("factor", 8.0)?,
-                s.number("low_freq_factor", 1.0)?,
-                s.number("high_freq_factor", 4.0)?,
-            );
+            let (factor, low, high) =
+                (s.number("factor", 8.0)?, s.number("low_freq_factor", 1.0)?, s.number("high_freq_factor", 4.0)?);
             let trained = s.number("original_max_position_embeddings", 8192.0)?;
             let scaled = |f: &f64| {
                 let turns = trained * f / std::f64::consts::TAU;
@@ -340,8 +269,6 @@ fn inv_freq(keys: &Keys, head_dim: usize, options: &DraftOptions) -> Result<Vec<
             };
             Ok(plain.iter().map(scaled).collect())
         }
-        other => refuse(format!(
-            "its rotation is scaled by `{other}`; default, linear and llama3 are supported"
-        )),
+        other => refuse(format!("its rotation is scaled by `{other}`; default, linear and llama3 are supported")),
     }
 }

@@ -26,21 +26,8 @@ impl<B: DraftOps> Weights<B> {
         window: &mut B::Window,
         pass: Pass,
     ) -> Result<()> {
-        let Bufs {
-            g,
-            x,
-            kvq,
-            taps: waiting,
-            ..
-        } = bufs;
-        b.draft_fuse(
-            g,
-            taps.unwrap_or(waiting),
-            &self.fc_norm,
-            c.eps,
-            &self.fc,
-            pass,
-        )?;
+        let Bufs { g, x, kvq, taps: waiting, .. } = bufs;
+        b.draft_fuse(g, taps.unwrap_or(waiting), &self.fc_norm, c.eps, &self.fc, pass)?;
         b.draft_input(
             x,
             g,
@@ -66,14 +53,7 @@ impl<B: DraftOps> Weights<B> {
         window: &B::Window,
         pass: Pass,
     ) -> Result<()> {
-        let Bufs {
-            stream,
-            kvq,
-            o,
-            mid,
-            logits,
-            ..
-        } = bufs;
+        let Bufs { stream, kvq, o, mid, logits, .. } = bufs;
         b.draft_attend(o, kvq, window, &c.shape, pass)?;
         b.linear_add(stream, o, &self.out, 1.0, ONE)?;
         b.norm_gate_up(mid, stream, &self.post_norm, c.eps, &self.gate_up, ONE)?;
@@ -84,16 +64,7 @@ impl<B: DraftOps> Weights<B> {
             Output::Model => tables.head,
         };
         if c.norm_output {
-            b.head(
-                logits,
-                stream,
-                &self.norm,
-                c.eps,
-                1.0 / c.logit_scale,
-                head,
-                HeadRows::Last,
-                ONE,
-            )?;
+            b.head(logits, stream, &self.norm, c.eps, 1.0 / c.logit_scale, head, HeadRows::Last, ONE)?;
         } else {
             b.draft_project(logits, stream, head, c.logit_scale, ONE)?;
         }
@@ -109,9 +80,7 @@ impl<B: DraftOps> Weights<B> {
         tables: &Tables<'_, B>,
         window: &mut B::Window,
     ) -> Result<()> {
-        let Bufs {
-            one_x, stream, kvq, ..
-        } = bufs;
+        let Bufs { one_x, stream, kvq, .. } = bufs;
         b.draft_input(
             one_x,
             stream,

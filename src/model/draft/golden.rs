@@ -29,35 +29,23 @@ struct Case<'a> {
 }
 
 fn damaged(path: &Path, cause: impl ToString) -> DraftError {
-    ModelError::Damaged {
-        origin: path.display().to_string(),
-        cause: cause.to_string(),
-    }
-    .into()
+    ModelError::Damaged { origin: path.display().to_string(), cause: cause.to_string() }.into()
 }
 
 fn json(path: &Path) -> Result<Value> {
-    let text = std::fs::read_to_string(path).map_err(|cause| ModelError::File {
-        path: path.into(),
-        cause,
-    })?;
+    let text = std::fs::read_to_string(path).map_err(|cause| ModelError::File { path: path.into(), cause })?;
     serde_json::from_str(&text).map_err(|e| damaged(path, e))
 }
 
 impl Case<'_> {
     fn floats(&self, name: &str) -> Result<Vec<f32>> {
         let (_, _, bytes) = self.io.raw(name)?;
-        Ok(bytes
-            .chunks_exact(4)
-            .filter_map(|b| b.try_into().ok().map(f32::from_le_bytes))
-            .collect())
+        Ok(bytes.chunks_exact(4).filter_map(|b| b.try_into().ok().map(f32::from_le_bytes)).collect())
     }
 
     fn tokens(&self, name: &str) -> Result<Vec<Token>> {
         let (_, _, bytes) = self.io.raw(name)?;
-        let ids = bytes
-            .chunks_exact(8)
-            .filter_map(|b| b.try_into().ok().map(i64::from_le_bytes));
+        let ids = bytes.chunks_exact(8).filter_map(|b| b.try_into().ok().map(i64::from_le_bytes));
         Ok(ids.filter_map(|i| Token::try_from(i).ok()).collect())
     }
 
@@ -67,18 +55,8 @@ impl Case<'_> {
             .zip(want)
             .map(|(a, b)| f64::from((a - b).abs()))
             .fold(0.0, |m, e| if e > m || e.is_nan() { e } else { m });
-        let error = if got.len() == want.len() && !worst.is_nan() {
-            worst
-        } else {
-            f64::INFINITY
-        };
-        self.file(
-            tensor,
-            Outcome::Compared {
-                error,
-                budget: BUDGET,
-            },
-        );
+        let error = if got.len() == want.len() && !worst.is_nan() { worst } else { f64::INFINITY };
+        self.file(tensor, Outcome::Compared { error, budget: BUDGET });
     }
 
     fn check_list<T: PartialEq>(&mut self, list: &str, got: &[T], want: &[T]) {
@@ -87,11 +65,7 @@ impl Case<'_> {
     }
 
     fn file(&mut self, tensor: &str, outcome: Outcome) {
-        self.checks.push(Check {
-            fixture: format!("eagle3/{}", self.name),
-            tensor: tensor.into(),
-            outcome,
-        });
+        self.checks.push(Check { fixture: format!("eagle3/{}", self.name), tensor: tensor.into(), outcome });
     }
 
     fn list(&self, key: &str) -> Vec<f64> {
@@ -139,17 +113,10 @@ fn chain<B: DraftOps>(
 /// A model's shape that a fixture's head fits.
 fn target(config: &Value) -> Result<ModelSpec> {
     let size = |key: &str, other: &str| {
-        config
-            .get(key)
-            .or_else(|| config.get(other))
-            .and_then(Value::as_u64)
-            .unwrap_or(0) as usize
+        config.get(key).or_else(|| config.get(other)).and_then(Value::as_u64).unwrap_or(0) as usize
     };
     let mut spec = Checkpoint::open("demo")?.spec().clone();
-    (spec.hidden, spec.vocab) = (
-        size("target_hidden_size", "hidden_size"),
-        size("vocab_size", "vocab_size"),
-    );
+    (spec.hidden, spec.vocab) = (size("target_hidden_size", "hidden_size"), size("vocab_size", "vocab_size"));
     spec.mixers = vec![Mixer::Lightning; 32];
     Ok(spec)
 }
@@ -158,11 +125,9 @@ fn values(image: &ImageTensor) -> Vec<f32> {
     let narrow = |b: &[u8]| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16);
     match image.dtype {
         Dtype::Bf16 => image.data.chunks_exact(2).map(narrow).collect(),
-        Dtype::F32 | Dtype::U32 | Dtype::U8 => image
-            .data
-            .chunks_exact(4)
-            .filter_map(|b| b.try_into().ok().map(f32::from_le_bytes))
-            .collect(),
+        Dtype::F32 | Dtype::U32 | Dtype::U8 => {
+            image.data.chunks_exact(4).filter_map(|b| b.try_into().ok().map(f32::from_le_bytes)).collect()
+        }
     }
 }
 
@@ -173,30 +138,19 @@ fn values(image: &ImageTensor) -> Vec<f32> {
 pub fn replay<B: DraftOps>(b: &mut B, dir: &Path) -> Result<Vec<Check>> {
     let index = json(&dir.join("index.json"))?;
     let mut checks = Vec::new();
-    for (name, files) in index
-        .get("cases")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-    {
+    for (name, files) in index.get("cases").and_then(Value::as_object).into_iter().flatten() {
         let file = |key: &str| files.get(key).and_then(Value::as_str).map(|f| dir.join(f));
         let (Some(io), Some(meta)) = (file("io"), file("meta")) else {
             continue;
         };
-        let mut case = Case {
-            name,
-            io: Tensors::open_files(std::slice::from_ref(&io))?,
-            meta: json(&meta)?,
-            checks: Vec::new(),
-        };
+        let mut case =
+            Case { name, io: Tensors::open_files(std::slice::from_ref(&io))?, meta: json(&meta)?, checks: Vec::new() };
         let done = match file("head") {
             Some(weights) => replay_head(b, &mut case, &[weights, io]),
             None => replay_lightning(b, &mut case),
         };
         match done {
-            Err(DraftError::Backend(BackendError::Unsupported(reason))) => {
-                case.file("*", Outcome::NotRun(reason))
-            }
+            Err(DraftError::Backend(BackendError::Unsupported(reason))) => case.file("*", Outcome::NotRun(reason)),
             other => other?,
         }
         checks.append(&mut case.checks);
@@ -205,64 +159,25 @@ pub fn replay<B: DraftOps>(b: &mut B, dir: &Path) -> Result<Vec<Check>> {
 }
 
 fn replay_head<B: DraftOps>(b: &mut B, case: &mut Case<'_>, files: &[PathBuf; 2]) -> Result<()> {
-    let mut config = json(Path::new(
-        &files[0]
-            .to_string_lossy()
-            .replace("head.safetensors", "config.json"),
-    ))?;
+    let mut config = json(Path::new(&files[0].to_string_lossy().replace("head.safetensors", "config.json")))?;
     let mut window = DraftOptions::default().window;
     if let (Some(used), Value::Object(config)) = (case.meta.get("config"), &mut config) {
-        window = used
-            .get("sliding_window")
-            .and_then(Value::as_u64)
-            .filter(|w| *w > 0)
-            .map_or(window, |w| w as usize);
+        window = used.get("sliding_window").and_then(Value::as_u64).filter(|w| *w > 0).map_or(window, |w| w as usize);
         let flags = ["norm_before_residual", "fc_norm"].into_iter();
         config.extend(flags.filter_map(|f| used.get(f).map(|v| (f.to_string(), v.clone()))));
     }
-    let options = DraftOptions {
-        window,
-        ..DraftOptions::default()
-    };
-    let mut head = DraftHead::load(
-        b,
-        case.name,
-        &config.to_string(),
-        &Tensors::open_files(files)?,
-        &target(&config)?,
-        &options,
-    )?;
+    let options = DraftOptions { window, ..DraftOptions::default() };
+    let mut head =
+        DraftHead::load(b, case.name, &config.to_string(), &Tensors::open_files(files)?, &target(&config)?, &options)?;
     // The fixtures' heads have tables of their own; a borrowed one is never read.
-    let none = b.matrix(&[WeightView {
-        name: "none",
-        shape: &[1, 1],
-        dtype: Dtype::F32,
-        data: &[0; 4],
-    }])?;
-    run(
-        b,
-        &mut head,
-        &Tables {
-            embed: &none,
-            head: &none,
-        },
-        case,
-    )
+    let none = b.matrix(&[WeightView { name: "none", shape: &[1, 1], dtype: Dtype::F32, data: &[0; 4] }])?;
+    run(b, &mut head, &Tables { embed: &none, head: &none }, case)
 }
 
 /// Verifying rows leaves the recurrent state alone; accepting some of them folds exactly those.
 fn replay_lightning<B: DraftOps>(b: &mut B, case: &mut Case<'_>) -> Result<()> {
-    let number = |key: &str| {
-        case.meta
-            .get(key)
-            .and_then(Value::as_f64)
-            .unwrap_or_default()
-    };
-    let (heads, head_dim, rows) = (
-        number("heads") as usize,
-        number("dim") as usize,
-        number("rows") as usize,
-    );
+    let number = |key: &str| case.meta.get(key).and_then(Value::as_f64).unwrap_or_default();
+    let (heads, head_dim, rows) = (number("heads") as usize, number("dim") as usize, number("rows") as usize);
     let scale = number("scale") as f32;
     let spec = LightningSpec {
         heads,
@@ -275,24 +190,12 @@ fn replay_lightning<B: DraftOps>(b: &mut B, case: &mut Case<'_>) -> Result<()> {
         output_gate: false,
     };
     let (width, pass) = (heads * head_dim, Pass::Verify { rows });
-    let (q, k, v) = (
-        case.floats("in.q")?,
-        case.floats("in.k")?,
-        case.floats("in.v")?,
-    );
+    let (q, k, v) = (case.floats("in.q")?, case.floats("in.k")?, case.floats("in.v")?);
     let mut mixed = Vec::with_capacity(3 * q.len());
-    for ((q, k), v) in q
-        .chunks_exact(width)
-        .zip(k.chunks_exact(width))
-        .zip(v.chunks_exact(width))
-    {
+    for ((q, k), v) in q.chunks_exact(width).zip(k.chunks_exact(width)).zip(v.chunks_exact(width)) {
         mixed.extend([q, k, v].concat());
     }
-    let start: Vec<u8> = case
-        .floats("in.S0")?
-        .iter()
-        .flat_map(|x| x.to_le_bytes())
-        .collect();
+    let start: Vec<u8> = case.floats("in.S0")?.iter().flat_map(|x| x.to_le_bytes()).collect();
     let start = ImageTensor {
         name: "state".into(),
         dtype: Dtype::F32,
@@ -313,21 +216,12 @@ fn replay_lightning<B: DraftOps>(b: &mut B, case: &mut Case<'_>) -> Result<()> {
     b.fold(&mut state, &spec)?;
     b.folded();
     let got = values(&b.read_state(&state, &spec)?);
-    case.check(
-        "committed_chain4",
-        &got,
-        &case.floats("out.committed_chain4")?,
-    );
+    case.check("committed_chain4", &got, &case.floats("out.committed_chain4")?);
     b.seek(0)?;
     Ok(())
 }
 
-fn run<B: DraftOps>(
-    b: &mut B,
-    head: &mut DraftHead<B>,
-    tables: &Tables<'_, B>,
-    case: &mut Case<'_>,
-) -> Result<()> {
+fn run<B: DraftOps>(b: &mut B, head: &mut DraftHead<B>, tables: &Tables<'_, B>, case: &mut Case<'_>) -> Result<()> {
     let (tokens, aux) = (case.tokens("in.tokens")?, case.floats("in.aux")?);
     let (width, rows) = (head.tap_width(), tokens.len().saturating_sub(1));
     let depth = case.list("chain_tokens").len();
@@ -347,12 +241,7 @@ fn run<B: DraftOps>(
     }
     let drafted = chain(b, head, tables, &tokens, depth)?;
     if let Ok(want) = case.floats("out.prefill_stream") {
-        streams.extend(
-            drafted
-                .streams
-                .get(..head.config.shape.hidden)
-                .unwrap_or_default(),
-        );
+        streams.extend(drafted.streams.get(..head.config.shape.hidden).unwrap_or_default());
         case.check("prefill_stream", &streams, &want);
     }
     if let (Ok(k), Ok(v)) = (case.floats("out.cache_k"), case.floats("out.cache_v")) {
@@ -365,52 +254,25 @@ fn run<B: DraftOps>(
     // As the program does it: keys and values of all rows but the last.
     head.reset(0);
     b.write(&mut taps, &aux)?;
-    head.read(
-        b,
-        tables,
-        &taps,
-        0,
-        rows,
-        tokens.get(..rows).unwrap_or_default(),
-        0,
-    )?;
+    head.read(b, tables, &taps, 0, rows, tokens.get(..rows).unwrap_or_default(), 0)?;
     let drafted = chain(b, head, tables, &tokens, depth)?;
     check_chain(case, "kv_only ", &drafted)?;
     if let Ok(want) = case.floats("out.last_stream") {
-        case.check(
-            "last_stream",
-            drafted.streams.get(..want.len()).unwrap_or_default(),
-            &want,
-        );
+        case.check("last_stream", drafted.streams.get(..want.len()).unwrap_or_default(), &want);
     }
 
     // Two drafts accepted and a bonus token: drafted rows are replaced.
-    if let (Ok(next), Ok(aux)) = (
-        case.tokens("in.round2_next_tokens"),
-        case.floats("in.round2_aux"),
-    ) {
+    if let (Ok(next), Ok(aux)) = (case.tokens("in.round2_next_tokens"), case.floats("in.round2_aux")) {
         b.write(&mut taps, &aux)?;
         head.keep(b, tables, &taps, rows, next.len(), &tokens)?;
         let history: Vec<Token> = tokens.iter().chain(&next).copied().collect();
         let want = case.list("round2_chain_tokens");
         let drafted = chain(b, head, tables, &history, want.len())?;
         case.check_list("round2_chain_tokens", &drafted.tokens, &want);
-        let probabilities: Vec<f32> = case
-            .list("round2_chain_top1_prob")
-            .iter()
-            .map(|p| *p as f32)
-            .collect();
-        case.check(
-            "round2_chain_top1_prob",
-            &drafted.probabilities,
-            &probabilities,
-        );
+        let probabilities: Vec<f32> = case.list("round2_chain_top1_prob").iter().map(|p| *p as f32).collect();
+        case.check("round2_chain_top1_prob", &drafted.probabilities, &probabilities);
         let stream = case.floats("out.round2_stream")?;
-        case.check(
-            "round2_stream",
-            drafted.streams.get(..stream.len()).unwrap_or_default(),
-            &stream,
-        );
+        case.check("round2_stream", drafted.streams.get(..stream.len()).unwrap_or_default(), &stream);
     }
     Ok(())
 }
@@ -418,30 +280,15 @@ fn run<B: DraftOps>(
 fn check_chain(case: &mut Case<'_>, how: &str, drafted: &Chain) -> Result<()> {
     let want = case.list("chain_tokens");
     case.check_list(&format!("{how}chain_tokens"), &drafted.tokens, &want);
-    let probabilities: Vec<f32> = case
-        .list("chain_top1_prob")
-        .iter()
-        .map(|p| *p as f32)
-        .collect();
-    case.check(
-        &format!("{how}chain_top1_prob"),
-        &drafted.probabilities,
-        &probabilities,
-    );
-    for (tensor, got) in [
-        ("chain_stream", &drafted.streams),
-        ("chain_logits", &drafted.logits),
-    ] {
+    let probabilities: Vec<f32> = case.list("chain_top1_prob").iter().map(|p| *p as f32).collect();
+    case.check(&format!("{how}chain_top1_prob"), &drafted.probabilities, &probabilities);
+    for (tensor, got) in [("chain_stream", &drafted.streams), ("chain_logits", &drafted.logits)] {
         if let Ok(want) = case.floats(&format!("out.{tensor}")) {
             case.check(&format!("{how}{tensor}"), got, &want);
         }
     }
     if let Ok(want) = case.floats("out.prefill_logits_last") {
-        case.check(
-            &format!("{how}prefill_logits_last"),
-            drafted.logits.get(..want.len()).unwrap_or_default(),
-            &want,
-        );
+        case.check(&format!("{how}prefill_logits_last"), drafted.logits.get(..want.len()).unwrap_or_default(), &want);
     }
     Ok(())
 }

@@ -55,29 +55,14 @@ enum Plain<'a> {
     /// As it lies in the file.
     Loaded(LoadedTensor<'a>),
     /// Dequantised, or cut out of a fused one.
-    Made {
-        name: &'a str,
-        shape: Vec<usize>,
-        dtype: Dtype,
-        data: Vec<u8>,
-    },
+    Made { name: &'a str, shape: Vec<usize>, dtype: Dtype, data: Vec<u8> },
 }
 
 impl Plain<'_> {
     fn view(&self) -> WeightView<'_> {
         match self {
             Plain::Loaded(tensor) => tensor.view(),
-            Plain::Made {
-                name,
-                shape,
-                dtype,
-                data,
-            } => WeightView {
-                name,
-                shape,
-                dtype: *dtype,
-                data,
-            },
+            Plain::Made { name, shape, dtype, data } => WeightView { name, shape, dtype: *dtype, data },
         }
     }
 }
@@ -93,13 +78,9 @@ impl<'a> Names<'a> {
     fn new(tensors: &'a Tensors) -> Names<'a> {
         let short = |name: &str| {
             let name = name.strip_prefix("model.").unwrap_or(name);
-            name.strip_prefix("layers.0.")
-                .map_or_else(|| name.to_string(), |rest| format!("midlayer.{rest}"))
+            name.strip_prefix("layers.0.").map_or_else(|| name.to_string(), |rest| format!("midlayer.{rest}"))
         };
-        Names {
-            tensors,
-            names: tensors.names().map(|n| (short(n), n.to_string())).collect(),
-        }
+        Names { tensors, names: tensors.names().map(|n| (short(n), n.to_string())).collect() }
     }
 
     fn has(&self, short: &str) -> bool {
@@ -107,11 +88,8 @@ impl<'a> Names<'a> {
     }
 
     fn file_name(&self, short: &str) -> Result<&str> {
-        let absent = || {
-            DraftError::Refused(format!(
-                "tensor `{short}` is missing; it is not an EAGLE-3 head or is incomplete"
-            ))
-        };
+        let absent =
+            || DraftError::Refused(format!("tensor `{short}` is missing; it is not an EAGLE-3 head or is incomplete"));
         self.names.get(short).map(String::as_str).ok_or_else(absent)
     }
 
@@ -122,9 +100,7 @@ impl<'a> Names<'a> {
         let (dtype, found, bytes) = self.tensors.raw(name)?;
         let plain = if dtype == safetensors::Dtype::U8 {
             let [rows, inner] = *shape else {
-                return Err(DraftError::Refused(format!(
-                    "tensor `{name}` is packed but no matrix"
-                )));
+                return Err(DraftError::Refused(format!("tensor `{name}` is packed but no matrix")));
             };
             let scales_name = self.file_name(&format!("{short}.weight_scale"))?;
             let (scale_type, scale_shape, scales) = self.tensors.raw(scales_name)?;
@@ -143,25 +119,12 @@ impl<'a> Names<'a> {
             let mut row = 0;
             for (part, count) in parts {
                 let scale = self.scalar(&[part, short])?;
-                let packed = bytes
-                    .get(row * inner / 2..(row + count) * inner / 2)
-                    .unwrap_or_default();
-                let scales = scales
-                    .get(row * groups..(row + count) * groups)
-                    .unwrap_or_default();
-                data.extend(
-                    nvfp4::dequantise(packed, scales, scale, inner)
-                        .iter()
-                        .flat_map(|x| x.to_le_bytes()),
-                );
+                let packed = bytes.get(row * inner / 2..(row + count) * inner / 2).unwrap_or_default();
+                let scales = scales.get(row * groups..(row + count) * groups).unwrap_or_default();
+                data.extend(nvfp4::dequantise(packed, scales, scale, inner).iter().flat_map(|x| x.to_le_bytes()));
                 row += count;
             }
-            Plain::Made {
-                name,
-                shape: shape.into(),
-                dtype: Dtype::F32,
-                data,
-            }
+            Plain::Made { name, shape: shape.into(), dtype: Dtype::F32, data }
         } else {
             Plain::Loaded(self.tensors.get(name, shape)?)
         };
@@ -175,36 +138,19 @@ impl<'a> Names<'a> {
 
     /// `weight_scale_2` of the first of the projections that has one.
     fn scalar(&self, projections: &[&str]) -> Result<f32> {
-        let names: Vec<String> = projections
-            .iter()
-            .map(|p| format!("{p}.weight_scale_2"))
-            .collect();
-        let name = names
-            .iter()
-            .find(|n| self.has(n))
-            .or(names.first())
-            .map_or("", String::as_str);
+        let names: Vec<String> = projections.iter().map(|p| format!("{p}.weight_scale_2")).collect();
+        let name = names.iter().find(|n| self.has(n)).or(names.first()).map_or("", String::as_str);
         let (dtype, _, bytes) = self.tensors.raw(self.file_name(name)?)?;
         match (dtype, <[u8; 4]>::try_from(bytes)) {
             (safetensors::Dtype::F32, Ok(bytes)) => Ok(f32::from_le_bytes(bytes)),
-            _ => Err(DraftError::Refused(format!(
-                "tensor `{name}` is not one f32 scale"
-            ))),
+            _ => Err(DraftError::Refused(format!("tensor `{name}` is not one f32 scale"))),
         }
     }
 
     /// Row blocks that are one fused tensor or several of their own: (projection, rows) from the top down.
-    fn stacked(
-        &'a self,
-        fused: &str,
-        parts: &[(&str, usize)],
-        inner: usize,
-    ) -> Result<Vec<Plain<'a>>> {
+    fn stacked(&'a self, fused: &str, parts: &[(&str, usize)], inner: usize) -> Result<Vec<Plain<'a>>> {
         if !self.has(&format!("{fused}.weight")) {
-            return parts
-                .iter()
-                .map(|(name, rows)| self.get(name, &[*rows, inner], &[(name, *rows)]))
-                .collect();
+            return parts.iter().map(|(name, rows)| self.get(name, &[*rows, inner], &[(name, *rows)])).collect();
         }
         let rows = parts.iter().map(|p| p.1).sum();
         let whole = self.get(fused, &[rows, inner], parts)?;
@@ -214,17 +160,8 @@ impl<'a> Names<'a> {
         let mut out = Vec::with_capacity(parts.len());
         let mut row = 0;
         for (_, count) in parts {
-            let data = whole
-                .data
-                .get(row * size..(row + count) * size)
-                .unwrap_or_default()
-                .to_vec();
-            out.push(Plain::Made {
-                name,
-                shape: vec![*count, inner],
-                dtype: whole.dtype,
-                data,
-            });
+            let data = whole.data.get(row * size..(row + count) * size).unwrap_or_default().to_vec();
+            out.push(Plain::Made { name, shape: vec![*count, inner], dtype: whole.dtype, data });
             row += count;
         }
         Ok(out)
@@ -244,18 +181,15 @@ impl<'a> Names<'a> {
         }
         let (dtype, shape, bytes) = self.tensors.raw(self.file_name("d2t")?)?;
         let offsets: Vec<i64> = match dtype {
-            safetensors::Dtype::I64 => bytes
-                .chunks_exact(8)
-                .filter_map(|b| b.try_into().ok().map(i64::from_le_bytes))
-                .collect(),
+            safetensors::Dtype::I64 => {
+                bytes.chunks_exact(8).filter_map(|b| b.try_into().ok().map(i64::from_le_bytes)).collect()
+            }
             safetensors::Dtype::I32 => bytes
                 .chunks_exact(4)
                 .filter_map(|b| b.try_into().ok().map(|b| i64::from(i32::from_le_bytes(b))))
                 .collect(),
             other => {
-                return Err(DraftError::Refused(format!(
-                    "`d2t` holds {other:?}; integers are needed"
-                )));
+                return Err(DraftError::Refused(format!("`d2t` holds {other:?}; integers are needed")));
             }
         };
         if shape != [config.draft_vocab] {
@@ -282,12 +216,8 @@ impl<'a> Names<'a> {
         }
         if self.has("t2d") {
             let (_, _, marks) = self.tensors.raw(self.file_name("t2d")?)?;
-            if marks.len() != member.len()
-                || marks.iter().zip(&member).any(|(m, b)| (*m != 0) != *b)
-            {
-                return Err(DraftError::Refused(
-                    "`d2t` and `t2d` disagree; the head is damaged".into(),
-                ));
+            if marks.len() != member.len() || marks.iter().zip(&member).any(|(m, b)| (*m != 0) != *b) {
+                return Err(DraftError::Refused("`d2t` and `t2d` disagree; the head is damaged".into()));
             }
         }
         Ok(Some(map))
@@ -322,16 +252,10 @@ impl<B: DraftOps> Weights<B> {
         let (qn, kn, vn) = (attn("q_proj"), attn("k_proj"), attn("v_proj"));
         let qkv = names.stacked(&attn("qkv_proj"), &[(&qn, q), (&kn, kv), (&vn, kv)], 2 * h)?;
         let [qw, kw, vw] = qkv.as_slice() else {
-            return Err(DraftError::Refused(
-                "attention projections are incomplete".into(),
-            ));
+            return Err(DraftError::Refused("attention projections are incomplete".into()));
         };
         let (gn, un) = ("midlayer.mlp.gate_proj", "midlayer.mlp.up_proj");
-        let gate_up = names.stacked(
-            "midlayer.mlp.gate_up_proj",
-            &[(gn, s.intermediate), (un, s.intermediate)],
-            h,
-        )?;
+        let gate_up = names.stacked("midlayer.mlp.gate_up_proj", &[(gn, s.intermediate), (un, s.intermediate)], h)?;
         let [gate, up] = gate_up.as_slice() else {
             return Err(DraftError::Refused("MLP projections are incomplete".into()));
         };
@@ -356,18 +280,14 @@ impl<B: DraftOps> Weights<B> {
         } else if c.tied {
             Output::Embedding
         } else if h != c.target_hidden {
-            return Err(DraftError::Refused(
-                "`lm_head` is missing, and the model's has another width".into(),
-            ));
+            return Err(DraftError::Refused("`lm_head` is missing, and the model's has another width".into()));
         } else {
             Output::Model
         };
         let slots = if c.fc_norm { c.taps.len() } else { 0 };
         Ok(Weights {
             fc: matrix(b, "fc", h, c.taps.len() * c.target_hidden)?,
-            fc_norm: (0..slots)
-                .map(|i| vector(b, &format!("fc_norm.{i}"), c.target_hidden))
-                .collect::<Result<_>>()?,
+            fc_norm: (0..slots).map(|i| vector(b, &format!("fc_norm.{i}"), c.target_hidden)).collect::<Result<_>>()?,
             input_norm: vector(b, "midlayer.input_layernorm", h)?,
             hidden_norm: vector(b, "midlayer.hidden_norm", h)?,
             kvq: b.matrix(&[kw.view(), vw.view(), qw.view()])?,
@@ -375,11 +295,7 @@ impl<B: DraftOps> Weights<B> {
             post_norm: vector(b, "midlayer.post_attention_layernorm", h)?,
             gate_up: b.gate_up_matrix(gate.view(), up.view())?,
             down: matrix(b, "midlayer.mlp.down_proj", h, s.intermediate)?,
-            norm: if c.norm_output {
-                vector(b, "norm", h)?
-            } else {
-                b.ones(h)?
-            },
+            norm: if c.norm_output { vector(b, "norm", h)? } else { b.ones(h)? },
             embed,
             head,
             to_target,

@@ -33,52 +33,28 @@ impl<B: DraftOps> DraftHead<B> {
     ///
     /// # Errors
     /// The device.
-    pub fn export(
-        &mut self,
-        b: &mut B,
-        tables: &Tables<'_, B>,
-        history: &[Token],
-    ) -> Result<Vec<ImageTensor>> {
+    pub fn export(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<Vec<ImageTensor>> {
         let width = self.tap_width();
         if let Some(known) = self.waiting.checked_sub(1).filter(|n| *n > 0) {
             let last = b.read(&self.bufs.taps, self.waiting)?;
             self.flush_rows(b, tables, history, known)?;
-            b.write(
-                &mut self.bufs.taps,
-                last.get(known * width..).unwrap_or_default(),
-            )?;
+            b.write(&mut self.bufs.taps, last.get(known * width..).unwrap_or_default())?;
         }
         self.ahead = 0;
-        let first = self
-            .first
-            .max(self.next.saturating_sub(self.config.shape.window));
-        let mut tensors =
-            Vec::from(b.read_window(&self.window, &self.config.shape, first..self.next)?);
+        let first = self.first.max(self.next.saturating_sub(self.config.shape.window));
+        let mut tensors = Vec::from(b.read_window(&self.window, &self.config.shape, first..self.next)?);
         for (tensor, name) in tensors.iter_mut().zip(["draft.k", "draft.v"]) {
             tensor.name = name.into();
         }
-        let taps = if self.waiting > 0 {
-            b.read(&self.bufs.taps, self.waiting)?
-        } else {
-            Vec::new()
-        };
-        let bytes = taps
-            .iter()
-            .take(self.waiting * width)
-            .flat_map(|x| x.to_le_bytes())
-            .collect();
+        let taps = if self.waiting > 0 { b.read(&self.bufs.taps, self.waiting)? } else { Vec::new() };
+        let bytes = taps.iter().take(self.waiting * width).flat_map(|x| x.to_le_bytes()).collect();
         tensors.push(ImageTensor {
             name: "draft.taps".into(),
             dtype: Dtype::F32,
             shape: vec![self.waiting, width],
             data: Arc::new(bytes),
         });
-        let saved = Saved {
-            fingerprint: self.fingerprint.clone(),
-            first,
-            next: self.next,
-            waiting: self.waiting,
-        };
+        let saved = Saved { fingerprint: self.fingerprint.clone(), first, next: self.next, waiting: self.waiting };
         let json = serde_json::to_vec(&saved).unwrap_or_default();
         tensors.push(ImageTensor {
             name: "draft.meta".into(),
@@ -96,12 +72,9 @@ impl<B: DraftOps> DraftHead<B> {
     pub fn restore(&mut self, b: &mut B, tensors: &[ImageTensor], position: usize) -> Result<bool> {
         self.reset(position);
         let named = |name: &str| tensors.iter().find(|t| t.name == name);
-        let (Some(k), Some(v), Some(taps), Some(meta)) = (
-            named("draft.k"),
-            named("draft.v"),
-            named("draft.taps"),
-            named("draft.meta"),
-        ) else {
+        let (Some(k), Some(v), Some(taps), Some(meta)) =
+            (named("draft.k"), named("draft.v"), named("draft.taps"), named("draft.meta"))
+        else {
             return Ok(false);
         };
         let Ok(saved) = serde_json::from_slice::<Saved>(&meta.data) else {
@@ -128,11 +101,8 @@ impl<B: DraftOps> DraftHead<B> {
         if rows > 0 {
             b.write_window(&mut self.window, s, saved.first, k, v)?;
         }
-        let values: Vec<f32> = taps
-            .data
-            .chunks_exact(4)
-            .filter_map(|b| b.try_into().ok().map(f32::from_le_bytes))
-            .collect();
+        let values: Vec<f32> =
+            taps.data.chunks_exact(4).filter_map(|b| b.try_into().ok().map(f32::from_le_bytes)).collect();
         if saved.waiting > 0 {
             b.write(&mut self.bufs.taps, &values)?;
         }

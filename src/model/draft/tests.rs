@@ -15,19 +15,9 @@ fn tiny() -> (String, Vec<(String, Form)>, ModelSpec) {
     let tensors = Tensors::open_files(&[dir.join("tiny.head.safetensors")]).unwrap();
     let all = tensors.names().map(|n| {
         let (dtype, shape, bytes) = tensors.raw(n).unwrap();
-        (
-            n.to_string(),
-            Form {
-                dtype,
-                shape: shape.to_vec(),
-                bytes: bytes.to_vec(),
-            },
-        )
+        (n.to_string(), Form { dtype, shape: shape.to_vec(), bytes: bytes.to_vec() })
     });
-    let mut spec = crate::model::Checkpoint::open("demo")
-        .unwrap()
-        .spec()
-        .clone();
+    let mut spec = crate::model::Checkpoint::open("demo").unwrap().spec().clone();
     (spec.hidden, spec.vocab) = (128, 320);
     spec.mixers = vec![crate::spec::Mixer::Lightning; 32];
     (config, all.collect(), spec)
@@ -41,20 +31,14 @@ struct Form {
 }
 
 fn floats(form: &Form) -> Vec<f32> {
-    form.bytes
-        .chunks_exact(4)
-        .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
-        .collect()
+    form.bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
 /// Writes tensors to a file and opens them.
 fn stored(all: &[(String, Form)]) -> Tensors {
-    let views = all.iter().map(|(n, f)| {
-        (
-            n.clone(),
-            safetensors::tensor::TensorView::new(f.dtype, f.shape.clone(), &f.bytes).unwrap(),
-        )
-    });
+    let views = all
+        .iter()
+        .map(|(n, f)| (n.clone(), safetensors::tensor::TensorView::new(f.dtype, f.shape.clone(), &f.bytes).unwrap()));
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     std::fs::write(&path, safetensors::serialize(views, None).unwrap()).unwrap();
@@ -71,34 +55,17 @@ fn prediction(b: &mut Cpu, head: &mut DraftHead<Cpu>) -> Candidates {
             data: &[0; 4],
         }])
         .unwrap();
-    let tables = Tables {
-        embed: &none,
-        head: &none,
-    };
+    let tables = Tables { embed: &none, head: &none };
     let history: Vec<Token> = (0..20).map(|i| i * 13 % 320).collect();
     let mut taps = b.draft_buf(19, 384, BufKind::Activation).unwrap();
-    b.write(
-        &mut taps,
-        &(0..19 * 384)
-            .map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0)
-            .collect::<Vec<_>>(),
-    )
-    .unwrap();
-    head.read(b, &tables, &taps, 0, 19, &history[..19], 0)
-        .unwrap();
+    b.write(&mut taps, &(0..19 * 384).map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0).collect::<Vec<_>>()).unwrap();
+    head.read(b, &tables, &taps, 0, 19, &history[..19], 0).unwrap();
     head.extend(b, &tables, &history).unwrap()
 }
 
 fn load(config: &str, all: &[(String, Form)], spec: &ModelSpec) -> Result<Candidates> {
     let mut b = Cpu::new();
-    let mut head = DraftHead::load(
-        &mut b,
-        "test",
-        config,
-        &stored(all),
-        spec,
-        &DraftOptions::default(),
-    )?;
+    let mut head = DraftHead::load(&mut b, "test", config, &stored(all), spec, &DraftOptions::default())?;
     Ok(prediction(&mut b, &mut head))
 }
 
@@ -127,42 +94,22 @@ fn published_names_and_nestings_are_one_head() {
     let renamed = |f: &dyn Fn(&str) -> String| -> Vec<(String, Form)> {
         all.iter().map(|(n, form)| (f(n), form.clone())).collect()
     };
-    assert_eq!(
-        load(&config, &renamed(&|n| format!("model.{n}")), &spec).unwrap(),
-        want
-    );
-    assert_eq!(
-        load(
-            &config,
-            &renamed(&|n| n.replace("midlayer.", "layers.0.")),
-            &spec
-        )
-        .unwrap(),
-        want
-    );
+    assert_eq!(load(&config, &renamed(&|n| format!("model.{n}")), &spec).unwrap(), want);
+    assert_eq!(load(&config, &renamed(&|n| n.replace("midlayer.", "layers.0.")), &spec).unwrap(), want);
 
     // Fused projections.
     let mut fused = all.clone();
     for (name, parts) in [
-        (
-            "self_attn.qkv_proj",
-            ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"].as_slice(),
-        ),
+        ("self_attn.qkv_proj", ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"].as_slice()),
         ("mlp.gate_up_proj", &["mlp.gate_proj", "mlp.up_proj"]),
     ] {
-        let forms: Vec<Form> = parts
-            .iter()
-            .map(|p| take(&mut fused, &format!("midlayer.{p}.weight")).clone())
-            .collect();
+        let forms: Vec<Form> =
+            parts.iter().map(|p| take(&mut fused, &format!("midlayer.{p}.weight")).clone()).collect();
         fused.retain(|(n, _)| !parts.iter().any(|p| *n == format!("midlayer.{p}.weight")));
         let shape = vec![forms.iter().map(|f| f.shape[0]).sum(), forms[0].shape[1]];
         fused.push((
             format!("midlayer.{name}.weight"),
-            Form {
-                dtype: forms[0].dtype,
-                shape,
-                bytes: forms.iter().flat_map(|f| f.bytes.clone()).collect(),
-            },
+            Form { dtype: forms[0].dtype, shape, bytes: forms.iter().flat_map(|f| f.bytes.clone()).collect() },
         ));
     }
     assert_eq!(load(&config, &fused, &spec).unwrap(), want);
@@ -171,47 +118,27 @@ fn published_names_and_nestings_are_one_head() {
     let nested = set(&config, |c| {
         let mut layer = std::mem::take(c);
         let theta = layer.remove("rope_theta").unwrap();
-        layer.insert(
-            "rope_parameters".into(),
-            serde_json::json!({"rope_type": "default", "rope_theta": theta}),
-        );
+        layer.insert("rope_parameters".into(), serde_json::json!({"rope_type": "default", "rope_theta": theta}));
         {
             let key = "draft_vocab_size";
             c.insert(key.into(), layer.remove(key).unwrap());
         }
-        c.insert(
-            "architectures".into(),
-            serde_json::json!(["Eagle3Speculator"]),
-        );
+        c.insert("architectures".into(), serde_json::json!(["Eagle3Speculator"]));
         c.insert("target_hidden_size".into(), serde_json::Value::Null);
-        c.insert(
-            "eagle_aux_hidden_state_layer_ids".into(),
-            serde_json::json!([1, 15, 28]),
-        );
+        c.insert("eagle_aux_hidden_state_layer_ids".into(), serde_json::json!([1, 15, 28]));
         c.insert("transformer_layer_config".into(), layer.into());
     });
     assert_eq!(load(&nested, &all, &spec).unwrap(), want);
 
     // Half-precision weights stay close.
     for (dtype, round) in [
-        (
-            safetensors::Dtype::BF16,
-            (|x| half::bf16::from_f32(x).to_le_bytes()) as fn(f32) -> [u8; 2],
-        ),
-        (safetensors::Dtype::F16, |x| {
-            half::f16::from_f32(x).to_le_bytes()
-        }),
+        (safetensors::Dtype::BF16, (|x| half::bf16::from_f32(x).to_le_bytes()) as fn(f32) -> [u8; 2]),
+        (safetensors::Dtype::F16, |x| half::f16::from_f32(x).to_le_bytes()),
     ] {
         let mut half = all.clone();
-        for (_, form) in half
-            .iter_mut()
-            .filter(|(_, f)| f.dtype == safetensors::Dtype::F32)
-        {
-            *form = Form {
-                dtype,
-                shape: form.shape.clone(),
-                bytes: floats(form).into_iter().flat_map(round).collect(),
-            };
+        for (_, form) in half.iter_mut().filter(|(_, f)| f.dtype == safetensors::Dtype::F32) {
+            *form =
+                Form { dtype, shape: form.shape.clone(), bytes: floats(form).into_iter().flat_map(round).collect() };
         }
         let got = load(&config, &half, &spec).unwrap();
         assert_eq!(got.ids[0], want.ids[0]);
@@ -231,10 +158,7 @@ fn quantised_heads_are_dequantised_with_the_scales_of_each_projection() {
     let e2m1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0f32];
     // Every projection gets its own scale; the fused tensor holds all rows, the scalars keep the split names.
     for (fused, parts) in [
-        (
-            "self_attn.qkv_proj",
-            ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"].as_slice(),
-        ),
+        ("self_attn.qkv_proj", ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"].as_slice()),
         ("mlp.gate_up_proj", &["mlp.gate_proj", "mlp.up_proj"]),
         ("self_attn.o_proj", &["self_attn.o_proj"]),
     ] {
@@ -257,50 +181,30 @@ fn quantised_heads_are_dequantised_with_the_scales_of_each_projection() {
                     nearest | if *x < 0.0 { 8 } else { 0 }
                 })
                 .collect();
-            let value =
-                |c: &u8| e2m1[(c & 7) as usize] * scale * if c & 8 == 0 { 1.0 } else { -1.0 };
+            let value = |c: &u8| e2m1[(c & 7) as usize] * scale * if c & 8 == 0 { 1.0 } else { -1.0 };
             form.bytes = codes.iter().flat_map(|c| value(c).to_le_bytes()).collect();
             bytes.extend(codes.chunks_exact(2).map(|c| c[0] | c[1] << 4));
             scales.extend(vec![0x38u8; codes.len() / 16]); // e4m3 1.0
             packed.retain(|(n, _)| *n != name);
             packed.push((
                 format!("midlayer.{part}.weight_scale_2"),
-                Form {
-                    dtype: safetensors::Dtype::F32,
-                    shape: vec![],
-                    bytes: scale.to_le_bytes().to_vec(),
-                },
+                Form { dtype: safetensors::Dtype::F32, shape: vec![], bytes: scale.to_le_bytes().to_vec() },
             ));
             packed.push((
                 format!("midlayer.{part}.input_scale"),
-                Form {
-                    dtype: safetensors::Dtype::F32,
-                    shape: vec![],
-                    bytes: 1f32.to_le_bytes().to_vec(),
-                },
+                Form { dtype: safetensors::Dtype::F32, shape: vec![], bytes: 1f32.to_le_bytes().to_vec() },
             ));
         }
         packed.push((
             format!("midlayer.{fused}.weight"),
-            Form {
-                dtype: safetensors::Dtype::U8,
-                shape: vec![rows, inner / 2],
-                bytes,
-            },
+            Form { dtype: safetensors::Dtype::U8, shape: vec![rows, inner / 2], bytes },
         ));
         packed.push((
             format!("midlayer.{fused}.weight_scale"),
-            Form {
-                dtype: safetensors::Dtype::F8_E4M3,
-                shape: vec![rows, inner / 16],
-                bytes: scales,
-            },
+            Form { dtype: safetensors::Dtype::F8_E4M3, shape: vec![rows, inner / 16], bytes: scales },
         ));
     }
-    assert_eq!(
-        load(&config, &packed, &spec).unwrap(),
-        load(&config, &all, &spec).unwrap()
-    );
+    assert_eq!(load(&config, &packed, &spec).unwrap(), load(&config, &all, &spec).unwrap());
 
     let scale = take(&mut packed, "midlayer.self_attn.k_proj.weight_scale_2");
     scale.bytes = f32::NAN.to_le_bytes().to_vec();
@@ -318,56 +222,28 @@ fn heads_that_do_not_fit_are_refused_with_the_reason() {
         })
     };
     for (key, value, reason) in [
-        (
-            "vocab_size",
-            321.into(),
-            "vocabulary of 321 tokens, the model has 320",
-        ),
-        (
-            "target_hidden_size",
-            64.into(),
-            "streams 64 wide, the model's are 128",
-        ),
+        ("vocab_size", 321.into(), "vocabulary of 321 tokens, the model has 320"),
+        ("target_hidden_size", 64.into(), "streams 64 wide, the model's are 128"),
         ("num_hidden_layers", 2.into(), "2 layers"),
-        (
-            "architectures",
-            serde_json::json!(["LlamaForCausalLMEagle"]),
-            "not an EAGLE-3 head",
-        ),
+        ("architectures", serde_json::json!(["LlamaForCausalLMEagle"]), "not an EAGLE-3 head"),
         (
             "eagle_config",
             serde_json::json!({"eagle_aux_hidden_state_layer_ids": [1, 15, 32]}),
             "taps layers [1, 15, 32], the model has 32",
         ),
-        (
-            "eagle_config",
-            serde_json::json!({"use_aux_hidden_state": false}),
-            "EAGLE-1",
-        ),
-        (
-            "rope_scaling",
-            serde_json::json!({"rope_type": "longrope"}),
-            "longrope",
-        ),
+        ("eagle_config", serde_json::json!({"use_aux_hidden_state": false}), "EAGLE-1"),
+        ("rope_scaling", serde_json::json!({"rope_type": "longrope"}), "longrope"),
         ("hidden_act", "gelu".into(), "silu"),
         ("attention_bias", true.into(), "biases"),
         ("hidden_size", "wide".into(), "`hidden_size`"),
         ("draft_vocab_size", 128.into(), "`d2t` has shape"),
     ] {
         let text = refusal(&with(key, value), &all, &spec);
-        assert!(
-            text.contains(reason) && !text.contains('\n'),
-            "{key}: {text}"
-        );
+        assert!(text.contains(reason) && !text.contains('\n'), "{key}: {text}");
     }
     assert!(refusal("{", &all, &spec).contains("damaged"));
 
-    let without = |name: &str| {
-        all.iter()
-            .filter(|(n, _)| n != name)
-            .cloned()
-            .collect::<Vec<_>>()
-    };
+    let without = |name: &str| all.iter().filter(|(n, _)| n != name).cloned().collect::<Vec<_>>();
     assert!(refusal(&config, &without("d2t"), &spec).contains("`d2t` is missing"));
     assert!(refusal(&config, &without("fc.weight"), &spec).contains("`fc.weight` is missing"));
     assert!(refusal(&config, &without("lm_head.weight"), &spec).contains("`lm_head` is missing"));
@@ -396,9 +272,7 @@ fn a_head_may_borrow_the_models_tables() {
     let own = |name: &str| all.iter().find(|(n, _)| n == name).unwrap().1.clone();
     let rest: Vec<_> = all
         .iter()
-        .filter(|(n, _)| {
-            !["d2t", "t2d", "lm_head.weight", "embed_tokens.weight"].contains(&n.as_str())
-        })
+        .filter(|(n, _)| !["d2t", "t2d", "lm_head.weight", "embed_tokens.weight"].contains(&n.as_str()))
         .cloned()
         .collect();
     let mut b = Cpu::new();
@@ -410,19 +284,9 @@ fn a_head_may_borrow_the_models_tables() {
         data: &embed.bytes,
     };
     let table = b.matrix(&[view]).unwrap();
-    let tables = Tables {
-        embed: &table,
-        head: &table,
-    };
-    let mut head = DraftHead::load(
-        &mut b,
-        "borrows",
-        &config,
-        &stored(&rest),
-        &spec,
-        &DraftOptions::default(),
-    )
-    .unwrap();
+    let tables = Tables { embed: &table, head: &table };
+    let mut head =
+        DraftHead::load(&mut b, "borrows", &config, &stored(&rest), &spec, &DraftOptions::default()).unwrap();
     let mut taps = b.draft_buf(1, 384, BufKind::Activation).unwrap();
     b.write(&mut taps, &[0.5; 384]).unwrap();
     head.keep(&mut b, &tables, &taps, 0, 1, &[7, 8]).unwrap();
@@ -433,15 +297,7 @@ fn a_head_may_borrow_the_models_tables() {
     });
     let mut with_own = rest.clone();
     with_own.push(("embed_tokens.weight".into(), embed));
-    let mut head = DraftHead::load(
-        &mut b,
-        "owns",
-        &tied,
-        &stored(&with_own),
-        &spec,
-        &DraftOptions::default(),
-    )
-    .unwrap();
+    let mut head = DraftHead::load(&mut b, "owns", &tied, &stored(&with_own), &spec, &DraftOptions::default()).unwrap();
     head.keep(&mut b, &tables, &taps, 0, 1, &[7, 8]).unwrap();
     assert_eq!(head.extend(&mut b, &tables, &[7, 8]).unwrap(), borrowed);
     assert_eq!(borrowed.ids.len(), crate::backend::CANDIDATES);

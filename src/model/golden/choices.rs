@@ -37,10 +37,7 @@ const CHOICES: [Choice; 1] = [Choice {
 
 /// The choices that concern one golden tensor.
 pub(super) fn of(fixture: &str, tensor: &str) -> Vec<&'static Choice> {
-    CHOICES
-        .iter()
-        .filter(|c| c.fixture == fixture && c.tensor == tensor)
-        .collect()
+    CHOICES.iter().filter(|c| c.fixture == fixture && c.tensor == tensor).collect()
 }
 
 impl Choice {
@@ -75,11 +72,7 @@ impl Choice {
             return None;
         }
         let swap = |block: &u32| {
-            if *block == self.left {
-                self.taken
-            } else {
-                *block
-            }
+            if *block == self.left { self.taken } else { *block }
         };
         let mut list: Vec<u32> = list.iter().map(swap).collect();
         list.sort_unstable();

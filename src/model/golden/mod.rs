@@ -60,28 +60,20 @@ impl Check {
 /// # Errors
 /// Fixtures that cannot be read, none at all, or a device that fails for another reason than not supporting a shape.
 pub fn replay<B: DraftOps>(dir: &Path, b: &mut B) -> Result<Vec<Check>> {
-    let mut report = Report {
-        precision: Precision::of(b),
-        checks: Vec::new(),
-    };
+    let mut report = Report { precision: Precision::of(b), checks: Vec::new() };
     if dir.join("ops").is_dir() {
         ops::replay(&dir.join("ops"), b, &mut report)?;
     }
     for name in ["tiny-mixed", "tiny-real-sparse"] {
         if dir.join(name).is_dir() {
-            report.guard(name, |report| {
-                model::replay(&dir.join(name), name, b, report)
-            })?;
+            report.guard(name, |report| model::replay(&dir.join(name), name, b, report))?;
         }
     }
     if dir.join("eagle3").is_dir() {
         let checks = draft::replay(b, &dir.join("eagle3")).map_err(|e| match e {
             DraftError::Model(e) => e,
             DraftError::Backend(e) => e.into(),
-            DraftError::Refused(_) => ModelError::Damaged {
-                origin: "eagle3".into(),
-                cause: e.to_string(),
-            },
+            DraftError::Refused(_) => ModelError::Damaged { origin: "eagle3".into(), cause: e.to_string() },
         })?;
         report.checks.extend(checks);
     }
@@ -138,12 +130,8 @@ impl Report {
         } else {
             let greatest = golden.iter().fold(0.0f64, |m, v| m.max(f64::from(v.abs())));
             match (self.precision, kind) {
-                (Precision::Single, Kind::Rows | Kind::Attention) => {
-                    (max_error(found, golden), 1e-4)
-                }
-                (Precision::Single, Kind::State) => {
-                    (max_error(found, golden), 1e-4 * greatest.max(1.0))
-                }
+                (Precision::Single, Kind::Rows | Kind::Attention) => (max_error(found, golden), 1e-4),
+                (Precision::Single, Kind::State) => (max_error(found, golden), 1e-4 * greatest.max(1.0)),
                 (Precision::Single, Kind::Keys) => (max_error(found, golden), 1e-5),
                 (Precision::Half, Kind::Attention) => (rms_ratio(found, golden), 0.03),
                 (Precision::Half, Kind::Rows | Kind::State) => (rms_ratio(found, golden), 0.02),
@@ -154,11 +142,7 @@ impl Report {
     }
 
     fn file(&mut self, fixture: &str, tensor: &str, outcome: Outcome) {
-        self.checks.push(Check {
-            fixture: fixture.into(),
-            tensor: tensor.into(),
-            outcome,
-        });
+        self.checks.push(Check { fixture: fixture.into(), tensor: tensor.into(), outcome });
     }
 
     /// Compares selected blocks, `golden [kv][row]` against `found [row][kv]`: the error is the number of rows that
@@ -178,22 +162,12 @@ impl Report {
         let mut wrong = 0;
         for (g, rows) in golden.iter().enumerate() {
             for (r, golden) in rows.iter().enumerate() {
-                let same = found
-                    .get(r)
-                    .and_then(|f| f.get(g))
-                    .is_some_and(|f| f == golden);
+                let same = found.get(r).and_then(|f| f.get(g)).is_some_and(|f| f == golden);
                 let open = gap(g, r).is_some_and(|gap| gap > 0.0 && gap < 1e-4);
                 wrong += usize::from(!same && !open);
             }
         }
-        self.file(
-            fixture,
-            tensor,
-            Outcome::Compared {
-                error: wrong as f64,
-                budget: 0.0,
-            },
-        );
+        self.file(fixture, tensor, Outcome::Compared { error: wrong as f64, budget: 0.0 });
     }
 
     /// Runs `body`; a shape that the device does not support becomes a `NotRun` verdict.
@@ -212,21 +186,13 @@ fn max_error(found: &[f32], golden: &[f32]) -> f64 {
     // A NaN must win: `f64::max` would drop it.
     found.iter().zip(golden).fold(0.0, |worst, (a, b)| {
         let error = f64::from((a - b).abs());
-        if error > worst || error.is_nan() {
-            error
-        } else {
-            worst
-        }
+        if error > worst || error.is_nan() { error } else { worst }
     })
 }
 
 fn rms_ratio(found: &[f32], golden: &[f32]) -> f64 {
     let square = |v: f64| v * v;
-    let error: f64 = found
-        .iter()
-        .zip(golden)
-        .map(|(a, b)| square(f64::from(a - b)))
-        .sum();
+    let error: f64 = found.iter().zip(golden).map(|(a, b)| square(f64::from(a - b))).sum();
     let size: f64 = golden.iter().map(|b| square(f64::from(*b))).sum();
     (error / size.max(f64::MIN_POSITIVE)).sqrt()
 }
@@ -239,10 +205,7 @@ struct Golden {
 
 impl Golden {
     fn open(path: &Path) -> Result<Golden> {
-        Ok(Golden {
-            tensors: Tensors::open_files(&[path.to_path_buf()])?,
-            path: path.display().to_string(),
-        })
+        Ok(Golden { tensors: Tensors::open_files(&[path.to_path_buf()])?, path: path.display().to_string() })
     }
 
     fn has(&self, name: &str) -> bool {
@@ -256,26 +219,19 @@ impl Golden {
     /// A tensor of the given number of axes.
     fn dims<const N: usize>(&self, name: &str) -> Result<[usize; N]> {
         let shape = self.shape(name)?;
-        shape
-            .as_slice()
-            .try_into()
-            .map_err(|_| self.broken(name, format!("has shape {shape:?}")))
+        shape.as_slice().try_into().map_err(|_| self.broken(name, format!("has shape {shape:?}")))
     }
 
     fn broken(&self, name: &str, cause: String) -> ModelError {
-        ModelError::Damaged {
-            origin: self.path.clone(),
-            cause: format!("tensor `{name}` {cause}"),
-        }
+        ModelError::Damaged { origin: self.path.clone(), cause: format!("tensor `{name}` {cause}") }
     }
 
     fn floats(&self, name: &str) -> Result<Vec<f32>> {
         let (dtype, _, bytes) = self.tensors.raw(name)?;
         match dtype {
-            safetensors::Dtype::F32 => Ok(bytes
-                .chunks_exact(4)
-                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                .collect()),
+            safetensors::Dtype::F32 => {
+                Ok(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+            }
             safetensors::Dtype::BF16 => Ok(bytes
                 .chunks_exact(2)
                 .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16))
@@ -291,22 +247,19 @@ impl Golden {
                 .chunks_exact(8)
                 .map(|b| i64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]))
                 .collect()),
-            safetensors::Dtype::I32 => Ok(bytes
-                .chunks_exact(4)
-                .map(|b| i64::from(i32::from_le_bytes([b[0], b[1], b[2], b[3]])))
-                .collect()),
-            safetensors::Dtype::I16 => Ok(bytes
-                .chunks_exact(2)
-                .map(|b| i64::from(i16::from_le_bytes([b[0], b[1]])))
-                .collect()),
+            safetensors::Dtype::I32 => {
+                Ok(bytes.chunks_exact(4).map(|b| i64::from(i32::from_le_bytes([b[0], b[1], b[2], b[3]]))).collect())
+            }
+            safetensors::Dtype::I16 => {
+                Ok(bytes.chunks_exact(2).map(|b| i64::from(i16::from_le_bytes([b[0], b[1]]))).collect())
+            }
             other => Err(self.broken(name, format!("holds {other:?}, not integers"))),
         }
     }
 
     /// Positions, ids and the like.
     fn indices(&self, name: &str) -> Result<Vec<usize>> {
-        let convert =
-            |v: i64| usize::try_from(v).map_err(|_| self.broken(name, format!("holds {v}")));
+        let convert = |v: i64| usize::try_from(v).map_err(|_| self.broken(name, format!("holds {v}")));
         self.integers(name)?.into_iter().map(convert).collect()
     }
 
@@ -314,11 +267,7 @@ impl Golden {
     fn selected(&self, name: &str) -> Result<Vec<Vec<Vec<u32>>>> {
         let [kv, rows, k] = self.dims::<3>(name)?;
         let values = self.integers(name)?;
-        let list = |l: &[i64]| {
-            l.iter()
-                .filter_map(|v| u32::try_from(*v).ok())
-                .collect::<Vec<u32>>()
-        };
+        let list = |l: &[i64]| l.iter().filter_map(|v| u32::try_from(*v).ok()).collect::<Vec<u32>>();
         let lists: Vec<Vec<u32>> = values.chunks_exact(k.max(1)).map(list).collect();
         debug_assert_eq!(lists.len(), kv * rows);
         Ok(lists.chunks(rows.max(1)).map(<[_]>::to_vec).collect())
@@ -332,17 +281,8 @@ mod tests {
     #[test]
     fn a_nan_misses_every_budget() {
         for precision in [Precision::Single, Precision::Half] {
-            let mut report = Report {
-                precision,
-                checks: Vec::new(),
-            };
-            report.compare(
-                "f",
-                "t",
-                Kind::Rows,
-                &[1.0, f32::NAN, 1.0],
-                &[1.0, 1.0, 1.0],
-            );
+            let mut report = Report { precision, checks: Vec::new() };
+            report.compare("f", "t", Kind::Rows, &[1.0, f32::NAN, 1.0], &[1.0, 1.0, 1.0]);
             report.compare("f", "short", Kind::Rows, &[1.0], &[1.0, 1.0]);
             assert!(report.checks.iter().all(Check::missed));
         }
@@ -350,17 +290,11 @@ mod tests {
 
     #[test]
     fn only_an_open_choice_excuses_another_selection() {
-        let mut report = Report {
-            precision: Precision::Single,
-            checks: Vec::new(),
-        };
+        let mut report = Report { precision: Precision::Single, checks: Vec::new() };
         let (found, golden) = (vec![vec![vec![0, 1]]], vec![vec![vec![0, 2]]]);
         for gap in [Some(5e-5), Some(0.0), Some(1e-2), None] {
             report.selections("f", "t", &found, &golden, |_, _| gap);
         }
-        assert_eq!(
-            report.checks.iter().map(Check::missed).collect::<Vec<_>>(),
-            [false, true, true, true]
-        );
+        assert_eq!(report.checks.iter().map(Check::missed).collect::<Vec<_>>(), [false, true, true, true]);
     }
 }

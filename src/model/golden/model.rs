@@ -20,42 +20,12 @@ use super::{Golden, Kind, Outcome, Precision, Report, Result};
 ///
 /// The token rule comes after the dense one: up to `dense_len` it reads alike, and goes on from there.
 const ALTERNATIVES: [(&str, &str, DenseRule, ScoreNorm); 6] = [
-    (
-        "logits_always_rows",
-        "rows",
-        DenseRule::Always,
-        ScoreNorm::Coarse,
-    ),
-    (
-        "logits_token_rows",
-        "rows",
-        DenseRule::Token,
-        ScoreNorm::Coarse,
-    ),
-    (
-        "logits_never_rows",
-        "rows",
-        DenseRule::AsSparse,
-        ScoreNorm::Coarse,
-    ),
-    (
-        "logits_always_dense_late_rows",
-        "late_rows",
-        DenseRule::Always,
-        ScoreNorm::Coarse,
-    ),
-    (
-        "logits_token_late_rows",
-        "late_rows",
-        DenseRule::Token,
-        ScoreNorm::Coarse,
-    ),
-    (
-        "logits_lse_k1_late_rows",
-        "late_rows",
-        DenseRule::Call,
-        ScoreNorm::Fine,
-    ),
+    ("logits_always_rows", "rows", DenseRule::Always, ScoreNorm::Coarse),
+    ("logits_token_rows", "rows", DenseRule::Token, ScoreNorm::Coarse),
+    ("logits_never_rows", "rows", DenseRule::AsSparse, ScoreNorm::Coarse),
+    ("logits_always_dense_late_rows", "late_rows", DenseRule::Always, ScoreNorm::Coarse),
+    ("logits_token_late_rows", "late_rows", DenseRule::Token, ScoreNorm::Coarse),
+    ("logits_lse_k1_late_rows", "late_rows", DenseRule::Call, ScoreNorm::Fine),
 ];
 
 pub(super) fn image_floats(image: &ImageTensor) -> Vec<f32> {
@@ -65,11 +35,9 @@ pub(super) fn image_floats(image: &ImageTensor) -> Vec<f32> {
             .chunks_exact(2)
             .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16))
             .collect(),
-        Dtype::F32 | Dtype::U32 | Dtype::U8 => image
-            .data
-            .chunks_exact(4)
-            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-            .collect(),
+        Dtype::F32 | Dtype::U32 | Dtype::U8 => {
+            image.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+        }
     }
 }
 
@@ -81,30 +49,15 @@ struct Replay<'a, B: Backend> {
     name: &'a str,
 }
 
-pub(super) fn replay<B: Backend>(
-    dir: &Path,
-    name: &str,
-    b: &mut B,
-    report: &mut Report,
-) -> Result<()> {
+pub(super) fn replay<B: Backend>(dir: &Path, name: &str, b: &mut B, report: &mut Report) -> Result<()> {
     let golden = Golden::open(&dir.join("golden.safetensors"))?;
     let mut checkpoint = Checkpoint::open_dir(dir)?;
     // The released code's rule, which the fixtures were made with.
     checkpoint.spec_mut().sparse.dense_rule = DenseRule::Call;
     let model = Model::load(b, &checkpoint, |_| ())?;
-    let ids: Vec<Token> = golden
-        .indices("input_ids")?
-        .into_iter()
-        .map(|t| t as Token)
-        .collect();
+    let ids: Vec<Token> = golden.indices("input_ids")?.into_iter().map(|t| t as Token).collect();
     let live = Live::new(b, &model, ids.len() + 64, &[])?;
-    let mut run = Replay {
-        b,
-        model,
-        live,
-        golden,
-        name,
-    };
+    let mut run = Replay { b, model, live, golden, name };
     let middle = run.main(&ids, report)?;
     run.decode(ids.len(), report)?;
     run.alternatives(&ids, &middle, report)?;
@@ -131,19 +84,9 @@ impl<B: Backend> Replay<'_, B> {
             let most = if at < cut { cut - at } else { ids.len() - at };
             let rows = most.min(self.b.prefill_rows());
             let chunk = &ids[at..at + rows];
-            self.live.prefill_probed(
-                self.b,
-                &self.model,
-                chunk,
-                Some(&mut |b, what| seen(b, at, rows, what)),
-            )?;
+            self.live.prefill_probed(self.b, &self.model, chunk, Some(&mut |b, what| seen(b, at, rows, what)))?;
             for r in (0..rows).filter(|r| wanted(at + r)) {
-                self.model.logits(
-                    self.b,
-                    &mut self.live,
-                    HeadRows::At(r),
-                    Pass::Prefill { rows },
-                )?;
+                self.model.logits(self.b, &mut self.live, HeadRows::At(r), Pass::Prefill { rows })?;
                 logits(at + r, &self.b.read(&self.live.logits, 1)?[..vocab]);
             }
             self.live.advance(self.b, rows)?;
@@ -196,16 +139,15 @@ impl<B: Backend> Replay<'_, B> {
                     add_sums(layer + 1, &values);
                     collect(format!("hidden.{}", layer + 1), values);
                 }
-                Seen::Mixer { layer, output } => collect(
-                    format!("layer{layer}.attn_core_rows"),
-                    b.read(output, count)?,
-                ),
+                Seen::Mixer { layer, output } => {
+                    collect(format!("layer{layer}.attn_core_rows"), b.read(output, count)?)
+                }
                 Seen::Selection { layer, selection } => {
-                    chosen
-                        .borrow_mut()
-                        .entry(layer)
-                        .or_default()
-                        .extend(b.read_selection(selection, &sparse_spec, count)?);
+                    chosen.borrow_mut().entry(layer).or_default().extend(b.read_selection(
+                        selection,
+                        &sparse_spec,
+                        count,
+                    )?);
                 }
             }
             Ok(())
@@ -225,35 +167,16 @@ impl<B: Backend> Replay<'_, B> {
 
         let (collected, chosen, name) = (collected.into_inner(), chosen.into_inner(), self.name);
         let logits_name = if every_row { "logits" } else { "logits_rows" };
-        report.compare(
-            name,
-            logits_name,
-            Kind::Rows,
-            &all_logits,
-            &self.golden.floats(logits_name)?,
-        );
+        report.compare(name, logits_name, Kind::Rows, &all_logits, &self.golden.floats(logits_name)?);
         let hidden_golden = self.golden.floats("hidden_rows")?;
         let per_layer = rows.len() * spec.hidden;
         for (i, golden) in hidden_golden.chunks_exact(per_layer).enumerate() {
-            let found = collected
-                .get(&format!("hidden.{i}"))
-                .map(Vec::as_slice)
-                .unwrap_or_default();
-            report.compare(
-                name,
-                &format!("hidden_rows[{i}]"),
-                Kind::Rows,
-                found,
-                golden,
-            );
+            let found = collected.get(&format!("hidden.{i}")).map(Vec::as_slice).unwrap_or_default();
+            report.compare(name, &format!("hidden_rows[{i}]"), Kind::Rows, found, golden);
         }
         for (layer, mixer) in spec.mixers.iter().enumerate() {
             let key = format!("layer{layer}.attn_core_rows");
-            let kind = if *mixer == Mixer::Lightning {
-                Kind::State
-            } else {
-                Kind::Attention
-            };
+            let kind = if *mixer == Mixer::Lightning { Kind::State } else { Kind::Attention };
             report.compare(
                 name,
                 &key,
@@ -264,47 +187,21 @@ impl<B: Backend> Replay<'_, B> {
         }
         if checked && report.precision == Precision::Single {
             let found: Vec<[f64; 3]> = sums.into_inner().into_values().collect();
-            for (i, (found, golden)) in found
-                .iter()
-                .zip(self.golden.floats("checksums")?.chunks_exact(3))
-                .enumerate()
-            {
+            for (i, (found, golden)) in found.iter().zip(self.golden.floats("checksums")?.chunks_exact(3)).enumerate() {
                 // Relative to the sum of magnitudes, or of squares: the plain sum nearly cancels.
                 let scale = [golden[1], golden[1], golden[2]].map(f64::from);
-                let error = (0..3)
-                    .map(|j| (found[j] - f64::from(golden[j])).abs() / scale[j])
-                    .fold(0.0, f64::max);
-                report.file(
-                    name,
-                    &format!("checksums[{i}]"),
-                    Outcome::Compared {
-                        error,
-                        budget: 1e-5,
-                    },
-                );
+                let error = (0..3).map(|j| (found[j] - f64::from(golden[j])).abs() / scale[j]).fold(0.0, f64::max);
+                report.file(name, &format!("checksums[{i}]"), Outcome::Compared { error, budget: 1e-5 });
             }
         }
         for (layer, chosen) in &chosen {
-            let pick = |rows: &[usize]| {
-                rows.iter()
-                    .map(|r| chosen.get(*r).cloned().unwrap_or_default())
-                    .collect::<Vec<_>>()
-            };
+            let pick =
+                |rows: &[usize]| rows.iter().map(|r| chosen.get(*r).cloned().unwrap_or_default()).collect::<Vec<_>>();
             let everything: Vec<usize> = (0..ids.len()).collect();
-            for (tensor, rows) in [
-                ("selected", &everything),
-                ("selected_rows", &rows),
-                ("selected_sample", &samples),
-            ] {
+            for (tensor, rows) in [("selected", &everything), ("selected_rows", &rows), ("selected_sample", &samples)] {
                 let key = format!("layer{layer}.{tensor}");
                 if self.golden.has(&key) {
-                    report.selections(
-                        name,
-                        &key,
-                        &pick(rows),
-                        &self.golden.selected(&key)?,
-                        |_, _| None,
-                    );
+                    report.selections(name, &key, &pick(rows), &self.golden.selected(&key)?, |_, _| None);
                 }
             }
         }
@@ -322,13 +219,7 @@ impl<B: Backend> Replay<'_, B> {
             let key = format!("layer{layer}.cache_{part}_tail");
             if self.golden.has(&key) {
                 let (found, golden) = (image_floats(&image), self.golden.floats(&key)?);
-                report.compare(
-                    name,
-                    &key,
-                    Kind::Rows,
-                    &found[found.len().saturating_sub(golden.len())..],
-                    &golden,
-                );
+                report.compare(name, &key, Kind::Rows, &found[found.len().saturating_sub(golden.len())..], &golden);
             }
         }
         self.states("state", report)
@@ -338,13 +229,7 @@ impl<B: Backend> Replay<'_, B> {
         for image in self.live.export_end(self.b)?.tensors {
             let key = format!("layer{}.{suffix}", image.name.trim_start_matches("state."));
             if self.golden.has(&key) {
-                report.compare(
-                    self.name,
-                    &key,
-                    Kind::State,
-                    &image_floats(&image),
-                    &self.golden.floats(&key)?,
-                );
+                report.compare(self.name, &key, Kind::State, &image_floats(&image), &self.golden.floats(&key)?);
             }
         }
         Ok(())
@@ -362,34 +247,13 @@ impl<B: Backend> Replay<'_, B> {
             logits.extend(self.step(id as Token)?);
             if let Some((_, selection)) = &self.live.sparse {
                 // All sparse layers share the buffer: the last one's choice is left in it.
-                chosen.extend(
-                    self.b
-                        .read_selection(selection, &self.live.sparse_spec, 1)?,
-                );
+                chosen.extend(self.b.read_selection(selection, &self.live.sparse_spec, 1)?);
             }
         }
-        report.compare(
-            self.name,
-            "decode_logits",
-            Kind::Rows,
-            &logits,
-            &self.golden.floats("decode_logits")?,
-        );
-        if let Some(layer) = self
-            .model
-            .spec()
-            .mixers
-            .iter()
-            .rposition(|m| *m == Mixer::Sparse)
-        {
+        report.compare(self.name, "decode_logits", Kind::Rows, &logits, &self.golden.floats("decode_logits")?);
+        if let Some(layer) = self.model.spec().mixers.iter().rposition(|m| *m == Mixer::Sparse) {
             let key = format!("layer{layer}.decode_selected");
-            report.selections(
-                self.name,
-                &key,
-                &chosen,
-                &self.golden.selected(&key)?,
-                |_, _| None,
-            );
+            report.selections(self.name, &key, &chosen, &self.golden.selected(&key)?, |_, _| None);
         }
         Ok(())
     }
@@ -404,16 +268,10 @@ impl<B: Backend> Replay<'_, B> {
     }
 
     /// The other dense rules and the textbook normaliser, from the middle on.
-    fn alternatives(
-        &mut self,
-        ids: &[Token],
-        middle: &EndImage,
-        report: &mut Report,
-    ) -> Result<()> {
+    fn alternatives(&mut self, ids: &[Token], middle: &EndImage, report: &mut Report) -> Result<()> {
         let start = usize::try_from(middle.position).unwrap_or(0);
         // The last grid point up to which the token rule is the dense one, and what the dense one has come to there.
-        let fork = (self.live.sparse_spec.dense_len.saturating_sub(1) / GRID * GRID)
-            .clamp(start, ids.len());
+        let fork = (self.live.sparse_spec.dense_len.saturating_sub(1) / GRID * GRID).clamp(start, ids.len());
         let mut dense: Option<(EndImage, Vec<f32>)> = None;
         for (tensor, rows, rule, norm) in ALTERNATIVES {
             if !self.golden.has(tensor) {
@@ -446,9 +304,9 @@ impl<B: Backend> Replay<'_, B> {
                     at,
                     at,
                     &mut |b, at, count, what| match what {
-                        Seen::Selection { layer, selection } => open
-                            .iter()
-                            .try_for_each(|c| c.take(b, selection, &sparse_spec, layer, at, count)),
+                        Seen::Selection { layer, selection } => {
+                            open.iter().try_for_each(|c| c.take(b, selection, &sparse_spec, layer, at, count))
+                        }
                         Seen::Embedding(_) | Seen::Mixer { .. } | Seen::Hidden { .. } => Ok(()),
                     },
                     &|r| late.contains(&r),
@@ -482,14 +340,9 @@ impl<B: Backend> Replay<'_, B> {
         self.live.sparse_spec.dense_rule = DenseRule::Call;
         self.live.sparse_spec.dense_rule = self.live.sparse_spec.for_call(PREFILL);
         let mut found = Vec::new();
-        self.read(
-            &ids[..PREFILL],
-            0,
-            PREFILL,
-            &mut |_, _, _, _| Ok(()),
-            &|_| true,
-            &mut |_, l| found.extend_from_slice(l),
-        )?;
+        self.read(&ids[..PREFILL], 0, PREFILL, &mut |_, _, _, _| Ok(()), &|_| true, &mut |_, l| {
+            found.extend_from_slice(l)
+        })?;
         self.live.sparse_spec.dense_rule = DenseRule::Token;
         for id in &ids[PREFILL..length] {
             let logits = self.step(*id)?;

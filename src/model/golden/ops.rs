@@ -21,9 +21,7 @@ pub(super) fn replay<B: Backend>(dir: &Path, b: &mut B, report: &mut Report) -> 
     if let Some(path) = file("rope") {
         let golden = Golden::open(&path)?;
         for (case, theta) in [("d32", 10_000.0), ("d64", 5_000.0), ("d128", 10_000.0)] {
-            report.guard(&format!("ops/rope {case}"), |r| {
-                rope(&golden, case, theta, b, r)
-            })?;
+            report.guard(&format!("ops/rope {case}"), |r| rope(&golden, case, theta, b, r))?;
         }
     }
     if let Some(path) = file("rms_norm") {
@@ -33,17 +31,13 @@ pub(super) fn replay<B: Backend>(dir: &Path, b: &mut B, report: &mut Report) -> 
     if let Some(path) = file("lightning") {
         let golden = Golden::open(&path)?;
         for case in ["small", "real_head"] {
-            report.guard(&format!("ops/lightning {case}"), |r| {
-                lightning(&golden, case, b, r)
-            })?;
+            report.guard(&format!("ops/lightning {case}"), |r| lightning(&golden, case, b, r))?;
         }
     }
     if let Some(path) = file("sparse") {
         let golden = Golden::open(&path)?;
         for case in ["tiny", "wide_init", "real"] {
-            report.guard(&format!("ops/sparse {case}"), |r| {
-                sparse(&golden, case, b, r)
-            })?;
+            report.guard(&format!("ops/sparse {case}"), |r| sparse(&golden, case, b, r))?;
         }
     }
     Ok(())
@@ -73,11 +67,7 @@ fn state_image(spec: &LightningSpec, values: &[f32]) -> ImageTensor {
 }
 
 fn state_values(image: &ImageTensor) -> Vec<f32> {
-    image
-        .data
-        .chunks_exact(4)
-        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-        .collect()
+    image.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
 /// One pass of the lightning operation over the rows of `x`, accepted whole.
@@ -112,77 +102,35 @@ fn decay_slopes<B: Backend>(golden: &Golden, b: &mut B, report: &mut Report) -> 
         }
         let spec = lightning_spec(heads, 128, None);
         let width = spec.projection_width();
-        let (mut x, mut o) = (
-            b.buf(width, BufKind::Activation)?,
-            b.buf(heads * 128, BufKind::Wide)?,
-        );
+        let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(heads * 128, BufKind::Wide)?);
         let mut state = b.recurrent(&spec)?;
         b.seek(0)?;
-        b.write_state(
-            &mut state,
-            &spec,
-            Some(&state_image(&spec, &vec![1.0; heads * 128 * 128])),
-        )?;
-        lightning_pass(
-            b,
-            &mut o,
-            &mut x,
-            &vec![0.0; width],
-            &mut state,
-            &spec,
-            Pass::Verify { rows: 1 },
-        )?;
+        b.write_state(&mut state, &spec, Some(&state_image(&spec, &vec![1.0; heads * 128 * 128])))?;
+        lightning_pass(b, &mut o, &mut x, &vec![0.0; width], &mut state, &spec, Pass::Verify { rows: 1 })?;
         let after = fold(b, &mut state, &spec)?;
         let found: Vec<f32> = after.chunks_exact(128 * 128).map(|s| s[0]).collect();
-        let expected: Vec<f32> = golden
-            .floats(&name)?
-            .iter()
-            .map(|m| (-f64::from(*m)).exp() as f32)
-            .collect();
+        let expected: Vec<f32> = golden.floats(&name)?.iter().map(|m| (-f64::from(*m)).exp() as f32).collect();
         report.compare("ops/decay_slopes", &name, Kind::Keys, &found, &expected);
     }
     Ok(())
 }
 
 /// From a zero state and a value of (1, 0, 0 …), one token leaves its rotated key in the state's first column.
-fn rope<B: Backend>(
-    golden: &Golden,
-    case: &str,
-    theta: f64,
-    b: &mut B,
-    report: &mut Report,
-) -> Result<()> {
+fn rope<B: Backend>(golden: &Golden, case: &str, theta: f64, b: &mut B, report: &mut Report) -> Result<()> {
     let [rows, heads, d] = golden.dims::<3>(&format!("{case}.x"))?;
-    let (x_values, positions) = (
-        golden.floats(&format!("{case}.x"))?,
-        golden.indices(&format!("{case}.positions"))?,
-    );
+    let (x_values, positions) = (golden.floats(&format!("{case}.x"))?, golden.indices(&format!("{case}.positions"))?);
     let spec = lightning_spec(heads, d, Some(theta));
     let width = spec.projection_width();
-    let (mut x, mut o) = (
-        b.buf(width, BufKind::Activation)?,
-        b.buf(heads * d, BufKind::Wide)?,
-    );
+    let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(heads * d, BufKind::Wide)?);
     let mut state = b.recurrent(&spec)?;
     let mut found: Vec<f32> = Vec::with_capacity(rows * heads * d);
     for (position, keys) in positions.iter().zip(x_values.chunks_exact(heads * d)) {
         let mut row = vec![0.0; width];
         row[heads * d..2 * heads * d].copy_from_slice(keys);
-        row[2 * heads * d..]
-            .iter_mut()
-            .step_by(d)
-            .for_each(|v| *v = 1.0);
+        row[2 * heads * d..].iter_mut().step_by(d).for_each(|v| *v = 1.0);
         b.seek(*position)?;
         b.write_state(&mut state, &spec, None)?;
-        lightning_pass(
-            b,
-            &mut o,
-            &mut x,
-            &row,
-            &mut state,
-            &spec,
-            Pass::Verify { rows: 1 },
-        )?;
+        lightning_pass(b, &mut o, &mut x, &row, &mut state, &spec, Pass::Verify { rows: 1 })?;
         found.extend(fold(b, &mut state, &spec)?.iter().step_by(d));
     }
     let mut expected = golden.floats(&format!("{case}.y"))?;
@@ -193,48 +141,24 @@ fn rope<B: Backend>(
         let (row, lane) = (i / (heads * d), i % (d / 2));
         let nearest = 1.0 / (theta.powf(f64::from((2 * lane) as f32 / d as f32)) as f32);
         let head = &x_values[i / d * d..][..d];
-        let allowed = (nearest - frequencies[lane]).abs()
-            * positions[row] as f32
-            * (head[lane].abs() + head[lane + d / 2].abs());
+        let allowed =
+            (nearest - frequencies[lane]).abs() * positions[row] as f32 * (head[lane].abs() + head[lane + d / 2].abs());
         if (*found - *expected).abs() <= allowed {
             *expected = *found;
         }
     }
-    report.compare(
-        "ops/rope",
-        &format!("{case}.y"),
-        Kind::Rows,
-        &found,
-        &expected,
-    );
+    report.compare("ops/rope", &format!("{case}.y"), Kind::Rows, &found, &expected);
     Ok(())
 }
 
 /// The norm in front of a projection, seen through an identity weight.
 fn rms_norm<B: Backend>(golden: &Golden, b: &mut B, report: &mut Report) -> Result<()> {
     let [rows, n] = golden.dims::<2>("x")?;
-    let bytes = |values: &[f32]| {
-        values
-            .iter()
-            .flat_map(|v| v.to_le_bytes())
-            .collect::<Vec<u8>>()
-    };
-    let identity: Vec<f32> = (0..n * n)
-        .map(|i| if i / n == i % n { 1.0 } else { 0.0 })
-        .collect();
+    let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+    let identity: Vec<f32> = (0..n * n).map(|i| if i / n == i % n { 1.0 } else { 0.0 }).collect();
     let (identity, weight) = (bytes(&identity), bytes(&golden.floats("weight")?));
-    let w = b.matrix(&[WeightView {
-        name: "identity",
-        shape: &[n, n],
-        dtype: Dtype::F32,
-        data: &identity,
-    }])?;
-    let norm = b.vector(WeightView {
-        name: "weight",
-        shape: &[n],
-        dtype: Dtype::F32,
-        data: &weight,
-    })?;
+    let w = b.matrix(&[WeightView { name: "identity", shape: &[n, n], dtype: Dtype::F32, data: &identity }])?;
+    let norm = b.vector(WeightView { name: "weight", shape: &[n], dtype: Dtype::F32, data: &weight })?;
     let (mut h, mut dst) = (b.buf(n, BufKind::Residual)?, b.buf(n, BufKind::Activation)?);
     for pass in [Pass::Verify { rows }, Pass::Prefill { rows }] {
         b.seek(0)?;
@@ -243,28 +167,13 @@ fn rms_norm<B: Backend>(golden: &Golden, b: &mut B, report: &mut Report) -> Resu
         b.norm_linear(&mut dst, &h, &norm, EPS, &w, pass)?;
         let found = b.read(&dst, rows)?;
         b.advance(pass, rows)?;
-        let form = if matches!(pass, Pass::Verify { .. }) {
-            "y (verify)"
-        } else {
-            "y (prefill)"
-        };
-        report.compare(
-            "ops/rms_norm",
-            form,
-            Kind::Rows,
-            &found,
-            &golden.floats("y")?,
-        );
+        let form = if matches!(pass, Pass::Verify { .. }) { "y (verify)" } else { "y (prefill)" };
+        report.compare("ops/rms_norm", form, Kind::Rows, &found, &golden.floats("y")?);
     }
     Ok(())
 }
 
-fn lightning<B: Backend>(
-    golden: &Golden,
-    case: &str,
-    b: &mut B,
-    report: &mut Report,
-) -> Result<()> {
+fn lightning<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Report) -> Result<()> {
     let name = |what: &str| format!("{case}.{what}");
     let [rows, h, d] = golden.dims::<3>(&name("q"))?;
     let slopes = golden.floats(&name("slopes"))?;
@@ -277,11 +186,7 @@ fn lightning<B: Backend>(
         .ok_or_else(|| golden.broken(&name("slopes"), "fits no head count".into()))?;
     let spec = lightning_spec(heads, d, None);
     let skipped = (heads - h) * d;
-    let (q, k, v) = (
-        golden.floats(&name("q"))?,
-        golden.floats(&name("k"))?,
-        golden.floats(&name("v"))?,
-    );
+    let (q, k, v) = (golden.floats(&name("q"))?, golden.floats(&name("k"))?, golden.floats(&name("v"))?);
     let mut values = vec![0.0; rows * 3 * heads * d];
     for (r, row) in values.chunks_exact_mut(3 * heads * d).enumerate() {
         for (part, src) in row.chunks_exact_mut(heads * d).zip([&q, &k, &v]) {
@@ -291,26 +196,16 @@ fn lightning<B: Backend>(
     let mut start = vec![0.0; heads * d * d];
     start[skipped * d..].copy_from_slice(&golden.floats(&name("S0"))?);
     let width = spec.projection_width();
-    let (mut x, mut o) = (
-        b.buf(width, BufKind::Activation)?,
-        b.buf(heads * d, BufKind::Wide)?,
-    );
+    let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(heads * d, BufKind::Wide)?);
     let mut state = b.recurrent(&spec)?;
-    let forms = [
-        ("recurrent", MAX_VERIFY_ROWS - 1),
-        ("chunk", b.prefill_rows().min(2 * GRID)),
-    ];
+    let forms = [("recurrent", MAX_VERIFY_ROWS - 1), ("chunk", b.prefill_rows().min(2 * GRID))];
     for (form, most) in forms {
         b.seek(0)?;
         b.write_state(&mut state, &spec, Some(&state_image(&spec, &start)))?;
         let mut found = Vec::with_capacity(rows * h * d);
         for part in values.chunks(most * width) {
             let n = part.len() / width;
-            let pass = if form == "chunk" {
-                Pass::Prefill { rows: n }
-            } else {
-                Pass::Verify { rows: n }
-            };
+            let pass = if form == "chunk" { Pass::Prefill { rows: n } } else { Pass::Verify { rows: n } };
             lightning_pass(b, &mut o, &mut x, part, &mut state, &spec, pass)?;
             for row in b.read(&o, n)?.chunks_exact(heads * d) {
                 found.extend_from_slice(&row[skipped..]);
@@ -318,13 +213,7 @@ fn lightning<B: Backend>(
         }
         let after = fold(b, &mut state, &spec)?;
         let fixture = format!("ops/lightning {case}");
-        report.compare(
-            &fixture,
-            &format!("o ({form})"),
-            Kind::State,
-            &found,
-            &golden.floats(&name("o"))?,
-        );
+        report.compare(&fixture, &format!("o ({form})"), Kind::State, &found, &golden.floats(&name("o"))?);
         report.compare(
             &fixture,
             &format!("S ({form})"),
@@ -366,11 +255,7 @@ fn sparse<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Repor
     let [queries, heads, d] = golden.dims::<3>(&name("q"))?;
     let [length, kv, _] = golden.dims::<3>(&name("k"))?;
     let positions = golden.indices(&name("positions"))?;
-    let (q, k, v) = (
-        golden.floats(&name("q"))?,
-        golden.floats(&name("k"))?,
-        golden.floats(&name("v"))?,
-    );
+    let (q, k, v) = (golden.floats(&name("q"))?, golden.floats(&name("k"))?, golden.floats(&name("v"))?);
     let spec = sparse_spec(case, heads, kv, d);
     let width = spec.projection_width();
     let mut values = vec![0.0; length * width];
@@ -381,25 +266,13 @@ fn sparse<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Repor
     for (p, q) in positions.iter().zip(q.chunks_exact(heads * d)) {
         values[p * width..][..heads * d].copy_from_slice(q);
     }
-    let (mut x, mut o) = (
-        b.buf(width, BufKind::Activation)?,
-        b.buf(heads * d, BufKind::Wide)?,
-    );
+    let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(heads * d, BufKind::Wide)?);
     let (mut cache, mut sel) = (b.cache(&spec, length)?, b.selection(&spec, length)?);
     b.reserve(&mut cache, length)?;
-    let fine = SparseSpec {
-        score_norm: ScoreNorm::Fine,
-        ..spec.clone()
-    };
-    let dense = SparseSpec {
-        dense_rule: DenseRule::Always,
-        ..spec.clone()
-    };
-    let variants = [
-        (&spec, "selected", Some("out")),
-        (&fine, "selected_lse_k1", None),
-        (&dense, "", Some("out_dense")),
-    ];
+    let fine = SparseSpec { score_norm: ScoreNorm::Fine, ..spec.clone() };
+    let dense = SparseSpec { dense_rule: DenseRule::Always, ..spec.clone() };
+    let variants =
+        [(&spec, "selected", Some("out")), (&fine, "selected_lse_k1", None), (&dense, "", Some("out_dense"))];
     let mut found: [(Vec<Vec<Vec<u32>>>, Vec<f32>); 3] = Default::default();
     b.seek(0)?;
     let most = b.prefill_rows();
@@ -409,11 +282,8 @@ fn sparse<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Repor
         b.set_tokens(&vec![0; rows])?;
         b.write(&mut x, part)?;
         b.append_kv(&mut cache, &x, &spec, pass)?;
-        let here: Vec<usize> = positions
-            .iter()
-            .filter(|p| (start..start + rows).contains(*p))
-            .map(|p| p - start)
-            .collect();
+        let here: Vec<usize> =
+            positions.iter().filter(|p| (start..start + rows).contains(*p)).map(|p| p - start).collect();
         for ((spec, ..), (blocks, out)) in variants.iter().zip(&mut found) {
             if here.is_empty() {
                 break;
@@ -432,46 +302,22 @@ fn sparse<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Repor
     for ((_, selected, out), (blocks, values)) in variants.iter().zip(&found) {
         if !selected.is_empty() {
             // Margins belong to the released normaliser; the textbook form has no stated ones.
-            let gap = |g: usize, r: usize| {
-                margin
-                    .get(g * queries + r)
-                    .copied()
-                    .filter(|_| *selected == "selected")
-            };
-            report.selections(
-                &fixture,
-                selected,
-                blocks,
-                &golden.selected(&name(selected))?,
-                gap,
-            );
+            let gap = |g: usize, r: usize| margin.get(g * queries + r).copied().filter(|_| *selected == "selected");
+            report.selections(&fixture, selected, blocks, &golden.selected(&name(selected))?, gap);
         }
         if let Some(out) = out {
-            report.compare(
-                &fixture,
-                out,
-                Kind::Attention,
-                values,
-                &golden.floats(&name(out))?,
-            );
+            report.compare(&fixture, out, Kind::Attention, values, &golden.floats(&name(out))?);
         }
     }
     for image in b.read_rows(&cache, &spec, 0..length)? {
-        let Some(golden_name) = [name(&image.name), format!("{}_rows", name(&image.name))]
-            .into_iter()
-            .find(|n| golden.has(n))
+        let Some(golden_name) =
+            [name(&image.name), format!("{}_rows", name(&image.name))].into_iter().find(|n| golden.has(n))
         else {
             continue;
         };
         let expected = golden.floats(&golden_name)?;
         let stored = super::model::image_floats(&image);
-        report.compare(
-            &fixture,
-            &image.name,
-            Kind::Keys,
-            stored.get(..expected.len()).unwrap_or(&stored),
-            &expected,
-        );
+        report.compare(&fixture, &image.name, Kind::Keys, stored.get(..expected.len()).unwrap_or(&stored), &expected);
     }
     Ok(())
 }

@@ -92,11 +92,7 @@ impl<B: DraftOps> Bench<'_, B> {
             Box::new(move |history, most| {
                 let rest = text.get(history.len() - base..)?;
                 let tokens: Vec<Token> = rest.iter().take(most).map(|t| t ^ wrong).collect();
-                (!tokens.is_empty()).then_some(Lookup {
-                    tokens,
-                    matched: 64,
-                    agreement: 1.0,
-                })
+                (!tokens.is_empty()).then_some(Lookup { tokens, matched: 64, agreement: 1.0 })
             })
         };
         let wrong = self.run(end, SpecMode::Auto, || scripted(1))?;
@@ -116,12 +112,7 @@ impl<B: DraftOps> Bench<'_, B> {
         })
     }
 
-    fn run(
-        &mut self,
-        end: &EndImage,
-        spec: SpecMode,
-        finder: impl Fn() -> Finder,
-    ) -> anyhow::Result<Run> {
+    fn run(&mut self, end: &EndImage, spec: SpecMode, finder: impl Fn() -> Finder) -> anyhow::Result<Run> {
         self.run_once(end, spec, finder())?;
         self.run_once(end, spec, finder())
     }
@@ -151,26 +142,14 @@ impl<B: DraftOps> Bench<'_, B> {
         live.prefill(b, model, opening)?;
         live.advance(b, OPENING)?;
         decoder.read(b, model, live, opening, 0)?;
-        let sampling = Sampling {
-            temperature: 0.0,
-            ..Sampling::default()
-        };
-        let wish = Generate {
-            sampling,
-            max_tokens: 4 * self.decode as u64 + WARM as u64,
-            stop: Vec::new(),
-            spec,
-        };
+        let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+        let wish = Generate { sampling, max_tokens: 4 * self.decode as u64 + WARM as u64, stop: Vec::new(), spec };
         let mut round = decoder.begin(b, model, live, &wish)?;
-        let mut run = Run {
-            text: round.tokens,
-            rounds: Vec::new(),
-        };
+        let mut run = Run { text: round.tokens, rounds: Vec::new() };
         while round.ended.is_none() {
             let begun = Instant::now();
             round = decoder.round(b, model, live)?;
-            run.rounds
-                .push((round.tokens.len(), begun.elapsed().as_secs_f64()));
+            run.rounds.push((round.tokens.len(), begun.elapsed().as_secs_f64()));
             run.text.extend(&round.tokens);
         }
         Ok(run)

@@ -27,18 +27,12 @@ pub(super) fn prefill_flops(spec: &ModelSpec, context: usize) -> f64 {
     let products = 2.0 * (spec.parameters() as f64 - tables) * n;
     let reach = (s.topk * s.block) as f64;
     // Mean of min(p, reach) over positions.
-    let attended = if n <= reach {
-        n / 2.0
-    } else {
-        (reach * reach / 2.0 + (n - reach) * reach) / n
-    };
+    let attended = if n <= reach { n / 2.0 } else { (reach * reach / 2.0 + (n - reach) * reach) / n };
     let scored = n / 2.0 * (1.0 / s.stride as f64 + 0.25 / s.stride as f64);
     let width = (s.heads * s.head_dim) as f64;
     let sparse = n * width * (4.0 * attended + 2.0 * scored);
     // A chunk of 64: q kᵀ and its product with v inside the chunk, q S and kᵀ v with the state.
-    let lightning = n
-        * l.heads as f64
-        * (4.0 * 64.0 * l.head_dim as f64 + 4.0 * (l.head_dim * l.head_dim) as f64);
+    let lightning = n * l.heads as f64 * (4.0 * 64.0 * l.head_dim as f64 + 4.0 * (l.head_dim * l.head_dim) as f64);
     let count = |mixer: Mixer| spec.mixers.iter().filter(|m| **m == mixer).count() as f64;
     products + count(Mixer::Sparse) * sparse + count(Mixer::Lightning) * lightning
 }

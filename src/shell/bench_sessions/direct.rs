@@ -10,12 +10,10 @@ use serde::Serialize;
 use super::{PATIENCE, REPEATS, median, message, plain};
 use crate::engine::worker::{self, Engine};
 use crate::protocol::engine::{
-    Cancel, Command, EngineEvent, Generate, ImageTensor, Job, RowsFeed, Sampling, SpecMode,
-    StateImage, Token,
+    Cancel, Command, EngineEvent, Generate, ImageTensor, Job, RowsFeed, Sampling, SpecMode, StateImage, Token,
 };
 use crate::session::{
-    Change, NewSegment, NewSession, Save, SegmentId, SegmentKind, Store, StoredRows, TextBoundary,
-    Writer,
+    Change, NewSegment, NewSession, Save, SegmentId, SegmentKind, Store, StoredRows, TextBoundary, Writer,
 };
 use crate::shell::{Context, Exit, Failure, open};
 use crate::transcript::Role;
@@ -62,11 +60,7 @@ pub(super) struct Direct {
 impl Direct {
     pub(super) fn start(context: &Context) -> Result<Direct, Failure> {
         let engine = worker::spawn(open::engine_options(context)?)?;
-        let mut direct = Direct {
-            engine,
-            fingerprint: String::new(),
-            last: 0,
-        };
+        let mut direct = Direct { engine, fingerprint: String::new(), last: 0 };
         loop {
             if let EngineEvent::Ready(info) = direct.next(LOADING)? {
                 direct.fingerprint = info.fingerprint;
@@ -82,9 +76,7 @@ impl Direct {
 
     fn next(&self, patience: Duration) -> Result<EngineEvent, Failure> {
         match self.engine.events.recv_timeout(patience) {
-            Ok(EngineEvent::Failed { error, code, .. }) => {
-                Err(Failure::new(Exit::from_code(code), error))
-            }
+            Ok(EngineEvent::Failed { error, code, .. }) => Err(Failure::new(Exit::from_code(code), error)),
             Ok(event) => Ok(event),
             Err(RecvTimeoutError::Timeout) => Err(failed("the engine does not answer")),
             Err(RecvTimeoutError::Disconnected) => Err(failed("the engine ended unexpectedly")),
@@ -92,10 +84,7 @@ impl Direct {
     }
 
     fn command(&self, command: Command) -> Result<(), Failure> {
-        self.engine
-            .commands
-            .send(command)
-            .map_err(|_| failed("the engine ended unexpectedly"))
+        self.engine.commands.send(command).map_err(|_| failed("the engine ended unexpectedly"))
     }
 
     /// Makes a saved path live. Its rows, which are returned, may still be on their way then.
@@ -105,21 +94,12 @@ impl Direct {
             return Err(failed("the state of the measured session was not kept"));
         }
         let segments = saved.plan.path.iter().map(|s| &s.content);
-        let history: Vec<Token> = segments
-            .flat_map(|s| s.given.iter().chain(&s.generated))
-            .copied()
-            .collect();
+        let history: Vec<Token> = segments.flat_map(|s| s.given.iter().chain(&s.generated)).copied().collect();
         self.last += 1;
         let feeds = saved.rows.iter().cloned();
         let rows = feeds.map(|rows| rows as Arc<dyn RowsFeed>).collect();
         let (end, history) = (saved.end, Arc::new(history));
-        self.command(Command::Restore {
-            id: self.last,
-            keep: 0,
-            rows,
-            end,
-            history,
-        })?;
+        self.command(Command::Restore { id: self.last, keep: 0, rows, end, history })?;
         while !matches!(self.next(LOADING)?, EngineEvent::Restored { .. }) {}
         Ok(saved.rows)
     }
@@ -138,33 +118,13 @@ impl Direct {
     }
 
     /// Reads `given` and decodes `tokens` tokens, one a round; `during` hears how many there are.
-    fn answer(
-        &mut self,
-        given: Vec<Token>,
-        tokens: u64,
-        mut during: impl FnMut(usize),
-    ) -> Result<Answer, Failure> {
+    fn answer(&mut self, given: Vec<Token>, tokens: u64, mut during: impl FnMut(usize)) -> Result<Answer, Failure> {
         self.last += 1;
-        let sampling = Sampling {
-            temperature: 0.0,
-            ..Sampling::default()
-        };
-        let generate = Generate {
-            sampling,
-            max_tokens: tokens,
-            stop: Vec::new(),
-            spec: SpecMode::Off,
-        };
-        let job = Job {
-            id: self.last,
-            given,
-            generate: Some(generate),
-            export: true,
-            cancel: Cancel::default(),
-        };
+        let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+        let generate = Generate { sampling, max_tokens: tokens, stop: Vec::new(), spec: SpecMode::Off };
+        let job = Job { id: self.last, given, generate: Some(generate), export: true, cancel: Cancel::default() };
         self.command(Command::Run(job))?;
-        let (mut gaps, mut generated, mut before): (_, Vec<Token>, Option<Instant>) =
-            (Vec::new(), Vec::new(), None);
+        let (mut gaps, mut generated, mut before): (_, Vec<Token>, Option<Instant>) = (Vec::new(), Vec::new(), None);
         loop {
             match self.next(PATIENCE)? {
                 EngineEvent::Tokens { tokens, .. } => {
@@ -174,18 +134,10 @@ impl Direct {
                     generated.extend(tokens);
                     during(generated.len());
                 }
-                EngineEvent::Done {
-                    image,
-                    generated_in_state,
-                    ..
-                } => {
+                EngineEvent::Done { image, generated_in_state, .. } => {
                     generated.truncate(usize::try_from(generated_in_state).unwrap_or(usize::MAX));
                     let image = image.ok_or_else(|| failed("the engine exported no state"))?;
-                    return Ok(Answer {
-                        image,
-                        generated,
-                        gaps,
-                    });
+                    return Ok(Answer { image, generated, gaps });
                 }
                 _ => {}
             }
@@ -271,62 +223,37 @@ fn equal_bits(direct: &mut Direct, store: &Store, tip: &SegmentId) -> Result<boo
     direct.restore(store, &parent)?;
     let generated = &last.content.generated;
     // One more is drawn than enters the state.
-    let answer = direct.answer(
-        last.content.given.clone(),
-        generated.len() as u64 + 1,
-        |_| {},
-    )?;
+    let answer = direct.answer(last.content.given.clone(), generated.len() as u64 + 1, |_| {})?;
     let rows = store.read_rows(tip)?;
     let end = store.read_end(tip)?;
     let here = answer.image.end.map(|e| e.tensors).unwrap_or_default();
-    Ok(answer.generated == *generated
-        && same(&answer.image.rows.tensors, &rows.tensors)
-        && same(&here, &end.tensors))
+    Ok(answer.generated == *generated && same(&answer.image.rows.tensors, &rows.tensors) && same(&here, &end.tensors))
 }
 
 /// Whether all tensors are equal, bit for bit, in whatever order; the draft head's window is no state of the model.
 fn same(a: &[ImageTensor], b: &[ImageTensor]) -> bool {
     let model = |t: &[ImageTensor]| -> Vec<ImageTensor> {
-        let mut all: Vec<_> = t
-            .iter()
-            .filter(|t| !t.name.starts_with("draft"))
-            .cloned()
-            .collect();
+        let mut all: Vec<_> = t.iter().filter(|t| !t.name.starts_with("draft")).cloned().collect();
         all.sort_by(|x, y| x.name.cmp(&y.name));
         all
     };
     let (a, b) = (model(a), model(b));
     !a.is_empty()
         && a.len() == b.len()
-        && a.iter().zip(&b).all(|(x, y)| {
-            (&x.name, x.dtype, &x.shape, &x.data) == (&y.name, y.dtype, &y.shape, &y.data)
-        })
+        && a.iter().zip(&b).all(|(x, y)| (&x.name, x.dtype, &x.shape, &x.data) == (&y.name, y.dtype, &y.shape, &y.data))
 }
 
-fn gaps(
-    direct: &mut Direct,
-    store: &Arc<Store>,
-    tip: &SegmentId,
-    decode: u64,
-) -> Result<Gaps, Failure> {
+fn gaps(direct: &mut Direct, store: &Arc<Store>, tip: &SegmentId, decode: u64) -> Result<Gaps, Failure> {
     let Some(base) = store.segment(tip)? else {
         return Err(failed("the measured session is gone"));
     };
     let (events, _outcome) = crossbeam_channel::unbounded();
     let writer = Writer::start(Arc::clone(store), events)?;
     let session = store.new_session_id();
-    let new = NewSession {
-        id: session,
-        name: "inter-token".into(),
-        settings: "{}".into(),
-        head: None,
-        forked_from: None,
-    };
+    let new =
+        NewSession { id: session, name: "inter-token".into(), settings: "{}".into(), head: None, forked_from: None };
     let mut growing = message(store, None, Role::Assistant, String::new());
-    writer.save(Save {
-        changes: vec![Change::CreateSession(new)],
-        images: Vec::new(),
-    });
+    writer.save(Save { changes: vec![Change::CreateSession(new)], images: Vec::new() });
     direct.all_rows(store, tip)?;
     // Each answer goes on where the last one ended; those that are saved hang below the session, one beside the other.
     let question = base.content.given.clone();
@@ -352,20 +279,12 @@ fn gaps(
             kind: SegmentKind::Turn,
         };
         let images = vec![(segment.id(), quiet.image)];
-        writer.save(Save {
-            changes: vec![Change::AddSegment(Box::new(segment))],
-            images,
-        });
+        writer.save(Save { changes: vec![Change::AddSegment(Box::new(segment))], images });
         let saving = direct.answer(given, decode, |tokens| {
             if tokens % TEXT_EVERY == 0 {
-                growing
-                    .text
-                    .push_str("And so on, and so forth, for some more words of an answer. ");
+                growing.text.push_str("And so on, and so forth, for some more words of an answer. ");
                 let message = Box::new(growing.clone());
-                writer.save(Save {
-                    changes: vec![Change::PutMessage { session, message }],
-                    images: Vec::new(),
-                });
+                writer.save(Save { changes: vec![Change::PutMessage { session, message }], images: Vec::new() });
             }
         })?;
         on.extend(saving.gaps);
@@ -376,25 +295,13 @@ fn gaps(
     let tokens = on.len();
     let ((on_p50_ms, on_p99_ms), (off_p50_ms, off_p99_ms)) = (percentiles(on), percentiles(off));
     let p99_on_over_off = on_p99_ms / off_p99_ms.max(1e-9);
-    Ok(Gaps {
-        tokens,
-        off_p50_ms,
-        off_p99_ms,
-        on_p50_ms,
-        on_p99_ms,
-        p99_on_over_off,
-    })
+    Ok(Gaps { tokens, off_p50_ms, off_p99_ms, on_p50_ms, on_p99_ms, p99_on_over_off })
 }
 
 /// Median and 99th percentile.
 fn percentiles(mut times: Vec<f64>) -> (f64, f64) {
     times.sort_by(f64::total_cmp);
     let last = times.len().saturating_sub(1);
-    let at = |q: f64| {
-        times
-            .get(((times.len() as f64 * q) as usize).min(last))
-            .copied()
-            .unwrap_or(0.0)
-    };
+    let at = |q: f64| times.get(((times.len() as f64 * q) as usize).min(last)).copied().unwrap_or(0.0);
     (at(0.5), at(0.99))
 }

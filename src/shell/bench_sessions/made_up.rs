@@ -11,9 +11,7 @@ use super::direct::Direct;
 use super::{PATIENCE, message};
 use crate::desk::render::Renderer;
 use crate::protocol::engine::{EndImage, RowsImage, StateImage, Token};
-use crate::session::{
-    Change, NewSegment, Save, SaveEvent, SegmentKind, Store, TextBoundary, Writer,
-};
+use crate::session::{Change, NewSegment, Save, SaveEvent, SegmentKind, Store, TextBoundary, Writer};
 use crate::shell::{Context, Exit, Failure};
 use crate::text::TextModel;
 use crate::transcript::{DocumentInfo, Role};
@@ -35,9 +33,7 @@ pub(super) fn make(
     body: &str,
 ) -> Result<MadeUp, Failure> {
     let config = context.config();
-    let piece = usize::try_from(config.sessions.checkpoint_every)
-        .unwrap_or(usize::MAX)
-        .max(1024);
+    let piece = usize::try_from(config.sessions.checkpoint_every).unwrap_or(usize::MAX).max(1024);
     let renderer = Renderer::new(text.clone());
     let mut document = message(store, None, Role::Document, body.to_owned());
     document.meta.document = Some(DocumentInfo {
@@ -58,14 +54,11 @@ pub(super) fn make(
     let mut second: Option<StateImage> = None;
     // The last piece is what the desk reads.
     while tokens.len() - start > piece {
-        let given: Vec<Token> = tokens
-            .get(start..start + piece)
-            .unwrap_or_default()
-            .to_vec();
+        let given: Vec<Token> = tokens.get(start..start + piece).unwrap_or_default().to_vec();
         let rest = rendered.text.get(covered..).unwrap_or_default();
-        covered += renderer.covered(rest, &given).ok_or_else(|| {
-            Failure::new(Exit::Failure, "a piece of the document ends inside a word")
-        })?;
+        covered += renderer
+            .covered(rest, &given)
+            .ok_or_else(|| Failure::new(Exit::Failure, "a piece of the document ends inside a word"))?;
         let last = tokens.len() - (start + piece) <= piece;
         let image = match &second {
             Some(image) if start > piece => again(image, start as u64, last),
@@ -90,10 +83,7 @@ pub(super) fn make(
         };
         let id = segment.id();
         let begun = Instant::now();
-        writer.save(Save {
-            changes: vec![Change::AddSegment(Box::new(segment))],
-            images: vec![(id, image)],
-        });
+        writer.save(Save { changes: vec![Change::AddSegment(Box::new(segment))], images: vec![(id, image)] });
         writer.flush(begun + PATIENCE);
         seconds += begun.elapsed().as_secs_f64();
         parent = Some(id);
@@ -102,33 +92,18 @@ pub(super) fn make(
     direct.end();
     writer.close(Instant::now() + PATIENCE);
     match outcome.iter().find(not_saved) {
-        None => Ok(MadeUp {
-            tokens: start as u64,
-            save_gb_per_s: bytes as f64 / 1e9 / f64::max(seconds, 1e-9),
-        }),
-        Some(event) => Err(Failure::new(
-            Exit::Disk,
-            format!("the made-up state could not be saved: {event:?}"),
-        )),
+        None => Ok(MadeUp { tokens: start as u64, save_gb_per_s: bytes as f64 / 1e9 / f64::max(seconds, 1e-9) }),
+        Some(event) => Err(Failure::new(Exit::Disk, format!("the made-up state could not be saved: {event:?}"))),
     }
 }
 
 fn not_saved(event: &SaveEvent) -> bool {
-    matches!(
-        event,
-        SaveEvent::TextOnly { .. } | SaveEvent::NotSaved { .. }
-    )
+    matches!(event, SaveEvent::TextOnly { .. } | SaveEvent::NotSaved { .. })
 }
 
 /// The same values elsewhere; only the last piece needs the state at its end.
 fn again(image: &StateImage, start: u64, last: bool) -> StateImage {
-    let rows = RowsImage {
-        start,
-        ..image.rows.clone()
-    };
-    let end = image.end.as_ref().filter(|_| last).map(|end| EndImage {
-        position: start + rows.rows,
-        ..end.clone()
-    });
+    let rows = RowsImage { start, ..image.rows.clone() };
+    let end = image.end.as_ref().filter(|_| last).map(|end| EndImage { position: start + rows.rows, ..end.clone() });
     StateImage { rows, end }
 }

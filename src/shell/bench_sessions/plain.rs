@@ -18,17 +18,10 @@ fn failed(file: &Path, e: impl std::fmt::Display) -> Failure {
 }
 
 /// The files a restore of the path that ends in `tip` reads.
-pub(super) fn files(
-    store: &Store,
-    tip: &SegmentId,
-    scratch: &Path,
-) -> Result<Vec<PathBuf>, Failure> {
+pub(super) fn files(store: &Store, tip: &SegmentId, scratch: &Path) -> Result<Vec<PathBuf>, Failure> {
     let path = store.load_path(tip)?;
     let folder = scratch.join("data").join("segments");
-    let mut files: Vec<PathBuf> = path
-        .iter()
-        .map(|s| folder.join(format!("{}.rows", s.id.hex())))
-        .collect();
+    let mut files: Vec<PathBuf> = path.iter().map(|s| folder.join(format!("{}.rows", s.id.hex()))).collect();
     files.push(folder.join(format!("{}.end", tip.hex())));
     Ok(files)
 }
@@ -38,8 +31,7 @@ pub(super) fn forget(files: &[PathBuf]) -> Result<(), Failure> {
     for file in files {
         let open = File::open(file).map_err(|e| failed(file, e))?;
         #[cfg(target_os = "linux")]
-        rustix::fs::fadvise(&open, 0, None, rustix::fs::Advice::DontNeed)
-            .map_err(|e| failed(file, e))?;
+        rustix::fs::fadvise(&open, 0, None, rustix::fs::Advice::DontNeed).map_err(|e| failed(file, e))?;
         drop(open);
     }
     Ok(())

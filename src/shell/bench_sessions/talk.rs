@@ -21,30 +21,23 @@ pub(super) struct Talk {
 
 impl Talk {
     pub(super) fn new(desk: Desk) -> Talk {
-        Talk {
-            desk,
-            notes: Vec::new(),
-        }
+        Talk { desk, notes: Vec::new() }
     }
 
     fn next(&self) -> Result<Notice, Failure> {
         match self.desk.notices.recv_timeout(PATIENCE) {
             Ok(Notice::Fatal { error, code }) => Err(Failure::new(Exit::from_code(code), error)),
             Ok(Notice::Note(Level::Error, error)) => Err(Failure::new(Exit::Failure, error)),
-            Ok(Notice::Question { text, .. } | Notice::Plan { text, .. }) => Err(Failure::new(
-                Exit::Failure,
-                format!("the desk asks: {text}"),
-            )),
+            Ok(Notice::Question { text, .. } | Notice::Plan { text, .. }) => {
+                Err(Failure::new(Exit::Failure, format!("the desk asks: {text}")))
+            }
             Ok(notice) => Ok(notice),
             Err(e) => Err(Failure::new(Exit::Failure, format!("the desk: {e}"))),
         }
     }
 
     fn send(&self, request: Request) -> Result<(), Failure> {
-        self.desk
-            .requests
-            .send(request)
-            .map_err(|_| Failure::new(Exit::Failure, "the desk ended unexpectedly"))
+        self.desk.requests.send(request).map_err(|_| Failure::new(Exit::Failure, "the desk ended unexpectedly"))
     }
 
     /// Waits until the model is loaded.
@@ -80,10 +73,7 @@ impl Talk {
         loop {
             match self.next()? {
                 Notice::Note(_, text) if text.starts_with("Resumed 0 ") => {
-                    return Err(Failure::new(
-                        Exit::Failure,
-                        "the state of the measured session was not kept",
-                    ));
+                    return Err(Failure::new(Exit::Failure, "the state of the measured session was not kept"));
                 }
                 Notice::Note(_, text) if text.starts_with("Resumed ") => {
                     return Ok(begun.elapsed().as_secs_f64() * 1e3);
@@ -100,9 +90,7 @@ impl Talk {
         self.send(Request::Resume(name.into()))?;
         self.send(Request::Ask(question.into()))?;
         let ms = loop {
-            if let Notice::Activity(Activity::Answering { .. } | Activity::Thinking { .. }) =
-                self.next()?
-            {
+            if let Notice::Activity(Activity::Answering { .. } | Activity::Thinking { .. }) = self.next()? {
                 break begun.elapsed().as_secs_f64() * 1e3;
             }
         };
@@ -118,10 +106,7 @@ impl Talk {
         }
         Err(Failure::new(
             Exit::Failure,
-            format!(
-                "state that should have been kept was read again: {}",
-                self.notes.join(" ")
-            ),
+            format!("state that should have been kept was read again: {}", self.notes.join(" ")),
         ))
     }
 

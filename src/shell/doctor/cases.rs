@@ -23,8 +23,7 @@ use crate::protocol::engine::{Dtype, Token};
 pub use draft::draft;
 pub use lightning::{lightning, lightning_spec};
 pub use rows::{
-    embed, gate_output_normed, gate_output_plain, head, linear_add, norm_gate_up, norm_linear, tap,
-    top_candidates,
+    embed, gate_output_normed, gate_output_plain, head, linear_add, norm_gate_up, norm_linear, tap, top_candidates,
 };
 pub use sparse::{SparseCase, SparseRun, sparse_spec};
 
@@ -82,9 +81,7 @@ pub fn values(seed: u64, n: usize, std: f32) -> Vec<f32> {
 
 /// Tokens inside a vocabulary.
 fn tokens(seed: u64, n: usize, vocab: usize) -> Vec<Token> {
-    (0..n as u64)
-        .map(|i| (synthetic_value(seed ^ 0x70_6B, i, 1.0).to_bits() >> 3) % vocab as u32)
-        .collect()
+    (0..n as u64).map(|i| (synthetic_value(seed ^ 0x70_6B, i, 1.0).to_bits() >> 3) % vocab as u32).collect()
 }
 
 fn bytes(values: &[f32]) -> Vec<u8> {
@@ -93,27 +90,12 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 
 fn matrix<B: Backend>(b: &mut B, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
     let data = bytes(&values(seed, out * inner, (inner as f32).sqrt().recip()));
-    b.matrix(&[WeightView {
-        name: "weight",
-        shape: &[out, inner],
-        dtype: Dtype::F32,
-        data: &data,
-    }])
+    b.matrix(&[WeightView { name: "weight", shape: &[out, inner], dtype: Dtype::F32, data: &data }])
 }
 
 fn norm<B: Backend>(b: &mut B, seed: u64, n: usize) -> Result<B::Vector> {
-    let data = bytes(
-        &values(seed, n, 0.2)
-            .iter()
-            .map(|v| bf16::from_f32(1.0 + v).to_f32())
-            .collect::<Vec<_>>(),
-    );
-    b.vector(WeightView {
-        name: "norm",
-        shape: &[n],
-        dtype: Dtype::F32,
-        data: &data,
-    })
+    let data = bytes(&values(seed, n, 0.2).iter().map(|v| bf16::from_f32(1.0 + v).to_f32()).collect::<Vec<_>>());
+    b.vector(WeightView { name: "norm", shape: &[n], dtype: Dtype::F32, data: &data })
 }
 
 /// A buffer of which only the first rows are used, NaN everywhere else they could be read.
@@ -122,12 +104,7 @@ fn poisoned<B: Backend>(b: &mut B, buf: &mut B::Buf, rows: usize, width: usize) 
 }
 
 /// Runs `op` at once or as a step; prefill passes are never recorded.
-fn perform<B: Backend>(
-    b: &mut B,
-    mode: Mode,
-    pass: Pass,
-    op: &mut dyn FnMut(&mut B) -> Result<()>,
-) -> Result<()> {
+fn perform<B: Backend>(b: &mut B, mode: Mode, pass: Pass, op: &mut dyn FnMut(&mut B) -> Result<()>) -> Result<()> {
     match (mode, pass) {
         (Mode::Step, Pass::Verify { rows }) => b.step(StepKey::Verify(rows), op),
         (Mode::Eager | Mode::Step, _) => op(b),
@@ -147,9 +124,7 @@ fn cuts<B: Backend>(b: &B, case: &Case) -> Vec<(Pass, Range<usize>)> {
 }
 
 fn part(all: &[f32], width: usize, rows: &Range<usize>) -> Vec<f32> {
-    all.get(rows.start * width..rows.end * width)
-        .map(<[f32]>::to_vec)
-        .unwrap_or_default()
+    all.get(rows.start * width..rows.end * width).map(<[f32]>::to_vec).unwrap_or_default()
 }
 
 /// Verify passes of the given rows, and prefill passes around the grid.

@@ -65,33 +65,14 @@ impl Checks {
             Err(format!("panicked: {}", words.unwrap_or_default()))
         });
         self.list.push(match outcome {
-            Ok(Outcome::Holds) => Check {
-                name,
-                error: None,
-                budget: None,
-                ok: true,
-                message: None,
-            },
+            Ok(Outcome::Holds) => Check { name, error: None, budget: None, ok: true, message: None },
             Ok(Outcome::Error { error, budget }) => {
                 // NaN is never within a budget.
                 let ok = error <= budget;
-                let message = (!ok)
-                    .then(|| format!("relative error {error:.3e}, at most {budget:.1e} allowed"));
-                Check {
-                    name,
-                    error: Some(error),
-                    budget: Some(budget),
-                    ok,
-                    message,
-                }
+                let message = (!ok).then(|| format!("relative error {error:.3e}, at most {budget:.1e} allowed"));
+                Check { name, error: Some(error), budget: Some(budget), ok, message }
             }
-            Err(message) => Check {
-                name,
-                error: None,
-                budget: None,
-                ok: false,
-                message: Some(message),
-            },
+            Err(message) => Check { name, error: None, budget: None, ok: false, message: Some(message) },
         });
     }
 
@@ -132,9 +113,7 @@ pub fn first_difference(a: &[f32], b: &[f32]) -> Option<usize> {
     if a.len() != b.len() {
         return Some(a.len().min(b.len()));
     }
-    a.iter()
-        .zip(b)
-        .position(|(a, b)| a.to_bits() != b.to_bits())
+    a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits())
 }
 
 fn words(e: impl std::fmt::Display) -> String {
@@ -146,9 +125,7 @@ fn repeatable(dev: &mut Cuda, run: &mut Run<Cuda>, pass: Pass) -> Result<Vec<f32
     let first = run(dev, Mode::Eager).map_err(words)?;
     let again = run(dev, Mode::Eager).map_err(words)?;
     if let Some(at) = first_difference(&first, &again) {
-        return Err(format!(
-            "two runs differ at value {at}: a race, or something unwritten"
-        ));
+        return Err(format!("two runs differ at value {at}: a race, or something unwritten"));
     }
     if let Pass::Verify { .. } = pass {
         for what in ["eager in a step", "recorded", "replayed"] {
@@ -180,10 +157,7 @@ macro_rules! compare {
             let found = repeatable($dev, &mut device, case.pass)?;
             let mut oracle = $op($cpu, sizes, case).map_err(words)?;
             let expected = oracle($cpu, Mode::Eager).map_err(words)?;
-            Ok(Outcome::Error {
-                error: relative(&found, &expected),
-                budget: $budget,
-            })
+            Ok(Outcome::Error { error: relative(&found, &expected), budget: $budget })
         });
     }};
 }
@@ -192,124 +166,34 @@ macro_rules! compare {
 pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Extent) {
     let (sizes, verify, prefill): (Sizes, &[usize], &[usize]) = match extent {
         Extent::Emulated => (
-            Sizes {
-                hidden: 256,
-                intermediate: 320,
-                vocab: 2311,
-                heads: 4,
-                kv_heads: 2,
-                lightning_heads: 2,
-            },
+            Sizes { hidden: 256, intermediate: 320, vocab: 2311, heads: 4, kv_heads: 2, lightning_heads: 2 },
             &[1, 5, 16],
             &[65],
         ),
         Extent::Device => (
-            Sizes {
-                hidden: 1024,
-                intermediate: 1536,
-                vocab: 5003,
-                heads: 32,
-                kv_heads: 2,
-                lightning_heads: 32,
-            },
+            Sizes { hidden: 1024, intermediate: 1536, vocab: 5003, heads: 32, kv_heads: 2, lightning_heads: 32 },
             &[1, 2, 5, 8, 16],
             &[63, 64, 65, 1000],
         ),
     };
     for pass in cases::passes(verify, prefill) {
-        let case = Case {
-            pass,
-            position: 0,
-            seed: 11,
-        };
+        let case = Case { pass, position: 0, seed: 11 };
         compare!(checks, cpu, dev, sizes, case, "embed", cases::embed, EXACT);
-        compare!(
-            checks,
-            cpu,
-            dev,
-            sizes,
-            case,
-            "norm_linear",
-            cases::norm_linear,
-            BF16
-        );
-        compare!(
-            checks,
-            cpu,
-            dev,
-            sizes,
-            case,
-            "norm_gate_up",
-            cases::norm_gate_up,
-            BF16
-        );
-        compare!(
-            checks,
-            cpu,
-            dev,
-            sizes,
-            case,
-            "linear_add",
-            cases::linear_add,
-            BF16
-        );
-        compare!(
-            checks,
-            cpu,
-            dev,
-            sizes,
-            case,
-            "gate_output (normed)",
-            cases::gate_output_normed,
-            BF16
-        );
-        compare!(
-            checks,
-            cpu,
-            dev,
-            sizes,
-            case,
-            "gate_output (plain)",
-            cases::gate_output_plain,
-            BF16
-        );
+        compare!(checks, cpu, dev, sizes, case, "norm_linear", cases::norm_linear, BF16);
+        compare!(checks, cpu, dev, sizes, case, "norm_gate_up", cases::norm_gate_up, BF16);
+        compare!(checks, cpu, dev, sizes, case, "linear_add", cases::linear_add, BF16);
+        compare!(checks, cpu, dev, sizes, case, "gate_output (normed)", cases::gate_output_normed, BF16);
+        compare!(checks, cpu, dev, sizes, case, "gate_output (plain)", cases::gate_output_plain, BF16);
         compare!(checks, cpu, dev, sizes, case, "tap", cases::tap, EXACT);
         compare!(checks, cpu, dev, sizes, case, "head", cases::head, BF16);
         if let Pass::Verify { .. } = pass {
-            compare!(
-                checks,
-                cpu,
-                dev,
-                sizes,
-                case,
-                "top_candidates",
-                cases::top_candidates,
-                EXACT
-            );
+            compare!(checks, cpu, dev, sizes, case, "top_candidates", cases::top_candidates, EXACT);
         }
         for position in [0, 2_000_000] {
-            compare!(
-                checks,
-                cpu,
-                dev,
-                sizes,
-                Case { position, ..case },
-                "lightning",
-                cases::lightning,
-                RECURRENT
-            );
+            compare!(checks, cpu, dev, sizes, Case { position, ..case }, "lightning", cases::lightning, RECURRENT);
         }
         for position in [0, 700] {
-            compare!(
-                checks,
-                cpu,
-                dev,
-                sizes,
-                Case { position, ..case },
-                "draft",
-                cases::draft,
-                ATTENTION
-            );
+            compare!(checks, cpu, dev, sizes, Case { position, ..case }, "draft", cases::draft, ATTENTION);
         }
     }
     let positions: &[usize] = match extent {
@@ -319,21 +203,8 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
     for pass in cases::passes(verify, prefill) {
         // Long passes reach many positions by themselves.
         let long = pass.rows() > 100;
-        for position in positions
-            .iter()
-            .filter(|p| !long || [0, 6143, 20_000].contains(*p))
-        {
-            sparse(
-                checks,
-                cpu,
-                dev,
-                sizes,
-                Case {
-                    pass,
-                    position: *position,
-                    seed: 23,
-                },
-            );
+        for position in positions.iter().filter(|p| !long || [0, 6143, 20_000].contains(*p)) {
+            sparse(checks, cpu, dev, sizes, Case { pass, position: *position, seed: 23 });
         }
     }
     rows_alone_and_together(checks, dev, sizes);
@@ -347,11 +218,7 @@ fn sparse(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, case
         let first = device.run(dev, Mode::Eager).map_err(words)?;
         let mut modes = vec![("two runs", Mode::Eager)];
         if let Pass::Verify { .. } = case.pass {
-            modes.extend([
-                ("eager in a step", Mode::Step),
-                ("recorded", Mode::Step),
-                ("replayed", Mode::Step),
-            ]);
+            modes.extend([("eager in a step", Mode::Step), ("recorded", Mode::Step), ("replayed", Mode::Step)]);
         }
         for (what, mode) in modes {
             let other = device.run(dev, mode).map_err(words)?;
@@ -367,11 +234,7 @@ fn sparse(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, case
         let expected = oracle.run(cpu, Mode::Eager).map_err(words)?;
         for (found, expected) in first.cache.iter().zip(&expected.cache) {
             let error = relative(&reference::numbers(found), &reference::numbers(expected));
-            let budget = if matches!(expected.name.as_str(), "k" | "v") {
-                EXACT
-            } else {
-                BF16
-            };
+            let budget = if matches!(expected.name.as_str(), "k" | "v") { EXACT } else { BF16 };
             if expected.shape != found.shape || !(error <= budget || expected.data.is_empty()) {
                 return Err(format!(
                     "cache array {}: relative error {error:.2e}, at most {budget:.0e} allowed",
@@ -379,19 +242,11 @@ fn sparse(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, case
                 ));
             }
         }
-        let judgement = reference::judge(
-            device.spec(),
-            &first,
-            case.position,
-            (case.pass.rows() / 12).max(1),
-        );
+        let judgement = reference::judge(device.spec(), &first, case.position, (case.pass.rows() / 12).max(1));
         if let Some(wrong) = judgement.wrong_choice {
             return Err(wrong);
         }
-        Ok(Outcome::Error {
-            error: judgement.attention_error,
-            budget: ATTENTION,
-        })
+        Ok(Outcome::Error { error: judgement.attention_error, budget: ATTENTION })
     });
 }
 
@@ -406,28 +261,19 @@ fn rows_alone_and_together(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
         ("head", cases::head),
     ];
     for (name, make) in operations {
-        checks.add(
-            format!("{name}: a row alone has the bits it has among 16"),
-            || {
-                let run = |dev: &mut Cuda, rows| -> Result<Vec<f32>, String> {
-                    let case = Case {
-                        pass: Pass::Verify { rows },
-                        position: 0,
-                        seed: 31,
-                    };
-                    make(dev, sizes, case).map_err(words)?(dev, Mode::Eager).map_err(words)
-                };
-                let all = run(dev, 16)?;
-                for rows in [1, 2, 3, 8, 9] {
-                    let few = run(dev, rows)?;
-                    if let Some(at) =
-                        first_difference(&few, all.get(..few.len()).unwrap_or_default())
-                    {
-                        return Err(format!("{rows} rows differ from 16 at value {at}"));
-                    }
+        checks.add(format!("{name}: a row alone has the bits it has among 16"), || {
+            let run = |dev: &mut Cuda, rows| -> Result<Vec<f32>, String> {
+                let case = Case { pass: Pass::Verify { rows }, position: 0, seed: 31 };
+                make(dev, sizes, case).map_err(words)?(dev, Mode::Eager).map_err(words)
+            };
+            let all = run(dev, 16)?;
+            for rows in [1, 2, 3, 8, 9] {
+                let few = run(dev, rows)?;
+                if let Some(at) = first_difference(&few, all.get(..few.len()).unwrap_or_default()) {
+                    return Err(format!("{rows} rows differ from 16 at value {at}"));
                 }
-                Ok(Outcome::Holds)
-            },
-        );
+            }
+            Ok(Outcome::Holds)
+        });
     }
 }

@@ -38,30 +38,17 @@ impl<B: Backend> Subject<B> {
         Live::new(&mut self.b, &self.model, self.limit, &[]).map_err(words)
     }
 
-    fn read(
-        &mut self,
-        live: &mut Live<B>,
-        tokens: &[Token],
-        chunk: usize,
-    ) -> Result<Candidates, String> {
+    fn read(&mut self, live: &mut Live<B>, tokens: &[Token], chunk: usize) -> Result<Candidates, String> {
         let mut last = Candidates::default();
         for part in tokens.chunks(chunk.min(self.b.prefill_rows())) {
-            live.prefill(&mut self.b, &self.model, part)
-                .map_err(words)?;
+            live.prefill(&mut self.b, &self.model, part).map_err(words)?;
             live.advance(&mut self.b, part.len()).map_err(words)?;
-            last = live
-                .prefill_logits(&mut self.b, &self.model)
-                .map_err(words)?;
+            last = live.prefill_logits(&mut self.b, &self.model).map_err(words)?;
         }
         Ok(last)
     }
 
-    fn step(
-        &mut self,
-        live: &mut Live<B>,
-        rows: &[Token],
-        accept: usize,
-    ) -> Result<Vec<Candidates>, String> {
+    fn step(&mut self, live: &mut Live<B>, rows: &[Token], accept: usize) -> Result<Vec<Candidates>, String> {
         live.verify(&mut self.b, &self.model, rows).map_err(words)?;
         let found = live.candidates(&mut self.b, rows.len()).map_err(words)?;
         live.advance(&mut self.b, accept).map_err(words)?;
@@ -90,18 +77,12 @@ fn lead(c: &Candidates) -> Result<(Token, f32), String> {
 }
 
 fn prompt(vocab: usize, n: usize) -> Vec<Token> {
-    (0..n as u64)
-        .map(|i| (crate::backend::synthetic_value(77, i, 1.0).to_bits() >> 4) % vocab as u32)
-        .collect()
+    (0..n as u64).map(|i| (crate::backend::synthetic_value(77, i, 1.0).to_bits() >> 4) % vocab as u32).collect()
 }
 
 fn same(a: &[Candidates], b: &[Candidates], what: &str) -> Result<(), String> {
     let bits = |c: &Candidates| {
-        (
-            c.ids.clone(),
-            c.logits.iter().map(|l| l.to_bits()).collect::<Vec<_>>(),
-            c.log_sum_exp.to_bits(),
-        )
+        (c.ids.clone(), c.logits.iter().map(|l| l.to_bits()).collect::<Vec<_>>(), c.log_sum_exp.to_bits())
     };
     match a.iter().zip(b).position(|(a, b)| bits(a) != bits(b)) {
         None if a.len() == b.len() => Ok(()),
@@ -124,111 +105,88 @@ pub fn against_oracle<A: Backend, B: Backend>(
             None => Ok(Outcome::Holds),
             Some(at) => {
                 let lead = expected.get(at).map_or(0.0, |e| e.1);
-                if lead <= MARGIN { Ok(Outcome::Holds) } else { Err(format!("token {at} of {n} differs, where the best leads by {lead:.3} (at most {MARGIN} may flip)")) }
+                if lead <= MARGIN {
+                    Ok(Outcome::Holds)
+                } else {
+                    Err(format!(
+                        "token {at} of {n} differs, where the best leads by {lead:.3} (at most {MARGIN} may flip)"
+                    ))
+                }
             }
         }
     });
 }
 
 /// What the design promises bit for bit.
-pub fn with_itself<B: Backend>(
-    checks: &mut Checks,
-    s: &mut Subject<B>,
-    read: usize,
-    row_counts: &[usize],
-) {
+pub fn with_itself<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: usize, row_counts: &[usize]) {
     let text = prompt(s.model.spec().vocab, read);
-    checks.add(
-        format!("verify of n rows equals n steps after {read} tokens"),
-        || {
-            let drafts = prompt(s.model.spec().vocab, 40).split_off(24);
+    checks.add(format!("verify of n rows equals n steps after {read} tokens"), || {
+        let drafts = prompt(s.model.spec().vocab, 40).split_off(24);
+        let mut live = s.live()?;
+        s.read(&mut live, &text, usize::MAX)?;
+        let mut single = Vec::new();
+        for token in &drafts {
+            single.extend(s.step(&mut live, &[*token], 1)?);
+        }
+        let end = live.export_end(&mut s.b).map_err(words)?;
+        for rows in row_counts.iter().copied() {
             let mut live = s.live()?;
             s.read(&mut live, &text, usize::MAX)?;
-            let mut single = Vec::new();
-            for token in &drafts {
-                single.extend(s.step(&mut live, &[*token], 1)?);
+            // Twice each: eager, recorded, and replayed passes all count. Refused rows leave no trace.
+            let mut at = 0;
+            while at < drafts.len() {
+                let take = rows.min(drafts.len() - at);
+                let accept = take.div_ceil(2);
+                let given = drafts.get(at..at + take).unwrap_or_default();
+                let found = s.step(&mut live, given, accept)?;
+                same(&found, single.get(at..at + take).unwrap_or_default(), &format!("{rows} rows at {at}"))?;
+                at += accept;
             }
-            let end = live.export_end(&mut s.b).map_err(words)?;
-            for rows in row_counts.iter().copied() {
-                let mut live = s.live()?;
-                s.read(&mut live, &text, usize::MAX)?;
-                // Twice each: eager, recorded, and replayed passes all count. Refused rows leave no trace.
-                let mut at = 0;
-                while at < drafts.len() {
-                    let take = rows.min(drafts.len() - at);
-                    let accept = take.div_ceil(2);
-                    let given = drafts.get(at..at + take).unwrap_or_default();
-                    let found = s.step(&mut live, given, accept)?;
-                    same(
-                        &found,
-                        single.get(at..at + take).unwrap_or_default(),
-                        &format!("{rows} rows at {at}"),
-                    )?;
-                    at += accept;
-                }
-                let other = live.export_end(&mut s.b).map_err(words)?;
-                for (a, b) in end.tensors.iter().zip(&other.tensors) {
-                    if a.data != b.data {
-                        return Err(format!("{rows} rows: {} differs afterwards", a.name));
-                    }
+            let other = live.export_end(&mut s.b).map_err(words)?;
+            for (a, b) in end.tensors.iter().zip(&other.tensors) {
+                if a.data != b.data {
+                    return Err(format!("{rows} rows: {} differs afterwards", a.name));
                 }
             }
-            Ok(Outcome::Holds)
-        },
-    );
-    checks.add(
-        format!("prefill of {read} tokens does not depend on the chunks"),
-        || {
+        }
+        Ok(Outcome::Holds)
+    });
+    checks.add(format!("prefill of {read} tokens does not depend on the chunks"), || {
+        let mut live = s.live()?;
+        let whole = s.read(&mut live, &text, usize::MAX)?;
+        let rows = live.export_rows(&mut s.b, 0..read).map_err(words)?;
+        let end = live.export_end(&mut s.b).map_err(words)?;
+        for chunk in [GRID, 3 * GRID] {
             let mut live = s.live()?;
-            let whole = s.read(&mut live, &text, usize::MAX)?;
-            let rows = live.export_rows(&mut s.b, 0..read).map_err(words)?;
-            let end = live.export_end(&mut s.b).map_err(words)?;
-            for chunk in [GRID, 3 * GRID] {
-                let mut live = s.live()?;
-                let cut = s.read(&mut live, &text, chunk)?;
-                same(
-                    std::slice::from_ref(&cut),
-                    std::slice::from_ref(&whole),
-                    &format!("chunks of {chunk}"),
-                )?;
-                let (other_rows, other_end) = (
-                    live.export_rows(&mut s.b, 0..read).map_err(words)?,
-                    live.export_end(&mut s.b).map_err(words)?,
-                );
-                for (a, b) in rows
-                    .tensors
-                    .iter()
-                    .chain(&end.tensors)
-                    .zip(other_rows.tensors.iter().chain(&other_end.tensors))
-                {
-                    if a.data != b.data {
-                        return Err(format!("chunks of {chunk}: {} differs", a.name));
-                    }
+            let cut = s.read(&mut live, &text, chunk)?;
+            same(std::slice::from_ref(&cut), std::slice::from_ref(&whole), &format!("chunks of {chunk}"))?;
+            let (other_rows, other_end) =
+                (live.export_rows(&mut s.b, 0..read).map_err(words)?, live.export_end(&mut s.b).map_err(words)?);
+            for (a, b) in
+                rows.tensors.iter().chain(&end.tensors).zip(other_rows.tensors.iter().chain(&other_end.tensors))
+            {
+                if a.data != b.data {
+                    return Err(format!("chunks of {chunk}: {} differs", a.name));
                 }
             }
-            Ok(Outcome::Holds)
-        },
-    );
-    checks.add(
-        format!("a state of {read} tokens restores its bits"),
-        || {
-            let mut live = s.live()?;
-            s.read(&mut live, &text, usize::MAX)?;
-            let drafts = prompt(s.model.spec().vocab, 8);
-            s.step(&mut live, drafts.get(..4).unwrap_or_default(), 3)?;
-            let position = live.position();
-            let end = live.export_end(&mut s.b).map_err(words)?;
-            let rows = live.export_rows(&mut s.b, 0..position).map_err(words)?;
-            let expected = s.step(&mut live, drafts.get(4..).unwrap_or_default(), 1)?;
-            let mut other = s.live()?;
-            other
-                .restore(&mut s.b, 0, std::slice::from_ref(&rows), Some(&end))
-                .map_err(words)?;
-            let found = s.step(&mut other, drafts.get(4..).unwrap_or_default(), 1)?;
-            same(&found, &expected, "after restore")?;
-            Ok(Outcome::Holds)
-        },
-    );
+        }
+        Ok(Outcome::Holds)
+    });
+    checks.add(format!("a state of {read} tokens restores its bits"), || {
+        let mut live = s.live()?;
+        s.read(&mut live, &text, usize::MAX)?;
+        let drafts = prompt(s.model.spec().vocab, 8);
+        s.step(&mut live, drafts.get(..4).unwrap_or_default(), 3)?;
+        let position = live.position();
+        let end = live.export_end(&mut s.b).map_err(words)?;
+        let rows = live.export_rows(&mut s.b, 0..position).map_err(words)?;
+        let expected = s.step(&mut live, drafts.get(4..).unwrap_or_default(), 1)?;
+        let mut other = s.live()?;
+        other.restore(&mut s.b, 0, std::slice::from_ref(&rows), Some(&end)).map_err(words)?;
+        let found = s.step(&mut other, drafts.get(4..).unwrap_or_default(), 1)?;
+        same(&found, &expected, "after restore")?;
+        Ok(Outcome::Holds)
+    });
 }
 
 /// What a whole-model check runs.
@@ -246,20 +204,10 @@ struct Plan {
 /// A model that is always there, on the device against the CPU and against itself.
 pub fn run(checks: &mut Checks, mut open: impl FnMut() -> Result<Cuda, String>, extent: Extent) {
     let plan = match extent {
-        Extent::Emulated => Plan {
-            model: "synthetic:tiny",
-            read: 70,
-            texts: &[66],
-            steps: 4,
-            row_counts: &[5, 16],
-        },
-        Extent::Device => Plan {
-            model: "demo",
-            read: 1000,
-            texts: &[100, 3000],
-            steps: 64,
-            row_counts: &[2, 5, 8, 16],
-        },
+        Extent::Emulated => Plan { model: "synthetic:tiny", read: 70, texts: &[66], steps: 4, row_counts: &[5, 16] },
+        Extent::Device => {
+            Plan { model: "demo", read: 1000, texts: &[100, 3000], steps: 64, row_counts: &[2, 5, 8, 16] }
+        }
     };
     let device = open().and_then(|b| Subject::new(b, plan.model, 8192));
     match (device, Subject::new(Cpu::new(), plan.model, 8192)) {

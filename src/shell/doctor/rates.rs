@@ -29,14 +29,8 @@ pub struct Rate {
 }
 
 /// Sizes of the 9B model.
-const FULL: Sizes = Sizes {
-    hidden: 4096,
-    intermediate: 16384,
-    vocab: 73448,
-    heads: 32,
-    kv_heads: 2,
-    lightning_heads: 32,
-};
+const FULL: Sizes =
+    Sizes { hidden: 4096, intermediate: 16384, vocab: 73448, heads: 32, kv_heads: 2, lightning_heads: 32 };
 const EPS: f32 = 1e-6;
 const HEAD: usize = 128;
 /// Timed replays of a step.
@@ -65,23 +59,10 @@ impl Rates<'_> {
     fn keep(&mut self, name: String, ms: f64, work: Work) {
         let gb_per_s = work.bytes / ms / 1e6;
         let tflops = work.flops / ms / 1e9;
-        let (memory, product) = (
-            gb_per_s / self.ceilings.read_gb_per_s.max(1e-9),
-            tflops / self.ceilings.product_tflops.max(1e-9),
-        );
-        let (share, ceiling) = if memory >= product {
-            (memory, "read")
-        } else {
-            (product, "product")
-        };
-        self.list.push(Rate {
-            name,
-            ms,
-            gb_per_s,
-            tflops,
-            share,
-            ceiling,
-        });
+        let (memory, product) =
+            (gb_per_s / self.ceilings.read_gb_per_s.max(1e-9), tflops / self.ceilings.product_tflops.max(1e-9));
+        let (share, ceiling) = if memory >= product { (memory, "read") } else { (product, "product") };
+        self.list.push(Rate { name, ms, gb_per_s, tflops, share, ceiling });
     }
 
     /// Times `op(copy)` over `copies` as a recorded step of `rows` rows.
@@ -102,9 +83,7 @@ impl Rates<'_> {
             // Eager, then recorded; both warm up.
             self.dev.step(StepKey::Verify(rows), &mut body)?;
             self.dev.step(StepKey::Verify(rows), &mut body)?;
-            let ms = self.dev.timed(|b| {
-                (0..REPLAYS).try_for_each(|_| b.step(StepKey::Verify(rows), &mut body))
-            })?;
+            let ms = self.dev.timed(|b| (0..REPLAYS).try_for_each(|_| b.step(StepKey::Verify(rows), &mut body)))?;
             self.dev.synchronize()?;
             Ok(f64::from(ms) / (REPLAYS * copies) as f64)
         })();
@@ -114,13 +93,7 @@ impl Rates<'_> {
         }
     }
 
-    fn pass(
-        &mut self,
-        name: &str,
-        rows: usize,
-        work: Work,
-        op: &mut dyn FnMut(&mut Cuda, Pass) -> Result<()>,
-    ) {
+    fn pass(&mut self, name: &str, rows: usize, work: Work, op: &mut dyn FnMut(&mut Cuda, Pass) -> Result<()>) {
         let pass = Pass::Prefill { rows };
         let name = format!("{name} prefill {rows}");
         let timed = (|| {
@@ -152,10 +125,7 @@ impl Rates<'_> {
 
     fn products(&mut self) -> Result<()> {
         let s = FULL;
-        let (sparse, lightning) = (
-            sparse_spec(s).projection_width(),
-            lightning_spec(s).projection_width(),
-        );
+        let (sparse, lightning) = (sparse_spec(s).projection_width(), lightning_spec(s).projection_width());
         let most = self.dev.prefill_rows();
         let norm = self.dev.ones(s.hidden)?;
         let width = s.heads * HEAD;
@@ -182,11 +152,7 @@ impl Rates<'_> {
                     self.dev.random_matrix(out, inner, 0.015, i as u64)?
                 });
             }
-            let kind = if name == "head" {
-                BufKind::Logits
-            } else {
-                BufKind::Activation
-            };
+            let kind = if name == "head" { BufKind::Logits } else { BufKind::Activation };
             let mut to = self.dev.buf(out, kind)?;
             let mut x = self.dev.buf(inner.max(2 * width), BufKind::Activation)?;
             let mut dense = self.dev.buf(inner, BufKind::Activation)?;
@@ -201,45 +167,22 @@ impl Rates<'_> {
                 match name {
                     "norm_gate_up" => b.norm_gate_up(&mut to, &h, &norm, EPS, w, pass),
                     "linear_add down" => b.linear_add(&mut h, &dense, w, 1e-3, pass),
-                    "gate_output" => b.gate_output(
-                        &mut h,
-                        &o,
-                        Some(&out_norm),
-                        EPS,
-                        &x,
-                        width..2 * width,
-                        w,
-                        1e-3,
-                        pass,
-                    ),
+                    "gate_output" => {
+                        b.gate_output(&mut h, &o, Some(&out_norm), EPS, &x, width..2 * width, w, 1e-3, pass)
+                    }
                     "head" => b.head(&mut to, &h, &norm, EPS, 16.0, w, HeadRows::All, pass),
                     _ => b.norm_linear(&mut to, &h, &norm, EPS, w, pass),
                 }
             };
             let flops = |rows: usize| (2 * doubled * out * inner * rows) as f64;
             for rows in [1, 2, 8, 16] {
-                self.step(
-                    name,
-                    rows,
-                    copies,
-                    Work {
-                        bytes: bytes as f64,
-                        flops: flops(rows),
-                    },
-                    &mut call,
-                );
+                self.step(name, rows, copies, Work { bytes: bytes as f64, flops: flops(rows) }, &mut call);
             }
             if name != "head" {
                 let moved = bytes + most * (inner * 2 + doubled * out * 2);
-                self.pass(
-                    name,
-                    most,
-                    Work {
-                        bytes: moved as f64,
-                        flops: flops(most),
-                    },
-                    &mut |b, pass| call(b, 0, pass),
-                );
+                self.pass(name, most, Work { bytes: moved as f64, flops: flops(most) }, &mut |b, pass| {
+                    call(b, 0, pass)
+                });
             }
         }
         Ok(())
@@ -261,52 +204,22 @@ impl Rates<'_> {
         self.dev.seek(100_000)?;
         let state_bytes = (2 * width * HEAD * 4) as f64;
         for rows in [1, 8, 16] {
-            let work = Work {
-                bytes: state_bytes + (rows * width * 12) as f64,
-                flops: (rows * 4 * width * HEAD) as f64,
-            };
+            let work =
+                Work { bytes: state_bytes + (rows * width * 12) as f64, flops: (rows * 4 * width * HEAD) as f64 };
             // One accepted row pending, as in life: the state is read and written.
             self.dev.advance(Pass::Verify { rows: 1 }, 1)?;
-            self.step(
-                "lightning",
-                rows,
-                64,
-                work,
-                &mut |b, copy, pass| match states.get_mut(copy) {
-                    Some(state) => b.lightning(
-                        &mut o,
-                        &x,
-                        Some(&q_norm),
-                        Some(&k_norm),
-                        state,
-                        &spec,
-                        EPS,
-                        pass,
-                    ),
-                    None => Ok(()),
-                },
-            );
+            self.step("lightning", rows, 64, work, &mut |b, copy, pass| match states.get_mut(copy) {
+                Some(state) => b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), state, &spec, EPS, pass),
+                None => Ok(()),
+            });
         }
         // Per head and chunk of 64: q kᵀ, (q kᵀ) v, q S, kᵀ v.
-        let flops =
-            (most * spec.heads) as f64 * (2.0 * 64.0 * 128.0 * 2.0 + 2.0 * 128.0 * 128.0 * 2.0);
-        let work = Work {
-            bytes: (most * width * (2 * 3 + 4)) as f64,
-            flops,
-        };
+        let flops = (most * spec.heads) as f64 * (2.0 * 64.0 * 128.0 * 2.0 + 2.0 * 128.0 * 128.0 * 2.0);
+        let work = Work { bytes: (most * width * (2 * 3 + 4)) as f64, flops };
         self.dev.seek(100_000)?;
         if let Some(state) = states.first_mut() {
             self.pass("lightning", most, work, &mut |b, pass| {
-                b.lightning(
-                    &mut o,
-                    &x,
-                    Some(&q_norm),
-                    Some(&k_norm),
-                    state,
-                    &spec,
-                    EPS,
-                    pass,
-                )
+                b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), state, &spec, EPS, pass)
             });
         }
         drop(states);
@@ -338,80 +251,47 @@ impl Rates<'_> {
         let compressed = (spec.fine_rows(context) + spec.coarse_rows(context)) * row_bytes;
         let chosen = blocks * spec.block * 2 * row_bytes;
         for rows in [1, 8, 16] {
-            let score_flops = (rows
-                * 2
-                * spec.heads
-                * HEAD
-                * (spec.fine_rows(context) + spec.coarse_rows(context)))
-                as f64;
+            let score_flops =
+                (rows * 2 * spec.heads * HEAD * (spec.fine_rows(context) + spec.coarse_rows(context))) as f64;
             let attend_flops = (rows * 4 * spec.heads * HEAD * blocks * spec.block) as f64;
             self.step(
                 &format!("append_kv @ {context}"),
                 rows,
                 copies as usize,
-                Work {
-                    bytes: (rows * 4 * row_bytes) as f64,
-                    flops: 0.0,
-                },
-                &mut |b, i, pass| {
-                    caches
-                        .get_mut(i)
-                        .map_or(Ok(()), |cache| b.append_kv(cache, &x, &spec, pass))
-                },
+                Work { bytes: (rows * 4 * row_bytes) as f64, flops: 0.0 },
+                &mut |b, i, pass| caches.get_mut(i).map_or(Ok(()), |cache| b.append_kv(cache, &x, &spec, pass)),
             );
             self.step(
                 &format!("select_blocks @ {context}"),
                 rows,
                 copies as usize,
-                Work {
-                    bytes: compressed as f64,
-                    flops: score_flops,
-                },
+                Work { bytes: compressed as f64, flops: score_flops },
                 &mut |b, i, pass| {
-                    caches.get(i).map_or(Ok(()), |cache| {
-                        b.select_blocks(&mut selection, &x, cache, &spec, pass)
-                    })
+                    caches.get(i).map_or(Ok(()), |cache| b.select_blocks(&mut selection, &x, cache, &spec, pass))
                 },
             );
             self.step(
                 &format!("attend @ {context}"),
                 rows,
                 copies as usize,
-                Work {
-                    bytes: chosen as f64,
-                    flops: attend_flops,
-                },
+                Work { bytes: chosen as f64, flops: attend_flops },
                 &mut |b, i, pass| {
-                    caches.get(i).map_or(Ok(()), |cache| {
-                        b.attend(&mut o, &x, &selection, cache, &spec, pass)
-                    })
+                    caches.get(i).map_or(Ok(()), |cache| b.attend(&mut o, &x, &selection, cache, &spec, pass))
                 },
             );
         }
         let fine = (spec.fine_rows(context) + spec.coarse_rows(context)) as f64;
-        let score = Work {
-            bytes: compressed as f64,
-            flops: most as f64 * 2.0 * (spec.heads * HEAD) as f64 * fine,
-        };
-        let attend = Work {
-            bytes: 0.0,
-            flops: most as f64 * 4.0 * (spec.heads * HEAD * blocks * spec.block) as f64,
-        };
+        let score = Work { bytes: compressed as f64, flops: most as f64 * 2.0 * (spec.heads * HEAD) as f64 * fine };
+        let attend = Work { bytes: 0.0, flops: most as f64 * 4.0 * (spec.heads * HEAD * blocks * spec.block) as f64 };
         let Some(cache) = caches.first() else {
             return Ok(());
         };
-        self.pass(
-            &format!("select_blocks @ {context}"),
-            most,
-            score,
-            &mut |b, pass| b.select_blocks(&mut selection, &x, cache, &spec, pass),
-        );
-        self.pass(
-            &format!("attend @ {context}"),
-            most,
-            attend,
-            &mut |b, pass| b.attend(&mut o, &x, &selection, cache, &spec, pass),
-        );
+        self.pass(&format!("select_blocks @ {context}"), most, score, &mut |b, pass| {
+            b.select_blocks(&mut selection, &x, cache, &spec, pass)
+        });
+        self.pass(&format!("attend @ {context}"), most, attend, &mut |b, pass| {
+            b.attend(&mut o, &x, &selection, cache, &spec, pass)
+        });
         Ok(())
     }
 
@@ -424,24 +304,14 @@ impl Rates<'_> {
         let ids: Vec<u32> = (0..16).map(|i| i * 4099).collect();
         self.dev.set_tokens(&ids)?;
         for rows in [1, 16] {
-            self.step(
-                "embed",
-                rows,
-                1,
-                Work {
-                    bytes: (rows * s.hidden * 6) as f64,
-                    flops: 0.0,
-                },
-                &mut |b, _, pass| b.embed(&mut h, &table, 12.0, pass),
-            );
+            self.step("embed", rows, 1, Work { bytes: (rows * s.hidden * 6) as f64, flops: 0.0 }, &mut |b, _, pass| {
+                b.embed(&mut h, &table, 12.0, pass)
+            });
             self.step(
                 "top_candidates",
                 rows,
                 1,
-                Work {
-                    bytes: (rows * s.vocab * 4) as f64,
-                    flops: 0.0,
-                },
+                Work { bytes: (rows * s.vocab * 4) as f64, flops: 0.0 },
                 &mut |b, _, pass| b.top_candidates(&logits, s.vocab, HeadRows::All, pass),
             );
         }

@@ -14,16 +14,8 @@ const TIE: f64 = 0.02;
 /// The values of an image as f32.
 pub fn numbers(tensor: &ImageTensor) -> Vec<f32> {
     match tensor.dtype {
-        Dtype::F32 => tensor
-            .data
-            .chunks_exact(4)
-            .map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]]))
-            .collect(),
-        Dtype::Bf16 => tensor
-            .data
-            .chunks_exact(2)
-            .map(|v| half::bf16::from_le_bytes([v[0], v[1]]).to_f32())
-            .collect(),
+        Dtype::F32 => tensor.data.chunks_exact(4).map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])).collect(),
+        Dtype::Bf16 => tensor.data.chunks_exact(2).map(|v| half::bf16::from_le_bytes([v[0], v[1]]).to_f32()).collect(),
         Dtype::U32 | Dtype::U8 => Vec::new(),
     }
 }
@@ -41,10 +33,7 @@ pub struct Judgement {
 pub fn judge(spec: &SparseSpec, run: &SparseRun, position: usize, stride: usize) -> Judgement {
     let arrays: Vec<Vec<f32>> = run.cache.iter().map(numbers).collect();
     let [k, v, k1, k2] = arrays.as_slice() else {
-        return Judgement {
-            attention_error: f64::NAN,
-            wrong_choice: None,
-        };
+        return Judgement { attention_error: f64::NAN, wrong_choice: None };
     };
     let d = spec.head_dim;
     let row_width = spec.heads * d;
@@ -54,46 +43,18 @@ pub fn judge(spec: &SparseSpec, run: &SparseRun, position: usize, stride: usize)
         .filter(|row| row % stride.max(1) == 0)
         .map(|row| {
             let p = position + row;
-            let q = run
-                .q
-                .get(row * row_width..(row + 1) * row_width)
-                .unwrap_or_default();
-            let found = run
-                .output
-                .get(row * row_width..(row + 1) * row_width)
-                .unwrap_or_default();
-            let chosen = |g: usize| {
-                run.chosen
-                    .get(row)
-                    .and_then(|c| c.get(g))
-                    .map(Vec::as_slice)
-                    .unwrap_or_default()
-            };
+            let q = run.q.get(row * row_width..(row + 1) * row_width).unwrap_or_default();
+            let found = run.output.get(row * row_width..(row + 1) * row_width).unwrap_or_default();
+            let chosen = |g: usize| run.chosen.get(row).and_then(|c| c.get(g)).map(Vec::as_slice).unwrap_or_default();
             let expected: Vec<f64> = (0..spec.heads)
                 .into_par_iter()
                 .flat_map_iter(|h| {
                     let g = h / (spec.heads / spec.kv_heads);
-                    attend(
-                        spec,
-                        q.get(h * d..(h + 1) * d).unwrap_or_default(),
-                        k,
-                        v,
-                        g,
-                        p,
-                        chosen(g),
-                    )
+                    attend(spec, q.get(h * d..(h + 1) * d).unwrap_or_default(), k, v, g, p, chosen(g))
                 })
                 .collect();
-            let difference = expected
-                .iter()
-                .zip(found)
-                .map(|(e, f)| (e - f64::from(*f)).powi(2))
-                .sum();
-            let total = if found.len() == expected.len() {
-                expected.iter().map(|e| e * e).sum()
-            } else {
-                f64::NAN
-            };
+            let difference = expected.iter().zip(found).map(|(e, f)| (e - f64::from(*f)).powi(2)).sum();
+            let total = if found.len() == expected.len() { expected.iter().map(|e| e * e).sum() } else { f64::NAN };
             let wrong = (0..spec.kv_heads).find_map(|g| {
                 choice(spec, q, k1, k2, g, p, chosen(g))
                     .map(|what| format!("row {row} at position {p}, KV head {g}: {what}"))
@@ -105,20 +66,13 @@ pub fn judge(spec: &SparseSpec, run: &SparseRun, position: usize, stride: usize)
     let total: f64 = judged.iter().map(|j| j.1).sum();
     Judgement {
         // Not `f64::max`: a NaN must stay one.
-        attention_error: if total == 0.0 {
-            difference
-        } else {
-            (difference / total).sqrt()
-        },
+        attention_error: if total == 0.0 { difference } else { (difference / total).sqrt() },
         wrong_choice: judged.into_iter().find_map(|j| j.2),
     }
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f64 {
-    a.iter()
-        .zip(b)
-        .map(|(x, y)| f64::from(*x) * f64::from(*y))
-        .sum()
+    a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
 }
 
 fn key<'a>(spec: &SparseSpec, keys: &'a [f32], row: usize, g: usize) -> &'a [f32] {
@@ -126,25 +80,14 @@ fn key<'a>(spec: &SparseSpec, keys: &'a [f32], row: usize, g: usize) -> &'a [f32
     keys.get(at..at + spec.head_dim).unwrap_or_default()
 }
 
-fn attend(
-    spec: &SparseSpec,
-    q: &[f32],
-    k: &[f32],
-    v: &[f32],
-    g: usize,
-    p: usize,
-    chosen: &[u32],
-) -> Vec<f64> {
+fn attend(spec: &SparseSpec, q: &[f32], k: &[f32], v: &[f32], g: usize, p: usize, chosen: &[u32]) -> Vec<f64> {
     let scale = 1.0 / (spec.head_dim as f64).sqrt();
     let positions: Vec<usize> = chosen
         .iter()
         .flat_map(|b| *b as usize * spec.block..(*b as usize + 1) * spec.block)
         .filter(|t| *t <= p)
         .collect();
-    let scores: Vec<f64> = positions
-        .iter()
-        .map(|t| dot(q, key(spec, k, *t, g)) * scale)
-        .collect();
+    let scores: Vec<f64> = positions.iter().map(|t| dot(q, key(spec, k, *t, g)) * scale).collect();
     let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
     let sum: f64 = weights.iter().sum();
@@ -158,23 +101,12 @@ fn attend(
 }
 
 /// What is wrong with a choice, if anything (spec/model.md §5.4-5.6).
-fn choice(
-    spec: &SparseSpec,
-    q: &[f32],
-    k1: &[f32],
-    k2: &[f32],
-    g: usize,
-    p: usize,
-    chosen: &[u32],
-) -> Option<String> {
+fn choice(spec: &SparseSpec, q: &[f32], k1: &[f32], k2: &[f32], g: usize, p: usize, chosen: &[u32]) -> Option<String> {
     let own = p / spec.block;
     let forced = |b: usize| b < spec.init_blocks || b + spec.local_blocks >= own;
     let expected = (own + 1).min(spec.topk);
     if chosen.len() != expected {
-        return Some(format!(
-            "{} blocks chosen, {expected} expected",
-            chosen.len()
-        ));
+        return Some(format!("{} blocks chosen, {expected} expected", chosen.len()));
     }
     if !chosen.windows(2).all(|w| w[0] < w[1]) || chosen.last().is_some_and(|b| *b as usize > own) {
         return Some("not ascending, or a block of the future".to_owned());
@@ -198,21 +130,11 @@ fn choice(
         .map(|b| (score(b), b))
         .fold((f64::NEG_INFINITY, 0), |a, b| if b.0 > a.0 { b } else { a });
     (best.0 > worst.0 * (1.0 + TIE) + 1e-30).then(|| {
-        format!(
-            "block {} with score {:.3e} was left, block {} with {:.3e} taken",
-            best.1, best.0, worst.1, worst.0
-        )
+        format!("block {} with score {:.3e} was left, block {} with {:.3e} taken", best.1, best.0, worst.1, worst.0)
     })
 }
 
-fn block_scores(
-    spec: &SparseSpec,
-    q: &[f32],
-    k1: &[f32],
-    k2: &[f32],
-    g: usize,
-    p: usize,
-) -> Vec<f64> {
+fn block_scores(spec: &SparseSpec, q: &[f32], k1: &[f32], k2: &[f32], g: usize, p: usize) -> Vec<f64> {
     let d = spec.head_dim;
     let scale = 1.0 / (d as f64).sqrt();
     let group = spec.heads / spec.kv_heads;
@@ -220,9 +142,7 @@ fn block_scores(
     let mut sums = vec![0.0; fine];
     for h in g * group..(g + 1) * group {
         let q = q.get(h * d..(h + 1) * d).unwrap_or_default();
-        let logits: Vec<f64> = (0..coarse)
-            .map(|j| dot(q, key(spec, k2, j, g)) * scale)
-            .collect();
+        let logits: Vec<f64> = (0..coarse).map(|j| dot(q, key(spec, k2, j, g)) * scale).collect();
         let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         if most == f64::NEG_INFINITY {
             continue;
@@ -236,9 +156,7 @@ fn block_scores(
     (0..=p / spec.block)
         .map(|b| {
             let rows = (b * per_block).saturating_sub(1)..(b * per_block + per_block).min(fine);
-            rows.filter_map(|j| sums.get(j))
-                .copied()
-                .fold(0.0, f64::max)
+            rows.filter_map(|j| sums.get(j)).copied().fold(0.0, f64::max)
         })
         .collect()
 }

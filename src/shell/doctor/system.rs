@@ -28,11 +28,7 @@ struct Finding {
 }
 
 fn finding(what: &'static str, verdict: Verdict, sentence: impl Into<String>) -> Finding {
-    Finding {
-        what,
-        verdict,
-        sentence: sentence.into(),
-    }
+    Finding { what, verdict, sentence: sentence.into() }
 }
 
 /// Runs all of them and prints them in the order of a first start.
@@ -51,10 +47,7 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     if files {
         findings.extend(listed_files(context));
     }
-    let missed = findings
-        .iter()
-        .filter(|f| f.verdict == Verdict::Miss)
-        .count();
+    let missed = findings.iter().filter(|f| f.verdict == Verdict::Miss).count();
     let word = |v: Verdict| match v {
         Verdict::Fine => "ok",
         Verdict::Note => "note",
@@ -81,11 +74,7 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
 
 fn terminal() -> Finding {
     if !std::io::stdout().is_terminal() {
-        return finding(
-            "terminal",
-            Verdict::Note,
-            "Output is not a terminal: the chat needs one, -p does not.",
-        );
+        return finding("terminal", Verdict::Note, "Output is not a terminal: the chat needs one, -p does not.");
     }
     let term = std::env::var("TERM").unwrap_or_default();
     match crossterm::terminal::size() {
@@ -95,11 +84,7 @@ fn terminal() -> Finding {
             format!("{term}, {w}x{h}: enlarge it to at least 40x10, or use --plain."),
         ),
         Ok((w, h)) => finding("terminal", Verdict::Fine, format!("{term}, {w}x{h}.")),
-        Err(e) => finding(
-            "terminal",
-            Verdict::Note,
-            format!("{term}, size unknown ({e}): --plain works everywhere."),
-        ),
+        Err(e) => finding("terminal", Verdict::Note, format!("{term}, size unknown ({e}): --plain works everywhere.")),
     }
 }
 
@@ -107,25 +92,14 @@ fn folders(context: &Context) -> Vec<Finding> {
     [("data", &context.dirs.data), ("state", &context.dirs.state)]
         .into_iter()
         .map(|(what, dir)| {
-            let tried = dirs::make_private(dir).and_then(|()| {
-                tempfile::Builder::new()
-                    .prefix(".doctor")
-                    .tempfile_in(dir)
-                    .map(drop)
-            });
+            let tried = dirs::make_private(dir)
+                .and_then(|()| tempfile::Builder::new().prefix(".doctor").tempfile_in(dir).map(drop));
             match tried {
-                Ok(()) => finding(
-                    what,
-                    Verdict::Fine,
-                    format!("{} can be written.", dir.display()),
-                ),
+                Ok(()) => finding(what, Verdict::Fine, format!("{} can be written.", dir.display())),
                 Err(e) => finding(
                     what,
                     Verdict::Miss,
-                    format!(
-                        "{} cannot be written ({e}). Choose another with --data-dir.",
-                        dir.display()
-                    ),
+                    format!("{} cannot be written ({e}). Choose another with --data-dir.", dir.display()),
                 ),
             }
         })
@@ -134,11 +108,7 @@ fn folders(context: &Context) -> Vec<Finding> {
 
 #[cfg(not(feature = "cuda"))]
 fn gpu(_number: usize) -> Finding {
-    finding(
-        "gpu",
-        Verdict::Note,
-        "This program was built without GPU support.",
-    )
+    finding("gpu", Verdict::Note, "This program was built without GPU support.")
 }
 
 #[cfg(feature = "cuda")]
@@ -183,17 +153,9 @@ fn weights(context: &Context) -> Finding {
             Ok(c) => finding(
                 "weights",
                 Verdict::Fine,
-                format!(
-                    "{} in {}, every tensor as config.json asks.",
-                    c.name(),
-                    folder.display()
-                ),
+                format!("{} in {}, every tensor as config.json asks.", c.name(), folder.display()),
             ),
-            Err(e) => finding(
-                "weights",
-                Verdict::Miss,
-                format!("{e}. Get it again: sala-chat model download"),
-            ),
+            Err(e) => finding("weights", Verdict::Miss, format!("{e}. Get it again: sala-chat model download")),
         },
         None => finding(
             "weights",
@@ -208,10 +170,7 @@ fn weights(context: &Context) -> Finding {
 
 fn disk(dir: &Path) -> Finding {
     // The folder may not exist yet: its nearest parent is on the same disk.
-    let at = dir
-        .ancestors()
-        .find(|d| d.exists())
-        .unwrap_or(Path::new("/"));
+    let at = dir.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
     match statvfs(at) {
         Ok(stat) => {
             let free = stat.f_bavail * stat.f_frsize;
@@ -226,18 +185,10 @@ fn disk(dir: &Path) -> Finding {
                     ),
                 )
             } else {
-                finding(
-                    "disk",
-                    Verdict::Fine,
-                    format!("{gb:.0} GB free at {}.", at.display()),
-                )
+                finding("disk", Verdict::Fine, format!("{gb:.0} GB free at {}.", at.display()))
             }
         }
-        Err(e) => finding(
-            "disk",
-            Verdict::Note,
-            format!("free space at {} is unknown ({e}).", at.display()),
-        ),
+        Err(e) => finding("disk", Verdict::Note, format!("free space at {} is unknown ({e}).", at.display())),
     }
 }
 
@@ -253,30 +204,20 @@ fn model() -> Finding {
         live.prefill(&mut cpu, &model, &text)?;
         live.advance(&mut cpu, text.len())?;
         let found = live.prefill_logits(&mut cpu, &model)?;
-        Ok::<_, crate::model::ModelError>((
-            found.log_sum_exp.is_finite() && !found.ids.is_empty(),
-            cpu.describe(),
-        ))
+        Ok::<_, crate::model::ModelError>((found.log_sum_exp.is_finite() && !found.ids.is_empty(), cpu.describe()))
     })();
     match tried {
         Ok((true, device)) => finding(
             "model",
             Verdict::Fine,
-            format!(
-                "The built-in model computes on {device}, in {} ms.",
-                start.elapsed().as_millis()
-            ),
+            format!("The built-in model computes on {device}, in {} ms.", start.elapsed().as_millis()),
         ),
         Ok((false, device)) => finding(
             "model",
             Verdict::Miss,
             format!("The built-in model gives no finite numbers on {device}. Please report this."),
         ),
-        Err(e) => finding(
-            "model",
-            Verdict::Miss,
-            format!("The built-in model does not run: {e}"),
-        ),
+        Err(e) => finding("model", Verdict::Miss, format!("The built-in model does not run: {e}")),
     }
 }
 
@@ -290,30 +231,18 @@ fn listed_files(context: &Context) -> Vec<Finding> {
         )];
     };
     let Ok(entries) = std::fs::read_dir(&folder) else {
-        return vec![finding(
-            "files",
-            Verdict::Miss,
-            format!("{} cannot be read.", folder.display()),
-        )];
+        return vec![finding("files", Verdict::Miss, format!("{} cannot be read.", folder.display()))];
     };
     let mut list: Vec<_> = entries
         .flatten()
         .map(|e| {
-            format!(
-                "{} {} bytes",
-                e.file_name().to_string_lossy(),
-                std::fs::metadata(e.path()).map_or(0, |m| m.len())
-            )
+            format!("{} {} bytes", e.file_name().to_string_lossy(), std::fs::metadata(e.path()).map_or(0, |m| m.len()))
         })
         .collect();
     list.sort();
     vec![finding(
         "files",
         Verdict::Fine,
-        format!(
-            "{}: {}. Their hashes are checked by: sala-chat model verify",
-            folder.display(),
-            list.join(", ")
-        ),
+        format!("{}: {}. Their hashes are checked by: sala-chat model verify", folder.display(), list.join(", ")),
     )]
 }

@@ -19,23 +19,20 @@ pub fn run(home: Option<PathBuf>, desk: DeskHandle) -> io::Result<i32> {
     let (outside_to, outside) = unbounded();
     watch_signals(outside_to)?;
     let (lines_to, lines) = unbounded();
-    std::thread::Builder::new()
-        .name("lines".into())
-        .spawn(move || {
-            for line in io::stdin().lock().lines() {
-                let Ok(line) = line else { return };
-                if lines_to.send(line).is_err() {
-                    return;
-                }
+    std::thread::Builder::new().name("lines".into()).spawn(move || {
+        for line in io::stdin().lock().lines() {
+            let Ok(line) = line else { return };
+            if lines_to.send(line).is_err() {
+                return;
             }
-        })?;
+        }
+    })?;
     let mut plain = Plain::new(home);
     let mut dying: Option<(i32, Instant)> = None;
     let mut input: Receiver<String> = lines;
     loop {
-        let timeout = dying.map_or(Duration::from_secs(365 * 86_400), |(_, at)| {
-            at.saturating_duration_since(Instant::now())
-        });
+        let timeout =
+            dying.map_or(Duration::from_secs(365 * 86_400), |(_, at)| at.saturating_duration_since(Instant::now()));
         let out = select! {
             recv(input) -> line => match line {
                 Ok(line) => plain.line(&line),

@@ -23,7 +23,9 @@ impl Plain {
                     grouped(info.context_limit)
                 )));
                 if info.name == "demo" {
-                    out.push(Out::Line("This is the small built-in demo model. The 9B model: sala-chat model download".into()));
+                    out.push(Out::Line(
+                        "This is the small built-in demo model. The 9B model: sala-chat model download".into(),
+                    ));
                 }
             }
             Notice::Session(view) => {
@@ -45,11 +47,7 @@ impl Plain {
                 self.speaking = false;
                 self.thinking = false;
                 if let Some(d) = m.meta.document.filter(|_| m.role == Role::Document) {
-                    out.push(Out::Line(format!(
-                        "document: {}, {} tokens.",
-                        sanitize_line(&d.name),
-                        grouped(d.tokens)
-                    )));
+                    out.push(Out::Line(format!("document: {}, {} tokens.", sanitize_line(&d.name), grouped(d.tokens))));
                 }
             }
             Notice::Delta { thinking: true, .. } => {
@@ -90,39 +88,21 @@ impl Plain {
                 self.waiting = false;
                 out.push(Out::Line(sanitize(&text).into_owned()));
                 out.push(Out::Line(keys(&choices)));
-                self.question = Some(Asked {
-                    id,
-                    choices,
-                    files: 0,
-                });
+                self.question = Some(Asked { id, choices, files: 0 });
             }
-            Notice::Plan {
-                id,
-                text,
-                mut choices,
-                plan,
-            } => {
+            Notice::Plan { id, text, mut choices, plan } => {
                 self.waiting = false;
                 // Files are chosen by number here, so `e` stays the short form of Esc.
                 choices.retain(|c| c.key != 'e');
                 for (i, f) in plan.files.iter().enumerate() {
-                    out.push(Out::Line(format!(
-                        "{}: {}, {} tokens",
-                        i + 1,
-                        sanitize_line(&f.name),
-                        grouped(f.tokens)
-                    )));
+                    out.push(Out::Line(format!("{}: {}, {} tokens", i + 1, sanitize_line(&f.name), grouped(f.tokens))));
                 }
                 out.push(Out::Line(sanitize(&text).into_owned()));
                 out.push(Out::Line(format!(
                     "{}, or the numbers of the files to load, for example 1,3-5",
                     keys(&choices)
                 )));
-                self.question = Some(Asked {
-                    id,
-                    choices,
-                    files: plan.files.len(),
-                });
+                self.question = Some(Asked { id, choices, files: plan.files.len() });
             }
             Notice::Input { text, editing } => {
                 self.editing = editing;
@@ -140,41 +120,21 @@ impl Plain {
                 out.push(Out::Line("/resume NAME opens one.".into()));
             }
             Notice::Found { query, rows } => {
-                out.push(Out::Line(format!(
-                    "{} found for {}.",
-                    rows.len(),
-                    sanitize_line(&query)
-                )));
+                out.push(Out::Line(format!("{} found for {}.", rows.len(), sanitize_line(&query))));
                 out.extend(rows.iter().map(|r| {
-                    Out::Line(format!(
-                        "{} #{}: {}",
-                        sanitize_line(&r.session),
-                        r.number,
-                        sanitize_line(&r.snippet)
-                    ))
+                    Out::Line(format!("{} #{}: {}", sanitize_line(&r.session), r.number, sanitize_line(&r.snippet)))
                 }));
             }
             Notice::Timeline(rows) => {
                 for r in rows {
                     let here = if r.head { ", here" } else { "" };
                     let kept = if r.kept { ", state kept" } else { "" };
-                    let label = r
-                        .label
-                        .map(|l| format!(", mark {}", sanitize_line(&l)))
-                        .unwrap_or_default();
-                    out.push(Out::Line(format!(
-                        "#{} {}{label}{kept}{here}",
-                        r.number,
-                        sanitize_line(&r.title)
-                    )));
+                    let label = r.label.map(|l| format!(", mark {}", sanitize_line(&l))).unwrap_or_default();
+                    out.push(Out::Line(format!("#{} {}{label}{kept}{here}", r.number, sanitize_line(&r.title))));
                 }
             }
             Notice::Documents { title, rows } => {
-                out.push(Out::Line(format!(
-                    "{}: {} documents.",
-                    sanitize_line(&title),
-                    rows.len()
-                )));
+                out.push(Out::Line(format!("{}: {} documents.", sanitize_line(&title), rows.len())));
                 out.extend(rows.iter().map(|r| {
                     Out::Line(format!(
                         "{}, {} tokens, {} lines",
@@ -198,11 +158,7 @@ impl Plain {
 
     /// Prints what is complete of the answer.
     fn speak(&mut self, all: bool, out: &mut Vec<Out>) {
-        let end = if all {
-            self.pending.len()
-        } else {
-            sentence_end(&self.pending)
-        };
+        let end = if all { self.pending.len() } else { sentence_end(&self.pending) };
         if end == 0 {
             return;
         }
@@ -225,12 +181,8 @@ impl Plain {
         match m.meta.finish {
             Some(Finish::Stopped) => out.push(Out::Line("(stopped; /continue goes on)".into())),
             Some(Finish::Length) => out.push(Out::Line("(length limit; /continue goes on)".into())),
-            Some(Finish::Context) => out.push(Out::Line(
-                "(the context is full; /new, /fork or /compact)".into(),
-            )),
-            Some(Finish::Failed) => out.push(Out::Line(
-                "(ended in an error; /regen answers again)".into(),
-            )),
+            Some(Finish::Context) => out.push(Out::Line("(the context is full; /new, /fork or /compact)".into())),
+            Some(Finish::Failed) => out.push(Out::Line("(ended in an error; /regen answers again)".into())),
             Some(Finish::Stop) | None => {}
         }
     }
@@ -241,13 +193,8 @@ impl Plain {
             Activity::Reading(r) if r.total > 2_000 => {
                 let tenth = percent(r.done, r.total) / 10;
                 if tenth != self.tenth && tenth < 10 {
-                    let left = seconds_left(r)
-                        .map_or(String::new(), |s| format!(", {} left", duration(s)));
-                    out.push(Out::Line(format!(
-                        "Read {} percent of {} tokens{left}.",
-                        tenth * 10,
-                        grouped(r.total)
-                    )));
+                    let left = seconds_left(r).map_or(String::new(), |s| format!(", {} left", duration(s)));
+                    out.push(Out::Line(format!("Read {} percent of {} tokens{left}.", tenth * 10, grouped(r.total))));
                 }
                 self.tenth = tenth;
             }
@@ -266,10 +213,7 @@ impl Plain {
     fn saved(&mut self, state: &SaveState, out: &mut Vec<Out>) {
         let said = match state {
             SaveState::NotSaved(why) => Some(format!("NOT SAVED: {}", sanitize_line(why))),
-            SaveState::TextOnly(why) => Some(format!(
-                "Text is saved, state is not: {}",
-                sanitize_line(why)
-            )),
+            SaveState::TextOnly(why) => Some(format!("Text is saved, state is not: {}", sanitize_line(why))),
             SaveState::Empty | SaveState::Saved(_) | SaveState::Saving | SaveState::Off => None,
         };
         if said != self.save_said {
@@ -284,17 +228,12 @@ fn sentence_end(text: &str) -> usize {
     let mut end = 0;
     let mut before = ' ';
     for (i, c) in text.char_indices() {
-        let ends = c == '\n'
-            || matches!(c, '。' | '！' | '？')
-            || (c == ' ' && matches!(before, '.' | '!' | '?' | ':'));
+        let ends =
+            c == '\n' || matches!(c, '。' | '！' | '？') || (c == ' ' && matches!(before, '.' | '!' | '?' | ':'));
         if ends {
             end = i + c.len_utf8();
         }
         before = c;
     }
-    if end == 0 && text.len() > SENTENCE {
-        text.rfind(' ').map_or(0, |i| i + 1)
-    } else {
-        end
-    }
+    if end == 0 && text.len() > SENTENCE { text.rfind(' ').map_or(0, |i| i + 1) } else { end }
 }

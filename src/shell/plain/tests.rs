@@ -11,10 +11,7 @@ fn answer(text: &str, finish: Option<Finish>) -> Message {
         text: text.into(),
         thinking: String::new(),
         created_ms: 0,
-        meta: MessageMeta {
-            finish,
-            ..MessageMeta::default()
-        },
+        meta: MessageMeta { finish, ..MessageMeta::default() },
     }
 }
 
@@ -31,30 +28,18 @@ fn printed(out: &[Out]) -> String {
 #[test]
 fn answers_are_appended_by_sentence_and_never_twice() {
     let mut p = Plain::new(None);
-    assert_eq!(
-        printed(&p.notice(Notice::Activity(Activity::Idle))),
-        "you: "
-    );
+    assert_eq!(printed(&p.notice(Notice::Activity(Activity::Idle))), "you: ");
     assert_eq!(p.line("hello"), [Out::Send(Request::Ask("hello".into()))]);
     p.notice(Notice::Added(answer("", None)));
     let text = "First one. Second \x1b[2J one. Third";
     let mut shown = String::new();
     for c in text.chars() {
-        let out = p.notice(Notice::Delta {
-            message: MessageId(2),
-            thinking: false,
-            text: c.into(),
-        });
+        let out = p.notice(Notice::Delta { message: MessageId(2), thinking: false, text: c.into() });
         shown.push_str(&printed(&out));
     }
     assert_eq!(shown, "sala: First one. Second \\x1b[2J one. ");
-    shown.push_str(&printed(
-        &p.notice(Notice::Finished(answer(text, Some(Finish::Stopped)))),
-    ));
-    assert_eq!(
-        shown,
-        "sala: First one. Second \\x1b[2J one. Third\n(stopped; /continue goes on)\n"
-    );
+    shown.push_str(&printed(&p.notice(Notice::Finished(answer(text, Some(Finish::Stopped))))));
+    assert_eq!(shown, "sala: First one. Second \\x1b[2J one. Third\n(stopped; /continue goes on)\n");
 }
 
 #[test]
@@ -63,28 +48,9 @@ fn lines_wait_while_busy_and_questions_take_the_next_line() {
     assert_eq!(printed(&p.line("early")), "Queued.\n");
     let out = p.notice(Notice::Activity(Activity::Idle));
     assert_eq!(out, [Out::Send(Request::Ask("early".into()))]);
-    let choices = vec![
-        Choice {
-            key: '\n',
-            label: "load".into(),
-        },
-        Choice {
-            key: '\x1b',
-            label: "cancel".into(),
-        },
-    ];
-    p.notice(Notice::Question {
-        id: 4,
-        text: "11 files".into(),
-        choices,
-    });
-    assert_eq!(
-        p.line(""),
-        [Out::Send(Request::Choose {
-            question: 4,
-            key: '\n'
-        })]
-    );
+    let choices = vec![Choice { key: '\n', label: "load".into() }, Choice { key: '\x1b', label: "cancel".into() }];
+    p.notice(Notice::Question { id: 4, text: "11 files".into(), choices });
+    assert_eq!(p.line(""), [Out::Send(Request::Choose { question: 4, key: '\n' })]);
     assert_eq!(p.line("/quit"), [Out::Send(Request::Quit)]);
     assert!(printed(&p.line("/lod")).contains("Did you mean /load?"));
 }
@@ -96,46 +62,24 @@ fn files_of_a_plan_are_chosen_by_number() {
         id: 7,
         text: "3 files".into(),
         choices: vec![
-            Choice {
-                key: 'e',
-                label: "choose files".into(),
-            },
-            Choice {
-                key: '\x1b',
-                label: "cancel".into(),
-            },
+            Choice { key: 'e', label: "choose files".into() },
+            Choice { key: '\x1b', label: "cancel".into() },
         ],
         plan: crate::protocol::desk::LoadPlan {
             files: ["a.txt", "b.txt", "c.txt"]
-                .map(|name| crate::protocol::desk::PlanFile {
-                    name: name.into(),
-                    tokens: 1_200,
-                    kept: false,
-                })
+                .map(|name| crate::protocol::desk::PlanFile { name: name.into(), tokens: 1_200, kept: false })
                 .into(),
             ..Default::default()
         },
     };
     let shown = printed(&p.notice(plan.clone()));
-    assert!(
-        shown.starts_with("1: a.txt, 1,200 tokens\n2: b.txt"),
-        "{shown}"
-    );
+    assert!(shown.starts_with("1: a.txt, 1,200 tokens\n2: b.txt"), "{shown}");
     assert!(printed(&p.line("2-4")).starts_with("2-4 is none of the files"));
     let files = vec![0, 2];
     let question = 7;
-    assert_eq!(
-        p.line("3, 1"),
-        [Out::Send(Request::ChooseFiles { question, files })]
-    );
+    assert_eq!(p.line("3, 1"), [Out::Send(Request::ChooseFiles { question, files })]);
     p.notice(plan);
-    assert_eq!(
-        p.line("esc"),
-        [Out::Send(Request::Choose {
-            question: 7,
-            key: '\x1b'
-        })]
-    );
+    assert_eq!(p.line("esc"), [Out::Send(Request::Choose { question: 7, key: '\x1b' })]);
 }
 
 #[test]
@@ -150,13 +94,7 @@ fn progress_is_a_sentence_each_tenth() {
         }))
     };
     assert_eq!(printed(&p.notice(reading(500))), "");
-    assert_eq!(
-        printed(&p.notice(reading(1_200))),
-        "Read 10 percent of 10,000 tokens, 0:09 left.\n"
-    );
+    assert_eq!(printed(&p.notice(reading(1_200))), "Read 10 percent of 10,000 tokens, 0:09 left.\n");
     assert_eq!(printed(&p.notice(reading(1_900))), "");
-    assert_eq!(
-        printed(&p.notice(reading(5_000))),
-        "Read 50 percent of 10,000 tokens, 0:05 left.\n"
-    );
+    assert_eq!(printed(&p.notice(reading(5_000))), "Read 50 percent of 10,000 tokens, 0:05 left.\n");
 }

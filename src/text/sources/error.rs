@@ -33,9 +33,7 @@ pub enum SourceError {
         byte: OddByte,
     },
     /// Text only after conversion.
-    #[error(
-        "{name}: needs a converter. Set load.converters.{extension}, for example \"{example}\""
-    )]
+    #[error("{name}: needs a converter. Set load.converters.{extension}, for example \"{example}\"")]
     NeedsConverter {
         /// Which file.
         name: String,
@@ -45,9 +43,7 @@ pub enum SourceError {
         example: &'static str,
     },
     /// A converter did not deliver.
-    #[error(
-        "{name}: the converter `{command}` failed: {reason}. See load.converters in the config"
-    )]
+    #[error("{name}: the converter `{command}` failed: {reason}. See load.converters in the config")]
     Converter {
         /// Which file.
         name: String,
@@ -57,9 +53,7 @@ pub enum SourceError {
         reason: String,
     },
     /// The PDF reader did not deliver.
-    #[error(
-        "{name}: {reason}. Nothing loaded. Another reader: load.converters.pdf = \"pdftotext -layout {{in}} -\""
-    )]
+    #[error("{name}: {reason}. Nothing loaded. Another reader: load.converters.pdf = \"pdftotext -layout {{in}} -\"")]
     Pdf {
         /// Which file.
         name: String,
@@ -132,11 +126,7 @@ pub struct OddByte(pub u8);
 
 impl OddByte {
     fn name(self) -> String {
-        if self.0 == 0 {
-            "NUL".to_owned()
-        } else {
-            format!("control byte 0x{:02X}", self.0)
-        }
+        if self.0 == 0 { "NUL".to_owned() } else { format!("control byte 0x{:02X}", self.0) }
     }
 }
 
@@ -153,11 +143,7 @@ fn skipped_note(skipped: &[Skipped]) -> String {
     match skipped {
         [] => String::new(),
         [first, rest @ ..] => {
-            let more = if rest.is_empty() {
-                String::new()
-            } else {
-                format!(" and {} more", rest.len())
-            };
+            let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
             format!(" (skipped {}: {}{more})", first.name, first.reason)
         }
     }

@@ -14,21 +14,14 @@ impl Folder {
     }
 
     fn options(&self) -> SourceOptions {
-        SourceOptions {
-            base: self.0.path().to_owned(),
-            ..SourceOptions::new(&crate::config::Config::default().load)
-        }
+        SourceOptions { base: self.0.path().to_owned(), ..SourceOptions::new(&crate::config::Config::default().load) }
     }
 
     fn gather(&self, paths: &[&str]) -> Result<Gathered, SourceError> {
         self.gather_with(paths, &self.options())
     }
 
-    fn gather_with(
-        &self,
-        paths: &[&str],
-        options: &SourceOptions,
-    ) -> Result<Gathered, SourceError> {
+    fn gather_with(&self, paths: &[&str], options: &SourceOptions) -> Result<Gathered, SourceError> {
         let paths: Vec<String> = paths.iter().map(|p| p.to_string()).collect();
         gather(&paths, options, &Cancel::default())
     }
@@ -56,20 +49,10 @@ fn folders_are_sorted_and_leave_out_what_is_hidden_ignored_or_binary() {
     ]);
     let g = f.gather(&["d"]).unwrap();
     assert_eq!(names(&g), ["d/a.txt", "d/b.md", "d/sub/c.txt"]);
-    let skipped: Vec<String> = g
-        .skipped
-        .iter()
-        .map(|s| format!("{} {}", s.name, s.reason))
-        .collect();
-    assert_eq!(
-        skipped[0],
-        "d/pic.png not text (NUL at byte 4). --force loads it as Latin-1."
-    );
+    let skipped: Vec<String> = g.skipped.iter().map(|s| format!("{} {}", s.name, s.reason)).collect();
+    assert_eq!(skipped[0], "d/pic.png not text (NUL at byte 4). --force loads it as Latin-1.");
     assert_eq!(skipped[1], "d/void.txt the file is empty. Nothing loaded.");
-    assert_eq!(
-        names(&f.gather(&["d/sub/c.txt", "d/*.md", "d/**/a*"]).unwrap()),
-        ["c.txt", "d/b.md", "d/a.txt"]
-    );
+    assert_eq!(names(&f.gather(&["d/sub/c.txt", "d/*.md", "d/**/a*"]).unwrap()), ["c.txt", "d/b.md", "d/a.txt"]);
     assert_eq!(f.error("d/*.rs"), "No file matches d/*.rs");
 }
 
@@ -85,133 +68,68 @@ fn every_bad_file_gets_a_line_that_says_what_to_do() {
         ("pics/b.png", b"\0"),
         ("fake.pdf", b"%PDF-1.4 nonsense"),
     ]);
-    assert_eq!(
-        f.error("war.txt"),
-        "No such file: war.txt. Similar: ./books/war.txt"
-    );
-    assert_eq!(
-        f.error("note.txt"),
-        "No such file: note.txt. Similar: ./notes.txt"
-    );
+    assert_eq!(f.error("war.txt"), "No such file: war.txt. Similar: ./books/war.txt");
+    assert_eq!(f.error("note.txt"), "No such file: note.txt. Similar: ./notes.txt");
     assert_eq!(f.error("zzz.txt"), "No such file: zzz.txt.");
-    assert_eq!(
-        f.error("dump.bin"),
-        "dump.bin: not text (NUL at byte 12). --force loads it as Latin-1."
-    );
+    assert_eq!(f.error("dump.bin"), "dump.bin: not text (NUL at byte 12). --force loads it as Latin-1.");
     assert_eq!(
         f.error("report.docx"),
         "report.docx: needs a converter. Set load.converters.docx, for example \"pandoc --to plain {in}\""
     );
-    assert_eq!(
-        f.error("empty.txt"),
-        "empty.txt: the file is empty. Nothing loaded."
-    );
+    assert_eq!(f.error("empty.txt"), "empty.txt: the file is empty. Nothing loaded.");
     assert!(
-        f.error("pics")
-            .starts_with("pics: no text files in it (skipped pics/a.png: not text"),
+        f.error("pics").starts_with("pics: no text files in it (skipped pics/a.png: not text"),
         "{}",
         f.error("pics")
     );
-    assert!(
-        f.error("pics").ends_with("and 1 more). Nothing loaded."),
-        "{}",
-        f.error("pics")
-    );
+    assert!(f.error("pics").ends_with("and 1 more). Nothing loaded."), "{}", f.error("pics"));
+    assert_eq!(f.error("/dev/null"), "null: not a regular file. Copy it to a file first");
+    let small = SourceOptions { max_file_bytes: 3, ..f.options() };
     assert_eq!(
-        f.error("/dev/null"),
-        "null: not a regular file. Copy it to a file first"
-    );
-    let small = SourceOptions {
-        max_file_bytes: 3,
-        ..f.options()
-    };
-    assert_eq!(
-        f.gather_with(&["notes.txt"], &small)
-            .unwrap_err()
-            .to_string(),
+        f.gather_with(&["notes.txt"], &small).unwrap_err().to_string(),
         "notes.txt: 1 MiB, the limit is 0. Raise load.max_file_mib or split it"
     );
-    let paged = SourceOptions {
-        pages: Some((1, 2)),
-        ..f.options()
-    };
-    assert!(
-        f.gather_with(&["notes.txt"], &paged)
-            .unwrap_err()
-            .to_string()
-            .contains("--pages works for PDF")
-    );
-    let force = SourceOptions {
-        force: true,
-        ..f.options()
-    };
-    assert_eq!(
-        f.gather_with(&["dump.bin"], &force).unwrap().documents[0].text,
-        "some bytes..\0"
-    );
+    let paged = SourceOptions { pages: Some((1, 2)), ..f.options() };
+    assert!(f.gather_with(&["notes.txt"], &paged).unwrap_err().to_string().contains("--pages works for PDF"));
+    let force = SourceOptions { force: true, ..f.options() };
+    assert_eq!(f.gather_with(&["dump.bin"], &force).unwrap().documents[0].text, "some bytes..\0");
 }
 
 #[test]
 fn links_are_followed_when_named_and_otherwise_by_the_setting() {
     let f = Folder::new(&[("real/a.txt", b"a"), ("d/b.txt", b"b")]);
-    std::os::unix::fs::symlink(f.0.path().join("real/a.txt"), f.0.path().join("d/link.txt"))
-        .unwrap();
+    std::os::unix::fs::symlink(f.0.path().join("real/a.txt"), f.0.path().join("d/link.txt")).unwrap();
     assert_eq!(names(&f.gather(&["d"]).unwrap()), ["d/b.txt"]);
     assert_eq!(names(&f.gather(&["d/link.txt"]).unwrap()), ["link.txt"]);
-    let follow = SourceOptions {
-        follow_symlinks: true,
-        ..f.options()
-    };
-    assert_eq!(
-        names(&f.gather_with(&["d"], &follow).unwrap()),
-        ["d/b.txt", "d/link.txt"]
-    );
+    let follow = SourceOptions { follow_symlinks: true, ..f.options() };
+    assert_eq!(names(&f.gather_with(&["d"], &follow).unwrap()), ["d/b.txt", "d/link.txt"]);
 }
 
 #[test]
 fn names_are_safe_in_the_text_and_distinct() {
     let f = Folder::new(&[("a/x.txt", b"1"), ("b/x.txt", b"2"), ("odd\"<\n.txt", b"3")]);
-    let g = f
-        .gather(&["a/x.txt", "b/x.txt", "odd\"<\n.txt", "a/x.txt"])
-        .unwrap();
+    let g = f.gather(&["a/x.txt", "b/x.txt", "odd\"<\n.txt", "a/x.txt"]).unwrap();
     assert_eq!(g.documents.len(), 3);
     assert!(g.documents[0].name.ends_with("a/x.txt") && g.documents[1].name.ends_with("b/x.txt"));
     assert_eq!(g.documents[2].name, "odd___.txt");
-    assert_eq!(
-        find(&["a/x.txt".into(), "a/x.txt".into()], &f.options())
-            .unwrap()
-            .len(),
-        1
-    );
+    assert_eq!(find(&["a/x.txt".into(), "a/x.txt".into()], &f.options()).unwrap().len(), 1);
 }
 
 #[test]
 fn converters_run_without_a_shell() {
     let f = Folder::new(&[("a b;c.docx", b"PK\0")]);
     let mut options = f.options();
-    options
-        .converters
-        .insert("docx".into(), "printf '%s|%s' {in} '$HOME'".into());
+    options.converters.insert("docx".into(), "printf '%s|%s' {in} '$HOME'".into());
     let g = f.gather_with(&["a b;c.docx"], &options).unwrap();
-    assert!(
-        g.documents[0].text.ends_with("a b;c.docx|$HOME"),
-        "{}",
-        g.documents[0].text
-    );
+    assert!(g.documents[0].text.ends_with("a b;c.docx|$HOME"), "{}", g.documents[0].text);
     for (line, expected) in [
         ("cat", "it has no {in} for the path"),
-        (
-            "/nonexistent/tool {in}",
-            "/nonexistent/tool did not start (no such file or directory)",
-        ),
+        ("/nonexistent/tool {in}", "/nonexistent/tool did not start (no such file or directory)"),
         ("sh -c 'echo broken >&2; exit 2' {in}", "broken"),
         ("cat 'x {in}", "a quote is not closed"),
     ] {
         options.converters.insert("docx".into(), line.into());
-        let error = f
-            .gather_with(&["a b;c.docx"], &options)
-            .unwrap_err()
-            .to_string();
+        let error = f.gather_with(&["a b;c.docx"], &options).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
 }
@@ -224,35 +142,18 @@ fn a_pdf_reader_that_fails_is_told_in_one_line() {
         ..f.options()
     };
     let text = |script: &str| f.gather_with(&["x.pdf"], &with(script));
-    assert_eq!(
-        text(r#"echo '{"pages":["one","two"]}'"#).unwrap().documents[0].text,
-        "one\n\u{0C}\ntwo"
-    );
-    let second = SourceOptions {
-        pages: Some((2, 9)),
-        ..with(r#"echo '{"pages":["one","two"]}'"#)
-    };
-    assert_eq!(
-        f.gather_with(&["x.pdf"], &second).unwrap().documents[0].text,
-        "two"
-    );
-    let beyond = SourceOptions {
-        pages: Some((3, 9)),
-        ..second
-    };
+    assert_eq!(text(r#"echo '{"pages":["one","two"]}'"#).unwrap().documents[0].text, "one\n\u{0C}\ntwo");
+    let second = SourceOptions { pages: Some((2, 9)), ..with(r#"echo '{"pages":["one","two"]}'"#) };
+    assert_eq!(f.gather_with(&["x.pdf"], &second).unwrap().documents[0].text, "two");
+    let beyond = SourceOptions { pages: Some((3, 9)), ..second };
     assert_eq!(
         f.gather_with(&["x.pdf"], &beyond).unwrap_err().to_string(),
         "x.pdf has 2 pages, none of 3-9. Nothing loaded."
     );
     assert_eq!(
-        text(r#"echo '{"pages":[" ",""]}'"#)
-            .unwrap_err()
-            .to_string(),
+        text(r#"echo '{"pages":[" ",""]}'"#).unwrap_err().to_string(),
         "x.pdf: 2 pages, no text layer (probably scanned). Nothing loaded."
     );
     let failed = text("echo no good >&2; exit 1").unwrap_err().to_string();
-    assert!(
-        failed.starts_with("x.pdf: no good. Nothing loaded."),
-        "{failed}"
-    );
+    assert!(failed.starts_with("x.pdf: no good. Nothing loaded."), "{failed}");
 }

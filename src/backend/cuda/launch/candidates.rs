@@ -37,14 +37,7 @@ pub unsafe fn candidates_tops(
     let group = candidate_group(vocab);
     // SAFETY: the caller's.
     unsafe {
-        run(
-            d,
-            "candidates_tops",
-            [splits, rows, 1],
-            256,
-            0,
-            args![tops, lse, logits, ld, vocab, group, rows, splits],
-        )
+        run(d, "candidates_tops", [splits, rows, 1], 256, 0, args![tops, lse, logits, ld, vocab, group, rows, splits])
     }
 }
 

@@ -34,20 +34,7 @@ pub unsafe fn draft_input(
             [rows, 1, 1],
             256,
             0,
-            args![
-                x,
-                g,
-                table,
-                tokens,
-                input_norm,
-                hidden_norm,
-                scale,
-                eps,
-                normed,
-                hidden,
-                vocab,
-                rows
-            ],
+            args![x, g, table, tokens, input_norm, hidden_norm, scale, eps, normed, hidden, vocab, rows],
         )
     }
 }
@@ -110,10 +97,7 @@ pub unsafe fn draft_attend(
             [splits, kv_heads, 1],
             128,
             ATTEND_SHARED,
-            args![
-                part_o, part_ml, q, wk, wv, inv_freq, step, capacity, window, heads, kv_heads,
-                scale, row, splits
-            ],
+            args![part_o, part_ml, q, wk, wv, inv_freq, step, capacity, window, heads, kv_heads, scale, row, splits],
         )
     }
 }
@@ -131,14 +115,5 @@ pub unsafe fn draft_combine(
     splits: u32,
 ) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "draft_combine",
-            [heads, 1, 1],
-            128,
-            0,
-            args![o, part_o, part_ml, heads, splits],
-        )
-    }
+    unsafe { run(d, "draft_combine", [heads, 1, 1], 128, 0, args![o, part_o, part_ml, heads, splits]) }
 }

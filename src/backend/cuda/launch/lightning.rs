@@ -43,8 +43,8 @@ pub unsafe fn lightning_verify(
             128,
             0,
             args![
-                o, ldo, x, ldx, q_col, k_col, v_col, q_norm, k_norm, rope, state, pend_k, pend_v,
-                slopes, step, heads, kv_heads, scale, eps, rows
+                o, ldo, x, ldx, q_col, k_col, v_col, q_norm, k_norm, rope, state, pend_k, pend_v, slopes, step, heads,
+                kv_heads, scale, eps, rows
             ],
         )
     }
@@ -66,14 +66,7 @@ pub unsafe fn lightning_fold(
 ) -> Result<()> {
     // SAFETY: the caller's.
     unsafe {
-        run(
-            d,
-            "lightning_fold",
-            [4, heads, 1],
-            128,
-            0,
-            args![state, pend_k, pend_v, slopes, step, heads, kv_heads],
-        )
+        run(d, "lightning_fold", [4, heads, 1], 128, 0, args![state, pend_k, pend_v, slopes, step, heads, kv_heads])
     }
 }
 
@@ -105,9 +98,7 @@ pub unsafe fn lightning_qk(
             [up(heads + kv_heads, 8), rows, 1],
             256,
             0,
-            args![
-                dst, ldd, x, ldx, q_col, k_col, q_norm, k_norm, rope, heads, kv_heads, eps, rows
-            ],
+            args![dst, ldd, x, ldx, q_col, k_col, q_norm, k_norm, rope, heads, kv_heads, eps, rows],
         )
     }
 }
@@ -142,10 +133,7 @@ pub unsafe fn lightning_prefill(
             [4, heads, 1],
             128,
             LIGHTNING_SHARED,
-            args![
-                o, ldo, qk, ldqk, v, ldv, state, pend_k, pend_v, slopes, step, heads, kv_heads,
-                scale, rows
-            ],
+            args![o, ldo, qk, ldqk, v, ldv, state, pend_k, pend_v, slopes, step, heads, kv_heads, scale, rows],
         )
     }
 }

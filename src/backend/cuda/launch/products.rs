@@ -70,8 +70,7 @@ pub enum SkinnyFrom {
 /// Can a skinny product norm or gate its rows on the way? If not, run [`norm_rows`] or [`gate_rows`] before and pass
 /// [`SkinnyFrom::Ready`]: the bits are the same. It can if that leaves room for a ring of two stages.
 pub fn stages_rows(d: &dyn Driver, rows: u32, inner: u32) -> bool {
-    rows <= STAGED_ROWS
-        && staged_bytes(rows, inner) + parts_bytes(rows) + 2 * SKINNY_STAGE <= d.info().shared_limit
+    rows <= STAGED_ROWS && staged_bytes(rows, inner) + parts_bytes(rows) + 2 * SKINNY_STAGE <= d.info().shared_limit
 }
 
 /// Rows in shared memory, padded.
@@ -126,10 +125,7 @@ pub unsafe fn skinny(
             SkinnyTo::Store | SkinnyTo::Swiglu => 2,
             SkinnyTo::Add | SkinnyTo::Logits => 4,
         };
-        let second = SkinnyFrom::Ready {
-            x: x + 8 * 2 * u64::from(ld),
-            ld,
-        };
+        let second = SkinnyFrom::Ready { x: x + 8 * 2 * u64::from(ld), ld };
         let behind = dst + 8 * value * u64::from(ldd);
         // SAFETY: the caller's; both halves lie inside.
         return unsafe {
@@ -139,21 +135,8 @@ pub unsafe fn skinny(
     }
     let (src, lds, mode, norm, eps, mul, gate, ldg) = match from {
         SkinnyFrom::Ready { x, ld } => (x, ld, 0u32, 0, 0.0, 1.0, 0, 0),
-        SkinnyFrom::Norm {
-            h,
-            ld,
-            norm,
-            eps,
-            mul,
-        } => (h, ld, 1, norm, eps, mul, 0, 0),
-        SkinnyFrom::Gate {
-            o,
-            ld,
-            norm,
-            eps,
-            gate,
-            ldg,
-        } => (o, ld, 2, norm, eps, 1.0, gate, ldg),
+        SkinnyFrom::Norm { h, ld, norm, eps, mul } => (h, ld, 1, norm, eps, mul, 0, 0),
+        SkinnyFrom::Gate { o, ld, norm, eps, gate, ldg } => (o, ld, 2, norm, eps, 1.0, gate, ldg),
     };
     // The ring gets all the shared memory that the warps' parts and the staged rows leave; ready rows travel in it.
     let (fixed, stage) = match mode {
@@ -164,14 +147,8 @@ pub unsafe fn skinny(
     // As many blocks as give every one the same number of tiles, unless that leaves many multiprocessors without any.
     let tiles = out.div_ceil(SKINNY_TILE);
     let even = tiles.div_ceil(tiles.div_ceil(processors));
-    let blocks = if even * 10 >= processors * 9 {
-        even
-    } else {
-        tiles.min(processors)
-    };
-    let args = args![
-        dst, ldd, w, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages
-    ];
+    let blocks = if even * 10 >= processors * 9 { even } else { tiles.min(processors) };
+    let args = args![dst, ldd, w, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages];
     // SAFETY: the caller's.
     unsafe { run(d, kernel, [blocks, 1, 1], 256, stages * stage + fixed, args) }
 }

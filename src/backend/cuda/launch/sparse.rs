@@ -32,16 +32,7 @@ pub unsafe fn append_kv(
     rows: u32,
 ) -> Result<()> {
     // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "append_kv",
-            [rows, kv_heads, 1],
-            128,
-            0,
-            args![k, v, k1, k2, xk, xv, ldx, step, kv_heads, rows],
-        )
-    }
+    unsafe { run(d, "append_kv", [rows, kv_heads, 1], 128, 0, args![k, v, k1, k2, xk, xv, ldx, step, kv_heads, rows]) }
 }
 
 /// Parts of the log-sum-exp over compressed keys, [`LSE_KEYS`] a split.
@@ -72,10 +63,7 @@ pub unsafe fn select_lse(
             [splits, kv_heads, rows],
             128,
             SELECT_LSE_SHARED,
-            args![
-                part, q, ldq, keys, window, stride, step, heads, kv_heads, scale, rows, splits,
-                all_below
-            ],
+            args![part, q, ldq, keys, window, stride, step, heads, kv_heads, scale, rows, splits, all_below],
         )
     }
 }
@@ -159,21 +147,7 @@ pub unsafe fn select_top(
             [kv_heads, rows, 1],
             512,
             0,
-            args![
-                list,
-                count,
-                scores,
-                step,
-                kv_heads,
-                score_blocks,
-                cap,
-                init,
-                local,
-                topk,
-                dense_until,
-                row0,
-                rows
-            ],
+            args![list, count, scores, step, kv_heads, score_blocks, cap, init, local, topk, dense_until, row0, rows],
         )
     }
 }
@@ -208,10 +182,7 @@ pub unsafe fn attend_verify(
             [splits, kv_heads, rows],
             128,
             ATTEND_SHARED,
-            args![
-                part_o, part_ml, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale,
-                rows, splits
-            ],
+            args![part_o, part_ml, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale, rows, splits],
         )
     }
 }
@@ -240,9 +211,7 @@ pub unsafe fn attend_combine(
             [heads, rows, 1],
             128,
             0,
-            args![
-                o, ldo, part_o, part_ml, count, heads, kv_heads, rows, splits
-            ],
+            args![o, ldo, part_o, part_ml, count, heads, kv_heads, rows, splits],
         )
     }
 }

@@ -37,9 +37,7 @@ pub unsafe fn prefill_lse(
             [up(rows, 8), kv_heads, 1],
             256,
             PREFILL_LSE_SHARED,
-            args![
-                z, q, ldq, keys, window, stride, step, heads, kv_heads, scale, row0, rows
-            ],
+            args![z, q, ldq, keys, window, stride, step, heads, kv_heads, scale, row0, rows],
         )
     }
 }
@@ -73,22 +71,7 @@ pub unsafe fn prefill_scores(
             [up(score_blocks, 256), up(rows, 16), kv_heads],
             256,
             PREFILL_SCORES_SHARED,
-            args![
-                scores,
-                z,
-                q,
-                ldq,
-                k1,
-                window,
-                stride,
-                step,
-                heads,
-                kv_heads,
-                scale,
-                row0,
-                rows,
-                score_blocks
-            ],
+            args![scores, z, q, ldq, k1, window, stride, step, heads, kv_heads, scale, row0, rows, score_blocks],
         )
     }
 }
@@ -126,9 +109,7 @@ pub unsafe fn attend_prefill(
             [up(rows, 8), kv_heads, 1],
             9 * 32,
             ATTEND_PREFILL_SHARED + slots * HALF,
-            args![
-                o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale, rows, slots
-            ],
+            args![o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale, rows, slots],
         )
     }
 }

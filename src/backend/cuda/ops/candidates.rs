@@ -58,16 +58,9 @@ impl Cuda {
         }
     }
 
-    pub(in crate::backend::cuda) fn fetch_candidates(
-        &mut self,
-        rows: usize,
-    ) -> Result<Vec<Candidates>> {
+    pub(in crate::backend::cuda) fn fetch_candidates(&mut self, rows: usize) -> Result<Vec<Candidates>> {
         if rows > MAX_VERIFY_ROWS {
-            return Err(shape(
-                "candidates",
-                format!("at most {MAX_VERIFY_ROWS} rows"),
-                rows,
-            ));
+            return Err(shape("candidates", format!("at most {MAX_VERIFY_ROWS} rows"), rows));
         }
         let Some(c) = &self.candidates else {
             return Err(shape("candidates", "top_candidates before", "none"));

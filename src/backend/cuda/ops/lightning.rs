@@ -22,9 +22,7 @@ pub(in crate::backend::cuda) struct Rope {
 
 /// `theta^(−2i/128)` as f32, rounded where the reference rounds: after the power and after its reciprocal.
 fn frequencies(theta: f64) -> Vec<f32> {
-    (0..HEAD / 2)
-        .map(|i| 1.0 / (theta.powf((2 * i) as f64 / HEAD as f64) as f32))
-        .collect()
+    (0..HEAD / 2).map(|i| 1.0 / (theta.powf((2 * i) as f64 / HEAD as f64) as f32)).collect()
 }
 
 impl Cuda {
@@ -46,19 +44,10 @@ impl Cuda {
         check_rows("lightning", o, pass.rows())?;
         let rope = self.angles(spec, pass.rows())?;
         let [q_norm, k_norm] = qk_norm.map(|norm| norm.map_or(0, |norm| norm.memory.ptr()));
-        let (heads, kv, ldo, ldx) = (
-            u32_of(spec.heads)?,
-            u32_of(spec.kv_heads)?,
-            u32_of(o.width)?,
-            u32_of(x.width)?,
-        );
+        let (heads, kv, ldo, ldx) = (u32_of(spec.heads)?, u32_of(spec.kv_heads)?, u32_of(o.width)?, u32_of(x.width)?);
         let (k_col, v_col) = (u32_of(width)?, u32_of((spec.heads + spec.kv_heads) * HEAD)?);
-        let (s, pend_k, pend_v, slopes) = (
-            state.state.ptr(),
-            state.pend_k.ptr(),
-            state.pend_v.ptr(),
-            state.slopes.ptr(),
-        );
+        let (s, pend_k, pend_v, slopes) =
+            (state.state.ptr(), state.pend_k.ptr(), state.pend_v.ptr(), state.slopes.ptr());
         match pass {
             // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
             Pass::Verify { rows } => unsafe {
@@ -135,11 +124,7 @@ impl Cuda {
         }
     }
 
-    pub(in crate::backend::cuda) fn fold_pending(
-        &mut self,
-        state: &mut Recurrent,
-        spec: &LightningSpec,
-    ) -> Result<()> {
+    pub(in crate::backend::cuda) fn fold_pending(&mut self, state: &mut Recurrent, spec: &LightningSpec) -> Result<()> {
         if self.step.pending() == 0 {
             return Ok(());
         }
@@ -164,24 +149,13 @@ impl Cuda {
         let Some(theta) = spec.rope_theta else {
             return Ok(());
         };
-        if self
-            .rope
-            .as_ref()
-            .is_some_and(|rope| rope.theta.to_bits() == theta.to_bits())
-        {
+        if self.rope.as_ref().is_some_and(|rope| rope.theta.to_bits() == theta.to_bits()) {
             return Ok(());
         }
         let frequencies = self.upload_floats(&frequencies(theta), Account::Work)?;
         let rows = self.prefill_rows.max(MAX_VERIFY_ROWS);
-        let table = self
-            .device
-            .alloc("angles", rows * (HEAD / 2) * 8, Account::Work)?;
-        self.rope = Some(Rope {
-            theta,
-            frequencies,
-            table,
-            fresh: false,
-        });
+        let table = self.device.alloc("angles", rows * (HEAD / 2) * 8, Account::Work)?;
+        self.rope = Some(Rope { theta, frequencies, table, fresh: false });
         self.touch();
         Ok(())
     }
@@ -216,11 +190,7 @@ impl Cuda {
                 }
                 Ok(rope.table.ptr())
             }
-            _ => Err(shape(
-                "lightning",
-                "the rotation its state was made for",
-                theta,
-            )),
+            _ => Err(shape("lightning", "the rotation its state was made for", theta)),
         }
     }
 }

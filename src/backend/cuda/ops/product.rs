@@ -31,16 +31,7 @@ impl Cuda {
         if !self.options.own_products && ldd == w.out {
             // Rows beyond the pass are in the buffers and mean nothing; rounding keeps to row counts that were proved.
             let rounded = rows.next_multiple_of(PRODUCT_ROWS);
-            let product = Product {
-                x,
-                w: w.memory.ptr(),
-                d,
-                rows: rounded,
-                out: w.out,
-                inner: w.inner,
-                to,
-                scale,
-            };
+            let product = Product { x, w: w.memory.ptr(), d, rows: rounded, out: w.out, inner: w.inner, to, scale };
             // SAFETY: buffers of a pass have room for `prefill_rows`, a multiple of the rounding; sizes are checked by the callers.
             if unsafe { self.device.driver().product(&product)? } {
                 return Ok(());
@@ -65,38 +56,13 @@ impl Cuda {
             ProductOut::F32 => GemmTo::F32,
             ProductOut::AddF32 => GemmTo::Add,
         };
-        let (ldd, rows, out, inner) = (
-            u32_of(ldd)?,
-            u32_of(rows)?,
-            u32_of(w.out)?,
-            u32_of(w.inner)?,
-        );
+        let (ldd, rows, out, inner) = (u32_of(ldd)?, u32_of(rows)?, u32_of(w.out)?, u32_of(w.inner)?);
         // SAFETY: the callers have checked sizes; the buffers live as long as the backend's work.
-        unsafe {
-            launch::gemm(
-                self.device.driver(),
-                form,
-                d,
-                ldd,
-                x,
-                inner,
-                w.memory.ptr(),
-                rows,
-                out,
-                inner,
-                scale,
-            )
-        }
+        unsafe { launch::gemm(self.device.driver(), form, d, ldd, x, inner, w.memory.ptr(), rows, out, inner, scale) }
     }
 
     /// `norm_rows` of `h` into the input scratch.
-    pub(super) fn normed(
-        &mut self,
-        h: &Buf,
-        norm: &Vector,
-        eps: f32,
-        rows: usize,
-    ) -> Result<DevicePtr> {
+    pub(super) fn normed(&mut self, h: &Buf, norm: &Vector, eps: f32, rows: usize) -> Result<DevicePtr> {
         let n = norm.n;
         let input = self.input_room(n)?;
         let (ld, rows) = (u32_of(n)?, u32_of(rows)?);
@@ -130,83 +96,25 @@ impl Cuda {
         scale: f32,
         rows: usize,
     ) -> Result<()> {
-        let (ldd, out, inner, rows) = (
-            u32_of(ldd)?,
-            u32_of(w.out)?,
-            u32_of(w.inner)?,
-            u32_of(rows)?,
-        );
+        let (ldd, out, inner, rows) = (u32_of(ldd)?, u32_of(w.out)?, u32_of(w.inner)?, u32_of(rows)?);
         let staged = launch::stages_rows(self.device.driver(), rows, inner);
         let from = match from {
-            SkinnyFrom::Norm {
-                h,
-                ld,
-                norm,
-                eps,
-                mul,
-            } if !staged => {
+            SkinnyFrom::Norm { h, ld, norm, eps, mul } if !staged => {
                 let x = self.input_room(w.inner)?;
                 // SAFETY: the callers have checked sizes; the scratch has room for every pass.
-                unsafe {
-                    launch::norm_rows(
-                        self.device.driver(),
-                        x,
-                        inner,
-                        h,
-                        ld,
-                        norm,
-                        inner,
-                        eps,
-                        mul,
-                        rows,
-                    )?
-                };
+                unsafe { launch::norm_rows(self.device.driver(), x, inner, h, ld, norm, inner, eps, mul, rows)? };
                 SkinnyFrom::Ready { x, ld: inner }
             }
-            SkinnyFrom::Gate {
-                o,
-                ld,
-                norm,
-                eps,
-                gate,
-                ldg,
-            } if !staged => {
+            SkinnyFrom::Gate { o, ld, norm, eps, gate, ldg } if !staged => {
                 let x = self.input_room(w.inner)?;
                 // SAFETY: as above.
-                unsafe {
-                    launch::gate_rows(
-                        self.device.driver(),
-                        x,
-                        inner,
-                        o,
-                        ld,
-                        norm,
-                        eps,
-                        gate,
-                        ldg,
-                        inner,
-                        rows,
-                    )?
-                };
+                unsafe { launch::gate_rows(self.device.driver(), x, inner, o, ld, norm, eps, gate, ldg, inner, rows)? };
                 SkinnyFrom::Ready { x, ld: inner }
             }
             from => from,
         };
         // SAFETY: the callers have checked sizes.
-        unsafe {
-            launch::skinny(
-                self.device.driver(),
-                form,
-                dst,
-                ldd,
-                w.memory.ptr(),
-                out,
-                inner,
-                from,
-                scale,
-                rows,
-            )
-        }
+        unsafe { launch::skinny(self.device.driver(), form, dst, ldd, w.memory.ptr(), out, inner, from, scale, rows) }
     }
 
     /// Scratch for the input of a product, `[rows of any pass, n]` bf16.

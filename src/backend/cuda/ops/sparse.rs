@@ -28,10 +28,7 @@ impl Cuda {
             let before = at.saturating_sub(4 * spec.kernel)..at;
             arriving.wait_for(std::slice::from_ref(&before))?;
         }
-        let (xk, xv) = (
-            x.column(spec.heads * HEAD),
-            x.column((spec.heads + spec.kv_heads) * HEAD),
-        );
+        let (xk, xv) = (x.column(spec.heads * HEAD), x.column((spec.heads + spec.kv_heads) * HEAD));
         // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
         unsafe {
             launch::append_kv(
@@ -65,11 +62,7 @@ impl Cuda {
             ScoreNorm::Coarse => cache.k2.ptr(),
             ScoreNorm::Fine => cache.k1.ptr(),
         };
-        let (ldq, heads, kv) = (
-            u32_of(x.width)?,
-            u32_of(spec.heads)?,
-            u32_of(spec.kv_heads)?,
-        );
+        let (ldq, heads, kv) = (u32_of(x.width)?, u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
         let (lse_window, lse_stride) = (plan.keys.window, plan.keys.stride);
         let dense = dense_until(spec)?;
         // A dense row lists every block behind it.
@@ -79,10 +72,7 @@ impl Cuda {
             DenseRule::Always => (self.step.position() + pass.rows()).div_ceil(spec.block),
         };
         if listed > plan.cap {
-            return Err(BackendError::Unsupported(format!(
-                "{listed} dense blocks, room was made for {}",
-                plan.cap
-            )));
+            return Err(BackendError::Unsupported(format!("{listed} dense blocks, room was made for {}", plan.cap)));
         }
         let scale = softmax_scale();
         let (d, step) = (self.device.driver(), self.step.ptr());
@@ -111,11 +101,7 @@ impl Cuda {
             Pass::Verify { rows } => {
                 // Rows with at most this many blocks take them all, whatever their scores.
                 let all_below = u32_of(spec.topk)?;
-                let (rows, splits, blocks) = (
-                    u32_of(rows)?,
-                    u32_of(plan.lse_splits)?,
-                    u32_of(plan.score_blocks)?,
-                );
+                let (rows, splits, blocks) = (u32_of(rows)?, u32_of(plan.lse_splits)?, u32_of(plan.score_blocks)?);
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                 unsafe {
                     launch::select_lse(
@@ -159,10 +145,8 @@ impl Cuda {
                 top(blocks, 0, rows)
             }
             Pass::Prefill { rows } => {
-                let blocks = (self.step.position() + rows)
-                    .div_ceil(spec.block)
-                    .next_multiple_of(64)
-                    .min(plan.score_blocks);
+                let blocks =
+                    (self.step.position() + rows).div_ceil(spec.block).next_multiple_of(64).min(plan.score_blocks);
                 let part = sel.score_rows(spec.kv_heads, blocks);
                 let score_blocks = u32_of(blocks)?;
                 for row0 in (0..rows).step_by(part) {
@@ -226,21 +210,11 @@ impl Cuda {
         let q = x.narrow("attend", spec.heads * HEAD)?;
         let to = o.wide("attend", spec.heads * HEAD)?;
         check_rows("attend", o, pass.rows())?;
-        let (ldo, ldq, heads, kv) = (
-            u32_of(o.width)?,
-            u32_of(x.width)?,
-            u32_of(spec.heads)?,
-            u32_of(spec.kv_heads)?,
-        );
+        let (ldo, ldq, heads, kv) = (u32_of(o.width)?, u32_of(x.width)?, u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
         let (cap, splits) = (u32_of(sel.plan.cap)?, u32_of(sel.plan.attend_splits)?);
         let (list, count) = (sel.list.ptr(), sel.count.ptr());
-        let (k, v, scale, d, step) = (
-            cache.k.ptr(),
-            cache.v.ptr(),
-            softmax_scale(),
-            self.device.driver(),
-            self.step.ptr(),
-        );
+        let (k, v, scale, d, step) =
+            (cache.k.ptr(), cache.v.ptr(), softmax_scale(), self.device.driver(), self.step.ptr());
         match pass {
             Pass::Verify { rows } => {
                 let rows = u32_of(rows)?;
@@ -248,16 +222,11 @@ impl Cuda {
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                 unsafe {
                     launch::attend_verify(
-                        d, part_o, part_ml, q, ldq, k, v, list, count, cap, step, heads, kv, scale,
-                        rows, splits,
+                        d, part_o, part_ml, q, ldq, k, v, list, count, cap, step, heads, kv, scale, rows, splits,
                     )?
                 };
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
-                unsafe {
-                    launch::attend_combine(
-                        d, to, ldo, part_o, part_ml, count, heads, kv, rows, splits,
-                    )
-                }
+                unsafe { launch::attend_combine(d, to, ldo, part_o, part_ml, count, heads, kv, rows, splits) }
             }
             Pass::Prefill { rows } => {
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.

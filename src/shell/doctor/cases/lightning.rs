@@ -27,10 +27,7 @@ pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resul
     let spec = lightning_spec(s);
     let width = spec.projection_width();
     let (q_norm, k_norm) = (norm(b, case.seed + 1, HEAD)?, norm(b, case.seed + 2, HEAD)?);
-    let (mut x, mut o) = (
-        b.buf(width, BufKind::Activation)?,
-        b.buf(spec.heads * HEAD, BufKind::Wide)?,
-    );
+    let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(spec.heads * HEAD, BufKind::Wide)?);
     let mut state = b.recurrent(&spec)?;
     let start = ImageTensor {
         name: "state".to_owned(),
@@ -48,16 +45,7 @@ pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resul
             let first = Pass::Verify { rows: 5 };
             b.write(&mut x, &early)?;
             b.set_tokens(&[0; 5])?;
-            b.lightning(
-                &mut o,
-                &x,
-                Some(&q_norm),
-                Some(&k_norm),
-                &mut state,
-                &spec,
-                EPS,
-                first,
-            )?;
+            b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), &mut state, &spec, EPS, first)?;
             b.advance(first, 3)?;
         }
         for (pass, rows) in cuts(b, &case) {
@@ -65,16 +53,7 @@ pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resul
             b.set_tokens(&vec![0; rows.len()])?;
             poisoned(b, &mut o, rows.len(), spec.heads * HEAD)?;
             perform(b, mode, pass, &mut |b| {
-                b.lightning(
-                    &mut o,
-                    &x,
-                    Some(&q_norm),
-                    Some(&k_norm),
-                    &mut state,
-                    &spec,
-                    EPS,
-                    pass,
-                )
+                b.lightning(&mut o, &x, Some(&q_norm), Some(&k_norm), &mut state, &spec, EPS, pass)
             })?;
             out.extend(b.read(&o, rows.len())?);
             b.advance(pass, rows.len())?;
@@ -82,12 +61,7 @@ pub fn lightning<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resul
         b.fold(&mut state, &spec)?;
         b.folded();
         let after = b.read_state(&state, &spec)?;
-        out.extend(
-            after
-                .data
-                .chunks_exact(4)
-                .map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])),
-        );
+        out.extend(after.data.chunks_exact(4).map(|v| f32::from_le_bytes([v[0], v[1], v[2], v[3]])));
         Ok(out)
     }))
 }

@@ -1,9 +1,6 @@
 //! Operations without state, rows in and rows out: embedding, norms and products, taps, the head and its candidates.
 
-use super::{
-    Case, EPS, HEAD, Mode, Run, Sizes, bytes, cuts, matrix, norm, part, perform, poisoned, tokens,
-    values,
-};
+use super::{Case, EPS, HEAD, Mode, Run, Sizes, bytes, cuts, matrix, norm, part, perform, poisoned, tokens, values};
 use crate::backend::{Backend, BufKind, HeadRows, Pass, Result, WeightView};
 use crate::protocol::engine::{Dtype, Token};
 
@@ -56,11 +53,7 @@ fn row_op<B: Backend>(
     let rows = case.pass.rows();
     let mut made = Vec::new();
     for (i, (width, kind, std)) in inputs.iter().enumerate() {
-        made.push((
-            b.buf(*width, *kind)?,
-            *width,
-            values(case.seed + 100 + i as u64, rows * width, *std),
-        ));
+        made.push((b.buf(*width, *kind)?, *width, values(case.seed + 100 + i as u64, rows * width, *std)));
     }
     Ok(RowOp {
         inputs: made,
@@ -74,28 +67,14 @@ fn row_op<B: Backend>(
 pub fn embed<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let table = matrix(b, case.seed, s.vocab, s.hidden)?;
     let mut op = row_op(b, &case, &[], (s.hidden, BufKind::Residual), false, s.vocab)?;
-    Ok(Box::new(move |b, mode| {
-        op.run(b, &case, mode, &mut |b, out, _, pass| {
-            b.embed(out, &table, 12.0, pass)
-        })
-    }))
+    Ok(Box::new(move |b, mode| op.run(b, &case, mode, &mut |b, out, _, pass| b.embed(out, &table, 12.0, pass))))
 }
 
 /// Norm and the fused projection.
 pub fn norm_linear<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let out = (2 * s.heads + 2 * s.kv_heads) * HEAD;
-    let (w, n) = (
-        matrix(b, case.seed, out, s.hidden)?,
-        norm(b, case.seed + 1, s.hidden)?,
-    );
-    let mut op = row_op(
-        b,
-        &case,
-        &[(s.hidden, BufKind::Residual, 3.0)],
-        (out, BufKind::Activation),
-        false,
-        1,
-    )?;
+    let (w, n) = (matrix(b, case.seed, out, s.hidden)?, norm(b, case.seed + 1, s.hidden)?);
+    let mut op = row_op(b, &case, &[(s.hidden, BufKind::Residual, 3.0)], (out, BufKind::Activation), false, 1)?;
     Ok(Box::new(move |b, mode| {
         op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
             [(h, ..)] => b.norm_linear(out, h, &n, EPS, &w, pass),
@@ -113,28 +92,12 @@ pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Re
     );
     let shape = [s.intermediate, s.hidden];
     let w = b.gate_up_matrix(
-        WeightView {
-            name: "gate",
-            shape: &shape,
-            dtype: Dtype::F32,
-            data: &gate,
-        },
-        WeightView {
-            name: "up",
-            shape: &shape,
-            dtype: Dtype::F32,
-            data: &up,
-        },
+        WeightView { name: "gate", shape: &shape, dtype: Dtype::F32, data: &gate },
+        WeightView { name: "up", shape: &shape, dtype: Dtype::F32, data: &up },
     )?;
     let n = norm(b, case.seed + 1, s.hidden)?;
-    let mut op = row_op(
-        b,
-        &case,
-        &[(s.hidden, BufKind::Residual, 3.0)],
-        (s.intermediate, BufKind::Activation),
-        false,
-        1,
-    )?;
+    let mut op =
+        row_op(b, &case, &[(s.hidden, BufKind::Residual, 3.0)], (s.intermediate, BufKind::Activation), false, 1)?;
     Ok(Box::new(move |b, mode| {
         op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
             [(h, ..)] => b.norm_gate_up(out, h, &n, EPS, &w, pass),
@@ -146,14 +109,8 @@ pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Re
 /// `h += scale · (x Wᵀ)`
 pub fn linear_add<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let w = matrix(b, case.seed, s.hidden, s.intermediate)?;
-    let mut op = row_op(
-        b,
-        &case,
-        &[(s.intermediate, BufKind::Activation, 1.0)],
-        (s.hidden, BufKind::Residual),
-        true,
-        1,
-    )?;
+    let mut op =
+        row_op(b, &case, &[(s.intermediate, BufKind::Activation, 1.0)], (s.hidden, BufKind::Residual), true, 1)?;
     Ok(Box::new(move |b, mode| {
         op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
             [(x, ..)] => b.linear_add(out, x, &w, 0.75, pass),
@@ -162,30 +119,16 @@ pub fn linear_add<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resu
     }))
 }
 
-fn gate_output<B: Backend + 'static>(
-    b: &mut B,
-    s: Sizes,
-    case: Case,
-    normed: bool,
-) -> Result<Run<B>> {
+fn gate_output<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case, normed: bool) -> Result<Run<B>> {
     let width = s.heads * HEAD;
     let x_width = width + 256;
     let w = matrix(b, case.seed, s.hidden, width)?;
-    let n = if normed {
-        Some(norm(b, case.seed + 1, width)?)
-    } else {
-        None
-    };
-    let inputs = [
-        (width, BufKind::Wide, 2.0),
-        (x_width, BufKind::Activation, 1.5),
-    ];
+    let n = if normed { Some(norm(b, case.seed + 1, width)?) } else { None };
+    let inputs = [(width, BufKind::Wide, 2.0), (x_width, BufKind::Activation, 1.5)];
     let mut op = row_op(b, &case, &inputs, (s.hidden, BufKind::Residual), true, 1)?;
     Ok(Box::new(move |b, mode| {
         op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
-            [(o, ..), (x, ..)] => {
-                b.gate_output(out, o, n.as_ref(), EPS, x, 256..x_width, &w, 0.25, pass)
-            }
+            [(o, ..), (x, ..)] => b.gate_output(out, o, n.as_ref(), EPS, x, 256..x_width, &w, 0.25, pass),
             _ => Ok(()),
         })
     }))
@@ -203,14 +146,7 @@ pub fn gate_output_plain<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) 
 
 /// A residual stream into its slot.
 pub fn tap<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    let mut op = row_op(
-        b,
-        &case,
-        &[(s.hidden, BufKind::Residual, 1.0)],
-        (3 * s.hidden, BufKind::Activation),
-        true,
-        1,
-    )?;
+    let mut op = row_op(b, &case, &[(s.hidden, BufKind::Residual, 1.0)], (3 * s.hidden, BufKind::Activation), true, 1)?;
     Ok(Box::new(move |b, mode| {
         op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
             [(h, ..)] => b.tap(out, 1, h, pass),
@@ -221,14 +157,8 @@ pub fn tap<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<
 
 /// Final norm and head of every row; the last one for prefill passes.
 pub fn head<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    let (w, n) = (
-        matrix(b, case.seed, s.vocab, s.hidden)?,
-        norm(b, case.seed + 1, s.hidden)?,
-    );
-    let (mut h, mut logits) = (
-        b.buf(s.hidden, BufKind::Residual)?,
-        b.buf(s.vocab, BufKind::Logits)?,
-    );
+    let (w, n) = (matrix(b, case.seed, s.vocab, s.hidden)?, norm(b, case.seed + 1, s.hidden)?);
+    let (mut h, mut logits) = (b.buf(s.hidden, BufKind::Residual)?, b.buf(s.vocab, BufKind::Logits)?);
     let input = values(case.seed + 100, case.pass.rows() * s.hidden, 3.0);
     Ok(Box::new(move |b, mode| {
         let mut last = Vec::new();
@@ -240,9 +170,7 @@ pub fn head<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run
             };
             b.write(&mut h, &part(&input, s.hidden, &rows))?;
             poisoned(b, &mut logits, which.count(pass), s.vocab)?;
-            perform(b, mode, pass, &mut |b| {
-                b.head(&mut logits, &h, &n, EPS, 1.0 / 16.0, &w, which, pass)
-            })?;
+            perform(b, mode, pass, &mut |b| b.head(&mut logits, &h, &n, EPS, 1.0 / 16.0, &w, which, pass))?;
             last = b.read(&logits, which.count(pass))?;
             b.advance(pass, rows.len())?;
         }
@@ -255,28 +183,16 @@ pub fn top_candidates<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> 
     let rows = case.pass.rows();
     let mut logits = b.buf(s.vocab, BufKind::Logits)?;
     // Coarse steps make ties, which go to the lower id.
-    let input: Vec<f32> = values(case.seed, rows * s.vocab, 4.0)
-        .iter()
-        .map(|v| (v * 8.0).round() / 8.0)
-        .collect();
+    let input: Vec<f32> = values(case.seed, rows * s.vocab, 4.0).iter().map(|v| (v * 8.0).round() / 8.0).collect();
     Ok(Box::new(move |b, mode| {
         b.seek(case.position)?;
         b.write(&mut logits, &input)?;
-        perform(b, mode, case.pass, &mut |b| {
-            b.top_candidates(&logits, s.vocab, HeadRows::All, case.pass)
-        })?;
+        perform(b, mode, case.pass, &mut |b| b.top_candidates(&logits, s.vocab, HeadRows::All, case.pass))?;
         let found = b.candidates(rows)?;
         b.advance(case.pass, 0)?;
         Ok(found
             .into_iter()
-            .flat_map(|c| {
-                c.ids
-                    .iter()
-                    .map(|id| *id as f32)
-                    .chain(c.logits)
-                    .chain([c.log_sum_exp])
-                    .collect::<Vec<_>>()
-            })
+            .flat_map(|c| c.ids.iter().map(|id| *id as f32).chain(c.logits).chain([c.log_sum_exp]).collect::<Vec<_>>())
             .collect())
     }))
 }

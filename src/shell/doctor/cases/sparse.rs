@@ -37,9 +37,7 @@ fn cache_rows(spec: &SparseSpec, rows: usize, seed: u64) -> Vec<ImageTensor> {
         let mut out = Vec::with_capacity(n * width);
         for j in 0..n {
             for c in 0..width {
-                let sum: f32 = (j * stride..j * stride + window)
-                    .filter_map(|t| k.get(t * width + c))
-                    .sum();
+                let sum: f32 = (j * stride..j * stride + window).filter_map(|t| k.get(t * width + c)).sum();
                 out.push(bf16::from_f32(sum / window as f32).to_f32());
             }
         }
@@ -118,8 +116,7 @@ impl<B: Backend> SparseCase<B> {
         for (pass, rows) in cuts(b, &case) {
             b.write(&mut self.x, &part(&self.input, width, &rows))?;
             poisoned(b, &mut self.o, rows.len(), spec.heads * HEAD)?;
-            let (x, o, cache, selection) =
-                (&self.x, &mut self.o, &mut self.cache, &mut self.selection);
+            let (x, o, cache, selection) = (&self.x, &mut self.o, &mut self.cache, &mut self.selection);
             perform(b, mode, pass, &mut |b| {
                 b.append_kv(cache, x, spec, pass)?;
                 b.select_blocks(selection, x, cache, spec, pass)?;
@@ -129,17 +126,8 @@ impl<B: Backend> SparseCase<B> {
             output.extend(b.read(&self.o, rows.len())?);
             b.advance(pass, rows.len())?;
         }
-        let q = self
-            .input
-            .chunks_exact(width)
-            .flat_map(|row| row.iter().take(spec.heads * HEAD).copied())
-            .collect();
+        let q = self.input.chunks_exact(width).flat_map(|row| row.iter().take(spec.heads * HEAD).copied()).collect();
         let cache = b.read_rows(&self.cache, spec, 0..case.position + case.pass.rows())?;
-        Ok(SparseRun {
-            q,
-            cache,
-            chosen,
-            output,
-        })
+        Ok(SparseRun { q, cache, chosen, output })
     }
 }
