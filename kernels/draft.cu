@@ -1,5 +1,5 @@
 // The draft head beside its products: its input, its window of keys (a ring over positions), attention of one query
-// (spec/speculative.md §3.1). Angles are formed in double; k is stored rotated. Heads are 128 wide, at most 16 per KV head.
+// (docs/speculative.md §3.1). Angles are formed in double; k is stored rotated. Heads are 128 wide, at most 16 per KV head.
 #include "attention.cuh"
 
 constexpr u32 SLOTS = 128;  // ring slots of a launch block

@@ -68,7 +68,7 @@ KERNEL(256, 4) embed_rows(float* h, const bf16* table, const u32* tokens, u32 hi
     }
 }
 
-// The angle is a float32 product (spec/model.md §4), its sine and cosine are those of that float32 value.
+// The angle is a float32 product (docs/model.md §4), its sine and cosine are those of that float32 value.
 KERNEL(256, 4) rope_table(float2* table, const float* inv_freq, const Step* step, u32 rows) {
     wait_for_previous();
     allow_next();

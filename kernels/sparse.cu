@@ -1,4 +1,4 @@
-// InfLLM-V2 sparse attention: the cache, and every stage for the rows of a verify pass (spec/model.md §5).
+// InfLLM-V2 sparse attention: the cache, and every stage for the rows of a verify pass (docs/model.md §5).
 //
 // Cache: k, v [L, kv, 128] bf16; compressed keys k1 (mean of 32 keys, stride 16) and k2 (mean of 128, stride 64), same layout.
 // Query heads of a KV head (at most 16) are the 16 rows of a tensor-core tile. Scores are kept in units of log 2.

@@ -1,4 +1,4 @@
-// InfLLM-V2 sparse attention for given tokens: scores and attention of a chunk's rows (spec/model.md §5.4-5.7).
+// InfLLM-V2 sparse attention for given tokens: scores and attention of a chunk's rows (docs/model.md §5.4-5.7).
 //
 // A launch block takes 8 neighbouring rows of one KV head, a warp a row: its (at most 16) query heads are the rows of a
 // tensor-core tile, so nothing is padded. Keys and values come through shared memory in tiles of 64, two under way, and are shared by the 8 rows.

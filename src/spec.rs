@@ -15,7 +15,7 @@ pub enum Mixer {
     Lightning,
 }
 
-/// When a row attends densely (spec/model.md §5.2).
+/// When a row attends densely (docs/model.md §5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum DenseRule {
     /// Block selection at every length: the program's default, a row never depends on what follows.
@@ -31,7 +31,7 @@ pub enum DenseRule {
     Always,
 }
 
-/// Which keys normalise stage-1 scores (spec/model.md §5.4).
+/// Which keys normalise stage-1 scores (docs/model.md §5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum ScoreNorm {
     /// Log-sum-exp over the coarse keys k2: the released behaviour.

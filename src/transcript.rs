@@ -24,7 +24,7 @@ pub enum Role {
     /// An answer of the model.
     Assistant,
     /// A document the user loaded. Rendered for the model as a user turn holding the document and an assistant
-    /// turn that acknowledges it (design.md §7).
+    /// turn that acknowledges it (docs/design.md §7).
     Document,
 }
 

@@ -6,7 +6,7 @@
 //!
 //! The window is a ring over positions (`slot = position % capacity`). Rows drafted ahead of the accepted text are
 //! written at their positions like any other and overwritten when the accepted rows of those positions arrive; a
-//! query never looks past its own position, so a stale row can not be seen (spec/speculative.md §3.1).
+//! query never looks past its own position, so a stale row can not be seen (docs/speculative.md §3.1).
 //!
 //! Drafts never decide the text, so these operations need not be independent of the number of rows.
 
@@ -58,7 +58,7 @@ pub enum DraftResidual {
     Normed,
 }
 
-/// Operations of a draft head (spec/speculative.md §3.1).
+/// Operations of a draft head (docs/speculative.md §3.1).
 pub trait DraftOps: Backend {
     /// Rotated keys and values `[capacity, kv_heads, head_dim]`.
     type Window: Send;

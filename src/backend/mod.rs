@@ -15,7 +15,7 @@
 //! # Recurrent state
 //!
 //! Verify reads the committed state and only *remembers* its rows' (k, v); `advance(n)` says that the first n of them
-//! are accepted. They are folded in at the start of the next pass or by [`Backend::fold`] (spec/speculative.md §4.3).
+//! are accepted. They are folded in at the start of the next pass or by [`Backend::fold`] (docs/speculative.md §4.3).
 //! Refused rows therefore never touch the state, and KV rows beyond the position are dead until overwritten.
 //!
 //! Every pass is followed by exactly one [`Backend::advance`] before the next pass starts, with `rows = 0` if nothing was
@@ -208,7 +208,7 @@ pub trait Backend: Sized + Send + 'static {
     type Matrix: Send;
     /// Norm weight `[n]`.
     type Vector: Send;
-    /// KV and compressed keys of one sparse layer: k, v `[L, kv, d]`, k1, k2 (spec/model.md §5.3). Grows.
+    /// KV and compressed keys of one sparse layer: k, v `[L, kv, d]`, k1, k2 (docs/model.md §5.3). Grows.
     type Cache: Send;
     /// Recurrent state of one lightning layer `[heads, d, d]` f32, and its pending rows.
     type Recurrent: Send;
@@ -272,7 +272,7 @@ pub trait Backend: Sized + Send + 'static {
     // -- operations ------------------------------------------------------------------------------------------------
     /// `h[r] = scale · table[token r]`. `[rows, hidden]`
     fn embed(&mut self, h: &mut Self::Buf, table: &Self::Matrix, scale: f32, pass: Pass) -> Result<()>;
-    /// `dst = rmsnorm(h, norm) Wᵀ` `[rows, out]` (spec/model.md §3).
+    /// `dst = rmsnorm(h, norm) Wᵀ` `[rows, out]` (docs/model.md §3).
     fn norm_linear(
         &mut self,
         dst: &mut Self::Buf,
@@ -295,9 +295,9 @@ pub trait Backend: Sized + Send + 'static {
     /// `h += scale · (x Wᵀ)`. `[rows, hidden]`
     fn linear_add(&mut self, h: &mut Self::Buf, x: &Self::Buf, w: &Self::Matrix, scale: f32, pass: Pass) -> Result<()>;
     /// Appends the k, v columns of `x` at the rows' positions and writes every compressed key whose window they
-    /// complete (spec/model.md §5.3).
+    /// complete (docs/model.md §5.3).
     fn append_kv(&mut self, cache: &mut Self::Cache, x: &Self::Buf, spec: &SparseSpec, pass: Pass) -> Result<()>;
-    /// Chooses blocks per row and KV head (spec/model.md §5.4-5.6), every row by its own position.
+    /// Chooses blocks per row and KV head (docs/model.md §5.4-5.6), every row by its own position.
     fn select_blocks(
         &mut self,
         sel: &mut Self::Selection,
@@ -306,7 +306,7 @@ pub trait Backend: Sized + Send + 'static {
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()>;
-    /// Softmax attention over the chosen blocks (spec/model.md §5.7). `o [rows, heads·d]`
+    /// Softmax attention over the chosen blocks (docs/model.md §5.7). `o [rows, heads·d]`
     fn attend(
         &mut self,
         o: &mut Self::Buf,
@@ -316,7 +316,7 @@ pub trait Backend: Sized + Send + 'static {
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()>;
-    /// Lightning attention up to and including the read of the state: qk-norm, RoPE, recurrence (spec/model.md §4,
+    /// Lightning attention up to and including the read of the state: qk-norm, RoPE, recurrence (docs/model.md §4,
     /// steps 2-5). `q_norm`, `k_norm` are `None` where the spec has no qk-norm. `o [rows, heads·d]`
     #[allow(clippy::too_many_arguments)]
     fn lightning(
@@ -372,21 +372,6 @@ pub trait Backend: Sized + Send + 'static {
     fn write(&mut self, buf: &mut Self::Buf, values: &[f32]) -> Result<()>;
     /// Blocks chosen in the last pass: `[rows][kv_heads]`, ascending. A row that ran densely reads as all its blocks.
     fn read_selection(&mut self, sel: &Self::Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>>;
-    /// Replaces the blocks chosen for one row and KV head by as many others, ascending. For golden data only, and only where
-    /// they are compared in f32.
-    ///
-    /// # Errors
-    /// Other devices, and a list of another length.
-    fn write_selection(
-        &mut self,
-        _sel: &mut Self::Selection,
-        _spec: &SparseSpec,
-        _row: usize,
-        _kv_head: usize,
-        _blocks: &[u32],
-    ) -> Result<()> {
-        Err(BackendError::Unsupported(format!("{} takes no selection from outside", self.kind())))
-    }
     /// Cache rows of `positions`: k, v, and the compressed keys whose window ends inside them; names without layer.
     fn read_rows(
         &mut self,

@@ -10,7 +10,7 @@
 //!    seconds while it grows and when it ends.
 //! 2. **The live token list is the authority.** [`path::Path`] says which segments the engine's state has absorbed. For
 //!    the next turn the whole conversation is rendered and the deepest segment whose text is unchanged is found; only
-//!    what follows is tokenised and given (design.md §6).
+//!    what follows is tokenised and given (docs/design.md §6).
 //! 3. The token that ended a turn is never in the state; it comes with the next given text.
 //! 4. Nothing is destroyed: going back moves the head of the message tree ([`conversation`]).
 
@@ -195,7 +195,7 @@ impl DeskError {
         DeskError::Engine { why, code: 1 }
     }
 
-    /// Exit code of a one-shot run that ends with it (ux.md §4.7).
+    /// Exit code of a one-shot run that ends with it (docs/interface.md §2).
     fn exit_code(&self) -> i32 {
         match self {
             DeskError::Engine { code, .. } => *code,

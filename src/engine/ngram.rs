@@ -1,4 +1,4 @@
-//! Model-free drafts: where did the last tokens occur before, and what followed (spec/speculative.md §9.2).
+//! Model-free drafts: where did the last tokens occur before, and what followed (docs/speculative.md §9.2).
 //!
 //! Hash chains for three orders over every token of the conversation, documents included: a chain knows for a hash
 //! of the last m tokens the latest position that ends such an m-gram, and for every position the one before it.

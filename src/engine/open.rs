@@ -18,7 +18,7 @@ use crate::protocol::engine::{Command, DeviceChoice, DraftChoice, Dtype, EngineE
 /// The most tokens a conversation may have unless the configuration says otherwise.
 const LONGEST_CONTEXT: usize = 1 << 20;
 
-/// Why there is no engine: a line for the user and an exit code (ux.md §4.7).
+/// Why there is no engine: a line for the user and an exit code (docs/interface.md §2).
 pub(super) struct Failure {
     pub(super) error: String,
     pub(super) code: i32,

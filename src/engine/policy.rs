@@ -1,4 +1,4 @@
-//! Whether, from what, and how far to draft, decided every round (spec/speculative.md §8.2, §9.3).
+//! Whether, from what, and how far to draft, decided every round (docs/speculative.md §8.2, §9.3).
 //!
 //! Tokens per time is a renewal-reward ratio, so a draft is worth making while its chance of being accepted exceeds the
 //! achieved rate times what it adds to the round's time. Chances come from counters of what confidences were worth

@@ -1,6 +1,6 @@
 //! Chooses a token from a row's candidates, the same way whether the row was decoded or verified.
 //!
-//! The distribution of a row (spec/speculative.md §6.1): repetition, presence and frequency penalties over the
+//! The distribution of a row (docs/speculative.md §6.1): repetition, presence and frequency penalties over the
 //! accepted tokens and the row's own path, temperature, top-k, top-p, min-p, renormalise. It lives on the row's
 //! candidates, the [`crate::backend::CANDIDATES`] largest logits of the vocabulary, so top-k never exceeds that.
 //!

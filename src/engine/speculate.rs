@@ -1,4 +1,4 @@
-//! Decoding by rounds: propose, verify, draw and match, accept (spec/speculative.md §10). Plain decoding is a round without
+//! Decoding by rounds: propose, verify, draw and match, accept (docs/speculative.md §10). Plain decoding is a round without
 //! drafts; there is no second path.
 //!
 //! A round reads the pending token and k drafts in one pass, draws a token from every row with noise keyed by its
@@ -383,7 +383,7 @@ struct Matched {
     stopped: bool,
 }
 
-/// Draws a token from every row in turn for as long as the draws equal the drafts (spec/speculative.md §6.2). Row i is
+/// Draws a token from every row in turn for as long as the draws equal the drafts (docs/speculative.md §6.2). Row i is
 /// behind the first i drafts and draws output position `position + i`. What is drawn never depends on a draft.
 fn draw_and_match(
     sampler: &Sampler,

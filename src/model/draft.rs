@@ -1,5 +1,5 @@
 //! The EAGLE-3 draft head: weights, one-layer forward, sliding window, and what of it is saved with a session
-//! (spec/speculative.md §1-3). Generic over the backend; the same code on every device.
+//! (docs/speculative.md §1-3). Generic over the backend; the same code on every device.
 //!
 //! The row of position p pairs the model's tapped streams at p with the token at p + 1 and predicts p + 2. Rows of accepted
 //! positions need only keys and values, because nothing reads their outputs, except the last one, which predicts; so reading
@@ -141,7 +141,7 @@ impl<B: DraftOps> DraftHead<B> {
         Self::build(b, name, fingerprint, config, weights)
     }
 
-    /// Random weights in the shape of a MiniCPM-SALA head (spec/speculative.md §1.2), scaled to `model`: its drafts are worth
+    /// Random weights in the shape of a MiniCPM-SALA head (docs/speculative.md §1.2), scaled to `model`: its drafts are worth
     /// nothing, its costs are real.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Packed weights and the forward pass: the one definition of the model, generic over the backend.
 //!
-//! Owns the order of operations of spec/model.md §3-5. Knows neither positions nor caches' contents (the backend's step
+//! Owns the order of operations of docs/model.md §3-5. Knows neither positions nor caches' contents (the backend's step
 //! does) and never asks which backend it has. Everything in [`Model::run`] may be recorded: it allocates nothing and
 //! reads nothing back, unless a probe does, and probes are never used inside a recorded step.
 
@@ -49,7 +49,7 @@ pub(super) enum Seen<'a, B: Backend> {
     /// A mixer's output before norm, gate and projection. `[rows, heads·head_dim]`
     Mixer { layer: usize, output: &'a B::Buf },
     /// Blocks chosen by a sparse layer, before it attends to them: a probe may choose otherwise.
-    Selection { layer: usize, selection: &'a mut B::Selection },
+    Selection { layer: usize, selection: &'a B::Selection },
     /// The residual stream after a layer. `[rows, hidden]`
     Hidden { layer: usize, hidden: &'a B::Buf },
 }

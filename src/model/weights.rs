@@ -385,7 +385,7 @@ impl Checkpoint {
         }
     }
 
-    /// Every tensor that the shape asks for, with its shape, in the checkpoint's names (spec/model.md §2).
+    /// Every tensor that the shape asks for, with its shape, in the checkpoint's names (docs/model.md §2).
     pub fn expected_tensors(spec: &ModelSpec) -> Vec<(String, Vec<usize>)> {
         let (h, i) = (spec.hidden, spec.intermediate);
         let mut all = vec![("model.embed_tokens.weight".to_string(), vec![spec.vocab, h])];

@@ -620,7 +620,7 @@ pub enum Notice {
     Fatal {
         /// The line.
         error: String,
-        /// Exit code (ux.md §4.7).
+        /// Exit code (docs/interface.md §2).
         code: i32,
     },
 }

@@ -154,7 +154,7 @@ pub struct StateImage {
     pub end: Option<EndImage>,
 }
 
-/// How the next token is chosen. Order of the filters: spec/speculative.md §6.1.
+/// How the next token is chosen. Order of the filters: docs/speculative.md §6.1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sampling {
@@ -500,7 +500,7 @@ pub enum EngineEvent {
         error: String,
         /// True when nothing more can be done with this engine.
         fatal: bool,
-        /// Exit code if the program ends because of it (ux.md §4.7).
+        /// Exit code if the program ends because of it (docs/interface.md §2).
         code: i32,
     },
 }

@@ -53,7 +53,7 @@ impl ChatMessage {
         }
     }
 
-    /// The two turns that put a document into the context (design.md §7): the document, and the answer that it was read.
+    /// The two turns that put a document into the context (docs/design.md §7): the document, and the answer that it was read.
     pub fn document(name: &str, text: &str) -> [ChatMessage; 2] {
         let end = if text.ends_with('\n') { "" } else { "\n" };
         [

@@ -1,4 +1,4 @@
-//! Attention of the CPU's sparse layers over the blocks that [`super::sparse`] has chosen (spec/model.md §5.7).
+//! Attention of the CPU's sparse layers over the blocks that [`super::sparse`] has chosen (docs/model.md §5.7).
 
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
@@ -8,7 +8,7 @@ use super::simd::{self, Into, Product, exp_sum, product, scale};
 use super::sparse::{ALL, Queries, Scratch, Selection, softmax_scale, tile_rows};
 use crate::spec::SparseSpec;
 
-/// Softmax attention over the chosen blocks (spec/model.md §5.7). `o [rows, heads·d]`
+/// Softmax attention over the chosen blocks (docs/model.md §5.7). `o [rows, heads·d]`
 pub(super) fn attend(o: &mut [f32], q: Queries<'_>, sel: &Selection, cache: &Cache, spec: &SparseSpec) {
     let rows = q.x.len() / q.width;
     let tile = tile_rows(spec);

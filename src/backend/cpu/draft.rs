@@ -1,4 +1,4 @@
-//! The draft head's operations, as plain equations (spec/speculative.md §3.1).
+//! The draft head's operations, as plain equations (docs/speculative.md §3.1).
 //!
 //! The window is a ring over positions, one contiguous block per key/value head, so that scores of a query are one or two
 //! runs of dot products.

@@ -1,4 +1,4 @@
-//! Lightning attention on the CPU (spec/model.md §4, steps 2-5): qk-norm, RoPE, and one recurrent state per head read
+//! Lightning attention on the CPU (docs/model.md §4, steps 2-5): qk-norm, RoPE, and one recurrent state per head read
 //! and written in two forms.
 //!
 //! Given tokens go through the chunk form, [`GRID`] rows at a time; generated ones through the recurrence, which reads the
@@ -81,7 +81,7 @@ impl RopeTable {
         // Rounded to float32 at the same points as in the released code.
         let power = |i: usize| theta.powf(f64::from((2 * i) as f32 / dim as f32)) as f32;
         let inv_freq: Vec<f32> = (0..dim / 2).map(|i| 1.0 / power(i)).collect();
-        // The angle is the float32 product; only its sine and cosine are taken exactly (spec/model.md §4).
+        // The angle is the float32 product; only its sine and cosine are taken exactly (docs/model.md §4).
         let angles = (first..first + rows).flat_map(|p| inv_freq.iter().map(move |w| p as f32 * w));
         (self.cos, self.sin) = angles.map(|a| (f64::from(a).cos() as f32, f64::from(a).sin() as f32)).unzip();
     }

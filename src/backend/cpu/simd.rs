@@ -365,7 +365,7 @@ impl WithSimd for ApplyGate<'_> {
     }
 }
 
-/// `dst = x / rms(x) · weight`, the mean of squares in 16 partial sums (spec/model.md §3).
+/// `dst = x / rms(x) · weight`, the mean of squares in 16 partial sums (docs/model.md §3).
 pub(super) fn rms_norm(dst: &mut [f32], x: &[f32], weight: &[f32], eps: f32) {
     let mut parts = [0.0f32; 16];
     for chunk in x.chunks(16) {

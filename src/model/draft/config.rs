@@ -1,4 +1,4 @@
-//! `config.json` of an EAGLE-3 head, in every form that is published (spec/speculative.md §1.1), and whether the head
+//! `config.json` of an EAGLE-3 head, in every form that is published (docs/speculative.md §1.1), and whether the head
 //! fits the model it is to draft for.
 
 use serde_json::{Map, Value};

@@ -1,4 +1,4 @@
-//! The one layer, row by row as spec/speculative.md §3.1 writes it. Everything here may be recorded.
+//! The one layer, row by row as docs/speculative.md §3.1 writes it. Everything here may be recorded.
 
 use crate::backend::draft::DraftOps;
 use crate::backend::{HeadRows, Pass, Result};

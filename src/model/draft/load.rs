@@ -1,4 +1,4 @@
-//! Tensors of a head under any of their published names (spec/speculative.md §1.2, §1.3), packed for a backend.
+//! Tensors of a head under any of their published names (docs/speculative.md §1.2, §1.3), packed for a backend.
 //!
 //! Accepted: an optional `model.` prefix, `layers.0.` for `midlayer.`, fused `qkv_proj` and `gate_up_proj`, NVFP4 weights
 //! (dequantised here), optional embedding and output, `d2t` with or without `t2d`. Everything is checked before it is

@@ -1,4 +1,4 @@
-//! NVFP4 weights as the published SALA head stores them (spec/speculative.md §1.3): two 4-bit values per byte, an e4m3
+//! NVFP4 weights as the published SALA head stores them (docs/speculative.md §1.3): two 4-bit values per byte, an e4m3
 //! scale per 16 values of a row, and one f32 scale per projection, `value = e2m1 · e4m3 · scale`.
 
 /// Values that share an e4m3 scale.

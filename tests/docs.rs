@@ -1,0 +1,84 @@
+//! References to the specification resolve: every `docs/FILE.md §N` named in sources, kernels, tests and documents leads to a
+//! file of this repository and to a heading of that number.
+
+use std::path::{Path, PathBuf};
+
+const ROOTS: [&str; 6] = ["src", "kernels", "tests", "benches", "docs", "README.md"];
+const TEXTS: [&str; 8] = ["rs", "cu", "cuh", "md", "h", "cpp", "py", "sh"];
+
+fn texts(path: &Path, found: &mut Vec<PathBuf>) {
+    if path.is_dir() {
+        std::fs::read_dir(path).unwrap().for_each(|entry| texts(&entry.unwrap().path(), found));
+    } else if path.extension().is_some_and(|e| TEXTS.iter().any(|t| e == *t)) {
+        found.push(path.to_owned());
+    }
+}
+
+/// Names of specification files in `text`, each with the section that follows it, if any.
+fn references(text: &str) -> Vec<(String, Option<String>)> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices(".md") {
+        let before = &text[..at];
+        let start = before.rfind(|c: char| !(c.is_ascii_alphanumeric() || "-_/.".contains(c))).map_or(0, |i| i + 1);
+        let name = &text[start..at + 3];
+        let section = text[at + 3..].strip_prefix(" §").map(|rest| {
+            let number: String = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+            number.trim_end_matches('.').to_owned()
+        });
+        // Two halves of a line break in a comment are not looked for: a reference is written on one line.
+        found.push((name.to_owned(), section.filter(|s| !s.is_empty())));
+    }
+    found
+}
+
+/// Whether a document has a heading `## 5. …` or `### 5.3 …` of this number.
+fn has_section(document: &str, number: &str) -> bool {
+    document.lines().filter_map(|l| l.strip_prefix("##")).any(|l| {
+        let title = l.trim_start_matches('#').trim_start();
+        title.strip_prefix(number).is_some_and(|rest| rest.starts_with(". ") || rest.starts_with(' '))
+    })
+}
+
+#[test]
+fn every_reference_to_the_specification_resolves() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    ROOTS.iter().for_each(|r| texts(&root.join(r), &mut files));
+    let (mut wrong, mut seen) = (Vec::new(), 0);
+    for file in files.iter().filter(|f| !f.ends_with("tests/docs.rs")) {
+        let text = std::fs::read_to_string(file).unwrap();
+        let shown = file.strip_prefix(root).unwrap().display();
+        for (name, section) in references(&text) {
+            let bare = ["model.md", "speculative.md", "design.md", "ux.md", "interface.md"].contains(&name.as_str());
+            let cited = name.starts_with("docs/") || name.starts_with("spec/") || (bare && section.is_some());
+            // Documents beside each other name each other without the folder.
+            let path = match file.parent().unwrap().ends_with("docs") {
+                true if bare => root.join("docs").join(&name),
+                _ => root.join(&name),
+            };
+            if !cited {
+                continue;
+            }
+            seen += 1;
+            match (std::fs::read_to_string(&path), section) {
+                (Err(_), _) => wrong.push(format!("{shown}: there is no {name}")),
+                (Ok(document), Some(n)) if !has_section(&document, &n) => {
+                    wrong.push(format!("{shown}: {name} has no section {n}"));
+                }
+                (Ok(_), _) => {}
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen > 40, "only {seen} references were found: does the search still work?");
+}
+
+#[test]
+fn references_and_headings_are_told_apart() {
+    let found = references("see docs/model.md §5.4-5.6 and docs/design.md, or (docs/speculative.md §1.2, §1.3).");
+    let found: Vec<_> = found.iter().map(|(n, s)| (n.as_str(), s.as_deref())).collect();
+    let expected = [("docs/model.md", Some("5.4")), ("docs/design.md", None), ("docs/speculative.md", Some("1.2"))];
+    assert_eq!(found, expected);
+    assert!(has_section("## 5. Layers\n### 5.4 Scores\n", "5.4") && has_section("## 5. Layers", "5"));
+    assert!(!has_section("### 5.41 Other", "5.4"));
+}
