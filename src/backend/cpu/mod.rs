@@ -481,26 +481,6 @@ impl Backend for Cpu {
         Ok((0..rows).map(|row| sel.read(spec, row)).collect())
     }
 
-    fn write_selection(
-        &mut self,
-        sel: &mut Selection,
-        spec: &SparseSpec,
-        row: usize,
-        kv_head: usize,
-        blocks: &[u32],
-    ) -> Result<()> {
-        let list = sel.list_mut(spec, row, kv_head);
-        if list.len() != blocks.len() {
-            return Err(BackendError::Shape {
-                op: "write_selection",
-                expected: format!("{} blocks", list.len()),
-                found: blocks.len().to_string(),
-            });
-        }
-        list.copy_from_slice(blocks);
-        Ok(())
-    }
-
     fn read_rows(&mut self, cache: &Cache, spec: &SparseSpec, positions: Range<usize>) -> Result<Vec<ImageTensor>> {
         Ok(rows_out(cache, spec, positions))
     }

@@ -1,4 +1,4 @@
-//! InfLLM-V2 on the CPU: which blocks a row attends to (spec/model.md §5). The keys are in [`super::cache`], attention over the
+//! InfLLM-V2 on the CPU: which blocks a row attends to (docs/model.md §5). The keys are in [`super::cache`], attention over the
 //! chosen blocks in [`super::attend`].
 //!
 //! A row's selection and output depend on its own position and the keys up to it, never on the other rows of the pass: rows share the
@@ -46,16 +46,6 @@ impl Selection {
             })
             .collect()
     }
-
-    /// The list of one row and KV head; empty where the row attends to everything.
-    pub(super) fn list_mut(&mut self, spec: &SparseSpec, row: usize, g: usize) -> &mut [u32] {
-        let list = row * spec.kv_heads + g;
-        let n = match self.counts[list] {
-            ALL => 0,
-            n => n as usize,
-        };
-        &mut self.blocks[list * spec.topk..][..n]
-    }
 }
 
 /// Queries of a pass: rows of the fused projection, q first.
@@ -73,7 +63,7 @@ pub(super) fn tile_rows(spec: &SparseSpec) -> usize {
     (TILE_QUERIES / (spec.heads / spec.kv_heads)).max(1)
 }
 
-/// Chooses blocks for every row by its own position (spec/model.md §5.4-5.6).
+/// Chooses blocks for every row by its own position (docs/model.md §5.4-5.6).
 pub(super) fn select(sel: &mut Selection, q: Queries<'_>, cache: &Cache, spec: &SparseSpec) {
     let rows = q.x.len() / q.width;
     let tile = tile_rows(spec);
@@ -244,7 +234,7 @@ fn group_scores<S: Simd>(
     }
 }
 
-/// Blocks of one row: forced ones, then the best by pooled score, ties to the lower index (spec/model.md §5.5-5.6).
+/// Blocks of one row: forced ones, then the best by pooled score, ties to the lower index (docs/model.md §5.5-5.6).
 /// Writes them ascending and returns how many.
 fn choose(out: &mut [u32], ranked: &mut Vec<u64>, scores: &[f32], p: usize, spec: &SparseSpec) -> u32 {
     let per_block = spec.block / spec.stride;

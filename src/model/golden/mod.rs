@@ -7,7 +7,6 @@
 //! where a score gap below 1e-4 that is no exact tie leaves the choice open. In bf16 block sets are not compared (rounding
 //! decides near-ties); outputs are judged by the ratio of RMS error to RMS value.
 
-mod choices;
 mod model;
 mod ops;
 

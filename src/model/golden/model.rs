@@ -13,7 +13,6 @@ use crate::spec::{DenseRule, Mixer, ScoreNorm};
 
 use super::super::forward::Seen;
 use super::super::{Checkpoint, Live, Model};
-use super::choices;
 use super::{Golden, Kind, Outcome, Precision, Report, Result};
 
 /// Golden tensor, the tensor of its rows, and the options it was made with.
@@ -292,26 +291,10 @@ impl<B: Backend> Replay<'_, B> {
             self.live.sparse_spec.dense_rule = rule;
             self.live.sparse_spec.dense_rule = self.live.sparse_spec.for_call(ids.len());
             self.live.sparse_spec.score_norm = norm;
-            let open = match report.precision {
-                Precision::Single => choices::of(self.name, tensor),
-                // Rounding decides more than these; what it changes is within the budgets.
-                Precision::Half => Vec::new(),
-            };
-            let sparse_spec = self.live.sparse_spec.clone();
             for end in [fork, ids.len()] {
-                self.read(
-                    &ids[..end],
-                    at,
-                    at,
-                    &mut |b, at, count, what| match what {
-                        Seen::Selection { layer, selection } => {
-                            open.iter().try_for_each(|c| c.take(b, selection, &sparse_spec, layer, at, count))
-                        }
-                        Seen::Embedding(_) | Seen::Mixer { .. } | Seen::Hidden { .. } => Ok(()),
-                    },
-                    &|r| late.contains(&r),
-                    &mut |_, l| found.extend_from_slice(l),
-                )?;
+                self.read(&ids[..end], at, at, &mut |_, _, _, _| Ok(()), &|r| late.contains(&r), &mut |_, l| {
+                    found.extend_from_slice(l)
+                })?;
                 at = end;
                 if end == fork && rule == DenseRule::Always {
                     dense = Some((self.live.export_end(self.b)?, found.clone()));
