@@ -14,7 +14,8 @@
 //! | 4 desk | [`desk`] | one conversation: joins text, engine and session; the only place that knows both |
 //! | 4 app | [`app`] | interface state, changed in one function |
 //! | 5 ui | [`ui`] | drawing, read-only |
-//! | 6 shell | [`shell`] | command line, terminal, one-shot, bench, doctor |
+//! | 6 shell | [`shell`] | command line, terminal, one-shot, doctor |
+//! | 7 lab | [`lab`] | kernel checks, golden data, rates, bench, capture: what proves and measures the rest |
 //!
 //! `engine` and `session` do not know each other: state crosses as [`protocol::engine::StateImage`].
 //!
@@ -33,6 +34,7 @@ pub mod backend;
 pub mod config;
 pub mod desk;
 pub mod engine;
+pub mod lab;
 pub mod model;
 pub mod protocol;
 pub mod session;

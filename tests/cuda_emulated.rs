@@ -12,8 +12,8 @@ use std::time::Duration;
 use sala_chat::backend::cpu::Cpu;
 use sala_chat::backend::cuda::{Cuda, Guards, Options};
 use sala_chat::backend::{Backend, BackendError, BufKind, Pass, ROW_ARRAYS, StepKey, layer_tensor};
+use sala_chat::lab::kernels::checks::{Checks, Extent, operations};
 use sala_chat::protocol::engine::{Cancel, Dtype, ImageTensor, RowsFeed, RowsImage};
-use sala_chat::shell::doctor::checks::{Checks, Extent, operations};
 use sala_chat::spec::{DenseRule, ScoreNorm, SparseSpec};
 
 /// The emulator's library, built once per run of the tests.
@@ -62,7 +62,7 @@ fn every_operation_agrees_with_the_oracle() {
 #[test]
 fn the_built_in_model_writes_the_same_text_and_keeps_its_bits() {
     let mut checks = Checks::default();
-    sala_chat::shell::doctor::whole_model(
+    sala_chat::lab::kernels::whole_model(
         &mut checks,
         || Cuda::emulated(library(), Options::default()).map_err(|e| e.to_string()),
         Extent::Emulated,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Layer of each module; a module may import modules of lower layers.
-const LAYERS: [(&str, u8); 14] = [
+const LAYERS: [(&str, u8); 15] = [
     ("config", 0),
     ("spec", 0),
     ("protocol", 0),
@@ -17,7 +17,8 @@ const LAYERS: [(&str, u8); 14] = [
     ("app", 4),
     ("ui", 5),
     ("shell", 6),
-    ("main", 6),
+    ("lab", 7),
+    ("main", 8),
 ];
 
 /// Narrower than the layer number alone: these modules may import only these.

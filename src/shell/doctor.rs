@@ -1,187 +1,248 @@
-//! `sala-chat doctor`: this computer, golden data, GPU kernels.
-//!
-//! - plain: terminal, folders, GPU, weights, disk, and the built-in model answering, each in a sentence with what to do next;
-//! - `--fixtures DIR`: golden data on the chosen device, every tensor within its budget;
-//! - `--kernels`: every operation of the GPU against the CPU, and whole texts; `--rates`: their speeds.
-//!
-//! A check that fails or breaks hides no other; any miss ends with exit code 1 and is named.
+//! The checks of a plain `doctor`: terminal, folders, GPU, weights, disk, and the built-in model at work. Each gives a
+//! sentence that says what is so and what to do next; only what keeps the program from working is a miss.
 
-#[cfg(feature = "cuda")]
-mod cases;
-#[cfg(feature = "cuda")]
-pub mod checks;
-#[cfg(feature = "cuda")]
-mod ends;
-#[cfg(feature = "cuda")]
-mod rates;
-#[cfg(feature = "cuda")]
-mod reference;
-mod system;
-
-use std::fmt::Write as _;
+use std::io::IsTerminal;
 use std::path::Path;
 
+use rustix::fs::statvfs;
 use serde_json::json;
 
-use super::cli::DoctorArgs;
-use super::devices::{self, Opened};
-use super::{Context, Exit, Failure};
-#[cfg(feature = "cuda")]
-use crate::backend::Backend as _;
-use crate::backend::draft::DraftOps;
-use crate::model::golden::{self, Outcome};
+use super::{Context, Exit, Failure, dirs, model_cmd};
+use crate::backend::Backend;
+use crate::backend::cpu::Cpu;
+use crate::model::{Checkpoint, Live, Model};
 
-#[cfg(feature = "cuda")]
-pub use ends::run as whole_model;
-
-/// Runs what was asked for.
-///
-/// # Errors
-/// A device that was asked for and is not there, fixtures that cannot be read; exit code 1 for a miss.
-pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
-    if let Some(dir) = &args.fixtures {
-        return fixtures(context, args, dir);
-    }
-    if args.kernels || args.rates {
-        return kernels(context, args);
-    }
-    system::run(context, args.files)
+/// How a check came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Fine,
+    /// Works, but less than it could.
+    Note,
+    Miss,
 }
 
-fn fixtures(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Exit, Failure> {
-    fn replay<B: DraftOps>(dir: &Path, mut b: B) -> Result<(String, Vec<golden::Check>), Failure> {
-        let device = b.describe();
-        let checks = golden::replay(dir, &mut b).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
-        Ok((device, checks))
+struct Finding {
+    what: &'static str,
+    verdict: Verdict,
+    sentence: String,
+}
+
+fn finding(what: &'static str, verdict: Verdict, sentence: impl Into<String>) -> Finding {
+    Finding { what, verdict, sentence: sentence.into() }
+}
+
+/// Runs all of them and prints them in the order of a first start.
+pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
+    let mut findings = vec![terminal()];
+    findings.extend(folders(context));
+    findings.push(gpu(context.config().model.gpu as usize));
+    findings.push(weights(context));
+    findings.push(disk(&context.dirs.data));
+    findings.push(model());
+    findings.push(finding(
+        "privacy",
+        Verdict::Fine,
+        "No telemetry, no update check; the network is used only for a download that you ask for. State files contain your conversations; this wipes them: sala-chat prune --state --all",
+    ));
+    if files {
+        findings.extend(listed_files(context));
     }
-    let (device, checks) = match devices::open(&context.config().model, &args.tuning, false)? {
-        Opened::Cpu(cpu, note) => {
-            if let Some(note) = note {
-                context.note(&note);
-            }
-            replay(dir, *cpu)?
-        }
-        #[cfg(feature = "cuda")]
-        Opened::Cuda(cuda) => replay(dir, *cuda)?,
+    let missed = findings.iter().filter(|f| f.verdict == Verdict::Miss).count();
+    let word = |v: Verdict| match v {
+        Verdict::Fine => "ok",
+        Verdict::Note => "note",
+        Verdict::Miss => "MISS",
     };
-    let missed = checks.iter().filter(|c| c.missed()).count();
-    let as_json = || {
-        let list: Vec<_> = checks
-            .iter()
-            .map(|c| match &c.outcome {
-                Outcome::Compared { error, budget } => {
-                    json!({"fixture": c.fixture, "tensor": c.tensor, "error": error, "budget": budget, "ok": !c.missed()})
-                }
-                Outcome::NotRun(reason) => json!({"fixture": c.fixture, "tensor": c.tensor, "not_run": reason}),
-            })
-            .collect();
-        json!({"device": device, "ok": missed == 0, "missed": missed, "checks": list})
-    };
-    let as_text = || {
-        let mut out = format!("{device}\n");
-        for c in &checks {
-            // Writing to a string cannot fail.
-            let _ = match &c.outcome {
-                Outcome::Compared { error, budget } => {
-                    let word = if c.missed() { "MISS" } else { "ok" };
-                    writeln!(out, "{word:>4} {:<22} {:<40} {error:.2e} of {budget:.0e}", c.fixture, c.tensor)
-                }
-                Outcome::NotRun(reason) => writeln!(out, "   - {:<22} {:<40} not run: {reason}", c.fixture, c.tensor),
-            };
-        }
-        let _ = write!(out, "{} compared, {missed} missed", checks.len());
-        out
-    };
-    context.result(as_json, as_text)?;
+    context.result(
+        || {
+            let list: Vec<_> = findings
+                .iter()
+                .map(|f| json!({"check": f.what, "verdict": word(f.verdict), "text": f.sentence}))
+                .collect();
+            json!({"ok": missed == 0, "checks": list})
+        },
+        || {
+            findings
+                .iter()
+                .map(|f| format!("{:>4} {:<9} {}", word(f.verdict), f.what, f.sentence))
+                .collect::<Vec<_>>()
+                .join("\n")
+        },
+    )?;
     Ok(if missed == 0 { Exit::Ok } else { Exit::Failure })
 }
 
+fn terminal() -> Finding {
+    if !std::io::stdout().is_terminal() {
+        return finding("terminal", Verdict::Note, "Output is not a terminal: the chat needs one, -p does not.");
+    }
+    let term = std::env::var("TERM").unwrap_or_default();
+    match crossterm::terminal::size() {
+        Ok((w, h)) if w < 40 || h < 10 => finding(
+            "terminal",
+            Verdict::Note,
+            format!("{term}, {w}x{h}: enlarge it to at least 40x10, or use --plain."),
+        ),
+        Ok((w, h)) => finding("terminal", Verdict::Fine, format!("{term}, {w}x{h}.")),
+        Err(e) => finding("terminal", Verdict::Note, format!("{term}, size unknown ({e}): --plain works everywhere.")),
+    }
+}
+
+fn folders(context: &Context) -> Vec<Finding> {
+    [("data", &context.dirs.data), ("state", &context.dirs.state)]
+        .into_iter()
+        .map(|(what, dir)| {
+            let tried = dirs::make_private(dir)
+                .and_then(|()| tempfile::Builder::new().prefix(".doctor").tempfile_in(dir).map(drop));
+            match tried {
+                Ok(()) => finding(what, Verdict::Fine, format!("{} can be written.", dir.display())),
+                Err(e) => finding(
+                    what,
+                    Verdict::Miss,
+                    format!("{} cannot be written ({e}). Choose another with --data-dir.", dir.display()),
+                ),
+            }
+        })
+        .collect()
+}
+
 #[cfg(not(feature = "cuda"))]
-fn kernels(_context: &Context, _args: &DoctorArgs) -> Result<Exit, Failure> {
-    Err(Failure::new(Exit::NoDevice, "this program was built without the feature `cuda`"))
+fn gpu(_number: usize) -> Finding {
+    finding("gpu", Verdict::Note, "This program was built without GPU support.")
 }
 
 #[cfg(feature = "cuda")]
-fn kernels(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
-    use checks::{Checks, Extent};
+fn gpu(number: usize) -> Finding {
+    use crate::backend::cuda::{Cuda, Options};
 
-    let mut config = context.config().model.clone();
-    if config.device == crate::config::Device::Auto {
-        config.device = crate::config::Device::Cuda;
-    }
-    // Work on a fresh device each time: an error of one part must not poison the next.
-    let open = |guards: bool| -> Result<crate::backend::cuda::Cuda, Failure> {
-        match devices::open(&config, &args.tuning, guards)? {
-            Opened::Cuda(cuda) => Ok(*cuda),
-            Opened::Cpu(..) => Err(Failure::usage("doctor --kernels is about a GPU: --device cuda")),
-        }
-    };
-    let mut checks = Checks::default();
-    let mut device = open(args.kernels)?;
-    let (name, products) = (device.describe(), device.products().map(str::to_owned));
-    let extent = if device.info().capability == 0 { Extent::Emulated } else { Extent::Device };
-    if args.kernels {
-        checks::operations(&mut checks, &mut crate::backend::cpu::Cpu::new(), &mut device, extent);
-        drop(device);
-        ends::run(&mut checks, || open(false).map_err(|f| f.message), extent);
-    }
-    let (mut speeds, mut ceilings, mut broken) = (Vec::new(), None, Vec::new());
-    if args.rates {
-        let mut device = open(false)?;
-        match device.ceilings(2 << 30, 8192) {
-            Ok(measured) => {
-                ceilings = Some(measured);
-                let mut rates =
-                    rates::Rates { dev: &mut device, ceilings: measured, list: Vec::new(), failed: Vec::new() };
-                if let Err(e) = rates.run() {
-                    rates.failed.push(("rates".to_owned(), e.to_string()));
-                }
-                (speeds, broken) = (rates.list, rates.failed);
+    match Cuda::open(number, Options::default()) {
+        Err(e) => finding(
+            "gpu",
+            Verdict::Note,
+            format!(
+                "{e}. The full model cannot run here. You can read, search and export sessions, and use the built-in model: --demo"
+            ),
+        ),
+        Ok(device) => {
+            let (info, memory) = (device.info(), device.memory());
+            let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
+            let version = info.driver_version;
+            let mut text = format!(
+                "{}, compute capability {}.{}, {:.1} GiB, {:.1} free, CUDA {}.{}; products of long prompts by {}.",
+                info.name,
+                info.capability / 10,
+                info.capability % 10,
+                gib(memory.total),
+                gib(memory.total - memory.used),
+                version / 1000,
+                version % 1000 / 10,
+                device.products().unwrap_or("the program's own kernel")
+            );
+            for note in device.notes() {
+                text.push_str(&format!(" Note: {note}."));
             }
-            Err(e) => broken.push(("ceilings".to_owned(), e.to_string())),
+            finding("gpu", Verdict::Fine, text)
         }
     }
-    let missed = checks.failed().count();
-    let ok = missed == 0 && broken.is_empty();
-    let as_json = || {
-        json!({
-            "device": name, "products": products, "ok": ok, "missed": missed, "checks": checks.list,
-            "ceilings": ceilings, "rates": speeds, "rates_failed": broken,
+}
+
+fn weights(context: &Context) -> Finding {
+    let config = &context.config().model;
+    match model_cmd::installed(config) {
+        Some(folder) => match Checkpoint::open_dir(&folder).and_then(|c| c.check().map(|()| c)) {
+            Ok(c) => finding(
+                "weights",
+                Verdict::Fine,
+                format!("{} in {}, every tensor as config.json asks.", c.name(), folder.display()),
+            ),
+            Err(e) => finding("weights", Verdict::Miss, format!("{e}. Get it again: sala-chat model download")),
+        },
+        None => finding(
+            "weights",
+            Verdict::Note,
+            format!(
+                "{} is not on this computer. Get it: sala-chat model download. The built-in model works without.",
+                config.repo
+            ),
+        ),
+    }
+}
+
+fn disk(dir: &Path) -> Finding {
+    // The folder may not exist yet: its nearest parent is on the same disk.
+    let at = dir.ancestors().find(|d| d.exists()).unwrap_or(Path::new("/"));
+    match statvfs(at) {
+        Ok(stat) => {
+            let free = stat.f_bavail * stat.f_frsize;
+            let gb = free as f64 / 1e9;
+            if free < 1 << 30 {
+                finding(
+                    "disk",
+                    Verdict::Note,
+                    format!(
+                        "{gb:.1} GB free at {}: a million-token session needs about 9 GB. sala-chat prune frees space.",
+                        at.display()
+                    ),
+                )
+            } else {
+                finding("disk", Verdict::Fine, format!("{gb:.0} GB free at {}.", at.display()))
+            }
+        }
+        Err(e) => finding("disk", Verdict::Note, format!("free space at {} is unknown ({e}).", at.display())),
+    }
+}
+
+/// The built-in model reads a few tokens and predicts: proof that this program computes here.
+fn model() -> Finding {
+    let start = std::time::Instant::now();
+    let tried = (|| {
+        let mut cpu = Cpu::new();
+        let checkpoint = Checkpoint::open("demo")?;
+        let model = Model::load(&mut cpu, &checkpoint, |_| {})?;
+        let mut live = Live::new(&mut cpu, &model, 256, &[])?;
+        let text: Vec<u32> = (5..69).collect();
+        live.prefill(&mut cpu, &model, &text)?;
+        live.advance(&mut cpu, text.len())?;
+        let found = live.prefill_logits(&mut cpu, &model)?;
+        Ok::<_, crate::model::ModelError>((found.log_sum_exp.is_finite() && !found.ids.is_empty(), cpu.describe()))
+    })();
+    match tried {
+        Ok((true, device)) => finding(
+            "model",
+            Verdict::Fine,
+            format!("The built-in model computes on {device}, in {} ms.", start.elapsed().as_millis()),
+        ),
+        Ok((false, device)) => finding(
+            "model",
+            Verdict::Miss,
+            format!("The built-in model gives no finite numbers on {device}. Please report this."),
+        ),
+        Err(e) => finding("model", Verdict::Miss, format!("The built-in model does not run: {e}")),
+    }
+}
+
+/// Names and sizes of the model's files, for those who install by hand.
+fn listed_files(context: &Context) -> Vec<Finding> {
+    let Some(folder) = model_cmd::installed(&context.config().model) else {
+        return vec![finding(
+            "files",
+            Verdict::Note,
+            "Not installed: sala-chat model download lists them before it asks.",
+        )];
+    };
+    let Ok(entries) = std::fs::read_dir(&folder) else {
+        return vec![finding("files", Verdict::Miss, format!("{} cannot be read.", folder.display()))];
+    };
+    let mut list: Vec<_> = entries
+        .flatten()
+        .map(|e| {
+            format!("{} {} bytes", e.file_name().to_string_lossy(), std::fs::metadata(e.path()).map_or(0, |m| m.len()))
         })
-    };
-    let as_text = || {
-        let mut out = format!("{name}, products by {}\n", products.as_deref().unwrap_or("the program's own kernel"));
-        for c in &checks.list {
-            let (word, error) =
-                (if c.ok { "ok" } else { "MISS" }, c.error.map_or(String::new(), |e| format!("{e:.2e}")));
-            // Writing to a string cannot fail.
-            let _ = writeln!(out, "{word:>4} {:<60} {error:>9} {}", c.name, c.message.as_deref().unwrap_or_default());
-        }
-        if let Some(c) = &ceilings {
-            let _ = writeln!(
-                out,
-                "ceilings: read {:.0} GB/s, copy {:.0} GB/s, product {:.0} TFLOP/s",
-                c.read_gb_per_s, c.copy_gb_per_s, c.product_tflops
-            );
-        }
-        for r in &speeds {
-            let _ = writeln!(
-                out,
-                "{:<44} {:>9.4} ms {:>7.0} GB/s {:>7.1} TFLOP/s {:>5.1}% of {}",
-                r.name,
-                r.ms,
-                r.gb_per_s,
-                r.tflops,
-                100.0 * r.share,
-                r.ceiling
-            );
-        }
-        for (what, why) in &broken {
-            let _ = writeln!(out, "MISS {what}: {why}");
-        }
-        let _ = write!(out, "{} checks, {missed} missed", checks.list.len());
-        out
-    };
-    context.result(as_json, as_text)?;
-    Ok(if ok { Exit::Ok } else { Exit::Failure })
+        .collect();
+    list.sort();
+    vec![finding(
+        "files",
+        Verdict::Fine,
+        format!("{}: {}. Their hashes are checked by: sala-chat model verify", folder.display(), list.join(", ")),
+    )]
 }

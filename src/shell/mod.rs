@@ -3,8 +3,6 @@
 //! [`main`] is all that `main.rs` calls. Handlers take a [`Context`] and return how the process ends; they never call
 //! `exit`. Standard output carries answers only; progress and notes go to standard error, and only to a terminal.
 
-pub mod bench;
-mod bench_sessions;
 pub mod chat;
 pub mod cli;
 pub mod clipboard;
@@ -12,7 +10,6 @@ pub mod config_cmd;
 pub mod devices;
 pub mod dirs;
 pub mod doctor;
-mod draft_cmd;
 pub mod failure;
 pub mod hub;
 mod input;
@@ -97,8 +94,19 @@ impl Context {
     }
 }
 
+/// Commands of the laboratory, which lies above this module: `main` brings them along.
+#[derive(Clone, Copy, Debug)]
+pub struct Laboratory {
+    /// `doctor --kernels`, `--rates` and `--fixtures`.
+    pub check: fn(&Context, &cli::DoctorArgs) -> Result<Exit, Failure>,
+    /// `bench`.
+    pub bench: fn(&Context, &cli::BenchArgs) -> Result<Exit, Failure>,
+    /// `draft`.
+    pub draft: fn(&Context, &cli::DraftCommand) -> Result<Exit, Failure>,
+}
+
 /// Runs the program with its arguments; the exit code.
-pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laboratory) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     // The PDF reader must come before everything that may start threads or read settings.
     if let [_, child, path] = arguments.as_slice()
@@ -107,7 +115,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         return u8::try_from(pdf::child_main(Path::new(path))).unwrap_or(1);
     }
     let json = arguments.iter().skip(1).take_while(|a| *a != "--").any(|a| a == "--json");
-    match run(&arguments) {
+    match run(&arguments, laboratory) {
         Ok(exit) => exit.code(),
         Err(failure) => {
             report(&failure, json);
@@ -126,7 +134,7 @@ fn report(failure: &Failure, json: bool) {
     };
 }
 
-fn run(arguments: &[OsString]) -> Result<Exit, Failure> {
+fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(e) if !e.use_stderr() => {
@@ -173,10 +181,10 @@ fn run(arguments: &[OsString]) -> Result<Exit, Failure> {
     }
     let _log = logging::start(&context.dirs.state, &context.config().log, verbose);
     logging::catch_panics(context.dirs.state.clone());
-    dispatch(&context, task)
+    dispatch(&context, task, laboratory)
 }
 
-fn dispatch(context: &Context, task: Task) -> Result<Exit, Failure> {
+fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exit, Failure> {
     match task {
         Task::Ask(ask) => {
             check_paths(context, &ask.files)?;
@@ -195,12 +203,10 @@ fn dispatch(context: &Context, task: Task) -> Result<Exit, Failure> {
             Command::Import(args) => sessions_cmd::import(context, &args),
             Command::Prune(args) => sessions_cmd::prune(context, &args),
             Command::Library(args) => sessions_cmd::library(context, &args.action),
-            Command::Bench(args) => match args.what {
-                cli::BenchWhat::Model => bench::run(context, &args),
-                cli::BenchWhat::Sessions => bench_sessions::run(context, &args),
-            },
-            Command::Doctor(args) => doctor::run(context, &args),
-            Command::Draft(args) => draft_cmd::run(context, &args.action),
+            Command::Bench(args) => (laboratory.bench)(context, &args),
+            Command::Doctor(args) if args.in_laboratory() => (laboratory.check)(context, &args),
+            Command::Doctor(args) => doctor::run(context, args.files),
+            Command::Draft(args) => (laboratory.draft)(context, &args.action),
             Command::Model(args) => model_cmd::run(context, &args.action),
             // Handled before the settings were read.
             Command::Config(_) | Command::Completions(_) => Ok(Exit::Ok),

@@ -251,6 +251,13 @@ pub struct DoctorArgs {
     pub tuning: TuningArgs,
 }
 
+impl DoctorArgs {
+    /// Whether a check of the laboratory was asked for, not the look at this computer.
+    pub fn in_laboratory(&self) -> bool {
+        self.fixtures.is_some() || self.kernels || self.rates
+    }
+}
+
 /// `draft`.
 #[derive(Clone, Debug, Args)]
 pub struct DraftArgs {

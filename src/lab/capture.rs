@@ -9,10 +9,6 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use super::cli::{DraftCommand, TuningArgs};
-use super::devices::{self, Chosen, Opened};
-use super::model_cmd::draft_folder;
-use super::{Context, Exit, Failure, open};
 use crate::backend::Backend;
 use crate::config::DraftSource;
 use crate::desk::pages::bytes;
@@ -22,6 +18,10 @@ use crate::model::draft::{DraftConfig, DraftOptions};
 use crate::model::{Checkpoint, Model, ModelError, demo_draft};
 use crate::protocol::desk::ThinkMode;
 use crate::protocol::engine::{Cancel, Token};
+use crate::shell::cli::{DraftCommand, TuningArgs};
+use crate::shell::devices::{self, Chosen, Opened};
+use crate::shell::model_cmd::draft_folder;
+use crate::shell::{Context, Exit, Failure, open};
 use crate::spec::ModelSpec;
 use crate::text::sources::{self, SourceOptions};
 use crate::text::{ChatMessage, ChatRole, RenderOptions, TextModel};

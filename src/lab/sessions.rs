@@ -45,12 +45,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::bench::{describe, median};
-use super::cli::{BenchArgs, FillArg, SessionChoice};
-use super::{Context, Exit, Failure, open};
 use crate::config::{Device, SaveStates};
 use crate::desk::{Attendance, session_rows};
 use crate::protocol::desk::{LoadOptions, Request};
 use crate::session::{Change, Limits, NewSession, RealDisk, Save, SaveEvent, SegmentId, SessionFilter, Store, Writer};
+use crate::shell::cli::{BenchArgs, FillArg, SessionChoice};
+use crate::shell::{Context, Exit, Failure, open};
 use crate::transcript::{Message, MessageId, MessageMeta, Role};
 use direct::Gaps;
 use talk::Talk;

@@ -100,7 +100,7 @@ fn attend(spec: &SparseSpec, q: &[f32], k: &[f32], v: &[f32], g: usize, p: usize
     out
 }
 
-/// What is wrong with a choice, if anything (spec/model.md §5.4-5.6).
+/// What is wrong with a choice, if anything (docs/model.md §5.4-5.6).
 fn choice(spec: &SparseSpec, q: &[f32], k1: &[f32], k2: &[f32], g: usize, p: usize, chosen: &[u32]) -> Option<String> {
     let own = p / spec.block;
     let forced = |b: usize| b < spec.init_blocks || b + spec.local_blocks >= own;

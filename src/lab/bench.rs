@@ -40,9 +40,6 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::cli::{BenchArgs, FillArg};
-use super::devices::{self, Chosen, Opened};
-use super::{Context, Exit, Failure, open};
 #[cfg(feature = "cuda")]
 use crate::backend::Backend;
 use crate::backend::MAX_VERIFY_ROWS;
@@ -50,6 +47,9 @@ use crate::backend::draft::DraftOps;
 use crate::model::draft::{DraftHead, DraftOptions, Tables};
 use crate::model::{Checkpoint, Live, Model};
 use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsImage, Token};
+use crate::shell::cli::{BenchArgs, FillArg};
+use crate::shell::devices::{self, Chosen, Opened};
+use crate::shell::{Context, Exit, Failure, open};
 use crate::spec::Mixer;
 use speculation::Speculation;
 use work::{prefill_flops, step_bytes};

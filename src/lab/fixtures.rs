@@ -1,0 +1,65 @@
+//! `sala-chat doctor --fixtures DIR`: golden data on the chosen device, every tensor within its budget. A miss is named and ends
+//! with exit code 1; what the device cannot run is reported as not run, with the reason.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::backend::draft::DraftOps;
+use crate::model::golden::{self, Outcome};
+use crate::shell::cli::DoctorArgs;
+use crate::shell::devices::{self, Opened};
+use crate::shell::{Context, Exit, Failure};
+
+/// Replays the folder.
+///
+/// # Errors
+/// A device that was asked for and is not there; fixtures that cannot be read.
+pub(super) fn run(context: &Context, args: &DoctorArgs, dir: &Path) -> Result<Exit, Failure> {
+    fn replay<B: DraftOps>(dir: &Path, mut b: B) -> Result<(String, Vec<golden::Check>), Failure> {
+        let device = b.describe();
+        let checks = golden::replay(dir, &mut b).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
+        Ok((device, checks))
+    }
+    let (device, checks) = match devices::open(&context.config().model, &args.tuning, false)? {
+        Opened::Cpu(cpu, note) => {
+            if let Some(note) = note {
+                context.note(&note);
+            }
+            replay(dir, *cpu)?
+        }
+        #[cfg(feature = "cuda")]
+        Opened::Cuda(cuda) => replay(dir, *cuda)?,
+    };
+    let missed = checks.iter().filter(|c| c.missed()).count();
+    let as_json = || {
+        let list: Vec<_> = checks
+            .iter()
+            .map(|c| match &c.outcome {
+                Outcome::Compared { error, budget } => {
+                    json!({"fixture": c.fixture, "tensor": c.tensor, "error": error, "budget": budget, "ok": !c.missed()})
+                }
+                Outcome::NotRun(reason) => json!({"fixture": c.fixture, "tensor": c.tensor, "not_run": reason}),
+            })
+            .collect();
+        json!({"device": device, "ok": missed == 0, "missed": missed, "checks": list})
+    };
+    let as_text = || {
+        let mut out = format!("{device}\n");
+        for c in &checks {
+            // Writing to a string cannot fail.
+            let _ = match &c.outcome {
+                Outcome::Compared { error, budget } => {
+                    let word = if c.missed() { "MISS" } else { "ok" };
+                    writeln!(out, "{word:>4} {:<22} {:<40} {error:.2e} of {budget:.0e}", c.fixture, c.tensor)
+                }
+                Outcome::NotRun(reason) => writeln!(out, "   - {:<22} {:<40} not run: {reason}", c.fixture, c.tensor),
+            };
+        }
+        let _ = write!(out, "{} compared, {missed} missed", checks.len());
+        out
+    };
+    context.result(as_json, as_text)?;
+    Ok(if missed == 0 { Exit::Ok } else { Exit::Failure })
+}

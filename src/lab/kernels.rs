@@ -1,0 +1,119 @@
+//! `sala-chat doctor --kernels`: every operation of the GPU against the CPU, and whole texts; `--rates`: their speeds beside what
+//! the device can do at all. A check that fails or breaks hides no other; any miss ends with exit code 1 and is named.
+
+#[cfg(feature = "cuda")]
+mod cases;
+#[cfg(feature = "cuda")]
+pub mod checks;
+#[cfg(feature = "cuda")]
+mod ends;
+#[cfg(feature = "cuda")]
+mod rates;
+#[cfg(feature = "cuda")]
+mod reference;
+
+#[cfg(feature = "cuda")]
+pub use ends::run as whole_model;
+
+use crate::shell::cli::DoctorArgs;
+use crate::shell::{Context, Exit, Failure};
+
+#[cfg(not(feature = "cuda"))]
+pub(super) fn run(_context: &Context, _args: &DoctorArgs) -> Result<Exit, Failure> {
+    Err(Failure::new(Exit::NoDevice, "this program was built without the feature `cuda`"))
+}
+
+/// Runs the checks, or measures the rates, that were asked for.
+///
+/// # Errors
+/// No GPU; exit code 1 for a miss.
+#[cfg(feature = "cuda")]
+pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
+    use std::fmt::Write as _;
+
+    use checks::{Checks, Extent};
+    use serde_json::json;
+
+    use crate::backend::Backend as _;
+    use crate::shell::devices::{self, Opened};
+
+    let mut config = context.config().model.clone();
+    if config.device == crate::config::Device::Auto {
+        config.device = crate::config::Device::Cuda;
+    }
+    // Work on a fresh device each time: an error of one part must not poison the next.
+    let open = |guards: bool| -> Result<crate::backend::cuda::Cuda, Failure> {
+        match devices::open(&config, &args.tuning, guards)? {
+            Opened::Cuda(cuda) => Ok(*cuda),
+            Opened::Cpu(..) => Err(Failure::usage("doctor --kernels is about a GPU: --device cuda")),
+        }
+    };
+    let mut checks = Checks::default();
+    let mut device = open(args.kernels)?;
+    let (name, products) = (device.describe(), device.products().map(str::to_owned));
+    let extent = if device.info().capability == 0 { Extent::Emulated } else { Extent::Device };
+    if args.kernels {
+        checks::operations(&mut checks, &mut crate::backend::cpu::Cpu::new(), &mut device, extent);
+        drop(device);
+        ends::run(&mut checks, || open(false).map_err(|f| f.message), extent);
+    }
+    let (mut speeds, mut ceilings, mut broken) = (Vec::new(), None, Vec::new());
+    if args.rates {
+        let mut device = open(false)?;
+        match device.ceilings(2 << 30, 8192) {
+            Ok(measured) => {
+                ceilings = Some(measured);
+                let mut rates =
+                    rates::Rates { dev: &mut device, ceilings: measured, list: Vec::new(), failed: Vec::new() };
+                if let Err(e) = rates.run() {
+                    rates.failed.push(("rates".to_owned(), e.to_string()));
+                }
+                (speeds, broken) = (rates.list, rates.failed);
+            }
+            Err(e) => broken.push(("ceilings".to_owned(), e.to_string())),
+        }
+    }
+    let missed = checks.failed().count();
+    let ok = missed == 0 && broken.is_empty();
+    let as_json = || {
+        json!({
+            "device": name, "products": products, "ok": ok, "missed": missed, "checks": checks.list,
+            "ceilings": ceilings, "rates": speeds, "rates_failed": broken,
+        })
+    };
+    let as_text = || {
+        let mut out = format!("{name}, products by {}\n", products.as_deref().unwrap_or("the program's own kernel"));
+        for c in &checks.list {
+            let (word, error) =
+                (if c.ok { "ok" } else { "MISS" }, c.error.map_or(String::new(), |e| format!("{e:.2e}")));
+            // Writing to a string cannot fail.
+            let _ = writeln!(out, "{word:>4} {:<60} {error:>9} {}", c.name, c.message.as_deref().unwrap_or_default());
+        }
+        if let Some(c) = &ceilings {
+            let _ = writeln!(
+                out,
+                "ceilings: read {:.0} GB/s, copy {:.0} GB/s, product {:.0} TFLOP/s",
+                c.read_gb_per_s, c.copy_gb_per_s, c.product_tflops
+            );
+        }
+        for r in &speeds {
+            let _ = writeln!(
+                out,
+                "{:<44} {:>9.4} ms {:>7.0} GB/s {:>7.1} TFLOP/s {:>5.1}% of {}",
+                r.name,
+                r.ms,
+                r.gb_per_s,
+                r.tflops,
+                100.0 * r.share,
+                r.ceiling
+            );
+        }
+        for (what, why) in &broken {
+            let _ = writeln!(out, "MISS {what}: {why}");
+        }
+        let _ = write!(out, "{} checks, {missed} missed", checks.list.len());
+        out
+    };
+    context.result(as_json, as_text)?;
+    Ok(if ok { Exit::Ok } else { Exit::Failure })
+}

@@ -1,0 +1,37 @@
+//! The laboratory: what proves and measures the program on a card that nobody had before.
+//!
+//! | file | command |
+//! |---|---|
+//! | `kernels` | `doctor --kernels`, `doctor --rates`: operations against the oracle, and their speeds |
+//! | `fixtures` | `doctor --fixtures DIR`: golden data |
+//! | `bench` | `bench`: prefill, decode, verify, speculation |
+//! | `sessions` | `bench sessions`: resume, undo, fork, search |
+//! | `capture` | `draft capture`: hidden states for training a draft head |
+//!
+//! The shell calls it through [`LABORATORY`] and knows nothing else of it; nothing that answers a user depends on this module.
+
+mod bench;
+mod capture;
+mod fixtures;
+pub mod kernels;
+mod sessions;
+
+use crate::shell::cli::{BenchArgs, BenchWhat, DoctorArgs};
+use crate::shell::{Context, Exit, Failure, Laboratory};
+
+/// The laboratory's commands, for [`crate::shell::main`].
+pub const LABORATORY: Laboratory = Laboratory { check: doctor, bench: measure, draft: capture::run };
+
+fn doctor(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
+    match &args.fixtures {
+        Some(dir) => fixtures::run(context, args, dir),
+        None => kernels::run(context, args),
+    }
+}
+
+fn measure(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
+    match args.what {
+        BenchWhat::Model => bench::run(context, args),
+        BenchWhat::Sessions => sessions::run(context, args),
+    }
+}
