@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sala_chat::protocol::engine::RowsFeed;
+use sala_chat::protocol::engine::{RowsFault, RowsFeed};
 use sala_chat::session::{
     Access, Change, Effect, FaultDisk, Loss, RealDisk, Save, SaveEvent, SegmentId, SessionFilter, Store, StoreError,
     Stored,
@@ -282,18 +282,20 @@ fn rows_left_in_their_files_are_checked_when_they_are_taken() {
     // An error that may pass is told and changes nothing.
     let opened = store.open_path(&tip, 0).unwrap();
     disk.fail(Effect::Read, ErrorKind::TimedOut);
-    assert!(opened.rows[2].load("k.0").is_err());
+    let passing = opened.rows[2].load("k.0").unwrap_err();
     disk.heal();
-    assert!(matches!(store.note_faults(&opened.rows), Err(StoreError::StateLost { .. })));
+    assert!(matches!(store.note_fault(&passing), Err(StoreError::StateLost { .. })));
+    assert!(!store.note_fault(&RowsFault::new("of no file")).unwrap());
     // A flipped bit costs the segment its rows: what comes before it is used.
     let opened = store.open_path(&tip, 0).unwrap();
-    assert!(!store.note_faults(&opened.rows).unwrap());
+    assert_eq!(opened.rows.len(), 3);
     let id = talk.segments[2].id();
     let file = dir.path().join("segments").join(format!("{}.rows", id.hex()));
     flip(&file, std::fs::metadata(&file).unwrap().len() - 1);
-    let why = opened.rows[2].load("v.0").unwrap_err();
-    assert!(why.starts_with("damaged: part of v.0"), "{why}");
-    assert!(store.note_faults(&opened.rows).unwrap());
+    let fault = opened.rows[2].load("v.0").unwrap_err();
+    assert!(fault.why.starts_with("damaged: part of v.0"), "{fault}");
+    assert_eq!(fault.segment, Some(id.0));
+    assert!(store.note_fault(&fault).unwrap());
     let opened = store.open_path(&tip, 0).unwrap();
     assert_eq!((opened.plan.usable, opened.rows.len()), (2, 2));
 }

@@ -13,7 +13,7 @@ use sala_chat::backend::cpu::Cpu;
 use sala_chat::backend::cuda::{Cuda, Guards, Options};
 use sala_chat::backend::{Backend, BackendError, BufKind, Pass, ROW_ARRAYS, StepKey, layer_tensor};
 use sala_chat::lab::kernels::checks::{Checks, Extent, operations};
-use sala_chat::protocol::engine::{Cancel, Dtype, ImageTensor, RowsFeed, RowsImage};
+use sala_chat::protocol::engine::{Cancel, Dtype, ImageTensor, RowsFault, RowsFeed, RowsImage};
 use sala_chat::spec::{DenseRule, ScoreNorm, SparseSpec};
 
 /// The emulator's library, built once per run of the tests.
@@ -150,13 +150,13 @@ impl RowsFeed for Bad {
     fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)> {
         self.0.array(name)
     }
-    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), String> {
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault> {
         match at {
             0 => self.0.fill(name, at, into),
-            _ => Err("damaged: part of it".into()),
+            _ => Err(RowsFault::new("damaged: part of it")),
         }
     }
-    fn load(&self, name: &str) -> Result<ImageTensor, String> {
+    fn load(&self, name: &str) -> Result<ImageTensor, RowsFault> {
         self.0.load(name)
     }
 }
@@ -210,14 +210,14 @@ impl RowsFeed for Slow {
     fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)> {
         self.image.array(name)
     }
-    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), String> {
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault> {
         if name.starts_with("k.") || name.starts_with("v.") {
             std::thread::sleep(Duration::from_micros(into.len() as u64 / 10));
             self.given.fetch_add(into.len(), Ordering::Relaxed);
         }
         self.image.fill(name, at, into)
     }
-    fn load(&self, name: &str) -> Result<ImageTensor, String> {
+    fn load(&self, name: &str) -> Result<ImageTensor, RowsFault> {
         self.image.load(name)
     }
 }

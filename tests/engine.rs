@@ -7,8 +7,8 @@ use sala_chat::engine::worker::{Engine, spawn};
 use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::ThinkMode;
 use sala_chat::protocol::engine::{
-    Cancel, Command, DeviceChoice, EndImage, Ended, EngineEvent, EngineOptions, Generate, Job, RowsFeed, RowsImage,
-    Sampling, SpecMode, StateImage, Token,
+    Cancel, Command, DeviceChoice, EndImage, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job, RowsFeed,
+    RowsImage, Sampling, SpecMode, StateImage, Token,
 };
 use sala_chat::text::template::{ChatMessage, ChatRole, RenderOptions};
 use sala_chat::text::{Specials, TextModel};
@@ -79,7 +79,7 @@ impl Harness {
                 EngineEvent::Done { id: 7, ended, given_in_state, generated_in_state, image, .. } => {
                     return Ok(Done { tokens, ended, given: given_in_state, generated: generated_in_state, image });
                 }
-                EngineEvent::Failed { id: 7, error, fatal: false, .. } => return Err(error),
+                EngineEvent::Failed { id: 7, fault } if !fatal(&fault) => return Err(fault.to_string()),
                 other => panic!("{other:?}"),
             }
         }
@@ -104,10 +104,14 @@ impl Harness {
             .unwrap();
         match self.event() {
             EngineEvent::Restored { id: 9, .. } => Ok(()),
-            EngineEvent::Failed { id: 9, error, fatal: false, .. } => Err(error),
+            EngineEvent::Failed { id: 9, fault } if !fatal(&fault) => Err(fault.to_string()),
             other => panic!("{other:?}"),
         }
     }
+}
+
+fn fatal(fault: &EngineFault) -> bool {
+    matches!(fault, EngineFault::Fatal { .. })
 }
 
 fn bytes(image: &StateImage) -> Vec<(String, Vec<u8>)> {

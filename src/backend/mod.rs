@@ -31,7 +31,7 @@ pub mod draft;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::protocol::engine::{Cancel, Dtype, ImageTensor, MemoryInfo, RowsFeed, Token};
+use crate::protocol::engine::{Cancel, Dtype, ImageTensor, MemoryInfo, RowsFault, RowsFeed, Token};
 use crate::spec::{LightningSpec, SparseSpec};
 
 /// Prefill chunks start on multiples of this, counted from the segment's start. Also the chunk of the lightning form.
@@ -187,7 +187,7 @@ pub enum BackendError {
     Unsupported(String),
     /// Saved rows that cannot be had back.
     #[error("saved state cannot be used: {0}")]
-    Rows(String),
+    Rows(RowsFault),
     /// [`Backend::stop_on`]: the user would not wait any longer.
     #[error("stopped while rows of the saved state were on their way")]
     Stopped,

@@ -262,7 +262,7 @@ impl State {
                 }
                 Ok(id)
             }
-            Ok(Fed { end: None, .. }) => Err(DeskError::engine("There was nothing to answer to.")),
+            Ok(Fed { end: None, .. }) => Err(DeskError::Failed("There was nothing to answer to.".into())),
             Err(_) => fed.map(|_| id),
         };
         self.amend(&message);

@@ -257,11 +257,11 @@ impl State {
             let ran = self.run_job(given, answer.map(|(g, _)| g.clone()), export, &mut shifted);
             let mut end = match ran {
                 Ok(end) => end,
-                Err(e) if !self.set_lost_rows_aside()? => return Err(e),
                 Err(e) => {
+                    let e = self.set_aside(e)?;
                     // Whoever does not plan anew is asked whether to read it again.
-                    self.resume_pending = true;
-                    return Err(DeskError::RowsLost(e.to_string()));
+                    self.resume_pending |= matches!(e, DeskError::RowsLost(_));
+                    return Err(e);
                 }
             };
             fed.read += end.given_in_state as u64;

@@ -8,7 +8,7 @@ use super::path::Path;
 use super::run::Event;
 use super::{DeskError, Done, State};
 use crate::protocol::desk::Activity;
-use crate::protocol::engine::{Command, EndImage, EngineEvent, Generate, Job, RowsFeed, STOPPED, Token};
+use crate::protocol::engine::{Command, EndImage, EngineEvent, EngineFault, Generate, Job, RowsFeed, Token};
 use crate::session::StoredRows;
 
 /// How often a running job gets a chance to save and to refresh its times.
@@ -128,23 +128,29 @@ impl State {
             return Ok(());
         }
         let why = "The engine is gone. Text is safe; start sala-chat again and /resume last.".to_owned();
-        self.link.down(why.clone(), 1);
+        let fault = EngineFault::Fatal { why, code: 1 };
+        self.engine_failed(&fault);
+        Err(fault.into())
+    }
+
+    /// Whatever failed, the engine's state is empty; after some failures there is no engine.
+    pub(super) fn engine_failed(&mut self, fault: &EngineFault) {
         self.live = Path::default();
-        Err(DeskError::engine(why))
+        self.coming.clear();
+        if let EngineFault::Fatal { why, code } = fault {
+            self.link.down(why.clone(), *code);
+        }
     }
 
     /// Ends the wait for `id` if `event` says that it failed; other events are late ones of work given up.
     fn on_engine_failure(&mut self, id: u64, event: EngineEvent) -> Done {
         match event {
-            EngineEvent::Failed { id: of, error, fatal, code } if of == id || fatal => {
-                self.live = Path::default();
-                if fatal {
-                    self.link.down(error.clone(), code);
-                }
-                if code == STOPPED {
-                    return Err(DeskError::Stopped);
-                }
-                Err(DeskError::Engine { why: error, code })
+            EngineEvent::Failed { id: of, fault } if of == id || matches!(fault, EngineFault::Fatal { .. }) => {
+                self.engine_failed(&fault);
+                Err(match fault {
+                    EngineFault::Stopped => DeskError::Stopped,
+                    fault => fault.into(),
+                })
             }
             EngineEvent::Failed { .. }
             | EngineEvent::Loading { .. }

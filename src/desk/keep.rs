@@ -9,7 +9,7 @@ use super::run::Event;
 use super::{DeskError, Done, Rights, State, now_ms};
 use crate::config::SaveStates;
 use crate::protocol::desk::{Level, Meters, Notice, Request, SaveState, TimelineRow};
-use crate::protocol::engine::{RowsFeed, StateImage};
+use crate::protocol::engine::{EngineFault, RowsFeed, StateImage};
 use crate::session::{Change, NewSegment, NewSession, RestorePlan, Save, SaveEvent, Segment, SegmentId, StoreError};
 use crate::transcript::{Message, MessageId, Role, SessionId};
 
@@ -327,15 +327,21 @@ impl State {
                 Ok(true)
             }
             // Rows are checked as they are read: damage shows only now.
-            Err(_) if self.set_lost_rows_aside()? => Ok(false),
-            Err(e) => Err(e),
+            Err(e) => match self.set_aside(e)? {
+                DeskError::RowsLost(_) => Ok(false),
+                e => Err(e),
+            },
         }
     }
 
-    /// After a failure: declares missing what was found damaged among the rows on their way. Returns whether anything was.
-    pub(super) fn set_lost_rows_aside(&mut self) -> Done<bool> {
-        let coming = std::mem::take(&mut self.coming);
-        Ok(self.store.note_faults(&coming)?)
+    /// After a failure: declares missing what was found damaged; the error then says that.
+    pub(super) fn set_aside(&mut self, e: DeskError) -> Done<DeskError> {
+        Ok(match e {
+            DeskError::Engine(EngineFault::RowsLost(fault)) if self.store.note_fault(&fault)? => {
+                DeskError::RowsLost(fault)
+            }
+            e => e,
+        })
     }
 
     /// Sends the numbers.

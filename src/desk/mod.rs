@@ -43,7 +43,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::config::SaveStates;
 use crate::protocol::desk::{Activity, Level, Meters, Notice, Request, SaveState};
-use crate::protocol::engine::{Cancel, ModelInfo};
+use crate::protocol::engine::{Cancel, EngineFault, ModelInfo, RowsFault};
 use crate::session::{SaveEvent, SegmentId, SessionLock, Store, StoreError, StoredRows, Writer};
 use crate::text::{TextError, TextModel};
 use crate::transcript::{MessageId, SessionId};
@@ -166,11 +166,14 @@ struct Channels {
 #[derive(Debug, thiserror::Error)]
 enum DeskError {
     /// The engine failed or is not there.
-    #[error("{why}")]
-    Engine { why: String, code: i32 },
+    #[error(transparent)]
+    Engine(#[from] EngineFault),
     /// Part of the saved state that was in use turned out damaged and was set aside: a new plan leaves it out.
-    #[error("{0}. It was set aside.")]
-    RowsLost(String),
+    #[error("Saved state cannot be used: {0}. It was set aside.")]
+    RowsLost(RowsFault),
+    /// It was tried and did not work out.
+    #[error("{0}")]
+    Failed(String),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -189,20 +192,17 @@ enum DeskError {
 }
 
 impl DeskError {
-    /// The engine failed for no reason that has an exit code of its own.
-    fn engine(why: impl Into<String>) -> DeskError {
-        let why = why.into();
-        DeskError::Engine { why, code: 1 }
-    }
-
     /// Exit code of a one-shot run that ends with it (docs/interface.md §2).
     fn exit_code(&self) -> i32 {
         match self {
-            DeskError::Engine { code, .. } => *code,
+            DeskError::Engine(EngineFault::Fatal { code, .. }) => *code,
             DeskError::RowsLost(_) => 7,
-            DeskError::Text(_) | DeskError::Refused(_) => 1,
+            DeskError::Engine(EngineFault::RowsLost(_) | EngineFault::Device(_))
+            | DeskError::Text(_)
+            | DeskError::Refused(_)
+            | DeskError::Failed(_) => 1,
             DeskError::TooLong(_) => 5,
-            DeskError::Stopped => 130,
+            DeskError::Engine(EngineFault::Stopped) | DeskError::Stopped => 130,
             DeskError::Store(StoreError::InUse { .. }) => 6,
             DeskError::Store(StoreError::NoSession { .. } | StoreError::NameTaken { .. }) => 1,
             DeskError::Store(e) if e.is_disk() => 74,
@@ -304,7 +304,7 @@ struct State {
     opening: Opening,
     /// A session was opened and its state is not back yet.
     resume_pending: bool,
-    /// Rows of the live state that may still be on their way to the device: what turns out damaged there is set aside.
+    /// Rows of the live state that may still be on their way to the device.
     coming: Vec<Arc<StoredRows>>,
     said_thoughts_leave: bool,
     attendance: Attendance,

@@ -7,7 +7,7 @@ use crossbeam_channel::{after, never, select};
 use super::link::EngineState;
 use super::{Answer, Asked, Attendance, DeskError, Done, Opening, State};
 use crate::protocol::desk::{Activity, Choice, Level, Notice, Request};
-use crate::protocol::engine::{Cancel, EngineEvent};
+use crate::protocol::engine::{Cancel, EngineEvent, EngineFault};
 use crate::session::{SaveEvent, StoreError};
 
 /// Typed prompts handed to the input's history.
@@ -155,9 +155,11 @@ impl State {
                 let why = self.no_session(name);
                 self.note(Level::Warn, why);
             }
-            DeskError::Engine { .. } | DeskError::RowsLost(_) | DeskError::Store(_) | DeskError::Text(_) => {
-                self.note(Level::Error, e.to_string())
-            }
+            DeskError::Engine(_)
+            | DeskError::RowsLost(_)
+            | DeskError::Failed(_)
+            | DeskError::Store(_)
+            | DeskError::Text(_) => self.note(Level::Error, e.to_string()),
             DeskError::Refused(_) | DeskError::TooLong(_) => self.note(Level::Warn, e.to_string()),
         }
     }
@@ -171,9 +173,11 @@ impl State {
                 Ok(e) => Event::Engine(e),
                 Err(_) => Event::Engine(EngineEvent::Failed {
                     id: 0,
-                    error: "The engine ended unexpectedly. Text is safe; start sala-chat again and /resume last.".into(),
-                    fatal: true,
-                    code: 1,
+                    fault: EngineFault::Fatal {
+                        why: "The engine ended unexpectedly. Text is safe; start sala-chat again and /resume last."
+                            .into(),
+                        code: 1,
+                    },
                 }),
             },
             recv(self.saves) -> e => match e {
@@ -232,8 +236,7 @@ impl State {
                     return Ok(());
                 }
                 EngineState::Down { why, code } => {
-                    let (why, code) = (why.clone(), *code);
-                    return Err(DeskError::Engine { why, code });
+                    return Err(EngineFault::Fatal { why: why.clone(), code: *code }.into());
                 }
                 EngineState::Starting => {}
             }
@@ -263,10 +266,10 @@ impl State {
                 self.model_is_known();
                 self.idle();
             }
-            EngineEvent::Failed { error, fatal, code, .. } => {
-                self.live = super::Path::default();
-                if fatal {
-                    self.link.down(error.clone(), code);
+            EngineEvent::Failed { fault, .. } => {
+                self.engine_failed(&fault);
+                let error = fault.to_string();
+                if let EngineFault::Fatal { code, .. } = fault {
                     if self.attendance == Attendance::Absent {
                         self.tell(Notice::Fatal { error, code });
                         self.quitting = true;

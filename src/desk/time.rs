@@ -328,7 +328,7 @@ impl State {
         );
         let summary = self.answer_aside(&question, Shown::No)?;
         if summary.trim().is_empty() {
-            return Err(DeskError::engine("The model wrote no summary. Nothing was changed."));
+            return Err(DeskError::Failed("The model wrote no summary. Nothing was changed.".into()));
         }
         let root = self.open.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
         let mut message = self.draft(Role::Document, root, summary.clone());

@@ -19,7 +19,7 @@ use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
 use crate::model::{Live, Model, ModelError};
 use crate::protocol::engine::{
-    Command, EndImage, Ended, EngineEvent, EngineOptions, Generate, Job, JobStats, ModelInfo, RowsFeed, STOPPED,
+    Command, EndImage, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job, JobStats, ModelInfo, RowsFeed,
     StateImage, Token,
 };
 
@@ -51,9 +51,9 @@ pub fn spawn(options: EngineOptions) -> std::io::Result<Engine> {
             Ok(Err(failure)) => failure,
             Err(panic) => open::Failure { error: panic_text(panic.as_ref()), code: 1 },
         };
-        let open::Failure { error, code } = failure;
+        let open::Failure { error: why, code } = failure;
         // Nobody listens any more when the program is ending.
-        let _ = outbox.send(EngineEvent::Failed { id: 0, error, fatal: true, code });
+        let _ = outbox.send(EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, code } });
     })?;
     Ok(Engine { commands, events, thread })
 }
@@ -62,6 +62,15 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_string());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
     format!("the engine stopped unexpectedly ({text}); the conversation is saved, start again to go on")
+}
+
+/// A failed command in the desk's words.
+fn fault_of(error: &DecodeError) -> EngineFault {
+    match error {
+        DecodeError::Model(ModelError::Backend(BackendError::Stopped)) => EngineFault::Stopped,
+        DecodeError::Model(ModelError::Backend(BackendError::Rows(fault))) => EngineFault::RowsLost(fault.clone()),
+        DecodeError::Model(_) | DecodeError::Draft(_) | DecodeError::Order(_) => EngineFault::Device(error.to_string()),
+    }
 }
 
 /// The loaded engine.
@@ -107,23 +116,15 @@ impl<B: DraftOps> Worker<'_, B> {
 
     /// Reports a failure and empties the state, so that the next command starts from something known.
     fn fail(&mut self, id: u64, error: &DecodeError) {
-        let stopped = matches!(error, DecodeError::Model(ModelError::Backend(BackendError::Stopped)));
         let reset = self.live.reset(&mut self.backend).map_err(DecodeError::from);
         let reset = reset.and_then(|()| self.decoder.restore(&mut self.backend, &[], None));
-        let (error, fatal) = match reset {
-            Ok(()) => (error.to_string(), false),
-            Err(second) => (format!("{error}; and the device did not recover: {second}"), true),
+        let fault = match reset {
+            Ok(()) => fault_of(error),
+            Err(second) => {
+                EngineFault::Fatal { why: format!("{error}; and the device did not recover: {second}"), code: 4 }
+            }
         };
-        self.send(EngineEvent::Failed {
-            id,
-            error,
-            fatal,
-            code: match (fatal, stopped) {
-                (true, _) => 4,
-                (false, true) => STOPPED,
-                (false, false) => 1,
-            },
-        });
+        self.send(EngineEvent::Failed { id, fault });
     }
 
     fn restore(

@@ -23,8 +23,46 @@ impl Cancel {
     }
 }
 
-/// [`EngineEvent::Failed`] with this code: a job that waited for saved rows was stopped, and the state is empty now.
-pub const STOPPED: i32 = 130;
+/// Why saved rows cannot be had back.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct RowsFault {
+    /// The segment they belong to, by the name of its file; `None` for rows of no file.
+    pub segment: Option<[u8; 32]>,
+    /// A phrase.
+    pub why: String,
+    /// They will never be had; false for what may pass, as a disk that does not answer.
+    pub lasting: bool,
+}
+
+impl RowsFault {
+    /// Rows of no file: an array that is not there, a reader that ended early.
+    pub fn new(why: impl Into<String>) -> RowsFault {
+        RowsFault { segment: None, why: why.into(), lasting: false }
+    }
+}
+
+/// Why a command was not done, or why there is no engine. The live state is empty afterwards.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineFault {
+    /// A job that waited for saved rows was stopped.
+    #[error("stopped while saved rows were on their way")]
+    Stopped,
+    /// Saved rows the state needs cannot be had back. A path without their segment can be restored.
+    #[error("saved state cannot be used: {0}")]
+    RowsLost(RowsFault),
+    /// The model or its device failed, and is ready for the next command.
+    #[error("{0}")]
+    Device(String),
+    /// Nothing more can be done with this engine.
+    #[error("{why}")]
+    Fatal {
+        /// One line: what, where, what to do next.
+        why: String,
+        /// Exit code if the program ends because of it (docs/interface.md §2).
+        code: i32,
+    },
+}
 
 /// Number type of stored values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -94,13 +132,13 @@ pub trait RowsFeed: Send + Sync + std::fmt::Debug {
     /// [`FEED_BYTES`] cost least.
     ///
     /// # Errors
-    /// A phrase: no such bytes, or they cannot be read, or are not what was saved.
-    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), String>;
+    /// No such bytes, or they cannot be read, or are not what was saved.
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault>;
     /// An array as a whole.
     ///
     /// # Errors
     /// As [`RowsFeed::fill`].
-    fn load(&self, name: &str) -> Result<ImageTensor, String>;
+    fn load(&self, name: &str) -> Result<ImageTensor, RowsFault>;
 }
 
 /// [`RowsFeed::fill`] is best asked for multiples of this: bytes under one checksum, as many as one block of 64 positions has
@@ -123,16 +161,16 @@ impl RowsFeed for RowsImage {
         found.map(|t| (t.dtype, t.shape.clone()))
     }
 
-    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), String> {
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault> {
         let found = self.tensors.iter().find(|t| t.name == name);
         let from = found.and_then(|t| t.data.get(at..)?.get(..into.len()));
-        into.copy_from_slice(from.ok_or_else(|| format!("{name} has no such bytes"))?);
+        into.copy_from_slice(from.ok_or_else(|| RowsFault::new(format!("{name} has no such bytes")))?);
         Ok(())
     }
 
-    fn load(&self, name: &str) -> Result<ImageTensor, String> {
+    fn load(&self, name: &str) -> Result<ImageTensor, RowsFault> {
         let found = self.tensors.iter().find(|t| t.name == name);
-        found.cloned().ok_or_else(|| format!("there is no {name}"))
+        found.cloned().ok_or_else(|| RowsFault::new(format!("there is no {name}")))
     }
 }
 
@@ -496,11 +534,7 @@ pub enum EngineEvent {
     Failed {
         /// Of the job or restore; 0 for the model itself.
         id: u64,
-        /// One line: what, where, what to do next.
-        error: String,
-        /// True when nothing more can be done with this engine.
-        fatal: bool,
-        /// Exit code if the program ends because of it (docs/interface.md §2).
-        code: i32,
+        /// Why.
+        fault: EngineFault,
     },
 }

@@ -1,22 +1,22 @@
 //! KV rows on their way from a segment file to a device: read in pieces, by several threads, each piece checked against
 //! its checksum before anybody uses it.
 //!
-//! The head of the file is checked when the feed is made. What turns out wrong later is remembered, so that the store can
-//! declare it missing once the restore has failed.
+//! The head of the file is checked when the feed is made. What turns out wrong later names its segment, so that the store
+//! can declare it missing once the restore has failed.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 
 use super::disk::Disk;
 use super::error::{Result, StoreError};
-use super::format::{self, CHUNK_BYTES, Fault, FileKind, OpenFile};
+use super::format::{self, CHUNK_BYTES, FileKind, OpenFile};
 use super::segment::SegmentId;
 use super::state::RestorePlan;
 use super::store::Store;
-use crate::protocol::engine::{Dtype, EndImage, FEED_BYTES, ImageTensor, PIECE_BYTES, RowsFeed};
+use crate::protocol::engine::{Dtype, EndImage, FEED_BYTES, ImageTensor, PIECE_BYTES, RowsFault, RowsFeed};
 
 // A piece that is asked for as is best for the asker is one checksum's worth.
 const _: () = assert!(CHUNK_BYTES == FEED_BYTES as u64);
@@ -28,8 +28,6 @@ pub struct StoredRows {
     file: OpenFile,
     path: PathBuf,
     disk: Arc<dyn Disk>,
-    /// The first thing that went wrong.
-    fault: OnceLock<Fault>,
     /// Bytes that have been read and checked.
     read: AtomicUsize,
 }
@@ -39,6 +37,10 @@ impl StoredRows {
     pub fn bytes(&self) -> usize {
         let bytes = self.file.tensors.iter().map(|t| t.bytes).sum::<u64>();
         usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    fn fault(&self, why: String, lasting: bool) -> RowsFault {
+        RowsFault { segment: Some(self.id.0), why, lasting }
     }
 
     /// How many of them have been read and checked so far, for progress: some may be read twice.
@@ -61,22 +63,20 @@ impl RowsFeed for StoredRows {
         Some((place.dtype, place.shape.clone()))
     }
 
-    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), String> {
-        let place = self.file.place(name).ok_or_else(|| format!("there is no {name}"))?;
-        self.file.read_into(&*self.disk, &self.path, place, at as u64, into).map_err(|fault| {
-            let why = fault.why.clone();
-            // Only the first is told.
-            let _ = self.fault.set(fault);
-            why
-        })?;
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault> {
+        // A file that was opened and has no such array lacks it for ever.
+        let place = self.file.place(name).ok_or_else(|| self.fault(format!("there is no {name}"), true))?;
+        let read = self.file.read_into(&*self.disk, &self.path, place, at as u64, into);
+        read.map_err(|fault| self.fault(fault.why, fault.lasting))?;
         self.read.fetch_add(into.len(), Ordering::Relaxed);
         Ok(())
     }
 
-    fn load(&self, name: &str) -> Result<ImageTensor, String> {
-        let place = self.file.place(name).ok_or_else(|| format!("there is no {name}"))?;
+    fn load(&self, name: &str) -> Result<ImageTensor, RowsFault> {
+        let place = self.file.place(name).ok_or_else(|| self.fault(format!("there is no {name}"), true))?;
         // The file is as long as its header says, so this is no more than is there.
-        let mut data = vec![0; usize::try_from(place.bytes).map_err(|e| e.to_string())?];
+        let bytes = usize::try_from(place.bytes).map_err(|e| self.fault(e.to_string(), true))?;
+        let mut data = vec![0; bytes];
         data.par_chunks_mut(PIECE_BYTES)
             .enumerate()
             .try_for_each(|(i, piece)| self.fill(name, i * PIECE_BYTES, piece))?;
@@ -97,7 +97,7 @@ pub struct Opened {
 
 impl Store {
     /// As [`Store::restore`], with the rows left in their files: their bytes are read and checked by whoever takes them. When
-    /// that fails, [`Store::note_faults`] is to be told.
+    /// that fails, [`Store::note_fault`] is to be told.
     ///
     /// # Errors
     /// As [`Store::restore`].
@@ -108,7 +108,6 @@ impl Store {
                 file: format::open(&*self.disk, path, FileKind::Rows, id, root)?,
                 path: path.to_owned(),
                 disk: Arc::clone(&self.disk),
-                fault: OnceLock::new(),
                 read: AtomicUsize::new(0),
             }))
         })?;
@@ -120,15 +119,13 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::StateLost`] for a fault that may pass, or that could not be recorded.
-    pub fn note_faults(&self, rows: &[Arc<StoredRows>]) -> Result<bool> {
-        let mut noted = false;
-        for (id, fault) in rows.iter().filter_map(|r| Some((r.id, r.fault.get()?))) {
-            if !fault.lasting || !self.declare_missing(&id, FileKind::Rows, &fault.why) {
-                let why = fault.why.clone();
-                return Err(StoreError::StateLost { id, why });
-            }
-            noted = true;
+    pub fn note_fault(&self, fault: &RowsFault) -> Result<bool> {
+        let Some(id) = fault.segment.map(SegmentId) else {
+            return Ok(false);
+        };
+        if !fault.lasting || !self.declare_missing(&id, FileKind::Rows, &fault.why) {
+            return Err(StoreError::StateLost { id, why: fault.why.clone() });
         }
-        Ok(noted)
+        Ok(true)
     }
 }

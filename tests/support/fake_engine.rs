@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sala_chat::protocol::engine::{
-    Command, Dtype, EndImage, Ended, EngineEvent, ImageTensor, Job, JobStats, MemoryInfo, ModelInfo, RowsFeed,
-    RowsImage, STOPPED, StateImage, Token,
+    Command, Dtype, EndImage, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobStats, MemoryInfo, ModelInfo,
+    RowsFeed, RowsImage, StateImage, Token,
 };
 
 /// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
@@ -93,33 +93,34 @@ fn restore(
     end: Option<&EndImage>,
     history: &[Token],
     late: bool,
-) -> Result<(), String> {
+) -> Result<(), EngineFault> {
+    let wrong = |what: String| Err(EngineFault::Device(what));
     if keep as usize > state.tokens.len() {
-        return Err(format!("keep {keep} of {} rows", state.tokens.len()));
+        return wrong(format!("keep {keep} of {} rows", state.tokens.len()));
     }
     let mut tokens = state.tokens[..keep as usize].to_vec();
     for r in rows {
         if r.start() != tokens.len() as u64 {
-            return Err(format!("rows start at {} instead of {}", r.start(), tokens.len()));
+            return wrong(format!("rows start at {} instead of {}", r.start(), tokens.len()));
         }
         if late {
             tokens.extend(&history[tokens.len()..][..r.rows() as usize]);
             continue;
         }
-        let data = r.load("k.0")?.data;
+        let data = r.load("k.0").map_err(EngineFault::RowsLost)?.data;
         tokens.extend(data.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
     }
     if tokens != history {
-        return Err("the rows are not those of the history".into());
+        return wrong("the rows are not those of the history".into());
     }
     match end {
         None if tokens.is_empty() => *state = State::empty(),
-        None => return Err("rows without an end state".into()),
+        None => return wrong("rows without an end state".into()),
         Some(e) => {
             if e.position != tokens.len() as u64 {
-                return Err(format!("end state at {}, rows end at {}", e.position, tokens.len()));
+                return wrong(format!("end state at {}, rows end at {}", e.position, tokens.len()));
             }
-            let bytes: [u8; 32] = e.tensors[0].data.as_slice().try_into().map_err(|_| "bad state")?;
+            let bytes: [u8; 32] = e.tensors[0].data.as_slice().try_into().unwrap();
             *state =
                 State { tokens, hash: bytes.into(), live: true, coming: if late { rows.to_vec() } else { Vec::new() } };
         }
@@ -236,9 +237,9 @@ pub fn spawn(mut o: Options) -> Fake {
                 Command::Restore { id, keep, rows, end, history } => {
                     let event = match restore(&mut state, keep, &rows, end.as_ref(), &history, o.late) {
                         Ok(()) => EngineEvent::Restored { id, ms: 1.0 },
-                        Err(error) => {
+                        Err(fault) => {
                             state = State::empty();
-                            EngineEvent::Failed { id, error, fatal: false, code: 1 }
+                            EngineEvent::Failed { id, fault }
                         }
                     };
                     let _ = out.send(event);
@@ -251,20 +252,15 @@ pub fn spawn(mut o: Options) -> Fake {
                             std::thread::sleep(Duration::from_millis(1));
                         }
                         state = State::empty();
-                        let _ = out.send(EngineEvent::Failed {
-                            id: job.id,
-                            error: "stopped".into(),
-                            fatal: false,
-                            code: STOPPED,
-                        });
+                        let _ = out.send(EngineEvent::Failed { id: job.id, fault: EngineFault::Stopped });
                         o.never = false;
                         continue;
                     }
                     let mut coming = state.coming.drain(..);
-                    if let Some(error) = coming.find_map(|r| r.load("k.0").err()) {
+                    if let Some(lost) = coming.find_map(|r| r.load("k.0").err()) {
                         drop(coming);
                         state = State::empty();
-                        let _ = out.send(EngineEvent::Failed { id: job.id, error, fatal: false, code: 1 });
+                        let _ = out.send(EngineEvent::Failed { id: job.id, fault: EngineFault::RowsLost(lost) });
                         continue;
                     }
                     drop(coming);

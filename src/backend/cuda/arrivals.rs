@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::device::{Device, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
 use crate::backend::{BackendError, Result};
-use crate::protocol::engine::{Cancel, PIECE_BYTES, RowsFeed};
+use crate::protocol::engine::{Cancel, PIECE_BYTES, RowsFault, RowsFeed};
 
 /// Positions of a unit: a block, as attention chooses them.
 const UNIT: usize = 64;
@@ -138,7 +138,7 @@ impl Drop for Active<'_> {
     fn drop(&mut self) {
         let mut plan = self.0.plan();
         if std::thread::panicking() && plan.failed.is_none() {
-            plan.failed = Some(BackendError::Rows("reading it panicked".to_owned()));
+            plan.failed = Some(BackendError::Rows(RowsFault::new("reading it panicked")));
         }
         plan.active -= 1;
         drop(plan);
@@ -238,7 +238,7 @@ impl Arrivals {
             } else if let Some(failed) = &plan.failed {
                 return Err(failed.clone());
             } else if plan.given_up {
-                return Err(BackendError::Rows("it was given up".to_owned()));
+                return Err(BackendError::Rows(RowsFault::new("it was given up")));
             } else if plan.cancel.as_ref().is_some_and(Cancel::is_cancelled) {
                 return Err(BackendError::Stopped);
             } else {

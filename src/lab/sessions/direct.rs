@@ -10,7 +10,8 @@ use serde::Serialize;
 use super::{PATIENCE, REPEATS, median, message, plain};
 use crate::engine::worker::{self, Engine};
 use crate::protocol::engine::{
-    Cancel, Command, EngineEvent, Generate, ImageTensor, Job, RowsFeed, Sampling, SpecMode, StateImage, Token,
+    Cancel, Command, EngineEvent, EngineFault, Generate, ImageTensor, Job, RowsFeed, Sampling, SpecMode, StateImage,
+    Token,
 };
 use crate::session::{
     Change, NewSegment, NewSession, Save, SegmentId, SegmentKind, Store, StoredRows, TextBoundary, Writer,
@@ -76,7 +77,10 @@ impl Direct {
 
     fn next(&self, patience: Duration) -> Result<EngineEvent, Failure> {
         match self.engine.events.recv_timeout(patience) {
-            Ok(EngineEvent::Failed { error, code, .. }) => Err(Failure::new(Exit::from_code(code), error)),
+            Ok(EngineEvent::Failed { fault, .. }) => Err(match fault {
+                EngineFault::Fatal { why, code } => Failure::new(Exit::from_code(code), why),
+                fault => failed(fault.to_string()),
+            }),
             Ok(event) => Ok(event),
             Err(RecvTimeoutError::Timeout) => Err(failed("the engine does not answer")),
             Err(RecvTimeoutError::Disconnected) => Err(failed("the engine ended unexpectedly")),
