@@ -196,10 +196,11 @@ DEVICE void skinny(void* dst, u32 ldd, const bf16* w, u32 out, u32 inner, const 
 #define SKINNY_CALL dst, ldd, w, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages
 
 // 1..8 and 9..16 rows.
-#define SKINNY(name, epilogue)                                                         \
-    KERNEL(256, 1) skinny_##name##_8(SKINNY_ARGS) { skinny<1, 2, epilogue>(SKINNY_CALL); } \
-    KERNEL(256, 1) skinny_##name##_16(SKINNY_ARGS) { skinny<2, 2, epilogue>(SKINNY_CALL); }
-SKINNY(store, STORE)
-SKINNY(swiglu, SWIGLU)
-SKINNY(add, ADD)
-SKINNY(logits, LOGITS)
+KERNEL(256, 1) skinny_store_8(SKINNY_ARGS) { skinny<1, 2, STORE>(SKINNY_CALL); }
+KERNEL(256, 1) skinny_store_16(SKINNY_ARGS) { skinny<2, 2, STORE>(SKINNY_CALL); }
+KERNEL(256, 1) skinny_swiglu_8(SKINNY_ARGS) { skinny<1, 2, SWIGLU>(SKINNY_CALL); }
+KERNEL(256, 1) skinny_swiglu_16(SKINNY_ARGS) { skinny<2, 2, SWIGLU>(SKINNY_CALL); }
+KERNEL(256, 1) skinny_add_8(SKINNY_ARGS) { skinny<1, 2, ADD>(SKINNY_CALL); }
+KERNEL(256, 1) skinny_add_16(SKINNY_ARGS) { skinny<2, 2, ADD>(SKINNY_CALL); }
+KERNEL(256, 1) skinny_logits_8(SKINNY_ARGS) { skinny<1, 2, LOGITS>(SKINNY_CALL); }
+KERNEL(256, 1) skinny_logits_16(SKINNY_ARGS) { skinny<2, 2, LOGITS>(SKINNY_CALL); }

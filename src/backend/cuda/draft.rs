@@ -139,17 +139,17 @@ impl DraftOps for Cuda {
             let (ld, lds, n, rows) = (u32_of(w.inner)?, u32_of(taps.width)?, u32_of(width)?, u32_of(rows)?);
             // SAFETY: slots lie inside both rows; the scratch has room for every pass.
             unsafe {
-                launch::norm_rows_bf16(
-                    self.device.driver(),
-                    x + at,
-                    ld,
-                    from + at,
+                launch::NormRowsBf16 {
+                    dst: x + at,
+                    ldd: ld,
+                    src: from + at,
                     lds,
-                    norm.memory.ptr(),
+                    norm: norm.memory.ptr(),
                     n,
                     eps,
                     rows,
-                )?
+                }
+                .launch(self.device.driver())?
             };
         }
         self.draft_product(g, x, w.inner, w, 1.0, pass)
@@ -191,21 +191,21 @@ impl DraftOps for Cuda {
             ([input_norm.memory.ptr(), hidden_norm.memory.ptr()], u32_of(hidden)?, u32_of(table.out)?);
         // SAFETY: shapes were checked; `draft_window` has made the tokens' memory.
         unsafe {
-            launch::draft_input(
-                self.device.driver(),
-                to,
-                stream,
-                table.memory.ptr(),
+            launch::DraftInput {
+                x: to,
+                g: stream,
+                table: table.memory.ptr(),
                 tokens,
-                norms[0],
-                norms[1],
+                input_norm: norms[0],
+                hidden_norm: norms[1],
                 scale,
                 eps,
                 normed,
                 hidden,
                 vocab,
-                u32_of(pass.rows())?,
-            )
+                rows: u32_of(pass.rows())?,
+            }
+            .launch(self.device.driver())
         }
     }
 
@@ -223,7 +223,18 @@ impl DraftOps for Cuda {
         let (input, ld, rows) = (self.input_room(w.inner)?, u32_of(w.inner)?, u32_of(pass.rows())?);
         // SAFETY: shapes were checked; the scratch has room for every pass.
         unsafe {
-            launch::norm_rows(self.device.driver(), input, ld, x.ptr(), u32_of(x.width)?, 0, ld, 0.0, 1.0, rows)?
+            launch::NormRows {
+                dst: input,
+                ldd: ld,
+                src: x.ptr(),
+                lds: u32_of(x.width)?,
+                norm: 0,
+                n: ld,
+                eps: 0.0,
+                mul: 1.0,
+                rows,
+            }
+            .launch(self.device.driver())?
         };
         self.draft_product(dst, input, w.inner, w, scale, pass)
     }
@@ -239,18 +250,18 @@ impl DraftOps for Cuda {
             (u32_of(kvq.width)?, u32_of(shape.capacity())?, u32_of(shape.kv_heads)?, u32_of(pass.rows())?);
         // SAFETY: the window was made with this shape.
         unsafe {
-            launch::draft_append(
-                self.device.driver(),
-                window.k.ptr(),
-                window.v.ptr(),
-                from,
-                ld,
-                window.inv_freq.ptr(),
+            launch::DraftAppend {
+                wk: window.k.ptr(),
+                wv: window.v.ptr(),
+                kv: from,
+                ldkv: ld,
+                inv_freq: window.inv_freq.ptr(),
                 step,
                 capacity,
-                heads,
+                kv_heads: heads,
                 rows,
-            )
+            }
+            .launch(self.device.driver())
         }
     }
 
@@ -271,24 +282,24 @@ impl DraftOps for Cuda {
         let d = self.device.driver();
         // SAFETY: the window was made with this shape; `kvq` and `o` were checked.
         unsafe {
-            launch::draft_attend(
-                d,
+            launch::DraftAttend {
                 part_o,
                 part_ml,
-                from,
-                window.k.ptr(),
-                window.v.ptr(),
-                window.inv_freq.ptr(),
+                q: from,
+                wk: window.k.ptr(),
+                wv: window.v.ptr(),
+                inv_freq: window.inv_freq.ptr(),
                 step,
                 capacity,
-                reach,
+                window: reach,
                 heads,
-                kv,
+                kv_heads: kv,
                 scale,
                 row,
                 splits,
-            )?;
-            launch::draft_combine(d, to, part_o, part_ml, heads, splits)?;
+            }
+            .launch(d)?;
+            launch::DraftCombine { o: to, part_o, part_ml, heads, splits }.launch(d)?;
         }
         Ok(())
     }

@@ -38,14 +38,19 @@ impl Cuda {
             (device.zeroed("measurement", bytes, Account::Work)?, device.zeroed("measurement", bytes, Account::Work)?);
         // Not zeros: some hardware is faster on them.
         // SAFETY: the buffer has this many bf16 values.
-        unsafe { launch::random_bf16(device.driver(), from.ptr(), (bytes / 2) as u64, 1.0, 1)? };
+        unsafe {
+            launch::RandomBf16 { dst: from.ptr(), n: (bytes / 2) as u64, std: 1.0, seed: 1 }.launch(device.driver())?
+        };
         let copy = self.best(|b| {
             // SAFETY: two buffers of this size.
             unsafe { b.device.driver().copy(to.ptr(), from.ptr(), bytes, Queue::Compute) }
         })?;
         let read = self.best(|b| {
             // SAFETY: `from` has this many words; `to` has room for a sum per block.
-            unsafe { launch::measure_read(b.device.driver(), to.ptr(), from.ptr(), (bytes / 16) as u64) }
+            unsafe {
+                launch::MeasureRead { out: to.ptr(), src: from.ptr(), n16: (bytes / 16) as u64 }
+                    .launch(b.device.driver())
+            }
         })?;
         let pinned = device.pinned(bytes.min(256 << 20))?;
         let part = pinned.bytes();
@@ -92,7 +97,10 @@ impl Cuda {
     /// The device's.
     pub fn randomize_buf(&mut self, buf: &mut Buf, std: f32, seed: u64) -> Result<()> {
         // SAFETY: the buffer has this many bf16.
-        unsafe { launch::random_bf16(self.device.driver(), buf.ptr(), (buf.memory.bytes() / 2) as u64, std, seed) }
+        unsafe {
+            launch::RandomBf16 { dst: buf.ptr(), n: (buf.memory.bytes() / 2) as u64, std, seed }
+                .launch(self.device.driver())
+        }
     }
 
     /// Random rows below `rows` in a cache that has memory for them: what a long context looks like to a kernel's speed.
@@ -120,7 +128,8 @@ impl Cuda {
             if n > 0 {
                 // SAFETY: checked just above.
                 unsafe {
-                    launch::random_bf16(self.device.driver(), array.ptr(), (n * width) as u64, std, seed + i as u64)?
+                    launch::RandomBf16 { dst: array.ptr(), n: (n * width) as u64, std, seed: seed + i as u64 }
+                        .launch(self.device.driver())?
                 };
             }
         }

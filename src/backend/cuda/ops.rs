@@ -31,16 +31,16 @@ impl Cuda {
         let (hidden, vocab, rows) = (u32_of(table.inner)?, u32_of(table.out)?, u32_of(pass.rows())?);
         // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
         unsafe {
-            launch::embed_rows(
-                self.device.driver(),
-                h.ptr(),
-                table.memory.ptr(),
-                self.step.tokens_ptr(),
+            launch::EmbedRows {
+                h: h.ptr(),
+                table: table.memory.ptr(),
+                tokens: self.step.tokens_ptr(),
                 hidden,
                 vocab,
                 scale,
                 rows,
-            )
+            }
+            .launch(self.device.driver())
         }
     }
 
@@ -99,7 +99,10 @@ impl Cuda {
                 let wide = self.room(|scratch| &mut scratch.wide, bytes)?;
                 self.product(x, w, wide, w.out, rows, ProductOut::Bf16, 1.0)?;
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
-                unsafe { launch::swiglu_rows(self.device.driver(), to, wide, u32_of(inter)?, u32_of(rows)?) }
+                unsafe {
+                    launch::SwigluRows { dst: to, gu: wide, inter: u32_of(inter)?, rows: u32_of(rows)? }
+                        .launch(self.device.driver())
+                }
             }
         }
     }
@@ -161,19 +164,19 @@ impl Cuda {
                 let input = self.input_room(n)?;
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                 unsafe {
-                    launch::gate_rows(
-                        self.device.driver(),
-                        input,
-                        u32_of(n)?,
-                        from,
-                        lds,
+                    launch::GateRows {
+                        dst: input,
+                        ldd: u32_of(n)?,
+                        o: from,
+                        ldo: lds,
                         norm,
                         eps,
                         gate,
                         ldg,
-                        u32_of(n)?,
-                        u32_of(rows)?,
-                    )?
+                        n: u32_of(n)?,
+                        rows: u32_of(rows)?,
+                    }
+                    .launch(self.device.driver())?
                 };
                 self.product(input, w, to, h.width, rows, ProductOut::AddF32, scale)
             }
@@ -194,10 +197,10 @@ impl Cuda {
             (taps.column(slot * hidden), u32_of(taps.width)?, u32_of(hidden)?, u32_of(pass.rows())?);
         if taps.value_bytes() == 2 {
             // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
-            unsafe { launch::tap_rows_bf16(self.device.driver(), to, ld, h.ptr(), hidden, rows) }
+            unsafe { launch::TapRowsBf16 { taps: to, ldt: ld, h: h.ptr(), hidden, rows }.launch(self.device.driver()) }
         } else {
             // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
-            unsafe { launch::tap_rows(self.device.driver(), to, ld, h.ptr(), hidden, rows) }
+            unsafe { launch::TapRows { taps: to, ldt: ld, h: h.ptr(), hidden, rows }.launch(self.device.driver()) }
         }
     }
 

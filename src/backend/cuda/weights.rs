@@ -101,7 +101,7 @@ impl Cuda {
     pub(super) fn constant(&mut self, n: usize, value: f32) -> Result<Vector> {
         let memory = self.device.alloc("norm weights", n * 4, Account::Weights)?;
         // SAFETY: the memory was just made with this size.
-        unsafe { launch::fill_f32(self.device.driver(), memory.ptr(), n as u64, value)? };
+        unsafe { launch::FillF32 { dst: memory.ptr(), n: n as u64, value }.launch(self.device.driver())? };
         Ok(Vector { memory, n })
     }
 
@@ -109,7 +109,9 @@ impl Cuda {
     pub(super) fn random(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Matrix> {
         let memory = self.device.alloc("weights", out * inner * 2, Account::Weights)?;
         // SAFETY: the memory was just made with this size.
-        unsafe { launch::random_bf16(self.device.driver(), memory.ptr(), (out * inner) as u64, std, seed)? };
+        unsafe {
+            launch::RandomBf16 { dst: memory.ptr(), n: (out * inner) as u64, std, seed }.launch(self.device.driver())?
+        };
         Ok(Matrix { memory, out, inner })
     }
 

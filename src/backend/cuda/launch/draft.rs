@@ -1,119 +1,35 @@
-//! The draft head: `draft.cu`.
+//! The draft head.
 
-use super::{ATTEND_SHARED, run};
-use crate::backend::Result;
-use crate::backend::cuda::driver::{DevicePtr, Driver};
-
-/// Ring slots of a split of [`draft_attend`].
+/// Ring slots of a split of [`DraftAttend`].
 pub const DRAFT_SLOTS: u32 = 128;
 
-/// Normed embedding beside the normed stream.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn draft_input(
-    d: &dyn Driver,
-    x: DevicePtr,
-    g: DevicePtr,
-    table: DevicePtr,
-    tokens: DevicePtr,
-    input_norm: DevicePtr,
-    hidden_norm: DevicePtr,
-    scale: f32,
-    eps: f32,
-    normed: u32,
-    hidden: u32,
-    vocab: u32,
-    rows: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "draft_input",
-            [rows, 1, 1],
-            256,
-            0,
-            args![x, g, table, tokens, input_norm, hidden_norm, scale, eps, normed, hidden, vocab, rows],
-        )
-    }
-}
+kernels! { "draft.cu", device:
+    /// `x[r] = [rmsnorm(scale·table[token]) | rmsnorm(g[r])]`; `normed`: `g[r]` becomes its normed form
+    DraftInput [draft_input] (
+        x: Ptr("bf16*"), g: Ptr("float*"), table: Ptr("const bf16*"), tokens: Ptr("const u32*"),
+        input_norm: Ptr("const float*"), hidden_norm: Ptr("const float*"), scale: f32, eps: f32, normed: u32, hidden: u32,
+        vocab: u32, rows: u32,
+    )
+    grid [rows, 1, 1], threads 256, shared 0;
 
-/// Rotated keys and values into the ring; `inv_freq` f64.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn draft_append(
-    d: &dyn Driver,
-    wk: DevicePtr,
-    wv: DevicePtr,
-    kv: DevicePtr,
-    ldkv: u32,
-    inv_freq: DevicePtr,
-    step: DevicePtr,
-    capacity: u32,
-    kv_heads: u32,
-    rows: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "draft_append",
-            [rows, kv_heads, 1],
-            64,
-            0,
-            args![wk, wv, kv, ldkv, inv_freq, step, capacity, kv_heads, rows],
-        )
-    }
-}
+    /// Rotates keys (angles in f64), stores at slot `position % capacity`
+    DraftAppend [draft_append] (
+        wk: Ptr("bf16*"), wv: Ptr("bf16*"), kv: Ptr("const bf16*"), ldkv: u32, inv_freq: Ptr("const double*"),
+        step: Ptr("const DraftStep*"), capacity: u32, kv_heads: u32, rows: u32,
+    )
+    grid [rows, kv_heads, 1], threads 64, shared 0;
 
-/// Attention parts of [`DRAFT_SLOTS`] ring slots each, for the query of row `row`.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn draft_attend(
-    d: &dyn Driver,
-    part_o: DevicePtr,
-    part_ml: DevicePtr,
-    q: DevicePtr,
-    wk: DevicePtr,
-    wv: DevicePtr,
-    inv_freq: DevicePtr,
-    step: DevicePtr,
-    capacity: u32,
-    window: u32,
-    heads: u32,
-    kv_heads: u32,
-    scale: f32,
-    row: u32,
-    splits: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "draft_attend",
-            [splits, kv_heads, 1],
-            128,
-            ATTEND_SHARED,
-            args![part_o, part_ml, q, wk, wv, inv_freq, step, capacity, window, heads, kv_heads, scale, row, splits],
-        )
-    }
-}
+    /// One query at `position + row`; 128 ring slots a split, `splits = ceil(capacity/128)`; then `draft_combine`
+    DraftAttend [draft_attend] (
+        part_o: Ptr("float*"), part_ml: Ptr("float2*"), q: Ptr("const bf16*"), wk: Ptr("const bf16*"),
+        wv: Ptr("const bf16*"), inv_freq: Ptr("const double*"), step: Ptr("const DraftStep*"), capacity: u32, window: u32,
+        heads: u32, kv_heads: u32, scale: f32, row: u32, splits: u32,
+    )
+    grid [splits, kv_heads, 1], threads 128, shared 34_816;
 
-/// Merges them.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn draft_combine(
-    d: &dyn Driver,
-    o: DevicePtr,
-    part_o: DevicePtr,
-    part_ml: DevicePtr,
-    heads: u32,
-    splits: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe { run(d, "draft_combine", [heads, 1, 1], 128, 0, args![o, part_o, part_ml, heads, splits]) }
+    /// Splits merged, rounded
+    DraftCombine [draft_combine] (
+        o: Ptr("bf16*"), part_o: Ptr("const float*"), part_ml: Ptr("const float2*"), heads: u32, splits: u32,
+    )
+    grid [heads, 1, 1], threads 128, shared 0;
 }

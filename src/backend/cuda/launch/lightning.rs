@@ -1,139 +1,38 @@
-//! Lightning attention: `lightning.cu`.
+//! Lightning attention.
 
-use super::{run, up};
-use crate::backend::Result;
-use crate::backend::cuda::driver::{DevicePtr, Driver};
+use super::up;
 
-/// Dynamic shared memory; the source says what for.
-const LIGHTNING_SHARED: u32 = 95_504;
+kernels! { "lightning.cu", device:
+    /// Absorbs pending rows, then rows 1..16 of qk-norm, RoPE, recurrence; `q_norm`, `k_norm`, `rope` may be null
+    LightningVerify [lightning_verify] (
+        o: Ptr("float*"), ldo: u32, x: Ptr("const bf16*"), ldx: u32, q_col: u32, k_col: u32, v_col: u32,
+        q_norm: Ptr("const float*"), k_norm: Ptr("const float*"), rope: Ptr("const float2*"), state: Ptr("float*"),
+        pend_k: Ptr("bf16*"), pend_v: Ptr("bf16*"), slopes: Ptr("const float*"), step: Ptr("const Step*"), heads: u32,
+        kv_heads: u32, scale: f32, eps: f32, rows: u32,
+    )
+    grid [4, heads, 1], threads 128, shared 0;
 
-/// Pending rows, then 1..=16 rows of the recurrence.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn lightning_verify(
-    d: &dyn Driver,
-    o: DevicePtr,
-    ldo: u32,
-    x: DevicePtr,
-    ldx: u32,
-    q_col: u32,
-    k_col: u32,
-    v_col: u32,
-    q_norm: DevicePtr,
-    k_norm: DevicePtr,
-    rope: DevicePtr,
-    state: DevicePtr,
-    pend_k: DevicePtr,
-    pend_v: DevicePtr,
-    slopes: DevicePtr,
-    step: DevicePtr,
-    heads: u32,
-    kv_heads: u32,
-    scale: f32,
-    eps: f32,
-    rows: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "lightning_verify",
-            [4, heads, 1],
-            128,
-            0,
-            args![
-                o, ldo, x, ldx, q_col, k_col, v_col, q_norm, k_norm, rope, state, pend_k, pend_v, slopes, step, heads,
-                kv_heads, scale, eps, rows
-            ],
-        )
-    }
-}
+    /// Absorbs pending rows
+    LightningFold [lightning_fold] (
+        state: Ptr("float*"), pend_k: Ptr("const bf16*"), pend_v: Ptr("const bf16*"), slopes: Ptr("const float*"),
+        step: Ptr("const Step*"), heads: u32, kv_heads: u32,
+    )
+    grid [4, heads, 1], threads 128, shared 0;
 
-/// Absorbs pending rows.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn lightning_fold(
-    d: &dyn Driver,
-    state: DevicePtr,
-    pend_k: DevicePtr,
-    pend_v: DevicePtr,
-    slopes: DevicePtr,
-    step: DevicePtr,
-    heads: u32,
-    kv_heads: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe {
-        run(d, "lightning_fold", [4, heads, 1], 128, 0, args![state, pend_k, pend_v, slopes, step, heads, kv_heads])
-    }
-}
+    /// Prefill: normed and rotated `[q (heads·128) | k (kv_heads·128)]`; `dst` may be `x + q_col` with `ldd = ldx` where the
+    /// columns q and k are adjacent
+    LightningQk [lightning_qk] (
+        dst: Ptr("bf16*"), ldd: u32, x: Ptr("const bf16*"), ldx: u32, q_col: u32, k_col: u32, q_norm: Ptr("const float*"),
+        k_norm: Ptr("const float*"), rope: Ptr("const float2*"), heads: u32, kv_heads: u32, eps: f32, rows: u32,
+    )
+    grid [up(heads + kv_heads, 8), rows, 1], threads 256, shared 0;
 
-/// Normed and rotated q and k of a prefill pass.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn lightning_qk(
-    d: &dyn Driver,
-    dst: DevicePtr,
-    ldd: u32,
-    x: DevicePtr,
-    ldx: u32,
-    q_col: u32,
-    k_col: u32,
-    q_norm: DevicePtr,
-    k_norm: DevicePtr,
-    rope: DevicePtr,
-    heads: u32,
-    kv_heads: u32,
-    eps: f32,
-    rows: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "lightning_qk",
-            [up(heads + kv_heads, 8), rows, 1],
-            256,
-            0,
-            args![dst, ldd, x, ldx, q_col, k_col, q_norm, k_norm, rope, heads, kv_heads, eps, rows],
-        )
-    }
-}
-
-/// Pending rows, then chunks of 64 rows.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn lightning_prefill(
-    d: &dyn Driver,
-    o: DevicePtr,
-    ldo: u32,
-    qk: DevicePtr,
-    ldqk: u32,
-    v: DevicePtr,
-    ldv: u32,
-    state: DevicePtr,
-    pend_k: DevicePtr,
-    pend_v: DevicePtr,
-    slopes: DevicePtr,
-    step: DevicePtr,
-    heads: u32,
-    kv_heads: u32,
-    scale: f32,
-    rows: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "lightning_prefill",
-            [4, heads, 1],
-            128,
-            LIGHTNING_SHARED,
-            args![o, ldo, qk, ldqk, v, ldv, state, pend_k, pend_v, slopes, step, heads, kv_heads, scale, rows],
-        )
-    }
+    /// Absorbs pending rows, then chunks of 64 on tensor cores, state on chip; `qk` from `lightning_qk`, `v` points at its
+    /// first column
+    LightningPrefill [lightning_prefill] (
+        o: Ptr("float*"), ldo: u32, qk: Ptr("const bf16*"), ldqk: u32, v: Ptr("const bf16*"), ldv: u32,
+        state: Ptr("float*"), pend_k: Ptr("const bf16*"), pend_v: Ptr("const bf16*"), slopes: Ptr("const float*"),
+        step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, rows: u32,
+    )
+    grid [4, heads, 1], threads 128, shared 95_504;
 }

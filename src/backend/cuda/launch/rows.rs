@@ -1,159 +1,61 @@
-//! Operations on rows: `rows.cu`.
+//! Operations on rows.
 
-use super::{run, up, up64};
-use crate::backend::Result;
-use crate::backend::cuda::driver::{DevicePtr, Driver};
+use super::{up, up64};
 
-/// `dst[i] = value`.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn fill_f32(d: &dyn Driver, dst: DevicePtr, n: u64, value: f32) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe { run(d, "fill_f32", [up64(n, 1024), 1, 1], 256, 0, args![dst, n, value]) }
-}
+kernels! { "rows.cu", device:
+    /// `dst[i] = value`
+    FillF32 [fill_f32] (dst: Ptr("float*"), n: u64, value: f32)
+    grid [up64(n, 1024), 1, 1], threads 256, shared 0;
 
-/// Values of [`crate::backend::synthetic_value`].
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn random_bf16(d: &dyn Driver, dst: DevicePtr, n: u64, std: f32, seed: u64) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe { run(d, "random_bf16", [up64(n, 1024), 1, 1], 256, 0, args![dst, n, std, seed]) }
-}
+    /// `dst[i] = backend::synthetic_value(seed, i, std)`
+    RandomBf16 [random_bf16] (dst: Ptr("bf16*"), n: u64, std: f32, seed: u64)
+    grid [up64(n, 1024), 1, 1], threads 256, shared 0;
 
-/// `h[r] = scale · table[tokens[r]]`.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn embed_rows(
-    d: &dyn Driver,
-    h: DevicePtr,
-    table: DevicePtr,
-    tokens: DevicePtr,
-    hidden: u32,
-    vocab: u32,
-    scale: f32,
-    rows: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe { run(d, "embed_rows", [rows, 1, 1], 256, 0, args![h, table, tokens, hidden, vocab, scale, rows]) }
-}
+    /// Sums of n16 16-byte words, one a launch block, to time reading; `out` has room for 8 per multiprocessor
+    MeasureRead [measure_read] (out: Ptr("float*"), src: Ptr("const uint4*"), n16: u64)
+    grid [8 * device.multiprocessors.max(1), 1, 1], threads 512, shared 0;
 
-/// cos and sin of the pass's angles, `[rows][64]` pairs.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn rope_table(
-    d: &dyn Driver,
-    table: DevicePtr,
-    inv_freq: DevicePtr,
-    step: DevicePtr,
-    rows: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe { run(d, "rope_table", [up(rows * 64, 256), 1, 1], 256, 0, args![table, inv_freq, step, rows]) }
-}
+    /// `h[r] = scale · table[tokens[r]]`; zeros for an id outside
+    EmbedRows [embed_rows] (
+        h: Ptr("float*"), table: Ptr("const bf16*"), tokens: Ptr("const u32*"), hidden: u32, vocab: u32, scale: f32,
+        rows: u32,
+    )
+    grid [rows, 1, 1], threads 256, shared 0;
 
-/// RMS norm of f32 rows to bf16; `norm` 0: rounds only.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn norm_rows(
-    d: &dyn Driver,
-    dst: DevicePtr,
-    ldd: u32,
-    src: DevicePtr,
-    lds: u32,
-    norm: DevicePtr,
-    n: u32,
-    eps: f32,
-    mul: f32,
-    rows: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe { run(d, "norm_rows", [rows, 1, 1], 256, 0, args![dst, ldd, src, lds, norm, n, eps, mul, rows]) }
-}
+    /// `table[r][i] = (cos, sin)(fl(position_r · inv_freq[i]))`, i < 64; once per pass, read by every lightning layer
+    RopeTable [rope_table] (table: Ptr("float2*"), inv_freq: Ptr("const float*"), step: Ptr("const Step*"), rows: u32)
+    grid [up(rows * 64, 256), 1, 1], threads 256, shared 0;
 
-/// Output norm and gate to bf16; `norm` and `gate` may be 0.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn gate_rows(
-    d: &dyn Driver,
-    dst: DevicePtr,
-    ldd: u32,
-    o: DevicePtr,
-    ldo: u32,
-    norm: DevicePtr,
-    eps: f32,
-    gate: DevicePtr,
-    ldg: u32,
-    n: u32,
-    rows: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe { run(d, "gate_rows", [rows, 1, 1], 256, 0, args![dst, ldd, o, ldo, norm, eps, gate, ldg, n, rows]) }
-}
+    /// `dst = bf16(src · rstd · norm · mul)`; `norm` null: `bf16(src · mul)`
+    NormRows [norm_rows] (
+        dst: Ptr("bf16*"), ldd: u32, src: Ptr("const float*"), lds: u32, norm: Ptr("const float*"), n: u32, eps: f32,
+        mul: f32, rows: u32,
+    )
+    grid [rows, 1, 1], threads 256, shared 0;
 
-/// SwiGLU of interleaved gate and up columns.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn swiglu_rows(d: &dyn Driver, dst: DevicePtr, gu: DevicePtr, inter: u32, rows: u32) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe { run(d, "swiglu_rows", [up(inter, 2048), rows, 1], 256, 0, args![dst, gu, inter, rows]) }
-}
+    /// The same for a bf16 source
+    NormRowsBf16 [norm_rows_bf16] (
+        dst: Ptr("bf16*"), ldd: u32, src: Ptr("const bf16*"), lds: u32, norm: Ptr("const float*"), n: u32, eps: f32,
+        rows: u32,
+    )
+    grid [rows, 1, 1], threads 256, shared 0;
 
-/// Copies f32 rows into columns of a wider buffer.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn tap_rows(d: &dyn Driver, taps: DevicePtr, ldt: u32, h: DevicePtr, hidden: u32, rows: u32) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe { run(d, "tap_rows", [rows, 1, 1], 256, 0, args![taps, ldt, h, hidden, rows]) }
-}
+    /// `dst = bf16(norm(o) ∘ sigmoid(gate))`; `norm` and `gate` may be null; `gate` points at its first column
+    GateRows [gate_rows] (
+        dst: Ptr("bf16*"), ldd: u32, o: Ptr("const float*"), ldo: u32, norm: Ptr("const float*"), eps: f32,
+        gate: Ptr("const bf16*"), ldg: u32, n: u32, rows: u32,
+    )
+    grid [rows, 1, 1], threads 256, shared 0;
 
-/// The same, rounded to bf16.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn tap_rows_bf16(
-    d: &dyn Driver,
-    taps: DevicePtr,
-    ldt: u32,
-    h: DevicePtr,
-    hidden: u32,
-    rows: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe { run(d, "tap_rows_bf16", [rows, 1, 1], 256, 0, args![taps, ldt, h, hidden, rows]) }
-}
+    /// `dst[j] = silu(gate_j) · up_j` of interleaved `gu [rows, 2·inter]`
+    SwigluRows [swiglu_rows] (dst: Ptr("bf16*"), gu: Ptr("const bf16*"), inter: u32, rows: u32)
+    grid [up(inter, 2048), rows, 1], threads 256, shared 0;
 
-/// RMS norm of bf16 rows.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn norm_rows_bf16(
-    d: &dyn Driver,
-    dst: DevicePtr,
-    ldd: u32,
-    src: DevicePtr,
-    lds: u32,
-    norm: DevicePtr,
-    n: u32,
-    eps: f32,
-    rows: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe { run(d, "norm_rows_bf16", [rows, 1, 1], 256, 0, args![dst, ldd, src, lds, norm, n, eps, rows]) }
-}
+    /// Copies f32 rows into columns of a wider buffer; `taps` points at its first column
+    TapRows [tap_rows] (taps: Ptr("float*"), ldt: u32, h: Ptr("const float*"), hidden: u32, rows: u32)
+    grid [rows, 1, 1], threads 256, shared 0;
 
-/// Sums of everything, one a launch block: reading to be timed. `out` has room for 8 per multiprocessor.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn measure_read(d: &dyn Driver, out: DevicePtr, src: DevicePtr, n16: u64) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe { run(d, "measure_read", [8 * d.info().multiprocessors.max(1), 1, 1], 512, 0, args![out, src, n16]) }
+    /// The same, rounded
+    TapRowsBf16 [tap_rows_bf16] (taps: Ptr("bf16*"), ldt: u32, h: Ptr("const float*"), hidden: u32, rows: u32)
+    grid [rows, 1, 1], threads 256, shared 0;
 }

@@ -1,217 +1,58 @@
-//! Sparse attention of verify passes: `sparse.cu`.
+//! Sparse attention of verify passes.
 
-use super::{ATTEND_SHARED, run, up};
-use crate::backend::Result;
-use crate::backend::cuda::driver::{DevicePtr, Driver};
+use super::up;
 
-/// Compressed keys of a split of [`select_lse`].
+/// Compressed keys of a split of [`SelectLse`].
 pub const LSE_KEYS: u32 = 256;
 
-/// Chosen blocks of a split of [`attend_verify`].
+/// Chosen blocks of a split of [`AttendVerify`].
 pub const ATTEND_BLOCKS: u32 = 2;
 
-const SELECT_LSE_SHARED: u32 = 65_536;
+kernels! { "sparse.cu", device:
+    /// `k, v [L, kv, 128]` rows, and the compressed rows whose window they complete
+    AppendKv [append_kv] (
+        k: Ptr("bf16*"), v: Ptr("bf16*"), k1: Ptr("bf16*"), k2: Ptr("bf16*"), xk: Ptr("const bf16*"),
+        xv: Ptr("const bf16*"), ldx: u32, step: Ptr("const Step*"), kv_heads: u32, rows: u32,
+    )
+    grid [rows, kv_heads, 1], threads 128, shared 0;
 
-const SELECT_SCORES_SHARED: u32 = 67_584;
+    /// `part[row][head][split] = (max, Σexp)` over 256 compressed keys each; nothing where every row has at most
+    /// `all_below` blocks
+    SelectLse [select_lse] (
+        part: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32, keys: Ptr("const bf16*"), window: u32, stride: u32,
+        step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32, all_below: u32,
+    )
+    grid [splits, kv_heads, rows], threads 128, shared 65_536;
 
-/// Keys, values and the compressed keys they complete.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn append_kv(
-    d: &dyn Driver,
-    k: DevicePtr,
-    v: DevicePtr,
-    k1: DevicePtr,
-    k2: DevicePtr,
-    xk: DevicePtr,
-    xv: DevicePtr,
-    ldx: u32,
-    step: DevicePtr,
-    kv_heads: u32,
-    rows: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe { run(d, "append_kv", [rows, kv_heads, 1], 128, 0, args![k, v, k1, k2, xk, xv, ldx, step, kv_heads, rows]) }
-}
+    /// Pooled block scores `[row][kv][score_blocks]`, 64 blocks a launch block; `window`, `stride` are those of the keys
+    /// that `select_lse` read; `score_blocks` a multiple of 64, at most 16384
+    SelectScores [select_scores] (
+        scores: Ptr("bf16*"), part: Ptr("const float2*"), q: Ptr("const bf16*"), ldq: u32, k1: Ptr("const bf16*"),
+        window: u32, stride: u32, step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, rows: u32,
+        splits: u32, score_blocks: u32, all_below: u32,
+    )
+    grid [up(score_blocks, 64), kv_heads, rows], threads 128, shared 67_584;
 
-/// Parts of the log-sum-exp over compressed keys, [`LSE_KEYS`] a split.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn select_lse(
-    d: &dyn Driver,
-    part: DevicePtr,
-    q: DevicePtr,
-    ldq: u32,
-    keys: DevicePtr,
-    window: u32,
-    stride: u32,
-    step: DevicePtr,
-    heads: u32,
-    kv_heads: u32,
-    scale: f32,
-    rows: u32,
-    splits: u32,
-    all_below: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "select_lse",
-            [splits, kv_heads, rows],
-            128,
-            SELECT_LSE_SHARED,
-            args![part, q, ldq, keys, window, stride, step, heads, kv_heads, scale, rows, splits, all_below],
-        )
-    }
-}
+    /// Forced blocks, then best by score, ties to the lower index; `list [row][kv][cap]` ascending, `count [row][kv]`;
+    /// rows `row0..row0+rows` of the pass, `scores` starts at row0. A row at p with `p + 1 < dense_until` takes every block
+    SelectTop [select_top] (
+        list: Ptr("u32*"), count: Ptr("u32*"), scores: Ptr("const bf16*"), step: Ptr("const Step*"), kv_heads: u32,
+        score_blocks: u32, cap: u32, init: u32, local: u32, topk: u32, dense_until: u32, row0: u32, rows: u32,
+    )
+    grid [kv_heads, rows, 1], threads 512, shared 0;
 
-/// Pooled block scores of a verify pass; rows with at most `all_below` blocks need none.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn select_scores(
-    d: &dyn Driver,
-    scores: DevicePtr,
-    part: DevicePtr,
-    q: DevicePtr,
-    ldq: u32,
-    k1: DevicePtr,
-    window: u32,
-    stride: u32,
-    step: DevicePtr,
-    heads: u32,
-    kv_heads: u32,
-    scale: f32,
-    rows: u32,
-    splits: u32,
-    score_blocks: u32,
-    all_below: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "select_scores",
-            [up(score_blocks, 64), kv_heads, rows],
-            128,
-            SELECT_SCORES_SHARED,
-            args![
-                scores,
-                part,
-                q,
-                ldq,
-                k1,
-                window,
-                stride,
-                step,
-                heads,
-                kv_heads,
-                scale,
-                rows,
-                splits,
-                score_blocks,
-                all_below
-            ],
-        )
-    }
-}
+    /// Two chosen blocks each: `part_o [row][head][splits][128]`, `part_ml [row][head][splits]`; `splits = ceil(cap/2)`
+    AttendVerify [attend_verify] (
+        part_o: Ptr("float*"), part_ml: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32, k: Ptr("const bf16*"),
+        v: Ptr("const bf16*"), list: Ptr("const u32*"), count: Ptr("const u32*"), cap: u32, step: Ptr("const Step*"),
+        heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32,
+    )
+    grid [splits, kv_heads, rows], threads 128, shared 34_816;
 
-/// Chosen blocks, ascending.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn select_top(
-    d: &dyn Driver,
-    list: DevicePtr,
-    count: DevicePtr,
-    scores: DevicePtr,
-    step: DevicePtr,
-    kv_heads: u32,
-    score_blocks: u32,
-    cap: u32,
-    init: u32,
-    local: u32,
-    topk: u32,
-    dense_until: u32,
-    row0: u32,
-    rows: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "select_top",
-            [kv_heads, rows, 1],
-            512,
-            0,
-            args![list, count, scores, step, kv_heads, score_blocks, cap, init, local, topk, dense_until, row0, rows],
-        )
-    }
-}
-
-/// Attention parts of [`ATTEND_BLOCKS`] chosen blocks each.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn attend_verify(
-    d: &dyn Driver,
-    part_o: DevicePtr,
-    part_ml: DevicePtr,
-    q: DevicePtr,
-    ldq: u32,
-    k: DevicePtr,
-    v: DevicePtr,
-    list: DevicePtr,
-    count: DevicePtr,
-    cap: u32,
-    step: DevicePtr,
-    heads: u32,
-    kv_heads: u32,
-    scale: f32,
-    rows: u32,
-    splits: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "attend_verify",
-            [splits, kv_heads, rows],
-            128,
-            ATTEND_SHARED,
-            args![part_o, part_ml, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale, rows, splits],
-        )
-    }
-}
-
-/// Merges the parts in ascending order.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn attend_combine(
-    d: &dyn Driver,
-    o: DevicePtr,
-    ldo: u32,
-    part_o: DevicePtr,
-    part_ml: DevicePtr,
-    count: DevicePtr,
-    heads: u32,
-    kv_heads: u32,
-    rows: u32,
-    splits: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "attend_combine",
-            [heads, rows, 1],
-            128,
-            0,
-            args![o, ldo, part_o, part_ml, count, heads, kv_heads, rows, splits],
-        )
-    }
+    /// Splits merged in ascending order
+    AttendCombine [attend_combine] (
+        o: Ptr("float*"), ldo: u32, part_o: Ptr("const float*"), part_ml: Ptr("const float2*"), count: Ptr("const u32*"),
+        heads: u32, kv_heads: u32, rows: u32, splits: u32,
+    )
+    grid [heads, rows, 1], threads 128, shared 0;
 }

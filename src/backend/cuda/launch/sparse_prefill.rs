@@ -1,115 +1,45 @@
-//! Sparse attention of prefill passes: `sparse_prefill.cu`.
+//! Sparse attention of prefill passes.
 
-use super::{run, up};
-use crate::backend::Result;
-use crate::backend::cuda::driver::{DevicePtr, Driver};
+use super::up;
+use crate::backend::cuda::driver::Driver;
 
-const PREFILL_LSE_SHARED: u32 = 32_768;
+/// Shared memory of [`AttendPrefill`] beside its ring.
+const ATTEND_FIXED: u32 = 35_968;
+/// Bytes of a place in the ring: 32 keys and their values.
+const ATTEND_HALF: u32 = 16 << 10;
 
-const PREFILL_SCORES_SHARED: u32 = 37_376;
-
-const ATTEND_PREFILL_SHARED: u32 = 35_968;
-
-/// Log-sum-exp over compressed keys of rows `row0..row0 + rows`.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn prefill_lse(
-    d: &dyn Driver,
-    z: DevicePtr,
-    q: DevicePtr,
-    ldq: u32,
-    keys: DevicePtr,
-    window: u32,
-    stride: u32,
-    step: DevicePtr,
-    heads: u32,
-    kv_heads: u32,
-    scale: f32,
-    row0: u32,
-    rows: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "prefill_lse",
-            [up(rows, 8), kv_heads, 1],
-            256,
-            PREFILL_LSE_SHARED,
-            args![z, q, ldq, keys, window, stride, step, heads, kv_heads, scale, row0, rows],
-        )
-    }
+/// Places in the ring of [`AttendPrefill`]: as many as the device has shared memory for.
+pub fn attend_slots(d: &dyn Driver) -> u32 {
+    (d.info().shared_limit.saturating_sub(ATTEND_FIXED) / ATTEND_HALF).max(2)
 }
 
-/// Pooled block scores of rows `row0..row0 + rows`.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn prefill_scores(
-    d: &dyn Driver,
-    scores: DevicePtr,
-    z: DevicePtr,
-    q: DevicePtr,
-    ldq: u32,
-    k1: DevicePtr,
-    window: u32,
-    stride: u32,
-    step: DevicePtr,
-    heads: u32,
-    kv_heads: u32,
-    scale: f32,
-    row0: u32,
-    rows: u32,
-    score_blocks: u32,
-) -> Result<()> {
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "prefill_scores",
-            [up(score_blocks, 256), up(rows, 16), kv_heads],
-            256,
-            PREFILL_SCORES_SHARED,
-            args![scores, z, q, ldq, k1, window, stride, step, heads, kv_heads, scale, row0, rows, score_blocks],
-        )
-    }
+/// Its shared memory.
+fn attend_bytes(slots: u32) -> u32 {
+    ATTEND_FIXED + slots * ATTEND_HALF
 }
 
-/// Attention over the chosen blocks, 8 rows a launch block.
-///
-/// # Safety
-/// See the module: every pointer must span what kernels/README.md says.
-pub unsafe fn attend_prefill(
-    d: &dyn Driver,
-    o: DevicePtr,
-    ldo: u32,
-    q: DevicePtr,
-    ldq: u32,
-    k: DevicePtr,
-    v: DevicePtr,
-    list: DevicePtr,
-    count: DevicePtr,
-    cap: u32,
-    step: DevicePtr,
-    heads: u32,
-    kv_heads: u32,
-    scale: f32,
-    rows: u32,
-) -> Result<()> {
-    /// Bytes of a place in the ring: 32 keys and their values.
-    const HALF: u32 = 16 << 10;
-    let room = d.info().shared_limit.saturating_sub(ATTEND_PREFILL_SHARED);
-    let slots = (room / HALF).max(2);
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            "attend_prefill",
-            [up(rows, 8), kv_heads, 1],
-            9 * 32,
-            ATTEND_PREFILL_SHARED + slots * HALF,
-            args![o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale, rows, slots],
-        )
-    }
+kernels! { "sparse_prefill.cu", device:
+    /// `z[row − row0][head]`, the log-sum-exp over compressed keys; 8 rows a block
+    PrefillLse [prefill_lse] (
+        z: Ptr("float*"), q: Ptr("const bf16*"), ldq: u32, keys: Ptr("const bf16*"), window: u32, stride: u32,
+        step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, row0: u32, rows: u32,
+    )
+    grid [up(rows, 8), kv_heads, 1], threads 256, shared 32_768;
+
+    /// As select_scores, 16 rows × 256 blocks a launch block, two rows a warp
+    PrefillScores [prefill_scores] (
+        scores: Ptr("bf16*"), z: Ptr("const float*"), q: Ptr("const bf16*"), ldq: u32, k1: Ptr("const bf16*"),
+        window: u32, stride: u32, step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, row0: u32, rows: u32,
+        score_blocks: u32,
+    )
+    grid [up(score_blocks, 256), up(rows, 16), kv_heads], threads 256, shared 37_376;
+
+    /// 8 neighbouring rows a block share the loads of the union of their blocks, each warp at its own pace through a ring of
+    /// `slots` halves
+    AttendPrefill [attend_prefill] (
+        o: Ptr("float*"), ldo: u32, q: Ptr("const bf16*"), ldq: u32, k: Ptr("const bf16*"), v: Ptr("const bf16*"),
+        list: Ptr("const u32*"), count: Ptr("const u32*"), cap: u32, step: Ptr("const Step*"), heads: u32, kv_heads: u32,
+        scale: f32, rows: u32, slots: u32,
+    )
+    grid [up(rows, 8), kv_heads, 1], threads 288, shared attend_bytes(slots);
 }

@@ -29,7 +29,6 @@ impl Cuda {
     ) -> Result<()> {
         let from = logits.wide("top_candidates", vocab)?;
         check_rows("top_candidates", logits, rows)?;
-        let (ld, words, rows) = (u32_of(logits.width)?, u32_of(vocab)?, u32_of(rows)?);
         if self.candidates.as_ref().is_none_or(|c| c.vocab < vocab) {
             if self.candidates.take().is_some() {
                 self.touch();
@@ -50,11 +49,13 @@ impl Cuda {
         let d = self.device.driver();
         // Page-locked memory has one address for both sides.
         let found = c.found.as_ptr() as DevicePtr;
-        let (tops, sums) = (c.tops.ptr(), c.sums.ptr());
+        let (tops, lse) = (c.tops.ptr(), c.sums.ptr());
+        let (ld, vocab, rows) = (u32_of(logits.width)?, u32_of(vocab)?, u32_of(rows)?);
+        let (group, splits) = (launch::candidate_group(vocab), vocab.div_ceil(launch::CANDIDATE_LOGITS));
         // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
         unsafe {
-            launch::candidates_tops(d, tops, sums, from, ld, words, rows)?;
-            launch::candidates_pick(d, found, tops, sums, from, ld, words, rows)
+            launch::CandidatesTops { tops, lse, logits: from, ld, vocab, group, rows, splits }.launch(d)?;
+            launch::CandidatesPick { found, tops, lse, logits: from, ld, vocab, group, rows, splits }.launch(d)
         }
     }
 

@@ -51,29 +51,29 @@ impl Cuda {
         match pass {
             // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
             Pass::Verify { rows } => unsafe {
-                launch::lightning_verify(
-                    self.device.driver(),
-                    to,
+                launch::LightningVerify {
+                    o: to,
                     ldo,
-                    x.ptr(),
+                    x: x.ptr(),
                     ldx,
-                    0,
+                    q_col: 0,
                     k_col,
                     v_col,
                     q_norm,
                     k_norm,
                     rope,
-                    s,
+                    state: s,
                     pend_k,
                     pend_v,
                     slopes,
-                    self.step.ptr(),
+                    step: self.step.ptr(),
                     heads,
-                    kv,
-                    spec.scale,
+                    kv_heads: kv,
+                    scale: spec.scale,
                     eps,
-                    u32_of(rows)?,
-                )
+                    rows: u32_of(rows)?,
+                }
+                .launch(self.device.driver())
             },
             Pass::Prefill { rows } => {
                 let qk_width = (spec.heads + spec.kv_heads) * HEAD;
@@ -82,43 +82,43 @@ impl Cuda {
                 let d = self.device.driver();
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                 unsafe {
-                    launch::lightning_qk(
-                        d,
-                        qk,
-                        ldqk,
-                        x.ptr(),
+                    launch::LightningQk {
+                        dst: qk,
+                        ldd: ldqk,
+                        x: x.ptr(),
                         ldx,
-                        0,
+                        q_col: 0,
                         k_col,
                         q_norm,
                         k_norm,
                         rope,
                         heads,
-                        kv,
+                        kv_heads: kv,
                         eps,
                         rows,
-                    )?
+                    }
+                    .launch(d)?
                 };
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                 unsafe {
-                    launch::lightning_prefill(
-                        d,
-                        to,
+                    launch::LightningPrefill {
+                        o: to,
                         ldo,
                         qk,
                         ldqk,
-                        x.column((spec.heads + spec.kv_heads) * HEAD),
-                        ldx,
-                        s,
+                        v: x.column((spec.heads + spec.kv_heads) * HEAD),
+                        ldv: ldx,
+                        state: s,
                         pend_k,
                         pend_v,
                         slopes,
-                        self.step.ptr(),
+                        step: self.step.ptr(),
                         heads,
-                        kv,
-                        spec.scale,
+                        kv_heads: kv,
+                        scale: spec.scale,
                         rows,
-                    )
+                    }
+                    .launch(d)
                 }
             }
         }
@@ -131,16 +131,16 @@ impl Cuda {
         self.step.flush()?;
         // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
         unsafe {
-            launch::lightning_fold(
-                self.device.driver(),
-                state.state.ptr(),
-                state.pend_k.ptr(),
-                state.pend_v.ptr(),
-                state.slopes.ptr(),
-                self.step.ptr(),
-                u32_of(spec.heads)?,
-                u32_of(spec.kv_heads)?,
-            )
+            launch::LightningFold {
+                state: state.state.ptr(),
+                pend_k: state.pend_k.ptr(),
+                pend_v: state.pend_v.ptr(),
+                slopes: state.slopes.ptr(),
+                step: self.step.ptr(),
+                heads: u32_of(spec.heads)?,
+                kv_heads: u32_of(spec.kv_heads)?,
+            }
+            .launch(self.device.driver())
         }
     }
 
@@ -178,13 +178,13 @@ impl Cuda {
                 if !rope.fresh {
                     // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                     unsafe {
-                        launch::rope_table(
-                            self.device.driver(),
-                            rope.table.ptr(),
-                            rope.frequencies.ptr(),
+                        launch::RopeTable {
+                            table: rope.table.ptr(),
+                            inv_freq: rope.frequencies.ptr(),
                             step,
-                            u32_of(rows)?,
-                        )?
+                            rows: u32_of(rows)?,
+                        }
+                        .launch(self.device.driver())?
                     };
                     rope.fresh = true;
                 }

@@ -58,7 +58,10 @@ impl Cuda {
         };
         let (ldd, rows, out, inner) = (u32_of(ldd)?, u32_of(rows)?, u32_of(w.out)?, u32_of(w.inner)?);
         // SAFETY: the callers have checked sizes; the buffers live as long as the backend's work.
-        unsafe { launch::gemm(self.device.driver(), form, d, ldd, x, inner, w.memory.ptr(), rows, out, inner, scale) }
+        unsafe {
+            launch::Gemm { dst: d, ldd, x, ldx: inner, w: w.memory.ptr(), rows, out, inner, scale }
+                .launch(self.device.driver(), form)
+        }
     }
 
     /// `norm_rows` of `h` into the input scratch.
@@ -68,18 +71,18 @@ impl Cuda {
         let (ld, rows) = (u32_of(n)?, u32_of(rows)?);
         // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
         unsafe {
-            launch::norm_rows(
-                self.device.driver(),
-                input,
-                ld,
-                h.ptr(),
-                u32_of(h.width)?,
-                norm.memory.ptr(),
-                ld,
+            launch::NormRows {
+                dst: input,
+                ldd: ld,
+                src: h.ptr(),
+                lds: u32_of(h.width)?,
+                norm: norm.memory.ptr(),
+                n: ld,
                 eps,
-                1.0,
+                mul: 1.0,
                 rows,
-            )?
+            }
+            .launch(self.device.driver())?
         };
         Ok(input)
     }
@@ -102,13 +105,19 @@ impl Cuda {
             SkinnyFrom::Norm { h, ld, norm, eps, mul } if !staged => {
                 let x = self.input_room(w.inner)?;
                 // SAFETY: the callers have checked sizes; the scratch has room for every pass.
-                unsafe { launch::norm_rows(self.device.driver(), x, inner, h, ld, norm, inner, eps, mul, rows)? };
+                unsafe {
+                    launch::NormRows { dst: x, ldd: inner, src: h, lds: ld, norm, n: inner, eps, mul, rows }
+                        .launch(self.device.driver())?
+                };
                 SkinnyFrom::Ready { x, ld: inner }
             }
             SkinnyFrom::Gate { o, ld, norm, eps, gate, ldg } if !staged => {
                 let x = self.input_room(w.inner)?;
                 // SAFETY: as above.
-                unsafe { launch::gate_rows(self.device.driver(), x, inner, o, ld, norm, eps, gate, ldg, inner, rows)? };
+                unsafe {
+                    launch::GateRows { dst: x, ldd: inner, o, ldo: ld, norm, eps, gate, ldg, n: inner, rows }
+                        .launch(self.device.driver())?
+                };
                 SkinnyFrom::Ready { x, ld: inner }
             }
             from => from,

@@ -31,19 +31,19 @@ impl Cuda {
         let (xk, xv) = (x.column(spec.heads * HEAD), x.column((spec.heads + spec.kv_heads) * HEAD));
         // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
         unsafe {
-            launch::append_kv(
-                self.device.driver(),
-                cache.k.ptr(),
-                cache.v.ptr(),
-                cache.k1.ptr(),
-                cache.k2.ptr(),
+            launch::AppendKv {
+                k: cache.k.ptr(),
+                v: cache.v.ptr(),
+                k1: cache.k1.ptr(),
+                k2: cache.k2.ptr(),
                 xk,
                 xv,
-                u32_of(x.width)?,
-                self.step.ptr(),
-                u32_of(spec.kv_heads)?,
-                u32_of(pass.rows())?,
-            )
+                ldx: u32_of(x.width)?,
+                step: self.step.ptr(),
+                kv_heads: u32_of(spec.kv_heads)?,
+                rows: u32_of(pass.rows())?,
+            }
+            .launch(self.device.driver())
         }
     }
 
@@ -79,22 +79,22 @@ impl Cuda {
         let top = |score_blocks: u32, row0: u32, rows: u32| {
             // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
             unsafe {
-                launch::select_top(
-                    d,
-                    sel.list.ptr(),
-                    sel.count.ptr(),
-                    sel.scores.ptr(),
+                launch::SelectTop {
+                    list: sel.list.ptr(),
+                    count: sel.count.ptr(),
+                    scores: sel.scores.ptr(),
                     step,
-                    kv,
+                    kv_heads: kv,
                     score_blocks,
-                    u32_of(plan.cap)?,
-                    u32_of(spec.init_blocks)?,
-                    u32_of(spec.local_blocks)?,
-                    u32_of(spec.topk)?,
-                    dense,
+                    cap: u32_of(plan.cap)?,
+                    init: u32_of(spec.init_blocks)?,
+                    local: u32_of(spec.local_blocks)?,
+                    topk: u32_of(spec.topk)?,
+                    dense_until: dense,
                     row0,
                     rows,
-                )
+                }
+                .launch(d)
             }
         };
         match pass {
@@ -104,43 +104,43 @@ impl Cuda {
                 let (rows, splits, blocks) = (u32_of(rows)?, u32_of(plan.lse_splits)?, u32_of(plan.score_blocks)?);
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                 unsafe {
-                    launch::select_lse(
-                        d,
-                        sel.lse.ptr(),
+                    launch::SelectLse {
+                        part: sel.lse.ptr(),
                         q,
                         ldq,
                         keys,
-                        lse_window,
-                        lse_stride,
+                        window: lse_window,
+                        stride: lse_stride,
                         step,
                         heads,
-                        kv,
+                        kv_heads: kv,
                         scale,
                         rows,
                         splits,
                         all_below,
-                    )?
+                    }
+                    .launch(d)?
                 };
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                 unsafe {
-                    launch::select_scores(
-                        d,
-                        sel.scores.ptr(),
-                        sel.lse.ptr(),
+                    launch::SelectScores {
+                        scores: sel.scores.ptr(),
+                        part: sel.lse.ptr(),
                         q,
                         ldq,
-                        cache.k1.ptr(),
-                        lse_window,
-                        lse_stride,
+                        k1: cache.k1.ptr(),
+                        window: lse_window,
+                        stride: lse_stride,
                         step,
                         heads,
-                        kv,
+                        kv_heads: kv,
                         scale,
                         rows,
                         splits,
-                        blocks,
+                        score_blocks: blocks,
                         all_below,
-                    )?
+                    }
+                    .launch(d)?
                 };
                 top(blocks, 0, rows)
             }
@@ -153,41 +153,41 @@ impl Cuda {
                     let (row0, n) = (u32_of(row0)?, u32_of(part.min(rows - row0))?);
                     // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                     unsafe {
-                        launch::prefill_lse(
-                            d,
-                            sel.lse.ptr(),
+                        launch::PrefillLse {
+                            z: sel.lse.ptr(),
                             q,
                             ldq,
                             keys,
-                            lse_window,
-                            lse_stride,
+                            window: lse_window,
+                            stride: lse_stride,
                             step,
                             heads,
-                            kv,
+                            kv_heads: kv,
                             scale,
                             row0,
-                            n,
-                        )?
+                            rows: n,
+                        }
+                        .launch(d)?
                     };
                     // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                     unsafe {
-                        launch::prefill_scores(
-                            d,
-                            sel.scores.ptr(),
-                            sel.lse.ptr(),
+                        launch::PrefillScores {
+                            scores: sel.scores.ptr(),
+                            z: sel.lse.ptr(),
                             q,
                             ldq,
-                            cache.k1.ptr(),
-                            lse_window,
-                            lse_stride,
+                            k1: cache.k1.ptr(),
+                            window: lse_window,
+                            stride: lse_stride,
                             step,
                             heads,
-                            kv,
+                            kv_heads: kv,
                             scale,
                             row0,
-                            n,
+                            rows: n,
                             score_blocks,
-                        )?
+                        }
+                        .launch(d)?
                     };
                     top(score_blocks, row0, n)?;
                 }
@@ -221,19 +221,36 @@ impl Cuda {
                 let (part_o, part_ml) = (sel.part_o.ptr(), sel.part_ml.ptr());
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                 unsafe {
-                    launch::attend_verify(
-                        d, part_o, part_ml, q, ldq, k, v, list, count, cap, step, heads, kv, scale, rows, splits,
-                    )?
+                    launch::AttendVerify {
+                        part_o,
+                        part_ml,
+                        q,
+                        ldq,
+                        k,
+                        v,
+                        list,
+                        count,
+                        cap,
+                        step,
+                        heads,
+                        kv_heads: kv,
+                        scale,
+                        rows,
+                        splits,
+                    }
+                    .launch(d)?
                 };
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
-                unsafe { launch::attend_combine(d, to, ldo, part_o, part_ml, count, heads, kv, rows, splits) }
+                unsafe {
+                    launch::AttendCombine { o: to, ldo, part_o, part_ml, count, heads, kv_heads: kv, rows, splits }
+                        .launch(d)
+                }
             }
             Pass::Prefill { rows } => {
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                 unsafe {
-                    launch::attend_prefill(
-                        d,
-                        to,
+                    launch::AttendPrefill {
+                        o: to,
                         ldo,
                         q,
                         ldq,
@@ -244,10 +261,12 @@ impl Cuda {
                         cap,
                         step,
                         heads,
-                        kv,
+                        kv_heads: kv,
                         scale,
-                        u32_of(rows)?,
-                    )
+                        rows: u32_of(rows)?,
+                        slots: launch::attend_slots(d),
+                    }
+                    .launch(d)
                 }
             }
         }

@@ -1,6 +1,5 @@
-//! Products: `skinny.cu` and `gemm.cu`.
+//! Products of 1..=16 rows.
 
-use super::{run, up};
 use crate::backend::Result;
 use crate::backend::cuda::driver::{DevicePtr, Driver};
 
@@ -11,8 +10,6 @@ const STAGED_ROWS: u32 = 2;
 const SKINNY_TILE: u32 = 32;
 
 const SKINNY_STAGE: u32 = SKINNY_TILE * 1024;
-
-const GEMM_SHARED: u32 = 81_920;
 
 /// What becomes of a skinny product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +64,7 @@ pub enum SkinnyFrom {
     },
 }
 
-/// Can a skinny product norm or gate its rows on the way? If not, run [`norm_rows`] or [`gate_rows`] before and pass
+/// Can a skinny product norm or gate its rows on the way? If not, run [`super::NormRows`] or [`super::GateRows`] before and pass
 /// [`SkinnyFrom::Ready`]: the bits are the same. It can if that leaves room for a ring of two stages.
 pub fn stages_rows(d: &dyn Driver, rows: u32, inner: u32) -> bool {
     rows <= STAGED_ROWS && staged_bytes(rows, inner) + parts_bytes(rows) + 2 * SKINNY_STAGE <= d.info().shared_limit
@@ -88,6 +85,41 @@ fn parts_bytes(rows: u32) -> u32 {
     if rows > 8 { 16384 } else { 8192 }
 }
 
+/// Shared memory that is no ring; mode 0 is ready rows.
+fn fixed_bytes(rows: u32, inner: u32, mode: u32) -> u32 {
+    parts_bytes(rows) + if mode == 0 { 0 } else { staged_bytes(rows, inner) }
+}
+
+/// A stage of the ring.
+fn stage_bytes(rows: u32, mode: u32) -> u32 {
+    SKINNY_STAGE + if mode == 0 { ready_bytes(rows) } else { 0 }
+}
+
+/// As many blocks as give every one the same number of tiles, unless that leaves many multiprocessors without any.
+fn shares(out: u32, multiprocessors: u32) -> u32 {
+    let processors = multiprocessors.max(1);
+    let tiles = out.div_ceil(SKINNY_TILE);
+    let even = tiles.div_ceil(tiles.div_ceil(processors));
+    if even * 10 >= processors * 9 { even } else { tiles.min(processors) }
+}
+
+kernels! { "skinny.cu", device:
+    /// Product of 1..8 or 9..16 rows, `inner` a multiple of 64. store: bf16; swiglu: bf16, `out = 2·inter`; add:
+    /// `h += scale·y` f32; logits: f32. mode 0: `src` bf16, ready; 1 (not add): `norm_rows` of `src` f32; 2 (add): `gate_rows`
+    /// of `src` f32; modes 1 and 2 up to 2 rows
+    Skinny [
+        skinny_store_8 skinny_store_16 skinny_swiglu_8 skinny_swiglu_16 skinny_add_8 skinny_add_16 skinny_logits_8
+        skinny_logits_16
+    ] (
+        dst: Ptr("void*"), ldd: u32, w: Ptr("const bf16*"), out: u32, inner: u32, src: Ptr("const void*"), lds: u32,
+        mode: u32, norm: Ptr("const float*"), eps: f32, mul: f32, gate: Ptr("const bf16*"), ldg: u32, scale: f32,
+        rows: u32, stages: u32,
+    )
+    grid [shares(out, device.multiprocessors), 1, 1],
+    threads 256,
+    shared stages * stage_bytes(rows, mode) + fixed_bytes(rows, inner, mode);
+}
+
 /// Product of 1..=16 rows with a weight `[out, inner]`, `inner` a multiple of 64.
 ///
 /// # Safety
@@ -104,7 +136,7 @@ pub unsafe fn skinny(
     scale: f32,
     rows: u32,
 ) -> Result<()> {
-    let kernel = match (to, rows > 8) {
+    let symbol = match (to, rows > 8) {
         (SkinnyTo::Store, false) => "skinny_store_8",
         (SkinnyTo::Store, true) => "skinny_store_16",
         (SkinnyTo::Swiglu, false) => "skinny_swiglu_8",
@@ -115,7 +147,6 @@ pub unsafe fn skinny(
         (SkinnyTo::Logits, true) => "skinny_logits_16",
     };
     let limit = d.info().shared_limit;
-    let processors = d.info().multiprocessors.max(1);
     if let SkinnyFrom::Ready { x, ld } = from
         && rows > 8
         && parts_bytes(rows) + 2 * (SKINNY_STAGE + ready_bytes(rows)) > limit
@@ -139,62 +170,8 @@ pub unsafe fn skinny(
         SkinnyFrom::Gate { o, ld, norm, eps, gate, ldg } => (o, ld, 2, norm, eps, 1.0, gate, ldg),
     };
     // The ring gets all the shared memory that the warps' parts and the staged rows leave; ready rows travel in it.
-    let (fixed, stage) = match mode {
-        0 => (parts_bytes(rows), SKINNY_STAGE + ready_bytes(rows)),
-        _ => (parts_bytes(rows) + staged_bytes(rows, inner), SKINNY_STAGE),
-    };
-    let stages = (limit.saturating_sub(fixed) / stage).clamp(2, 6);
-    // As many blocks as give every one the same number of tiles, unless that leaves many multiprocessors without any.
-    let tiles = out.div_ceil(SKINNY_TILE);
-    let even = tiles.div_ceil(tiles.div_ceil(processors));
-    let blocks = if even * 10 >= processors * 9 { even } else { tiles.min(processors) };
-    let args = args![dst, ldd, w, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages];
+    let stages = (limit.saturating_sub(fixed_bytes(rows, inner, mode)) / stage_bytes(rows, mode)).clamp(2, 6);
+    let params = Skinny { dst, ldd, w, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages };
     // SAFETY: the caller's.
-    unsafe { run(d, kernel, [blocks, 1, 1], 256, stages * stage + fixed, args) }
-}
-
-/// What becomes of a prefill product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GemmTo {
-    /// bf16 `y`.
-    Store,
-    /// f32 `y`.
-    F32,
-    /// f32 `dst += scale · y`.
-    Add,
-}
-
-/// Product of any number of rows, `inner` a multiple of 32, where no library is loaded.
-///
-/// # Safety
-/// See the module.
-pub unsafe fn gemm(
-    d: &dyn Driver,
-    to: GemmTo,
-    dst: DevicePtr,
-    ldd: u32,
-    x: DevicePtr,
-    ldx: u32,
-    w: DevicePtr,
-    rows: u32,
-    out: u32,
-    inner: u32,
-    scale: f32,
-) -> Result<()> {
-    let kernel = match to {
-        GemmTo::Store => "gemm_store",
-        GemmTo::F32 => "gemm_f32",
-        GemmTo::Add => "gemm_add",
-    };
-    // SAFETY: the caller's.
-    unsafe {
-        run(
-            d,
-            kernel,
-            [up(rows, 128), up(out, 128), 1],
-            256,
-            GEMM_SHARED,
-            args![dst, ldd, x, ldx, w, rows, out, inner, scale],
-        )
-    }
+    unsafe { params.launch_as(d, symbol) }
 }

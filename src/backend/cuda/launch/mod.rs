@@ -1,0 +1,160 @@
+//! One table of kernels: a row is a kernel's symbols, its parameters, grid, block and shared memory, and what it does. One
+//! module per file of `kernels/`.
+//!
+//! [`kernels!`] makes of a row a structure with a named field per parameter and the launch that hands them over in the
+//! kernel's order. The table of signatures in `kernels/README.md` is written from the same rows, and `tests` compares both
+//! with what the `.cu` files declare. The contract of each kernel (layouts, limits) is its row there.
+//!
+//! Kernels themselves take their parameters one by one, not as one structure: the machine code that speeds were measured with
+//! stays as it is, and the order is nobody's business but this table's.
+//!
+//! # Safety
+//!
+//! Every launch hands raw device addresses to a kernel. Its caller guarantees that each points to memory of the
+//! extent the contract names, that it stays allocated until the queue has passed the launch (or as long as a CUDA graph
+//! holds it), and that outputs do not overlap inputs unless the contract allows it.
+
+use super::driver::{Arg, DevicePtr, Driver, Follow, Launch};
+use crate::backend::Result;
+
+/// `SOURCE, DEVICE: rows`; a row is
+/// `/// what`, `Structure [symbols] (field: type, …) grid [x, y, z], threads n, shared bytes;` where grid and shared memory
+/// may use the fields and the `DeviceInfo` named DEVICE. Types: `u32`, `u64`, `f32`, and `Ptr("C type")` for device addresses.
+macro_rules! kernels {
+    ($source:literal, $device:ident: $(
+        $(#[doc = $what:literal])+
+        $params:ident [$($symbol:ident)+] ($($field:ident: $type:ident $(($c:literal))?),+ $(,)?)
+        grid $grid:expr, threads $threads:literal, shared $shared:expr;
+    )+) => {
+        $(
+            $(#[doc = $what])+
+            #[derive(Clone, Copy, Debug)]
+            pub struct $params { $(pub $field: field_type!($type)),+ }
+
+            impl $params {
+                /// One of the row's symbols.
+                ///
+                /// # Safety
+                /// See the module: every pointer must span what kernels/README.md says.
+                unsafe fn launch_as(&self, d: &dyn super::Driver, symbol: &'static str) -> super::Result<()> {
+                    let $device = d.info();
+                    let _ = $device;
+                    let $params { $($field),+ } = *self;
+                    let args = [$(super::Arg::from($field)),+];
+                    // SAFETY: the caller's.
+                    unsafe { super::run(d, symbol, $grid, $threads, $shared, &args) }
+                }
+            }
+            launcher!($params $($symbol)+);
+        )+
+
+        /// The rows of this file, in words.
+        #[cfg(test)]
+        pub(super) const ROWS: &[super::tests::Row] = &[$(super::tests::Row {
+            source: $source,
+            symbols: &[$(stringify!($symbol)),+],
+            what: concat!($($what),+),
+            params: &[$((c_type!($type $(($c))?), stringify!($field))),+],
+            grid: stringify!($grid),
+            threads: $threads,
+            shared: stringify!($shared),
+        }),+];
+    };
+}
+
+/// The launch of a row with one symbol; families choose theirs by [`kernels!`]'s `launch_as`.
+macro_rules! launcher {
+    ($params:ident $symbol:ident) => {
+        impl $params {
+            /// Launches the kernel.
+            ///
+            /// # Safety
+            /// See the module: every pointer must span what kernels/README.md says.
+            pub unsafe fn launch(&self, d: &dyn super::Driver) -> super::Result<()> {
+                // SAFETY: the caller's.
+                unsafe { self.launch_as(d, stringify!($symbol)) }
+            }
+        }
+    };
+    ($params:ident $($symbol:ident)+) => {};
+}
+
+macro_rules! field_type {
+    (Ptr) => {
+        super::DevicePtr
+    };
+    ($same:ident) => {
+        $same
+    };
+}
+
+#[cfg(test)]
+macro_rules! c_type {
+    (Ptr($c:literal)) => {
+        $c
+    };
+    (f32) => {
+        "float"
+    };
+    ($same:ident) => {
+        stringify!($same)
+    };
+}
+
+mod candidates;
+mod draft;
+mod gemm;
+mod lightning;
+mod rows;
+mod skinny;
+mod sparse;
+mod sparse_prefill;
+#[cfg(test)]
+mod tests;
+
+pub use candidates::*;
+pub use draft::*;
+pub use gemm::*;
+pub use lightning::*;
+pub use rows::*;
+pub use skinny::*;
+pub use sparse::*;
+pub use sparse_prefill::*;
+
+/// All rows, file by file.
+#[cfg(test)]
+const TABLE: &[&[tests::Row]] = &[
+    rows::ROWS,
+    skinny::ROWS,
+    lightning::ROWS,
+    sparse::ROWS,
+    sparse_prefill::ROWS,
+    candidates::ROWS,
+    gemm::ROWS,
+    draft::ROWS,
+];
+
+/// Blocks of `by` that hold `n`, at least one.
+fn up(n: u32, by: u32) -> u32 {
+    n.div_ceil(by).max(1)
+}
+
+/// The same for large sizes; too many for a grid stay too many.
+fn up64(n: u64, by: u64) -> u32 {
+    u32::try_from(n.div_ceil(by).max(1)).unwrap_or(u32::MAX)
+}
+
+/// # Safety
+/// See the module.
+unsafe fn run(
+    d: &dyn Driver,
+    kernel: &'static str,
+    grid: [u32; 3],
+    threads: u32,
+    shared_bytes: u32,
+    args: &[Arg],
+) -> Result<()> {
+    let follow = if d.info().overlap { Follow::Overlap } else { Follow::After };
+    // SAFETY: the caller's.
+    unsafe { d.launch(&Launch { kernel, grid, block: [threads, 1, 1], shared_bytes, follow, args }) }
+}

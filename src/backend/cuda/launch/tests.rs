@@ -1,0 +1,183 @@
+//! The table against the sources of the kernels and against `kernels/README.md`.
+//!
+//! `UPDATE_README=1 cargo test --lib backend::cuda::launch` writes the README's part anew.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use super::TABLE;
+use crate::backend::cuda::images::IMAGES;
+
+/// A row of the table, in words.
+pub(super) struct Row {
+    /// File of `kernels/`.
+    pub(super) source: &'static str,
+    pub(super) symbols: &'static [&'static str],
+    pub(super) what: &'static str,
+    /// C type and name.
+    pub(super) params: &'static [(&'static str, &'static str)],
+    pub(super) grid: &'static str,
+    pub(super) threads: u32,
+    pub(super) shared: &'static str,
+}
+
+fn rows() -> impl Iterator<Item = &'static Row> {
+    TABLE.iter().copied().flatten()
+}
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("kernels")
+}
+
+/// A kernel as a `.cu` file declares it.
+#[derive(Debug, PartialEq)]
+struct Declared {
+    /// First argument of `KERNEL`, where it is a number.
+    threads: Option<u32>,
+    /// C type and name.
+    params: Vec<(String, String)>,
+    /// It uses dynamic shared memory.
+    shared: bool,
+}
+
+/// The text up to the parenthesis that closes the one just opened, and what follows it.
+fn enclosed(text: &str) -> (&str, &str) {
+    let mut depth = 1;
+    for (at, c) in text.char_indices() {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        if depth == 0 {
+            return (&text[..at], &text[at + 1..]);
+        }
+    }
+    panic!("parentheses do not close: {text}");
+}
+
+/// One parameter: `const bf16* k` or `const bf16 *k`.
+fn parameter(text: &str) -> (String, String) {
+    let text = text.trim();
+    let at = text.rfind(|c: char| !c.is_alphanumeric() && c != '_').unwrap();
+    let c = text[..=at].split_whitespace().collect::<Vec<_>>().join(" ").replace(" *", "*");
+    (c, text[at + 1..].to_owned())
+}
+
+/// Kernels of a source; a parameter list may be one macro of the same file.
+fn declared(source: &str) -> HashMap<String, Declared> {
+    let source = source.replace("\\\n", " ");
+    let code: String = source.lines().map(|l| l.split("//").next().unwrap()).collect::<Vec<_>>().join("\n");
+    let defines: HashMap<&str, &str> = code
+        .lines()
+        .filter_map(|l| l.strip_prefix("#define "))
+        .filter_map(|l| l.split_once(char::is_whitespace))
+        .collect();
+    let mut found = HashMap::new();
+    for (at, _) in code.match_indices("KERNEL(") {
+        let (bounds, rest) = enclosed(&code[at + "KERNEL(".len()..]);
+        let (name, rest) = rest.split_once('(').unwrap();
+        let (params, rest) = enclosed(rest);
+        let params = defines.get(params.trim()).copied().unwrap_or(params);
+        let body = &rest[..rest.find("KERNEL(").unwrap_or(rest.len())];
+        let kernel = Declared {
+            threads: bounds.split(',').next().unwrap().trim().parse().ok(),
+            params: params.split(',').map(parameter).collect(),
+            shared: body.contains("SHARED_BYTES("),
+        };
+        assert!(found.insert(name.trim().to_owned(), kernel).is_none(), "{name} is declared twice");
+    }
+    found
+}
+
+#[test]
+fn the_table_is_what_the_sources_declare() {
+    let mut sources: HashMap<String, HashMap<String, Declared>> = HashMap::new();
+    for file in std::fs::read_dir(folder()).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_some_and(|e| e == "cu") {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            sources.insert(name, declared(&std::fs::read_to_string(&path).unwrap()));
+        }
+    }
+    let mut images: Vec<String> = IMAGES.iter().map(|i| format!("{}.cu", i.name)).collect();
+    images.sort();
+    let mut files: Vec<String> = sources.keys().cloned().collect();
+    files.sort();
+    assert_eq!(images, files, "embedded images and files of kernels/");
+    for row in rows() {
+        let kernels = sources.get_mut(row.source).unwrap_or_else(|| panic!("no kernels/{}", row.source));
+        for symbol in row.symbols {
+            let kernel =
+                kernels.remove(*symbol).unwrap_or_else(|| panic!("{symbol} is not in {}, or twice here", row.source));
+            let params: Vec<(String, String)> =
+                row.params.iter().map(|(c, name)| ((*c).to_owned(), (*name).to_owned())).collect();
+            assert_eq!(params, kernel.params, "parameters of {symbol}");
+            if let Some(threads) = kernel.threads {
+                assert_eq!(row.threads, threads, "threads of {symbol}");
+            }
+            // The templates of these two hold their kernels' shared memory.
+            if !["skinny.cu", "gemm.cu"].contains(&row.source) {
+                assert_eq!(row.shared != "0", kernel.shared, "dynamic shared memory of {symbol}");
+            }
+        }
+    }
+    let missing: Vec<&String> = sources.values().flat_map(HashMap::keys).collect();
+    assert!(missing.is_empty(), "kernels without a row: {missing:?}");
+}
+
+/// The generated part of the README.
+fn signatures() -> String {
+    let mut out = String::from(
+        "| kernel | parameters in order | what | grid | threads | shared bytes |\n|---|---|---|---|---|---|\n",
+    );
+    let cell = |text: &str| text.replace('|', "\\|");
+    for row in rows() {
+        let names: Vec<String> = row.symbols.iter().map(|s| format!("`{s}`")).collect();
+        let params: Vec<String> = row.params.iter().map(|(c, name)| format!("{c} {name}")).collect();
+        let grid = row.grid.trim_start_matches('[').trim_end_matches(']').replace("1, 1", "1");
+        let grid = grid.strip_suffix(", 1").unwrap_or(&grid);
+        let _ = writeln!(
+            out,
+            "| {} | `{}` | {} | `({grid})` | {} | `{}` |",
+            names.join(" "),
+            params.join(", "),
+            cell(row.what.trim()),
+            row.threads,
+            cell(row.shared),
+        );
+    }
+    out
+}
+
+#[test]
+fn the_readme_lists_the_table() {
+    const FROM: &str = "<!-- signatures -->\n";
+    const TO: &str = "<!-- end -->";
+    let path = folder().join("README.md");
+    let readme = std::fs::read_to_string(&path).unwrap();
+    let (head, rest) = readme.split_once(FROM).unwrap();
+    let (now, tail) = rest.split_once(TO).unwrap();
+    let wanted = signatures();
+    if std::env::var_os("UPDATE_README").is_some() {
+        std::fs::write(&path, format!("{head}{FROM}{wanted}{TO}{tail}")).unwrap();
+        return;
+    }
+    assert!(
+        now == wanted,
+        "kernels/README.md is not what the table says: UPDATE_README=1 cargo test --lib backend::cuda::launch"
+    );
+}
+
+#[test]
+fn declarations_are_read_with_their_macros() {
+    let source = "#define ARGS void *dst, \\\n  u32 n // both\nKERNEL(64, 1) a(ARGS) { SHARED_BYTES(x); }\n\
+                  KERNEL((N + 1) * 32, 1)\nb(const float* x, u64 n) {}\n";
+    let found = declared(source);
+    let param = |c: &str, name: &str| (c.to_owned(), name.to_owned());
+    assert_eq!(
+        found["a"],
+        Declared { threads: Some(64), params: vec![param("void*", "dst"), param("u32", "n")], shared: true }
+    );
+    assert_eq!(
+        found["b"],
+        Declared { threads: None, params: vec![param("const float*", "x"), param("u64", "n")], shared: false }
+    );
+}
