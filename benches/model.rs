@@ -6,8 +6,8 @@
 
 use std::time::Instant;
 
-use sala_chat::backend::Backend;
 use sala_chat::backend::cpu::Cpu;
+use sala_chat::backend::prelude::*;
 use sala_chat::model::{Checkpoint, Live, Model};
 use sala_chat::protocol::engine::Token;
 

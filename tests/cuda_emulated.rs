@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use sala_chat::backend::cpu::Cpu;
 use sala_chat::backend::cuda::{Cuda, Guards, Options};
-use sala_chat::backend::{Backend, BackendError, BufKind, Pass, ROW_ARRAYS, StepKey, layer_tensor};
+use sala_chat::backend::prelude::*;
+use sala_chat::backend::{BackendError, BufKind, Pass, ROW_ARRAYS, StepKey, layer_tensor};
 use sala_chat::lab::kernels::checks::{Checks, Extent, operations};
 use sala_chat::protocol::engine::{Cancel, Dtype, ImageTensor, RowsFault, RowsFeed, RowsImage};
 use sala_chat::spec::{DenseRule, ScoreNorm, SparseSpec};

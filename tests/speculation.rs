@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use proptest::prelude::*;
-use sala_chat::backend::Backend;
 use sala_chat::backend::cpu::Cpu;
+use sala_chat::backend::prelude::*;
 use sala_chat::engine::ngram::Lookup;
 use sala_chat::engine::speculate::{Decoder, Finder};
 use sala_chat::model::draft::{DraftHead, DraftOptions};

@@ -40,10 +40,10 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-#[cfg(feature = "cuda")]
-use crate::backend::Backend;
 use crate::backend::MAX_VERIFY_ROWS;
 use crate::backend::draft::DraftOps;
+#[cfg(feature = "cuda")]
+use crate::backend::prelude::*;
 use crate::model::draft::{DraftHead, DraftOptions, Tables};
 use crate::model::{Checkpoint, Live, Model};
 use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsImage, Token};

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
-use crate::backend::Backend;
+use crate::backend::prelude::*;
 use crate::config::DraftSource;
 use crate::desk::pages::bytes;
 use crate::desk::render::safe_name;

@@ -34,7 +34,7 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
     use checks::{Checks, Extent};
     use serde_json::json;
 
-    use crate::backend::Backend as _;
+    use crate::backend::prelude::*;
     use crate::shell::devices::{self, Opened};
 
     let mut config = context.config().model.clone();

@@ -174,6 +174,7 @@ mod tests {
     use crate::backend::BufKind;
     use crate::backend::cpu::Cpu;
     use crate::backend::draft::DraftOps;
+    use crate::backend::prelude::*;
     use crate::model::draft::{DraftHead, DraftOptions, Tables};
     use crate::model::{Checkpoint, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
     use crate::text::{ChatMessage, ChatRole, RenderOptions, TextModel};

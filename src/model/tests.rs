@@ -1,7 +1,8 @@
 //! What the live state promises, bit for bit, on the CPU.
 
+use crate::backend::GRID;
 use crate::backend::cpu::Cpu;
-use crate::backend::{Backend, GRID};
+use crate::backend::prelude::*;
 use crate::protocol::engine::{EndImage, RowsImage, Token};
 use crate::spec::DenseRule;
 

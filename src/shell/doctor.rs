@@ -8,8 +8,8 @@ use rustix::fs::statvfs;
 use serde_json::json;
 
 use super::{Context, Exit, Failure, dirs, model_cmd};
-use crate::backend::Backend;
 use crate::backend::cpu::Cpu;
+use crate::backend::prelude::*;
 use crate::model::{Checkpoint, Live, Model};
 
 /// How a check came out.

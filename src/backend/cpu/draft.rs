@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
+use super::images::{image, image_values};
 use super::matrix::Matrix;
 use super::simd::{self, Dots, rms_norm};
-use super::state::{image, image_values};
 use super::{Buf, Cpu};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
 use crate::backend::{BackendError, BufKind, Pass, Result};

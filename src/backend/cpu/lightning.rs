@@ -9,8 +9,47 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::simd::{self, Into, Product, product, rms_norm};
-use crate::backend::{GRID, MAX_VERIFY_ROWS};
+use super::{Buf, Cpu};
+use crate::backend::{GRID, Lightning, MAX_VERIFY_ROWS, Pass, Result};
 use crate::spec::LightningSpec;
+
+impl Lightning for Cpu {
+    fn lightning(
+        &mut self,
+        o: &mut Buf,
+        x: &Buf,
+        q_norm: Option<&Vec<f32>>,
+        k_norm: Option<&Vec<f32>>,
+        state: &mut Recurrent,
+        spec: &LightningSpec,
+        eps: f32,
+        pass: Pass,
+    ) -> Result<()> {
+        if let Some(theta) = spec.rope_theta {
+            self.rope.prepare(self.position, pass.rows(), spec.head_dim, theta);
+        }
+        let input = Input {
+            x: x.rows(pass),
+            width: x.width,
+            q_norm: q_norm.map(Vec::as_slice),
+            k_norm: k_norm.map(Vec::as_slice),
+            rope: spec.rope_theta.map(|_| &self.rope),
+            spec,
+            eps,
+        };
+        let form = match pass {
+            Pass::Prefill { .. } => Form::Chunk,
+            Pass::Verify { .. } => Form::Recurrent { pending: self.pending },
+        };
+        attend(o.rows_mut(pass), &input, state, form);
+        Ok(())
+    }
+
+    fn fold(&mut self, state: &mut Recurrent, spec: &LightningSpec) -> Result<()> {
+        state.fold(spec, self.pending);
+        Ok(())
+    }
+}
 
 /// One head of one layer.
 pub(super) struct HeadState {

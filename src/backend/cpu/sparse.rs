@@ -9,7 +9,48 @@ use rayon::prelude::*;
 
 use super::cache::{Cache, PANEL};
 use super::simd::{self, Into, Product, add_exp, exp_sum, product};
+use super::{Buf, Cpu, attend};
+use crate::backend::{Pass, Result, Sparse};
 use crate::spec::{ScoreNorm, SparseSpec};
+
+impl Sparse for Cpu {
+    fn append_kv(&mut self, cache: &mut Cache, x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
+        let k = spec.heads * spec.head_dim;
+        let v = k + spec.kv_heads * spec.head_dim;
+        cache.append(spec, x.rows(pass), x.width, k, v, self.position);
+        Ok(())
+    }
+
+    fn select_blocks(
+        &mut self,
+        sel: &mut Selection,
+        x: &Buf,
+        cache: &Cache,
+        spec: &SparseSpec,
+        pass: Pass,
+    ) -> Result<()> {
+        select(sel, Queries { x: x.rows(pass), width: x.width, first: self.position }, cache, spec);
+        Ok(())
+    }
+
+    fn attend(
+        &mut self,
+        o: &mut Buf,
+        x: &Buf,
+        sel: &Selection,
+        cache: &Cache,
+        spec: &SparseSpec,
+        pass: Pass,
+    ) -> Result<()> {
+        let q = Queries { x: x.rows(pass), width: x.width, first: self.position };
+        attend::attend(o.rows_mut(pass), q, sel, cache, spec);
+        Ok(())
+    }
+
+    fn read_selection(&mut self, sel: &Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>> {
+        Ok((0..rows).map(|row| sel.read(spec, row)).collect())
+    }
+}
 
 /// Query vectors that share a panel of keys.
 const TILE_QUERIES: usize = 96;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::device::{Account, DeviceBuffer};
 use super::driver::{DevicePtr, PRODUCT_ROWS, ProductOut, Queue};
 use super::launch::{self, SkinnyFrom, SkinnyTo};
-use super::step::{Posted, narrow};
+use super::steps::{Posted, narrow};
 use super::tensors::{Buf, HEAD, Matrix, Vector, floats};
 use super::{Cuda, shape, u32_of};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape, PENDING_ROWS};

@@ -8,7 +8,7 @@ use super::device::Account;
 use super::driver::{ProductOut, Queue};
 use super::tensors::{Buf, Cache};
 use super::{Cuda, launch, u32_of};
-use crate::backend::{Backend, Result};
+use crate::backend::{Memory, Result};
 
 /// Measured ceilings. Zero where a measurement does not apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]

@@ -15,8 +15,8 @@ use super::growable::Growable;
 use super::staging::Incoming;
 use super::tensors::{Buf, Cache, HEAD, Recurrent, Selection, floats};
 use super::{Cuda, shape};
-use crate::backend::{Backend, BackendError, BufKind, ROW_ARRAYS, Result, layer_tensor};
-use crate::protocol::engine::{Dtype, ImageTensor, RowsFeed};
+use crate::backend::{BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, layer_tensor};
+use crate::protocol::engine::{Cancel, Dtype, ImageTensor, RowsFeed};
 use crate::spec::{LightningSpec, SparseSpec};
 
 /// A pass of more rows than this waits for all rows behind it: together they choose nearly every block.
@@ -40,13 +40,29 @@ impl Cache {
     }
 }
 
-impl Cuda {
-    pub(super) fn rows_out(
-        &mut self,
-        cache: &Cache,
-        spec: &SparseSpec,
-        positions: Range<usize>,
-    ) -> Result<Vec<ImageTensor>> {
+impl Images for Cuda {
+    fn read(&mut self, buf: &Buf, rows: usize) -> Result<Vec<f32>> {
+        if rows > buf.rows {
+            return Err(shape("read", format!("at most {} rows", buf.rows), rows));
+        }
+        let data = self.staging.fetch(buf.ptr(), rows * buf.width * buf.value_bytes())?;
+        floats(number_type(buf), &data)
+    }
+
+    fn write(&mut self, buf: &mut Buf, values: &[f32]) -> Result<()> {
+        if values.len() > buf.rows * buf.width {
+            return Err(shape("write", format!("at most {} values", buf.rows * buf.width), values.len()));
+        }
+        match number_type(buf) {
+            Dtype::Bf16 => {
+                let narrow: Vec<u8> = values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
+                self.staging.send_bytes(buf.ptr(), &narrow)
+            }
+            Dtype::F32 | Dtype::U32 | Dtype::U8 => self.staging.send_bytes(buf.ptr(), bytemuck::cast_slice(values)),
+        }
+    }
+
+    fn read_rows(&mut self, cache: &Cache, spec: &SparseSpec, positions: Range<usize>) -> Result<Vec<ImageTensor>> {
         let mut tensors = Vec::with_capacity(ROW_ARRAYS.len());
         for (index, (name, rows)) in ROW_ARRAYS.into_iter().zip(row_ranges(spec, &positions)).enumerate() {
             let array = cache.array(index);
@@ -63,7 +79,7 @@ impl Cuda {
         Ok(tensors)
     }
 
-    pub(super) fn rows_in(
+    fn write_rows(
         &mut self,
         cache: &mut Cache,
         spec: &SparseSpec,
@@ -99,8 +115,7 @@ impl Cuda {
         Ok(())
     }
 
-    /// Rows of all layers from wherever they are: compressed keys now, keys and values from now on.
-    pub(super) fn bring_rows(
+    fn restore_rows(
         &mut self,
         caches: &mut [(usize, &mut Cache)],
         spec: &SparseSpec,
@@ -154,6 +169,48 @@ impl Cuda {
         Ok(())
     }
 
+    fn settle_rows(&mut self, keep: usize) -> Result<()> {
+        self.arrivals.take().map_or(Ok(()), |a| a.settle(keep))
+    }
+
+    fn stop_on(&mut self, cancel: &Cancel) {
+        if let Some(arrivals) = &self.arrivals {
+            arrivals.stop_on(cancel);
+        }
+    }
+
+    fn rows_coming(&self) -> bool {
+        self.arrivals.as_ref().is_some_and(|a| !a.settled())
+    }
+
+    fn read_state(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
+        if self.step.pending() > 0 {
+            return Err(BackendError::Unsupported(
+                "a recurrent state with pending rows cannot be saved; fold first".to_owned(),
+            ));
+        }
+        let data = self.staging.fetch(state.state.ptr(), state.state.bytes())?;
+        Ok(ImageTensor {
+            name: "state".to_owned(),
+            dtype: Dtype::F32,
+            shape: vec![spec.heads, HEAD, HEAD],
+            data: Arc::new(data),
+        })
+    }
+
+    fn write_state(&mut self, state: &mut Recurrent, spec: &LightningSpec, image: Option<&ImageTensor>) -> Result<()> {
+        let Some(image) = image else {
+            return self.zero(&state.state);
+        };
+        let expected = [spec.heads, HEAD, HEAD];
+        if image.shape != expected || image.dtype != Dtype::F32 || image.data.len() != state.state.bytes() {
+            return Err(shape("write_state", format!("f32 {expected:?}"), format!("{image:?}")));
+        }
+        self.staging.send_bytes(state.state.ptr(), &image.data)
+    }
+}
+
+impl Cuda {
     /// Waits for the rows of the chosen blocks, where some are still on their way.
     pub(super) fn await_chosen(
         &mut self,
@@ -169,7 +226,7 @@ impl Cuda {
         if rows > CHOOSING_ROWS {
             return arriving.wait_for(std::slice::from_ref(&all));
         }
-        let chosen = self.fetch_selection(sel, spec, rows)?;
+        let chosen = self.read_selection(sel, spec, rows)?;
         let mut blocks: Vec<u32> = chosen.into_iter().flatten().flatten().collect();
         blocks.sort_unstable();
         blocks.dedup();
@@ -181,81 +238,12 @@ impl Cuda {
         arriving.wait_for(&ranges)
     }
 
-    pub(super) fn state_out(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
-        if self.step.pending() > 0 {
-            return Err(BackendError::Unsupported(
-                "a recurrent state with pending rows cannot be saved; fold first".to_owned(),
-            ));
-        }
-        let data = self.staging.fetch(state.state.ptr(), state.state.bytes())?;
-        Ok(ImageTensor {
-            name: "state".to_owned(),
-            dtype: Dtype::F32,
-            shape: vec![spec.heads, HEAD, HEAD],
-            data: Arc::new(data),
-        })
-    }
-
-    pub(super) fn state_in(
-        &mut self,
-        state: &mut Recurrent,
-        spec: &LightningSpec,
-        image: Option<&ImageTensor>,
-    ) -> Result<()> {
-        let Some(image) = image else {
-            return self.zero(&state.state);
-        };
-        let expected = [spec.heads, HEAD, HEAD];
-        if image.shape != expected || image.dtype != Dtype::F32 || image.data.len() != state.state.bytes() {
-            return Err(shape("write_state", format!("f32 {expected:?}"), format!("{image:?}")));
-        }
-        self.staging.send_bytes(state.state.ptr(), &image.data)
-    }
-
     fn zero(&mut self, buffer: &DeviceBuffer) -> Result<()> {
         // SAFETY: the buffer has this size.
         unsafe { self.device.driver().fill(buffer.ptr(), 0, buffer.bytes(), super::driver::Queue::Compute) }
     }
 
-    pub(super) fn read_buf(&mut self, buf: &Buf, rows: usize) -> Result<Vec<f32>> {
-        if rows > buf.rows {
-            return Err(shape("read", format!("at most {} rows", buf.rows), rows));
-        }
-        let data = self.staging.fetch(buf.ptr(), rows * buf.width * buf.value_bytes())?;
-        floats(number_type(buf), &data)
-    }
-
-    pub(super) fn write_buf(&mut self, buf: &mut Buf, values: &[f32]) -> Result<()> {
-        if values.len() > buf.rows * buf.width {
-            return Err(shape("write", format!("at most {} values", buf.rows * buf.width), values.len()));
-        }
-        match number_type(buf) {
-            Dtype::Bf16 => {
-                let narrow: Vec<u8> = values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect();
-                self.staging.send_bytes(buf.ptr(), &narrow)
-            }
-            Dtype::F32 | Dtype::U32 | Dtype::U8 => self.staging.send_bytes(buf.ptr(), bytemuck::cast_slice(values)),
-        }
-    }
-
-    pub(super) fn fetch_selection(
-        &mut self,
-        sel: &Selection,
-        spec: &SparseSpec,
-        rows: usize,
-    ) -> Result<Vec<Vec<Vec<u32>>>> {
-        let (kv, cap) = (spec.kv_heads, sel.plan.cap);
-        let counts = self.words(sel.count.ptr(), rows * kv)?;
-        let lists = self.words(sel.list.ptr(), rows * kv * cap)?;
-        let chosen: Vec<Vec<u32>> = lists
-            .chunks_exact(cap)
-            .zip(counts)
-            .map(|(list, count)| list.iter().take(count as usize).copied().collect())
-            .collect();
-        Ok(chosen.chunks(kv).map(<[Vec<u32>]>::to_vec).collect())
-    }
-
-    fn words(&mut self, at: DevicePtr, n: usize) -> Result<Vec<u32>> {
+    pub(super) fn words(&mut self, at: DevicePtr, n: usize) -> Result<Vec<u32>> {
         let data = self.staging.fetch(at, n * 4)?;
         Ok(data.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect())
     }

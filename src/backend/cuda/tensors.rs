@@ -13,7 +13,7 @@ use super::arrivals::Arriving;
 use super::device::{Account, Device, DeviceBuffer};
 use super::driver::DevicePtr;
 use super::growable::Growable;
-use super::{Cuda, launch, shape, u32_of};
+use super::{launch, shape, u32_of};
 use crate::backend::{BackendError, BufKind, MAX_VERIFY_ROWS, Result};
 use crate::protocol::engine::Dtype;
 use crate::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
@@ -349,7 +349,7 @@ fn check_sparse(spec: &SparseSpec) -> Result<()> {
     )))
 }
 
-fn check_lightning(spec: &LightningSpec) -> Result<()> {
+pub(super) fn check_lightning(spec: &LightningSpec) -> Result<()> {
     if spec.head_dim == HEAD && spec.kv_heads > 0 && spec.heads.is_multiple_of(spec.kv_heads) {
         return Ok(());
     }
@@ -357,19 +357,6 @@ fn check_lightning(spec: &LightningSpec) -> Result<()> {
         "lightning layers with head_dim {}: the GPU kernels need 128; use --device cpu",
         spec.head_dim
     )))
-}
-
-impl Cuda {
-    pub(super) fn new_recurrent(&mut self, spec: &LightningSpec) -> Result<Recurrent> {
-        check_lightning(spec)?;
-        let pending = 2 * MAX_VERIFY_ROWS * spec.kv_heads * HEAD * 2;
-        Ok(Recurrent {
-            state: self.device.zeroed("recurrent state", spec.heads * HEAD * HEAD * 4, Account::State)?,
-            pend_k: self.device.zeroed("pending rows", pending, Account::State)?,
-            pend_v: self.device.zeroed("pending rows", pending, Account::State)?,
-            slopes: self.upload_floats(&spec.slopes(), Account::State)?,
-        })
-    }
 }
 
 /// Values of an array as f32.

@@ -17,7 +17,8 @@ use std::ops::Range;
 use half::bf16;
 use rayon::prelude::*;
 
-use crate::backend::{Backend, GRID, Pass, Result, StepKey, WeightView, synthetic_value};
+use crate::backend::prelude::*;
+use crate::backend::{GRID, Pass, Result, StepKey, WeightView, synthetic_value};
 use crate::protocol::engine::{Dtype, Token};
 
 pub use draft::draft;

@@ -12,7 +12,8 @@ use super::cases::{self, Case, Mode, Run, Sizes, SparseCase};
 use super::reference;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
-use crate::backend::{Backend, Pass, Result};
+use crate::backend::prelude::*;
+use crate::backend::{Pass, Result};
 
 /// Outputs rounded to bf16, or sums of products of bf16 inputs.
 const BF16: f64 = 6e-3;

@@ -3,7 +3,8 @@
 use super::checks::{Checks, Extent, Outcome};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
-use crate::backend::{Backend, Candidates, GRID};
+use crate::backend::prelude::*;
+use crate::backend::{Candidates, GRID};
 use crate::model::{Checkpoint, Live, Model};
 use crate::protocol::engine::Token;
 

@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use super::cases::{Sizes, lightning_spec, sparse_spec};
 use crate::backend::cuda::{Ceilings, Cuda};
-use crate::backend::{Backend, BufKind, HeadRows, Pass, Result, StepKey};
+use crate::backend::prelude::*;
+use crate::backend::{BufKind, HeadRows, Pass, Result, StepKey};
 
 /// One measured operation.
 #[derive(Clone, Debug, Serialize)]

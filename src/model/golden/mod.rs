@@ -12,8 +12,9 @@ mod ops;
 
 use std::path::Path;
 
+use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
-use crate::backend::{Backend, BackendError};
+use crate::backend::prelude::*;
 use crate::protocol::engine::Dtype;
 
 use super::draft::{self, DraftError};

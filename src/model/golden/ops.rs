@@ -4,7 +4,8 @@
 
 use std::path::Path;
 
-use crate::backend::{Backend, BufKind, GRID, MAX_VERIFY_ROWS, Pass, WeightView};
+use crate::backend::prelude::*;
+use crate::backend::{BufKind, GRID, MAX_VERIFY_ROWS, Pass, WeightView};
 use crate::protocol::engine::{Dtype, ImageTensor};
 use crate::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
 

@@ -6,7 +6,7 @@ use super::super::launch;
 use super::super::tensors::{Buf, HEAD, Recurrent, Vector};
 use super::super::{Cuda, shape, u32_of};
 use super::check_rows;
-use crate::backend::{MAX_VERIFY_ROWS, Pass, Result};
+use crate::backend::{Lightning, MAX_VERIFY_ROWS, Pass, Result};
 use crate::spec::LightningSpec;
 
 /// Angles of the rows of a pass, the same for every lightning layer.
@@ -25,13 +25,14 @@ fn frequencies(theta: f64) -> Vec<f32> {
     (0..HEAD / 2).map(|i| 1.0 / (theta.powf((2 * i) as f64 / HEAD as f64) as f32)).collect()
 }
 
-impl Cuda {
+impl Lightning for Cuda {
     #[allow(clippy::too_many_arguments)]
-    pub(in crate::backend::cuda) fn op_lightning(
+    fn lightning(
         &mut self,
         o: &mut Buf,
         x: &Buf,
-        qk_norm: [Option<&Vector>; 2],
+        q_norm: Option<&Vector>,
+        k_norm: Option<&Vector>,
         state: &mut Recurrent,
         spec: &LightningSpec,
         eps: f32,
@@ -43,7 +44,7 @@ impl Cuda {
         let to = o.wide("lightning", width)?;
         check_rows("lightning", o, pass.rows())?;
         let rope = self.angles(spec, pass.rows())?;
-        let [q_norm, k_norm] = qk_norm.map(|norm| norm.map_or(0, |norm| norm.memory.ptr()));
+        let [q_norm, k_norm] = [q_norm, k_norm].map(|norm| norm.map_or(0, |norm| norm.memory.ptr()));
         let (heads, kv, ldo, ldx) = (u32_of(spec.heads)?, u32_of(spec.kv_heads)?, u32_of(o.width)?, u32_of(x.width)?);
         let (k_col, v_col) = (u32_of(width)?, u32_of((spec.heads + spec.kv_heads) * HEAD)?);
         let (s, pend_k, pend_v, slopes) =
@@ -124,7 +125,7 @@ impl Cuda {
         }
     }
 
-    pub(in crate::backend::cuda) fn fold_pending(&mut self, state: &mut Recurrent, spec: &LightningSpec) -> Result<()> {
+    fn fold(&mut self, state: &mut Recurrent, spec: &LightningSpec) -> Result<()> {
         if self.step.pending() == 0 {
             return Ok(());
         }
@@ -143,7 +144,9 @@ impl Cuda {
             .launch(self.device.driver())
         }
     }
+}
 
+impl Cuda {
     /// Makes the table of angles for models with this rotation; called when their state is made.
     pub(in crate::backend::cuda) fn prepare_rope(&mut self, spec: &LightningSpec) -> Result<()> {
         let Some(theta) = spec.rope_theta else {

@@ -4,7 +4,7 @@ use super::super::launch;
 use super::super::tensors::{Buf, Cache, HEAD, Selection, dense_until};
 use super::super::{Cuda, u32_of};
 use super::check_rows;
-use crate::backend::{BackendError, Pass, Result};
+use crate::backend::{BackendError, Pass, Result, Sparse};
 use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
 
 /// Both stages scale by 1/√128.
@@ -12,14 +12,8 @@ fn softmax_scale() -> f32 {
     1.0 / (HEAD as f32).sqrt()
 }
 
-impl Cuda {
-    pub(in crate::backend::cuda) fn op_append_kv(
-        &mut self,
-        cache: &mut Cache,
-        x: &Buf,
-        spec: &SparseSpec,
-        pass: Pass,
-    ) -> Result<()> {
+impl Sparse for Cuda {
+    fn append_kv(&mut self, cache: &mut Cache, x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
         self.step.flush()?;
         x.narrow("append_kv", (spec.heads + 2 * spec.kv_heads) * HEAD)?;
         if let Some(arriving) = cache.arriving() {
@@ -47,7 +41,7 @@ impl Cuda {
         }
     }
 
-    pub(in crate::backend::cuda) fn op_select_blocks(
+    fn select_blocks(
         &mut self,
         sel: &mut Selection,
         x: &Buf,
@@ -196,7 +190,7 @@ impl Cuda {
         }
     }
 
-    pub(in crate::backend::cuda) fn op_attend(
+    fn attend(
         &mut self,
         o: &mut Buf,
         x: &Buf,
@@ -270,5 +264,17 @@ impl Cuda {
                 }
             }
         }
+    }
+
+    fn read_selection(&mut self, sel: &Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>> {
+        let (kv, cap) = (spec.kv_heads, sel.plan.cap);
+        let counts = self.words(sel.count.ptr(), rows * kv)?;
+        let lists = self.words(sel.list.ptr(), rows * kv * cap)?;
+        let chosen: Vec<Vec<u32>> = lists
+            .chunks_exact(cap)
+            .zip(counts)
+            .map(|(list, count)| list.iter().take(count as usize).copied().collect())
+            .collect();
+        Ok(chosen.chunks(kv).map(<[Vec<u32>]>::to_vec).collect())
     }
 }

@@ -1,31 +1,29 @@
-//! The trait's operations as launches.
-//!
-//! Passes of 1..16 rows (verify) use the skinny kernels, which fuse the norm or gate before a product; passes of a whole
-//! chunk (prefill) make the product's input first and hand it to a library or to `gemm_*`. Nothing here waits, and
-//! nothing of a verify pass allocates or takes a host value that changes from step to step: position, pending rows and
-//! tokens are read from [`super::step::Step`], grids follow from the number of rows and the largest context.
-
-mod candidates;
-mod lightning;
-mod product;
-mod sparse;
+//! Operations on rows, from the embedding to the best logits and their way to the host.
 
 use std::ops::Range;
 
-use super::driver::ProductOut;
-use super::launch::{self, SkinnyFrom, SkinnyTo};
-use super::tensors::{Buf, Matrix, Vector};
-use super::{Cuda, shape, u32_of};
-use crate::backend::{HeadRows, MAX_VERIFY_ROWS, Pass, Result};
+use super::super::device::{Account, DeviceBuffer, Pinned};
+use super::super::driver::{DevicePtr, ProductOut, Queue};
+use super::super::launch::{self, SkinnyFrom, SkinnyTo};
+use super::super::tensors::{Buf, Matrix, Vector};
+use super::super::{Cuda, shape, u32_of};
+use super::check_rows;
+use crate::backend::{CANDIDATES, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass, Result, Rows};
 
-pub(super) use candidates::CandidateBuffers;
-pub(super) use lightning::Rope;
-pub(super) use product::Scratch;
+/// Where the best candidates are found and put.
+pub(in crate::backend::cuda) struct CandidateBuffers {
+    vocab: usize,
+    tops: DeviceBuffer,
+    sums: DeviceBuffer,
+    /// `[16][FOUND_WORDS]`, written by the kernel itself: a copy behind it would take as long as all that is in it.
+    found: Pinned,
+}
 
-impl Cuda {
-    // -- operations ------------------------------------------------------------------------------------------------
+/// Of a row.
+const FOUND_BYTES: usize = launch::FOUND_WORDS * 4;
 
-    pub(super) fn op_embed(&mut self, h: &mut Buf, table: &Matrix, scale: f32, pass: Pass) -> Result<()> {
+impl Rows for Cuda {
+    fn embed(&mut self, h: &mut Buf, table: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         check_rows("embed", h, pass.rows())?;
         h.wide("embed", table.inner)?;
         let (hidden, vocab, rows) = (u32_of(table.inner)?, u32_of(table.out)?, u32_of(pass.rows())?);
@@ -44,15 +42,7 @@ impl Cuda {
         }
     }
 
-    pub(super) fn op_norm_linear(
-        &mut self,
-        dst: &mut Buf,
-        h: &Buf,
-        norm: &Vector,
-        eps: f32,
-        w: &Matrix,
-        pass: Pass,
-    ) -> Result<()> {
+    fn norm_linear(&mut self, dst: &mut Buf, h: &Buf, norm: &Vector, eps: f32, w: &Matrix, pass: Pass) -> Result<()> {
         let to = dst.narrow("norm_linear", w.out)?;
         check_inner("norm_linear", norm.n, w)?;
         h.wide("norm_linear", w.inner)?;
@@ -70,15 +60,7 @@ impl Cuda {
         }
     }
 
-    pub(super) fn op_norm_gate_up(
-        &mut self,
-        dst: &mut Buf,
-        h: &Buf,
-        norm: &Vector,
-        eps: f32,
-        w: &Matrix,
-        pass: Pass,
-    ) -> Result<()> {
+    fn norm_gate_up(&mut self, dst: &mut Buf, h: &Buf, norm: &Vector, eps: f32, w: &Matrix, pass: Pass) -> Result<()> {
         let inter = w.out / 2;
         let to = dst.narrow("norm_gate_up", inter)?;
         check_inner("norm_gate_up", norm.n, w)?;
@@ -107,7 +89,7 @@ impl Cuda {
         }
     }
 
-    pub(super) fn op_linear_add(&mut self, h: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
+    fn linear_add(&mut self, h: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         let from = x.narrow("linear_add", w.inner)?;
         let to = h.wide("linear_add", w.out)?;
         check_rows("linear_add", h, pass.rows())?;
@@ -126,7 +108,7 @@ impl Cuda {
     }
 
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn op_gate_output(
+    fn gate_output(
         &mut self,
         h: &mut Buf,
         o: &Buf,
@@ -183,7 +165,7 @@ impl Cuda {
         }
     }
 
-    pub(super) fn op_tap(&mut self, taps: &mut Buf, slot: usize, h: &Buf, pass: Pass) -> Result<()> {
+    fn tap(&mut self, taps: &mut Buf, slot: usize, h: &Buf, pass: Pass) -> Result<()> {
         let hidden = h.width;
         if (slot + 1) * hidden > taps.width {
             return Err(shape(
@@ -205,7 +187,7 @@ impl Cuda {
     }
 
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn op_head(
+    fn head(
         &mut self,
         logits: &mut Buf,
         h: &Buf,
@@ -235,10 +217,67 @@ impl Cuda {
         };
         self.skinny(SkinnyTo::Logits, to, logits.width, w, input, 1.0, count)
     }
-}
 
-fn check_rows(op: &'static str, buf: &Buf, rows: usize) -> Result<()> {
-    if rows <= buf.rows { Ok(()) } else { Err(shape(op, format!("at most {} rows", buf.rows), rows)) }
+    fn top_candidates(&mut self, logits: &Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()> {
+        let rows = rows.count(pass);
+        let from = logits.wide("top_candidates", vocab)?;
+        check_rows("top_candidates", logits, rows)?;
+        if self.candidates.as_ref().is_none_or(|c| c.vocab < vocab) {
+            if self.candidates.take().is_some() {
+                self.touch();
+            }
+            let work = |bytes| self.device.zeroed("candidates", bytes, Account::Work);
+            let splits = vocab.div_ceil(launch::CANDIDATE_LOGITS as usize);
+            self.candidates = Some(CandidateBuffers {
+                vocab,
+                // Never fewer than for any smaller vocabulary, whose groups may be smaller.
+                tops: work(MAX_VERIFY_ROWS * vocab.div_ceil(8) * 4)?,
+                sums: work(MAX_VERIFY_ROWS * splits * 8)?,
+                found: self.device.pinned(MAX_VERIFY_ROWS * FOUND_BYTES)?,
+            });
+        }
+        let Some(c) = &self.candidates else {
+            return Ok(());
+        };
+        let d = self.device.driver();
+        // Page-locked memory has one address for both sides.
+        let found = c.found.as_ptr() as DevicePtr;
+        let (tops, lse) = (c.tops.ptr(), c.sums.ptr());
+        let (ld, vocab, rows) = (u32_of(logits.width)?, u32_of(vocab)?, u32_of(rows)?);
+        let (group, splits) = (launch::candidate_group(vocab), vocab.div_ceil(launch::CANDIDATE_LOGITS));
+        // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+        unsafe {
+            launch::CandidatesTops { tops, lse, logits: from, ld, vocab, group, rows, splits }.launch(d)?;
+            launch::CandidatesPick { found, tops, lse, logits: from, ld, vocab, group, rows, splits }.launch(d)
+        }
+    }
+
+    fn candidates(&mut self, rows: usize) -> Result<Vec<Candidates>> {
+        if rows > MAX_VERIFY_ROWS {
+            return Err(shape("candidates", format!("at most {MAX_VERIFY_ROWS} rows"), rows));
+        }
+        let Some(c) = &self.candidates else {
+            return Err(shape("candidates", "top_candidates before", "none"));
+        };
+        self.device.driver().synchronize(Queue::Compute)?;
+        let words: &[u32] = bytemuck::try_cast_slice(c.found.as_slice()).unwrap_or_default();
+        Ok(words
+            .chunks_exact(launch::FOUND_WORDS)
+            .take(rows)
+            .map(|row| {
+                let (values, rest) = row.split_at(CANDIDATES);
+                let (ids, sum) = rest.split_at(CANDIDATES);
+                // Places beyond the vocabulary hold this id.
+                let n = ids.iter().position(|id| *id == u32::MAX);
+                let n = n.unwrap_or(CANDIDATES);
+                Candidates {
+                    ids: ids.iter().take(n).copied().collect(),
+                    logits: values.iter().take(n).map(|v| f32::from_bits(*v)).collect(),
+                    log_sum_exp: sum.first().map_or(f32::NAN, |s| f32::from_bits(*s)),
+                }
+            })
+            .collect())
+    }
 }
 
 fn check_inner(op: &'static str, n: usize, w: &Matrix) -> Result<()> {

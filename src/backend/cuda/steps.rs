@@ -3,9 +3,11 @@
 //! The host keeps the authority and sends a copy before a pass needs it, in stream order, from page-locked slots that are
 //! not reused before the device has read them. Recordings only ever see the two fixed device addresses.
 
+use super::Cuda;
 use super::device::{Account, Device, DeviceBuffer, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
-use crate::backend::{BackendError, Pass, Result};
+use super::graph::Stage;
+use crate::backend::{BackendError, Pass, Result, StepKey, Steps};
 use crate::protocol::engine::Token;
 
 /// Bytes of the struct; both structs of `kernels/common.cuh` are four 32-bit words.
@@ -205,4 +207,77 @@ impl Step {
 /// A position as kernels count it.
 pub(super) fn narrow(value: usize) -> Result<u32> {
     u32::try_from(value).map_err(|_| BackendError::Unsupported(format!("position {value} is beyond 32 bits")))
+}
+
+impl Steps for Cuda {
+    fn position(&self) -> usize {
+        self.step.position()
+    }
+
+    fn seek(&mut self, position: usize) -> Result<()> {
+        self.forget_rope();
+        self.step.seek(position)
+    }
+
+    fn set_tokens(&mut self, tokens: &[Token]) -> Result<()> {
+        self.forget_rope();
+        self.step.set_tokens(tokens)
+    }
+
+    fn step(&mut self, key: StepKey, body: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        self.forget_rope();
+        self.step.flush()?;
+        if self.arrivals.as_ref().is_some_and(|a| a.settled()) {
+            self.arrivals = None;
+        }
+        let stage = if self.options.no_recording || self.arrivals.is_some() {
+            Stage::RunEagerly
+        } else {
+            self.graphs.stage(key, self.epoch)
+        };
+        match stage {
+            Stage::RunEagerly => {
+                body(self)?;
+                self.graphs.warmed(key);
+            }
+            Stage::Record => {
+                let recorded = self.device.driver().begin_recording().and_then(|()| {
+                    let run = body(self);
+                    let recording = self.device.driver().end_recording();
+                    run.and(recording)
+                });
+                self.forget_rope();
+                match recorded {
+                    Ok(recording) => {
+                        self.graphs.keep(key, recording);
+                        self.graphs.replay(key)?;
+                    }
+                    Err(cause) => {
+                        self.notes.push(format!(
+                            "steps are not recorded ({cause}): every kernel is launched singly, which is slower"
+                        ));
+                        self.graphs.refuse(key);
+                        body(self)?;
+                    }
+                }
+            }
+            Stage::Replay => self.graphs.replay(key)?,
+        }
+        self.forget_rope();
+        Ok(())
+    }
+
+    fn advance(&mut self, pass: Pass, rows: usize) -> Result<()> {
+        self.forget_rope();
+        self.step.advance(pass, rows)
+    }
+
+    fn folded(&mut self) {
+        self.step.folded();
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        self.device.driver().synchronize(Queue::Copy)?;
+        self.device.driver().synchronize(Queue::Compute)
+    }
 }

@@ -1,0 +1,152 @@
+//! Images out and in: rows of the caches and recurrent states, as f32, from f32 or bf16.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::cache::{Part, Slots};
+use super::matrix::decode;
+use super::{Buf, Cache, Cpu, Recurrent};
+use crate::backend::{BackendError, Images, Memory, Result, layer_tensor};
+use crate::protocol::engine::{Dtype, ImageTensor, PIECE_BYTES, RowsFeed};
+use crate::spec::{LightningSpec, SparseSpec};
+
+impl Images for Cpu {
+    fn read(&mut self, buf: &Buf, rows: usize) -> Result<Vec<f32>> {
+        Ok(buf.data.get(..rows * buf.width).unwrap_or(&buf.data).to_vec())
+    }
+
+    fn write(&mut self, buf: &mut Buf, values: &[f32]) -> Result<()> {
+        let room = buf.data.len();
+        let dst = buf.data.get_mut(..values.len()).ok_or_else(|| BackendError::Shape {
+            op: "write",
+            expected: format!("at most {room} values"),
+            found: values.len().to_string(),
+        })?;
+        dst.copy_from_slice(values);
+        Ok(())
+    }
+
+    fn read_rows(&mut self, cache: &Cache, spec: &SparseSpec, positions: Range<usize>) -> Result<Vec<ImageTensor>> {
+        Ok(Part::ALL
+            .into_iter()
+            .map(|(part, name)| {
+                let rows = part.rows(spec, positions.clone());
+                image(name, vec![rows.len(), spec.kv_heads, spec.head_dim], &cache.read(part, rows))
+            })
+            .collect())
+    }
+
+    fn write_rows(
+        &mut self,
+        cache: &mut Cache,
+        spec: &SparseSpec,
+        start: usize,
+        tensors: &[&ImageTensor],
+    ) -> Result<()> {
+        let missing = |name: &str| BackendError::Shape {
+            op: "restore",
+            expected: format!("a tensor {name}"),
+            found: "none".into(),
+        };
+        let named = |name: &str| tensors.iter().find(|t| t.name == name).ok_or_else(|| missing(name));
+        let rows = named("k")?.shape.first().copied().unwrap_or(0);
+        let parts = Part::ALL
+            .into_iter()
+            .map(|(part, name)| {
+                let range = part.rows(spec, start..start + rows);
+                let values = image_values(named(name)?, &[range.len(), spec.kv_heads, spec.head_dim])?;
+                Ok((part, range.start, values))
+            })
+            .collect::<Result<Vec<_>>>()?;
+        self.reserve(cache, start + rows)?;
+        for (part, first, values) in parts {
+            cache.write(part, first, &values);
+        }
+        Ok(())
+    }
+
+    fn restore_rows(
+        &mut self,
+        caches: &mut [(usize, &mut Cache)],
+        spec: &SparseSpec,
+        feeds: &[Arc<dyn RowsFeed>],
+    ) -> Result<()> {
+        let last = feeds.iter().map(|f| f.start() + f.rows()).max();
+        let last = usize::try_from(last.unwrap_or(0)).unwrap_or(usize::MAX);
+        for (_, cache) in caches.iter_mut() {
+            self.reserve(cache, last)?;
+        }
+        // Every array of every layer on its own: their bytes are read, checked and put in place while they are in the
+        // processor's cache.
+        let arrays = caches.iter_mut().flat_map(|(layer, cache)| {
+            let named = |(part, name, slots)| (part, layer_tensor(name, *layer), slots);
+            cache.all_slots().map(named)
+        });
+        let arrays: Vec<(Part, String, Slots<'_>)> = arrays.collect();
+        arrays.into_par_iter().try_for_each(|(part, name, mut slots)| {
+            feeds.iter().try_for_each(|feed| restore_array(&mut slots, part, &name, spec, feed.as_ref()))
+        })
+    }
+
+    fn read_state(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
+        Ok(image("state", vec![spec.heads, spec.head_dim, spec.head_dim], &state.read()))
+    }
+
+    fn write_state(&mut self, state: &mut Recurrent, spec: &LightningSpec, image: Option<&ImageTensor>) -> Result<()> {
+        match image {
+            Some(image) => state.write(&image_values(image, &[spec.heads, spec.head_dim, spec.head_dim])?),
+            None => state.clear(),
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn image(name: &str, shape: Vec<usize>, values: &[f32]) -> ImageTensor {
+    let data = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+    ImageTensor { name: name.into(), dtype: Dtype::F32, shape, data: Arc::new(data) }
+}
+
+/// The values of an image, if it has this shape.
+pub(super) fn image_values(tensor: &ImageTensor, shape: &[usize]) -> Result<Vec<f32>> {
+    let count: usize = shape.iter().product();
+    let values =
+        if tensor.shape == shape { decode(tensor.dtype, &tensor.data).filter(|v| v.len() == count) } else { None };
+    values.ok_or_else(|| BackendError::Shape {
+        op: "restore",
+        expected: format!("{} {shape:?} f32 or bf16", tensor.name),
+        found: format!("{:?} {:?}, {} bytes", tensor.shape, tensor.dtype, tensor.data.len()),
+    })
+}
+
+/// Puts one array of a feed in place.
+fn restore_array(slots: &mut Slots<'_>, part: Part, name: &str, spec: &SparseSpec, feed: &dyn RowsFeed) -> Result<()> {
+    let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
+    let rows = usize::try_from(feed.rows()).unwrap_or(usize::MAX - start);
+    let rows = part.rows(spec, start..start + rows);
+    let expected = [rows.len(), spec.kv_heads, spec.head_dim];
+    let found = feed.array(name);
+    let dtype = match &found {
+        Some((dtype @ (Dtype::F32 | Dtype::Bf16), shape)) if *shape == expected => *dtype,
+        _ => {
+            return Err(BackendError::Shape {
+                op: "restore",
+                expected: format!("{name} {expected:?} f32 or bf16"),
+                found: found.map_or("none".into(), |(dtype, shape)| format!("{shape:?} {dtype:?}")),
+            });
+        }
+    };
+    let row_bytes = slots.row_width() * dtype.size();
+    // As many rows as fill a piece: for the usual widths, exactly.
+    let step = (PIECE_BYTES / row_bytes.max(1)).max(1);
+    let mut bytes = vec![0; step.min(rows.len()) * row_bytes];
+    for at in (0..rows.len()).step_by(step) {
+        let piece = bytes.get_mut(..step.min(rows.len() - at) * row_bytes).unwrap_or_default();
+        feed.fill(name, at * row_bytes, piece).map_err(BackendError::Rows)?;
+        if let Some(values) = decode(dtype, piece) {
+            slots.write(rows.start + at, &values);
+        }
+    }
+    Ok(())
+}

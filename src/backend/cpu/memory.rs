@@ -1,0 +1,107 @@
+//! Weights, activations and states in the machine's memory.
+
+use super::matrix::{self, Matrix};
+use super::{Buf, Cache, Cpu, PREFILL_ROWS, Recurrent, Selection};
+use crate::backend::{BufKind, MAX_VERIFY_ROWS, Memory, Result, WeightView};
+use crate::protocol::engine::{Dtype, MemoryInfo};
+use crate::spec::{LightningSpec, SparseSpec};
+
+impl Memory for Cpu {
+    type Buf = Buf;
+    type Matrix = Matrix;
+    type Vector = Vec<f32>;
+    type Cache = Cache;
+    type Recurrent = Recurrent;
+    type Selection = Selection;
+
+    fn kind(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn describe(&self) -> String {
+        format!("CPU, {} thread{}", self.threads, if self.threads == 1 { "" } else { "s" })
+    }
+
+    fn cache_dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn prefill_rows(&self) -> usize {
+        PREFILL_ROWS
+    }
+
+    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
+        let matrix = Matrix::stack(parts)?;
+        self.count_weight(matrix.bytes());
+        Ok(matrix)
+    }
+
+    fn gate_up_matrix(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Matrix> {
+        self.matrix(&[gate, up])
+    }
+
+    fn vector(&mut self, view: WeightView<'_>) -> Result<Vec<f32>> {
+        let values = matrix::floats(&view)?;
+        self.count_weight(values.len() * 4);
+        Ok(values)
+    }
+
+    fn random_matrix(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Matrix> {
+        let matrix = Matrix::synthetic(out, inner, std, seed);
+        self.count_weight(matrix.bytes());
+        Ok(matrix)
+    }
+
+    fn random_gate_up(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Matrix> {
+        self.random_matrix(2 * out, inner, std, seed)
+    }
+
+    fn ones(&mut self, n: usize) -> Result<Vec<f32>> {
+        Ok(vec![1.0; n])
+    }
+
+    fn buf(&mut self, width: usize, kind: BufKind) -> Result<Buf> {
+        let rows = match kind {
+            BufKind::Residual | BufKind::Activation | BufKind::Wide => PREFILL_ROWS,
+            BufKind::Logits => MAX_VERIFY_ROWS,
+        };
+        self.memory.work += (rows * width * 4) as u64;
+        Ok(Buf { width, data: vec![0.0; rows * width] })
+    }
+
+    fn cache(&mut self, spec: &SparseSpec, _limit: usize) -> Result<Cache> {
+        Ok(Cache::new(spec))
+    }
+
+    fn recurrent(&mut self, spec: &LightningSpec) -> Result<Recurrent> {
+        let state = Recurrent::new(spec);
+        self.memory.state += state.bytes() as u64;
+        Ok(state)
+    }
+
+    fn selection(&mut self, spec: &SparseSpec, _limit: usize) -> Result<Selection> {
+        Ok(Selection::new(spec, PREFILL_ROWS))
+    }
+
+    fn reserve(&mut self, cache: &mut Cache, limit: usize) -> Result<()> {
+        let before = cache.bytes() as u64;
+        cache.reserve(limit);
+        self.memory.state += cache.bytes() as u64 - before;
+        Ok(())
+    }
+
+    fn memory(&self) -> MemoryInfo {
+        let (used, total) = process_memory();
+        MemoryInfo { used, total, ..self.memory }
+    }
+}
+
+/// Bytes this process uses and the machine has; zero where the system does not say.
+fn process_memory() -> (u64, u64) {
+    let kib = |file: &str, key: &str| {
+        let text = std::fs::read_to_string(file).ok()?;
+        let line = text.lines().find(|l| l.starts_with(key))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    (kib("/proc/self/status", "VmRSS:").unwrap_or(0) * 1024, kib("/proc/meminfo", "MemTotal:").unwrap_or(0) * 1024)
+}

@@ -1,0 +1,209 @@
+//! Operations on rows, and the best logits.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::simd::{self, ApplyGate, Gate, rms_norm};
+use super::{Buf, Cpu, Matrix};
+use crate::backend::{BackendError, CANDIDATES, Candidates, HeadRows, Pass, Result, Rows};
+use crate::protocol::engine::Token;
+
+impl Cpu {
+    /// `dst = f(x Wᵀ)`: `write(row of dst, row, first column, values of y)` stores pieces of rows, columns ascending.
+    pub(super) fn product(
+        dst: &mut Buf,
+        x: &[f32],
+        w: &Matrix,
+        pass: Pass,
+        write: impl Fn(&mut [f32], usize, usize, &[f32]) + Sync,
+    ) -> Result<()> {
+        let width = dst.width;
+        let expected = pass.rows() * w.inner;
+        if x.len() != expected || dst.data.len() < pass.rows() * width {
+            return Err(BackendError::Shape {
+                op: "product",
+                expected: format!("{expected} values"),
+                found: format!("{}", x.len()),
+            });
+        }
+        match pass {
+            Pass::Prefill { .. } => w.prefill(dst.rows_mut(pass), width, x, write),
+            Pass::Verify { rows } => {
+                let mut y = vec![0.0; rows * w.out];
+                w.verify(&mut y, x, rows);
+                for (r, (dst, y)) in dst.rows_mut(pass).chunks_exact_mut(width).zip(y.chunks_exact(w.out)).enumerate() {
+                    write(dst, r, 0, y);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// RMS norm of every row.
+fn normed(h: &Buf, norm: &[f32], eps: f32, pass: Pass) -> Result<Vec<f32>> {
+    if norm.len() != h.width {
+        return Err(BackendError::Shape {
+            op: "rms_norm",
+            expected: format!("{} lanes", h.width),
+            found: format!("{}", norm.len()),
+        });
+    }
+    let mut x = vec![0.0; pass.rows() * h.width];
+    x.par_chunks_mut(h.width)
+        .with_min_len(16)
+        .zip(h.rows(pass).par_chunks(h.width))
+        .for_each(|(x, h)| rms_norm(x, h, norm, eps));
+    Ok(x)
+}
+
+impl Rows for Cpu {
+    fn embed(&mut self, h: &mut Buf, table: &Matrix, scale: f32, pass: Pass) -> Result<()> {
+        let width = h.width;
+        for (row, token) in h.rows_mut(pass).chunks_exact_mut(width).zip(&self.tokens) {
+            table.widen(*token as usize, row);
+            row.iter_mut().for_each(|v| *v *= scale);
+        }
+        Ok(())
+    }
+
+    fn norm_linear(&mut self, dst: &mut Buf, h: &Buf, norm: &Vec<f32>, eps: f32, w: &Matrix, pass: Pass) -> Result<()> {
+        let x = normed(h, norm, eps, pass)?;
+        Cpu::product(dst, &x, w, pass, |dst, _, first, y| dst[first..][..y.len()].copy_from_slice(y))
+    }
+
+    fn norm_gate_up(
+        &mut self,
+        dst: &mut Buf,
+        h: &Buf,
+        norm: &Vec<f32>,
+        eps: f32,
+        w: &Matrix,
+        pass: Pass,
+    ) -> Result<()> {
+        let x = normed(h, norm, eps, pass)?;
+        let width = dst.width;
+        // Gate columns come before up columns: dst holds silu(gate) until its up columns arrive.
+        Cpu::product(dst, &x, w, pass, |dst, _, first, y| {
+            let (gate, up) = y.split_at(width.saturating_sub(first).min(y.len()));
+            let dst_gate = &mut dst[first.min(width)..][..gate.len()];
+            dst_gate.fill(1.0);
+            simd::run(ApplyGate { x: dst_gate, g: gate, gate: Gate::Silu });
+            let skipped = (first + gate.len()) - width.min(first + gate.len());
+            for (d, up) in dst[skipped..].iter_mut().zip(up) {
+                *d *= up;
+            }
+        })
+    }
+
+    fn linear_add(&mut self, h: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
+        Cpu::product(h, x.rows(pass), w, pass, |h, _, first, y| {
+            for (h, y) in h[first..].iter_mut().zip(y) {
+                *h += scale * y;
+            }
+        })
+    }
+
+    fn gate_output(
+        &mut self,
+        h: &mut Buf,
+        o: &Buf,
+        norm: Option<&Vec<f32>>,
+        eps: f32,
+        x: &Buf,
+        gate: Range<usize>,
+        w: &Matrix,
+        scale: f32,
+        pass: Pass,
+    ) -> Result<()> {
+        let mut a = match norm {
+            Some(norm) => normed(o, norm, eps, pass)?,
+            None => o.rows(pass).to_vec(),
+        };
+        if !gate.is_empty() {
+            a.par_chunks_mut(o.width).with_min_len(16).zip(x.rows(pass).par_chunks(x.width)).for_each(|(a, x)| {
+                simd::run(ApplyGate { x: a, g: &x[gate.clone()], gate: Gate::Sigmoid });
+            });
+        }
+        Cpu::product(h, &a, w, pass, |h, _, first, y| {
+            for (h, y) in h[first..].iter_mut().zip(y) {
+                *h += scale * y;
+            }
+        })
+    }
+
+    fn tap(&mut self, taps: &mut Buf, slot: usize, h: &Buf, pass: Pass) -> Result<()> {
+        let (width, hidden) = (taps.width, h.width);
+        for (tap, h) in taps.rows_mut(pass).chunks_exact_mut(width).zip(h.rows(pass).chunks_exact(hidden)) {
+            tap[slot * hidden..][..hidden].copy_from_slice(h);
+        }
+        Ok(())
+    }
+
+    fn head(
+        &mut self,
+        logits: &mut Buf,
+        h: &Buf,
+        norm: &Vec<f32>,
+        eps: f32,
+        divisor: f32,
+        w: &Matrix,
+        rows: HeadRows,
+        pass: Pass,
+    ) -> Result<()> {
+        let range = match rows {
+            HeadRows::Last => pass.rows().saturating_sub(1)..pass.rows(),
+            HeadRows::All => 0..pass.rows(),
+            HeadRows::At(row) => row..row + 1,
+        };
+        let count = range.len();
+        if range.end > pass.rows() || count * logits.width > logits.data.len() || w.out != logits.width {
+            let expected = format!("rows below {} and room for {count} × {}", pass.rows(), w.out);
+            return Err(BackendError::Shape {
+                op: "head",
+                expected,
+                found: format!("{range:?}, width {}", logits.width),
+            });
+        }
+        let mut x = vec![0.0; count * h.width];
+        for (x, h) in x.chunks_exact_mut(h.width).zip(h.data.chunks_exact(h.width).skip(range.start)) {
+            rms_norm(x, h, norm, eps);
+            x.iter_mut().for_each(|v| *v /= divisor);
+        }
+        w.verify(&mut logits.data[..count * w.out], &x, count);
+        Ok(())
+    }
+
+    fn top_candidates(&mut self, logits: &Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()> {
+        let rows = &logits.data[..rows.count(pass) * logits.width];
+        self.candidates = rows.par_chunks(logits.width).map(|row| best(&row[..vocab])).collect();
+        Ok(())
+    }
+
+    fn candidates(&mut self, rows: usize) -> Result<Vec<Candidates>> {
+        Ok(self.candidates.iter().take(rows).cloned().collect())
+    }
+}
+
+/// The best candidates of one row and its log-sum-exp.
+fn best(row: &[f32]) -> Candidates {
+    // Bits that sort like the values, then lower ids first.
+    let key = |(id, logit): (usize, &f32)| {
+        let bits = logit.to_bits();
+        let ordered = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
+        u64::from(ordered) << 32 | u64::from(!(id as u32))
+    };
+    let mut keys: Vec<u64> = row.iter().enumerate().map(key).collect();
+    let keep = CANDIDATES.min(keys.len());
+    if keep < keys.len() {
+        keys.select_nth_unstable_by(keep, |a, b| b.cmp(a));
+        keys.truncate(keep);
+    }
+    keys.sort_unstable_by(|a, b| b.cmp(a));
+    let ids: Vec<Token> = keys.iter().map(|k| !(*k as u32)).collect();
+    let logits: Vec<f32> = ids.iter().filter_map(|id| row.get(*id as usize).copied()).collect();
+    let most = logits.first().copied().unwrap_or(f32::NEG_INFINITY);
+    let sum: f64 = row.iter().map(|v| f64::from(v - most).exp()).sum();
+    Candidates { ids, logits, log_sum_exp: most + sum.ln() as f32 }
+}

@@ -1,0 +1,24 @@
+//! The trait's operations as launches.
+//!
+//! Passes of 1..16 rows (verify) use the skinny kernels, which fuse the norm or gate before a product; passes of a whole
+//! chunk (prefill) make the product's input first and hand it to a library or to `gemm_*`. Nothing here waits, and
+//! nothing of a verify pass allocates or takes a host value that changes from step to step: position, pending rows and
+//! tokens are read from [`super::step::Step`], grids follow from the number of rows and the largest context.
+
+mod lightning;
+mod product;
+mod rows;
+mod sparse;
+
+use super::shape;
+use super::tensors::Buf;
+use crate::backend::Result;
+
+pub(super) use lightning::Rope;
+pub(super) use product::Scratch;
+pub(super) use rows::CandidateBuffers;
+
+/// Refuses more rows than a buffer has.
+fn check_rows(op: &'static str, buf: &Buf, rows: usize) -> Result<()> {
+    if rows <= buf.rows { Ok(()) } else { Err(shape(op, format!("at most {} rows", buf.rows), rows)) }
+}

@@ -1,0 +1,90 @@
+//! State to and from the host.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{BackendError, Memory, ROW_ARRAYS, Result, layer_tensor};
+use crate::protocol::engine::{Cancel, ImageTensor, RowsFeed};
+use crate::spec::{LightningSpec, SparseSpec};
+
+/// Rows and states as images, and buffers for tests. Outside of steps; waits for the device.
+pub trait Images: Memory {
+    /// The first `rows` rows of a buffer as f32, row-major. For tests, golden data and capture.
+    fn read(&mut self, buf: &Self::Buf, rows: usize) -> Result<Vec<f32>>;
+    /// Sets the first rows of a buffer, row-major. For tests and golden data.
+    fn write(&mut self, buf: &mut Self::Buf, values: &[f32]) -> Result<()>;
+    /// Cache rows of `positions`: k, v, and the compressed keys whose window ends inside them; names without layer.
+    fn read_rows(
+        &mut self,
+        cache: &Self::Cache,
+        spec: &SparseSpec,
+        positions: Range<usize>,
+    ) -> Result<Vec<ImageTensor>>;
+    /// The inverse; accepts f32 and bf16.
+    fn write_rows(
+        &mut self,
+        cache: &mut Self::Cache,
+        spec: &SparseSpec,
+        start: usize,
+        tensors: &[&ImageTensor],
+    ) -> Result<()>;
+    /// Puts the rows of `feeds`, in order, into the caches of these layers. The caches have room for them.
+    ///
+    /// A device that copies beside the host's work overrides this, to have files read, checked and sent at the same time. It
+    /// may return while keys and values are still on their way, as long as every operation waits for those it needs; what
+    /// turns out unreadable then is the error of that operation.
+    fn restore_rows(
+        &mut self,
+        caches: &mut [(usize, &mut Self::Cache)],
+        spec: &SparseSpec,
+        feeds: &[Arc<dyn RowsFeed>],
+    ) -> Result<()> {
+        for (layer, cache) in caches {
+            for feed in feeds {
+                self.write_feed(cache, *layer, spec, feed.as_ref())?;
+            }
+        }
+        Ok(())
+    }
+    /// What [`Images::restore_rows`] left on its way: rows of the first `keep` positions arrive, others may be given up.
+    /// Nothing is on its way afterwards.
+    fn settle_rows(&mut self, _keep: usize) -> Result<()> {
+        Ok(())
+    }
+    /// From now on, waiting for rows on their way ends with [`BackendError::Stopped`] once this is cancelled.
+    fn stop_on(&mut self, _cancel: &Cancel) {}
+    /// Whether some are on their way: work may have to wait for them, and its times say nothing of the device.
+    fn rows_coming(&self) -> bool {
+        false
+    }
+    /// The rows of one feed into the cache of one layer, by way of memory.
+    fn write_feed(
+        &mut self,
+        cache: &mut Self::Cache,
+        layer: usize,
+        spec: &SparseSpec,
+        feed: &dyn RowsFeed,
+    ) -> Result<()> {
+        let mut tensors = Vec::with_capacity(ROW_ARRAYS.len());
+        for name in ROW_ARRAYS {
+            let full = layer_tensor(name, layer);
+            if feed.array(&full).is_some() {
+                let tensor = feed.load(&full).map_err(BackendError::Rows)?;
+                let name = name.to_owned();
+                tensors.push(ImageTensor { name, ..tensor });
+            }
+        }
+        let tensors: Vec<&ImageTensor> = tensors.iter().collect();
+        let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
+        self.write_rows(cache, spec, start, &tensors)
+    }
+    /// The committed state; fold first. `[heads, d, d]` f32
+    fn read_state(&mut self, state: &Self::Recurrent, spec: &LightningSpec) -> Result<ImageTensor>;
+    /// The inverse. `None` sets zero.
+    fn write_state(
+        &mut self,
+        state: &mut Self::Recurrent,
+        spec: &LightningSpec,
+        image: Option<&ImageTensor>,
+    ) -> Result<()>;
+}

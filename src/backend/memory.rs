@@ -1,0 +1,54 @@
+//! Memory of a device: weights, activations, caches, states.
+
+use super::{BufKind, Result, WeightView};
+use crate::protocol::engine::{Dtype, MemoryInfo};
+use crate::spec::{LightningSpec, SparseSpec};
+
+/// What a device holds, and how it is made. Nothing here is called inside a step.
+pub trait Memory: Sized + Send + 'static {
+    /// Activations `[rows, width]`, allocated once.
+    type Buf: Send;
+    /// Packed weight `[out, in]` in this backend's own layout and quantisation.
+    type Matrix: Send;
+    /// Norm weight `[n]`.
+    type Vector: Send;
+    /// KV and compressed keys of one sparse layer: k, v `[L, kv, d]`, k1, k2 (docs/model.md §5.3). Grows.
+    type Cache: Send;
+    /// Recurrent state of one lightning layer `[heads, d, d]` f32, and its pending rows.
+    type Recurrent: Send;
+    /// Chosen blocks of one sparse layer, per row and KV head.
+    type Selection: Send;
+    /// `cpu`, `cuda`.
+    fn kind(&self) -> &'static str;
+    /// For people: `CPU, 2 threads`, `NVIDIA H200`.
+    fn describe(&self) -> String;
+    /// Number type of KV rows in images.
+    fn cache_dtype(&self) -> Dtype;
+    /// Most rows of a prefill pass; a multiple of [`GRID`](super::GRID).
+    fn prefill_rows(&self) -> usize;
+    /// Stacks `parts` along the out axis into one weight.
+    fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix>;
+    /// Gate and up projection of the MLP, for [`Rows::norm_gate_up`](super::Rows::norm_gate_up); the backend may interleave them.
+    fn gate_up_matrix(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Self::Matrix>;
+    /// A norm weight.
+    fn vector(&mut self, view: WeightView<'_>) -> Result<Self::Vector>;
+    /// A weight of the given size with values of the given standard deviation, made on the device: element (o, i) is
+    /// [`synthetic_value`](super::synthetic_value) of index `o·inner + i`.
+    fn random_matrix(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Self::Matrix>;
+    /// The same for [`Rows::norm_gate_up`](super::Rows::norm_gate_up): `out` is the width of one of the two; gate rows come first in the index.
+    fn random_gate_up(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Self::Matrix>;
+    /// A norm weight of ones.
+    fn ones(&mut self, n: usize) -> Result<Self::Vector>;
+    /// Rows for any pass.
+    fn buf(&mut self, width: usize, kind: BufKind) -> Result<Self::Buf>;
+    /// An empty cache that can grow to `limit` positions.
+    fn cache(&mut self, spec: &SparseSpec, limit: usize) -> Result<Self::Cache>;
+    /// A zero state.
+    fn recurrent(&mut self, spec: &LightningSpec) -> Result<Self::Recurrent>;
+    /// Room for the selection of any pass up to `limit` positions.
+    fn selection(&mut self, spec: &SparseSpec, limit: usize) -> Result<Self::Selection>;
+    /// Grows a cache so that positions below `limit` can be written. Called outside of steps.
+    fn reserve(&mut self, cache: &mut Self::Cache, limit: usize) -> Result<()>;
+    /// Memory in use.
+    fn memory(&self) -> MemoryInfo;
+}
