@@ -170,6 +170,91 @@ fn a_preset_that_cannot_be_taken_is_told_before_anything_is_loaded() {
 }
 
 #[test]
+fn nothing_to_ask_and_nothing_to_load_is_told_at_once() {
+    let home = Home::new();
+    for prompt in ["", "   ", "\n\t"] {
+        let output = home.run(&["-p", prompt, "--demo"]);
+        assert_eq!(output.status.code(), Some(2), "{prompt:?}: {}", err(&output));
+        assert!(err(&output).starts_with("sala-chat: there is no question: -p needs a text"), "{}", err(&output));
+    }
+    for arguments in [&["-p", "hi", "-f", ""][..], &["-p", "hi", "-f", " "], &["", "--plain"]] {
+        let output = home.run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", err(&output));
+        assert!(err(&output).contains("a file name is empty"), "{}", err(&output));
+    }
+    let nothing = home.run(&["-p", "hi", "-f", "-"]);
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(err(&nothing).contains("-f - means standard input, and there is nothing in it"), "{}", err(&nothing));
+    assert!(!home.path("data/sala.db").exists(), "nothing was opened for it");
+}
+
+#[test]
+fn standard_input_without_an_end_stops_at_the_limit() {
+    let home = Home::new();
+    let endless = std::fs::File::open("/dev/zero").unwrap();
+    let mut command = home.command(&["-p", "hi", "--demo"]);
+    let output = command.env("SALA_CHAT_LOAD_MAX_FILE_MIB", "3").stdin(endless).output().unwrap();
+    assert_eq!(output.status.code(), Some(5));
+    assert_eq!(err(&output), "sala-chat: standard input: more than 3 MiB. Raise load.max_file_mib or split it\n");
+}
+
+#[test]
+fn variables_of_any_bytes_are_told_or_left_alone() {
+    use std::os::unix::ffi::OsStringExt;
+    let home = Home::new();
+    let bad = || OsString::from_vec(vec![b'x', 0xff, 0x1b]);
+    let run = |name: OsString| home.command(&["ls"]).env(name, bad()).output().unwrap();
+    for name in ["LANG", "TERM", "HF_HOME", "SALA_CHAT_LOG", "EDITOR", "TMUX", "TZ", "RUST_LOG", "NO_COLOR"] {
+        assert_eq!(run(name.into()).status.code(), Some(0), "{name}: {}", err(&run(name.into())));
+    }
+    assert_eq!(run(bad()).status.code(), Some(0));
+    let ours = run("SALA_CHAT_UI_THEME".into());
+    assert_eq!(ours.status.code(), Some(2));
+    assert!(err(&ours).contains("the variable SALA_CHAT_UI_THEME is not UTF-8 text"), "{}", err(&ours));
+    let dir = home
+        .command(&["ls"])
+        .env(
+            "SALA_CHAT_DATA_DIR",
+            OsString::from_vec(home.path("d\u{e9}").into_os_string().into_vec().into_iter().chain([0xff]).collect()),
+        )
+        .output();
+    assert_eq!(dir.unwrap().status.code(), Some(0), "a folder may be called anything");
+}
+
+/// A conversation as `export` writes it.
+fn exported(name: &str, title: &str) -> String {
+    let message = |id: i64, parent: Option<i64>, role: &str, text: &str| {
+        serde_json::json!({
+            "id": id, "parent": parent, "role": role, "text": text, "thinking": "", "created_ms": 1, "meta": {}
+        })
+    };
+    let messages = [message(1, None, "user", title), message(2, Some(1), "assistant", "An answer.")];
+    serde_json::json!({
+        "format": "sala-chat session", "version": 1, "name": name, "messages": messages, "head": 2, "marks": [], "settings": {}
+    })
+    .to_string()
+}
+
+#[test]
+fn an_import_says_what_is_not_there_and_numbers_a_name_that_ends_in_a_huge_number() {
+    let home = Home::new();
+    let missing = home.run(&["import", "/missing"]);
+    assert_eq!(missing.status.code(), Some(66));
+    assert_eq!(err(&missing), "sala-chat: No such file: /missing\n");
+    let folder = home.run(&["import", "."]);
+    assert!(matches!(folder.status.code(), Some(1 | 7 | 74)), "{}", err(&folder));
+    for name in ["hello", "hello-18446744073709551615", "hello", "hello"] {
+        let file = home.write("in.json", exported(name, "hi"));
+        let output = home.run(&["import", file.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{name}: {}", err(&output));
+    }
+    let listed = home.run(&["ls"]);
+    let mut names: Vec<&str> = out(&listed).lines().filter_map(|l| l.split_whitespace().next()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["hello", "hello-18446744073709551615", "hello-2", "hello-3"]);
+}
+
+#[test]
 fn a_missing_path_is_told_before_anything_is_loaded() {
     let home = Home::new();
     home.write("books/war.txt", "text");

@@ -9,6 +9,7 @@ use toml::{Table, Value};
 use super::keys::{self, KEYS, OPEN_TABLES};
 use super::preset::Preset;
 use super::{Config, ConfigError};
+use crate::text::files;
 use crate::text::near::nearest;
 
 /// Prefix of variables: `SALA_CHAT_SAMPLING_TEMPERATURE` is `sampling.temperature`.
@@ -172,7 +173,7 @@ fn gather(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]
 
 fn read_table(file: &Path) -> Result<Table, ConfigError> {
     let path = file.display().to_string();
-    let text = match std::fs::read_to_string(file) {
+    let text = match files::read_text(file, files::SETTINGS_BYTES) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Table::new()),
         Err(e) => {

@@ -6,6 +6,7 @@ use super::pages::bytes;
 use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{ExportFormat, Level};
 use crate::session::{Imported, Overwrite, Scope};
+use crate::text::sanitize::sanitize_line;
 
 /// A path as typed: `~` is the home folder.
 fn typed_path(path: &str) -> PathBuf {
@@ -26,7 +27,7 @@ pub fn by_extension(path: &Path) -> ExportFormat {
 
 /// What an import brought, in one line.
 pub fn imported_line(imported: &Imported) -> String {
-    let names: Vec<String> = imported.sessions.iter().map(|(_, name)| format!("\"{name}\"")).collect();
+    let names: Vec<String> = imported.sessions.iter().map(|(_, name)| format!("\"{}\"", sanitize_line(name))).collect();
     let state = match (&imported.text_only, imported.state_tokens) {
         (Some(why), _) => format!(" {why}"),
         (None, n) => format!(" State of {} tokens came along.", grouped(n)),

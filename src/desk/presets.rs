@@ -8,6 +8,7 @@ use super::settings::PRESETS;
 use super::{DeskError, Done, Settings, State};
 use crate::config::preset::{Preset, builtin, check_name};
 use crate::protocol::desk::{Display, Level, Notice, PresetAction};
+use crate::text::files;
 use crate::text::near::nearest;
 use crate::transcript::Role;
 
@@ -47,7 +48,8 @@ fn names(dir: &Path) -> Vec<String> {
 /// Reads one; the error names the file.
 fn read(file: &Path) -> Result<Preset, String> {
     let shown = file.display();
-    let text = std::fs::read_to_string(file).map_err(|e| format!("{shown}: {e}. Fix or remove the file."))?;
+    let text =
+        files::read_text(file, files::SETTINGS_BYTES).map_err(|e| format!("{shown}: {e}. Fix or remove the file."))?;
     Preset::parse(&text).map_err(|e| format!("{shown}: {e}"))
 }
 

@@ -195,6 +195,8 @@ impl State {
                 self.cancel.cancel();
                 self.activity(Activity::Stopping);
             }
+            // Nobody types it in a hurry there: it is for the end of what was asked before.
+            Request::Quit if self.attendance == Attendance::Absent => self.queue.push_back(Request::Quit),
             // Without anybody to go on, stopping is ending.
             Request::Stop | Request::Quit => {
                 self.cancel.cancel();

@@ -23,6 +23,7 @@ use crate::backend::{BackendError, BufKind, Candidates, Pass, StepKey};
 use crate::model::{Model, ModelError, Tensors, demo_draft};
 use crate::protocol::engine::Token;
 use crate::spec::ModelSpec;
+use crate::text::files;
 
 pub use config::{DraftConfig, DraftOptions};
 pub(super) use golden::replay;
@@ -106,7 +107,8 @@ impl<B: DraftOps> DraftHead<B> {
     /// [`DraftError::Refused`] with the reason when it does not fit `model`; unreadable files; the device.
     pub fn open(b: &mut B, dir: &Path, model: &ModelSpec, options: &DraftOptions) -> Result<Self> {
         let path = dir.join("config.json");
-        let config = std::fs::read_to_string(&path).map_err(|cause| ModelError::File { path, cause })?;
+        let config =
+            files::read_text(&path, files::MODEL_CONFIG_BYTES).map_err(|cause| ModelError::File { path, cause })?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
         Self::load(b, &name, &config, &Tensors::open_dir(dir)?, model, options)
     }

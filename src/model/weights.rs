@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::backend::WeightView;
 use crate::protocol::engine::Dtype;
 use crate::spec::{Mixer, ModelSpec};
+use crate::text::files;
 
 use super::{ModelError, Result, demo};
 
@@ -88,8 +89,8 @@ impl Tensors {
             struct Index {
                 weight_map: BTreeMap<String, String>,
             }
-            let text =
-                std::fs::read_to_string(&index).map_err(|cause| ModelError::File { path: index.clone(), cause })?;
+            let text = files::read_text(&index, files::MODEL_CONFIG_BYTES)
+                .map_err(|cause| ModelError::File { path: index.clone(), cause })?;
             let parsed: Index = serde_json::from_str(&text)
                 .map_err(|e| ModelError::Damaged { origin: index.display().to_string(), cause: e.to_string() })?;
             let mut names: Vec<String> = parsed.weight_map.into_values().collect();
@@ -297,7 +298,8 @@ impl Checkpoint {
         if !path.is_file() {
             return Err(ModelError::NoCheckpoint { path: dir.into(), reason: "config.json is not in it".into() });
         }
-        let text = std::fs::read_to_string(&path).map_err(|cause| ModelError::File { path, cause })?;
+        let text =
+            files::read_text(&path, files::MODEL_CONFIG_BYTES).map_err(|cause| ModelError::File { path, cause })?;
         let spec = ModelSpec::from_json(&text)?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
         let source = Source::Tensors(Tensors::open_dir(dir)?);

@@ -178,10 +178,17 @@ pub(super) fn free_name(db: &rusqlite::Connection, wish: &str) -> Result<String>
     let highest = names
         .query_map([pattern], |r| r.get::<_, String>(0))?
         .filter_map(std::result::Result::ok)
-        .filter_map(|n| n.get(wish.len() + 1..).and_then(|n| n.parse::<u64>().ok()))
+        // A larger number is part of a name that somebody chose, not one of ours.
+        .filter_map(|n| n.get(wish.len() + 1..).and_then(|n| n.parse::<u32>().ok()))
         .max()
         .unwrap_or(1);
-    Ok(format!("{wish}-{}", highest + 1))
+    for number in u64::from(highest) + 1.. {
+        let name = format!("{wish}-{number}");
+        if !taken.exists([&name])? {
+            return Ok(name);
+        }
+    }
+    Ok(wish.to_owned())
 }
 
 fn create_session(tx: &Transaction<'_>, new: &NewSession) -> Result<()> {

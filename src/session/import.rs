@@ -11,6 +11,7 @@ use super::commit::{Change, NewSession, apply};
 use super::error::{Result, StoreError};
 use super::export::{JSON_FORMAT, JSON_VERSION, SessionJson};
 use super::store::Store;
+use crate::text::files;
 use crate::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
 
 /// What an import brought.
@@ -36,7 +37,7 @@ impl Store {
             return self.import_bundle(path);
         }
         let bad = |why: String| StoreError::Import { path: path.to_owned(), why };
-        let bytes = std::fs::read(path).map_err(StoreError::io("read", path))?;
+        let bytes = files::read(path, files::IMPORT_BYTES).map_err(StoreError::io("read", path))?;
         let json: Value = serde_json::from_slice(&bytes).map_err(|e| bad(format!("not JSON ({e})")))?;
         let (sessions, text_only) = match sessions(json).map_err(bad)? {
             Form::Ours(session) => (vec![*session], "Text only: model state is exported with --with-state."),

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{Result, StoreError};
 use super::store::{Store, now_ms};
+use crate::text::clock;
 use crate::transcript::SessionId;
 
 /// Who holds or held a session.
@@ -129,7 +130,7 @@ fn local_time(ms: i64) -> String {
         return "an unknown time".into();
     };
     let zone = jiff::tz::TimeZone::system();
-    let (at, now) = (at.to_zoned(zone.clone()), jiff::Timestamp::now().to_zoned(zone));
+    let (at, now) = (at.to_zoned(zone.clone()), clock::now().to_zoned(zone));
     let pattern = if at.date() == now.date() { "%H:%M" } else { "%-d %b %H:%M" };
     at.strftime(pattern).to_string()
 }

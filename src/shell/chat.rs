@@ -11,6 +11,7 @@ use crate::app::options::{ClipboardMethod, Glyphs, Panel, ThemeName, ThinkShow, 
 use crate::config::{self, Config, Switch, ThoughtView};
 use crate::desk::Attendance;
 use crate::protocol::desk::{LoadOptions, Request};
+use crate::text::clock;
 
 /// The interface's options from the settings and the environment.
 ///
@@ -28,7 +29,7 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
     for (key, action) in &config.keys {
         keys.bind(key, action).map_err(|e| Failure::usage(e.to_string()))?;
     }
-    let offset = jiff::tz::TimeZone::system().to_offset(jiff::Timestamp::now());
+    let offset = jiff::tz::TimeZone::system().to_offset(clock::now());
     Ok(UiConfig {
         theme: ThemeName::parse(&ui.theme).unwrap_or_default(),
         colour: variable("NO_COLOR").is_none() && variable("CLICOLOR").is_none_or(|v| v != "0"),

@@ -6,8 +6,10 @@ use std::path::Path;
 use super::cli::ConfigCommand;
 use super::dirs::make_private;
 use super::failure::{Exit, Failure};
+use super::out;
 use crate::app::keys::KeyTable;
 use crate::config::{self, Origin, keys};
+use crate::text::sanitize::Clean;
 
 /// Runs one of the actions.
 pub(super) fn run(
@@ -16,9 +18,9 @@ pub(super) fn run(
     variables: &[(String, String)],
     json: bool,
 ) -> Result<Exit, Failure> {
-    let mut out = std::io::stdout().lock();
+    let say = |line: String| out::line(&Clean::text(&line));
     match action {
-        ConfigCommand::Path => writeln!(out, "{}", file.display())?,
+        ConfigCommand::Path => say(format!("{}", file.display()))?,
         ConfigCommand::Check => {
             let mut problems: Vec<String> = config::problems(file, variables).iter().map(ToString::to_string).collect();
             if let Ok(loaded) = config::load(file, variables, &[]) {
@@ -27,13 +29,13 @@ pub(super) fn run(
                 problems.extend(bad.map(|e| format!("{}: {e}", file.display())));
             }
             if json {
-                writeln!(out, "{}", serde_json::json!({ "file": file, "problems": problems }))?;
+                out::line(&Clean::json(&serde_json::json!({ "file": file, "problems": problems })))?;
             } else if problems.is_empty() {
                 let what = if file.exists() { "no mistakes" } else { "does not exist, built-in values are used" };
-                writeln!(out, "{}: {what}", file.display())?;
+                say(format!("{}: {what}", file.display()))?;
             } else {
                 for problem in &problems {
-                    writeln!(out, "{problem}")?;
+                    say(problem.clone())?;
                 }
             }
             if !problems.is_empty() {
@@ -64,17 +66,17 @@ pub(super) fn run(
                         (key, shown)
                     })
                     .collect();
-                writeln!(out, "{}", serde_json::Value::Object(rows))?;
+                out::line(&Clean::json(&serde_json::Value::Object(rows)))?;
             } else {
                 for (key, value) in rows {
                     let line = format!("{key} = {value}");
-                    if *origin { writeln!(out, "{line:<50} # {}", from(&key))? } else { writeln!(out, "{line}")? }
+                    say(if *origin { format!("{line:<50} # {}", from(&key)) } else { line })?;
                 }
             }
         }
         ConfigCommand::Set { key, value } => {
             let key = set(file, key, value)?;
-            writeln!(out, "{key} set in {}", file.display())?;
+            say(format!("{key} set in {}", file.display()))?;
         }
     }
     Ok(Exit::Ok)

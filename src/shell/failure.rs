@@ -27,6 +27,8 @@ pub enum Exit {
     Unreadable,
     /// The disk is full or refuses.
     Disk,
+    /// A file that was named is not there.
+    NoInput,
     /// The user stopped it.
     Stopped,
     /// Ended by this signal.
@@ -45,6 +47,7 @@ impl Exit {
             Exit::TooLong => 5,
             Exit::InUse => 6,
             Exit::Unreadable => 7,
+            Exit::NoInput => 66,
             Exit::Disk => 74,
             Exit::Stopped => 130,
             Exit::Signal(n) => 128u8.saturating_add(n),
@@ -62,6 +65,7 @@ impl Exit {
             Exit::TooLong => "too_long",
             Exit::InUse => "in_use",
             Exit::Unreadable => "unreadable",
+            Exit::NoInput => "no_input",
             Exit::Disk => "disk",
             Exit::Stopped => "stopped",
             Exit::Signal(_) => "signal",
@@ -70,7 +74,7 @@ impl Exit {
 
     /// The exit of a number, as [`crate::protocol::desk::Notice::Fatal`] carries it; unknown ones are failures.
     pub fn from_code(code: i32) -> Exit {
-        const ALL: [Exit; 10] = [
+        const ALL: [Exit; 11] = [
             Exit::Ok,
             Exit::Failure,
             Exit::Usage,
@@ -79,6 +83,7 @@ impl Exit {
             Exit::TooLong,
             Exit::InUse,
             Exit::Unreadable,
+            Exit::NoInput,
             Exit::Disk,
             Exit::Stopped,
         ];
@@ -161,6 +166,7 @@ impl From<SourceError> for Failure {
     fn from(e: SourceError) -> Failure {
         let exit = match e {
             SourceError::Cancelled => Exit::Stopped,
+            SourceError::Blank => Exit::Usage,
             _ => Exit::Failure,
         };
         Failure::new(exit, e.to_string())

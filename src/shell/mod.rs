@@ -18,6 +18,7 @@ pub mod logging;
 pub mod model_cmd;
 pub mod oneshot;
 pub mod open;
+mod out;
 mod panic;
 pub mod plain;
 pub mod run;
@@ -26,12 +27,12 @@ pub mod signals;
 pub mod term;
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, Parser};
 
 use crate::config::{self, Config, Loaded};
+use crate::text::sanitize::Clean;
 use crate::text::{pdf, sources};
 use cli::{Cli, Command, Task};
 use dirs::Dirs;
@@ -60,14 +61,13 @@ impl Context {
 
     /// Whether somebody watches progress.
     pub fn shows_progress(&self) -> bool {
-        !self.quiet && std::io::stderr().is_terminal()
+        !self.quiet && out::is_watched()
     }
 
     /// A line on standard error for whoever watches.
     pub fn note(&self, text: &str) {
         if self.shows_progress() {
-            // Nobody to tell if this fails.
-            let _ = writeln!(std::io::stderr(), "{text}");
+            out::tell(&Clean::text(text));
         }
     }
 
@@ -76,9 +76,7 @@ impl Context {
     /// # Errors
     /// Nobody reads it.
     pub fn print(&self, text: &str) -> Result<(), Failure> {
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "{text}")?;
-        Ok(out.flush()?)
+        Ok(out::line(&Clean::text(text))?)
     }
 
     /// A result: the object with `--json`, else the text.
@@ -90,7 +88,7 @@ impl Context {
         json: impl FnOnce() -> serde_json::Value,
         text: impl FnOnce() -> String,
     ) -> Result<(), Failure> {
-        if self.json { self.print(&json().to_string()) } else { self.print(&text()) }
+        if self.json { Ok(out::line(&Clean::json(&json()))?) } else { self.print(&text()) }
     }
 }
 
@@ -105,6 +103,9 @@ pub struct Laboratory {
     pub draft: fn(&Context, &cli::DraftCommand) -> Result<Exit, Failure>,
 }
 
+/// The path that means standard input.
+const STDIN: &str = "-";
+
 /// Runs the program with its arguments; the exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laboratory) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
@@ -112,7 +113,15 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laborator
     if let [_, child, path] = arguments.as_slice()
         && child == pdf::CHILD
     {
-        return u8::try_from(pdf::child_main(Path::new(path))).unwrap_or(1);
+        std::panic::set_hook(Box::new(|_| {}));
+        let written = pdf::child(Path::new(path)).and_then(|pages| out::data(&pages).map_err(|e| e.to_string()));
+        return match written {
+            Ok(()) => Exit::Ok.code(),
+            Err(why) => {
+                out::tell(&Clean::line(&why));
+                Exit::Failure.code()
+            }
+        };
     }
     let json = arguments.iter().skip(1).take_while(|a| *a != "--").any(|a| a == "--json");
     match run(&arguments, laboratory) {
@@ -126,12 +135,12 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laborator
 
 /// Tells a failure: an object on standard output with `--json`, else a line on standard error.
 fn report(failure: &Failure, json: bool) {
-    // Where nobody listens the exit code remains.
-    let _ = match (failure.message.is_empty(), json) {
-        (true, _) => Ok(()),
-        (false, true) => writeln!(std::io::stdout(), "{}", failure.to_json()),
-        (false, false) => writeln!(std::io::stderr(), "sala-chat: {failure}"),
-    };
+    match (failure.message.is_empty(), json) {
+        (true, _) => {}
+        // Where nobody listens the exit code remains.
+        (false, true) => drop(out::line(&Clean::json(&failure.to_json()))),
+        (false, false) => out::tell(&Clean::line(&format!("sala-chat: {failure}"))),
+    }
 }
 
 fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> {
@@ -153,7 +162,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     if cli.global.config.is_some() && !config_file.exists() {
         return Err(Failure::usage(format!("{}: no such settings file", config_file.display())));
     }
-    let variables: Vec<(String, String)> = std::env::vars().collect();
+    let variables = settings_variables(std::env::vars_os())?;
     // `config` must work on a broken file.
     if let Some(Command::Config(args)) = &cli.command {
         return config_cmd::run(&args.action, &config_file, &variables, cli.global.json);
@@ -161,7 +170,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     if let Some(Command::Completions(args)) = &cli.command {
         let mut script = Vec::new();
         clap_complete::generate(args.shell, &mut Cli::command(), "sala-chat", &mut script);
-        std::io::stdout().write_all(&script)?;
+        out::data(&script)?;
         return Ok(Exit::Ok);
     }
     let loaded = config::load(&config_file, &variables, &cli.overrides()?)?;
@@ -176,12 +185,27 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     if !quiet {
         for warning in &context.loaded.warnings {
             // The warning is a courtesy; the chat shows it again.
-            let _ = writeln!(std::io::stderr(), "sala-chat: {warning}");
+            out::tell(&Clean::line(&format!("sala-chat: {warning}")));
         }
     }
     let _log = logging::start(&context.dirs.state, &context.config().log, verbose);
     logging::catch_panics(context.dirs.state.clone());
     dispatch(&context, task, laboratory)
+}
+
+/// The variables that may be settings. Others are nobody's business, whatever is in them.
+fn settings_variables(all: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>, Failure> {
+    let ours = all.filter(|(name, _)| name.to_string_lossy().starts_with(config::layers::ENV_PREFIX));
+    ours.map(|(name, value)| {
+        let shown = name.to_string_lossy().into_owned();
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => Ok((name, value)),
+            // Of no interest as settings; a path may be anything.
+            (Ok(name), Err(_)) if config::layers::ENV_OTHER.contains(&name.as_str()) => Ok((name, String::new())),
+            _ => Err(Failure::usage(format!("the variable {shown} is not UTF-8 text"))),
+        }
+    })
+    .collect()
 }
 
 fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exit, Failure> {
@@ -217,7 +241,8 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
 /// Says at once when a path on the command line means nothing, before a model is loaded.
 fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
     let options = sources::SourceOptions::new(&context.config().load);
-    match sources::find(paths, &options) {
+    let files: Vec<String> = paths.iter().filter(|p| *p != STDIN).cloned().collect();
+    match sources::find(&files, &options) {
         Ok(_) => Ok(()),
         Err(sources::SourceError::NotFound { path, similar: None }) => {
             let command = Cli::command();
@@ -229,5 +254,26 @@ fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
             })
         }
         Err(e) => Err(e.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn variables_that_are_no_text_are_an_error_only_where_they_are_settings() {
+        let bad = || OsString::from_vec(vec![b'a', 0xff]);
+        let all = |name: OsString, value: OsString| settings_variables([(name, value)].into_iter());
+        assert_eq!(all("PATH".into(), bad()).unwrap(), []);
+        assert_eq!(all(bad(), bad()).unwrap(), []);
+        assert_eq!(all("SALA_CHAT_UI_THEME".into(), "dark".into()).unwrap().len(), 1);
+        assert_eq!(all("SALA_CHAT_DATA_DIR".into(), bad()).unwrap().len(), 1);
+        let wrong = all("SALA_CHAT_UI_THEME".into(), bad()).unwrap_err();
+        assert_eq!(
+            (wrong.exit, wrong.message.as_str()),
+            (Exit::Usage, "the variable SALA_CHAT_UI_THEME is not UTF-8 text")
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! `sala-chat model path|verify|download`. The only part of the program that uses the network, and only when asked.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -9,9 +9,10 @@ use hf_hub::{HFClient, HFClientSync, HFError};
 
 use super::cli::ModelCommand;
 use super::hub::{self, CachedRepo, Hub, HubError, HubFile, Kind, Snapshot, gigabytes};
-use super::{Context, Exit, Failure};
+use super::{Context, Exit, Failure, out};
 use crate::config::{ModelConfig, ModelSource};
 use crate::protocol::engine::Cancel;
+use crate::text::sanitize::Clean;
 
 /// The folder of the downloaded model, if it is complete.
 pub fn installed(config: &ModelConfig) -> Option<PathBuf> {
@@ -122,7 +123,6 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
     let snapshot = hub.snapshot(&config.revision).map_err(|e| explain(&e, config))?;
     let (all, missing) = (snapshot.files.iter().map(|f| f.bytes).sum(), cached.missing_bytes(&snapshot));
     if missing > 0 && !yes {
-        let mut err = std::io::stderr();
         let question = format!(
             "{} at {}: {} files, {}, {} to fetch, into {}.\nIts licence is in the README of https://huggingface.co/{}. Download? [y/N] ",
             config.repo,
@@ -136,8 +136,7 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
         if !std::io::stdin().is_terminal() {
             return Err(Failure::usage(format!("{} would be downloaded. Add --yes", gigabytes(missing))));
         }
-        write!(err, "{question}")?;
-        err.flush()?;
+        out::tell_part(&Clean::text(&question));
         let mut answer = String::new();
         std::io::stdin().lock().read_line(&mut answer)?;
         if !matches!(answer.trim(), "y" | "Y" | "yes") {
@@ -150,8 +149,9 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
         if !shows {
             return;
         }
-        let mut err = std::io::stderr();
-        let end = if last_file.is_empty() || last_file == p.file { "\r" } else { "\n" };
+        if !last_file.is_empty() && last_file != p.file {
+            out::tell(&Clean::line(""));
+        }
         last_file.clone_from(&p.file);
         let state = match &p.trouble {
             Some((what, again)) => format!("{what}, trying again ({again})"),
@@ -165,22 +165,21 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
                 )
             }
         };
-        // Progress is a courtesy.
-        let _ = write!(
-            err,
-            "{end}{}: {} of {}; in all {} of {}, {state}\x1b[K",
+        let said = format!(
+            "{}: {} of {}; in all {} of {}, {state}",
             p.file,
             gigabytes(p.file_done),
             gigabytes(p.file_bytes),
             gigabytes(p.done),
             gigabytes(p.total)
         );
+        out::progress(&Clean::line(&said));
     };
     let folder = cached
         .download(&hub, &config.revision, &snapshot, &std::thread::sleep, &mut progress, &Cancel::default())
         .map_err(|e| explain(&e, config));
     if shows {
-        let _ = writeln!(std::io::stderr());
+        out::tell(&Clean::line(""));
     }
     let folder = folder?;
     context.result(

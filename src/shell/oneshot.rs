@@ -1,7 +1,7 @@
 //! `sala-chat -p`: one answer on standard output, then the end. A desk without an interface: its notices become text,
 //! one JSON object, or JSON lines. Progress and notes go to standard error, and only to a terminal.
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Read};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 
 use super::cli::{Ask, Format};
 use super::failure::{Exit, Failure};
-use super::{Context, open};
+use super::signals::Ending;
+use super::{Context, STDIN, open, out};
 use crate::config::ThoughtView;
 use crate::desk::Attendance;
 use crate::protocol::desk::{Activity, Level, LoadOptions, Meters, Notice, ReadingProgress, Request};
 use crate::protocol::engine::ModelInfo;
-use crate::text::sanitize::sanitize;
+use crate::text::sanitize::Clean;
 use crate::transcript::{Finish, Message, Role};
 
 /// What the model sees standard input as.
@@ -96,39 +97,29 @@ impl Run {
 }
 
 /// Standard input, if somebody put something into it.
-fn piped() -> Result<Option<String>, Failure> {
-    let mut stdin = std::io::stdin();
+fn piped(most_mib: u64) -> Result<Option<String>, Failure> {
+    let stdin = std::io::stdin();
     if stdin.is_terminal() {
         return Ok(None);
     }
-    let mut bytes = Vec::new();
-    stdin.read_to_end(&mut bytes).map_err(|e| Failure::new(Exit::Failure, format!("standard input: {e}")))?;
+    let bytes = read_piped(stdin.lock(), most_mib)?;
     let text = String::from_utf8(bytes).map_err(|e| {
         Failure::new(Exit::Failure, format!("standard input is not UTF-8 text (byte {})", e.utf8_error().valid_up_to()))
     })?;
     Ok((!text.trim().is_empty()).then_some(text))
 }
 
-/// Turns Ctrl-C and the like into a stop. Only the first asks; another one ends the process.
-fn watch_signals(requests: Sender<Request>) -> Result<(), Failure> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    let failed = |e: std::io::Error| Failure::new(Exit::Failure, format!("signals: {e}"));
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(failed)?;
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            let mut asked = false;
-            for signal in signals.forever() {
-                if std::mem::replace(&mut asked, true) {
-                    // The default action of a second signal: give up.
-                    let _ = signal_hook::low_level::emulate_default_handler(signal);
-                }
-                // A desk that is gone has stopped.
-                let _ = requests.send(Request::Stop);
-            }
-        })
-        .map_err(failed)?;
-    Ok(())
+/// A source without an end must not fill the memory.
+fn read_piped(input: impl Read, most_mib: u64) -> Result<Vec<u8>, Failure> {
+    let most = most_mib.saturating_mul(1 << 20);
+    let mut bytes = Vec::new();
+    let read = input.take(most.saturating_add(1)).read_to_end(&mut bytes);
+    read.map_err(|e| Failure::new(Exit::Failure, format!("standard input: {e}")))?;
+    if bytes.len() as u64 > most {
+        return Err(Failure::new(Exit::TooLong, format!("standard input: more than {most_mib} MiB"))
+            .hint("Raise load.max_file_mib or split it"));
+    }
+    Ok(bytes)
 }
 
 /// Runs it.
@@ -136,14 +127,23 @@ fn watch_signals(requests: Sender<Request>) -> Result<(), Failure> {
 /// # Errors
 /// Anything that keeps the question from being answered.
 pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
-    let inline = piped()?;
+    if ask.prompt.trim().is_empty() {
+        return Err(Failure::new(Exit::Usage, "there is no question: -p needs a text")
+            .hint("For example: sala-chat -p \"What is in it?\" -f FILE"));
+    }
+    let inline = piped(context.config().load.max_file_mib)?;
+    if inline.is_none() && ask.files.iter().any(|p| p == STDIN) {
+        return Err(Failure::usage("-f - means standard input, and there is nothing in it"));
+    }
     let started = Instant::now();
     let opened = open::desk(context, &ask.session, ask.save, Attendance::Absent)?;
     let requests = opened.desk.requests.clone();
-    watch_signals(requests.clone())?;
-    let mut paths = ask.files.clone();
+    let stop = requests.clone();
+    // A desk that is gone has stopped.
+    let ending = Ending::watch(move || drop(stop.send(Request::Stop)))?;
+    let mut paths: Vec<String> = ask.files.iter().filter(|p| *p != STDIN).cloned().collect();
     if inline.is_some() {
-        paths.push("-".into());
+        paths.push(STDIN.into());
     }
     if !paths.is_empty() {
         let name = (inline.is_some() && paths.len() == 1).then(|| STDIN_NAME.to_owned());
@@ -157,6 +157,13 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     let listened = listen(&opened.desk.notices, &requests, &mut printer, &mut run, started);
     let joined = opened.desk.thread.join();
     let _ = opened.engine.join();
+    if let Some(signal) = ending.signal() {
+        // What there is of an answer is on standard output; the code says why there is no more.
+        return match (listened, &run.answer) {
+            (Ok(()), Some(answer)) => printer.end(&run, answer).map(|()| Exit::Signal(signal)),
+            (Ok(()) | Err(_), _) => Err(Failure::new(Exit::Signal(signal), "stopped before there was an answer")),
+        };
+    }
     listened?;
     if joined.is_err() {
         return Err(Failure::new(Exit::Failure, "the desk ended unexpectedly. What was said is saved: sala-chat -c"));
@@ -247,8 +254,6 @@ struct Printer<'a> {
     context: &'a Context,
     format: Format,
     thoughts: bool,
-    /// Standard output is a terminal: control characters of the model's text stay out of it.
-    guarded: bool,
     progress: Option<Instant>,
     ends_with_newline: bool,
 }
@@ -259,17 +264,17 @@ impl<'a> Printer<'a> {
             context,
             format,
             thoughts: context.config().thinking.show == ThoughtView::Open,
-            guarded: std::io::stdout().is_terminal(),
             progress: None,
             ends_with_newline: true,
         }
     }
 
-    fn out(&mut self, text: &str) -> Result<(), Failure> {
-        let mut out = std::io::stdout().lock();
-        let safe = if self.guarded { sanitize(text) } else { text.into() };
-        out.write_all(safe.as_bytes())?;
-        out.flush()?;
+    /// A piece of the answer. `--raw` gives a file or a program what the model wrote; a terminal never gets that.
+    fn answer(&mut self, text: &str) -> Result<(), Failure> {
+        match self.format {
+            Format::Raw => out::data(text.as_bytes())?,
+            Format::Text | Format::Json | Format::JsonLines => out::part(&Clean::text(text))?,
+        }
         self.ends_with_newline = text.ends_with('\n');
         Ok(())
     }
@@ -282,7 +287,7 @@ impl<'a> Printer<'a> {
         if let (Value::Object(line), Value::Object(body)) = (&mut line, body()) {
             line.extend(body);
         }
-        self.out(&format!("{line}\n"))
+        Ok(out::line(&Clean::json(&line))?)
     }
 
     fn delta(&mut self, thinking: bool, text: &str) -> Result<(), Failure> {
@@ -291,11 +296,11 @@ impl<'a> Printer<'a> {
             (Format::JsonLines, true) => self.event("think", || json!({ "text": text })),
             (Format::JsonLines, false) => self.event("token", || json!({ "text": text })),
             (Format::Json, _) => Ok(()),
-            (Format::Text | Format::Raw, false) => self.out(text),
+            (Format::Text | Format::Raw, false) => self.answer(text),
             (Format::Text | Format::Raw, true) => {
                 if self.thoughts && !self.context.quiet {
                     // Thoughts are no part of the answer.
-                    let _ = write!(std::io::stderr(), "{}", sanitize(text));
+                    out::tell_part(&Clean::text(text));
                 }
                 Ok(())
             }
@@ -313,16 +318,15 @@ impl<'a> Printer<'a> {
             let left =
                 if p.tokens_per_s > 0.0 { (p.total.saturating_sub(p.done)) as f64 / p.tokens_per_s } else { 0.0 };
             let share = p.done * 100 / p.total;
-            // Progress is a courtesy.
-            let _ =
-                write!(std::io::stderr(), "\rreading {share}%  {:.0} tokens/s  {left:.0} s left   ", p.tokens_per_s);
+            let said = format!("reading {share}%  {:.0} tokens/s  {left:.0} s left", p.tokens_per_s);
+            out::progress(&Clean::line(&said));
         }
         Ok(())
     }
 
     fn clear_progress(&mut self) {
         if self.progress.take().is_some() {
-            let _ = write!(std::io::stderr(), "\r{:60}\r", "");
+            out::clear_progress();
         }
     }
 
@@ -332,7 +336,7 @@ impl<'a> Printer<'a> {
             Level::Info => self.context.note(text),
             Level::Warn | Level::Error => {
                 if !self.context.quiet {
-                    let _ = writeln!(std::io::stderr(), "sala-chat: {text}");
+                    out::tell(&Clean::text(&format!("sala-chat: {text}")));
                 }
             }
         }
@@ -341,7 +345,7 @@ impl<'a> Printer<'a> {
 
     fn end(&mut self, run: &Run, answer: &Message) -> Result<(), Failure> {
         match self.format {
-            Format::Json => self.out(&format!("{}\n", run.object(answer))),
+            Format::Json => Ok(out::line(&Clean::json(&run.object(answer)))?),
             Format::JsonLines => {
                 let stats = json!({ "usage": run.usage(answer), "timing": run.timing(answer), "speculation": run.speculation() });
                 self.event("stats", || stats)?;
@@ -351,7 +355,7 @@ impl<'a> Printer<'a> {
                     || json!({ "finish_reason": reason(answer.meta.finish), "session": session, "seed": seed }),
                 )
             }
-            Format::Text | Format::Raw if !self.ends_with_newline => self.out("\n"),
+            Format::Text | Format::Raw if !self.ends_with_newline => self.answer("\n"),
             Format::Text | Format::Raw => Ok(()),
         }
     }
@@ -361,6 +365,14 @@ impl<'a> Printer<'a> {
 mod tests {
     use super::*;
     use crate::transcript::{MessageId, MessageMeta};
+
+    #[test]
+    fn standard_input_ends_at_the_limit() {
+        assert_eq!(read_piped(&b"text"[..], 1).unwrap(), b"text");
+        let endless = read_piped(std::io::repeat(b'a'), 1).unwrap_err();
+        assert_eq!(endless.exit, Exit::TooLong);
+        assert_eq!(endless.to_string(), "standard input: more than 1 MiB. Raise load.max_file_mib or split it");
+    }
 
     #[test]
     fn usage_counts_documents_of_this_run_as_read() {

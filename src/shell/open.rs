@@ -13,8 +13,8 @@ use crate::engine::worker;
 use crate::model::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, Token};
 use crate::session::{Limits, RealDisk, Store, StoreError};
-use crate::text::TextModel;
 use crate::text::sources::SourceOptions;
+use crate::text::{TextModel, files};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
@@ -100,7 +100,8 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
     let unusable = |what: String| Failure::new(Exit::NoModel, what);
     let (text, config) = if is_folder(model) {
         let file = Path::new(model).join("config.json");
-        let config = std::fs::read_to_string(&file).map_err(|e| unusable(format!("{}: {e}", file.display())))?;
+        let config = files::read_text(&file, files::MODEL_CONFIG_BYTES)
+            .map_err(|e| unusable(format!("{}: {e}", file.display())))?;
         (TextModel::load(Path::new(model)), config)
     } else {
         let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());

@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::logging::keep_report;
+use super::out;
 use super::term::Guard;
 use crate::text::caught::expected;
+use crate::text::sanitize::Clean;
 
 /// What a crash report may say.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +48,7 @@ pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>) {
                 format!("sala-chat -r '{}'", note.session)
             };
             let report = written.map_or(String::new(), |p| format!(" Report: {}", p.display()));
-            eprintln!("sala-chat crashed.{saved} Resume: {resume}.{report}");
+            out::tell(&Clean::line(&format!("sala-chat crashed.{saved} Resume: {resume}.{report}")));
         }
     }));
 }

@@ -16,6 +16,7 @@ use ratatui::layout::Rect;
 
 use super::input::{Input, start_input, typed_ahead};
 use super::jobs::{Job, start_jobs};
+use super::out;
 use super::panic::{CrashNote, install};
 use super::signals::{Outside, watch_signals, watch_terminal};
 use super::term::{self, Guard, Leave, Modes};
@@ -23,6 +24,7 @@ use super::{clipboard, jobs};
 use crate::app::options::{Glyphs, ThemeName, UiConfig};
 use crate::app::{App, Effect, Event, Phase, Redraw, update};
 use crate::protocol::desk::{Notice, Request};
+use crate::text::sanitize::Clean;
 use crate::ui::draw;
 
 /// The desk as the interface sees it. Both channels should be unbounded: the desk must never wait for a terminal.
@@ -81,6 +83,9 @@ pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
     let crash = Arc::new(Mutex::new(CrashNote { dir: config.state_dir.clone(), ..CrashNote::default() }));
     install(guard.clone(), Arc::clone(&crash));
     let modes = Modes { alternate_screen: config.alternate_screen, mouse: config.mouse, kitty: false, rows: size.1 };
+    // Before the terminal is changed: from here on a signal is an event, and every way out passes `leave`.
+    let (outside_to, outside) = unbounded();
+    watch_signals(outside_to.clone())?;
     let leave = Leave(guard.clone());
     guard.enter(modes)?;
     let (answers, typed) = term::ask(ASK_MS);
@@ -94,8 +99,6 @@ pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
     if let (ThemeName::Auto, Some(true)) = (config.theme, answers.light) {
         config.theme = ThemeName::Light;
     }
-    let (outside_to, outside) = unbounded();
-    watch_signals(outside_to.clone())?;
     watch_terminal(outside_to)?;
     let (events_to, events) = unbounded();
     for event in typed_ahead(&typed) {
@@ -104,7 +107,7 @@ pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
     }
     let input = start_input(events_to.clone())?;
     let jobs = start_jobs(events_to)?;
-    let terminal = Terminal::new(CrosstermBackend::new(io::stdout()))?;
+    let terminal = Terminal::new(CrosstermBackend::new(out::screen()))?;
     let mut this = Loop {
         app: App::new(config, size.0, size.1),
         desk,
@@ -131,7 +134,7 @@ pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
     drop(leave);
     if let Some(text) = end.farewell {
         // The terminal may be gone.
-        let _ = writeln!(io::stdout(), "{text}");
+        let _ = out::line(&Clean::text(&text));
     }
     Ok(end.code)
 }
@@ -233,7 +236,7 @@ impl Loop {
                 let config = &self.app.config;
                 let tmux = std::env::var_os("TMUX").is_some();
                 let said =
-                    clipboard::copy(&mut io::stdout(), &text, config.clipboard, tmux, config.state_dir.as_deref());
+                    clipboard::copy(&mut out::screen(), &text, config.clipboard, tmux, config.state_dir.as_deref());
                 return self.apply(Event::Copied(said));
             }
             Effect::ListPaths(prefix) => {
@@ -250,10 +253,13 @@ impl Loop {
             }
             Effect::Repaint => self.repaint = true,
             Effect::Notify(text) => {
-                let sequence =
-                    if self.app.config.notify_osc9 { format!("\x1b]9;{text}\x07") } else { "\x07".to_string() };
-                io::stdout().write_all(sequence.as_bytes())?;
-                io::stdout().flush()?;
+                let sequence = match self.app.config.notify_osc9 {
+                    true => format!("\x1b]9;{}\x07", Clean::line(&text)),
+                    false => "\x07".to_string(),
+                };
+                let mut screen = out::screen();
+                screen.write_all(sequence.as_bytes())?;
+                screen.flush()?;
             }
             Effect::Exit { code, farewell } => self.end = Some(End { code, farewell }),
         }
@@ -284,7 +290,10 @@ impl Loop {
                 self.dying = Some((129, within(1)));
                 self.apply(Event::Terminate)
             }
-            Outside::Interrupt => self.apply(Event::Interrupt),
+            Outside::Interrupt => {
+                self.dying = Some((130, within(5)));
+                self.apply(Event::Interrupt)
+            }
             Outside::Suspend => {
                 self.apply(Event::Suspending)?;
                 self.perform(Effect::Suspend)
@@ -351,10 +360,10 @@ impl Loop {
             let size = self.terminal.size()?;
             self.terminal.resize(Rect::new(0, 0, size.width, size.height))?;
         }
-        crossterm::queue!(io::stdout(), BeginSynchronizedUpdate)?;
+        crossterm::queue!(out::screen(), BeginSynchronizedUpdate)?;
         let app = &self.app;
         self.terminal.draw(|frame| draw(app, frame))?;
-        crossterm::execute!(io::stdout(), EndSynchronizedUpdate)?;
+        crossterm::execute!(out::screen(), EndSynchronizedUpdate)?;
         self.last_frame = Some(Instant::now());
         let mut note = self.crash.lock().unwrap_or_else(PoisonError::into_inner);
         if note.session != self.app.session.name {

@@ -1,6 +1,6 @@
 //! Sessions from the shell, without loading a model: `ls show rm search export import prune library`.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 
 use serde_json::{Value, json};
 
@@ -8,13 +8,14 @@ use super::cli::{
     ExportArgs, FormatArg, ImportArgs, LibraryCommand, LsArgs, NameArgs, PruneArgs, RmArgs, SearchArgs, SessionChoice,
 };
 use super::failure::{Exit, Failure};
-use super::{Context, open};
+use super::signals::Ending;
+use super::{Context, open, out};
 use crate::desk::export::{by_extension, imported_line};
 use crate::desk::pages::bytes;
 use crate::desk::{Attendance, session_rows};
 use crate::protocol::desk::{ExportFormat, LibraryAction, Notice, Request};
 use crate::session::{Freed, Overwrite, Scope, SessionFilter, SessionRecord, Store};
-use crate::text::sanitize::sanitize;
+use crate::text::sanitize::Clean;
 
 /// Sessions listed at most.
 const LISTED: usize = 100_000;
@@ -63,7 +64,7 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
             let title = one_line(&r.title, 48);
             lines.push(format!(
                 "{:<28} {:>4} messages {:>9} tokens  state {:<5}{size}  {}  {title}",
-                r.name,
+                Clean::line(&r.name),
                 r.messages,
                 r.tokens,
                 r.state,
@@ -88,13 +89,10 @@ pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> 
         None => Vec::new(),
     };
     let json = || json!({ "name": record.name, "messages": messages, "tokens": record.tokens, "updated_ms": record.updated_ms });
-    if context.json {
-        context.print(&json().to_string())?;
-        return Ok(Exit::Ok);
-    }
-    let text = store.export(record.id, ExportFormat::Markdown, Scope::Branch)?;
-    let text = text.trim_end();
-    context.print(&if std::io::stdout().is_terminal() { sanitize(text) } else { text.into() })?;
+    // Not within `result`: rendering can fail.
+    let text =
+        if context.json { String::new() } else { store.export(record.id, ExportFormat::Markdown, Scope::Branch)? };
+    context.result(json, || text.trim_end().to_owned())?;
     Ok(Exit::Ok)
 }
 
@@ -103,7 +101,7 @@ fn confirmed(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage(format!("{question} Nobody can answer here: add --yes")));
     }
-    write!(std::io::stderr(), "{question} y/N ")?;
+    out::tell_part(&Clean::line(&format!("{question} y/N ")));
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     Ok(line.trim().eq_ignore_ascii_case("y"))
@@ -114,7 +112,8 @@ pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
     let store = open::store(context)?;
     let records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
     let days = store.limits().trash_days;
-    let what: Vec<String> = records.iter().map(|r| format!("\"{}\" ({} messages)", r.name, r.messages)).collect();
+    let what: Vec<String> =
+        records.iter().map(|r| format!("\"{}\" ({} messages)", Clean::line(&r.name), r.messages)).collect();
     if !args.yes && !context.json && !confirmed(&format!("Move {} to the trash for {days} days?", what.join(", ")))? {
         return Ok(Exit::Stopped);
     }
@@ -124,7 +123,10 @@ pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
         store.delete(record.id)?;
     }
     let names: Vec<&str> = records.iter().map(|r| r.name.as_str()).collect();
-    let text = || format!("In the trash for {days} days: {}. Back with: sala-chat -r NAME", names.join(", "));
+    let text = || {
+        let names: Vec<String> = names.iter().map(|n| Clean::line(n).to_string()).collect();
+        format!("In the trash for {days} days: {}. Back with: sala-chat -r NAME", names.join(", "))
+    };
     context.result(|| json!({ "trashed": names, "days": days }), text)?;
     Ok(Exit::Ok)
 }
@@ -145,8 +147,9 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
     let text = || match hits.as_slice() {
         [] => format!("Nothing found for {query}."),
         hits => {
-            let line =
-                |h: &crate::session::SearchHit| format!("{} #{}  {}", h.name, h.number, one_line(&h.snippet, 100));
+            let line = |h: &crate::session::SearchHit| {
+                format!("{} #{}  {}", Clean::line(&h.name), h.number, one_line(&h.snippet, 100))
+            };
             hits.iter().map(line).collect::<Vec<_>>().join("\n")
         }
     };
@@ -185,7 +188,9 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
     };
     let scope = if args.tree { Scope::Tree } else { Scope::Branch };
     if args.file.as_os_str() == "-" {
-        context.print(store.export(record.id, format, scope)?.trim_end())?;
+        // A file gets what the program would write into it, a terminal gets it cleaned.
+        out::data(store.export(record.id, format, scope)?.trim_end().as_bytes())?;
+        out::part(&Clean::text("\n"))?;
         return Ok(Exit::Ok);
     }
     let size = store.export_to(record.id, format, scope, &args.file, overwrite)?;
@@ -195,6 +200,9 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
 
 /// `import`.
 pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
+    if !args.file.exists() {
+        return Err(Failure::new(Exit::NoInput, format!("No such file: {}", args.file.display())));
+    }
     let imported = open::store(context)?.import(&args.file)?;
     let names: Vec<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
     let json = || json!({ "sessions": names, "messages": imported.messages, "state_tokens": imported.state_tokens });
@@ -299,7 +307,10 @@ fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
         // A desk that has failed says so in its last notice.
         let _ = opened.desk.requests.send(Request::Library(LibraryAction::Add(path.clone())));
     }
+    // Served after them.
     let _ = opened.desk.requests.send(Request::Quit);
+    let stop = opened.desk.requests.clone();
+    let ending = Ending::watch(move || drop(stop.send(Request::Stop)))?;
     let mut failed = None;
     let mut said = Vec::new();
     for notice in &opened.desk.notices {
@@ -312,6 +323,9 @@ fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
     }
     let _ = opened.desk.thread.join();
     let _ = opened.engine.join();
+    if let Some(signal) = ending.signal() {
+        return Err(Failure::new(Exit::Signal(signal), "stopped before everything was read"));
+    }
     if let Some(failure) = failed {
         return Err(failure);
     }

@@ -5,6 +5,8 @@
 //! ends the process itself if the loop does not do so in time.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
@@ -27,6 +29,8 @@ pub enum Outside {
     Continue,
 }
 
+/// How long a command may take to end in good order after a signal.
+const STOP_GRACE: Duration = Duration::from_secs(5);
 /// How long the loop may take to end after a hang-up.
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
 
@@ -52,6 +56,47 @@ pub fn watch_signals(to: Sender<Outside>) -> io::Result<()> {
         }
     })?;
     Ok(())
+}
+
+/// Signals of a command without a screen: the first asks it to stop and remembers which it was. If it has not ended in
+/// good order a few seconds later, or when another signal comes, the process ends there and then.
+#[derive(Clone, Debug)]
+pub(super) struct Ending(Arc<AtomicU8>);
+
+impl Ending {
+    /// Starts to watch; `stop` is called at the first signal.
+    ///
+    /// # Errors
+    /// When the handlers cannot be installed.
+    pub(super) fn watch(stop: impl FnOnce() + Send + 'static) -> io::Result<Ending> {
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let first = Arc::new(AtomicU8::new(0));
+        let ending = Ending(Arc::clone(&first));
+        std::thread::Builder::new().name("signals".into()).spawn(move || {
+            let mut signals = signals.forever();
+            let Some(signal) = signals.next() else { return };
+            first.store(u8::try_from(signal).unwrap_or(u8::MAX), Ordering::Release);
+            stop();
+            let grace = if signal == SIGHUP { HANGUP_GRACE } else { STOP_GRACE };
+            let waiting = std::thread::Builder::new().name("grace".into()).spawn(move || {
+                std::thread::sleep(grace);
+                std::process::exit(128 + signal);
+            });
+            // Without that thread there is no waiting either.
+            if waiting.is_err() {
+                std::process::exit(128 + signal);
+            }
+            if signals.next().is_some() {
+                std::process::exit(128 + signal);
+            }
+        })?;
+        Ok(ending)
+    }
+
+    /// The first signal that came.
+    pub(super) fn signal(&self) -> Option<u8> {
+        Some(self.0.load(Ordering::Acquire)).filter(|n| *n != 0)
+    }
 }
 
 /// Starts the thread that waits for the terminal to disappear.

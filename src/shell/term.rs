@@ -16,6 +16,8 @@ use crossterm::queue;
 use crossterm::style::ResetColor;
 use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
 
+use super::out;
+
 /// Modes that are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Modes {
@@ -81,14 +83,14 @@ impl Guard {
     pub fn enter(&self, modes: Modes) -> io::Result<()> {
         crossterm::terminal::enable_raw_mode()?;
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(modes);
-        set(&mut io::stdout(), modes)
+        set(&mut out::screen(), modes)
     }
 
     /// Everything off again; does nothing the second time. Failures are not reported: there is nobody left to see them.
     pub fn leave(&self) {
         let modes = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(modes) = modes {
-            let _ = reset(&mut io::stdout(), modes);
+            let _ = reset(&mut out::screen(), modes);
             let _ = crossterm::terminal::disable_raw_mode();
         }
     }
@@ -101,7 +103,7 @@ impl Guard {
         let mut modes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(m) = modes.as_mut().filter(|m| !m.kitty) {
             m.kitty = true;
-            let mut out = io::stdout();
+            let mut out = out::screen();
             queue!(out, PushKeyboardEnhancementFlags(KeyboardEnhancementFlags::DISAMBIGUATE_ESCAPE_CODES))?;
             out.flush()?;
         }
@@ -191,7 +193,7 @@ fn light(body: &str) -> Option<bool> {
 /// Asks the terminal, for at most `limit_ms`. Must run before anybody else reads from it.
 pub fn ask(limit_ms: u64) -> (Answers, Vec<u8>) {
     use rustix::event::{PollFd, PollFlags, poll};
-    let mut out = io::stdout();
+    let mut out = out::screen();
     if out.write_all(QUESTIONS).and_then(|()| out.flush()).is_err() {
         return (Answers::default(), Vec::new());
     }

@@ -42,7 +42,7 @@ pub(super) fn run(mut command: Command, limits: Limits, cancel: &Cancel) -> Resu
             let mut bytes = Vec::new();
             if let Some(pipe) = pipe {
                 // A broken pipe ends the text; the exit status says whether that was an error.
-                let _ = pipe.take(most + 1).read_to_end(&mut bytes);
+                let _ = pipe.take(most.saturating_add(1)).read_to_end(&mut bytes);
             }
             bytes
         })

@@ -6,7 +6,9 @@
 
 pub mod caught;
 mod child;
+pub mod clock;
 mod encoding;
+pub mod files;
 mod long;
 pub mod near;
 pub mod pdf;
@@ -82,9 +84,10 @@ impl TextModel {
     pub fn load(dir: &Path) -> Result<TextModel, TextError> {
         let read = |name: &str| {
             let path = dir.join(name);
-            std::fs::read(&path).map_err(|source| TextError::Read { path, source })
+            let most = if name == "tokenizer.json" { files::TOKENIZER_BYTES } else { files::MODEL_CONFIG_BYTES };
+            files::read(&path, most).map_err(|source| TextError::Read { path, source })
         };
-        let optional = |name: &str| match std::fs::read(dir.join(name)) {
+        let optional = |name: &str| match files::read(&dir.join(name), files::MODEL_CONFIG_BYTES) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(TextError::Read { path: dir.join(name), source }),

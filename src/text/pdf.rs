@@ -1,11 +1,13 @@
 //! Text of PDF files. PDF readers crash and hang on hostile files, so reading happens in a child process: this program
-//! again, as `sala-chat __pdf-text FILE`, with limits on memory and time. Only [`child_main`] runs in the child.
+//! again, as `sala-chat __pdf-text FILE`, with limits on memory and time. Only [`child`] runs in the child.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
+use super::caught::caught;
 use super::child::{self, Failed, Limits};
 use super::sources::{SourceError, SourceOptions};
 use crate::protocol::engine::Cancel;
@@ -35,9 +37,14 @@ pub(super) fn read(name: &str, path: &Path, options: &SourceOptions, cancel: &Ca
         Failed::Cancelled => SourceError::Cancelled,
     })?;
     if !output.status.success() {
-        return Err(failed(match output.complaint.as_str() {
-            "" => format!("the reader ended with {}", output.status),
-            complaint => complaint.to_owned(),
+        return Err(failed(match (output.status.signal(), output.complaint.as_str()) {
+            // An allocation beyond the limit aborts the child; the system's own guard kills it.
+            (Some(_), _) => format!(
+                "reading it needs more than {} GiB of memory, or breaks the reader: it is damaged or made to do so",
+                MEMORY_BYTES >> 30
+            ),
+            (None, "") => format!("the reader ended with {}", output.status),
+            (None, complaint) => complaint.to_owned(),
         }));
     }
     let Pages { pages } = serde_json::from_slice(&output.stdout).map_err(|e| failed(e.to_string()))?;
@@ -57,27 +64,23 @@ pub(super) fn read(name: &str, path: &Path, options: &SourceOptions, cancel: &Ca
     }
 }
 
-/// The child: limits itself, reads the file, writes its pages as JSON to standard output. Returns the exit code.
-pub fn child_main(path: &Path) -> i32 {
+/// In the child: limits itself, reads the file, and returns its pages as JSON for standard output.
+///
+/// # Errors
+/// Why the file cannot be read, in one line for standard error.
+pub fn child(path: &Path) -> Result<Vec<u8>, String> {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let most = |bytes| Rlimit { current: Some(bytes), maximum: Some(bytes) };
     // Without its limits the child must not touch the file.
     if setrlimit(Resource::As, most(MEMORY_BYTES)).is_err() || setrlimit(Resource::Core, most(0)).is_err() {
-        eprintln!("memory limit could not be set");
-        return 1;
+        return Err("memory limit could not be set".to_owned());
     }
-    // A panic of the reader is an ordinary failure here, told in one line.
-    std::panic::set_hook(Box::new(|_| eprintln!("the file is damaged or uses features the built-in reader lacks")));
-    let read = std::panic::catch_unwind(|| pdf_extract::extract_text_by_pages(path));
-    match read {
-        Ok(Ok(pages)) => match serde_json::to_writer(std::io::stdout().lock(), &Pages { pages }) {
-            Ok(()) => 0,
-            Err(_) => 1,
-        },
-        Ok(Err(e)) => {
-            eprintln!("{}", e.to_string().lines().next().unwrap_or("unreadable"));
-            1
-        }
-        Err(_) => 1,
-    }
+    // A panic of the reader is an ordinary failure here.
+    let read = caught(|| pdf_extract::extract_text_by_pages(path));
+    let pages = match read {
+        Some(Ok(pages)) => pages,
+        Some(Err(e)) => return Err(e.to_string().lines().next().unwrap_or("unreadable").to_owned()),
+        None => return Err("the file is damaged or uses features the built-in reader lacks".to_owned()),
+    };
+    serde_json::to_vec(&Pages { pages }).map_err(|e| e.to_string())
 }

@@ -3,9 +3,63 @@
 //! Control characters, escape sequences, C1 codes and bidirectional overrides are spelled out (`\x1b`, `U+202E`)
 //! instead of being obeyed. The mapping works on single characters, so cutting a text anywhere and cleaning the
 //! pieces gives the same result as cleaning the whole. Nothing is dropped: what was there stays visible.
+//!
+//! [`Clean`] is the proof that this was done: the writers of standard output and standard error take nothing else, and
+//! `tests/outputs.rs` sees to it that nobody else has those two.
 
 use std::borrow::Cow;
-use std::fmt::Write;
+use std::fmt::{self, Write};
+
+/// Text that a terminal shows and does not obey. There is no way around the check: the three constructors are it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clean<'a>(Cow<'a, str>);
+
+impl<'a> Clean<'a> {
+    /// A text of several lines, as [`sanitize`].
+    pub fn text(text: &'a str) -> Clean<'a> {
+        Clean(sanitize(text))
+    }
+
+    /// A text of one line, as [`sanitize_line`].
+    pub fn line(text: &'a str) -> Clean<'a> {
+        Clean(sanitize_line(text))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Clean<'static> {
+    /// An object as one line of JSON: what a terminal would obey is escaped (`\u202e`), so that whoever parses it gets
+    /// the very characters.
+    pub fn json(value: &serde_json::Value) -> Clean<'static> {
+        let compact = value.to_string();
+        if !compact.chars().any(is_hostile) {
+            return Clean(Cow::Owned(compact));
+        }
+        let mut out = String::with_capacity(compact.len() + 64);
+        for c in compact.chars() {
+            if is_hostile(c) {
+                // Outside of strings JSON is plain ASCII, so this is inside of one.
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    // Writing into a String cannot fail.
+                    let _ = write!(out, "\\u{unit:04x}");
+                }
+            } else {
+                out.push(c);
+            }
+        }
+        Clean(Cow::Owned(out))
+    }
+}
+
+impl fmt::Display for Clean<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
 
 /// Whether `c` must not reach a terminal. Newline and tab are layout and judged by the caller.
 fn is_hostile(c: char) -> bool {
@@ -71,6 +125,20 @@ mod tests {
     #[test]
     fn clean_text_is_not_copied() {
         assert!(matches!(sanitize("plain — 日本語 👩‍👩‍👧"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn json_escapes_what_a_terminal_would_obey_and_parses_to_the_same() {
+        let value = serde_json::json!({ "a\u{202e}": "\x1b]0;x\x07 \x7f \u{9b}1m \u{2028} \u{e0041} \n é", "n": 1 });
+        let clean = Clean::json(&value);
+        assert!(!clean.as_str().chars().any(is_hostile), "{clean}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(clean.as_str()).unwrap(), value);
+        assert_eq!(Clean::json(&serde_json::json!({ "a": 1 })).as_str(), "{\"a\":1}");
+    }
+
+    #[test]
+    fn clean_text_can_be_set_in_columns() {
+        assert_eq!(format!("{:<6}|{:>4}|", Clean::line("a\nb"), Clean::text("x")), "a b   |   x|");
     }
 
     proptest! {

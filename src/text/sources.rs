@@ -5,6 +5,7 @@
 //! only programs started are configured converters and our own PDF reader. Order and names depend on the paths alone.
 
 mod error;
+mod pattern;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -16,10 +17,11 @@ use std::time::Duration;
 use super::child::{self, Failed, Limits};
 use super::encoding::{self, NotText};
 use super::near::nearest;
-use super::pdf;
+use super::{files, pdf};
 use crate::config::LoadConfig;
 use crate::protocol::engine::Cancel;
 pub use error::{OddByte, Skipped, SourceError};
+use pattern::Unusable;
 
 /// Extensions that hold text only after conversion.
 const NEED_CONVERTER: &[(&str, &str)] = &[
@@ -34,6 +36,10 @@ const NEED_CONVERTER: &[(&str, &str)] = &[
     ("ps", "ps2ascii {in}"),
     ("mobi", "ebook-convert {in} /dev/stdout"),
 ];
+/// Files of one load, more than a context of a million tokens can hold in any useful way.
+const FILES: usize = 100_000;
+/// All texts of one load together, in times of what one file may have.
+const TOTAL_FILES: u64 = 4;
 /// Files looked at when a name was not found.
 const SIMILAR_LIMIT: usize = 4000;
 
@@ -138,14 +144,23 @@ impl Document {
 pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Gathered, SourceError> {
     let mut gathered = Gathered::default();
     let mut seen = BTreeSet::new();
+    let mut total = 0u64;
     for path in paths {
         let before = gathered.documents.len();
         let from = gathered.skipped.len();
-        let (new, known): (Vec<Found>, Vec<Found>) =
-            find(std::slice::from_ref(path), options)?.into_iter().partition(|f| seen.insert(f.path.clone()));
+        let (new, known): (Vec<Found>, Vec<Found>) = find_until(std::slice::from_ref(path), options, cancel)?
+            .into_iter()
+            .partition(|f| seen.insert(f.path.clone()));
         for found in new {
             match read(&found, options, cancel) {
-                Ok(document) => gathered.documents.push(document),
+                Ok(document) => {
+                    total = total.saturating_add(document.text.len() as u64);
+                    if total > options.max_file_bytes.saturating_mul(TOTAL_FILES) {
+                        let limit_mib = (options.max_file_bytes >> 20).saturating_mul(TOTAL_FILES);
+                        return Err(SourceError::TotalTooLarge { limit_mib });
+                    }
+                    gathered.documents.push(document);
+                }
                 Err(SourceError::Cancelled) => return Err(SourceError::Cancelled),
                 Err(error) if found.chosen == Chosen::Named => return Err(error),
                 Err(error) => {
@@ -169,21 +184,28 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
 /// # Errors
 /// A path that does not exist, a glob without matches.
 pub fn find(paths: &[String], options: &SourceOptions) -> Result<Vec<Found>, SourceError> {
+    find_until(paths, options, &Cancel::default())
+}
+
+fn find_until(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Result<Vec<Found>, SourceError> {
     let mut found = Vec::new();
     for given in paths {
+        if given.trim().is_empty() {
+            return Err(SourceError::Blank);
+        }
         let path = resolve(given, &options.base);
         match std::fs::metadata(&path) {
-            Ok(meta) if meta.is_dir() => walk(&path, options, &mut found),
+            Ok(meta) if meta.is_dir() => walk(&path, options, &mut found, cancel)?,
             Ok(meta) => {
                 let name = path.file_name().map_or(given.clone(), |n| n.to_string_lossy().into_owned());
                 found.push(Found { name: clean_name(&name), path, bytes: meta.len(), chosen: Chosen::Named });
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound || e.kind() == std::io::ErrorKind::NotADirectory => {
-                if !given.contains(['*', '?', '[']) {
+                if !pattern::is_pattern(given) {
                     let similar = similar(&path, &options.base);
                     return Err(SourceError::NotFound { path: given.clone(), similar });
                 }
-                expand(given, &path, options, &mut found)?;
+                expand(given, options, &mut found, cancel)?;
             }
             Err(e) => {
                 return Err(SourceError::Io { name: given.clone(), reason: plain(&e) });
@@ -197,16 +219,22 @@ pub fn find(paths: &[String], options: &SourceOptions) -> Result<Vec<Found>, Sou
 
 /// `~/x` and relative paths to full ones.
 fn resolve(given: &str, base: &Path) -> PathBuf {
-    let home = || directories::BaseDirs::new().map(|d| d.home_dir().to_owned());
-    let expanded = match given.strip_prefix('~') {
-        Some("") => home(),
-        Some(rest) if rest.starts_with('/') => home().map(|h| h.join(rest.trim_start_matches('/'))),
-        _ => None,
-    };
-    expanded.unwrap_or_else(|| base.join(given))
+    let (start, rest) = started(given, base);
+    if rest.is_empty() { start } else { start.join(rest) }
 }
 
-fn walk(folder: &Path, options: &SourceOptions, found: &mut Vec<Found>) {
+/// Where a path starts (root, home, or `base`), and its rest.
+fn started<'a>(given: &'a str, base: &Path) -> (PathBuf, &'a str) {
+    let home = || directories::BaseDirs::new().map(|d| d.home_dir().to_owned());
+    let below_home = given.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    match (below_home, below_home.and_then(|_| home())) {
+        (Some(rest), Some(home)) => (home, rest.trim_start_matches('/')),
+        _ if given.starts_with('/') => (PathBuf::from("/"), given.trim_start_matches('/')),
+        _ => (base.to_owned(), given),
+    }
+}
+
+fn walk(folder: &Path, options: &SourceOptions, found: &mut Vec<Found>, cancel: &Cancel) -> Result<(), SourceError> {
     let within = folder.file_name().map(|n| n.to_string_lossy().into_owned());
     let entries = ignore::WalkBuilder::new(folder)
         .hidden(true)
@@ -217,8 +245,14 @@ fn walk(folder: &Path, options: &SourceOptions, found: &mut Vec<Found>) {
     // Unreadable folders inside are like unreadable files: left out.
     for entry in entries.flatten() {
         let Ok(meta) = entry.metadata() else { continue };
+        if cancel.is_cancelled() {
+            return Err(SourceError::Cancelled);
+        }
         if !meta.is_file() {
             continue;
+        }
+        if found.len() >= FILES {
+            return Err(SourceError::TooMany { limit: FILES });
         }
         let inside = entry.path().strip_prefix(folder).unwrap_or(entry.path()).to_string_lossy().into_owned();
         let name = match &within {
@@ -232,19 +266,20 @@ fn walk(folder: &Path, options: &SourceOptions, found: &mut Vec<Found>) {
             chosen: Chosen::Within,
         });
     }
+    Ok(())
 }
 
-fn expand(given: &str, path: &Path, options: &SourceOptions, found: &mut Vec<Found>) -> Result<(), SourceError> {
-    let pattern = path.to_string_lossy();
-    let rules = glob::MatchOptions { require_literal_leading_dot: true, ..glob::MatchOptions::new() };
-    let matches = glob::glob_with(&pattern, rules)
-        .map_err(|e| SourceError::Pattern { pattern: given.to_owned(), reason: e.msg.to_owned() })?;
-    let mut paths: Vec<PathBuf> = matches.flatten().collect();
-    paths.sort();
+fn expand(given: &str, options: &SourceOptions, found: &mut Vec<Found>, cancel: &Cancel) -> Result<(), SourceError> {
+    let (start, rest) = started(given, &options.base);
+    let paths = pattern::expand(&start, rest, FILES, cancel).map_err(|e| match e {
+        Unusable::Syntax(reason) => SourceError::Pattern { pattern: given.to_owned(), reason: reason.to_owned() },
+        Unusable::TooMany => SourceError::TooMany { limit: FILES },
+        Unusable::Cancelled => SourceError::Cancelled,
+    })?;
     let before = found.len();
     for path in paths {
         match std::fs::metadata(&path) {
-            Ok(meta) if meta.is_dir() => walk(&path, options, found),
+            Ok(meta) if meta.is_dir() => walk(&path, options, found, cancel)?,
             Ok(meta) => {
                 let name = path.strip_prefix(&options.base).unwrap_or(&path).to_string_lossy().into_owned();
                 let name = clean_name(name.rsplit_once("../").map_or(name.as_str(), |(_, n)| n));
@@ -324,7 +359,7 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
     }
     let extension = found.path.extension().map(|e| e.to_string_lossy().to_lowercase()).unwrap_or_default();
     let mut head = Vec::with_capacity(8);
-    let file = std::fs::File::open(&found.path).map_err(io)?;
+    let (file, size) = files::open(&found.path).map_err(io)?;
     (&file).take(5).read_to_end(&mut head).map_err(io)?;
     let is_pdf = head == b"%PDF-";
     if options.pages.is_some() && !is_pdf {
@@ -337,8 +372,10 @@ pub fn read(found: &Found, options: &SourceOptions, cancel: &Cancel) -> Result<D
         (pdf::read(&found.name, &found.path, options, cancel)?, None)
     } else {
         let mut bytes = head;
-        bytes.reserve(usize::try_from(meta.len()).unwrap_or(0));
-        file.take(options.max_file_bytes + 1 - bytes.len() as u64).read_to_end(&mut bytes).map_err(io)?;
+        let room = bytes.try_reserve(usize::try_from(size).unwrap_or(usize::MAX));
+        room.map_err(|_| io(std::io::ErrorKind::OutOfMemory.into()))?;
+        let most = options.max_file_bytes.saturating_add(1) - bytes.len() as u64;
+        file.take(most).read_to_end(&mut bytes).map_err(io)?;
         if bytes.len() as u64 > options.max_file_bytes {
             return Err(too_large(bytes.len() as u64));
         }

@@ -6,6 +6,7 @@ use ratatui::layout::Rect;
 use super::theme::Theme;
 use crate::app::rows::{Face, Role, Row, Span};
 use crate::app::wrap::width;
+use crate::text::sanitize::sanitize_line;
 
 /// A buffer with a theme.
 pub(super) struct Painter<'b> {
@@ -35,7 +36,9 @@ impl<'b> Painter<'b> {
                 break;
             }
             let style = self.theme.style(span.face);
-            let (end, _) = self.buffer.set_stringn(area.x + x, y, &span.text, usize::from(room), style);
+            // Cleaned where it came in, so that its width was known; here nothing passes whatever was forgotten there.
+            let text = sanitize_line(&span.text);
+            let (end, _) = self.buffer.set_stringn(area.x + x, y, text, usize::from(room), style);
             x = end.saturating_sub(area.x);
         }
         x

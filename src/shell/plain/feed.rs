@@ -1,15 +1,17 @@
 //! Line mode on the real terminal: standard input, the desk's notices and signals in; standard output and requests out.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, never, select, unbounded};
 
+use super::super::out;
 use super::super::run::DeskHandle;
 use super::super::signals::{Outside, watch_signals};
 use super::{Out, Plain};
 use crate::protocol::desk::Request;
+use crate::text::sanitize::Clean;
 
 /// Runs line mode until it ends; the exit code.
 ///
@@ -55,13 +57,9 @@ pub fn run(home: Option<PathBuf>, desk: DeskHandle) -> io::Result<i32> {
             default(timeout) => vec![Out::Exit(dying.map_or(0, |d| d.0))],
         };
         for o in out {
-            let mut stdout = io::stdout().lock();
             match o {
-                Out::Line(text) => writeln!(stdout, "{text}")?,
-                Out::Part(text) => {
-                    write!(stdout, "{text}")?;
-                    stdout.flush()?;
-                }
+                Out::Line(text) => out::line(&Clean::text(&text))?,
+                Out::Part(text) => out::part(&Clean::text(&text))?,
                 // A desk that is gone is reported by its other channel.
                 Out::Send(request) => drop(desk.requests.send(request)),
                 Out::Exit(code) => return Ok(dying.map_or(code, |d| d.0)),

@@ -11,6 +11,9 @@ pub enum SourceError {
         /// A file with nearly that name.
         similar: Option<String>,
     },
+    /// A path without a name: it would mean the current folder.
+    #[error("a file name is empty. Write the path of a file or folder; . is the current one")]
+    Blank,
     /// A glob without matches.
     #[error("No file matches {0}")]
     NoMatch(String),
@@ -103,6 +106,22 @@ pub enum SourceError {
         bytes: u64,
         /// The limit.
         limit_mib: u64,
+    },
+    /// All files together have more text than a load may have.
+    #[error(
+        "the files have together more than {limit_mib} MiB of text, the limit of one load (4 times load.max_file_mib). Load fewer of them. Nothing loaded."
+    )]
+    TotalTooLarge {
+        /// The limit.
+        limit_mib: u64,
+    },
+    /// A folder or glob with more files than one load may have.
+    #[error(
+        "more than {limit} files, the limit of one load. Name a smaller folder or a narrower pattern. Nothing loaded."
+    )]
+    TooMany {
+        /// The limit.
+        limit: usize,
     },
     /// A device, a pipe, a socket.
     #[error("{0}: not a regular file. Copy it to a file first")]

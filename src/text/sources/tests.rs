@@ -57,6 +57,55 @@ fn folders_are_sorted_and_leave_out_what_is_hidden_ignored_or_binary() {
 }
 
 #[test]
+fn patterns_find_names_of_any_bytes_and_leave_hidden_ones_out() {
+    use std::os::unix::ffi::OsStrExt;
+    let f = Folder::new(&[
+        ("w[1]/a.md", b"1"),
+        ("w[1]/sub/deep/b.md", b"2"),
+        ("w[1]/.git/c.md", b"3"),
+        ("w[1]/.d.md", b"4"),
+        ("w[1]/x1.txt", b"5"),
+    ]);
+    std::fs::write(f.0.path().join("w[1]").join(std::ffi::OsStr::from_bytes(b"\xff\xfe.md")), "odd").unwrap();
+    let inside = SourceOptions { base: f.0.path().join("w[1]"), ..f.options() };
+    let find = |pattern: &str| -> Vec<String> {
+        find(&[pattern.to_owned()], &inside).unwrap().into_iter().map(|f| f.name).collect()
+    };
+    assert_eq!(find("*.md"), ["a.md", "\u{fffd}\u{fffd}.md"]);
+    assert_eq!(find("**/*.md"), ["a.md", "sub/deep/b.md", "\u{fffd}\u{fffd}.md"]);
+    assert_eq!(find("./s?b/**/b.md"), ["sub/deep/b.md"]);
+    assert_eq!(find(".*.md"), [".d.md"]);
+    assert_eq!(find("x[0-9].txt"), ["x1.txt"]);
+    assert_eq!(find("sub/../*.txt"), ["x1.txt"]);
+    let odd = f.gather_with(&["*.md"], &inside).unwrap();
+    assert_eq!(odd.documents[1].text, "odd");
+    assert_eq!(f.error("w[/*"), "w[/*: invalid range pattern");
+}
+
+#[test]
+fn what_has_no_end_is_refused() {
+    let f = Folder::new(&[("d/a.txt", &[b'a'; 900_000]), ("d/b.txt", &[b'b'; 900_000]), ("d/c.txt", &[b'c'; 900_000])]);
+    assert_eq!(f.error(""), "a file name is empty. Write the path of a file or folder; . is the current one");
+    assert!(matches!(f.gather(&["  "]), Err(SourceError::Blank)));
+    for d in ["d", "d/*"] {
+        let one = SourceOptions { max_file_bytes: 1 << 20, ..f.options() };
+        assert_eq!(f.gather_with(&[d], &one).unwrap().documents.len(), 3);
+    }
+    std::fs::write(f.0.path().join("d/d.txt"), vec![b'd'; 900_000]).unwrap();
+    std::fs::write(f.0.path().join("d/e.txt"), vec![b'e'; 900_000]).unwrap();
+    let one = SourceOptions { max_file_bytes: 1 << 20, ..f.options() };
+    let all = f.gather_with(&["d"], &one).unwrap_err().to_string();
+    assert!(all.starts_with("the files have together more than 4 MiB of text, the limit of one load"), "{all}");
+    let pipe = f.0.path().join("pipe.txt");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert_eq!(f.error("pipe.txt"), "pipe.txt: not a regular file. Copy it to a file first");
+    assert!(pattern::expand(f.0.path(), "**", 1, &Cancel::default()).is_err());
+    let stopped = Cancel::default();
+    stopped.cancel();
+    assert!(matches!(super::gather(&["d".into()], &f.options(), &stopped), Err(SourceError::Cancelled)));
+}
+
+#[test]
 fn every_bad_file_gets_a_line_that_says_what_to_do() {
     let f = Folder::new(&[
         ("books/war.txt", b"text"),
@@ -156,4 +205,7 @@ fn a_pdf_reader_that_fails_is_told_in_one_line() {
     );
     let failed = text("echo no good >&2; exit 1").unwrap_err().to_string();
     assert!(failed.starts_with("x.pdf: no good. Nothing loaded."), "{failed}");
+    // How the child ends when a file makes it ask for more memory than it may have.
+    let bomb = text("echo memory allocation of 4294967296 bytes failed >&2; kill -ABRT $$").unwrap_err().to_string();
+    assert!(bomb.starts_with("x.pdf: reading it needs more than 4 GiB of memory, or breaks the reader"), "{bomb}");
 }

@@ -1,0 +1,80 @@
+//! Standard output and standard error: the only place that has them.
+//!
+//! Everything written here is [`Clean`], so text from a model, a document, a file name, a session or an error can be
+//! printed from anywhere without a thought. `tests/outputs.rs` fails when another module gets hold of one of the two.
+//! The exceptions have names: [`data`] for what a script reads back byte for byte, [`screen`] for the full screen, whose
+//! cells are cleaned where they are painted.
+
+use std::io::{self, IsTerminal, Write};
+
+use crate::text::sanitize::Clean;
+
+/// Whether standard output is a terminal.
+pub(super) fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// Whether somebody watches standard error.
+pub(super) fn is_watched() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// Writes to standard output, without a newline.
+///
+/// # Errors
+/// Nobody reads it, or the disk behind it is full.
+pub(super) fn part(text: &Clean<'_>) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_str().as_bytes())?;
+    out.flush()
+}
+
+/// Writes a line to standard output.
+///
+/// # Errors
+/// As [`part`].
+pub(super) fn line(text: &Clean<'_>) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_str().as_bytes())?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Writes data exactly as it is where a file or a program takes it; a terminal gets it cleaned.
+///
+/// # Errors
+/// As [`part`].
+pub(super) fn data(bytes: &[u8]) -> io::Result<()> {
+    if is_terminal() {
+        return part(&Clean::text(&String::from_utf8_lossy(bytes)));
+    }
+    let mut out = io::stdout().lock();
+    out.write_all(bytes)?;
+    out.flush()
+}
+
+/// Writes to standard error, without a newline. Where nobody listens the exit code remains, so failures are not told.
+pub(super) fn tell_part(text: &Clean<'_>) {
+    let mut err = io::stderr().lock();
+    let _ = err.write_all(text.as_str().as_bytes()).and_then(|()| err.flush());
+}
+
+/// Writes a line to standard error.
+pub(super) fn tell(text: &Clean<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Shows progress in place of what [`progress`] showed before.
+pub(super) fn progress(text: &Clean<'_>) {
+    let _ = write!(io::stderr().lock(), "\r{text}\x1b[K");
+}
+
+/// Takes what [`progress`] showed away.
+pub(super) fn clear_progress() {
+    let _ = write!(io::stderr().lock(), "\r\x1b[K");
+}
+
+/// Standard output for escape sequences: the terminal's modes, the drawn screen, its clipboard.
+pub(super) fn screen() -> io::Stdout {
+    io::stdout()
+}

@@ -1,0 +1,91 @@
+//! Small files that come from outside (settings, a model's JSON files, imports), read with a limit.
+//!
+//! Neither a pipe nor a device can make the program wait or fill the memory: only regular files are read, opened so that
+//! opening does not wait, up to a size that is known beforehand, into memory that may be refused.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Error, ErrorKind, Read, Result};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Settings and presets.
+pub const SETTINGS_BYTES: u64 = 1 << 20;
+/// `config.json`, `tokenizer_config.json`, an index of weights: the largest known are below 3 MiB.
+pub const MODEL_CONFIG_BYTES: u64 = 32 << 20;
+/// `tokenizer.json`: the largest known are below 40 MiB.
+pub const TOKENIZER_BYTES: u64 = 128 << 20;
+/// A file of conversations: years of somebody's talks are below 300 MiB.
+pub const IMPORT_BYTES: u64 = 512 << 20;
+
+/// Opens a regular file; the size it has now.
+///
+/// # Errors
+/// There is none, it cannot be read, or it is a folder, a pipe, a device or a socket.
+pub fn open(path: &Path) -> Result<(File, u64)> {
+    // Without waiting: a pipe whose writer never comes would hold the program up before it can be looked at.
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(Error::new(ErrorKind::InvalidInput, "not a regular file"));
+    }
+    Ok((file, meta.len()))
+}
+
+/// Reads a regular file of at most `most` bytes.
+///
+/// # Errors
+/// As [`open`]; it is larger, or there is no memory for it.
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let (file, size) = open(path)?;
+    let too_large = |size: u64| {
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        Error::new(ErrorKind::FileTooLarge, format!("{} MiB, the limit is {} MiB", mib(size), mib(most)))
+    };
+    if size > most {
+        return Err(too_large(size));
+    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(usize::try_from(size).unwrap_or(usize::MAX)).map_err(|_| ErrorKind::OutOfMemory)?;
+    // It may have grown since.
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
+}
+
+/// Reads a regular file of at most `most` bytes as UTF-8.
+///
+/// # Errors
+/// As [`read`]; it is no UTF-8 text.
+pub fn read_text(path: &Path, most: u64) -> Result<String> {
+    String::from_utf8(read(path, most)?).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        Error::new(ErrorKind::InvalidData, format!("not UTF-8 text (byte {at})"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_up_to_the_limit_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a");
+        std::fs::write(&file, "text").unwrap();
+        assert_eq!(read_text(&file, 4).unwrap(), "text");
+        let large = read(&file, 3).unwrap_err();
+        assert_eq!((large.kind(), large.to_string().as_str()), (ErrorKind::FileTooLarge, "1 MiB, the limit is 1 MiB"));
+        std::fs::write(&file, b"ab\xff").unwrap();
+        assert_eq!(read_text(&file, 4).unwrap_err().to_string(), "not UTF-8 text (byte 2)");
+        assert_eq!(read(dir.path(), 4).unwrap_err().to_string(), "not a regular file");
+        assert_eq!(read(Path::new("/dev/zero"), 4).unwrap_err().to_string(), "not a regular file");
+        assert_eq!(read(&dir.path().join("none"), 4).unwrap_err().kind(), ErrorKind::NotFound);
+        // Nobody ever writes into it.
+        let pipe = dir.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        assert_eq!(read(&pipe, 4).unwrap_err().to_string(), "not a regular file");
+        // As large as it likes to say.
+        File::create(&file).unwrap().set_len(1 << 50).unwrap();
+        assert_eq!(read(&file, 1 << 60).unwrap_err().kind(), ErrorKind::OutOfMemory);
+    }
+}
