@@ -230,6 +230,9 @@ pub enum SpecError {
     },
 }
 
+/// Blocks that one token may attend to at most.
+const BUDGET: usize = 1 << 14;
+
 impl ModelSpec {
     /// Reads and checks the text of a `config.json`.
     ///
@@ -441,6 +444,9 @@ impl<'a> Fields<'a> {
         rule(kernel.is_multiple_of(stride), "kernel_size", kernel, format!("a multiple of kernel_stride = {stride}"))?;
         rule(window.is_multiple_of(block), "window_size", window, format!("a multiple of block_size = {block}"))?;
         let forced = init_blocks + local_blocks + 1;
+        // Buffers are as large as the budget; beyond the blocks of a million tokens it means nothing.
+        let most = |n: usize| format!("{BUDGET} blocks, topk and window_size / block_size together (they are {n})");
+        rule(topk <= BUDGET, "topk", topk - local_blocks, most(topk))?;
         rule(topk >= forced, "topk", topk - local_blocks, format!("at least init_blocks + 1 = {}", init_blocks + 1))?;
         Ok(SparseSpec {
             heads,
@@ -556,6 +562,10 @@ mod tests {
         assert_eq!(named(with("rms_norm_eps", 0.into())), "rms_norm_eps");
         assert_eq!(named(without("hidden_size")), "hidden_size");
         assert_eq!(named(ModelSpec::from_json("[]")), "json");
+        let sparse = |field: &str, n: u64| with("sparse_config", serde_json::json!({ field: n }));
+        assert_eq!(named(sparse("topk", 1 << 24)), "topk");
+        assert_eq!(named(sparse("window_size", 1 << 24)), "topk");
+        assert!(sparse("topk", 16_000).is_ok());
         assert!(with("attention_bias", true.into()).unwrap_err().to_string().contains("supported: false"));
     }
 

@@ -146,12 +146,11 @@ fn an_installed_model_is_found_and_verified() {
 #[test]
 fn a_question_to_a_gpu_that_is_not_there_is_code_4() {
     let home = Home::new();
-    let output = home.command(&["-p", "hi", "--demo", "--device", "cuda", "--no-save"]).output().unwrap();
-    // A machine with a GPU answers.
-    if !output.status.success() {
-        assert_eq!(output.status.code(), Some(4), "{}", err(&output));
-        assert!(err(&output).contains("No usable NVIDIA GPU"), "{}", err(&output));
-    }
+    let mut command = home.command(&["-p", "hi", "--demo", "--device", "cuda", "--no-save"]);
+    // Also on a machine that has one.
+    let output = command.env("CUDA_VISIBLE_DEVICES", "-1").output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", err(&output));
+    assert!(err(&output).contains("No usable NVIDIA GPU"), "{}", err(&output));
 }
 
 #[test]
@@ -252,6 +251,26 @@ fn an_import_says_what_is_not_there_and_numbers_a_name_that_ends_in_a_huge_numbe
     let mut names: Vec<&str> = out(&listed).lines().filter_map(|l| l.split_whitespace().next()).collect();
     names.sort_unstable();
     assert_eq!(names, ["hello", "hello-18446744073709551615", "hello-2", "hello-3"]);
+}
+
+#[test]
+fn a_dry_run_names_what_would_go() {
+    let home = Home::new();
+    for name in ["stays", "goes"] {
+        let file = home.write("in.json", exported(name, "hi"));
+        assert_eq!(home.run(&["import", file.to_str().unwrap()]).status.code(), Some(0));
+    }
+    assert_eq!(home.run(&["rm", "goes", "--yes"]).status.code(), Some(0));
+    let young = home.run(&["prune", "--dry-run"]);
+    assert!(out(&young).starts_with("Nothing would go.\n"), "{}", out(&young));
+    let all = home.run(&["prune", "--dry-run", "--all"]);
+    assert!(out(&all).starts_with("This would go:\nsession   goes, 2 messages, in the trash since "), "{}", out(&all));
+    let json: serde_json::Value =
+        serde_json::from_str(out(&home.run(&["prune", "--dry-run", "--all", "--json"]))).unwrap();
+    assert_eq!((&json["sessions"], &json["trashed_sessions"]), (&serde_json::json!(["goes"]), &serde_json::json!(1)));
+    assert_eq!(home.run(&["prune", "--all"]).status.code(), Some(0));
+    let after = home.run(&["prune", "--dry-run", "--all"]);
+    assert!(out(&after).starts_with("Nothing would go.\n"), "{}", out(&after));
 }
 
 #[test]

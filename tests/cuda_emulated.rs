@@ -1,7 +1,7 @@
 //! The whole GPU backend without a GPU: launch arguments, layouts, growth, recordings and images run on the emulated device
 //! (the very kernels, compiled for the CPU by `kernels/emulator/build.sh`) and are compared with the CPU oracle.
-//! Needs a C++ compiler.
-#![cfg(feature = "cuda")]
+//! Needs a C++ compiler, and x86-64: `tests/tools.rs` says so where it is left out.
+#![cfg(all(feature = "cuda", target_arch = "x86_64"))]
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -382,11 +382,13 @@ fn a_document_is_found_by_the_end_of_its_path_and_a_part_of_it_is_no_change() {
     t.load("a");
     t.load("b/same.txt");
     t.send(Request::Open("one.txt:3".into()));
-    let title = t.wait("a page", |n| match n {
-        Notice::Page { title, .. } => Some(title.clone()),
+    let (title, text) = t.wait("a page", |n| match n {
+        Notice::Page { title, text } => Some((title.clone(), text.clone())),
         _ => None,
     });
     assert_eq!(title, "a/one.txt:3");
+    let marked: Vec<&str> = text.lines().filter(|l| l.starts_with("    >")).collect();
+    assert_eq!(marked, ["    >     3  One line."]);
     assert_eq!(t.note(Request::Open("on.txt".into())), "No document on.txt in this conversation. /docs lists them.");
     t.send(Request::Load {
         paths: vec!["a/one.txt".into()],

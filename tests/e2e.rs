@@ -3,9 +3,11 @@
 
 mod pty;
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use portable_pty::CommandBuilder;
 use pty::{PROGRAM, Terminal, document, environment};
 use serde_json::Value;
 
@@ -68,4 +70,83 @@ fn a_document_is_read_once_and_answered_from_on_the_next_day() {
     let tokens = |name: &str| answer["usage"][name].as_u64().unwrap();
     assert!(tokens("prefilled_tokens") <= QUESTION_TOKENS, "{answer}");
     assert!(tokens("reused_tokens") > 3000, "{answer}");
+}
+
+/// The program without a terminal.
+fn program(home: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments).env_clear().envs(environment(home)).current_dir(home);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_document_is_put_on_the_shelf_without_a_terminal() {
+    let home = tempfile::tempdir().unwrap();
+    for name in ["one.txt", "two.txt"] {
+        std::fs::write(home.path().join(name), document(600, name)).unwrap();
+    }
+    let output = program(home.path(), &["--device", "cpu", "library", "add", "one.txt", "two.txt"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let listed = program(home.path(), &["library", "ls", "--json"]).output().unwrap();
+    let rows: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    let kept = |name: &str| rows.as_array().unwrap().iter().any(|r| r["name"] == name && r["kept"] == true);
+    assert!(kept("one.txt") && kept("two.txt"), "{rows}");
+    let missing = program(home.path(), &["--device", "cpu", "library", "add", "none.txt"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("No such file: none.txt"), "{missing:?}");
+}
+
+/// Each signal at each phase of a question: what the program was doing is the last event it told of.
+#[test]
+fn one_signal_ends_a_question_in_every_phase() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("long.txt"), document(20_000, FACT)).unwrap();
+    for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130)] {
+        for phase in ["start", "prefill", "token"] {
+            let file: &[&str] = if phase == "token" { &[] } else { &["-f", "long.txt"] };
+            let mut command = program(home.path(), &["--device", "cpu", "-p", "What is sala-chat?", "--jsonl"]);
+            let mut child = command.args(file).spawn().unwrap();
+            let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+            let mut seen = String::new();
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            while !seen.contains(&format!("\"event\":\"{phase}\"")) {
+                seen = lines.next().unwrap_or_else(|| panic!("no event {phase}")).unwrap();
+            }
+            kill_process(pid, signal).unwrap();
+            lines.for_each(drop);
+            let output = child.wait_with_output().unwrap();
+            assert_eq!(output.status.code(), Some(code), "{phase}: {output:?}");
+        }
+    }
+    // What was asked is there, with the part of the answer that came.
+    let listed = program(home.path(), &["ls", "--json"]).output().unwrap();
+    let rows: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert!(rows.as_array().unwrap().len() >= 3, "{rows}");
+}
+
+#[test]
+fn a_missing_gpu_is_told_once_a_machine_and_never_to_a_script() {
+    let home = tempfile::tempdir().unwrap();
+    let ask = ["-p", "What is sala-chat?", "--demo", "--max-tokens", "3"];
+    let hidden = ("CUDA_VISIBLE_DEVICES", "-1");
+    for _ in 0..2 {
+        let script = program(home.path(), &ask).env(hidden.0, hidden.1).output().unwrap();
+        assert!(script.status.success() && script.stderr.is_empty(), "{script:?}");
+    }
+    let watched = || {
+        let mut command = CommandBuilder::new(PROGRAM);
+        command.args(ask);
+        command.env_clear();
+        for (name, value) in environment(home.path()) {
+            command.env(name, value);
+        }
+        command.env(hidden.0, hidden.1);
+        command.cwd(home.path());
+        let mut terminal = Terminal::spawn(command, 200, 24);
+        assert!(terminal.exit().success());
+        String::from_utf8_lossy(&terminal.raw()).contains("Running on the CPU")
+    };
+    assert_eq!((watched(), watched()), (true, false));
 }

@@ -84,3 +84,8 @@ fn documents_are_captured_in_samples_that_fit() {
     assert_eq!(again.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&again.stdout).contains("holds samples already"));
 }
+
+#[test]
+#[cfg(not(target_arch = "x86_64"))]
+#[ignore = "the emulated GPU is x86-64 code: tests/cuda_emulated.rs is left out on this machine"]
+fn the_gpu_backend_runs_on_the_emulated_device() {}

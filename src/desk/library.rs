@@ -90,9 +90,10 @@ impl State {
     /// `/open NAME[:LINE]`.
     pub(super) fn open_document(&mut self, name: &str) -> Done {
         let (name, line) = match name.rsplit_once(':').and_then(|(n, l)| Some((n, l.parse::<usize>().ok()?))) {
-            Some((name, line)) => (name, line.max(1)),
-            None => (name, 1),
+            Some((name, line)) => (name, Some(line.max(1))),
+            None => (name, None),
         };
+        let (asked, line) = (line, line.unwrap_or(1));
         let path = self.open.conversation.path();
         let message = match self.document_called(name)?.and_then(|at| path.get(at)) {
             Some(message) => *message,
@@ -106,7 +107,7 @@ impl State {
             .enumerate()
             .skip(first - 1)
             .take(PAGE_LINES)
-            .map(|(i, l)| format!("    {:>6}  {l}", i + 1))
+            .map(|(i, l)| format!("    {}{:>6}  {l}", if asked == Some(i + 1) { '>' } else { ' ' }, i + 1))
             .collect();
         if shown.is_empty() {
             let lines = message.text.lines().count();

@@ -33,6 +33,7 @@ mod run;
 mod sessions;
 pub mod settings;
 mod time;
+mod told;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -56,6 +57,7 @@ use path::Path;
 use render::Renderer;
 pub use sessions::session_rows;
 pub use settings::Settings;
+pub use told::DeviceNotes;
 
 /// Which conversation to open first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -129,6 +131,8 @@ pub struct Options {
     pub presets: Option<std::path::PathBuf>,
     /// Settings of this run that go before those a resumed session was left with: key and value as `/set` takes them.
     pub overrides: Vec<(String, String)>,
+    /// How often the engine's notes about the device are told.
+    pub device_notes: DeviceNotes,
 }
 
 /// A running desk.
@@ -315,6 +319,7 @@ struct State {
     save_state: SaveStates,
     presets: Option<std::path::PathBuf>,
     overrides: Vec<(String, String)>,
+    device_notes: DeviceNotes,
     /// Requests that wait for the present work to end.
     queue: VecDeque<Request>,
     /// Of the present work.
@@ -360,6 +365,7 @@ impl State {
             save_state: o.save_state,
             presets: o.presets,
             overrides: o.overrides,
+            device_notes: o.device_notes,
             queue: VecDeque::new(),
             cancel: Cancel::default(),
             quitting: false,

@@ -263,7 +263,9 @@ impl State {
                 self.link.state = EngineState::Ready(Box::new(info.clone()));
                 self.tell(Notice::Ready(info.clone()));
                 for note in &info.notes {
-                    self.note(Level::Warn, note.clone());
+                    if self.device_notes.is_news(note) {
+                        self.note(Level::Warn, note.clone());
+                    }
                 }
                 self.model_is_known();
                 self.idle();

@@ -8,7 +8,7 @@ use super::devices::{self, Chosen};
 use super::failure::{Exit, Failure};
 use super::{Context, model_cmd};
 use crate::config::{Device, DraftSource, ModelSource, Origin};
-use crate::desk::{self, Attendance, Desk, EngineChannels, LoadLimits, Opening, Settings};
+use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, LoadLimits, Opening, Settings};
 use crate::engine::worker;
 use crate::model::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, Token};
@@ -232,6 +232,11 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
         save_state: config.sessions.save_state,
         presets: Some(context.dirs.presets()),
         overrides: overrides(context),
+        device_notes: match attendance {
+            Attendance::Present => DeviceNotes::Once(context.dirs.state.join("told")),
+            Attendance::Absent if context.shows_progress() => DeviceNotes::Once(context.dirs.state.join("told")),
+            Attendance::Absent => DeviceNotes::Unsaid,
+        },
     })
     .map_err(no_thread)?;
     Ok(Opened { desk, engine: engine.thread, scratch })

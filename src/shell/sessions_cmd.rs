@@ -213,14 +213,8 @@ pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failu
 /// `prune`.
 pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure> {
     let store = open::store(context)?;
-    let before = store.sizes()?.state_bytes;
     if args.dry_run {
-        let trashed = store.sessions(SessionFilter::Trashed, LISTED)?.len();
-        let text = || {
-            format!("{} of state are kept, {trashed} sessions are in the trash. Nothing was removed.", bytes(before))
-        };
-        context.result(|| json!({ "state_bytes": before, "trashed_sessions": trashed }), text)?;
-        return Ok(Exit::Ok);
+        return prune_dry_run(context, args, &store);
     }
     let mut freed = vec![store.empty_trash(if args.all && !args.state { Some(0) } else { None })?];
     if args.state {
@@ -244,6 +238,71 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
     };
     let text = || {
         format!("{} freed in {} files; {} sessions left the trash.", bytes(total.bytes), total.files, total.sessions)
+    };
+    context.result(json, text)?;
+    Ok(Exit::Ok)
+}
+
+/// Names what `prune` with these options would remove, and what stays.
+fn prune_dry_run(context: &Context, args: &PruneArgs, store: &Store) -> Result<Exit, Failure> {
+    let sizes = store.sizes()?;
+    let trashed = store.sessions(SessionFilter::Trashed, LISTED)?;
+    let (kept_days, everything) = (i64::from(store.limits().trash_days), args.all && !args.state);
+    let now = crate::text::clock::now().as_millisecond();
+    let is_old = |r: &&SessionRecord| everything || r.trashed_ms.is_some_and(|at| at <= now - kept_days * 86_400_000);
+    let gone: Vec<&SessionRecord> = trashed.iter().filter(is_old).collect();
+    let mut states: Vec<(String, u64)> = Vec::new();
+    let mut documents = Vec::new();
+    if args.state {
+        for r in store.sessions(SessionFilter::Live, LISTED)? {
+            let reached = sizes.sessions.get(&r.id).map_or(0, |b| b.0);
+            states.extend((reached > 0).then_some((r.name, reached)));
+        }
+        if args.all {
+            documents.extend(store.documents()?.into_iter().filter(|d| !d.in_use).map(|d| d.document.name));
+        }
+    }
+    let beyond = match args.state {
+        true => sizes.state_bytes,
+        false => sizes.state_bytes.saturating_sub(store.limits().max_state_bytes),
+    };
+    let json = || {
+        json!({
+            "state_bytes": sizes.state_bytes, "trashed_sessions": trashed.len(), "would_free_state_bytes": beyond,
+            "sessions": gone.iter().map(|r| &r.name).collect::<Vec<_>>(),
+            "states": states.iter().map(|(name, bytes)| json!({ "session": name, "bytes": bytes })).collect::<Vec<_>>(),
+            "documents": documents,
+        })
+    };
+    let text = || {
+        let mut lines = Vec::new();
+        for r in &gone {
+            let since = r.trashed_ms.map(when).unwrap_or_default();
+            lines.push(format!(
+                "session   {}, {} messages, in the trash since {since}",
+                Clean::line(&r.name),
+                r.messages
+            ));
+        }
+        lines.extend(states.iter().map(|(name, all)| format!("state of  {}, {}", Clean::line(name), bytes(*all))));
+        lines.extend(documents.iter().map(|name| format!("document  {}", Clean::line(name))));
+        if !args.state && beyond > 0 {
+            lines.push(format!(
+                "state     {} of what was used longest ago, above sessions.max_state_gib",
+                bytes(beyond)
+            ));
+        }
+        if lines.is_empty() {
+            lines.push("Nothing would go.".to_owned());
+        } else {
+            lines.insert(0, "This would go:".to_owned());
+        }
+        let stays = trashed.len() - gone.len();
+        lines.push(format!(
+            "{} of state are kept; {stays} sessions in the trash stay (--all takes them). Nothing was removed.",
+            bytes(sizes.state_bytes)
+        ));
+        lines.join("\n")
     };
     context.result(json, text)?;
     Ok(Exit::Ok)

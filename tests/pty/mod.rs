@@ -53,6 +53,15 @@ impl Terminal {
 
     /// Starts any command.
     pub fn spawn(command: CommandBuilder, columns: u16, rows: u16) -> Terminal {
+        Terminal::spawn_in(command, columns, rows, true)
+    }
+
+    /// Starts any command in a terminal that does not answer when it is asked what it is.
+    pub fn spawn_mute(command: CommandBuilder) -> Terminal {
+        Terminal::spawn_in(command, 80, 24, false)
+    }
+
+    fn spawn_in(command: CommandBuilder, columns: u16, rows: u16, speaks: bool) -> Terminal {
         let size = PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 };
         let pair = native_pty_system().openpty(size).unwrap();
         let child = pair.slave.spawn_command(command).unwrap();
@@ -79,7 +88,7 @@ impl Terminal {
                 drop(screen);
                 // What a terminal answers when it is asked where the cursor is, and what it is.
                 for (question, answer) in [(&b"\x1b[6n"[..], &b"\x1b[1;2R"[..]), (b"\x1b[c", b"\x1b[?62c")] {
-                    if buffer[..n].windows(question.len()).any(|w| w == question) {
+                    if speaks && buffer[..n].windows(question.len()).any(|w| w == question) {
                         let _ = held(&answers).write_all(answer);
                     }
                 }
@@ -111,6 +120,18 @@ impl Terminal {
             }
             let left = end.saturating_duration_since(Instant::now());
             assert!(!left.is_zero() && !screen.closed, "waited for {what}; the screen was:\n{text}");
+            screen = changed.wait_timeout(screen, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits until the program wrote these bytes.
+    pub fn wait_for_bytes(&self, needle: &[u8]) {
+        let end = Instant::now() + PATIENCE;
+        let (lock, changed) = &*self.screen;
+        let mut screen = held(lock);
+        while !screen.raw.windows(needle.len()).any(|w| w == needle) {
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero() && !screen.closed, "waited for {needle:?}");
             screen = changed.wait_timeout(screen, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }

@@ -152,6 +152,7 @@ impl Talk {
             save_state: sala_chat::config::SaveStates::Turn,
             presets: Some(dir.join("presets")),
             overrides: Vec::new(),
+            device_notes: desk::DeviceNotes::Always,
         })
         .unwrap();
         Talk { desk, text, log: None, seen: Vec::new(), engine: None }

@@ -1,0 +1,68 @@
+//! Notes about the device and the draft head: what is told once a machine and not at every start. `/doctor` and
+//! `sala-chat doctor` say it whenever they are asked.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::text::files;
+
+/// Size of the memory; what is larger is begun anew, and all notes are told again.
+const BYTES: u64 = 64 << 10;
+
+/// Whether such a note is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceNotes {
+    /// Nobody watches.
+    Unsaid,
+    /// At every start.
+    Always,
+    /// Once; this file remembers, with the hash of a note on each line.
+    Once(PathBuf),
+}
+
+impl DeviceNotes {
+    /// Whether to tell this one now. It is remembered; where that fails it is told again, which does no harm.
+    pub(super) fn is_news(&self, note: &str) -> bool {
+        let file = match self {
+            DeviceNotes::Unsaid => return false,
+            DeviceNotes::Always => return true,
+            DeviceNotes::Once(file) => file,
+        };
+        let line = format!("{}\n", blake3::hash(note.as_bytes()).to_hex());
+        let known = files::read_text(file, BYTES);
+        if known.as_ref().is_ok_and(|known| known.contains(&line)) {
+            return false;
+        }
+        if let Err(e) = remember(file, &line, known.is_ok()) {
+            tracing::debug!("{}: {e}", file.display());
+        }
+        true
+    }
+}
+
+fn remember(file: &Path, line: &str, append: bool) -> std::io::Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("."));
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    let mut how = OpenOptions::new();
+    how.write(true).create(true).mode(0o600).append(append).truncate(!append);
+    how.open(file)?.write_all(line.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_news_once_a_machine() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("state/told");
+        let once = DeviceNotes::Once(file.clone());
+        assert!(once.is_news("No usable NVIDIA GPU") && once.is_news("another"));
+        assert!(!once.is_news("No usable NVIDIA GPU") && !once.is_news("another"));
+        std::fs::write(&file, vec![b'x'; 100 << 10]).unwrap();
+        assert!(once.is_news("another") && !once.is_news("another"));
+        assert!(DeviceNotes::Always.is_news("x") && !DeviceNotes::Unsaid.is_news("x"));
+    }
+}
