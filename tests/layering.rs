@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 /// Layer of each module; a module may import modules of lower layers.
-const LAYERS: [(&str, u8); 15] = [
-    ("config", 0),
+const LAYERS: &[(&str, u8)] = &[
+    ("commands", 0),
+    ("settings", 0),
     ("spec", 0),
     ("protocol", 0),
     ("transcript", 0),
@@ -22,10 +23,10 @@ const LAYERS: [(&str, u8); 15] = [
 ];
 
 /// Narrower than the layer number alone: these modules may import only these.
-const ONLY: [(&str, &[&str]); 3] = [
-    ("session", &["config", "spec", "protocol", "transcript", "text"]),
-    ("app", &["config", "spec", "protocol", "transcript", "text"]),
-    ("ui", &["config", "spec", "protocol", "transcript", "text", "app"]),
+const ONLY: &[(&str, &[&str])] = &[
+    ("session", &["settings", "spec", "protocol", "transcript", "text"]),
+    ("app", &["commands", "settings", "spec", "protocol", "transcript", "text"]),
+    ("ui", &["commands", "settings", "spec", "protocol", "transcript", "text", "app"]),
 ];
 
 fn layer(module: &str) -> Option<u8> {

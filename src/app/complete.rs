@@ -1,7 +1,7 @@
 //! Tab completion and its popup: commands, their words, sessions, documents, paths (listed outside).
 
-use super::command::{COMMANDS, Completes, find};
 use super::list::fuzzy;
+use crate::commands::{COMMANDS, Command, Completes, find};
 
 /// A completion that can be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub struct Popup {
     pub candidates: Vec<Candidate>,
     /// Index of the selected one.
     pub selected: usize,
+    /// The user moved to it, or typed its beginning: Enter means it. Otherwise Enter means what was typed.
+    pub meant: bool,
     /// Byte offset in the input where the word to be replaced begins.
     pub from: usize,
 }
@@ -57,15 +59,12 @@ pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
     let word = &line[from..];
     let pick = |texts: Vec<&str>| {
         let found = fuzzy(word, &texts);
-        Wanted::Known(
-            from,
-            found
-                .into_iter()
-                .filter_map(|i| texts.get(i))
-                .map(|t| Candidate { text: (*t).into(), help: String::new() })
-                .collect(),
-        )
+        let candidate = |t: &&str| Candidate { text: (*t).into(), help: String::new() };
+        Wanted::Known(from, found.into_iter().filter_map(|i| texts.get(i)).map(candidate).collect())
     };
+    if word.starts_with("--") && !command.options.is_empty() {
+        return Wanted::Known(from, options(command, word));
+    }
     match command.completes {
         Completes::Nothing => Wanted::Nothing,
         Completes::Paths if word.starts_with("--") => Wanted::Nothing,
@@ -74,17 +73,41 @@ pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
         Completes::Documents => pick(names.documents.clone()),
         Completes::Commands => Wanted::Known(from, commands(word, "")),
         Completes::Words(words) => pick(words.to_vec()),
+        Completes::After(words) => {
+            let before: Vec<&str> = line[space..from].split_whitespace().collect();
+            pick(words(&before))
+        }
     }
 }
 
+/// Options of a command that begin so.
+fn options(command: &Command, typed: &str) -> Vec<Candidate> {
+    let flags = command.options.iter().filter(|(option, _)| option.starts_with(typed));
+    flags
+        .map(|(option, help)| Candidate {
+            text: option.split(' ').next().unwrap_or(option).into(),
+            help: (*help).into(),
+        })
+        .collect()
+}
+
+/// Commands for what was typed of a name. What begins with it comes first, then what other programs call so; scattered
+/// letters only when nothing else is there.
 fn commands(typed: &str, slash: &str) -> Vec<Candidate> {
     let candidate = |name: &str, help: &str| Candidate { text: format!("{slash}{name}"), help: help.into() };
-    // What begins with the typed letters comes first; scattered letters only when nothing does.
     let typed = typed.to_lowercase();
     let begins: Vec<Candidate> =
         COMMANDS.iter().filter(|c| c.name.starts_with(&typed)).map(|c| candidate(c.name, c.help)).collect();
-    if !begins.is_empty() {
-        return begins;
+    let called = COMMANDS.iter().filter(|c| !c.name.starts_with(&typed)).filter_map(|c| {
+        let alias = c.aliases.iter().find(|a| a.starts_with(&typed))?;
+        Some(candidate(alias, &format!("/{}: {}", c.name, c.help)))
+    });
+    let found: Vec<Candidate> = match typed.is_empty() {
+        true => begins,
+        false => begins.into_iter().chain(called).collect(),
+    };
+    if !found.is_empty() {
+        return found;
     }
     let names: Vec<&str> = COMMANDS.iter().map(|c| c.name).collect();
     fuzzy(&typed, &names).into_iter().filter_map(|i| COMMANDS.get(i)).map(|c| candidate(c.name, c.help)).collect()
@@ -140,7 +163,11 @@ mod tests {
     #[test]
     fn commands_words_and_paths() {
         let names = Names { sessions: vec!["war-and-peace", "contract"], documents: vec!["notes.md"] };
-        assert_eq!(texts(wanted("/re", &names)), ["/resume", "/rename", "/redo", "/regen"]);
+        assert_eq!(texts(wanted("/re", &names)), ["/resume", "/rename", "/redo", "/regen", "/read"]);
+        assert_eq!(texts(wanted("/clea", &names)), ["/clear"]);
+        assert_eq!(texts(wanted("/load a.txt --", &names))[..2], ["--as", "--head"]);
+        assert_eq!(texts(wanted("/set the", &names)), ["theme"]);
+        assert_eq!(texts(wanted("/set theme li", &names)), ["light"]);
         assert_eq!(texts(wanted("/tl", &names)).first().map(String::as_str), Some("/timeline"));
         assert_eq!(texts(wanted("/resume con", &names)), ["contract"]);
         assert_eq!(texts(wanted("/open ", &names)), ["notes.md"]);

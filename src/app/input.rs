@@ -5,13 +5,13 @@
 mod overlay;
 mod popup;
 
-use super::command::CopyWhat;
 use super::keys::{Action, Code, Key};
 use super::list::List;
 use super::overlay::Overlay;
 use super::perform::{copy_text, submit};
 use super::update::{hint, note, quit, quit_or_ask, send, stop};
 use super::{App, Armed, Asker, Effect, Phase};
+use crate::commands::CopyWhat;
 use crate::protocol::desk::{Activity, Level, Request};
 use overlay::{close_overlay, overlay_key};
 pub(super) use popup::paths;

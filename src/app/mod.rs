@@ -7,7 +7,6 @@
 //! The input is our own small editor ([`composer`]) instead of a widget: the caret must be known before drawing, move
 //! by grapheme clusters and treat a folded paste as one unit, and this layer must not know the drawing library.
 
-pub mod command;
 pub mod complete;
 pub mod composer;
 pub mod entry;

@@ -2,35 +2,7 @@
 
 use super::keys::KeyTable;
 use crate::protocol::desk::Display;
-
-/// Colours: all themes use the terminal's own 16 colours and attributes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ThemeName {
-    /// Dark unless the terminal says otherwise.
-    #[default]
-    Auto,
-    /// For dark backgrounds.
-    Dark,
-    /// For light backgrounds.
-    Light,
-    /// Attributes only, no colour. Also chosen by `NO_COLOR`.
-    Plain,
-}
-
-impl ThemeName {
-    /// All of them with their names, for `/theme` and the configuration.
-    pub const ALL: [(&'static str, ThemeName); 4] = [
-        ("auto", ThemeName::Auto),
-        ("dark", ThemeName::Dark),
-        ("light", ThemeName::Light),
-        ("plain", ThemeName::Plain),
-    ];
-
-    /// By name.
-    pub fn parse(name: &str) -> Option<ThemeName> {
-        Self::ALL.iter().find(|(n, _)| *n == name).map(|(_, t)| *t)
-    }
-}
+pub use crate::settings::{ClipboardMethod, Switch as Panel, Theme as ThemeName, ThoughtView as ThinkShow};
 
 /// Characters for frames and meters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,30 +12,6 @@ pub enum Glyphs {
     Unicode,
     /// `|`, `-`, `#`, `.` only.
     Ascii,
-}
-
-/// Whether the side panel is shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Panel {
-    /// From 120 columns.
-    #[default]
-    Auto,
-    /// Wherever 120 columns are there; the same as `Auto`, until Ctrl-O hides it.
-    On,
-    /// Only after Ctrl-O.
-    Off,
-}
-
-/// How thoughts are shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ThinkShow {
-    /// Always open.
-    Open,
-    /// Open while they run, one line once the answer starts.
-    #[default]
-    Fold,
-    /// Never.
-    Hide,
 }
 
 /// When the terminal is asked to notify that an answer is complete.
@@ -76,18 +24,6 @@ pub enum Notify {
     Unfocused,
     /// After every long answer.
     Always,
-}
-
-/// Where copied text goes. It always goes into the copy file as well.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ClipboardMethod {
-    /// OSC 52.
-    #[default]
-    Auto,
-    /// OSC 52.
-    Osc52,
-    /// The file only.
-    File,
 }
 
 /// Options of the interface (`[ui]`, `[keys]`, `[clipboard]`, `thinking.show`).
@@ -125,6 +61,8 @@ pub struct UiConfig {
     pub clipboard: ClipboardMethod,
     /// Key bindings.
     pub keys: KeyTable,
+    /// All settings and who set them, for `/settings`.
+    pub settings: crate::settings::Loaded,
     /// For `~` in paths.
     pub home: Option<std::path::PathBuf>,
     /// Directory for `copy.txt` and crash reports.
@@ -133,28 +71,18 @@ pub struct UiConfig {
     pub utc_offset_min: i32,
 }
 
-/// Names of [`ThinkShow`] in the configuration.
-const THINK_SHOW: [(&str, ThinkShow); 3] =
-    [("open", ThinkShow::Open), ("fold", ThinkShow::Fold), ("hide", ThinkShow::Hide)];
-
 impl UiConfig {
     /// What a preset keeps of it.
     pub fn display(&self) -> Display {
-        let show = THINK_SHOW.iter().find(|s| s.1 == self.think_show);
-        let theme = ThemeName::ALL.iter().find(|t| t.1 == self.theme);
-        let word = |key, found: Option<&'static str>| found.map(|w| (key, w.to_string()));
-        [word("thinking.show", show.map(|s| s.0)), word("ui.theme", theme.map(|t| t.0))].into_iter().flatten().collect()
+        vec![("thinking.show", self.think_show.word().to_owned()), ("ui.theme", self.theme.word().to_owned())]
     }
 
     /// Takes what a preset kept.
     pub fn set_display(&mut self, display: &Display) {
         for (key, value) in display {
             match *key {
-                "thinking.show" => {
-                    let show = THINK_SHOW.iter().find(|s| s.0 == value);
-                    self.think_show = show.map_or(self.think_show, |s| s.1);
-                }
-                "ui.theme" => self.theme = ThemeName::parse(value).unwrap_or(self.theme),
+                "thinking.show" => self.think_show = ThinkShow::from_word(value).unwrap_or(self.think_show),
+                "ui.theme" => self.theme = ThemeName::from_word(value).unwrap_or(self.theme),
                 _ => {}
             }
         }
@@ -180,6 +108,7 @@ impl Default for UiConfig {
             notify_osc9: false,
             clipboard: ClipboardMethod::Auto,
             keys: KeyTable::default(),
+            settings: crate::settings::Loaded::default(),
             home: None,
             state_dir: None,
             utc_offset_min: 0,

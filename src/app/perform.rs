@@ -1,31 +1,32 @@
 //! What the user sends: messages, commands, the queue, and the commands the interface does itself.
 
-use super::command::{self, CopyWhat, Local, Outcome, WhileBusy};
 use super::keys::ACTIONS;
 use super::markdown::{Colours, Style, render};
 use super::options::ThinkShow;
 use super::update::{note, open_page, quit_or_ask, send};
 use super::{App, Effect};
+use crate::commands::{self, CopyWhat, Local, Outcome, WhileBusy, help};
 use crate::protocol::desk::{Activity, Level, PresetAction, Request};
+use crate::settings::{Row, page};
 use crate::transcript::Role;
 
 /// Sends what is in the input, or queues it while the model is busy.
 pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     let line = app.composer.expanded();
     // What a stop held back belongs to this session: going to another one does not send it there.
-    let leaves = command::is_command(&line)
+    let leaves = commands::is_command(&line)
         && matches!(
-            command::parse(line.trim(), None).map(|p| p.outcome),
+            commands::parse(line.trim(), None).map(|p| p.outcome),
             Ok(Outcome::Desk(Request::New(_) | Request::Resume(_) | Request::Sessions))
         );
     app.queue.held &= leaves;
     if line.trim().is_empty() {
         return;
     }
-    if command::is_command(&line) {
-        match command::parse(line.trim(), app.config.home.as_deref()) {
+    if commands::is_command(&line) {
+        match commands::parse(line.trim(), app.config.home.as_deref()) {
             Err(why) => return note(app, Level::Error, &why),
-            Ok(parsed) if parsed.command.busy == WhileBusy::Waits && app.busy() => queue(app),
+            Ok(parsed) if parsed.outcome.while_busy() == WhileBusy::Waits && app.busy() => queue(app),
             Ok(parsed) => {
                 app.history.push(line.trim());
                 app.composer.take();
@@ -57,8 +58,8 @@ pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
         let Some(line) = app.queue.lines.pop_front() else {
             return;
         };
-        if command::is_command(&line) {
-            match command::parse(line.trim(), app.config.home.as_deref()) {
+        if commands::is_command(&line) {
+            match commands::parse(line.trim(), app.config.home.as_deref()) {
                 Err(why) => note(app, Level::Error, &why),
                 Ok(parsed) => run(app, parsed.outcome, effects),
             }
@@ -69,7 +70,7 @@ pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
 }
 
 fn ask(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
-    let text = command::message_text(line);
+    let text = commands::message_text(line);
     let request = match app.editing.take() {
         Some(message) => Request::EditDone { message, text },
         None => Request::Ask(text),
@@ -110,28 +111,30 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
             Ok(text) => effects.push(Effect::Copy(text)),
             Err(why) => note(app, Level::Error, &why),
         },
-        Local::Theme(theme) => {
-            app.config.theme = theme;
+        Local::Show(display) => {
+            app.config.set_display(&display);
+            if display.iter().any(|(key, _)| *key == "thinking.show") {
+                let how = match app.config.think_show {
+                    ThinkShow::Open => "always open",
+                    ThinkShow::Fold => "folded once the answer starts",
+                    ThinkShow::Hide => "hidden",
+                };
+                note(app, Level::Info, &format!("Thoughts are {how}."));
+            }
             effects.push(Effect::Repaint);
+        }
+        Local::Settings(word) => {
+            let display = app.config.display();
+            let now = |row: &Row| display.iter().find(|(key, _)| *key == row.name).map(|(_, value)| value.clone());
+            let text = page::page(&app.config.settings, word.as_deref(), now);
+            open_page(app, "Settings", text);
         }
         Local::Keys => open_page(app, "Keys", keys_text(app)),
         Local::Help(None) => open_page(app, "Help", help_text(app)),
-        Local::Help(Some(name)) => match command::find(name.trim_start_matches('/')) {
-            Some(c) => open_page(app, &format!("/{}", c.name), command_text(c)),
-            None => {
-                let near = command::nearest(&name).map_or(String::new(), |n| format!(" Did you mean {n}?"));
-                note(app, Level::Error, &format!("/help: no command is called {name}.{near}"));
-            }
+        Local::Help(Some(word)) => match help::about(&word, &keys_text(app)) {
+            Ok((title, text)) => open_page(app, &title, text),
+            Err(why) => note(app, Level::Error, &why),
         },
-        Local::ThinkShow(show) => {
-            app.config.think_show = show;
-            let how = match show {
-                ThinkShow::Open => "always open",
-                ThinkShow::Fold => "folded once the answer starts",
-                ThinkShow::Hide => "hidden",
-            };
-            note(app, Level::Info, &format!("Thoughts are {how}."));
-        }
         Local::Quit => quit_or_ask(app, effects),
     }
 }
@@ -166,24 +169,9 @@ pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
     }
 }
 
-/// The page of `/help`, from the table of commands.
+/// The page of `/help`.
 pub fn help_text(app: &App) -> String {
-    let mut text = String::from(
-        "Type a question and press Enter. `/load FILE` reads a document, then ask about it. Everything is saved as it \
-         happens; nothing leaves this computer.\n\n",
-    );
-    if app.is_demo() {
-        text.push_str("This is the small built-in demo model. Get the 9B model with: `sala-chat model download`\n\n");
-    }
-    text.push_str("## Commands\n\n");
-    for c in command::COMMANDS {
-        let aliases: String = c.aliases.iter().map(|a| format!(", /{a}")).collect();
-        let usage = if c.usage.is_empty() { String::new() } else { format!(" {}", c.usage) };
-        text.push_str(&format!("- **/{}{aliases}**`{usage}`: {}\n", c.name, c.help).replace("``", ""));
-    }
-    text.push_str("\n`/help COMMAND` shows an example. A message that begins with a slash: type `//` or a space first.\n\n## Keys\n\n");
-    text.push_str(&keys_text(app));
-    text
+    help::page(app.is_demo(), &keys_text(app))
 }
 
 fn keys_text(app: &App) -> String {
@@ -222,15 +210,6 @@ fn in_runs(keys: Vec<String>) -> Vec<String> {
             false => format!("{first} to {last}"),
         })
         .collect()
-}
-
-fn command_text(c: &command::Command) -> String {
-    let while_busy = match c.busy {
-        WhileBusy::Runs => "Runs at once, also while reading or answering.",
-        WhileBusy::Waits => "While reading or answering it waits in the queue.",
-    };
-    let usage = format!("/{} {}", c.name, c.usage);
-    format!("`{}`\n\n{}.\n\nExample: `{}`\n\n{while_busy}\n", usage.trim_end(), c.help, c.example)
 }
 
 /// Whether documents are being read now: Esc pauses instead of stopping, and the reading page is shown.

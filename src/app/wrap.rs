@@ -136,11 +136,15 @@ fn break_at(clusters: &[Cluster<'_>], start: usize, limit: usize) -> (usize, usi
     let mut used = 0;
     let mut candidate = None;
     let mut at = start;
+    // A word that begins with a hyphen, also behind a bracket, is the name of an option: it stays whole.
+    let mut option = false;
     while let Some(c) = clusters.get(at) {
         if c.text == "\n" {
             return (at, at + 1);
         }
         let is_space = c.text == " ";
+        let behind_letter = at > start && clusters[at - 1].text.chars().all(char::is_alphanumeric);
+        option = !is_space && (option || c.text == "-" && !behind_letter);
         if used + c.cells > limit && !is_space {
             return match candidate {
                 Some((end, next)) => (end, next),
@@ -164,7 +168,10 @@ fn break_at(clusters: &[Cluster<'_>], start: usize, limit: usize) -> (usize, usi
         at += 1;
         if is_space {
             candidate = Some((if at - 1 > start { trim_end(clusters, start, at) } else { at }, at));
-        } else if c.cells >= 2 || clusters.get(at).is_some_and(|n| n.cells >= 2) || c.text == "-" && at > start + 1 {
+        } else if c.cells >= 2
+            || clusters.get(at).is_some_and(|n| n.cells >= 2)
+            || c.text == "-" && !option && at > start + 1
+        {
             candidate = Some((at, at));
         }
     }
@@ -199,6 +206,12 @@ mod tests {
         assert_eq!(lines("abcdefghij klm", 10), ["abcdefghij", "klm"]);
         assert_eq!(lines("abcdefghijkl", 5), ["abcde", "fghij", "kl"]);
         assert_eq!(lines("a\n\nb", 5), ["a", "", "b"]);
+    }
+
+    #[test]
+    fn names_of_options_stay_whole() {
+        assert_eq!(lines("take [--with-state] or --as-is", 14), ["take", "[--with-state]", "or --as-is"]);
+        assert_eq!(lines("well-known", 6), ["well-", "known"]);
     }
 
     #[test]

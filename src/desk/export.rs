@@ -1,6 +1,6 @@
 //! `/export` and `/import`: the store does the work; here are paths as people type them and what is said.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::pages::bytes;
 use super::{DeskError, Done, State, grouped};
@@ -13,15 +13,6 @@ fn typed_path(path: &str) -> PathBuf {
     match (path.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
         _ => PathBuf::from(path),
-    }
-}
-
-/// The format a file name asks for; Markdown if none.
-pub fn by_extension(path: &Path) -> ExportFormat {
-    match path.extension().and_then(|e| e.to_str()) {
-        Some("json") => ExportFormat::Json,
-        Some("txt") => ExportFormat::Text,
-        Some(_) | None => ExportFormat::Markdown,
     }
 }
 
@@ -63,7 +54,7 @@ impl State {
             self.note(Level::Info, text);
             return Ok(());
         }
-        let format = format.unwrap_or_else(|| by_extension(&path));
+        let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(DeskError::Refused)?;
         let scope = if tree { Scope::Tree } else { Scope::Branch };
         let size = self.store.export_to(id, format, scope, &path, overwrite)?;
         self.note(Level::Info, format!("{} written, {}.", path.display(), bytes(size)));

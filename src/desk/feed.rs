@@ -13,10 +13,10 @@ use super::link::JobEnd;
 use super::path::Path;
 use super::render::Rendered;
 use super::{DeskError, Done, State, grouped};
-use crate::config::SaveStates;
 use crate::protocol::desk::{Activity, Level};
 use crate::protocol::engine::{Cancel, Ended, Generate, StateImage, Token};
 use crate::session::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary};
+use crate::settings::SaveStates;
 use crate::transcript::MessageId;
 
 /// Text at the end of an answer that is left for the next question to bring, in bytes: a token that was drawn last.

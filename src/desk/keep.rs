@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use super::path::Path;
 use super::run::Event;
 use super::{DeskError, Done, Rights, State, now_ms};
-use crate::config::SaveStates;
 use crate::protocol::desk::{Level, Meters, Notice, Request, SaveState, TimelineRow};
 use crate::protocol::engine::{EngineFault, RowsFeed, StateImage};
 use crate::session::{Change, NewSegment, NewSession, RestorePlan, Save, SaveEvent, Segment, SegmentId, StoreError};
+use crate::settings::SaveStates;
 use crate::transcript::{Message, MessageId, Role, SessionId};
 
 /// How long a question may wait to be durable before the engine sees it anyway (the banner says that it is not).

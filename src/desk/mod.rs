@@ -17,6 +17,7 @@
 mod ask;
 mod choose;
 pub mod conversation;
+mod dispatch;
 pub mod export;
 mod feed;
 mod jobs;
@@ -31,7 +32,6 @@ pub mod presets;
 pub mod render;
 mod run;
 mod sessions;
-pub mod settings;
 mod time;
 mod told;
 
@@ -42,10 +42,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::config::SaveStates;
 use crate::protocol::desk::{Activity, Level, Meters, Notice, Request, SaveState};
 use crate::protocol::engine::{Cancel, EngineFault, ModelInfo, RowsFault};
 use crate::session::{SaveEvent, SegmentId, SessionLock, Store, StoreError, StoredRows, Writer};
+use crate::settings::SaveStates;
+pub use crate::settings::Settings;
 use crate::text::{TextError, TextModel};
 use crate::transcript::{MessageId, SessionId};
 use conversation::Conversation;
@@ -56,7 +57,6 @@ use opened::Opened;
 use path::Path;
 use render::Renderer;
 pub use sessions::session_rows;
-pub use settings::Settings;
 pub use told::DeviceNotes;
 
 /// Which conversation to open first.

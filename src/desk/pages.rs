@@ -1,6 +1,5 @@
 //! Pages to read: numbers, the context by item, settings, how saving stands, what this program runs on.
 
-use super::settings::{spec_word, think_word};
 use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{Level, Notice, SaveState, ThinkMode};
 use crate::protocol::engine::SpecMode;
@@ -49,7 +48,7 @@ impl State {
             m.tokens_per_s,
             m.ttft_ms / 1000.0,
             m.prefill_tokens_per_s,
-            spec_word(self.open.settings.spec),
+            self.open.settings.get("spec"),
             m.model.draft.as_deref().unwrap_or("none"),
             grouped(s.accepted),
             grouped(s.drafted),
@@ -125,7 +124,7 @@ impl State {
     /// `/think`.
     pub(super) fn think(&mut self, mode: ThinkMode) -> Done {
         self.open.settings.think = mode;
-        self.settings_changed(format!("Thinking is {} from the next answer on", think_word(mode)))
+        self.settings_changed(format!("Thinking is {} from the next answer on", self.open.settings.get("think")))
     }
 
     /// `/spec`.
@@ -133,12 +132,15 @@ impl State {
         match mode {
             Some(mode) => {
                 self.open.settings.spec = mode;
-                self.settings_changed(format!("Speculation is {} from the next answer on", spec_word(mode)))
+                self.settings_changed(format!(
+                    "Speculation is {} from the next answer on",
+                    self.open.settings.get("spec")
+                ))
             }
             None => {
                 self.note(
                     Level::Info,
-                    format!("Speculation is {}. /spec on|off|auto|N changes it.", spec_word(self.open.settings.spec)),
+                    format!("Speculation is {}. /spec on|off|auto|N changes it.", self.open.settings.get("spec")),
                 );
                 Ok(())
             }

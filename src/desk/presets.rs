@@ -4,27 +4,16 @@ use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use super::settings::PRESETS;
 use super::{DeskError, Done, Settings, State};
-use crate::config::preset::{Preset, builtin, check_name};
 use crate::protocol::desk::{Display, Level, Notice, PresetAction};
+use crate::settings::preset::{BUILT_IN, Preset, builtin, check_name};
+use crate::settings::table;
 use crate::text::files;
 use crate::text::near::nearest;
 use crate::transcript::Role;
 
-/// Settings that the interface keeps.
-const DISPLAY: [&str; 2] = ["thinking.show", "ui.theme"];
-
 fn file_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.toml"))
-}
-
-/// The name `/set` has for a setting.
-fn short(key: &str) -> &str {
-    match key {
-        "thinking.mode" => "think",
-        key => key.rsplit('.').next().unwrap_or(key),
-    }
 }
 
 /// Names of the user's presets, sorted.
@@ -74,7 +63,7 @@ fn summary(preset: &Preset) -> String {
         .values
         .iter()
         .filter(|(key, _)| matches!(*key, "sampling.temperature" | "sampling.top_p" | "thinking.mode"))
-        .map(|(key, value)| format!("{} {value}", short(key)))
+        .filter_map(|(key, value)| Some(format!("{} {value}", table::session_row(key)?.session?.name)))
         .collect();
     if preset.system.is_some() {
         parts.push("a system text".into());
@@ -94,7 +83,7 @@ pub fn find(dir: Option<&Path>, name: &str) -> Result<Preset, String> {
     match dir {
         Some(dir) if own.iter().any(|n| n == name) => read(&file_of(dir, name)),
         Some(_) | None => {
-            let all: Vec<&str> = PRESETS.iter().map(|p| p.0).chain(own.iter().map(String::as_str)).collect();
+            let all: Vec<&str> = BUILT_IN.iter().map(|p| p.name).chain(own.iter().map(String::as_str)).collect();
             let near = nearest(name, all.iter().copied());
             let near = near.map_or(String::new(), |n| format!(" Did you mean {n}?"));
             Err(format!("No preset {name}.{near} There are: {}", all.join(", ")))
@@ -113,7 +102,7 @@ impl State {
     }
 
     fn list_presets(&mut self) -> Done {
-        let mut rows: String = PRESETS.iter().map(|(name, what)| format!("| {name} | {what} |\n")).collect();
+        let mut rows: String = BUILT_IN.iter().map(|p| format!("| {} | {} |\n", p.name, p.help)).collect();
         let mut own = String::new();
         if let Some(dir) = &self.presets {
             for name in names(dir) {
@@ -135,10 +124,9 @@ impl State {
         let mut settings = Settings { sampling: self.defaults.sampling, ..self.open.settings.clone() };
         let mut display = Display::new();
         for (key, value) in &preset.values {
-            if DISPLAY.contains(key) {
-                display.push((key, value.clone()));
-            } else {
-                settings.set(short(key), value)?;
+            match table::find(key).and_then(|row| settings.value(row)) {
+                Some(_) => drop(settings.set(key, value)?),
+                None => display.push((key, value.clone())),
             }
         }
         Ok((settings, display))
@@ -188,13 +176,12 @@ impl State {
             return Err(refused("There is no configuration folder".into()));
         };
         let settings = &self.open.settings;
-        let mut values: Display = crate::config::preset::KEYS
-            .into_iter()
-            .filter(|key| !DISPLAY.contains(key))
-            .filter(|key| *key != "sampling.seed" || settings.seed.is_some())
-            .map(|key| (key, settings.get(short(key))))
+        // A preset without a seed leaves it to each answer, so that is not written down.
+        let mut values: Display = table::preset_rows()
+            .filter(|row| row.name != "sampling.seed" || settings.seed.is_some())
+            .filter_map(|row| Some((row.name, settings.value(row)?)))
             .collect();
-        values.extend(display.into_iter().filter(|(key, _)| DISPLAY.contains(key)));
+        values.extend(display);
         let first = self.open.conversation.path().first().copied();
         let system = match first {
             Some(m) if m.role == Role::System => Some(m.text.clone()),

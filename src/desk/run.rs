@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{after, never, select};
 
+use super::dispatch::Dispatch;
 use super::link::EngineState;
 use super::{Answer, Asked, Attendance, DeskError, Done, Opening, State};
+use crate::commands::WhileBusy;
 use crate::protocol::desk::{Activity, Choice, Level, Notice, Request};
 use crate::protocol::engine::{Cancel, EngineEvent, EngineFault};
 use crate::session::{SaveEvent, StoreError};
@@ -19,55 +21,6 @@ pub(super) enum Event {
     Engine(EngineEvent),
     Save(SaveEvent),
     Tick,
-}
-
-/// Whether a request can be served while a job runs: it looks, or changes what the next answer uses.
-fn works_while_busy(request: &Request) -> bool {
-    use crate::protocol::desk::LibraryAction;
-    match request {
-        Request::Docs
-        | Request::Open(_)
-        | Request::Library(LibraryAction::List)
-        | Request::Sessions
-        | Request::Search(_)
-        | Request::Export { .. }
-        | Request::Timeline
-        | Request::Stats
-        | Request::Context
-        | Request::Set(_)
-        | Request::Preset(_)
-        | Request::Think(_)
-        | Request::Spec(_)
-        | Request::Save
-        | Request::Mark(_)
-        | Request::Doctor => true,
-        Request::Ask(_)
-        | Request::Stop
-        | Request::Choose { .. }
-        | Request::ChooseFiles { .. }
-        | Request::Load { .. }
-        | Request::Unload(_)
-        | Request::Library(_)
-        | Request::New(_)
-        | Request::Resume(_)
-        | Request::Switch(_)
-        | Request::Rename(_)
-        | Request::Delete(_)
-        | Request::Import(_)
-        | Request::Undo(_)
-        | Request::Redo(_)
-        | Request::Regen { .. }
-        | Request::EditOpen(_)
-        | Request::EditDone { .. }
-        | Request::Continue(_)
-        | Request::Fork { .. }
-        | Request::Branch(_)
-        | Request::Goto(_)
-        | Request::Aside(_)
-        | Request::Compact(_)
-        | Request::System(_)
-        | Request::Quit => false,
-    }
 }
 
 impl State {
@@ -215,7 +168,7 @@ impl State {
                     asked.answer.get_or_insert(Answer::Files(files));
                 }
             }
-            r if works_while_busy(&r) => {
+            r if r.while_busy() == WhileBusy::Runs => {
                 if let Err(e) = self.handle(r) {
                     self.failed(&e);
                 }
@@ -351,55 +304,6 @@ impl State {
 
     /// One request, from the first word to the last.
     fn handle(&mut self, request: Request) -> Done {
-        match request {
-            Request::Ask(text) => self.ask(text),
-            Request::Stop => {
-                self.quitting |= self.attendance == Attendance::Absent;
-                Ok(())
-            }
-            Request::Choose { .. } | Request::ChooseFiles { .. } => Ok(()),
-            Request::Load { paths, options } => self.load(&paths, &options),
-            Request::Docs => self.docs(),
-            Request::Unload(name) => self.unload(&name),
-            Request::Open(name) => self.open_document(&name),
-            Request::Library(action) => self.library(action),
-            Request::New(name) => self.new_session(name),
-            Request::Resume(name) => self.resume(&name),
-            Request::Switch(serial) => self.switch(serial),
-            Request::Sessions => self.list_sessions(),
-            Request::Rename(name) => self.rename(&name),
-            Request::Delete(name) => self.delete(name.as_deref()),
-            Request::Search(text) => self.search(&text),
-            Request::Export { path, format, tree, with_state, force } => {
-                self.export(&path, format, tree, with_state, force)
-            }
-            Request::Import(path) => self.import(&path),
-            Request::Timeline => self.timeline(),
-            Request::Undo(n) => self.undo(n),
-            Request::Redo(n) => self.redo(n),
-            Request::Regen { at, count, temperature, seed } => self.regen(at, count, temperature, seed),
-            Request::EditOpen(at) => self.edit_open(at),
-            Request::EditDone { message, text } => self.edit_done(message, text),
-            Request::Continue(more) => self.go_on(more.as_deref().unwrap_or("")),
-            Request::Fork { at, name } => self.fork(at, name),
-            Request::Branch(target) => self.branch(target),
-            Request::Mark(name) => self.mark(&name),
-            Request::Goto(target) => self.goto(target),
-            Request::Aside(question) => self.aside(&question),
-            Request::Compact(instruction) => self.compact(instruction.as_deref()),
-            Request::Stats => self.stats(),
-            Request::Context => self.context_page(),
-            Request::Set(change) => self.set(change),
-            Request::Preset(action) => self.preset(action),
-            Request::System(text) => self.system_text(text),
-            Request::Think(mode) => self.think(mode),
-            Request::Spec(mode) => self.spec(mode),
-            Request::Save => self.save_report(),
-            Request::Doctor => self.doctor(),
-            Request::Quit => {
-                self.quitting = true;
-                Ok(())
-            }
-        }
+        request.execute(&mut Dispatch(self))
     }
 }

@@ -10,7 +10,6 @@ use std::time::Instant;
 use serde_json::json;
 
 use crate::backend::prelude::*;
-use crate::config::DraftSource;
 use crate::desk::pages::bytes;
 use crate::desk::render::safe_name;
 use crate::model::capture::Recorder;
@@ -18,6 +17,7 @@ use crate::model::draft::{DraftConfig, DraftOptions};
 use crate::model::{Checkpoint, Model, ModelError, demo_draft};
 use crate::protocol::desk::ThinkMode;
 use crate::protocol::engine::{Cancel, Token};
+use crate::settings::DraftSource;
 use crate::shell::cli::{DraftCommand, TuningArgs};
 use crate::shell::devices::{self, Chosen, Opened};
 use crate::shell::model_cmd::draft_folder;

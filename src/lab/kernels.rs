@@ -38,8 +38,8 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
     use crate::shell::devices::{self, Opened};
 
     let mut config = context.config().model.clone();
-    if config.device == crate::config::Device::Auto {
-        config.device = crate::config::Device::Cuda;
+    if config.device == crate::settings::Device::Auto {
+        config.device = crate::settings::Device::Cuda;
     }
     // Work on a fresh device each time: an error of one part must not poison the next.
     let open = |guards: bool| -> Result<crate::backend::cuda::Cuda, Failure> {

@@ -45,10 +45,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::bench::{describe, median};
-use crate::config::{Device, SaveStates};
 use crate::desk::{Attendance, session_rows};
 use crate::protocol::desk::{LoadOptions, Request};
 use crate::session::{Change, Limits, NewSession, RealDisk, Save, SaveEvent, SegmentId, SessionFilter, Store, Writer};
+use crate::settings::{Device, SaveStates};
 use crate::shell::cli::{BenchArgs, FillArg, SessionChoice};
 use crate::shell::{Context, Exit, Failure, open};
 use crate::transcript::{Message, MessageId, MessageMeta, Role};

@@ -7,10 +7,10 @@ use super::failure::{Exit, Failure};
 use super::run::{self, DeskHandle};
 use super::{Context, open, plain};
 use crate::app::keys::KeyTable;
-use crate::app::options::{ClipboardMethod, Glyphs, Panel, ThemeName, ThinkShow, UiConfig};
-use crate::config::{self, Config, Switch, ThoughtView};
+use crate::app::options::{Glyphs, UiConfig};
 use crate::desk::Attendance;
 use crate::protocol::desk::{LoadOptions, Request};
+use crate::settings::{self, Config, Switch};
 use crate::text::clock;
 
 /// The interface's options from the settings and the environment.
@@ -31,20 +31,16 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
     }
     let offset = jiff::tz::TimeZone::system().to_offset(clock::now());
     Ok(UiConfig {
-        theme: ThemeName::parse(&ui.theme).unwrap_or_default(),
+        theme: ui.theme,
         colour: variable("NO_COLOR").is_none() && variable("CLICOLOR").is_none_or(|v| v != "0"),
         glyphs: match ui.glyphs {
-            config::Glyphs::Unicode => Glyphs::Unicode,
-            config::Glyphs::Ascii => Glyphs::Ascii,
-            config::Glyphs::Auto if utf8 => Glyphs::Unicode,
-            config::Glyphs::Auto => Glyphs::Ascii,
+            settings::Glyphs::Unicode => Glyphs::Unicode,
+            settings::Glyphs::Ascii => Glyphs::Ascii,
+            settings::Glyphs::Auto if utf8 => Glyphs::Unicode,
+            settings::Glyphs::Auto => Glyphs::Ascii,
         },
-        probe_glyphs: ui.glyphs == config::Glyphs::Auto,
-        panel: match ui.panel {
-            Switch::Auto => Panel::Auto,
-            Switch::On => Panel::On,
-            Switch::Off => Panel::Off,
-        },
+        probe_glyphs: ui.glyphs == settings::Glyphs::Auto,
+        panel: ui.panel,
         max_width: ui.max_width,
         paste_fold_chars: ui.paste_fold_chars,
         paste_fold_lines: ui.paste_fold_lines,
@@ -54,17 +50,10 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
             Switch::On => true,
             Switch::Off => false,
         },
-        think_show: match config.thinking.show {
-            ThoughtView::Open => ThinkShow::Open,
-            ThoughtView::Fold => ThinkShow::Fold,
-            ThoughtView::Hide => ThinkShow::Hide,
-        },
-        clipboard: match config.clipboard.method {
-            config::ClipboardMethod::Auto => ClipboardMethod::Auto,
-            config::ClipboardMethod::Osc52 => ClipboardMethod::Osc52,
-            config::ClipboardMethod::File => ClipboardMethod::File,
-        },
+        think_show: config.thinking.show,
+        clipboard: config.clipboard.method,
         keys,
+        settings: context.loaded.clone(),
         home: std::env::home_dir(),
         state_dir: Some(context.dirs.state.clone()),
         utc_offset_min: offset.seconds() / 60,

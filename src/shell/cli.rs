@@ -3,19 +3,22 @@
 //! Here: options of a chat and of all commands. Subcommands are in `commands`, what was meant in `task`.
 
 mod commands;
+mod options;
 mod task;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, Parser, ValueEnum, ValueHint};
-use toml::Value;
+use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, ValueHint};
 
 use super::failure::Failure;
+use crate::settings::Value;
 pub use commands::{
     BenchArgs, BenchWhat, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DoctorArgs, DraftArgs, DraftCommand,
     ExportArgs, FillArg, FormatArg, ImportArgs, LibraryArgs, LibraryCommand, LsArgs, ModelArgs, ModelCommand, NameArgs,
     PruneArgs, RmArgs, SearchArgs, TuningArgs,
 };
+pub use options::SettingArgs;
 pub use task::{Ask, Chat, Format, SessionChoice, Task};
 
 const AFTER: &str = "\
@@ -40,42 +43,9 @@ pub struct Cli {
 /// Options that come before or after a command.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Global {
-    /// Model: demo, auto, a folder, or synthetic:SHAPE for measurements
-    #[arg(long, global = true, value_name = "MODEL", help_heading = "Model")]
-    pub model: Option<String>,
-    /// The built-in model
-    #[arg(long, global = true, conflicts_with = "model", help_heading = "Model")]
-    pub demo: bool,
-    /// Where to compute
-    #[arg(long, global = true, value_name = "DEVICE", help_heading = "Model")]
-    pub device: Option<DeviceArg>,
-    /// Index of the GPU
-    #[arg(long, global = true, value_name = "N", help_heading = "Model")]
-    pub gpu: Option<u32>,
-    /// Context in tokens; 0 is as much as fits
-    #[arg(long, global = true, value_name = "N", help_heading = "Model")]
-    pub ctx: Option<u64>,
-    /// Speculative decoding: on, off, auto, or a depth from 1 to 15
-    #[arg(long, global = true, value_name = "MODE", help_heading = "Model")]
-    pub spec: Option<String>,
-    /// Draft head: auto, off, a folder, or a hub id
-    #[arg(long, global = true, value_name = "HEAD", help_heading = "Model")]
-    pub draft: Option<String>,
-    /// Seed of the sampling; the same seed gives the same text
-    #[arg(long, global = true, value_name = "N", help_heading = "Answer")]
-    pub seed: Option<i64>,
-    /// Preset to begin with: one of `/preset list`
-    #[arg(long, global = true, value_name = "NAME", help_heading = "Answer")]
-    pub preset: Option<String>,
-    /// Temperature; 0 always takes the likeliest token
-    #[arg(long, global = true, value_name = "X", help_heading = "Answer")]
-    pub temp: Option<f64>,
-    /// Longest answer in tokens
-    #[arg(long, global = true, value_name = "N", help_heading = "Answer")]
-    pub max_tokens: Option<u64>,
-    /// Thinking: on, off, auto; how thoughts are shown: show, hide
-    #[arg(long, global = true, value_name = "HOW", help_heading = "Answer")]
-    pub think: Option<ThinkArg>,
+    /// Settings of model and answer.
+    #[command(flatten)]
+    pub settings: SettingArgs<false>,
     /// One JSON object on standard output; errors too
     #[arg(long, global = true, help_heading = "Output")]
     pub json: bool,
@@ -91,32 +61,6 @@ pub struct Global {
     /// Keep sessions, state, logs and locks below this folder
     #[arg(long, global = true, value_name = "DIR", env = "SALA_CHAT_DATA_DIR", hide_env_values = true, value_hint = ValueHint::DirPath, help_heading = "Places")]
     pub data_dir: Option<PathBuf>,
-}
-
-/// `--device`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DeviceArg {
-    /// GPU if there is one and the model needs it
-    Auto,
-    /// The CPU
-    Cpu,
-    /// An NVIDIA GPU
-    Cuda,
-}
-
-/// `--think`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ThinkArg {
-    /// Think before answering
-    On,
-    /// Answer at once
-    Off,
-    /// The model's habit
-    Auto,
-    /// Show thoughts
-    Show,
-    /// Do not show thoughts
-    Hide,
 }
 
 /// Options of a chat or a single question.
@@ -149,70 +93,45 @@ pub struct ChatArgs {
     /// Line by line, for screen readers and plain terminals
     #[arg(long, conflicts_with = "prompt", help_heading = "Screen")]
     pub plain: bool,
-    /// No box-drawing characters
-    #[arg(long, conflicts_with = "prompt", help_heading = "Screen")]
-    pub ascii: bool,
-    /// Stay on the terminal's first screen
-    #[arg(long, conflicts_with = "prompt", help_heading = "Screen")]
-    pub no_alt_screen: bool,
+    /// Settings of the screen.
+    #[command(flatten)]
+    pub screen: SettingArgs<true>,
+}
+
+/// The definition that command lines are read with. Help of a command lists its own options; those that every command has
+/// are named in a line at the end.
+pub fn command() -> clap::Command {
+    let command = Cli::command();
+    let global: Vec<Arg> =
+        command.get_arguments().filter(|a| a.is_global_set()).map(|a| a.clone().hide(true)).collect();
+    let names: Vec<String> = global.iter().filter_map(Arg::get_long).map(|long| format!("--{long}")).collect();
+    let line = format!("Options of every command (sala-chat --help explains them): {}", names.join(", "));
+    below(command, &global, &line)
+}
+
+/// A hidden argument of its own keeps a command from showing the global one of that name.
+fn below(mut command: clap::Command, global: &[Arg], line: &str) -> clap::Command {
+    let names: Vec<String> = command.get_subcommands().map(|c| c.get_name().to_owned()).collect();
+    for name in names {
+        command = command.mut_subcommand(name, |sub| {
+            below(sub.args(global.iter().cloned()).after_help(line.to_owned()), global, line)
+        });
+    }
+    command
 }
 
 impl Cli {
-    /// Settings given as options, for [`crate::config::load`].
+    /// Reads a command line.
     ///
     /// # Errors
-    /// `--spec` with something it does not know.
-    pub fn overrides(&self) -> Result<Vec<(&'static str, Value)>, Failure> {
-        let g = &self.global;
-        let text = |t: &str| Value::String(t.to_owned());
-        let whole = |n: u64| Value::Integer(i64::try_from(n).unwrap_or(i64::MAX));
-        let mut out = Vec::new();
-        out.extend(g.model.as_deref().map(|m| ("model.source", text(m))));
-        if g.demo {
-            out.push(("model.source", text("demo")));
-        }
-        out.extend(g.device.map(|d| {
-            let word = match d {
-                DeviceArg::Auto => "auto",
-                DeviceArg::Cpu => "cpu",
-                DeviceArg::Cuda => "cuda",
-            };
-            ("model.device", text(word))
-        }));
-        out.extend(g.gpu.map(|n| ("model.gpu", whole(u64::from(n)))));
-        out.extend(g.ctx.map(|n| ("model.max_context", whole(n))));
-        match g.spec.as_deref() {
-            None => {}
-            Some(word @ ("on" | "off" | "auto")) => out.push(("speculation.mode", text(word))),
-            Some(number) => match number.parse::<u64>() {
-                Ok(depth @ 1..=15) => {
-                    out.push(("speculation.mode", text("on")));
-                    out.push(("speculation.depth", whole(depth)));
-                }
-                _ => {
-                    return Err(Failure::usage(format!("--spec must be on, off, auto or 1 to 15 (got {number})")));
-                }
-            },
-        }
-        out.extend(g.draft.as_deref().map(|d| ("speculation.draft", text(d))));
-        out.extend(g.preset.as_deref().map(|p| ("sampling.preset", text(p))));
-        out.extend(g.seed.map(|n| ("sampling.seed", Value::Integer(n))));
-        out.extend(g.temp.map(|t| ("sampling.temperature", Value::Float(t))));
-        out.extend(g.max_tokens.map(|n| ("sampling.max_tokens", whole(n))));
-        out.extend(g.think.map(|t| match t {
-            ThinkArg::On => ("thinking.mode", text("on")),
-            ThinkArg::Off => ("thinking.mode", text("off")),
-            ThinkArg::Auto => ("thinking.mode", text("auto")),
-            ThinkArg::Show => ("thinking.show", text("open")),
-            ThinkArg::Hide => ("thinking.show", text("hide")),
-        }));
-        if self.chat.ascii {
-            out.push(("ui.glyphs", text("ascii")));
-        }
-        if self.chat.no_alt_screen {
-            out.push(("ui.alternate_screen", text("off")));
-        }
-        Ok(out)
+    /// What clap says; `--help` and `--version` too.
+    pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+        Cli::from_arg_matches(&command().try_get_matches_from(arguments)?)
+    }
+
+    /// Settings given as options, for [`crate::settings::load`].
+    pub fn overrides(&self) -> Vec<(&'static str, Value)> {
+        self.global.settings.given.iter().chain(&self.chat.screen.given).cloned().collect()
     }
 
     /// What was meant. `resume_last` is the setting for a chat that names no session.
@@ -229,8 +148,7 @@ impl Cli {
                 || chat.continue_last
                 || chat.no_save
                 || chat.plain
-                || chat.ascii
-                || chat.no_alt_screen;
+                || !chat.screen.given.is_empty();
             return if mixed {
                 Err(Failure::usage("a command takes no chat options or paths. A file of that name: ./NAME"))
             } else {

@@ -8,7 +8,7 @@ use super::dirs::make_private;
 use super::failure::{Exit, Failure};
 use super::out;
 use crate::app::keys::KeyTable;
-use crate::config::{self, Origin, keys};
+use crate::settings::{self, Origin, page, table};
 use crate::text::sanitize::Clean;
 
 /// Runs one of the actions.
@@ -22,8 +22,9 @@ pub(super) fn run(
     match action {
         ConfigCommand::Path => say(format!("{}", file.display()))?,
         ConfigCommand::Check => {
-            let mut problems: Vec<String> = config::problems(file, variables).iter().map(ToString::to_string).collect();
-            if let Ok(loaded) = config::load(file, variables, &[]) {
+            let mut problems: Vec<String> =
+                settings::problems(file, variables).iter().map(ToString::to_string).collect();
+            if let Ok(loaded) = settings::load(file, variables, &[]) {
                 let mut keys = KeyTable::default();
                 let bad = loaded.config.keys.iter().filter_map(|(key, action)| keys.bind(key, action).err());
                 problems.extend(bad.map(|e| format!("{}: {e}", file.display())));
@@ -43,18 +44,8 @@ pub(super) fn run(
             }
         }
         ConfigCommand::Show { origin } => {
-            let loaded = config::load(file, variables, &[])?;
-            let table =
-                toml::Table::try_from(&loaded.config).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
-            let mut rows: Vec<(String, toml::Value)> = Vec::new();
-            for key in keys::KEYS {
-                rows.extend(value(&table, key.name).map(|v| (key.name.to_owned(), v.clone())));
-            }
-            for (open, ..) in keys::OPEN_TABLES {
-                for (name, value) in value(&table, open).and_then(|t| t.as_table()).into_iter().flatten() {
-                    rows.push((format!("{open}.{name}"), value.clone()));
-                }
-            }
+            let loaded = settings::load(file, variables, &[])?;
+            let rows = page::values(&loaded.config);
             let from = |key: &str| loaded.origins.get(key).unwrap_or(&Origin::BuiltIn).to_string();
             if json {
                 let rows: serde_json::Map<String, serde_json::Value> = rows
@@ -94,7 +85,7 @@ pub fn set(file: &Path, key: &str, value: &str) -> Result<String, Failure> {
             return Err(Failure::new(Exit::Failure, format!("{}: {e}", file.display())));
         }
     };
-    let edited = config::edit(&text, key, value)?;
+    let edited = settings::edit(&text, key, value)?;
     let folder = file.parent().unwrap_or(Path::new("."));
     let write = || -> std::io::Result<()> {
         make_private(folder)?;
@@ -105,12 +96,5 @@ pub fn set(file: &Path, key: &str, value: &str) -> Result<String, Failure> {
         Ok(())
     };
     write().map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", file.display())).hint("Nothing was changed"))?;
-    Ok(keys::find_short(key).map_or(key, |k| k.name).to_owned())
-}
-
-fn value<'a>(table: &'a toml::Table, name: &str) -> Option<&'a toml::Value> {
-    match name.split_once('.') {
-        None => table.get(name),
-        Some((section, rest)) => value(table.get(section)?.as_table()?, rest),
-    }
+    Ok(table::find_short(key).map_or(key, |row| row.name).to_owned())
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::cli::TuningArgs;
 use super::{Exit, Failure};
-use crate::config::{Device, ModelConfig};
+use crate::settings::{Device, ModelConfig};
 
 use crate::backend::cpu::Cpu;
 #[cfg(feature = "cuda")]

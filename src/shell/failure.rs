@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::config::ConfigError;
+use crate::settings::ConfigError;
 use crate::text::TextError;
 use crate::text::sources::SourceError;
 
@@ -113,6 +113,18 @@ impl Failure {
         Failure::new(Exit::Usage, message).hint("sala-chat --help lists all options")
     }
 
+    /// What the parser of the command line found, as one line: with the names of missing arguments, the words that are
+    /// allowed, and the nearest option. Below a command its usage is the next thing to see.
+    pub fn command_line(error: &clap::Error) -> Failure {
+        let text = error.render().to_string();
+        let failure = Failure::usage(usage_line(&text));
+        let usage = text.lines().find_map(|l| l.strip_prefix("Usage: sala-chat "));
+        match usage.filter(|u| u.starts_with(|c: char| c.is_ascii_lowercase())) {
+            Some(usage) => failure.hint(format!("Usage: sala-chat {}", usage.trim_end())),
+            None => failure,
+        }
+    }
+
     /// Adds what to do next.
     pub fn hint(mut self, hint: impl Into<String>) -> Failure {
         self.hint = Some(hint.into());
@@ -142,6 +154,22 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// The first paragraph of clap's text as one line, and its tip.
+fn usage_line(text: &str) -> String {
+    let mut paragraphs = text.split("\n\n");
+    let first = paragraphs.next().unwrap_or_default();
+    let mut lines = first.lines().map(str::trim);
+    let mut line = lines.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    let more: Vec<&str> = lines.filter(|l| !l.is_empty()).collect();
+    if !more.is_empty() {
+        line.push_str(&format!(" {}", more.join(", ")));
+    }
+    if let Some(tip) = paragraphs.find_map(|p| p.trim().strip_prefix("tip: ")) {
+        line.push_str(&format!("; {}", tip.lines().next().unwrap_or_default()));
+    }
+    line
+}
 
 /// Writing to standard output.
 impl From<std::io::Error> for Failure {
@@ -200,5 +228,28 @@ mod tests {
         let failure = Failure::new(Exit::NoModel, "Not installed").hint("Type this");
         assert_eq!(failure.to_string(), "Not installed. Type this");
         assert_eq!(failure.to_json()["code"], "no_model");
+    }
+
+    #[test]
+    fn a_mistake_on_the_command_line_names_what_is_missing() {
+        use clap::Parser;
+        let says = |line: &str| {
+            let error = crate::shell::cli::Cli::try_parse_from(line.split_whitespace()).unwrap_err();
+            Failure::command_line(&error).to_string()
+        };
+        let said = says("sala-chat show");
+        assert!(said.contains("not provided: <NAME>. Usage: sala-chat show <NAME>"), "{said}");
+        let said = says("sala-chat export talk");
+        assert!(said.contains("<FILE>") && !said.contains('\n'), "{said}");
+        let said = says("sala-chat library");
+        assert!(said.contains("requires a subcommand") && said.contains("add"), "{said}");
+        let said = says("sala-chat --modl x");
+        assert!(said.contains("'--modl'") && said.contains("'--model'"), "{said}");
+        assert!(
+            says("sala-chat --temp 7").starts_with("--temp must be 0 to 2 (got 7)"),
+            "{}",
+            says("sala-chat --temp 7")
+        );
+        assert!(says("sala-chat --device gpu").contains("one of auto, cpu, cuda"));
     }
 }

@@ -12,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::dirs::make_private;
 use super::out;
-use crate::config::LogConfig;
+use crate::settings::LogConfig;
 use crate::text::caught::expected;
 use crate::text::clock;
 use crate::text::sanitize::Clean;

@@ -29,9 +29,9 @@ pub mod term;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
-use crate::config::{self, Config, Loaded};
+use crate::settings::{self, Config, Loaded};
 use crate::text::sanitize::Clean;
 use crate::text::{pdf, sources};
 use cli::{Cli, Command, Task};
@@ -144,18 +144,14 @@ fn report(failure: &Failure, json: bool) {
 }
 
 fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> {
-    let cli = match Cli::try_parse_from(arguments) {
+    let cli = match Cli::read(arguments.iter().cloned()) {
         Ok(cli) => cli,
         Err(e) if !e.use_stderr() => {
             // `--help`, `--version`.
             e.print()?;
             return Ok(Exit::Ok);
         }
-        Err(e) => {
-            let text = e.render().to_string();
-            let line = text.lines().next().unwrap_or_default();
-            return Err(Failure::usage(line.strip_prefix("error: ").unwrap_or(line)));
-        }
+        Err(e) => return Err(Failure::command_line(&e)),
     };
     let dirs = Dirs::new(cli.global.data_dir.as_deref())?;
     let config_file = cli.global.config.clone().unwrap_or_else(|| dirs.config_file());
@@ -173,7 +169,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
         out::data(&script)?;
         return Ok(Exit::Ok);
     }
-    let loaded = config::load(&config_file, &variables, &cli.overrides()?)?;
+    let loaded = settings::load(&config_file, &variables, &cli.overrides())?;
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
     let mut context = Context { loaded, config_file, dirs, json, quiet };
     let task = cli.task(context.config().sessions.resume_last)?;
@@ -195,13 +191,13 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
 
 /// The variables that may be settings. Others are nobody's business, whatever is in them.
 fn settings_variables(all: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>, Failure> {
-    let ours = all.filter(|(name, _)| name.to_string_lossy().starts_with(config::layers::ENV_PREFIX));
+    let ours = all.filter(|(name, _)| name.to_string_lossy().starts_with(settings::layers::ENV_PREFIX));
     ours.map(|(name, value)| {
         let shown = name.to_string_lossy().into_owned();
         match (name.into_string(), value.into_string()) {
             (Ok(name), Ok(value)) => Ok((name, value)),
             // Of no interest as settings; a path may be anything.
-            (Ok(name), Err(_)) if config::layers::ENV_OTHER.contains(&name.as_str()) => Ok((name, String::new())),
+            (Ok(name), Err(_)) if settings::layers::ENV_OTHER.contains(&name.as_str()) => Ok((name, String::new())),
             _ => Err(Failure::usage(format!("the variable {shown} is not UTF-8 text"))),
         }
     })

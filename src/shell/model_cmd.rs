@@ -10,8 +10,8 @@ use hf_hub::{HFClient, HFClientSync, HFError};
 use super::cli::ModelCommand;
 use super::hub::{self, CachedRepo, Hub, HubError, HubFile, Kind, Snapshot, gigabytes};
 use super::{Context, Exit, Failure, out};
-use crate::config::{ModelConfig, ModelSource};
 use crate::protocol::engine::Cancel;
+use crate::settings::{ModelConfig, ModelSource};
 use crate::text::sanitize::Clean;
 
 /// The folder of the downloaded model, if it is complete.

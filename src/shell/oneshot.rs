@@ -11,10 +11,10 @@ use super::cli::{Ask, Format};
 use super::failure::{Exit, Failure};
 use super::signals::Ending;
 use super::{Context, STDIN, open, out};
-use crate::config::ThoughtView;
 use crate::desk::Attendance;
 use crate::protocol::desk::{Activity, Level, LoadOptions, Meters, Notice, ReadingProgress, Request};
 use crate::protocol::engine::ModelInfo;
+use crate::settings::ThoughtView;
 use crate::text::sanitize::Clean;
 use crate::transcript::{Finish, Message, Role};
 

@@ -7,12 +7,13 @@ use super::cli::SessionChoice;
 use super::devices::{self, Chosen};
 use super::failure::{Exit, Failure};
 use super::{Context, model_cmd};
-use crate::config::{Device, DraftSource, ModelSource, Origin};
 use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, LoadLimits, Opening, Settings};
 use crate::engine::worker;
 use crate::model::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, Token};
 use crate::session::{Limits, RealDisk, Store, StoreError};
+use crate::settings::table::session_rows;
+use crate::settings::{Device, DraftSource, ModelSource, Origin};
 use crate::text::sources::SourceOptions;
 use crate::text::{TextModel, files};
 
@@ -150,48 +151,12 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
     })
 }
 
-/// The settings new sessions begin with.
-pub fn settings(context: &Context) -> Settings {
-    let config = context.config();
-    Settings {
-        sampling: config.sampling(0),
-        seed: u64::try_from(config.sampling.seed).ok(),
-        max_tokens: config.sampling.max_tokens,
-        think: config.thinking.mode,
-        spec: config.spec_mode(),
-        preset: config.sampling.preset.clone(),
-    }
-}
-
 /// Answer settings given on the command line: they count for this run, whatever a session was left with.
 fn overrides(context: &Context) -> Vec<(String, String)> {
-    let given = |key: &str| context.loaded.origins.get(key) == Some(&Origin::CommandLine);
-    let settings = settings(context);
-    let mut out = Vec::new();
-    for key in [
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "repeat_penalty",
-        "presence_penalty",
-        "frequency_penalty",
-        "seed",
-        "max_tokens",
-    ] {
-        if given(&format!("sampling.{key}")) {
-            let value =
-                if key == "seed" { settings.seed.map_or("-1".into(), |s| s.to_string()) } else { settings.get(key) };
-            out.push((key.to_owned(), value));
-        }
-    }
-    if given("thinking.mode") {
-        out.push(("think".into(), settings.get("think")));
-    }
-    if given("speculation.mode") {
-        out.push(("spec".into(), settings.get("spec")));
-    }
-    out
+    let settings = Settings::of(context.config());
+    let given = |name: &str| context.loaded.origins.get(name) == Some(&Origin::CommandLine);
+    let rows = session_rows().filter(|(row, _)| given(row.name));
+    rows.filter_map(|(row, way)| Some((way.name.to_owned(), settings.value(row)?))).collect()
 }
 
 /// Starts engine and desk.
@@ -214,7 +179,7 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
         text,
         stop,
         engine: EngineChannels { commands: engine.commands, events: engine.events },
-        settings: settings(context),
+        settings: Settings::of(config),
         system: context.loaded.system.clone(),
         opening: match session {
             SessionChoice::New | SessionChoice::Pick => Opening::New,

@@ -10,7 +10,7 @@ mod notices;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
-use crate::app::command::{self, Local, Outcome, WhileBusy};
+use crate::commands::{self, Local, Outcome, WhileBusy, help};
 use crate::protocol::desk::{Activity, Choice, Request};
 
 pub use feed::run;
@@ -100,10 +100,10 @@ impl Plain {
         if line.trim().is_empty() {
             return self.prompt();
         }
-        if command::is_command(line) {
-            return match command::parse(line.trim(), self.home.as_deref()) {
+        if commands::is_command(line) {
+            return match commands::parse(line.trim(), self.home.as_deref()) {
                 Err(why) => vec![Out::Line(why)],
-                Ok(p) if p.command.busy == WhileBusy::Waits && self.busy() => self.enqueue(line),
+                Ok(p) if p.outcome.while_busy() == WhileBusy::Waits && self.busy() => self.enqueue(line),
                 Ok(p) => self.outcome(p.outcome),
             };
         }
@@ -117,7 +117,7 @@ impl Plain {
 
     fn ask(&mut self, line: &str) -> Vec<Out> {
         self.waiting = true;
-        let text = command::message_text(line);
+        let text = commands::message_text(line);
         vec![Out::Send(match self.editing.take() {
             Some(message) => Request::EditDone { message, text },
             None => Request::Ask(text),
@@ -128,14 +128,19 @@ impl Plain {
         match outcome {
             Outcome::Desk(request) => vec![Out::Send(request)],
             Outcome::Local(Local::Quit) => vec![Out::Send(Request::Quit)],
-            Outcome::Local(Local::Help(Some(name))) => match command::find(name.trim_start_matches('/')) {
-                Some(c) => vec![Out::Line(format!("/{} {} - {}. Example: {}", c.name, c.usage, c.help, c.example))],
-                None => vec![Out::Line(format!("No command is called {name}."))],
-            },
-            Outcome::Local(Local::Help(None)) => {
-                command::COMMANDS.iter().map(|c| Out::Line(format!("/{} {} - {}", c.name, c.usage, c.help))).collect()
+            Outcome::Local(Local::Help(about)) => {
+                let text = match about {
+                    None => help::page(false, ""),
+                    Some(word) => help::about(&word, "").map_or_else(|why| why, |(_, text)| text),
+                };
+                text.lines().map(|l| Out::Line(l.replace(['`', '*'], ""))).collect()
             }
-            Outcome::Local(Local::Copy(_) | Local::Theme(_) | Local::Keys | Local::ThinkShow(_)) => {
+            Outcome::Local(Local::Settings(_)) => {
+                vec![Out::Line(
+                    "sala-chat config show --origin prints all settings; /set those of this session.".into(),
+                )]
+            }
+            Outcome::Local(Local::Copy(_) | Local::Show(_) | Local::Keys) => {
                 vec![Out::Line("That command needs the full screen; start without --plain.".into())]
             }
         }

@@ -10,7 +10,7 @@ use super::cli::{
 use super::failure::{Exit, Failure};
 use super::signals::Ending;
 use super::{Context, open, out};
-use crate::desk::export::{by_extension, imported_line};
+use crate::desk::export::imported_line;
 use crate::desk::pages::bytes;
 use crate::desk::{Attendance, session_rows};
 use crate::protocol::desk::{ExportFormat, LibraryAction, Notice, Request};
@@ -184,7 +184,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
         Some(FormatArg::Md) => ExportFormat::Markdown,
         Some(FormatArg::Json) => ExportFormat::Json,
         Some(FormatArg::Txt) => ExportFormat::Text,
-        None => by_extension(&args.file),
+        None => ExportFormat::of_path(&args.file).map_err(Failure::usage)?,
     };
     let scope = if args.tree { Scope::Tree } else { Scope::Branch };
     if args.file.as_os_str() == "-" {

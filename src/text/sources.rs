@@ -18,8 +18,8 @@ use super::child::{self, Failed, Limits};
 use super::encoding::{self, NotText};
 use super::near::nearest;
 use super::{files, pdf};
-use crate::config::LoadConfig;
 use crate::protocol::engine::Cancel;
+use crate::settings::LoadConfig;
 pub use error::{OddByte, Skipped, SourceError};
 use pattern::Unusable;
 

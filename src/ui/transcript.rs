@@ -4,8 +4,8 @@ use ratatui::layout::Rect;
 
 use super::paint::Painter;
 use crate::app::App;
-use crate::app::command::COMMANDS;
 use crate::app::rows::{Face, Role, Row, Span};
+use crate::commands::COMMANDS;
 
 /// Draws the visible rows.
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {

@@ -497,3 +497,37 @@ proptest! {
         prop_assert_eq!(s.app.transcript.window().first().copied(), before);
     }
 }
+
+#[test]
+fn enter_runs_the_highlighted_command_or_completes_one_that_needs_more() {
+    let mut s = Stage::new(80, 24).ready(demo());
+    s.type_text("/sea").press("enter");
+    assert!(s.sent().is_empty(), "/search needs words");
+    assert_eq!(s.app.composer.text(), "/search ");
+    s.press("ctrl-u").type_text("/ses").press("enter");
+    assert_eq!(s.sent(), [Request::Sessions]);
+    s.type_text("/un").press("down enter");
+    assert_eq!(s.sent(), [Request::Undo(1)]);
+}
+
+#[test]
+fn a_name_that_only_resembles_a_command_is_answered_and_stays() {
+    let mut s = Stage::new(80, 24).ready(demo());
+    s.type_text("/reset").press("enter");
+    assert!(s.sent().is_empty() && s.app.composer.text() == "/reset", "{}", s.app.composer.text());
+    assert!(s.screen().contains("/new starts a new session"), "{}", s.screen());
+    s.press("ctrl-u").type_text("/clear").press("enter");
+    assert_eq!(s.sent(), [Request::New(None)]);
+}
+
+#[test]
+fn what_the_screen_keeps_is_set_there_and_settings_are_a_page() {
+    let mut s = Stage::new(80, 24).ready(demo());
+    s.type_text("/set theme light").press("enter");
+    assert_eq!(s.app.config.theme, ThemeName::Light);
+    s.type_text("/settings theme").press("enter");
+    assert!(s.screen().contains("ui.theme light: colours"), "{}", s.screen());
+    s.press("esc").type_text("/help clipboard").press("enter");
+    assert!(s.screen().contains("/copy") && s.screen().contains("clipboard.method"), "{}", s.screen());
+    assert!(s.sent().is_empty());
+}

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use fake_engine::{Fake, Script};
-use sala_chat::config::Config;
 use sala_chat::desk::{self, Attendance, Desk, EngineChannels, LoadLimits, Opening, Options, Settings};
 use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
 use sala_chat::protocol::engine::Token;
 use sala_chat::session::{Limits, RealDisk, Store};
+use sala_chat::settings::Config;
 use sala_chat::text::sources::SourceOptions;
 use sala_chat::text::{Specials, TextModel};
 use sala_chat::transcript::{Message, Role};
@@ -149,7 +149,7 @@ impl Talk {
             load,
             sources,
             piece: 32_768,
-            save_state: sala_chat::config::SaveStates::Turn,
+            save_state: sala_chat::settings::SaveStates::Turn,
             presets: Some(dir.join("presets")),
             overrides: Vec::new(),
             device_notes: desk::DeviceNotes::Always,

@@ -4,6 +4,7 @@ use super::super::complete::{Candidate, Names, Popup, Wanted, common, quoted, wa
 use super::super::keys::{Code, Key};
 use super::super::perform::submit;
 use super::super::{App, Effect};
+use crate::commands;
 
 fn names(app: &App) -> Names<'_> {
     Names {
@@ -14,7 +15,10 @@ fn names(app: &App) -> Names<'_> {
 
 pub(super) fn popup(app: &App, line: &str) -> Option<Popup> {
     match wanted(line, &names(app)) {
-        Wanted::Known(from, candidates) if !candidates.is_empty() => Some(Popup { candidates, selected: 0, from }),
+        Wanted::Known(from, candidates) if !candidates.is_empty() => {
+            let meant = candidates.first().is_some_and(|c| c.text.starts_with(line));
+            Some(Popup { candidates, selected: 0, from, meant })
+        }
         Wanted::Known(..) | Wanted::Paths(..) | Wanted::Nothing => None,
     }
 }
@@ -25,24 +29,38 @@ pub(super) fn popup_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Eff
         return false;
     };
     let last = popup.candidates.len().saturating_sub(1);
+    let go = |popup: &mut Popup, to: usize| (popup.selected, popup.meant) = (to, true);
     match key.code {
         Code::Esc => app.popup = None,
-        Code::Up => popup.selected = popup.selected.checked_sub(1).unwrap_or(last),
-        Code::Down => popup.selected = if popup.selected >= last { 0 } else { popup.selected + 1 },
-        Code::BackTab => popup.selected = popup.selected.checked_sub(1).unwrap_or(last),
+        Code::Up | Code::BackTab => go(popup, popup.selected.checked_sub(1).unwrap_or(last)),
+        Code::Down => go(popup, if popup.selected >= last { 0 } else { popup.selected + 1 }),
         Code::Tab => take_candidate(app),
-        Code::Enter if !key.alt && !key.shift => {
-            let whole = popup.candidates.get(popup.selected).is_some_and(|c| app.composer.text() == c.text);
-            if whole {
-                app.popup = None;
-                submit(app, now, effects);
-            } else {
-                take_candidate(app);
-            }
-        }
+        Code::Enter if !key.alt && !key.shift => enter(app, now, effects),
         _ => return false,
     }
     true
+}
+
+/// Enter runs the highlighted command where it needs nothing more, and completes what else is highlighted. A typed name that
+/// only resembles what is listed stays what was typed: it is answered, never replaced.
+fn enter(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+    let Some(popup) = &app.popup else {
+        return;
+    };
+    let naming = popup.from == 0;
+    let typed = app.composer.text().get(popup.from..).unwrap_or_default();
+    let exact = naming && popup.selected == 0 && commands::find(typed.trim_start_matches('/')).is_some();
+    let chosen = popup.candidates.get(popup.selected).filter(|c| popup.meant && !exact && c.text != typed);
+    let Some(candidate) = chosen else {
+        app.popup = None;
+        return submit(app, now, effects);
+    };
+    let runs =
+        naming && commands::find(candidate.text.trim_start_matches('/')).is_some_and(commands::Command::runs_alone);
+    take_candidate(app);
+    if runs {
+        submit(app, now, effects);
+    }
 }
 
 fn take_candidate(app: &mut App) {
@@ -93,7 +111,7 @@ fn offer(app: &mut App, from: usize, candidates: Vec<Candidate>) {
             if shared.len() > typed {
                 replace_word(app, from, &shared, false);
             }
-            app.popup = Some(Popup { candidates, selected: 0, from });
+            app.popup = Some(Popup { candidates, selected: 0, from, meant: true });
         }
     }
 }

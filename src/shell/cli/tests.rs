@@ -1,7 +1,7 @@
 use super::*;
 
 fn parse(line: &str) -> Cli {
-    Cli::try_parse_from(format!("sala-chat {line}").split_whitespace()).unwrap()
+    Cli::read(format!("sala-chat {line}").split_whitespace().map(OsString::from)).unwrap()
 }
 
 fn task(line: &str) -> Task {
@@ -12,6 +12,7 @@ fn task(line: &str) -> Task {
 fn the_definition_is_consistent() {
     use clap::CommandFactory;
     Cli::command().debug_assert();
+    command().debug_assert();
 }
 
 #[test]
@@ -48,20 +49,70 @@ fn options_before_and_after_a_command_are_the_same() {
 #[test]
 fn options_become_settings() {
     let cli = parse("--demo --spec 5 --temp 0 --seed 3 --think hide --ctx 4096 --ascii");
-    let names: Vec<&str> = cli.overrides().unwrap().into_iter().map(|(k, _)| k).collect();
+    let names: Vec<&str> = cli.overrides().into_iter().map(|(k, _)| k).collect();
     assert_eq!(
         names,
         [
             "model.source",
             "model.max_context",
             "speculation.mode",
-            "speculation.depth",
-            "sampling.seed",
             "sampling.temperature",
+            "sampling.seed",
             "thinking.show",
             "ui.glyphs"
         ]
     );
-    assert!(names.iter().all(|n| crate::config::keys::find(n).is_some()));
-    assert!(parse("--spec 16").overrides().is_err());
+}
+
+#[test]
+fn every_option_of_a_setting_takes_what_the_table_allows_and_refuses_the_rest() {
+    use crate::settings::{Flag, Kind, table::ROWS};
+    let try_parse =
+        |arguments: &[&str]| Cli::try_parse_from(std::iter::once("sala-chat").chain(arguments.iter().copied()));
+    for row in ROWS {
+        for flag in row.flags {
+            match flag {
+                Flag::Takes(long, _) => {
+                    let default = row.kind.show(&row.kind.default());
+                    let bad = match row.kind {
+                        Kind::Int(_, least, ..) => (i128::from(least) - 1).to_string(),
+                        Kind::Float(_, _, most) => (most + 1.0).to_string(),
+                        Kind::WordOrInt(_, _, most) => (most + 1).to_string(),
+                        Kind::Bool(_) | Kind::Word(..) => "nonsense".to_owned(),
+                        Kind::Text(_) => String::new(),
+                    };
+                    let option = format!("--{long}");
+                    let given = try_parse(&[&option, &default]).unwrap().overrides();
+                    assert_eq!(given, [(row.name, row.kind.default())]);
+                    if !matches!(row.kind, Kind::Text(_)) {
+                        let error = try_parse(&[&option, &bad]).unwrap_err();
+                        let line = super::super::failure::Failure::command_line(&error).message;
+                        assert!(line.contains(&option) && line.contains(&row.kind.range()), "{line}");
+                    }
+                }
+                Flag::Means(long, value, _) | Flag::Screen(long, value, _) => {
+                    let given = try_parse(&[&format!("--{long}")]).unwrap().overrides();
+                    assert_eq!(given, [(row.name, row.kind.parse(value).unwrap())]);
+                }
+            }
+        }
+        for (word, name, value) in row.detours {
+            let meant = crate::settings::table::find(name).unwrap();
+            let Some(Flag::Takes(long, _)) = row.flags.first() else { panic!() };
+            let given = try_parse(&[&format!("--{long}"), word]).unwrap().overrides();
+            assert_eq!(given, [(meant.name, meant.kind.parse(value).unwrap())]);
+        }
+    }
+}
+
+#[test]
+fn help_of_a_command_lists_its_own_options_and_names_the_others() {
+    let help = |line: &str| Cli::read(line.split_whitespace().map(OsString::from)).unwrap_err().to_string();
+    for line in ["sala-chat ls --help", "sala-chat library add --help", "sala-chat config show --help"] {
+        let text = help(line);
+        assert!(text.contains("Options of every command") && text.lines().count() < 25, "{text}");
+        assert!(!text.contains("Speculative decoding"), "{text}");
+    }
+    assert!(help("sala-chat ls --help").contains("--sizes"));
+    assert!(help("sala-chat --help").contains("Speculative decoding"));
 }

@@ -14,7 +14,7 @@ impl Folder {
     }
 
     fn options(&self) -> SourceOptions {
-        SourceOptions { base: self.0.path().to_owned(), ..SourceOptions::new(&crate::config::Config::default().load) }
+        SourceOptions { base: self.0.path().to_owned(), ..SourceOptions::new(&crate::settings::Config::default().load) }
     }
 
     fn gather(&self, paths: &[&str]) -> Result<Gathered, SourceError> {

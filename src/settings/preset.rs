@@ -1,27 +1,15 @@
 //! A preset of the user: one small TOML file with sampling, thinking, display and a system text. Pure: text in and out.
 //!
-//! Its keys are settings of [`keys`], so ranges and words are those of `config.toml`.
+//! Its keys are rows of the table, so ranges and words are those of `config.toml`.
 
 use toml::{Table, Value};
 
-use super::keys;
+use super::row::{Kind, Row};
+use super::table::preset_rows;
 use crate::text::near::nearest;
 
-/// Settings a preset may hold, in the order they are written.
-pub const KEYS: [&str; 12] = [
-    "sampling.temperature",
-    "sampling.top_p",
-    "sampling.top_k",
-    "sampling.min_p",
-    "sampling.repeat_penalty",
-    "sampling.presence_penalty",
-    "sampling.frequency_penalty",
-    "sampling.seed",
-    "sampling.max_tokens",
-    "thinking.mode",
-    "thinking.show",
-    "ui.theme",
-];
+/// Display settings by their names in `config.toml`, as words: `("thinking.show", "fold")`.
+pub type Display = Vec<(&'static str, String)>;
 
 /// The system text of new sessions: no setting of `config.toml`.
 const SYSTEM: &str = "system";
@@ -65,20 +53,48 @@ pub enum PresetError {
 pub struct Preset {
     /// System text of new sessions.
     pub system: Option<String>,
-    /// Keys of [`KEYS`] with values as words.
+    /// Full names of settings that presets hold, with values as words.
     pub values: Vec<(&'static str, String)>,
 }
 
-/// The built-in presets: what they set beside the configured sampling.
+/// A preset that is always there.
+pub struct BuiltIn {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is for.
+    pub help: &'static str,
+    /// What it sets beside the configured sampling.
+    pub values: &'static [(&'static str, &'static str)],
+}
+
+/// The built-in presets.
+pub const BUILT_IN: &[BuiltIn] = &[
+    BuiltIn { name: "default", help: "the configured sampling", values: &[] },
+    BuiltIn {
+        name: "careful",
+        help: "temperature 0.3, top-p 0.9: questions about documents",
+        values: &[("sampling.temperature", "0.3"), ("sampling.top_p", "0.9")],
+    },
+    BuiltIn {
+        name: "creative",
+        help: "temperature 1.0, min-p 0.05: stories and ideas",
+        values: &[("sampling.temperature", "1"), ("sampling.top_p", "1"), ("sampling.min_p", "0.05")],
+    },
+    BuiltIn {
+        name: "greedy",
+        help: "temperature 0: always the most likely token",
+        values: &[("sampling.temperature", "0")],
+    },
+];
+
+/// A built-in preset by name.
 pub fn builtin(name: &str) -> Option<Preset> {
-    let values: &[(&'static str, &str)] = match name {
-        "default" => &[],
-        "careful" => &[("sampling.temperature", "0.3"), ("sampling.top_p", "0.9")],
-        "creative" => &[("sampling.temperature", "1"), ("sampling.top_p", "1"), ("sampling.min_p", "0.05")],
-        "greedy" => &[("sampling.temperature", "0")],
-        _ => return None,
-    };
-    Some(Preset { system: None, values: values.iter().map(|(k, v)| (*k, (*v).to_owned())).collect() })
+    let preset = BUILT_IN.iter().find(|p| p.name == name)?;
+    Some(Preset { system: None, values: preset.values.iter().map(|(k, v)| (*k, (*v).to_owned())).collect() })
+}
+
+fn find(key: &str) -> Option<&'static Row> {
+    preset_rows().find(|row| row.name == key)
 }
 
 /// Whether a name can be a file's on any system.
@@ -109,7 +125,7 @@ impl Preset {
         let mut preset = Preset::default();
         preset.collect("", &table)?;
         // A table of TOML has its own order.
-        let place = |key: &str| KEYS.iter().position(|k| *k == key);
+        let place = |key: &str| preset_rows().position(|row| row.name == key);
         preset.values.sort_by_key(|(key, _)| place(key));
         Ok(preset)
     }
@@ -120,11 +136,10 @@ impl Preset {
                 "" => name.clone(),
                 section => format!("{section}.{name}"),
             };
-            let known = KEYS.iter().find(|k| **k == key).copied();
-            match (known.and_then(|k| Some((k, keys::find(k)?))), value) {
-                (Some((known, setting)), value) => {
-                    let value = setting.accept(value).map_err(|expected| wrong(&key, expected, value))?;
-                    self.values.push((known, word(&value)));
+            match (find(&key), value) {
+                (Some(row), value) => {
+                    let value = row.kind.accept(value).map_err(|expected| wrong(&key, expected, value))?;
+                    self.values.push((row.name, row.kind.show(&value)));
                 }
                 (None, Value::String(text)) if key == SYSTEM => self.system = Some(text.clone()),
                 (None, value) if key == SYSTEM => {
@@ -147,34 +162,26 @@ impl Preset {
             out.push_str(&format!("{SYSTEM} = {system}  # for new sessions\n"));
         }
         let mut section = "";
-        for key in KEYS {
-            let Some((_, value)) = self.values.iter().find(|(k, _)| *k == key) else {
+        for row in preset_rows() {
+            let Some((_, value)) = self.values.iter().find(|(k, _)| *k == row.name) else {
                 continue;
             };
-            let (head, name) = key.split_once('.').unwrap_or(("", key));
-            if head != section {
-                out.push_str(&format!("\n[{head}]\n"));
-                section = head;
+            if row.section() != section {
+                section = row.section();
+                out.push_str(&format!("\n[{section}]\n"));
             }
-            let value = match keys::find(key).map(|k| k.kind) {
-                Some(keys::Kind::Int(..) | keys::Kind::Float(..) | keys::Kind::Bool(_)) => value.clone(),
-                Some(keys::Kind::Text(_) | keys::Kind::Word(_)) | None => Value::String(value.clone()).to_string(),
+            let value = match row.kind {
+                Kind::Int(..) | Kind::Float(..) | Kind::Bool(_) if value.parse::<f64>().is_ok() => value.clone(),
+                _ => Value::String(value.clone()).to_string(),
             };
-            out.push_str(&format!("{name} = {value}\n"));
+            out.push_str(&format!("{} = {value}\n", row.key()));
         }
         out
     }
 }
 
 fn is_section(name: &str) -> bool {
-    KEYS.iter().any(|k| k.split_once('.').is_some_and(|(head, _)| head == name))
-}
-
-fn word(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
+    preset_rows().any(|row| row.section() == name)
 }
 
 fn wrong(key: &str, expected: String, got: &Value) -> PresetError {
@@ -183,8 +190,8 @@ fn wrong(key: &str, expected: String, got: &Value) -> PresetError {
 
 /// Who writes `temperature` without its section is told the section.
 fn unknown(key: String) -> PresetError {
-    let near = KEYS.into_iter().find(|k| k.rsplit('.').next() == Some(key.as_str()));
-    let near = near.or_else(|| nearest(&key, KEYS.into_iter().chain([SYSTEM])));
+    let near = preset_rows().map(|row| row.name).find(|k| k.rsplit('.').next() == Some(key.as_str()));
+    let near = near.or_else(|| nearest(&key, preset_rows().map(|row| row.name).chain([SYSTEM])));
     PresetError::Unknown { nearest: near.map(str::to_owned), key }
 }
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::keys::{self, KEYS, OPEN_TABLES};
 use super::preset::Preset;
+use super::table::{self, OPEN_TABLES, ROWS};
 use super::{Config, ConfigError};
 use crate::text::files;
 use crate::text::near::nearest;
@@ -42,7 +42,7 @@ impl fmt::Display for Origin {
 }
 
 /// The settings, and how they came about.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Loaded {
     /// The settings.
     pub config: Config,
@@ -69,18 +69,20 @@ impl Loaded {
         let asked = self.origins.get("sampling.preset").cloned();
         let origin = asked.unwrap_or(Origin::BuiltIn);
         let mine = rank(&self.origins, "sampling.preset");
-        let unusable =
-            |reason: String| ConfigError::Read { path: format!("preset {}", self.config.sampling.preset), reason };
-        let mut table = Table::try_from(&self.config).map_err(|e| unusable(e.to_string()))?;
         for (key, word) in &preset.values {
-            let Some(setting) = keys::find(key).filter(|_| rank(&self.origins, key) < mine) else {
+            let Some(row) = table::find(key).filter(|_| rank(&self.origins, key) < mine) else {
                 continue;
             };
-            let value = setting.parse(word).map_err(&unusable)?;
-            keys::insert(&mut table, key, value);
+            let wrong = |expected| ConfigError::Value {
+                origin: origin.clone(),
+                key: row.name.to_owned(),
+                expected,
+                got: format!("{word:?}"),
+            };
+            let value = row.kind.parse(word).map_err(wrong)?;
+            put(&mut self.config, row.name, &value);
             self.origins.insert((*key).to_owned(), origin.clone());
         }
-        self.config = table.try_into().map_err(|e: toml::de::Error| unusable(e.message().to_owned()))?;
         self.system.clone_from(&preset.system);
         Ok(())
     }
@@ -106,17 +108,31 @@ pub fn load(file: &Path, variables: &[(String, String)], options: &[(&str, Value
             other => return Err(other),
         }
     }
-    let mut table = keys::defaults();
+    let mut config = Config::default();
     let mut origins = BTreeMap::new();
     for setting in settings {
-        keys::insert(&mut table, &setting.key, setting.value);
+        put(&mut config, &setting.key, &setting.value);
         origins.insert(setting.key, setting.origin);
     }
-    let config = table.try_into().map_err(|e: toml::de::Error| ConfigError::Read {
-        path: file.display().to_string(),
-        reason: e.message().to_owned(),
-    })?;
     Ok(Loaded { config, origins, warnings, system: None })
+}
+
+/// Puts a checked value into its field, or into the open table it belongs to.
+fn put(config: &mut Config, name: &str, value: &Value) {
+    match (table::find(name), value) {
+        (Some(row), value) => {
+            // A test takes every row's limits through its field.
+            let held = (row.set)(config, value);
+            debug_assert!(held, "{name} accepts what its field cannot hold: {value}");
+        }
+        (None, Value::String(text)) => {
+            let open = OPEN_TABLES.iter().find_map(|t| Some((t, name.strip_prefix(t.name)?.strip_prefix('.')?)));
+            if let Some((open, key)) = open {
+                (open.entries)(config).insert(key.to_owned(), text.clone());
+            }
+        }
+        (None, _) => {}
+    }
 }
 
 /// Everything that is wrong, for `config check`.
@@ -141,27 +157,23 @@ fn gather(file: &Path, variables: &[(String, String)], options: &[(&str, Value)]
         if ENV_OTHER.contains(&name.as_str()) {
             continue;
         }
-        let spelled = |k: &str| k.replace('.', "_").to_uppercase();
         // `SALA_CHAT_MODEL` is what people try first.
-        let wanted = if rest == "MODEL" { "MODEL_SOURCE" } else { rest };
+        let wanted = if rest == "MODEL" { "SALA_CHAT_MODEL_SOURCE" } else { name.as_str() };
         let origin = Origin::Variable(name.clone());
-        match KEYS.iter().find(|k| spelled(k.name) == wanted) {
-            Some(key) => match key.parse(text) {
-                Ok(value) => settings.push(Setting { key: key.name.to_owned(), value, origin }),
+        match ROWS.iter().find(|row| row.variable() == wanted) {
+            Some(row) => match row.kind.parse(text) {
+                Ok(value) => settings.push(Setting { key: row.name.to_owned(), value, origin }),
                 Err(expected) => problems.push(ConfigError::Value {
                     origin,
-                    key: key.name.to_owned(),
+                    key: row.name.to_owned(),
                     expected,
                     got: format!("{text:?}"),
                 }),
             },
             None => {
-                let names: Vec<String> = KEYS.iter().map(|k| spelled(k.name)).collect();
-                problems.push(ConfigError::Unknown {
-                    origin,
-                    key: rest.to_owned(),
-                    nearest: nearest(rest, names.iter().map(String::as_str)).map(|n| format!("{ENV_PREFIX}{n}")),
-                });
+                let names: Vec<String> = ROWS.iter().map(|row| row.variable()).collect();
+                let near = nearest(name, names.iter().map(String::as_str)).map(str::to_owned);
+                problems.push(ConfigError::Unknown { origin, key: rest.to_owned(), nearest: near });
             }
         }
     }
@@ -183,7 +195,7 @@ fn read_table(file: &Path) -> Result<Table, ConfigError> {
     text.parse::<Table>().map_err(|e| syntax(path, &text, e.span(), e.message()))
 }
 
-fn syntax(path: String, text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> ConfigError {
+pub(super) fn syntax(path: String, text: &str, span: Option<std::ops::Range<usize>>, message: &str) -> ConfigError {
     let at = span.map_or(0, |s| s.start);
     let line = text.bytes().take(at).filter(|b| *b == b'\n').count() + 1;
     ConfigError::Syntax { path, line, reason: message.lines().collect::<Vec<_>>().join(", ") }
@@ -192,8 +204,7 @@ fn syntax(path: String, text: &str, span: Option<std::ops::Range<usize>>, messag
 fn collect(table: &Table, prefix: &str, origin: &Origin, out: &mut Vec<Setting>, problems: &mut Vec<ConfigError>) {
     for (name, value) in table {
         let full = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
-        let is_section = KEYS.iter().any(|k| k.name.starts_with(&format!("{full}.")))
-            || OPEN_TABLES.iter().any(|(t, ..)| *t == full);
+        let is_section = ROWS.iter().any(|row| row.section() == full) || OPEN_TABLES.iter().any(|t| t.name == full);
         match value {
             Value::Table(inner) if is_section => collect(inner, &full, origin, out, problems),
             value if is_section => problems.push(ConfigError::Value {
@@ -214,17 +225,17 @@ fn check(name: &str, value: &Value, origin: &Origin, out: &mut Vec<Setting>, pro
         expected,
         got: value.to_string(),
     };
-    let accepted = match keys::find(name) {
-        Some(key) => key.accept(value).map_err(wrong),
+    let accepted = match table::find(name) {
+        Some(row) => row.kind.accept(value).map_err(wrong),
         None => {
-            let open = OPEN_TABLES.iter().any(|(t, ..)| name.strip_prefix(t).is_some_and(|r| r.starts_with('.')));
+            let open = OPEN_TABLES.iter().any(|t| name.strip_prefix(t.name).is_some_and(|r| r.starts_with('.')));
             match (open, value) {
                 (true, Value::String(_)) => Ok(value.clone()),
                 (true, _) => Err(wrong("text in quotes".to_owned())),
                 (false, _) => Err(ConfigError::Unknown {
                     origin: origin.clone(),
                     key: name.to_owned(),
-                    nearest: nearest(name, KEYS.iter().map(|k| k.name)).map(str::to_owned),
+                    nearest: nearest(name, ROWS.iter().map(|row| row.name)).map(str::to_owned),
                 }),
             }
         }
@@ -233,53 +244,4 @@ fn check(name: &str, value: &Value, origin: &Origin, out: &mut Vec<Setting>, pro
         Ok(value) => out.push(Setting { key: name.to_owned(), value, origin: origin.clone() }),
         Err(problem) => problems.push(problem),
     }
-}
-
-/// The text of a config file with one key set and everything else, comments included, as it was.
-///
-/// # Errors
-/// The text is no TOML, the key is unknown, or the value not allowed.
-pub fn edit(text: &str, name: &str, value: &str) -> Result<String, ConfigError> {
-    let origin = || Origin::File(PathBuf::from("config.toml"));
-    let key = keys::find_short(name).ok_or_else(|| ConfigError::Unknown {
-        origin: origin(),
-        key: name.to_owned(),
-        nearest: nearest(name, KEYS.iter().map(|k| k.name)).map(str::to_owned),
-    })?;
-    let value = key.parse(value).map_err(|expected| ConfigError::Value {
-        origin: origin(),
-        key: key.name.to_owned(),
-        expected,
-        got: value.to_owned(),
-    })?;
-    let mut document: toml_edit::DocumentMut = text
-        .parse()
-        .map_err(|e: toml_edit::TomlError| syntax("config.toml".to_owned(), text, e.span(), e.message()))?;
-    let new: toml_edit::Value = match value {
-        Value::Boolean(b) => b.into(),
-        Value::Integer(i) => i.into(),
-        Value::Float(f) => f.into(),
-        Value::String(s) => s.into(),
-        other => other.to_string().into(),
-    };
-    let (section, name) = key.name.split_once('.').unwrap_or(("", key.name));
-    let table = document.entry(section).or_insert_with(toml_edit::table).as_table_like_mut().ok_or_else(|| {
-        ConfigError::Value {
-            origin: origin(),
-            key: section.to_owned(),
-            expected: format!("a table: [{section}]"),
-            got: "a value".to_owned(),
-        }
-    })?;
-    match table.get_mut(name).and_then(|item| item.as_value_mut()) {
-        Some(old) => {
-            let decor = old.decor().clone();
-            *old = new;
-            *old.decor_mut() = decor;
-        }
-        None => {
-            table.insert(name, toml_edit::value(new));
-        }
-    }
-    Ok(document.to_string())
 }

@@ -1,6 +1,4 @@
-//! Arguments of slash commands: splitting into words, numbers, message numbers, settings with their ranges.
-
-use crate::protocol::engine::SpecMode;
+//! Arguments of slash commands: splitting into words, numbers, message numbers.
 
 /// Arguments of one command line.
 pub(super) struct Args<'a> {
@@ -49,19 +47,19 @@ impl Args<'_> {
         (!self.raw.is_empty()).then(|| self.raw.to_string())
     }
 
+    /// A count of at least 1, with a default.
+    pub fn count(&self, default: u64) -> Result<u64, String> {
+        match self.at_most_one()? {
+            None => Ok(default),
+            Some(w) => w.parse().ok().filter(|n| *n > 0).ok_or(format!("{w} is no count, write 1, 2, 3 ...")),
+        }
+    }
+
     /// `#N` or `N`, or nothing.
     pub fn message(&self) -> Result<Option<u64>, String> {
         self.at_most_one()?
             .map(|w| w.trim_start_matches('#').parse().map_err(|_| format!("{w} is no message number, write #3")))
             .transpose()
-    }
-}
-
-/// A count of at least 1, with a default.
-pub(super) fn number_arg(a: &Args<'_>, default: u64) -> Result<u64, String> {
-    match a.at_most_one()? {
-        None => Ok(default),
-        Some(w) => w.parse().ok().filter(|n| *n > 0).ok_or(format!("{w} is no count, write 1, 2, 3 ...")),
     }
 }
 
@@ -80,59 +78,6 @@ pub(super) fn tokens(text: &str) -> Result<u64, String> {
         .filter(|n| *n >= 1.0 && *n < 1e12)
         .map(|n| n as u64)
         .ok_or(format!("{text} is no number of tokens, write 4096 or 64k"))
-}
-
-/// `KEY VALUE` of `/set`, with the range checked here so that the answer comes at once.
-pub(super) fn parse_set(a: &Args<'_>) -> Result<Option<(String, String)>, String> {
-    let (key, value) = match a.words()? {
-        [] => return Ok(None),
-        [key, value] => (key.as_str(), value.as_str()),
-        _ => return Err("takes a key and a value".into()),
-    };
-    let float = |low: f32, high: f32| match value.parse::<f32>() {
-        Ok(v) if (low..=high).contains(&v) => Ok(()),
-        _ => Err(format!("{key} must be {low} to {high} (got {value})")),
-    };
-    let whole = |low: i64| match value.parse::<i64>() {
-        Ok(v) if v >= low => Ok(()),
-        _ => Err(format!("{key} must be a whole number, {low} or more (got {value})")),
-    };
-    match key {
-        "temperature" => float(0.0, 2.0)?,
-        "top_p" | "min_p" => float(0.0, 1.0)?,
-        "repeat_penalty" => float(0.1, 10.0)?,
-        "presence_penalty" | "frequency_penalty" => float(-2.0, 2.0)?,
-        "top_k" => whole(0)?,
-        "seed" => whole(-1)?,
-        "max_tokens" => whole(1)?,
-        "spec" => drop(spec_mode(value)?),
-        _ => {
-            return Err(format!(
-                "there is no setting {key}; temperature, top_p, top_k, min_p, repeat_penalty, presence_penalty, \
-                 frequency_penalty, seed, max_tokens and spec exist"
-            ));
-        }
-    }
-    Ok(Some((key.to_string(), value.to_string())))
-}
-
-fn spec_mode(word: &str) -> Result<SpecMode, String> {
-    match word {
-        "on" => Ok(SpecMode::On),
-        "off" => Ok(SpecMode::Off),
-        "auto" => Ok(SpecMode::Auto),
-        n => n
-            .parse::<u8>()
-            .ok()
-            .filter(|n| (1..=15).contains(n))
-            .map(SpecMode::Depth)
-            .ok_or(format!("takes on, off, auto or a depth of 1 to 15 (got {n})")),
-    }
-}
-
-/// `on`, `off`, `auto` or a depth.
-pub(super) fn parse_spec(a: &Args<'_>) -> Result<Option<SpecMode>, String> {
-    a.at_most_one()?.map(|w| spec_mode(&w)).transpose()
 }
 
 /// Splits as a shell does: blanks separate, quotes and backslash protect, `~` at the start of a word is home.

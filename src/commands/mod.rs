@@ -1,0 +1,208 @@
+//! Slash commands: what can be typed after a `/`, and what it asks for.
+//!
+//! A line is a command when it starts with a single `/`. Words are split as a shell does: quotes and `\ ` keep spaces,
+//! `~` is the home directory. Parsing never touches the disk; every error says what would have been right.
+//!
+//! [`table`] has everything about each command: names, usage, help, completion, what it means, what may be done while
+//! the model is busy, and what the desk is to do. The popup, `/help`, line mode and the tests read it. `args` splits and
+//! reads arguments, `help` writes the pages.
+
+mod args;
+pub mod help;
+pub mod request;
+pub mod table;
+mod words;
+
+use crate::text::near;
+use args::{Args, split_words};
+pub use request::{Execute, Request, WhileBusy};
+pub use table::COMMANDS;
+pub use words::{BranchTarget, CopyWhat, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction};
+
+use crate::settings::preset::Display;
+
+/// What a command does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// Ask the desk.
+    Desk(Request),
+    /// Done by the interface.
+    Local(Local),
+}
+
+impl Outcome {
+    /// Whether it can be done while the model reads or answers.
+    pub fn while_busy(&self) -> WhileBusy {
+        match self {
+            Outcome::Desk(request) => request.while_busy(),
+            Outcome::Local(_) => WhileBusy::Runs,
+        }
+    }
+}
+
+/// Commands the interface does itself.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Local {
+    /// `/copy`.
+    Copy(CopyWhat),
+    /// `/theme NAME`, `/think show|fold|hide`, `/set` with what the screen keeps.
+    Show(Display),
+    /// `/settings [WORD]`.
+    Settings(Option<String>),
+    /// `/keys`.
+    Keys,
+    /// `/help [COMMAND|WORD]`.
+    Help(Option<String>),
+    /// `/quit`.
+    Quit,
+}
+
+/// Where a command stands in `/help`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Reading files.
+    Documents,
+    /// Conversations as a whole.
+    Sessions,
+    /// Going back, branching, asking otherwise.
+    Time,
+    /// How answers are made.
+    Settings,
+    /// What is going on.
+    Numbers,
+    /// The program itself.
+    Program,
+}
+
+impl Group {
+    /// All groups, in the order of `/help`.
+    pub const ALL: [Group; 6] =
+        [Group::Documents, Group::Sessions, Group::Time, Group::Settings, Group::Numbers, Group::Program];
+
+    /// Its heading.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Group::Documents => "Documents",
+            Group::Sessions => "Sessions",
+            Group::Time => "Back, again, aside",
+            Group::Settings => "How it answers and looks",
+            Group::Numbers => "Numbers",
+            Group::Program => "Program",
+        }
+    }
+}
+
+/// What Tab completes after the command. Options are completed wherever `--` is typed.
+#[derive(Clone, Copy, Debug)]
+pub enum Completes {
+    /// Nothing.
+    Nothing,
+    /// Paths.
+    Paths,
+    /// Names of sessions.
+    Sessions,
+    /// Names of documents of this conversation.
+    Documents,
+    /// Names of commands.
+    Commands,
+    /// Fixed words.
+    Words(&'static [&'static str]),
+    /// Words that depend on those before.
+    After(fn(&[&str]) -> Vec<&'static str>),
+}
+
+/// A row of the table.
+pub struct Command {
+    /// Without the slash.
+    pub name: &'static str,
+    /// Other names, also those that other programs use.
+    pub aliases: &'static [&'static str],
+    /// Where it stands in help.
+    pub group: Group,
+    /// Arguments as shown in help.
+    pub usage: &'static str,
+    /// One line.
+    pub help: &'static str,
+    /// Options or forms of the arguments, with what each means.
+    pub options: &'static [(&'static str, &'static str)],
+    /// A line that parses.
+    pub example: &'static str,
+    /// A line that is refused; empty when everything is accepted.
+    pub wrong: &'static str,
+    /// For Tab.
+    pub completes: Completes,
+    /// Reads the arguments.
+    parse: fn(&Args<'_>) -> Result<Outcome, String>,
+}
+
+impl Command {
+    /// Whether it says something without arguments, so that a highlighted name can be run at once.
+    pub fn runs_alone(&self) -> bool {
+        parse(&format!("/{}", self.name), None).is_ok()
+    }
+
+    /// Whether this word is its name or another name of it.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.aliases.contains(&name)
+    }
+}
+
+/// A line that was understood.
+pub struct Parsed {
+    /// Its row.
+    pub command: &'static Command,
+    /// What to do.
+    pub outcome: Outcome,
+}
+
+/// Whether a line is a command. A space in front or `//` makes it a message.
+pub fn is_command(line: &str) -> bool {
+    line.starts_with('/') && !line.starts_with("//") && line.len() > 1
+}
+
+/// The message a line that is no command stands for: `//x` is `/x`.
+pub fn message_text(line: &str) -> String {
+    match line.strip_prefix("//") {
+        Some(rest) => format!("/{rest}"),
+        None => line.to_string(),
+    }
+}
+
+/// A command by name or alias.
+pub fn find(name: &str) -> Option<&'static Command> {
+    COMMANDS.iter().find(|c| c.is_called(name))
+}
+
+/// Parses a command line (with its slash).
+///
+/// # Errors
+/// One line for the user: unknown command with the nearest name, or what the arguments should have been.
+pub fn parse(line: &str, home: Option<&std::path::Path>) -> Result<Parsed, String> {
+    let body = line.trim_start_matches('/').trim();
+    let (name, rest) = body.split_once(char::is_whitespace).unwrap_or((body, ""));
+    let lower = name.to_lowercase();
+    let Some(command) = find(&lower) else {
+        return Err(unknown(name));
+    };
+    let outcome = (command.parse)(&Args { raw: rest.trim(), split: split_words(rest, home) })
+        .map_err(|e| format!("/{}: {e}. Example: {}", command.name, command.example))?;
+    Ok(Parsed { command, outcome })
+}
+
+/// What is said to a command that is none: what it is called here, if other programs have it, or the nearest name.
+pub fn unknown(name: &str) -> String {
+    let lower = name.to_lowercase();
+    if let Some((_, instead)) = table::HABITS.iter().find(|(words, _)| words.contains(&lower.as_str())) {
+        return format!("No command /{name}. {instead}");
+    }
+    let near = nearest(&lower).map_or(String::new(), |n| format!("Did you mean /{n}? "));
+    format!("No command /{name}. {near}(/help lists all)")
+}
+
+/// The command name nearest to a typo, if near enough to be meant.
+pub fn nearest(name: &str) -> Option<&'static str> {
+    near::nearest(name, COMMANDS.iter().flat_map(|c| std::iter::once(c.name).chain(c.aliases.iter().copied())))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! The table of settings as text: `config.example.toml`, and the page of `/settings`.
+
+use std::fmt::Write;
+
+use super::row::{Keeper, Row};
+use super::table::{OPEN_TABLES, ROWS};
+use super::{Config, Loaded, Origin, Value};
+
+/// The text of `config.example.toml`.
+pub fn example() -> String {
+    let mut out = String::from(
+        "# Settings of sala-chat with their built-in values. Copy what you change to the file that\n\
+         # `sala-chat config path` names. A variable (SALA_CHAT_SAMPLING_TEMPERATURE=0) wins over the file, the\n\
+         # command line over both. `sala-chat config check` finds mistakes, `config show --origin` says what came from where.\n",
+    );
+    let mut section = "";
+    for row in ROWS {
+        if row.section() != section {
+            if !section.is_empty() {
+                out.push_str(&open_tables(section));
+            }
+            section = row.section();
+            out.push_str(&format!("\n[{section}]\n"));
+        }
+        out.push_str(&format!("{:<34} # {}\n", format!("{} = {}", row.key(), row.kind.default()), row.help));
+    }
+    out.push_str(&open_tables(section));
+    out.push_str(&open_tables(""));
+    out
+}
+
+/// The open tables that belong to a section; those of no section for `""`.
+fn open_tables(section: &str) -> String {
+    let mut out = String::new();
+    for table in OPEN_TABLES {
+        let parent = table.name.split_once('.').map_or("", |(parent, _)| parent);
+        if parent == section {
+            out.push_str(&format!("\n[{}]  # {}\n# {}\n", table.name, table.help, table.example));
+        }
+    }
+    out
+}
+
+/// Every setting with its value, open tables last: for `config show`.
+pub fn values(config: &Config) -> Vec<(String, Value)> {
+    let rows = ROWS.iter().map(|row| (row.name.to_owned(), (row.get)(config)));
+    let open = OPEN_TABLES.iter().flat_map(|table| {
+        let entries = (table.get)(config).iter();
+        entries.map(|(key, value)| (format!("{}.{key}", table.name), Value::String(value.clone())))
+    });
+    rows.chain(open).collect()
+}
+
+/// How a setting is changed, in a few words.
+fn ways(row: &Row) -> String {
+    match &row.session {
+        Some(way) => format!("/set {}", way.name),
+        None => "config set".to_owned(),
+    }
+}
+
+/// The page of `/settings`: all rows, or those that have a word in name or help. `now` shows the value a session or the
+/// screen has at the moment, where it is one of theirs.
+pub fn page(loaded: &Loaded, word: Option<&str>, now: impl Fn(&Row) -> Option<String>) -> String {
+    let wanted = word.map(str::to_lowercase);
+    let matches = |row: &&Row| {
+        let has = |text: &str| wanted.as_ref().is_none_or(|w| text.to_lowercase().contains(w.as_str()));
+        has(row.name) || has(row.help) || row.session.is_some_and(|way| has(way.name))
+    };
+    let rows: Vec<&Row> = ROWS.iter().filter(matches).collect();
+    let mut out = String::new();
+    let mut section = "";
+    for row in &rows {
+        if row.section() != section {
+            section = row.section();
+            // Writing to a string cannot fail.
+            let _ = writeln!(out, "\n**{section}**\n");
+        }
+        let configured = row.kind.show(&(row.get)(&loaded.config));
+        let value = now(row).unwrap_or_else(|| configured.clone());
+        let origin = loaded.origins.get(row.name).unwrap_or(&Origin::BuiltIn);
+        let from = match (row.session.map(|way| way.keeper), value == configured) {
+            (Some(Keeper::Session(..) | Keeper::Screen), false) => "/set".to_owned(),
+            _ => origin.to_string(),
+        };
+        let _ = writeln!(out, "- `{}` **{value}**: {} (by {from}; `{}`)", row.name, row.help, ways(row));
+    }
+    match (&rows.is_empty(), word) {
+        (true, Some(word)) => format!("No setting has \"{word}\" in its name or help. `/settings` shows all.\n"),
+        _ => format!(
+            "Value, meaning, who set it. `/set KEY VALUE` changes what belongs to a session; \
+             `sala-chat config set KEY VALUE` changes the file, for the next start.\n{out}"
+        ),
+    }
+}

@@ -1,0 +1,281 @@
+//! What a row of the table says, and what follows from it: which values are allowed, how they are read and shown.
+
+use toml::Value;
+
+use super::session::Settings;
+use super::table::Config;
+
+/// What a setting may be, and its built-in value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// `true` or `false`.
+    Bool(bool),
+    /// A whole number: built-in, least, most; words that stand for a number.
+    Int(i64, i64, i64, &'static [(&'static str, i64)]),
+    /// A number: built-in, least, most.
+    Float(f64, f64, f64),
+    /// Free text.
+    Text(&'static str),
+    /// One of these words: built-in, all.
+    Word(&'static str, &'static [&'static str]),
+    /// One of these words, the first is built in, or a whole number: least, most.
+    WordOrInt(&'static [&'static str], i64, i64),
+}
+
+/// Options of the command line that set a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Flag {
+    /// `--NAME VALUE`: its long name and what its value is called in help.
+    Takes(&'static str, &'static str),
+    /// `--NAME` stands for a value: its long name, the value as written in a variable, help.
+    Means(&'static str, &'static str, &'static str),
+    /// The same, for a chat on a screen only.
+    Screen(&'static str, &'static str, &'static str),
+}
+
+/// Who keeps a setting of a session.
+#[derive(Clone, Copy)]
+pub enum Keeper {
+    /// The session, with its text: get and set.
+    Session(fn(&Settings) -> Value, fn(&mut Settings, &Value) -> bool),
+    /// The screen, until the program ends.
+    Screen,
+}
+
+/// How `/set` knows a row.
+#[derive(Clone, Copy)]
+pub struct Way {
+    /// Its name there.
+    pub name: &'static str,
+    /// Other names.
+    pub aliases: &'static [&'static str],
+    /// Who keeps it.
+    pub keeper: Keeper,
+}
+
+/// One setting.
+#[derive(Clone, Copy)]
+pub struct Row {
+    /// `section.name`.
+    pub name: &'static str,
+    /// What it may be.
+    pub kind: Kind,
+    /// One line.
+    pub help: &'static str,
+    /// How the command line sets it.
+    pub flags: &'static [Flag],
+    /// Words of its option that set another row: word, name and value of that row.
+    pub detours: &'static [(&'static str, &'static str, &'static str)],
+    /// How `/set` knows it; `None` for a setting that holds for the whole program.
+    pub session: Option<Way>,
+    /// Presets hold it.
+    pub preset: bool,
+    /// Its value in the settings.
+    pub get: fn(&Config) -> Value,
+    /// Puts a value that [`Row::accept`] gave into the settings; false if the field cannot hold it.
+    pub set: fn(&mut Config, &Value) -> bool,
+}
+
+const MANY: i64 = i64::MAX;
+
+/// What a row says beside its field: made by [`text`], [`int`] and so on.
+#[derive(Clone, Copy)]
+pub(super) struct Spec {
+    pub kind: Kind,
+    pub flags: &'static [Flag],
+    pub detours: &'static [(&'static str, &'static str, &'static str)],
+    pub session: Option<Way>,
+    pub preset: bool,
+}
+
+const fn spec(kind: Kind) -> Spec {
+    Spec { kind, flags: &[], detours: &[], session: None, preset: false }
+}
+
+pub(super) const fn text(default: &'static str) -> Spec {
+    spec(Kind::Text(default))
+}
+
+pub(super) const fn truth(default: bool) -> Spec {
+    spec(Kind::Bool(default))
+}
+
+pub(super) const fn int(default: i64, least: i64, most: i64) -> Spec {
+    spec(Kind::Int(default, least, most, &[]))
+}
+
+pub(super) const fn from(default: i64, least: i64) -> Spec {
+    spec(Kind::Int(default, least, MANY, &[]))
+}
+
+pub(super) const fn float(default: f64, least: f64, most: f64) -> Spec {
+    spec(Kind::Float(default, least, most))
+}
+
+pub(super) const fn word(default: &'static str, words: &'static [&'static str]) -> Spec {
+    spec(Kind::Word(default, words))
+}
+
+pub(super) const fn word_or_int(words: &'static [&'static str], least: i64, most: i64) -> Spec {
+    spec(Kind::WordOrInt(words, least, most))
+}
+
+impl Spec {
+    /// Words that stand for a whole number.
+    pub const fn also(mut self, names: &'static [(&'static str, i64)]) -> Spec {
+        if let Kind::Int(default, least, most, _) = self.kind {
+            self.kind = Kind::Int(default, least, most, names);
+        }
+        self
+    }
+
+    pub const fn flags(mut self, flags: &'static [Flag]) -> Spec {
+        self.flags = flags;
+        self
+    }
+
+    pub const fn detours(mut self, detours: &'static [(&'static str, &'static str, &'static str)]) -> Spec {
+        self.detours = detours;
+        self
+    }
+
+    /// A setting of a session, which presets hold too.
+    pub const fn session(mut self, name: &'static str, aliases: &'static [&'static str], keeper: Keeper) -> Spec {
+        self.session = Some(Way { name, aliases, keeper });
+        self.preset = true;
+        self
+    }
+
+    pub const fn not_in_presets(mut self) -> Spec {
+        self.preset = false;
+        self
+    }
+}
+
+impl Kind {
+    /// The built-in value.
+    pub fn default(&self) -> Value {
+        match *self {
+            Kind::Bool(b) => Value::Boolean(b),
+            Kind::Int(i, ..) => Value::Integer(i),
+            Kind::Float(f, ..) => Value::Float(f),
+            Kind::Text(t) | Kind::Word(t, _) => Value::String(t.to_owned()),
+            Kind::WordOrInt(words, ..) => Value::String(words.first().copied().unwrap_or_default().to_owned()),
+        }
+    }
+
+    /// What is allowed: a phrase for "must be …".
+    pub fn range(&self) -> String {
+        match *self {
+            Kind::Bool(_) => "true or false".to_owned(),
+            Kind::Text(_) => "text in quotes".to_owned(),
+            Kind::Int(_, least, MANY, also) => format!("a whole number from {least}{}", words_of(also)),
+            Kind::Int(_, least, most, also) => format!("a whole number from {least} to {most}{}", words_of(also)),
+            Kind::Float(_, least, most) => format!("{least} to {most}"),
+            Kind::Word(_, words) => format!("one of {}", words.join(", ")),
+            Kind::WordOrInt(words, least, most) => {
+                format!("one of {}, or a whole number from {least} to {most}", words.join(", "))
+            }
+        }
+    }
+
+    /// Words that are allowed, for completion.
+    pub fn words(&self) -> Vec<&'static str> {
+        match *self {
+            Kind::Bool(_) => vec!["true", "false"],
+            Kind::Int(.., also) => also.iter().map(|(word, _)| *word).collect(),
+            Kind::Float(..) | Kind::Text(_) => Vec::new(),
+            Kind::Word(_, words) | Kind::WordOrInt(words, ..) => words.to_vec(),
+        }
+    }
+
+    /// The value in its own type, or what would be allowed.
+    ///
+    /// # Errors
+    /// A phrase for "must be …".
+    pub fn accept(&self, value: &Value) -> Result<Value, String> {
+        let accepted = match (*self, value) {
+            (Kind::Bool(_), Value::Boolean(_)) | (Kind::Text(_), Value::String(_)) => Some(value.clone()),
+            (Kind::Int(_, least, most, _), Value::Integer(i)) if (least..=most).contains(i) => Some(value.clone()),
+            (Kind::Int(.., also), Value::String(s)) => {
+                also.iter().find(|(word, _)| word == s).map(|(_, i)| Value::Integer(*i))
+            }
+            (Kind::Float(_, least, most), Value::Float(f)) if (least..=most).contains(f) => Some(value.clone()),
+            (Kind::Float(_, least, most), Value::Integer(i)) if (least..=most).contains(&(*i as f64)) => {
+                Some(Value::Float(*i as f64))
+            }
+            (Kind::Word(_, words) | Kind::WordOrInt(words, ..), Value::String(s)) if words.contains(&s.as_str()) => {
+                Some(value.clone())
+            }
+            (Kind::WordOrInt(_, least, most), Value::Integer(i)) if (least..=most).contains(i) => Some(value.clone()),
+            _ => None,
+        };
+        accepted.ok_or_else(|| self.range())
+    }
+
+    /// Reads a value from a variable, an option or a command: no quotes needed.
+    ///
+    /// # Errors
+    /// A phrase for "must be …".
+    pub fn parse(&self, text: &str) -> Result<Value, String> {
+        let text = text.trim();
+        let itself = || Value::String(text.to_owned());
+        let whole = || text.replace(['_', ','], "").parse().map_or_else(|_| itself(), Value::Integer);
+        let value = match self {
+            Kind::Text(_) | Kind::Word(..) => itself(),
+            Kind::Bool(_) => match text {
+                "true" | "on" | "yes" | "1" => Value::Boolean(true),
+                "false" | "off" | "no" | "0" => Value::Boolean(false),
+                _ => itself(),
+            },
+            Kind::Int(..) | Kind::WordOrInt(..) => whole(),
+            Kind::Float(..) => text.parse().map_or_else(|_| itself(), Value::Float),
+        };
+        self.accept(&value)
+    }
+
+    /// A value as `/set` takes it.
+    pub fn show(&self, value: &Value) -> String {
+        match (self, value) {
+            (Kind::Int(.., also), Value::Integer(i)) => {
+                also.iter().find(|(_, n)| n == i).map_or_else(|| i.to_string(), |(word, _)| (*word).to_owned())
+            }
+            (_, Value::String(text)) => text.clone(),
+            (_, Value::Float(f)) => f.to_string(),
+            (_, other) => other.to_string(),
+        }
+    }
+}
+
+fn words_of(also: &[(&'static str, i64)]) -> String {
+    also.iter().map(|(word, _)| format!(", or {word}")).collect()
+}
+
+impl Row {
+    /// The part before the point.
+    pub fn section(&self) -> &'static str {
+        self.name.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// The part behind the point.
+    pub fn key(&self) -> &'static str {
+        self.name.split_once('.').map_or(self.name, |(_, key)| key)
+    }
+
+    /// The name of its variable.
+    pub fn variable(&self) -> String {
+        format!("{}{}", super::layers::ENV_PREFIX, self.name.replace('.', "_").to_uppercase())
+    }
+}
+
+impl PartialEq for Row {
+    fn eq(&self, other: &Row) -> bool {
+        self.name == other.name
+    }
+}
+
+impl std::fmt::Debug for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Row({})", self.name)
+    }
+}

@@ -1,0 +1,188 @@
+//! What `/set`, `/preset`, `/think` and `/spec` change: the answer settings of one session. Pure data, kept with the session
+//! as JSON; names and ranges are those of the table.
+
+use serde::{Deserialize, Serialize};
+
+use super::preset::{BUILT_IN, builtin};
+use super::row::{Keeper, Row};
+use super::table::{session_row, session_rows};
+use super::{Config, ThinkMode, Value};
+use crate::protocol::engine::{Sampling, SpecMode};
+use crate::text::near::nearest;
+
+/// How answers of one session are made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    /// How tokens are chosen. Its `seed` is not used: see [`Settings::seed`].
+    pub sampling: Sampling,
+    /// `None`: a new one for each answer, shown with it.
+    pub seed: Option<u64>,
+    /// Longest answer in tokens.
+    pub max_tokens: u64,
+    /// Thinking.
+    pub think: ThinkMode,
+    /// Speculation.
+    pub spec: SpecMode,
+    /// The preset these came from, until one is changed.
+    pub preset: String,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            sampling: Sampling::default(),
+            seed: None,
+            max_tokens: 8192,
+            think: ThinkMode::Auto,
+            spec: SpecMode::Auto,
+            preset: "default".into(),
+        }
+    }
+}
+
+impl Settings {
+    /// What new sessions begin with.
+    pub fn of(config: &Config) -> Settings {
+        let mut settings = Settings { preset: config.sampling.preset.clone(), ..Settings::default() };
+        for (row, _) in session_rows() {
+            settings.put(row, &(row.get)(config));
+        }
+        settings.spec = config.spec_mode();
+        settings
+    }
+
+    /// Puts a value that the row accepted where the session keeps it; nothing for what the screen keeps.
+    fn put(&mut self, row: &Row, value: &Value) {
+        if let Some(Keeper::Session(_, set)) = row.session.map(|way| way.keeper) {
+            // A test takes every row's limits through its field.
+            let held = set(self, value);
+            debug_assert!(held, "{} accepts what a session cannot hold: {value}", row.name);
+        }
+    }
+
+    /// The value of a row as `/set` takes it; `None` for what a session does not keep.
+    pub fn value(&self, row: &Row) -> Option<String> {
+        match row.session?.keeper {
+            Keeper::Session(get, _) => Some(row.kind.show(&get(self))),
+            Keeper::Screen => None,
+        }
+    }
+
+    /// The value of a setting by its name in `/set`; empty for one that is not the session's.
+    pub fn get(&self, name: &str) -> String {
+        session_row(name).and_then(|row| self.value(row)).unwrap_or_default()
+    }
+
+    /// Changes one key. Returns the line to show.
+    ///
+    /// # Errors
+    /// One line: no such key, or what it must be.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<String, String> {
+        let (row, value) = parse(key, value)?;
+        let Some(name) = row.session.map(|way| way.name) else {
+            return Err(no_setting(key));
+        };
+        self.put(row, &value);
+        // A preset says how tokens are chosen; the seed and the longest answer are beside it.
+        if row.section() == "sampling" && !matches!(row.key(), "seed" | "max_tokens") {
+            self.preset = "custom".into();
+        }
+        Ok(format!("{name} is {} from the next answer on", self.value(row).unwrap_or_default()))
+    }
+
+    /// All keys as a Markdown table.
+    pub fn table(&self) -> String {
+        let mut out = String::from("| key | value | range |\n|---|---|---|\n");
+        for (row, way) in session_rows() {
+            if let Some(value) = self.value(row) {
+                out.push_str(&format!("| {} | {value} | {} |\n", way.name, row.kind.range()));
+            }
+        }
+        out.push_str(&format!(
+            "\nPreset: {}. Change one with `/set KEY VALUE`; it takes effect at the next answer. `/settings` shows all \
+             there are.\n",
+            self.preset
+        ));
+        out
+    }
+
+    /// Takes a preset. `base` is the configured sampling, which `default` returns to.
+    pub fn preset(&mut self, name: &str, base: &Sampling) -> Result<String, String> {
+        let Some(preset) = builtin(name) else {
+            let names: Vec<&str> = BUILT_IN.iter().map(|p| p.name).collect();
+            return Err(format!("No preset {name}. There are: {}", names.join(", ")));
+        };
+        self.sampling = *base;
+        for (key, value) in &preset.values {
+            self.set(key, value)?;
+        }
+        let s = self.sampling;
+        self.preset = name.into();
+        Ok(format!("Preset {name}: temperature {}, top-p {}, min-p {}", s.temperature, s.top_p, s.min_p))
+    }
+
+    /// Sampling of the next answer; draws a seed from `fresh` where none is set.
+    pub fn for_answer(&self, fresh: impl FnOnce() -> u64) -> Sampling {
+        Sampling { seed: self.seed.unwrap_or_else(fresh), ..self.sampling }
+    }
+}
+
+/// Reads what `/set` is given: the setting, and its value checked.
+///
+/// # Errors
+/// One line: no such key, or what it must be.
+pub fn parse(key: &str, value: &str) -> Result<(&'static Row, Value), String> {
+    let row = session_row(key).ok_or_else(|| no_setting(key))?;
+    let name = row.session.map_or(row.name, |way| way.name);
+    let wrong = |expected: String| format!("{name} must be {expected} (got {})", value.trim());
+    row.kind.parse(value).map_err(wrong).map(|value| (row, value))
+}
+
+fn no_setting(key: &str) -> String {
+    let names: Vec<&str> = session_rows().map(|(_, way)| way.name).collect();
+    let near = nearest(key, names.iter().copied()).map_or(String::new(), |n| format!(" Did you mean {n}?"));
+    format!("there is no setting {key}.{near} There are: {}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_out_of_range_changes_nothing_and_says_the_range() {
+        let mut s = Settings::default();
+        let before = s.clone();
+        assert_eq!(s.set("temperature", "7").unwrap_err(), "temperature must be 0 to 2 (got 7)");
+        assert_eq!(s.set("top_p", "NaN").unwrap_err(), "top_p must be 0 to 1 (got NaN)");
+        assert!(s.set("max_tokens", "0").is_err());
+        assert!(s.set("spec", "16").is_err());
+        assert!(s.set("colour", "red").unwrap_err().contains("temperature"));
+        assert_eq!(s, before);
+    }
+
+    #[test]
+    fn settings_survive_json_and_unknown_fields_of_a_later_version() {
+        let mut s = Settings::default();
+        s.set("temp", "0.2").unwrap();
+        s.set("seed", "7").unwrap();
+        s.set("spec", "5").unwrap();
+        let mut json: serde_json::Value = serde_json::to_value(&s).unwrap();
+        json["from_the_future"] = 1.into();
+        let back: Settings = serde_json::from_value(json).unwrap();
+        assert_eq!(back, s);
+        assert_eq!(back.preset, "custom");
+    }
+
+    #[test]
+    fn a_preset_starts_from_the_configured_sampling() {
+        let base = Sampling { repeat_penalty: 1.1, ..Sampling::default() };
+        let mut s = Settings::default();
+        s.preset("greedy", &base).unwrap();
+        assert_eq!((s.sampling.temperature, s.sampling.repeat_penalty), (0.0, 1.1));
+        assert!(s.preset("nope", &base).unwrap_err().contains("careful"));
+        assert_eq!(s.for_answer(|| 99).seed, 99);
+        s.set("seed", "5").unwrap();
+        assert_eq!(s.for_answer(|| 99).seed, 5);
+    }
+}

@@ -1,0 +1,187 @@
+//! Settings whose values are words, as types.
+
+use serde::{Deserialize, Serialize};
+
+/// An enum whose variants have words in the configuration: `WORDS`, [`word`](Device::word), [`from_word`](Device::from_word).
+macro_rules! words {
+    ($( $(#[$doc:meta])* $name:ident { $( $(#[$inner:meta])* $variant:ident = $word:literal ),+ $(,)? } )+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+        pub enum $name {
+            $( $(#[$inner])* $variant ),+
+        }
+
+        impl $name {
+            /// All words, in the order of the variants.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            /// The word of this value.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $( $name::$variant => $word ),+
+                }
+            }
+
+            /// The value of a word.
+            pub fn from_word(word: &str) -> Option<Self> {
+                match word {
+                    $( $word => Some($name::$variant), )+
+                    _ => None,
+                }
+            }
+        }
+
+        impl super::value::Field for $name {
+            fn to_value(&self) -> toml::Value {
+                toml::Value::String(self.word().to_owned())
+            }
+
+            fn from_value(value: &toml::Value) -> Option<Self> {
+                value.as_str().and_then(Self::from_word)
+            }
+        }
+    )+};
+}
+
+words! {
+    /// Where to compute.
+    Device {
+        /// A GPU if the model needs one and there is one, else the CPU.
+        #[default]
+        Auto = "auto",
+        /// The CPU.
+        Cpu = "cpu",
+        /// An NVIDIA GPU.
+        Cuda = "cuda",
+    }
+
+    /// How thoughts are shown.
+    ThoughtView {
+        /// Always open.
+        Open = "open",
+        /// Open while they run, one line once the answer starts.
+        #[default]
+        Fold = "fold",
+        /// Not shown.
+        Hide = "hide",
+    }
+
+    /// When model state is written.
+    SaveStates {
+        /// After every turn and document.
+        #[default]
+        Turn = "turn",
+        /// When the program ends.
+        Exit = "exit",
+        /// Text only.
+        Never = "never",
+    }
+
+    /// `auto`, or a decision.
+    Switch {
+        /// The program decides.
+        #[default]
+        Auto = "auto",
+        /// Always.
+        On = "on",
+        /// Never.
+        Off = "off",
+    }
+
+    /// Colours: all themes use the terminal's own 16 colours and attributes.
+    Theme {
+        /// Dark unless the terminal says otherwise.
+        #[default]
+        Auto = "auto",
+        /// For dark backgrounds.
+        Dark = "dark",
+        /// For light backgrounds.
+        Light = "light",
+        /// Attributes only, no colour. Also chosen by `NO_COLOR`.
+        Plain = "plain",
+    }
+
+    /// Which characters are drawn.
+    Glyphs {
+        /// By the locale.
+        #[default]
+        Auto = "auto",
+        /// Box drawing.
+        Unicode = "unicode",
+        /// ASCII only.
+        Ascii = "ascii",
+    }
+
+    /// How copied text leaves the program. It always goes into the copy file as well.
+    ClipboardMethod {
+        /// OSC 52.
+        #[default]
+        Auto = "auto",
+        /// The terminal's clipboard escape.
+        Osc52 = "osc52",
+        /// Only `copy.txt` in the state directory.
+        File = "file",
+    }
+}
+
+/// Whether the model thinks before it answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ThinkMode {
+    /// `enable_thinking = true`.
+    On,
+    /// `enable_thinking = false`.
+    Off,
+    /// The template's default.
+    #[default]
+    Auto,
+}
+
+/// Where the model comes from: `model.source`, `--model`.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum ModelSource {
+    /// The downloaded weights if they are there and a GPU can be used, else the built-in model.
+    #[default]
+    Auto,
+    /// The built-in model.
+    Demo,
+    /// Random weights in a given shape, for measurements: the part after `synthetic:`.
+    Synthetic(String),
+    /// A model folder.
+    Path(String),
+}
+
+impl From<&str> for ModelSource {
+    fn from(text: &str) -> Self {
+        match text {
+            "" | "auto" => ModelSource::Auto,
+            "demo" => ModelSource::Demo,
+            _ => match text.strip_prefix("synthetic:") {
+                Some(shape) => ModelSource::Synthetic(shape.to_owned()),
+                None => ModelSource::Path(text.to_owned()),
+            },
+        }
+    }
+}
+
+/// Which draft head: `speculation.draft`, `--draft`.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum DraftSource {
+    /// The one that came with the model.
+    #[default]
+    Auto,
+    /// None; n-gram drafts remain.
+    Off,
+    /// A folder or a hub id.
+    Named(String),
+}
+
+impl From<&str> for DraftSource {
+    fn from(text: &str) -> Self {
+        match text {
+            "" | "auto" => DraftSource::Auto,
+            "off" => DraftSource::Off,
+            other => DraftSource::Named(other.to_owned()),
+        }
+    }
+}
