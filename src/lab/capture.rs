@@ -14,7 +14,7 @@ use crate::desk::pages::bytes;
 use crate::desk::render::safe_name;
 use crate::model::capture::Recorder;
 use crate::model::draft::{DraftConfig, DraftOptions};
-use crate::model::{Checkpoint, Model, ModelError, demo_draft};
+use crate::model::{Checkpoint, Model, demo_draft};
 use crate::protocol::desk::ThinkMode;
 use crate::protocol::engine::{Cancel, Token};
 use crate::settings::DraftSource;
@@ -79,18 +79,6 @@ fn make_folder(out: &Path) -> Result<(), Failure> {
 
 fn sample_file(out: &Path, number: usize) -> PathBuf {
     out.join(format!("sample-{number:06}.safetensors"))
-}
-
-impl From<ModelError> for Failure {
-    fn from(e: ModelError) -> Failure {
-        let exit = match &e {
-            ModelError::Backend(_) => Exit::NoDevice,
-            ModelError::File { .. } => Exit::Disk,
-            ModelError::NoCheckpoint { .. } | ModelError::Unknown(_) => Exit::NoModel,
-            _ => Exit::Failure,
-        };
-        Failure::new(exit, e.to_string())
-    }
 }
 
 /// The layers to capture.

@@ -6,21 +6,24 @@
 //! | `fixtures` | `doctor --fixtures DIR`: golden data |
 //! | `bench` | `bench`: prefill, decode, verify, speculation |
 //! | `sessions` | `bench sessions`: resume, undo, fork, search |
+//! | `eval` | `eval`: reference logits, perplexity, consistency, needles |
 //! | `capture` | `draft capture`: hidden states for training a draft head |
 //!
 //! The shell calls it through [`LABORATORY`] and knows nothing else of it; nothing that answers a user depends on this module.
 
 mod bench;
 mod capture;
+mod eval;
 mod fixtures;
 pub mod kernels;
 mod sessions;
 
+use crate::model::ModelError;
 use crate::shell::cli::{BenchArgs, BenchWhat, DoctorArgs};
 use crate::shell::{Context, Exit, Failure, Laboratory};
 
 /// The laboratory's commands, for [`crate::shell::main`].
-pub const LABORATORY: Laboratory = Laboratory { check: doctor, bench: measure, draft: capture::run };
+pub const LABORATORY: Laboratory = Laboratory { check: doctor, bench: measure, eval: eval::run, draft: capture::run };
 
 fn doctor(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure> {
     match &args.fixtures {
@@ -33,5 +36,17 @@ fn measure(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     match args.what {
         BenchWhat::Model => bench::run(context, args),
         BenchWhat::Sessions => sessions::run(context, args),
+    }
+}
+
+impl From<ModelError> for Failure {
+    fn from(e: ModelError) -> Failure {
+        let exit = match &e {
+            ModelError::Backend(_) => Exit::NoDevice,
+            ModelError::File { .. } => Exit::Disk,
+            ModelError::NoCheckpoint { .. } | ModelError::Unknown(_) => Exit::NoModel,
+            _ => Exit::Failure,
+        };
+        Failure::new(exit, e.to_string())
     }
 }

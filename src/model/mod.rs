@@ -30,6 +30,7 @@ mod demo;
 pub mod draft;
 mod forward;
 pub mod golden;
+mod score;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -15,8 +15,8 @@ use super::failure::Failure;
 use crate::settings::Value;
 pub use commands::{
     BenchArgs, BenchWhat, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DoctorArgs, DraftArgs, DraftCommand,
-    ExportArgs, FillArg, FormatArg, ImportArgs, LibraryArgs, LibraryCommand, LsArgs, ModelArgs, ModelCommand, NameArgs,
-    PruneArgs, RmArgs, SearchArgs, TuningArgs,
+    EvalArgs, ExportArgs, FillArg, FormatArg, ImportArgs, LibraryArgs, LibraryCommand, LsArgs, ModelArgs, ModelCommand,
+    NameArgs, PruneArgs, RmArgs, SearchArgs, TuningArgs,
 };
 pub use options::SettingArgs;
 pub use task::{Ask, Chat, Format, SessionChoice, Task};

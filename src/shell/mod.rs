@@ -99,6 +99,8 @@ pub struct Laboratory {
     pub check: fn(&Context, &cli::DoctorArgs) -> Result<Exit, Failure>,
     /// `bench`.
     pub bench: fn(&Context, &cli::BenchArgs) -> Result<Exit, Failure>,
+    /// `eval`.
+    pub eval: fn(&Context, &cli::EvalArgs) -> Result<Exit, Failure>,
     /// `draft`.
     pub draft: fn(&Context, &cli::DraftCommand) -> Result<Exit, Failure>,
 }
@@ -224,6 +226,7 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Prune(args) => sessions_cmd::prune(context, &args),
             Command::Library(args) => sessions_cmd::library(context, &args.action),
             Command::Bench(args) => (laboratory.bench)(context, &args),
+            Command::Eval(args) => (laboratory.eval)(context, &args),
             Command::Doctor(args) if args.in_laboratory() => (laboratory.check)(context, &args),
             Command::Doctor(args) => doctor::run(context, args.files),
             Command::Draft(args) => (laboratory.draft)(context, &args.action),

@@ -25,6 +25,8 @@ pub enum Command {
     Library(LibraryArgs),
     /// Measure speed
     Bench(BenchArgs),
+    /// Judge the model by reference logits, perplexity, consistency and needles
+    Eval(EvalArgs),
     /// Check this computer and this program
     Doctor(DoctorArgs),
     /// Tools for training a draft head
@@ -229,6 +231,49 @@ pub struct TuningArgs {
     /// Run the GPU backend on the CPU with this library (kernels/emulator/build.sh)
     #[arg(long, value_name = "LIBRARY", hide = true)]
     pub emulator: Option<PathBuf>,
+}
+
+/// `eval`.
+#[derive(Clone, Debug, Args)]
+pub struct EvalArgs {
+    /// Reference logits to compare with; --script prints what makes such a file
+    #[arg(value_name = "REFERENCE", value_hint = ValueHint::FilePath)]
+    pub reference: Option<PathBuf>,
+    /// Compare with this model instead: another form of the same weights
+    #[arg(long, value_name = "MODEL", conflicts_with = "reference")]
+    pub against: Option<String>,
+    /// Measure the perplexity of this text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub text: Option<PathBuf>,
+    /// Tokens of a window of --text
+    #[arg(long, value_name = "N", requires = "text")]
+    pub window: Option<usize>,
+    /// Tokens from one window of --text to the next
+    #[arg(long, value_name = "N", requires = "text")]
+    pub stride: Option<usize>,
+    /// Lengths of the documents with needles, and of the texts of --against
+    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = eval_length)]
+    pub lengths: Vec<usize>,
+    /// Leave a part out
+    #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = ["consistency", "needles"])]
+    pub skip: Vec<String>,
+    /// Draw the needles into this file
+    #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
+    pub plot: Option<PathBuf>,
+    /// Print the Python script that makes reference logits with Hugging Face transformers
+    #[arg(long)]
+    pub script: bool,
+    /// How a GPU is used
+    #[command(flatten)]
+    pub tuning: TuningArgs,
+}
+
+/// A length of `eval`: room for every needle, and no more than the model's positions.
+fn eval_length(word: &str) -> Result<usize, String> {
+    match word.parse() {
+        Ok(n) if (512..=1_048_576).contains(&n) => Ok(n),
+        _ => Err("a number of tokens from 512 to 1048576".into()),
+    }
 }
 
 /// `doctor`.

@@ -1,0 +1,149 @@
+//! The model against itself: ways to the same logits that must agree.
+
+use super::numbers::distance;
+use super::{Subject, failed};
+use crate::backend::draft::DraftOps;
+use crate::engine::speculate::{DecodeError, Decoder};
+use crate::protocol::engine::{Generate, Sampling, SpecMode, Token};
+use crate::shell::Failure;
+
+/// Tokens that are decoded one by one beside the prefill.
+const STEPS: usize = 64;
+/// Rows of one verify pass.
+const ROWS: usize = 8;
+/// Tokens written with and without drafts.
+const WRITTEN: u64 = 96;
+
+/// One way against another.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Agreement {
+    /// What was compared.
+    pub what: &'static str,
+    /// Greatest difference of a log-probability that counts, or of tokens: their number.
+    pub greatest: f64,
+    /// Most that is allowed.
+    pub budget: f64,
+}
+
+impl Agreement {
+    /// Whether it holds. A NaN does not.
+    pub fn ok(&self) -> bool {
+        self.greatest <= self.budget
+    }
+}
+
+/// Compares, on the first tokens of a text: prefill against decode, decode against verify, saved against fresh state, and the
+/// text written with drafts against that without. `slack` is what arithmetic may differ by between prefill and decode.
+///
+/// # Errors
+/// The device; a text that does not fit.
+pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64) -> Result<Vec<Agreement>, Failure> {
+    let prompt = text.len().checked_sub(STEPS).filter(|n| *n > 0);
+    let Some(prompt) = prompt else {
+        return Err(failed(format!(
+            "consistency needs a text of more than {STEPS} tokens, this one has {}",
+            text.len()
+        )));
+    };
+    let (head, tail) = text.split_at(prompt);
+    let rows: Vec<usize> = (prompt..text.len()).collect();
+    let mut prefilled = Vec::new();
+    subject.read(text, &rows, &mut |_, logits| prefilled.push(logits.to_vec()))?;
+
+    subject.read(head, &[], &mut |_, _| ())?;
+    let fresh_end = subject.live.export_end(&mut subject.b)?;
+    let fresh_rows = subject.live.export_rows(&mut subject.b, 0..prompt)?;
+    let decoded = decode(subject, tail, 1)?;
+
+    let restore = |subject: &mut Subject<B>| -> Result<(), Failure> {
+        let rows = std::slice::from_ref(&fresh_rows);
+        Ok(subject.live.restore(&mut subject.b, 0, rows, Some(&fresh_end))?)
+    };
+    restore(subject)?;
+    let saved = decode(subject, tail, 1)?;
+    restore(subject)?;
+    let verified = decode(subject, tail, ROWS)?;
+
+    let mut written = Vec::new();
+    for spec in [SpecMode::Off, SpecMode::Depth(4)] {
+        restore(subject)?;
+        written.push(write(subject, text, prompt, spec)?);
+    }
+    let different = match written.as_slice() {
+        [off, on] => {
+            let same = off.iter().zip(on).take_while(|(a, b)| a == b).count();
+            off.len().max(on.len()) - same
+        }
+        _ => return Err(failed("two texts were to be compared".into())),
+    };
+    let far = |a: &[Vec<f32>], b: &[Vec<f32>]| {
+        let rows = a.iter().zip(b).map(|(a, b)| distance(a, b));
+        // A NaN must win: `f64::max` would drop it.
+        rows.fold(0.0, |most: f64, d| {
+            if d.divergence.is_nan() {
+                f64::NAN
+            } else if most.is_nan() {
+                most
+            } else {
+                most.max(d.greatest)
+            }
+        })
+    };
+    let bits = |a: &[Vec<f32>], b: &[Vec<f32>]| {
+        let row = |a: &Vec<f32>, b: &Vec<f32>| a.iter().zip(b).any(|(a, b)| a.to_bits() != b.to_bits());
+        a.iter().zip(b).filter(|(a, b)| row(a, b)).count() as f64
+    };
+    Ok(vec![
+        Agreement { what: "prefill and decode", greatest: far(&prefilled, &decoded), budget: slack },
+        Agreement {
+            what: "decode and verify of 8 rows, rows that differ in a bit",
+            greatest: bits(&decoded, &verified),
+            budget: 0.0,
+        },
+        Agreement {
+            what: "saved and fresh state, rows that differ in a bit",
+            greatest: bits(&decoded, &saved),
+            budget: 0.0,
+        },
+        Agreement { what: "speculation on and off, tokens that differ", greatest: different as f64, budget: 0.0 },
+    ])
+}
+
+/// Logits of `tokens`, taken in passes of `rows`.
+fn decode<B: DraftOps>(subject: &mut Subject<B>, tokens: &[Token], rows: usize) -> Result<Vec<Vec<f32>>, Failure> {
+    let vocab = subject.model.spec().vocab;
+    let mut out = Vec::new();
+    for chunk in tokens.chunks(rows) {
+        subject.live.verify(&mut subject.b, &subject.model, chunk)?;
+        let logits = subject.live.logits(&mut subject.b, chunk.len())?;
+        out.extend(logits.chunks_exact(vocab).take(chunk.len()).map(<[f32]>::to_vec));
+        subject.live.advance(&mut subject.b, chunk.len())?;
+    }
+    Ok(out)
+}
+
+/// What the model writes after the text's first `prompt` tokens.
+fn write<B: DraftOps>(
+    subject: &mut Subject<B>,
+    text: &[Token],
+    prompt: usize,
+    spec: SpecMode,
+) -> Result<Vec<Token>, Failure> {
+    let mut decoder: Decoder<B> = Decoder::new(None);
+    let broken = |e: DecodeError| failed(e.to_string());
+    // One token is read again as prompt: its logits begin the answer.
+    let (b, model, live) = (&mut subject.b, &subject.model, &mut subject.live);
+    let (last, known) = (text.get(prompt..=prompt).unwrap_or_default(), text.get(..=prompt).unwrap_or_default());
+    live.prefill(b, model, last)?;
+    live.advance(b, last.len())?;
+    decoder.restore(b, known, None).map_err(broken)?;
+    let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+    let wish = Generate { sampling, max_tokens: WRITTEN, stop: Vec::new(), spec };
+    let mut round = decoder.begin(b, model, live, &wish).map_err(broken)?;
+    let mut tokens = round.tokens;
+    while round.ended.is_none() {
+        round = decoder.round(b, model, live).map_err(broken)?;
+        tokens.extend(&round.tokens);
+    }
+    Ok(tokens)
+}

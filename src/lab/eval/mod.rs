@@ -1,0 +1,283 @@
+//! `sala-chat eval`: whether what runs on this machine is the model, judged by numbers.
+//!
+//! | part | question | file |
+//! |---|---|---|
+//! | reference | does it give the logits of the released code (`FILE`), or of another form of its weights (`--against`)? | `reference` |
+//! | perplexity | what does a text cost it (`--text`)? | `perplexity` |
+//! | consistency | do prefill, decode, verify, saved state and speculation agree? | `consistency` |
+//! | needles | does it fetch facts from any depth of long documents? | `needles`, `plot` |
+//!
+//! A part that misses is named and ends the command with exit code 1. Budgets: on a device that computes in f32 mean divergence
+//! from a reference in f32 stays below 1e-5; bf16 against bf16 of another implementation below 0.01 with at least 95 % of
+//! rows agreeing on the likeliest token (rounding alone, no error: kernels sum in another order).
+
+mod consistency;
+mod needles;
+mod numbers;
+mod perplexity;
+mod plot;
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Value, json};
+
+use crate::backend::Backend;
+use crate::backend::draft::DraftOps;
+use crate::model::{Checkpoint, Live, Model};
+use crate::protocol::engine::{Dtype, Token};
+use crate::shell::cli::EvalArgs;
+use crate::shell::devices::{self, Chosen, Opened};
+use crate::shell::{Context, Exit, Failure, open};
+use crate::text::TextModel;
+
+use numbers::Distances;
+
+/// Room behind the longest text, for questions and answers.
+const ROOM: usize = 1_024;
+/// Tokens of the consistency part: enough that rows choose among blocks.
+const CONSISTENCY: usize = 4_608;
+/// Share of needles below which the part misses.
+const FOUND: f64 = 0.8;
+
+fn failed(what: String) -> Failure {
+    Failure::new(Exit::Failure, what)
+}
+
+/// A model that is judged.
+pub(crate) struct Subject<B: Backend> {
+    b: B,
+    model: Model<B>,
+    live: Live<B>,
+}
+
+impl<B: Backend> Subject<B> {
+    /// Loads a model with room for `limit` tokens.
+    fn open(mut b: B, checkpoint: &Checkpoint, limit: usize) -> Result<Subject<B>, Failure> {
+        let model = Model::load(&mut b, checkpoint, |_| {})?;
+        let live = Live::new(&mut b, &model, limit.next_multiple_of(64), &[])?;
+        Ok(Subject { b, model, live })
+    }
+
+    /// Reads a text from an empty state, under the rule that the released code takes for its length, and hands over the logits
+    /// of `rows`, ascending.
+    fn read(&mut self, tokens: &[Token], rows: &[usize], each: &mut dyn FnMut(usize, &[f32])) -> Result<(), Failure> {
+        self.live.reset(&mut self.b)?;
+        self.go_on(tokens, &|row| rows.binary_search(&row).is_ok(), each)
+    }
+
+    /// Reads on from where the state is.
+    fn go_on(
+        &mut self,
+        tokens: &[Token],
+        wanted: &dyn Fn(usize) -> bool,
+        each: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), Failure> {
+        let mut each = |row: usize, logits: &[f32]| {
+            each(row, logits);
+            Ok(())
+        };
+        Ok(self.live.score(&mut self.b, &self.model, tokens, wanted, &mut each)?)
+    }
+
+    /// Whether the device computes in single precision.
+    fn single(&self) -> bool {
+        self.b.cache_dtype() == Dtype::F32
+    }
+}
+
+/// A part of the report.
+struct Part {
+    name: &'static str,
+    /// `None`: nothing to hold it against.
+    ok: Option<bool>,
+    rows: Vec<String>,
+    data: Value,
+}
+
+/// What is to be judged, read before a device is opened.
+struct Plan {
+    samples: Option<Vec<reference::Sample>>,
+    /// Another model's logits: no budget, only figures.
+    against: Option<String>,
+    text: Option<(Vec<Token>, usize, usize)>,
+    lengths: Vec<usize>,
+}
+
+/// Runs the parts that were asked for and prints the report.
+///
+/// # Errors
+/// A model, file or device that cannot be used; exit code 1 for a miss.
+pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
+    if args.script {
+        context.print(reference::SCRIPT.trim_end())?;
+        return Ok(Exit::Ok);
+    }
+    if args.plot.as_ref().is_some_and(|p| p.extension().is_none_or(|e| e != "svg")) {
+        return Err(Failure::usage("--plot writes SVG: give it a name that ends with .svg"));
+    }
+    let Chosen { name, note } = open::model(context)?;
+    if let Some(note) = note {
+        context.note(&note);
+    }
+    let (text, _) = open::text(&name)?;
+    let checkpoint = Checkpoint::open(&name)?;
+    let parts = match devices::open(&context.config().model, &args.tuning, false)? {
+        Opened::Cpu(cpu, _) => judge(context, args, *cpu, &checkpoint, &text, &[1_024, 4_096])?,
+        #[cfg(feature = "cuda")]
+        Opened::Cuda(cuda) => judge(context, args, *cuda, &checkpoint, &text, &[4_096, 16_384, 65_536, 131_072])?,
+    };
+    if let Some(path) = &args.plot {
+        let cells = parts.iter().find(|p| p.name == "needles").map(|p| p.data["svg"].as_str().unwrap_or_default());
+        let picture = cells.ok_or_else(|| Failure::usage("--plot draws the needles: leave --skip needles out"))?;
+        std::fs::write(path, picture).map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", path.display())))?;
+    }
+    let missed: Vec<&str> = parts.iter().filter(|p| p.ok == Some(false)).map(|p| p.name).collect();
+    let word = |ok: Option<bool>| match ok {
+        Some(true) => "ok",
+        Some(false) => "MISS",
+        None => "-",
+    };
+    let as_json = || {
+        let parts: Vec<Value> =
+            parts.iter().map(|p| json!({"part": p.name, "verdict": word(p.ok), "results": p.data})).collect();
+        json!({"model": checkpoint.name(), "ok": missed.is_empty(), "missed": missed, "parts": parts})
+    };
+    let as_text = || {
+        let mut out = checkpoint.name().to_owned();
+        for p in &parts {
+            out.push_str(&format!("\n{:>4} {}", word(p.ok), p.name));
+            p.rows.iter().for_each(|row| out.push_str(&format!("\n{row}")));
+        }
+        out
+    };
+    context.result(as_json, as_text)?;
+    Ok(if missed.is_empty() { Exit::Ok } else { Exit::Failure })
+}
+
+fn judge<B: DraftOps>(
+    context: &Context,
+    args: &EvalArgs,
+    b: B,
+    checkpoint: &Checkpoint,
+    text: &TextModel,
+    lengths: &[usize],
+) -> Result<Vec<Part>, Failure> {
+    let skip = |part: &str| args.skip.iter().any(|s| s == part);
+    let lengths = if args.lengths.is_empty() { lengths } else { &args.lengths };
+    let mut plan = Plan { samples: None, against: None, text: None, lengths: lengths.to_vec() };
+    let vocab = checkpoint.spec().vocab;
+    let longest = lengths.iter().copied().max().unwrap_or(0).max(CONSISTENCY);
+    let mut b = b;
+    if let Some(other) = &args.against {
+        context.note(&format!("reading with {other}"));
+        let texts = lengths.iter().map(|l| needles::prose(text, *l)).collect::<Result<Vec<_>, _>>()?;
+        let reference = Checkpoint::open(other)?;
+        if reference.spec().vocab != vocab {
+            let (a, b) = (reference.spec().vocab, vocab);
+            return Err(failed(format!(
+                "--against {other}: it has {a} tokens, this model {b}; they are different models"
+            )));
+        }
+        let mut subject = Subject::open(b, &reference, longest + ROOM)?;
+        plan.samples = Some(reference::of(&mut subject, &texts)?);
+        plan.against = Some(other.clone());
+        b = subject.b;
+    }
+    if let Some(path) = &args.reference {
+        plan.samples = Some(reference::read(path, vocab)?);
+    }
+    if let Some(path) = &args.text {
+        let read = std::fs::read_to_string(path);
+        let content = read.map_err(|e| Failure::new(Exit::Failure, format!("--text {}: {e}", path.display())))?;
+        let mut tokens: Vec<Token> = text.tokenizer.bos().into_iter().collect();
+        tokens.extend(text.tokenizer.encode_plain(&content)?);
+        let window = args.window.unwrap_or_else(|| tokens.len().clamp(2, 32_768));
+        plan.text = Some((tokens, window, args.stride.unwrap_or((window / 2).max(1))));
+    }
+    let needed = plan.samples.iter().flatten().map(|s| s.tokens.len()).max().unwrap_or(0).max(longest);
+    let window = plan.text.as_ref().map_or(0, |(_, window, _)| *window);
+    let mut subject = Subject::open(b, checkpoint, needed.max(window) + ROOM)?;
+    let mut parts = Vec::new();
+    if let Some(samples) = &plan.samples {
+        context.note("reference logits");
+        parts.push(reference_part(&mut subject, samples, plan.against.as_deref())?);
+    }
+    if let Some((tokens, window, stride)) = &plan.text {
+        context.note("perplexity");
+        let p = perplexity::measure(&mut subject, tokens, *window, *stride)?;
+        let row = format!("    {:.4} over {} tokens, windows of {window}, stride {stride}", p.perplexity, p.tokens);
+        parts.push(Part { name: "perplexity", ok: None, rows: vec![row], data: json!(p) });
+    }
+    if !skip("consistency") {
+        context.note("consistency");
+        parts.push(consistency_part(&mut subject, &needles::prose(text, CONSISTENCY)?)?);
+    }
+    if !skip("needles") {
+        let mut cells = Vec::new();
+        for length in &plan.lengths {
+            context.note(&format!("needles in {length} tokens"));
+            cells.extend(needles::measure(&mut subject, text, *length)?);
+        }
+        parts.push(needles_part(&cells, checkpoint.name()));
+    }
+    Ok(parts)
+}
+
+fn reference_part<B: Backend>(
+    subject: &mut Subject<B>,
+    samples: &[reference::Sample],
+    against: Option<&str>,
+) -> Result<Part, Failure> {
+    let rows = reference::compare(subject, samples)?;
+    let ok = against.is_none().then(|| within_budget(&rows, subject.single()));
+    let mut lines = vec![format!(
+        "    {:>8} {:>5} {:>11} {:>11} {:>8} {:>9}{}",
+        "tokens",
+        "rows",
+        "mean KLD",
+        "99% KLD",
+        "same top",
+        "max diff",
+        against.map(|a| format!("   against {a}")).unwrap_or_default()
+    )];
+    for r in &rows {
+        let (top, diff) = (100.0 * r.same_top, r.max_diff);
+        lines.push(format!(
+            "    {:>8} {:>5} {:>11.2e} {:>11.2e} {top:>7.1}% {diff:>9.4}",
+            r.length, r.rows, r.mean_kl, r.p99_kl
+        ));
+    }
+    let left_out = samples.len() - rows.len();
+    if left_out > 0 {
+        lines.push(format!("    {left_out} texts are longer than the context and were left out"));
+    }
+    Ok(Part { name: "reference", ok, rows: lines, data: json!({"against": against, "lengths": rows}) })
+}
+
+/// Whether distances from another implementation's logits are what rounding explains.
+fn within_budget(rows: &[Distances], single: bool) -> bool {
+    let (mean, top) = if single { (1e-5, 0.98) } else { (0.01, 0.95) };
+    // Written so that a NaN is outside.
+    !rows.is_empty() && rows.iter().all(|r| r.mean_kl <= mean && r.same_top >= top)
+}
+
+fn consistency_part<B: DraftOps>(subject: &mut Subject<B>, text: &[Token]) -> Result<Part, Failure> {
+    let slack = if subject.single() { 1e-2 } else { 0.5 };
+    let list = consistency::measure(subject, text, slack)?;
+    let line = |a: &consistency::Agreement| {
+        let word = if a.ok() { "ok" } else { "MISS" };
+        format!("    {word:>4} {:<60} {:.2e} of {:.0e}", a.what, a.greatest, a.budget)
+    };
+    let ok = list.iter().all(consistency::Agreement::ok);
+    Ok(Part { name: "consistency", ok: Some(ok), rows: list.iter().map(line).collect(), data: json!(list) })
+}
+
+fn needles_part(cells: &[needles::Cell], title: &str) -> Part {
+    let (asked, found) = cells.iter().fold((0, 0), |(a, f), c| (a + c.asked, f + c.found));
+    let ok = found as f64 >= FOUND * asked as f64;
+    let mut rows = vec![format!("    {found} of {asked} found")];
+    rows.extend(plot::table(cells));
+    let data = json!({"asked": asked, "found": found, "cells": cells, "svg": plot::svg(cells, title)});
+    Part { name: "needles", ok: Some(ok), rows, data }
+}

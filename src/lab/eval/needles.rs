@@ -1,0 +1,231 @@
+//! Needles: facts hidden at many depths of documents of many lengths, asked for one by one.
+//!
+//! A document is read once per length; every question goes on from its end. The answer is not written freely but forced up to
+//! the value, and a needle counts as found when each token of the value is the likeliest: so a model that thinks first, or
+//! words its answers otherwise, is judged by the same thing, that it can fetch the value from far behind. Values are
+//! digits and names made up here; a wrong choice of blocks, a wrong decay or a wrong position shows as holes in the grid.
+
+use super::numbers::{likeliest, log_prob};
+use super::{Subject, failed};
+use crate::backend::Backend;
+use crate::protocol::desk::ThinkMode;
+use crate::protocol::engine::Token;
+use crate::shell::Failure;
+use crate::text::{ChatMessage, ChatRole, RenderOptions, TextModel};
+
+/// Depths of the grid, in percent of the document.
+pub const DEPTHS: [usize; 10] = [3, 13, 23, 33, 43, 53, 63, 73, 83, 93];
+const ADJECTIVES: [&str; 16] = [
+    "quiet", "narrow", "copper", "early", "hollow", "bright", "distant", "patient", "broken", "green", "heavy",
+    "second", "northern", "painted", "slow", "wooden",
+];
+const NOUNS: [&str; 20] = [
+    "bridge", "harbour", "letter", "orchard", "engine", "lantern", "river", "council", "garden", "market", "tower",
+    "workshop", "window", "mountain", "carriage", "winter", "library", "kitchen", "meadow", "signal",
+];
+const VERBS: [&str; 14] = [
+    "follows",
+    "meets",
+    "surrounds",
+    "remembers",
+    "passes",
+    "replaces",
+    "watches",
+    "carries",
+    "divides",
+    "answers",
+    "borders",
+    "outlasts",
+    "mirrors",
+    "keeps",
+];
+const FIRST: [&str; 12] =
+    ["Ilse", "Bram", "Tova", "Emil", "Rosa", "Anton", "Mirel", "Jonas", "Petra", "Oskar", "Livia", "Dario"];
+const LAST: [&str; 12] = [
+    "Hartog",
+    "Velde",
+    "Sorin",
+    "Malik",
+    "Brandt",
+    "Okoro",
+    "Lindqvist",
+    "Ferro",
+    "Novak",
+    "Ames",
+    "Castell",
+    "Yilmaz",
+];
+const STEMS: [&str; 12] = ["Kar", "Vel", "Tor", "Min", "Sel", "Dra", "Lom", "Pra", "Hul", "Ner", "Bas", "Gil"];
+const ENDS: [&str; 10] = ["stad", "mere", "wick", "holm", "dorf", "fell", "quay", "ton", "vik", "moor"];
+
+/// Numbers that are the same on every machine (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) % sides.max(1) as u64) as usize
+    }
+
+    fn pick<'a>(&mut self, words: &[&'a str]) -> &'a str {
+        let at = self.roll(words.len());
+        words.get(at).copied().unwrap_or_default()
+    }
+}
+
+fn filler(dice: &mut Dice) -> String {
+    let (a, n, v) = (dice.pick(&ADJECTIVES), dice.pick(&NOUNS), dice.pick(&VERBS));
+    format!("The {a} {n} {v} the {} {}.", dice.pick(&ADJECTIVES), dice.pick(&NOUNS))
+}
+
+/// A fact and how it is asked for.
+struct Needle {
+    depth: usize,
+    /// `The access code of Karmere is`
+    opening: String,
+    /// ` 481726`
+    value: String,
+    question: String,
+}
+
+fn needles(dice: &mut Dice) -> Vec<Needle> {
+    let mut list: Vec<Needle> = Vec::new();
+    let mut used = Vec::new();
+    for depth in DEPTHS {
+        for digits in [true, false] {
+            let mut place = format!("{}{}", dice.pick(&STEMS), dice.pick(&ENDS));
+            while used.contains(&place) {
+                place = format!("{}{}", dice.pick(&STEMS), dice.pick(&ENDS));
+            }
+            let (what, value) = if digits {
+                ("access code", format!(" {:06}", dice.roll(1_000_000)))
+            } else {
+                ("keeper", format!(" {} {}", dice.pick(&FIRST), dice.pick(&LAST)))
+            };
+            list.push(Needle {
+                depth,
+                opening: format!("The {what} of {place} is"),
+                value,
+                question: format!("What is the {what} of {place}?"),
+            });
+            used.push(place);
+        }
+    }
+    list
+}
+
+/// A document of about `sentences` sentences with every needle at its depth.
+fn document(sentences: usize, needles: &[Needle], dice: &mut Dice) -> String {
+    let mut out = String::new();
+    for i in 0..sentences {
+        for n in needles.iter().filter(|n| sentences * n.depth / 100 == i) {
+            out.push_str(&format!("{}{}.\n", n.opening, n.value));
+        }
+        out.push_str(&filler(dice));
+        out.push(if i % 6 == 5 { '\n' } else { ' ' });
+    }
+    out
+}
+
+/// One cell of the grid.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Cell {
+    /// Tokens before the question.
+    pub length: usize,
+    /// Percent of the document.
+    pub depth: usize,
+    /// Needles asked for.
+    pub asked: usize,
+    /// Found.
+    pub found: usize,
+    /// Mean log-probability of a value's token.
+    pub mean_log_prob: f64,
+}
+
+/// A prompt up to the value, and the value.
+struct Asked {
+    depth: usize,
+    tokens: Vec<Token>,
+    value: usize,
+}
+
+fn asked(text: &TextModel, document: &str, needle: &Needle) -> Result<Asked, Failure> {
+    let mut turns = ChatMessage::document("notes.txt", document.trim_end()).to_vec();
+    turns.push(ChatMessage::new(ChatRole::User, needle.question.clone()));
+    let mut prompt = text.template.render(&turns, &RenderOptions::prompt(ThinkMode::Auto))?;
+    prompt.push_str(&format!("The document says: \"{}", needle.opening));
+    let before = text.tokenizer.encode_prompt(&prompt)?;
+    let tokens = text.tokenizer.encode_prompt(&format!("{prompt}{}", needle.value))?;
+    let value = before.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
+    if value == 0 || value == tokens.len() {
+        return Err(failed(format!(
+            "the tokenizer swallows the value of a needle: {}{}",
+            needle.opening, needle.value
+        )));
+    }
+    Ok(Asked { depth: needle.depth, tokens, value })
+}
+
+/// Asks for every needle of a document of about `length` tokens.
+///
+/// # Errors
+/// The device, the template or the tokenizer.
+pub fn measure<B: Backend>(subject: &mut Subject<B>, text: &TextModel, length: usize) -> Result<Vec<Cell>, Failure> {
+    let mut dice = Dice(length as u64);
+    let list = needles(&mut dice);
+    let sample: Vec<String> = (0..64).map(|_| filler(&mut dice)).collect();
+    let each = text.tokenizer.encode_prompt(&sample.join(" "))?.len().div_ceil(sample.len());
+    let known: usize = list.len() * 3 * each;
+    let document = document((length.saturating_sub(known) / each.max(1)).max(20), &list, &mut dice);
+    let prompts = list.iter().map(|n| asked(text, &document, n)).collect::<Result<Vec<_>, _>>()?;
+    let Some(first) = prompts.first() else {
+        return Err(failed("there are no needles".into()));
+    };
+    let alike = |a: &Asked| a.tokens.iter().zip(&first.tokens).take_while(|(a, b)| a == b).count();
+    let shared = prompts.iter().skip(1).map(alike).min().unwrap_or(0);
+    let most = prompts.iter().map(|p| p.tokens.len()).max().unwrap_or(0);
+    if most > subject.live.limit() {
+        return Err(failed(format!("{most} tokens do not fit into the context of {}", subject.live.limit())));
+    }
+    subject.read(first.tokens.get(..shared).unwrap_or_default(), &[], &mut |_, _| ())?;
+    let end = subject.live.export_end(&mut subject.b)?;
+    let mut cells: Vec<Cell> =
+        DEPTHS.map(|depth| Cell { length: shared, depth, asked: 0, found: 0, mean_log_prob: 0.0 }).to_vec();
+    for prompt in &prompts {
+        subject.live.restore(&mut subject.b, shared, &[], Some(&end))?;
+        let rest = prompt.tokens.get(shared..).unwrap_or_default();
+        let begin = prompt.value - shared;
+        let (mut right, mut sum) = (true, 0.0);
+        subject.go_on(rest, &|row| row + 1 >= begin && row + 1 < rest.len(), &mut |row, logits| {
+            let token = rest.get(row + 1).copied().unwrap_or_default();
+            right &= likeliest(logits) == token;
+            sum += log_prob(logits, token);
+        })?;
+        if let Some(cell) = cells.iter_mut().find(|c| c.depth == prompt.depth) {
+            cell.asked += 1;
+            cell.found += usize::from(right);
+            cell.mean_log_prob += sum / (rest.len() - begin) as f64;
+        }
+    }
+    for cell in &mut cells {
+        cell.mean_log_prob /= cell.asked.max(1) as f64;
+    }
+    Ok(cells)
+}
+
+/// Text of the same making, for comparisons that need any.
+pub fn prose(text: &TextModel, length: usize) -> Result<Vec<Token>, Failure> {
+    let mut dice = Dice(7);
+    let list = needles(&mut dice);
+    let document = document(length / 4 + 20, &list, &mut dice);
+    let mut tokens: Vec<Token> = text.tokenizer.bos().into_iter().collect();
+    tokens.extend(text.tokenizer.encode_plain(&document)?);
+    if tokens.len() < length {
+        return Err(failed(format!("{} tokens of text were made, {length} are needed", tokens.len())));
+    }
+    tokens.truncate(length);
+    Ok(tokens)
+}

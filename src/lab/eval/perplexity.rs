@@ -1,0 +1,62 @@
+//! Perplexity of a text, in windows with a stride.
+
+use super::numbers::log_prob;
+use super::{Subject, failed};
+use crate::backend::Backend;
+use crate::protocol::engine::Token;
+use crate::shell::{Exit, Failure};
+
+/// What a text costs the model.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Perplexity {
+    /// Tokens that were predicted.
+    pub tokens: usize,
+    /// Tokens a window holds at most.
+    pub window: usize,
+    /// Tokens from one window to the next.
+    pub stride: usize,
+    /// Mean negative log-probability, nats a token.
+    pub loss: f64,
+    /// exp of it.
+    pub perplexity: f64,
+}
+
+/// Scores `tokens`: each window is read afresh, and of all windows but the first only the tokens that the one before did not
+/// have are counted, so that every token is counted once and has `window - stride` tokens before it.
+///
+/// # Errors
+/// A window that does not fit into the context, a stride of 0 or above the window, fewer than two tokens; or the device.
+pub fn measure<B: Backend>(
+    subject: &mut Subject<B>,
+    tokens: &[Token],
+    window: usize,
+    stride: usize,
+) -> Result<Perplexity, Failure> {
+    let limit = subject.live.limit();
+    if window < 2 || window > limit {
+        return Err(Failure::new(Exit::Usage, format!("--window {window}: from 2 to {limit} tokens here")));
+    }
+    if stride == 0 || stride >= window {
+        return Err(Failure::new(Exit::Usage, format!("--stride {stride}: from 1 to {} for this window", window - 1)));
+    }
+    if tokens.len() < 2 {
+        return Err(Failure::new(Exit::Usage, "--text: a text of one token or none predicts nothing"));
+    }
+    let (mut sum, mut counted, mut start) = (0.0, 1, 0);
+    while counted < tokens.len() {
+        let end = tokens.len().min(start + window);
+        let part = tokens.get(start..end).unwrap_or_default();
+        // The row before a token predicts it.
+        let rows: Vec<usize> = (counted - start - 1..part.len() - 1).collect();
+        subject.read(part, &rows, &mut |row, logits| {
+            sum -= part.get(row + 1).map_or(f64::NAN, |t| log_prob(logits, *t));
+        })?;
+        (counted, start) = (end, start + stride);
+    }
+    if !f64::is_finite(sum) {
+        return Err(failed("the model gave no probability to the text: its logits are not numbers".into()));
+    }
+    let count = tokens.len() - 1;
+    let loss = sum / count as f64;
+    Ok(Perplexity { tokens: count, window, stride, loss, perplexity: loss.exp() })
+}

@@ -1,0 +1,147 @@
+//! Reference logits: teacher-forced rows of another implementation, or of another form of the same weights.
+//!
+//! File format (safetensors; `reference.py` writes it): for each length L `tokens.L` [L] and `rows.L` [n], integers, and
+//! `logits.L` [n, vocab], f32, f16 or bf16: the logits behind `tokens[rows[i]]`, all of one call over L tokens.
+
+use std::path::Path;
+
+use half::bf16;
+use safetensors::Dtype as FileDtype;
+
+use super::numbers::{Distance, Distances, distance};
+use super::{Subject, failed};
+use crate::backend::Backend;
+use crate::model::Tensors;
+use crate::protocol::engine::{Dtype, Token};
+use crate::shell::{Exit, Failure};
+
+/// The script that makes a reference file with Hugging Face transformers.
+pub const SCRIPT: &str = include_str!("../../../assets/eval/reference.py");
+
+/// Rows of one text.
+pub struct Sample {
+    /// The text.
+    pub tokens: Vec<Token>,
+    /// Rows whose logits are known, ascending.
+    pub rows: Vec<usize>,
+    /// `[rows, vocab]`
+    pub logits: Vec<f32>,
+}
+
+fn unusable(path: &Path, what: impl std::fmt::Display) -> Failure {
+    let hint = "sala-chat eval --script prints the script that makes such a file";
+    Failure::new(Exit::Failure, format!("{}: {what}", path.display())).hint(hint)
+}
+
+fn integers(path: &Path, tensors: &Tensors, name: &str) -> Result<Vec<u64>, Failure> {
+    let (dtype, shape, data) = tensors.raw(name).map_err(|e| unusable(path, e))?;
+    if shape.len() != 1 {
+        return Err(unusable(path, format!("`{name}` has shape {shape:?}, expected one axis")));
+    }
+    let numbers: Option<Vec<u64>> = match dtype {
+        FileDtype::I64 | FileDtype::U64 => {
+            data.chunks_exact(8).map(|b| <[u8; 8]>::try_from(b).ok().map(u64::from_le_bytes)).collect()
+        }
+        FileDtype::I32 | FileDtype::U32 => data
+            .chunks_exact(4)
+            .map(|b| <[u8; 4]>::try_from(b).ok().map(|b| u64::from(u32::from_le_bytes(b))))
+            .collect(),
+        other => return Err(unusable(path, format!("`{name}` holds {other:?}, expected 32- or 64-bit integers"))),
+    };
+    numbers.ok_or_else(|| unusable(path, format!("`{name}` is cut short")))
+}
+
+fn floats(path: &Path, tensors: &Tensors, name: &str, shape: &[usize]) -> Result<Vec<f32>, Failure> {
+    let loaded = tensors.get(name, shape).map_err(|e| unusable(path, e))?;
+    let view = loaded.view();
+    let values: Vec<f32> = match view.dtype {
+        Dtype::Bf16 => view.data.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+        Dtype::F32 => view.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        other => return Err(unusable(path, format!("`{name}` was read as {other:?}, expected floating point"))),
+    };
+    match values.iter().position(|v| !v.is_finite()) {
+        Some(at) => Err(unusable(path, format!("`{name}` holds {} at {at}", values[at]))),
+        None => Ok(values),
+    }
+}
+
+/// Reads a file for a model of `vocab` tokens; shorter texts first.
+///
+/// # Errors
+/// What is missing or does not fit, by name.
+pub fn read(path: &Path, vocab: usize) -> Result<Vec<Sample>, Failure> {
+    let tensors = Tensors::open_files(&[path.to_owned()]).map_err(|e| unusable(path, e))?;
+    let mut lengths = Vec::new();
+    for name in tensors.names().filter_map(|n| n.strip_prefix("tokens.")) {
+        lengths.push(name.parse::<usize>().map_err(|_| unusable(path, format!("`tokens.{name}` names no length")))?);
+    }
+    lengths.sort_unstable();
+    if lengths.is_empty() {
+        return Err(unusable(path, "there is no tensor `tokens.LENGTH`"));
+    }
+    let sample = |length: usize| {
+        let bad = |what: String| unusable(path, format!("length {length}: {what}"));
+        let tokens = integers(path, &tensors, &format!("tokens.{length}"))?;
+        let rows = integers(path, &tensors, &format!("rows.{length}"))?;
+        if tokens.len() != length {
+            return Err(bad(format!("{} tokens", tokens.len())));
+        }
+        if let Some(token) = tokens.iter().find(|t| **t >= vocab as u64) {
+            return Err(bad(format!("token {token} is outside the vocabulary of {vocab}: it is of another model")));
+        }
+        if rows.is_empty() || rows.iter().any(|r| *r >= length as u64) || !rows.is_sorted() {
+            return Err(bad("`rows` must be positions of the text, ascending".into()));
+        }
+        let logits = floats(path, &tensors, &format!("logits.{length}"), &[rows.len(), vocab])?;
+        let tokens = tokens.into_iter().map(|t| t as Token).collect();
+        Ok(Sample { tokens, rows: rows.into_iter().map(|r| r as usize).collect(), logits })
+    };
+    lengths.into_iter().map(sample).collect()
+}
+
+/// Rows of a text of `length` tokens that are looked at: the last ones, where most lies behind, and some all over it.
+pub fn chosen_rows(length: usize) -> Vec<usize> {
+    const EACH: usize = 32;
+    let mut rows: Vec<usize> = (0..EACH).map(|i| length * (i + 1) / (EACH + 1)).collect();
+    rows.extend(length.saturating_sub(EACH)..length);
+    rows.retain(|r| *r < length);
+    rows.sort_unstable();
+    rows.dedup();
+    rows
+}
+
+/// Logits of this model at the chosen rows of every text: a reference for another form of its weights.
+///
+/// # Errors
+/// The device; a text that does not fit.
+pub fn of<B: Backend>(subject: &mut Subject<B>, texts: &[Vec<Token>]) -> Result<Vec<Sample>, Failure> {
+    let mut samples = Vec::new();
+    for tokens in texts {
+        let rows = chosen_rows(tokens.len());
+        let mut logits = Vec::new();
+        subject.read(tokens, &rows, &mut |_, row| logits.extend_from_slice(row))?;
+        samples.push(Sample { tokens: tokens.clone(), rows, logits });
+    }
+    Ok(samples)
+}
+
+/// Distances of this model's logits from the reference, a row for each text that fits into the context.
+///
+/// # Errors
+/// The device.
+pub fn compare<B: Backend>(subject: &mut Subject<B>, samples: &[Sample]) -> Result<Vec<Distances>, Failure> {
+    let (vocab, limit) = (subject.model.spec().vocab, subject.live.limit());
+    let mut out = Vec::new();
+    for sample in samples.iter().filter(|s| s.tokens.len() <= limit) {
+        let mut rows: Vec<Distance> = Vec::new();
+        subject.read(&sample.tokens, &sample.rows, &mut |_, found| {
+            let at = rows.len() * vocab;
+            rows.push(distance(sample.logits.get(at..at + vocab).unwrap_or_default(), found));
+        })?;
+        if rows.len() != sample.rows.len() {
+            return Err(failed(format!("{} of {} rows were scored", rows.len(), sample.rows.len())));
+        }
+        out.push(Distances::of(sample.tokens.len(), &rows));
+    }
+    Ok(out)
+}

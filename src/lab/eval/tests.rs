@@ -1,0 +1,103 @@
+//! The parts on the built-in model, and on ones with an error planted: each error is reported by at least one part.
+
+use super::*;
+use crate::backend::cpu::Cpu;
+use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+use crate::spec::{ModelSpec, ScoreNorm};
+
+fn text() -> TextModel {
+    TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None).unwrap()
+}
+
+fn subject(change: impl FnOnce(&mut ModelSpec)) -> Subject<Cpu> {
+    let mut checkpoint = Checkpoint::open("demo").unwrap();
+    change(checkpoint.spec_mut());
+    Subject::open(Cpu::new(), &checkpoint, 4_200 + ROOM).unwrap()
+}
+
+/// The built-in model's own logits, where rows choose among blocks.
+fn samples() -> Vec<reference::Sample> {
+    let texts = [needles::prose(&text(), 512).unwrap(), needles::prose(&text(), 4_200).unwrap()];
+    reference::of(&mut subject(|_| ()), &texts).unwrap()
+}
+
+#[test]
+fn errors_planted_in_the_shape_are_reported_by_the_reference() {
+    let samples = samples();
+    let same = reference_part(&mut subject(|_| ()), &samples, None).unwrap();
+    assert_eq!(same.ok, Some(true), "{:?}", same.rows);
+    let planted: [(&str, fn(&mut ModelSpec)); 4] = [
+        ("normaliser of the other compressed keys", |s| s.sparse.score_norm = ScoreNorm::Fine),
+        ("no gate in lightning layers", |s| s.lightning.output_gate = false),
+        ("no gate in sparse layers", |s| s.sparse.gate = false),
+        ("another base of the rotation", |s| s.lightning.rope_theta = Some(20_000.0)),
+    ];
+    for (what, change) in planted {
+        let part = reference_part(&mut subject(change), &samples, None).unwrap();
+        assert_eq!((part.name, part.ok), ("reference", Some(false)), "{what}: {:?}", part.rows);
+    }
+}
+
+#[test]
+fn the_built_in_model_is_consistent_and_finds_needles() {
+    let mut subject = subject(|_| ());
+    let part = consistency_part(&mut subject, &needles::prose(&text(), 1_024).unwrap()).unwrap();
+    assert_eq!(part.ok, Some(true), "{:#?}", part.rows);
+    let cells = needles::measure(&mut subject, &text(), 1_024).unwrap();
+    let asked: usize = cells.iter().map(|c| c.asked).sum();
+    assert_eq!((cells.len(), asked), (needles::DEPTHS.len(), 2 * needles::DEPTHS.len()));
+    assert!(cells.iter().all(|c| c.length.abs_diff(1_024) < 512), "{cells:?}");
+    let part = needles_part(&cells, "a <title>");
+    assert_eq!(part.rows.len(), 2 + needles::DEPTHS.len());
+    let svg = part.data["svg"].as_str().unwrap();
+    assert!(svg.contains("a &lt;title&gt;") && svg.matches("<rect").count() == 1 + cells.len());
+}
+
+#[test]
+fn a_reference_file_is_read_and_a_wrong_one_refused() {
+    use safetensors::tensor::{Dtype as D, TensorView};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("reference.safetensors");
+    let write = |tokens: &[i64], rows: &[i64], logits: &[f32]| {
+        let bytes = |v: &[i64]| v.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
+        let (t, r) = (bytes(tokens), bytes(rows));
+        let l: Vec<u8> = logits.iter().flat_map(|n| n.to_le_bytes()).collect();
+        let view = |d, shape: Vec<usize>, data| TensorView::new(d, shape, data).unwrap();
+        let tensors = [
+            ("tokens.4".to_owned(), view(D::I64, vec![tokens.len()], &t)),
+            ("rows.4".to_owned(), view(D::I64, vec![rows.len()], &r)),
+            ("logits.4".to_owned(), view(D::F32, vec![rows.len(), logits.len() / rows.len()], &l)),
+        ];
+        std::fs::write(&path, safetensors::serialize(tensors, None).unwrap()).unwrap();
+    };
+    write(&[1, 2, 0, 1], &[1, 3], &[0.5, 1.0, 2.0, 3.0, 2.0, 1.0]);
+    let samples = reference::read(&path, 3).unwrap();
+    assert_eq!(
+        (samples.len(), samples[0].tokens.as_slice(), samples[0].rows.as_slice()),
+        (1, &[1, 2, 0, 1][..], &[1, 3][..])
+    );
+    let refused = |vocab| reference::read(&path, vocab).err().map(|f| f.message).unwrap_or_default();
+    assert!(refused(4).contains("logits.4"), "{}", refused(4));
+    assert!(refused(2).contains("token 2 is outside the vocabulary of 2"), "{}", refused(2));
+    write(&[1, 2, 0, 1], &[1, 4], &[0.0; 6]);
+    assert!(refused(3).contains("rows"), "{}", refused(3));
+    write(&[1, 2, 0, 1], &[1, 3], &[0.0, 1.0, f32::NAN, 0.0, 0.0, 0.0]);
+    assert!(refused(3).contains("`logits.4` holds NaN at 2"), "{}", refused(3));
+    std::fs::write(&path, b"nothing").unwrap();
+    assert!(refused(3).contains("reference.safetensors"), "{}", refused(3));
+}
+
+#[test]
+fn every_token_of_a_text_is_counted_once_in_any_windows() {
+    let mut subject = subject(|_| ());
+    let tokens = needles::prose(&text(), 600).unwrap();
+    let whole = perplexity::measure(&mut subject, &tokens, 600, 300).unwrap();
+    let cut = perplexity::measure(&mut subject, &tokens, 256, 128).unwrap();
+    assert_eq!((whole.tokens, cut.tokens), (599, 599));
+    assert!((whole.loss.exp() - whole.perplexity).abs() < 1e-9 && cut.perplexity.is_finite());
+    // Less before a token makes it harder on the whole.
+    assert!(cut.perplexity > 0.9 * whole.perplexity, "{cut:?} {whole:?}");
+    for (window, stride) in [(1, 1), (256, 0), (256, 256), (1 << 20, 1)] {
+        assert_eq!(perplexity::measure(&mut subject, &tokens, window, stride).unwrap_err().exit, Exit::Usage);
+    }
+}
