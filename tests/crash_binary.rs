@@ -196,6 +196,8 @@ fn check_texts(path: &[Message], acknowledged: &Acknowledged) {
 
 /// Every file has a row that names it, and every kept state can be read and passes its checksums.
 fn check_state(store: &Store, session: &SessionRecord) {
+    // Those without a row are kept for some days otherwise.
+    store.remove_orphans();
     for entry in std::fs::read_dir(store.root().join("segments")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let (stem, extension) = name.split_once('.').unwrap();
@@ -214,7 +216,10 @@ fn check_state(store: &Store, session: &SessionRecord) {
         return;
     };
     let planned = store.plan_restore(&tip).unwrap();
-    let restored = store.restore(&tip, 0).unwrap();
+    let restored = store.open_path(&tip, 0).unwrap();
+    for segment in restored.plan.path.iter().take(restored.plan.usable) {
+        store.read_rows(&segment.id).unwrap();
+    }
     // Reading found nothing that looking at the rows had not.
     assert_eq!(restored.plan.usable, planned.usable, "{:?}", restored.plan.lost);
     for segment in &restored.plan.path {
@@ -387,4 +392,90 @@ fn kill_nine_of_the_program_at_random_moments_loses_nothing_acknowledged() {
          {whole} runs to the end, {} sessions, no message lost",
         before
     );
+}
+
+/// Sessions and what was said in them.
+fn everything(store: &Store) -> Vec<(String, Vec<String>)> {
+    let mut all: Vec<(String, Vec<String>)> = store
+        .sessions(SessionFilter::Live, 10_000)
+        .unwrap()
+        .into_iter()
+        .map(|s| {
+            assert!(!s.damaged, "{}", s.name);
+            let path = s.head.map(|head| store.path(head).unwrap()).unwrap_or_default();
+            (s.name, path.into_iter().map(|m| m.text).collect())
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn kill_nine_while_importing_exporting_pruning_and_reading_into_the_library_loses_nothing() {
+    let full = std::env::var("SALA_PROOF").is_ok_and(|v| v == "full");
+    let seed = std::env::var("SALA_SEED").map_or(7, |v| v.parse().unwrap());
+    let mut random = Random(seed);
+    let home = Home(tempfile::tempdir().unwrap());
+    std::fs::write(home.0.path().join("ledger.txt"), document(1)).unwrap();
+    std::fs::write(home.0.path().join("other.txt"), document(2)).unwrap();
+    home.run(&["-f", "ledger.txt", "-p", QUESTIONS[1]]);
+    home.run(&["export", "last", "talk.json"]);
+    home.run(&["export", "last", "talk.sala", "--with-state"]);
+    let said = everything(&home.store());
+    let (name, texts) = said[0].clone();
+    home.run(&["export", "last", "out.md", "--force"]);
+    let exported = std::fs::read(home.0.path().join("out.md")).unwrap();
+    let commands: [&[&str]; 6] = [
+        &["import", "talk.sala"],
+        &["import", "talk.json"],
+        &["export", &name, "out.md", "--force"],
+        &["export", &name, "out.sala", "--with-state", "--force"],
+        &["prune"],
+        &["library", "add", "other.txt"],
+    ];
+    let spans: Vec<Duration> = commands
+        .iter()
+        .map(|arguments| {
+            let begun = Instant::now();
+            // How it ends is another test's business; here it is only how long it takes.
+            let _ = home.command(&home.data(), arguments).output().unwrap();
+            begun.elapsed()
+        })
+        .collect();
+    let (mut killed, mut ended) = (0, 0);
+    for round in 0..if full { 120 } else { 24 } {
+        let which = round % commands.len();
+        let moment = spans[which].mul_f64(1.05 * random.share());
+        let begun = Instant::now();
+        let mut command = home.command(&home.data(), commands[which]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        kill_at(&mut child, begun + moment);
+        match child.wait().unwrap().code() {
+            None => killed += 1,
+            Some(_) => ended += 1,
+        }
+        let here = format!("seed {seed}, round {round}, {:?} after {moment:?}", commands[which]);
+        let store = home.store();
+        let now = everything(&store);
+        assert!(now.contains(&(name.clone(), texts.clone())), "{here}: {now:?}");
+        // What came in is whole or is not there.
+        for (other, found) in &now {
+            let fits = found == &texts || other.contains("other") || other.contains("ledger");
+            assert!(fits, "{here}: {other} has {found:?}");
+        }
+        let checked = store.check().unwrap();
+        assert_eq!(checked.damaged, Vec::<String>::new(), "{here}");
+        assert_eq!(std::fs::read(home.0.path().join("out.md")).unwrap(), exported, "{here}");
+        let names = std::fs::read_dir(home.0.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        assert!(!names.into_iter().any(|n| n.ends_with(".part")), "{here}: an unfinished file was left");
+        for file in ["talk.json", "talk.sala", "ledger.txt", "other.txt"] {
+            assert!(home.0.path().join(file).exists(), "{here}");
+        }
+        // Imported copies go again, so that the rounds stay alike.
+        for session in store.sessions(SessionFilter::Live, 10_000).unwrap().into_iter().filter(|s| s.name != name) {
+            store.delete(session.id).unwrap();
+        }
+    }
+    println!("seed {seed}: {killed} kills, {ended} ended by themselves, no message lost");
+    assert!(killed > 0);
 }

@@ -14,7 +14,7 @@ use sala_chat::backend::cuda::{Cuda, Guards, Options};
 use sala_chat::backend::prelude::*;
 use sala_chat::backend::{BackendError, BufKind, Pass, ROW_ARRAYS, StepKey, layer_tensor};
 use sala_chat::lab::kernels::checks::{Checks, Extent, operations};
-use sala_chat::protocol::engine::{Cancel, Dtype, ImageTensor, RowsFault, RowsFeed, RowsImage};
+use sala_chat::protocol::engine::{Cancel, Dtype, ImageTensor, RowSource, RowsFault, RowsImage};
 use sala_chat::spec::{DenseRule, ScoreNorm, SparseSpec};
 
 /// The emulator's library, built once per run of the tests.
@@ -141,7 +141,7 @@ fn image(spec: &SparseSpec, start: usize, rows: usize) -> RowsImage {
 #[derive(Debug)]
 struct Bad(RowsImage);
 
-impl RowsFeed for Bad {
+impl RowSource for Bad {
     fn start(&self) -> u64 {
         self.0.start()
     }
@@ -172,7 +172,7 @@ fn rows_stream_in_from_several_files_and_a_bad_one_is_told() {
     b.reserve(&mut cache, cuts[3]).unwrap();
     let images: Vec<RowsImage> = cuts.windows(2).map(|c| image(&spec, c[0], c[1] - c[0])).collect();
     // Damage shows when the rows are wanted, and before anybody has them.
-    let bad: Arc<dyn RowsFeed> = Arc::new(Bad(images[0].clone()));
+    let bad: Arc<dyn RowSource> = Arc::new(Bad(images[0].clone()));
     b.restore_rows(&mut [(3, &mut cache)], &spec, &[bad]).unwrap();
     let error = b.read_rows(&cache, &spec, 0..cuts[1]).unwrap_err();
     assert!(error.to_string().contains("damaged: part of it"), "{error}");
@@ -181,8 +181,8 @@ fn rows_stream_in_from_several_files_and_a_bad_one_is_told() {
     b.settle_rows(0).unwrap();
     assert!(!b.rows_coming());
     assert!(b.read_rows(&cache, &spec, 0..cuts[1]).is_ok());
-    let feeds = images.iter().map(|i| Arc::new(i.clone()) as Arc<dyn RowsFeed>);
-    let feeds: Vec<Arc<dyn RowsFeed>> = feeds.collect();
+    let feeds = images.iter().map(|i| Arc::new(i.clone()) as Arc<dyn RowSource>);
+    let feeds: Vec<Arc<dyn RowSource>> = feeds.collect();
     b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
     for (image, cut) in images.iter().zip(cuts.windows(2)) {
         let rows = b.read_rows(&cache, &spec, cut[0]..cut[1]).unwrap();
@@ -201,7 +201,7 @@ struct Slow {
     given: AtomicUsize,
 }
 
-impl RowsFeed for Slow {
+impl RowSource for Slow {
     fn start(&self) -> u64 {
         self.image.start()
     }
@@ -243,7 +243,7 @@ fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
         tensor.data = Arc::new(data);
     }
     let slow = Arc::new(Slow { image, given: AtomicUsize::new(0) });
-    let feeds = [Arc::clone(&slow) as Arc<dyn RowsFeed>];
+    let feeds = [Arc::clone(&slow) as Arc<dyn RowSource>];
     let all = 2 * ROWS * spec.kv_heads * spec.head_dim * 2;
     let pass = Pass::Verify { rows: 1 };
     let mut outputs = Vec::new();

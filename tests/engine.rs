@@ -7,8 +7,8 @@ use sala_chat::engine::worker::{Engine, spawn};
 use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::ThinkMode;
 use sala_chat::protocol::engine::{
-    Cancel, Command, DeviceChoice, EndImage, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job, RowsFeed,
-    RowsImage, Sampling, SpecMode, StateImage, Token,
+    Cancel, CheckpointImage, Command, DeviceChoice, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job,
+    RowSource, RowsImage, Sampling, SpecMode, StateImage, Token,
 };
 use sala_chat::text::template::{ChatMessage, ChatRole, RenderOptions};
 use sala_chat::text::{Specials, TextModel};
@@ -89,7 +89,7 @@ impl Harness {
         &self,
         keep: u64,
         rows: Vec<RowsImage>,
-        end: Option<EndImage>,
+        end: Option<CheckpointImage>,
         history: Vec<Token>,
     ) -> Result<(), String> {
         self.engine
@@ -97,7 +97,7 @@ impl Harness {
             .send(Command::Restore {
                 id: 9,
                 keep,
-                rows: rows.into_iter().map(|r| Arc::new(r) as Arc<dyn RowsFeed>).collect(),
+                rows: rows.into_iter().map(|r| Arc::new(r) as Arc<dyn RowSource>).collect(),
                 end,
                 history: Arc::new(history),
             })
@@ -180,7 +180,7 @@ fn a_refused_job_or_image_leaves_an_engine_that_works() {
     let h = Harness::start();
     let error = h.run(vec![11; 20_001], None, Cancel::default()).err().unwrap();
     assert!(error.contains("20000") || error.contains("20,000"), "{error}");
-    let end = EndImage { position: 5, tensors: Vec::new() };
+    let end = CheckpointImage { position: 5, tensors: Vec::new() };
     assert!(h.restore(0, Vec::new(), Some(end), vec![1; 5]).is_err());
     assert!(h.run(vec![1, 99_999], None, Cancel::default()).is_err());
     let done = h.run(h.question("What is 17 + 25?"), h.generate(SpecMode::Auto), Cancel::default()).unwrap();

@@ -13,7 +13,7 @@ use sala_chat::engine::ngram::Lookup;
 use sala_chat::engine::speculate::{Decoder, Finder};
 use sala_chat::model::draft::{DraftHead, DraftOptions};
 use sala_chat::model::{Checkpoint, DEMO_TOKENIZER, Live, Model};
-use sala_chat::protocol::engine::{EndImage, Ended, Generate, RowsImage, Sampling, SpecMode, SpecStats, Token};
+use sala_chat::protocol::engine::{CheckpointImage, Ended, Generate, RowsImage, Sampling, SpecMode, SpecStats, Token};
 use tokenizers::Tokenizer;
 
 const IM_END: Token = 4;
@@ -108,7 +108,7 @@ impl Rig {
     }
 
     /// Everything the target remembers.
-    fn image(&mut self) -> (RowsImage, EndImage) {
+    fn image(&mut self) -> (RowsImage, CheckpointImage) {
         let rows = self.live.export_rows(&mut self.b, 0..self.live.position()).unwrap();
         (rows, self.live.export_end(&mut self.b).unwrap())
     }

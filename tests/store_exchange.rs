@@ -76,8 +76,9 @@ fn json_comes_back_with_all_branches_and_marks() {
             let theirs = strip(to.store.export(*session, format, Scope::Tree).unwrap());
             assert_eq!(theirs, from.store.export(talk.session, format, Scope::Tree).unwrap());
         }
-        let mark = to.store.mark(*session, "here").unwrap();
-        assert_eq!(to.store.message(mark).unwrap().role, Role::Document);
+        let marks = to.store.marks(*session).unwrap();
+        assert_eq!((marks.len(), marks[0].name.as_str()), (1, "here"));
+        assert_eq!(to.store.message(marks[0].message).unwrap().role, Role::Document);
     }
     assert_eq!(to.store.search("forgotten", 10).unwrap().len(), 2);
 }
@@ -102,8 +103,9 @@ fn a_bundle_resumes_elsewhere_bit_for_bit() {
     let session = to.store.session_named("tree").unwrap();
     assert_eq!((session.messages, session.tokens, session.state_of.as_deref()), (5, talk.position, Some(MODEL)));
     let tip = to.store.tip_segment(session.head.unwrap(), MODEL).unwrap().unwrap().1;
-    assert_eq!(Some(tip), talk.tip);
-    let (here, there) = (to.store.restore(&tip, 0).unwrap(), from.store.restore(&tip, 0).unwrap());
+    assert_ne!(Some(tip), talk.tip, "reading the same tokens here finds nothing of it");
+    assert!(to.store.segment(&talk.tip.unwrap()).unwrap().is_none());
+    let (here, there) = (restore(&to.store, &tip, 0).unwrap(), restore(&from.store, &talk.tip.unwrap(), 0).unwrap());
     assert_eq!(here.plan.usable, 4);
     assert!(here.rows.iter().zip(&there.rows).all(|(a, b)| same_rows(a, b)));
     assert!(same_end(&here.end.unwrap(), &there.end.unwrap()));
@@ -185,7 +187,7 @@ fn chatgpt_and_open_webui_exports_give_their_texts() {
         let e = import(bad).unwrap_err();
         assert!(matches!(e, StoreError::Import { .. }) && !e.to_string().contains('\n'), "{bad}: {e}");
     }
-    // A ring of parents is cut, not followed for ever.
+    // A ring of parents is an error, not followed for ever.
     let message = |id: i64, parent: i64| {
         format!(
             r#"{{"id":{id},"parent":{parent},"role":"user","text":"m{id}","thinking":"","created_ms":0,"meta":{{}}}}"#
@@ -196,6 +198,201 @@ fn chatgpt_and_open_webui_exports_give_their_texts() {
         message(1, 2),
         message(2, 1)
     );
-    let ring = import(&ring).unwrap();
-    assert_eq!(texts(ring.sessions[0].0), "You:\nm1\n\nYou:\nm2\n\n");
+    let e = import(&ring).unwrap_err();
+    assert!(e.to_string().contains("message 1 is among its own ancestors"), "{e}");
+    let itself = format!(
+        r#"{{"format":"sala-chat session","version":1,"name":"itself","head":1,"messages":[{}]}}"#,
+        message(1, 1)
+    );
+    assert!(import(&itself).unwrap_err().to_string().contains("among its own ancestors"));
+    let twice = format!(
+        r#"{{"format":"sala-chat session","version":1,"name":"twice","head":1,"messages":[{},{}]}}"#,
+        message(1, 7),
+        message(1, 7)
+    );
+    assert!(import(&twice).unwrap_err().to_string().contains("two messages have the number 1"));
+}
+
+/// A bundle of one turn whose state was made by `spoil`: an attacker can put anything under checksums of their own.
+fn hostile(
+    dir: &Path,
+    name: &str,
+    spoil: impl Fn(&mut sala_chat::protocol::engine::StateImage),
+) -> (std::path::PathBuf, Talk) {
+    let theirs = bench(&dir.join(format!("theirs {name}")));
+    let (mut talk, save) = Talk::begin(&theirs.store, "gift");
+    theirs.save(save);
+    let mut save = talk.document(&theirs.store, "a document everybody reads", 1);
+    spoil(&mut save.images[0].1);
+    assert!(is_saved(&theirs.save(save)));
+    let file = dir.join(format!("{name}.sala"));
+    theirs.store.export_bundle(talk.session, MODEL, &file, Overwrite::No).unwrap();
+    (file, talk)
+}
+
+#[test]
+fn state_from_a_file_answers_only_for_the_sessions_that_came_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let zero = |image: &mut sala_chat::protocol::engine::StateImage| {
+        let end = image.end.as_mut().unwrap();
+        for t in image.rows.tensors.iter_mut().chain(&mut end.tensors) {
+            t.data = vec![0; t.data.len()].into();
+        }
+    };
+    let (file, gift) = hostile(dir.path(), "zeros", zero);
+    let ours = bench(&dir.path().join("ours"));
+    let imported = ours.store.import(&file).unwrap();
+    assert_eq!((imported.state_tokens, &imported.text_only), (gift.position, &None));
+    let theirs = ours.store.session(imported.sessions[0].0).unwrap();
+    let given = ours.store.tip_segment(theirs.head.unwrap(), MODEL).unwrap().unwrap().1;
+    assert_eq!(restore(&ours.store, &given, 0).unwrap().plan.usable, 1, "for the session it came with it is there");
+
+    // The same document read here has another name, before and after ours is saved, and keeps its own state.
+    assert_ne!(Some(given), gift.tip);
+    assert!(ours.store.segment(&gift.tip.unwrap()).unwrap().is_none());
+    let (mut honest, save) = Talk::begin(&ours.store, "honest");
+    ours.save(save);
+    assert!(is_saved(&ours.save(honest.document(&ours.store, "a document everybody reads", 1))));
+    assert_eq!(honest.tip, gift.tip);
+    let here = restore(&ours.store, &honest.tip.unwrap(), 0).unwrap();
+    assert!(same_rows(&here.rows[0], &image(&honest.segments[0]).rows));
+    // Going on from it stays apart as well: the next segment builds on its name.
+    let next = sala_chat::session::SegmentId::compute(MODEL, Some(&given), &[1], &[2]);
+    assert_ne!(next, sala_chat::session::SegmentId::compute(MODEL, gift.tip.as_ref(), &[1], &[2]));
+    // What we export and take back is ours no more, but works for what came with it.
+    let again = dir.path().join("again.sala");
+    ours.store.export_bundle(theirs.id, MODEL, &again, Overwrite::No).unwrap();
+    assert_eq!(ours.store.import(&again).unwrap().state_tokens, gift.position);
+
+    // Without its sessions it goes.
+    for session in ours.store.sessions(sala_chat::session::SessionFilter::Live, 10).unwrap() {
+        if session.name.starts_with("gift") {
+            ours.store.delete(session.id).unwrap();
+        }
+    }
+    ours.store.empty_trash(Some(0)).unwrap();
+    assert!(ours.store.segment(&given).unwrap().is_none());
+    assert_eq!(restore(&ours.store, &honest.tip.unwrap(), 0).unwrap().plan.usable, 1);
+    let left = std::fs::read_dir(dir.path().join("ours/segments")).unwrap().count();
+    assert_eq!(left, 2, "rows and state of the honest session");
+}
+
+#[test]
+fn wild_values_and_other_shapes_are_found_at_import_and_cost_the_state_only() {
+    use sala_chat::protocol::engine::{Dtype, StateImage};
+    let dir = tempfile::tempdir().unwrap();
+    let ours = bench(&dir.path().join("ours"));
+    // State of the same model made here says what shapes it has.
+    let (mut own, save) = Talk::begin(&ours.store, "own");
+    ours.save(save);
+    assert!(is_saved(&ours.save(own.turn(&ours.store, "q", "a"))));
+    fn put(data: &mut std::sync::Arc<Vec<u8>>, at: usize, bytes: &[u8]) {
+        let mut copy = data.to_vec();
+        copy[at..at + bytes.len()].copy_from_slice(bytes);
+        *data = copy.into();
+    }
+    type Spoil = fn(&mut StateImage);
+    let cases: [(&str, &str, Spoil); 7] = [
+        ("nan", "is no number", |i| put(&mut i.end.as_mut().unwrap().tensors[0].data, 8, &f32::NAN.to_le_bytes())),
+        ("inf", "is no number", |i| put(&mut i.rows.tensors[1].data, 4, &[0x80, 0x7f])),
+        ("heads", "belongs", |i| {
+            for t in &mut i.rows.tensors {
+                t.shape = vec![t.shape[0], 2, 4];
+            }
+        }),
+        ("type", "belongs", |i| {
+            for t in &mut i.rows.tensors {
+                (t.dtype, t.shape) = (Dtype::F32, vec![t.shape[0], 1, 4]);
+            }
+        }),
+        ("state", "belongs", |i| i.end.as_mut().unwrap().tensors[0].shape = vec![8, 2, 8]),
+        ("missing", "has no v.0", |i| i.rows.tensors.retain(|t| t.name != "v.0")),
+        ("another", "is no array", |i| i.rows.tensors[0].name = "weights".into()),
+    ];
+    for (name, why, spoil) in cases {
+        let (file, _) = hostile(dir.path(), name, spoil);
+        let imported = ours.store.import(&file).unwrap();
+        let said = imported.text_only.unwrap_or_default();
+        assert!(said.contains(why), "{name}: {said:?}");
+        assert_eq!((imported.messages, imported.state_tokens), (1, 0), "{name}");
+        let session = ours.store.session(imported.sessions[0].0).unwrap();
+        assert_eq!(ours.store.tip_segment(session.head.unwrap(), MODEL).unwrap(), None, "{name}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path().join("ours/segments")).unwrap().count(), 2, "nothing is left of them");
+}
+
+#[test]
+fn imports_are_linear_whatever_hangs_on_what() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = bench(&dir.path().join("data"));
+    let import = |name: &str, text: &str| {
+        let file = dir.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        let begun = std::time::Instant::now();
+        let imported = bench.store.import(&file);
+        println!("{name}: {} KB in {:.2} s", text.len() / 1000, begun.elapsed().as_secs_f64());
+        imported
+    };
+    // Silent nodes in a row, each asked for the one above it that speaks.
+    let n = 60_000;
+    let mut mapping =
+        String::from(r#""n0":{"parent":null,"message":{"author":{"role":"user"},"content":{"parts":["begin"]}}}"#);
+    for i in 1..n {
+        mapping.push_str(&format!(r#","n{i}":{{"parent":"n{}","message":null}}"#, i - 1));
+        if i % 3 == 0 {
+            mapping.push_str(&format!(
+                r#","w{i}":{{"parent":"n{i}","message":{{"author":{{"role":"assistant"}},"content":{{"parts":["{i}"]}}}}}}"#
+            ));
+        }
+    }
+    let silent =
+        import("silent.json", &format!(r#"[{{"title":"s","current_node":"n{}","mapping":{{{mapping}}}}}]"#, n - 1));
+    assert_eq!(silent.unwrap().messages, 1 + (n as u64 - 1) / 3);
+    // A ring of silent ones ends.
+    let ring = r#"[{"title":"r","mapping":{"a":{"parent":"b"},"b":{"parent":"a"},
+        "c":{"parent":"a","message":{"author":{"role":"user"},"content":{"parts":["x"]}}}}}]"#;
+    assert_eq!(import("ring.json", ring).unwrap().messages, 1);
+    // One long path, last message first; and many conversations of one name.
+    let message = |i: usize| {
+        let parent = if i == 0 { "null".into() } else { (i - 1).to_string() };
+        format!(
+            r#"{{"id":{i},"parent":{parent},"role":"user","text":"m{i}","thinking":"","created_ms":0,"meta":{{}}}}"#
+        )
+    };
+    let messages: Vec<String> = (0..40_000).rev().map(message).collect();
+    let path = format!(
+        r#"{{"format":"sala-chat session","version":1,"name":"long","head":39999,"messages":[{}]}}"#,
+        messages.join(",")
+    );
+    let long = import("long.json", &path).unwrap();
+    assert_eq!(bench.store.session(long.sessions[0].0).unwrap().messages, 40_000);
+    let one = r#"{"chat":{"title":"New Chat","messages":[{"role":"user","content":"Hi"}]}}"#;
+    let many = import("many.json", &format!("[{}]", vec![one; 4_000].join(","))).unwrap();
+    assert_eq!(many.sessions.last().unwrap().1, "New Chat-4000");
+}
+
+#[test]
+fn numbers_at_the_edge_and_files_that_are_none_are_plain_errors() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = bench(&dir.path().join("data"));
+    for name in ["hello", "hello-18446744073709551615", "hello-9223372036854775807", "hello-99999999999999999999999"] {
+        let (_, save) = Talk::begin(&bench.store, name);
+        assert!(is_saved(&bench.save(save)));
+    }
+    assert_eq!(bench.store.free_name("hello").unwrap(), "hello-2");
+    assert_eq!(bench.store.free_name("hello-18446744073709551615").unwrap(), "hello-18446744073709551615-2");
+    let import = |path: &Path| bench.store.import(path).unwrap_err();
+    assert!(matches!(import(&dir.path().join("missing")), StoreError::NoInput { .. }));
+    assert!(import(dir.path()).to_string().contains("not a plain file"));
+    assert!(import(Path::new("/dev/zero")).to_string().contains("not a plain file"));
+    // Names are one short line.
+    let file = dir.path().join("name.json");
+    let name = format!("a\\u001b]0;x\\u0007\\n{}", "b".repeat(1000));
+    std::fs::write(
+        &file,
+        format!(r#"{{"format":"sala-chat session","version":1,"name":"{name}","head":null,"messages":[]}}"#),
+    )
+    .unwrap();
+    let named = bench.store.import(&file).unwrap().sessions.remove(0).1;
+    assert!(named.chars().count() <= 200 && !named.chars().any(char::is_control), "{named:?}");
 }

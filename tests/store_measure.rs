@@ -7,7 +7,7 @@ mod store_support;
 
 use std::time::Instant;
 
-use sala_chat::protocol::engine::{Dtype, EndImage, ImageTensor, RowsImage, StateImage};
+use sala_chat::protocol::engine::{CheckpointImage, Dtype, ImageTensor, RowsImage, StateImage};
 use sala_chat::session::{Change, RealDisk, Save};
 use sala_chat::transcript::Role;
 use store_support::*;
@@ -52,7 +52,7 @@ fn figures() {
         let start = talk.segments.last().unwrap().start;
         let image = StateImage {
             rows: RowsImage { start, rows: tokens as u64, tensors: rows.collect() },
-            end: Some(EndImage { position: start + tokens as u64, tensors: end.collect() }),
+            end: Some(CheckpointImage { position: start + tokens as u64, tensors: end.collect() }),
         };
         let all = image.rows.tensors.iter().chain(&image.end.as_ref().unwrap().tensors);
         bytes += all.map(|t| t.data.len()).sum::<usize>();
@@ -70,7 +70,7 @@ fn figures() {
     }
     println!("raw read {} MiB: {:.0} ms", raw >> 20, ms(begun));
     let begun = Instant::now();
-    let saved = bench.store.restore(&talk.tip.unwrap(), 0).unwrap();
+    let saved = restore(&bench.store, &talk.tip.unwrap(), 0).unwrap();
     let took = ms(begun);
     let mib = saved.plan.bytes() >> 20;
     println!("restored {} tokens, {mib} MiB, all of it checked: {took:.0} ms", saved.plan.kept_tokens());

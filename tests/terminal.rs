@@ -42,7 +42,7 @@ fn scripted_desk() -> DeskHandle {
                     id += 2;
                 }
                 Request::Quit => {
-                    return tell(Notice::Bye { farewell: Some("Resume with: sala-chat -c".into()) });
+                    return tell(Notice::Bye { farewell: Some("Resume with: sala-chat -c".into()), unsaved: None });
                 }
                 _ => {}
             }

@@ -150,9 +150,9 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             effects.push(Effect::Repaint);
             Redraw::Now
         }
-        Notice::Bye { farewell } => {
+        Notice::Bye { farewell, unsaved } => {
             app.phase = Phase::Ended;
-            effects.push(Effect::Exit { code: 0, farewell: farewell.map(|f| clean(&f)) });
+            effects.push(Effect::Exit { code: unsaved.map_or(0, |u| u.code), farewell: farewell.map(|f| clean(&f)) });
             Redraw::Now
         }
         Notice::Fatal { error, code } => {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{BackendError, Memory, ROW_ARRAYS, Result, layer_tensor};
-use crate::protocol::engine::{Cancel, ImageTensor, RowsFeed};
+use crate::protocol::engine::{Cancel, ImageTensor, RowSource};
 use crate::spec::{LightningSpec, SparseSpec};
 
 /// Rows and states as images, and buffers for tests. Outside of steps; waits for the device.
@@ -37,7 +37,7 @@ pub trait Images: Memory {
         &mut self,
         caches: &mut [(usize, &mut Self::Cache)],
         spec: &SparseSpec,
-        feeds: &[Arc<dyn RowsFeed>],
+        feeds: &[Arc<dyn RowSource>],
     ) -> Result<()> {
         for (layer, cache) in caches {
             for feed in feeds {
@@ -63,7 +63,7 @@ pub trait Images: Memory {
         cache: &mut Self::Cache,
         layer: usize,
         spec: &SparseSpec,
-        feed: &dyn RowsFeed,
+        feed: &dyn RowSource,
     ) -> Result<()> {
         let mut tensors = Vec::with_capacity(ROW_ARRAYS.len());
         for name in ROW_ARRAYS {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::pages::bytes;
 use super::{DeskError, Done, State, grouped};
-use crate::protocol::desk::{ExportFormat, Level};
+use crate::protocol::desk::{ExportFormat, Level, SaveState};
 use crate::session::{Imported, Overwrite, Scope};
 use crate::text::sanitize::sanitize_line;
 
@@ -55,6 +55,14 @@ impl State {
             return Ok(());
         }
         let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(DeskError::Refused)?;
+        if let SaveState::NotSaved(_) = self.save {
+            // What the disk does not have is here.
+            let messages = self.open.conversation.path().into_iter().cloned().collect();
+            let size = self.store.export_messages(&self.open.name, messages, format, &path, overwrite)?;
+            let what = "the open branch, from memory";
+            self.note(Level::Info, format!("{} written, {}: {what}.", path.display(), bytes(size)));
+            return Ok(());
+        }
         let scope = if tree { Scope::Tree } else { Scope::Branch };
         let size = self.store.export_to(id, format, scope, &path, overwrite)?;
         self.note(Level::Info, format!("{} written, {}.", path.display(), bytes(size)));

@@ -331,8 +331,8 @@ impl State {
             fingerprint: self.meters.model.fingerprint.clone(),
             parent: path.head(),
             start: path.position(),
-            given: given.to_vec(),
-            generated: generated.to_vec(),
+            prompt: given.to_vec(),
+            completion: generated.to_vec(),
             boundary,
             kind,
         }

@@ -8,7 +8,7 @@ use super::path::Path;
 use super::run::Event;
 use super::{DeskError, Done, State};
 use crate::protocol::desk::Activity;
-use crate::protocol::engine::{Command, EndImage, EngineEvent, EngineFault, Generate, Job, RowsFeed, Token};
+use crate::protocol::engine::{CheckpointImage, Command, EngineEvent, EngineFault, Generate, Job, RowSource, Token};
 use crate::session::StoredRows;
 
 /// How often a running job gets a chance to save and to refresh its times.
@@ -94,8 +94,8 @@ impl State {
         &mut self,
         target: &Path,
         keep: u64,
-        rows: Vec<Arc<dyn RowsFeed>>,
-        end: Option<EndImage>,
+        rows: Vec<Arc<dyn RowSource>>,
+        end: Option<CheckpointImage>,
     ) -> Done<f64> {
         let id = self.link.id();
         self.command(Command::Restore { id, keep, rows, end, history: target.tokens() })?;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use super::path::Path;
 use super::run::Event;
 use super::{DeskError, Done, Rights, State, now_ms};
-use crate::protocol::desk::{Level, Meters, Notice, Request, SaveState, TimelineRow};
-use crate::protocol::engine::{EngineFault, RowsFeed, StateImage};
+use crate::protocol::desk::{Level, Meters, Notice, Request, SaveState, TimelineRow, Unsaved};
+use crate::protocol::engine::{EngineFault, RowSource, StateImage};
 use crate::session::{Change, NewSegment, NewSession, RestorePlan, Save, SaveEvent, Segment, SegmentId, StoreError};
 use crate::settings::SaveStates;
 use crate::transcript::{Message, MessageId, Role, SessionId};
@@ -27,6 +27,8 @@ pub(super) struct Pending {
     states: HashMap<u64, SegmentId>,
     /// The last save.
     last: u64,
+    /// Why something will never be on disk, once that is so: nothing that is saved later makes it whole.
+    given_up: Option<String>,
     /// State to be written when the program ends, in order.
     held: Vec<(SegmentId, StateImage)>,
 }
@@ -68,7 +70,11 @@ impl State {
 
     /// Shows how saving stands.
     pub(super) fn saving(&mut self, state: SaveState) {
-        let state = if self.discard { SaveState::Off } else { state };
+        let state = match (&self.pending.given_up, self.discard) {
+            (_, true) => SaveState::Off,
+            (Some(why), false) => SaveState::NotSaved(why.clone()),
+            (None, false) => state,
+        };
         if self.save != state {
             self.save = state.clone();
             self.tell(Notice::Save(state));
@@ -96,6 +102,7 @@ impl State {
                 pending.texts = pending.texts.max(id);
                 pending.states.remove(&id);
                 if lasting {
+                    pending.given_up = Some(reason.clone());
                     self.note(Level::Error, format!("Something could not be saved: {reason}"));
                 }
                 self.saving(SaveState::NotSaved(reason));
@@ -317,7 +324,7 @@ impl State {
             return Ok(false);
         }
         let feeds = opened.rows.iter().cloned();
-        let feeds = feeds.map(|rows| rows as Arc<dyn RowsFeed>).collect();
+        let feeds = feeds.map(|rows| rows as Arc<dyn RowSource>).collect();
         self.coming.extend(opened.rows.iter().cloned());
         match self.run_restore(path, keep, feeds, opened.end) {
             Ok(restore_ms) => {
@@ -369,8 +376,8 @@ impl State {
         self.open.conversation.timeline(|id| kept.contains(&id), |id| self.open.labels.get(&id).cloned())
     }
 
-    /// Saves what is left, gives the session free, and says how to come back.
-    pub(super) fn close_all(mut self, patience: Duration) -> Option<String> {
+    /// Saves what is left, gives the session free, and says how to come back; or that not all is saved, and why.
+    pub(super) fn close_all(mut self, patience: Duration) -> (Option<String>, Option<Unsaved>) {
         let name = self.open.id.map(|_| std::mem::take(&mut self.open.name));
         let held = std::mem::take(&mut self.pending.held);
         if !held.is_empty() {
@@ -378,10 +385,15 @@ impl State {
         }
         let saved = self.writer.close(Instant::now() + patience);
         drop(self.open.lock.take());
-        match (name, self.discard) {
-            (Some(name), false) if saved => Some(format!("Saved. Come back with: sala-chat -r \"{name}\"")),
-            (Some(name), false) => Some(format!("Not all of \"{name}\" could be saved; see the message above.")),
-            (Some(_), true) | (None, _) => None,
+        match (name, saved) {
+            _ if self.discard => (None, None),
+            (None, Ok(())) => (None, None),
+            (Some(name), Ok(())) => (Some(format!("Saved. Come back with: sala-chat -r \"{name}\"")), None),
+            (name, Err(e)) => {
+                let what = name.map_or_else(|| "What was done".to_owned(), |name| format!("Not all of \"{name}\""));
+                let unsaved = Unsaved { reason: e.reason.clone(), code: if e.disk { 74 } else { 7 } };
+                (Some(format!("{what} could not be saved: {}", e.reason)), Some(unsaved))
+            }
         }
     }
 }

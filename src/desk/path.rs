@@ -54,8 +54,8 @@ impl Path {
     pub fn tokens(&self) -> Arc<Vec<Token>> {
         let mut all = Vec::with_capacity(self.position() as usize);
         for s in &self.segments {
-            all.extend_from_slice(&s.content.given);
-            all.extend_from_slice(&s.content.generated);
+            all.extend_from_slice(&s.content.prompt);
+            all.extend_from_slice(&s.content.completion);
         }
         Arc::new(all)
     }
@@ -99,8 +99,8 @@ mod tests {
             fingerprint: "f".into(),
             parent: path.head(),
             start: path.position(),
-            given: given.to_vec(),
-            generated: generated.to_vec(),
+            prompt: given.to_vec(),
+            completion: generated.to_vec(),
             boundary: TextBoundary::of(text),
             kind: SegmentKind::Turn,
         }

@@ -298,8 +298,8 @@ impl State {
         self.link.shutdown();
         self.activity(Activity::Busy { what: "saving".into() });
         let notices = self.notices.clone();
-        let farewell = self.close_all(Duration::from_secs(60));
-        let _ = notices.send(Notice::Bye { farewell });
+        let (farewell, unsaved) = self.close_all(Duration::from_secs(60));
+        let _ = notices.send(Notice::Bye { farewell, unsaved });
     }
 
     /// One request, from the first word to the last.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::conversation::Conversation;
 use super::{DeskError, Done, Open, Rights, Settings, State, grouped};
 use crate::protocol::desk::{Choice, Level, Notice, SaveState, SearchRow, SessionRow, SessionView};
-use crate::session::{Change, NewSession, SessionFilter, SessionRecord, StoreError};
+use crate::session::{Change, NewSession, SessionFilter, SessionRecord, Sizes, StoreError};
 use crate::transcript::{MessageId, Role, SessionId};
 
 /// Sessions shown by `/sessions`.
@@ -18,7 +18,7 @@ const HITS: usize = 200;
 const UNASKED: u64 = 2_048;
 
 /// Sessions as the picker shows them.
-pub fn session_rows(records: Vec<SessionRecord>, fingerprint: Option<&str>) -> Vec<SessionRow> {
+pub fn session_rows(records: Vec<SessionRecord>, fingerprint: Option<&str>, sizes: Option<&Sizes>) -> Vec<SessionRow> {
     let row = |r: SessionRecord| SessionRow {
         state: match (&r.state_of, fingerprint) {
             (None, _) => "none",
@@ -30,7 +30,8 @@ pub fn session_rows(records: Vec<SessionRecord>, fingerprint: Option<&str>) -> V
         title: r.title,
         messages: r.messages,
         tokens: r.tokens,
-        bytes: None,
+        // What would be freed without it: state it shares with another belongs to neither.
+        bytes: sizes.map(|s| s.sessions.get(&r.id).map_or(0, |(_, own)| *own)),
         updated_ms: r.updated_ms,
     };
     records.into_iter().map(row).collect()
@@ -313,7 +314,9 @@ impl State {
     pub(super) fn list_sessions(&mut self) -> Done {
         let records = self.store.sessions(SessionFilter::Live, LISTED)?;
         let fingerprint = self.model().map(|m| m.fingerprint.clone());
-        self.tell(Notice::Sessions(session_rows(records, fingerprint.as_deref())));
+        // The list matters more than its sizes.
+        let sizes = self.store.sizes().ok();
+        self.tell(Notice::Sessions(session_rows(records, fingerprint.as_deref(), sizes.as_ref())));
         Ok(())
     }
 

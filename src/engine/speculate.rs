@@ -19,7 +19,7 @@ use crate::engine::policy::{MAX_DEPTH, Offer, Outcome, Plan, Policy, Source};
 use crate::engine::sampler::Sampler;
 use crate::model::draft::{DraftError, DraftHead, Tables};
 use crate::model::{Live, Model, ModelError};
-use crate::protocol::engine::{Dtype, EndImage, Ended, Generate, ImageTensor, SpecMode, SpecStats, Token};
+use crate::protocol::engine::{CheckpointImage, Dtype, Ended, Generate, ImageTensor, SpecMode, SpecStats, Token};
 
 /// Name of the tensor that keeps what drafts were worth, as JSON.
 const CALIBRATION: &str = "draft.calibration";
@@ -132,7 +132,7 @@ impl<B: DraftOps> Decoder<B> {
     ///
     /// # Errors
     /// The device.
-    pub fn restore(&mut self, b: &mut B, history: &[Token], end: Option<&EndImage>) -> Result<()> {
+    pub fn restore(&mut self, b: &mut B, history: &[Token], end: Option<&CheckpointImage>) -> Result<()> {
         self.generation = None;
         self.index.sync(history);
         let tensors = end.map_or(&[][..], |e| e.tensors.as_slice());

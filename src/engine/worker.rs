@@ -19,8 +19,8 @@ use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
 use crate::model::{Live, Model, ModelError};
 use crate::protocol::engine::{
-    Command, EndImage, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job, JobStats, ModelInfo, RowsFeed,
-    StateImage, Token,
+    CheckpointImage, Command, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job, JobStats, ModelInfo,
+    RowSource, StateImage, Token,
 };
 
 /// Commands that may wait. The desk sends the next one after the last one's answer; more than two never wait.
@@ -131,8 +131,8 @@ impl<B: DraftOps> Worker<'_, B> {
         &mut self,
         id: u64,
         keep: u64,
-        rows: &[Arc<dyn RowsFeed>],
-        end: Option<&EndImage>,
+        rows: &[Arc<dyn RowSource>],
+        end: Option<&CheckpointImage>,
         history: &[Token],
     ) -> Result<(), DecodeError> {
         let begun = Instant::now();

@@ -308,7 +308,7 @@ fn saved(store: &Arc<Store>, changes: Vec<Change>) -> Result<(), Failure> {
     let (events, outcome) = crossbeam_channel::unbounded();
     let writer = Writer::start(Arc::clone(store), events)?;
     writer.save(Save { changes, images: Vec::new() });
-    writer.close(Instant::now() + PATIENCE);
+    writer.close(Instant::now() + PATIENCE).map_err(|e| Failure::new(Exit::Disk, e.to_string()))?;
     match outcome.iter().find(|e| !matches!(e, SaveEvent::Text { .. })) {
         Some(SaveEvent::Saved { .. }) => Ok(()),
         other => Err(Failure::new(Exit::Disk, format!("the sessions could not be saved: {other:?}"))),
@@ -345,7 +345,7 @@ fn list(folder: &Path, sessions: usize) -> Result<List, Failure> {
         let store = open()?;
         opening.push(begun.elapsed().as_secs_f64() * 1e3);
         let begun = Instant::now();
-        let rows = session_rows(store.sessions(SessionFilter::Live, sessions)?, None);
+        let rows = session_rows(store.sessions(SessionFilter::Live, sessions)?, None, None);
         listing.push(begun.elapsed().as_secs_f64() * 1e3);
         found = rows.len();
     }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backend::{Backend, BufKind, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, layer_tensor};
-use crate::protocol::engine::{EndImage, ImageTensor, RowsFeed, RowsImage, Token};
+use crate::protocol::engine::{CheckpointImage, ImageTensor, RowSource, RowsImage, Token};
 use crate::spec::{DenseRule, LightningSpec, Mixer, SparseSpec};
 
 use super::forward::Probe;
@@ -342,7 +342,7 @@ impl<B: Backend> Live<B> {
     ///
     /// # Errors
     /// The device.
-    pub fn export_end(&mut self, b: &mut B) -> Result<EndImage> {
+    pub fn export_end(&mut self, b: &mut B) -> Result<CheckpointImage> {
         self.fold(b)?;
         let mut tensors = Vec::new();
         for (i, layer) in self.layers.iter().enumerate() {
@@ -355,7 +355,7 @@ impl<B: Backend> Live<B> {
                 LayerState::Sparse(_) => {}
             }
         }
-        Ok(EndImage { position: self.position as u64, tensors })
+        Ok(CheckpointImage { position: self.position as u64, tensors })
     }
 
     /// Makes the state equal a saved path: the first `keep` tokens of the caches stay (they must be common to both),
@@ -365,10 +365,10 @@ impl<B: Backend> Live<B> {
     /// # Errors
     /// Images that do not fit this model or leave gaps: nothing has been changed if the plan is wrong; after an error
     /// while writing, reset.
-    pub fn restore(&mut self, b: &mut B, keep: usize, rows: &[RowsImage], end: Option<&EndImage>) -> Result<()> {
+    pub fn restore(&mut self, b: &mut B, keep: usize, rows: &[RowsImage], end: Option<&CheckpointImage>) -> Result<()> {
         // Tensors are shared, not copied.
-        let feeds = rows.iter().map(|r| Arc::new(r.clone()) as Arc<dyn RowsFeed>);
-        let feeds: Vec<Arc<dyn RowsFeed>> = feeds.collect();
+        let feeds = rows.iter().map(|r| Arc::new(r.clone()) as Arc<dyn RowSource>);
+        let feeds: Vec<Arc<dyn RowSource>> = feeds.collect();
         self.restore_from(b, keep, &feeds, end)
     }
 
@@ -381,8 +381,8 @@ impl<B: Backend> Live<B> {
         &mut self,
         b: &mut B,
         keep: usize,
-        rows: &[Arc<dyn RowsFeed>],
-        end: Option<&EndImage>,
+        rows: &[Arc<dyn RowSource>],
+        end: Option<&CheckpointImage>,
     ) -> Result<()> {
         let bad = |text: String| Err(ModelError::Image(text));
         if keep > self.position {

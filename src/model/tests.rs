@@ -3,7 +3,7 @@
 use crate::backend::GRID;
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
-use crate::protocol::engine::{EndImage, RowsImage, Token};
+use crate::protocol::engine::{CheckpointImage, RowsImage, Token};
 use crate::spec::DenseRule;
 
 use super::*;
@@ -54,7 +54,7 @@ impl Twin {
         logits
     }
 
-    fn images(&mut self) -> (RowsImage, EndImage) {
+    fn images(&mut self) -> (RowsImage, CheckpointImage) {
         let length = self.live.position();
         (self.live.export_rows(&mut self.b, 0..length).unwrap(), self.live.export_end(&mut self.b).unwrap())
     }

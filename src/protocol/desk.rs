@@ -149,6 +149,15 @@ pub enum SaveState {
     Off,
 }
 
+/// Something that was said is not on disk, and will not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsaved {
+    /// Why, a sentence.
+    pub reason: String,
+    /// Exit code of the program (ux.md §4.7): 74 for the disk, 7 for the data on it.
+    pub code: i32,
+}
+
 /// The open session, sent whole when it changes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SessionView {
@@ -384,10 +393,12 @@ pub enum Notice {
     },
     /// A preset was taken: how things are to be shown from now on.
     Display(Display),
-    /// All is saved; the interface may end.
+    /// The interface may end.
     Bye {
-        /// Printed after the terminal is restored: how to come back.
+        /// Printed after the terminal is restored: how to come back, or what is not saved.
         farewell: Option<String>,
+        /// What was said and is not on disk.
+        unsaved: Option<Unsaved>,
     },
     /// The desk cannot go on: one line, and the exit code.
     Fatal {

@@ -121,7 +121,7 @@ pub struct RowsImage {
 }
 
 /// Where KV rows come from when they are put back: memory, or files that are read and checked on the way to the device.
-pub trait RowsFeed: Send + Sync + std::fmt::Debug {
+pub trait RowSource: Send + Sync + std::fmt::Debug {
     /// Position of the first row.
     fn start(&self) -> u64;
     /// How many positions.
@@ -129,7 +129,7 @@ pub trait RowsFeed: Send + Sync + std::fmt::Debug {
     /// Type and shape of an array of this name (as in [`RowsImage::tensors`]), if there is one.
     fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)>;
     /// Fills `into` with bytes of an array, from byte `at` on. Several threads call it at a time; multiples of
-    /// [`FEED_BYTES`] cost least.
+    /// [`SOURCE_BYTES`] cost least.
     ///
     /// # Errors
     /// No such bytes, or they cannot be read, or are not what was saved.
@@ -137,17 +137,17 @@ pub trait RowsFeed: Send + Sync + std::fmt::Debug {
     /// An array as a whole.
     ///
     /// # Errors
-    /// As [`RowsFeed::fill`].
+    /// As [`RowSource::fill`].
     fn load(&self, name: &str) -> Result<ImageTensor, RowsFault>;
 }
 
-/// [`RowsFeed::fill`] is best asked for multiples of this: bytes under one checksum, as many as one block of 64 positions has
+/// [`RowSource::fill`] is best asked for multiples of this: bytes under one checksum, as many as one block of 64 positions has
 /// in the 9B model, so that a block can be read on its own.
-pub const FEED_BYTES: usize = 32 << 10;
+pub const SOURCE_BYTES: usize = 32 << 10;
 /// What one thread best reads at a time of an array that is wanted whole: little enough to stay in a processor's cache.
-pub const PIECE_BYTES: usize = 32 * FEED_BYTES;
+pub const PIECE_BYTES: usize = 32 * SOURCE_BYTES;
 
-impl RowsFeed for RowsImage {
+impl RowSource for RowsImage {
     fn start(&self) -> u64 {
         self.start
     }
@@ -176,7 +176,7 @@ impl RowsFeed for RowsImage {
 
 /// Recurrent state at one position, with nothing pending.
 #[derive(Clone, Debug, Default)]
-pub struct EndImage {
+pub struct CheckpointImage {
     /// Tokens the state has absorbed.
     pub position: u64,
     /// `state.{layer}` `[heads, head_dim, head_dim]` f32, and the draft window (`draft.*`) if there is a head.
@@ -189,7 +189,7 @@ pub struct StateImage {
     /// KV rows the segment added.
     pub rows: RowsImage,
     /// State at its end; `None` where thinned.
-    pub end: Option<EndImage>,
+    pub end: Option<CheckpointImage>,
 }
 
 /// How the next token is chosen. Order of the filters: docs/speculative.md §6.1.
@@ -339,9 +339,9 @@ pub enum Command {
         /// Tokens of the live caches that stay.
         keep: u64,
         /// Rows to append, consecutive from `keep`.
-        rows: Vec<Arc<dyn RowsFeed>>,
+        rows: Vec<Arc<dyn RowSource>>,
         /// State at the end of the last row; `None` only for an empty path.
-        end: Option<EndImage>,
+        end: Option<CheckpointImage>,
         /// All tokens of the path.
         history: Arc<Vec<Token>>,
     },

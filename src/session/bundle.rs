@@ -8,25 +8,31 @@
 //! | manifest | JSON: the session as in a JSON export, its segments (tokens, text boundary, sizes and roots of files) |
 //! | rest | the segment files, back to back in the manifest's order, rows before end |
 //!
-//! On import segment ids are computed anew from the tokens, and every byte of state is checked against the roots before
-//! it is named; what does not check costs state, never text.
+//! Nothing in a bundle is believed for more than what came with it. On import segments get names of their own, made of their
+//! tokens and of the file they came from ([`SegmentId::imported`]), so that reading the same tokens here never finds them;
+//! every byte of state is checked against the roots, every value and shape looked at (`vet.rs`), and the files are written
+//! anew under the new names. What does not check costs state, never text. Without its sessions the state is unreachable
+//! and goes with the next [`Store::collect`].
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use rusqlite::OptionalExtension;
 use serde::{Deserialize, Serialize};
 
-use super::commit::{Change, apply};
+use super::commit::{apply, link, record_segment};
 use super::disk::Disk;
 use super::error::{Result, StoreError};
 use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind};
 use super::import::Imported;
-use super::save::Written;
+use super::save::{Written, name_in};
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary, tokens_from_bytes, tokens_to_bytes};
 use super::store::Store;
+use super::vet::Vetted;
+use crate::protocol::engine::ImageTensor;
 use crate::transcript::{MessageId, SessionId};
 
 const MAGIC: &[u8] = b"sala-chat bundle 1\n";
@@ -46,6 +52,9 @@ struct Manifest {
 
 #[derive(Serialize, Deserialize)]
 struct SegmentJson {
+    /// Its name where it was exported, which is in its files; without it, the name its tokens have.
+    #[serde(default)]
+    id: Option<String>,
     fingerprint: String,
     start: u64,
     kind: i64,
@@ -171,117 +180,192 @@ impl Store {
     pub(super) fn import_bundle(&self, path: &Path) -> Result<Imported> {
         let bad = |why: &str| StoreError::Import { path: path.to_owned(), why: why.to_owned() };
         let read = |at, len| self.disk.read_at(path, at, len).map_err(StoreError::io("read", path));
-        let head = read(MAGIC.len() as u64, 8 + HASH_BYTES)?;
-        let (length, hash) = head.split_first_chunk::<8>().ok_or_else(|| bad("it ends too early"))?;
+        let total = self.disk.look(path).map_err(StoreError::io("read", path))?.bytes;
+        let head = read(MAGIC.len() as u64, 8 + HASH_BYTES).map_err(|_| bad("damaged: it ends too early"))?;
+        let (length, hash) = head.split_first_chunk::<8>().ok_or_else(|| bad("damaged: it ends too early"))?;
         let length = u64::from_le_bytes(*length);
-        if length > MAX_MANIFEST_BYTES {
+        if length > MAX_MANIFEST_BYTES || HEAD_BYTES + length > total {
             return Err(bad("damaged: its manifest is no manifest"));
         }
         let manifest = read(HEAD_BYTES, length)?;
-        if blake3::hash(&manifest).as_bytes().as_slice() != hash {
+        let origin = *blake3::hash(&manifest).as_bytes();
+        if origin.as_slice() != hash {
             return Err(bad("damaged: its manifest does not match its checksum"));
         }
         let Manifest { session, segments, links } =
             serde_json::from_slice(&manifest).map_err(|e| bad(&format!("its manifest is unreadable ({e})")))?;
+        drop(manifest);
 
         let mut changes = Vec::new();
         let messages = session.messages.len() as u64;
-        let (id, new_ids) = self.import_changes(session, &mut changes);
-        let mut recorded: Vec<(NewSegment, SegmentId)> = Vec::new();
-        for s in &segments {
-            let segment =
-                new_segment(s, recorded.last().map(|(_, id)| *id)).ok_or_else(|| bad("a segment is unreadable"))?;
-            let id = segment.id();
-            changes.push(Change::AddSegment(Box::new(segment.clone())));
-            recorded.push((segment, id));
-        }
-        for (message, i) in links {
-            if let (Some(message), Some((_, segment))) = (new_ids.get(&message), recorded.get(i)) {
-                changes.push(Change::Link { message: *message, segment: *segment });
-            }
-        }
-        self.transaction(|tx| apply(tx, &changes))?;
+        let (id, new_ids) = self.import_changes(session, &mut changes).map_err(|why| bad(&why))?;
+        let links: Vec<(MessageId, usize)> =
+            links.into_iter().filter_map(|(m, i)| Some((*new_ids.get(&m)?, i))).collect();
 
         let mut imported = Imported { messages, ..Imported::default() };
         let _writing = self.announce_writing();
         let mut written = Vec::new();
-        let state = self.copy_state(path, HEAD_BYTES + length, &segments, &recorded, &mut written);
-        match state.and_then(|tokens| self.name_files(&written).map(|()| tokens)) {
-            Ok(tokens) => imported.state_tokens = tokens,
+        // State first, still without a name; then all in one transaction.
+        let state = self.take_state(path, HEAD_BYTES + length..total, &origin, &segments, &mut written);
+        let recorded = match state {
+            Ok((recorded, tokens)) => {
+                imported.state_tokens = tokens;
+                recorded
+            }
             Err(e) => {
                 self.forget_files(&written);
+                written.clear();
                 imported.text_only = Some(format!("Text only: {e}"));
+                Vec::new()
             }
+        };
+        let done = self.transaction(|tx| {
+            apply(tx, &changes)?;
+            for (segment, name) in &recorded {
+                record_segment(tx, name, segment, Some(&origin))?;
+            }
+            for (message, i) in &links {
+                if let Some((_, segment)) = recorded.get(*i) {
+                    link(tx, *message, segment)?;
+                }
+            }
+            name_in(tx, &written)?;
+            super::commit::touch_session(tx, id)
+        });
+        if let Err(e) = done {
+            self.forget_files(&written);
+            return Err(e);
         }
-        // After the state, so that the list shows it.
-        self.transaction(|tx| super::commit::touch_session(tx, id))?;
         imported.sessions.push((id, self.session(id)?.name));
         Ok(imported)
     }
 
-    /// Copies the files out of a bundle and checks them. Returns the tokens whose state is there now.
-    fn copy_state(
+    /// Takes the state out of the part `within` of a bundle: checks it and writes its files under the names it has here.
+    /// Returns the segments with those names, and the tokens whose state is there.
+    fn take_state(
         &self,
         bundle: &Path,
-        mut at: u64,
+        within: std::ops::Range<u64>,
+        origin: &[u8; 32],
         segments: &[SegmentJson],
-        recorded: &[(NewSegment, SegmentId)],
         written: &mut Vec<Written>,
-    ) -> Result<u64> {
-        let need = segments.iter().flat_map(|s| [&s.rows, &s.end]).flatten().map(|f| f.bytes).sum();
-        self.require_room(need)?;
-        let mut tokens = 0;
-        for (s, (segment, id)) in segments.iter().zip(recorded) {
+    ) -> Result<(Vec<(NewSegment, SegmentId)>, u64)> {
+        let mut path = Arriving { origin, recorded: Vec::new(), own: None };
+        let sizes = segments.iter().flat_map(|s| [&s.rows, &s.end]).flatten().map(|f| f.bytes);
+        // No sum of sizes that are not there.
+        let need = sizes.take(2 * segments.len()).try_fold(0u64, |sum, bytes| sum.checked_add(bytes));
+        self.require_room(need.filter(|n| *n <= within.end - within.start).unwrap_or(u64::MAX))?;
+        let mut vet = Vetted::of(self.any_kept_files(segments.first().map_or("", |s| &s.fingerprint))?);
+        let (mut at, mut tokens) = (within.start, 0);
+        for s in segments {
+            let (segment, name, in_file) =
+                path.next(s).map_err(|why| StoreError::Import { path: bundle.to_owned(), why: why.to_owned() })?;
+            let lost = |why: String| StoreError::StateLost { id: name, why };
             for (kind, file) in [(FileKind::Rows, &s.rows), (FileKind::End, &s.end)] {
                 let Some(file) = file else { continue };
-                let lost = |why: String| StoreError::StateLost { id: *id, why };
                 let root = blake3::Hash::from_hex(&file.root).map_err(|_| lost("its checksum is unreadable".into()))?;
-                let from = at;
+                let here = at..at + file.bytes;
                 at += file.bytes;
-                if self.file_root(id, kind).is_ok() {
+                // A second time the files are there already.
+                if self.file_root(&name, kind).is_ok() {
                     continue;
                 }
-                self.place_file(id, kind, |out| {
-                    let mut done = 0;
-                    while done < file.bytes {
-                        let part = COPY_BYTES.min(file.bytes - done);
-                        out.write(&self.disk.read_at(bundle, from + done, part)?)?;
-                        done += part;
-                    }
-                    Ok(())
-                })?;
-                written.push(Written { id: *id, kind, root: *root.as_bytes(), bytes: file.bytes });
-                let path = self.layout.file(id, kind);
-                let stop = segment.start + (segment.given.len() + segment.generated.len()) as u64;
+                let opened = format::open_within(&*self.disk, bundle, here, kind, &in_file, root.as_bytes());
+                let opened = opened.map_err(|fault| lost(fault.why))?;
+                let stop = segment.start + segment.tokens();
                 let fits = match kind {
-                    FileKind::Rows => format::read_rows(&*self.disk, &path, id, root.as_bytes())
-                        .map(|r| (r.start, r.start + r.rows) == (segment.start, stop)),
-                    FileKind::End => {
-                        format::read_end(&*self.disk, &path, id, root.as_bytes()).map(|e| e.position == stop)
-                    }
+                    FileKind::Rows => (opened.start, opened.start + opened.rows) == (segment.start, stop),
+                    FileKind::End => opened.start == stop,
                 };
-                if !fits.map_err(|fault| lost(fault.why))? {
+                if !fits {
                     return Err(lost("its files are of another length than its tokens".into()));
                 }
+                let tensors = opened.read(&*self.disk, bundle).map_err(|fault| lost(fault.why))?;
+                match kind {
+                    FileKind::Rows => vet.rows(&tensors, segment.tokens()),
+                    FileKind::End => vet.end(&tensors),
+                }
+                .map_err(lost)?;
+                let tensors: Vec<&ImageTensor> = tensors.iter().collect();
+                let head = format::head(kind, &name, opened.start, opened.rows, &tensors).map_err(lost)?;
+                written.push(self.write_file(&name, kind, &head, &tensors)?);
             }
             if s.end.is_some() {
-                tokens = segment.start + (segment.given.len() + segment.generated.len()) as u64;
+                tokens = segment.start + segment.tokens();
             }
         }
         let dir = &self.layout.segments;
         self.disk.sync_dir(dir).map_err(StoreError::io("sync", dir))?;
-        Ok(tokens)
+        Ok((path.recorded, tokens))
+    }
+
+    /// A segment of this model that was made here, with files that are kept, to compare shapes with.
+    fn any_kept_files(&self, fingerprint: &str) -> Result<[Vec<format::Kind>; 2]> {
+        let of = |kind: FileKind| -> Result<Vec<format::Kind>> {
+            let k = kind.extension();
+            let sql = format!(
+                "SELECT id, {k}_root FROM segment WHERE fingerprint = ?1 AND {k}_root IS NOT NULL AND origin IS NULL LIMIT 1"
+            );
+            let found = self.read(|db| {
+                let mut query = db.prepare_cached(&sql)?;
+                let row = query.query_row([fingerprint], |r| Ok((SegmentId(r.get(0)?), r.get::<_, [u8; 32]>(1)?)));
+                Ok(row.optional()?)
+            })?;
+            let Some((id, root)) = found else { return Ok(Vec::new()) };
+            let opened = format::open(&*self.disk, &self.layout.file(&id, kind), kind, &id, &root);
+            // What cannot be read here says nothing about what comes.
+            Ok(opened.map(|file| file.kinds()).unwrap_or_default())
+        };
+        Ok([of(FileKind::Rows)?, of(FileKind::End)?])
+    }
+}
+
+/// Segments of a bundle on their way in, root first.
+struct Arriving<'a> {
+    origin: &'a [u8; 32],
+    recorded: Vec<(NewSegment, SegmentId)>,
+    /// The name that the tokens so far have where they were read.
+    own: Option<SegmentId>,
+}
+
+impl Arriving<'_> {
+    /// The next segment, its name here, and its name in its files. Errors are phrases.
+    fn next(&mut self, s: &SegmentJson) -> Result<(NewSegment, SegmentId, SegmentId), &'static str> {
+        let before = self.recorded.last();
+        let mut segment = new_segment(s, before.map(|(_, id)| *id)).ok_or("a segment is unreadable")?;
+        let expected = before.map_or(0, |(b, _)| b.start + b.tokens());
+        if segment.start != expected || before.is_some_and(|(b, _)| b.fingerprint != segment.fingerprint) {
+            return Err("its segments do not follow each other");
+        }
+        if i64::try_from(segment.boundary.bytes).is_err() {
+            return Err("a segment is unreadable");
+        }
+        let parent = std::mem::replace(&mut segment.parent, self.own);
+        let own = segment.id();
+        self.own = Some(own);
+        segment.parent = parent;
+        let name = match parent {
+            None => SegmentId::imported(&own, self.origin),
+            Some(_) => segment.id(),
+        };
+        let in_file = match &s.id {
+            None => own,
+            Some(hex) => SegmentId::from_hex(hex).ok_or("a segment is unreadable")?,
+        };
+        self.recorded.push((segment.clone(), name));
+        Ok((segment, name, in_file))
     }
 }
 
 fn segment_json(s: &Segment, rows: Option<FileJson>, end: Option<FileJson>) -> SegmentJson {
     let tokens = |t: &[u32]| BASE64.encode(tokens_to_bytes(t));
     SegmentJson {
+        id: Some(s.id.hex()),
         fingerprint: s.content.fingerprint.clone(),
         start: s.content.start,
         kind: s.content.kind.code(),
-        given: tokens(&s.content.given),
-        generated: tokens(&s.content.generated),
+        given: tokens(&s.content.prompt),
+        generated: tokens(&s.content.completion),
         text_bytes: s.content.boundary.bytes,
         text_hash: blake3::Hash::from_bytes(s.content.boundary.hash).to_hex().to_string(),
         rows,
@@ -295,8 +379,8 @@ fn new_segment(s: &SegmentJson, parent: Option<SegmentId>) -> Option<NewSegment>
         fingerprint: s.fingerprint.clone(),
         parent,
         start: s.start,
-        given: tokens(&s.given)?,
-        generated: tokens(&s.generated)?,
+        prompt: tokens(&s.given)?,
+        completion: tokens(&s.generated)?,
         boundary: TextBoundary { bytes: s.text_bytes, hash: *blake3::Hash::from_hex(&s.text_hash).ok()?.as_bytes() },
         kind: SegmentKind::from_code(s.kind)?,
     })

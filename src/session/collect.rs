@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use rusqlite::Transaction;
 
-use super::error::Result;
+use super::error::{Result, StoreError};
 use super::format::FileKind;
 use super::keep::{ids, light, with_ancestors};
 use super::segment::SegmentId;
@@ -79,12 +79,22 @@ impl Store {
         Ok(freed)
     }
 
+    /// Removes files of state that no row names, however young. Returns how many.
+    pub fn remove_orphans(&self) -> u64 {
+        self.sweep(true)
+    }
+
     /// Removes sessions that have been in the trash for longer than `days` (the configured number for `None`), with
     /// messages no other session reaches, and collects their state.
     ///
     /// # Errors
     /// The database cannot be written.
     pub fn empty_trash(&self, days: Option<u32>) -> Result<Freed> {
+        // Messages go that nothing reaches: what is reached must be beyond doubt.
+        if let Some(fault) = self.read(super::check::structure_fault)? {
+            let path = self.layout.database.clone();
+            return Err(StoreError::Doubtful { path, fault });
+        }
         let before = now_ms() - i64::from(days.unwrap_or(self.limits.trash_days)) * 24 * 3600 * 1000;
         let (sessions, messages) = self.transaction(|tx| {
             let old: Vec<i64> = {
@@ -110,7 +120,7 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub fn sizes(&self) -> Result<Sizes> {
-        let database_bytes = self.disk.len(&self.layout.database).unwrap_or(0);
+        let database_bytes = self.disk.look(&self.layout.database).map_or(0, |l| l.bytes);
         self.read(|db| {
             let tree = light(db)?;
             let mut query = db.prepare_cached(

@@ -6,6 +6,7 @@ use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::error::{Result, StoreError};
 use super::library::NewDocument;
+use super::seal::{Sealed, seal_session};
 use super::segment::{NewSegment, SegmentId, tokens_to_bytes};
 use super::store::now_ms;
 use crate::protocol::engine::StateImage;
@@ -171,24 +172,17 @@ pub(super) fn free_name(db: &rusqlite::Connection, wish: &str) -> Result<String>
     if !taken.exists([wish])? {
         return Ok(wish.to_owned());
     }
-    // Names `wish-N` are few except in tests with thousands: ask for the highest instead of counting up.
-    let pattern = format!("{}-%", wish.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"));
-    let mut names =
-        db.prepare_cached("SELECT name FROM session WHERE trashed_ms IS NULL AND name LIKE ?1 ESCAPE '\\'")?;
-    let highest = names
-        .query_map([pattern], |r| r.get::<_, String>(0))?
-        .filter_map(std::result::Result::ok)
-        // A larger number is part of a name that somebody chose, not one of ours.
-        .filter_map(|n| n.get(wish.len() + 1..).and_then(|n| n.parse::<u32>().ok()))
-        .max()
-        .unwrap_or(1);
-    for number in u64::from(highest) + 1.. {
-        let name = format!("{wish}-{number}");
-        if !taken.exists([&name])? {
-            return Ok(name);
-        }
+    // The first free of wish-2, wish-4, wish-8 …, then halfway back: a few look-ups however many there are.
+    let mut free = |n: u64| -> Result<bool> { Ok(!taken.exists([format!("{wish}-{n}")])?) };
+    let (mut low, mut high) = (1, 2);
+    while !free(high)? {
+        (low, high) = (high, high * 2);
     }
-    Ok(wish.to_owned())
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        if free(middle)? { high = middle } else { low = middle }
+    }
+    Ok(format!("{wish}-{high}"))
 }
 
 fn create_session(tx: &Transaction<'_>, new: &NewSession) -> Result<()> {
@@ -203,31 +197,48 @@ fn create_session(tx: &Transaction<'_>, new: &NewSession) -> Result<()> {
 }
 
 fn put_message(tx: &Transaction<'_>, session: SessionId, m: &Message) -> Result<()> {
-    let depth: i64 = match m.parent {
-        None => 1,
-        Some(parent) => {
-            let above = tx
-                .prepare_cached("SELECT depth FROM message WHERE id = ?1")?
-                .query_row([parent.0], |r| r.get::<_, i64>(0))
-                .optional()?;
-            above.ok_or(StoreError::NoMessage { id: parent.0 })? + 1
+    let place = |id: i64| {
+        tx.prepare_cached("SELECT parent, depth, role, created_ms FROM message WHERE id = ?1")?
+            .query_row([id], |r| Ok((r.get(0)?, r.get::<_, i64>(1)?, r.get(2)?, r.get(3)?)))
+            .optional()
+    };
+    // What a message is reworded keeps: its place in the tree.
+    let (parent, depth, role, created_ms): (Option<i64>, i64, String, i64) = match (place(m.id.0)?, m.parent) {
+        (Some(there), _) => there,
+        (None, None) => (None, 1, role_name(m.role).into(), m.created_ms),
+        (None, Some(above)) => {
+            let (_, depth, ..) = place(above.0)?.ok_or(StoreError::NoMessage { id: above.0 })?;
+            (Some(above.0), depth + 1, role_name(m.role).into(), m.created_ms)
         }
     };
+    let meta = to_json(&m.meta)?;
+    let sealed = Sealed {
+        id: m.id.0,
+        parent,
+        depth,
+        role: role.as_bytes(),
+        created_ms,
+        meta: meta.as_bytes(),
+        thinking: m.thinking.as_bytes(),
+        text: m.text.as_bytes(),
+    };
     tx.prepare_cached(
-        "INSERT INTO message(id, session, parent, depth, role, created_ms, meta, thinking, text)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-         ON CONFLICT(id) DO UPDATE SET meta = excluded.meta, thinking = excluded.thinking, text = excluded.text",
+        "INSERT INTO message(id, session, parent, depth, role, created_ms, meta, thinking, text, seal)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+         ON CONFLICT(id) DO UPDATE SET meta = excluded.meta, thinking = excluded.thinking, text = excluded.text,
+           seal = excluded.seal",
     )?
     .execute(params![
         m.id.0,
         session.0,
-        m.parent.map(|p| p.0),
+        parent,
         depth,
-        role_name(m.role),
-        m.created_ms,
-        to_json(&m.meta)?,
+        role,
+        created_ms,
+        meta,
         m.thinking,
-        m.text
+        m.text,
+        sealed.seal()
     ])?;
     Ok(())
 }
@@ -243,21 +254,32 @@ fn move_head(tx: &Transaction<'_>, session: SessionId, head: Option<MessageId>) 
     Ok(())
 }
 
+/// Records a segment under its name.
 fn add_segment(tx: &Transaction<'_>, new: &NewSegment) -> Result<Option<String>> {
+    record_segment(tx, &new.id(), new, None)
+}
+
+/// Records a segment; `origin` names the file it came from, if it was not made here.
+pub(super) fn record_segment(
+    tx: &Transaction<'_>,
+    id: &SegmentId,
+    new: &NewSegment,
+    origin: Option<&[u8; 32]>,
+) -> Result<Option<String>> {
     if let Some(parent) = &new.parent
         && !tx.prepare_cached("SELECT 1 FROM segment WHERE id = ?1")?.exists([parent.0])?
     {
         return Ok(Some("the state it builds on is not kept".into()));
     }
-    let stop = new.start + (new.given.len() + new.generated.len()) as u64;
+    let stop = new.start + (new.prompt.len() + new.completion.len()) as u64;
     tx.prepare_cached(
-        "INSERT INTO segment(id, fingerprint, parent, start, stop, kind, text_bytes, text_hash, used, used_ms, given, generated)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+        "INSERT INTO segment(id, fingerprint, parent, start, stop, kind, text_bytes, text_hash, used, used_ms, given, generated, origin)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
          ON CONFLICT(id) DO UPDATE SET used = excluded.used, used_ms = excluded.used_ms,
            kind = max(kind, excluded.kind), text_bytes = excluded.text_bytes, text_hash = excluded.text_hash",
     )?
     .execute(params![
-        new.id().0,
+        id.0,
         new.fingerprint,
         new.parent.map(|p| p.0),
         new.start,
@@ -267,13 +289,14 @@ fn add_segment(tx: &Transaction<'_>, new: &NewSegment) -> Result<Option<String>>
         new.boundary.hash,
         next_use(tx)?,
         now_ms(),
-        tokens_to_bytes(&new.given),
-        tokens_to_bytes(&new.generated),
+        tokens_to_bytes(&new.prompt),
+        tokens_to_bytes(&new.completion),
+        origin,
     ])?;
     Ok(None)
 }
 
-fn link(tx: &Transaction<'_>, message: MessageId, segment: &SegmentId) -> Result<Option<String>> {
+pub(super) fn link(tx: &Transaction<'_>, message: MessageId, segment: &SegmentId) -> Result<Option<String>> {
     let changed = tx
         .prepare_cached(
             "INSERT OR REPLACE INTO message_segment(message, fingerprint, segment)
@@ -303,7 +326,7 @@ pub(super) fn refresh_session(tx: &Transaction<'_>, session: SessionId) -> Resul
         .prepare_cached(
             "WITH RECURSIVE up(id, parent, depth) AS (
                SELECT m.id, m.parent, m.depth FROM session s CROSS JOIN message m ON m.id = s.head WHERE s.id = ?1
-               UNION ALL SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
+               UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
              SELECT s.stop, CASE WHEN s.end_root IS NOT NULL AND s.rows_root IS NOT NULL THEN s.fingerprint END
              FROM up CROSS JOIN message_segment l ON l.message = up.id CROSS JOIN segment s ON s.id = l.segment
              ORDER BY up.depth DESC, s.used DESC LIMIT 1",
@@ -317,13 +340,13 @@ pub(super) fn refresh_session(tx: &Transaction<'_>, session: SessionId) -> Resul
         "UPDATE session SET title = coalesce((
            WITH RECURSIVE up(id, parent, depth) AS (
              SELECT id, parent, depth FROM message WHERE id = session.head
-             UNION ALL SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
+             UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
            SELECT replace(substr(ltrim(m.text), 1, 120), char(10), ' ') FROM up CROSS JOIN message m ON m.id = up.id
            WHERE m.role = 'user' ORDER BY up.depth LIMIT 1), '')
          WHERE id = ?1 AND title = ''",
     )?
     .execute([session.0])?;
-    Ok(())
+    seal_session(tx, session)
 }
 
 pub(super) fn role_name(role: Role) -> &'static str {

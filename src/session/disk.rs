@@ -1,11 +1,19 @@
 //! Every file effect of the store goes through [`Disk`], so that tests can cut the power after any of them.
 //!
-//! Owns nothing. Paths are absolute. SQLite does its own file work; [`Disk::before_commit`] puts its commits into the
-//! same order of effects.
+//! Owns nothing. Paths are absolute. [`RealDisk`] opens the directory a path names and works inside it by name, and follows
+//! a link in neither place: whoever can put a link into the data directory cannot make us write, read or remove what lies
+//! elsewhere. (Links above the data directory are the user's own; the store resolves them once when it opens.) SQLite does
+//! its own file work; [`Disk::before_commit`] puts its commits into the same order of effects.
 
-use std::fs::{self, File, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
 
 /// A file being written.
 pub trait DiskFile: Send {
@@ -21,10 +29,29 @@ pub trait DiskFile: Send {
     fn sync(&mut self) -> io::Result<()>;
 }
 
+/// What stands under a name. A link is looked at, not followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Size in bytes.
+    pub bytes: u64,
+    /// A plain file: no directory, link, pipe or device.
+    pub is_file: bool,
+    /// A directory.
+    pub is_dir: bool,
+    /// Device and number of the file: another file under the same name has another pair.
+    pub identity: (u64, u64),
+    /// Permission bits, `0o777`.
+    pub mode: u32,
+    /// User who owns it.
+    pub owner: u32,
+    /// When its bytes last changed.
+    pub modified: SystemTime,
+}
+
 /// The effects the store needs from a file system. All errors are the system's.
 #[allow(clippy::missing_errors_doc)]
 pub trait Disk: Send + Sync + std::fmt::Debug {
-    /// Makes a new file, mode 0600; an existing one is emptied.
+    /// Makes a new file, mode 0600. What had the name before loses it; it is not written to.
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>>;
     /// Replaces `to` with `from`, both in one directory.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -32,7 +59,7 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Removes a file; one that does not exist is no error.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// `len` bytes from `offset`; fewer is an error.
+    /// `len` bytes from `offset` of a plain file; fewer is an error.
     fn read_at(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>>;
     /// The same into memory that is there already.
     fn read_into(&self, path: &Path, offset: u64, into: &mut [u8]) -> io::Result<()> {
@@ -40,11 +67,11 @@ pub trait Disk: Send + Sync + std::fmt::Debug {
         into.copy_from_slice(&bytes);
         Ok(())
     }
-    /// Size of a file in bytes.
-    fn len(&self, path: &Path) -> io::Result<u64>;
-    /// Names of the files in a directory.
+    /// What stands under this name.
+    fn look(&self, path: &Path) -> io::Result<Look>;
+    /// Names of what is in a directory.
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
-    /// Makes a directory and its parents, mode 0700 where new.
+    /// Makes a directory and its parents, mode 0700 where new. A link to one is refused.
     fn make_dir(&self, dir: &Path) -> io::Result<()>;
     /// Bytes an unprivileged process may still write below `dir`.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
@@ -67,32 +94,62 @@ impl DiskFile for File {
     }
 }
 
+/// A directory, opened; a link in its place is an error.
+fn directory(dir: &Path) -> io::Result<File> {
+    // A relative name of one part has the empty path as its parent.
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(File::from(rustix::fs::open(dir, flags, Mode::empty())?))
+}
+
+/// The directory a file lies in, and its name there.
+fn place(path: &Path) -> io::Result<(File, &OsStr)> {
+    match (path.parent(), path.file_name()) {
+        (Some(dir), Some(name)) => Ok((directory(dir)?, name)),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "not the name of a file")),
+    }
+}
+
+/// Opens a plain file by name inside its directory. Opening never waits (for the other end of a pipe) and never follows.
+pub(super) fn open_plain(path: &Path, flags: OFlags) -> io::Result<File> {
+    let (dir, name) = place(path)?;
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::openat(&dir, name, flags, Mode::from_raw_mode(0o600))?);
+    match file.metadata()? {
+        found if !found.is_file() => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file")),
+        // A second name elsewhere would be written as well.
+        found if flags.intersects(OFlags::RDWR | OFlags::WRONLY) && found.nlink() > 1 => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "it has another name elsewhere"))
+        }
+        _ => Ok(file),
+    }
+}
+
 impl Disk for RealDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true);
-        private_file(&mut options);
-        Ok(Box::new(options.open(path)?))
+        self.remove(path)?;
+        Ok(Box::new(open_plain(path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL)?))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
+        let ((dir, from), (_, to)) = (place(from)?, place(to)?);
+        Ok(rustix::fs::renameat(&dir, from, &dir, to)?)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        // Directories cannot be opened as files on Windows; renames are durable there once the file was flushed.
-        if cfg!(unix) { File::open(dir)?.sync_all() } else { Ok(()) }
+        directory(dir)?.sync_all()
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        match fs::remove_file(path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            other => other,
+        let (dir, name) = place(path)?;
+        match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
+            Err(rustix::io::Errno::NOENT) => Ok(()),
+            other => Ok(other?),
         }
     }
 
     fn read_at(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>> {
-        let mut file = File::open(path)?;
+        let mut file = open_plain(path, OFlags::RDONLY)?;
         file.seek(SeekFrom::Start(offset))?;
         let want = usize::try_from(len).map_err(io::Error::other)?;
         // Never reserve more than the file can give: `len` may come from a damaged header.
@@ -113,40 +170,50 @@ impl Disk for RealDisk {
     }
 
     fn read_into(&self, path: &Path, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        let mut file = File::open(path)?;
+        let mut file = open_plain(path, OFlags::RDONLY)?;
         file.seek(SeekFrom::Start(offset))?;
         file.read_exact(into)
     }
 
-    fn len(&self, path: &Path) -> io::Result<u64> {
-        Ok(fs::metadata(path)?.len())
+    fn look(&self, path: &Path) -> io::Result<Look> {
+        let found = fs::symlink_metadata(path)?;
+        Ok(Look {
+            bytes: found.len(),
+            is_file: found.is_file(),
+            is_dir: found.is_dir(),
+            identity: (found.dev(), found.ino()),
+            mode: found.mode() & 0o777,
+            owner: found.uid(),
+            modified: found.modified()?,
+        })
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(dir)? {
-            names.push(PathBuf::from(entry?.file_name()));
+        for entry in rustix::fs::Dir::new(directory(dir)?)? {
+            let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
+            if name != OsStr::new(".") && name != OsStr::new("..") {
+                names.push(PathBuf::from(name));
+            }
         }
         Ok(names)
     }
 
     fn make_dir(&self, dir: &Path) -> io::Result<()> {
-        let mut builder = fs::DirBuilder::new();
-        builder.recursive(true);
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        builder.create(dir)
+        match fs::symlink_metadata(dir) {
+            Ok(found) if found.is_dir() => Ok(()),
+            Ok(found) if found.is_symlink() => {
+                Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{} is a link", dir.display())))
+            }
+            Ok(_) => Err(io::ErrorKind::NotADirectory.into()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+            }
+            Err(e) => Err(e),
+        }
     }
 
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
         fs4::available_space(dir)
     }
-}
-
-/// Readable by the user only.
-pub(super) fn private_file(options: &mut OpenOptions) {
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
-    #[cfg(not(unix))]
-    let _ = options;
 }

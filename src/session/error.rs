@@ -32,18 +32,42 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// The database cannot be read any more.
-    #[error("{} is damaged ({detail}): move it away to start afresh, or bring back a copy", path.display())]
+    #[error("{} is damaged ({detail}): bring back a copy, or move the folder away to start afresh. Nothing was removed", path.display())]
     Damaged {
         /// The database.
         path: PathBuf,
         /// What was seen.
         detail: String,
     },
+    /// Something was to be removed from a database whose structure is damaged.
+    #[error("{} is damaged ({fault}), so nothing is removed from it: sala-chat doctor --check repairs what can be", path.display())]
+    Doubtful {
+        /// The database.
+        path: PathBuf,
+        /// What was seen.
+        fault: String,
+    },
     /// A database of another program lies where ours should be.
     #[error("{} is not a sala-chat database: choose another folder with --data-dir", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
+    },
+    /// The data directory or its database is not what was opened any more.
+    #[error("{} {what} while in use: put it back and saving goes on, or keep the text with /export FILE", path.display())]
+    Gone {
+        /// The database.
+        path: PathBuf,
+        /// What became of it.
+        what: &'static str,
+    },
+    /// A directory with other things in it.
+    #[error("{} is not a data folder of sala-chat ({what:?} is in it): choose an empty one with --data-dir", path.display())]
+    NotOurs {
+        /// The directory.
+        path: PathBuf,
+        /// Something in it that is not ours.
+        what: String,
     },
     /// Nothing can be written here.
     #[error("{why}")]
@@ -76,12 +100,6 @@ pub enum StoreError {
     NoMessage {
         /// Its row.
         id: i64,
-    },
-    /// No mark of this name.
-    #[error("no mark called \"{name}\" here: /timeline shows them")]
-    NoMark {
-        /// As asked.
-        name: String,
     },
     /// The segment does not exist.
     #[error("state {} is not in the database: the text is, read it again", id.short())]
@@ -132,6 +150,14 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
+    /// A file to import cannot be read.
+    #[error("{}: {source}", path.display())]
+    NoInput {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// A file to import is of no known form, or damaged.
     #[error("{}: {why}", path.display())]
     Import {
@@ -156,6 +182,7 @@ impl StoreError {
         use StoreError as E;
         match self {
             E::Io { .. } | E::Full { .. } | E::NoRoom { .. } | E::ReadOnly { .. } | E::NoFolder { .. } => true,
+            E::Gone { .. } => true,
             E::Database(rusqlite::Error::SqliteFailure(e, _)) => {
                 use rusqlite::ErrorCode as C;
                 matches!(
@@ -179,9 +206,18 @@ impl StoreError {
         match self {
             StoreError::Full { .. } | StoreError::NoRoom { .. } => true,
             StoreError::Io { source, .. } => is_full(source),
-            StoreError::Database(rusqlite::Error::SqliteFailure(e, _)) => e.code == rusqlite::ErrorCode::DiskFull,
+            StoreError::Database(rusqlite::Error::SqliteFailure(e, _)) => {
+                e.code == rusqlite::ErrorCode::DiskFull || FULL_SHM.contains(&e.extended_code)
+            }
             _ => false,
         }
+    }
+
+    /// Whether another process holds the database.
+    pub fn is_busy(&self) -> bool {
+        use rusqlite::ErrorCode as C;
+        matches!(self, StoreError::Database(rusqlite::Error::SqliteFailure(e, _))
+            if matches!(e.code, C::DatabaseBusy | C::DatabaseLocked))
     }
 
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
@@ -189,6 +225,9 @@ impl StoreError {
         move |source| StoreError::Io { action, path, source }
     }
 }
+
+/// `SQLITE_IOERR_SHMSIZE` and `SQLITE_IOERR_SHMOPEN`: no room for the file that shares the log's index.
+const FULL_SHM: [i32; 2] = [rusqlite::ffi::SQLITE_IOERR_SHMSIZE, rusqlite::ffi::SQLITE_IOERR_SHMOPEN];
 
 pub(super) fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)

@@ -64,14 +64,35 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSession`]; the database cannot be read.
     pub fn export(&self, id: SessionId, format: ExportFormat, scope: Scope) -> Result<String> {
-        let session = self.session_json(id, scope)?;
-        match format {
-            ExportFormat::Json => serde_json::to_string_pretty(&session)
-                .map(|text| text + "\n")
-                .map_err(|e| StoreError::Broken { what: format!("session {:?}", session.name), why: e.to_string() }),
-            ExportFormat::Markdown => Ok(markdown(&session)),
-            ExportFormat::Text => Ok(plain(&session)),
-        }
+        rendered(&self.session_json(id, scope)?, format)
+    }
+
+    /// Writes messages that are not on disk, root first, to a file, and returns its size in bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::Exists`], I/O errors.
+    pub fn export_messages(
+        &self,
+        name: &str,
+        messages: Vec<Message>,
+        format: ExportFormat,
+        path: &Path,
+        overwrite: Overwrite,
+    ) -> Result<u64> {
+        refuse_existing(path, overwrite)?;
+        let session = SessionJson {
+            format: JSON_FORMAT.into(),
+            version: JSON_VERSION,
+            name: name.to_owned(),
+            settings: serde_json::Value::Null,
+            created_ms: messages.first().map_or(0, |m| m.created_ms),
+            head: messages.last().map(|m| m.id),
+            messages,
+            marks: Vec::new(),
+        };
+        let text = rendered(&session, format)?;
+        self.write_whole(path, |file| file.write(text.as_bytes()))?;
+        Ok(text.len() as u64)
     }
 
     /// Writes [`Store::export`] to a file and returns its size in bytes.
@@ -123,10 +144,17 @@ impl Store {
         path: &Path,
         fill: impl FnOnce(&mut dyn super::disk::DiskFile) -> std::io::Result<()>,
     ) -> Result<()> {
-        let path = std::path::absolute(path).map_err(StoreError::io("write", path))?;
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.part", std::process::id()));
-        let part: PathBuf = path.with_file_name(name);
+        // Links on the way to it are the user's own; the last name is replaced, whatever it is.
+        let resolve = || -> std::io::Result<PathBuf> {
+            let whole = std::path::absolute(path)?;
+            match (whole.parent(), whole.file_name()) {
+                (Some(dir), Some(name)) => Ok(dir.canonicalize()?.join(name)),
+                _ => Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "not the name of a file")),
+            }
+        };
+        let path = resolve().map_err(StoreError::io("write", path))?;
+        let part = super::parts::unfinished(&path);
+        let _announced = super::parts::announce(&self.layout, &*self.disk, &part);
         let write = || -> std::io::Result<()> {
             let mut file = self.disk.create(&part)?;
             fill(&mut *file)?;
@@ -138,6 +166,16 @@ impl Store {
             let _ = self.disk.remove(&part);
             StoreError::io("write", &path)(e)
         })
+    }
+}
+
+fn rendered(session: &SessionJson, format: ExportFormat) -> Result<String> {
+    match format {
+        ExportFormat::Json => serde_json::to_string_pretty(session)
+            .map(|text| text + "\n")
+            .map_err(|e| StoreError::Broken { what: format!("session {:?}", session.name), why: e.to_string() }),
+        ExportFormat::Markdown => Ok(markdown(session)),
+        ExportFormat::Text => Ok(plain(session)),
     }
 }
 
@@ -179,22 +217,24 @@ fn branches(session: &SessionJson) -> Vec<(Option<usize>, Vec<usize>)> {
     parts
 }
 
-/// Number of a message on its branch, from 1.
-fn number(session: &SessionJson, i: usize) -> usize {
-    let mut n = 0;
-    let mut next = session.messages.get(i);
-    while let Some(m) = next {
-        n += 1;
-        next = m.parent.and_then(|p| session.messages.iter().find(|m| m.id == p));
+/// Number of each message on its branch, from 1. Parents come before their children.
+fn numbers(session: &SessionJson) -> Vec<usize> {
+    let mut by_id: HashMap<MessageId, usize> = HashMap::new();
+    let mut all = Vec::with_capacity(session.messages.len());
+    for m in &session.messages {
+        let n = m.parent.and_then(|p| by_id.get(&p).copied()).unwrap_or(0) + 1;
+        by_id.insert(m.id, n);
+        all.push(n);
     }
-    n
+    all
 }
 
 fn markdown(session: &SessionJson) -> String {
     let mut out = format!("# {}\n", session.name);
+    let numbers = numbers(session);
     for (from, part) in branches(session) {
         if let Some(from) = from {
-            out.push_str(&format!("\n---\n\n# Branch after #{}\n", number(session, from)));
+            out.push_str(&format!("\n---\n\n# Branch after #{}\n", numbers.get(from).copied().unwrap_or_default()));
         }
         for m in part.iter().filter_map(|i| session.messages.get(*i)) {
             match m.role {
@@ -224,9 +264,10 @@ fn markdown(session: &SessionJson) -> String {
 
 fn plain(session: &SessionJson) -> String {
     let mut out = String::new();
+    let numbers = numbers(session);
     for (from, part) in branches(session) {
         if let Some(from) = from {
-            out.push_str(&format!("----- branch after #{} -----\n\n", number(session, from)));
+            out.push_str(&format!("----- branch after #{} -----\n\n", numbers.get(from).copied().unwrap_or_default()));
         }
         for m in part.iter().filter_map(|i| session.messages.get(*i)) {
             let who = match m.role {

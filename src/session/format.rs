@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 
 use super::disk::Disk;
 use super::segment::SegmentId;
-use crate::protocol::engine::{Dtype, EndImage, ImageTensor, RowsImage};
+use crate::protocol::engine::{CheckpointImage, Dtype, ImageTensor, RowsImage};
 
 /// Bytes of a tensor under one checksum, in new files: one block of 64 positions of the 9B model.
 pub(super) const CHUNK_BYTES: u64 = 32 << 10;
@@ -35,6 +35,8 @@ const HASH_BYTES: u64 = 32;
 const ALIGN: usize = 64;
 /// A header longer than this is not ours.
 const MAX_HEADER_BYTES: u64 = 16 << 20;
+/// Nor is a chunk of other than these sizes.
+const CHUNK_RANGE: std::ops::RangeInclusive<u64> = 1 << 10..=64 << 20;
 /// Nor are checksums of more than this: of 512 GiB.
 const MAX_CHECKSUM_BYTES: u64 = 512 << 20;
 const CHECKSUMS: &str = "blake3";
@@ -106,6 +108,15 @@ pub(super) struct TensorPlace {
     pub bytes: u64,
     /// Index of its first checksum.
     first_chunk: usize,
+}
+
+/// A tensor without its values and without the number of its rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub name: String,
+    pub dtype: Dtype,
+    /// The shape; of rows without the first axis.
+    pub shape: Vec<usize>,
 }
 
 /// A file whose head has been checked.
@@ -214,7 +225,26 @@ pub(super) fn open(
     id: &SegmentId,
     root: &[u8; 32],
 ) -> Result<OpenFile, Fault> {
-    let read = |offset, len| disk.read_at(path, offset, len).map_err(|e| Fault::io(&e));
+    let bytes = disk.look(path).map_err(|e| Fault::io(&e))?.bytes;
+    open_within(disk, path, 0..bytes, kind, id, root)
+}
+
+/// As [`open`] of a file that is a part of a larger one. Nothing in it is believed: the root only says that it is what was
+/// sent, not who sent it.
+pub(super) fn open_within(
+    disk: &dyn Disk,
+    path: &Path,
+    within: Range<u64>,
+    kind: FileKind,
+    id: &SegmentId,
+    root: &[u8; 32],
+) -> Result<OpenFile, Fault> {
+    let read = |offset: u64, len: u64| {
+        let from =
+            within.start.checked_add(offset).filter(|from| from.checked_add(len).is_some_and(|to| to <= within.end));
+        let from = from.ok_or_else(|| Fault::io(&std::io::ErrorKind::UnexpectedEof.into()))?;
+        disk.read_at(path, from, len).map_err(|e| Fault::io(&e))
+    };
     let length = read(0, 8)?;
     let length = u64::from_le_bytes(length.try_into().map_err(|_| Fault::damaged("no header"))?);
     if length > MAX_HEADER_BYTES {
@@ -250,28 +280,56 @@ pub(super) fn open(
     if field("segment") != id.hex() || field("kind") != kind.extension() {
         return Err(Fault::damaged("it belongs to another segment"));
     }
-    let number = |name: &str| field(name).parse::<u64>().map_err(|_| Fault::damaged("its header is unreadable"));
+    let unreadable = || Fault::damaged("its header is unreadable");
+    let number = |name: &str| field(name).parse::<u64>().map_err(|_| unreadable());
     let (start, rows) = (number("start")?, number("rows")?);
     let chunk = number("chunk")?;
-    if chunk == 0 {
-        return Err(Fault::damaged("its header is unreadable"));
+    if !CHUNK_RANGE.contains(&chunk) || start.checked_add(rows).is_none() {
+        return Err(unreadable());
     }
 
     let hashes: Vec<[u8; 32]> = table_bytes.as_chunks::<32>().0.to_vec();
     let mut tensors = Vec::with_capacity(entries.len());
     let mut first_chunk = 0usize;
+    let mut at = table;
     for (name, e) in entries.into_iter().skip(1) {
-        let bytes = e.data_offsets[1].saturating_sub(e.data_offsets[0]);
+        let [from, to] = e.data_offsets;
         let dtype =
             dtype_of(&e.dtype).ok_or_else(|| Fault::damaged(&format!("tensor {name} has unknown type {}", e.dtype)))?;
-        let shape = e.shape.iter().map(|d| *d as usize).collect();
-        tensors.push(TensorPlace { name, dtype, shape, offset: data + e.data_offsets[0], bytes, first_chunk });
+        let values = e.shape.iter().try_fold(dtype.size() as u64, |n, d| n.checked_mul(*d));
+        let bytes = values.filter(|n| from == at && from.checked_add(*n) == Some(to));
+        let bytes = bytes.ok_or_else(|| Fault::damaged(&format!("tensor {name} has another size than its shape")))?;
+        let shape: Option<Vec<usize>> = e.shape.iter().map(|d| usize::try_from(*d).ok()).collect();
+        let offset = within
+            .start
+            .checked_add(data)
+            .and_then(|o| o.checked_add(from))
+            .filter(|o| o.checked_add(bytes).is_some_and(|end| end <= within.end));
+        let (Some(shape), Some(offset)) = (shape, offset) else {
+            return Err(Fault::io(&std::io::ErrorKind::UnexpectedEof.into()));
+        };
+        tensors.push(TensorPlace { name, dtype, shape, offset, bytes, first_chunk });
         first_chunk += chunks_of(bytes, chunk) as usize;
+        at = to;
+    }
+    // As many checksums as there are chunks: nothing is left unchecked, and the numbers above are as small as the file.
+    if first_chunk != hashes.len() {
+        return Err(Fault::damaged("its checksums are not for these tensors"));
     }
     Ok(OpenFile { start, rows, tensors, chunk, hashes })
 }
 
 impl OpenFile {
+    /// The tensors in it, by name.
+    pub(super) fn kinds(&self) -> Vec<Kind> {
+        let rows = |shape: &[usize]| shape.get(1..).unwrap_or_default().to_vec();
+        let shape = |p: &TensorPlace| if self.rows > 0 { rows(&p.shape) } else { p.shape.clone() };
+        let kind = |p: &TensorPlace| Kind { name: p.name.clone(), dtype: p.dtype, shape: shape(p) };
+        let mut kinds: Vec<Kind> = self.tensors.iter().map(kind).collect();
+        kinds.sort_by(|a, b| a.name.cmp(&b.name));
+        kinds
+    }
+
     /// Where a tensor lies.
     pub(super) fn place(&self, name: &str) -> Option<&TensorPlace> {
         self.tensors.iter().find(|t| t.name == name)
@@ -286,7 +344,7 @@ impl OpenFile {
         at: u64,
         into: &mut [u8],
     ) -> Result<(), Fault> {
-        let end = at + into.len() as u64;
+        let end = at.saturating_add(into.len() as u64);
         if end > place.bytes {
             return Err(Fault::damaged("its file is shorter than it was"));
         }
@@ -311,7 +369,7 @@ impl OpenFile {
     }
 
     /// Reads all tensors, several at a time, each checked.
-    fn read(&self, disk: &dyn Disk, path: &Path) -> Result<Vec<ImageTensor>, Fault> {
+    pub(super) fn read(&self, disk: &dyn Disk, path: &Path) -> Result<Vec<ImageTensor>, Fault> {
         self.tensors
             .par_iter()
             .map(|place| {
@@ -355,9 +413,14 @@ pub(super) fn read_rows(disk: &dyn Disk, path: &Path, id: &SegmentId, root: &[u8
 }
 
 /// Reads an end state.
-pub(super) fn read_end(disk: &dyn Disk, path: &Path, id: &SegmentId, root: &[u8; 32]) -> Result<EndImage, Fault> {
+pub(super) fn read_end(
+    disk: &dyn Disk,
+    path: &Path,
+    id: &SegmentId,
+    root: &[u8; 32],
+) -> Result<CheckpointImage, Fault> {
     let file = open(disk, path, FileKind::End, id, root)?;
-    Ok(EndImage { position: file.start, tensors: file.read(disk, path)? })
+    Ok(CheckpointImage { position: file.start, tensors: file.read(disk, path)? })
 }
 
 #[cfg(test)]

@@ -27,30 +27,44 @@ pub struct Imported {
     pub text_only: Option<String>,
 }
 
+/// Characters of a session's name, or of a mark's.
+const MAX_NAME: usize = 200;
+
 impl Store {
     /// Imports a file. Names that are taken get a number.
     ///
     /// # Errors
-    /// [`StoreError::Import`] when it is of no known form; the database cannot be written.
+    /// [`StoreError::NoInput`] when it is not there; [`StoreError::Import`] when it is of no known form, contradicts itself or
+    /// is too large; the database cannot be written.
     pub fn import(&self, path: &Path) -> Result<Imported> {
-        if super::bundle::is_bundle(&*self.disk, path) {
-            return self.import_bundle(path);
-        }
+        let no_input = |source| StoreError::NoInput { path: path.to_owned(), source };
+        let real = path.canonicalize().map_err(no_input)?;
+        let look = self.disk.look(&real).map_err(no_input)?;
         let bad = |why: String| StoreError::Import { path: path.to_owned(), why };
-        let bytes = files::read(path, files::IMPORT_BYTES).map_err(StoreError::io("read", path))?;
+        if !look.is_file {
+            return Err(bad("not a plain file".into()));
+        }
+        if super::bundle::is_bundle(&*self.disk, &real) {
+            return self.import_bundle(&real);
+        }
+        if look.bytes > files::IMPORT_BYTES {
+            return Err(bad(format!("{} bytes, at most {} can be imported as text", look.bytes, files::IMPORT_BYTES)));
+        }
+        let bytes = self.disk.read_at(&real, 0, look.bytes).map_err(no_input)?;
         let json: Value = serde_json::from_slice(&bytes).map_err(|e| bad(format!("not JSON ({e})")))?;
+        drop(bytes);
         let (sessions, text_only) = match sessions(json).map_err(bad)? {
             Form::Ours(session) => (vec![*session], "Text only: model state is exported with --with-state."),
             Form::Theirs(sessions, whose) => (sessions, whose),
         };
         if sessions.is_empty() {
-            return Err(StoreError::Import { path: path.to_owned(), why: "there is no conversation in it".into() });
+            return Err(bad("there is no conversation in it".into()));
         }
         let mut imported = Imported { text_only: Some(text_only.into()), ..Imported::default() };
         let mut changes = Vec::new();
         for session in sessions {
             imported.messages += session.messages.len() as u64;
-            let (id, _) = self.import_changes(session, &mut changes);
+            let (id, _) = self.import_changes(session, &mut changes).map_err(bad)?;
             imported.sessions.push((id, String::new()));
         }
         self.transaction(|tx| apply(tx, &changes))?;
@@ -61,21 +75,24 @@ impl Store {
     }
 
     /// Appends the changes that make `session` anew, and returns its id and the new ids of its messages.
+    ///
+    /// # Errors
+    /// A phrase: messages that contradict each other.
     pub(super) fn import_changes(
         &self,
         session: SessionJson,
         changes: &mut Vec<Change>,
-    ) -> (SessionId, HashMap<MessageId, MessageId>) {
+    ) -> Result<(SessionId, HashMap<MessageId, MessageId>), String> {
         let id = self.new_session_id();
         changes.push(Change::CreateSession(NewSession {
             id,
-            name: session.name,
+            name: plain_name(&session.name),
             settings: if session.settings.is_object() { session.settings.to_string() } else { "{}".into() },
             head: None,
             forked_from: None,
         }));
         let mut new_ids: HashMap<MessageId, MessageId> = HashMap::new();
-        for mut message in parents_first(session.messages) {
+        for mut message in parents_first(session.messages)? {
             let new = self.new_message_id();
             new_ids.insert(message.id, new);
             message.id = new;
@@ -84,14 +101,20 @@ impl Store {
         }
         for mark in session.marks {
             if let Some(message) = new_ids.get(&mark.message) {
-                changes.push(Change::Mark { session: id, name: mark.name, message: *message });
+                changes.push(Change::Mark { session: id, name: plain_name(&mark.name), message: *message });
             }
         }
         if let Some(head) = session.head.and_then(|h| new_ids.get(&h)) {
             changes.push(Change::MoveHead { session: id, head: Some(*head) });
         }
-        (id, new_ids)
+        Ok((id, new_ids))
     }
+}
+
+/// A name of one short line.
+fn plain_name(name: &str) -> String {
+    let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_NAME).collect();
+    name.trim().to_owned()
 }
 
 enum Form {
@@ -190,17 +213,30 @@ fn chatgpt(conversation: &Value) -> Option<SessionJson> {
         let created = message.get("create_time").and_then(Value::as_f64).unwrap_or(0.0);
         (!text.is_empty()).then(|| (role, text.join("\n\n"), created))
     };
-    // The nearest node at or above `key` that says something.
-    let spoken = |key: Option<String>| {
+    // The nearest node above that says something. What was found for a silent one counts for all below it, so that a long
+    // row of them is gone through once.
+    let mut known: HashMap<String, Option<String>> = HashMap::new();
+    let mut spoken = |key: Option<String>| -> Option<String> {
+        let mut silent = Vec::new();
         let mut next = key;
-        for _ in 0..=mapping.len() {
-            let (key, node) = next.as_ref().and_then(|k| mapping.get_key_value(k))?;
+        let found = loop {
+            let Some((key, node)) = next.as_ref().and_then(|k| mapping.get_key_value(k)) else { break None };
             if words(node).is_some() {
-                return Some(key.clone());
+                break Some(key.clone());
             }
+            if let Some(found) = known.get(key) {
+                break found.clone();
+            }
+            if silent.len() > mapping.len() {
+                break None;
+            }
+            silent.push(key.clone());
             next = text(node, "parent");
+        };
+        for key in silent {
+            known.insert(key, found.clone());
         }
-        None
+        found
     };
     let mut tree = Tree::default();
     for (key, node) in mapping {
@@ -243,31 +279,31 @@ fn open_webui(conversation: &Value) -> Option<SessionJson> {
     tree.session(&title, last.as_deref())
 }
 
-/// Reorders so that every parent precedes its children. What hangs on nothing, or on itself, becomes a root.
-fn parents_first(messages: Vec<Message>) -> Vec<Message> {
-    let known: std::collections::HashSet<MessageId> = messages.iter().map(|m| m.id).collect();
+/// Reorders so that every parent precedes its children. What hangs on nothing becomes a root. Takes one look at each.
+fn parents_first(messages: Vec<Message>) -> Result<Vec<Message>, String> {
+    let mut known: HashMap<MessageId, usize> = HashMap::with_capacity(messages.len());
+    for (i, m) in messages.iter().enumerate() {
+        if known.insert(m.id, i).is_some() {
+            return Err(format!("two messages have the number {}", m.id.0));
+        }
+    }
     let mut children: HashMap<Option<MessageId>, Vec<usize>> = HashMap::new();
     for (i, m) in messages.iter().enumerate() {
-        children.entry(m.parent.filter(|p| known.contains(p))).or_default().push(i);
+        children.entry(m.parent.filter(|p| known.contains_key(p))).or_default().push(i);
     }
+    let all = messages.len();
     let mut slots: Vec<Option<Message>> = messages.into_iter().map(Some).collect();
-    let mut ordered = Vec::with_capacity(slots.len());
+    let mut ordered: Vec<Message> = Vec::with_capacity(all);
     let mut todo: std::collections::VecDeque<usize> = children.remove(&None).unwrap_or_default().into();
-    loop {
-        while let Some(i) = todo.pop_front() {
-            if let Some(m) = slots.get_mut(i).and_then(Option::take) {
-                todo.extend(children.remove(&Some(m.id)).unwrap_or_default());
-                ordered.push(m);
-            }
+    while let Some(i) = todo.pop_front() {
+        if let Some(m) = slots.get_mut(i).and_then(Option::take) {
+            todo.extend(children.remove(&Some(m.id)).unwrap_or_default());
+            ordered.push(m);
         }
-        // A ring of parents (a damaged file): cut it at its first message.
-        match slots.iter_mut().find_map(Option::as_mut) {
-            Some(m) => {
-                m.parent = None;
-                let id = m.id;
-                todo.extend(slots.iter().position(|s| s.as_ref().is_some_and(|s| s.id == id)));
-            }
-            None => return ordered,
-        }
+    }
+    match slots.into_iter().flatten().next() {
+        // Neither a root nor below one: its parents go round.
+        Some(m) => Err(format!("message {} is among its own ancestors", m.id.0)),
+        None => Ok(ordered),
     }
 }

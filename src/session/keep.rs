@@ -40,7 +40,7 @@ pub(super) fn light(tx: &rusqlite::Connection) -> Result<HashMap<SegmentId, Ligh
         Ok(Light {
             id: SegmentId(r.get(0)?),
             parent: r.get::<_, Option<[u8; 32]>>(1)?.map(SegmentId),
-            kind: SegmentKind::from_code(r.get(2)?).unwrap_or(SegmentKind::Turn),
+            kind: kind_at(r, 2)?,
             rows_bytes: r.get(3)?,
             end_bytes: r.get(4)?,
             has_rows: r.get(5)?,
@@ -50,6 +50,12 @@ pub(super) fn light(tx: &rusqlite::Connection) -> Result<HashMap<SegmentId, Ligh
         })
     })?;
     rows.map(|r| r.map(|l| (l.id, l)).map_err(Into::into)).collect()
+}
+
+/// The kind in a column. Another code than ours is damage: what may be removed is not guessed.
+fn kind_at(r: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<SegmentKind> {
+    let code = r.get(column)?;
+    SegmentKind::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(column, code))
 }
 
 pub(super) fn ids(db: &rusqlite::Connection, sql: &str) -> Result<Vec<SegmentId>> {
@@ -133,11 +139,12 @@ impl Store {
     }
 
     fn drop_state_above(&self, budget: u64, spare: &[SegmentId]) -> Result<Freed> {
-        let mut total = self.state_bytes()?;
-        if total <= budget {
+        let all = self.state_bytes()?;
+        if all <= budget {
             return Ok(Freed::default());
         }
         let gone = self.transaction(|tx| {
+            let mut total = all;
             let mut tree = light(tx)?;
             let spare: HashSet<SegmentId> = with_ancestors(&tree, spare.iter().copied());
             let pinned = pinned(tx)?;
@@ -245,7 +252,7 @@ fn one_light(tx: &Transaction<'_>, id: &SegmentId) -> Result<Option<Light>> {
             Ok(Light {
                 id: *id,
                 parent: r.get::<_, Option<[u8; 32]>>(0)?.map(SegmentId),
-                kind: SegmentKind::from_code(r.get(1)?).unwrap_or(SegmentKind::Turn),
+                kind: kind_at(r, 1)?,
                 rows_bytes: r.get(2)?,
                 end_bytes: r.get(3)?,
                 has_rows: r.get(4)?,
@@ -267,7 +274,8 @@ fn kept_ends(tree: &HashMap<SegmentId, Light>, pinned: &HashSet<SegmentId>, keep
     for tip in tree.values().filter(|l| !children.contains_key(&l.id)) {
         let mut path = Vec::new();
         let mut next = Some(tip.id);
-        while let Some(l) = next.and_then(|id| tree.get(&id)) {
+        // A path through all of them is the longest there is; in a damaged database it may go round.
+        while let Some(l) = next.and_then(|id| tree.get(&id)).filter(|_| path.len() <= tree.len()) {
             path.push(l);
             next = l.parent;
         }

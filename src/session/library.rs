@@ -1,4 +1,4 @@
-//! The shelf: documents that were read, each behind the prefix it was read with.
+//! The library: documents that were read, each behind the prefix it was read with.
 //!
 //! Only prefixes compose: an entry is "this text behind these segments", found again by its segment's id. Entries keep
 //! their segments alive without any session. Never holds document text; sessions do.
@@ -75,7 +75,7 @@ const COLUMNS: &str = "d.hash, d.name, d.path, d.prefix, d.segment, d.tokens, d.
   s.end_root IS NOT NULL AND s.rows_root IS NOT NULL,
   (WITH RECURSIVE up(id, parent, bytes) AS (
      SELECT s.id, s.parent, s.rows_bytes + s.end_bytes
-     UNION ALL SELECT p.id, p.parent, p.rows_bytes + p.end_bytes FROM up CROSS JOIN segment p ON p.id = up.parent
+     UNION SELECT p.id, p.parent, p.rows_bytes + p.end_bytes FROM up CROSS JOIN segment p ON p.id = up.parent
        WHERE d.prefix IS NULL OR p.id <> d.prefix)
    SELECT sum(bytes) FROM up),
   EXISTS (SELECT 1 FROM message_segment l WHERE l.segment = s.id)";
@@ -110,21 +110,6 @@ impl Store {
                 format!("SELECT {COLUMNS} FROM document d JOIN segment s ON s.id = d.segment ORDER BY d.used DESC");
             let mut query = db.prepare_cached(&sql)?;
             let rows = query.query_map([], record)?;
-            Ok(rows.collect::<Result<_, _>>()?)
-        })
-    }
-
-    /// Documents with this text (BLAKE3, hex), behind whatever prefix.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn documents_with_hash(&self, hash: &str) -> Result<Vec<DocumentRecord>> {
-        self.read(|db| {
-            let sql = format!(
-                "SELECT {COLUMNS} FROM document d JOIN segment s ON s.id = d.segment WHERE d.hash = ?1 ORDER BY d.used DESC"
-            );
-            let mut query = db.prepare_cached(&sql)?;
-            let rows = query.query_map([hash], record)?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
     }

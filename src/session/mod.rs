@@ -10,8 +10,11 @@
 //!    names its checksum is, and its file was synced (file, then directory) before that.
 //! 3. A state file is believed only after its bytes hash to what the database says. Anything else is *declared
 //!    missing* with a reason, and the nearest earlier state is used.
-//! 4. Files no row names are removed at the next start; rows whose file is missing lose their state, not their text.
+//! 4. Files no row names are removed some days later; rows whose file is missing lose their state, not their text.
 //! 5. After a failed write or sync, state saving is off until a probe file could be written, synced and removed.
+//! 6. Only our own files are written or removed: names of our form, in a directory that carries our mark, through no link.
+//! 7. A message whose bytes have turned is shown as damaged; it hides no other (`seal.rs`).
+//! 8. State that came from a file answers only for the sessions that came with it (`bundle.rs`).
 //!
 //! # What the medium must guarantee
 //!
@@ -19,42 +22,49 @@
 //! synced; SQLite's own demands for WAL with `synchronous=FULL`. Torn and lost writes before a sync are expected.
 
 mod bundle;
+mod check;
 mod collect;
 mod commit;
+mod directory;
 mod disk;
 mod error;
 mod export;
-mod fault;
-mod feed;
 mod format;
 mod history;
 mod import;
 mod keep;
 mod library;
 mod lock;
+mod parts;
+mod row_source;
 mod save;
 mod schema;
+mod scratch;
+mod seal;
 mod search;
 mod segment;
 mod sessions;
 mod state;
 mod store;
+mod vet;
 mod writer;
 
 pub use bundle::Bundled;
+pub use check::Checked;
 pub use collect::{Freed, Sizes};
 pub use commit::{Change, NewSession, Save};
-pub use disk::{Disk, DiskFile, RealDisk};
+pub use directory::check_folder;
+pub use disk::{Disk, DiskFile, Look, RealDisk};
 pub use error::{Result, StoreError};
 pub use export::{Overwrite, Scope};
-pub use fault::{Effect, FaultDisk, Loss};
-pub use feed::{Opened, StoredRows};
 pub use import::Imported;
 pub use library::{DocumentRecord, NewDocument};
 pub use lock::{Owner, SessionLock};
+pub use row_source::{Opened, StoredRows};
+pub use scratch::Scratch;
 pub use search::SearchHit;
 pub use segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, unchanged_prefix};
 pub use sessions::{MarkRecord, MessageNode, SessionFilter, SessionRecord};
-pub use state::{Lost, RestorePlan, Saved};
+pub use state::{Lost, RestorePlan};
 pub use store::{Access, Limits, Store};
-pub use writer::{SaveEvent, Writer};
+pub use writer::{SaveEvent, Unsaved, Writer};

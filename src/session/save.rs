@@ -4,7 +4,7 @@
 
 use std::fs::File;
 
-use rusqlite::params;
+use rusqlite::{Transaction, params};
 
 use super::commit::refresh_session;
 use super::disk::DiskFile;
@@ -100,7 +100,13 @@ impl Store {
         Ok(())
     }
 
-    fn write_file(&self, id: &SegmentId, kind: FileKind, head: &Head, tensors: &[&ImageTensor]) -> Result<Written> {
+    pub(super) fn write_file(
+        &self,
+        id: &SegmentId,
+        kind: FileKind,
+        head: &Head,
+        tensors: &[&ImageTensor],
+    ) -> Result<Written> {
         self.place_file(id, kind, |file| {
             file.write(&head.bytes)?;
             for tensor in tensors {
@@ -114,7 +120,7 @@ impl Store {
     }
 
     /// Makes a segment's file with what `fill` writes, synced, under its name. The directory is not synced yet.
-    pub(super) fn place_file(
+    fn place_file(
         &self,
         id: &SegmentId,
         kind: FileKind,
@@ -158,25 +164,11 @@ impl Store {
         root.ok_or_else(|| StoreError::StateLost { id: *id, why: "it is not kept".into() })
     }
 
-    pub(super) fn name_files(&self, written: &[Written]) -> Result<()> {
+    fn name_files(&self, written: &[Written]) -> Result<()> {
         if written.is_empty() {
             return Ok(());
         }
-        self.transaction(|tx| {
-            for file in written {
-                let k = file.kind.extension();
-                tx.prepare_cached(&format!(
-                    "UPDATE segment SET {k}_root = ?2, {k}_bytes = ?3, {k}_why = '' WHERE id = ?1"
-                ))?
-                .execute(params![file.id.0, file.root, file.bytes])?;
-            }
-            for file in written {
-                for session in sessions_at(tx, &file.id)? {
-                    refresh_session(tx, session)?;
-                }
-            }
-            Ok(())
-        })
+        self.transaction(|tx| name_in(tx, written))
     }
 
     pub(super) fn require_room(&self, need_bytes: u64) -> Result<()> {
@@ -200,6 +192,21 @@ impl Store {
             Ok(())
         });
     }
+}
+
+/// Names files that are in place: from this commit on they are the segments' state.
+pub(super) fn name_in(tx: &Transaction<'_>, written: &[Written]) -> Result<()> {
+    for file in written {
+        let k = file.kind.extension();
+        tx.prepare_cached(&format!("UPDATE segment SET {k}_root = ?2, {k}_bytes = ?3, {k}_why = '' WHERE id = ?1"))?
+            .execute(params![file.id.0, file.root, file.bytes])?;
+    }
+    for file in written {
+        for session in sessions_at(tx, &file.id)? {
+            refresh_session(tx, session)?;
+        }
+    }
+    Ok(())
 }
 
 /// Bytes an image takes on disk, about.

@@ -16,10 +16,12 @@ use super::error::{Result, StoreError};
 /// "SALA": marks the file as ours.
 pub(super) const APPLICATION_ID: i32 = 0x5341_4c41;
 /// Version this program writes.
-pub(super) const VERSION: i32 = 1;
+pub(super) const VERSION: i32 = 2;
 
 /// How long to wait for another process's transaction.
-const BUSY: Duration = Duration::from_secs(10);
+pub(super) const BUSY: Duration = Duration::from_secs(10);
+/// How long to wait for readers when the log is moved into the database: it can go another time.
+pub(super) const BUSY_CHECKPOINT: Duration = Duration::from_millis(200);
 
 const TABLES: &str = "
 CREATE TABLE counter(name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -138,6 +140,47 @@ CREATE INDEX document_hash ON document(hash);
 CREATE TABLE prompt(key INTEGER PRIMARY KEY, text TEXT NOT NULL, created_ms INTEGER NOT NULL) STRICT;
 ";
 
+/// From version 1: checksums of messages and sessions (see `seal.rs`), the directory the database belongs to, and where state
+/// that was not made here came from.
+const SECOND: &str = "
+ALTER TABLE message ADD COLUMN seal BLOB;
+ALTER TABLE session ADD COLUMN seal BLOB;
+ALTER TABLE segment ADD COLUMN origin BLOB;
+CREATE TABLE property(name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+";
+
+/// What the first bytes of a file say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Head {
+    /// Our database.
+    Ours,
+    /// A database nothing was put into yet.
+    Blank,
+    /// Another program's.
+    OfAnother,
+    /// No database at all.
+    None,
+}
+
+/// Judges a database file of `bytes` bytes by its first 100.
+pub(super) fn what_it_is(head: &[u8], bytes: u64) -> Head {
+    let number = |at: usize| head.get(at..at + 4).and_then(|b| Some(i32::from_be_bytes(b.try_into().ok()?)));
+    if !head.starts_with(b"SQLite format 3\0") || head.len() < 100 {
+        return Head::None;
+    }
+    let page = match head.get(16..18) {
+        Some([0, 1]) => 65_536,
+        Some([a, b]) => u64::from(u16::from_be_bytes([*a, *b])),
+        _ => return Head::None,
+    };
+    match (number(68), number(60)) {
+        (Some(APPLICATION_ID), _) => Head::Ours,
+        // Tables have pages of their own.
+        (Some(0), Some(0)) if bytes <= page => Head::Blank,
+        _ => Head::OfAnother,
+    }
+}
+
 /// What a database file turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
@@ -149,7 +192,7 @@ pub(super) enum Found {
 
 /// Opens for writing, creating the tables in an empty file.
 pub(super) fn open_writable(path: &Path) -> Result<(Connection, Found)> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let mut db = Connection::open_with_flags(path, flags).map_err(|e| named(path, e))?;
     let found = prepare(&mut db, path)?;
     Ok((db, found))
@@ -169,7 +212,14 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
         let found = match (application, version, tables) {
             (0, 0, 0) => {
                 tx.execute_batch(TABLES)?;
+                tx.execute_batch(SECOND)?;
                 tx.pragma_update(None, "application_id", APPLICATION_ID)?;
+                tx.pragma_update(None, "user_version", VERSION)?;
+                Found::Current
+            }
+            (APPLICATION_ID, 1, _) => {
+                tx.execute_batch(SECOND)?;
+                super::seal::seal_everything(&tx)?;
                 tx.pragma_update(None, "user_version", VERSION)?;
                 Found::Current
             }
@@ -185,7 +235,7 @@ fn prepare(db: &mut Connection, path: &Path) -> Result<Found> {
 
 /// Opens without ever writing. `path` may be a private copy.
 pub(super) fn open_readable(path: &Path, shown: &Path) -> Result<(Connection, Found)> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
     let run = || -> Result<(Connection, Found), rusqlite::Error> {
         let db = Connection::open_with_flags(path, flags)?;
         db.busy_timeout(BUSY)?;
@@ -206,7 +256,7 @@ fn foreign() -> rusqlite::Error {
     rusqlite::Error::InvalidQuery
 }
 
-fn named(path: &Path, e: rusqlite::Error) -> StoreError {
+pub(super) fn named(path: &Path, e: rusqlite::Error) -> StoreError {
     let path = path.to_path_buf();
     match &e {
         rusqlite::Error::InvalidQuery => StoreError::Foreign { path },

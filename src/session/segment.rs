@@ -1,7 +1,7 @@
 //! Segments: pieces of a model's past, named by what they contain. Plain data and the hash that names it; no files.
 //!
-//! A segment's id is a pure function of the model's fingerprint, the parent's id, and its tokens, with given and
-//! generated ones kept apart: the same work has the same name in every session (docs/design.md §6).
+//! A segment's id is a pure function of the model's fingerprint, the parent's id, and its tokens, with prompt and
+//! completion tokens kept apart: the same work has the same name in every session (docs/design.md §6).
 
 use std::fmt;
 
@@ -27,9 +27,9 @@ impl SegmentId {
         blake3::Hash::from_hex(text).ok().map(|h| SegmentId(*h.as_bytes()))
     }
 
-    /// The id a segment will have. `given` are tokens read by prefill, `generated` came from decode: the same tokens
+    /// The id a segment will have. `prompt` tokens are read by prefill, `completion` tokens came from decode: the same tokens
     /// the other way round leave other last bits in the state, so they have another name.
-    pub fn compute(fingerprint: &str, parent: Option<&SegmentId>, given: &[Token], generated: &[Token]) -> SegmentId {
+    pub fn compute(fingerprint: &str, parent: Option<&SegmentId>, prompt: &[Token], completion: &[Token]) -> SegmentId {
         let mut hash = blake3::Hasher::new_derive_key("sala-chat segment 1");
         hash.update(&(fingerprint.len() as u64).to_le_bytes());
         hash.update(fingerprint.as_bytes());
@@ -37,10 +37,18 @@ impl SegmentId {
             None => hash.update(&[0]),
             Some(id) => hash.update(&[1]).update(&id.0),
         };
-        for tokens in [given, generated] {
+        for tokens in [prompt, completion] {
             hash.update(&(tokens.len() as u64).to_le_bytes());
             hash.update(&tokens_to_bytes(tokens));
         }
+        SegmentId(*hash.finalize().as_bytes())
+    }
+
+    /// The name of state that came from a file: `own` is what [`SegmentId::compute`] gives for the same tokens, `origin` names
+    /// the file. Nobody who reads those tokens here arrives at it, so it answers only for the sessions that came with it.
+    pub(super) fn imported(own: &SegmentId, origin: &[u8; 32]) -> SegmentId {
+        let mut hash = blake3::Hasher::new_derive_key("sala-chat imported segment 1");
+        hash.update(origin).update(&own.0);
         SegmentId(*hash.finalize().as_bytes())
     }
 }
@@ -142,9 +150,9 @@ pub struct NewSegment {
     /// Position of its first token.
     pub start: u64,
     /// Tokens read by prefill, first.
-    pub given: Vec<Token>,
+    pub prompt: Vec<Token>,
     /// Tokens generated after them that are in the state.
-    pub generated: Vec<Token>,
+    pub completion: Vec<Token>,
     /// Where its end lies in the rendered text.
     pub boundary: TextBoundary,
     /// What it holds.
@@ -152,9 +160,14 @@ pub struct NewSegment {
 }
 
 impl NewSegment {
+    /// Tokens it adds.
+    pub fn tokens(&self) -> u64 {
+        (self.prompt.len() + self.completion.len()) as u64
+    }
+
     /// Its name.
     pub fn id(&self) -> SegmentId {
-        SegmentId::compute(&self.fingerprint, self.parent.as_ref(), &self.given, &self.generated)
+        SegmentId::compute(&self.fingerprint, self.parent.as_ref(), &self.prompt, &self.completion)
     }
 }
 
@@ -176,7 +189,7 @@ pub struct Segment {
 impl Segment {
     /// Tokens it adds.
     pub fn tokens(&self) -> u64 {
-        (self.content.given.len() + self.content.generated.len()) as u64
+        self.content.tokens()
     }
 
     /// Position after its last token.

@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::commit::{free_name, role_of};
 use super::error::{Result, StoreError};
+use super::seal::{self, bytes_at, number_at, seal_session};
 use super::segment::SegmentId;
 use super::store::{Store, now_ms};
 use crate::transcript::{Message, MessageId, MessageMeta, SessionId};
@@ -35,6 +36,8 @@ pub struct SessionRecord {
     pub updated_ms: i64,
     /// When it was put into the trash.
     pub trashed_ms: Option<i64>,
+    /// Its row is not what was written: name and settings may be wrong, the head is the last one in the log of heads.
+    pub damaged: bool,
 }
 
 /// Which sessions to list.
@@ -70,48 +73,149 @@ pub struct MarkRecord {
     pub created_ms: i64,
 }
 
-const SESSION: &str =
-    "id, name, head, settings, title, messages, tokens, state_of, forked_from, created_ms, updated_ms, trashed_ms";
+/// Columns of [`session_row`]: first those under the seal, in its order.
+const SESSION: &str = "id, name, head, settings, title, forked_from, forked_at, created_ms, trashed_ms, seal,
+  messages, tokens, state_of, updated_ms";
 
+/// Text of a column, damaged or not.
+fn text_at(r: &Row<'_>, column: usize) -> String {
+    String::from_utf8_lossy(bytes_at(r, column)).into_owned()
+}
+
+/// Reads a session. A damaged row is read as far as it goes.
 fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
+    let count = |column| number_at(r, column).and_then(|n| u64::try_from(n).ok()).unwrap_or_default();
     Ok(SessionRecord {
         id: SessionId(r.get(0)?),
-        name: r.get(1)?,
-        head: r.get::<_, Option<i64>>(2)?.map(MessageId),
-        settings: r.get(3)?,
-        title: r.get(4)?,
-        messages: r.get(5)?,
-        tokens: r.get(6)?,
-        state_of: r.get(7)?,
-        forked_from: r.get::<_, Option<i64>>(8)?.map(SessionId),
-        created_ms: r.get(9)?,
-        updated_ms: r.get(10)?,
-        trashed_ms: r.get(11)?,
+        name: text_at(r, 1),
+        head: number_at(r, 2).map(MessageId),
+        settings: text_at(r, 3),
+        title: text_at(r, 4),
+        forked_from: number_at(r, 5).map(SessionId),
+        created_ms: number_at(r, 7).unwrap_or_default(),
+        trashed_ms: number_at(r, 8),
+        damaged: bytes_at(r, 9) != seal::session_seal(r, 0),
+        messages: count(10),
+        tokens: count(11),
+        state_of: Some(text_at(r, 12)).filter(|of| !of.is_empty()),
+        updated_ms: number_at(r, 13).unwrap_or_default(),
     })
 }
 
+/// Puts right what can be put right of a damaged session: where it stands is in the log of heads as well.
+fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
+    if record.damaged {
+        let logged = db
+            .prepare_cached("SELECT head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT 1")?
+            .query_row([record.id.0], |r| Ok(number_at(r, 0)))
+            .optional();
+        if let Ok(Some(head)) = logged {
+            record.head = head.map(MessageId);
+        }
+        record.title = format!("(damaged) {}", record.title);
+    }
+    Ok(record)
+}
+
 /// Columns of [`message_row`], of a table called `m`.
-pub(super) const MESSAGE: &str = "m.id, m.parent, m.role, m.created_ms, m.meta, m.thinking, m.text";
+pub(super) use seal::MESSAGE;
+
+/// What stands before the rest of a damaged message.
+const DAMAGED: &str = "[This message is damaged: it does not match its checksum. What is left of it follows.]";
 
 /// Reads a message. What is unreadable in it is said in its text rather than hiding the rest of the conversation.
 pub(super) fn message_row(r: &Row<'_>) -> rusqlite::Result<Message> {
-    let meta: String = r.get(4)?;
-    let role: String = r.get(2)?;
-    let text: String = r.get(6)?;
+    let mut message = bare_message(r)?;
+    if !seal::is_whole(r) {
+        message.text = format!("{DAMAGED}\n{}", message.text);
+    }
+    Ok(message)
+}
+
+/// As [`message_row`] of columns some of which are cut, so that no seal can tell.
+fn bare_message(r: &Row<'_>) -> rusqlite::Result<Message> {
+    let role = text_at(r, 2);
+    let text = text_at(r, 6);
     let (role, text) = match role_of(&role) {
         Some(role) => (role, text),
         None => (crate::transcript::Role::User, format!("[message of unknown kind {role:?}]\n{text}")),
     };
     Ok(Message {
         id: MessageId(r.get(0)?),
-        parent: r.get::<_, Option<i64>>(1)?.map(MessageId),
+        parent: number_at(r, 1).map(MessageId),
         role,
-        created_ms: r.get(3)?,
+        created_ms: number_at(r, 3).unwrap_or_default(),
         // Facts beside the text are worth less than the text: defaults rather than an error.
-        meta: serde_json::from_str::<MessageMeta>(&meta).unwrap_or_default(),
-        thinking: r.get(5)?,
+        meta: serde_json::from_slice::<MessageMeta>(bytes_at(r, 4)).unwrap_or_default(),
+        thinking: text_at(r, 5),
         text,
     })
+}
+
+/// Stands for a message that cannot be read at all.
+fn unreadable(id: MessageId, parent: Option<MessageId>, why: &str) -> Message {
+    Message {
+        id,
+        parent,
+        role: crate::transcript::Role::User,
+        text: format!("[This message is damaged and cannot be read ({why}).]"),
+        thinking: String::new(),
+        created_ms: 0,
+        meta: MessageMeta::default(),
+    }
+}
+
+/// One message; an unreadable one as [`unreadable`], with its parent from the index of parents if that still knows it.
+fn one_message(db: &Connection, id: MessageId) -> Result<Option<Message>> {
+    let found = db
+        .prepare_cached(&format!("SELECT {MESSAGE} FROM message m WHERE m.id = ?1"))?
+        .query_row([id.0], message_row)
+        .optional();
+    let why = match found {
+        Ok(Some(message)) => return Ok(Some(message)),
+        Ok(None) => "its row is gone".to_owned(),
+        Err(e) => e.to_string(),
+    };
+    // By the index from end to end, not by the row that cannot be read.
+    let parent = db
+        .prepare_cached("SELECT parent FROM message INDEXED BY message_parent WHERE +id = ?1 LIMIT 1")
+        .and_then(|mut query| query.query_row([id.0], |r| Ok(number_at(r, 0))).optional());
+    Ok(match parent {
+        Ok(Some(parent)) => Some(unreadable(id, parent.map(MessageId), &why)),
+        Ok(None) | Err(_) if why == "its row is gone" => None,
+        Ok(None) | Err(_) => Some(unreadable(id, None, &why)),
+    })
+}
+
+/// Messages from `head` up to a root, however damaged: what is missing or goes round in a ring ends the path, and says so.
+fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
+    let mut path: Vec<Message> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    let mut next = Some(head);
+    while let Some(id) = next {
+        let end = |why| unreadable(MessageId(-id.0.saturating_abs()), None, why);
+        let message = match seen.insert(id) {
+            true => one_message(db, id)?,
+            false => Some(end("the ones before it form a ring")),
+        };
+        let message = match message {
+            Some(message) => message,
+            None if path.is_empty() => break,
+            None => unreadable(id, None, "its row is gone, and with it what came before"),
+        };
+        next = message.parent;
+        path.push(message);
+    }
+    path.reverse();
+    // A path is one: whoever goes by parents finds the same order.
+    if let Some(first) = path.first_mut() {
+        first.parent = None;
+    }
+    let ids: Vec<MessageId> = path.iter().map(|m| m.id).collect();
+    for (message, parent) in path.iter_mut().skip(1).zip(ids) {
+        message.parent = Some(parent);
+    }
+    Ok(path)
 }
 
 /// Messages a session can show: said in it, or above its head, its marks, or anything said in it.
@@ -128,15 +232,26 @@ impl Store {
     /// # Errors
     /// The database cannot be read.
     pub fn sessions(&self, filter: SessionFilter, limit: usize) -> Result<Vec<SessionRecord>> {
-        let which = match filter {
-            SessionFilter::Live => "trashed_ms IS NULL",
-            SessionFilter::Trashed => "trashed_ms IS NOT NULL",
-        };
         self.read(|db| {
+            // Not by the index: a damaged one would hide a session without a word.
             let mut query =
-                db.prepare_cached(&format!("SELECT {SESSION} FROM session WHERE {which} ORDER BY used DESC LIMIT ?1"))?;
-            let rows = query.query_map([i64::try_from(limit).unwrap_or(i64::MAX)], session_row)?;
-            Ok(rows.collect::<Result<_, _>>()?)
+                db.prepare_cached(&format!("SELECT {SESSION} FROM session NOT INDEXED ORDER BY used DESC"))?;
+            let mut rows = query.query([])?;
+            let mut found = Vec::new();
+            while found.len() < limit
+                && let Some(row) = rows.next()?
+            {
+                let record = session_row(row)?;
+                let wanted = match filter {
+                    // What is damaged is shown rather than hidden.
+                    SessionFilter::Live => record.trashed_ms.is_none() || record.damaged,
+                    SessionFilter::Trashed => record.trashed_ms.is_some(),
+                };
+                if wanted {
+                    found.push(mend(db, record)?);
+                }
+            }
+            Ok(found)
         })
     }
 
@@ -154,10 +269,11 @@ impl Store {
     /// [`StoreError::NoSession`].
     pub fn session(&self, id: SessionId) -> Result<SessionRecord> {
         self.read(|db| {
-            db.prepare_cached(&format!("SELECT {SESSION} FROM session WHERE id = ?1"))?
+            let record = db
+                .prepare_cached(&format!("SELECT {SESSION} FROM session WHERE id = ?1"))?
                 .query_row([id.0], session_row)
-                .optional()?
-                .ok_or_else(|| StoreError::NoSession { name: id.0.to_string() })
+                .optional()?;
+            mend(db, record.ok_or_else(|| StoreError::NoSession { name: id.0.to_string() })?)
         })
     }
 
@@ -182,29 +298,15 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoMessage`].
     pub fn message(&self, id: MessageId) -> Result<Message> {
-        self.read(|db| {
-            db.prepare_cached(&format!("SELECT {MESSAGE} FROM message m WHERE m.id = ?1"))?
-                .query_row([id.0], message_row)
-                .optional()?
-                .ok_or(StoreError::NoMessage { id: id.0 })
-        })
+        self.read(|db| one_message(db, id))?.ok_or(StoreError::NoMessage { id: id.0 })
     }
 
-    /// Messages from the root to `head`. Message `#n` is at index n - 1.
+    /// Messages from the root to `head`. Message `#n` is at index n - 1. What is damaged is in its place and says so.
     ///
     /// # Errors
     /// [`StoreError::NoMessage`].
     pub fn path(&self, head: MessageId) -> Result<Vec<Message>> {
-        let found: Vec<Message> = self.read(|db| {
-            let mut query = db.prepare_cached(&format!(
-                "WITH RECURSIVE up(id, parent, depth) AS (
-                   SELECT id, parent, depth FROM message WHERE id = ?1
-                   UNION ALL SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
-                 SELECT {MESSAGE} FROM up CROSS JOIN message m ON m.id = up.id ORDER BY up.depth"
-            ))?;
-            let rows = query.query_map([head.0], message_row)?;
-            Ok(rows.collect::<Result<_, _>>()?)
-        })?;
+        let found = self.read(|db| climb(db, head))?;
         if found.is_empty() { Err(StoreError::NoMessage { id: head.0 }) } else { Ok(found) }
     }
 
@@ -227,27 +329,12 @@ impl Store {
             let max_text = i64::try_from(max_text).unwrap_or(i64::MAX);
             let rows = query.query_map(params![session.0, fingerprint, max_text], |r| {
                 Ok(MessageNode {
-                    message: message_row(r)?,
+                    message: bare_message(r)?,
                     number: r.get(7)?,
                     segment: r.get::<_, Option<[u8; 32]>>(8)?.map(SegmentId),
                     kept: r.get(9)?,
                 })
             })?;
-            Ok(rows.collect::<Result<_, _>>()?)
-        })
-    }
-
-    /// Messages that follow `parent` directly (roots of the session for `None`), in the order they were made.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn children(&self, session: SessionId, parent: Option<MessageId>) -> Result<Vec<MessageId>> {
-        self.read(|db| {
-            let mut query = db.prepare_cached(&format!(
-                "{REACHED_BY_SESSION} SELECT m.id FROM reached CROSS JOIN message m ON m.id = reached.id
-                 WHERE m.parent IS ?2 ORDER BY m.id"
-            ))?;
-            let rows = query.query_map(params![session.0, parent.map(|m| m.0)], |r| Ok(MessageId(r.get(0)?)))?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
     }
@@ -263,26 +350,12 @@ impl Store {
                 .prepare_cached(
                     "WITH RECURSIVE up(id, parent, depth) AS (
                        SELECT id, parent, depth FROM message WHERE id = ?1
-                       UNION ALL SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
+                       UNION SELECT m.id, m.parent, m.depth FROM up CROSS JOIN message m ON m.id = up.parent)
                      SELECT up.id, l.segment FROM up CROSS JOIN message_segment l ON l.message = up.id AND l.fingerprint = ?2
                      ORDER BY up.depth DESC LIMIT 1",
                 )?
                 .query_row(params![head.0, fingerprint], |r| Ok((MessageId(r.get(0)?), SegmentId(r.get(1)?))))
                 .optional()?)
-        })
-    }
-
-    /// Where the head was before, the newest move first: `[0]` is where it is.
-    ///
-    /// # Errors
-    /// The database cannot be read.
-    pub fn head_log(&self, session: SessionId, limit: usize) -> Result<Vec<Option<MessageId>>> {
-        self.read(|db| {
-            let mut query =
-                db.prepare_cached("SELECT head FROM head_log WHERE session = ?1 ORDER BY key DESC LIMIT ?2")?;
-            let rows = query
-                .query_map(params![session.0, limit as i64], |r| Ok(r.get::<_, Option<i64>>(0)?.map(MessageId)))?;
-            Ok(rows.collect::<Result<_, _>>()?)
         })
     }
 
@@ -302,19 +375,6 @@ impl Store {
         })
     }
 
-    /// Where a mark is.
-    ///
-    /// # Errors
-    /// [`StoreError::NoMark`].
-    pub fn mark(&self, session: SessionId, name: &str) -> Result<MessageId> {
-        self.read(|db| {
-            db.prepare_cached("SELECT message FROM mark WHERE session = ?1 AND name = ?2")?
-                .query_row(params![session.0, name], |r| Ok(MessageId(r.get(0)?)))
-                .optional()?
-                .ok_or_else(|| StoreError::NoMark { name: name.to_owned() })
-        })
-    }
-
     /// Sessions forked from this one, not in the trash, with the message each was forked at: `/branch NAME`.
     ///
     /// # Errors
@@ -322,10 +382,9 @@ impl Store {
     pub fn forks(&self, session: SessionId) -> Result<Vec<(SessionRecord, Option<MessageId>)>> {
         self.read(|db| {
             let mut query = db.prepare_cached(&format!(
-                "SELECT {SESSION}, forked_at FROM session WHERE forked_from = ?1 AND trashed_ms IS NULL ORDER BY id"
+                "SELECT {SESSION} FROM session WHERE forked_from = ?1 AND trashed_ms IS NULL ORDER BY id"
             ))?;
-            let rows =
-                query.query_map([session.0], |r| Ok((session_row(r)?, r.get::<_, Option<i64>>(12)?.map(MessageId))))?;
+            let rows = query.query_map([session.0], |r| Ok((session_row(r)?, number_at(r, 6).map(MessageId))))?;
             Ok(rows.collect::<Result<_, _>>()?)
         })
     }
@@ -344,7 +403,7 @@ impl Store {
                 return Err(StoreError::NameTaken { name: name.to_owned() });
             }
             tx.execute("UPDATE session SET name = ?2 WHERE id = ?1", params![id.0, name])?;
-            Ok(())
+            seal_session(tx, id)
         })
     }
 
@@ -358,7 +417,7 @@ impl Store {
                 "UPDATE session SET trashed_ms = ?2 WHERE id = ?1 AND trashed_ms IS NULL",
                 params![id.0, now_ms()],
             )?;
-            Ok(())
+            seal_session(tx, id)
         })
     }
 
@@ -371,6 +430,7 @@ impl Store {
             let session = find_session(tx, name, "trashed_ms IS NOT NULL")?;
             let name = free_name(tx, &session.name)?;
             tx.execute("UPDATE session SET trashed_ms = NULL, name = ?2 WHERE id = ?1", params![session.id.0, name])?;
+            seal_session(tx, session.id)?;
             Ok(name)
         })
     }
@@ -378,10 +438,9 @@ impl Store {
 
 fn find_session(db: &Connection, name: &str, which: &str) -> Result<SessionRecord> {
     let mut query = db.prepare_cached(&format!(
-        "SELECT {SESSION} FROM session WHERE {which} AND (name = ?1 OR id = ?2) ORDER BY name = ?1 DESC, used DESC LIMIT 1"
+        "SELECT {SESSION} FROM session NOT INDEXED WHERE {which} AND (name = ?1 OR id = ?2)
+         ORDER BY name = ?1 DESC, used DESC LIMIT 1"
     ))?;
-    query
-        .query_row(params![name, name.parse::<i64>().unwrap_or(-1)], session_row)
-        .optional()?
-        .ok_or_else(|| StoreError::NoSession { name: name.to_owned() })
+    let found = query.query_row(params![name, name.parse::<i64>().unwrap_or(-1)], session_row).optional()?;
+    mend(db, found.ok_or_else(|| StoreError::NoSession { name: name.to_owned() })?)
 }

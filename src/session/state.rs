@@ -10,7 +10,7 @@ use super::error::{Result, StoreError};
 use super::format::{self, Fault, FileKind};
 use super::segment::{NewSegment, Segment, SegmentId, SegmentKind, Stored, TextBoundary, tokens_from_bytes};
 use super::store::{Store, now_ms};
-use crate::protocol::engine::{EndImage, RowsImage};
+use crate::protocol::engine::{CheckpointImage, RowsImage};
 use crate::transcript::SessionId;
 
 /// Something on a path that cannot be used.
@@ -58,22 +58,12 @@ impl RestorePlan {
     }
 }
 
-/// A path loaded from disk.
-#[derive(Debug)]
-pub struct Saved {
-    /// What was loaded and what was not.
-    pub plan: RestorePlan,
-    /// Rows of the segments from the one asked for up to `plan.usable`, consecutive.
-    pub rows: Vec<RowsImage>,
-    /// State at the end of `plan.path[plan.usable - 1]`; `None` when nothing is usable.
-    pub end: Option<EndImage>,
-}
-
 pub(super) const SEGMENT: &str = "s.id, s.fingerprint, s.parent, s.start, s.kind, s.text_bytes, s.text_hash,
   s.rows_root IS NOT NULL, s.rows_bytes, s.rows_why, s.end_root IS NOT NULL, s.end_bytes, s.end_why, s.used_ms,
-  s.given, s.generated";
+  s.given, s.generated, s.origin";
 
-pub(super) fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
+/// Reads a segment. A row that is not what was recorded is an error: its name is a hash of its tokens.
+fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
     let stored = |kept: usize| -> rusqlite::Result<Stored> {
         Ok(match r.get::<_, bool>(kept)? {
             true => Stored::Kept { bytes: r.get(kept + 1)? },
@@ -81,24 +71,31 @@ pub(super) fn segment_row(r: &Row<'_>) -> rusqlite::Result<Segment> {
         })
     };
     let tokens = |column: usize| -> rusqlite::Result<Vec<u32>> {
-        tokens_from_bytes(r.get_ref(column)?.as_blob()?)
-            .ok_or_else(|| rusqlite::Error::IntegralValueOutOfRange(column, r.get_ref(column).map_or(0, |_| -1)))
+        tokens_from_bytes(r.get_ref(column)?.as_blob()?).ok_or(rusqlite::Error::IntegralValueOutOfRange(column, -1))
     };
-    Ok(Segment {
+    let code: i64 = r.get(4)?;
+    let segment = Segment {
         id: SegmentId(r.get(0)?),
         content: NewSegment {
             fingerprint: r.get(1)?,
             parent: r.get::<_, Option<[u8; 32]>>(2)?.map(SegmentId),
             start: r.get(3)?,
-            kind: SegmentKind::from_code(r.get(4)?).unwrap_or(SegmentKind::Turn),
+            kind: SegmentKind::from_code(code).ok_or(rusqlite::Error::IntegralValueOutOfRange(4, code))?,
             boundary: TextBoundary { bytes: r.get(5)?, hash: r.get(6)? },
-            given: tokens(14)?,
-            generated: tokens(15)?,
+            prompt: tokens(14)?,
+            completion: tokens(15)?,
         },
         rows: stored(7)?,
         end: stored(10)?,
         used_ms: r.get(13)?,
-    })
+    };
+    let own = segment.content.id();
+    // Of an imported path only the first segment has another name: the rest build on it.
+    let named = match r.get::<_, Option<[u8; 32]>>(16)? {
+        Some(origin) if segment.content.parent.is_none() => SegmentId::imported(&own, &origin),
+        Some(_) | None => own,
+    };
+    if named == segment.id { Ok(segment) } else { Err(rusqlite::Error::IntegralValueOutOfRange(0, -1)) }
 }
 
 /// Where a segment lies and the checksums of its files.
@@ -111,17 +108,25 @@ pub(super) struct Roots {
 }
 
 impl Store {
-    /// A segment, if it was ever recorded: a document read before behind the same prefix is found this way.
+    /// A segment, if it was ever recorded: a document read before behind the same prefix is found this way. One whose row is
+    /// damaged counts as never recorded: what it held is read again.
     ///
     /// # Errors
     /// The database cannot be read.
     pub fn segment(&self, id: &SegmentId) -> Result<Option<Segment>> {
-        self.read(|db| {
+        let found = self.read(|db| {
             Ok(db
                 .prepare_cached(&format!("SELECT {SEGMENT} FROM segment s WHERE s.id = ?1"))?
                 .query_row([id.0], segment_row)
                 .optional()?)
-        })
+        });
+        match found {
+            Err(StoreError::Database(e)) if is_damage(&e) => {
+                tracing::warn!("segment {}: {e}", id.short());
+                Ok(None)
+            }
+            other => other,
+        }
     }
 
     /// The path that ends in `tip`, root first.
@@ -129,10 +134,14 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSegment`].
     pub fn load_path(&self, tip: &SegmentId) -> Result<Vec<Segment>> {
-        let mut path = Vec::new();
+        let mut path: Vec<Segment> = Vec::new();
         let mut next = Some(*tip);
         while let Some(id) = next {
             let segment = self.segment(&id)?.ok_or(StoreError::NoSegment { id })?;
+            // Positions follow each other along a path.
+            if path.last().is_some_and(|after| after.content.start != segment.end_position()) {
+                return Err(StoreError::NoSegment { id });
+            }
             next = segment.content.parent;
             path.push(segment);
         }
@@ -155,7 +164,8 @@ impl Store {
                 let Stored::Kept { bytes } = *stored else {
                     continue;
                 };
-                let why = match self.disk.len(&self.layout.file(&segment.id, kind)) {
+                let found = self.disk.look(&self.layout.file(&segment.id, kind));
+                let why = match found.map(|look| if look.is_file { look.bytes } else { 0 }) {
                     Ok(n) if n == bytes => continue,
                     Ok(n) if n < bytes => "damaged: its file is shorter than it was".to_owned(),
                     Ok(_) => "damaged: its file is longer than it was".to_owned(),
@@ -170,18 +180,6 @@ impl Store {
         Ok(plan(path))
     }
 
-    /// Loads the path that ends in `tip` as far as it is kept. Rows of the first `have` segments are not read: the
-    /// caller still has them. When something turns out to be damaged it is declared missing and the next earlier
-    /// state is used; an empty result (`plan.usable == 0`) is no error.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSegment`]; the database cannot be read; [`StoreError::StateLost`] for an I/O error that may pass.
-    pub fn restore(&self, tip: &SegmentId, have: usize) -> Result<Saved> {
-        let (plan, rows, end) =
-            self.along_path(tip, have, |id, root, path| format::read_rows(&*self.disk, path, id, root))?;
-        Ok(Saved { plan, rows, end })
-    }
-
     /// The path that ends in `tip` as far as it is kept: the state at its end, and what `take` makes of the files with
     /// the rows of its segments from `have` on. What `take` finds damaged is declared missing and the path planned anew.
     pub(super) fn along_path<T>(
@@ -189,7 +187,7 @@ impl Store {
         tip: &SegmentId,
         have: usize,
         take: impl Fn(&SegmentId, &[u8; 32], &std::path::Path) -> Result<T, Fault>,
-    ) -> Result<(RestorePlan, Vec<T>, Option<EndImage>)> {
+    ) -> Result<(RestorePlan, Vec<T>, Option<CheckpointImage>)> {
         loop {
             let plan = self.plan_restore(tip)?;
             match self.take_plan(&plan, have, &take) {
@@ -208,7 +206,7 @@ impl Store {
         plan: &RestorePlan,
         have: usize,
         take: impl Fn(&SegmentId, &[u8; 32], &std::path::Path) -> Result<T, Fault>,
-    ) -> Result<(Vec<T>, Option<EndImage>), Attempt> {
+    ) -> Result<(Vec<T>, Option<CheckpointImage>), Attempt> {
         let usable = plan.path.get(..plan.usable).unwrap_or_default();
         let Some(last) = usable.last() else {
             return Ok((Vec::new(), None));
@@ -236,7 +234,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::read_rows`].
-    pub fn read_end(&self, id: &SegmentId) -> Result<EndImage> {
+    pub fn read_end(&self, id: &SegmentId) -> Result<CheckpointImage> {
         self.attempt(id, FileKind::End, |root, path| format::read_end(&*self.disk, path, id, root))
             .map_err(|a| a.into_error(self, id, FileKind::End))
     }
@@ -302,6 +300,19 @@ impl Store {
             }
             Ok(())
         });
+    }
+}
+
+/// Whether an error means that what was read is not what was written.
+pub(super) fn is_damage(e: &rusqlite::Error) -> bool {
+    use rusqlite::Error as E;
+    match e {
+        E::SqliteFailure(f, _) => {
+            matches!(f.code, rusqlite::ErrorCode::DatabaseCorrupt | rusqlite::ErrorCode::NotADatabase)
+        }
+        E::FromSqlConversionFailure(..) | E::IntegralValueOutOfRange(..) | E::InvalidColumnType(..) => true,
+        E::Utf8Error(..) => true,
+        _ => false,
     }
 }
 

@@ -27,6 +27,8 @@ use crate::transcript::SessionId;
 
 /// How often a save that failed is tried again when nothing else happens.
 const RETRY: Duration = Duration::from_secs(30);
+/// Said when the thread itself has failed.
+const STOPPED: &str = "saving has stopped after an internal error: restart sala-chat to go on saving";
 /// Saves between two looks at the disk budget.
 const BUDGET_EVERY: u64 = 16;
 
@@ -67,6 +69,16 @@ pub enum SaveEvent {
     Recovered,
 }
 
+/// Text that was handed over and is not on disk.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct Unsaved {
+    /// A sentence: why, and what to do.
+    pub reason: String,
+    /// The disk is to blame, not what is in the database.
+    pub disk: bool,
+}
+
 /// Handle on the writer thread.
 #[derive(Debug)]
 pub struct Writer {
@@ -95,6 +107,10 @@ struct Queue {
     closing: bool,
     /// The first of `saves` has failed and waits for a retry: `last_id` when it was tried.
     stuck: Option<u64>,
+    /// Why the first of `saves` failed; stays until it is saved.
+    stuck_why: Option<String>,
+    /// Why a save was given up for good: it contradicted the database.
+    given_up: Option<String>,
     ended: bool,
 }
 
@@ -129,8 +145,7 @@ impl Writer {
         let (queue, last_words) = (Arc::clone(&shared), worker.events.clone());
         let thread = std::thread::Builder::new().name("store-writer".into()).spawn(move || {
             if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run())).is_err() {
-                let reason = "saving has stopped after an internal error: restart sala-chat to go on saving".to_owned();
-                let _ = last_words.send(SaveEvent::NotSaved { id: 0, reason, lasting: true });
+                let _ = last_words.send(SaveEvent::NotSaved { id: 0, reason: STOPPED.into(), lasting: true });
             }
             lock(&queue.queue).ended = true;
             queue.done.notify_all();
@@ -172,20 +187,30 @@ impl Writer {
         self.wait(queue, deadline, |q| q.finished >= target || q.stuck.is_some() || q.ended).finished >= target
     }
 
-    /// Saves what is queued and ends the thread, waiting until `deadline`. Returns whether everything was saved.
-    /// After the deadline the thread is left behind: it ends with the process, and what was acknowledged is safe.
-    pub fn close(mut self, deadline: Instant) -> bool {
+    /// Saves what is queued and ends the thread, waiting until `deadline`. After the deadline the thread is left behind: it
+    /// ends with the process, and what was acknowledged is safe.
+    ///
+    /// # Errors
+    /// Something that was handed over in this writer's life is not on disk.
+    pub fn close(mut self, deadline: Instant) -> Result<(), Unsaved> {
         let mut queue = lock(&self.shared.queue);
         queue.closing = true;
         self.shared.work.notify_one();
         let queue = self.wait(queue, deadline, |q| q.ended);
-        let (ended, all) = (queue.ended, queue.ended && queue.finished >= queue.last_id);
+        let ended = queue.ended;
+        let unsaved = match (&queue.given_up, &queue.stuck_why) {
+            (Some(why), _) => Some(Unsaved { reason: why.clone(), disk: false }),
+            _ if ended && queue.finished >= queue.last_id => None,
+            (None, Some(why)) => Some(Unsaved { reason: why.clone(), disk: true }),
+            (None, None) if ended => Some(Unsaved { reason: STOPPED.into(), disk: false }),
+            (None, None) => Some(Unsaved { reason: "the disk takes too long".into(), disk: true }),
+        };
         drop(queue);
         if let Some(thread) = self.thread.take_if(|_| ended) {
             // Only now has the thread let go of the store and its locks.
             let _ = thread.join();
         }
-        all
+        unsaved.map_or(Ok(()), Err)
     }
 
     fn wait<'a>(
@@ -239,6 +264,8 @@ struct Worker {
 
 enum Outcome {
     Finished,
+    /// It will never be saved; why.
+    GivenUp(String),
     /// Keep it and try again later; why.
     Stuck(String),
 }
@@ -254,15 +281,19 @@ impl Worker {
             let mut waiting = Vec::new();
             let mut reason = String::new();
             match outcome {
-                Outcome::Finished => {
+                Outcome::Finished | Outcome::GivenUp(_) => {
                     queue.pending_bytes = queue.pending_bytes.saturating_sub(bytes);
                     queue.finished = queue.finished.max(queued.id);
-                    queue.stuck = None;
+                    (queue.stuck, queue.stuck_why) = (None, None);
+                    if let Outcome::GivenUp(why) = outcome {
+                        queue.given_up.get_or_insert(why);
+                    }
                 }
                 Outcome::Stuck(why) => {
                     reason = why;
                     queue.saves.push_front(queued);
                     queue.stuck = Some(last_id);
+                    queue.stuck_why = Some(reason.clone());
                     waiting = queue.saves.iter().flat_map(|q| q.merged.iter().copied().chain([q.id])).collect();
                 }
             }
@@ -272,6 +303,9 @@ impl Worker {
                 let _ = self.events.send(SaveEvent::NotSaved { id, reason: reason.clone(), lasting: false });
             }
             self.shared.done.notify_all();
+        }
+        if *self.store.access() == Access::Writable {
+            self.store.checkpoint();
         }
     }
 
@@ -312,7 +346,8 @@ impl Worker {
     }
 
     fn process(&mut self, queued: &mut Queued) -> Outcome {
-        let applied = match self.commit(&queued.save.changes) {
+        let changes = &queued.save.changes;
+        let applied = match self.store.transaction(|tx| apply(tx, changes)) {
             Ok(applied) => applied,
             Err(e) => {
                 let lasting = !e.is_disk();
@@ -322,7 +357,7 @@ impl Worker {
                     return Outcome::Stuck(reason);
                 }
                 self.tell(queued, |id| SaveEvent::NotSaved { id, reason: reason.clone(), lasting });
-                return Outcome::Finished;
+                return Outcome::GivenUp(reason);
             }
         };
         if std::mem::take(&mut self.text_off) {
@@ -350,15 +385,6 @@ impl Worker {
         }
         self.saves += 1;
         Outcome::Finished
-    }
-
-    fn commit(&self, changes: &[Change]) -> Result<super::commit::Applied> {
-        let first = self.store.transaction(|tx| apply(tx, changes));
-        match first {
-            // The reserve was made for this moment.
-            Err(e) if e.is_full() && self.store.free_reserve() => self.store.transaction(|tx| apply(tx, changes)),
-            other => other,
-        }
     }
 
     /// Writes state; returns why not.
@@ -397,7 +423,7 @@ impl Worker {
 
     /// Whether the disk takes files again.
     fn probe(&self) -> Result<()> {
-        let path = self.store.layout.segments.join(format!("probe-{}.tmp", std::process::id()));
+        let path = self.store.layout.probe();
         let io = |e| StoreError::io("write", &path)(e);
         let disk = &*self.store.disk;
         let mut file = disk.create(&path).map_err(io)?;
@@ -413,6 +439,8 @@ impl Worker {
         if matches!(self.store.access(), Access::ReadOnly { .. }) || self.saves == 0 {
             return;
         }
+        // First: from here on a damaged log has nothing of what was said.
+        self.store.checkpoint();
         let _ = self.store.index_texts();
         if self.text_off || self.state_off.is_some() {
             return;
@@ -435,6 +463,9 @@ impl Worker {
                 root.display(),
                 gib(free)
             );
+        }
+        if e.is_busy() {
+            return format!("another program holds {}: it is tried again", self.store.layout.database.display());
         }
         e.to_string()
     }

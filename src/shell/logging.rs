@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::EnvFilter;
 
-use super::dirs::make_private;
+use super::dirs::{Dirs, make_private};
 use super::out;
 use crate::settings::LogConfig;
 use crate::text::caught::expected;
@@ -21,8 +21,11 @@ use crate::text::sanitize::Clean;
 #[must_use]
 pub struct LogGuard(#[expect(dead_code, reason = "held for its drop")] Option<WorkerGuard>);
 
-/// Starts the log: one file a day. Without a writable folder there is no log; the program works all the same.
-pub fn start(state: &Path, config: &LogConfig, verbose: u8) -> LogGuard {
+/// Starts the log: one file a day. Without a writable folder there is no log; the program works all the same. A folder given
+/// as data directory that is somebody else's gets none.
+pub fn start(dirs: &Dirs, config: &LogConfig, verbose: u8) -> LogGuard {
+    let state = dirs.state.as_path();
+    let foreign = state.starts_with(&dirs.data) && crate::session::check_folder(&dirs.data).is_err();
     let level = match (std::env::var("SALA_CHAT_LOG"), verbose) {
         (Ok(filter), _) => filter,
         (_, 0) => config.level.clone(),
@@ -32,7 +35,7 @@ pub fn start(state: &Path, config: &LogConfig, verbose: u8) -> LogGuard {
     let filter = if level.contains(['=', ',']) { level.clone() } else { format!("warn,sala_chat={level}") };
     // Parsed here: the lossy way prints what it does not understand.
     let filter = EnvFilter::try_new(filter);
-    let (Ok(filter), true) = (filter, level != "off" && make_private(state).is_ok()) else {
+    let (Ok(filter), true) = (filter, level != "off" && !foreign && make_private(state).is_ok()) else {
         return LogGuard(None);
     };
     let file = DailyFile { folder: state.to_owned(), keep: config.keep_files, open: None };

@@ -7,6 +7,7 @@ pub mod chat;
 pub mod cli;
 pub mod clipboard;
 pub mod config_cmd;
+mod data_check;
 pub mod devices;
 pub mod dirs;
 pub mod doctor;
@@ -186,7 +187,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
             out::tell(&Clean::line(&format!("sala-chat: {warning}")));
         }
     }
-    let _log = logging::start(&context.dirs.state, &context.config().log, verbose);
+    let _log = logging::start(&context.dirs, &context.config().log, verbose);
     logging::catch_panics(context.dirs.state.clone());
     dispatch(&context, task, laboratory)
 }
@@ -228,6 +229,7 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Bench(args) => (laboratory.bench)(context, &args),
             Command::Eval(args) => (laboratory.eval)(context, &args),
             Command::Doctor(args) if args.in_laboratory() => (laboratory.check)(context, &args),
+            Command::Doctor(args) if args.check => data_check::run(context),
             Command::Doctor(args) => doctor::run(context, args.files),
             Command::Draft(args) => (laboratory.draft)(context, &args.action),
             Command::Model(args) => model_cmd::run(context, &args.action),

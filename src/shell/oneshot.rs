@@ -12,7 +12,7 @@ use super::failure::{Exit, Failure};
 use super::signals::Ending;
 use super::{Context, STDIN, open, out};
 use crate::desk::Attendance;
-use crate::protocol::desk::{Activity, Level, LoadOptions, Meters, Notice, ReadingProgress, Request};
+use crate::protocol::desk::{Activity, Level, LoadOptions, Meters, Notice, ReadingProgress, Request, Unsaved};
 use crate::protocol::engine::ModelInfo;
 use crate::settings::ThoughtView;
 use crate::text::sanitize::Clean;
@@ -33,6 +33,7 @@ struct Run {
     /// Tokens of documents read by prefill in this run.
     documents_read: u64,
     answer: Option<Message>,
+    unsaved: Option<Unsaved>,
 }
 
 /// Why an answer ended, in words for scripts.
@@ -86,6 +87,7 @@ impl Run {
             "thinking": answer.thinking,
             "finish_reason": reason(answer.meta.finish),
             "session": self.session,
+            "not_saved": self.unsaved.as_ref().map(|u| &u.reason),
             "model": self.model.name,
             "device": self.model.device,
             "seed": answer.meta.seed,
@@ -169,10 +171,21 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::Failure, "the desk ended unexpectedly. What was said is saved: sala-chat -c"));
     }
     let Some(answer) = &run.answer else {
+        if let Some(unsaved) = &run.unsaved {
+            return Err(not_saved(unsaved));
+        }
         return Err(Failure::new(Exit::Stopped, "stopped before there was an answer"));
     };
     printer.end(&run, answer)?;
+    if let Some(unsaved) = &run.unsaved {
+        return Err(not_saved(unsaved));
+    }
     Ok(if answer.meta.finish == Some(Finish::Stopped) { Exit::Stopped } else { Exit::Ok })
+}
+
+/// The answer was given, but it is not on disk: a script must not go on as if it were.
+fn not_saved(unsaved: &Unsaved) -> Failure {
+    Failure::new(Exit::from_code(unsaved.code), format!("not saved: {}", unsaved.reason))
 }
 
 /// Follows the desk to its end.
@@ -223,7 +236,10 @@ fn listen(
                 failed = Some(Failure::new(Exit::from_code(code), error));
                 Ok(())
             }
-            Notice::Bye { .. } => break,
+            Notice::Bye { unsaved, .. } => {
+                run.unsaved = unsaved;
+                break;
+            }
             Notice::Activity(_)
             | Notice::Added(_)
             | Notice::Save(_)
@@ -350,10 +366,13 @@ impl<'a> Printer<'a> {
                 let stats = json!({ "usage": run.usage(answer), "timing": run.timing(answer), "speculation": run.speculation() });
                 self.event("stats", || stats)?;
                 let (session, seed) = (run.session.clone(), answer.meta.seed);
-                self.event(
-                    "end",
-                    || json!({ "finish_reason": reason(answer.meta.finish), "session": session, "seed": seed }),
-                )
+                let not_saved = run.unsaved.as_ref().map(|u| &u.reason);
+                self.event("end", || {
+                    json!({
+                        "finish_reason": reason(answer.meta.finish), "session": session, "seed": seed,
+                        "not_saved": not_saved
+                    })
+                })
             }
             Format::Text | Format::Raw if !self.ends_with_newline => self.answer("\n"),
             Format::Text | Format::Raw => Ok(()),

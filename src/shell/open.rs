@@ -6,14 +6,15 @@ use std::sync::Arc;
 use super::cli::SessionChoice;
 use super::devices::{self, Chosen};
 use super::failure::{Exit, Failure};
-use super::{Context, model_cmd};
+use super::{Context, model_cmd, out};
 use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, LoadLimits, Opening, Settings};
 use crate::engine::worker;
 use crate::model::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, Token};
-use crate::session::{Limits, RealDisk, Store, StoreError};
+use crate::session::{Limits, RealDisk, Scratch, Store, StoreError};
 use crate::settings::table::session_rows;
 use crate::settings::{Device, DraftSource, ModelSource, Origin};
+use crate::text::sanitize::Clean;
 use crate::text::sources::SourceOptions;
 use crate::text::{TextModel, files};
 
@@ -26,7 +27,7 @@ pub struct Opened {
     /// The engine's thread: ends after the desk.
     pub engine: std::thread::JoinHandle<()>,
     /// With `--no-save`: where things lie until the end.
-    pub scratch: Option<tempfile::TempDir>,
+    pub scratch: Option<Scratch>,
 }
 
 impl From<StoreError> for Failure {
@@ -34,7 +35,9 @@ impl From<StoreError> for Failure {
         let exit = match &e {
             StoreError::InUse { .. } => Exit::InUse,
             StoreError::NoSession { .. } | StoreError::NameTaken { .. } | StoreError::Exists { .. } => Exit::Failure,
-            StoreError::NoMark { .. } | StoreError::Import { .. } => Exit::Failure,
+            StoreError::Import { .. } => Exit::Failure,
+            StoreError::NoInput { .. } => Exit::NoInput,
+            StoreError::NotOurs { .. } => Exit::Usage,
             e if e.is_disk() => Exit::Disk,
             _ => Exit::Unreadable,
         };
@@ -61,16 +64,37 @@ pub fn store(context: &Context) -> Result<Arc<Store>, Failure> {
     Ok(Arc::new(Store::open(&context.dirs.data, Arc::new(RealDisk), limits(context))?))
 }
 
+/// As [`store`] for a command that says on standard error what the start found.
+///
+/// # Errors
+/// As [`store`].
+pub fn store_to_change(context: &Context) -> Result<Arc<Store>, Failure> {
+    store(context).inspect(|store| say_notes(context, store))
+}
+
+/// As [`store_to_change`] for a command that only looks: works on a full disk.
+///
+/// # Errors
+/// As [`store`].
+pub fn store_to_read(context: &Context) -> Result<Arc<Store>, Failure> {
+    let store = Store::open_to_read(&context.dirs.data, Arc::new(RealDisk), limits(context))?;
+    say_notes(context, &store);
+    Ok(Arc::new(store))
+}
+
+fn say_notes(context: &Context, store: &Store) {
+    for note in store.notes().iter().filter(|_| !context.quiet) {
+        out::tell(&Clean::line(&format!("sala-chat: {note}")));
+    }
+}
+
 /// A store that goes away with the returned folder; in memory where the system has such a place.
-fn scratch(context: &Context) -> Result<(Arc<Store>, tempfile::TempDir), Failure> {
-    let memory = Path::new("/dev/shm");
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("sala-chat-");
-    let dir = if memory.is_dir() { builder.tempdir_in(memory) } else { builder.tempdir() };
-    let dir = dir.or_else(|_| builder.tempdir());
+fn scratch(context: &Context) -> Result<(Arc<Store>, Scratch), Failure> {
+    let dir = Scratch::new();
     let dir = dir.map_err(|e| Failure::new(Exit::Disk, format!("no room for a session without saving: {e}")))?;
     let limits = Limits { min_free_bytes: 0, ..limits(context) };
-    let store = Store::open(dir.path(), Arc::new(RealDisk), limits)?;
+    let data = dir.path().join("data");
+    let store = Store::open(&data, Arc::new(RealDisk), limits)?;
     Ok((Arc::new(store), dir))
 }
 

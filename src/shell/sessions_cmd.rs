@@ -44,15 +44,11 @@ fn one_line(text: &str, width: usize) -> String {
 
 /// `ls`.
 pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
-    let store = open::store(context)?;
+    let store = open::store_to_read(context)?;
     let records = store.sessions(SessionFilter::Live, LISTED)?;
-    let sizes = if args.sizes { Some(store.sizes()?) } else { None };
-    let own: Vec<Option<u64>> =
-        records.iter().map(|r| sizes.as_ref().map(|s| s.sessions.get(&r.id).map_or(0, |b| b.1))).collect();
-    let mut rows = session_rows(records, None);
-    for (row, own) in rows.iter_mut().zip(own) {
-        row.bytes = own;
-    }
+    // The list matters more than its sizes.
+    let sizes = store.sizes().ok();
+    let rows = session_rows(records, None, sizes.as_ref());
     let json = || json!(rows);
     let text = || {
         if rows.is_empty() {
@@ -60,7 +56,7 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
         }
         let mut lines = Vec::new();
         for r in &rows {
-            let size = r.bytes.map_or(String::new(), |b| format!("  {:>10}", bytes(b)));
+            let size = r.bytes.map_or(String::new(), |b| format!("  {:>9}", bytes(b)));
             let title = one_line(&r.title, 48);
             lines.push(format!(
                 "{:<28} {:>4} messages {:>9} tokens  state {:<5}{size}  {}  {title}",
@@ -71,7 +67,7 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
                 when(r.updated_ms)
             ));
         }
-        if let Some(sizes) = &sizes {
+        if let Some(sizes) = sizes.as_ref().filter(|_| args.sizes) {
             lines.push(format!("State {}, texts {}.", bytes(sizes.state_bytes), bytes(sizes.database_bytes)));
         }
         lines.join("\n")
@@ -82,7 +78,7 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
 
 /// `show`.
 pub(super) fn show(context: &Context, args: &NameArgs) -> Result<Exit, Failure> {
-    let store = open::store(context)?;
+    let store = open::store_to_read(context)?;
     let record = named(&store, &args.name)?;
     let messages = match record.head {
         Some(head) => store.path(head)?,
@@ -109,7 +105,7 @@ fn confirmed(question: &str) -> Result<bool, Failure> {
 
 /// `rm`.
 pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
-    let store = open::store(context)?;
+    let store = open::store_to_change(context)?;
     let records = args.names.iter().map(|n| named(&store, n)).collect::<Result<Vec<_>, _>>()?;
     let days = store.limits().trash_days;
     let what: Vec<String> =
@@ -133,7 +129,7 @@ pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
 
 /// `search`.
 pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failure> {
-    let store = open::store(context)?;
+    let store = open::store_to_read(context)?;
     let query = args.text.join(" ");
     let hits = store.search(&query, HITS)?;
     let json = || {
@@ -159,7 +155,7 @@ pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failu
 
 /// `export`.
 pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failure> {
-    let store = open::store(context)?;
+    let store = open::store_to_read(context)?;
     let record = named(&store, &args.name)?;
     let overwrite = if args.force { Overwrite::Yes } else { Overwrite::No };
     let file = args.file.display().to_string();
@@ -200,10 +196,7 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
 
 /// `import`.
 pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failure> {
-    if !args.file.exists() {
-        return Err(Failure::new(Exit::NoInput, format!("No such file: {}", args.file.display())));
-    }
-    let imported = open::store(context)?.import(&args.file)?;
+    let imported = open::store_to_change(context)?.import(&args.file)?;
     let names: Vec<&str> = imported.sessions.iter().map(|(_, name)| name.as_str()).collect();
     let json = || json!({ "sessions": names, "messages": imported.messages, "state_tokens": imported.state_tokens });
     context.result(json, || imported_line(&imported))?;
@@ -212,7 +205,7 @@ pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failu
 
 /// `prune`.
 pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure> {
-    let store = open::store(context)?;
+    let store = open::store_to_change(context)?;
     if args.dry_run {
         return prune_dry_run(context, args, &store);
     }
@@ -226,6 +219,7 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
         freed.push(store.keep_budget(&[])?);
     }
     freed.push(store.collect()?);
+    freed.push(Freed { files: store.remove_orphans(), ..Freed::default() });
     let total: Freed = freed.into_iter().fold(Freed::default(), |mut a, b| {
         a.add(b);
         a
@@ -313,7 +307,7 @@ pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit
     match action {
         LibraryCommand::Ls => library_ls(context),
         LibraryCommand::Rm { names } => {
-            let store = open::store(context)?;
+            let store = open::store_to_change(context)?;
             let mut removed = 0;
             for name in names {
                 match store.remove_document(name)? {
@@ -334,7 +328,7 @@ pub(super) fn library(context: &Context, action: &LibraryCommand) -> Result<Exit
 }
 
 fn library_ls(context: &Context) -> Result<Exit, Failure> {
-    let documents = open::store(context)?.documents()?;
+    let documents = open::store_to_read(context)?.documents()?;
     let json = || {
         let row = |d: &crate::session::DocumentRecord| {
             json!({
@@ -376,7 +370,12 @@ fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
         match notice {
             Notice::Fatal { error, code } => failed = Some(Failure::new(Exit::from_code(code), error)),
             Notice::Note(_, text) => said.push(text),
-            Notice::Bye { .. } => break,
+            Notice::Bye { unsaved, .. } => {
+                let unsaved =
+                    unsaved.map(|u| Failure::new(Exit::from_code(u.code), format!("not saved: {}", u.reason)));
+                failed = failed.or(unsaved);
+                break;
+            }
             _ => {}
         }
     }

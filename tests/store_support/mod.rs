@@ -1,14 +1,19 @@
 //! Conversations with made-up state for the tests of the store.
 #![allow(dead_code)]
 
+pub mod fault;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
-use sala_chat::protocol::engine::{Dtype, EndImage, ImageTensor, RowsImage, StateImage, Token};
+use sala_chat::protocol::engine::{
+    CheckpointImage, Dtype, ImageTensor, RowSource, RowsFault, RowsImage, StateImage, Token,
+};
 use sala_chat::session::{
-    Change, Disk, Limits, NewSegment, NewSession, Save, SaveEvent, SegmentId, SegmentKind, Store, TextBoundary, Writer,
+    Change, Disk, Limits, NewSegment, NewSession, RestorePlan, Save, SaveEvent, Segment, SegmentId, SegmentKind, Store,
+    StoreError, StoredRows, TextBoundary, Writer,
 };
 use sala_chat::transcript::{Message, MessageId, MessageMeta, Role, SessionId};
 
@@ -40,13 +45,15 @@ fn noise(id: &SegmentId, name: &str, bytes: usize) -> Arc<Vec<u8>> {
     hash.update(&id.0).update(name.as_bytes());
     let mut data = vec![0; bytes];
     hash.finalize_xof().fill(&mut data);
+    // As numbers, bf16 and f32 alike: no exponent of all ones.
+    data.iter_mut().skip(1).step_by(2).for_each(|b| *b &= 0xbf);
     Arc::new(data)
 }
 
 /// The state a model would leave at the end of `segment`.
 pub fn image(segment: &NewSegment) -> StateImage {
     let id = segment.id();
-    let rows = segment.given.len() + segment.generated.len();
+    let rows = segment.prompt.len() + segment.completion.len();
     let tensor = |name: &str, dtype: Dtype, shape: Vec<usize>| {
         let bytes = shape.iter().product::<usize>() * dtype.size();
         ImageTensor { name: name.into(), dtype, shape, data: noise(&id, name, bytes) }
@@ -62,7 +69,7 @@ pub fn image(segment: &NewSegment) -> StateImage {
                 tensor("k2.0", Dtype::Bf16, vec![rows / 64, 1, 8]),
             ],
         },
-        end: Some(EndImage {
+        end: Some(CheckpointImage {
             position: segment.start + rows as u64,
             tensors: vec![tensor("state.0", Dtype::F32, vec![2, 8, 8]), tensor("draft.window", Dtype::F32, vec![3, 8])],
         }),
@@ -73,7 +80,7 @@ pub fn same_rows(a: &RowsImage, b: &RowsImage) -> bool {
     (a.start, a.rows) == (b.start, b.rows) && same_tensors(&a.tensors, &b.tensors)
 }
 
-pub fn same_end(a: &EndImage, b: &EndImage) -> bool {
+pub fn same_end(a: &CheckpointImage, b: &CheckpointImage) -> bool {
     a.position == b.position && same_tensors(&a.tensors, &b.tensors)
 }
 
@@ -142,12 +149,12 @@ impl Talk {
             fingerprint: MODEL.into(),
             parent: self.tip,
             start: self.position,
-            given: tokens(given),
-            generated: tokens(generated),
+            prompt: tokens(given),
+            completion: tokens(generated),
             boundary: TextBoundary::of(&self.rendered),
             kind,
         };
-        self.position += (segment.given.len() + segment.generated.len()) as u64;
+        self.position += (segment.prompt.len() + segment.completion.len()) as u64;
         self.tip = Some(segment.id());
         self.segments.push(segment.clone());
         segment
@@ -200,12 +207,39 @@ impl Bench {
     }
 
     pub fn close(self) -> bool {
-        self.writer.close(soon())
+        self.writer.close(soon()).is_ok()
     }
 }
 
 pub fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
+}
+
+/// A path loaded from disk.
+pub struct Restored {
+    pub plan: RestorePlan,
+    pub rows: Vec<RowsImage>,
+    pub end: Option<CheckpointImage>,
+}
+
+/// Loads the path that ends in `tip` as an engine would: opens it, takes the rows, and plans anew when they turn out damaged.
+pub fn restore(store: &Store, tip: &SegmentId, have: usize) -> Result<Restored, StoreError> {
+    loop {
+        let opened = store.open_path(tip, have)?;
+        let kept = opened.plan.path.iter().take(opened.plan.usable).skip(have);
+        let rows: Result<Vec<RowsImage>, RowsFault> = kept.zip(&opened.rows).map(|(s, r)| rows_of(s, r)).collect();
+        match rows {
+            Ok(rows) => return Ok(Restored { plan: opened.plan, rows, end: opened.end }),
+            Err(fault) => assert!(store.note_fault(&fault)?, "{fault}"),
+        }
+    }
+}
+
+fn rows_of(segment: &Segment, source: &StoredRows) -> Result<RowsImage, RowsFault> {
+    let mut names: Vec<String> = image(&segment.content).rows.tensors.into_iter().map(|t| t.name).collect();
+    names.retain(|name| source.array(name).is_some());
+    let tensors = names.iter().map(|name| source.load(name)).collect::<Result<_, _>>()?;
+    Ok(RowsImage { start: source.start(), rows: source.rows(), tensors })
 }
 
 pub fn is_saved(event: &SaveEvent) -> bool {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sala_chat::protocol::engine::{
-    Command, Dtype, EndImage, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobStats, MemoryInfo, ModelInfo,
-    RowsFeed, RowsImage, StateImage, Token,
+    CheckpointImage, Command, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobStats, MemoryInfo,
+    ModelInfo, RowSource, RowsImage, StateImage, Token,
 };
 
 /// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
@@ -47,7 +47,7 @@ struct State {
     tokens: Vec<Token>,
     hash: blake3::Hash,
     live: bool,
-    coming: Vec<Arc<dyn RowsFeed>>,
+    coming: Vec<Arc<dyn RowSource>>,
 }
 
 impl State {
@@ -78,7 +78,7 @@ impl State {
                 rows: tokens.len() as u64,
                 tensors: vec![tensor("k.0", Dtype::U32, vec![tokens.len(), 1, 1], bytes)],
             },
-            end: Some(EndImage {
+            end: Some(CheckpointImage {
                 position: self.tokens.len() as u64,
                 tensors: vec![tensor("state.0", Dtype::U8, vec![1, 32, 1], self.hash.as_bytes().to_vec())],
             }),
@@ -89,8 +89,8 @@ impl State {
 fn restore(
     state: &mut State,
     keep: u64,
-    rows: &[Arc<dyn RowsFeed>],
-    end: Option<&EndImage>,
+    rows: &[Arc<dyn RowSource>],
+    end: Option<&CheckpointImage>,
     history: &[Token],
     late: bool,
 ) -> Result<(), EngineFault> {

@@ -276,7 +276,7 @@ impl Talk {
     pub fn quit(mut self) -> Option<String> {
         self.send(Request::Quit);
         let farewell = self.wait("goodbye", |n| match n {
-            Notice::Bye { farewell } => Some(farewell.clone()),
+            Notice::Bye { farewell, .. } => Some(farewell.clone()),
             _ => None,
         });
         self.desk.thread.join().unwrap();

@@ -9,7 +9,7 @@ use super::cache::{Part, Slots};
 use super::matrix::decode;
 use super::{Buf, Cache, Cpu, Recurrent};
 use crate::backend::{BackendError, Images, Memory, Result, layer_tensor};
-use crate::protocol::engine::{Dtype, ImageTensor, PIECE_BYTES, RowsFeed};
+use crate::protocol::engine::{Dtype, ImageTensor, PIECE_BYTES, RowSource};
 use crate::spec::{LightningSpec, SparseSpec};
 
 impl Images for Cpu {
@@ -71,7 +71,7 @@ impl Images for Cpu {
         &mut self,
         caches: &mut [(usize, &mut Cache)],
         spec: &SparseSpec,
-        feeds: &[Arc<dyn RowsFeed>],
+        feeds: &[Arc<dyn RowSource>],
     ) -> Result<()> {
         let last = feeds.iter().map(|f| f.start() + f.rows()).max();
         let last = usize::try_from(last.unwrap_or(0)).unwrap_or(usize::MAX);
@@ -121,7 +121,7 @@ pub(super) fn image_values(tensor: &ImageTensor, shape: &[usize]) -> Result<Vec<
 }
 
 /// Puts one array of a feed in place.
-fn restore_array(slots: &mut Slots<'_>, part: Part, name: &str, spec: &SparseSpec, feed: &dyn RowsFeed) -> Result<()> {
+fn restore_array(slots: &mut Slots<'_>, part: Part, name: &str, spec: &SparseSpec, feed: &dyn RowSource) -> Result<()> {
     let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
     let rows = usize::try_from(feed.rows()).unwrap_or(usize::MAX - start);
     let rows = part.rows(spec, start..start + rows);

@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::device::{Device, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
 use crate::backend::{BackendError, Result};
-use crate::protocol::engine::{Cancel, PIECE_BYTES, RowsFault, RowsFeed};
+use crate::protocol::engine::{Cancel, PIECE_BYTES, RowSource, RowsFault};
 
 /// Positions of a unit: a block, as attention chooses them.
 const UNIT: usize = 64;
@@ -28,7 +28,7 @@ const THREADS: [usize; 2] = [2, 16];
 
 /// Keys and values of one file in one layer.
 pub(super) struct Source {
-    pub(super) feed: Arc<dyn RowsFeed>,
+    pub(super) feed: Arc<dyn RowSource>,
     /// Position of the first row.
     pub(super) start: usize,
     pub(super) rows: usize,

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use super::device::{Device, Pinned};
 use super::driver::{DevicePtr, Driver, Event, Queue};
 use crate::backend::{BackendError, Result};
-use crate::protocol::engine::{PIECE_BYTES, RowsFeed};
+use crate::protocol::engine::{PIECE_BYTES, RowSource};
 
 /// Size of one buffer: long enough that the link is busy, short enough that both overlap on small images.
 const CHUNK_BYTES: usize = 16 << 20;
@@ -23,7 +23,7 @@ pub(super) struct Incoming<'a> {
     pub(super) bytes: usize,
     /// With its layer.
     pub(super) name: String,
-    pub(super) feed: &'a dyn RowsFeed,
+    pub(super) feed: &'a dyn RowSource,
 }
 
 /// A page-locked piece of memory and its number.

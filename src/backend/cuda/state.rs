@@ -16,7 +16,7 @@ use super::staging::Incoming;
 use super::tensors::{Buf, Cache, HEAD, Recurrent, Selection, floats};
 use super::{Cuda, shape};
 use crate::backend::{BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, layer_tensor};
-use crate::protocol::engine::{Cancel, Dtype, ImageTensor, RowsFeed};
+use crate::protocol::engine::{Cancel, Dtype, ImageTensor, RowSource};
 use crate::spec::{LightningSpec, SparseSpec};
 
 /// A pass of more rows than this waits for all rows behind it: together they choose nearly every block.
@@ -119,7 +119,7 @@ impl Images for Cuda {
         &mut self,
         caches: &mut [(usize, &mut Cache)],
         spec: &SparseSpec,
-        feeds: &[Arc<dyn RowsFeed>],
+        feeds: &[Arc<dyn RowSource>],
     ) -> Result<()> {
         let (mut compressed, mut sources) = (Vec::new(), Vec::new());
         let mut of_cache = Vec::with_capacity(caches.len());

@@ -15,7 +15,7 @@ use super::{Bench, median};
 use crate::backend::draft::DraftOps;
 use crate::engine::ngram::Lookup;
 use crate::engine::speculate::{Decoder, Finder};
-use crate::protocol::engine::{EndImage, Generate, Sampling, SpecMode, Token};
+use crate::protocol::engine::{CheckpointImage, Generate, Sampling, SpecMode, Token};
 
 /// Tokens read before each run: what the first token is drawn from.
 const OPENING: usize = 64;
@@ -83,7 +83,7 @@ impl Run {
 
 impl<B: DraftOps> Bench<'_, B> {
     /// Measures at the frontier `end`, where the state is now and will be again.
-    pub(super) fn speculation(&mut self, end: &EndImage) -> anyhow::Result<Speculation> {
+    pub(super) fn speculation(&mut self, end: &CheckpointImage) -> anyhow::Result<Speculation> {
         let plain = self.run(end, SpecMode::Off, || Box::new(|_, _| None))?;
         let text = Arc::new(plain.text.clone());
         let base = end.position as usize + OPENING;
@@ -112,12 +112,12 @@ impl<B: DraftOps> Bench<'_, B> {
         })
     }
 
-    fn run(&mut self, end: &EndImage, spec: SpecMode, finder: impl Fn() -> Finder) -> anyhow::Result<Run> {
+    fn run(&mut self, end: &CheckpointImage, spec: SpecMode, finder: impl Fn() -> Finder) -> anyhow::Result<Run> {
         self.run_once(end, spec, finder())?;
         self.run_once(end, spec, finder())
     }
 
-    fn run_once(&mut self, end: &EndImage, spec: SpecMode, finder: Finder) -> anyhow::Result<Run> {
+    fn run_once(&mut self, end: &CheckpointImage, spec: SpecMode, finder: Finder) -> anyhow::Result<Run> {
         let at = end.position as usize;
         let mut decoder = Decoder::new(self.head.take());
         decoder.set_finder(finder);
@@ -129,7 +129,7 @@ impl<B: DraftOps> Bench<'_, B> {
 
     fn decode_all(
         &mut self,
-        end: &EndImage,
+        end: &CheckpointImage,
         at: usize,
         spec: SpecMode,
         decoder: &mut Decoder<B>,

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{PATIENCE, REPEATS, median, message, plain};
 use crate::engine::worker::{self, Engine};
 use crate::protocol::engine::{
-    Cancel, Command, EngineEvent, EngineFault, Generate, ImageTensor, Job, RowsFeed, Sampling, SpecMode, StateImage,
+    Cancel, Command, EngineEvent, EngineFault, Generate, ImageTensor, Job, RowSource, Sampling, SpecMode, StateImage,
     Token,
 };
 use crate::session::{
@@ -98,10 +98,10 @@ impl Direct {
             return Err(failed("the state of the measured session was not kept"));
         }
         let segments = saved.plan.path.iter().map(|s| &s.content);
-        let history: Vec<Token> = segments.flat_map(|s| s.given.iter().chain(&s.generated)).copied().collect();
+        let history: Vec<Token> = segments.flat_map(|s| s.prompt.iter().chain(&s.completion)).copied().collect();
         self.last += 1;
         let feeds = saved.rows.iter().cloned();
-        let rows = feeds.map(|rows| rows as Arc<dyn RowsFeed>).collect();
+        let rows = feeds.map(|rows| rows as Arc<dyn RowSource>).collect();
         let (end, history) = (saved.end, Arc::new(history));
         self.command(Command::Restore { id: self.last, keep: 0, rows, end, history })?;
         while !matches!(self.next(LOADING)?, EngineEvent::Restored { .. }) {}
@@ -225,9 +225,9 @@ fn equal_bits(direct: &mut Direct, store: &Store, tip: &SegmentId) -> Result<boo
         return Ok(false);
     };
     direct.restore(store, &parent)?;
-    let generated = &last.content.generated;
+    let generated = &last.content.completion;
     // One more is drawn than enters the state.
-    let answer = direct.answer(last.content.given.clone(), generated.len() as u64 + 1, |_| {})?;
+    let answer = direct.answer(last.content.prompt.clone(), generated.len() as u64 + 1, |_| {})?;
     let rows = store.read_rows(tip)?;
     let end = store.read_end(tip)?;
     let here = answer.image.end.map(|e| e.tensors).unwrap_or_default();
@@ -260,7 +260,7 @@ fn gaps(direct: &mut Direct, store: &Arc<Store>, tip: &SegmentId, decode: u64) -
     writer.save(Save { changes: vec![Change::CreateSession(new)], images: Vec::new() });
     direct.all_rows(store, tip)?;
     // Each answer goes on where the last one ended; those that are saved hang below the session, one beside the other.
-    let question = base.content.given.clone();
+    let question = base.content.prompt.clone();
     let (mut on, mut off) = (Vec::new(), Vec::new());
     direct.answer(question.clone(), decode, |_| {})?;
     for round in 0..ANSWERS {
@@ -277,8 +277,8 @@ fn gaps(direct: &mut Direct, store: &Arc<Store>, tip: &SegmentId, decode: u64) -
             fingerprint: base.content.fingerprint.clone(),
             parent: Some(*tip),
             start: base.end_position(),
-            given: given.clone(),
-            generated: quiet.generated,
+            prompt: given.clone(),
+            completion: quiet.generated,
             boundary: TextBoundary::of(""),
             kind: SegmentKind::Turn,
         };
@@ -293,7 +293,7 @@ fn gaps(direct: &mut Direct, store: &Arc<Store>, tip: &SegmentId, decode: u64) -
         })?;
         on.extend(saving.gaps);
     }
-    if !writer.close(Instant::now() + PATIENCE) {
+    if writer.close(Instant::now() + PATIENCE).is_err() {
         return Err(Failure::new(Exit::Disk, "state was not written in time"));
     }
     let tokens = on.len();

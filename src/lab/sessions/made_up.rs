@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::direct::Direct;
 use super::{PATIENCE, message};
 use crate::desk::render::Renderer;
-use crate::protocol::engine::{EndImage, RowsImage, StateImage, Token};
+use crate::protocol::engine::{CheckpointImage, RowsImage, StateImage, Token};
 use crate::session::{Change, NewSegment, Save, SaveEvent, SegmentKind, Store, TextBoundary, Writer};
 use crate::shell::{Context, Exit, Failure};
 use crate::text::TextModel;
@@ -76,8 +76,8 @@ pub(super) fn make(
             fingerprint: direct.fingerprint().to_owned(),
             parent,
             start: start as u64,
-            given,
-            generated: Vec::new(),
+            prompt: given,
+            completion: Vec::new(),
             boundary: TextBoundary::of(rendered.text.get(..covered).unwrap_or_default()),
             kind: SegmentKind::DocumentPart,
         };
@@ -90,7 +90,7 @@ pub(super) fn make(
         start += piece;
     }
     direct.end();
-    writer.close(Instant::now() + PATIENCE);
+    writer.close(Instant::now() + PATIENCE).map_err(|e| Failure::new(Exit::Disk, e.to_string()))?;
     match outcome.iter().find(not_saved) {
         None => Ok(MadeUp { tokens: start as u64, save_gb_per_s: bytes as f64 / 1e9 / f64::max(seconds, 1e-9) }),
         Some(event) => Err(Failure::new(Exit::Disk, format!("the made-up state could not be saved: {event:?}"))),
@@ -104,6 +104,7 @@ fn not_saved(event: &SaveEvent) -> bool {
 /// The same values elsewhere; only the last piece needs the state at its end.
 fn again(image: &StateImage, start: u64, last: bool) -> StateImage {
     let rows = RowsImage { start, ..image.rows.clone() };
-    let end = image.end.as_ref().filter(|_| last).map(|end| EndImage { position: start + rows.rows, ..end.clone() });
+    let end =
+        image.end.as_ref().filter(|_| last).map(|end| CheckpointImage { position: start + rows.rows, ..end.clone() });
     StateImage { rows, end }
 }

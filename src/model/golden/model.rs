@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::backend::{Backend, GRID, HeadRows, Pass};
-use crate::protocol::engine::{Dtype, EndImage, ImageTensor, Token};
+use crate::protocol::engine::{CheckpointImage, Dtype, ImageTensor, Token};
 use crate::spec::{DenseRule, Mixer, ScoreNorm};
 
 use super::super::forward::Seen;
@@ -95,7 +95,7 @@ impl<B: Backend> Replay<'_, B> {
     }
 
     /// One prefill, everything compared. Returns the state at the last grid point before rows begin to choose.
-    fn main(&mut self, ids: &[Token], report: &mut Report) -> Result<EndImage> {
+    fn main(&mut self, ids: &[Token], report: &mut Report) -> Result<CheckpointImage> {
         let spec = self.model.spec().clone();
         let rows = self.golden.indices("rows")?;
         let every_row = self.golden.has("logits");
@@ -267,11 +267,11 @@ impl<B: Backend> Replay<'_, B> {
     }
 
     /// The other dense rules and the textbook normaliser, from the middle on.
-    fn alternatives(&mut self, ids: &[Token], middle: &EndImage, report: &mut Report) -> Result<()> {
+    fn alternatives(&mut self, ids: &[Token], middle: &CheckpointImage, report: &mut Report) -> Result<()> {
         let start = usize::try_from(middle.position).unwrap_or(0);
         // The last grid point up to which the token rule is the dense one, and what the dense one has come to there.
         let fork = (self.live.sparse_spec.dense_len.saturating_sub(1) / GRID * GRID).clamp(start, ids.len());
-        let mut dense: Option<(EndImage, Vec<f32>)> = None;
+        let mut dense: Option<(CheckpointImage, Vec<f32>)> = None;
         for (tensor, rows, rule, norm) in ALTERNATIVES {
             if !self.golden.has(tensor) {
                 continue;

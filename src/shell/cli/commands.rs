@@ -291,6 +291,9 @@ pub struct DoctorArgs {
     /// Names, sizes and hashes of the model's files
     #[arg(long)]
     pub files: bool,
+    /// Verify every saved text and state, and repair what can be
+    #[arg(long)]
+    pub check: bool,
     /// How a GPU is used
     #[command(flatten)]
     pub tuning: TuningArgs,

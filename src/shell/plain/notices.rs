@@ -144,9 +144,9 @@ impl Plain {
                     ))
                 }));
             }
-            Notice::Bye { farewell } => {
+            Notice::Bye { farewell, unsaved } => {
                 out.extend(farewell.map(|f| Out::Line(sanitize(&f).into_owned())));
-                out.push(Out::Exit(0));
+                out.push(Out::Exit(unsaved.map_or(0, |u| u.code)));
             }
             Notice::Fatal { error, code } => {
                 out.push(Out::Line(sanitize(&error).into_owned()));

@@ -10,8 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::disk::{Disk, DiskFile, RealDisk};
-use super::store::lock;
+use sala_chat::session::{Disk, DiskFile, Look, RealDisk};
 
 /// What a power cut does to bytes and names that were not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +124,7 @@ impl FaultDisk {
     }
 
     fn faults(&self) -> MutexGuard<'_, Faults> {
-        lock(&self.0)
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Counts an effect. `Ok(Some(loss))`: the power goes off during it.
@@ -303,11 +302,11 @@ impl Disk for FaultDisk {
         RealDisk.read_at(path, offset, len)
     }
 
-    fn len(&self, path: &Path) -> io::Result<u64> {
+    fn look(&self, path: &Path) -> io::Result<Look> {
         if self.is_off() {
             return Err(io::Error::other("the power is off"));
         }
-        RealDisk.len(path)
+        RealDisk.look(path)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {

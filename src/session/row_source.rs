@@ -1,7 +1,7 @@
 //! KV rows on their way from a segment file to a device: read in pieces, by several threads, each piece checked against
 //! its checksum before anybody uses it.
 //!
-//! The head of the file is checked when the feed is made. What turns out wrong later names its segment, so that the store
+//! The head of the file is checked when it is opened. What turns out wrong later names its segment, so that the store
 //! can declare it missing once the restore has failed.
 
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use super::format::{self, CHUNK_BYTES, FileKind, OpenFile};
 use super::segment::SegmentId;
 use super::state::RestorePlan;
 use super::store::Store;
-use crate::protocol::engine::{Dtype, EndImage, FEED_BYTES, ImageTensor, PIECE_BYTES, RowsFault, RowsFeed};
+use crate::protocol::engine::{CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, SOURCE_BYTES};
 
 // A piece that is asked for as is best for the asker is one checksum's worth.
-const _: () = assert!(CHUNK_BYTES == FEED_BYTES as u64);
+const _: () = assert!(CHUNK_BYTES == SOURCE_BYTES as u64);
 
 /// The rows of one segment, still in their file.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl StoredRows {
     }
 }
 
-impl RowsFeed for StoredRows {
+impl RowSource for StoredRows {
     fn start(&self) -> u64 {
         self.file.start
     }
@@ -92,15 +92,17 @@ pub struct Opened {
     /// Rows of the segments from the one asked for up to `plan.usable`, consecutive.
     pub rows: Vec<Arc<StoredRows>>,
     /// State at the end of `plan.path[plan.usable - 1]`; `None` when nothing is usable.
-    pub end: Option<EndImage>,
+    pub end: Option<CheckpointImage>,
 }
 
 impl Store {
-    /// As [`Store::restore`], with the rows left in their files: their bytes are read and checked by whoever takes them. When
-    /// that fails, [`Store::note_fault`] is to be told.
+    /// Opens the path that ends in `tip` as far as it is kept: the state at its end, and the rows of its segments from number
+    /// `have` on (the caller still has the others), left in their files. Their bytes are read and checked by whoever takes
+    /// them; when that fails, [`Store::note_fault`] is to be told. A file that turns out damaged is declared missing and
+    /// the next earlier state is used; an empty result (`plan.usable == 0`) is no error.
     ///
     /// # Errors
-    /// As [`Store::restore`].
+    /// [`StoreError::NoSegment`]; the database cannot be read; [`StoreError::StateLost`] for an I/O error that may pass.
     pub fn open_path(&self, tip: &SegmentId, have: usize) -> Result<Opened> {
         let (plan, rows, end) = self.along_path(tip, have, |id, root, path| {
             Ok(Arc::new(StoredRows {

@@ -1,0 +1,272 @@
+//! `doctor --check`: everything in a data directory is looked at, and what can be put right is.
+//!
+//! Put right: indexes of the database and of the search (made anew from the rows), sessions whose row is damaged (the log of
+//! heads knows where they stand), state whose file is not what was saved (dropped, so that it is read again), the mark of a
+//! directory that was put together from two. Not put right: the text of a damaged message; it is named.
+
+use rusqlite::Connection;
+
+use super::directory;
+use super::error::{Result, StoreError};
+use super::format::FileKind;
+use super::seal::{self, seal_session};
+use super::segment::SegmentId;
+use super::state::is_damage;
+use super::store::{Access, Store};
+use crate::transcript::{MessageId, SessionId};
+
+/// Tables whose pages and indexes are compared.
+const TABLES: [&str; 10] = [
+    "counter",
+    "session",
+    "message",
+    "segment",
+    "message_segment",
+    "mark",
+    "head_log",
+    "document",
+    "prompt",
+    "property",
+];
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Sessions looked at.
+    pub sessions: u64,
+    /// Messages looked at.
+    pub messages: u64,
+    /// State files read and compared with their checksums.
+    pub states: u64,
+    /// What was found and put right, a sentence each.
+    pub repaired: Vec<String>,
+    /// What was found and stays, a sentence each.
+    pub damaged: Vec<String>,
+}
+
+/// The first fault of the database, a phrase; `None` when it is whole. Seals of all rows, pages and indexes are compared;
+/// neither the search index nor any state file.
+pub(super) fn first_fault(db: &Connection) -> Result<Option<String>> {
+    if let Some(fault) = page_faults(db)?.into_iter().next() {
+        return Ok(Some(fault));
+    }
+    let broken = broken_messages(db)?;
+    if let Some(id) = broken.first() {
+        return Ok(Some(format!("message {}, {} in all", id.0, broken.len())));
+    }
+    if let Some(id) = missing_messages(db)?.first() {
+        return Ok(Some(format!("message {} is missing", id.0)));
+    }
+    Ok(broken_sessions(db)?.first().map(|id| format!("session {}", id.0)))
+}
+
+/// Messages that something stands on and that are not there.
+fn missing_messages(db: &Connection) -> Result<Vec<MessageId>> {
+    let mut query = db.prepare_cached(
+        "SELECT id FROM (SELECT parent AS id FROM message WHERE parent IS NOT NULL UNION SELECT head FROM session
+           WHERE head IS NOT NULL UNION SELECT message FROM mark) AS wanted
+         WHERE NOT EXISTS (SELECT 1 FROM message m WHERE m.id = wanted.id)",
+    )?;
+    let rows = query.query_map([], |r| Ok(MessageId(r.get(0)?)))?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// The first fault in the structure of the tables, a phrase: looks at no texts.
+pub(super) fn structure_fault(db: &Connection) -> Result<Option<String>> {
+    Ok(page_faults(db)?.into_iter().next())
+}
+
+/// Turns damage met on the way into a finding.
+fn found<T: Default>(result: rusqlite::Result<T>, faults: &mut Vec<String>) -> Result<T> {
+    match result {
+        Err(e) if is_damage(&e) => {
+            faults.push(e.to_string());
+            Ok(T::default())
+        }
+        other => Ok(other?),
+    }
+}
+
+/// What SQLite says about the structure of our tables.
+fn page_faults(db: &Connection) -> Result<Vec<String>> {
+    let mut faults = Vec::new();
+    for table in TABLES {
+        let lines = db.prepare(&format!("PRAGMA integrity_check('{table}')")).and_then(|mut query| {
+            let lines = query.query_map([], |r| r.get::<_, String>(0))?;
+            lines.collect::<rusqlite::Result<Vec<_>>>()
+        });
+        let lines = found(lines, &mut faults)?;
+        faults.extend(lines.into_iter().filter(|l| l != "ok").map(|l| format!("{table}: {l}")));
+    }
+    Ok(faults)
+}
+
+/// Messages whose seal does not match or that cannot be read.
+fn broken_messages(db: &Connection) -> Result<Vec<MessageId>> {
+    let mut broken = Vec::new();
+    let mut one = db.prepare_cached(&format!("SELECT {} FROM message m WHERE m.id = ?1", seal::MESSAGE))?;
+    for id in all_ids(db, "message")? {
+        match one.query_row([id], |r| Ok(seal::is_whole(r))) {
+            Ok(true) => {}
+            Err(e) if !is_damage(&e) && e != rusqlite::Error::QueryReturnedNoRows => return Err(e.into()),
+            Ok(false) | Err(_) => broken.push(MessageId(id)),
+        }
+    }
+    Ok(broken)
+}
+
+/// Sessions whose seal does not match.
+fn broken_sessions(db: &Connection) -> Result<Vec<SessionId>> {
+    let mut broken = Vec::new();
+    let mut one = db.prepare_cached(&format!("SELECT {} FROM session WHERE id = ?1", seal::SESSION))?;
+    for id in all_ids(db, "session")? {
+        let whole = one.query_row([id], |r| Ok(seal::bytes_at(r, 9) == seal::session_seal(r, 0)));
+        if !matches!(whole, Ok(true)) {
+            broken.push(SessionId(id));
+        }
+    }
+    Ok(broken)
+}
+
+/// Row ids of a table by the table itself, as far as it can be gone through.
+fn all_ids(db: &Connection, table: &str) -> Result<Vec<i64>> {
+    let mut query = db.prepare(&format!("SELECT id FROM {table} NOT INDEXED"))?;
+    let mut rows = query.query([])?;
+    let mut ids = Vec::new();
+    loop {
+        match rows.next() {
+            Ok(Some(row)) => ids.extend(seal::number_at(row, 0)),
+            Ok(None) => return Ok(ids),
+            // The rest hangs on a damaged page; the check of the pages has said so.
+            Err(e) if is_damage(&e) => return Ok(ids),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+impl Store {
+    /// Looks at everything, and puts right what can be.
+    ///
+    /// # Errors
+    /// The database cannot be read at all, or not be written where something was to be put right.
+    pub fn check(&self) -> Result<Checked> {
+        let mut out = Checked::default();
+        let mut faults = self.read(page_faults)?;
+        if !faults.is_empty() && self.may_repair() && self.transaction(|tx| Ok(tx.execute_batch("REINDEX")?)).is_ok() {
+            let left = self.read(page_faults)?;
+            if left.len() < faults.len() {
+                out.repaired.push(format!("the database's indexes were made anew ({})", first(&faults)));
+            }
+            faults = left;
+        }
+        out.damaged.extend(faults.iter().take(3).map(|f| format!("sala.db: {f}")));
+        self.check_texts(&mut out)?;
+        self.check_search(&mut out)?;
+        self.check_states(&mut out)?;
+        if let (Ok(wanted), true) = (self.directory_id(), self.may_repair()) {
+            let mark = directory::read_mark(&self.layout, &*self.disk);
+            if mark.is_some_and(|mark| mark != wanted)
+                && directory::write_mark(&self.layout, &*self.disk, &wanted).is_ok()
+            {
+                out.repaired.push("the folder is marked as the one of this sala.db".into());
+            }
+        }
+        Ok(out)
+    }
+
+    fn may_repair(&self) -> bool {
+        *self.access() == Access::Writable
+    }
+
+    fn check_texts(&self, out: &mut Checked) -> Result<()> {
+        let (messages, broken, sessions, wrong) = self.read(|db| {
+            let count = |table| all_ids(db, table).map(|ids| ids.len() as u64);
+            Ok((count("message")?, broken_messages(db)?, count("session")?, broken_sessions(db)?))
+        })?;
+        (out.messages, out.sessions) = (messages, sessions);
+        for id in wrong {
+            let Ok(record) = self.session(id) else { continue };
+            let put_right = self.may_repair()
+                && self
+                    .transaction(|tx| {
+                        tx.execute(
+                            "UPDATE session SET head = ?2 WHERE id = ?1",
+                            rusqlite::params![id.0, record.head.map(|m| m.0)],
+                        )?;
+                        seal_session(tx, id)
+                    })
+                    .is_ok();
+            let line =
+                format!("session \"{}\": its row was damaged, look at its name and where it stands", record.name);
+            if put_right { out.repaired.push(line) } else { out.damaged.push(line) }
+        }
+        match self.read(missing_messages) {
+            Ok(missing) => {
+                let line = |id: MessageId| format!("message {} is missing; show tells where", id.0);
+                out.damaged.extend(missing.into_iter().map(line));
+            }
+            Err(e) => out.damaged.push(e.to_string()),
+        }
+        for id in broken {
+            let sql = "SELECT s.name, m.depth FROM message m JOIN session s ON s.id = m.session WHERE m.id = ?1";
+            let place =
+                self.read(|db| Ok(db.query_row(sql, [id.0], |r| Ok((r.get::<_, String>(0)?, r.get::<_, i64>(1)?)))?));
+            out.damaged.push(match place {
+                Ok((name, number)) => format!("message #{number} of \"{name}\" is not what was saved; show names it"),
+                Err(_) => format!("message {} is not what was saved", id.0),
+            });
+        }
+        Ok(())
+    }
+
+    /// Compares the search index with the texts.
+    fn check_search(&self, out: &mut Checked) -> Result<()> {
+        if !self.may_repair() {
+            return Ok(());
+        }
+        let compare = "INSERT INTO message_text(message_text, rank) VALUES ('integrity-check', 1)";
+        // Texts that are not in it yet would count as missing.
+        let compared = self.index_texts().and_then(|_| self.transaction(|tx| Ok(tx.execute_batch(compare)?)));
+        if let Err(e) = compared {
+            if e.is_disk() {
+                return Err(e);
+            }
+            let again = "INSERT INTO message_text(message_text) VALUES ('rebuild'); UPDATE message SET indexed = 1";
+            match self.transaction(|tx| Ok(tx.execute_batch(again)?)) {
+                Ok(()) => out.repaired.push("the search index was made anew".into()),
+                Err(e) => out.damaged.push(format!("the search index: {e}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every kept state file; one that is not what was saved is declared missing.
+    fn check_states(&self, out: &mut Checked) -> Result<()> {
+        let kept: Vec<(SegmentId, bool, bool)> = self.read(|db| {
+            let mut query = db.prepare("SELECT id, rows_root IS NOT NULL, end_root IS NOT NULL FROM segment")?;
+            let rows = query.query_map([], |r| Ok((SegmentId(r.get(0)?), r.get(1)?, r.get(2)?)))?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })?;
+        for (id, rows, end) in kept {
+            let read = |kind| match kind {
+                FileKind::Rows => self.read_rows(&id).map(drop),
+                FileKind::End => self.read_end(&id).map(drop),
+            };
+            for kind in [rows.then_some(FileKind::Rows), end.then_some(FileKind::End)].into_iter().flatten() {
+                out.states += 1;
+                match read(kind) {
+                    Ok(()) => {}
+                    Err(StoreError::StateLost { why, .. }) if self.file_root(&id, kind).is_err() => {
+                        out.repaired.push(format!("state {} was dropped and will be read again: {why}", id.short()));
+                    }
+                    Err(e) => out.damaged.push(e.to_string()),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn first(faults: &[String]) -> &str {
+    faults.first().map_or("", String::as_str)
+}

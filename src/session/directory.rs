@@ -1,0 +1,289 @@
+//! The data directory itself: whose it is, what lies where, and what may be removed from it.
+//!
+//! | name | content |
+//! |---|---|
+//! | `sala-chat.id` | the mark: this directory is ours, and which one it is |
+//! | `sala.db`, `-wal`, `-shm` | SQLite |
+//! | `segments/` | files of model state: `<64 hex>.rows`, `<64 hex>.end`; with `.<process>.tmp` while they are written |
+//! | `locks/` | `session-<id>.lock`, `writing.lock`, `store.lock`, `part-<process>-<n>` (see `parts.rs`) |
+//! | `reserve` | bytes given back when the disk is full |
+//!
+//! Invariants: a directory with other things in it is never taken over; a name that is not of our form is never opened for
+//! writing or removed; nothing is removed unless the mark and the database name the same directory.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::OFlags;
+
+use super::disk::{Disk, open_plain};
+use super::error::{Result, StoreError, is_full};
+use super::format::FileKind;
+use super::schema;
+use super::segment::SegmentId;
+
+/// Names of unfinished files end in this.
+const UNFINISHED: &str = "tmp";
+/// First line of the mark.
+const MARK: &str = "sala-chat data directory 1";
+/// State files without a row stay this long: a database brought back from a copy may know them.
+const ORPHAN_AGE: Duration = Duration::from_secs(3 * 24 * 3600);
+/// What the program itself may have put into a directory before the store is opened there for the first time.
+const BEFORE_US: [&str; 8] =
+    ["segments", "locks", "state", "presets", "config.toml", "reserve", "lost+found", "machine.json"];
+
+/// Where things lie in a data directory.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    pub root: PathBuf,
+    pub database: PathBuf,
+    pub segments: PathBuf,
+    pub locks: PathBuf,
+    pub reserve: PathBuf,
+    pub mark: PathBuf,
+}
+
+impl Layout {
+    pub fn new(root: &Path) -> Layout {
+        Layout {
+            root: root.to_path_buf(),
+            database: root.join("sala.db"),
+            segments: root.join("segments"),
+            locks: root.join("locks"),
+            reserve: root.join("reserve"),
+            mark: root.join("sala-chat.id"),
+        }
+    }
+
+    pub fn file(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
+        self.segments.join(format!("{}.{}", id.hex(), kind.extension()))
+    }
+
+    /// The file behind an advisory lock, mode 0600.
+    pub fn open_lock(&self, name: &str) -> io::Result<File> {
+        open_plain(&self.locks.join(format!("{name}.lock")), OFlags::RDWR | OFlags::CREATE)
+    }
+
+    pub fn unfinished(&self, id: &SegmentId, kind: FileKind) -> PathBuf {
+        // With the process in the name: two may be at work on the same document.
+        self.segments.join(format!("{}.{}.{}.{UNFINISHED}", id.hex(), kind.extension(), std::process::id()))
+    }
+
+    /// A file to try the disk with.
+    pub fn probe(&self) -> PathBuf {
+        self.segments.join(format!("probe-{}.{UNFINISHED}", std::process::id()))
+    }
+}
+
+/// What a name in `segments/` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SegmentName {
+    /// A segment's file.
+    State(SegmentId, FileKind),
+    /// One that was being written, or a probe.
+    Unfinished,
+}
+
+impl SegmentName {
+    /// `None`: not a name we give.
+    pub fn of(name: &Path) -> Option<SegmentName> {
+        let name = name.to_str()?;
+        let process = |text: &str| text.parse::<u32>().is_ok();
+        if let Some(probe) = name.strip_prefix("probe-") {
+            return probe.strip_suffix(".tmp").filter(|p| process(p)).map(|_| SegmentName::Unfinished);
+        }
+        let mut parts = name.split('.');
+        let stem = parts.next()?;
+        let kind = match parts.next()? {
+            "rows" => FileKind::Rows,
+            "end" => FileKind::End,
+            _ => return None,
+        };
+        // Digits as we write them: another spelling of the same number is not our name.
+        let id = SegmentId::from_hex(stem).filter(|id| id.hex() == stem)?;
+        match (parts.next(), parts.next(), parts.next()) {
+            (None, ..) => Some(SegmentName::State(id, kind)),
+            (Some(p), Some(UNFINISHED), None) if process(p) => Some(SegmentName::Unfinished),
+            _ => None,
+        }
+    }
+}
+
+/// Looks before anything is touched.
+///
+/// # Errors
+/// [`StoreError::NotOurs`] for a directory with other things in it, [`StoreError::Foreign`] for another program's database,
+/// [`StoreError::Damaged`] for a database that has lost its beginning or is missing beside state.
+pub(super) fn survey(layout: &Layout, disk: &dyn Disk) -> Result<()> {
+    let names = match disk.list(&layout.root) {
+        Ok(names) => names,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        // A directory that only lets names be opened; what is in it will show.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+        Err(e) => return Err(StoreError::NoFolder { path: layout.root.clone(), source: e }),
+    };
+    let damaged = |detail: &str| StoreError::Damaged { path: layout.database.clone(), detail: detail.to_owned() };
+    let look = match disk.look(&layout.database) {
+        Ok(look) if !look.is_file => return Err(StoreError::Foreign { path: layout.database.clone() }),
+        Ok(look) => Some(look),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+        Err(e) => return Err(StoreError::io("read", &layout.database)(e)),
+    };
+    let bytes = look.map_or(0, |l| l.bytes);
+    if bytes == 0 {
+        let used = disk.list(&layout.segments).unwrap_or_default().iter().any(|n| {
+            // What is being written may be of a first run that was cut.
+            matches!(SegmentName::of(n), Some(SegmentName::State(..)))
+        });
+        // Of an earlier version killed at the very start, whose text is in the log alone.
+        let logged = disk.look(&layout.root.join("sala.db-wal")).is_ok_and(|l| l.bytes > 0) && look.is_some();
+        if read_mark(layout, disk).is_some() || (used && !logged) {
+            return Err(damaged(if look.is_some() { "it is empty" } else { "it is missing" }));
+        }
+        let ours = |name: &Path| {
+            let Some(name) = name.to_str() else { return false };
+            BEFORE_US.contains(&name) || name.starts_with("sala.db") || name.starts_with("bench-")
+        };
+        return match names.iter().find(|n| !ours(n)) {
+            Some(name) => {
+                Err(StoreError::NotOurs { path: layout.root.clone(), what: name.to_string_lossy().into_owned() })
+            }
+            None => Ok(()),
+        };
+    }
+    let head = disk.read_at(&layout.database, 0, bytes.min(100)).map_err(StoreError::io("read", &layout.database))?;
+    match schema::what_it_is(&head, bytes) {
+        schema::Head::Ours | schema::Head::Blank => Ok(()),
+        schema::Head::OfAnother if read_mark(layout, disk).is_some() => Err(damaged("its header is not ours")),
+        schema::Head::OfAnother => Err(StoreError::Foreign { path: layout.database.clone() }),
+        schema::Head::None => Err(damaged("it is no database")),
+    }
+}
+
+/// Whether a folder is a data directory or can become one; looks only. For what is written there before the store is open.
+///
+/// # Errors
+/// As [`super::Store::open`] would refuse it.
+pub fn check_folder(root: &Path) -> Result<()> {
+    let root = std::path::absolute(root).map_err(StoreError::io("look at", root))?;
+    survey(&Layout::new(&root.canonicalize().unwrap_or(root)), &super::disk::RealDisk)
+}
+
+/// Makes what is missing and finds out whether files can be made.
+pub(super) fn make_ready(layout: &Layout, disk: &dyn Disk) -> io::Result<()> {
+    for dir in [&layout.root, &layout.segments, &layout.locks] {
+        disk.make_dir(dir)?;
+    }
+    // The one honest way to learn whether files can be made here: permissions, read-only mounts, quotas.
+    let probe = layout.probe();
+    let made = disk.create(&probe).map(drop);
+    disk.remove(&probe)?;
+    match made {
+        // Full is not read-only: the database's free pages and the reserve may still take text.
+        Err(e) if !is_full(&e) => return Err(e),
+        _ => {}
+    }
+    // Made by us first, so that it and the files SQLite puts beside it are private.
+    open_plain(&layout.database, OFlags::RDWR | OFlags::CREATE).map(drop)
+}
+
+/// The id in the mark.
+pub(super) fn read_mark(layout: &Layout, disk: &dyn Disk) -> Option<String> {
+    let bytes = disk.look(&layout.mark).ok().filter(|l| l.is_file && l.bytes < 4096)?.bytes;
+    let text = String::from_utf8(disk.read_at(&layout.mark, 0, bytes).ok()?).ok()?;
+    let mut lines = text.lines();
+    (lines.next() == Some(MARK)).then(|| lines.next().map(str::to_owned))?
+}
+
+/// Marks the directory as the one that this database belongs to.
+pub(super) fn write_mark(layout: &Layout, disk: &dyn Disk, id: &str) -> io::Result<()> {
+    let part = layout.mark.with_extension("new");
+    let write = || -> io::Result<()> {
+        let mut file = disk.create(&part)?;
+        file.write(format!("{MARK}\n{id}\n").as_bytes())?;
+        file.sync()?;
+        disk.rename(&part, &layout.mark)?;
+        disk.sync_dir(&layout.root)
+    };
+    write().inspect_err(|_| {
+        let _ = disk.remove(&part);
+    })
+}
+
+/// A name for a directory that nobody else has.
+pub(super) fn new_id() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// A sentence when others can write here: what they put in is taken for ours.
+pub(super) fn open_to_others(layout: &Layout, disk: &dyn Disk) -> Option<String> {
+    let places = [&layout.root, &layout.segments, &layout.locks, &layout.database];
+    let me = rustix::process::geteuid().as_raw();
+    let wrong = places.into_iter().find_map(|path| {
+        let look = disk.look(path).ok()?;
+        let whose = if look.owner != me { "belongs to another user" } else { "can be written by others" };
+        (look.owner != me || look.mode & 0o022 != 0).then_some((path, whose))
+    });
+    wrong.map(|(path, whose)| {
+        format!("{} {whose}: they can change what was said. chmod -R go-w {}", path.display(), layout.root.display())
+    })
+}
+
+/// Removes what an earlier run left in `segments/`: unfinished files at once, files that `named` does not know when they are
+/// old enough or `all` is asked for. Never a name of another form. Returns how many went.
+pub(super) fn sweep(layout: &Layout, disk: &dyn Disk, all: bool, named: impl Fn(&SegmentId, FileKind) -> bool) -> u64 {
+    let now = SystemTime::now();
+    let old = |path: &Path| {
+        // Of the future: the clock is wrong, so nothing is known about the age.
+        disk.look(path).is_ok_and(|l| l.is_file && now.duration_since(l.modified).is_ok_and(|age| age > ORPHAN_AGE))
+    };
+    let mut removed = 0;
+    for name in disk.list(&layout.segments).unwrap_or_default() {
+        let path = layout.segments.join(&name);
+        let goes = match SegmentName::of(&name) {
+            Some(SegmentName::Unfinished) => true,
+            Some(SegmentName::State(id, kind)) => !named(&id, kind) && (all || old(&path)),
+            None => false,
+        };
+        if goes && disk.look(&path).is_ok_and(|l| l.is_file) && disk.remove(&path).is_ok() {
+            removed += 1;
+        }
+    }
+    removed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_we_give_are_ours() {
+        let hex = SegmentId([0xab; 32]).hex();
+        let of = |name: &str| SegmentName::of(Path::new(name));
+        assert_eq!(of(&format!("{hex}.rows")), Some(SegmentName::State(SegmentId([0xab; 32]), FileKind::Rows)));
+        assert_eq!(of(&format!("{hex}.end")), Some(SegmentName::State(SegmentId([0xab; 32]), FileKind::End)));
+        for ours in [format!("{hex}.rows.17.tmp"), "probe-3.tmp".into()] {
+            assert_eq!(of(&ours), Some(SegmentName::Unfinished), "{ours}");
+        }
+        let upper = hex.to_uppercase();
+        for other in [
+            "thesis.tex",
+            "notes.tmp",
+            "probe-.tmp",
+            "probe-x.tmp",
+            ".rows",
+            &format!("{hex}.rows.tmp"),
+            &format!("{hex}.rows.bak"),
+            &format!("{hex}.rows.1.tmp.2"),
+            &format!("{hex}.zip"),
+            &format!("{upper}.rows"),
+            &hex[..63],
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+}

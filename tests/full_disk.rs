@@ -1,0 +1,87 @@
+//! A disk that is really full: the program itself on a small file system of its own, in a namespace of its own. Where the
+//! system gives no such namespace the test says so and ends.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_sala-chat");
+
+/// Runs a script in which `/full` is a file system of 12 MB.
+fn on_small_disk(home: &Path, script: &str) -> Option<Output> {
+    let mount = home.join("full");
+    std::fs::create_dir_all(&mount).unwrap();
+    let file = home.join("script.sh");
+    let begin = format!(
+        "set -u\ncd {home}\nmount -t tmpfs -o size=12m full {full} || exit 99\nrun() {{ {PROGRAM} --device cpu --demo --temp 0 \
+         --data-dir {full}/data --max-tokens 4 \"$@\"; }}\n",
+        home = home.display(),
+        full = mount.display()
+    );
+    std::fs::write(&file, begin + script).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let output = Command::new("unshare")
+        .args(["-rm", "sh"])
+        .arg(&file)
+        .env_clear()
+        .env("HOME", home)
+        .env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
+        .env("LANG", "C.UTF-8")
+        .output();
+    match output {
+        Ok(output) if output.status.code() != Some(99) && output.status.code() != Some(1) => Some(output),
+        other => {
+            println!("skipped: no file system of its own here ({other:?})");
+            None
+        }
+    }
+}
+
+#[test]
+fn on_a_full_disk_everything_is_shown_exported_and_thrown_away_and_answers_are_not_called_saved() {
+    let home = tempfile::tempdir().unwrap();
+    let script = r#"
+        say() { echo "$1=$2"; }
+        run -p "Hello there" > first.txt 2>&1; say first $?
+        run -p "Something else" > second.txt 2>&1; say second $?
+        dd if=/dev/zero of=full/ballast bs=4k 2> /dev/null
+        rm -f full/data/sala.db-wal full/data/sala.db-shm
+        dd if=/dev/zero of=full/more bs=1 2> /dev/null
+        run ls > ls.txt 2>&1; say ls $?
+        run show hello-there > show.txt 2>&1; say show $?
+        run search Hello > search.txt 2>&1; say search $?
+        run export hello-there out.md > export.txt 2>&1; say export $?
+        test -f full/data/reserve; say reserve_left $?
+        run rm -y something-else > rm.txt 2>&1; say rm $?
+        test -f full/data/reserve; say reserve_after $?
+        dd if=/dev/zero of=full/ballast2 bs=4k 2> /dev/null
+        run -p "Now lost?" > third.txt 2> third.err; say third $?
+        rm -f full/ballast full/ballast2 full/more
+        run prune --state > prune.txt 2>&1; say prune $?
+        run -p "And now" > fourth.txt 2>&1; say fourth $?
+        run ls --json > last.json 2>&1
+        exit 0
+    "#;
+    let Some(output) = on_small_disk(home.path(), script) else { return };
+    let codes = String::from_utf8(output.stdout).unwrap();
+    let read = |name: &str| std::fs::read_to_string(home.path().join(name)).unwrap_or_default();
+    let all = format!("{codes}\n{}", String::from_utf8_lossy(&output.stderr));
+    let code = |name: &str| -> i32 {
+        let line = codes.lines().find_map(|l| l.strip_prefix(&format!("{name}=")));
+        line.unwrap_or_else(|| panic!("{name} did not run: {all}")).parse().unwrap()
+    };
+    for name in ["first", "second", "ls", "show", "search", "export", "rm", "prune", "fourth"] {
+        assert_eq!(code(name), 0, "{name}: {}\n{all}", read(&format!("{name}.txt")));
+    }
+    assert!(read("ls.txt").contains("hello-there") && read("ls.txt").contains("Disk full"), "{}", read("ls.txt"));
+    assert!(read("show.txt").contains("Hello there"));
+    assert!(read("search.txt").contains("hello-there"));
+    assert!(read("out.md").contains("Hello there"));
+    assert_eq!((code("reserve_left"), code("reserve_after")), (0, 1), "given up for what writes, not before");
+    // Not saved is said and is no success, wherever it was noticed.
+    assert!([7, 74].contains(&code("third")), "{}{}", read("third.txt"), read("third.err"));
+    assert!(!read("third.err").is_empty());
+    let last: serde_json::Value = serde_json::from_str(read("last.json").lines().last().unwrap()).unwrap();
+    let names: Vec<&str> = last.as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"hello-there") && names.contains(&"and-now"), "{names:?}");
+}

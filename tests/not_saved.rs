@@ -1,0 +1,117 @@
+//! `-p` never ends as if all were saved when it is not: the program itself, its data directory attacked while it answers.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_sala-chat");
+
+fn command(home: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(["--device", "cpu", "--demo", "--temp", "0"])
+        .args(arguments)
+        .env_clear()
+        .env("HOME", home)
+        .env("PATH", "/usr/bin:/bin")
+        .env("LANG", "C.UTF-8")
+        .env("SALA_CHAT_DATA_DIR", home.join("data"))
+        .current_dir(home)
+        .stdin(Stdio::null());
+    command
+}
+
+/// Asks, does `attack` once the answer has begun, and returns the exit code, the last event and what was said beside it.
+fn attacked<T>(home: &Path, attack: impl FnOnce(&Path) -> T) -> (Option<i32>, Value, String) {
+    let asked = command(home, &["--jsonl", "--max-tokens", "200", "-p", "Tell me about numbers"]);
+    let mut asked = { asked }.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut attack = Some(attack);
+    let mut held = None;
+    let mut last = Value::Null;
+    for line in BufReader::new(asked.stdout.take().unwrap()).lines() {
+        last = serde_json::from_str(&line.unwrap()).unwrap();
+        // The model is there, the session is about to be made.
+        if last["event"] == "start"
+            && let Some(attack) = attack.take()
+        {
+            held = Some(attack(&home.join("data")));
+        }
+    }
+    let mut said = String::new();
+    asked.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let code = asked.wait().unwrap().code();
+    drop(held);
+    (code, last, said)
+}
+
+#[test]
+fn an_answer_whose_database_is_gone_is_given_and_said_to_be_not_saved() {
+    let attacks: [fn(&Path); 2] = [
+        |data| std::fs::remove_file(data.join("sala.db")).unwrap(),
+        |data| std::fs::rename(data, data.with_extension("moved")).unwrap(),
+    ];
+    for attack in attacks {
+        let home = tempfile::tempdir().unwrap();
+        let (code, last, said) = attacked(home.path(), attack);
+        assert_eq!((code, last["event"].as_str()), (Some(74), Some("end")), "{said}");
+        assert!(last["not_saved"].as_str().is_some_and(|why| why.contains("while in use")), "{last}");
+        assert!(said.contains("not saved: ") && said.contains("sala.db"), "{said}");
+    }
+}
+
+#[test]
+fn an_answer_while_another_program_holds_the_database_is_not_saved_and_says_so() {
+    let home = tempfile::tempdir().unwrap();
+    let (code, last, said) = attacked(home.path(), |data| {
+        let other = rusqlite::Connection::open(data.join("sala.db")).unwrap();
+        other.busy_timeout(std::time::Duration::from_secs(5)).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE; UPDATE counter SET value = value").unwrap();
+        other
+    });
+    assert_eq!((code, last["event"].as_str()), (Some(74), Some("end")), "{said}");
+    assert!(said.contains("not saved: another program holds"), "{said}");
+    // Nothing was lost without a word, and the next one is saved.
+    let next = command(home.path(), &["--max-tokens", "4", "-p", "And now?"]).output().unwrap();
+    assert!(next.status.success(), "{next:?}");
+    let listed = command(home.path(), &["ls", "--json"]).output().unwrap();
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
+    assert_eq!(listed.as_array().unwrap().len(), 1);
+    assert!(listed[0]["bytes"].as_u64().is_some_and(|n| n > 0), "state has a size in the list: {listed}");
+}
+
+#[test]
+fn the_view_commands_say_what_is_wrong_and_end_with_its_code() {
+    let home = tempfile::tempdir().unwrap();
+    let missing = command(home.path(), &["import", "/missing/file.json"]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(66), "{missing:?}");
+    assert!(command(home.path(), &["--max-tokens", "4", "-p", "Hello"]).output().unwrap().status.success());
+    let check = command(home.path(), &["doctor", "--check", "--json"]).output().unwrap();
+    let checked: Value = serde_json::from_slice(&check.stdout).unwrap();
+    assert_eq!(
+        (check.status.code(), checked["ok"].as_bool(), checked["messages"].as_u64()),
+        (Some(0), Some(true), Some(2))
+    );
+
+    let db = home.path().join("data/sala.db");
+    let tamper = rusqlite::Connection::open(&db).unwrap();
+    tamper.execute("UPDATE message SET text = text || '!' WHERE role = 'user'", []).unwrap();
+    drop(tamper);
+    let check = command(home.path(), &["doctor", "--check"]).output().unwrap();
+    let text = String::from_utf8(check.stdout).unwrap();
+    assert_eq!(check.status.code(), Some(7), "{text}");
+    assert!(text.contains("message #1 of \"hello\" is not what was saved"), "{text}");
+    let show = command(home.path(), &["show", "hello"]).output().unwrap();
+    assert!(String::from_utf8(show.stdout).unwrap().contains("[This message is damaged"));
+    assert!(String::from_utf8(show.stderr).unwrap().contains("damaged in places"));
+
+    // Somebody else's folder.
+    let theirs = home.path().join("theirs");
+    std::fs::create_dir(&theirs).unwrap();
+    std::fs::write(theirs.join("thesis.tex"), "x").unwrap();
+    let refused = command(home.path(), &["ls", "--data-dir", theirs.to_str().unwrap()]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("is not a data folder"));
+    assert_eq!(std::fs::read_dir(&theirs).unwrap().count(), 1, "not even a log");
+}
