@@ -99,6 +99,23 @@ impl Cache {
         self.compress(spec, first..first + x.len() / width);
     }
 
+    /// Leaves in `block` what stood one block before, once `written` has reached its end.
+    #[cfg(test)]
+    pub(super) fn make_stale(&mut self, written: std::ops::Range<usize>, block: usize) {
+        let (dim, size) = (self.dim, self.block);
+        if !written.contains(&((block + 1) * size - 1)) {
+            return;
+        }
+        for head in &mut self.heads {
+            for t in block * size..(block + 1) * size {
+                for lane in 0..dim {
+                    head.k[place(t, lane, size, dim)] = head.k[place(t - size, lane, size, dim)];
+                }
+                head.v.copy_within((t - size) * dim..(t - size + 1) * dim, t * dim);
+            }
+        }
+    }
+
     /// Writes the compressed keys whose window ends inside `positions`.
     fn compress(&mut self, spec: &SparseSpec, positions: std::ops::Range<usize>) {
         let (dim, block) = (self.dim, self.block);

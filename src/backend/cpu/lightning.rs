@@ -8,6 +8,8 @@
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
+#[cfg(test)]
+use super::Planted;
 use super::simd::{self, Into, Product, product, rms_norm};
 use super::{Buf, Cpu};
 use crate::backend::{GRID, Lightning, MAX_VERIFY_ROWS, Pass, Result};
@@ -25,8 +27,16 @@ impl Lightning for Cpu {
         eps: f32,
         pass: Pass,
     ) -> Result<()> {
+        #[cfg_attr(not(test), expect(unused_mut, reason = "only tests plant errors"))]
+        let (mut first, mut slopes) = (self.position, spec.slopes());
+        #[cfg(test)]
+        match self.planted {
+            Some(Planted::Rotation) if matches!(pass, Pass::Verify { .. }) => first += 1,
+            Some(Planted::Decay) => slopes.rotate_left(1),
+            Some(Planted::Rotation | Planted::StaleBlock) | None => {}
+        }
         if let Some(theta) = spec.rope_theta {
-            self.rope.prepare(self.position, pass.rows(), spec.head_dim, theta);
+            self.rope.prepare(first, pass.rows(), spec.head_dim, theta);
         }
         let input = Input {
             x: x.rows(pass),
@@ -34,6 +44,7 @@ impl Lightning for Cpu {
             q_norm: q_norm.map(Vec::as_slice),
             k_norm: k_norm.map(Vec::as_slice),
             rope: spec.rope_theta.map(|_| &self.rope),
+            slopes: &slopes,
             spec,
             eps,
         };
@@ -143,6 +154,8 @@ pub(super) struct Input<'a> {
     pub(super) q_norm: Option<&'a [f32]>,
     pub(super) k_norm: Option<&'a [f32]>,
     pub(super) rope: Option<&'a RopeTable>,
+    /// Decay rate of each head.
+    pub(super) slopes: &'a [f32],
     pub(super) spec: &'a LightningSpec,
     pub(super) eps: f32,
 }
@@ -160,11 +173,10 @@ pub(super) enum Form {
 /// Reads the state for every row of `input` into `o [rows, heads·d]`.
 pub(super) fn attend(o: &mut [f32], input: &Input<'_>, state: &mut Recurrent, form: Form) {
     let (d, rows) = (input.spec.head_dim, input.x.len() / input.width);
-    let slopes = input.spec.slopes();
     let outs: Vec<Vec<f32>> = state
         .heads
         .par_iter_mut()
-        .zip(slopes)
+        .zip(input.slopes.par_iter().copied())
         .enumerate()
         .map(|(h, (head, slope))| {
             let (q, k, v) = input.head(h);

@@ -41,6 +41,21 @@ pub struct Cpu {
     memory: MemoryInfo,
     /// Tokens and place of the coming draft pass.
     draft: draft::DraftStep,
+    /// An error made on purpose, to see that it is found.
+    #[cfg(test)]
+    pub(crate) planted: Option<Planted>,
+}
+
+/// Errors that a port of this model makes easily.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Planted {
+    /// Generated rows are rotated as if they stood one further.
+    Rotation,
+    /// Each head decays like its neighbour.
+    Decay,
+    /// Keys and values of the fourth block are not written.
+    StaleBlock,
 }
 
 /// Activations `[rows, width]`, f32.
@@ -77,6 +92,8 @@ impl Cpu {
             candidates: Vec::new(),
             memory: MemoryInfo::default(),
             draft: draft::DraftStep::default(),
+            #[cfg(test)]
+            planted: None,
         }
     }
 

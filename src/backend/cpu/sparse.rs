@@ -18,6 +18,10 @@ impl Sparse for Cpu {
         let k = spec.heads * spec.head_dim;
         let v = k + spec.kv_heads * spec.head_dim;
         cache.append(spec, x.rows(pass), x.width, k, v, self.position);
+        #[cfg(test)]
+        if self.planted == Some(super::Planted::StaleBlock) {
+            cache.make_stale(self.position..self.position + pass.rows(), 3);
+        }
         Ok(())
     }
 

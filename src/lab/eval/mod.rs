@@ -29,6 +29,7 @@ use crate::protocol::engine::{Dtype, Token};
 use crate::shell::cli::EvalArgs;
 use crate::shell::devices::{self, Chosen, Opened};
 use crate::shell::{Context, Exit, Failure, open};
+use crate::spec::{DenseRule, SparseSpec};
 use crate::text::TextModel;
 
 use numbers::Distances;
@@ -59,8 +60,23 @@ impl<B: Backend> Subject<B> {
         Ok(Subject { b, model, live })
     }
 
-    /// Reads a text from an empty state, under the rule that the released code takes for its length, and hands over the logits
-    /// of `rows`, ascending.
+    /// Reads a text as one call of the released code would: the rule for dense rows follows from the text's length. Otherwise
+    /// as [`Subject::read`].
+    fn read_as_released(
+        &mut self,
+        tokens: &[Token],
+        rows: &[usize],
+        each: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), Failure> {
+        let own = self.model.spec().sparse.clone();
+        let call = SparseSpec { dense_rule: DenseRule::Call, ..own.clone() };
+        self.live.set_dense_rule(call.for_call(tokens.len()));
+        let done = self.read(tokens, rows, each);
+        self.live.set_dense_rule(own.dense_rule);
+        done
+    }
+
+    /// Reads a text from an empty state and hands over the logits of `rows`, ascending.
     fn read(&mut self, tokens: &[Token], rows: &[usize], each: &mut dyn FnMut(usize, &[f32])) -> Result<(), Failure> {
         self.live.reset(&mut self.b)?;
         self.go_on(tokens, &|row| rows.binary_search(&row).is_ok(), each)

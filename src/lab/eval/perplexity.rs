@@ -48,7 +48,7 @@ pub fn measure<B: Backend>(
         let part = tokens.get(start..end).unwrap_or_default();
         // The row before a token predicts it.
         let rows: Vec<usize> = (counted - start - 1..part.len() - 1).collect();
-        subject.read(part, &rows, &mut |row, logits| {
+        subject.read_as_released(part, &rows, &mut |row, logits| {
             sum -= part.get(row + 1).map_or(f64::NAN, |t| log_prob(logits, *t));
         })?;
         (counted, start) = (end, start + stride);

@@ -119,7 +119,7 @@ pub fn of<B: Backend>(subject: &mut Subject<B>, texts: &[Vec<Token>]) -> Result<
     for tokens in texts {
         let rows = chosen_rows(tokens.len());
         let mut logits = Vec::new();
-        subject.read(tokens, &rows, &mut |_, row| logits.extend_from_slice(row))?;
+        subject.read_as_released(tokens, &rows, &mut |_, row| logits.extend_from_slice(row))?;
         samples.push(Sample { tokens: tokens.clone(), rows, logits });
     }
     Ok(samples)
@@ -134,7 +134,7 @@ pub fn compare<B: Backend>(subject: &mut Subject<B>, samples: &[Sample]) -> Resu
     let mut out = Vec::new();
     for sample in samples.iter().filter(|s| s.tokens.len() <= limit) {
         let mut rows: Vec<Distance> = Vec::new();
-        subject.read(&sample.tokens, &sample.rows, &mut |_, found| {
+        subject.read_as_released(&sample.tokens, &sample.rows, &mut |_, found| {
             let at = rows.len() * vocab;
             rows.push(distance(sample.logits.get(at..at + vocab).unwrap_or_default(), found));
         })?;

@@ -1,7 +1,7 @@
 //! The parts on the built-in model, and on ones with an error planted: each error is reported by at least one part.
 
 use super::*;
-use crate::backend::cpu::Cpu;
+use crate::backend::cpu::{Cpu, Planted};
 use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use crate::spec::{ModelSpec, ScoreNorm};
 
@@ -36,6 +36,49 @@ fn errors_planted_in_the_shape_are_reported_by_the_reference() {
         let part = reference_part(&mut subject(change), &samples, None).unwrap();
         assert_eq!((part.name, part.ok), ("reference", Some(false)), "{what}: {:?}", part.rows);
     }
+}
+
+#[test]
+fn errors_planted_in_the_arithmetic_are_reported() {
+    let samples = samples();
+    for (planted, expected) in
+        [(Planted::Decay, "reference"), (Planted::StaleBlock, "reference"), (Planted::Rotation, "consistency")]
+    {
+        let mut subject = subject(|_| ());
+        subject.b.planted = Some(planted);
+        let reference = reference_part(&mut subject, &samples, None).unwrap();
+        let consistency = consistency_part(&mut subject, &needles::prose(&text(), 512).unwrap()).unwrap();
+        let missed: Vec<&str> =
+            [&reference, &consistency].iter().filter(|p| p.ok == Some(false)).map(|p| p.name).collect();
+        assert!(
+            missed.contains(&expected),
+            "{planted:?}: missed {missed:?}; {:?} {:?}",
+            reference.rows,
+            consistency.rows
+        );
+    }
+}
+
+#[test]
+fn perplexity_is_that_of_the_reference() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-mixed");
+    let golden = crate::model::Tensors::open_files(&[dir.join("golden.safetensors")]).unwrap();
+    let checkpoint = Checkpoint::open_dir(&dir).unwrap();
+    let vocab = checkpoint.spec().vocab;
+    let ids: Vec<Token> = match golden.raw("input_ids").unwrap() {
+        (safetensors::Dtype::I64, _, data) => {
+            data.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as Token).collect()
+        }
+        (other, shape, _) => panic!("{other:?} {shape:?}"),
+    };
+    let loaded = golden.get("logits", &[ids.len(), vocab]).unwrap();
+    let logits: Vec<f32> =
+        loaded.view().data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    let rows = logits.chunks_exact(vocab).zip(&ids[1..]);
+    let loss = rows.map(|(row, next)| -numbers::log_prob(row, *next)).sum::<f64>() / (ids.len() - 1) as f64;
+    let mut subject = Subject::open(Cpu::new(), &checkpoint, ids.len() + 64).unwrap();
+    let found = perplexity::measure(&mut subject, &ids, ids.len(), ids.len() / 2).unwrap();
+    assert!((found.perplexity - loss.exp()).abs() < 1e-3 * loss.exp(), "{found:?}, the reference gives {}", loss.exp());
 }
 
 #[test]
