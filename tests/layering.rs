@@ -112,3 +112,47 @@ fn grouped_and_nested_imports_are_seen() {
         "// use crate::shell::x;\nuse crate::{\n  model::{Live, Model},\n  spec,\n};\nlet a = crate::engine::b();";
     assert_eq!(imports(source), ["model", "spec", "engine"]);
 }
+
+/// Siblings a file of `src/app` imports by `use super::…` (files below a module count as that module).
+fn siblings(source: &str, depth: usize) -> Vec<String> {
+    let prefix = format!("use {}", "super::".repeat(depth));
+    let name = |s: &str| s.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let lines = source.lines().take_while(|l| *l != "#[cfg(test)]").map(|l| l.trim_start_matches("pub ").trim());
+    lines
+        .filter_map(|l| l.strip_prefix(&prefix))
+        .flat_map(|rest| match rest.strip_prefix('{') {
+            Some(group) => group.trim_end_matches("};").split(',').map(|part| name(part.trim())).collect(),
+            None => vec![name(rest)],
+        })
+        .filter(|n| n.starts_with(char::is_lowercase) && n != "super" && n != "self")
+        .collect()
+}
+
+#[test]
+fn modules_of_the_interface_have_no_circles() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/app");
+    let mut files = Vec::new();
+    sources(&root, &mut files);
+    let mut edges: Vec<(String, String)> = Vec::new();
+    for file in files {
+        let inside = file.strip_prefix(&root).unwrap();
+        let own = inside.components().next().unwrap().as_os_str().to_string_lossy().replace(".rs", "");
+        if own == "mod" {
+            continue;
+        }
+        let depth = inside.components().count();
+        let used = siblings(&std::fs::read_to_string(&file).unwrap(), depth);
+        edges.extend(used.into_iter().filter(|u| *u != own).map(|u| (own.clone(), u)));
+    }
+    assert!(edges.iter().any(|(a, b)| a == "update" && b == "input"), "the scan sees imports");
+    // What nobody imports any more can be taken away; what is left at the end is a circle.
+    loop {
+        let before = edges.len();
+        let imported: Vec<String> = edges.iter().map(|e| e.1.clone()).collect();
+        edges.retain(|(from, _)| imported.contains(from));
+        if edges.len() == before {
+            break;
+        }
+    }
+    assert!(edges.is_empty(), "circles among {edges:?}");
+}

@@ -288,3 +288,27 @@ fn going_to_a_message_that_is_not_here_says_where_to_look() {
     assert_eq!(t.note(Request::Undo(1)), "Nothing to undo: the conversation is empty.");
     t.quit();
 }
+
+#[test]
+fn branches_and_turns_are_told_as_they_grow() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut t = open(Engine::Scripted, dir.path(), Opening::New);
+    let tree = |t: &mut Talk, wanted: &str| {
+        t.wait("the tree", |n| match n {
+            Notice::Tree(tree) if tree.timeline.iter().any(|r| r.title == wanted) => Some(tree.clone()),
+            _ => None,
+        })
+    };
+    t.ask("One?");
+    t.send(Request::Ask("Two?".into()));
+    let grown = tree(&mut t, "Two?");
+    assert_eq!(grown.branch, (1, 1));
+    assert_eq!(grown.timeline.len(), 2);
+    t.finished();
+    t.idle();
+    t.note(Request::Undo(1));
+    t.send(Request::Ask("Another two?".into()));
+    let grown = tree(&mut t, "Another two?");
+    assert_eq!(grown.branch, (2, 2), "the header says so while the answer is written");
+    assert!(grown.timeline.iter().any(|r| r.title == "Two?" && !r.current));
+}

@@ -35,6 +35,8 @@ pub struct Composer {
     folds_made: usize,
     /// Column the caret wants to be in while moving up and down.
     goal: Option<usize>,
+    /// What the program put here, as long as the input is not empty again: an undone question, a refused one.
+    recalled: Option<String>,
 }
 
 impl Composer {
@@ -80,9 +82,40 @@ impl Composer {
         self.goal = None;
     }
 
+    /// Puts a text here that the user did not type. A draft that is in the way stays, and the text can be yanked;
+    /// returns whether it was put here.
+    pub fn recall(&mut self, text: &str) -> bool {
+        if !self.is_empty() {
+            self.cut = text.to_string();
+            return false;
+        }
+        self.set(text);
+        self.recalled = Some(self.text.clone());
+        true
+    }
+
+    /// Whether all that is here was put here by [`Composer::recall`].
+    pub fn is_recalled(&self) -> bool {
+        self.recalled.as_ref().is_some_and(|r| *r == self.text)
+    }
+
+    /// What stands behind a recalled text.
+    pub fn behind_recalled(&self) -> Option<&str> {
+        self.text.strip_prefix(self.recalled.as_deref()?)
+    }
+
+    /// Takes out what stands behind a recalled text.
+    pub fn take_behind_recalled(&mut self) -> Option<String> {
+        let behind = self.behind_recalled()?.to_string();
+        let recalled = self.recalled.clone()?;
+        self.set(&recalled);
+        Some(behind)
+    }
+
     /// Empties the input and returns what is to be sent.
     pub fn take(&mut self) -> String {
         let text = self.expanded();
+        self.recalled = None;
         self.text.clear();
         self.cursor = 0;
         self.undo.clear();
@@ -95,6 +128,7 @@ impl Composer {
     /// Clears into the cut buffer.
     pub fn clear_to_cut(&mut self) {
         self.cut_range(0..self.text.len());
+        self.recalled = None;
     }
 
     /// Types a text at the caret.

@@ -3,6 +3,8 @@
 //! Rows are made for one width and kept; text that arrives only touches the open tail. Foreign text is cleaned on
 //! arrival, so everything below works on harmless text with stable offsets.
 
+use std::ops::Range;
+
 use super::markdown::{Colours, Growth, Stream, Style};
 use super::options::{Glyphs, ThinkShow};
 use super::rows::{Face, Role as Tone, Row, Span};
@@ -25,6 +27,21 @@ pub enum Item {
         /// Number of the request it answers, see [`super::transcript::Transcript::replace`].
         request: u64,
     },
+}
+
+/// A part of an entry, from top to bottom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Who says it, and when.
+    Head,
+    /// What was thought before.
+    Thoughts,
+    /// What is said.
+    Text,
+    /// How it ended.
+    Tail,
+    /// The blank row below.
+    Gap,
 }
 
 /// Whether text still arrives.
@@ -66,8 +83,14 @@ pub struct Entry {
     pub progress: Progress,
     /// Set by the user; else [`Look::think`] decides.
     pub thoughts_open: Option<bool>,
-    /// Shown at the right of the head while it is being written, for example `96.4 t/s`.
-    pub speed: String,
+    /// Shown at the right of the head while it is being written, for example `answering  96.4 t/s`.
+    pub doing: String,
+    /// Shown there instead for a while: `Copied 412 characters`.
+    remark: Option<String>,
+    /// A long question is shown whole.
+    unfolded: bool,
+    /// Rows of the body that are not shown, and the row that says so.
+    fold: Option<(Range<usize>, Row)>,
     look: Option<Look>,
     clean: Option<String>,
     clean_thoughts: Option<String>,
@@ -86,6 +109,15 @@ pub struct Line<'a> {
     pub barred: bool,
     /// It is a thought, one step further in.
     pub thought: bool,
+    /// What it is part of.
+    pub part: Part,
+}
+
+impl Line<'_> {
+    /// Cells that stand before the row: the bar, the indentation of thoughts.
+    pub fn indent(&self) -> usize {
+        if self.barred { BAR_CELLS + if self.thought { 2 } else { 0 } } else { 0 }
+    }
 }
 
 impl Entry {
@@ -98,7 +130,10 @@ impl Entry {
             number,
             progress,
             thoughts_open: None,
-            speed: String::new(),
+            doing: String::new(),
+            remark: None,
+            unfolded: false,
+            fold: None,
             look: None,
             clean,
             clean_thoughts,
@@ -166,13 +201,52 @@ impl Entry {
         }
         self.item = Item::Message(Box::new(message));
         self.progress = Progress::Done;
-        self.speed.clear();
+        self.doing.clear();
         self.stale = true;
     }
 
     /// Rows have to be made again: something but the text changed.
     pub fn touch(&mut self) {
         self.stale = true;
+    }
+
+    /// Sets or takes away the word in the head.
+    pub fn remark(&mut self, text: Option<String>) {
+        if self.remark != text {
+            self.remark = text;
+            self.stale = true;
+        }
+    }
+
+    /// Cleaned texts that can be searched: thoughts that may be shown, and what is said.
+    pub fn texts(&self, show: ThinkShow) -> impl Iterator<Item = (Part, &str)> {
+        let message = self.as_message();
+        let thoughts = message.filter(|_| show != ThinkShow::Hide);
+        let thoughts = thoughts.map(|m| (Part::Thoughts, self.clean_thoughts.as_deref().unwrap_or(&m.thinking)));
+        // The text of a document is not shown here.
+        let text = message.filter(|m| m.role != Role::Document);
+        let text = text.map(|m| (Part::Text, self.clean.as_deref().unwrap_or(&m.text)));
+        thoughts.into_iter().chain(text)
+    }
+
+    /// Opens what hides a part.
+    pub fn unfold(&mut self, part: Part) {
+        match part {
+            Part::Thoughts => self.thoughts_open = Some(true),
+            Part::Text if self.fold.is_some() => self.unfolded = true,
+            Part::Head | Part::Text | Part::Tail | Part::Gap => return,
+        }
+        self.stale = true;
+    }
+
+    /// Shows a folded question whole, or folds it again; false if it is short.
+    pub fn toggle_fold(&mut self) -> bool {
+        let can = self.fold.is_some() || self.unfolded;
+        if can {
+            self.unfolded = !self.unfolded;
+            self.stale = true;
+        }
+        can
     }
 
     /// Everything has to be rendered again, colours included.
@@ -228,6 +302,7 @@ impl Entry {
                         self.body.update(self.clean.as_deref().unwrap_or(&m.text), growth, style);
                     }
                 }
+                self.fold = folded(m, self.body.rows(), self.unfolded, cells);
                 self.head = head_rows(self, m, look, open);
                 self.tail = tail_rows(m, look);
             }
@@ -236,7 +311,8 @@ impl Entry {
 
     /// Rows, without the blank one that follows every entry.
     fn content_len(&self) -> usize {
-        self.head.len() + self.thoughts.rows().len() + self.body.rows().len() + self.tail.len()
+        let hidden = self.fold.as_ref().map_or(0, |(hidden, _)| hidden.len() - 1);
+        self.head.len() + self.thoughts.rows().len() + self.body.rows().len() + self.tail.len() - hidden
     }
 
     /// Number of rows, after [`Entry::ensure`].
@@ -249,38 +325,47 @@ impl Entry {
         false
     }
 
-    /// Row `i`; `None` for the blank one at the end.
-    pub fn line(&self, i: usize) -> Option<Line<'_>> {
+    /// Part and row in it; `None` for the blank row at the end.
+    fn at(&self, i: usize) -> Option<(Part, &Row)> {
         let mut i = i;
-        let note = matches!(self.item, Item::Note { .. });
-        for (part, rows) in
-            [&self.head[..], self.thoughts.rows(), self.body.rows(), &self.tail[..]].into_iter().enumerate()
-        {
+        let body = self.body.rows();
+        let (above, below) = match &self.fold {
+            Some((hidden, _)) => (&body[..hidden.start], &body[hidden.end..]),
+            None => (body, &[][..]),
+        };
+        let fold = self.fold.as_ref().map_or(&[][..], |(_, row)| std::slice::from_ref(row));
+        let parts = [
+            (Part::Head, &self.head[..]),
+            (Part::Thoughts, self.thoughts.rows()),
+            (Part::Text, above),
+            (Part::Text, fold),
+            (Part::Text, below),
+            (Part::Tail, &self.tail),
+        ];
+        for (part, rows) in parts {
             if let Some(row) = rows.get(i) {
-                let barred = !note && (part != 0 || i != 0);
-                return Some(Line { row, barred, thought: part == 1 });
+                return Some((part, row));
             }
             i -= rows.len();
         }
         None
     }
 
+    /// Row `i`; `None` for the blank one at the end.
+    pub fn line(&self, i: usize) -> Option<Line<'_>> {
+        let note = matches!(self.item, Item::Note { .. });
+        let (part, row) = self.at(i)?;
+        let barred = !note && (part != Part::Head || i != 0);
+        Some(Line { row, barred, thought: part == Part::Thoughts, part })
+    }
+
     /// `(part, source offset)` of a row: a place that survives a change of width.
-    fn place(&self, i: usize) -> (usize, usize) {
-        let mut i = i;
-        for (part, rows) in
-            [&self.head[..], self.thoughts.rows(), self.body.rows(), &self.tail[..]].into_iter().enumerate()
-        {
-            if let Some(row) = rows.get(i) {
-                return (part, row.source);
-            }
-            i -= rows.len();
-        }
-        (4, 0)
+    fn place(&self, i: usize) -> (Part, usize) {
+        self.at(i).map_or((Part::Gap, 0), |(part, row)| (part, row.source))
     }
 
     /// A place that survives a change of width: part, source offset, and which of the rows with that offset.
-    pub fn anchor_of(&self, row: usize) -> (usize, usize, usize) {
+    pub fn anchor_of(&self, row: usize) -> (Part, usize, usize) {
         let (part, source) = self.place(row);
         let mut nth = 0;
         while nth < row && self.place(row - nth - 1) == (part, source) {
@@ -290,7 +375,7 @@ impl Entry {
     }
 
     /// The row that shows a place.
-    pub fn row_of(&self, anchor: (usize, usize, usize)) -> usize {
+    pub fn row_of(&self, anchor: (Part, usize, usize)) -> usize {
         let (part, source, nth) = anchor;
         let mut best = 0;
         let mut same = 0;
@@ -309,6 +394,22 @@ impl Entry {
         }
         best
     }
+}
+
+/// Rows a question may take before its middle is folded away (a pasted text, most likely).
+const QUESTION_ROWS: usize = 16;
+/// Rows shown above and below the fold.
+const FOLD_AROUND: (usize, usize) = (6, 3);
+
+/// The rows of a long question that are not shown, and the row that stands for them.
+fn folded(m: &Message, rows: &[Row], unfolded: bool, cells: usize) -> Option<(Range<usize>, Row)> {
+    if m.role != Role::User || unfolded || rows.len() <= QUESTION_ROWS {
+        return None;
+    }
+    let hidden = FOLD_AROUND.0..rows.len() - FOLD_AROUND.1;
+    let source = rows.get(hidden.start)?.source;
+    let text = format!("... {} more rows (Ctrl-P selects the message, Enter shows them)", hidden.len());
+    Some((hidden, Row { source, ..Row::of(ellipsis(&text, cells), Tone::Dim) }))
 }
 
 /// `Some` only if cleaning changed the text.
@@ -341,24 +442,10 @@ fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
         Role::Document => ("document".to_string(), Tone::Document),
     };
     let mut right = vec![format!("#{}", entry.number)];
-    match entry.progress {
-        Progress::Done => {}
-        Progress::Thinking if !m.thinking.is_empty() => right.push("thinking".into()),
-        Progress::Thinking | Progress::Answering => right.push("answering".into()),
-    }
-    if m.created_ms > 0 && entry.progress == Progress::Done {
-        right.push(clock(m.created_ms, look.utc_offset_min));
-    }
-    if m.meta.thought_ms > 0.0 {
-        right.push(format!("thought {:.1} s", m.meta.thought_ms / 1e3));
-    }
-    if !entry.speed.is_empty() {
-        right.push(entry.speed.clone());
-    } else if m.meta.tokens_per_s > 0.0 {
-        right.push(format!("{:.1} t/s", m.meta.tokens_per_s));
-    }
-    if let Some(seed) = m.meta.seed.filter(|_| look.cells >= 90) {
-        right.push(format!("seed {seed}"));
+    if let Some(remark) = &entry.remark {
+        right.push(remark.clone());
+    } else {
+        right.extend(head_words(entry, m, look));
     }
     let right = ellipsis(&right.join("  "), look.cells.saturating_sub(8));
     let gap = look.cells.saturating_sub(1 + width(&name) + width(&right)).max(1);
@@ -368,7 +455,7 @@ fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
             Span::new(" ".repeat(gap), Tone::Text),
             Span::new(right, Tone::Dim),
         ],
-        source: 0,
+        ..Row::default()
     }];
     if let Some(d) = &m.meta.document {
         let state = if d.complete { "" } else { ", read in part" };
@@ -386,6 +473,30 @@ fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
         rows.push(Row::of(ellipsis(&text, look.cells.saturating_sub(BAR_CELLS)), Tone::Dim));
     }
     rows
+}
+
+/// What the head says at its right, behind the number.
+fn head_words(entry: &Entry, m: &Message, look: Look) -> Vec<String> {
+    let mut right = Vec::new();
+    match entry.progress {
+        Progress::Done => {}
+        _ if !entry.doing.is_empty() => right.push(entry.doing.clone()),
+        Progress::Thinking if !m.thinking.is_empty() => right.push("thinking".into()),
+        Progress::Thinking | Progress::Answering => right.push("answering".into()),
+    }
+    if m.created_ms > 0 && entry.progress == Progress::Done {
+        right.push(clock(m.created_ms, look.utc_offset_min));
+    }
+    if m.meta.thought_ms > 0.0 {
+        right.push(format!("thought {:.1} s", m.meta.thought_ms / 1e3));
+    }
+    if entry.progress == Progress::Done && m.meta.tokens_per_s > 0.0 {
+        right.push(format!("{:.1} t/s", m.meta.tokens_per_s));
+    }
+    if let Some(seed) = m.meta.seed.filter(|_| look.cells >= 90) {
+        right.push(format!("seed {seed}"));
+    }
+    right
 }
 
 fn tail_rows(m: &Message, look: Look) -> Vec<Row> {

@@ -5,11 +5,11 @@
 mod overlay;
 mod popup;
 
+use super::acts::{hint, note, open_page, quit, quit_or_ask, send, stop};
 use super::keys::{Action, Code, Key};
 use super::list::List;
 use super::overlay::Overlay;
 use super::perform::{copy_text, submit};
-use super::update::{hint, note, quit, quit_or_ask, send, stop};
 use super::{App, Armed, Asker, Effect, Phase};
 use crate::commands::CopyWhat;
 use crate::protocol::desk::{Activity, Level, Request};
@@ -38,6 +38,9 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
     if app.overlay.is_some() {
         return overlay_key(app, key, effects);
     }
+    if app.find.is_some() && super::find::key(app, key, now, effects) {
+        return;
+    }
     if app.popup.is_some() && popup_key(app, key, now, effects) {
         return;
     }
@@ -58,22 +61,27 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
                 && !key.ctrl
                 && !key.alt
             {
-                typed(app, c);
+                typed(app, c, now);
             }
         }
     }
 }
 
-fn typed(app: &mut App, c: char) {
+fn typed(app: &mut App, c: char, now: u64) {
     if c == '?' && app.composer.is_empty() {
         return show_help(app);
+    }
+    // A command after `/undo` must not become the end of the question that `/undo` put here.
+    if c == '/' && app.editing.is_none() && app.composer.is_recalled() {
+        app.composer.clear_to_cut();
+        hint(app, "The question is set aside; Ctrl-Y brings it back", now + QUIT_MS);
     }
     edit(app, |composer| composer.insert(c.encode_utf8(&mut [0; 4])));
 }
 
 fn show_help(app: &mut App) {
     let text = super::perform::help_text(app);
-    super::update::open_page(app, "Help", text);
+    open_page(app, "Help", text);
 }
 
 /// An edit of the input: ends the walk through history, follows the popup.
@@ -152,6 +160,7 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         Action::Follow => app.transcript.follow(),
         Action::PrevMessage => app.transcript.select(-1),
         Action::NextMessage => app.transcript.select(1),
+        Action::Find => super::find::open(app),
         Action::Thinking => app.transcript.toggle_thoughts(),
         Action::Panel => {
             app.panel = Some(!super::layout::panel_shown(app));
@@ -232,7 +241,7 @@ fn ctrl_c(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if app.overlay.is_some() {
         return close_overlay(app, effects);
     }
-    if app.popup.take().is_some() {
+    if app.popup.take().is_some() || app.find.take().is_some() {
         return;
     }
     if matches!(app.armed, Armed::Ignore(until) if now < until) {
@@ -317,7 +326,7 @@ fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
         Code::Enter => match document {
             Some(name) => Request::Open(name),
             None => {
-                app.transcript.toggle_thoughts();
+                app.transcript.open_selected();
                 return true;
             }
         },

@@ -216,6 +216,8 @@ pub enum Action {
     PrevMessage,
     /// Select the message below.
     NextMessage,
+    /// Search in the transcript.
+    Find,
     /// Fold or open thinking.
     Thinking,
     /// Side panel.
@@ -245,7 +247,7 @@ pub const ACTIONS: &[(Action, &str, &[&str], &str)] = &[
     (Action::Up, "up", &["up"], "line up, then earlier prompts"),
     (Action::Down, "down", &["down"], "line down, then later prompts"),
     (Action::Left, "left", &["left", "ctrl-b"], "left"),
-    (Action::Right, "right", &["right", "ctrl-f"], "right"),
+    (Action::Right, "right", &["right"], "right"),
     (Action::LineStart, "line_start", &["home", "ctrl-a"], "start of the line"),
     (Action::LineEnd, "line_end", &["end", "ctrl-e"], "end of the line; on empty input follow the answer"),
     (Action::WordLeft, "word_left", &["alt-b", "ctrl-left", "alt-left"], "word left"),
@@ -265,6 +267,7 @@ pub const ACTIONS: &[(Action, &str, &[&str], &str)] = &[
     (Action::Follow, "follow", &["ctrl-end"], "follow the end again"),
     (Action::PrevMessage, "prev_message", &["ctrl-p"], "select a message: y copy, e edit, r again, f fork"),
     (Action::NextMessage, "next_message", &["ctrl-n"], "next message"),
+    (Action::Find, "find", &["ctrl-f"], "search in what was said"),
     (Action::Thinking, "thinking", &["ctrl-t"], "fold or open thoughts"),
     (Action::Panel, "panel", &["ctrl-o"], "side panel (from 120 columns)"),
     (

@@ -2,6 +2,7 @@
 
 use super::App;
 use super::options::Panel;
+use super::transcript::Scroll;
 use crate::protocol::desk::SaveState;
 
 /// Smallest usable terminal.
@@ -35,6 +36,8 @@ pub struct Regions {
     pub transcript: Area,
     /// Side panel, empty if hidden.
     pub panel: Area,
+    /// Says that the view does not follow the end, empty while it does.
+    pub marker: Area,
     /// What cannot be overlooked, empty if all is well.
     pub banner: Area,
     /// Messages that wait.
@@ -92,7 +95,8 @@ pub fn regions(app: &App) -> Regions {
     let below = composer + 3;
     let body = height.saturating_sub(2 + below);
     let top = 2;
-    let transcript_rows = body.saturating_sub(banner + queue);
+    let marker = u16::from(app.transcript.scroll() != Scroll::Follow && !app.activity.is_loading());
+    let transcript_rows = body.saturating_sub(banner + queue + marker);
     let panel_cells = if panel_shown(app) { PANEL_CELLS } else { 0 };
     let left = width.saturating_sub(panel_cells + u16::from(panel_cells > 0));
     let column = left.min(app.config.max_width).max(20);
@@ -101,8 +105,9 @@ pub fn regions(app: &App) -> Regions {
         rule_top: row(1, 1),
         transcript: Area { x: 0, y: top, width: column.min(width), height: transcript_rows },
         panel: Area { x: width - panel_cells, y: top, width: panel_cells, height: body },
-        banner: Area { x: 0, y: top + transcript_rows, width: left, height: banner },
-        queue: Area { x: 0, y: top + transcript_rows + banner, width: left, height: queue },
+        marker: Area { x: 0, y: top + transcript_rows, width: column.min(width), height: marker },
+        banner: Area { x: 0, y: top + transcript_rows + marker, width: left, height: banner },
+        queue: Area { x: 0, y: top + transcript_rows + marker + banner, width: left, height: queue },
         rule_bottom: row(top + body, 1),
         composer: row(top + body + 1, composer),
         status: row(top + body + 1 + composer, 1),

@@ -5,59 +5,11 @@
 //! so [`Stream`] renders it once and afterwards only looks at the open tail. The result is the same as rendering the
 //! whole text afresh, for every prefix. A fence line that is being typed is held back until its line ends.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use pulldown_cmark::{Event, Parser};
 
-use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
-
-use super::options::Glyphs;
-use super::render::{Writer, render_block};
-use super::rows::{Row, Span};
-
-/// Coloured lines of code blocks by (language, code). Filled from outside; colouring is slow.
-#[derive(Clone, Debug, Default)]
-pub struct Colours(HashMap<(String, String), Arc<Vec<Vec<Span>>>>);
-
-impl Colours {
-    /// Coloured lines, if known.
-    pub fn get(&self, lang: &str, code: &str) -> Option<&Arc<Vec<Vec<Span>>>> {
-        // Most blocks have no known language; no need to build a key for them.
-        if lang.is_empty() { None } else { self.0.get(&(lang.to_string(), code.to_string())) }
-    }
-
-    /// Remembers the colours of a block. The text of the spans must be the code.
-    pub fn insert(&mut self, lang: String, code: String, lines: Vec<Vec<Span>>) {
-        // A long session must not keep every block it ever showed.
-        if self.0.len() >= 512 {
-            self.0.clear();
-        }
-        self.0.insert((lang, code), Arc::new(lines));
-    }
-}
-
-/// How to render.
-#[derive(Clone, Copy, Debug)]
-pub struct Style<'a> {
-    /// Cells a row may take.
-    pub cells: usize,
-    /// Characters for bars and rules.
-    pub glyphs: Glyphs,
-    /// Known colours.
-    pub colours: &'a Colours,
-}
-
-/// A code block that was rendered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CodeBlock {
-    /// Language as written after the fence; may be empty.
-    pub lang: String,
-    /// The code, without the fence.
-    pub text: String,
-}
-
-pub(super) fn options() -> Options {
-    Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS
-}
+pub use super::render::{CodeBlock, Colours, Style};
+use super::render::{Writer, options, render_block};
+use super::rows::Row;
 
 /// Byte offsets (starts of lines) where the top-level blocks of `text` begin.
 fn block_starts(text: &str) -> Vec<usize> {
@@ -139,7 +91,7 @@ impl Stream {
             let next = starts.get(i + 1).copied();
             let source = &tail[*start..next.unwrap_or(tail.len())];
             if !self.rows.is_empty() {
-                self.rows.push(Row { spans: Vec::new(), source: base + start });
+                self.rows.push(Row::at(base + start));
             }
             let mut writer = Writer::new(style, base + start, self.code.len());
             render_block(&mut writer, source);
@@ -164,13 +116,9 @@ pub fn render(text: &str, style: Style<'_>) -> Stream {
     stream
 }
 
-/// Whether an end event closes a tag of this kind. Used by the renderer to find the end of a container.
-pub(super) fn closes(tag: &Tag<'_>, end: TagEnd) -> bool {
-    tag.to_end() == end
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::options::Glyphs;
     use super::*;
     use proptest::prelude::*;
 
@@ -240,6 +188,15 @@ mod tests {
     }
 
     #[test]
+    fn equations_are_read_and_prices_and_code_stay() {
+        assert_eq!(show("so $x^2 \\le y$ holds", 60), "so x² ≤ y holds\n");
+        assert_eq!(show("so \\(x^2\\) and `\\(a\\)`", 60), "so x² and \\(a\\)\n");
+        assert_eq!(show("Then\n\\[ \\frac{a}{2} \\]\nfollows.", 60), "Then\n  a/2\nfollows.\n");
+        assert_eq!(show("from $5-$6, or $10 to $20", 60), "from $5-$6, or $10 to $20\n");
+        assert_eq!(show("$\\begin{x}$", 60), "$\\begin{x}$\n");
+    }
+
+    #[test]
     fn fence_line_is_held_back_until_it_ends() {
         let colours = Colours::default();
         let style = Style { cells: 40, glyphs: Glyphs::Ascii, colours: &colours };
@@ -257,7 +214,8 @@ mod tests {
             Just("word "), Just("\n"), Just("\n\n"), Just("- item"), Just("  - sub\n"), Just("1. one\n"), Just("# head"),
             Just("```\n"), Just("```rust\n"), Just("code\n"), Just("> quote\n"), Just("| a | b |\n"), Just("|---|---|\n"),
             Just("**bold** "), Just("`x` "), Just("    indented\n"), Just("---\n"), Just("===\n"), Just("[a]: b\n"), Just("[a] "),
-            Just("<div>\n"), Just("日本 "), Just("\t"), Just("*"), Just("~~~\n"), Just("#"),
+            Just("<div>\n"), Just("日本 "), Just("\t"), Just("*"), Just("~~~\n"), Just("#"), Just("$"),
+            Just("\\("), Just("\\)"), Just("\\["), Just("\\]"), Just("x^2"),
         ], 0..24)) {
             let colours = Colours::default();
             let style = Style { cells: 24, glyphs: Glyphs::Ascii, colours: &colours };

@@ -7,15 +7,18 @@
 //! The input is our own small editor ([`composer`]) instead of a widget: the caret must be known before drawing, move
 //! by grapheme clusters and treat a folded paste as one unit, and this layer must not know the drawing library.
 
+mod acts;
 pub mod complete;
 pub mod composer;
 pub mod entry;
+pub mod find;
 pub mod history;
 mod input;
 pub mod keys;
 pub mod layout;
 pub mod list;
 pub mod markdown;
+mod math;
 mod notices;
 pub mod options;
 pub mod overlay;
@@ -23,6 +26,7 @@ mod perform;
 pub mod pick;
 mod render;
 pub mod rows;
+pub mod selection;
 pub mod status;
 pub mod tabs;
 pub mod transcript;
@@ -38,15 +42,16 @@ use crate::protocol::engine::ModelInfo;
 use crate::transcript::MessageId;
 use complete::Popup;
 use composer::Composer;
+use find::Find;
 use history::History;
 use keys::Key;
 use options::UiConfig;
 use overlay::Overlay;
 use pick::FilePick;
+use selection::Selection;
 use tabs::Tabs;
 use transcript::Transcript;
 
-pub use perform::is_loading;
 pub use update::update;
 
 /// Something that happened.
@@ -58,13 +63,22 @@ pub enum Event {
     Paste(String),
     /// The wheel: rows, negative is up.
     Wheel(isize),
-    /// A click on a cell.
+    /// The left button went down on a cell.
     Click {
         /// Column.
         x: u16,
         /// Row.
         y: u16,
     },
+    /// The mouse moved with the left button down.
+    Drag {
+        /// Column.
+        x: u16,
+        /// Row.
+        y: u16,
+    },
+    /// The left button went up.
+    Release,
     /// The terminal has a new size.
     Resize {
         /// Columns.
@@ -266,6 +280,10 @@ pub struct App {
     pub overlay: Option<Overlay>,
     /// Decisions to take, first one shown.
     pub questions: VecDeque<Question>,
+    /// Search in the transcript.
+    pub find: Option<Find>,
+    /// Text selected with the mouse.
+    pub selection: Option<Selection>,
     /// Completions.
     pub popup: Option<Popup>,
     /// Earlier prompts.
@@ -288,7 +306,8 @@ pub struct App {
     focused: bool,
     busy_since: Option<u64>,
     show_after_open: Option<MessageId>,
-    context_warned: bool,
+    /// Words looked for in all branches of the open session: other sessions' hits are left out.
+    find_here: Option<String>,
     /// The aside that still runs was closed by the user.
     aside_dismissed: bool,
     redraw: Redraw,
@@ -311,6 +330,8 @@ impl App {
             queue: Queue::default(),
             overlay: None,
             questions: VecDeque::new(),
+            find: None,
+            selection: None,
             popup: None,
             history: History::default(),
             editing: None,
@@ -324,7 +345,7 @@ impl App {
             focused: true,
             busy_since: None,
             show_after_open: None,
-            context_warned: false,
+            find_here: None,
             aside_dismissed: false,
             redraw: Redraw::Now,
         };

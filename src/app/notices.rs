@@ -1,17 +1,22 @@
 //! What the desk says, and what that changes. Foreign text is cleaned here, except message texts, which the
 //! transcript cleans itself because it keeps the original for copying.
 
+use super::acts::{hint, note, send};
 use super::entry::grouped;
 use super::list::List;
+use super::options::Notify;
 use super::overlay::{Overlay, Page};
 use super::pick::FilePick;
-use super::update::{became_idle, note, send};
+use super::status::percent;
 use super::{App, Asker, Effect, Phase, Question, Redraw, SessionHead};
 use crate::protocol::desk::{
     Activity, DocumentRow, GotoTarget, Notice, OpenSession, Request, SaveState, SearchRow, SessionRow, SessionView,
     TimelineRow,
 };
 use crate::text::sanitize::{sanitize, sanitize_line};
+
+/// How long a hint stays, in milliseconds.
+const HINT_MS: u64 = 4_000;
 
 fn clean(text: &str) -> String {
     sanitize(text).into_owned()
@@ -31,6 +36,12 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         Notice::Session(view) => {
             session(app, view, effects);
             Redraw::Now
+        }
+        Notice::Tree(tree) => {
+            app.session.branch = tree.branch;
+            app.session.timeline = tree.timeline.into_iter().map(timeline_row).collect();
+            app.session.documents = tree.documents.into_iter().map(document_row).collect();
+            Redraw::Stream
         }
         Notice::Added(message) => {
             app.waiting = false;
@@ -103,9 +114,17 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             Redraw::Now
         }
         Notice::Input { text, editing } => {
-            app.composer.set(&clean(&text));
-            app.editing = editing;
             app.overlay = None;
+            app.popup = None;
+            if editing.is_some() {
+                // Asked for by name: a draft goes to where Ctrl-Y finds it.
+                app.composer.clear_to_cut();
+            }
+            if app.composer.recall(&clean(&text)) {
+                app.editing = editing;
+            } else {
+                hint(app, "The question can be brought back with Ctrl-Y", now + HINT_MS);
+            }
             Redraw::Now
         }
         Notice::Prompts(prompts) => {
@@ -121,9 +140,11 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             Redraw::Now
         }
         Notice::Found { query, rows } => {
+            let here = app.find_here.take().filter(|words| *words == query);
             let rows: Vec<SearchRow> = rows
                 .into_iter()
                 .map(|r| SearchRow { snippet: line(&r.snippet), session: line(&r.session), ..r })
+                .filter(|r| here.is_none() || r.session == app.session.name)
                 .collect();
             app.overlay =
                 Some(Overlay::Found { query: line(&query), list: List::new(rows, |r: &SearchRow| r.snippet.clone()) });
@@ -173,6 +194,9 @@ fn session(app: &mut App, view: SessionView, effects: &mut Vec<Effect>) {
         timeline: view.timeline.into_iter().map(timeline_row).collect(),
         documents: view.documents.into_iter().map(document_row).collect(),
     };
+    // Places in another conversation mean nothing in this one.
+    app.find = None;
+    app.selection = None;
     app.transcript.replace(view.messages, app.requests);
     if let Some(id) = app.show_after_open.take()
         && !app.transcript.show(id)
@@ -186,14 +210,16 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     app.waiting = false;
     let was_busy = app.busy();
     let stopping = app.activity == Activity::Stopping;
-    let speed = match &activity {
-        Activity::Answering { tokens_per_s } | Activity::Thinking { tokens_per_s, .. } if *tokens_per_s > 0.0 => {
-            format!("{tokens_per_s:.1} t/s")
+    let doing = match &activity {
+        Activity::Answering { tokens_per_s } if *tokens_per_s > 0.0 => format!("answering  {tokens_per_s:.1} t/s"),
+        Activity::Thinking { tokens_per_s, .. } if *tokens_per_s > 0.0 => format!("thinking  {tokens_per_s:.1} t/s"),
+        Activity::Reading(r) if r.total > 0 => {
+            format!("reading {} tokens  {}%", grouped(r.total), percent(r.done, r.total))
         }
-        Activity::Reading(r) if r.total > 0 => format!("reading {} tokens", grouped(r.total)),
+        Activity::Restoring { .. } => "restoring".into(),
         _ => String::new(),
     };
-    app.transcript.set_speed(&speed);
+    app.transcript.set_doing(&doing);
     let idle = activity == Activity::Idle;
     // A stop was asked for: reports from before it arrived must not take the word back.
     if !stopping || idle {
@@ -208,6 +234,19 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     } else {
         app.busy_since.get_or_insert(now);
         Redraw::Stream
+    }
+}
+
+/// The desk has become idle: somebody who looked away is told.
+fn became_idle(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+    let took = app.busy_since.take().map_or(0, |since| now.saturating_sub(since));
+    let wanted = match app.config.notify {
+        Notify::Never => false,
+        Notify::Unfocused => !app.focused,
+        Notify::Always => true,
+    };
+    if wanted && took >= app.config.notify_after_ms && app.queue.lines.is_empty() {
+        effects.push(Effect::Notify("sala-chat: ready".into()));
     }
 }
 

@@ -1,17 +1,30 @@
 //! What the user sends: messages, commands, the queue, and the commands the interface does itself.
 
+use super::acts::{note, open_page, quit_or_ask, send};
 use super::keys::ACTIONS;
 use super::markdown::{Colours, Style, render};
 use super::options::ThinkShow;
-use super::update::{note, open_page, quit_or_ask, send};
 use super::{App, Effect};
 use crate::commands::{self, CopyWhat, Local, Outcome, WhileBusy, help};
-use crate::protocol::desk::{Activity, Level, PresetAction, Request};
+use crate::protocol::desk::{Level, PresetAction, Request};
 use crate::settings::{Row, page};
 use crate::transcript::Role;
 
 /// Sends what is in the input, or queues it while the model is busy.
 pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+    // A command on a line of its own below a recalled question is a command; the question stays in the input.
+    if app.editing.is_none()
+        && let Some(line) = app.composer.behind_recalled().filter(|l| l.starts_with('\n')).map(str::trim)
+        && commands::is_command(line)
+        && let Ok(parsed) = commands::parse(line, app.config.home.as_deref())
+        && let Some(line) = app.composer.take_behind_recalled()
+    {
+        app.history.push(line.trim());
+        return match parsed.outcome.while_busy() == WhileBusy::Waits && app.busy() {
+            true => app.queue.lines.push_back(line.trim().to_string()),
+            false => run(app, parsed.outcome, effects),
+        };
+    }
     let line = app.composer.expanded();
     // What a stop held back belongs to this session: going to another one does not send it there.
     let leaves = commands::is_command(&line)
@@ -210,9 +223,4 @@ fn in_runs(keys: Vec<String>) -> Vec<String> {
             false => format!("{first} to {last}"),
         })
         .collect()
-}
-
-/// Whether documents are being read now: Esc pauses instead of stopping, and the reading page is shown.
-pub fn is_loading(activity: &Activity) -> bool {
-    matches!(activity, Activity::Reading(r) if !r.files.is_empty())
 }

@@ -1,9 +1,9 @@
 //! The files of a load's plan: which are chosen, and what that comes to.
 
+use super::acts::{hint, send};
 use super::entry::grouped;
 use super::keys::{Code, Key};
 use super::status::duration;
-use super::update::{hint, send};
 use super::{App, Asker, Effect};
 use crate::protocol::desk::{LoadPlan, Request};
 

@@ -1,12 +1,67 @@
 //! One markdown block to rows: walks the parser's events, keeps the prefixes of the containers (lists, quotes).
 
-use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Parser, Tag};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
 
-use super::markdown::{CodeBlock, Style, closes, options};
+use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+
+use super::math;
 use super::options::Glyphs;
-use super::rows::{Face, Role, Row, Span};
+use super::rows::{Face, Joint, Role, Row, Span};
 use super::wrap::{Piece, Prefix, cluster_width, fit, width, wrap};
 use crate::text::sanitize::{sanitize, sanitize_line};
+
+/// Coloured lines of code blocks by (language, code). Filled from outside; colouring is slow.
+#[derive(Clone, Debug, Default)]
+pub struct Colours(HashMap<(String, String), Arc<Vec<Vec<Span>>>>);
+
+impl Colours {
+    /// Coloured lines, if known.
+    pub fn get(&self, lang: &str, code: &str) -> Option<&Arc<Vec<Vec<Span>>>> {
+        // Most blocks have no known language; no need to build a key for them.
+        if lang.is_empty() { None } else { self.0.get(&(lang.to_string(), code.to_string())) }
+    }
+
+    /// Remembers the colours of a block. The text of the spans must be the code.
+    pub fn insert(&mut self, lang: String, code: String, lines: Vec<Vec<Span>>) {
+        // A long session must not keep every block it ever showed.
+        if self.0.len() >= 512 {
+            self.0.clear();
+        }
+        self.0.insert((lang, code), Arc::new(lines));
+    }
+}
+
+/// How to render.
+#[derive(Clone, Copy, Debug)]
+pub struct Style<'a> {
+    /// Cells a row may take.
+    pub cells: usize,
+    /// Characters for bars and rules.
+    pub glyphs: Glyphs,
+    /// Known colours.
+    pub colours: &'a Colours,
+}
+
+/// A code block that was rendered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeBlock {
+    /// Language as written after the fence; may be empty.
+    pub lang: String,
+    /// The code, without the fence.
+    pub text: String,
+}
+
+pub(super) fn options() -> Options {
+    Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS | Options::ENABLE_MATH
+}
+
+/// Whether an end event closes a tag of this kind.
+fn closes(tag: &Tag<'_>, end: TagEnd) -> bool {
+    tag.to_end() == end
+}
 
 /// Receives the rows of one block.
 pub(super) struct Writer<'a> {
@@ -36,6 +91,8 @@ struct Inline {
     links: Vec<(String, usize)>,
     heading: bool,
     quoted: bool,
+    /// A displayed equation ended the line.
+    line_done: bool,
 }
 
 impl Inline {
@@ -50,6 +107,16 @@ impl Inline {
     }
 
     fn push(&mut self, text: &str, role: Role, source: usize) {
+        if std::mem::take(&mut self.line_done) {
+            // Behind a displayed equation begins a new line.
+            let text = text.trim_start();
+            if !text.is_empty() {
+                self.push(&format!("\n{text}"), role, source);
+            } else {
+                self.line_done = true;
+            }
+            return;
+        }
         // Entities can decode to control characters, so text is cleaned after parsing, not only before.
         let text = sanitize(text).replace('\t', "    ");
         let face = self.face(role);
@@ -65,8 +132,37 @@ type Events<'t> = std::iter::Peekable<pulldown_cmark::OffsetIter<'t>>;
 
 /// Renders the source of one top-level block.
 pub(super) fn render_block(writer: &mut Writer<'_>, source: &str) {
-    let mut events: Events<'_> = Parser::new_ext(source, options()).into_offset_iter().peekable();
+    let source = dollars(source);
+    let mut events: Events<'_> = Parser::new_ext(&source, options()).into_offset_iter().peekable();
     writer.container(&mut events, None, false);
+}
+
+/// `\(x\)` and `\[x\]` as the parser knows equations, at the same offsets. Code keeps its backslashes.
+fn dollars(source: &str) -> Cow<'_, str> {
+    if !source.contains("\\(") && !source.contains("\\[") {
+        return Cow::Borrowed(source);
+    }
+    let code: Vec<Range<usize>> = Parser::new_ext(source, options())
+        .into_offset_iter()
+        .filter(|(event, _)| matches!(event, Event::Code(_) | Event::Start(Tag::CodeBlock(_))))
+        .map(|(_, range)| range)
+        .collect();
+    let outside = |at: usize| !code.iter().any(|range| range.contains(&at));
+    let mut out = source.to_string();
+    // Braces keep the length, and a space inside them does not keep the dollar from opening.
+    for (open, close, marks) in [("\\(", "\\)", ["${", "}$"]), ("\\[", "\\]", ["$$", "$$"])] {
+        let mut at = 0;
+        while let Some(from) = source.get(at..).and_then(|rest| rest.find(open)).map(|n| at + n) {
+            at = from + 2;
+            let Some(to) = source[at..].find(close).map(|n| at + n) else { break };
+            if outside(from) && outside(to) && !source[at..to].trim().is_empty() && !source[at..to].contains("\n\n") {
+                out.replace_range(from..from + 2, marks[0]);
+                out.replace_range(to..to + 2, marks[1]);
+                at = to + 2;
+            }
+        }
+    }
+    Cow::Owned(out)
 }
 
 impl<'a> Writer<'a> {
@@ -98,11 +194,13 @@ impl<'a> Writer<'a> {
     }
 
     fn line(&mut self, row: Vec<Span>, at: usize) {
+        let marker = self.first.is_some();
         let prefix = self.prefix();
-        let mut out = Row { spans: Vec::new(), source: self.base + at };
+        let mut out = Row::at(self.base + at);
         for (text, face) in &prefix.first {
             out.push(text, *face);
         }
+        out.gutter = if marker { 0 } else { out.width() };
         for span in row {
             out.push(&span.text, span.face);
         }
@@ -253,10 +351,22 @@ impl<'a> Writer<'a> {
             let source = starts.iter().rev().find(|(o, _)| *o <= offset).map_or(at, |(o, s)| s + (offset - o));
             let plain = [Span::new(line, Role::Code)];
             let spans = coloured.as_ref().and_then(|c| c.get(i)).map_or(&plain[..], |v| v.as_slice());
-            for row in cut_hard(spans, cells) {
-                let mut indented = vec![Span::new("  ", Role::Text)];
+            let cut = cut_hard(spans, cells);
+            let last = cut.len().saturating_sub(1);
+            for (n, row) in cut.into_iter().enumerate() {
+                // What goes on from the row above is marked: it is no line of the code.
+                let mark = match (n, self.style.glyphs) {
+                    (0, _) => "  ",
+                    (_, Glyphs::Unicode) => "↪ ",
+                    (_, Glyphs::Ascii) => "\\ ",
+                };
+                let mut indented = vec![Span::new(mark, Role::Dim)];
                 indented.extend(row);
                 self.line(indented, source.max(at));
+                if let Some(row) = self.rows.last_mut() {
+                    row.gutter += 2;
+                    row.joint = if n < last { Joint::Nothing } else { Joint::Line };
+                }
             }
             offset += line.len() + 1;
         }
@@ -383,6 +493,21 @@ fn inline_event(inline: &mut Inline, event: Event<'_>, at: usize) {
     match event {
         Event::Text(t) => inline.push(&t, Role::Text, at),
         Event::Code(t) => inline.push(&t, Role::Code, at),
+        Event::InlineMath(t) => match math::unicode(&t).filter(|_| math::is_equation(&t)) {
+            Some(equation) => inline.push(&equation, Role::Math, at),
+            None => match t.strip_prefix('{').and_then(|t| t.strip_suffix('}')) {
+                Some(t) => inline.push(&format!("\\({t}\\)"), Role::Text, at),
+                None => inline.push(&format!("${t}$"), Role::Text, at),
+            },
+        },
+        Event::DisplayMath(t) => {
+            if !inline.pieces.is_empty() {
+                inline.push("\n", Role::Text, at);
+            }
+            let shown = math::unicode(&t).unwrap_or_else(|| format!("$${t}$$"));
+            inline.push(&format!("  {shown}"), Role::Math, at);
+            inline.line_done = true;
+        }
         Event::Html(t) | Event::InlineHtml(t) => inline.push(t.trim_end_matches('\n'), Role::Dim, at),
         Event::SoftBreak => inline.push(" ", Role::Text, at),
         Event::HardBreak => inline.push("\n", Role::Text, at),

@@ -16,6 +16,8 @@ pub enum Role {
     Heading,
     /// Code, inline or in a block, without a known colour.
     Code,
+    /// An equation.
+    Math,
     /// A link's text or target.
     Link,
     /// A quotation.
@@ -36,6 +38,8 @@ pub enum Role {
     Alert,
     /// The selected row of a list.
     Selected,
+    /// What a search found.
+    Match,
     /// Frames and separators.
     Rule,
     /// Keys named in hints.
@@ -86,6 +90,18 @@ impl Span {
     }
 }
 
+/// What stood between a row and the next one before the text was broken into rows. For copying.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Joint {
+    /// A line ended here.
+    #[default]
+    Line,
+    /// A space, which vanished at the edge.
+    Space,
+    /// Nothing: a long word or a line of code was cut.
+    Nothing,
+}
+
 /// One line of the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
@@ -93,12 +109,27 @@ pub struct Row {
     pub spans: Vec<Span>,
     /// Byte offset in the source text of what the row begins with. Never decreases from row to row of one text.
     pub source: usize,
+    /// Cells at the beginning that are decoration: indentation, bullets, bars, marks of wrapped lines.
+    pub gutter: usize,
+    /// How the next row continues it.
+    pub joint: Joint,
+}
+
+impl From<Vec<Span>> for Row {
+    fn from(spans: Vec<Span>) -> Row {
+        Row { spans, ..Row::default() }
+    }
 }
 
 impl Row {
     /// A row of one span.
     pub fn of(text: impl Into<String>, face: impl Into<Face>) -> Row {
-        Row { spans: vec![Span::new(text, face)], source: 0 }
+        Row::from(vec![Span::new(text, face)])
+    }
+
+    /// An empty row for a place in the source.
+    pub fn at(source: usize) -> Row {
+        Row { source, ..Row::default() }
     }
 
     /// The text without faces.

@@ -2,7 +2,6 @@
 
 use super::entry::{clock, grouped, short_count};
 use super::keys::Action;
-use super::perform::is_loading;
 use super::rows::Role;
 use super::{App, Phase};
 use crate::protocol::desk::{Activity, ReadingProgress, SaveState};
@@ -167,7 +166,7 @@ pub fn hint_line(app: &App) -> Vec<(String, Role)> {
         pairs.extend([(key(Action::Send), "send as a new branch"), ("Esc".into(), "leave it")]);
     } else {
         if app.busy() && !matches!(app.activity, Activity::Starting { .. }) {
-            pairs.push((key(Action::Escape), if is_loading(&app.activity) { "stop loading" } else { "stop" }));
+            pairs.push((key(Action::Escape), if app.activity.is_loading() { "stop loading" } else { "stop" }));
             pairs.push((key(Action::Send), "queue"));
         } else {
             pairs.push((key(Action::Send), "send"));

@@ -1,9 +1,9 @@
 //! The sessions opened in this run: what the interface keeps of those that are not on screen. The draft in the input,
 //! held messages, and the transcript with its place, so that coming back looks as it was left.
 
+use super::acts::{hint, send};
 use super::composer::Composer;
 use super::transcript::Transcript;
-use super::update::{hint, send};
 use super::{App, Effect, Queue};
 use crate::protocol::desk::{Activity, OpenSession, Request};
 use crate::transcript::MessageId;

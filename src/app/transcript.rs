@@ -4,13 +4,17 @@
 //! the conversation. The view either follows the end or stands at a place (entry, part, source offset) that survives
 //! new text and new widths; only following again, or sending, moves it back to the end.
 
+mod find;
+
 use std::collections::{HashMap, HashSet};
 
-use super::entry::{Entry, Item, Look, Progress};
+use super::entry::{Entry, Item, Look, Part, Progress};
 use super::markdown::Colours;
 use super::options::{Glyphs, ThinkShow};
 use crate::protocol::desk::Level;
 use crate::transcript::{Message, MessageId};
+
+pub use find::{Hit, ranges};
 
 /// Where the view stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +27,7 @@ pub enum Scroll {
         /// Entry.
         entry: usize,
         /// Place in it, see [`Entry::anchor_of`].
-        anchor: (usize, usize, usize),
+        anchor: (Part, usize, usize),
     },
 }
 
@@ -219,13 +223,37 @@ impl Transcript {
         }
     }
 
-    /// Shows the speed in the head of the answer that is being written.
-    pub fn set_speed(&mut self, speed: &str) {
+    /// Shows in the head of the answer that is being written what goes on: `answering  96.4 t/s`.
+    pub fn set_doing(&mut self, doing: &str) {
         if let Some(e) = self.entries.iter_mut().rev().find(|e| e.progress != Progress::Done)
-            && e.speed != speed
+            && e.doing != doing
         {
-            e.speed = speed.to_string();
+            e.doing = doing.to_string();
             e.touch();
+        }
+    }
+
+    /// Puts a word into the head of the selected message; false if none is selected.
+    pub fn remark_selected(&mut self, text: &str) -> bool {
+        self.clear_remark();
+        let Some(entry) = self.selected.and_then(|i| self.entries.get_mut(i)) else {
+            return false;
+        };
+        entry.remark(Some(text.to_string()));
+        true
+    }
+
+    /// Takes such words away.
+    pub fn clear_remark(&mut self) {
+        for entry in &mut self.entries {
+            entry.remark(None);
+        }
+    }
+
+    /// Shows the selected message whole, or folds it again: a long question, the thoughts of an answer.
+    pub fn open_selected(&mut self) {
+        if !self.selected.and_then(|i| self.entries.get_mut(i)).is_some_and(Entry::toggle_fold) {
+            self.toggle_thoughts();
         }
     }
 

@@ -1,11 +1,14 @@
 //! The one function that changes the state: events in, effects out.
 
-use super::entry::grouped;
-use super::options::Notify;
-use super::overlay::{Overlay, Page};
-use super::{App, Armed, Asker, Effect, Event, Phase, Question, Redraw, input, notices, perform};
-use crate::protocol::desk::{Activity, Choice, Level, Request};
+use super::acts::{hint, note, quit, stop};
+use super::find::Find;
+use super::transcript::Scroll;
+use super::{App, Armed, Effect, Event, Phase, Question, Redraw, input, notices, perform, selection};
+use crate::protocol::desk::Level;
 use crate::text::sanitize::sanitize;
+
+/// How long it is said that something was copied, in milliseconds.
+const COPIED_MS: u64 = 4_000;
 
 /// Changes the state by one event. `now` is in milliseconds of any steady clock.
 pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
@@ -17,6 +20,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
         Event::Notice(notice) => notices::notice(app, notice, now, &mut effects),
         Event::Key(key) => {
+            app.selection = None;
             input::key(app, key, now, &mut effects);
             Redraw::Now
         }
@@ -34,6 +38,14 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
         Event::Click { x, y } => {
             click(app, x, y);
+            Redraw::Now
+        }
+        Event::Drag { x, y } => {
+            selection::drag(app, x, y);
+            Redraw::Now
+        }
+        Event::Release => {
+            selection::end(app, now, &mut effects);
             Redraw::Now
         }
         Event::Resize { width, height } => {
@@ -57,7 +69,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             Redraw::Now
         }
         Event::Copied(Ok(what)) => {
-            note(app, Level::Info, &what);
+            copied(app, &what, now);
             Redraw::Now
         }
         Event::Highlighted { lang, code, lines } => {
@@ -108,9 +120,19 @@ fn tick(app: &mut App, now: u64) -> Redraw {
     }
     if app.hint.as_ref().and_then(|h| h.1).is_some_and(|t| t <= now) {
         app.hint = None;
+        app.transcript.clear_remark();
         return Redraw::Now;
     }
     Redraw::No
+}
+
+/// Says that something was copied: at the foot, on the selected message, and in full where nothing is hidden by it.
+fn copied(app: &mut App, what: &str, now: u64) {
+    let short = what.split("; ").next().unwrap_or(what);
+    hint(app, short, now + COPIED_MS);
+    if !app.transcript.remark_selected(short) && app.transcript.scroll() == Scroll::Follow {
+        note(app, Level::Info, what);
+    }
 }
 
 fn paste(app: &mut App, text: &str) {
@@ -125,6 +147,9 @@ fn paste(app: &mut App, text: &str) {
         }
         return;
     }
+    if app.find.as_ref().is_some_and(Find::typing) {
+        return super::find::paste(app, &sanitize(text));
+    }
     app.popup = None;
     app.transcript.deselect();
     app.history.rest();
@@ -133,102 +158,10 @@ fn paste(app: &mut App, text: &str) {
 }
 
 fn click(app: &mut App, x: u16, y: u16) {
+    app.selection = None;
     let area = super::layout::regions(app).transcript;
-    if app.overlay.is_some() || y < area.y || y >= area.y + area.height || x >= area.x + area.width {
-        return;
-    }
-    if let Some((entry, _)) = app.transcript.window().get(usize::from(y - area.y)).copied()
-        && let Some(id) = app.transcript.entries().get(entry).and_then(|e| e.as_message()).map(|m| m.id)
-    {
-        app.transcript.show(id);
-    }
-}
-
-/// A line of the program in the transcript.
-pub(super) fn note(app: &mut App, level: Level, text: &str) {
-    app.transcript.note(level, text, app.requests);
-}
-
-/// A word below the input, for a while.
-pub(super) fn hint(app: &mut App, text: impl Into<String>, until: u64) {
-    app.hint = Some((text.into(), Some(until)));
-}
-
-/// Opens a page.
-pub(super) fn open_page(app: &mut App, title: &str, text: String) {
-    app.popup = None;
-    app.overlay = Some(Overlay::Page(Page::new(title, text)));
-}
-
-/// Sends a request to the desk.
-pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
-    app.requests += 1;
-    // An answer to a question belongs to what asked it.
-    if !matches!(request, Request::Choose { .. } | Request::ChooseFiles { .. }) {
-        app.tabs.forget_wish();
-    }
-    effects.push(Effect::Send(request));
-}
-
-/// Asks the model to stop, once.
-pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
-    if app.busy() && app.activity != Activity::Stopping {
-        // A question the desk has not taken up yet leaves nothing to wait for.
-        if app.activity != Activity::Idle {
-            app.activity = Activity::Stopping;
-        }
-        app.waiting = false;
-        app.queue.held = !app.queue.lines.is_empty();
-        // Not counted as a request of its own: notes of the stopped one still belong to it.
-        effects.push(Effect::Send(Request::Stop));
-    }
-}
-
-/// Begins to end.
-pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
-    if app.phase == Phase::Running {
-        app.phase = Phase::Quitting;
-        app.overlay = None;
-        app.popup = None;
-        app.questions.clear();
-        send(app, Request::Quit, effects);
-        app.hint = Some(("Saving. Ctrl-C again ends at once: text is safe, state may be read again".into(), None));
-    }
-}
-
-/// Quits, after asking once when the model is busy.
-pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
-    if app.busy() && !matches!(app.activity, Activity::Starting { .. }) {
-        app.questions.push_front(Question {
-            asker: Asker::Quit,
-            text: "Still working. Stop and quit? What was written so far is kept.".into(),
-            choices: vec![Choice { key: 'y', label: "quit".into() }, Choice { key: 'n', label: "stay".into() }],
-            pick: None,
-        });
-    } else {
-        quit(app, effects);
-    }
-}
-
-/// Called when the desk has become idle: notifications and the context warning.
-pub(super) fn became_idle(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
-    let took = app.busy_since.take().map_or(0, |since| now.saturating_sub(since));
-    let wanted = match app.config.notify {
-        Notify::Never => false,
-        Notify::Unfocused => !app.focused,
-        Notify::Always => true,
-    };
-    if wanted && took >= app.config.notify_after_ms && app.queue.lines.is_empty() {
-        effects.push(Effect::Notify("sala-chat: ready".into()));
-    }
-    let (used, limit) = (app.meters.context_used, app.meters.context_limit);
-    if limit > 0 && used * 100 >= limit * 95 {
-        if !app.context_warned {
-            app.context_warned = true;
-            let left = grouped(limit.saturating_sub(used));
-            note(app, Level::Warn, &format!("About {left} tokens left. /new, /fork #3 or /compact."));
-        }
-    } else {
-        app.context_warned = false;
+    let inside = y >= area.y && y < area.y + area.height && x < area.x + area.width;
+    if inside && app.overlay.is_none() && app.questions.is_empty() && !app.activity.is_loading() {
+        selection::begin(app, x, y);
     }
 }

@@ -6,7 +6,7 @@
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-use super::rows::{Face, Row};
+use super::rows::{Face, Joint, Row};
 
 /// Cells one grapheme cluster takes. Halfwidth sound marks count as terminals (and ratatui) draw them.
 pub fn cluster_width(cluster: &str) -> usize {
@@ -31,6 +31,23 @@ pub fn clip(text: &str, cells: usize) -> &str {
         }
     }
     text
+}
+
+/// The part of `text` from cell `from` up to cell `to`; a wide character belongs to its first cell.
+pub fn between(text: &str, from: usize, to: usize) -> &str {
+    let mut at = 0;
+    let (mut start, mut end) = (text.len(), text.len());
+    for (offset, cluster) in text.grapheme_indices(true) {
+        if at >= from {
+            start = start.min(offset);
+        }
+        if at >= to {
+            end = offset;
+            break;
+        }
+        at += cluster_width(cluster);
+    }
+    text.get(start..end).unwrap_or("")
 }
 
 /// `text` cut to `cells`, the cut marked with `...`.
@@ -106,21 +123,30 @@ pub fn wrap(pieces: &[Piece], prefix: &Prefix, cells: usize) -> Vec<Row> {
     loop {
         let limit = if rows.is_empty() { first } else { rest };
         let (end, next) = break_at(&clusters, start, limit);
-        let mut row = Row { spans: Vec::new(), source: clusters.get(start).map_or(source, |c| c.source) };
+        let mut row = Row::at(clusters.get(start).map_or(source, |c| c.source));
         for (text, face) in if rows.is_empty() { &prefix.first } else { &prefix.rest } {
             row.push(text, *face);
         }
+        // The marker of a list belongs to the text, what stands before the other rows does not.
+        row.gutter = if rows.is_empty() { 0 } else { row.width() };
         for c in &clusters[start..end] {
             row.push(c.text, c.face);
         }
         source = row.source;
-        rows.push(row);
         let ended_by_newline = clusters.get(next.wrapping_sub(1)).is_some_and(|c| c.text == "\n");
+        row.joint = match next < clusters.len() && !ended_by_newline {
+            true if next > end => Joint::Space,
+            // A row can also end behind a space.
+            true if clusters.get(end.wrapping_sub(1)).is_some_and(|c| c.text == " ") => Joint::Space,
+            true => Joint::Nothing,
+            false => Joint::Line,
+        };
+        rows.push(row);
         start = next;
         if start >= clusters.len() {
             // A newline at the very end asks for one more (empty) row.
             if ended_by_newline && next > end {
-                let mut row = Row { spans: Vec::new(), source };
+                let mut row = Row::at(source);
                 for (text, face) in &prefix.rest {
                     row.push(text, *face);
                 }
@@ -212,6 +238,22 @@ mod tests {
     fn names_of_options_stay_whole() {
         assert_eq!(lines("take [--with-state] or --as-is", 14), ["take", "[--with-state]", "or --as-is"]);
         assert_eq!(lines("well-known", 6), ["well-", "known"]);
+    }
+
+    #[test]
+    fn a_part_is_cut_out_by_cells() {
+        assert_eq!(between("abcdef", 2, 4), "cd");
+        assert_eq!(between("日本語x", 2, 4), "本");
+        assert_eq!((between("abc", 1, 99), between("abc", 7, 9), between("abc", 2, 1)), ("bc", "", ""));
+    }
+
+    #[test]
+    fn rows_remember_what_stood_between_them() {
+        let joints =
+            |text: &str, cells| -> Vec<Joint> { wrap_text(text, Role::Text, cells).iter().map(|r| r.joint).collect() };
+        assert_eq!(joints("the quick brown fox", 10), [Joint::Space, Joint::Line]);
+        assert_eq!(joints("abcdefgh\nx", 5), [Joint::Nothing, Joint::Line, Joint::Line]);
+        assert_eq!(joints("日本語の文章", 6), [Joint::Nothing, Joint::Line]);
     }
 
     #[test]

@@ -268,6 +268,7 @@ impl State {
         self.amend(&message);
         self.tell(Notice::Finished(message));
         self.report_meters();
+        self.show_tree();
         self.warn_of_full_context();
         result
     }

@@ -176,8 +176,9 @@ impl State {
         let named = self.open.name.is_empty();
         let save = self.put_new(message.clone())?;
         self.tell(Notice::Added(message));
-        if named && !self.open.name.is_empty() {
-            self.show_session();
+        match named && !self.open.name.is_empty() {
+            true => self.show_session(),
+            false => self.show_tree(),
         }
         self.wait_until(PATIENCE, |p| p.texts >= save);
         Ok(())

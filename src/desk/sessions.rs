@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::conversation::Conversation;
 use super::{DeskError, Done, Open, Rights, Settings, State, grouped};
-use crate::protocol::desk::{Choice, Level, Notice, SaveState, SearchRow, SessionRow, SessionView};
+use crate::protocol::desk::{Choice, Level, Notice, SaveState, SearchRow, SessionRow, SessionView, TreeView};
 use crate::session::{Change, NewSession, SessionFilter, SessionRecord, Sizes, StoreError};
 use crate::transcript::{MessageId, Role, SessionId};
 
@@ -51,6 +51,15 @@ impl State {
             opened: self.opened(),
         };
         self.tell(Notice::Session(view));
+    }
+
+    /// Sends what surrounds the messages, which are told one by one while it grows.
+    pub(super) fn show_tree(&self) {
+        self.tell(Notice::Tree(TreeView {
+            branch: self.open.conversation.branch_position(),
+            timeline: self.timeline_rows(),
+            documents: self.document_rows(),
+        }));
     }
 
     /// An empty session, not saved until something is said.

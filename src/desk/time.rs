@@ -64,8 +64,12 @@ impl State {
 
     fn numbered(&self, number: u64) -> Done<&Message> {
         self.open.conversation.at_number(number).ok_or_else(|| {
-            let last = self.open.conversation.path().len();
-            DeskError::Refused(format!("No message #{number}: this branch has #1 to #{last}. /timeline shows all."))
+            let there = match self.open.conversation.path().len() {
+                0 => "nothing was said yet".to_string(),
+                1 => "this branch has #1 only".to_string(),
+                last => format!("this branch has #1 to #{last}"),
+            };
+            DeskError::Refused(format!("No message #{number}: {there}. /timeline shows all."))
         })
     }
 

@@ -67,6 +67,13 @@ pub enum Activity {
     },
 }
 
+impl Activity {
+    /// Whether documents are being read: Esc pauses instead of stopping, and the reading page is shown.
+    pub fn is_loading(&self) -> bool {
+        matches!(self, Activity::Reading(r) if !r.files.is_empty())
+    }
+}
+
 /// Progress of reading.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReadingProgress {
@@ -177,6 +184,17 @@ pub struct SessionView {
     pub serial: u64,
     /// Sessions opened in this run, in order.
     pub opened: Vec<OpenSession>,
+}
+
+/// What surrounds the messages of the open session.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TreeView {
+    /// As [`SessionView::branch`].
+    pub branch: (u64, u64),
+    /// Rows for the side panel.
+    pub timeline: Vec<TimelineRow>,
+    /// Documents of this branch.
+    pub documents: Vec<DocumentRow>,
 }
 
 /// A session opened in this run. Only one of them is in memory; the others are where `/resume` finds them.
@@ -306,6 +324,8 @@ pub enum Notice {
     Ready(ModelInfo),
     /// The open session, whole: after opening, going back, forking.
     Session(SessionView),
+    /// Branches and documents of the open session after something was added; its messages are told one by one.
+    Tree(TreeView),
     /// A message was added at the end (a question, a document, an answer that begins, empty).
     Added(Message),
     /// More text for the answer that is being written.

@@ -1,7 +1,14 @@
-//! Copying out: OSC 52 to the terminal (also through tmux), and always a file, because no terminal confirms it.
+//! Copying out: the desktop's clipboard through its own tool where there is one, else the terminal's (OSC 52, also
+//! through tmux), and always a file, because no terminal confirms it.
+//!
+//! The tools (`wl-copy`, `xclip`, `xsel`, `pbcopy`) go on serving the text when this program has ended, which a
+//! clipboard held by the program itself would not.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,6 +17,61 @@ use crate::app::options::ClipboardMethod;
 
 /// Terminals cut longer sequences; the file holds everything.
 const OSC52_LIMIT: usize = 74_994;
+/// How long a tool may take to accept the text.
+const TOOL: Duration = Duration::from_millis(800);
+
+/// Where a copy can go.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// What the user wants.
+    pub method: ClipboardMethod,
+    /// The terminal is tmux.
+    pub tmux: bool,
+    /// Tools to try, with their arguments.
+    pub tools: &'a [&'static [&'static str]],
+    /// Folder for `copy.txt`.
+    pub dir: Option<&'a Path>,
+}
+
+/// The tools of the desktop this terminal is on: none over SSH, where the desktop is not the user's.
+pub fn tools(variable: impl Fn(&str) -> Option<OsString>) -> Vec<&'static [&'static str]> {
+    let set = |name: &str| variable(name).is_some_and(|v| !v.is_empty());
+    let mut tools: Vec<&'static [&'static str]> = Vec::new();
+    if set("SSH_TTY") || set("SSH_CONNECTION") {
+        return tools;
+    }
+    if cfg!(target_os = "macos") {
+        tools.push(&["pbcopy"]);
+    }
+    if set("WAYLAND_DISPLAY") {
+        tools.push(&["wl-copy"]);
+    }
+    if set("DISPLAY") {
+        tools.push(&["xclip", "-selection", "clipboard"]);
+        tools.push(&["xsel", "--input", "--clipboard"]);
+    }
+    tools
+}
+
+/// Hands the text to a tool; true if it took it.
+fn by_tool(tool: &[&str], text: &str) -> bool {
+    let Some((name, arguments)) = tool.split_first() else { return false };
+    let quiet =
+        Command::new(name).args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let Ok(mut child) = quiet else { return false };
+    // Dropping the pipe ends the input.
+    let written = child.stdin.take().is_some_and(|mut pipe| pipe.write_all(text.as_bytes()).is_ok());
+    let until = Instant::now() + TOOL;
+    while Instant::now() < until {
+        match child.try_wait() {
+            Ok(Some(status)) => return written && status.success(),
+            Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+            Err(_) => return false,
+        }
+    }
+    // It serves the text itself instead of leaving that to a child.
+    written
+}
 
 /// The sequence that hands `text` to the terminal's clipboard.
 pub fn osc52(text: &str, tmux: bool) -> String {
@@ -28,40 +90,39 @@ fn to_file(dir: &Path, text: &str) -> std::io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Copies; the answer says exactly what is known to have happened.
-pub fn copy(
-    out: &mut impl Write,
-    text: &str,
-    method: ClipboardMethod,
-    tmux: bool,
-    dir: Option<&Path>,
-) -> Result<String, String> {
+/// Copies; the answer says exactly what is known to have happened, the most important up to its first semicolon.
+///
+/// # Errors
+/// The text went nowhere: one line why.
+pub fn copy(out: &mut impl Write, text: &str, place: Place<'_>) -> Result<String, String> {
     let count = crate::app::entry::grouped(text.chars().count() as u64);
-    let file = dir.map(|d| to_file(d, text).map_err(|e| format!("{}: {e}", d.display())));
-    let wants_terminal = match method {
-        ClipboardMethod::Auto | ClipboardMethod::Osc52 => true,
-        ClipboardMethod::File => false,
+    let file = place.dir.map(|d| to_file(d, text).map_err(|e| format!("{}: {e}", d.display())));
+    let path = match &file {
+        Some(Ok(p)) => format!("; also in {}", p.display()),
+        Some(Err(_)) | None => String::new(),
     };
-    let sequence = if wants_terminal { osc52(text, tmux) } else { String::new() };
+    let native = match place.method {
+        ClipboardMethod::Auto => place.tools.iter().find(|tool| by_tool(tool, text)),
+        ClipboardMethod::Osc52 | ClipboardMethod::File => None,
+    };
+    if let Some(tool) = native.and_then(|t| t.first()) {
+        return Ok(format!("Copied {count} characters ({tool}){path}"));
+    }
+    let sequence = match place.method {
+        ClipboardMethod::Auto | ClipboardMethod::Osc52 => osc52(text, place.tmux),
+        ClipboardMethod::File => String::new(),
+    };
     let too_long = sequence.len() > OSC52_LIMIT;
-    let sent = wants_terminal && !too_long && out.write_all(sequence.as_bytes()).and_then(|()| out.flush()).is_ok();
-    let place = |p: &Path| p.display().to_string();
-    match (sent, file) {
-        (true, Some(Ok(p))) => Ok(format!(
-            "Sent {count} characters to the terminal clipboard (OSC 52; not every terminal accepts it). Also in {}",
-            place(&p)
-        )),
-        (true, _) => {
-            Ok(format!("Sent {count} characters to the terminal clipboard (OSC 52; not every terminal accepts it)"))
+    if !sequence.is_empty() && !too_long && out.write_all(sequence.as_bytes()).and_then(|()| out.flush()).is_ok() {
+        return Ok(format!("Copied {count} characters (OSC 52); not every terminal takes them{path}"));
+    }
+    match file {
+        Some(Ok(p)) if too_long => {
+            Ok(format!("Too long for a terminal's clipboard: {count} characters in {}", p.display()))
         }
-        (false, Some(Ok(p))) if too_long => {
-            Ok(format!("{count} characters are too many for a terminal clipboard. They are in {}", place(&p)))
-        }
-        (false, Some(Ok(p))) => Ok(format!("Wrote {count} characters to {}", place(&p))),
-        (false, Some(Err(why))) => Err(format!("Nothing was copied: {why}")),
-        (false, None) => {
-            Err("Nothing was copied: the terminal does not take it and there is no state directory".into())
-        }
+        Some(Ok(p)) => Ok(format!("Wrote {count} characters to {}", p.display())),
+        Some(Err(why)) => Err(format!("Nothing was copied: {why}")),
+        None => Err("Nothing was copied: the terminal does not take it and there is no state directory".into()),
     }
 }
 
@@ -78,16 +139,36 @@ mod tests {
     #[test]
     fn the_sentence_says_what_happened() {
         let dir = tempfile::tempdir().unwrap();
+        let place = |method, dir| Place { method, tmux: false, tools: &[], dir };
         let mut out = Vec::new();
-        let said = copy(&mut out, "hello", ClipboardMethod::Auto, false, Some(dir.path())).unwrap();
-        assert!(said.starts_with("Sent 5 characters") && said.contains("copy.txt"), "{said}");
+        let said = copy(&mut out, "hello", place(ClipboardMethod::Auto, Some(dir.path()))).unwrap();
+        assert!(said.starts_with("Copied 5 characters (OSC 52);") && said.contains("copy.txt"), "{said}");
         assert_eq!(std::fs::read_to_string(dir.path().join("copy.txt")).unwrap(), "hello");
-        let said = copy(&mut out, &"x".repeat(80_000), ClipboardMethod::Auto, false, Some(dir.path())).unwrap();
-        assert!(said.starts_with("80,000 characters are too many"), "{said}");
+        let said = copy(&mut out, &"x".repeat(80_000), place(ClipboardMethod::Auto, Some(dir.path()))).unwrap();
+        assert!(said.starts_with("Too long for a terminal's clipboard: 80,000 characters in "), "{said}");
         out.clear();
-        let said = copy(&mut out, "a", ClipboardMethod::File, false, Some(dir.path())).unwrap();
+        let said = copy(&mut out, "a", place(ClipboardMethod::File, Some(dir.path()))).unwrap();
         assert!(out.is_empty() && said.starts_with("Wrote 1"), "{said}");
-        assert!(copy(&mut out, "a", ClipboardMethod::File, false, None).is_err());
-        assert!(copy(&mut out, "a", ClipboardMethod::File, false, Some(Path::new("/dev/null/x"))).is_err());
+        assert!(copy(&mut out, "a", place(ClipboardMethod::File, None)).is_err());
+        assert!(copy(&mut out, "a", place(ClipboardMethod::File, Some(Path::new("/dev/null/x")))).is_err());
+    }
+
+    #[test]
+    fn a_tool_that_takes_the_text_comes_first_and_one_that_fails_is_passed_over() {
+        let mut out = Vec::new();
+        let tools: &[&[&str]] = &[&["/no/such/tool"], &["false"], &["sh", "-c", "test \"$(cat)\" = hello"]];
+        let place = Place { method: ClipboardMethod::Auto, tmux: false, tools, dir: None };
+        assert_eq!(copy(&mut out, "hello", place).unwrap(), "Copied 5 characters (sh)");
+        assert!(out.is_empty(), "the terminal is not asked as well");
+        let said = copy(&mut out, "other", place).unwrap();
+        assert!(said.contains("OSC 52") && !out.is_empty(), "{said}");
+    }
+
+    #[test]
+    fn over_ssh_the_desktop_is_not_the_users() {
+        let set = |names: &'static [&'static str]| move |name: &str| names.contains(&name).then(|| OsString::from("x"));
+        let first = |names| tools(set(names)).iter().filter_map(|t| t.first().copied()).collect::<Vec<_>>();
+        assert!(first(&["WAYLAND_DISPLAY", "DISPLAY"]).ends_with(&["wl-copy", "xclip", "xsel"]));
+        assert!(first(&["DISPLAY", "SSH_TTY"]).is_empty());
     }
 }

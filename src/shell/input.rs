@@ -5,7 +5,7 @@
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use crossterm::event::{self, Event as TermEvent, KeyCode, KeyEventKind, KeyModifiers, MouseButton, MouseEventKind};
@@ -49,16 +49,79 @@ impl Input {
     }
 }
 
-/// Starts the thread.
+/// Arrow keys that come faster than this after one another come from a wheel: no keyboard repeats at that rate.
+const BURST: Duration = Duration::from_millis(12);
+/// So many of them are a turn of the wheel; two can be two hasty keys on a slow line.
+const BURST_KEYS: usize = 3;
+/// A wheel that turned is turning on if another arrow comes within this.
+const TURNING: Duration = Duration::from_millis(200);
+
+/// Tells the arrow keys that a terminal makes of the wheel from those of a keyboard.
+#[derive(Debug, Default)]
+struct Bursts {
+    /// Something else was read while looking for the end of a burst.
+    ahead: Option<TermEvent>,
+    /// When the wheel turned last.
+    turned: Option<Instant>,
+}
+
+/// The direction of an arrow key that could come from a wheel.
+fn vertical(event: &TermEvent) -> Option<isize> {
+    match event {
+        TermEvent::Key(k) if k.kind == KeyEventKind::Press && k.modifiers.is_empty() => match k.code {
+            KeyCode::Up => Some(-1),
+            KeyCode::Down => Some(1),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+impl Bursts {
+    /// The next events. Sleeps until there is one.
+    fn read(&mut self, mouse: bool) -> io::Result<Vec<Event>> {
+        let first = match self.ahead.take() {
+            Some(event) => event,
+            None => event::read()?,
+        };
+        let Some(direction) = vertical(&first).filter(|_| !mouse) else {
+            return Ok(translate(first).into_iter().collect());
+        };
+        let mut keys = 1;
+        while event::poll(BURST)? {
+            let next = event::read()?;
+            if vertical(&next) != Some(direction) {
+                self.ahead = Some(next);
+                break;
+            }
+            keys += 1;
+        }
+        Ok(self.told(direction, keys, Instant::now()))
+    }
+
+    /// What `keys` arrows in a row mean.
+    fn told(&mut self, direction: isize, keys: usize, now: Instant) -> Vec<Event> {
+        let turning = self.turned.is_some_and(|at| now.duration_since(at) < TURNING);
+        if turning || keys >= BURST_KEYS {
+            self.turned = Some(now);
+            return vec![Event::Wheel(direction * isize::try_from(keys).unwrap_or(1))];
+        }
+        let code = if direction < 0 { Code::Up } else { Code::Down };
+        vec![Event::Key(Key::plain(code)); keys]
+    }
+}
+
+/// Starts the thread. Without mouse events, bursts of arrow keys are the wheel.
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn start_input(to: Sender<Event>) -> io::Result<Input> {
+pub fn start_input(to: Sender<Event>, mouse: bool) -> io::Result<Input> {
     let shared = Arc::new((Mutex::new(Gate::Open), Condvar::new()));
     let own = Arc::clone(&shared);
     std::thread::Builder::new().name("input".into()).spawn(move || {
+        let mut bursts = Bursts::default();
         loop {
-            let read = event::read();
+            let read = bursts.read(mouse);
             let (gate, changed) = &*own;
             let mut state = gate.lock().unwrap_or_else(PoisonError::into_inner);
             if *state != Gate::Open {
@@ -71,9 +134,7 @@ pub fn start_input(to: Sender<Event>) -> io::Result<Input> {
             drop(state);
             match read {
                 Ok(event) => {
-                    if let Some(event) = translate(event)
-                        && to.send(event).is_err()
-                    {
+                    if event.into_iter().any(|event| to.send(event).is_err()) {
                         return;
                     }
                 }
@@ -99,6 +160,8 @@ pub fn translate(event: TermEvent) -> Option<Event> {
             MouseEventKind::ScrollUp => Some(Event::Wheel(-3)),
             MouseEventKind::ScrollDown => Some(Event::Wheel(3)),
             MouseEventKind::Down(MouseButton::Left) => Some(Event::Click { x: m.column, y: m.row }),
+            MouseEventKind::Drag(MouseButton::Left) => Some(Event::Drag { x: m.column, y: m.row }),
+            MouseEventKind::Up(MouseButton::Left) => Some(Event::Release),
             _ => None,
         },
     }
@@ -165,6 +228,18 @@ mod tests {
         let shift_enter = key(KeyCode::Enter, KeyModifiers::SHIFT);
         assert_eq!(shift_enter, Key::parse("shift-enter"));
         assert_eq!(key(KeyCode::CapsLock, KeyModifiers::NONE), None);
+    }
+
+    #[test]
+    fn a_burst_of_arrows_is_the_wheel_and_single_ones_are_keys() {
+        let now = Instant::now();
+        let mut bursts = Bursts::default();
+        let key = |code| Event::Key(Key::plain(code));
+        assert_eq!(bursts.told(-1, 1, now), [key(Code::Up)]);
+        assert_eq!(bursts.told(1, 2, now), [key(Code::Down), key(Code::Down)]);
+        assert_eq!(bursts.told(-1, 3, now), [Event::Wheel(-3)]);
+        assert_eq!(bursts.told(-1, 1, now + Duration::from_millis(150)), [Event::Wheel(-1)], "it turns on slowly");
+        assert_eq!(bursts.told(-1, 1, now + Duration::from_millis(600)), [key(Code::Up)]);
     }
 
     #[test]

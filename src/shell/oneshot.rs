@@ -248,6 +248,7 @@ fn listen(
             | Notice::Question { .. }
             | Notice::Plan { .. }
             | Notice::Display(_)
+            | Notice::Tree(_)
             | Notice::Input { .. }
             | Notice::Sessions(_)
             | Notice::Prompts(_)

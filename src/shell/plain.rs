@@ -2,10 +2,12 @@
 //! drawn twice. Same requests and notices as the full screen, same commands, no escape sequences at all.
 //!
 //! [`Plain`] is pure: lines and notices in, lines and requests out. [`run`] feeds it.
-//! What is typed is answered here, what the desk says in `notices`; `feed` has the terminal.
+//! What is typed is answered here, what the desk says in `notices`; `feed` has the terminal. Lines can also come from a
+//! pipe: then there is no prompt, and the program ends when the last line has been answered.
 
 mod feed;
 mod notices;
+mod page;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -42,7 +44,10 @@ struct Asked {
 pub struct Plain {
     home: Option<PathBuf>,
     activity: Activity,
+    /// A request was sent that nothing has been said to yet.
     waiting: bool,
+    /// A question was sent to the model whose answer is not complete.
+    unanswered: bool,
     queue: VecDeque<String>,
     question: Option<Asked>,
     editing: Option<crate::transcript::MessageId>,
@@ -56,20 +61,77 @@ pub struct Plain {
     /// Tenth of the progress said last.
     tenth: u64,
     save_said: Option<String>,
+    /// Somebody types: a prompt is shown when a line is wanted.
+    prompts: bool,
+    /// The prompt stands at the end of what was printed.
+    prompted: bool,
+    /// No more lines come.
+    ended: bool,
+    /// The end was asked for because of that.
+    quitting: bool,
 }
 
 impl Plain {
-    /// Line mode; `home` is for `~` in paths.
-    pub fn new(home: Option<PathBuf>) -> Plain {
-        Plain { home, activity: Activity::Starting { what: "starting".into() }, ..Plain::default() }
+    /// Line mode; `home` is for `~` in paths, `prompts` says that somebody types.
+    pub fn new(home: Option<PathBuf>, prompts: bool) -> Plain {
+        Plain { home, prompts, activity: Activity::Starting { what: "starting".into() }, ..Plain::default() }
     }
 
     fn busy(&self) -> bool {
-        self.waiting || self.activity != Activity::Idle
+        self.waiting || self.unanswered || self.activity != Activity::Idle
     }
 
     /// A line was entered.
     pub fn line(&mut self, line: &str) -> Vec<Out> {
+        // The end of the line stands behind the prompt now.
+        self.prompted = false;
+        self.entered(line)
+    }
+
+    /// No more lines come: what was asked is answered, then it ends. Questions of the desk are taken as refused.
+    pub fn end_of_input(&mut self) -> Vec<Out> {
+        self.ended = true;
+        match self.question.take().and_then(|q| q.choices.last().map(|c| (q.id, c.key))) {
+            Some((question, key)) => vec![Out::Send(Request::Choose { question, key })],
+            None => self.go_on(),
+        }
+    }
+
+    /// What waits is sent as soon as it can be; after the last line of a pipe it ends.
+    fn go_on(&mut self) -> Vec<Out> {
+        let mut out = Vec::new();
+        while !self.busy() && self.question.is_none() && !self.quitting {
+            match self.queue.pop_front() {
+                Some(line) => out.extend(self.entered(&line)),
+                None if self.ended => {
+                    self.quitting = true;
+                    out.push(Out::Send(Request::Quit));
+                }
+                None => break,
+            }
+        }
+        out
+    }
+
+    /// Called when nothing has been said for a moment: shows the prompt if a line is wanted.
+    pub fn quiet(&mut self) -> Vec<Out> {
+        if !self.wants_line() || !self.prompts || self.prompted {
+            return Vec::new();
+        }
+        self.prompted = true;
+        vec![Out::Part("you: ".into())]
+    }
+
+    /// Whether [`Plain::quiet`] has something to say.
+    pub fn wants_prompt(&self) -> bool {
+        self.wants_line() && self.prompts && !self.prompted
+    }
+
+    fn wants_line(&self) -> bool {
+        !self.busy() && self.question.is_none() && !self.ended
+    }
+
+    fn entered(&mut self, line: &str) -> Vec<Out> {
         if let Some(Asked { id, choices, files }) = &self.question {
             if *files > 0 && line.trim().starts_with(|c: char| c.is_ascii_digit()) {
                 return match numbers(line, *files) {
@@ -98,12 +160,15 @@ impl Plain {
         }
         let line = line.trim_end();
         if line.trim().is_empty() {
-            return self.prompt();
+            return Vec::new();
         }
         if commands::is_command(line) {
             return match commands::parse(line.trim(), self.home.as_deref()) {
                 Err(why) => vec![Out::Line(why)],
-                Ok(p) if p.outcome.while_busy() == WhileBusy::Waits && self.busy() => self.enqueue(line),
+                // From a pipe everything happens in the order it was written.
+                Ok(p) if (p.outcome.while_busy() == WhileBusy::Waits || !self.prompts) && self.busy() => {
+                    self.enqueue(line)
+                }
                 Ok(p) => self.outcome(p.outcome),
             };
         }
@@ -112,11 +177,11 @@ impl Plain {
 
     fn enqueue(&mut self, line: &str) -> Vec<Out> {
         self.queue.push_back(line.to_string());
-        vec![Out::Line("Queued.".into())]
+        if self.prompts { vec![Out::Line("Queued.".into())] } else { Vec::new() }
     }
 
     fn ask(&mut self, line: &str) -> Vec<Out> {
-        self.waiting = true;
+        self.unanswered = true;
         let text = commands::message_text(line);
         vec![Out::Send(match self.editing.take() {
             Some(message) => Request::EditDone { message, text },
@@ -126,7 +191,10 @@ impl Plain {
 
     fn outcome(&mut self, outcome: Outcome) -> Vec<Out> {
         match outcome {
-            Outcome::Desk(request) => vec![Out::Send(request)],
+            Outcome::Desk(request) => {
+                self.waiting = true;
+                vec![Out::Send(request)]
+            }
             Outcome::Local(Local::Quit) => vec![Out::Send(Request::Quit)],
             Outcome::Local(Local::Help(about)) => {
                 let text = match about {
@@ -151,12 +219,9 @@ impl Plain {
         if self.busy() {
             vec![Out::Send(Request::Stop)]
         } else {
+            self.prompted = false;
             vec![Out::Line(String::new()), Out::Line("/quit or Ctrl-D ends.".into())]
         }
-    }
-
-    fn prompt(&self) -> Vec<Out> {
-        if self.busy() || self.question.is_some() { Vec::new() } else { vec![Out::Part("you: ".into())] }
     }
 }
 

@@ -105,7 +105,7 @@ pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
         // The receiver lives in this function.
         let _ = events_to.send(event);
     }
-    let input = start_input(events_to.clone())?;
+    let input = start_input(events_to.clone(), modes.mouse)?;
     let jobs = start_jobs(events_to)?;
     let terminal = Terminal::new(CrosstermBackend::new(out::screen()))?;
     let mut this = Loop {
@@ -234,9 +234,13 @@ impl Loop {
             Effect::Send(request) => drop(self.desk.requests.send(request)),
             Effect::Copy(text) => {
                 let config = &self.app.config;
-                let tmux = std::env::var_os("TMUX").is_some();
-                let said =
-                    clipboard::copy(&mut out::screen(), &text, config.clipboard, tmux, config.state_dir.as_deref());
+                let place = clipboard::Place {
+                    method: config.clipboard,
+                    tmux: std::env::var_os("TMUX").is_some(),
+                    tools: &clipboard::tools(|name| std::env::var_os(name)),
+                    dir: config.state_dir.as_deref(),
+                };
+                let said = clipboard::copy(&mut out::screen(), &text, place);
                 return self.apply(Event::Copied(said));
             }
             Effect::ListPaths(prefix) => {

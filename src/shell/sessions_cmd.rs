@@ -10,15 +10,19 @@ use super::cli::{
 use super::failure::{Exit, Failure};
 use super::signals::Ending;
 use super::{Context, open, out};
+use crate::app::entry::grouped;
+use crate::app::wrap::{ellipsis, fit, width as cells};
 use crate::desk::export::imported_line;
 use crate::desk::pages::bytes;
 use crate::desk::{Attendance, session_rows};
-use crate::protocol::desk::{ExportFormat, LibraryAction, Notice, Request};
+use crate::protocol::desk::{ExportFormat, LibraryAction, Notice, Request, SessionRow};
 use crate::session::{Freed, Overwrite, Scope, SessionFilter, SessionRecord, Store};
 use crate::text::sanitize::Clean;
 
 /// Sessions listed at most.
 const LISTED: usize = 100_000;
+/// Cells for names in the list.
+const NAME_CELLS: usize = 24;
 /// Hits listed at most.
 const HITS: usize = 200;
 
@@ -42,6 +46,24 @@ fn one_line(text: &str, width: usize) -> String {
     crate::desk::conversation::first_words(text, width)
 }
 
+/// The list of `ls`: headings, and titles as far as a line has room for them.
+fn listed(rows: &[SessionRow], width: usize) -> Vec<String> {
+    let line = |name: &str, [messages, tokens, state, size, changed]: [&str; 5], title: &str| {
+        let front = format!("{} {messages:>8} {tokens:>9}  {state:<5} {size:>9}  {changed:<16}", fit(name, NAME_CELLS));
+        let room = width.saturating_sub(cells(&front) + 2).min(60);
+        let title = if room < 12 { String::new() } else { format!("  {}", ellipsis(title, room)) };
+        format!("{front}{title}").trim_end().to_string()
+    };
+    let mut lines = vec![line("name", ["messages", "tokens", "state", "size", "changed"], "first question")];
+    lines.extend(rows.iter().map(|r| {
+        let (messages, tokens) = (r.messages.to_string(), grouped(r.tokens));
+        let size = r.bytes.map_or(String::new(), bytes);
+        let columns = [messages.as_str(), &tokens, &r.state, &size, &when(r.updated_ms)];
+        line(Clean::line(&r.name).as_str(), columns, Clean::line(&one_line(&r.title, 60)).as_str())
+    }));
+    lines
+}
+
 /// `ls`.
 pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
     let store = open::store_to_read(context)?;
@@ -54,19 +76,12 @@ pub(super) fn ls(context: &Context, args: &LsArgs) -> Result<Exit, Failure> {
         if rows.is_empty() {
             return "No sessions yet. sala-chat starts one.".to_owned();
         }
-        let mut lines = Vec::new();
-        for r in &rows {
-            let size = r.bytes.map_or(String::new(), |b| format!("  {:>9}", bytes(b)));
-            let title = one_line(&r.title, 48);
-            lines.push(format!(
-                "{:<28} {:>4} messages {:>9} tokens  state {:<5}{size}  {}  {title}",
-                Clean::line(&r.name),
-                r.messages,
-                r.tokens,
-                r.state,
-                when(r.updated_ms)
-            ));
-        }
+        // What is not a terminal has lines as long as they need to be.
+        let width = match out::is_terminal() {
+            true => crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns)),
+            false => 160,
+        };
+        let mut lines = listed(&rows, width);
         if let Some(sizes) = sizes.as_ref().filter(|_| args.sizes) {
             lines.push(format!("State {}, texts {}.", bytes(sizes.state_bytes), bytes(sizes.database_bytes)));
         }
@@ -389,4 +404,28 @@ fn library_add(context: &Context, paths: &[String]) -> Result<Exit, Failure> {
     }
     context.result(|| json!({ "notes": said }), || said.join("\n"))?;
     Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_has_headings_and_fits_into_the_line() {
+        let row = SessionRow {
+            name: "a-name-that-is-rather-longer-than-its-column".into(),
+            title: "What does annex C say about the notice period?".into(),
+            messages: 41,
+            tokens: 612_204,
+            state: "stale".into(),
+            bytes: Some(2_400 << 20),
+            updated_ms: 0,
+        };
+        for width in [80, 100, 160] {
+            let lines = listed(std::slice::from_ref(&row), width);
+            assert!(lines.iter().all(|l| l.len() <= width), "{lines:?}");
+            assert!(lines[0].starts_with("name") && lines[1].contains("2.3 GiB"), "{lines:?}");
+            assert_eq!(lines[1].contains("What does"), width >= 100);
+        }
+    }
 }

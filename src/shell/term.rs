@@ -31,6 +31,12 @@ pub struct Modes {
     pub rows: u16,
 }
 
+/// Without mouse events the wheel comes as a burst of arrow keys where the terminal can do that (alternate scroll, saved
+/// and set); `input` tells such a burst from keys, so that it scrolls.
+const WHEEL_AS_ARROWS: &[u8] = b"\x1b[?1007s\x1b[?1007h";
+/// Alternate scroll as it was found.
+const WHEEL_AS_BEFORE: &[u8] = b"\x1b[?1007r";
+
 /// Writes the sequences that set the modes.
 ///
 /// # Errors
@@ -42,6 +48,8 @@ pub fn set(out: &mut impl Write, modes: Modes) -> io::Result<()> {
     queue!(out, EnableBracketedPaste, EnableFocusChange)?;
     if modes.mouse {
         queue!(out, EnableMouseCapture)?;
+    } else {
+        out.write_all(WHEEL_AS_ARROWS)?;
     }
     if modes.kitty {
         queue!(out, PushKeyboardEnhancementFlags(KeyboardEnhancementFlags::DISAMBIGUATE_ESCAPE_CODES))?;
@@ -59,6 +67,8 @@ pub fn reset(out: &mut impl Write, modes: Modes) -> io::Result<()> {
     }
     if modes.mouse {
         queue!(out, DisableMouseCapture)?;
+    } else {
+        out.write_all(WHEEL_AS_BEFORE)?;
     }
     queue!(out, DisableFocusChange, DisableBracketedPaste, ResetColor)?;
     if modes.alternate_screen {

@@ -4,6 +4,7 @@ use ratatui::layout::{Position, Rect};
 
 use super::paint::Painter;
 use crate::app::App;
+use crate::app::find::Find;
 use crate::app::layout::{PANEL_FROM, banner_text};
 use crate::app::rows::{Face, Role, Span};
 use crate::app::status::{self, Part};
@@ -194,6 +195,34 @@ pub(super) fn status(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let cells: usize = right.iter().map(|s| width(&s.text)).sum();
     let x = area.width.saturating_sub(u16::try_from(cells + 1).unwrap_or(0));
     painter.spans(area, 0, x, &right);
+}
+
+/// The search at the foot; returns where the caret is while its words are typed.
+pub(super) fn find(app: &App, find: &Find, painter: &mut Painter<'_>, area: Rect) -> Option<Position> {
+    let keys = match find.typing() {
+        true => [("Enter", "ends typing"), ("Up/Down", "steps"), ("Esc", "closes")].as_slice(),
+        false => [("n", "next"), ("N", "back"), ("a", "all branches"), ("Esc", "closes")].as_slice(),
+    };
+    let mut right = vec![Span::new(format!("{}   ", find.count()), Role::Warn)];
+    for (key, what) in keys {
+        right.push(Span::new(*key, Role::Key));
+        right.push(Span::new(format!(" {what}   "), Role::Dim));
+    }
+    if let Some((text, _)) = &app.hint {
+        right = vec![Span::new(format!("{text} "), Role::Warn)];
+    }
+    let cells: usize = right.iter().map(|s| width(&s.text)).sum();
+    let room = usize::from(area.width).saturating_sub(cells + 9);
+    // The end of a long query is what is being typed.
+    let mut query = find.query();
+    while width(query) > room && !query.is_empty() {
+        query = query.char_indices().nth(1).map_or("", |(at, _)| &query[at..]);
+    }
+    painter.spans(area, 0, 1, &[Span::new("find: ", Role::Key), Span::new(query, Role::Text)]);
+    let x = area.width.saturating_sub(u16::try_from(cells).unwrap_or(area.width));
+    painter.spans(area, 0, x, &right);
+    let caret = area.x + 7 + u16::try_from(width(query)).ok()?;
+    (find.typing() && caret < area.right()).then_some(Position { x: caret, y: area.y })
 }
 
 /// The line at the foot.

@@ -17,9 +17,9 @@ mod transcript;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 
+use crate::app::App;
 use crate::app::layout::{Area, MIN_SIZE, regions};
 use crate::app::rows::Role;
-use crate::app::{App, is_loading};
 use paint::Painter;
 use theme::Theme;
 
@@ -44,7 +44,7 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
     match &app.overlay {
         Some(open) => overlay::draw(app, open, &mut painter, rect(regions.overlay)),
         None => {
-            if is_loading(&app.activity) {
+            if app.activity.is_loading() {
                 reading::draw(app, &mut painter, rect(regions.transcript));
             } else {
                 transcript::draw(app, &mut painter, rect(regions.transcript));
@@ -52,13 +52,20 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
             if regions.panel.width > 0 {
                 panel::draw(app, &mut painter, rect(regions.panel));
             }
+            transcript::marker(app, &mut painter, rect(regions.marker));
             chrome::banner(app, &mut painter, rect(regions.banner));
             chrome::queue(app, &mut painter, rect(regions.queue));
         }
     }
     let caret = chrome::composer(app, &mut painter, rect(regions.composer));
     chrome::status(app, &mut painter, rect(regions.status));
-    chrome::hint(app, &mut painter, rect(regions.hint));
+    let caret = match &app.find {
+        Some(find) => chrome::find(app, find, &mut painter, rect(regions.hint)).or(caret.filter(|_| !find.typing())),
+        None => {
+            chrome::hint(app, &mut painter, rect(regions.hint));
+            caret
+        }
+    };
     let mut caret = if app.overlay.is_some() { overlay::caret(app, rect(regions.overlay)) } else { caret };
     if let Some(popup) = &app.popup {
         overlay::popup(popup, &mut painter, rect(regions.overlay));

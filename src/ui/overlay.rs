@@ -157,14 +157,14 @@ fn session(app: &App, r: &SessionRow, cells: usize) -> Row {
             Span::new(format!("{gap}{title} "), Role::Dim),
             Span::new(tail, Role::Text),
         ],
-        source: 0,
+        ..Row::default()
     }
 }
 
 fn found(r: &SearchRow, cells: usize) -> Row {
     let head = format!("{} #{}  ", fit(&r.session, 20), r.number);
     let room = cells.saturating_sub(width(&head));
-    Row { spans: vec![Span::new(head, Role::Key), Span::new(fit(&r.snippet, room), Role::Text)], source: 0 }
+    Row { spans: vec![Span::new(head, Role::Key), Span::new(fit(&r.snippet, room), Role::Text)], ..Row::default() }
 }
 
 fn timeline(app: &App, r: &TimelineRow, cells: usize) -> Row {
@@ -182,7 +182,7 @@ fn timeline(app: &App, r: &TimelineRow, cells: usize) -> Row {
             Span::new(fit(&format!("{label}{}", r.title), room), tone),
             Span::new(tail, Role::Dim),
         ],
-        source: 0,
+        ..Row::default()
     }
 }
 
@@ -211,24 +211,26 @@ fn document(r: &DocumentRow, library: bool, cells: usize) -> Row {
             Span::new(format!("  {place} "), Role::Dim),
             Span::new(tail, Role::Text),
         ],
-        source: 0,
+        ..Row::default()
     }
 }
 
-/// Completions, above the input.
+/// Completions, above the input, over the whole width: what lies below them must not be read as part of them.
 pub(super) fn popup(popup: &Popup, painter: &mut Painter<'_>, body: Rect) {
-    let height = popup.candidates.len().min(8).min(usize::from(body.height));
+    let height = popup.candidates.len().min(8).min(usize::from(body.height.saturating_sub(1)));
     let name_cells = popup.candidates.iter().map(|c| width(&c.text)).max().unwrap_or(0).min(40);
-    let help_cells = popup.candidates.iter().map(|c| width(&c.help)).max().unwrap_or(0);
-    let cells = (name_cells + help_cells + 6).min(usize::from(body.width));
+    let cells = usize::from(body.width).saturating_sub(1);
     let Ok(rows) = u16::try_from(height) else {
         return;
     };
-    let Ok(columns) = u16::try_from(cells) else {
-        return;
-    };
-    let area = Rect { x: body.x, y: body.bottom().saturating_sub(rows), width: columns, height: rows };
-    painter.clear(area);
+    let frame = Rect { y: body.bottom().saturating_sub(rows + 1), height: rows + 1, ..body };
+    painter.clear(frame);
+    painter.rule(Rect { height: 1, ..frame });
+    let hidden = popup.candidates.len() - height;
+    if hidden > 0 {
+        painter.right(frame, 0, 2, &format!(" {} of {} ", popup.selected + 1, popup.candidates.len()), Role::Dim);
+    }
+    let area = Rect { y: frame.y + 1, height: rows, ..frame };
     let first = (popup.selected + 1).saturating_sub(height);
     for (i, c) in popup.candidates.iter().enumerate().skip(first).take(height) {
         let Ok(line) = u16::try_from(i - first) else {
@@ -265,7 +267,7 @@ pub(super) fn question(question: &Question, painter: &mut Painter<'_>, body: Rec
                 Span::new(format!("{key:>5}  "), Face::from(Role::Key).bold()),
                 Span::new(crate::app::wrap::ellipsis(what, room), Role::Text),
             ],
-            source: 0,
+            ..Row::default()
         }));
     }
     let height = u16::try_from(rows.len() + 1).unwrap_or(body.height).min(body.height);

@@ -70,6 +70,12 @@ impl<'b> Painter<'b> {
         }
     }
 
+    /// Marks `cells` cells of a row from column `x` on, keeping their text.
+    pub(super) fn mark_cells(&mut self, area: Rect, line: u16, x: u16, cells: u16, role: Role) {
+        let part = Rect { x: area.x.saturating_add(x), width: cells.min(area.width.saturating_sub(x)), ..area };
+        self.mark(part, line, role);
+    }
+
     /// Empties an area.
     pub(super) fn clear(&mut self, area: Rect) {
         for y in area.top()..area.bottom() {

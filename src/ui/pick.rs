@@ -31,7 +31,7 @@ pub(super) fn draw(pick: &FilePick, painter: &mut Painter<'_>, body: Rect, compo
         let name = fit(&file.name, cells.saturating_sub(width(&tail) + 5));
         let row = Row {
             spans: vec![Span::new(mark, Role::Key), Span::new(format!("{name} "), role), Span::new(tail, Role::Dim)],
-            source: 0,
+            ..Row::default()
         };
         if i == pick.selected() {
             painter.text(body, line, " > ", Role::Key);

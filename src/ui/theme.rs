@@ -71,12 +71,13 @@ impl Theme {
 fn plain(role: Role) -> Style {
     let style = Style::new();
     match role {
-        Role::Text | Role::Info | Role::Code | Role::Ansi(_) | Role::Quote => style,
+        Role::Text | Role::Info | Role::Code | Role::Math | Role::Ansi(_) | Role::Quote => style,
         Role::Dim | Role::Rule => style.add_modifier(Modifier::DIM),
         Role::Heading | Role::You | Role::Sala | Role::Document | Role::Warn | Role::Key => {
             style.add_modifier(Modifier::BOLD)
         }
         Role::Link => style.add_modifier(Modifier::UNDERLINED),
+        Role::Match => style.add_modifier(Modifier::UNDERLINED | Modifier::BOLD),
         Role::Error | Role::Alert | Role::Selected => style.add_modifier(Modifier::REVERSED),
     }
 }
@@ -88,7 +89,9 @@ fn coloured(role: Role, accent: Color, warn: Color, good: Color) -> Style {
         Role::Dim | Role::Rule => style.add_modifier(Modifier::DIM),
         Role::Heading => style.fg(accent).add_modifier(Modifier::BOLD),
         Role::Code => style.fg(warn),
+        Role::Math => style.add_modifier(Modifier::ITALIC),
         Role::Link => style.fg(accent).add_modifier(Modifier::UNDERLINED),
+        Role::Match => style.fg(warn).add_modifier(Modifier::UNDERLINED | Modifier::BOLD),
         Role::Quote => style.fg(good),
         Role::You => style.fg(good),
         Role::Sala => style.fg(accent),

@@ -1,10 +1,13 @@
-//! The transcript: rows of the window, bars, selection, and the line that says that the view is frozen.
+//! The transcript: rows of the window, bars, selection, and the line below that says that the view is frozen.
 
 use ratatui::layout::Rect;
 
 use super::paint::Painter;
 use crate::app::App;
+use crate::app::keys::Action;
 use crate::app::rows::{Face, Role, Row, Span};
+use crate::app::transcript::ranges;
+use crate::app::wrap::width;
 use crate::commands::COMMANDS;
 
 /// Draws the visible rows.
@@ -53,23 +56,53 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             } else {
                 painter.row(area, line, x, shown.row);
             }
+            if let Some(find) = &app.find {
+                let here = find.here().filter(|h| h.entry == *entry);
+                let here = here.and_then(|h| app.transcript.row_of_hit(h)) == Some(*row);
+                let text = shown.row.text();
+                let x = x + if shown.thought { 2 } else { 0 };
+                for range in ranges(&text, find.query()) {
+                    let cells = |text: &str| u16::try_from(width(text)).unwrap_or(u16::MAX);
+                    let role = if here { Role::Selected } else { Role::Match };
+                    let from = x.saturating_add(cells(&text[..range.start]));
+                    painter.mark_cells(area, line, from, cells(&text[range]), role);
+                }
+            }
+            if let Some((from, to)) = app.selection.and_then(|s| s.cells(*entry, *row)) {
+                let end = shown.indent() + width(&shown.row.text());
+                let from = from.max(shown.indent() + shown.row.gutter);
+                let cell = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+                painter.mark_cells(area, line, cell(from), cell(to.min(end).saturating_sub(from)), Role::Selected);
+            }
             if selected && !shown.barred {
                 painter.mark(area, line, Role::Selected);
             }
         }
     }
-    if let Some(new) = app.transcript.new_rows()
-        && area.height > 0
-    {
-        let text = match new {
-            0 => " -- End to follow -- ".to_string(),
-            1 => " -- 1 new line below, End to follow -- ".to_string(),
-            n => format!(" -- {n} new lines below, End to follow -- "),
-        };
-        let last = area.height - 1;
-        let x = area.width.saturating_sub(u16::try_from(text.len()).unwrap_or(0)) / 2;
-        painter.spans(area, last, x, &[Span::new(text, Role::Selected)]);
-    }
+}
+
+/// Below a view that does not follow: what is missed, and the key that follows again.
+pub(super) fn marker(app: &App, painter: &mut Painter<'_>, area: Rect) {
+    let Some(new) = app.transcript.new_rows() else { return };
+    let key = app.config.keys.hint(Action::Follow);
+    let key = if app.composer.is_empty() { "End" } else { &key };
+    let text = match new {
+        0 => format!(" {key} goes to the end and follows "),
+        1 => format!(" 1 new line below, {key} follows "),
+        n => format!(" {n} new lines below, {key} follows "),
+    };
+    let dash = painter.theme.dash().to_string();
+    let cells = usize::from(area.width).saturating_sub(width(&text));
+    painter.spans(
+        area,
+        0,
+        0,
+        &[
+            Span::new(dash.repeat(cells / 2), Role::Rule),
+            Span::new(text, Role::Selected),
+            Span::new(dash.repeat(cells - cells / 2), Role::Rule),
+        ],
+    );
 }
 
 /// What a new session says.
@@ -94,7 +127,7 @@ fn welcome(app: &App) -> Vec<Row> {
         if let Some(c) = COMMANDS.iter().find(|c| c.name == name) {
             lines.push(Row {
                 spans: vec![Span::new(format!("  {:<30}", c.example), Role::Key), Span::new(c.help, Role::Dim)],
-                source: 0,
+                ..Row::default()
             });
         }
     }

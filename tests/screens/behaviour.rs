@@ -378,6 +378,97 @@ fn typing_and_scrolling_work_while_the_window_changes() {
     }
 }
 
+#[test]
+fn a_command_after_undo_is_a_command_and_the_question_is_kept() {
+    let undone = |text: &str| Notice::Input { text: text.into(), editing: None };
+    let mut s = open(80, 24);
+    s.tell(undone("Who tells Pierre?"));
+    assert_eq!(s.app.composer.text(), "Who tells Pierre?", "ready to be sent again or changed");
+    s.type_text("/docs").press("enter");
+    assert_eq!(s.sent(), [Request::Docs]);
+    s.press("ctrl-y");
+    assert_eq!(s.app.composer.text(), "Who tells Pierre?");
+    // Twice, and on a line of its own.
+    let mut s = open(80, 24);
+    s.tell(undone("Who?")).type_text("\n/docs").press("enter");
+    assert_eq!(s.sent(), [Request::Docs]);
+    assert_eq!(s.app.composer.text(), "Who?");
+    s.type_text(" And why, and/or when?").press("enter");
+    assert_eq!(s.sent(), [Request::Ask("Who? And why, and/or when?".into())], "a slash in a question is text");
+}
+
+#[test]
+fn an_undone_question_does_not_overwrite_a_draft() {
+    let mut s = open(80, 24);
+    s.type_text("half a new one").tell(Notice::Input { text: "the old one".into(), editing: None });
+    assert_eq!(s.app.composer.text(), "half a new one");
+    assert!(s.screen().contains("Ctrl-Y"));
+    s.press("ctrl-u ctrl-y");
+    assert_eq!(s.app.composer.text(), "half a new one", "the last cut comes first");
+}
+
+#[test]
+fn a_copied_message_says_so_where_it_stands() {
+    let mut s = open(80, 24);
+    s.press("ctrl-p ctrl-p").press("pgup").press("y");
+    s.event(Event::Copied(Ok("Copied 66 characters; also in /home/x/copy.txt".into())));
+    let screen = s.screen();
+    let head = screen.lines().find(|l| l.contains("#2")).unwrap_or_default();
+    assert!(head.contains("Copied 66 characters") && !head.contains("copy.txt"), "{screen}");
+    s.wait(4_100);
+    assert!(!s.screen().contains("Copied"));
+}
+
+#[test]
+fn the_marker_of_a_frozen_view_has_a_row_of_its_own() {
+    let mut s = open(80, 24);
+    s.press("pgup");
+    let screen = s.screen();
+    let lines: Vec<&str> = screen.lines().collect();
+    let marker = lines.iter().position(|l| l.contains("goes to the end")).unwrap();
+    let (entry, row) = *s.app.transcript.window().last().unwrap();
+    let last = s.app.transcript.entries()[entry].line(row).map_or(String::new(), |l| l.row.text());
+    assert!(lines[marker - 1].ends_with(last.trim_end()), "{screen}");
+}
+
+#[test]
+fn a_pasted_question_is_folded_until_it_is_opened() {
+    let mut s = open(80, 24);
+    let pasted: String = (1..=41).map(|i| format!("- line {i}\n")).collect();
+    s.tell(Notice::Added(message(4, Role::User, &format!("Compare this:\n\n{pasted}\nwith the book."))));
+    let screen = s.screen();
+    assert!(screen.contains("Compare this") && screen.contains("with the book.") && screen.contains("more rows"));
+    assert!(!screen.contains("line 20"), "{screen}");
+    s.press("ctrl-p enter");
+    assert!(s.app.transcript.entries().iter().map(|e| e.len()).sum::<usize>() > 50);
+    s.press("enter");
+    assert!(s.screen().contains("more rows"), "and folded again");
+}
+
+#[test]
+fn a_long_prompt_that_is_read_is_not_called_answering() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Added(message(4, Role::User, "And?"))).tell(Notice::Added(message(5, Role::Assistant, "")));
+    s.tell(Notice::Activity(Activity::Reading(sala_chat::protocol::desk::ReadingProgress {
+        done: 8_000,
+        total: 32_088,
+        ..Default::default()
+    })));
+    let screen = s.screen();
+    assert!(screen.contains("reading 32,088 tokens  24%") && !screen.contains("answering"), "{screen}");
+}
+
+#[test]
+fn the_panel_and_the_header_follow_the_tree() {
+    use sala_chat::protocol::desk::TreeView;
+    let mut s = open(160, 50);
+    let mut rows = timeline();
+    rows[0].title = "a new turn".into();
+    s.tell(Notice::Tree(TreeView { branch: (4, 4), timeline: rows, documents: Vec::new() }));
+    let screen = s.screen();
+    assert!(screen.contains("branch 4/4") && screen.contains("a new turn"), "{screen}");
+}
+
 /// Old layout on a new buffer: between a resize and the moment it is acted on.
 #[test]
 fn frame_of_another_size_is_clipped() {

@@ -1,8 +1,8 @@
 //! Keys while a page or a list lies over the transcript.
 
+use super::super::acts::{send, stop};
 use super::super::keys::{Code, Key};
 use super::super::overlay::Overlay;
-use super::super::update::{send, stop};
 use super::super::{App, Effect};
 use crate::protocol::desk::{GotoTarget, Request};
 
@@ -84,9 +84,18 @@ fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
             None => list.selected().map(|r| Request::Resume(r.name.clone())),
         },
         Overlay::Found { list, .. } => {
-            let row = list.selected().cloned();
-            app.show_after_open = row.as_ref().map(|r| r.message);
-            row.map(|r| Request::Resume(r.session))
+            let Some(row) = list.selected().cloned() else { return };
+            let here = row.session == app.session.name;
+            app.overlay = None;
+            match here && app.transcript.show(row.message) {
+                true => None,
+                // On another branch of this session.
+                false if here => Some(Request::Goto(GotoTarget::Message(row.message))),
+                false => {
+                    app.show_after_open = Some(row.message);
+                    Some(Request::Resume(row.session))
+                }
+            }
         }
         Overlay::Timeline(list) => list.selected().map(|r| Request::Goto(GotoTarget::Message(r.message))),
         Overlay::Documents { list, .. } => list.selected().map(|r| Request::Open(r.name.clone())),

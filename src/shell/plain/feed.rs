@@ -1,6 +1,6 @@
 //! Line mode on the real terminal: standard input, the desk's notices and signals in; standard output and requests out.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,9 @@ use super::super::signals::{Outside, watch_signals};
 use super::{Out, Plain};
 use crate::protocol::desk::Request;
 use crate::text::sanitize::Clean;
+
+/// A command can be answered in several lines: the prompt follows when this long nothing came.
+const QUIET: Duration = Duration::from_millis(40);
 
 /// Runs line mode until it ends; the exit code.
 ///
@@ -29,16 +32,19 @@ pub fn run(home: Option<PathBuf>, desk: DeskHandle) -> io::Result<i32> {
             }
         }
     })?;
-    let mut plain = Plain::new(home);
+    let mut plain = Plain::new(home, io::stdin().is_terminal());
     let mut dying: Option<(i32, Instant)> = None;
     let mut input: Receiver<String> = lines;
     loop {
-        let timeout =
-            dying.map_or(Duration::from_secs(365 * 86_400), |(_, at)| at.saturating_duration_since(Instant::now()));
+        let timeout = match dying {
+            Some((_, at)) => at.saturating_duration_since(Instant::now()),
+            None if plain.wants_prompt() => QUIET,
+            None => Duration::from_secs(365 * 86_400),
+        };
         let out = select! {
             recv(input) -> line => match line {
                 Ok(line) => plain.line(&line),
-                Err(_) => { input = never(); vec![Out::Send(Request::Quit)] }
+                Err(_) => { input = never(); plain.end_of_input() }
             },
             recv(desk.notices) -> notice => match notice {
                 Ok(notice) => plain.notice(notice),
@@ -54,7 +60,10 @@ pub fn run(home: Option<PathBuf>, desk: DeskHandle) -> io::Result<i32> {
                 }
                 Ok(Outside::Continue) | Err(_) => Vec::new(),
             },
-            default(timeout) => vec![Out::Exit(dying.map_or(0, |d| d.0))],
+            default(timeout) => match dying {
+                Some((code, _)) => vec![Out::Exit(code)],
+                None => plain.quiet(),
+            },
         };
         for o in out {
             match o {

@@ -1,6 +1,6 @@
 //! What the desk says, as lines: answers by sentence, progress by tenths, lists and questions.
 
-use super::{Asked, Out, Plain, keys};
+use super::{Asked, Out, Plain, keys, page};
 use crate::app::entry::grouped;
 use crate::app::status::{duration, percent, seconds_left};
 use crate::protocol::desk::{Activity, Level, Notice, SaveState};
@@ -13,6 +13,33 @@ const SENTENCE: usize = 240;
 impl Plain {
     /// The desk says something.
     pub fn notice(&mut self, notice: Notice) -> Vec<Out> {
+        // What comes by itself, or at the beginning of an answer, answers no request.
+        let answers = !matches!(
+            notice,
+            Notice::Delta { .. }
+                | Notice::Added(_)
+                | Notice::Meters(_)
+                | Notice::Save(_)
+                | Notice::Prompts(_)
+                | Notice::Display(_)
+                | Notice::Tree(_)
+        );
+        if matches!(notice, Notice::Finished(_) | Notice::Note(..) | Notice::Activity(Activity::Idle)) {
+            self.unanswered = false;
+        }
+        let mut out = self.told(notice);
+        if answers {
+            self.waiting = false;
+            out.extend(self.go_on());
+        }
+        let prints = out.iter().any(|o| matches!(o, Out::Line(_) | Out::Part(_)));
+        if prints && std::mem::take(&mut self.prompted) {
+            out.insert(0, Out::Line(String::new()));
+        }
+        out
+    }
+
+    fn told(&mut self, notice: Notice) -> Vec<Out> {
         let mut out = Vec::new();
         match notice {
             Notice::Ready(info) => {
@@ -41,7 +68,6 @@ impl Plain {
                 }
             }
             Notice::Added(m) => {
-                self.waiting = false;
                 self.pending.clear();
                 self.printed = 0;
                 self.speaking = false;
@@ -63,10 +89,9 @@ impl Plain {
             }
             Notice::Finished(m) => self.finished(&m, &mut out),
             Notice::Activity(activity) => self.activity(activity, &mut out),
-            Notice::Meters(_) | Notice::Prompts(_) | Notice::Display(_) => {}
+            Notice::Meters(_) | Notice::Prompts(_) | Notice::Display(_) | Notice::Tree(_) => {}
             Notice::Save(state) => self.saved(&state, &mut out),
             Notice::Note(level, text) => {
-                self.waiting = false;
                 let mark = match level {
                     Level::Info => "",
                     Level::Warn => "Note: ",
@@ -76,7 +101,9 @@ impl Plain {
             }
             Notice::Page { title, text } => {
                 out.push(Out::Line(format!("{}:", sanitize_line(&title))));
-                out.push(Out::Line(sanitize(&text).into_owned()));
+                out.extend(
+                    page::lines(&sanitize(&text)).into_iter().map(|line| Out::Line(sanitize_line(&line).into())),
+                );
             }
             Notice::Aside { text, done, .. } => {
                 let clean = sanitize(&text).into_owned();
@@ -85,13 +112,11 @@ impl Plain {
                 }
             }
             Notice::Question { id, text, choices } => {
-                self.waiting = false;
                 out.push(Out::Line(sanitize(&text).into_owned()));
                 out.push(Out::Line(keys(&choices)));
-                self.question = Some(Asked { id, choices, files: 0 });
+                self.asked(Asked { id, choices, files: 0 }, &mut out);
             }
             Notice::Plan { id, text, mut choices, plan } => {
-                self.waiting = false;
                 // Files are chosen by number here, so `e` stays the short form of Esc.
                 choices.retain(|c| c.key != 'e');
                 for (i, f) in plan.files.iter().enumerate() {
@@ -102,7 +127,7 @@ impl Plain {
                     "{}, or the numbers of the files to load, for example 1,3-5",
                     keys(&choices)
                 )));
-                self.question = Some(Asked { id, choices, files: plan.files.len() });
+                self.asked(Asked { id, choices, files: plan.files.len() }, &mut out);
             }
             Notice::Input { text, editing } => {
                 self.editing = editing;
@@ -156,6 +181,14 @@ impl Plain {
         out
     }
 
+    /// Waits for the answer to a question; nobody can answer when the input has ended.
+    fn asked(&mut self, asked: Asked, out: &mut Vec<Out>) {
+        self.question = Some(asked);
+        if self.ended {
+            out.extend(self.end_of_input());
+        }
+    }
+
     /// Prints what is complete of the answer.
     fn speak(&mut self, all: bool, out: &mut Vec<Out>) {
         let end = if all { self.pending.len() } else { sentence_end(&self.pending) };
@@ -188,7 +221,6 @@ impl Plain {
     }
 
     fn activity(&mut self, activity: Activity, out: &mut Vec<Out>) {
-        self.waiting = false;
         match &activity {
             Activity::Reading(r) if r.total > 2_000 => {
                 let tenth = percent(r.done, r.total) / 10;
@@ -200,14 +232,7 @@ impl Plain {
             }
             _ => self.tenth = 0,
         }
-        let idle = activity == Activity::Idle;
         self.activity = activity;
-        if idle && self.question.is_none() {
-            match self.queue.pop_front() {
-                Some(line) => out.extend(self.line(&line)),
-                None => out.extend(self.prompt()),
-            }
-        }
     }
 
     fn saved(&mut self, state: &SaveState, out: &mut Vec<Out>) {

@@ -27,8 +27,9 @@ fn printed(out: &[Out]) -> String {
 
 #[test]
 fn answers_are_appended_by_sentence_and_never_twice() {
-    let mut p = Plain::new(None);
-    assert_eq!(printed(&p.notice(Notice::Activity(Activity::Idle))), "you: ");
+    let mut p = Plain::new(None, true);
+    p.notice(Notice::Activity(Activity::Idle));
+    assert_eq!(printed(&p.quiet()), "you: ");
     assert_eq!(p.line("hello"), [Out::Send(Request::Ask("hello".into()))]);
     p.notice(Notice::Added(answer("", None)));
     let text = "First one. Second \x1b[2J one. Third";
@@ -44,7 +45,7 @@ fn answers_are_appended_by_sentence_and_never_twice() {
 
 #[test]
 fn lines_wait_while_busy_and_questions_take_the_next_line() {
-    let mut p = Plain::new(None);
+    let mut p = Plain::new(None, true);
     assert_eq!(printed(&p.line("early")), "Queued.\n");
     let out = p.notice(Notice::Activity(Activity::Idle));
     assert_eq!(out, [Out::Send(Request::Ask("early".into()))]);
@@ -57,7 +58,7 @@ fn lines_wait_while_busy_and_questions_take_the_next_line() {
 
 #[test]
 fn files_of_a_plan_are_chosen_by_number() {
-    let mut p = Plain::new(None);
+    let mut p = Plain::new(None, true);
     let plan = Notice::Plan {
         id: 7,
         text: "3 files".into(),
@@ -84,7 +85,7 @@ fn files_of_a_plan_are_chosen_by_number() {
 
 #[test]
 fn progress_is_a_sentence_each_tenth() {
-    let mut p = Plain::new(None);
+    let mut p = Plain::new(None, true);
     let reading = |done| {
         Notice::Activity(Activity::Reading(crate::protocol::desk::ReadingProgress {
             done,
@@ -97,4 +98,46 @@ fn progress_is_a_sentence_each_tenth() {
     assert_eq!(printed(&p.notice(reading(1_200))), "Read 10 percent of 10,000 tokens, 0:09 left.\n");
     assert_eq!(printed(&p.notice(reading(1_900))), "");
     assert_eq!(printed(&p.notice(reading(5_000))), "Read 50 percent of 10,000 tokens, 0:05 left.\n");
+}
+
+#[test]
+fn the_prompt_comes_back_after_a_command_and_after_what_is_said_in_between() {
+    use crate::protocol::desk::Level;
+    let mut p = Plain::new(None, true);
+    p.notice(Notice::Activity(Activity::Idle));
+    assert_eq!(printed(&p.quiet()), "you: ");
+    assert_eq!(printed(&p.quiet()), "", "once");
+    assert_eq!(p.line("/save"), [Out::Send(Request::Save)]);
+    let note = |text: &str| Notice::Note(Level::Info, text.into());
+    assert_eq!(printed(&p.notice(note("All is saved."))), "All is saved.\n");
+    assert_eq!(printed(&p.quiet()), "you: ");
+    assert_eq!(printed(&p.notice(note("Disk is nearly full."))), "\nDisk is nearly full.\n");
+    assert_eq!(printed(&p.quiet()), "you: ");
+    p.line("/nonsense");
+    assert_eq!(printed(&p.quiet()), "you: ", "also after what was refused");
+}
+
+#[test]
+fn lines_from_a_pipe_are_answered_before_it_ends() {
+    let mut p = Plain::new(None, false);
+    assert_eq!(p.line("one"), []);
+    assert_eq!(p.line("/stats"), [], "in the order of the lines");
+    assert_eq!(p.end_of_input(), []);
+    assert_eq!(p.notice(Notice::Activity(Activity::Idle)), [Out::Send(Request::Ask("one".into()))]);
+    assert_eq!(printed(&p.quiet()), "", "nobody is there to be prompted");
+    p.notice(Notice::Activity(Activity::Answering { tokens_per_s: 9.0 }));
+    let choices = vec![Choice { key: 'y', label: "yes".into() }, Choice { key: '\x1b', label: "no".into() }];
+    let out = p.notice(Notice::Question { id: 3, text: "Sure?".into(), choices });
+    assert_eq!(out.last(), Some(&Out::Send(Request::Choose { question: 3, key: '\x1b' })));
+    assert_eq!(p.notice(Notice::Activity(Activity::Idle)), [Out::Send(Request::Stats)]);
+    let out = p.notice(Notice::Page { title: "Numbers".into(), text: "12".into() });
+    assert_eq!(out.last(), Some(&Out::Send(Request::Quit)));
+    assert_eq!(p.notice(Notice::Activity(Activity::Idle)), [], "once");
+}
+
+#[test]
+fn pages_are_sentences() {
+    let mut p = Plain::new(None, true);
+    let page = Notice::Page { title: "Numbers".into(), text: "| | |\n|---|---|\n| model | demo |\n".into() };
+    assert_eq!(printed(&p.notice(page)), "Numbers:\nmodel: demo\n");
 }

@@ -64,7 +64,7 @@ pub enum SourceError {
         reason: String,
     },
     /// A PDF of pictures.
-    #[error("{name}: {pages} pages, no text layer (probably scanned). Nothing loaded.")]
+    #[error("{name}: {}, no text layer (probably scanned). Nothing loaded.", pages_word(.pages))]
     NoTextLayer {
         /// Which file.
         name: String,
@@ -72,7 +72,7 @@ pub enum SourceError {
         pages: usize,
     },
     /// `--pages` outside the file.
-    #[error("{name} has {pages} pages, none of {first}-{last}. Nothing loaded.")]
+    #[error("{name} has {}, none of {first}-{last}. Nothing loaded.", pages_word(.pages))]
     NoSuchPages {
         /// Which file.
         name: String,
@@ -166,4 +166,9 @@ fn skipped_note(skipped: &[Skipped]) -> String {
             format!(" (skipped {}: {}{more})", first.name, first.reason)
         }
     }
+}
+
+/// `1 page`, `2 pages`.
+fn pages_word(pages: &usize) -> String {
+    format!("{pages} page{}", if *pages == 1 { "" } else { "s" })
 }

@@ -1,0 +1,71 @@
+//! What several places of the interface do: say something, open a page, send a request, stop, quit.
+
+use super::overlay::{Overlay, Page};
+use super::{App, Asker, Effect, Phase, Question};
+use crate::protocol::desk::{Activity, Choice, Level, Request};
+
+/// A line of the program in the transcript.
+pub(super) fn note(app: &mut App, level: Level, text: &str) {
+    app.transcript.note(level, text, app.requests);
+}
+
+/// A word below the input, for a while.
+pub(super) fn hint(app: &mut App, text: impl Into<String>, until: u64) {
+    app.hint = Some((text.into(), Some(until)));
+}
+
+/// Opens a page.
+pub(super) fn open_page(app: &mut App, title: &str, text: String) {
+    app.popup = None;
+    app.overlay = Some(Overlay::Page(Page::new(title, text)));
+}
+
+/// Sends a request to the desk.
+pub(super) fn send(app: &mut App, request: Request, effects: &mut Vec<Effect>) {
+    app.requests += 1;
+    // An answer to a question belongs to what asked it.
+    if !matches!(request, Request::Choose { .. } | Request::ChooseFiles { .. }) {
+        app.tabs.forget_wish();
+    }
+    effects.push(Effect::Send(request));
+}
+
+/// Asks the model to stop, once.
+pub(super) fn stop(app: &mut App, effects: &mut Vec<Effect>) {
+    if app.busy() && app.activity != Activity::Stopping {
+        // A question the desk has not taken up yet leaves nothing to wait for.
+        if app.activity != Activity::Idle {
+            app.activity = Activity::Stopping;
+        }
+        app.waiting = false;
+        app.queue.held = !app.queue.lines.is_empty();
+        // Not counted as a request of its own: notes of the stopped one still belong to it.
+        effects.push(Effect::Send(Request::Stop));
+    }
+}
+
+/// Begins to end.
+pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
+    if app.phase == Phase::Running {
+        app.phase = Phase::Quitting;
+        app.overlay = None;
+        app.popup = None;
+        app.questions.clear();
+        send(app, Request::Quit, effects);
+        app.hint = Some(("Saving. Ctrl-C again ends at once: text is safe, state may be read again".into(), None));
+    }
+}
+
+/// Quits, after asking once when the model is busy.
+pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
+    if app.busy() && !matches!(app.activity, Activity::Starting { .. }) {
+        app.questions.push_front(Question {
+            asker: Asker::Quit,
+            text: "Still working. Stop and quit? What was written so far is kept.".into(),
+            choices: vec![Choice { key: 'y', label: "quit".into() }, Choice { key: 'n', label: "stay".into() }],
+            pick: None,
+        });
+    } else {
+        quit(app, effects);
+    }
+}

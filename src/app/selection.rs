@@ -1,0 +1,134 @@
+//! Text selected with the mouse in the transcript: from one cell to another, copied without bars, indentation and marks,
+//! with lines that were only broken at the edge joined again.
+
+use super::acts::hint;
+use super::entry::Part;
+use super::rows::Joint;
+use super::transcript::Transcript;
+use super::wrap::{between, width};
+use super::{App, Effect, layout};
+
+/// How long a hint stays, in milliseconds.
+const HINT_MS: u64 = 3_000;
+
+/// A cell of the transcript.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Spot {
+    /// Entry.
+    pub entry: usize,
+    /// Row of it.
+    pub row: usize,
+    /// Cell, the bar included.
+    pub cell: usize,
+}
+
+/// From where the button went down to where the mouse is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Selection {
+    from: Spot,
+    to: Spot,
+    /// The mouse was moved.
+    dragged: bool,
+}
+
+impl Selection {
+    /// First cell and the one after the last.
+    pub fn span(&self) -> (Spot, Spot) {
+        let (a, b) = (self.from.min(self.to), self.from.max(self.to));
+        (a, Spot { cell: b.cell + 1, ..b })
+    }
+
+    /// Selected cells of a row, if any.
+    pub fn cells(&self, entry: usize, row: usize) -> Option<(usize, usize)> {
+        let (first, last) = self.span();
+        let here = (entry, row);
+        if !self.dragged || here < (first.entry, first.row) || here > (last.entry, last.row) {
+            return None;
+        }
+        let from = if here == (first.entry, first.row) { first.cell } else { 0 };
+        let to = if here == (last.entry, last.row) { last.cell } else { usize::MAX };
+        Some((from, to))
+    }
+
+    /// The selected text.
+    pub fn text(&self, transcript: &Transcript) -> String {
+        let (first, last) = self.span();
+        let one_row = (first.entry, first.row) == (last.entry, last.row);
+        let mut text = String::new();
+        let mut joint = None;
+        for (index, entry) in transcript.entries().iter().enumerate().take(last.entry + 1).skip(first.entry) {
+            for row in 0..entry.len() {
+                let Some((from, to)) = self.cells(index, row) else { continue };
+                let line = entry.line(row);
+                // Names and numbers of messages are no text of theirs.
+                if line.as_ref().is_some_and(|l| l.part == Part::Head) && !one_row {
+                    continue;
+                }
+                match joint {
+                    None => {}
+                    Some(Joint::Space) => text.push(' '),
+                    Some(Joint::Nothing) => {}
+                    Some(Joint::Line) => text.push('\n'),
+                }
+                joint = Some(line.as_ref().map_or(Joint::Line, |l| l.row.joint));
+                if let Some(l) = line {
+                    let from = from.saturating_sub(l.indent()).max(l.row.gutter);
+                    let shown = l.row.text();
+                    text.push_str(between(&shown, from, to.saturating_sub(l.indent())).trim_end());
+                }
+            }
+        }
+        text.trim_end_matches('\n').to_string()
+    }
+}
+
+/// The cell of the transcript at a place of the screen, clamped into it; `None` where there is no text.
+fn spot(app: &App, x: u16, y: u16) -> Option<Spot> {
+    let area = layout::regions(app).transcript;
+    let window = app.transcript.window();
+    let line = usize::from(y.saturating_sub(area.y)).min(window.len().checked_sub(1)?);
+    let (entry, row) = *window.get(line)?;
+    Some(Spot { entry, row, cell: usize::from(x.saturating_sub(area.x).min(area.width.saturating_sub(1))) })
+}
+
+/// The button went down in the transcript.
+pub(super) fn begin(app: &mut App, x: u16, y: u16) {
+    app.selection = spot(app, x, y).map(|at| Selection { from: at, to: at, dragged: false });
+}
+
+/// The mouse moved with the button down. At the edges the transcript scrolls along.
+pub(super) fn drag(app: &mut App, x: u16, y: u16) {
+    let area = layout::regions(app).transcript;
+    if app.selection.is_none() {
+        return;
+    }
+    if y < area.y {
+        app.transcript.scroll_by(-1);
+    } else if y >= area.y + area.height {
+        app.transcript.scroll_by(1);
+    }
+    app.transcript.prepare();
+    let y = y.clamp(area.y, (area.y + area.height).saturating_sub(1));
+    if let (Some(to), Some(selection)) = (spot(app, x, y), &mut app.selection) {
+        selection.dragged |= to != selection.from;
+        selection.to = to;
+    }
+}
+
+/// The button went up: what was dragged over is copied; a click selects the message.
+pub(super) fn end(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+    let Some(selection) = app.selection else { return };
+    if !selection.dragged {
+        app.selection = None;
+        let entry = app.transcript.entries().get(selection.from.entry);
+        if let Some(id) = entry.and_then(|e| e.as_message()).map(|m| m.id) {
+            app.transcript.show(id);
+        }
+        return;
+    }
+    let text = selection.text(&app.transcript);
+    if width(&text) == 0 {
+        return hint(app, "Nothing selected", now + HINT_MS);
+    }
+    effects.push(Effect::Copy(text));
+}
