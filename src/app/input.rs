@@ -8,14 +8,16 @@ mod popup;
 use super::acts::{hint, note, open_page, quit, quit_or_ask, send, stop};
 use super::keys::{Action, Code, Key};
 use super::list::List;
+use super::mention::{self, Found};
 use super::overlay::Overlay;
 use super::perform::{copy_text, submit};
 use super::{App, Armed, Asker, Effect, Phase};
 use crate::commands::CopyWhat;
 use crate::protocol::desk::{Activity, Level, Request};
+use crate::text::sanitize::sanitize;
 use overlay::{close_overlay, overlay_key};
-pub(super) use popup::paths;
 use popup::{complete, popup_key};
+pub(super) use popup::{files, paths};
 
 /// Time for the second Esc, in milliseconds.
 const ESC_MS: u64 = 800;
@@ -61,13 +63,13 @@ pub(super) fn key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) 
                 && !key.ctrl
                 && !key.alt
             {
-                typed(app, c, now);
+                typed(app, c, now, effects);
             }
         }
     }
 }
 
-fn typed(app: &mut App, c: char, now: u64) {
+fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
     if c == '?' && app.composer.is_empty() {
         return show_help(app);
     }
@@ -77,6 +79,16 @@ fn typed(app: &mut App, c: char, now: u64) {
         hint(app, "The question is set aside; Ctrl-Y brings it back", now + QUIT_MS);
     }
     edit(app, |composer| composer.insert(c.encode_utf8(&mut [0; 4])));
+    popup::mention(app, effects);
+}
+
+/// Puts pasted text into the input, folded when it is large.
+pub(super) fn insert_pasted(app: &mut App, text: &str) {
+    app.popup = None;
+    app.transcript.deselect();
+    app.history.rest();
+    let (chars, lines) = (app.config.paste_fold_chars, app.config.paste_fold_lines);
+    app.composer.paste(&sanitize(&text.replace("\r\n", "\n").replace('\r', "\n")), chars, lines);
 }
 
 fn show_help(app: &mut App) {
@@ -140,7 +152,10 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
         Action::LineEnd => app.composer.end(),
         Action::WordLeft => app.composer.word_left(),
         Action::WordRight => app.composer.word_right(),
-        Action::Backspace => edit(app, |c| c.backspace()),
+        Action::Backspace => {
+            edit(app, |c| c.backspace());
+            popup::mention(app, effects);
+        }
         Action::Delete => edit(app, |c| c.delete()),
         Action::KillWord => edit(app, |c| c.cut_word()),
         Action::KillToEnd => edit(app, |c| c.cut_to_end()),
@@ -300,6 +315,14 @@ fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
             quit(app, effects);
         }
         Asker::Quit => {}
+        Asker::Pasted => {
+            if let Found::Paste(text) = mention::chosen(app, key, effects) {
+                insert_pasted(app, &text);
+            }
+        }
+    }
+    if key == '\x1b' {
+        mention::not_read(app, now);
     }
 }
 

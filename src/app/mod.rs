@@ -19,6 +19,7 @@ pub mod layout;
 pub mod list;
 pub mod markdown;
 mod math;
+pub mod mention;
 mod notices;
 pub mod options;
 pub mod overlay;
@@ -97,6 +98,15 @@ pub enum Event {
         /// Completions of the whole prefix; folders end in `/`.
         found: Vec<String>,
     },
+    /// Answer to [`Effect::ListFiles`].
+    Files {
+        /// What was asked.
+        query: String,
+        /// Files and folders below the working folder, best first.
+        found: Vec<String>,
+    },
+    /// Answer to [`Effect::FindPaths`]: those that exist.
+    FoundPaths(Vec<String>),
     /// Answer to [`Effect::Editor`]: the text as left in the editor, or why there is none.
     Edited(Result<String, String>),
     /// Answer to [`Effect::Copy`]: the sentence to show.
@@ -133,6 +143,10 @@ pub enum Effect {
     Copy(String),
     /// Complete a path; answered by [`Event::Paths`].
     ListPaths(String),
+    /// Find files below the working folder that match; answered by [`Event::Files`].
+    ListFiles(String),
+    /// Say which of these paths exist; answered by [`Event::FoundPaths`] before anything else.
+    FindPaths(Vec<String>),
     /// Open the user's editor on a text; answered by [`Event::Edited`].
     Editor(String),
     /// Colour a code block; answered by [`Event::Highlighted`].
@@ -191,6 +205,8 @@ pub enum Asker {
     Desk(u64),
     /// The interface: quit although the model is busy?
     Quit,
+    /// The interface: load the paths that were pasted?
+    Pasted,
 }
 
 /// A decision the user has to take before anything else.
@@ -296,11 +312,17 @@ pub struct App {
     pub panel: Option<bool>,
     /// Running or ending.
     pub phase: Phase,
+    /// Work ended while the window had not got the focus.
+    pub unseen: bool,
     /// Sessions seen last, for completion.
     sessions: Vec<SessionRow>,
     armed: Armed,
     /// A question was sent and the desk has not said yet what it does with it.
     waiting: bool,
+    /// Paths are being looked up, or asked about.
+    lookup: Option<mention::Lookup>,
+    /// Files are read because the first queued question mentions them.
+    reading_for_question: bool,
     /// Counts requests, so that notes can be told which one they answer.
     requests: u64,
     focused: bool,
@@ -338,9 +360,12 @@ impl App {
             hint: None,
             panel: None,
             phase: Phase::Running,
+            unseen: false,
             sessions: Vec::new(),
             armed: Armed::Nothing,
             waiting: false,
+            lookup: None,
+            reading_for_question: false,
             requests: 0,
             focused: true,
             busy_since: None,

@@ -4,16 +4,18 @@
 use super::acts::{hint, note, send};
 use super::entry::grouped;
 use super::list::List;
+use super::mention;
 use super::options::Notify;
 use super::overlay::{Overlay, Page};
 use super::pick::FilePick;
-use super::status::percent;
+use super::status::{duration, percent};
 use super::{App, Asker, Effect, Phase, Question, Redraw, SessionHead};
 use crate::protocol::desk::{
-    Activity, DocumentRow, GotoTarget, Notice, OpenSession, Request, SaveState, SearchRow, SessionRow, SessionView,
-    TimelineRow,
+    Activity, DocumentRow, GotoTarget, Level, Notice, OpenSession, Request, SaveState, SearchRow, SessionRow,
+    SessionView, TimelineRow,
 };
 use crate::text::sanitize::{sanitize, sanitize_line};
+use crate::transcript::Role;
 
 /// How long a hint stays, in milliseconds.
 const HINT_MS: u64 = 4_000;
@@ -45,6 +47,9 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Added(message) => {
             app.waiting = false;
+            if message.role == Role::Document {
+                app.reading_for_question = false;
+            }
             app.transcript.add(message);
             Redraw::Now
         }
@@ -72,6 +77,9 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         Notice::Note(level, text) => {
             // A refused question leaves the desk idle without saying so.
             app.waiting = false;
+            if level != Level::Info {
+                mention::not_read(app, now);
+            }
             note(app, level, &text);
             Redraw::Now
         }
@@ -240,13 +248,19 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
 /// The desk has become idle: somebody who looked away is told.
 fn became_idle(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     let took = app.busy_since.take().map_or(0, |since| now.saturating_sub(since));
+    if took < app.config.notify_after_ms || !app.queue.lines.is_empty() {
+        return;
+    }
+    app.unseen = !app.focused;
     let wanted = match app.config.notify {
         Notify::Never => false,
         Notify::Unfocused => !app.focused,
         Notify::Always => true,
     };
-    if wanted && took >= app.config.notify_after_ms && app.queue.lines.is_empty() {
-        effects.push(Effect::Notify("sala-chat: ready".into()));
+    if wanted {
+        let name = if app.session.name.is_empty() { "sala-chat" } else { &app.session.name };
+        let what = if app.questions.is_empty() { "ready" } else { "waits for a decision" };
+        effects.push(Effect::Notify(format!("{name}: {what} after {}", duration(took as f64 / 1e3))));
     }
 }
 

@@ -55,8 +55,6 @@ pub struct UiConfig {
     pub notify: Notify,
     /// Answers shorter than this never notify, in milliseconds.
     pub notify_after_ms: u64,
-    /// Notify by OSC 9 instead of the bell.
-    pub notify_osc9: bool,
     /// Clipboard.
     pub clipboard: ClipboardMethod,
     /// Key bindings.
@@ -105,7 +103,6 @@ impl Default for UiConfig {
             think_show: ThinkShow::Fold,
             notify: Notify::Unfocused,
             notify_after_ms: 10_000,
-            notify_osc9: false,
             clipboard: ClipboardMethod::Auto,
             keys: KeyTable::default(),
             settings: crate::settings::Loaded::default(),

@@ -3,6 +3,7 @@
 use super::acts::{note, open_page, quit_or_ask, send};
 use super::keys::ACTIONS;
 use super::markdown::{Colours, Style, render};
+use super::mention;
 use super::options::ThinkShow;
 use super::{App, Effect};
 use crate::commands::{self, CopyWhat, Local, Outcome, WhileBusy, help};
@@ -84,6 +85,14 @@ pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
 
 fn ask(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
     let text = commands::message_text(line);
+    if app.editing.is_none() && mention::look_up(app, &text, effects) {
+        return;
+    }
+    ask_now(app, text, effects);
+}
+
+/// Asks a question whose mentions are read.
+pub(super) fn ask_now(app: &mut App, text: String, effects: &mut Vec<Effect>) {
     let request = match app.editing.take() {
         Some(message) => Request::EditDone { message, text },
         None => Request::Ask(text),

@@ -207,6 +207,12 @@ impl<'a> Writer<'a> {
         self.rows.push(out);
     }
 
+    fn decorate_last(&mut self) {
+        if let Some(row) = self.rows.last_mut() {
+            row.gutter = Row::DECORATION;
+        }
+    }
+
     fn blank(&mut self, at: usize) {
         if !self.rows.is_empty() && self.first.is_none() {
             self.line(Vec::new(), at);
@@ -343,6 +349,7 @@ impl<'a> Writer<'a> {
             let room = self.cells().saturating_sub(2 + label.len());
             let head = fit(&format!("```{lang}"), room);
             self.line(vec![Span::new(format!("  {head}"), Role::Dim), Span::new(label, Role::Key)], at);
+            self.decorate_last();
         }
         let coloured = self.style.colours.get(&lang, code).cloned();
         let cells = self.cells().saturating_sub(2).max(2);
@@ -372,6 +379,7 @@ impl<'a> Writer<'a> {
         }
         if fenced {
             self.line(vec![Span::new("  ```", Role::Dim)], at.max(starts.last().map_or(at, |s| s.1)));
+            self.decorate_last();
         }
         // Rows must not go back in the source.
         let mut high = 0;

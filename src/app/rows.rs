@@ -127,6 +127,9 @@ impl Row {
         Row::from(vec![Span::new(text, face)])
     }
 
+    /// A row that is decoration as a whole: nothing of it is copied.
+    pub const DECORATION: usize = usize::MAX;
+
     /// An empty row for a place in the source.
     pub fn at(source: usize) -> Row {
         Row { source, ..Row::default() }

@@ -2,8 +2,8 @@
 //! with lines that were only broken at the edge joined again.
 
 use super::acts::hint;
-use super::entry::Part;
-use super::rows::Joint;
+use super::entry::{Line, Part};
+use super::rows::{Joint, Row};
 use super::transcript::Transcript;
 use super::wrap::{between, width};
 use super::{App, Effect, layout};
@@ -61,7 +61,8 @@ impl Selection {
                 let Some((from, to)) = self.cells(index, row) else { continue };
                 let line = entry.line(row);
                 // Names and numbers of messages are no text of theirs.
-                if line.as_ref().is_some_and(|l| l.part == Part::Head) && !one_row {
+                let skipped = |l: &Line<'_>| l.part == Part::Head || l.row.gutter == Row::DECORATION;
+                if line.as_ref().is_some_and(skipped) && !one_row {
                     continue;
                 }
                 match joint {
@@ -72,7 +73,8 @@ impl Selection {
                 }
                 joint = Some(line.as_ref().map_or(Joint::Line, |l| l.row.joint));
                 if let Some(l) = line {
-                    let from = from.saturating_sub(l.indent()).max(l.row.gutter);
+                    let gutter = if l.row.gutter == Row::DECORATION { 0 } else { l.row.gutter };
+                    let from = from.saturating_sub(l.indent()).max(gutter);
                     let shown = l.row.text();
                     text.push_str(between(&shown, from, to.saturating_sub(l.indent())).trim_end());
                 }

@@ -93,6 +93,48 @@ fn activity(app: &App) -> (String, Role) {
     (text, Role::Heading)
 }
 
+/// How far work is, for the terminal's tab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// So many percent.
+    Share(u64),
+    /// It is not known how far.
+    Running,
+}
+
+/// Work worth showing on the tab; an answer of unknown length is running.
+pub fn progress(app: &App) -> Option<Progress> {
+    match &app.activity {
+        Activity::Idle | Activity::Stopping => None,
+        Activity::Reading(r) if r.total > 0 => Some(Progress::Share(percent(r.done, r.total))),
+        Activity::Restoring { share: Some(share), .. } => Some(Progress::Share((100.0 * share) as u64)),
+        Activity::Starting { .. }
+        | Activity::Reading(_)
+        | Activity::Thinking { .. }
+        | Activity::Answering { .. }
+        | Activity::Restoring { .. }
+        | Activity::Busy { .. } => Some(Progress::Running),
+    }
+}
+
+/// The window's title: the session and what goes on in it; a star says that something ended unseen.
+pub fn title(app: &App) -> String {
+    let name = if app.session.name.is_empty() { "sala-chat" } else { &app.session.name };
+    let mark = if app.unseen { "* " } else { "" };
+    let doing = match &app.activity {
+        Activity::Reading(r) if r.total > 0 => format!(": reading {}%", percent(r.done, r.total)),
+        Activity::Thinking { .. } => ": thinking".into(),
+        Activity::Answering { .. } => ": answering".into(),
+        Activity::Reading(_)
+        | Activity::Idle
+        | Activity::Starting { .. }
+        | Activity::Restoring { .. }
+        | Activity::Stopping
+        | Activity::Busy { .. } => String::new(),
+    };
+    format!("{mark}{name}{doing}")
+}
+
 /// How saving stands, for the header: words and whether they are a problem.
 pub fn saved(app: &App) -> (String, Role) {
     match &app.save {

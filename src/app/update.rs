@@ -2,6 +2,7 @@
 
 use super::acts::{hint, note, quit, stop};
 use super::find::Find;
+use super::mention::{self, Found};
 use super::transcript::Scroll;
 use super::{App, Armed, Effect, Event, Phase, Question, Redraw, input, notices, perform, selection};
 use crate::protocol::desk::Level;
@@ -25,7 +26,19 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             Redraw::Now
         }
         Event::Paste(text) => {
-            paste(app, &text);
+            paste(app, &text, &mut effects);
+            Redraw::Now
+        }
+        Event::Files { query, found } => {
+            input::files(app, &query, &found);
+            Redraw::Now
+        }
+        Event::FoundPaths(found) => {
+            match mention::found(app, &found, &mut effects) {
+                Found::Nothing => {}
+                Found::Ask(text) => perform::ask_now(app, text, &mut effects),
+                Found::Paste(text) => input::insert_pasted(app, &text),
+            }
             Redraw::Now
         }
         Event::Wheel(rows) => {
@@ -54,7 +67,10 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
         Event::Focus(focused) => {
             app.focused = focused;
-            Redraw::No
+            match focused && std::mem::take(&mut app.unseen) {
+                true => Redraw::Now,
+                false => Redraw::No,
+            }
         }
         Event::Paths { prefix, found } => {
             input::paths(app, &prefix, &found);
@@ -135,7 +151,7 @@ fn copied(app: &mut App, what: &str, now: u64) {
     }
 }
 
-fn paste(app: &mut App, text: &str) {
+fn paste(app: &mut App, text: &str, effects: &mut Vec<Effect>) {
     if app.questions.front().is_some() {
         return;
     }
@@ -150,11 +166,9 @@ fn paste(app: &mut App, text: &str) {
     if app.find.as_ref().is_some_and(Find::typing) {
         return super::find::paste(app, &sanitize(text));
     }
-    app.popup = None;
-    app.transcript.deselect();
-    app.history.rest();
-    let (chars, lines) = (app.config.paste_fold_chars, app.config.paste_fold_lines);
-    app.composer.paste(&sanitize(&text.replace("\r\n", "\n").replace('\r', "\n")), chars, lines);
+    if !mention::look_up_pasted(app, text, effects) {
+        input::insert_pasted(app, text);
+    }
 }
 
 fn click(app: &mut App, x: u16, y: u16) {

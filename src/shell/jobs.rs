@@ -1,15 +1,27 @@
 //! Small work off the drawing thread: listing paths for Tab, colouring code. And the user's editor.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, unbounded};
 
 use crate::app::Event;
+use crate::app::list::fuzzy;
 use crate::ui::highlight::Highlighter;
 
 /// Completions offered at most.
 const PATHS: usize = 200;
+
+/// Files offered behind an `@`.
+const OFFERED: usize = 40;
+/// Files looked at, folders followed, and how long that may take.
+const LISTED: usize = 50_000;
+const DEPTH: usize = 12;
+const WALK: Duration = Duration::from_millis(400);
+/// How long a listing is good for.
+const FRESH: Duration = Duration::from_secs(5);
 
 /// Something to do.
 pub enum Job {
@@ -20,6 +32,8 @@ pub enum Job {
         /// For `~`.
         home: Option<PathBuf>,
     },
+    /// Find files below the working folder.
+    Files(String),
     /// Colour a block.
     Highlight {
         /// Language.
@@ -37,8 +51,13 @@ pub fn start_jobs(to: Sender<Event>) -> io::Result<Sender<Job>> {
     let (jobs_to, jobs) = unbounded::<Job>();
     std::thread::Builder::new().name("jobs".into()).spawn(move || {
         let mut highlighter = None;
-        for job in jobs {
+        let mut files = Files::default();
+        while let Ok(job) = jobs.recv() {
             let event = match job {
+                Job::Files(query) => {
+                    let found = files.matching(&query);
+                    Some(Event::Files { query, found })
+                }
                 Job::Paths { prefix, home } => {
                     let found = list_paths(&prefix, home.as_deref());
                     Some(Event::Paths { prefix, found })
@@ -88,10 +107,75 @@ pub fn list_paths(prefix: &str, home: Option<&Path>) -> Vec<String> {
     found
 }
 
+/// Those paths that exist; `~` is the home folder.
+pub fn existing(paths: Vec<String>, home: Option<&Path>) -> Vec<String> {
+    let exists = |path: &String| match (path.strip_prefix("~/"), home) {
+        (Some(rest), Some(home)) => home.join(rest).exists(),
+        _ => Path::new(path).exists(),
+    };
+    paths.into_iter().filter(exists).collect()
+}
+
+/// Files below the working folder, listed once in a while.
+#[derive(Default)]
+struct Files {
+    paths: Vec<String>,
+    listed: Option<Instant>,
+}
+
+impl Files {
+    /// The best matches for what is typed.
+    fn matching(&mut self, query: &str) -> Vec<String> {
+        // Outside the working folder names are completed folder by folder.
+        if ["/", "~/", "../"].iter().any(|start| query.starts_with(start)) {
+            return list_paths(query, std::env::home_dir().as_deref()).into_iter().take(OFFERED).collect();
+        }
+        if self.listed.is_none_or(|at| at.elapsed() > FRESH) {
+            self.paths = walk(Path::new("."));
+            self.listed = Some(Instant::now());
+        }
+        let best = fuzzy(query.strip_prefix("./").unwrap_or(query), &self.paths);
+        best.into_iter().take(OFFERED).filter_map(|i| self.paths.get(i).cloned()).collect()
+    }
+}
+
+/// Files and folders below a folder, near ones first; what git ignores and hidden ones are left out.
+fn walk(root: &Path) -> Vec<String> {
+    let start = Instant::now();
+    let mut paths: Vec<String> = ignore::WalkBuilder::new(root)
+        .max_depth(Some(DEPTH))
+        .require_git(false)
+        .build()
+        .take_while(|_| start.elapsed() < WALK)
+        .filter_map(Result::ok)
+        .filter(|e| e.depth() > 0)
+        .filter_map(|e| {
+            let slash = if e.file_type().is_some_and(|t| t.is_dir()) { "/" } else { "" };
+            Some(format!("{}{slash}", e.path().strip_prefix(root).ok()?.to_str()?))
+        })
+        .take(LISTED)
+        .collect();
+    paths.sort_by_key(|p| (p.matches('/').count(), p.clone()));
+    paths
+}
+
+/// Editors looked for when none is named.
+const EDITORS: [&str; 6] = ["sensible-editor", "nano", "micro", "vim", "vi", "emacs"];
+
+/// The editor the variables name, else the first of the usual ones that is installed.
+fn editor(variable: impl Fn(&str) -> Option<OsString>) -> Option<OsString> {
+    let named = ["VISUAL", "EDITOR"].iter().filter_map(|name| variable(name)).find(|e| !e.is_empty());
+    named.or_else(|| {
+        let path = variable("PATH")?;
+        let installed = |name: &&str| std::env::split_paths(&path).any(|folder| folder.join(name).is_file());
+        EDITORS.iter().find(|name| installed(name)).map(OsString::from)
+    })
+}
+
 /// Opens the user's editor on `text` and returns what was saved. The terminal must be free.
 pub fn edit(text: &str) -> Result<String, String> {
-    let editor = ["VISUAL", "EDITOR"].iter().filter_map(std::env::var_os).find(|e| !e.is_empty());
-    let editor = editor.ok_or("No editor: set VISUAL or EDITOR, for example VISUAL=nano")?;
+    let editor = editor(|name| std::env::var_os(name))
+        .ok_or("No editor: set VISUAL or EDITOR, for example VISUAL=nano, or install nano or vi")?;
     let fail = |e: io::Error| format!("The editor could not be used: {e}");
     let mut file = tempfile::Builder::new().prefix("sala-chat-").suffix(".md").tempfile().map_err(fail)?;
     io::Write::write_all(&mut file, text.as_bytes()).map_err(fail)?;
@@ -112,6 +196,41 @@ pub fn edit(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_behind_a_mark_leave_out_what_git_ignores() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str| std::fs::write(dir.path().join(name), "x").unwrap();
+        std::fs::create_dir_all(dir.path().join("docs/old")).unwrap();
+        std::fs::create_dir(dir.path().join("target")).unwrap();
+        std::fs::write(dir.path().join(".gitignore"), "target/\n*.log\n").unwrap();
+        for name in ["notes.txt", "docs/guide.md", "docs/old/notes.md", "target/notes.o", "run.log", ".hidden"] {
+            put(name);
+        }
+        assert_eq!(walk(dir.path()), ["notes.txt", "docs/", "docs/guide.md", "docs/old/", "docs/old/notes.md"]);
+        let there = dir.path().join("notes.txt").to_string_lossy().into_owned();
+        assert_eq!(existing(vec![there.clone(), "/no/such/file".into()], None), [there]);
+        assert_eq!(existing(vec!["~/notes.txt".into()], Some(dir.path())), ["~/notes.txt"]);
+    }
+
+    #[test]
+    fn an_editor_is_found_where_none_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().as_os_str().to_owned();
+        let look = |named: Option<&str>| {
+            let named = named.map(OsString::from);
+            editor(|name| match name {
+                "PATH" => Some(path.clone()),
+                "EDITOR" => named.clone(),
+                _ => None,
+            })
+        };
+        assert_eq!(look(None), None);
+        std::fs::write(dir.path().join("vi"), "").unwrap();
+        assert_eq!(look(None), Some("vi".into()));
+        assert_eq!(look(Some("code --wait")), Some("code --wait".into()));
+        assert_eq!(look(Some("")), Some("vi".into()));
+    }
 
     #[test]
     fn paths_are_completed_with_folders_marked() {

@@ -3,6 +3,7 @@
 //! [`main`] is all that `main.rs` calls. Handlers take a [`Context`] and return how the process ends; they never call
 //! `exit`. Standard output carries answers only; progress and notes go to standard error, and only to a terminal.
 
+mod announce;
 pub mod chat;
 pub mod cli;
 pub mod clipboard;

@@ -4,7 +4,7 @@
 //! speaks or a moment the state asked for has come; an idle program uses no time. At most one frame per 16 ms, per
 //! 33 ms while only text arrives. Every way out leaves the terminal as it was.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::layout::Rect;
 
+use super::announce::Announcer;
 use super::input::{Input, start_input, typed_ahead};
 use super::jobs::{Job, start_jobs};
 use super::out;
@@ -22,7 +23,7 @@ use super::signals::{Outside, watch_signals, watch_terminal};
 use super::term::{self, Guard, Leave, Modes};
 use super::{clipboard, jobs};
 use crate::app::options::{Glyphs, ThemeName, UiConfig};
-use crate::app::{App, Effect, Event, Phase, Redraw, update};
+use crate::app::{App, Effect, Event, Phase, Redraw, status, update};
 use crate::protocol::desk::{Notice, Request};
 use crate::text::sanitize::Clean;
 use crate::ui::draw;
@@ -70,6 +71,7 @@ struct Loop {
     dying: Option<(i32, Instant)>,
     end: Option<End>,
     repaint: bool,
+    announcer: Announcer,
     crash: Arc<Mutex<CrashNote>>,
 }
 
@@ -124,6 +126,7 @@ pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
         dying: None,
         end: None,
         repaint: true,
+        announcer: Announcer::new(|name| std::env::var_os(name)),
         crash,
     };
     let end = match this.go(&events, &outside) {
@@ -131,6 +134,8 @@ pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
         // The terminal cannot be written any more: most likely it is gone.
         Err(_) => this.end_without_terminal(),
     };
+    // The terminal may be gone.
+    let _ = this.announcer.end(&mut out::screen());
     drop(leave);
     if let Some(text) = end.farewell {
         // The terminal may be gone.
@@ -246,6 +251,11 @@ impl Loop {
             Effect::ListPaths(prefix) => {
                 drop(self.jobs.send(Job::Paths { prefix, home: self.app.config.home.clone() }))
             }
+            Effect::ListFiles(query) => drop(self.jobs.send(Job::Files(query))),
+            Effect::FindPaths(paths) => {
+                let found = jobs::existing(paths, self.app.config.home.as_deref());
+                return self.apply(Event::FoundPaths(found));
+            }
             Effect::Highlight { lang, code } => drop(self.jobs.send(Job::Highlight { lang, code })),
             Effect::Editor(text) => {
                 let edited = self.outside_terminal(|| jobs::edit(&text))?;
@@ -256,15 +266,7 @@ impl Loop {
                 return self.apply(Event::Resumed);
             }
             Effect::Repaint => self.repaint = true,
-            Effect::Notify(text) => {
-                let sequence = match self.app.config.notify_osc9 {
-                    true => format!("\x1b]9;{}\x07", Clean::line(&text)),
-                    false => "\x07".to_string(),
-                };
-                let mut screen = out::screen();
-                screen.write_all(sequence.as_bytes())?;
-                screen.flush()?;
-            }
+            Effect::Notify(text) => self.announcer.notify(&mut out::screen(), &text)?,
             Effect::Exit { code, farewell } => self.end = Some(End { code, farewell }),
         }
         Ok(())
@@ -273,6 +275,7 @@ impl Loop {
     /// Gives the terminal away while `work` runs.
     fn outside_terminal<T>(&mut self, work: impl FnOnce() -> T) -> io::Result<T> {
         self.input.park();
+        self.announcer.end(&mut out::screen())?;
         self.guard.leave();
         let result = work();
         self.guard.enter(self.modes)?;
@@ -368,6 +371,7 @@ impl Loop {
         let app = &self.app;
         self.terminal.draw(|frame| draw(app, frame))?;
         crossterm::execute!(out::screen(), EndSynchronizedUpdate)?;
+        self.announcer.show(&mut out::screen(), &status::title(&self.app), status::progress(&self.app))?;
         self.last_frame = Some(Instant::now());
         let mut note = self.crash.lock().unwrap_or_else(PoisonError::into_inner);
         if note.session != self.app.session.name {

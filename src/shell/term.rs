@@ -36,6 +36,9 @@ pub struct Modes {
 const WHEEL_AS_ARROWS: &[u8] = b"\x1b[?1007s\x1b[?1007h";
 /// Alternate scroll as it was found.
 const WHEEL_AS_BEFORE: &[u8] = b"\x1b[?1007r";
+/// The window's title is kept, and brought back.
+const KEEP_TITLE: &[u8] = b"\x1b[22;2t";
+const TITLE_AS_BEFORE: &[u8] = b"\x1b[23;2t";
 
 /// Writes the sequences that set the modes.
 ///
@@ -45,6 +48,7 @@ pub fn set(out: &mut impl Write, modes: Modes) -> io::Result<()> {
     if modes.alternate_screen {
         queue!(out, EnterAlternateScreen)?;
     }
+    out.write_all(KEEP_TITLE)?;
     queue!(out, EnableBracketedPaste, EnableFocusChange)?;
     if modes.mouse {
         queue!(out, EnableMouseCapture)?;
@@ -71,6 +75,7 @@ pub fn reset(out: &mut impl Write, modes: Modes) -> io::Result<()> {
         out.write_all(WHEEL_AS_BEFORE)?;
     }
     queue!(out, DisableFocusChange, DisableBracketedPaste, ResetColor)?;
+    out.write_all(TITLE_AS_BEFORE)?;
     if modes.alternate_screen {
         queue!(out, LeaveAlternateScreen)?;
     } else {
@@ -256,6 +261,9 @@ mod tests {
             let count = |bytes: &[u8], what: &str| String::from_utf8_lossy(bytes).matches(what).count();
             assert_eq!(count(&on, "\x1b[>1u"), count(&off, "\x1b[<1u"));
             assert_eq!(count(&on, "\x1b[?1004h"), count(&off, "\x1b[?1004l"));
+            assert_eq!(count(&on, "\x1b[?1007s\x1b[?1007h"), count(&off, "\x1b[?1007r"));
+            assert_eq!(count(&on, "\x1b[?1007h"), usize::from(!modes.mouse), "the wheel scrolls with the mouse off");
+            assert_eq!((count(&on, "\x1b[22;2t"), count(&off, "\x1b[23;2t")), (1, 1));
         }
     }
 

@@ -70,7 +70,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             }
             if let Some((from, to)) = app.selection.and_then(|s| s.cells(*entry, *row)) {
                 let end = shown.indent() + width(&shown.row.text());
-                let from = from.max(shown.indent() + shown.row.gutter);
+                let from = from.max(shown.indent().saturating_add(shown.row.gutter));
                 let cell = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
                 painter.mark_cells(area, line, cell(from), cell(to.min(end).saturating_sub(from)), Role::Selected);
             }

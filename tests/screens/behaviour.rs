@@ -439,7 +439,7 @@ fn a_pasted_question_is_folded_until_it_is_opened() {
     let screen = s.screen();
     assert!(screen.contains("Compare this") && screen.contains("with the book.") && screen.contains("more rows"));
     assert!(!screen.contains("line 20"), "{screen}");
-    s.press("ctrl-p enter");
+    s.press("ctrl-p enter").screen();
     assert!(s.app.transcript.entries().iter().map(|e| e.len()).sum::<usize>() > 50);
     s.press("enter");
     assert!(s.screen().contains("more rows"), "and folded again");
@@ -467,6 +467,151 @@ fn the_panel_and_the_header_follow_the_tree() {
     s.tell(Notice::Tree(TreeView { branch: (4, 4), timeline: rows, documents: Vec::new() }));
     let screen = s.screen();
     assert!(screen.contains("branch 4/4") && screen.contains("a new turn"), "{screen}");
+}
+
+#[test]
+fn search_goes_along_while_typing_and_steps_around() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Session(SessionView {
+        messages: (1..=30).map(|i| answer(i, &format!("Answer {i}\n\nof *Pierre* and others"))).collect(),
+        ..conversation()
+    }));
+    s.type_text("a draft").press("ctrl-f").type_text("pierre");
+    let screen = s.screen();
+    assert!(screen.contains("find: pierre") && screen.contains("30 of 30"), "{screen}");
+    s.press("enter n");
+    assert!(s.screen().contains("1 of 30"), "around the end");
+    assert_eq!(s.app.transcript.window().first().map(|w| w.0), Some(0), "the view went along");
+    s.type_text("N");
+    assert!(s.screen().contains("30 of 30"));
+    s.type_text("N");
+    assert!(s.screen().contains("29 of 30"));
+    s.press("esc");
+    assert!(s.app.find.is_none());
+    assert_eq!(s.app.composer.text(), "a draft", "the input was left alone");
+    s.press("ctrl-f").type_text("Pierre!").press("enter");
+    let screen = s.screen();
+    assert!(screen.contains("Not found") && screen.contains("find: Pierre!"), "{screen}");
+}
+
+#[test]
+fn search_in_all_branches_leaves_other_sessions_out() {
+    let mut s = open(80, 24);
+    s.press("ctrl-f").type_text("natasha").press("enter").type_text("a");
+    assert_eq!(s.sent(), [Request::Search("natasha".into())]);
+    let row = |session: &str, id| sala_chat::protocol::desk::SearchRow {
+        session: session.into(),
+        message: MessageId(id),
+        number: 2,
+        snippet: format!("of {session}"),
+        created_ms: 0,
+    };
+    s.tell(Notice::Found { query: "natasha".into(), rows: vec![row("war-and-peace", 77), row("mail", 4)] });
+    let screen = s.screen();
+    assert!(screen.contains("of war-and-peace") && !screen.contains("of mail"), "{screen}");
+    s.press("enter");
+    assert_eq!(
+        s.sent(),
+        [Request::Goto(GotoTarget::Message(MessageId(77)))],
+        "it is on another branch of this session"
+    );
+}
+
+#[test]
+fn a_mouse_selection_is_copied_without_bars_and_broken_lines() {
+    let mut s = Stage::with(UiConfig { mouse: true, ..UiConfig::default() }, 60, 24).ready(demo());
+    let long = "word ".repeat(30);
+    s.tell(Notice::Session(SessionView {
+        messages: vec![answer(1, &format!("{long}\n\n- one\n- two\n\n```rust\nlet x = 1;\n```"))],
+        ..SessionView::default()
+    }));
+    let screen = s.screen();
+    let line = |text: &str| u16::try_from(screen.lines().position(|l| l.contains(text)).unwrap()).unwrap();
+    s.event(Event::Click { x: 3, y: line("word") })
+        .event(Event::Drag { x: 59, y: line("let x") })
+        .event(Event::Release);
+    let Some(Effect::Copy(text)) = s.effects.last() else { panic!("{:?}", s.effects) };
+    assert_eq!(*text, format!("{}\n\n- one\n- two\n\nlet x = 1;", long.trim_end()));
+    // A click alone selects the message, as before.
+    s.effects.clear();
+    s.event(Event::Click { x: 5, y: line("word") }).event(Event::Release);
+    assert!(s.effects.is_empty());
+    assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(1));
+}
+
+#[test]
+fn mentioned_files_are_read_before_the_question_is_asked() {
+    let mut s = open(80, 24);
+    s.type_text("What does @notes");
+    assert_eq!(s.effects.pop(), Some(Effect::ListFiles("notes".into())));
+    s.event(Event::Files { query: "notes".into(), found: vec!["docs/my notes.txt".into()] });
+    assert!(s.screen().contains("@docs/my\\ notes.txt"));
+    s.press("enter").type_text("say, @anna?").press("enter");
+    s.effects.retain(|e| !matches!(e, Effect::ListFiles(_)));
+    let names: Vec<String> = ["docs/my notes.txt", "anna?", "anna"].map(String::from).into();
+    assert_eq!(
+        s.effects.pop(),
+        Some(Effect::FindPaths(vec!["docs/my notes.txt".into(), names[1].clone(), names[2].clone()]))
+    );
+    s.event(Event::FoundPaths(vec!["docs/my notes.txt".into()]));
+    let load = |r: &Request| matches!(r, Request::Load { paths, .. } if *paths == ["docs/my notes.txt"]);
+    assert!(matches!(s.sent().as_slice(), [r] if load(r)));
+    busy(&mut s);
+    s.tell(Notice::Added(document(4, "my notes.txt", 300))).tell(Notice::Activity(Activity::Idle));
+    // The name that is left names nobody.
+    assert_eq!(s.effects.pop(), Some(Effect::FindPaths(vec!["anna?".into(), "anna".into()])));
+    s.event(Event::FoundPaths(Vec::new()));
+    assert_eq!(s.sent(), [Request::Ask("What does docs/my notes.txt say, @anna?".into())]);
+}
+
+#[test]
+fn a_question_whose_file_was_not_read_waits() {
+    let mut s = open(80, 24);
+    s.type_text("Sum up @big.txt").press("esc").press("enter");
+    s.event(Event::FoundPaths(vec!["big.txt".into()]));
+    s.effects.clear();
+    let refused = "big.txt needs 1,204,331 tokens; 436,372 are left. Nothing was loaded.";
+    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Error, refused.into()));
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), []);
+    assert!(s.screen().contains("Not asked, because not all was read"));
+    s.press("ctrl-x");
+    assert_eq!(s.app.composer.text(), "Sum up big.txt");
+}
+
+#[test]
+fn dropped_paths_are_offered_for_loading() {
+    let mut s = open(80, 24);
+    s.event(Event::Paste("'/home/x/a b.txt' ".into()));
+    assert_eq!(s.effects.pop(), Some(Effect::FindPaths(vec!["/home/x/a b.txt".into()])));
+    s.event(Event::FoundPaths(vec!["/home/x/a b.txt".into()]));
+    assert!(s.screen().contains("Load /home/x/a b.txt?"));
+    s.press("enter");
+    assert!(matches!(s.sent().as_slice(), [Request::Load { paths, .. }] if *paths == ["/home/x/a b.txt"]));
+    s.tell(Notice::Activity(Activity::Idle));
+    // As text, when that is wanted, and when there is no such file.
+    s.event(Event::Paste("/tmp/x".into())).event(Event::FoundPaths(vec!["/tmp/x".into()])).press("t");
+    s.event(Event::Paste(" /no/such".into())).event(Event::FoundPaths(Vec::new()));
+    assert_eq!(s.app.composer.text(), "/tmp/x /no/such");
+}
+
+#[test]
+fn the_title_says_what_goes_on_and_that_it_ended_unseen() {
+    use sala_chat::app::status::{Progress, progress, title};
+    let mut s = open(80, 24);
+    assert_eq!((title(&s.app).as_str(), progress(&s.app)), ("war-and-peace", None));
+    s.event(Event::Focus(false));
+    s.tell(Notice::Activity(Activity::Reading(sala_chat::protocol::desk::ReadingProgress {
+        done: 34,
+        total: 100,
+        ..Default::default()
+    })));
+    assert_eq!((title(&s.app).as_str(), progress(&s.app)), ("war-and-peace: reading 34%", Some(Progress::Share(34))));
+    s.wait(39_000).tell(Notice::Activity(Activity::Idle));
+    assert_eq!(title(&s.app), "* war-and-peace");
+    assert_eq!(s.effects.pop(), Some(Effect::Notify("war-and-peace: ready after 0:39".into())));
+    s.event(Event::Focus(true));
+    assert_eq!(title(&s.app), "war-and-peace");
 }
 
 /// Old layout on a new buffer: between a resize and the moment it is acted on.

@@ -2,6 +2,8 @@
 
 use super::super::complete::{Candidate, Names, Popup, Wanted, common, quoted, wanted};
 use super::super::keys::{Code, Key};
+use super::super::list::fuzzy;
+use super::super::mention::typed;
 use super::super::perform::submit;
 use super::super::{App, Effect};
 use crate::commands;
@@ -21,6 +23,38 @@ pub(super) fn popup(app: &App, line: &str) -> Option<Popup> {
         }
         Wanted::Known(..) | Wanted::Paths(..) | Wanted::Nothing => None,
     }
+}
+
+/// Behind an `@` files are offered as they are typed.
+pub(super) fn mention(app: &mut App, effects: &mut Vec<Effect>) {
+    if app.composer.text().starts_with('/') {
+        return;
+    }
+    if let Some((_, query)) = typed(&app.composer.text()[..app.composer.cursor()]) {
+        effects.push(Effect::ListFiles(query));
+    }
+}
+
+/// Files were found outside: they are offered, documents of the conversation first.
+pub(in crate::app) fn files(app: &mut App, query: &str, found: &[String]) {
+    let line = app.composer.text()[..app.composer.cursor()].to_string();
+    // The user may have typed on meanwhile.
+    let Some((from, now)) = typed(&line).filter(|(_, now)| now == query) else { return };
+    let documents: Vec<&str> = app.session.documents.iter().map(|d| d.name.as_str()).collect();
+    let mut candidates: Vec<Candidate> = fuzzy(&now, &documents)
+        .into_iter()
+        .filter_map(|i| documents.get(i))
+        .map(|name| Candidate { text: format!("@{}", quoted(name)), help: "read already".into() })
+        .collect();
+    for path in found.iter().filter(|p| !documents.contains(&p.as_str())) {
+        let path = crate::text::sanitize::sanitize_line(path);
+        candidates.push(Candidate { text: format!("@{}", quoted(&path)), help: String::new() });
+    }
+    // Enter takes what was nearly spelled out, not what only resembles it.
+    let wanted = format!("@{}", quoted(&now)).to_lowercase();
+    let meant = !now.is_empty()
+        && candidates.first().is_some_and(|c| c.text.to_lowercase().contains(wanted.trim_start_matches('@')));
+    app.popup = (!candidates.is_empty()).then_some(Popup { candidates, selected: 0, from, meant });
 }
 
 /// Keys while completions are shown; false if the key is not for them.

@@ -1,0 +1,300 @@
+//! `@file` in a question: found while it is typed, read before the question is asked. And paths that were pasted or
+//! dropped into the terminal, which are offered for loading.
+//!
+//! Whether a path exists is looked up outside ([`Effect::FindPaths`]); an `@word` that is no path stays text.
+
+use std::ops::Range;
+
+use super::acts::{hint, send};
+use super::{App, Asker, Effect, Question};
+use crate::protocol::desk::{Choice, LoadOptions, Request};
+use crate::text::sanitize::sanitize_line;
+
+/// How long a hint stays, in milliseconds.
+const HINT_MS: u64 = 6_000;
+/// Paths pasted at once that are offered for loading.
+const PASTED: usize = 64;
+
+/// What paths are being looked up for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Lookup {
+    /// A question that mentions some.
+    Question(String),
+    /// A pasted text, and the paths it consists of.
+    Pasted(String, Vec<String>),
+}
+
+/// A word that begins with `@`, and the name behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mention {
+    /// Bytes of the text, the mark included.
+    pub range: Range<usize>,
+    /// Without the mark; escaped spaces are spaces.
+    pub name: String,
+}
+
+/// Words with a mark, from left to right. The mark stands at the beginning of a word, so that addresses are none.
+pub fn mentions(text: &str) -> Vec<Mention> {
+    let mut found = Vec::new();
+    let mut before = ' ';
+    let mut chars = text.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        let begins = c == '@' && (before.is_whitespace() || matches!(before, '(' | '"' | '\''));
+        before = c;
+        if !begins {
+            continue;
+        }
+        let (mut name, mut end) = (String::new(), at + 1);
+        while let Some((i, c)) = chars.peek().copied().filter(|(_, c)| !c.is_whitespace()) {
+            chars.next();
+            end = i + c.len_utf8();
+            let escaped = (c == '\\').then(|| chars.next_if(|(_, n)| matches!(n, ' ' | '\\'))).flatten();
+            name.push(escaped.map_or(c, |(_, n)| n));
+            end += escaped.map_or(0, |(_, n)| n.len_utf8());
+            before = c;
+        }
+        if !name.is_empty() {
+            found.push(Mention { range: at..end, name });
+        }
+    }
+    found
+}
+
+/// What is typed of a mention right before the caret: where it begins, and the name so far.
+pub fn typed(line: &str) -> Option<(usize, String)> {
+    if line.ends_with('@') {
+        let before = line[..line.len() - 1].chars().next_back();
+        return before.is_none_or(|c| c.is_whitespace() || c == '(').then(|| (line.len() - 1, String::new()));
+    }
+    mentions(line).pop().filter(|m| m.range.end == line.len()).map(|m| (m.range.start, m.name))
+}
+
+/// A name without what a sentence puts behind it.
+fn bare(name: &str) -> &str {
+    name.trim_end_matches(['.', ',', ';', ':', '!', '?', ')', '"', '\''])
+}
+
+/// The text with marks of found paths taken away, and those paths, each once.
+fn resolved(text: &str, found: &[String]) -> (String, Vec<String>) {
+    let mut out = String::new();
+    let mut paths: Vec<String> = Vec::new();
+    let mut at = 0;
+    for m in mentions(text) {
+        let is = |name: &str| found.iter().any(|f| f == name);
+        let name = if is(&m.name) { m.name.as_str() } else { bare(&m.name) };
+        if name.is_empty() || !is(name) {
+            continue;
+        }
+        out.push_str(&text[at..m.range.start]);
+        out.push_str(&m.name);
+        at = m.range.end;
+        if !paths.iter().any(|p| p == name) {
+            paths.push(name.to_string());
+        }
+    }
+    out.push_str(&text[at..]);
+    (out, paths)
+}
+
+/// Paths a pasted text consists of, if it consists of nothing else: absolute, below `~` or `.`, or `file://` addresses;
+/// in quotes or with escaped spaces, as terminals drop them.
+pub fn pasted_paths(text: &str) -> Option<Vec<String>> {
+    let mut paths = Vec::new();
+    let mut chars = text.trim().chars().peekable();
+    while chars.peek().is_some() {
+        let mut path = String::new();
+        let quote = chars.next_if(|c| matches!(c, '\'' | '"'));
+        while let Some(c) = chars.next_if(|c| quote.map_or(!c.is_whitespace(), |q| *c != q)) {
+            match c {
+                '\\' if quote.is_none() => path.extend(chars.next()),
+                c => path.push(c),
+            }
+        }
+        if quote.is_some() {
+            chars.next()?;
+        }
+        if chars.peek().is_some_and(|c| !c.is_whitespace()) || paths.len() == PASTED {
+            return None;
+        }
+        while chars.next_if(|c| c.is_whitespace()).is_some() {}
+        let path = match path.strip_prefix("file://") {
+            Some(address) => percent_decoded(address.find('/').map_or(address, |at| &address[at..]))?,
+            None => path,
+        };
+        if !["/", "~/", "./", "../"].iter().any(|start| path.starts_with(start)) || path.len() < 2 {
+            return None;
+        }
+        paths.push(path);
+    }
+    (!paths.is_empty()).then_some(paths)
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(b) = rest.next() {
+        if b != b'%' {
+            bytes.push(b);
+            continue;
+        }
+        let digit = |b: Option<u8>| b.and_then(|b| char::from(b).to_digit(16));
+        let (high, low) = (digit(rest.next())?, digit(rest.next())?);
+        bytes.push(u8::try_from(high * 16 + low).ok()?);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Looks up what a question mentions; false if it mentions nothing.
+pub(super) fn look_up(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
+    let mut names: Vec<String> = Vec::new();
+    for m in mentions(text) {
+        for name in [m.name.as_str(), bare(&m.name)] {
+            if !name.is_empty() && !names.iter().any(|n| n == name) {
+                names.push(name.to_string());
+            }
+        }
+    }
+    if names.is_empty() {
+        return false;
+    }
+    app.waiting = true;
+    app.lookup = Some(Lookup::Question(text.to_string()));
+    effects.push(Effect::FindPaths(names));
+    true
+}
+
+/// Looks up whether a pasted text is paths; false if it is plainly text, or belongs to a command.
+pub(super) fn look_up_pasted(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
+    if app.composer.text().starts_with('/') || app.editing.is_some() || app.lookup.is_some() {
+        return false;
+    }
+    let Some(paths) = pasted_paths(text) else { return false };
+    app.lookup = Some(Lookup::Pasted(text.to_string(), paths.clone()));
+    effects.push(Effect::FindPaths(paths));
+    true
+}
+
+/// What of it exists. Returns a question to be asked now, or a text to be pasted after all.
+pub(super) fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) -> Found {
+    match app.lookup.take() {
+        None => Found::Nothing,
+        Some(Lookup::Question(text)) => {
+            app.waiting = false;
+            let (text, mut paths) = resolved(&text, found);
+            // What is read already need not be read again to be spoken of.
+            paths.retain(|p| !app.session.documents.iter().any(|d| d.name == *p));
+            if paths.is_empty() {
+                return Found::Ask(text);
+            }
+            app.queue.lines.push_front(if text.starts_with('/') { format!("/{text}") } else { text });
+            app.reading_for_question = true;
+            load(app, paths, effects);
+            Found::Nothing
+        }
+        Some(Lookup::Pasted(text, paths)) => {
+            if paths.iter().any(|p| !found.contains(p)) {
+                return Found::Paste(text);
+            }
+            let what = match paths.as_slice() {
+                [one] => one.clone(),
+                many => format!("{} files", many.len()),
+            };
+            let choice = |key, label: &str| Choice { key, label: label.into() };
+            app.questions.push_back(Question {
+                asker: Asker::Pasted,
+                text: format!("Load {}?", sanitize_line(&what)),
+                choices: vec![
+                    choice('\n', "load"),
+                    choice('t', "put the text into the input"),
+                    choice('\x1b', "neither"),
+                ],
+                pick: None,
+            });
+            app.lookup = Some(Lookup::Pasted(text, paths));
+            Found::Nothing
+        }
+    }
+}
+
+/// What a lookup leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Nothing more.
+    Nothing,
+    /// This is asked now.
+    Ask(String),
+    /// This is text after all.
+    Paste(String),
+}
+
+/// The question about pasted paths was answered.
+pub(super) fn chosen(app: &mut App, key: char, effects: &mut Vec<Effect>) -> Found {
+    let Some(Lookup::Pasted(text, paths)) = app.lookup.take() else { return Found::Nothing };
+    match key {
+        '\n' => {
+            load(app, paths, effects);
+            Found::Nothing
+        }
+        't' => Found::Paste(text),
+        _ => Found::Nothing,
+    }
+}
+
+fn load(app: &mut App, paths: Vec<String>, effects: &mut Vec<Effect>) {
+    let home = app.config.home.clone();
+    let whole = |p: String| {
+        let below = p.strip_prefix("~/").zip(home.as_ref());
+        let below = below.map(|(rest, home)| home.join(rest).to_string_lossy().into_owned());
+        below.unwrap_or(p)
+    };
+    app.waiting = true;
+    app.transcript.follow();
+    send(
+        app,
+        Request::Load { paths: paths.into_iter().map(whole).collect(), options: LoadOptions::default() },
+        effects,
+    );
+}
+
+/// What a question mentions was not read: the question waits for a decision.
+pub(super) fn not_read(app: &mut App, now: u64) {
+    if std::mem::take(&mut app.reading_for_question) && !app.queue.lines.is_empty() {
+        app.queue.held = true;
+        hint(app, "Not asked, because not all was read: Enter asks it all the same, Ctrl-X edits it", now + HINT_MS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_at_the_beginning_of_a_word_is_a_mention() {
+        let names = |text| mentions(text).into_iter().map(|m| m.name).collect::<Vec<_>>();
+        assert_eq!(names("compare @a.txt with (@b/c.md) and x@y.org"), ["a.txt", "b/c.md)"]);
+        assert_eq!(names("@my\\ notes.txt @ @"), ["my notes.txt"]);
+        assert_eq!(typed("see @src/ma"), Some((4, "src/ma".into())));
+        assert_eq!(typed("see @"), Some((4, String::new())));
+        assert_eq!((typed("see @a b"), typed("x@")), (None, None));
+    }
+
+    #[test]
+    fn found_paths_lose_their_mark_and_others_keep_it() {
+        let found = ["a.txt".to_string(), "b.md".into()];
+        let (text, paths) = resolved("What do @a.txt and @b.md, @a.txt? And @anna?", &found);
+        assert_eq!(text, "What do a.txt and b.md, a.txt? And @anna?");
+        assert_eq!(paths, ["a.txt", "b.md"]);
+    }
+
+    #[test]
+    fn dropped_paths_are_told_from_text() {
+        let paths = |text: &str| pasted_paths(text);
+        assert_eq!(paths("'/home/a b.txt' "), Some(vec!["/home/a b.txt".into()]));
+        assert_eq!(paths("/a\\ b.txt ~/c.md\n"), Some(vec!["/a b.txt".into(), "~/c.md".into()]));
+        assert_eq!(paths("file:///tmp/x%20y.txt"), Some(vec!["/tmp/x y.txt".into()]));
+        assert_eq!(paths("file://host/tmp/x"), Some(vec!["/tmp/x".into()]));
+        for text in ["/etc is a folder", "hello", "/", "'/open quote", "https://x.example", "file:///a%zz", ""] {
+            assert_eq!(paths(text), None, "{text}");
+        }
+    }
+}
