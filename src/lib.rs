@@ -6,7 +6,7 @@
 //!
 //! | layer | modules | owns |
 //! |---|---|---|
-//! | 0 vocabulary | [`spec`], [`settings`], [`commands`], [`protocol`], [`transcript`], [`text`] | the words everybody shares; no devices, no files beyond reading |
+//! | 0 vocabulary | [`base`], [`spec`], [`settings`], [`commands`], [`protocol`], [`transcript`], [`text`] | the words everybody shares; no devices, no files beyond reading |
 //! | 1 backend | [`backend`] | fused operations on one device: CPU (oracle) or CUDA |
 //! | 2 model | [`model`] | weights, live state, the one forward pass, the draft head |
 //! | 3 engine | [`engine`] | the thread that owns model and state: prefill, decode, speculation, sampling |
@@ -31,6 +31,7 @@
 
 pub mod app;
 pub mod backend;
+pub mod base;
 pub mod commands;
 pub mod desk;
 pub mod engine;

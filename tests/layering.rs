@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 /// Layer of each module; a module may import modules of lower layers.
 const LAYERS: &[(&str, u8)] = &[
+    ("base", 0),
     ("commands", 0),
     ("settings", 0),
     ("spec", 0),
@@ -24,9 +25,9 @@ const LAYERS: &[(&str, u8)] = &[
 
 /// Narrower than the layer number alone: these modules may import only these.
 const ONLY: &[(&str, &[&str])] = &[
-    ("session", &["settings", "spec", "protocol", "transcript", "text"]),
-    ("app", &["commands", "settings", "spec", "protocol", "transcript", "text"]),
-    ("ui", &["commands", "settings", "spec", "protocol", "transcript", "text", "app"]),
+    ("session", &["base", "settings", "spec", "protocol", "transcript", "text"]),
+    ("app", &["base", "commands", "settings", "spec", "protocol", "transcript", "text"]),
+    ("ui", &["base", "commands", "settings", "spec", "protocol", "transcript", "text", "app"]),
 ];
 
 fn layer(module: &str) -> Option<u8> {

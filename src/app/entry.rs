@@ -517,18 +517,7 @@ pub fn clock(ms: i64, utc_offset_min: i32) -> String {
     format!("{:02}:{:02}", of_day / 60, of_day % 60)
 }
 
-/// `581,330`.
-pub fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(c);
-    }
-    out
-}
+pub use crate::base::grouped;
 
 /// `612k`, `1M`: for meters.
 pub fn short_count(n: u64) -> String {

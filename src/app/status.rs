@@ -27,13 +27,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// Bytes as `27.9 GiB`, `48 MiB`.
-pub fn bytes(n: u64) -> String {
-    const GIB: f64 = (1u64 << 30) as f64;
-    const MIB: f64 = (1u64 << 20) as f64;
-    let n = n as f64;
-    if n >= GIB { format!("{:.1} GiB", n / GIB) } else { format!("{:.0} MiB", n / MIB) }
-}
+pub use crate::base::bytes;
 
 /// Share of work done, 0 to 100.
 pub fn percent(done: u64, total: u64) -> u64 {

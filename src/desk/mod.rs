@@ -42,6 +42,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender};
 
+use crate::base::grouped;
 use crate::protocol::desk::{Activity, Level, Meters, Notice, Request, SaveState};
 use crate::protocol::engine::{Cancel, EngineFault, ModelInfo, RowsFault};
 use crate::session::{SaveEvent, SegmentId, SessionLock, Store, StoreError, StoredRows, Writer};
@@ -406,17 +407,4 @@ impl State {
 /// Milliseconds since the epoch, for display.
 fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
-}
-
-/// `12345` as `12,345`.
-fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(c);
-    }
-    out
 }

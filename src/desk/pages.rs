@@ -1,18 +1,10 @@
 //! Pages to read: numbers, the context by item, settings, how saving stands, what this program runs on.
 
 use super::{DeskError, Done, State, grouped};
+pub use crate::base::bytes;
 use crate::protocol::desk::{Level, Notice, SaveState, ThinkMode};
 use crate::protocol::engine::SpecMode;
 use crate::transcript::{Message, Role};
-
-/// Bytes for people.
-pub fn bytes(n: u64) -> String {
-    match n {
-        0..1_048_576 => format!("{:.0} KiB", (n as f64 / 1024.0).ceil()),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", n as f64 / 1_048_576.0),
-        _ => format!("{:.1} GiB", n as f64 / 1_073_741_824.0),
-    }
-}
 
 fn role_word(message: &Message) -> &'static str {
     match message.role {

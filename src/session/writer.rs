@@ -23,6 +23,7 @@ use super::error::{Result, StoreError};
 use super::save::image_bytes;
 use super::segment::SegmentId;
 use super::store::{Access, Store, lock, now_ms};
+use crate::base::bytes;
 use crate::transcript::SessionId;
 
 /// How often a save that failed is tried again when nothing else happens.
@@ -410,9 +411,9 @@ impl Worker {
         let why = match &error {
             StoreError::NoRoom { need_bytes, free_bytes, reserve_bytes } => format!(
                 "State needs {}, {} free above the {} reserve.",
-                gib(*need_bytes),
-                gib(*free_bytes),
-                gib(*reserve_bytes)
+                bytes(*need_bytes),
+                bytes(*free_bytes),
+                bytes(*reserve_bytes)
             ),
             StoreError::StateLost { why, .. } => why.clone(),
             other => other.to_string(),
@@ -461,7 +462,7 @@ impl Worker {
             return format!(
                 "disk full on {} ({} free). State saving is off. Free space, then it continues by itself.",
                 root.display(),
-                gib(free)
+                bytes(free)
             );
         }
         if e.is_busy() {
@@ -476,14 +477,5 @@ impl Worker {
             // Nobody listens any more while closing: the result of `close` speaks.
             let _ = self.events.send(event(*id));
         }
-    }
-}
-
-/// Bytes for people.
-pub(super) fn gib(bytes: u64) -> String {
-    match bytes {
-        0..1_048_576 => format!("{bytes} B"),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
-        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
     }
 }

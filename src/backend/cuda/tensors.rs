@@ -15,6 +15,7 @@ use super::driver::DevicePtr;
 use super::growable::Growable;
 use super::{launch, shape, u32_of};
 use crate::backend::{BackendError, BufKind, MAX_VERIFY_ROWS, Result};
+use crate::base::grouped;
 use crate::protocol::engine::Dtype;
 use crate::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
 
@@ -211,19 +212,6 @@ impl Drop for Cache {
     }
 }
 
-/// `1048576` as `1,048,576`.
-fn grouped(value: u64) -> String {
-    let digits = value.to_string();
-    let mut out = String::new();
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(c);
-    }
-    out
-}
-
 /// Recurrent state of one lightning layer `[heads, 128, 128]` f32 and the rows not yet in it.
 pub struct Recurrent {
     pub(super) state: DeviceBuffer,
@@ -371,11 +359,4 @@ pub(super) fn floats(dtype: Dtype, data: &[u8]) -> Result<Vec<f32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn large_numbers_are_grouped_for_people() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(262_144), "262,144");
-        assert_eq!(grouped(1_048_576), "1,048,576");
-    }
 }

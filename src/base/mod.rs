@@ -1,0 +1,5 @@
+//! Small things that every layer uses and none owns.
+
+mod numbers;
+
+pub use numbers::{bytes, counted, grouped};

@@ -1,0 +1,57 @@
+//! Numbers for people.
+
+/// `581,330`.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// `27.9 GiB`, `210 MiB`, `4.7 MiB`, `3 KiB`, `0 B`; a started KiB counts.
+pub fn bytes(n: u64) -> String {
+    const KIB: f64 = 1024.0;
+    const MIB: f64 = KIB * KIB;
+    const GIB: f64 = MIB * KIB;
+    match n as f64 {
+        n if n < KIB => format!("{n:.0} B"),
+        n if n < MIB => format!("{:.0} KiB", (n / KIB).ceil()),
+        n if n < 10.0 * MIB => format!("{:.1} MiB", n / MIB),
+        n if n < GIB => format!("{:.0} MiB", n / MIB),
+        n => format!("{:.1} GiB", n / GIB),
+    }
+}
+
+/// `1 page`, `1,204 pages`.
+pub fn counted(n: u64, thing: &str) -> String {
+    format!("{} {thing}{}", grouped(n), if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        for (n, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_048_576, "1,048,576")] {
+            assert_eq!(grouped(n), text);
+        }
+        for (n, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1025, "2 KiB"),
+            (3 << 19, "1.5 MiB"),
+            (210 << 20, "210 MiB"),
+            (28 << 30, "28.0 GiB"),
+            (2_400 << 20, "2.3 GiB"),
+        ] {
+            assert_eq!(bytes(n), text);
+        }
+        assert_eq!((counted(1, "page"), counted(1_204, "page")), ("1 page".into(), "1,204 pages".into()));
+    }
+}
