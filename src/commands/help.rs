@@ -11,9 +11,12 @@ const NAMES: usize = 24;
 fn line(command: &Command) -> String {
     let whole = format!("/{} {}", command.name, command.usage);
     let first = command.usage.split_once(' ').map_or(command.usage, |(first, _)| first);
-    let short = format!("/{} {first} …", command.name);
+    let more = if first.ends_with("...") { "" } else { " …" };
+    let short = format!("/{} {first}{more}", command.name);
     let shown = [whole.trim_end().to_owned(), short, format!("/{} …", command.name)];
-    let fits = shown.iter().find(|s| s.chars().count() < NAMES).or(shown.last()).map_or("", String::as_str);
+    // A bracket that is opened is closed.
+    let whole = |s: &&String| s.chars().count() < NAMES && s.matches('[').count() == s.matches(']').count();
+    let fits = shown.iter().find(whole).or(shown.last()).map_or("", String::as_str);
     format!("- `{fits:<NAMES$}`{}\n", command.help)
 }
 

@@ -351,7 +351,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "save",
         group: Group::Sessions,
-        help: "say how things stand; everything is saved as it happens",
+        help: "how saving stands; all is saved as it happens",
         example: "/save",
         wrong: "/save x",
         parse: |a| a.none().and_then(|()| desk(Request::Save)),
@@ -370,7 +370,7 @@ pub const COMMANDS: &[Command] = &[
         name: "undo",
         group: Group::Time,
         usage: "[N]",
-        help: "take back N exchanges; the question returns to the input",
+        help: "take back N exchanges; the question comes back",
         example: "/undo 2",
         wrong: "/undo two",
         parse: |a| a.count(1).and_then(|n| desk(Request::Undo(n))),
@@ -505,7 +505,7 @@ pub const COMMANDS: &[Command] = &[
         aliases: &["config"],
         group: Group::Settings,
         usage: "[WORD]",
-        help: "all settings, or those about a word: value, meaning, origin",
+        help: "all settings, or those about a word",
         example: "/settings theme",
         parse: |a| local(Local::Settings(a.rest())),
         ..ROW
@@ -514,7 +514,7 @@ pub const COMMANDS: &[Command] = &[
         name: "preset",
         group: Group::Settings,
         usage: "[NAME|save NAME|list]",
-        help: "named settings: sampling, thinking, display, system text",
+        help: "named sets of settings: take, save, list",
         options: &[
             ("NAME", "take this preset"),
             ("save NAME", "keep what is set now under this name"),
@@ -540,7 +540,7 @@ pub const COMMANDS: &[Command] = &[
         name: "think",
         group: Group::Settings,
         usage: "on|off|auto|show|fold|hide",
-        help: "whether the model thinks, and how thoughts are shown",
+        help: "whether the model thinks; how thoughts are shown",
         options: &[
             ("on, off, auto", "whether the model thinks before it answers; auto is its own habit"),
             ("show, fold, hide", "thoughts always open, folded once the answer starts, or never shown"),
@@ -639,7 +639,7 @@ pub const COMMANDS: &[Command] = &[
         aliases: &["?", "commands"],
         group: Group::Program,
         usage: "[COMMAND|WORD]",
-        help: "this list, one command, or what has to do with a word",
+        help: "all commands, one of them, or those about a word",
         example: "/help load",
         completes: Commands,
         parse: |a| local(Local::Help(a.rest())),

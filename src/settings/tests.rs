@@ -216,8 +216,14 @@ fn every_setting_goes_in_and_out_by_every_way() {
             }
         }
         for text in bad {
+            // A number that TOML itself cannot hold is a matter of its syntax.
+            let in_toml = text.parse::<i128>().map_or(true, |n| i64::try_from(n).is_ok());
             let (_dir, path) = with_file(&format!("[{}]\n{} = {}\n", row.section(), row.key(), toml_of(row, &text)));
-            refused(&load(&path, &[], &[]).expect_err(&text).to_string(), &text);
+            let of_file = load(&path, &[], &[]).expect_err(&text).to_string();
+            assert!(!of_file.contains('\n'), "{of_file}");
+            if in_toml {
+                refused(&of_file, &text);
+            }
             refused(
                 &load(Path::new("/x"), &[(row.variable(), text.clone())], &[]).expect_err(&text).to_string(),
                 &text,
@@ -228,7 +234,7 @@ fn every_setting_goes_in_and_out_by_every_way() {
                 refused(&settings.set(way.name, &text).expect_err(&text), &text);
                 assert_eq!(settings, Settings::default());
             }
-            if row.preset {
+            if row.preset && in_toml {
                 let text = format!("[{}]\n{} = {}\n", row.section(), row.key(), toml_of(row, &text));
                 refused(&preset::Preset::parse(&text).expect_err(&text).to_string(), &text);
             }

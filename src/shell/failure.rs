@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use clap::error::ErrorKind;
+
 use crate::settings::ConfigError;
 use crate::text::TextError;
 use crate::text::sources::SourceError;
@@ -117,7 +119,13 @@ impl Failure {
     /// allowed, and the nearest option. Below a command its usage is the next thing to see.
     pub fn command_line(error: &clap::Error) -> Failure {
         let text = error.render().to_string();
-        let failure = Failure::usage(usage_line(&text));
+        let line = match error.kind() {
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                format!("one of {} has to follow", subcommands(&text))
+            }
+            _ => usage_line(&text),
+        };
+        let failure = Failure::usage(line);
         let usage = text.lines().find_map(|l| l.strip_prefix("Usage: sala-chat "));
         match usage.filter(|u| u.starts_with(|c: char| c.is_ascii_lowercase())) {
             Some(usage) => failure.hint(format!("Usage: sala-chat {}", usage.trim_end())),
@@ -154,6 +162,13 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// Names of the commands that a help text lists.
+fn subcommands(help: &str) -> String {
+    let list = help.lines().skip_while(|l| *l != "Commands:").skip(1).take_while(|l| !l.trim().is_empty());
+    let names: Vec<&str> = list.filter(|l| !l.starts_with("   ")).filter_map(|l| l.split_whitespace().next()).collect();
+    names.into_iter().filter(|n| *n != "help").collect::<Vec<_>>().join(", ")
+}
 
 /// The first paragraph of clap's text as one line, and its tip.
 fn usage_line(text: &str) -> String {
@@ -242,7 +257,7 @@ mod tests {
         let said = says("sala-chat export talk");
         assert!(said.contains("<FILE>") && !said.contains('\n'), "{said}");
         let said = says("sala-chat library");
-        assert!(said.contains("requires a subcommand") && said.contains("add"), "{said}");
+        assert!(said.starts_with("one of ls, add, rm has to follow. Usage: sala-chat library"), "{said}");
         let said = says("sala-chat --modl x");
         assert!(said.contains("'--modl'") && said.contains("'--model'"), "{said}");
         assert!(

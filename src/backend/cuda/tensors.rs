@@ -355,8 +355,3 @@ pub(super) fn floats(dtype: Dtype, data: &[u8]) -> Result<Vec<f32>> {
         Dtype::U32 | Dtype::U8 => Err(shape("values", "f32 or bf16", format!("{dtype:?}"))),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-}
