@@ -139,7 +139,7 @@ fn help_is_grouped_searchable_and_explains_options() {
     for line in page.lines().filter(|l| l.starts_with("- `/")) {
         assert!(line.chars().count() - 2 <= 76, "{line}");
     }
-    assert!(page.contains("`/load PATH...          `") && page.contains("`/library …"), "{page}");
+    assert!(page.contains("`/load PATH... ") && page.contains("`/library …"), "{page}");
     let (title, text) = help::about("/load", "").unwrap();
     assert_eq!(title, "/load");
     assert!(text.contains("`--head N`: only its first N tokens") && text.contains("Also: `/add`"), "{text}");
