@@ -28,6 +28,7 @@
 pub mod capture;
 mod demo;
 pub mod draft;
+pub mod format;
 mod forward;
 pub mod golden;
 mod score;

@@ -1,32 +1,45 @@
 //! Getting a model from the Hugging Face hub, into the cache layout that its other tools use too.
 //!
 //! Files are read in ranges and appended to a part file, so an interrupted download goes on where it stopped; finished
-//! files carry their SHA-256 as name and are checked before they get it. The network is behind [`Hub`]; tests use a fake.
+//! files carry their SHA-256 (small ones their git id) as name and are checked before they get it. Two downloads of one
+//! repository wait for each other. The network is behind [`Hub`]: `http` is the real one, tests also use a fake. `check`
+//! looks at what is on the disk.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+mod check;
+pub(super) mod http;
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use sha2::{Digest, Sha256};
+use fs4::FileExt;
 
 use crate::protocol::engine::Cancel;
+
+pub use check::{Kind, Verdict, complete, verify};
 
 /// Bytes asked for at once: what an interruption may cost.
 const RANGE_BYTES: u64 = 32 << 20;
 /// Tries per range before giving up.
 const TRIES: u32 = 5;
+/// Reads in a row that may bring less than was asked for.
+const SHORT_READS: u32 = 64;
+/// Longest wait that a busy hub may ask for.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
 /// Left free on the disk beyond the download.
 const MARGIN_BYTES: u64 = 1 << 30;
 
 /// What the hub holds at one commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The commit.
+    /// The commit: 40 hexadecimal digits.
     pub commit: String,
     /// Its files.
     pub files: Vec<HubFile>,
+    /// The licence that its card names.
+    pub licence: Option<String>,
 }
 
 /// A file on the hub.
@@ -48,11 +61,27 @@ pub enum HubError {
     /// The network or the server.
     #[error("no answer from the hub: {0}")]
     Network(String),
+    /// The server asks for patience (429, 503).
+    #[error("the hub is busy: {what}")]
+    Busy {
+        /// In its words.
+        what: String,
+        /// How long it asks to wait.
+        wait: Option<Duration>,
+    },
+    /// The server has less of the file than is here already.
+    #[error("the hub has no bytes {from}… of {path}")]
+    Range {
+        /// The file.
+        path: String,
+        /// First byte asked for.
+        from: u64,
+    },
     /// No such repository, revision or file, or no permission.
     #[error("{0}")]
     Refused(String),
     /// The content is not what the hub announced.
-    #[error("{0}: the content does not match its SHA-256; it was removed")]
+    #[error("{0}: the content does not match its published hash; it was removed")]
     Damaged(String),
     /// Not enough space.
     #[error("{} needed, {} free in {dir}", gigabytes(*.need), gigabytes(*.free))]
@@ -84,7 +113,7 @@ pub trait Hub {
     /// # Errors
     /// Network, or no such repository.
     fn snapshot(&self, revision: &str) -> Result<Snapshot, HubError>;
-    /// Bytes of a file.
+    /// Bytes of a file: those of the range, or fewer where the connection ends early. Never more.
     ///
     /// # Errors
     /// Network, or no such file.
@@ -129,8 +158,12 @@ impl CachedRepo {
 
     /// The folder of a revision if everything a model or a draft head needs is there.
     pub fn installed(&self, revision: &str, what: Kind) -> Option<PathBuf> {
-        let commit = fs::read_to_string(self.folder.join("refs").join(revision)).ok();
-        let commit = commit.as_deref().map_or(revision, str::trim);
+        let revision = revision_path(revision).ok()?;
+        let commit = fs::read_to_string(self.folder.join("refs").join(&revision)).ok();
+        let commit = commit.as_deref().map_or(revision.to_str()?, str::trim);
+        if !is_commit(commit) {
+            return None;
+        }
         let folder = self.folder.join("snapshots").join(commit);
         complete(&folder, what).then_some(folder)
     }
@@ -148,10 +181,15 @@ impl CachedRepo {
         progress: &mut dyn FnMut(&Progress),
         cancel: &Cancel,
     ) -> Result<PathBuf, HubError> {
+        let revision = revision_path(revision)?;
+        if !is_commit(&snapshot.commit) {
+            return Err(HubError::Refused(format!("the hub names a commit that is none: {}", clean(&snapshot.commit))));
+        }
         let blobs = self.folder.join("blobs");
         let target = self.folder.join("snapshots").join(&snapshot.commit);
         make(&blobs)?;
         make(&target)?;
+        let _alone = self.alone(snapshot, wait, progress, cancel)?;
         let missing = self.missing_bytes(snapshot);
         let free = fs4::available_space(&blobs).map_err(|e| disk(&blobs, e))?;
         if free < missing.saturating_add(MARGIN_BYTES) {
@@ -166,10 +204,38 @@ impl CachedRepo {
             }
             link(&target, file)?;
         }
-        let refs = self.folder.join("refs").join(revision);
+        let refs = self.folder.join("refs").join(&revision);
         make(refs.parent().unwrap_or(&self.folder))?;
         fs::write(&refs, &snapshot.commit).map_err(|e| disk(&refs, e))?;
         Ok(target)
+    }
+
+    /// Waits until no other download of this repository runs; held until dropped.
+    fn alone(
+        &self,
+        snapshot: &Snapshot,
+        wait: &dyn Fn(Duration),
+        progress: &mut dyn FnMut(&Progress),
+        cancel: &Cancel,
+    ) -> Result<fs::File, HubError> {
+        let path = self.folder.join("sala-download.lock");
+        let open = OpenOptions::new().create(true).write(true).truncate(false).open(&path);
+        let file = open.map_err(|e| disk(&path, e))?;
+        let total = snapshot.files.iter().map(|f| f.bytes).sum();
+        for again in 1.. {
+            match FileExt::try_lock(&file) {
+                Ok(()) => break,
+                Err(fs4::TryLockError::WouldBlock) if cancel.is_cancelled() => return Err(HubError::Stopped),
+                Err(fs4::TryLockError::WouldBlock) => {
+                    let trouble = Some(("another download of it runs".to_owned(), again));
+                    let (file, done) = (String::new(), total - self.missing_bytes(snapshot).min(total));
+                    progress(&Progress { file, file_done: 0, file_bytes: 0, done, total, bytes_per_s: 0.0, trouble });
+                    wait(Duration::from_secs(1));
+                }
+                Err(fs4::TryLockError::Error(e)) => return Err(disk(&path, e)),
+            }
+        }
+        Ok(file)
     }
 
     /// Bytes that a download would fetch.
@@ -186,70 +252,27 @@ impl CachedRepo {
     }
 }
 
-/// Checks the files of an installed model: name, size, and what is wrong if something is.
-///
-/// # Errors
-/// The folder cannot be read.
-pub fn verify(folder: &Path, tell: &mut dyn FnMut(&str, u64)) -> Result<Vec<(String, Option<String>)>, std::io::Error> {
-    let mut names: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|e| e.path()).collect();
-    names.sort();
-    let mut rows = Vec::new();
-    for path in names {
-        let Some(name) = path.file_name().map(|n| n.to_string_lossy().into_owned()) else {
-            continue;
-        };
-        let Ok(meta) = fs::metadata(&path) else {
-            rows.push((name, Some("missing".to_owned())));
-            continue;
-        };
-        if !meta.is_file() {
-            continue;
-        }
-        tell(&name, meta.len());
-        let blob = fs::read_link(&path).ok().and_then(|l| Some(l.file_name()?.to_string_lossy().into_owned()));
-        let wrong = match blob {
-            Some(hash) if hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => {
-                match sha256(&path)? == hash {
-                    true => None,
-                    false => Some("content does not match its SHA-256".to_owned()),
-                }
-            }
-            _ if name.ends_with(".json") => {
-                serde_json::from_slice::<serde::de::IgnoredAny>(&fs::read(&path)?).err().map(|e| e.to_string())
-            }
-            _ => None,
-        };
-        rows.push((name, wrong));
-    }
-    Ok(rows)
+/// A commit as git names it.
+fn is_commit(text: &str) -> bool {
+    text.len() == 40 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// What a repository holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A model with its tokenizer.
-    Model,
-    /// A draft head: it uses the model's tokenizer.
-    Head,
+/// A revision as a path below `refs`.
+fn revision_path(revision: &str) -> Result<PathBuf, HubError> {
+    let path = PathBuf::from(revision);
+    let safe = !revision.is_empty() && path.components().all(|c| matches!(c, Component::Normal(_)));
+    if safe { Ok(path) } else { Err(HubError::Refused(format!("{} is no revision", clean(revision)))) }
 }
 
-/// Whether a folder is complete: a config, every weight file the index names, for a model its tokenizer.
-pub fn complete(folder: &Path, what: Kind) -> bool {
-    let has = |name: &str| fs::metadata(folder.join(name)).is_ok_and(|m| m.is_file() && m.len() > 0);
-    if !has("config.json") || (what == Kind::Model && !has("tokenizer.json")) {
-        return false;
-    }
-    let index = fs::read(folder.join("model.safetensors.index.json")).ok();
-    let index = index.and_then(|bytes| serde_json::from_slice::<serde_json::Value>(&bytes).ok());
-    match index.as_ref().and_then(|i| i.get("weight_map")).and_then(|m| m.as_object()) {
-        Some(map) => map.values().all(|f| f.as_str().is_some_and(has)),
-        None => has("model.safetensors"),
-    }
+/// Words of the hub, harmless on a terminal.
+fn clean(text: &str) -> String {
+    crate::text::sanitize::sanitize_line(text).chars().take(200).collect()
 }
 
 /// Files worth having: weights, settings, tokenizer, licence; and no path that leads elsewhere.
 pub fn wanted(path: &str) -> bool {
-    let safe = Path::new(path).components().all(|c| matches!(c, Component::Normal(_)));
+    let normal = Path::new(path).components().all(|c| matches!(c, Component::Normal(_)));
+    let safe = normal && !path.chars().any(char::is_control) && path.len() < 300;
     let extension = path.rsplit('.').next().unwrap_or_default();
     safe && (matches!(extension, "safetensors" | "json" | "jinja" | "md" | "model") || path.starts_with("LICENSE"))
 }
@@ -304,39 +327,43 @@ fn fetch(
     let mut out = OpenOptions::new().create(true).append(true).open(&part).map_err(|e| disk(&part, e))?;
     let mut done = part_len(&part);
     tell((file, done), 0, None);
+    let (mut tries, mut short) = (0, 0);
     while done < file.bytes {
+        if cancel.is_cancelled() {
+            return Err(HubError::Stopped);
+        }
         let range = done..file.bytes.min(done + RANGE_BYTES);
-        let mut tries = 0;
-        let bytes = loop {
-            if cancel.is_cancelled() {
-                return Err(HubError::Stopped);
+        let wanted = range.end - range.start;
+        let (why, pause) = match hub.read(commit, &file.path, range) {
+            Ok(bytes) if !bytes.is_empty() && bytes.len() as u64 <= wanted && short < SHORT_READS => {
+                short = if (bytes.len() as u64) < wanted { short + 1 } else { 0 };
+                tries = 0;
+                out.write_all(&bytes).map_err(|e| disk(&part, e))?;
+                done += bytes.len() as u64;
+                tell((file, done), bytes.len() as u64, None);
+                continue;
             }
-            match hub.read(commit, &file.path, range.clone()) {
-                Ok(bytes) if bytes.len() as u64 == range.end - range.start => break bytes,
-                Err(HubError::Network(_)) | Ok(_) if tries + 1 < TRIES => {
-                    tries += 1;
-                    tell((file, done), 0, Some(("network error".to_owned(), tries + 1)));
-                    wait(Duration::from_secs(1 << tries));
-                }
-                Ok(short) => {
-                    return Err(HubError::Network(format!(
-                        "{}: {} bytes instead of {range:?}",
-                        file.path,
-                        short.len()
-                    )));
-                }
-                Err(e) => return Err(e),
+            Ok(bytes) => (format!("{}: {} bytes instead of {wanted}", file.path, bytes.len()), None),
+            Err(HubError::Network(why)) => (why, None),
+            Err(HubError::Busy { what, wait }) => (what, wait),
+            Err(HubError::Range { .. }) if done > 0 => {
+                // What is here cannot be of this file.
+                out.set_len(0).map_err(|e| disk(&part, e))?;
+                done = 0;
+                ("starting this file again".to_owned(), Some(Duration::ZERO))
             }
+            Err(e) => return Err(e),
         };
-        out.write_all(&bytes).map_err(|e| disk(&part, e))?;
-        done = range.end;
-        tell((file, done), bytes.len() as u64, None);
+        tries += 1;
+        if tries >= TRIES {
+            return Err(HubError::Network(why));
+        }
+        tell((file, done), 0, Some((why, tries + 1)));
+        wait(pause.unwrap_or(Duration::from_secs(1 << tries)).min(LONGEST_WAIT));
     }
     out.sync_all().map_err(|e| disk(&part, e))?;
     drop(out);
-    if let Some(expected) = &file.sha256
-        && sha256(&part).map_err(|e| disk(&part, e))? != *expected
-    {
+    if check::content(&part, file).map_err(|e| disk(&part, e))? == Some(false) {
         fs::remove_file(&part).map_err(|e| disk(&part, e))?;
         return Err(HubError::Damaged(file.path.clone()));
     }
@@ -355,19 +382,6 @@ fn link(target: &Path, file: &HubFile) -> Result<(), HubError> {
         Err(_) => {}
     }
     std::os::unix::fs::symlink(to, &path).map_err(|e| disk(&path, e))
-}
-
-fn sha256(path: &Path) -> std::io::Result<String> {
-    let mut file = File::open(path)?;
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => break,
-            n => hash.update(buffer.get(..n).unwrap_or(&[])),
-        }
-    }
-    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
 fn part_path(blob: &Path) -> PathBuf {

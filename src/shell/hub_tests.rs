@@ -1,6 +1,23 @@
 use std::cell::{Cell, RefCell};
 
+use sha2::{Digest, Sha256};
+
 use super::*;
+
+const COMMIT: &str = "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00";
+/// The git id of a file that holds `{}`.
+const EMPTY: &str = "9e26dfeeb6e641a33dae4961196235bdb965b21b";
+
+/// A weight file of so many bytes.
+pub(super) fn weights(len: usize) -> Vec<u8> {
+    let header = |n: usize| format!(r#"{{"w":{{"dtype":"U8","shape":[{n}],"data_offsets":[0,{n}]}}}}"#);
+    // The numbers' own length counts.
+    let data = (0..len).rev().find(|n| 8 + header(*n).len() + n == len).expect("a length that a header can name");
+    let mut bytes = (header(data).len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header(data).bytes());
+    bytes.extend((0..data).map(|i| (i % 251) as u8));
+    bytes
+}
 
 /// A hub with two weight files; fails when told to.
 struct Fake {
@@ -16,8 +33,7 @@ fn hex(bytes: &[u8]) -> String {
 
 impl Fake {
     fn new(len: usize) -> Fake {
-        let weights = (0..len).map(|i| (i % 251) as u8).collect();
-        Fake { weights, fail_next: Cell::new(0), lie: Cell::new(false), reads: RefCell::default() }
+        Fake { weights: weights(len), fail_next: Cell::new(0), lie: Cell::new(false), reads: RefCell::default() }
     }
 
     fn content(&self, path: &str) -> &[u8] {
@@ -30,7 +46,7 @@ impl Fake {
 
 impl Hub for Fake {
     fn snapshot(&self, _: &str) -> Result<Snapshot, HubError> {
-        let small = |path: &str| HubFile { path: path.into(), bytes: 2, blob: format!("id-{path}"), sha256: None };
+        let small = |path: &str| HubFile { path: path.into(), bytes: 2, blob: EMPTY.into(), sha256: None };
         let hash = hex(&self.weights);
         let large = HubFile {
             path: "model.safetensors".into(),
@@ -38,7 +54,12 @@ impl Hub for Fake {
             blob: hash.clone(),
             sha256: Some(hash),
         };
-        Ok(Snapshot { commit: "c0ffee".into(), files: vec![small("config.json"), small("tokenizer.json"), large] })
+        let small = ["config.json", "tokenizer.json", "tokenizer_config.json"].map(small);
+        Ok(Snapshot {
+            commit: COMMIT.into(),
+            files: small.into_iter().chain([large]).collect(),
+            licence: Some("apache-2.0".into()),
+        })
     }
 
     fn read(&self, _: &str, path: &str, range: Range<u64>) -> Result<Vec<u8>, HubError> {
@@ -72,18 +93,28 @@ fn a_download_ends_in_the_layout_of_the_cache_and_verifies() {
     assert_eq!(repo.installed("main", Kind::Model), None);
     let (folder, seen) = download(&repo, &hub);
     let folder = folder.unwrap();
-    assert!(folder.ends_with("models--owner--name/snapshots/c0ffee"));
+    assert!(folder.ends_with(format!("models--owner--name/snapshots/{COMMIT}")));
     assert_eq!(repo.installed("main", Kind::Model).as_ref(), Some(&folder));
-    assert_eq!(repo.installed("c0ffee", Kind::Model).as_ref(), Some(&folder));
+    assert_eq!(repo.installed(COMMIT, Kind::Model).as_ref(), Some(&folder));
     assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), hub.weights);
     assert!(seen.windows(2).all(|w| w[0].done <= w[1].done));
-    assert_eq!(seen.last().unwrap().done, 1004);
-    assert!(verify(&folder, &mut |_, _| {}).unwrap().iter().all(|(_, wrong)| wrong.is_none()));
+    assert_eq!(seen.last().unwrap().done, 1002);
+    assert!(verify(&folder, &mut |_, _| {}).unwrap().iter().all(|(_, verdict)| *verdict == Verdict::Ok));
 
     fs::write(folder.join("model.safetensors"), b"damaged").unwrap();
-    let wrong: Vec<String> =
-        verify(&folder, &mut |_, _| {}).unwrap().into_iter().filter_map(|(n, w)| w.map(|_| n)).collect();
-    assert_eq!(wrong, ["model.safetensors"]);
+    let wrong = |folder: &Path| -> Vec<String> {
+        let rows = verify(folder, &mut |_, _| {}).unwrap();
+        rows.into_iter().filter(|(_, v)| matches!(v, Verdict::Wrong(_))).map(|(n, _)| n).collect()
+    };
+    assert_eq!(wrong(&folder), ["model.safetensors"]);
+    assert!(!complete(&folder, Kind::Model));
+    // A settings file is known by its git id; in a folder of the user's own nothing is.
+    fs::write(folder.join("config.json"), b"[]").unwrap();
+    assert_eq!(wrong(&folder), ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]);
+    let own = dir.path().join("own");
+    fs::create_dir(&own).unwrap();
+    fs::write(own.join("config.json"), b"{}").unwrap();
+    assert_eq!(verify(&own, &mut |_, _| {}).unwrap(), [("config.json".to_owned(), Verdict::Unverified)]);
 }
 
 #[test]
@@ -104,7 +135,7 @@ fn an_interrupted_download_goes_on_where_it_stopped() {
     assert_eq!(repo.missing_bytes(&snapshot), RANGE_BYTES + 5);
     let (folder, seen) = download(&repo, &hub);
     assert_eq!(fs::read(folder.unwrap().join("model.safetensors")).unwrap(), hub.weights);
-    assert_eq!(seen[0].done, RANGE_BYTES + 4);
+    assert_eq!(seen[0].done, RANGE_BYTES + 2);
     let starts: Vec<u64> = hub.reads.borrow().iter().map(|r| r.start).collect();
     assert_eq!(starts, [0, RANGE_BYTES, 2 * RANGE_BYTES]);
 }
@@ -140,4 +171,81 @@ fn only_useful_files_with_harmless_paths_are_wanted() {
     for path in ["../x.json", "/etc/x.json", "modeling.py", "pytorch_model.bin", "a/../../x.json"] {
         assert!(!wanted(path), "{path}");
     }
+}
+
+#[test]
+fn a_folder_is_complete_only_with_every_file_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();
+    let index = |text: &str| put("model.safetensors.index.json", text.as_bytes());
+    for name in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        put(name, b"{}");
+    }
+    let is = || complete(dir.path(), Kind::Model);
+    assert!(!is(), "no weights");
+    put("model.safetensors", &weights(500));
+    assert!(is());
+    put("model.safetensors", &weights(500)[..499]);
+    assert!(!is(), "a byte short");
+    put("model.safetensors", &[0xff; 500]);
+    assert!(!is(), "a header of no sane length");
+    put("model.safetensors", &weights(500));
+    index("{}");
+    assert!(!is(), "an index that names nothing");
+    index("{");
+    assert!(!is(), "a torn index");
+    index(r#"{"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}"#);
+    put("one.safetensors", &weights(400));
+    assert!(!is(), "a shard is missing");
+    put("two.safetensors", &weights(400)[..200]);
+    assert!(!is(), "a shard is short");
+    put("two.safetensors", &weights(400));
+    assert!(is());
+    index(r#"{"weight_map": {"a": "../one.safetensors"}}"#);
+    assert!(!is(), "a shard elsewhere");
+    index(r#"{"weight_map": {"a": "one.safetensors"}}"#);
+    fs::remove_file(dir.path().join("tokenizer_config.json")).unwrap();
+    assert!(!is() && complete(dir.path(), Kind::Head));
+}
+
+#[test]
+fn revisions_and_commits_are_no_paths_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let repo = CachedRepo::new(dir.path(), "o/n");
+    let hub = Fake::new(100);
+    for revision in ["..", "../../x", "/etc/passwd", ""] {
+        let snapshot = hub.snapshot("main").unwrap();
+        let result = repo.download(&hub, revision, &snapshot, &|_| {}, &mut |_| {}, &Cancel::default());
+        assert!(matches!(result, Err(HubError::Refused(_))), "{revision}");
+        assert_eq!(repo.installed(revision, Kind::Model), None);
+    }
+    let snapshot = Snapshot { commit: "../../../x".into(), ..hub.snapshot("main").unwrap() };
+    let result = repo.download(&hub, "main", &snapshot, &|_| {}, &mut |_| {}, &Cancel::default());
+    assert!(matches!(result, Err(HubError::Refused(_))));
+    assert!(!dir.path().join("x").exists() && !repo.folder().join("snapshots").exists());
+}
+
+#[test]
+fn two_downloads_at_once_wait_for_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let repo = CachedRepo::new(dir.path(), "o/n");
+    fs::create_dir_all(repo.folder()).unwrap();
+    let held =
+        OpenOptions::new().create(true).write(true).truncate(false).open(repo.folder().join("sala-download.lock"));
+    let held = RefCell::new(held.ok());
+    FileExt::lock(held.borrow().as_ref().unwrap()).unwrap();
+    let hub = Fake::new(100);
+    let waited = Cell::new(0);
+    let wait = |_| {
+        assert_eq!(hub.reads.borrow().len(), 0, "nothing is read meanwhile");
+        waited.set(waited.get() + 1);
+        if waited.get() == 3 {
+            held.take();
+        }
+    };
+    let snapshot = hub.snapshot("main").unwrap();
+    let mut told = String::new();
+    let mut tell = |p: &Progress| told.push_str(p.trouble.as_ref().map_or("", |t| &t.0));
+    repo.download(&hub, "main", &snapshot, &wait, &mut tell, &Cancel::default()).unwrap();
+    assert!(waited.get() == 3 && told.contains("another download"), "{told}");
 }

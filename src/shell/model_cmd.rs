@@ -1,18 +1,20 @@
 //! `sala-chat model path|verify|download`. The only part of the program that uses the network, and only when asked.
 
 use std::io::{BufRead, IsTerminal};
-use std::ops::Range;
 use std::path::PathBuf;
 
-use hf_hub::repository::RepoTreeEntry;
-use hf_hub::{HFClient, HFClientSync, HFError};
-
-use super::cli::ModelCommand;
-use super::hub::{self, CachedRepo, Hub, HubError, HubFile, Kind, Snapshot, gigabytes};
-use super::{Context, Exit, Failure, out};
+use super::cli::{ModelCommand, TuningArgs};
+use super::hub::http::{self, Http};
+use super::hub::{self, CachedRepo, Hub, HubError, Kind, Snapshot, Verdict, gigabytes};
+use super::{Context, Exit, Failure, devices, out};
+use crate::model::format::quantised;
 use crate::protocol::engine::Cancel;
 use crate::settings::{ModelConfig, ModelSource};
+use crate::text::TextModel;
 use crate::text::sanitize::Clean;
+
+/// Settings files that are read before a download is offered.
+const SETTINGS_BYTES: u64 = 4 << 20;
 
 /// The folder of the downloaded model, if it is complete.
 pub fn installed(config: &ModelConfig) -> Option<PathBuf> {
@@ -27,7 +29,7 @@ pub fn not_installed(config: &ModelConfig) -> Failure {
 
 /// A repository in the hub's cache folder, which is found without using the network.
 fn cached(repo: &str) -> CachedRepo {
-    CachedRepo::new(&hf_hub::resolve_cache_dir(), repo)
+    CachedRepo::new(&http::cache_folder(), repo)
 }
 
 /// The folder that `speculation.draft` or `--draft` names: a folder, or a hub id that was downloaded.
@@ -91,16 +93,21 @@ fn verify(context: &Context) -> Result<Exit, Failure> {
     };
     let rows = hub::verify(&folder, &mut |name, bytes| context.note(&format!("checking {name}, {}", gigabytes(bytes))))
         .map_err(|e| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display())))?;
-    let bad = rows.iter().filter(|(_, wrong)| wrong.is_some()).count();
+    let bad = rows.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Wrong(_))).count();
     let complete = hub::complete(&folder, Kind::Model);
+    let template = template(&folder);
     context.result(
         || {
-            let files: Vec<_> = rows.iter().map(|(n, w)| serde_json::json!({ "file": n, "problem": w })).collect();
-            serde_json::json!({ "path": folder, "complete": complete, "files": files })
+            let problem = |v: &Verdict| if let Verdict::Wrong(why) = v { Some(why.clone()) } else { None };
+            let files: Vec<_> = rows
+                .iter()
+                .map(|(n, v)| serde_json::json!({ "file": n, "problem": problem(v), "verified": *v == Verdict::Ok }))
+                .collect();
+            serde_json::json!({ "path": folder, "complete": complete, "files": files, "chat_template": template })
         },
         || {
-            let lines: Vec<String> =
-                rows.iter().map(|(n, w)| format!("{n}: {}", w.as_deref().unwrap_or("ok"))).collect();
+            let mut lines: Vec<String> = rows.iter().map(|(n, v)| format!("{n}: {}", v.words())).collect();
+            lines.push(format!("chat template: {template}"));
             lines.join("\n")
         },
     )?;
@@ -113,18 +120,85 @@ fn verify(context: &Context) -> Result<Exit, Failure> {
     }
 }
 
+/// The chat template of a folder by its hash.
+fn template(folder: &std::path::Path) -> String {
+    match TextModel::load(folder) {
+        Ok(text) => {
+            let hash: String = text.template.sha256().chars().take(16).collect();
+            let name = text.template.known_as().unwrap_or("not one that is known");
+            let off = text.template.thinking_switch().off;
+            let switch = if off { "thinking can be switched off" } else { "no switch for thinking" };
+            format!("{name} (SHA-256 {hash}…), {switch}")
+        }
+        Err(e) => e.to_string(),
+    }
+}
+
+/// A settings file of a snapshot, if it has one that can be read.
+fn settings(hub: &Http, snapshot: &Snapshot, name: &str) -> Result<Option<serde_json::Value>, HubError> {
+    let Some(file) = snapshot.files.iter().find(|f| f.path == name && f.bytes <= SETTINGS_BYTES) else {
+        return Ok(None);
+    };
+    let bytes = hub.read(&snapshot.commit, &file.path, 0..file.bytes)?;
+    Ok(serde_json::from_slice(&bytes).ok())
+}
+
+/// What is to be known before the first byte: whether the format can be read, and whether a card here holds the weights.
+fn look_first(context: &Context, hub: &Http, snapshot: &Snapshot) -> Result<(), Failure> {
+    let read = |name: &str| settings(hub, snapshot, name).map_err(|e| explain(&e, &context.config().model));
+    let beside = read("hf_quant_config.json")?;
+    if let Some(config) = read("config.json")?
+        && let Some(format) = quantised(&config, beside.as_ref())
+    {
+        let text = format!("This is {format}; sala-chat reads bf16, f16 and f32 weights. Nothing was downloaded");
+        return Err(Failure::new(Exit::NoModel, text));
+    }
+    let weights: u64 = snapshot.files.iter().filter(|f| f.path.ends_with(".safetensors")).map(|f| f.bytes).sum();
+    match devices::open(&context.config().model, &TuningArgs::default(), false) {
+        #[cfg(feature = "cuda")]
+        Ok(devices::Opened::Cuda(gpu)) => {
+            let info = gpu.info();
+            if info.total_bytes < weights {
+                context.note(&format!(
+                    "The weights are {}, the memory of {} is {}: they will not fit.",
+                    gigabytes(weights),
+                    info.name,
+                    gigabytes(info.total_bytes)
+                ));
+            }
+        }
+        Ok(devices::Opened::Cpu(..)) | Err(_) => {
+            context.note(&format!(
+                "No GPU is in use here; {} of weights answer very slowly on a CPU.",
+                gigabytes(weights)
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Failure> {
     if std::env::var("HF_HUB_OFFLINE").is_ok_and(|v| !matches!(v.as_str(), "" | "0" | "false" | "no")) {
         return Err(Failure::new(Exit::NoModel, "HF_HUB_OFFLINE is set, nothing is downloaded").hint(by_hand(config)));
     }
-    let hub = RealHub::new(&config.repo).map_err(|e| explain(&e, config))?;
+    let hub = Http::open(&config.repo).map_err(|e| explain(&e, config))?;
     let cached = cached(&config.repo);
-    context.note(&format!("Asking huggingface.co for {} …", config.repo));
+    context.note(&format!("Asking the hub for {} …", config.repo));
     let snapshot = hub.snapshot(&config.revision).map_err(|e| explain(&e, config))?;
     let (all, missing) = (snapshot.files.iter().map(|f| f.bytes).sum(), cached.missing_bytes(&snapshot));
+    if missing > 0 {
+        look_first(context, &hub, &snapshot)?;
+    }
+    let licence = match &snapshot.licence {
+        Some(licence) => format!("Its licence: {licence}"),
+        None => "Its card names no licence".to_owned(),
+    };
+    if missing > 0 && yes {
+        context.note(&format!("{licence}."));
+    }
     if missing > 0 && !yes {
         let question = format!(
-            "{} at {}: {} files, {}, {} to fetch, into {}.\nIts licence is in the README of https://huggingface.co/{}. Download? [y/N] ",
+            "{} at {}: {} files, {}, {} to fetch, into {}.\n{licence}; see https://huggingface.co/{}. Download? [y/N] ",
             config.repo,
             snapshot.commit.get(..12).unwrap_or(&snapshot.commit),
             snapshot.files.len(),
@@ -182,8 +256,13 @@ fn download(context: &Context, config: &ModelConfig, yes: bool) -> Result<(), Fa
         out::tell(&Clean::line(""));
     }
     let folder = folder?;
+    let kind = if snapshot.files.iter().any(|f| f.path == "tokenizer.json") { Kind::Model } else { Kind::Head };
+    if !hub::complete(&folder, kind) {
+        let text = format!("{}: all files of the hub are here, and weights or settings are missing", folder.display());
+        return Err(Failure::new(Exit::NoModel, text).hint("The repository itself is incomplete, or of another kind"));
+    }
     context.result(
-        || serde_json::json!({ "path": folder, "commit": snapshot.commit, "bytes": all }),
+        || serde_json::json!({ "path": folder, "commit": snapshot.commit, "bytes": all, "licence": snapshot.licence }),
         || format!("Complete: {}", folder.display()),
     )
 }
@@ -197,7 +276,9 @@ fn by_hand(config: &ModelConfig) -> String {
 
 fn explain(error: &HubError, config: &ModelConfig) -> Failure {
     let (exit, hint) = match error {
-        HubError::Network(_) => (Exit::NoModel, format!("What was read is kept; try again. {}", by_hand(config))),
+        HubError::Network(_) | HubError::Busy { .. } | HubError::Range { .. } => {
+            (Exit::NoModel, format!("What was read is kept; try again. {}", by_hand(config)))
+        }
         HubError::Refused(_) => (Exit::NoModel, "See model.repo and model.revision in the settings".to_owned()),
         HubError::Damaged(_) => (Exit::NoModel, "Type the command again".to_owned()),
         HubError::Space { .. } | HubError::Disk { .. } => {
@@ -206,63 +287,4 @@ fn explain(error: &HubError, config: &ModelConfig) -> Failure {
         HubError::Stopped => (Exit::Stopped, "sala-chat model download".to_owned()),
     };
     Failure::new(exit, error.to_string()).hint(hint)
-}
-
-/// huggingface.co, or what `HF_ENDPOINT` names.
-struct RealHub {
-    client: HFClientSync,
-    owner: String,
-    name: String,
-}
-
-impl RealHub {
-    fn new(repo: &str) -> Result<RealHub, HubError> {
-        let client = HFClient::builder().user_agent(concat!("sala-chat/", env!("CARGO_PKG_VERSION"))).build();
-        let client = client.map_err(|e| translate(&e))?;
-        let client = HFClientSync::from_inner(client).map_err(|e| translate(&e))?;
-        let (owner, name) =
-            repo.split_once('/').ok_or_else(|| HubError::Refused(format!("{repo} is no hub id (owner/name)")))?;
-        Ok(RealHub { client, owner: owner.to_owned(), name: name.to_owned() })
-    }
-}
-
-impl Hub for RealHub {
-    fn snapshot(&self, revision: &str) -> Result<Snapshot, HubError> {
-        let repo = self.client.model(&self.owner, &self.name);
-        let info = repo.info().revision(revision).send().map_err(|e| translate(&e))?;
-        let commit = info.sha.ok_or_else(|| HubError::Refused(format!("{revision}: the hub names no commit")))?;
-        let entries = repo.list_tree().revision(commit.clone()).recursive(true).send().map_err(|e| translate(&e))?;
-        let files = entries.into_iter().filter_map(|entry| match entry {
-            RepoTreeEntry::File { oid, size, path, lfs, .. } if hub::wanted(&path) => {
-                let sha256 = lfs.and_then(|l| l.sha256);
-                Some(HubFile { path, bytes: size, blob: sha256.clone().unwrap_or(oid), sha256 })
-            }
-            RepoTreeEntry::File { .. } | RepoTreeEntry::Directory { .. } => None,
-        });
-        let files: Vec<HubFile> = files.collect();
-        if files.iter().any(|f| f.blob.is_empty() || !f.blob.bytes().all(|b| b.is_ascii_hexdigit())) {
-            return Err(HubError::Refused("the hub names a file without a proper id".to_owned()));
-        }
-        Ok(Snapshot { commit, files })
-    }
-
-    fn read(&self, commit: &str, path: &str, range: Range<u64>) -> Result<Vec<u8>, HubError> {
-        let repo = self.client.model(&self.owner, &self.name);
-        let bytes = repo.download_file_to_bytes().filename(path).revision(commit).range(range).send();
-        bytes.map(|b| b.to_vec()).map_err(|e| translate(&e))
-    }
-}
-
-fn translate(error: &HFError) -> HubError {
-    let text = error.to_string().lines().next().unwrap_or_default().to_owned();
-    match error {
-        HFError::RepoNotFound { .. }
-        | HFError::RevisionNotFound { .. }
-        | HFError::EntryNotFound { .. }
-        | HFError::AuthRequired { .. }
-        | HFError::Forbidden { .. }
-        | HFError::InvalidParameter(_)
-        | HFError::Url(_) => HubError::Refused(text),
-        _ => HubError::Network(text),
-    }
 }

@@ -1,0 +1,166 @@
+//! Files of a model on the disk: whether all are there, whole, and what their authors published.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
+
+use super::HubFile;
+
+/// Longest header of a safetensors file, as its own library reads it.
+const HEADER_BYTES: u64 = 100 << 20;
+/// Longest settings file that is parsed.
+const JSON_BYTES: u64 = 256 << 20;
+
+/// What a repository holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A model with its tokenizer.
+    Model,
+    /// A draft head: it uses the model's tokenizer.
+    Head,
+}
+
+/// What is known about a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is what was published.
+    Ok,
+    /// Nothing is wrong with it, and no published hash is here to compare with.
+    Unverified,
+    /// What is wrong.
+    Wrong(String),
+}
+
+impl Verdict {
+    /// In words.
+    pub fn words(&self) -> &str {
+        match self {
+            Verdict::Ok => "ok",
+            Verdict::Unverified => "not verified: no published hash is known here",
+            Verdict::Wrong(why) => why,
+        }
+    }
+}
+
+/// Checks the files of an installed model: name, and what is known about each. `tell` hears of a file before it is read.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn verify(folder: &Path, tell: &mut dyn FnMut(&str, u64)) -> std::io::Result<Vec<(String, Verdict)>> {
+    let mut names: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|e| e.path()).collect();
+    names.sort();
+    let mut rows = Vec::new();
+    for path in names {
+        let Some(name) = path.file_name().map(|n| n.to_string_lossy().into_owned()) else {
+            continue;
+        };
+        let Ok(meta) = fs::metadata(&path) else {
+            rows.push((name, Verdict::Wrong("missing".to_owned())));
+            continue;
+        };
+        if !meta.is_file() {
+            continue;
+        }
+        tell(&name, meta.len());
+        let verdict = verdict(&path, &name)?;
+        rows.push((name, verdict));
+    }
+    Ok(rows)
+}
+
+fn verdict(path: &Path, name: &str) -> std::io::Result<Verdict> {
+    if name.ends_with(".safetensors") && !whole(path) {
+        return Ok(Verdict::Wrong("shorter than its header says".to_owned()));
+    }
+    if name.ends_with(".json")
+        && let Err(e) = serde_json::from_reader::<_, serde::de::IgnoredAny>(File::open(path)?.take(JSON_BYTES))
+    {
+        return Ok(Verdict::Wrong(e.to_string()));
+    }
+    // In the cache a file's name is what was published of its content.
+    let blob = fs::read_link(path).ok().and_then(|l| Some(l.file_name()?.to_string_lossy().into_owned()));
+    let Some(blob) = blob else {
+        return Ok(Verdict::Unverified);
+    };
+    let sha256 = (blob.len() == 64).then(|| blob.clone());
+    let file = HubFile { path: name.to_owned(), bytes: fs::metadata(path)?.len(), blob, sha256 };
+    Ok(match content(path, &file)? {
+        Some(true) => Verdict::Ok,
+        Some(false) => Verdict::Wrong("content does not match its published hash".to_owned()),
+        None => Verdict::Unverified,
+    })
+}
+
+/// Whether the content is the published one: by its SHA-256, or by its git id; `None` where neither is known.
+pub(super) fn content(path: &Path, file: &HubFile) -> std::io::Result<Option<bool>> {
+    let hex = |s: &str, len: usize| s.len() == len && s.bytes().all(|b| b.is_ascii_hexdigit());
+    if let Some(published) = &file.sha256 {
+        return Ok(Some(digest::<Sha256>(path, Sha256::new())?.eq_ignore_ascii_case(published)));
+    }
+    if hex(&file.blob, 64) {
+        return Ok(Some(digest::<Sha256>(path, Sha256::new())?.eq_ignore_ascii_case(&file.blob)));
+    }
+    if hex(&file.blob, 40) {
+        // git hashes a file behind its kind and length.
+        let start = Sha1::new().chain_update(format!("blob {}\0", fs::metadata(path)?.len()));
+        return Ok(Some(digest(path, start)?.eq_ignore_ascii_case(&file.blob)));
+    }
+    Ok(None)
+}
+
+fn digest<D: Digest>(path: &Path, start: D) -> std::io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hash = start;
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            n => hash.update(buffer.get(..n).unwrap_or(&[])),
+        }
+    }
+    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// Whether a safetensors file is as long as its header says.
+fn whole(path: &Path) -> bool {
+    let length = || -> Option<bool> {
+        let mut file = File::open(path).ok()?;
+        let bytes = file.metadata().ok()?.len();
+        let mut size = [0; 8];
+        file.read_exact(&mut size).ok()?;
+        let header = u64::from_le_bytes(size);
+        if header > HEADER_BYTES || header + 8 > bytes {
+            return None;
+        }
+        let text: serde_json::Map<String, serde_json::Value> = serde_json::from_reader(file.take(header)).ok()?;
+        let end = |t: &serde_json::Value| t.get("data_offsets")?.get(1)?.as_u64();
+        let ends = text.iter().filter(|(name, _)| *name != "__metadata__").map(|(_, t)| end(t));
+        let data = ends.collect::<Option<Vec<u64>>>()?.into_iter().max().unwrap_or(0);
+        Some(bytes == 8 + header + data)
+    };
+    length() == Some(true)
+}
+
+/// Whether a folder is complete: a config, every weight file the index names, each as long as it says, for a model its
+/// tokenizer.
+pub fn complete(folder: &Path, what: Kind) -> bool {
+    let has = |name: &str| fs::metadata(folder.join(name)).is_ok_and(|m| m.is_file() && m.len() > 0);
+    let weights = |name: &str| has(name) && whole(&folder.join(name));
+    if !has("config.json") || (what == Kind::Model && !(has("tokenizer.json") && has("tokenizer_config.json"))) {
+        return false;
+    }
+    let index = "model.safetensors.index.json";
+    if !folder.join(index).exists() {
+        return weights("model.safetensors");
+    }
+    let parsed = File::open(folder.join(index)).ok();
+    let parsed = parsed.and_then(|f| serde_json::from_reader::<_, serde_json::Value>(f.take(JSON_BYTES)).ok());
+    let map = parsed.as_ref().and_then(|i| i.get("weight_map")).and_then(|m| m.as_object());
+    let mut names: Vec<&str> = map.into_iter().flat_map(|m| m.values().map(|f| f.as_str().unwrap_or(""))).collect();
+    names.sort_unstable();
+    names.dedup();
+    !names.is_empty() && names.iter().all(|name| !name.contains(['/', '\\']) && weights(name))
+}
