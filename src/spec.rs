@@ -465,6 +465,20 @@ impl<'a> Fields<'a> {
         })
     }
 
+    /// RoPE's base: at the top, or where newer exports put it.
+    fn theta(&self) -> Result<f64, SpecError> {
+        let nested = match self.present("rope_parameters") {
+            None => 10_000.0,
+            Some(Value::Object(map)) => {
+                let inner = Fields { map };
+                inner.only("rope_type", &["default"])?;
+                inner.number("rope_theta", 10_000.0)?
+            }
+            Some(other) => return Err(unsupported("rope_parameters", other, "an object")),
+        };
+        self.number("rope_theta", nested)
+    }
+
     fn lightning(&self, heads: usize, kv_heads: usize, head_dim: usize) -> Result<LightningSpec, SpecError> {
         let heads = self.count("lightning_nh", Some(heads))?;
         let kv_heads = self.count("lightning_nkv", Some(kv_heads))?;
@@ -478,7 +492,7 @@ impl<'a> Fields<'a> {
             let supported = "an even number (lanes are rotated in pairs)".into();
             return Err(SpecError::Unsupported { field: "lightning_head_dim", found: head_dim.to_string(), supported });
         }
-        let theta = self.number("rope_theta", 10_000.0)?;
+        let theta = self.theta()?;
         let scale = match self.present("lightning_scale") {
             None => (head_dim as f64).powf(-0.5),
             Some(v) => match v.as_str() {
@@ -530,6 +544,21 @@ mod tests {
         assert!((spec.residual_scale - 1.4 / 8f32.sqrt()).abs() < 1e-7);
         assert_eq!(spec.logit_divisor, 1.0);
         assert_eq!(spec.parameters() * 2, 17_446_400);
+    }
+
+    #[test]
+    fn the_base_of_rope_is_read_where_newer_exports_put_it() {
+        let nested = |v: Value| with("rope_parameters", v).map(|s| s.lightning.rope_theta);
+        let mut config: Map<String, Value> = serde_json::from_str(DEMO).unwrap();
+        config.remove("rope_theta");
+        let theta = serde_json::json!({"rope_type": "default", "rope_theta": 50_000.0});
+        config.insert("rope_parameters".into(), theta.clone());
+        let spec = ModelSpec::from_json(&serde_json::to_string(&config).unwrap()).unwrap();
+        assert_eq!(spec.lightning.rope_theta, Some(50_000.0));
+        // What the top level says wins, as it does in the family's files.
+        assert_eq!(nested(theta).unwrap(), ModelSpec::from_json(DEMO).unwrap().lightning.rope_theta);
+        assert!(nested(serde_json::json!({"rope_type": "yarn"})).unwrap_err().to_string().contains("rope_type"));
+        assert!(nested(7.into()).is_err());
     }
 
     #[test]

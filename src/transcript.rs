@@ -38,6 +38,8 @@ pub enum Finish {
     Length,
     /// The context is full.
     Context,
+    /// It began to repeat itself.
+    Repeats,
     /// The user stopped it.
     Stopped,
     /// It ended in an error; what was said until then is kept.

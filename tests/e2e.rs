@@ -150,3 +150,57 @@ fn a_missing_gpu_is_told_once_a_machine_and_never_to_a_script() {
     };
     assert_eq!((watched(), watched()), (true, false));
 }
+
+/// The built-in model as a folder whose template drops earlier thoughts and has no switch for them.
+fn folder_that_drops_thoughts(home: &Path) -> String {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = home.join("model");
+    std::fs::create_dir(&folder).unwrap();
+    for file in ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json"] {
+        std::fs::copy(from.join("assets/demo").join(file), folder.join(file)).unwrap();
+    }
+    for shard in ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"] {
+        std::os::unix::fs::symlink(from.join("assets/demo").join(shard), folder.join(shard)).unwrap();
+    }
+    std::fs::copy(from.join("tests/templates/released.jinja"), folder.join("chat_template.jinja")).unwrap();
+    folder.display().to_string()
+}
+
+#[test]
+fn a_script_reuses_what_was_said_before_with_thoughts_in_the_past() {
+    let home = tempfile::tempdir().unwrap();
+    let model = folder_that_drops_thoughts(home.path());
+    let ask = |question: &str, more: &[&str]| -> Value {
+        let output = Command::new(PROGRAM)
+            .args([
+                "--device",
+                "cpu",
+                "--model",
+                &model,
+                "--json",
+                "--temp",
+                "0",
+                "--max-tokens",
+                "200",
+                "-p",
+                question,
+            ])
+            .args(more)
+            .env_clear()
+            .envs(environment(home.path()))
+            .current_dir(home.path())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let tokens = |answer: &Value, name: &str| answer["usage"][name].as_u64().unwrap();
+    ask("What is 17 + 25?", &[]);
+    ask("My name is Marta.", &["-c"]);
+    ask("What is 3 + 4?", &["-c"]);
+    let last = ask("What is my name?", &["-c"]);
+    // Nothing but the question, and the end of the answer before it.
+    assert!(tokens(&last, "reused_tokens") > 40, "{last}");
+    assert!(tokens(&last, "prefilled_tokens") < QUESTION_TOKENS, "{last}");
+}

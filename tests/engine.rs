@@ -66,7 +66,7 @@ impl Harness {
 
     fn generate(&self, spec: SpecMode) -> Option<Generate> {
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-        Some(Generate { sampling, max_tokens: 100, stop: self.stop.clone(), spec })
+        Some(Generate { sampling, max_tokens: 100, stop: self.stop.clone(), spec, steering: None })
     }
 
     fn run(&self, given: Vec<Token>, generate: Option<Generate>, cancel: Cancel) -> Result<Done, String> {

@@ -137,7 +137,7 @@ impl Rig {
 
 fn wish(temperature: f32, spec: SpecMode, max_tokens: u64) -> Generate {
     let sampling = Sampling { temperature, top_p: 1.0, seed: 17, ..Sampling::default() };
-    Generate { sampling, max_tokens, stop: vec![2, IM_END], spec }
+    Generate { sampling, max_tokens, stop: vec![2, IM_END], spec, steering: None }
 }
 
 fn mix(a: u64, b: u64) -> u64 {

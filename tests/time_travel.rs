@@ -13,7 +13,7 @@ use sala_chat::protocol::desk::{BranchTarget, GotoTarget, Notice, Request};
 use sala_chat::protocol::engine::{DeviceChoice, EngineOptions};
 use sala_chat::session::{SessionFilter, Store};
 use sala_chat::transcript::MessageId;
-use support::{Setup, Talk, store, text_model};
+use support::{Setup, Talk, store, text_model, with_both_tokenizers};
 
 const QUESTIONS: [&str; 3] = ["My name is Marta and I live in Oslo.", "What is 17 + 25?", "What is my name?"];
 
@@ -199,12 +199,10 @@ fn matrix(engine: Engine) {
     }
 }
 
-#[test]
 fn every_detour_ends_in_the_straight_state_with_the_scripted_engine() {
     matrix(Engine::Scripted);
 }
 
-#[test]
 fn every_detour_ends_in_the_straight_state_with_the_built_in_model() {
     matrix(Engine::Demo);
 }
@@ -235,7 +233,6 @@ fn a_document_from_the_library_answers_as_if_it_had_been_read() {
     t.quit();
 }
 
-#[test]
 fn thinned_state_is_replayed_with_its_count_said_and_the_same_text() {
     let dir = tempfile::tempdir().unwrap();
     let mut t = open(Engine::Demo, dir.path(), Opening::New);
@@ -256,7 +253,6 @@ fn thinned_state_is_replayed_with_its_count_said_and_the_same_text() {
     t.quit();
 }
 
-#[test]
 fn a_fork_shares_and_both_sides_go_on() {
     let dir = tempfile::tempdir().unwrap();
     let mut t = open(Engine::Scripted, dir.path(), Opening::New);
@@ -274,7 +270,6 @@ fn a_fork_shares_and_both_sides_go_on() {
     t.quit();
 }
 
-#[test]
 fn going_to_a_message_that_is_not_here_says_where_to_look() {
     let dir = tempfile::tempdir().unwrap();
     let mut t = open(Engine::Scripted, dir.path(), Opening::New);
@@ -312,3 +307,11 @@ fn branches_and_turns_are_told_as_they_grow() {
     assert_eq!(grown.branch, (2, 2), "the header says so while the answer is written");
     assert!(grown.timeline.iter().any(|r| r.title == "Two?" && !r.current));
 }
+
+with_both_tokenizers!(
+    every_detour_ends_in_the_straight_state_with_the_scripted_engine,
+    every_detour_ends_in_the_straight_state_with_the_built_in_model,
+    thinned_state_is_replayed_with_its_count_said_and_the_same_text,
+    a_fork_shares_and_both_sides_go_on,
+    going_to_a_message_that_is_not_here_says_where_to_look,
+);

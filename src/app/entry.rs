@@ -499,9 +499,20 @@ fn head_words(entry: &Entry, m: &Message, look: Look) -> Vec<String> {
     right
 }
 
+/// About an answer that was ended because it repeated itself.
+pub(crate) fn said_again(m: &Message) -> String {
+    let tokens = grouped(m.meta.completion_tokens);
+    format!("The answer began to repeat itself; stopped after {tokens} tokens. /continue goes on")
+}
+
 fn tail_rows(m: &Message, look: Look) -> Vec<Row> {
+    let repeats;
     let text = match m.meta.finish {
         None | Some(Finish::Stop) => return Vec::new(),
+        Some(Finish::Repeats) => {
+            repeats = format!("-- {}", said_again(m));
+            &repeats
+        }
         Some(Finish::Stopped) => "-- stopped; /continue goes on, /regen answers again",
         Some(Finish::Length) => "-- length limit reached; /continue goes on",
         Some(Finish::Context) => "-- the context is full; /new, /fork or /compact",

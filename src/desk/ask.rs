@@ -13,6 +13,7 @@ use super::render::Rendered;
 use super::{DeskError, Done, State, grouped, now_ms};
 use crate::protocol::desk::{Activity, Level, Notice, ReadingProgress};
 use crate::protocol::engine::{Ended, Generate, Sampling, Token};
+use crate::text::steer::Watched;
 use crate::text::{Begin, Delta, StreamDecoder};
 use crate::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 pub(super) use aside::Shown;
@@ -31,6 +32,7 @@ fn finish_of(fed: &Done<Fed>) -> Finish {
         Ended::Stop | Ended::Read => Finish::Stop,
         Ended::Length => Finish::Length,
         Ended::Context => Finish::Context,
+        Ended::Repeats => Finish::Repeats,
         Ended::Cancelled => Finish::Stopped,
     }
 }
@@ -127,13 +129,16 @@ impl State {
         }
     }
 
-    fn generate(&self, sampling: Sampling) -> Generate {
-        Generate {
+    /// What to generate for an answer that begins like this; `spent` tokens of its thought were written before.
+    fn generate(&self, sampling: Sampling, begin: Begin, spent: u64) -> Done<Generate> {
+        let watched = Watched { thought_tokens: 0, loops: true };
+        Ok(Generate {
             sampling,
             max_tokens: self.open.settings.max_tokens,
             stop: self.stop.clone(),
             spec: self.open.settings.spec,
-        }
+            steering: watched.steering(&self.renderer.model().tokenizer, begin, spent)?,
+        })
     }
 
     fn next_sampling(&self) -> Sampling {
@@ -179,6 +184,8 @@ impl State {
         let mut new = if parent.is_none() { self.opening_messages() } else { Vec::new() };
         let question = self.draft(Role::User, new.last().map(|m| m.id).or(parent), text);
         new.push(question);
+        // Kept before the template, which comes with the weights, sees it.
+        new.iter().filter(|m| m.role == Role::User).for_each(|m| self.remember_prompt(&m.text));
         let path: Vec<&Message> = self.open.conversation.path_to(parent).into_iter().chain(&new).collect();
         let rendered = self.renderer.prompt(&path, self.open.settings.think)?;
         let plan = self.plan(&rendered)?;
@@ -189,9 +196,6 @@ impl State {
             self.show_session();
         }
         for message in new {
-            if message.role == Role::User {
-                self.remember_prompt(&message.text);
-            }
             self.add_message(message)?;
         }
         let sampling = self.next_sampling();
@@ -230,11 +234,16 @@ impl State {
             true => Begin::Thought,
             false => Begin::after_prompt(&rendered.text),
         };
+        let message_thought = message.thinking.clone();
         let decoder = StreamDecoder::new(self.renderer.model().tokenizer.clone(), begin);
         let mut answer =
             Answer { message, decoder, started, first_token: None, thought: None, saved: Instant::now(), dirty: false };
         answer.take(self, Delta { thinking: String::new(), answer: more.to_owned() });
-        let generate = Some((self.generate(sampling), Some(id)));
+        let spent = match begin {
+            Begin::Thought => self.renderer.model().tokenizer.encode_plain(&message_thought)?.len() as u64,
+            Begin::Answer => 0,
+        };
+        let generate = Some((self.generate(sampling, begin, spent)?, Some(id)));
         let mut fed = self.carry_out(plan, rendered, generate.clone(), &mut answer);
         while let Err(lost @ DeskError::RowsLost(_)) = &fed
             && answer.first_token.is_none()

@@ -17,6 +17,7 @@ use crate::protocol::desk::{Activity, Level};
 use crate::protocol::engine::{Cancel, Ended, Generate, StateImage, Token};
 use crate::session::{NewSegment, Segment, SegmentId, SegmentKind, TextBoundary};
 use crate::settings::SaveStates;
+use crate::text::Before;
 use crate::transcript::MessageId;
 
 /// Text at the end of an answer that is left for the next question to bring, in bytes: a token that was drawn last.
@@ -106,7 +107,7 @@ impl State {
     /// Plans on top of a path whose text is unchanged: adds what is known behind it, leaves out what is not usable.
     pub(super) fn plan_from(&self, rendered: &Rendered, chain: Path) -> Done<Plan> {
         let mut chain = chain;
-        let mut steps = self.steps(rendered, chain.text_bytes())?;
+        let mut steps = self.steps(rendered, &chain)?;
         let known = chain.segments().len();
         // Read-only steps only: what the model answers to is asked each time.
         for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
@@ -120,7 +121,7 @@ impl State {
         let base = self.usable(&chain)?;
         match base.segments().len().checked_sub(known) {
             Some(done) => drop(steps.drain(..done)),
-            None => steps = self.steps(rendered, base.text_bytes())?,
+            None => steps = self.steps(rendered, &base)?,
         }
         let ending = |s: &Segment| {
             let end = usize::try_from(s.content.boundary.bytes).ok()?;
@@ -164,43 +165,41 @@ impl State {
         Ok(path.prefix(from_live))
     }
 
-    /// Cuts the text after `from` into segments to be read. The last one is what the model answers to, unless a message
+    /// Cuts the text behind a path into segments to be read. The last one is what the model answers to, unless a message
     /// ends with it.
-    fn steps(&self, rendered: &Rendered, from: usize) -> Done<Vec<Step>> {
+    fn steps(&self, rendered: &Rendered, path: &Path) -> Done<Vec<Step>> {
+        let tokenizer = &self.renderer.model().tokenizer;
+        let from = path.text_bytes();
         let mut steps = Vec::new();
         let mut at = from;
+        let mut before = tokenizer.before_next(path.last_tokens(), Before::Edge);
         let ends = rendered.cuts.iter().filter(|c| c.end > from).map(|c| (c.end, c.kind, Some(c.message)));
         let last = (rendered.text.len(), SegmentKind::Turn, None);
         for (end, kind, message) in ends.chain([last]) {
             let Some(slice) = rendered.text.get(at..end).filter(|s| !s.is_empty()) else {
                 continue;
             };
-            let tokens = match at {
-                0 => self.renderer.model().tokenizer.encode_prompt(slice)?,
-                _ => self.renderer.model().tokenizer.encode_with_special(slice)?,
+            let tokens = match path.position() {
+                0 if at == 0 => tokenizer.encode_prompt(slice)?,
+                _ => tokenizer.encode_behind(slice, before)?,
             };
-            self.cut(slice, at, &tokens, &mut steps);
+            self.cut(slice, at, &tokens, before, &mut steps);
             if let Some(step) = steps.last_mut() {
                 (step.kind, step.message) = (kind, message);
             }
+            before = tokenizer.before_next(&tokens, before);
             at = end;
         }
         Ok(steps)
     }
 
     /// Cuts one slice into pieces a stopped `/load` can lose, where the text allows it.
-    fn cut(&self, slice: &str, at: usize, tokens: &[Token], steps: &mut Vec<Step>) {
+    fn cut(&self, slice: &str, at: usize, tokens: &[Token], before: Before, steps: &mut Vec<Step>) {
         let mut start = 0;
-        let mut bytes = 0;
-        while tokens.len() - start > self.piece {
-            let piece = tokens.get(start..start + self.piece).unwrap_or(&[]);
-            let Some(covered) = slice.get(bytes..).and_then(|rest| self.renderer.covered(rest, piece)) else {
-                break;
-            };
-            bytes += covered;
-            let (kind, message) = (SegmentKind::DocumentPart, None);
-            steps.push(Step { given: piece.to_vec(), text_end: at + bytes, kind, message });
-            start += self.piece;
+        for (end, bytes) in self.renderer.piece_ends(slice, tokens, before, self.piece) {
+            let given = tokens.get(start..end).unwrap_or(&[]).to_vec();
+            steps.push(Step { given, text_end: at + bytes, kind: SegmentKind::DocumentPart, message: None });
+            start = end;
         }
         let rest = tokens.get(start..).unwrap_or(&[]).to_vec();
         steps.push(Step { given: rest, text_end: at + slice.len(), kind: SegmentKind::Turn, message: None });
@@ -302,12 +301,14 @@ impl State {
         if given.is_empty() && generated.is_empty() {
             return;
         }
+        let tokenizer = &self.renderer.model().tokenizer;
+        let before = tokenizer.before_next(self.live.last_tokens(), Before::Edge);
         let boundary = if given.len() < step.given.len() {
-            self.renderer.boundary_after(rendered, self.live.text_bytes(), given)
+            self.renderer.boundary_after(rendered, self.live.text_bytes(), given, before)
         } else if generated.is_empty() {
             self.boundary(rendered, step.text_end)
         } else {
-            self.renderer.boundary_with(rendered, step.text_end, generated)
+            self.renderer.boundary_with(rendered, step.text_end, generated, tokenizer.before_next(given, before))
         };
         let kind = if given.len() < step.given.len() { SegmentKind::DocumentPart } else { step.kind };
         let content = self.content(&self.live, given, generated, boundary, kind);

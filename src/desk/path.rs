@@ -60,6 +60,15 @@ impl Path {
         Arc::new(all)
     }
 
+    /// The tokens the state absorbed last: generated ones, or given ones where none were generated.
+    pub fn last_tokens(&self) -> &[Token] {
+        let last = self.segments.iter().rev().map(|s| match s.content.generated.as_slice() {
+            [] => s.content.given.as_slice(),
+            generated => generated,
+        });
+        last.into_iter().find(|tokens| !tokens.is_empty()).unwrap_or(&[])
+    }
+
     /// How many segments both paths begin with.
     pub fn common(&self, other: &Path) -> usize {
         self.segments.iter().zip(&other.segments).take_while(|(a, b)| a.id == b.id).count()

@@ -10,7 +10,7 @@ use crate::protocol::desk::ThinkMode;
 use crate::protocol::engine::Token;
 use crate::session::{SegmentKind, TextBoundary};
 use crate::text::tokenizer::SHIELD;
-use crate::text::{ChatMessage, ChatRole, RenderOptions, Specials, TextError, TextModel};
+use crate::text::{Before, ChatMessage, ChatRole, RenderOptions, Specials, TextError, TextModel, Walk};
 use crate::transcript::{Message, MessageId, Role};
 
 /// Stands for the next question when the text before it is wanted as the next question will see it.
@@ -166,27 +166,48 @@ impl Renderer {
         Ok(rendered)
     }
 
-    /// Bytes at the start of `text` that exactly these tokens spell, if they end between two characters.
-    pub fn covered(&self, text: &str, tokens: &[Token]) -> Option<usize> {
+    /// A walk along `text`, which begins behind what `before` says. Skips the start token, which has no text unless the
+    /// template wrote it.
+    fn walk<'a>(&'a self, text: &'a str, tokens: &mut &[Token], before: Before) -> Walk<'a> {
         let t = &self.text.tokenizer;
-        let tokens = match (tokens.split_first(), t.bos()) {
-            // The start token has no text unless the template wrote it.
-            (Some((first, rest)), Some(bos))
-                if *first == bos && !text.starts_with(&t.decode(&[bos], Specials::Show)) =>
-            {
-                rest
-            }
-            _ => tokens,
-        };
-        let spelled = t.decode(tokens, Specials::Show);
-        let mut at = 0;
-        let mut rest = text.char_indices();
-        for c in spelled.chars() {
-            // Shields are in the text only.
-            let (i, _) = rest.by_ref().find(|(_, r)| *r != SHIELD).filter(|(_, r)| *r == c)?;
-            at = i + c.len_utf8();
+        if let (Some((first, rest)), Some(bos)) = (tokens.split_first(), t.bos())
+            && *first == bos
+            && before == Before::Edge
+            && !text.starts_with(&t.decode(&[bos], Specials::Show))
+        {
+            *tokens = rest;
         }
-        Some(at)
+        Walk::new(t, text, before)
+    }
+
+    /// Bytes at the start of `text` that exactly these tokens spell, if they end between two characters.
+    pub fn covered(&self, text: &str, tokens: &[Token], before: Before) -> Option<usize> {
+        let mut tokens = tokens;
+        let mut walk = self.walk(text, &mut tokens, before);
+        if tokens.iter().all(|t| walk.step(*t)) { walk.place() } else { None }
+    }
+
+    /// Where to end pieces of about `piece` tokens: (tokens, bytes) from the start, each end between two characters. The tokens
+    /// behind the last end are no longer than a piece, unless they do not spell the text.
+    pub fn piece_ends(&self, text: &str, tokens: &[Token], before: Before, piece: usize) -> Vec<(usize, usize)> {
+        let mut rest = tokens;
+        let mut walk = self.walk(text, &mut rest, before);
+        let skipped = tokens.len() - rest.len();
+        let mut ends: Vec<(usize, usize)> = Vec::new();
+        for (i, token) in rest.iter().enumerate() {
+            let done = skipped + i;
+            let since = done - ends.last().map_or(0, |e| e.0);
+            // Inside a character the piece grows by a token or two.
+            if since >= piece
+                && let Some(bytes) = walk.place()
+            {
+                ends.push((done, bytes));
+            }
+            if !walk.step(*token) {
+                break;
+            }
+        }
+        ends
     }
 
     /// The part of a document's text that lies within the first `upto` bytes.
@@ -201,8 +222,8 @@ impl Renderer {
     }
 
     /// The boundary after `tokens` that were read behind the first `from` bytes.
-    pub fn boundary_after(&self, rendered: &Rendered, from: usize, tokens: &[Token]) -> TextBoundary {
-        let covered = rendered.text.get(from..).and_then(|rest| self.covered(rest, tokens));
+    pub fn boundary_after(&self, rendered: &Rendered, from: usize, tokens: &[Token], before: Before) -> TextBoundary {
+        let covered = rendered.text.get(from..).and_then(|rest| self.covered(rest, tokens, before));
         match covered.and_then(|n| rendered.text.get(..from + n)) {
             Some(text) => TextBoundary::of(text),
             None => TextBoundary::NOWHERE,
@@ -210,8 +231,8 @@ impl Renderer {
     }
 
     /// The boundary after `tokens` that were generated behind the first `from` bytes.
-    pub fn boundary_with(&self, rendered: &Rendered, from: usize, tokens: &[Token]) -> TextBoundary {
-        let said = self.text.tokenizer.decode(tokens, Specials::Show);
+    pub fn boundary_with(&self, rendered: &Rendered, from: usize, tokens: &[Token], before: Before) -> TextBoundary {
+        let said = self.text.tokenizer.spell(tokens, before);
         match rendered.text.get(..from) {
             Some(text) if !said.ends_with('\u{FFFD}') => TextBoundary::of(&format!("{text}{said}")),
             _ => TextBoundary::NOWHERE,

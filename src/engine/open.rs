@@ -128,6 +128,7 @@ fn load<B: DraftOps>(
     commands: &Receiver<Command>,
     events: &Sender<EngineEvent>,
 ) -> Result<(), Failure> {
+    notes.extend(unknown_tensors(checkpoint));
     let model = Model::load(&mut backend, checkpoint, |done| {
         // Nobody listens any more when the program is ending.
         let _ = events.send(EngineEvent::Loading { what: "reading weights".into(), done });
@@ -165,6 +166,15 @@ fn load<B: DraftOps>(
     };
     Worker { decoder: Decoder::new(head), backend, model, live, info, events }.serve(commands);
     Ok(())
+}
+
+/// One line about tensors that the model does not have: they may belong to another one.
+fn unknown_tensors(checkpoint: &Checkpoint) -> Option<String> {
+    const NAMED: usize = 3;
+    let unknown = checkpoint.unknown_tensors();
+    let first: String = unknown.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    let more = if unknown.len() > NAMED { ", …" } else { "" };
+    (!unknown.is_empty()).then(|| format!("{} tensor(s) of the folder are not used: {first}{more}", unknown.len()))
 }
 
 /// The head that was asked for; `Ok(None)` where there is none to be had.

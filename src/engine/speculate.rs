@@ -19,7 +19,9 @@ use crate::engine::policy::{MAX_DEPTH, Offer, Outcome, Plan, Policy, Source};
 use crate::engine::sampler::Sampler;
 use crate::model::draft::{DraftError, DraftHead, Tables};
 use crate::model::{Live, Model, ModelError};
-use crate::protocol::engine::{CheckpointImage, Dtype, Ended, Generate, ImageTensor, SpecMode, SpecStats, Token};
+use crate::protocol::engine::{
+    CheckpointImage, Dtype, Ended, Generate, ImageTensor, SpecMode, SpecStats, Steer, Steered, Token,
+};
 
 /// Name of the tensor that keeps what drafts were worth, as JSON.
 const CALIBRATION: &str = "draft.calibration";
@@ -34,6 +36,15 @@ pub enum DecodeError {
     /// The draft head.
     #[error(transparent)]
     Draft(#[from] DraftError),
+    /// The device computed something that is no number.
+    #[error(
+        "the model's output at token {position} is not finite: kept state or weights are damaged. /regen tries again; \
+         sala-chat prune drops kept state, sala-chat model verify checks the weights"
+    )]
+    NotFinite {
+        /// Of the token that was to be drawn.
+        position: usize,
+    },
     /// A call that makes no sense now; a bug in the caller.
     #[error("decode: {0}")]
     Order(&'static str),
@@ -61,6 +72,20 @@ struct Generation {
     mode: SpecMode,
     /// Tokens that may still be reported.
     remaining: u64,
+    steer: Option<Box<dyn Steer>>,
+}
+
+impl Generation {
+    /// What becomes of a token that was drawn; `None` ends the turn.
+    fn steered(&mut self, token: Token) -> Option<(Token, bool)> {
+        let ends = self.stop.contains(&token);
+        match self.steer.as_mut().map_or(Steered::Take, |s| s.drawn(token, ends)) {
+            Steered::Take if ends => None,
+            Steered::Take => Some((token, false)),
+            Steered::Instead(other) => Some((other, false)),
+            Steered::Last => Some((token, true)),
+        }
+    }
 }
 
 /// Drafts of a round and what making them took.
@@ -198,7 +223,9 @@ impl<B: DraftOps> Decoder<B> {
     /// The device, or neither a prefill nor a pending token to go on from.
     pub fn begin(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>, wish: &Generate) -> Result<Round> {
         let sampler = Sampler::new(wish.sampling, self.index.tokens());
-        let generation = Generation { sampler, stop: wish.stop.clone(), mode: wish.spec, remaining: wish.max_tokens };
+        let steer = wish.steering.as_ref().map(|s| (s.0)());
+        let generation =
+            Generation { sampler, stop: wish.stop.clone(), mode: wish.spec, remaining: wish.max_tokens, steer };
         self.policy.begin();
         (self.stats, self.emitted) = (SpecStats::default(), 0);
         let (position, known) = (live.position(), self.index.tokens().len());
@@ -213,14 +240,16 @@ impl<B: DraftOps> Decoder<B> {
             return Err(DecodeError::Order("nothing to generate from: the history is not the state's"));
         }
         let row = live.prefill_logits(b, model)?;
+        finite(&row, position)?;
         let token = generation.sampler.draw(&row, position as u64, &[]);
         let Some(token) = token else {
             return Err(DecodeError::Order("the model made no candidates"));
         };
-        if generation.stop.contains(&token) {
+        let Some((token, last)) = generation.steered(token) else {
             return Ok(Round { tokens: Vec::new(), ended: Some(Ended::Stop) });
-        }
-        Ok(Round { tokens: vec![token], ended: self.report(&[token]) })
+        };
+        let complete = self.report(&[token]);
+        Ok(Round { tokens: vec![token], ended: if last { Some(Ended::Repeats) } else { complete } })
     }
 
     /// Adds tokens to the text; says whether the generation is complete.
@@ -277,12 +306,12 @@ impl<B: DraftOps> Decoder<B> {
         rows.extend(&drafts.tokens);
         live.verify(b, model, &rows)?;
         let candidates = live.candidates(b, rows.len())?;
-        let Some(generation) = &self.generation else {
+        let Some(generation) = &mut self.generation else {
             return Err(DecodeError::Order("no generation is under way"));
         };
-        let Matched { tokens, accepted, stopped } =
-            draw_and_match(&generation.sampler, &candidates, &drafts.tokens, position + 1, &generation.stop);
-        if tokens.is_empty() && !stopped {
+        let Matched { tokens, accepted, ended: matched } =
+            draw_and_match(generation, &candidates, &drafts.tokens, position + 1)?;
+        if tokens.is_empty() && matched.is_none() {
             return Err(DecodeError::Order("the model made no candidates"));
         }
         live.advance(b, accepted + 1)?;
@@ -290,7 +319,7 @@ impl<B: DraftOps> Decoder<B> {
             head.keep(b, &Tables::from(model), taps, position, accepted + 1, self.index.tokens())?;
         }
         let complete = self.report(&tokens);
-        let ended = if stopped { Some(Ended::Stop) } else { complete };
+        let ended = matched.or(complete);
 
         let outcome = Outcome {
             context: position,
@@ -379,37 +408,48 @@ struct Matched {
     tokens: Vec<Token>,
     /// Drafts that equal the draw.
     accepted: usize,
-    /// A token that ends the turn was drawn behind `tokens`.
-    stopped: bool,
+    /// [`Ended::Stop`]: a token that ends the turn was drawn behind `tokens`. [`Ended::Repeats`]: the last one is the last.
+    ended: Option<Ended>,
+}
+
+/// Whether a row's best logits and their sum are numbers. `position` is that of the token to be drawn.
+fn finite(row: &Candidates, position: usize) -> Result<()> {
+    // The sum runs over the whole vocabulary: one value that is no number shows in it.
+    let whole = row.log_sum_exp.is_finite() && row.logits.first().is_none_or(|z| z.is_finite());
+    if whole { Ok(()) } else { Err(DecodeError::NotFinite { position }) }
 }
 
 /// Draws a token from every row in turn for as long as the draws equal the drafts (docs/speculative.md §6.2). Row i is
 /// behind the first i drafts and draws output position `position + i`. What is drawn never depends on a draft.
 fn draw_and_match(
-    sampler: &Sampler,
+    generation: &mut Generation,
     rows: &[Candidates],
     drafts: &[Token],
     position: usize,
-    stop: &[Token],
-) -> Matched {
+) -> Result<Matched> {
     let mut matched = Matched::default();
     for (i, row) in rows.iter().enumerate() {
+        finite(row, position + i)?;
         let path = drafts.get(..i).unwrap_or_default();
-        let Some(token) = sampler.draw(row, (position + i) as u64, path) else {
+        let Some(token) = generation.sampler.draw(row, (position + i) as u64, path) else {
             break;
         };
         // In order: what would follow a stop must not enter text or state.
-        if stop.contains(&token) {
-            matched.stopped = true;
+        let Some((token, last)) = generation.steered(token) else {
+            matched.ended = Some(Ended::Stop);
+            break;
+        };
+        matched.tokens.push(token);
+        if last {
+            matched.ended = Some(Ended::Repeats);
             break;
         }
-        matched.tokens.push(token);
         if drafts.get(i) != Some(&token) {
             break;
         }
         matched.accepted += 1;
     }
-    matched
+    Ok(matched)
 }
 
 /// Seconds since `at`, which moves to now.

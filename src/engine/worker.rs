@@ -69,7 +69,9 @@ fn fault_of(error: &DecodeError) -> EngineFault {
     match error {
         DecodeError::Model(ModelError::Backend(BackendError::Stopped)) => EngineFault::Stopped,
         DecodeError::Model(ModelError::Backend(BackendError::Rows(fault))) => EngineFault::RowsLost(fault.clone()),
-        DecodeError::Model(_) | DecodeError::Draft(_) | DecodeError::Order(_) => EngineFault::Device(error.to_string()),
+        DecodeError::Model(_) | DecodeError::Draft(_) | DecodeError::NotFinite { .. } | DecodeError::Order(_) => {
+            EngineFault::Device(error.to_string())
+        }
     }
 }
 

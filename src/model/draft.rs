@@ -71,7 +71,7 @@ struct Bufs<B: DraftOps> {
     kvq: B::Buf,
     /// Input of a recursive step. `[1, 2·hidden]`
     one_x: B::Buf,
-    /// The predicting row's stream, un-normed: what the next draft step starts from. `[1, hidden]`
+    /// The predicting row's stream, un-normed: what the next draft step starts from, or its normed form. `[1, hidden]`
     stream: B::Buf,
     /// `[1, heads·d]`
     o: B::Buf,

@@ -325,6 +325,16 @@ impl Checkpoint {
         Checkpoint::made_up(name, config, seed)
     }
 
+    /// Names of tensors in the files that the model has no use for.
+    pub fn unknown_tensors(&self) -> Vec<String> {
+        let Source::Tensors(tensors) = &self.source else {
+            return Vec::new();
+        };
+        let expected: std::collections::BTreeSet<String> =
+            Checkpoint::expected_tensors(&self.spec).into_iter().map(|(name, _)| name).collect();
+        tensors.names().filter(|name| !expected.contains(*name)).map(str::to_owned).collect()
+    }
+
     /// Random weights for any configuration.
     pub(super) fn made_up(name: &str, config: &str, seed: u64) -> Result<Checkpoint> {
         let spec = ModelSpec::from_json(config)?;

@@ -255,6 +255,42 @@ pub struct Generate {
     pub stop: Vec<Token>,
     /// Speculation.
     pub spec: SpecMode,
+    /// Looks at each token as it is drawn; nothing does where there is none.
+    pub steering: Option<Steering>,
+}
+
+/// What becomes of a token that was drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steered {
+    /// It is the next token of the text.
+    Take,
+    /// This one is, in its place.
+    Instead(Token),
+    /// It is, and the last one: the text repeats itself ([`Ended::Repeats`]).
+    Last,
+}
+
+/// Looks at each token of an answer, in order, before it becomes text. What it says must depend on those tokens alone, so
+/// that an answer is the same with speculation on and off.
+pub trait Steer: Send {
+    /// `token` was drawn; it does not end the turn unless `ends` is set.
+    fn drawn(&mut self, token: Token, ends: bool) -> Steered;
+}
+
+/// Makes a [`Steer`] for each run of an answer.
+#[derive(Clone)]
+pub struct Steering(pub Arc<dyn Fn() -> Box<dyn Steer> + Send + Sync>);
+
+impl std::fmt::Debug for Steering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Steering")
+    }
+}
+
+impl PartialEq for Steering {
+    fn eq(&self, other: &Steering) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 /// One segment: given tokens, read by prefill, then generated ones, by decode.
@@ -362,6 +398,8 @@ pub enum Ended {
     Length,
     /// The context limit.
     Context,
+    /// The text repeated itself.
+    Repeats,
     /// Cancelled. State and events agree: everything reported is in the state, nothing else.
     Cancelled,
 }

@@ -42,6 +42,7 @@ fn reason(finish: Option<Finish>) -> &'static str {
         Some(Finish::Stop) => "stop",
         Some(Finish::Length) => "length",
         Some(Finish::Context) => "context",
+        Some(Finish::Repeats) => "repeats",
         Some(Finish::Stopped) => "stopped",
         Some(Finish::Failed) | None => "error",
     }
@@ -223,6 +224,11 @@ fn listen(
             }
             Notice::Finished(m) => {
                 run.answer = Some(m);
+                Ok(())
+            }
+            // What follows an answer is done too: where the template drops thoughts it is read again without them, or the
+            // next `-c` would find none of it.
+            Notice::Activity(Activity::Idle) if run.answer.is_some() => {
                 let _ = requests.send(Request::Quit);
                 Ok(())
             }

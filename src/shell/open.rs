@@ -140,6 +140,10 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
         Some(id) => token(id).into_iter().collect::<Vec<_>>(),
         None => Vec::new(),
     };
+    if let Some(rows) = config.get("vocab_size").and_then(serde_json::Value::as_u64) {
+        let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+        text.tokenizer.check_vocabulary(rows).map_err(|e| unusable(e.to_string()))?;
+    }
     let stop = text.tokenizer.stop_ids(&ids);
     Ok((text, stop))
 }

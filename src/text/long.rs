@@ -4,7 +4,10 @@
 //! distinct one is encoded once, and where every `\n` ends a word the lines are shared out over threads. Where merges run
 //! over the whole text ([`Bigrams`], SentencePiece), it may be cut between two characters that no token of the vocabulary
 //! holds next to each other: every merge makes a token of the vocabulary, so none crosses. Everything else is left to the
-//! library.
+//! library. Where nothing allows a cut for 64 KB (one word of a hundred million letters) it is cut all the same: no text that
+//! means anything has such a place, and merging it whole would take all memory.
+//!
+//! Work is done in batches; between two of them a stop is looked for, and the number of tokens.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,6 +17,7 @@ use rayon::prelude::*;
 use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Tokenizer as Library};
 
 use super::TextError;
+use super::spell::Before;
 use super::tokenizer::{byte_alphabet, byte_token};
 use crate::protocol::engine::Token;
 
@@ -21,6 +25,36 @@ use crate::protocol::engine::Token;
 const LINES_BYTES: usize = 128 * 1024;
 /// Aim of a piece where merges run over all of it: merging is fastest while it stays in the cache.
 const MERGE_BYTES: usize = 4 * 1024;
+
+/// Longest stretch without a place to cut, in bytes.
+const LONGEST_BYTES: usize = 64 * 1024;
+/// Text of a batch, in bytes: some hundredths of a second.
+const BATCH_BYTES: usize = 1024 * 1024;
+
+/// When encoding is given up.
+#[derive(Clone, Copy)]
+pub struct Halt<'a> {
+    /// Told to stop; asked every few hundredths of a second.
+    pub stop: &'a (dyn Fn() -> bool + Sync),
+    /// More tokens than this are of no use.
+    pub most: usize,
+}
+
+impl Halt<'static> {
+    /// Never.
+    pub const NEVER: Halt<'static> = Halt { stop: &|| false, most: usize::MAX };
+}
+
+impl Halt<'_> {
+    /// # Errors
+    /// [`TextError::Stopped`], [`TextError::TooLong`].
+    pub(super) fn check(&self, tokens: usize) -> Result<(), TextError> {
+        if tokens > self.most {
+            return Err(TextError::TooLong { most: self.most });
+        }
+        if (self.stop)() { Err(TextError::Stopped) } else { Ok(()) }
+    }
+}
 
 /// A faster way to the library's tokens.
 pub(super) struct Fast {
@@ -96,6 +130,17 @@ impl Literals {
         Some(Literals { finder, ids })
     }
 
+    /// The first stretch of the text.
+    pub(super) fn first<'a>(&self, text: &'a str) -> Option<Run<'a>> {
+        let Some(found) = self.finder.find(text) else {
+            return (!text.is_empty()).then_some(Run::Text(text));
+        };
+        match text.get(..found.start()).filter(|t| !t.is_empty()) {
+            Some(before) => Some(Run::Text(before)),
+            None => self.ids.get(found.pattern().as_usize()).copied().map(Run::Literal),
+        }
+    }
+
     /// The text in stretches.
     pub(super) fn runs<'a>(&self, text: &'a str) -> Vec<Run<'a>> {
         let mut runs = Vec::new();
@@ -148,19 +193,28 @@ impl Fast {
     }
 
     /// The tokens of a text.
-    pub(super) fn encode(&self, library: &Library, text: &str) -> Result<Vec<Token>, TextError> {
+    pub(super) fn encode(
+        &self,
+        library: &Library,
+        text: &str,
+        before: Before,
+        halt: &Halt<'_>,
+    ) -> Result<Vec<Token>, TextError> {
         let literals = match library.get_encode_special_tokens() {
             true => &self.plain_literals,
             false => &self.literals,
         };
-        let mut ids = Vec::with_capacity(text.len() / 3);
+        let mut ids = Vec::new();
+        let mut before = before;
         for run in literals.runs(text) {
             match (run, &self.kind) {
                 (Run::Literal(id), _) => ids.push(id),
-                (Run::Text(run), Kind::Words(words)) => words.encode(library, run, &mut ids)?,
-                (Run::Text(run), Kind::Bigrams(bigrams)) => bigrams.encode(library, run, &mut ids)?,
+                (Run::Text(run), Kind::Words(words)) => words.encode(library, run, &mut ids, halt)?,
+                (Run::Text(run), Kind::Bigrams(bigrams)) => bigrams.encode(library, run, before, &mut ids, halt)?,
             }
+            before = Before::Edge;
         }
+        halt.check(ids.len())?;
         Ok(ids)
     }
 }
@@ -232,8 +286,8 @@ impl Words {
         Some(Words { pattern, alphabet, lines: newline_ends_words(library) })
     }
 
-    fn encode(&self, library: &Library, run: &str, ids: &mut Vec<Token>) -> Result<(), TextError> {
-        let mut pieces = Vec::with_capacity(run.len() / LINES_BYTES + 1);
+    fn encode(&self, library: &Library, run: &str, ids: &mut Vec<Token>, halt: &Halt<'_>) -> Result<(), TextError> {
+        let mut pieces = Vec::new();
         let mut rest = run;
         while self.lines && rest.len() > LINES_BYTES {
             let tail = rest.as_bytes().get(LINES_BYTES..).unwrap_or(&[]);
@@ -245,28 +299,34 @@ impl Words {
             rest = after;
         }
         pieces.push(rest);
-        let encoded: Result<Vec<Vec<Token>>, TextError> =
-            pieces.par_iter().map(|piece| self.encode_piece(library, piece)).collect();
-        for piece in encoded? {
-            ids.extend(piece);
+        for batch in pieces.chunks(BATCH_BYTES / LINES_BYTES) {
+            halt.check(ids.len())?;
+            let room = Halt { most: halt.most.saturating_sub(ids.len()), ..*halt };
+            let encoded: Result<Vec<Vec<Token>>, TextError> =
+                batch.par_iter().map(|piece| self.encode_piece(library, piece, &room)).collect();
+            encoded?.iter().for_each(|piece| ids.extend_from_slice(piece));
         }
         Ok(())
     }
 
-    fn encode_piece(&self, library: &Library, piece: &str) -> Result<Vec<Token>, TextError> {
-        let mut ids = Vec::with_capacity(piece.len() / 3);
+    fn encode_piece(&self, library: &Library, piece: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
+        let mut ids = Vec::new();
         // Where in `ids` a word's tokens were first written.
         let mut seen: HashMap<&str, (usize, usize)> = HashMap::new();
-        let mut from = 0;
+        let (mut from, mut checked) = (0, 0);
         for found in self.pattern.find_iter(piece) {
             let found = found.map_err(|e| TextError::Encode(e.to_string()))?;
             // What the pattern leaves out is a word too.
             for range in [from..found.start(), found.start()..found.end()] {
-                self.encode_word(library, piece.get(range).unwrap_or(""), &mut seen, &mut ids)?;
+                self.encode_word(library, piece.get(range).unwrap_or(""), &mut seen, &mut ids, halt)?;
             }
             from = found.end();
+            if from - checked > BATCH_BYTES / 16 {
+                checked = from;
+                halt.check(ids.len())?;
+            }
         }
-        self.encode_word(library, piece.get(from..).unwrap_or(""), &mut seen, &mut ids)?;
+        self.encode_word(library, piece.get(from..).unwrap_or(""), &mut seen, &mut ids, halt)?;
         Ok(ids)
     }
 
@@ -276,9 +336,17 @@ impl Words {
         word: &'a str,
         seen: &mut HashMap<&'a str, (usize, usize)>,
         ids: &mut Vec<Token>,
+        halt: &Halt<'_>,
     ) -> Result<(), TextError> {
         if word.is_empty() {
             return Ok(());
+        }
+        let mut word = word;
+        while word.len() > LONGEST_BYTES {
+            halt.check(ids.len())?;
+            let (first, rest) = word.split_at(boundary(word, LONGEST_BYTES));
+            self.encode_word(library, first, seen, ids, halt)?;
+            word = rest;
         }
         if let Some(&(start, end)) = seen.get(word) {
             ids.extend_from_within(start..end);
@@ -317,51 +385,77 @@ impl Bigrams {
         Bigrams { joined, known, prepend, replace }
     }
 
-    /// Text between two added tokens.
-    fn encode(&self, library: &Library, run: &str, ids: &mut Vec<Token>) -> Result<(), TextError> {
-        let mut text = format!("{}{run}", self.prepend);
-        if let Some((from, to)) = &self.replace {
-            text = text.replace(from.as_str(), to);
+    /// Text between two added tokens, or what of it comes behind other text.
+    fn encode(
+        &self,
+        library: &Library,
+        run: &str,
+        before: Before,
+        ids: &mut Vec<Token>,
+        halt: &Halt<'_>,
+    ) -> Result<(), TextError> {
+        let mut text = match before {
+            Before::Edge => self.prepend.clone(),
+            Before::Text => String::new(),
+        };
+        // What is replaced must not lie across the end of a batch.
+        let one = self.replace.as_ref().is_none_or(|(from, _)| from.chars().nth(1).is_none());
+        let mut rest = run;
+        loop {
+            halt.check(ids.len())?;
+            let (now, later) = rest.split_at(if one { boundary(rest, BATCH_BYTES) } else { rest.len() });
+            match &self.replace {
+                Some((from, to)) => text.push_str(&now.replace(from.as_str(), to)),
+                None => text.push_str(now),
+            }
+            rest = later;
+            let mut pieces = Vec::with_capacity(text.len() / MERGE_BYTES + 1);
+            let mut uncut = text.as_str();
+            while let Some(at) = self.cut(uncut) {
+                let (piece, after) = uncut.split_at(at);
+                pieces.push(piece);
+                uncut = after;
+            }
+            if rest.is_empty() {
+                pieces.push(uncut);
+            }
+            let model = library.get_model();
+            let encoded: Result<Vec<Vec<Token>>, TextError> = pieces
+                .par_iter()
+                .with_min_len(8)
+                .map(|piece| {
+                    model
+                        .tokenize(piece)
+                        .map(|tokens| tokens.into_iter().map(|t| t.id).collect())
+                        .map_err(|e| TextError::Encode(e.to_string()))
+                })
+                .collect();
+            encoded?.iter().for_each(|piece| ids.extend_from_slice(piece));
+            if rest.is_empty() {
+                return Ok(());
+            }
+            text = uncut.to_owned();
         }
-        let mut pieces = Vec::with_capacity(text.len() / MERGE_BYTES + 1);
-        let mut rest = text.as_str();
-        while let Some(at) = self.cut(rest) {
-            let (piece, after) = rest.split_at(at);
-            pieces.push(piece);
-            rest = after;
-        }
-        pieces.push(rest);
-        let model = library.get_model();
-        let encoded: Result<Vec<Vec<Token>>, TextError> = pieces
-            .par_iter()
-            .with_min_len(8)
-            .map(|piece| {
-                model
-                    .tokenize(piece)
-                    .map(|tokens| tokens.into_iter().map(|t| t.id).collect())
-                    .map_err(|e| TextError::Encode(e.to_string()))
-            })
-            .collect();
-        for piece in encoded? {
-            ids.extend(piece);
-        }
-        Ok(())
     }
 
-    /// The first safe cut at or after [`MERGE_BYTES`].
+    /// The first safe cut at or after [`MERGE_BYTES`], or any after [`LONGEST_BYTES`]; `None` while the text is too short to
+    /// tell.
     fn cut(&self, text: &str) -> Option<usize> {
-        let mut from = MERGE_BYTES;
-        while from < text.len() && !text.is_char_boundary(from) {
-            from += 1;
-        }
+        let from = if text.len() > MERGE_BYTES { boundary(text, MERGE_BYTES) } else { return None };
         let mut chars = text.get(from..)?.char_indices();
         let (_, mut last) = chars.next()?;
         for (at, c) in chars {
-            if self.known.contains(&last) && self.known.contains(&c) && !self.joined.contains(&(last, c)) {
+            let safe = self.known.contains(&last) && self.known.contains(&c) && !self.joined.contains(&(last, c));
+            if safe || from + at >= LONGEST_BYTES {
                 return Some(from + at);
             }
             last = c;
         }
         None
     }
+}
+
+/// The first place between two characters at or after `at`.
+fn boundary(text: &str, at: usize) -> usize {
+    (at..text.len()).find(|i| text.is_char_boundary(*i)).unwrap_or(text.len())
 }

@@ -1,8 +1,8 @@
 //! Text in and out of the model: tokens, the chat template, streaming text, documents from disk.
 //!
 //! Owns the way from characters to token ids and back. Never talks to a device, never draws, never writes a file.
-//! Invariant: what [`stream::StreamDecoder`] emitted piece by piece is what [`tokenizer::Tokenizer::decode`] gives for the
-//! whole list.
+//! Invariants: tokens encoded from a text spell that text ([`spell`]); what [`stream::StreamDecoder`] emitted piece by piece
+//! is what the whole list spells.
 
 pub mod caught;
 mod child;
@@ -12,15 +12,22 @@ pub mod files;
 mod long;
 pub mod near;
 pub mod pdf;
+pub mod recommended;
 pub mod sanitize;
 pub mod sources;
+pub mod spell;
+pub mod steer;
 pub mod stream;
 pub mod template;
 pub mod tokenizer;
+mod untrusted;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use long::Halt;
+pub use recommended::Recommended;
+pub use spell::{Before, Walk};
 pub use stream::{Begin, Delta, StreamDecoder};
 pub use template::{ChatMessage, ChatRole, RenderOptions, Template};
 pub use tokenizer::{Specials, Tokenizer};
@@ -54,6 +61,12 @@ pub enum TextError {
         /// Rows of the embedding.
         rows: usize,
     },
+    /// A text has more tokens than are of use.
+    #[error("the text has more than {most} tokens")]
+    TooLong {
+        /// As many as would have been taken.
+        most: usize,
+    },
     /// The library could not encode a text.
     #[error("tokenizing failed: {0}")]
     Encode(String),
@@ -62,6 +75,9 @@ pub enum TextError {
         "no chat template in tokenizer_config.json and no chat_template.jinja beside it. Add the file of the original model"
     )]
     NoTemplate,
+    /// It was told to stop.
+    #[error("stopped")]
+    Stopped,
     /// The template does not compile or refuses the conversation.
     #[error("chat template: {0}")]
     Template(String),
@@ -74,6 +90,8 @@ pub struct TextModel {
     pub tokenizer: Arc<Tokenizer>,
     /// Messages to characters.
     pub template: Arc<Template>,
+    /// Sampling that its authors recommend; nothing for the built-in model.
+    pub recommended: Recommended,
 }
 
 impl TextModel {
@@ -87,17 +105,19 @@ impl TextModel {
             let most = if name == "tokenizer.json" { files::TOKENIZER_BYTES } else { files::MODEL_CONFIG_BYTES };
             files::read(&path, most).map_err(|source| TextError::Read { path, source })
         };
-        let optional = |name: &str| match files::read(&dir.join(name), files::MODEL_CONFIG_BYTES) {
+        let optional = |name: &str| match read(name) {
             Ok(bytes) => Ok(Some(bytes)),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(TextError::Read { path: dir.join(name), source }),
+            Err(TextError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
         };
-        TextModel::from_bytes(
+        let generation = optional("generation_config.json")?;
+        let text = TextModel::from_bytes(
             &read("tokenizer.json")?,
             &read("tokenizer_config.json")?,
-            optional("generation_config.json")?.as_deref(),
+            generation.as_deref(),
             optional("chat_template.jinja")?.as_deref(),
-        )
+        )?;
+        Ok(TextModel { recommended: Recommended::of_folder(generation.as_deref()), ..text })
     }
 
     /// The same from file contents, for the built-in model.
@@ -112,6 +132,7 @@ impl TextModel {
     ) -> Result<TextModel, TextError> {
         let tokenizer = Tokenizer::from_bytes(tokenizer, Some(tokenizer_config), generation_config)?;
         let template = Template::from_config(tokenizer_config, chat_template)?;
-        Ok(TextModel { tokenizer: Arc::new(tokenizer), template: Arc::new(template) })
+        let recommended = Recommended::default();
+        Ok(TextModel { tokenizer: Arc::new(tokenizer), template: Arc::new(template), recommended })
     }
 }

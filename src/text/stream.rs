@@ -1,10 +1,12 @@
 //! Text of a stream of tokens: whole characters only, thoughts apart from the answer.
 //!
 //! Three layers: `Detokenizer` turns bytes into characters, [`Splitter`] takes `<think>…</think>` out, [`StreamDecoder`]
-//! joins them. Invariant: all deltas together are what decoding the whole list gives; no part of a tag is ever emitted.
+//! joins them. Invariant: all deltas together are what the whole list spells behind the prompt, special tokens left out; no
+//! part of a tag is ever emitted.
 
 use std::sync::Arc;
 
+use super::spell::{Before, OwnSpace};
 use super::tokenizer::{Piece, Tokenizer};
 use crate::protocol::engine::Token;
 
@@ -15,12 +17,29 @@ const CLOSE: &str = "</think>";
 #[derive(Clone, Debug)]
 pub(super) struct Detokenizer {
     held: Vec<u8>,
+    /// Leading spaces still to be left out.
     strip: usize,
+    /// How many that is where a stretch of text begins.
+    own_spaces: usize,
 }
 
 impl Detokenizer {
-    pub(super) fn new(tokenizer: &Tokenizer) -> Detokenizer {
-        Detokenizer { held: Vec::new(), strip: tokenizer.pieces.strip_start }
+    /// For the tokens of a text, behind what stands before.
+    pub(super) fn new(tokenizer: &Tokenizer, before: Before) -> Detokenizer {
+        let own_spaces = usize::from(tokenizer.pieces.own_space != OwnSpace::None);
+        let strip = if before == Before::Edge { own_spaces } else { 0 };
+        Detokenizer { held: Vec::new(), strip, own_spaces }
+    }
+
+    /// For a whole text, as the library decodes it.
+    pub(super) fn of_whole(tokenizer: &Tokenizer) -> Detokenizer {
+        Detokenizer { held: Vec::new(), strip: tokenizer.pieces.strip_start, own_spaces: 0 }
+    }
+
+    /// A special token: no character reaches over it, and behind it a stretch of text begins.
+    pub(super) fn edge(&mut self, out: &mut String) {
+        self.finish(out);
+        self.strip = self.own_spaces;
     }
 
     /// Appends the characters that are complete now. What can never become UTF-8 is U+FFFD.
@@ -224,9 +243,9 @@ pub struct StreamDecoder {
 }
 
 impl StreamDecoder {
-    /// A decoder for one answer.
+    /// A decoder for one answer, which goes on behind the text of its prompt.
     pub fn new(tokenizer: Arc<Tokenizer>, begin: Begin) -> StreamDecoder {
-        let characters = Detokenizer::new(&tokenizer);
+        let characters = Detokenizer::new(&tokenizer, Before::Text);
         StreamDecoder { tokenizer, characters, splitter: Splitter::new(begin) }
     }
 
@@ -269,7 +288,7 @@ impl StreamDecoder {
                 self.splitter.push(&text, delta);
             }
             Piece::Special(literal) => {
-                self.characters.finish(&mut text);
+                self.characters.edge(&mut text);
                 self.splitter.push(&text, delta);
                 match literal {
                     OPEN => self.splitter.open(delta),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::text::tokenizer::Specials;
+use crate::text::tokenizer::tests::sentencepiece;
 
 static DEMO: std::sync::LazyLock<Arc<Tokenizer>> = std::sync::LazyLock::new(|| {
     Arc::new(
@@ -12,8 +12,10 @@ static DEMO: std::sync::LazyLock<Arc<Tokenizer>> = std::sync::LazyLock::new(|| {
     )
 });
 
-fn demo() -> Arc<Tokenizer> {
-    DEMO.clone()
+static PIECES: std::sync::LazyLock<Arc<Tokenizer>> = std::sync::LazyLock::new(|| Arc::new(sentencepiece()));
+
+fn both() -> [Arc<Tokenizer>; 2] {
+    [DEMO.clone(), PIECES.clone()]
 }
 
 fn split(parts: &[&str], begin: Begin) -> (String, String) {
@@ -28,47 +30,52 @@ fn split(parts: &[&str], begin: Begin) -> (String, String) {
 
 #[test]
 fn deltas_join_to_the_whole_text_and_never_break_a_character() {
-    let tokenizer = demo();
-    let text = "naïve 你好，世界 👨‍👩‍👧 end\n";
-    let ids = tokenizer.encode_plain(text).unwrap();
-    let mut decoder = StreamDecoder::new(tokenizer.clone(), Begin::Answer);
-    let mut joined = String::new();
-    for &id in &ids {
-        let delta = decoder.push(id);
-        assert!(!delta.answer.contains('\u{FFFD}'));
-        joined.push_str(&delta.answer);
+    for tokenizer in both() {
+        for text in ["naïve 你好，世界 👨‍👩‍👧 end\n", " leads", "  two", "\u{1F642}", "\n a", "a  b"]
+        {
+            let ids = tokenizer.encode_behind(text, Before::Text).unwrap();
+            let mut decoder = StreamDecoder::new(tokenizer.clone(), Begin::Answer);
+            let mut joined = String::new();
+            for &id in &ids {
+                let delta = decoder.push(id);
+                assert!(!delta.answer.contains('\u{FFFD}'));
+                joined.push_str(&delta.answer);
+            }
+            joined.push_str(&decoder.finish().answer);
+            assert_eq!(joined, text);
+            assert_eq!(joined, tokenizer.spell(&ids, Before::Text));
+        }
     }
-    joined.push_str(&decoder.finish().answer);
-    assert_eq!(joined, text);
-    assert_eq!(joined, tokenizer.decode(&ids, Specials::Hide));
 }
 
 #[test]
 fn an_unfinished_character_is_replaced_at_the_end() {
-    let tokenizer = demo();
-    let ids = tokenizer.encode_plain("a🙂").unwrap();
-    let cut = &ids[..ids.len() - 1];
-    let mut decoder = StreamDecoder::new(tokenizer.clone(), Begin::Answer);
-    let mut text = decoder.push_all(cut).answer;
-    assert_eq!(text, "a");
-    text.push_str(&decoder.finish().answer);
-    assert_eq!(text, "a\u{FFFD}");
-    assert_eq!(text, tokenizer.decode(cut, Specials::Hide));
+    for tokenizer in both() {
+        let ids = tokenizer.encode_behind("a🙂", Before::Text).unwrap();
+        let cut = &ids[..ids.len() - 1];
+        let mut decoder = StreamDecoder::new(tokenizer.clone(), Begin::Answer);
+        let mut text = decoder.push_all(cut).answer;
+        assert_eq!(text, "a");
+        text.push_str(&decoder.finish().answer);
+        assert_eq!(text, "a\u{FFFD}");
+        assert_eq!(text, tokenizer.spell(cut, Before::Text));
+    }
 }
 
 #[test]
-fn control_tokens_open_and_close_thoughts() {
-    let tokenizer = demo();
-    let ids = tokenizer.encode_with_special("<think>\nlet me see\n</think>\n\nYes.<|im_end|>").unwrap();
-    let mut decoder = StreamDecoder::new(tokenizer, Begin::Answer);
-    let mut all = Delta::default();
-    for id in ids {
-        let d = decoder.push(id);
-        all.thinking.push_str(&d.thinking);
-        all.answer.push_str(&d.answer);
+fn thought_tags_as_control_tokens_and_as_text_open_and_close_thoughts() {
+    for tokenizer in both() {
+        let ids = tokenizer.encode_behind("<think>\nlet me see\n</think>\n\nYes.<|im_end|>", Before::Text).unwrap();
+        let mut decoder = StreamDecoder::new(tokenizer, Begin::Answer);
+        let mut all = Delta::default();
+        for id in ids {
+            let d = decoder.push(id);
+            all.thinking.push_str(&d.thinking);
+            all.answer.push_str(&d.answer);
+        }
+        let d = decoder.finish();
+        assert_eq!((all.thinking + &d.thinking, all.answer + &d.answer), ("let me see".into(), "Yes.".into()));
     }
-    let d = decoder.finish();
-    assert_eq!((all.thinking + &d.thinking, all.answer + &d.answer), ("let me see".into(), "Yes.".into()));
 }
 
 #[test]
@@ -100,15 +107,16 @@ fn a_prompt_that_opened_the_thought_is_followed() {
 
 proptest::proptest! {
     #[test]
-    fn any_ids_stream_to_what_they_decode_to(ids in proptest::collection::vec(7u32..3072, 0..60)) {
-        let tokenizer = demo();
-        let mut decoder = StreamDecoder::new(tokenizer.clone(), Begin::Answer);
-        let mut text = String::new();
-        for &id in &ids {
-            text.push_str(&decoder.push(id).answer);
+    fn any_ids_stream_to_what_they_spell(ids in proptest::collection::vec(11u32..1580, 0..60)) {
+        for tokenizer in both() {
+            let mut decoder = StreamDecoder::new(tokenizer.clone(), Begin::Answer);
+            let mut text = String::new();
+            for &id in &ids {
+                text.push_str(&decoder.push(id).answer);
+            }
+            text.push_str(&decoder.finish().answer);
+            proptest::prop_assume!(!text.trim_start().starts_with(OPEN));
+            proptest::prop_assert_eq!(text, tokenizer.spell(&ids, Before::Text));
         }
-        text.push_str(&decoder.finish().answer);
-        proptest::prop_assume!(!text.trim_start().starts_with(OPEN));
-        proptest::prop_assert_eq!(text, tokenizer.decode(&ids, Specials::Hide));
     }
 }

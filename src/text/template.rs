@@ -2,18 +2,25 @@
 //!
 //! The template is Jinja from `tokenizer_config.json` (or `chat_template.jinja` beside it), with Python's string and list
 //! methods, `tojson`, `raise_exception` and `strftime_now`. Never hard-codes a chat format. A rendering is a pure function
-//! of the messages and options, except for templates that ask for today's date.
+//! of the messages and options, except for templates that ask for today's date. A template comes with the weights and may
+//! be made to do harm: it runs with limits (`limits`), on a thread of its own ([`super::untrusted`]).
+
+mod limits;
+mod python;
+
+use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Output, State};
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
-use super::TextError;
-use super::caught::caught;
+use super::{TextError, untrusted};
 use crate::protocol::desk::ThinkMode;
 
 const NAME: &str = "chat";
+/// How the SHA-256 of the chat template of the released MiniCPM-SALA begins.
+const RELEASED: &str = "accdbc3c45c7ee51";
 
 /// Who speaks, in the template's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,9 +88,35 @@ impl RenderOptions {
     }
 }
 
+/// Whether a template lets thinking be switched: whether the text that the model reads is another one then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThinkingSwitch {
+    /// `enable_thinking` set changes it.
+    pub on: bool,
+    /// `enable_thinking` unset changes it.
+    pub off: bool,
+}
+
+impl ThinkingSwitch {
+    /// What to say where asking for `mode` changes nothing; `None` where it does.
+    pub fn refusal(self, mode: ThinkMode) -> Option<&'static str> {
+        match mode {
+            ThinkMode::Off if !self.off => Some(
+                "This model's template has no switch for thinking: it thinks when it likes. A budget ends thoughts: /set \
+                 thinking_budget 1024, or thinking.budget in the settings",
+            ),
+            ThinkMode::On if !self.on => {
+                Some("This model's template cannot make it think: it thinks when it likes, as with auto")
+            }
+            ThinkMode::On | ThinkMode::Off | ThinkMode::Auto => None,
+        }
+    }
+}
+
 /// See the module.
 pub struct Template {
-    environment: Environment<'static>,
+    environment: Arc<Environment<'static>>,
+    switch: ThinkingSwitch,
     bos_token: String,
     eos_token: String,
     source: String,
@@ -149,26 +182,50 @@ impl Template {
     /// From Jinja source.
     ///
     /// # Errors
-    /// [`TextError::Template`] with the line where it does not compile.
+    /// [`TextError::Template`] with the line where it does not compile, or what limit it is beyond.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Template, TextError> {
-        let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(|e| TextError::Template(explain(&e)))?);
-        environment.set_unknown_method_callback(python_method);
-        environment.set_formatter(python_format);
-        environment.add_filter("tojson", python_json);
-        environment.add_filter("string", |v: Value| python_str(&v));
-        environment.add_function("raise_exception", |text: String| -> Result<Value, Error> {
-            Err(Error::new(ErrorKind::InvalidOperation, text))
-        });
-        environment.add_function("strftime_now", |format: String| jiff::Zoned::now().strftime(&format).to_string());
-        unless_it_panics(|| environment.add_template_owned(NAME, without_generation_tags(source)))?;
-        Ok(Template {
-            environment,
+        limits::check_source(source)?;
+        let text = without_generation_tags(source);
+        let compiled = untrusted::run(limits::PATIENCE, &|| false, move || environment(text));
+        let environment = compiled.map_err(|e| TextError::Template(e.to_string()))?;
+        let mut template = Template {
+            environment: Arc::new(environment.map_err(|e| TextError::Template(explain(&e)))?),
+            switch: ThinkingSwitch::default(),
             bos_token: bos_token.to_owned(),
             eos_token: eos_token.to_owned(),
             source: source.to_owned(),
-        })
+        };
+        template.switch = template.finds_switch();
+        Ok(template)
+    }
+
+    /// What `enable_thinking` changes.
+    pub fn thinking_switch(&self) -> ThinkingSwitch {
+        self.switch
+    }
+
+    /// Renders each way and looks for a difference, behind a question and behind an answer.
+    fn finds_switch(&self) -> ThinkingSwitch {
+        let user = |text: &str| ChatMessage::new(ChatRole::User, text);
+        let long = [user("a"), ChatMessage::answer("b", "c"), user("d")];
+        let differs = |mode| {
+            [&long[..1], &long[..]].into_iter().any(|messages| {
+                let with = |thinking| self.render(messages, &RenderOptions::prompt(thinking)).ok();
+                with(mode) != with(ThinkMode::Auto)
+            })
+        };
+        ThinkingSwitch { on: differs(ThinkMode::On), off: differs(ThinkMode::Off) }
+    }
+
+    /// SHA-256 of the template's source, hex: what published templates are known by.
+    pub fn sha256(&self) -> String {
+        use sha2::Digest;
+        sha2::Sha256::digest(self.source.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// What is known about this template from its hash.
+    pub fn known_as(&self) -> Option<&'static str> {
+        self.sha256().starts_with(RELEASED).then_some("the released template")
     }
 
     /// BLAKE3 of the template's source, hex: part of what a rendered prefix depends on.
@@ -181,7 +238,7 @@ impl Template {
     /// # Errors
     /// What the template refuses, in its own words (for example that roles must alternate).
     pub fn render(&self, messages: &[ChatMessage], options: &RenderOptions) -> Result<String, TextError> {
-        self.render_values(Value::from(Serde(messages)), options)
+        self.render_until(messages, options, &|| false)
     }
 
     /// The same for messages in Hugging Face's own form (`tool_calls`, `reasoning_content` …), as JSON.
@@ -189,10 +246,33 @@ impl Template {
     /// # Errors
     /// As [`Template::render`].
     pub fn render_json(&self, messages: &serde_json::Value, options: &RenderOptions) -> Result<String, TextError> {
-        self.render_values(Value::from(Serde(messages)), options)
+        let count = messages.as_array().map_or(0, Vec::len);
+        let bytes = messages.to_string().len();
+        self.run(Value::from(Serde(messages)), count, bytes, options, &|| false)
     }
 
-    fn render_values(&self, messages: Value, options: &RenderOptions) -> Result<String, TextError> {
+    /// As [`Template::render`]; gives up when `stop` says so.
+    ///
+    /// # Errors
+    /// As there, and [`TextError::Stopped`].
+    pub fn render_until(
+        &self,
+        messages: &[ChatMessage],
+        options: &RenderOptions,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<String, TextError> {
+        let bytes = messages.iter().map(|m| m.content.len()).sum();
+        self.run(Value::from(Serde(messages)), messages.len(), bytes, options, stop)
+    }
+
+    fn run(
+        &self,
+        messages: Value,
+        count: usize,
+        bytes: usize,
+        options: &RenderOptions,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<String, TextError> {
         let thinking = match options.thinking {
             ThinkMode::On => Value::from(true),
             ThinkMode::Off => Value::from(false),
@@ -207,16 +287,40 @@ impl Template {
             eos_token => self.eos_token.as_str(),
             enable_thinking => thinking,
         };
-        unless_it_panics(|| self.environment.get_template(NAME)?.render(context))
+        let environment = Arc::clone(&self.environment);
+        let rendered = untrusted::run(limits::PATIENCE, stop, move || {
+            let mut environment = Environment::clone(&environment);
+            environment.set_fuel(Some(limits::fuel(count)));
+            let mut out = limits::Bounded::new(limits::output(bytes));
+            environment.get_template(NAME)?.render_captured_to(context, &mut out)?;
+            Ok(out.into_text())
+        });
+        match rendered {
+            Ok(Ok(text)) => Ok(text),
+            Ok(Err(e)) => Err(TextError::Template(explain(&e))),
+            Err(untrusted::GaveUp::Stopped) => Err(TextError::Stopped),
+            Err(e) => Err(TextError::Template(e.to_string())),
+        }
     }
 }
 
-/// Compiling or rendering; the template comes with the weights, and the engine panics on some (`""[::-1]`).
-fn unless_it_panics<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, TextError> {
-    match caught(work) {
-        Some(result) => result.map_err(|e| TextError::Template(explain(&e))),
-        None => Err(TextError::Template("the template engine fails on it".to_owned())),
-    }
+/// The compiled template, with everything that Hugging Face gives one.
+fn environment(source: String) -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_recursion_limit(limits::RECURSION);
+    environment.set_unknown_method_callback(python::method);
+    environment.set_formatter(python::format);
+    environment.add_filter("tojson", python::json);
+    environment.add_filter("string", |v: Value| python::str(&v));
+    environment.add_filter("indent", limits::indent);
+    environment.add_filter("format", limits::format);
+    environment.add_function("raise_exception", |text: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, text))
+    });
+    environment.add_function("strftime_now", |format: String| jiff::Zoned::now().strftime(&format).to_string());
+    environment.add_template_owned(NAME, source)?;
+    Ok(environment)
 }
 
 /// One line about a template error.
@@ -250,178 +354,6 @@ fn without_generation_tags(source: &str) -> String {
     }
     out.push_str(rest);
     out
-}
-
-/// Methods of Python's types.
-fn python_method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-    match (name, value.as_str()) {
-        // Python starts a word after anything that is no letter.
-        ("title", Some(text)) if args.is_empty() => {
-            let mut inside = false;
-            let title = text.chars().flat_map(|c| {
-                let cased: String = if inside { c.to_lowercase().collect() } else { c.to_uppercase().collect() };
-                inside = c.is_alphabetic();
-                cased.chars().collect::<Vec<char>>()
-            });
-            Ok(Value::from(title.collect::<String>()))
-        }
-        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
-    }
-}
-
-/// `{{ value }}` as Python prints it.
-fn python_format(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
-    match value.kind() {
-        ValueKind::Bool | ValueKind::None | ValueKind::Seq | ValueKind::Map => {
-            out.write_str(&python_str(value)).map_err(Error::from)
-        }
-        _ => minijinja::escape_formatter(out, state, value),
-    }
-}
-
-/// `str(value)` of Python.
-fn python_str(value: &Value) -> String {
-    match value.kind() {
-        ValueKind::Bool => if value.is_true() { "True" } else { "False" }.to_owned(),
-        ValueKind::None => "None".to_owned(),
-        ValueKind::Seq | ValueKind::Map => python_repr(value),
-        _ => value.to_string(),
-    }
-}
-
-/// `repr(value)` of Python.
-fn python_repr(value: &Value) -> String {
-    match value.kind() {
-        ValueKind::String => {
-            let text = value.to_string();
-            let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-            let mut out = String::from(quote);
-            for c in text.chars() {
-                match c {
-                    '\\' => out.push_str("\\\\"),
-                    '\n' => out.push_str("\\n"),
-                    '\r' => out.push_str("\\r"),
-                    '\t' => out.push_str("\\t"),
-                    c if c == quote => {
-                        out.push('\\');
-                        out.push(c);
-                    }
-                    c => out.push(c),
-                }
-            }
-            out.push(quote);
-            out
-        }
-        ValueKind::Seq => {
-            let items: Vec<String> = value.try_iter().map(|i| i.map(|v| python_repr(&v)).collect()).unwrap_or_default();
-            format!("[{}]", items.join(", "))
-        }
-        ValueKind::Map => {
-            let items: Vec<String> = value
-                .try_iter()
-                .map(|keys| {
-                    keys.map(|k| {
-                        let v = value.get_item(&k).unwrap_or(Value::UNDEFINED);
-                        format!("{}: {}", python_repr(&k), python_repr(&v))
-                    })
-                    .collect()
-                })
-                .unwrap_or_default();
-            format!("{{{}}}", items.join(", "))
-        }
-        _ => python_str(value),
-    }
-}
-
-/// `tojson` as Hugging Face defines it: `json.dumps` with `ensure_ascii=False`, nothing escaped for HTML.
-fn python_json(Serde(mut json): Serde<serde_json::Value>, kwargs: Kwargs) -> Result<Value, Error> {
-    let indent: Option<usize> = kwargs.get("indent")?;
-    let _: Option<bool> = kwargs.get("ensure_ascii")?;
-    let sorted = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    let separators: Option<Vec<String>> = kwargs.get("separators")?;
-    kwargs.assert_all_used()?;
-    let bad = |e: &dyn std::fmt::Display| Error::new(ErrorKind::BadSerialization, e.to_string());
-    if sorted {
-        json.sort_all_objects();
-    }
-    let mut style = PythonJson {
-        indent,
-        depth: 0,
-        item: separators.as_ref().and_then(|s| s.first().cloned()),
-        key: separators.as_ref().and_then(|s| s.get(1).cloned()),
-        empty: false,
-    };
-    if style.item.is_none() {
-        style.item = Some(if indent.is_some() { "," } else { ", " }.to_owned());
-    }
-    let mut out = Vec::new();
-    json.serialize(&mut serde_json::Serializer::with_formatter(&mut out, style)).map_err(|e| bad(&e))?;
-    String::from_utf8(out).map(Value::from_safe_string).map_err(|e| bad(&e))
-}
-
-/// Python's spacing: `{"a": [1, 2]}`, or indented lines.
-struct PythonJson {
-    indent: Option<usize>,
-    depth: usize,
-    item: Option<String>,
-    key: Option<String>,
-    /// Nothing was written into the innermost list or object.
-    empty: bool,
-}
-
-impl PythonJson {
-    fn line<W: ?Sized + std::io::Write>(&self, w: &mut W) -> std::io::Result<()> {
-        match self.indent {
-            Some(n) => write!(w, "\n{:width$}", "", width = n * self.depth),
-            None => Ok(()),
-        }
-    }
-
-    fn begin<W: ?Sized + std::io::Write>(&mut self, w: &mut W, bracket: &[u8]) -> std::io::Result<()> {
-        self.depth += 1;
-        self.empty = true;
-        w.write_all(bracket)
-    }
-
-    fn next<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
-        self.empty = false;
-        if !first {
-            w.write_all(self.item.as_deref().unwrap_or(", ").as_bytes())?;
-        }
-        self.line(w)
-    }
-
-    fn end<W: ?Sized + std::io::Write>(&mut self, w: &mut W, bracket: &[u8]) -> std::io::Result<()> {
-        self.depth = self.depth.saturating_sub(1);
-        if !std::mem::take(&mut self.empty) {
-            self.line(w)?;
-        }
-        w.write_all(bracket)
-    }
-}
-
-impl serde_json::ser::Formatter for PythonJson {
-    fn begin_array<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
-        self.begin(w, b"[")
-    }
-    fn end_array<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
-        self.end(w, b"]")
-    }
-    fn begin_array_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
-        self.next(w, first)
-    }
-    fn begin_object<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
-        self.begin(w, b"{")
-    }
-    fn end_object<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
-        self.end(w, b"}")
-    }
-    fn begin_object_key<W: ?Sized + std::io::Write>(&mut self, w: &mut W, first: bool) -> std::io::Result<()> {
-        self.next(w, first)
-    }
-    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, w: &mut W) -> std::io::Result<()> {
-        w.write_all(self.key.as_deref().unwrap_or(": ").as_bytes())
-    }
 }
 
 #[cfg(test)]

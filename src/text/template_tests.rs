@@ -6,6 +6,7 @@ fn source(name: &str) -> &'static str {
         "thoughts" => include_str!("../../tests/templates/thoughts.jinja"),
         "functions" => include_str!("../../tests/templates/functions.jinja"),
         "alternate" => include_str!("../../tests/templates/alternate.jinja"),
+        "released" => include_str!("../../tests/templates/released.jinja"),
         "values" => include_str!("../../tests/templates/values.jinja"),
         other => panic!("no template {other}"),
     }
@@ -34,7 +35,7 @@ fn options(json: &serde_json::Value, tools: &serde_json::Value) -> RenderOptions
 fn templates_render_as_jinja2_renders_them() {
     let file: serde_json::Value = serde_json::from_str(include_str!("../../tests/templates/cases.json")).unwrap();
     let cases = file["cases"].as_array().unwrap();
-    assert!(cases.len() > 150);
+    assert!(cases.len() > 250);
     let mut wrong = Vec::new();
     for case in cases {
         let name = case["template"].as_str().unwrap();
@@ -94,7 +95,93 @@ fn a_template_that_makes_the_engine_panic_is_refused() {
     let options = RenderOptions::prompt(ThinkMode::Auto);
     for source in ["{{ \"\"[::-1] }}", "{{ messages[0]['content'][::-1] }}"] {
         let error = Template::new(source, "", "").and_then(|t| t.render(&messages, &options)).unwrap_err();
-        assert!(error.to_string().contains("the template engine fails on it"), "{error}");
+        assert!(error.to_string().contains("fails on it"), "{error}");
     }
     assert!(!crate::text::caught::expected());
+}
+
+#[test]
+fn a_template_that_never_reads_the_switch_has_none() {
+    for (name, off) in [("released", false), ("chatml", false), ("thoughts", true), ("demo", true)] {
+        assert_eq!(template(name).thinking_switch(), ThinkingSwitch { on: false, off }, "{name}");
+    }
+    let both = Template::new("{% if enable_thinking %}<think>{% elif enable_thinking is false %}x{% endif %}", "", "");
+    assert_eq!(both.unwrap().thinking_switch(), ThinkingSwitch { on: true, off: true });
+    let none = template("released").thinking_switch();
+    assert!(
+        none.refusal(ThinkMode::Off).unwrap().contains("thinking_budget") && none.refusal(ThinkMode::Auto).is_none()
+    );
+    assert!(
+        none.refusal(ThinkMode::On).is_some() && template("demo").thinking_switch().refusal(ThinkMode::Off).is_none()
+    );
+    assert!(!template("released").source.contains("enable_thinking"));
+    // Never an empty thought where there is no switch.
+    let prompt = [ChatMessage::new(ChatRole::User, "Hi")];
+    for mode in [ThinkMode::Off, ThinkMode::On, ThinkMode::Auto] {
+        let text = template("released").render(&prompt, &RenderOptions::prompt(mode)).unwrap();
+        assert!(text.ends_with("<|im_start|>assistant\n"), "{text}");
+    }
+}
+
+#[test]
+fn a_template_is_named_by_its_hash_only() {
+    let t = Template::new("abc", "", "").unwrap();
+    assert_eq!(t.sha256(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    assert_eq!(t.known_as(), None);
+}
+
+/// What compiling and rendering a template once says.
+fn refusal(source: &str) -> String {
+    let messages = vec![ChatMessage::new(ChatRole::User, "x\n".repeat(50)); 3];
+    let rendered =
+        Template::new(source, "", "").and_then(|t| t.render(&messages, &RenderOptions::prompt(ThinkMode::Auto)));
+    rendered.map(|text| format!("{} bytes", text.len())).unwrap_or_else(|e| e.to_string())
+}
+
+#[test]
+fn hostile_templates_are_refused_in_one_line_and_soon() {
+    let deep = |open: &str, n: usize, close: &str| format!("{}x{}", open.repeat(n), close.repeat(n));
+    let loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{{ c }}{% endfor %}{% endfor %}{% endfor %}";
+    let cases: Vec<(&str, String, &str)> = vec![
+        ("not", format!("{{{{ {}x }}}}", "not ".repeat(50_000)), "words"),
+        ("minus", format!("{{{{ {}1 }}}}", "-".repeat(100_000)), "words"),
+        ("brackets", format!("{{{{ {} }}}}", deep("(", 3_000, ")")), "words"),
+        ("some brackets", format!("{{{{ {} }}}}", deep("[", 1_500, "]")), "recursion"),
+        ("a sum", format!("{{{{ 1{} }}}}", "+1".repeat(100_000)), "words"),
+        ("attributes", format!("{{{{ a{} }}}}", ".b".repeat(100_000)), "words"),
+        ("filters", format!("{{{{ a{} }}}}", "|e".repeat(100_000)), "words"),
+        ("blocks", deep("{% if 1 %}", 5_000, "{% endif %}"), "nested"),
+        ("branches", format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(50_000)), "nested"),
+        ("a macro", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}".into(), "recursion"),
+        ("loops", loops.into(), "fuel"),
+        ("output", "{% for a in range(99999) %}{{ messages[0].content * 100 }}{% endfor %}".into(), "MB"),
+        ("repeat", "{{ 'a' * 99999999999 }}".into(), "too large"),
+        ("width", "{{ '%999999999d'|format(1) }}".into(), "width"),
+        ("star", "{{ '%*d'|format(999999999, 1) }}".into(), "width"),
+        ("method", "{{ '{:>999999999}'.format(1) }}".into(), "width"),
+        ("indent", "{{ messages[0].content|indent(999999999) }}".into(), "width"),
+        ("named indent", "{{ messages[0].content|indent(width=999999999) }}".into(), "width"),
+        ("json", "{{ messages|tojson(indent=999999999) }}".into(), "width"),
+        ("source", "x".repeat(2 << 20), "bytes, more than"),
+    ];
+    for (name, source, expected) in cases {
+        let begun = std::time::Instant::now();
+        let error = refusal(&source);
+        assert!(error.contains(expected) && !error.contains('\n'), "{name}: {error}");
+        assert!(begun.elapsed().as_secs() < 10, "{name} took {:?}", begun.elapsed());
+    }
+    // What is long and harmless is not refused.
+    assert!(refusal(&format!("{{{{ 1{} }}}}", "+1".repeat(1_000))).contains("bytes"));
+    assert!(refusal(&deep("{% if 1 %}", 100, "{% endif %}")).contains("bytes"));
+}
+
+#[test]
+fn a_rendering_can_be_stopped() {
+    let t =
+        Template::new("{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}", "", "")
+            .unwrap();
+    let begun = std::time::Instant::now();
+    let error = t.render_until(&[], &RenderOptions::default(), &|| true).unwrap_err();
+    assert!(matches!(error, TextError::Stopped) || error.to_string().contains("fuel"), "{error}");
+    assert!(begun.elapsed().as_secs() < 2);
 }

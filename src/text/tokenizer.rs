@@ -1,19 +1,24 @@
 //! Characters to token ids and back, from the checkpoint's `tokenizer.json`.
 //!
-//! Encoding is the `tokenizers` crate's, token for token; long texts go a faster way that gives the same. Decoding is a table of bytes per id, so that a stream and a whole list give the same text (the crate's decoder
-//! looks at a whole run of byte tokens at once and cannot be streamed). Valid UTF-8 decodes as the crate does it.
+//! Encoding is the `tokenizers` crate's, token for token; long texts go a faster way that gives the same. Decoding is a
+//! table of bytes per id, so that a stream and a whole list give the same text (the crate's decoder looks at a whole run of
+//! byte tokens at once and cannot be streamed). Valid UTF-8 decodes as the crate does it. What a slice of tokens stands for
+//! in the text it was made of is another question: see [`super::spell`].
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use serde::Deserialize;
-use tokenizers::Tokenizer as Library;
+use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, Tokenizer as Library};
 
-use super::TextError;
-use super::long::{Fast, Literals, Run, Which};
+use super::caught::caught;
+use super::long::{Fast, Halt, Literals, Run, Which};
+use super::spell::{Before, OwnSpace, without_own_space};
 use super::stream::Detokenizer;
+use super::{TextError, files, untrusted};
 use crate::protocol::engine::Token;
 
 /// Put into the literals of special tokens that occur in untrusted text; never encoded itself.
@@ -48,8 +53,12 @@ pub(super) struct Pieces {
     /// `ends[id]` is where the bytes of `id` end.
     ends: Vec<u32>,
     special: HashSet<Token>,
-    /// Leading spaces that a text loses (SentencePiece puts one in front of every text).
+    /// Leading spaces that a whole text loses when it is decoded (SentencePiece puts one in front of every text).
     pub(super) strip_start: usize,
+    /// When the tokenizer puts a space in front of a stretch of text.
+    pub(super) own_space: OwnSpace,
+    /// A space is written `▁`, so a `▁` of the text reads as one.
+    pub(super) blocks: bool,
 }
 
 impl Pieces {
@@ -82,6 +91,8 @@ pub struct Tokenizer {
     library: Library,
     /// The same, reading special literals as plain text. Made when first needed.
     plain: OnceLock<Library>,
+    /// That one without a space of its own in front.
+    plain_behind: OnceLock<Library>,
     pub(super) pieces: Arc<Pieces>,
     bos: Option<Token>,
     stops: Vec<Token>,
@@ -89,7 +100,7 @@ pub struct Tokenizer {
     max_id: Token,
     json: serde_json::Value,
     fast: OnceLock<Option<Fast>>,
-    literals: Option<Literals>,
+    pub(super) literals: Option<Literals>,
     hash: String,
 }
 
@@ -143,6 +154,28 @@ fn outline(mut json: serde_json::Value) -> serde_json::Value {
     json
 }
 
+/// What loading takes: a second for a hundred thousand merges, unoptimised.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Encoded once while loading: what a tokenizer fails on or never ends with, it does here.
+const PROBE: &str =
+    "<|im_start|>user\n Hello, world! 123\t456\r\n  na\u{EF}ve \u{4F60}\u{597D} \u{1F642} it's x_y\0 END";
+
+/// Tokenizer files are regular expressions, tables and settings of somebody else's making: they are read in one place.
+fn load(tokenizer: &[u8]) -> Result<(Library, serde_json::Value, Pieces, Token), TextError> {
+    let bytes = tokenizer.to_vec();
+    let loaded = untrusted::run(PATIENCE, &|| false, move || {
+        let mut library = Library::from_bytes(&bytes).map_err(|e| malformed("tokenizer.json", e))?;
+        let json: serde_json::Value = serde_json::from_slice(&bytes).map_err(|e| malformed("tokenizer.json", e))?;
+        // Nothing may be cut off a text or filled up to a length that the file names.
+        library.with_truncation(None).map_err(|e| malformed("tokenizer.json", e))?;
+        library.with_padding(None);
+        library.encode_fast(PROBE, false).map_err(|e| malformed("tokenizer.json", e))?;
+        let (pieces, max_id) = pieces(&library, &json)?;
+        Ok((library, json, pieces, max_id))
+    });
+    loaded.unwrap_or_else(|e| Err(malformed("tokenizer.json", e)))
+}
+
 fn malformed(file: &str, reason: impl ToString) -> TextError {
     TextError::Malformed { file: file.to_owned(), reason: reason.to_string() }
 }
@@ -154,9 +187,9 @@ impl Tokenizer {
     /// `tokenizer.json` missing, or a file that does not parse.
     pub fn from_dir(dir: &Path) -> Result<Tokenizer, TextError> {
         let path = dir.join("tokenizer.json");
-        let bytes = std::fs::read(&path).map_err(|source| TextError::Read { path, source })?;
-        let config = std::fs::read(dir.join("tokenizer_config.json")).ok();
-        let generation = std::fs::read(dir.join("generation_config.json")).ok();
+        let bytes = files::read(&path, files::TOKENIZER_BYTES).map_err(|source| TextError::Read { path, source })?;
+        let beside = |name: &str| files::read(&dir.join(name), files::MODEL_CONFIG_BYTES).ok();
+        let (config, generation) = (beside("tokenizer_config.json"), beside("generation_config.json"));
         Tokenizer::from_bytes(&bytes, config.as_deref(), generation.as_deref())
     }
 
@@ -169,8 +202,7 @@ impl Tokenizer {
         config: Option<&[u8]>,
         generation: Option<&[u8]>,
     ) -> Result<Tokenizer, TextError> {
-        let library = Library::from_bytes(tokenizer).map_err(|e| malformed("tokenizer.json", e))?;
-        let json: serde_json::Value = serde_json::from_slice(tokenizer).map_err(|e| malformed("tokenizer.json", e))?;
+        let (library, json, pieces, max_id) = load(tokenizer)?;
         let config: TokenizerConfig = match config {
             Some(bytes) => serde_json::from_slice(bytes).map_err(|e| malformed("tokenizer_config.json", e))?,
             None => TokenizerConfig::default(),
@@ -179,8 +211,6 @@ impl Tokenizer {
             Some(bytes) => serde_json::from_slice(bytes).map_err(|e| malformed("generation_config.json", e))?,
             None => GenerationConfig::default(),
         };
-        let (pieces, max_id) = pieces(&library, &json)?;
-
         let id_of = |t: &Option<NamedToken>| t.as_ref().and_then(|t| library.token_to_id(t.text()));
         // Without a word in the config, the post-processor says whether a text starts with `<s>`.
         let add_bos = match config.add_bos_token {
@@ -212,6 +242,7 @@ impl Tokenizer {
         Ok(Tokenizer {
             library,
             plain: OnceLock::new(),
+            plain_behind: OnceLock::new(),
             pieces: Arc::new(pieces),
             bos,
             stops,
@@ -283,7 +314,15 @@ impl Tokenizer {
     /// # Errors
     /// [`TextError::Encode`].
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<Token>, TextError> {
-        let mut ids = self.encode_with_special(text)?;
+        self.encode_prompt_until(text, &Halt::NEVER)
+    }
+
+    /// As [`Tokenizer::encode_prompt`], unless it is given up.
+    ///
+    /// # Errors
+    /// [`TextError::Encode`], [`TextError::Stopped`], [`TextError::TooLong`].
+    pub fn encode_prompt_until(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
+        let mut ids = self.encode_with_special_until(text, halt)?;
         if let Some(bos) = self.bos
             && ids.first() != Some(&bos)
         {
@@ -297,17 +336,26 @@ impl Tokenizer {
     /// # Errors
     /// [`TextError::Encode`].
     pub fn encode_with_special(&self, text: &str) -> Result<Vec<Token>, TextError> {
+        self.encode_with_special_until(text, &Halt::NEVER)
+    }
+
+    /// As [`Tokenizer::encode_with_special`], unless it is given up.
+    ///
+    /// # Errors
+    /// [`TextError::Encode`], [`TextError::Stopped`], [`TextError::TooLong`].
+    pub fn encode_with_special_until(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
         if !text.contains(SHIELD) {
-            return self.encode_long(&self.library, text);
+            return self.encode_long(&self.library, text, halt);
         }
         let Some(literals) = &self.literals else {
-            return self.encode_long(&self.library, text);
+            return self.encode_long(&self.library, text, halt);
         };
         let mut ids = Vec::new();
         for run in literals.runs(text) {
+            let room = Halt { most: halt.most.saturating_sub(ids.len()), ..*halt };
             match run {
                 Run::Literal(id) => ids.push(id),
-                Run::Text(run) => ids.extend(self.encode_plain(&run.replace(SHIELD, ""))?),
+                Run::Text(run) => ids.extend(self.encode_long(self.plain(), &run.replace(SHIELD, ""), &room)?),
             }
         }
         Ok(ids)
@@ -318,17 +366,62 @@ impl Tokenizer {
     /// # Errors
     /// [`TextError::Encode`].
     pub fn encode_plain(&self, text: &str) -> Result<Vec<Token>, TextError> {
-        let plain = self.plain.get_or_init(|| {
+        self.encode_plain_until(text, &Halt::NEVER)
+    }
+
+    /// As [`Tokenizer::encode_plain`], unless it is given up.
+    ///
+    /// # Errors
+    /// [`TextError::Encode`], [`TextError::Stopped`], [`TextError::TooLong`].
+    pub fn encode_plain_until(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
+        self.encode_long(self.plain(), text, halt)
+    }
+
+    fn plain(&self) -> &Library {
+        self.plain.get_or_init(|| {
             let mut plain = self.library.clone();
             plain.set_encode_special_tokens(true);
             plain
-        });
-        self.encode_long(plain, text)
+        })
     }
 
-    /// The text of some ids. Bytes that are no UTF-8 become U+FFFD.
+    /// As [`Tokenizer::encode_plain`], for a text that goes on behind other text.
+    pub(super) fn encode_plain_behind(&self, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
+        let plain = self.plain();
+        if let Some(fast) = self.fast() {
+            return unless_it_panics(|| fast.encode(plain, text, Before::Text, halt));
+        }
+        let behind = match self.plain_behind.get() {
+            Some(library) => library,
+            None => {
+                let made = self.without_own_space(plain)?;
+                self.plain_behind.get_or_init(|| made)
+            }
+        };
+        encode_lines(behind, behind, text, halt)
+    }
+
+    /// The library's tokenizer, with the steps that put a space in front left out.
+    fn without_own_space(&self, library: &Library) -> Result<Library, TextError> {
+        let part = |name: &str| self.json.get(name).filter(|v| !v.is_null()).cloned().and_then(without_own_space);
+        let bad = |e: serde_json::Error| malformed("tokenizer.json", e);
+        let normalizer: Option<NormalizerWrapper> =
+            part("normalizer").map(serde_json::from_value).transpose().map_err(bad)?;
+        let splitter: Option<PreTokenizerWrapper> =
+            part("pre_tokenizer").map(serde_json::from_value).transpose().map_err(bad)?;
+        let mut library = library.clone();
+        library.with_normalizer(normalizer).map_err(|e| malformed("tokenizer.json", e))?;
+        library.with_pre_tokenizer(splitter);
+        Ok(library)
+    }
+
+    fn fast(&self) -> Option<&Fast> {
+        self.fast.get_or_init(|| Fast::new(&self.library, &self.json)).as_ref()
+    }
+
+    /// The text of some ids as the library decodes a whole text. Bytes that are no UTF-8 become U+FFFD.
     pub fn decode(&self, ids: &[Token], specials: Specials) -> String {
-        let mut decoder = Detokenizer::new(self);
+        let mut decoder = Detokenizer::of_whole(self);
         let mut out = String::new();
         for &id in ids {
             match self.pieces.get(id) {
@@ -345,14 +438,40 @@ impl Tokenizer {
         out
     }
 
-    fn encode_long(&self, library: &Library, text: &str) -> Result<Vec<Token>, TextError> {
-        if text.len() >= LONG_BYTES
-            && let Some(fast) = self.fast.get_or_init(|| Fast::new(&self.library, &self.json))
-        {
-            return fast.encode(library, text);
+    fn encode_long(&self, library: &Library, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
+        match self.fast().filter(|_| text.len() >= LONG_BYTES) {
+            Some(fast) => unless_it_panics(|| fast.encode(library, text, Before::Edge, halt)),
+            None => encode_lines(library, library, text, halt),
         }
-        library.encode_fast(text, false).map(|e| e.get_ids().to_vec()).map_err(|e| TextError::Encode(e.to_string()))
     }
+}
+
+/// The library's tokens, line by line where a text is long and the tokenizer has no faster way: a cut at a line end may then
+/// cost a merge, and nothing else is known to be stoppable.
+fn encode_lines(library: &Library, behind: &Library, text: &str, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
+    let mut ids = Vec::new();
+    let (mut rest, mut first) = (text, true);
+    while !rest.is_empty() {
+        halt.check(ids.len())?;
+        let at = rest.as_bytes().iter().skip(LONG_BYTES).position(|b| *b == b'\n').map(|at| LONG_BYTES + at + 1);
+        let (piece, after) = rest.split_at(at.unwrap_or(rest.len()));
+        ids.extend(encode_library(if first { library } else { behind }, piece)?);
+        (rest, first) = (after, false);
+    }
+    halt.check(ids.len())?;
+    Ok(ids)
+}
+
+/// A tokenizer that panics on a text has failed to encode it.
+fn unless_it_panics<T>(work: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
+    caught(work).unwrap_or_else(|| Err(TextError::Encode("the library fails on it".to_owned())))
+}
+
+fn encode_library(library: &Library, text: &str) -> Result<Vec<Token>, TextError> {
+    unless_it_panics(|| {
+        let encoded = library.encode_fast(text, false).map_err(|e| TextError::Encode(e.to_string()))?;
+        Ok(encoded.get_ids().to_vec())
+    })
 }
 
 /// The bytes of every id, and the largest id.
@@ -371,7 +490,8 @@ fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pieces, Token)
         }
     }
     let alphabet = byte_alphabet();
-    let mut table = Pieces { strip_start, ..Pieces::default() };
+    let blocks = spelling == Spelling::SentencePiece;
+    let mut table = Pieces { strip_start, own_space: OwnSpace::of(json), blocks, ..Pieces::default() };
     for (id, word) in (0..=max_id).zip(words) {
         if let Some(token) = added.get(&id) {
             table.bytes.extend_from_slice(token.content.as_bytes());
@@ -446,4 +566,4 @@ pub(super) fn byte_alphabet() -> HashMap<char, u8> {
 
 #[cfg(test)]
 #[path = "tokenizer_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -1,6 +1,6 @@
 use super::*;
 
-fn demo() -> Tokenizer {
+pub(in crate::text) fn demo() -> Tokenizer {
     Tokenizer::from_bytes(
         include_bytes!("../../assets/demo/tokenizer.json"),
         Some(include_bytes!("../../assets/demo/tokenizer_config.json")),
@@ -9,77 +9,18 @@ fn demo() -> Tokenizer {
     .unwrap()
 }
 
-/// A small SentencePiece-like vocabulary: words of a few letters, Chinese, byte fallback, no pre-tokenizer.
-pub(super) fn sentencepiece() -> Tokenizer {
-    let mut vocab = serde_json::Map::new();
-    let mut add = |word: String| {
-        let next = vocab.len();
-        vocab.entry(word).or_insert(next.into());
-    };
-    for special in ["<unk>", "<s>", "</s>"] {
-        add(special.into());
-    }
-    for b in 0..=255u8 {
-        add(format!("<0x{b:02X}>"));
-    }
-    let chars = "▁abcdefghijklmnopqrstuvwxyz.,\n你好世界。，";
-    for c in chars.chars() {
-        add(c.into());
-    }
-    let merges = [
-        ("t", "h"),
-        ("th", "e"),
-        ("▁", "the"),
-        ("▁", "a"),
-        ("i", "n"),
-        ("▁", "in"),
-        ("in", "g"),
-        ("a", "n"),
-        ("an", "d"),
-        ("▁", "and"),
-        ("你", "好"),
-        ("世", "界"),
-        ("▁", "▁"),
-        ("▁▁", "▁▁"),
-        ("\n", "\n"),
-        ("e", "r"),
-        ("o", "n"),
-    ];
-    for (a, b) in merges {
-        add(format!("{a}{b}"));
-    }
-    add("<|im_end|>".into());
-    let end = vocab["<|im_end|>"].clone();
-    vocab.remove("<|im_end|>");
-    let special = |id: serde_json::Value, content: &str| {
-        serde_json::json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true})
-    };
-    let json = serde_json::json!({
-        "version": "1.0", "truncation": null, "padding": null,
-        "added_tokens": [special(0.into(), "<unk>"), special(1.into(), "<s>"), special(2.into(), "</s>"), special(end, "<|im_end|>")],
-        "normalizer": {"type": "Sequence", "normalizers": [
-            {"type": "Prepend", "prepend": "▁"},
-            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
-        "pre_tokenizer": null,
-        "post_processor": null,
-        "decoder": {"type": "Sequence", "decoders": [
-            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-            {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
-        "model": {"type": "BPE", "dropout": null, "unk_token": "<unk>", "continuing_subword_prefix": null,
-            "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true, "ignore_merges": false,
-            "vocab": vocab, "merges": merges.map(|(a, b)| [a, b])},
-    });
+/// A tokenizer with the released model's steps: `tests/tokenizers/make.py`.
+pub(in crate::text) fn sentencepiece() -> Tokenizer {
     Tokenizer::from_bytes(
-        json.to_string().as_bytes(),
+        include_bytes!("../../tests/tokenizers/pieces.json"),
         Some(br#"{"add_bos_token": true, "bos_token": {"content": "<s>"}, "eos_token": "</s>"}"#),
         Some(br#"{"eos_token_id": [2, 9]}"#),
     )
     .unwrap()
 }
 
-static DEMO: std::sync::LazyLock<Tokenizer> = std::sync::LazyLock::new(demo);
-static PIECES: std::sync::LazyLock<Tokenizer> = std::sync::LazyLock::new(sentencepiece);
+pub(in crate::text) static DEMO: std::sync::LazyLock<Tokenizer> = std::sync::LazyLock::new(demo);
+pub(in crate::text) static PIECES: std::sync::LazyLock<Tokenizer> = std::sync::LazyLock::new(sentencepiece);
 
 fn library_ids(t: &Tokenizer, text: &str) -> Vec<Token> {
     t.library.encode(text, false).unwrap().get_ids().to_vec()
@@ -153,19 +94,80 @@ proptest::proptest! {
     #[test]
     fn the_fast_way_gives_the_tokens_of_the_library(text in "(\\PC|[a-z0-9 \t\r\n.,'你好🙂]|the|  |\n\n|<\\|im_end\\|>|</s>){0,60}") {
         for t in [&*DEMO, &*PIECES] {
-            let fast = Fast::new(&t.library, &t.json).unwrap();
-            proptest::prop_assert_eq!(fast.encode(&t.library, &text).unwrap(), library_ids(t, &text));
+            let fast = t.fast().unwrap();
+            proptest::prop_assert_eq!(fast.encode(&t.library, &text, Before::Edge, &Halt::NEVER).unwrap(), library_ids(t, &text));
             t.encode_plain("").unwrap();
             let plain = t.plain.get().unwrap();
             let expected = plain.encode(text.as_str(), false).unwrap().get_ids().to_vec();
-            proptest::prop_assert_eq!(fast.encode(plain, &text).unwrap(), expected);
+            proptest::prop_assert_eq!(fast.encode(plain, &text, Before::Edge, &Halt::NEVER).unwrap(), expected);
         }
     }
 
     #[test]
     fn any_text_survives_the_round_trip(text in "\\PC*|[a-z \n你🙂]{0,40}") {
-        let t = &*DEMO;
-        let ids = t.encode_plain(&text).unwrap();
-        proptest::prop_assert_eq!(t.decode(&ids, Specials::Show), text);
+        for t in [&*DEMO, &*PIECES] {
+            let text = if t.pieces.blocks { text.replace('\u{2581}', " ") } else { text.clone() };
+            let ids = t.encode_plain(&text).unwrap();
+            proptest::prop_assert_eq!(t.decode(&ids, Specials::Show), text.as_str());
+            proptest::prop_assert_eq!(t.spell(&ids, Before::Edge), text);
+        }
+    }
+}
+
+/// The built-in tokenizer with parts of its file replaced.
+fn changed(edit: impl FnOnce(&mut serde_json::Value)) -> Result<Tokenizer, TextError> {
+    let mut json: serde_json::Value =
+        serde_json::from_slice(include_bytes!("../../assets/demo/tokenizer.json")).unwrap();
+    edit(&mut json);
+    Tokenizer::from_bytes(json.to_string().as_bytes(), None, None)
+}
+
+#[test]
+fn hostile_tokenizer_files_are_refused_or_do_no_harm() {
+    let split = |pattern: &str| serde_json::json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false});
+    let long = "an honest text ".repeat(10_000);
+    // Nothing is cut off and nothing filled up, whatever the file says.
+    let t = changed(|j| {
+        j["truncation"] =
+            serde_json::json!({"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0});
+        j["padding"] = serde_json::json!({"strategy": {"Fixed": 1_000_000_000_000u64}, "direction": "Right",
+            "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0, "pad_token": "<unk>"});
+    });
+    assert_eq!(t.unwrap().encode_plain(&long).unwrap(), DEMO.encode_plain(&long).unwrap());
+    // What follows may be refused or work; it must neither panic nor hang.
+    let begun = std::time::Instant::now();
+    for normalizer in [
+        serde_json::json!({"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+        serde_json::json!({"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="}),
+        serde_json::json!({"type": "Replace", "pattern": {"Regex": ""}, "content": "x"}),
+        serde_json::json!({"type": "Replace", "pattern": {"String": ""}, "content": "x"}),
+    ] {
+        let t = changed(|j| j["normalizer"] = normalizer);
+        let _ = t.and_then(|t| t.encode_with_special("some text"));
+    }
+    let huge = format!("({}){{1000}}", "a|".repeat(2_000));
+    for pattern in ["", "(", "(a+)+$", "(?:(?:a{1,1000}){1,1000}){1,1000}", &huge] {
+        let t = changed(|j| j["pre_tokenizer"] = split(pattern));
+        let _ = t.and_then(|t| t.encode_with_special(&format!("{}b", "a".repeat(40))));
+    }
+    assert!(changed(|j| j["model"]["vocab"]["x9"] = 4_000_000_000u64.into()).is_err());
+    assert!(begun.elapsed().as_secs() < 100, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn tokenising_stops_when_told_and_at_the_limit() {
+    let words = "one two three four five six seven eight nine ten\n".repeat(200_000);
+    let letters = "a".repeat(8 << 20);
+    for t in [&*DEMO, &*PIECES] {
+        for text in [&words, &letters] {
+            let begun = std::time::Instant::now();
+            let error = t.encode_with_special_until(text, &Halt { stop: &|| false, most: 10_000 }).unwrap_err();
+            assert!(matches!(error, TextError::TooLong { most: 10_000 }), "{error}");
+            let stop = || begun.elapsed().as_millis() > 20;
+            let error = t.encode_behind_until(text, Before::Text, &Halt { stop: &stop, most: usize::MAX }).unwrap_err();
+            assert!(matches!(error, TextError::Stopped), "{error}");
+        }
+        // A word of no end costs no more than words do.
+        assert!(t.encode_plain(&letters[..1 << 20]).is_ok());
     }
 }

@@ -16,17 +16,50 @@ use sala_chat::protocol::engine::Token;
 use sala_chat::session::{Limits, RealDisk, Store};
 use sala_chat::settings::Config;
 use sala_chat::text::sources::SourceOptions;
-use sala_chat::text::{Specials, TextModel};
+use sala_chat::text::{Before, TextModel};
 use sala_chat::transcript::{Message, Role};
 
 /// Nothing a test waits for takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The built-in model's text side; with another template if given.
+/// A tokenizer with the released model's steps; see `tests/tokenizers/make.py`.
+pub const SENTENCEPIECE: &str = include_str!("../tokenizers/pieces.json");
+
+thread_local! {
+    /// The tokenizer of this test's text models.
+    static TOKENIZER: std::cell::Cell<&'static str> = const { std::cell::Cell::new(DEMO_TOKENIZER) };
+}
+
+/// Runs a test with the tokenizer that has the released model's steps.
+pub fn with_sentencepiece(test: impl FnOnce()) {
+    TOKENIZER.set(SENTENCEPIECE);
+    test();
+    TOKENIZER.set(DEMO_TOKENIZER);
+}
+
+/// Each of these functions is a test with the built-in model's tokenizer, and one with the released model's steps.
+#[allow(unused_macros)]
+macro_rules! with_both_tokenizers {
+    ($($test:ident),* $(,)?) => {
+        mod byte_level {
+            $(#[test] fn $test() { super::$test(); })*
+        }
+        mod sentencepiece {
+            $(#[test] fn $test() { super::support::with_sentencepiece(super::$test); })*
+        }
+    };
+}
+#[allow(unused_imports)]
+pub(crate) use with_both_tokenizers;
+
+/// The built-in model's text side, or its template with the other tokenizer; with another template if given.
 pub fn text_model(template: Option<&str>) -> TextModel {
-    let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
+    let (tokenizer, config) = (TOKENIZER.get().as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
     TextModel::from_bytes(tokenizer, config, None, template.map(str::as_bytes)).unwrap()
 }
+
+/// Tokens of a piece of a document.
+pub const PIECE: usize = 1_024;
 
 /// Opens a data directory with room for everything.
 pub fn store(dir: &Path) -> Arc<Store> {
@@ -74,13 +107,13 @@ impl Default for Setup {
 pub fn digest_answers(text: TextModel) -> Script {
     Box::new(move |hash, tokens| {
         let answer = format!("state {} after {} tokens", &hash[..8], tokens.len());
-        text.tokenizer.encode_plain(&answer).unwrap()
+        text.tokenizer.encode_behind(&answer, Before::Text).unwrap()
     })
 }
 
 /// The same answer each time, special tokens as literals.
 pub fn always(text: TextModel, answer: &str) -> Script {
-    let tokens = text.tokenizer.encode_with_special(answer).unwrap();
+    let tokens = text.tokenizer.encode_behind(answer, Before::Text).unwrap();
     Box::new(move |_, _| tokens.clone())
 }
 
@@ -148,7 +181,7 @@ impl Talk {
             reserve_answer: 64,
             load,
             sources,
-            piece: 32_768,
+            piece: PIECE,
             save_state: sala_chat::settings::SaveStates::Turn,
             presets: Some(dir.join("presets")),
             overrides: Vec::new(),
@@ -270,7 +303,7 @@ impl Talk {
     /// Text of the tokens the scripted engine was given in each job since the last call.
     pub fn given(&self) -> Vec<String> {
         let jobs = self.log.as_ref().unwrap().try_iter();
-        jobs.map(|j| self.text.tokenizer.decode(&j.0, Specials::Show)).collect()
+        jobs.map(|j| self.text.tokenizer.spell(&j.0, Before::Edge)).collect()
     }
 
     pub fn quit(mut self) -> Option<String> {

@@ -54,6 +54,16 @@ CONVERSATIONS = {
                  "name": "get_weather", "arguments": {"place": "Köln", "days": 2, "metric": True}}}]),
              m("tool", "{\"temp\": 7}"), m("tool", "rain"), m("assistant", "7 degrees."), m("user", "thanks")],
     "order": [m("user", "a"), m("user", "b")],
+    "calls": [m("system", "Plan."), m("user", "Is 1 < 2?"),
+              m("assistant", "<think>\nask\nboth\n</think>\n\nLet me see.", tool_calls=[
+                  {"type": "function", "function": {"name": "check", "arguments": {
+                      "text": "1 < 2 && \"x\"", "lines": "a\nb", "list": [1, "<b>", None], "plain": "ok", "on": True}}},
+                  {"type": "function", "function": {"name": "get_weather", "arguments": {}}}]),
+              m("tool", "<yes>"), m("tool", "5\u00b0"),
+              m("assistant", "<think>\nso yes\n</think>\n\nYes, and </think> is a tag."), m("user", "And 3?"),
+              m("assistant", "", reasoning_content="hm", tool_calls=[
+                  {"type": "function", "function": {"name": "check", "arguments": {"text": "3"}}}]),
+              m("tool", "no")],
 }
 OPTIONS = [
     {"add_generation_prompt": True},

@@ -62,9 +62,10 @@ impl State {
         let rendered = self.renderer.prompt(&path, self.open.settings.think)?;
         let plan = self.plan(&rendered)?;
         self.check_room(&plan, "This question")?;
-        let decoder = StreamDecoder::new(self.renderer.model().tokenizer.clone(), Begin::after_prompt(&rendered.text));
+        let begin = Begin::after_prompt(&rendered.text);
+        let decoder = StreamDecoder::new(self.renderer.model().tokenizer.clone(), begin);
         let mut watch = AsideAnswer { question: question.to_owned(), text: String::new(), decoder, started, shown };
-        let generate = self.generate(self.next_sampling());
+        let generate = self.generate(self.next_sampling(), begin, 0)?;
         let fed = self.carry_out(plan, &rendered, Some((generate, None)), &mut watch);
         watch.text.push_str(&watch.decoder.finish().answer);
         let done = finish_of(&fed);

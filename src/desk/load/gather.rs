@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::super::run::Event;
 use super::super::{DeskError, Done, State, render};
 use crate::protocol::desk::{Activity, Level, LoadOptions};
-use crate::text::Specials;
+use crate::text::Before;
 use crate::text::sources::{self, Document, Gathered, SourceError};
 
 impl State {
@@ -77,13 +77,14 @@ impl State {
             }
             let tokens = tokenizer.encode_plain(&d.text)?;
             let cut = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(tokens.len());
-            let part = match (head, tail) {
-                (Some(n), _) => tokens.get(..cut(n)),
-                (None, Some(n)) => tokens.get(tokens.len() - cut(n)..),
-                (None, None) => None,
+            let from = match (head, tail) {
+                (None, Some(n)) => tokens.len() - cut(n),
+                (Some(_), _) | (None, None) => 0,
             };
+            let part = tokens.get(from..from + cut(head.or(tail).unwrap_or(u64::MAX))).unwrap_or(&tokens);
+            let before = if from == 0 { Before::Edge } else { Before::Text };
             // A cut inside a character leaves half of it behind.
-            d.text = tokenizer.decode(part.unwrap_or(&tokens), Specials::Show).trim_matches('\u{FFFD}').to_owned();
+            d.text = tokenizer.spell(part, before).trim_matches('\u{FFFD}').to_owned();
         }
         Ok(documents)
     }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::engine::sampler::uniform;
-use crate::protocol::engine::Sampling;
+use crate::protocol::engine::{Sampling, SpecMode};
 
 const VOCAB: usize = 5;
 
@@ -39,7 +39,8 @@ fn z_of_rounds(seed: u64, trials: usize, depth: usize, propose: impl Fn(&Sampler
     for trial in 0..trials {
         let sampling =
             Sampling { temperature: 1.0, top_p: 1.0, seed: seed * 1_000_003 + trial as u64, ..Sampling::default() };
-        let sampler = Sampler::new(sampling, &[]);
+        let mut generation = generation(sampling, &[]);
+        let sampler = generation.sampler.clone();
         let mut text: Vec<usize> = vec![0, 1];
         while text.len() < 5 {
             let (mut path, mut drafts, mut rows) = (text.clone(), Vec::new(), Vec::new());
@@ -51,7 +52,7 @@ fn z_of_rounds(seed: u64, trials: usize, depth: usize, propose: impl Fn(&Sampler
                 path.push(token as usize);
             }
             drafts.pop();
-            let matched = draw_and_match(&sampler, &rows, &drafts, text.len(), &[]);
+            let matched = draw_and_match(&mut generation, &rows, &drafts, text.len()).unwrap();
             text.extend(matched.tokens.iter().map(|t| *t as usize));
         }
         count[(text[2] * VOCAB + text[3]) * VOCAB + text[4]] += 1.0;
@@ -93,16 +94,65 @@ fn emitted_tokens_follow_the_target_whatever_is_drafted() {
     }
 }
 
+fn generation(sampling: Sampling, stop: &[Token]) -> Generation {
+    let sampler = Sampler::new(sampling, &[]);
+    Generation { sampler, stop: stop.to_vec(), mode: SpecMode::Auto, remaining: 100, steer: None }
+}
+
+fn greedy(stop: &[Token]) -> Generation {
+    generation(Sampling { temperature: 0.0, ..Sampling::default() }, stop)
+}
+
+fn sure(t: usize) -> Candidates {
+    row(&std::array::from_fn(|v| if v == t { 0.96 } else { 0.01 }))
+}
+
 #[test]
 fn nothing_behind_a_stop_is_drawn() {
-    let sampler = Sampler::new(Sampling { temperature: 0.0, ..Sampling::default() }, &[]);
-    let sure = |t: usize| row(&std::array::from_fn(|v| if v == t { 0.96 } else { 0.01 }));
     // Rows say 1, 2, 4; 2 ends the turn although it was drafted and the row behind it agrees.
     let rows = [sure(1), sure(2), sure(4)];
-    let got = draw_and_match(&sampler, &rows, &[1, 2], 7, &[2]);
-    assert_eq!(got, Matched { tokens: vec![1], accepted: 1, stopped: true });
-    let got = draw_and_match(&sampler, &rows, &[1, 2], 7, &[]);
-    assert_eq!(got, Matched { tokens: vec![1, 2, 4], accepted: 2, stopped: false });
-    let got = draw_and_match(&sampler, &rows, &[3, 2], 7, &[]);
-    assert_eq!(got, Matched { tokens: vec![1], accepted: 0, stopped: false });
+    let got = draw_and_match(&mut greedy(&[2]), &rows, &[1, 2], 7).unwrap();
+    assert_eq!(got, Matched { tokens: vec![1], accepted: 1, ended: Some(Ended::Stop) });
+    let got = draw_and_match(&mut greedy(&[]), &rows, &[1, 2], 7).unwrap();
+    assert_eq!(got, Matched { tokens: vec![1, 2, 4], accepted: 2, ended: None });
+    let got = draw_and_match(&mut greedy(&[]), &rows, &[3, 2], 7).unwrap();
+    assert_eq!(got, Matched { tokens: vec![1], accepted: 0, ended: None });
+}
+
+/// Says what it was scripted to say, token by token.
+struct Script(Vec<Steered>, Vec<(Token, bool)>);
+
+impl Steer for Script {
+    fn drawn(&mut self, token: Token, ends: bool) -> Steered {
+        self.1.push((token, ends));
+        if self.0.is_empty() { Steered::Take } else { self.0.remove(0) }
+    }
+}
+
+#[test]
+fn a_token_put_in_place_of_another_stands_whatever_was_drafted() {
+    let rows = [sure(1), sure(2), sure(4)];
+    let steered = |script: &[Steered], stop: &[Token], drafts: &[Token]| {
+        let mut generation = greedy(stop);
+        generation.steer = Some(Box::new(Script(script.to_vec(), Vec::new())));
+        draw_and_match(&mut generation, &rows, drafts, 7).unwrap()
+    };
+    let instead = [Steered::Take, Steered::Instead(3)];
+    // The draft agreed with the draw, not with what stands in its place: the row behind it is of another text.
+    assert_eq!(steered(&instead, &[], &[1, 2]), Matched { tokens: vec![1, 3], accepted: 1, ended: None });
+    assert_eq!(steered(&instead, &[], &[1, 3]), Matched { tokens: vec![1, 3, 4], accepted: 2, ended: None });
+    // In place of a token that would have ended the turn, too.
+    assert_eq!(steered(&instead, &[2], &[1, 2]), Matched { tokens: vec![1, 3], accepted: 1, ended: None });
+    let last = [Steered::Take, Steered::Last];
+    assert_eq!(steered(&last, &[], &[1, 2]), Matched { tokens: vec![1, 2], accepted: 1, ended: Some(Ended::Repeats) });
+}
+
+#[test]
+fn a_row_that_is_no_number_is_an_error_and_no_token() {
+    for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let rows = [sure(1), Candidates { log_sum_exp: broken, ..sure(2) }];
+        let error = draw_and_match(&mut greedy(&[]), &rows, &[1], 7).unwrap_err();
+        assert!(matches!(error, DecodeError::NotFinite { position: 8 }), "{error}");
+        assert!(error.to_string().contains("token 8") && error.to_string().contains("/regen"), "{error}");
+    }
 }

@@ -143,7 +143,13 @@ impl<B: DraftOps> Bench<'_, B> {
         live.advance(b, OPENING)?;
         decoder.read(b, model, live, opening, 0)?;
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-        let wish = Generate { sampling, max_tokens: 4 * self.decode as u64 + WARM as u64, stop: Vec::new(), spec };
+        let wish = Generate {
+            sampling,
+            max_tokens: 4 * self.decode as u64 + WARM as u64,
+            stop: Vec::new(),
+            spec,
+            steering: None,
+        };
         let mut round = decoder.begin(b, model, live, &wish)?;
         let mut run = Run { text: round.tokens, rounds: Vec::new() };
         while round.ended.is_none() {

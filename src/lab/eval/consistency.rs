@@ -138,7 +138,7 @@ fn write<B: DraftOps>(
     live.advance(b, last.len())?;
     decoder.restore(b, known, None).map_err(broken)?;
     let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-    let wish = Generate { sampling, max_tokens: WRITTEN, stop: Vec::new(), spec };
+    let wish = Generate { sampling, max_tokens: WRITTEN, stop: Vec::new(), spec, steering: None };
     let mut round = decoder.begin(b, model, live, &wish).map_err(broken)?;
     let mut tokens = round.tokens;
     while round.ended.is_none() {

@@ -125,7 +125,7 @@ impl Direct {
     fn answer(&mut self, given: Vec<Token>, tokens: u64, mut during: impl FnMut(usize)) -> Result<Answer, Failure> {
         self.last += 1;
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-        let generate = Generate { sampling, max_tokens: tokens, stop: Vec::new(), spec: SpecMode::Off };
+        let generate = Generate { sampling, max_tokens: tokens, stop: Vec::new(), spec: SpecMode::Off, steering: None };
         let job = Job { id: self.last, given, generate: Some(generate), export: true, cancel: Cancel::default() };
         self.command(Command::Run(job))?;
         let (mut gaps, mut generated, mut before): (_, Vec<Token>, Option<Instant>) = (Vec::new(), Vec::new(), None);

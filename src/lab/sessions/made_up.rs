@@ -13,7 +13,7 @@ use crate::desk::render::Renderer;
 use crate::protocol::engine::{CheckpointImage, RowsImage, StateImage, Token};
 use crate::session::{Change, NewSegment, Save, SaveEvent, SegmentKind, Store, TextBoundary, Writer};
 use crate::shell::{Context, Exit, Failure};
-use crate::text::TextModel;
+use crate::text::{Before, TextModel};
 use crate::transcript::{DocumentInfo, Role};
 
 /// What making the pieces took.
@@ -50,19 +50,21 @@ pub(super) fn make(
     let (events, outcome) = crossbeam_channel::unbounded();
     let writer = Writer::start(Arc::clone(store), events)?;
     let (mut start, mut bytes, mut seconds) = (0usize, 0u64, 0.0);
-    let (mut covered, mut parent) = (0usize, None);
+    let mut parent = None;
     let mut second: Option<StateImage> = None;
     // The last piece is what the desk reads.
-    while tokens.len() - start > piece {
-        let given: Vec<Token> = tokens.get(start..start + piece).unwrap_or_default().to_vec();
-        let rest = rendered.text.get(covered..).unwrap_or_default();
-        covered += renderer
-            .covered(rest, &given)
-            .ok_or_else(|| Failure::new(Exit::Failure, "a piece of the document ends inside a word"))?;
-        let last = tokens.len() - (start + piece) <= piece;
+    let ends = renderer.piece_ends(&rendered.text, &tokens, Before::Edge, piece);
+    let whole = ends.last().is_some_and(|(end, _)| tokens.len() - end <= piece);
+    if !whole {
+        return Err(Failure::new(Exit::Failure, "the tokens of the document do not spell it"));
+    }
+    for (end, covered) in &ends {
+        let given: Vec<Token> = tokens.get(start..*end).unwrap_or_default().to_vec();
+        let last = ends.last().is_some_and(|(e, _)| e == end);
         let image = match &second {
-            Some(image) if start > piece => again(image, start as u64, last),
-            Some(_) | None => {
+            Some(image) if image.rows.rows == given.len() as u64 => again(image, start as u64, last),
+            Some(_) => return Err(Failure::new(Exit::Failure, "a piece of the document would end inside a character")),
+            None => {
                 let read = direct.read(given.clone())?;
                 if start > 0 {
                     second = Some(read.clone());
@@ -78,7 +80,7 @@ pub(super) fn make(
             start: start as u64,
             prompt: given,
             completion: Vec::new(),
-            boundary: TextBoundary::of(rendered.text.get(..covered).unwrap_or_default()),
+            boundary: TextBoundary::of(rendered.text.get(..*covered).unwrap_or_default()),
             kind: SegmentKind::DocumentPart,
         };
         let id = segment.id();
@@ -87,7 +89,7 @@ pub(super) fn make(
         writer.flush(begun + PATIENCE);
         seconds += begun.elapsed().as_secs_f64();
         parent = Some(id);
-        start += piece;
+        start = *end;
     }
     direct.end();
     writer.close(Instant::now() + PATIENCE).map_err(|e| Failure::new(Exit::Disk, e.to_string()))?;

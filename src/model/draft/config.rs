@@ -44,7 +44,7 @@ pub struct DraftConfig {
     pub residual: DraftResidual,
     /// A norm on each tapped stream before `fc`.
     pub fc_norm: bool,
-    /// A norm before the output.
+    /// The next draft step starts from the normed stream (EAGLE-3.1), not from the stream as it is (EAGLE-3).
     pub norm_output: bool,
     /// Multiplies embeddings.
     pub embed_scale: f32,
@@ -178,7 +178,7 @@ impl DraftConfig {
                 DraftResidual::Stream
             },
             fc_norm: keys.flag("fc_norm", false)? || keys.flag("norm_before_fc", false)?,
-            norm_output: keys.flag("norm_output", true)?,
+            norm_output: keys.flag("norm_output", false)?,
             embed_scale: options.embed_scale,
             logit_scale: keys.number("logit_scale", 1.0)? as f32,
             tied: keys.flag("tie_word_embeddings", false)?,

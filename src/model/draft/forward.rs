@@ -1,6 +1,6 @@
 //! The one layer, row by row as docs/speculative.md §3.1 writes it. Everything here may be recorded.
 
-use crate::backend::draft::DraftOps;
+use crate::backend::draft::{DraftOps, DraftResidual};
 use crate::backend::{HeadRows, Pass, Result};
 
 use super::load::{Output, Weights};
@@ -63,15 +63,11 @@ impl<B: DraftOps> Weights<B> {
             Output::Embedding => self.table(tables),
             Output::Model => tables.head,
         };
-        if c.norm_output {
-            b.head(logits, stream, &self.norm, c.eps, 1.0 / c.logit_scale, head, HeadRows::Last, ONE)?;
-        } else {
-            b.draft_project(logits, stream, head, c.logit_scale, ONE)?;
-        }
+        b.head(logits, stream, &self.norm, c.eps, 1.0 / c.logit_scale, head, HeadRows::Last, ONE)?;
         b.top_candidates(logits, c.draft_vocab, HeadRows::Last, ONE)
     }
 
-    /// One recursive step: the last prediction's un-normed stream takes the place of the fused taps.
+    /// One recursive step: the last prediction's stream takes the place of the fused taps, normed first for EAGLE-3.1.
     pub(super) fn recurse(
         &self,
         b: &mut B,
@@ -81,6 +77,20 @@ impl<B: DraftOps> Weights<B> {
         window: &mut B::Window,
     ) -> Result<()> {
         let Bufs { one_x, stream, kvq, .. } = bufs;
+        if c.norm_output {
+            // The operation that norms a stream in place; what it writes beside is overwritten by the step itself.
+            b.draft_input(
+                one_x,
+                stream,
+                self.table(tables),
+                c.embed_scale,
+                &self.input_norm,
+                &self.norm,
+                c.eps,
+                DraftResidual::Normed,
+                ONE,
+            )?;
+        }
         b.draft_input(
             one_x,
             stream,

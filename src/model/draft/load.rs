@@ -295,7 +295,7 @@ impl<B: DraftOps> Weights<B> {
             post_norm: vector(b, "midlayer.post_attention_layernorm", h)?,
             gate_up: b.gate_up_matrix(gate.view(), up.view())?,
             down: matrix(b, "midlayer.mlp.down_proj", h, s.intermediate)?,
-            norm: if c.norm_output { vector(b, "norm", h)? } else { b.ones(h)? },
+            norm: vector(b, "norm", h)?,
             embed,
             head,
             to_target,

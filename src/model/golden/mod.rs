@@ -88,7 +88,7 @@ pub fn replay<B: DraftOps>(dir: &Path, b: &mut B) -> Result<Vec<Check>> {
 
 /// How a device computes, and so how it is judged.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Precision {
+pub(in crate::model) enum Precision {
     /// f32 throughout.
     Single,
     /// bf16 activations and caches.
@@ -96,7 +96,7 @@ enum Precision {
 }
 
 impl Precision {
-    fn of<B: Backend>(b: &B) -> Precision {
+    pub(in crate::model) fn of<B: Backend>(b: &B) -> Precision {
         match b.cache_dtype() {
             Dtype::F32 => Precision::Single,
             Dtype::Bf16 | Dtype::U32 | Dtype::U8 => Precision::Half,
@@ -182,7 +182,7 @@ impl Report {
     }
 }
 
-fn max_error(found: &[f32], golden: &[f32]) -> f64 {
+pub(in crate::model) fn max_error(found: &[f32], golden: &[f32]) -> f64 {
     // A NaN must win: `f64::max` would drop it.
     found.iter().zip(golden).fold(0.0, |worst, (a, b)| {
         let error = f64::from((a - b).abs());
@@ -190,7 +190,7 @@ fn max_error(found: &[f32], golden: &[f32]) -> f64 {
     })
 }
 
-fn rms_ratio(found: &[f32], golden: &[f32]) -> f64 {
+pub(in crate::model) fn rms_ratio(found: &[f32], golden: &[f32]) -> f64 {
     let square = |v: f64| v * v;
     let error: f64 = found.iter().zip(golden).map(|(a, b)| square(f64::from(a - b))).sum();
     let size: f64 = golden.iter().map(|b| square(f64::from(*b))).sum();

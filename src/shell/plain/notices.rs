@@ -214,6 +214,7 @@ impl Plain {
         match m.meta.finish {
             Some(Finish::Stopped) => out.push(Out::Line("(stopped; /continue goes on)".into())),
             Some(Finish::Length) => out.push(Out::Line("(length limit; /continue goes on)".into())),
+            Some(Finish::Repeats) => out.push(Out::Line(format!("({})", crate::app::entry::said_again(m)))),
             Some(Finish::Context) => out.push(Out::Line("(the context is full; /new, /fork or /compact)".into())),
             Some(Finish::Failed) => out.push(Out::Line("(ended in an error; /regen answers again)".into())),
             Some(Finish::Stop) | None => {}

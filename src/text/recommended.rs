@@ -1,0 +1,86 @@
+//! Sampling that a model's authors recommend: what `generation_config.json` says, else what the family's card does.
+
+use serde_json::Value;
+
+/// What the card of MiniCPM-SALA recommends where its files say nothing. Greedy answers of this family may never end.
+const FAMILY_TEMPERATURE: f32 = 0.9;
+
+/// Where a recommendation comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// `generation_config.json`.
+    File,
+    /// The model's card.
+    Card,
+}
+
+impl Source {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Source::File => "generation_config.json",
+            Source::Card => "the model's card",
+        }
+    }
+}
+
+/// Values for the settings of the same names.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recommended {
+    values: Vec<(&'static str, f64, Source)>,
+}
+
+/// Name here, name there, and the range that counts.
+const FIELDS: [(&str, &str, f64, f64); 5] = [
+    ("temperature", "temperature", 0.0, 2.0),
+    ("top_p", "top_p", 0.0, 1.0),
+    ("top_k", "top_k", 0.0, 256.0),
+    ("min_p", "min_p", 0.0, 1.0),
+    ("repeat_penalty", "repetition_penalty", 0.5, 2.0),
+];
+
+impl Recommended {
+    /// Of a model folder with this `generation_config.json`. Values out of range do not count.
+    pub fn of_folder(generation_config: Option<&[u8]>) -> Recommended {
+        let file: Value = generation_config.and_then(|b| serde_json::from_slice(b).ok()).unwrap_or_default();
+        let mut values: Vec<(&'static str, f64, Source)> = Vec::new();
+        for (name, there, least, most) in FIELDS {
+            let said = file.get(there).and_then(Value::as_f64).filter(|v| (least..=most).contains(v));
+            values.extend(said.map(|v| (name, v, Source::File)));
+        }
+        if !values.iter().any(|(name, ..)| *name == "temperature") {
+            values.push(("temperature", f64::from(FAMILY_TEMPERATURE), Source::Card));
+        }
+        Recommended { values }
+    }
+
+    /// Name, value and source of each.
+    pub fn values(&self) -> impl Iterator<Item = (&'static str, f64, Source)> + '_ {
+        self.values.iter().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_files_say_comes_first_and_the_card_fills_in() {
+        let of = |text: &str| Recommended::of_folder(Some(text.as_bytes())).values;
+        let card = ("temperature", f64::from(FAMILY_TEMPERATURE), Source::Card);
+        // The released file has no sampling values.
+        assert_eq!(of(r#"{"bos_token_id": 1, "eos_token_id": [2, 73440], "pad_token_id": 2}"#), [card]);
+        assert_eq!(Recommended::of_folder(None).values, [card]);
+        assert_eq!(
+            of(r#"{"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.05}"#),
+            [
+                ("temperature", 0.7, Source::File),
+                ("top_p", 0.8, Source::File),
+                ("top_k", 20.0, Source::File),
+                ("repeat_penalty", 1.05, Source::File)
+            ]
+        );
+        assert_eq!(of(r#"{"temperature": -1, "top_p": "x", "top_k": 1e9}"#), [card]);
+        assert_eq!(of("not json"), [card]);
+    }
+}

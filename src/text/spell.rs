@@ -1,0 +1,206 @@
+//! What tokens spell, exactly: the way back from ids to the text they were made of.
+//!
+//! SentencePiece tokenizers put a space of their own in front of every stretch of text between special tokens, and their
+//! decoders take one space off the whole text again; so what `decode` gives for a slice of tokens is not the text that slice
+//! stands for. Here every token is spelled raw (`▁` is a space, a byte token is its byte) and only the spaces that the
+//! tokenizer itself put in are left out. Invariant: tokens that were encoded from a text spell that text.
+
+use super::TextError;
+use super::long::{Halt, Run};
+use super::stream::Detokenizer;
+use super::tokenizer::{Piece, SHIELD, Tokenizer};
+use crate::protocol::engine::Token;
+
+/// How `▁` looks in a text that holds it: such a tokenizer cannot tell it from a space.
+const LOWER_BLOCK: &str = "\u{2581}";
+
+/// What stands before the first of some tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Before {
+    /// Nothing, or a special token: a stretch of text begins, with the tokenizer's own space.
+    #[default]
+    Edge,
+    /// Text that goes on.
+    Text,
+}
+
+/// When a tokenizer puts a space of its own in front of a stretch of text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) enum OwnSpace {
+    /// Never.
+    #[default]
+    None,
+    /// Always.
+    Always,
+    /// Unless the text has one there.
+    UnlessSpace,
+}
+
+impl OwnSpace {
+    /// Reads it from `tokenizer.json`.
+    pub(super) fn of(json: &serde_json::Value) -> OwnSpace {
+        let kind = |v: &serde_json::Value| v.get("type").and_then(|t| t.as_str()).unwrap_or("").to_owned();
+        let says = |v: &serde_json::Value| match kind(v).as_str() {
+            "Prepend" => OwnSpace::Always,
+            "Metaspace" if v.get("prepend_scheme").and_then(|s| s.as_str()) != Some("never") => OwnSpace::UnlessSpace,
+            "ByteLevel" if v.get("add_prefix_space").and_then(|b| b.as_bool()) == Some(true) => OwnSpace::UnlessSpace,
+            _ => OwnSpace::None,
+        };
+        let steps = |part: &str, list: &str| match json.get(part) {
+            Some(v) => v.get(list).and_then(|l| l.as_array()).cloned().unwrap_or_else(|| vec![v.clone()]),
+            None => Vec::new(),
+        };
+        let all = steps("normalizer", "normalizers").into_iter().chain(steps("pre_tokenizer", "pretokenizers"));
+        all.map(|v| says(&v)).find(|s| *s != OwnSpace::None).unwrap_or_default()
+    }
+}
+
+/// The parts of `tokenizer.json` that put a space in front, without that.
+pub(super) fn without_own_space(mut part: serde_json::Value) -> Option<serde_json::Value> {
+    for list in ["normalizers", "pretokenizers"] {
+        if let Some(steps) = part.get_mut(list).and_then(|l| l.as_array_mut()) {
+            *steps = std::mem::take(steps).into_iter().filter_map(without_own_space).collect();
+            return Some(part);
+        }
+    }
+    match part.get("type").and_then(|t| t.as_str()) {
+        Some("Prepend") | None => return None,
+        Some("Metaspace") => part["prepend_scheme"] = "never".into(),
+        Some("ByteLevel") => part["add_prefix_space"] = false.into(),
+        Some(_) => {}
+    }
+    Some(part)
+}
+
+/// A walk along a text, token by token: how far the tokens so far spell it.
+#[derive(Clone, Debug)]
+pub struct Walk<'a> {
+    tokenizer: &'a Tokenizer,
+    text: &'a str,
+    at: usize,
+    before: Before,
+}
+
+impl<'a> Walk<'a> {
+    /// Begins at the start of `text`.
+    pub fn new(tokenizer: &'a Tokenizer, text: &'a str, before: Before) -> Walk<'a> {
+        Walk { tokenizer, text, at: 0, before }
+    }
+
+    /// Takes one more token; false if it does not spell what comes next, and the walk is then over.
+    pub fn step(&mut self, token: Token) -> bool {
+        match self.tokenizer.pieces.get(token) {
+            Piece::Special(literal) => {
+                self.before = Before::Edge;
+                // What a shield divides is text, not this token.
+                let met = self.rest().starts_with(literal.as_bytes());
+                self.at += literal.len();
+                met
+            }
+            Piece::Bytes(bytes) => {
+                let mut bytes = bytes;
+                if std::mem::replace(&mut self.before, Before::Text) == Before::Edge && self.own_space_here() {
+                    bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
+                }
+                bytes.iter().all(|b| self.byte(*b))
+            }
+        }
+    }
+
+    /// Bytes of the text that are spelled; `None` inside a character.
+    pub fn place(&self) -> Option<usize> {
+        self.text.is_char_boundary(self.at).then_some(self.at)
+    }
+
+    /// What stands before the next token.
+    pub fn before(&self) -> Before {
+        self.before
+    }
+
+    fn rest(&self) -> &'a [u8] {
+        self.text.as_bytes().get(self.at..).unwrap_or(&[])
+    }
+
+    fn own_space_here(&self) -> bool {
+        match self.tokenizer.pieces.own_space {
+            OwnSpace::None => false,
+            OwnSpace::Always => true,
+            OwnSpace::UnlessSpace => !self.rest().starts_with(b" "),
+        }
+    }
+
+    fn byte(&mut self, byte: u8) -> bool {
+        let mut shield = [0; 4];
+        let shield = SHIELD.encode_utf8(&mut shield).as_bytes();
+        if self.rest().starts_with(shield) && self.text.is_char_boundary(self.at) {
+            self.at += shield.len();
+        }
+        let rest = self.rest();
+        if rest.first() == Some(&byte) {
+            self.at += 1;
+            return true;
+        }
+        let block = byte == b' ' && self.tokenizer.pieces.blocks && rest.starts_with(LOWER_BLOCK.as_bytes());
+        self.at += if block { LOWER_BLOCK.len() } else { 0 };
+        block
+    }
+}
+
+impl Tokenizer {
+    /// What stands before whatever follows these tokens; `before` is what stands before them.
+    pub fn before_next(&self, tokens: &[Token], before: Before) -> Before {
+        match tokens.last().map(|id| self.pieces.get(*id)) {
+            None => before,
+            Some(Piece::Special(_)) => Before::Edge,
+            Some(Piece::Bytes(_)) => Before::Text,
+        }
+    }
+
+    /// The text that these tokens stand for, special tokens as their literals. Bytes that are no UTF-8 become U+FFFD.
+    pub fn spell(&self, tokens: &[Token], before: Before) -> String {
+        let mut decoder = Detokenizer::new(self, before);
+        let mut out = String::new();
+        for &id in tokens {
+            match self.pieces.get(id) {
+                Piece::Bytes(bytes) => decoder.push(bytes, &mut out),
+                Piece::Special(literal) => {
+                    decoder.edge(&mut out);
+                    out.push_str(literal);
+                }
+            }
+        }
+        decoder.finish(&mut out);
+        out
+    }
+
+    /// Ids of a text that goes on behind other text, in which special literals are tokens: as
+    /// [`Tokenizer::encode_with_special`], without the tokenizer's own space in front.
+    ///
+    /// # Errors
+    /// [`TextError::Encode`].
+    pub fn encode_behind(&self, text: &str, before: Before) -> Result<Vec<Token>, TextError> {
+        self.encode_behind_until(text, before, &Halt::NEVER)
+    }
+
+    /// As [`Tokenizer::encode_behind`], unless it is given up.
+    ///
+    /// # Errors
+    /// [`TextError::Encode`], [`TextError::Stopped`], [`TextError::TooLong`].
+    pub fn encode_behind_until(&self, text: &str, before: Before, halt: &Halt<'_>) -> Result<Vec<Token>, TextError> {
+        let goes_on = before == Before::Text && self.pieces.own_space != OwnSpace::None;
+        let Some(literals) = self.literals.as_ref().filter(|_| goes_on) else {
+            return self.encode_with_special_until(text, halt);
+        };
+        let Some(Run::Text(first)) = literals.first(text) else {
+            return self.encode_with_special_until(text, halt);
+        };
+        let mut ids = self.encode_plain_behind(&first.replace(SHIELD, ""), halt)?;
+        let room = Halt { most: halt.most.saturating_sub(ids.len()), ..*halt };
+        ids.extend(self.encode_with_special_until(text.get(first.len()..).unwrap_or(""), &room)?);
+        Ok(ids)
+    }
+}
+
+#[cfg(test)]
+#[path = "spell_tests.rs"]
+mod tests;

@@ -1,0 +1,119 @@
+//! Answers that end: a budget for thoughts, after which they are closed, and a detector of texts that repeat themselves.
+//!
+//! Both look at an answer token by token, as it is drawn, and depend on nothing else; so an answer is the same with
+//! speculation on and off, and the same again from its seed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::TextError;
+use super::spell::Before;
+use super::stream::{Begin, StreamDecoder};
+use super::tokenizer::Tokenizer;
+use crate::protocol::engine::{Steer, Steered, Steering, Token};
+
+/// Longest period that counts as a loop, in tokens.
+const LONGEST_PERIOD: usize = 512;
+/// A loop has gone on for at least this many tokens: longer than tables of zeros, rulers and lists that people ask for.
+const LEAST_TOKENS: usize = 1_536;
+/// And its period came at least this often.
+const LEAST_TIMES: usize = 8;
+
+/// What is watched in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Watched {
+    /// Tokens of thought after which `</think>` is put; 0 is no limit.
+    pub thought_tokens: u64,
+    /// Whether a text that repeats itself is stopped.
+    pub loops: bool,
+}
+
+impl Watched {
+    /// What looks at an answer that begins like this; `None` where nothing is watched. `spent` tokens of its thought were
+    /// written before.
+    ///
+    /// # Errors
+    /// The tag that closes a thought cannot be encoded.
+    pub fn steering(self, tokenizer: &Arc<Tokenizer>, begin: Begin, spent: u64) -> Result<Option<Steering>, TextError> {
+        if self == Watched::default() {
+            return Ok(None);
+        }
+        let close = tokenizer.encode_behind("\n</think>\n\n", Before::Text)?;
+        let tokenizer = Arc::clone(tokenizer);
+        Ok(Some(Steering(Arc::new(move || {
+            Box::new(Watch {
+                watched: self,
+                spent,
+                text: StreamDecoder::new(tokenizer.clone(), begin),
+                close: close.clone(),
+                closing: VecDeque::new(),
+                repeats: Repeats::default(),
+            })
+        }))))
+    }
+}
+
+/// Looks at one answer.
+struct Watch {
+    watched: Watched,
+    /// Tokens of thought so far.
+    spent: u64,
+    text: StreamDecoder,
+    /// Tokens that close a thought.
+    close: Vec<Token>,
+    /// Those of them that are still to come.
+    closing: VecDeque<Token>,
+    repeats: Repeats,
+}
+
+impl Steer for Watch {
+    fn drawn(&mut self, token: Token, ends: bool) -> Steered {
+        let budget = self.watched.thought_tokens;
+        if self.closing.is_empty() && budget > 0 && self.text.in_thought() && self.spent >= budget && !ends {
+            self.closing = self.close.iter().copied().collect();
+        }
+        let (token, steered) = match self.closing.pop_front() {
+            Some(forced) if forced == token => (token, Steered::Take),
+            Some(forced) => (forced, Steered::Instead(forced)),
+            None => (token, Steered::Take),
+        };
+        if ends && steered == Steered::Take {
+            return steered;
+        }
+        self.text.push(token);
+        self.spent += u64::from(self.text.in_thought());
+        if self.watched.loops && self.repeats.push(token) { Steered::Last } else { steered }
+    }
+}
+
+/// Finds texts that have become one period over and over.
+#[derive(Clone, Debug, Default)]
+pub struct Repeats {
+    last: VecDeque<Token>,
+    /// For each period: how many tokens in a row equal the one a period before.
+    runs: Vec<u32>,
+}
+
+impl Repeats {
+    /// Takes one more token; true if the text is in a loop by now.
+    pub fn push(&mut self, token: Token) -> bool {
+        self.runs.resize(LONGEST_PERIOD, 0);
+        let mut found = false;
+        for (i, (run, before)) in self.runs.iter_mut().zip(self.last.iter().rev()).enumerate() {
+            let period = i + 1;
+            *run = if *before == token { run.saturating_add(1) } else { 0 };
+            // The first period itself is not in the run.
+            let whole = *run as usize + period;
+            found |= *run > 0 && whole >= LEAST_TOKENS.max(LEAST_TIMES * period);
+        }
+        self.last.push_back(token);
+        if self.last.len() > LONGEST_PERIOD {
+            self.last.pop_front();
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+#[path = "steer_tests.rs"]
+mod tests;
