@@ -60,11 +60,11 @@ impl Path {
         Arc::new(all)
     }
 
-    /// The tokens the state absorbed last: generated ones, or given ones where none were generated.
+    /// The tokens the state absorbed last: the last completion, or a prompt without one.
     pub fn last_tokens(&self) -> &[Token] {
-        let last = self.segments.iter().rev().map(|s| match s.content.generated.as_slice() {
-            [] => s.content.given.as_slice(),
-            generated => generated,
+        let last = self.segments.iter().rev().map(|s| match s.content.completion.as_slice() {
+            [] => s.content.prompt.as_slice(),
+            completion => completion,
         });
         last.into_iter().find(|tokens| !tokens.is_empty()).unwrap_or(&[])
     }
