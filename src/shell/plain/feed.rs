@@ -53,6 +53,11 @@ pub fn run(home: Option<PathBuf>, desk: DeskHandle) -> io::Result<i32> {
             recv(outside) -> what => match what {
                 Ok(Outside::Terminate) => { dying = Some((143, Instant::now() + Duration::from_secs(5))); vec![Out::Send(Request::Quit)] }
                 Ok(Outside::Hangup) => { dying = Some((129, Instant::now() + Duration::from_secs(1))); vec![Out::Send(Request::Quit)] }
+                // On a terminal that is Ctrl-C, a key with a meaning; elsewhere somebody wants the program to end.
+                Ok(Outside::Interrupt) if !io::stdin().is_terminal() => {
+                    dying = Some((130, Instant::now() + Duration::from_secs(5)));
+                    vec![Out::Send(Request::Quit)]
+                }
                 Ok(Outside::Interrupt) => plain.interrupt(),
                 Ok(Outside::Suspend) => {
                     let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP);
