@@ -11,6 +11,7 @@ use crate::protocol::desk::{Level, Meters, Notice, Request, SaveState, TimelineR
 use crate::protocol::engine::{EngineFault, RowSource, StateImage};
 use crate::session::{Change, NewSegment, NewSession, RestorePlan, Save, SaveEvent, Segment, SegmentId, StoreError};
 use crate::settings::SaveStates;
+use crate::text::sanitize::shell_word;
 use crate::transcript::{Message, MessageId, Role, SessionId};
 
 /// How long a question may wait to be durable before the engine sees it anyway (the banner says that it is not).
@@ -389,7 +390,7 @@ impl State {
         match (name, saved) {
             _ if self.discard => (None, None),
             (None, Ok(())) => (None, None),
-            (Some(name), Ok(())) => (Some(format!("Saved. Come back with: sala-chat -r \"{name}\"")), None),
+            (Some(name), Ok(())) => (Some(format!("Saved. Come back with: sala-chat -r {}", shell_word(&name))), None),
             (name, Err(e)) => {
                 let what = name.map_or_else(|| "What was done".to_owned(), |name| format!("Not all of \"{name}\""));
                 let unsaved = Unsaved { reason: e.reason.clone(), code: if e.disk { 74 } else { 7 } };

@@ -10,7 +10,7 @@ use super::logging::keep_report;
 use super::out;
 use super::term::Guard;
 use crate::text::caught::expected;
-use crate::text::sanitize::Clean;
+use crate::text::sanitize::{Clean, shell_word};
 
 /// What a crash report may say.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +45,7 @@ pub fn install(guard: Guard, note: Arc<Mutex<CrashNote>>) {
             let resume = if note.session.is_empty() {
                 "sala-chat -c".to_string()
             } else {
-                format!("sala-chat -r '{}'", note.session)
+                format!("sala-chat -r {}", shell_word(&note.session))
             };
             let report = written.map_or(String::new(), |p| format!(" Report: {}", p.display()));
             out::tell(&Clean::line(&format!("sala-chat crashed.{saved} Resume: {resume}.{report}")));
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(text.matches("\x1b[?1049h").count(), 1, "{text}");
         assert_eq!(text.matches("\x1b[?1049l").count(), 1);
         assert_eq!(text.matches("\x1b[>1u").count(), text.matches("\x1b[<1u").count());
-        assert!(text.contains("Your text up to #9 is saved. Resume: sala-chat -r 'war-and-peace'"), "{text}");
+        assert!(text.contains("Your text up to #9 is saved. Resume: sala-chat -r war-and-peace"), "{text}");
         assert!(!text.contains("text of the user"));
     }
 }

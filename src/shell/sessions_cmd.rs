@@ -306,11 +306,12 @@ fn prune_dry_run(context: &Context, args: &PruneArgs, store: &Store) -> Result<E
         } else {
             lines.insert(0, "This would go:".to_owned());
         }
-        let stays = trashed.len() - gone.len();
-        lines.push(format!(
-            "{} of state are kept; {stays} sessions in the trash stay (--all takes them). Nothing was removed.",
-            bytes(sizes.state_bytes)
-        ));
+        let stays = match trashed.len() - gone.len() {
+            0 => "nothing else is in the trash".to_owned(),
+            1 => "1 session in the trash stays (--all takes it)".to_owned(),
+            n => format!("{n} sessions in the trash stay (--all takes them)"),
+        };
+        lines.push(format!("State now: {}; {stays}. Nothing was removed.", bytes(sizes.state_bytes)));
         lines.join("\n")
     };
     context.result(json, text)?;

@@ -109,6 +109,15 @@ pub fn sanitize_line(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// A word of a command line that is offered for typing: quoted so that a shell takes it as it is and runs nothing in it.
+pub fn shell_word(text: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '+' | '@');
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", sanitize_line(text).replace('\'', "'\\''"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,6 +143,14 @@ mod tests {
         assert!(!clean.as_str().chars().any(is_hostile), "{clean}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(clean.as_str()).unwrap(), value);
         assert_eq!(Clean::json(&serde_json::json!({ "a": 1 })).as_str(), "{\"a\":1}");
+    }
+
+    #[test]
+    fn offered_words_run_nothing() {
+        assert_eq!(shell_word("war-and-peace"), "war-and-peace");
+        assert_eq!(shell_word("$(touch x) `y` \"z\""), "'$(touch x) `y` \"z\"'");
+        assert_eq!(shell_word("it's\x1b"), "'it'\\''s\\x1b'");
+        assert_eq!(shell_word(""), "''");
     }
 
     #[test]
