@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 
 use crate::app::status::Progress;
+use crate::text::sanitize::Clean;
 
 /// How a terminal can be asked to notify.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +105,7 @@ impl Announcer {
 
 /// Text that cannot end the sequence it stands in.
 fn plain(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(200).collect()
+    Clean::line(text).as_str().chars().take(200).collect()
 }
 
 #[cfg(test)]
@@ -124,8 +125,8 @@ mod tests {
     #[test]
     fn terminals_are_notified_in_the_way_they_know() {
         let said = |a: Announcer| written(|out| a.notify(out, "done\x1b]0;x\x07"));
-        assert_eq!(said(on(&[("TERM_PROGRAM", "WezTerm")])), "\x1b]9;done]0;x\x07");
-        assert_eq!(said(on(&[("TERM", "foot")])), "\x1b]777;notify;sala-chat;done]0;x\x07");
+        assert_eq!(said(on(&[("TERM_PROGRAM", "WezTerm")])), "\x1b]9;done\\x1b]0;x\\x07\x07");
+        assert_eq!(said(on(&[("TERM", "foot")])), "\x1b]777;notify;sala-chat;done\\x1b]0;x\\x07\x07");
         assert_eq!(said(on(&[("TERM", "xterm-256color")])), "\x07");
         assert_eq!(said(on(&[("TERM_PROGRAM", "WezTerm"), ("TMUX", "/tmp/x")])), "\x07");
     }
