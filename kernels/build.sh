@@ -18,8 +18,12 @@ for cc in 80 86 89 90 100 120; do targets+=(-gencode "arch=compute_$cc,code=sm_$
 targets+=(-gencode arch=compute_80,code=compute_80)
 flags=(-std=c++17 -O3 --fatbin -Xfatbin -compress-all --compress-mode=size)
 
-# What an image depends on: its source, the shared headers, the targets and flags.
-source_hash() { { printf '%s\n' "${targets[@]}" "${flags[@]}"; cat "$here"/*.cuh "$1"; } | sha256sum | cut -c1-64; }
+# What an image depends on: its source, the headers it includes, the targets and flags.
+headers() { # file: the headers it includes, theirs first
+    local h
+    for h in $(sed -n 's/^#include "\([a-z_0-9]*\.cuh\)".*/\1/p' "$1"); do headers "$here/$h"; echo "$here/$h"; done
+}
+source_hash() { { printf '%s\n' "${targets[@]}" "${flags[@]}"; cat $(headers "$1" | awk '!seen[$0]++') "$1"; } | sha256sum | cut -c1-64; }
 recorded() { awk -v n="$1" '$1 == n { print $2, $3 }' "$manifest" 2>/dev/null || true; }
 up_to_date() { # name, source
     local image=$images/$1.fatbin

@@ -12,7 +12,7 @@ use std::time::Duration;
 use sala_chat::backend::cpu::Cpu;
 use sala_chat::backend::cuda::{Cuda, Guards, Options};
 use sala_chat::backend::prelude::*;
-use sala_chat::backend::{BackendError, BufKind, Pass, ROW_ARRAYS, StepKey, layer_tensor};
+use sala_chat::backend::{BackendError, BufKind, Form, Pass, ROW_ARRAYS, StepKey, layer_tensor};
 use sala_chat::lab::kernels::checks::{Checks, Extent, operations};
 use sala_chat::protocol::engine::{Cancel, Dtype, ImageTensor, RowSource, RowsFault, RowsImage};
 use sala_chat::spec::{DenseRule, ScoreNorm, SparseSpec};
@@ -76,7 +76,7 @@ fn the_built_in_model_writes_the_same_text_and_keeps_its_bits() {
 #[test]
 fn a_step_is_recorded_once_and_follows_what_lives_in_device_memory() {
     let mut b = device();
-    let table = b.random_matrix(64, 64, 1.0, 1).unwrap();
+    let table = b.random_matrix(&[(64, Form::Bf16)], 64, 1.0, 1).unwrap();
     let mut h = b.buf(64, BufKind::Residual).unwrap();
     let pass = Pass::Verify { rows: 1 };
     let mut rows = Vec::new();

@@ -11,7 +11,7 @@ static void run_skinny(const char* to, void* dst, u32 ldd, Buf<bf16>& w, u32 out
                        const bf16* gate, u32 ldg, float scale, u32 rows, u32 blocks, u32 stages) {
     stages = std::max(2u, stages / 2);
     const u32 shared = stages * (32768 + (mode ? 0 : rows > 8 ? 16384 : 8192)) + (rows > 8 ? 16384 : 8192) + (mode ? rows * (inner + 32) * 2 : 0);
-    launch(std::string("skinny_") + to + (rows > 8 ? "_16" : "_8"), {blocks, 1, 1}, 256, shared, dst, ldd, (const bf16*)w.p, out, inner, src, lds, mode, norm, 1e-6f, mul,
+    launch(std::string("skinny_") + to + (rows > 8 ? "_16" : "_8"), {blocks, 1, 1}, 256, shared, dst, ldd, (const unsigned char*)w.p, out, inner, 0u, (const float*)nullptr, src, lds, mode, norm, 1e-6f, mul,
            gate, ldg, scale, rows, stages);
 }
 

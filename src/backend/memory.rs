@@ -1,6 +1,6 @@
 //! Memory of a device: weights, activations, caches, states.
 
-use super::{BufKind, Result, WeightView};
+use super::{BufKind, Form, Result, WeightView};
 use crate::protocol::engine::{Dtype, MemoryInfo};
 use crate::spec::{LightningSpec, SparseSpec};
 
@@ -26,17 +26,19 @@ pub trait Memory: Sized + Send + 'static {
     fn cache_dtype(&self) -> Dtype;
     /// Most rows of a prefill pass; a multiple of [`GRID`](super::GRID).
     fn prefill_rows(&self) -> usize;
-    /// Stacks `parts` along the out axis into one weight.
+    /// Stacks `parts` along the out axis into one weight; each part takes its own form.
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix>;
     /// Gate and up projection of the MLP, for [`Rows::norm_gate_up`](super::Rows::norm_gate_up); the backend may interleave them.
     fn gate_up_matrix(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Self::Matrix>;
     /// A norm weight.
     fn vector(&mut self, view: WeightView<'_>) -> Result<Self::Vector>;
     /// A weight of the given size with values of the given standard deviation, made on the device: element (o, i) is
-    /// [`synthetic_value`](super::synthetic_value) of index `o·inner + i`.
-    fn random_matrix(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Self::Matrix>;
+    /// [`synthetic_value`](super::synthetic_value) of index `o·inner + i`. `parts` are the rows of each part and the form it takes.
+    fn random_matrix(&mut self, parts: &[(usize, Form)], inner: usize, std: f32, seed: u64) -> Result<Self::Matrix>;
     /// The same for [`Rows::norm_gate_up`](super::Rows::norm_gate_up): `out` is the width of one of the two; gate rows come first in the index.
-    fn random_gate_up(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Self::Matrix>;
+    fn random_gate_up(&mut self, out: usize, inner: usize, std: f32, seed: u64, form: Form) -> Result<Self::Matrix>;
+    /// What a weight takes on this device, part by part: rows, form, bytes.
+    fn parts(&self, matrix: &Self::Matrix) -> Vec<(usize, Form, usize)>;
     /// A norm weight of ones.
     fn ones(&mut self, n: usize) -> Result<Self::Vector>;
     /// Rows for any pass.

@@ -27,6 +27,7 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod draft;
+pub mod forms;
 mod images;
 mod lightning;
 mod memory;
@@ -34,6 +35,7 @@ mod rows;
 mod sparse;
 mod steps;
 
+pub use forms::Form;
 pub use images::Images;
 pub use lightning::Lightning;
 pub use memory::Memory;
@@ -98,17 +100,19 @@ pub enum BufKind {
     Logits,
 }
 
-/// A weight as it lies in a checkpoint: row-major `[out, in]`, or `[n]` for a norm.
+/// A weight as it lies in a checkpoint: row-major `[out, in]`, or `[n]` for a norm; and the form it is to take.
 #[derive(Clone, Copy, Debug)]
 pub struct WeightView<'a> {
     /// Its name, for messages.
     pub name: &'a str,
     /// Slowest axis first.
     pub shape: &'a [usize],
-    /// F32 or Bf16 (f16 files are widened to f32 before).
+    /// F32 or Bf16 (f16 files are widened to f32 before); U8 where `data` is packed in `form` already.
     pub dtype: Dtype,
     /// Little-endian values.
     pub data: &'a [u8],
+    /// How the weight is to lie on the device. Norms are never packed.
+    pub form: Form,
 }
 
 /// The best candidates of one row, by (logit descending, id ascending), at most [`CANDIDATES`].
@@ -191,6 +195,9 @@ pub enum BackendError {
         /// In the driver's words.
         cause: String,
     },
+    /// A weight that cannot be packed.
+    #[error("weight `{0}` holds values that are not finite; the checkpoint is damaged or was badly converted")]
+    NotFinite(String),
     /// This backend has no form of the operation for these sizes.
     #[error("{0}")]
     Unsupported(String),

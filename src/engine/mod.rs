@@ -6,5 +6,6 @@ pub mod sampler;
 pub mod speculate;
 pub mod worker;
 
+mod fit;
 mod open;
 mod speed;

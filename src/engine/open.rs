@@ -6,13 +6,14 @@ use std::path::Path;
 
 use crossbeam_channel::{Receiver, Sender};
 
+use super::fit;
 use super::speculate::Decoder;
 use super::worker::Worker;
 use crate::backend::BackendError;
 use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
 use crate::model::draft::{DraftError, DraftHead, DraftOptions};
-use crate::model::{Checkpoint, Live, Model, ModelError};
+use crate::model::{Checkpoint, Live, Model, ModelError, Recipe};
 use crate::protocol::engine::{Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, ModelInfo};
 
 /// The most tokens a conversation may have unless the configuration says otherwise.
@@ -47,12 +48,13 @@ pub(super) fn run(
     commands: &Receiver<Command>,
     events: &Sender<EngineEvent>,
 ) -> Result<(), Failure> {
-    let checkpoint = Checkpoint::open(&options.model)?;
+    let mut checkpoint = Checkpoint::open(&options.model)?;
     checkpoint.check()?;
     let mut notes = options.notes.clone();
     match open_gpu(options) {
         Gpu::Opened(backend, more) => {
             notes.extend(more);
+            notes.extend(fit::choose(backend.as_ref(), &mut checkpoint, options.weights, options.context)?);
             load(*backend, &checkpoint, options, notes, commands, events)
         }
         Gpu::Refused(why) if options.device == DeviceChoice::Cuda => {
@@ -63,7 +65,9 @@ pub(super) fn run(
                 too_large_for_cpu(&checkpoint, &why)?;
                 notes.push(format!("{why}. Running on the CPU."));
             }
-            load(Cpu::new(), &checkpoint, options, notes, commands, events)
+            let cpu = Cpu::new();
+            notes.extend(fit::choose(&cpu, &mut checkpoint, options.weights, options.context)?);
+            load(cpu, &checkpoint, options, notes, commands, events)
         }
     }
 }
@@ -150,9 +154,10 @@ fn load<B: DraftOps>(
         name: checkpoint.name().into(),
         device: backend.describe(),
         device_kind: backend.kind().into(),
-        dtype: match checkpoint.dtype() {
-            Dtype::F32 => "f32".into(),
-            Dtype::Bf16 | Dtype::U32 | Dtype::U8 => "bf16".into(),
+        dtype: match (checkpoint.recipe(), checkpoint.dtype()) {
+            (recipe @ (Recipe::Bits8 | Recipe::Bits4), _) => recipe.name().into(),
+            (_, Dtype::F32) => "f32".into(),
+            (_, Dtype::Bf16 | Dtype::U32 | Dtype::U8) => "bf16".into(),
         },
         parameters: Checkpoint::expected_tensors(spec)
             .iter()

@@ -77,6 +77,12 @@ struct VerifyTime {
 #[derive(Clone, Debug, Default, Serialize)]
 struct Row {
     context: usize,
+    /// How weights are kept.
+    weights: &'static str,
+    /// Seconds from an open checkpoint to weights on the device.
+    load_s: f64,
+    /// That a decode step must move.
+    bytes_per_token: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     prefill_tokens_per_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -130,7 +136,7 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
     }
     let (mut machine, rows) = match devices::open(&context.config().model, &args.tuning, false)? {
         Opened::Cpu(cpu, note) => {
-            let rows = bench(*cpu, &model, args, None)?;
+            let rows = bench(*cpu, &open::checkpoint(context, &model)?, args, None)?;
             (json!({"device": "cpu", "note": note}), rows)
         }
         #[cfg(feature = "cuda")]
@@ -144,7 +150,7 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
                 "products": cuda.products(), "prefill_rows": cuda.prefill_rows(), "ceilings": ceilings, "notes": cuda.notes(),
             });
             let read = real.then_some(ceilings.read_gb_per_s);
-            (machine, bench(*cuda, &model, args, read)?)
+            (machine, bench(*cuda, &open::checkpoint(context, &model)?, args, read)?)
         }
     };
     describe(&mut machine, args);
@@ -182,18 +188,30 @@ fn table(report: &Value, rows: &[Row]) -> String {
     let mut out = format!("{} on {}\n", report["model"], report["machine"]["gpu"].as_str().unwrap_or("the CPU"));
     let _ = writeln!(
         out,
-        "{:>9} {:>12} {:>9} {:>11} {:>9} {:>7} {:>8} {:>8} {:>7}",
-        "context", "prefill t/s", "TFLOP/s", "decode t/s", "GB/s", "share", "p50 ms", "p99 ms", "idle"
+        "{:>7} {:>9} {:>12} {:>9} {:>11} {:>8} {:>9} {:>7} {:>8} {:>8} {:>7}",
+        "weights",
+        "context",
+        "prefill t/s",
+        "TFLOP/s",
+        "decode t/s",
+        "GB/token",
+        "GB/s",
+        "share",
+        "p50 ms",
+        "p99 ms",
+        "idle"
     );
     let or_dash = |v: Option<f64>, digits: usize| v.map_or("-".to_owned(), |v| format!("{v:.digits$}"));
     for r in rows {
         let _ = writeln!(
             out,
-            "{:>9} {:>12} {:>9} {:>11.1} {:>9.0} {:>7} {:>8.3} {:>8.3} {:>6.1}%",
+            "{:>7} {:>9} {:>12} {:>9} {:>11.1} {:>8.2} {:>9.0} {:>7} {:>8.3} {:>8.3} {:>6.1}%",
+            r.weights,
             r.context,
             or_dash(r.prefill_tokens_per_s.or(r.prefill_at_depth_tokens_per_s), 0),
             or_dash(r.prefill_tflops, 1),
             r.decode_tokens_per_s,
+            r.bytes_per_token / 1e9,
             r.decode_gb_per_s,
             or_dash(r.read_bandwidth_share, 3),
             r.p50_ms,
@@ -239,9 +257,16 @@ struct Bench<'a, B: DraftOps> {
     sample: usize,
     read_gb_per_s: Option<f64>,
     history: Vec<Token>,
+    weights: &'static str,
+    load_s: f64,
 }
 
-fn bench<B: DraftOps>(mut b: B, name: &str, args: &BenchArgs, read_gb_per_s: Option<f64>) -> anyhow::Result<Vec<Row>> {
+fn bench<B: DraftOps>(
+    mut b: B,
+    checkpoint: &Checkpoint,
+    args: &BenchArgs,
+    read_gb_per_s: Option<f64>,
+) -> anyhow::Result<Vec<Row>> {
     let mut contexts: Vec<usize> = args.context.iter().filter_map(|c| usize::try_from(*c).ok()).collect();
     if contexts.is_empty() {
         contexts.extend(CONTEXTS);
@@ -250,11 +275,13 @@ fn bench<B: DraftOps>(mut b: B, name: &str, args: &BenchArgs, read_gb_per_s: Opt
     let Some(longest) = contexts.last().copied().filter(|_| contexts.first().is_some_and(|c| *c > 0)) else {
         bail!("--context needs at least one length above 0");
     };
-    let checkpoint = Checkpoint::open(name).context("opening the model")?;
-    let model = Model::load(&mut b, &checkpoint, |_| {}).context("loading the model")?;
+    let started = Instant::now();
+    let model = Model::load(&mut b, checkpoint, |_| {}).context("loading the model")?;
+    b.synchronize().context("loading the model")?;
+    let load_s = started.elapsed().as_secs_f64();
     let head = if !args.draft_round && !args.speculation {
         None
-    } else if name == "demo" {
+    } else if checkpoint.name() == "demo" {
         Some(DraftHead::demo(&mut b, model.spec(), &DraftOptions::default()).context("loading the draft head")?)
     } else {
         Some(DraftHead::synthetic(&mut b, model.spec(), &DraftOptions::default(), 1).context("making a draft head")?)
@@ -275,6 +302,8 @@ fn bench<B: DraftOps>(mut b: B, name: &str, args: &BenchArgs, read_gb_per_s: Opt
         sample: args.sample as usize,
         read_gb_per_s,
         history,
+        weights: checkpoint.recipe().name(),
+        load_s,
     };
     let mut rows = Vec::new();
     let mut seconds = 0.0;
@@ -286,7 +315,7 @@ fn bench<B: DraftOps>(mut b: B, name: &str, args: &BenchArgs, read_gb_per_s: Opt
 
 impl<B: DraftOps> Bench<'_, B> {
     fn context(&mut self, context: usize, read_seconds: &mut f64) -> anyhow::Result<Row> {
-        let mut row = Row { context, ..Row::default() };
+        let mut row = Row { context, weights: self.weights, load_s: self.load_s, ..Row::default() };
         let spec = self.model.spec().clone();
         match self.args.fill {
             FillArg::Read => {
@@ -310,7 +339,9 @@ impl<B: DraftOps> Bench<'_, B> {
         }
         let end = self.live.export_end(&mut self.b)?;
         self.decode(&mut row)?;
-        row.decode_gb_per_s = step_bytes(&spec, context) * row.decode_tokens_per_s / 1e9;
+        let weights = self.model.read_bytes(&self.b) as f64;
+        row.bytes_per_token = step_bytes(&spec, context, weights);
+        row.decode_gb_per_s = row.bytes_per_token * row.decode_tokens_per_s / 1e9;
         row.read_bandwidth_share = self.read_gb_per_s.map(|read| row.decode_gb_per_s / read);
         self.live.restore(&mut self.b, context, &[], Some(&end))?;
         if !self.args.no_verify {

@@ -8,6 +8,8 @@ pub mod checks;
 #[cfg(feature = "cuda")]
 mod ends;
 #[cfg(feature = "cuda")]
+mod packed;
+#[cfg(feature = "cuda")]
 mod rates;
 #[cfg(feature = "cuda")]
 mod reference;

@@ -95,6 +95,13 @@ impl<B: Backend> Model<B> {
         self.head.as_ref().unwrap_or(&self.embed)
     }
 
+    /// Bytes of weights that a decode step reads: all matrices but an embedding table that is no head, of which it reads a row.
+    pub fn read_bytes(&self, b: &B) -> u64 {
+        let bytes = |m: &B::Matrix| b.parts(m).iter().map(|part| part.2 as u64).sum::<u64>();
+        let layer = |l: &Layer<B>| bytes(&l.qkv) + bytes(&l.out) + bytes(&l.gate_up) + bytes(&l.down);
+        self.layers.iter().map(layer).sum::<u64>() + bytes(self.head())
+    }
+
     /// Embedding and all layers over the pass's tokens.
     pub(super) fn run(
         &self,
@@ -188,12 +195,19 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
     fn matrix(&mut self, names: &[&str], outs: &[usize], inner: usize, std: f32) -> Result<B::Matrix> {
         let out: usize = outs.iter().sum();
         let matrix = match &self.checkpoint.source {
-            Source::Synthetic(base) => self.b.random_matrix(out, inner, std, self.seed(*base))?,
+            Source::Synthetic(base) => {
+                let forms: Vec<_> =
+                    names.iter().zip(outs).map(|(name, out)| (*out, self.checkpoint.form(name, inner))).collect();
+                self.b.random_matrix(&forms, inner, std, self.seed(*base))?
+            }
             Source::Tensors(tensors) => {
                 let parts = names
                     .iter()
                     .zip(outs)
-                    .map(|(name, out)| tensors.get(&format!("{name}.weight"), &[*out, inner]))
+                    .map(|(name, out)| {
+                        let form = self.checkpoint.form(name, inner);
+                        Ok(tensors.get(&format!("{name}.weight"), &[*out, inner])?.in_form(form))
+                    })
                     .collect::<Result<Vec<_>>>()?;
                 let views: Vec<_> = parts.iter().map(|p| p.view()).collect();
                 self.b.matrix(&views)?
@@ -204,14 +218,15 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
     }
 
     fn gate_up(&mut self, prefix: &str, out: usize, inner: usize) -> Result<B::Matrix> {
+        let form = self.checkpoint.form(&format!("{prefix}.gate_proj"), inner);
         let matrix = match &self.checkpoint.source {
             Source::Synthetic(base) => {
-                self.b.random_gate_up(out, inner, (inner as f32).sqrt().recip(), self.seed(*base))?
+                self.b.random_gate_up(out, inner, (inner as f32).sqrt().recip(), self.seed(*base), form)?
             }
             Source::Tensors(tensors) => {
                 let gate = tensors.get(&format!("{prefix}.gate_proj.weight"), &[out, inner])?;
                 let up = tensors.get(&format!("{prefix}.up_proj.weight"), &[out, inner])?;
-                self.b.gate_up_matrix(gate.view(), up.view())?
+                self.b.gate_up_matrix(gate.in_form(form).view(), up.in_form(form).view())?
             }
         };
         self.count(2 * out * inner);

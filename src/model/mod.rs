@@ -40,7 +40,7 @@ mod weights;
 pub use demo::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft};
 pub use forward::Model;
 pub use state::Live;
-pub use weights::{Checkpoint, LoadedTensor, Tensors};
+pub use weights::{Checkpoint, LoadedTensor, Recipe, Tensors};
 
 use std::path::PathBuf;
 

@@ -9,12 +9,16 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::backend::WeightView;
+use crate::backend::{Form, WeightView};
 use crate::protocol::engine::Dtype;
 use crate::spec::{Mixer, ModelSpec};
 use crate::text::files;
 
 use super::{ModelError, Result, demo};
+
+mod recipe;
+
+pub use recipe::Recipe;
 
 /// Changes when the meaning of weights or saved state changes, so that older state is not mistaken for current.
 const FORMAT: u32 = 1;
@@ -66,12 +70,19 @@ pub struct LoadedTensor<'a> {
     shape: &'a [usize],
     dtype: Dtype,
     data: Cow<'a, [u8]>,
+    form: Form,
 }
 
 impl LoadedTensor<'_> {
+    /// The same, to take this form on the device.
+    #[must_use]
+    pub fn in_form(self, form: Form) -> Self {
+        LoadedTensor { form, ..self }
+    }
+
     /// As backends take it.
     pub fn view(&self) -> WeightView<'_> {
-        WeightView { name: self.name, shape: self.shape, dtype: self.dtype, data: &self.data }
+        WeightView { name: self.name, shape: self.shape, dtype: self.dtype, data: &self.data, form: self.form }
     }
 }
 
@@ -184,7 +195,7 @@ impl Tensors {
             safetensors::Dtype::F16 => (Dtype::F32, Cow::Owned(widen_f16(bytes))),
             _ => (Dtype::F32, Cow::Borrowed(bytes)),
         };
-        Ok(LoadedTensor { name, shape: &entry.shape, dtype, data })
+        Ok(LoadedTensor { name, shape: &entry.shape, dtype, data, form: Form::Bf16 })
     }
 
     /// Whether [`Tensors::get`] would succeed, without touching the contents.
@@ -267,6 +278,7 @@ pub struct Checkpoint {
     name: String,
     directory: Option<PathBuf>,
     spec: ModelSpec,
+    recipe: Recipe,
     pub(super) source: Source,
 }
 
@@ -303,12 +315,13 @@ impl Checkpoint {
         let spec = ModelSpec::from_json(&text)?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
         let source = Source::Tensors(Tensors::open_dir(dir)?);
-        Ok(Checkpoint { name, directory: Some(dir.into()), spec, source })
+        Ok(Checkpoint { name, directory: Some(dir.into()), spec, recipe: Recipe::Stored, source })
     }
 
     pub(super) fn embedded(name: &str, config: &str, files: &[EmbeddedFile]) -> Result<Checkpoint> {
         let spec = ModelSpec::from_json(config)?;
-        Ok(Checkpoint { name: name.into(), directory: None, spec, source: Source::Tensors(Tensors::embedded(files)?) })
+        let source = Source::Tensors(Tensors::embedded(files)?);
+        Ok(Checkpoint { name: name.into(), directory: None, spec, recipe: Recipe::Stored, source })
     }
 
     fn synthetic(name: &str, shape: &str) -> Result<Checkpoint> {
@@ -338,7 +351,8 @@ impl Checkpoint {
     /// Random weights for any configuration.
     pub(super) fn made_up(name: &str, config: &str, seed: u64) -> Result<Checkpoint> {
         let spec = ModelSpec::from_json(config)?;
-        Ok(Checkpoint { name: name.into(), directory: None, spec, source: Source::Synthetic(seed) })
+        let source = Source::Synthetic(seed);
+        Ok(Checkpoint { name: name.into(), directory: None, spec, recipe: Recipe::Stored, source })
     }
 
     /// `demo`, `synthetic:9b`, or the folder's name.
@@ -361,6 +375,21 @@ impl Checkpoint {
         &mut self.spec
     }
 
+    /// How weights are kept on the device.
+    pub fn recipe(&self) -> Recipe {
+        self.recipe
+    }
+
+    /// Chooses how weights are kept on the device, before the model is loaded.
+    pub fn set_recipe(&mut self, recipe: Recipe) {
+        self.recipe = recipe;
+    }
+
+    /// The form that a matrix takes, by its name without `.weight`.
+    pub fn form(&self, name: &str, inner: usize) -> Form {
+        self.recipe.form(&self.spec, name, inner)
+    }
+
     /// `bf16` or `f32`, by the first projection.
     pub fn dtype(&self) -> Dtype {
         match &self.source {
@@ -372,7 +401,7 @@ impl Checkpoint {
         }
     }
 
-    /// Hash over format, spec and tensor contents, 32 hex digits. Saved state is valid only under the same. Large
+    /// Hash over format, spec, tensor contents and the form they take, 32 hex digits. Saved state is valid only under the same. Large
     /// checkpoints are sampled ([`Tensors::hash_into`]), so this takes well under a second.
     pub fn fingerprint(&self) -> String {
         let mut hasher = blake3::Hasher::new();
@@ -381,6 +410,13 @@ impl Checkpoint {
             Source::Tensors(t) => t.hash_into(&mut hasher),
             Source::Synthetic(seed) => {
                 hasher.update(format!("synthetic {seed}").as_bytes());
+            }
+        }
+        match self.recipe {
+            // What was saved before there was a choice is still good.
+            Recipe::Stored | Recipe::Bf16 => {}
+            recipe => {
+                hasher.update(format!("weights {}", recipe.name()).as_bytes());
             }
         }
         hasher.finalize().to_hex().chars().take(32).collect()

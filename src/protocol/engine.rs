@@ -321,6 +321,21 @@ pub enum DeviceChoice {
     Cuda,
 }
 
+/// In which form weights are kept on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightsChoice {
+    /// The best form that leaves room for the context; what was taken and why is in [`ModelInfo::notes`].
+    #[default]
+    Auto,
+    /// 16 bits.
+    Bf16,
+    /// 8 bits.
+    Bits8,
+    /// 4.5 bits, and 8 where the model is sensitive.
+    Bits4,
+}
+
 /// Which draft head to use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DraftChoice {
@@ -344,6 +359,8 @@ pub struct EngineOptions {
     pub gpu: usize,
     /// Tokens the caches may hold; `None`: twice the trained length, at most 1,048,576, and what fits.
     pub context: Option<u64>,
+    /// Form of the weights.
+    pub weights: WeightsChoice,
     /// Draft head.
     pub draft: DraftChoice,
     /// What was decided on the way here and has to be said; comes first in [`ModelInfo::notes`].
@@ -357,6 +374,7 @@ impl Default for EngineOptions {
             device: DeviceChoice::Auto,
             gpu: 0,
             context: None,
+            weights: WeightsChoice::Auto,
             draft: DraftChoice::Auto,
             notes: Vec::new(),
         }
@@ -479,7 +497,7 @@ pub struct ModelInfo {
     pub device: String,
     /// `cpu` or `cuda`.
     pub device_kind: String,
-    /// `bf16`, `f32`.
+    /// `bf16`, `f32`, `8-bit`, `4-bit`.
     pub dtype: String,
     /// Parameters.
     pub parameters: u64,

@@ -28,6 +28,7 @@ pub use toml::Value;
 pub use value::Field;
 pub use words::{
     ClipboardMethod, Device, DraftSource, Glyphs, ModelSource, SaveStates, Switch, Theme, ThinkMode, ThoughtView,
+    Weights,
 };
 
 use crate::protocol::engine::{Sampling, SpecMode};

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::row::{Flag, Keeper, Row, Spec, float, from, int, text, truth, word, word_or_int};
 use super::value::Field;
-use super::words::{ClipboardMethod, Device, Glyphs, SaveStates, Switch, Theme, ThinkMode, ThoughtView};
+use super::words::{ClipboardMethod, Device, Glyphs, SaveStates, Switch, Theme, ThinkMode, ThoughtView, Weights};
 use crate::protocol::engine::SpecMode;
 
 /// Makes the structs and [`ROWS`] of the rows.
@@ -110,6 +110,8 @@ settings! {
         gpu: u32 = int(0, 0, 255).flags(&[Flag::Takes("gpu", "N")]);
         /// context in tokens; 0 is as much as fits
         max_context: u64 = int(0, 0, TOKENS).flags(&[Flag::Takes("ctx", "N")]);
+        /// weights: auto (the best form that leaves room for the context), bf16, 8bit, 4bit
+        weights: Weights = word("auto", Weights::WORDS).flags(&[Flag::Takes("weights", "FORM")]);
         /// tokens kept free for the answer
         reserve_answer: u64 = int(4096, 0, TOKENS);
     }

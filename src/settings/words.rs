@@ -55,6 +55,19 @@ words! {
         Cuda = "cuda",
     }
 
+    /// In which form weights are kept on the device.
+    Weights {
+        /// The best form that leaves room for the context.
+        #[default]
+        Auto = "auto",
+        /// 16 bits.
+        Bf16 = "bf16",
+        /// 8 bits.
+        Bits8 = "8bit",
+        /// 4.5 bits, and 8 where the model is sensitive.
+        Bits4 = "4bit",
+    }
+
     /// How thoughts are shown.
     ThoughtView {
         /// Always open.

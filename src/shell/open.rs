@@ -9,11 +9,11 @@ use super::failure::{Exit, Failure};
 use super::{Context, model_cmd, out};
 use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, LoadLimits, Opening, Settings};
 use crate::engine::worker;
-use crate::model::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
-use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, Token};
+use crate::model::{Checkpoint, DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError, Recipe};
+use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, Token, WeightsChoice};
 use crate::session::{Limits, RealDisk, Scratch, Store, StoreError};
 use crate::settings::table::session_rows;
-use crate::settings::{Device, DraftSource, ModelSource, Origin};
+use crate::settings::{Device, DraftSource, ModelSource, Origin, Weights};
 use crate::text::sanitize::Clean;
 use crate::text::sources::SourceOptions;
 use crate::text::{TextModel, files};
@@ -170,6 +170,7 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
         },
         gpu: config.model.gpu as usize,
         context: (config.model.max_context > 0).then_some(config.model.max_context),
+        weights: weights(context),
         draft: match config.draft_source() {
             DraftSource::Auto => DraftChoice::Auto,
             DraftSource::Off => DraftChoice::Off,
@@ -177,6 +178,31 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
         },
         notes: note.into_iter().collect(),
     })
+}
+
+/// The form of the weights that the settings mean.
+pub fn weights(context: &Context) -> WeightsChoice {
+    match context.config().model.weights {
+        Weights::Auto => WeightsChoice::Auto,
+        Weights::Bf16 => WeightsChoice::Bf16,
+        Weights::Bits8 => WeightsChoice::Bits8,
+        Weights::Bits4 => WeightsChoice::Bits4,
+    }
+}
+
+/// Opens a checkpoint for a measurement: its weights are as stored unless a form was asked for.
+///
+/// # Errors
+/// As [`Checkpoint::open`].
+pub fn checkpoint(context: &Context, name: &str) -> Result<Checkpoint, ModelError> {
+    let mut checkpoint = Checkpoint::open(name)?;
+    checkpoint.set_recipe(match weights(context) {
+        WeightsChoice::Auto => Recipe::Stored,
+        WeightsChoice::Bf16 => Recipe::Bf16,
+        WeightsChoice::Bits8 => Recipe::Bits8,
+        WeightsChoice::Bits4 => Recipe::Bits4,
+    });
+    Ok(checkpoint)
 }
 
 /// Answer settings given on the command line: they count for this run, whatever a session was left with.

@@ -2,13 +2,14 @@
 //!
 //! Prefill multiplies tiles of exactly [`GRID`] rows (the last one padded with zeros) through candle, so the shape, and
 //! with it the order of every sum, is the same whatever the chunk. Verify uses [`Dots`], whose order does not know the
-//! number of rows. bf16 weights stay bf16 and are widened, exactly, block by block.
+//! number of rows. bf16 and packed weights stay what they are and are widened, exactly, block by block.
 
 use candle_core::{Device, Storage, Tensor};
 use rayon::prelude::*;
 
 use super::simd::{self, Dots};
-use crate::backend::{BackendError, GRID, Result, WeightView};
+use crate::backend::forms::Packed;
+use crate::backend::{BackendError, Form, GRID, Result, WeightView};
 use crate::protocol::engine::Dtype;
 
 /// Values of one widened block of weights; bounds the memory that widening takes.
@@ -20,72 +21,108 @@ enum Values {
     /// Bit patterns.
     Bf16(Vec<u16>),
     F32(Vec<f32>),
+    Packed(Packed),
+}
+
+/// Neighbouring rows in one form.
+struct Part {
+    rows: usize,
+    values: Values,
 }
 
 /// A weight `[out, inner]`, row-major.
 pub struct Matrix {
     pub(super) out: usize,
     pub(super) inner: usize,
-    values: Values,
+    parts: Vec<Part>,
 }
 
 impl Matrix {
-    /// Stacks the parts along the out axis. bf16 only if all parts are.
+    /// Stacks the parts along the out axis, each in its form. Neighbours without one are bf16 only if all of them are.
     pub(super) fn stack(parts: &[WeightView<'_>]) -> Result<Matrix> {
         let shape =
             |found: String| BackendError::Shape { op: "matrix", expected: "[out, in] of one width".into(), found };
-        let mut out = 0;
-        let mut inner = None;
+        let inner = parts.first().and_then(|p| p.shape.get(1)).copied().unwrap_or(0);
         for part in parts {
             let [rows, width] = part.shape else {
                 return Err(shape(format!("{} {:?}", part.name, part.shape)));
             };
-            if *inner.get_or_insert(*width) != *width || part.data.len() != rows * width * part.dtype.size() {
+            let bytes = match part.dtype {
+                Dtype::U8 => part.form.bytes(*rows, *width),
+                dtype => rows * width * dtype.size(),
+            };
+            if *width != inner || part.data.len() != bytes {
                 return Err(shape(format!("{} {:?} ({} bytes)", part.name, part.shape, part.data.len())));
             }
-            out += rows;
         }
-        let values = if parts.iter().all(|p| p.dtype == Dtype::Bf16) {
-            Values::Bf16(
-                parts.iter().flat_map(|p| p.data.chunks_exact(2)).map(|b| u16::from_le_bytes([b[0], b[1]])).collect(),
-            )
-        } else {
-            let mut all = Vec::with_capacity(out * inner.unwrap_or(0));
-            for part in parts {
-                all.extend(floats(part)?);
-            }
-            Values::F32(all)
-        };
-        Ok(Matrix { out, inner: inner.unwrap_or(0), values })
+        let plain = |p: &WeightView<'_>| p.dtype != Dtype::U8 && p.form.or_bf16(inner) == Form::Bf16;
+        let mut made = Vec::new();
+        for run in parts.chunk_by(|a, b| plain(a) && plain(b)) {
+            let rows = run.iter().filter_map(|p| p.shape.first()).sum();
+            let values = match run {
+                [part] if !plain(part) => Values::Packed(packed(part, rows, inner)?),
+                _ if run.iter().all(|p| p.dtype == Dtype::Bf16) => Values::Bf16(
+                    run.iter().flat_map(|p| p.data.chunks_exact(2)).map(|b| u16::from_le_bytes([b[0], b[1]])).collect(),
+                ),
+                _ => {
+                    let mut all = Vec::with_capacity(rows * inner);
+                    for part in run {
+                        all.extend(floats(part)?);
+                    }
+                    Values::F32(all)
+                }
+            };
+            made.push(Part { rows, values });
+        }
+        Ok(Matrix { out: made.iter().map(|p| p.rows).sum(), inner, parts: made })
     }
 
-    pub(super) fn synthetic(out: usize, inner: usize, std: f32, seed: u64) -> Matrix {
-        let value = |i: usize| half::bf16::from_f32(crate::backend::synthetic_value(seed, i as u64, std)).to_bits();
-        Matrix { out, inner, values: Values::Bf16((0..out * inner).into_par_iter().map(value).collect()) }
+    pub(super) fn synthetic(parts: &[(usize, Form)], inner: usize, std: f32, seed: u64) -> Result<Matrix> {
+        let value = |i: usize| half::bf16::from_f32(crate::backend::synthetic_value(seed, i as u64, std));
+        let mut made = Vec::new();
+        let mut first = 0;
+        for (rows, form) in parts {
+            let form = form.or_bf16(inner);
+            let values = if form == Form::Bf16 {
+                let range = first * inner..(first + rows) * inner;
+                Values::Bf16(range.into_par_iter().map(|i| value(i).to_bits()).collect())
+            } else {
+                let fill = |row: usize, dst: &mut [f32]| {
+                    dst.iter_mut().enumerate().for_each(|(k, v)| *v = value((first + row) * inner + k).to_f32());
+                };
+                let packed = Packed::pack(form, *rows, inner, fill);
+                Values::Packed(packed.map_err(|_| BackendError::NotFinite("synthetic weight".into()))?)
+            };
+            made.push(Part { rows: *rows, values });
+            first += rows;
+        }
+        Ok(Matrix { out: first, inner, parts: made })
     }
 
     pub(super) fn bytes(&self) -> usize {
-        match &self.values {
-            Values::Bf16(v) => v.len() * 2,
-            Values::F32(v) => v.len() * 4,
-        }
+        self.parts().iter().map(|p| p.2).sum()
+    }
+
+    /// Rows, form and bytes of every part.
+    pub(super) fn parts(&self) -> Vec<(usize, Form, usize)> {
+        let sizes = |part: &Part| match &part.values {
+            Values::Bf16(v) => (part.rows, Form::Bf16, v.len() * 2),
+            Values::F32(v) => (part.rows, Form::Bf16, v.len() * 4),
+            Values::Packed(p) => (part.rows, p.form(), p.bytes().len()),
+        };
+        self.parts.iter().map(sizes).collect()
     }
 
     /// Rows from `first` on, as many as fit into `dst`, widened.
     pub(super) fn widen(&self, first: usize, dst: &mut [f32]) {
-        let start = first * self.inner;
-        let range = start..start + dst.len();
-        match &self.values {
-            Values::Bf16(v) => {
-                for (d, s) in dst.iter_mut().zip(v.get(range).unwrap_or_default()) {
-                    *d = f32::from_bits(u32::from(*s) << 16);
-                }
-            }
-            Values::F32(v) => {
-                for (d, s) in dst.iter_mut().zip(v.get(range).unwrap_or_default()) {
-                    *d = *s;
-                }
-            }
+        let (mut above, mut dst) = (0, dst);
+        for part in &self.parts {
+            let skip = first.saturating_sub(above);
+            let rows = part.rows.saturating_sub(skip).min(dst.len() / self.inner.max(1));
+            let (now, rest) = dst.split_at_mut(if first < above + part.rows { rows * self.inner } else { 0 });
+            part.widen(skip, self.inner, now);
+            dst = rest;
+            above += part.rows;
         }
     }
 
@@ -148,6 +185,47 @@ impl Matrix {
         }
         Ok(())
     }
+}
+
+impl Part {
+    /// Rows of this part from `first` on.
+    fn widen(&self, first: usize, inner: usize, dst: &mut [f32]) {
+        let start = first * inner;
+        let range = start..start + dst.len();
+        match &self.values {
+            Values::Bf16(v) => {
+                for (d, s) in dst.iter_mut().zip(v.get(range).unwrap_or_default()) {
+                    *d = f32::from_bits(u32::from(*s) << 16);
+                }
+            }
+            Values::F32(v) => {
+                for (d, s) in dst.iter_mut().zip(v.get(range).unwrap_or_default()) {
+                    *d = *s;
+                }
+            }
+            Values::Packed(packed) => {
+                for (i, dst) in dst.chunks_exact_mut(inner).enumerate() {
+                    packed.values(first + i, dst);
+                }
+            }
+        }
+    }
+}
+
+/// A part in its form: packed here, or by whoever made the folder.
+fn packed(part: &WeightView<'_>, rows: usize, inner: usize) -> Result<Packed> {
+    if part.dtype == Dtype::U8 {
+        return Packed::from_bytes(part.form, rows, inner, part.data.to_vec()).ok_or_else(|| BackendError::Shape {
+            op: "matrix",
+            expected: format!("{} as {} of [{rows}, {inner}]", part.name, part.form.name()),
+            found: format!("{} bytes", part.data.len()),
+        });
+    }
+    let values = floats(part)?;
+    let fill = |row: usize, dst: &mut [f32]| {
+        dst.copy_from_slice(values.get(row * inner..(row + 1) * inner).unwrap_or_default());
+    };
+    Packed::pack(part.form, rows, inner, fill).map_err(|_| BackendError::NotFinite(part.name.to_owned()))
 }
 
 fn device(e: candle_core::Error) -> BackendError {

@@ -2,7 +2,7 @@
 
 use super::matrix::{self, Matrix};
 use super::{Buf, Cache, Cpu, PREFILL_ROWS, Recurrent, Selection};
-use crate::backend::{BufKind, MAX_VERIFY_ROWS, Memory, Result, WeightView};
+use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView};
 use crate::protocol::engine::{Dtype, MemoryInfo};
 use crate::spec::{LightningSpec, SparseSpec};
 
@@ -46,14 +46,18 @@ impl Memory for Cpu {
         Ok(values)
     }
 
-    fn random_matrix(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Matrix> {
-        let matrix = Matrix::synthetic(out, inner, std, seed);
+    fn random_matrix(&mut self, parts: &[(usize, Form)], inner: usize, std: f32, seed: u64) -> Result<Matrix> {
+        let matrix = Matrix::synthetic(parts, inner, std, seed)?;
         self.count_weight(matrix.bytes());
         Ok(matrix)
     }
 
-    fn random_gate_up(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<Matrix> {
-        self.random_matrix(2 * out, inner, std, seed)
+    fn random_gate_up(&mut self, out: usize, inner: usize, std: f32, seed: u64, form: Form) -> Result<Matrix> {
+        self.random_matrix(&[(2 * out, form)], inner, std, seed)
+    }
+
+    fn parts(&self, matrix: &Matrix) -> Vec<(usize, Form, usize)> {
+        matrix.parts()
     }
 
     fn ones(&mut self, n: usize) -> Result<Vec<f32>> {

@@ -187,14 +187,15 @@ impl DraftOps for Cuda {
             DraftResidual::Normed => 1,
         };
         let tokens = self.draft.as_ref().map_or(0, Posted::tokens_ptr);
+        let (rows_at, tokens, height) = self.looked_up(table, tokens, pass.rows())?;
         let (norms, hidden, vocab) =
-            ([input_norm.memory.ptr(), hidden_norm.memory.ptr()], u32_of(hidden)?, u32_of(table.out)?);
+            ([input_norm.memory.ptr(), hidden_norm.memory.ptr()], u32_of(hidden)?, u32_of(height)?);
         // SAFETY: shapes were checked; `draft_window` has made the tokens' memory.
         unsafe {
             launch::DraftInput {
                 x: to,
                 g: stream,
-                table: table.memory.ptr(),
+                table: rows_at,
                 tokens,
                 input_norm: norms[0],
                 hidden_norm: norms[1],

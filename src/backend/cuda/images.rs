@@ -22,5 +22,17 @@ macro_rules! images {
 }
 
 /// Every image; symbols are unique over all of them.
-pub const IMAGES: &[Image] =
-    images!["candidates", "draft", "gemm", "lightning", "rows", "skinny", "sparse", "sparse_prefill"];
+pub const IMAGES: &[Image] = images![
+    "candidates",
+    "draft",
+    "gemm",
+    "lightning",
+    "packed",
+    "rows",
+    "skinny",
+    "skinny_group4",
+    "skinny_int4",
+    "skinny_int8",
+    "sparse",
+    "sparse_prefill"
+];

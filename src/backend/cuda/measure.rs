@@ -8,7 +8,7 @@ use super::device::Account;
 use super::driver::{ProductOut, Queue};
 use super::tensors::{Buf, Cache};
 use super::{Cuda, launch, u32_of};
-use crate::backend::{Memory, Result};
+use crate::backend::{Form, Memory, Result};
 
 /// Measured ceilings. Zero where a measurement does not apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -64,10 +64,10 @@ impl Cuda {
             unsafe { b.device.driver().copy_out(host.cast_mut(), from.ptr(), part, Queue::Compute) }
         })?;
         drop((from, to));
-        let w = self.random_matrix(n, n, 0.02, 2)?;
-        let x = self.random_matrix(n, n, 1.0, 3)?;
+        let w = self.random_matrix(&[(n, Form::Bf16)], n, 0.02, 2)?;
+        let x = self.random_matrix(&[(n, Form::Bf16)], n, 1.0, 3)?;
         let d = device.zeroed("measurement", n * n * 2, Account::Work)?;
-        let (x_ptr, d_ptr) = (x.memory.ptr(), d.ptr());
+        let (x_ptr, d_ptr) = (self.widened(&x)?, d.ptr());
         let product = self.best(|b| b.product(x_ptr, &w, d_ptr, n, n, ProductOut::Bf16, 1.0))?;
         let rate = |amount: f64, ms: f32| {
             if ms > 0.0 { amount / f64::from(ms) } else { 0.0 }

@@ -11,14 +11,15 @@
 //! | `device`, `growable`, `staging` | memory: owned, growing, on its way |
 //! | `steps`, `graph` | what changes between steps; recordings |
 //! | `launch` | the table of kernels |
-//! | `tensors`, `memory` | the buffers; weights on their way into them |
+//! | `tensors`, `memory` | the buffers |
+//! | `weights`, `packed` | weights on their way to the device; packed weights in and out |
 //! | `ops` | operations on rows, of sparse and of lightning layers, as launches |
 //! | `state` | images out and in |
 //! | `arrivals` | rows of a resumed session that follow while it is in use |
 //! | `draft` | the draft head's operations |
 //! | `measure` | what the device itself can do: the ceilings |
 //!
-//! Number types: weights, inputs of products and KV rows bf16; residual stream, mixer outputs, logits and recurrent
+//! Number types: weights bf16 or packed ([`crate::backend::forms`]), inputs of products and KV rows bf16; residual stream, mixer outputs, logits and recurrent
 //! state f32. Prefill products of a whole chunk go through cuBLASLt or `gemm_*`; everything of 1..16 rows goes through
 //! the `skinny_*` kernels, whose result for a row does not depend on the rows beside it.
 #![allow(unsafe_code)]
@@ -36,11 +37,13 @@ mod measure;
 mod memory;
 mod nvidia;
 mod ops;
+mod packed;
 mod products;
 mod staging;
 mod state;
 mod steps;
 mod tensors;
+mod weights;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The trait's buffers in device memory.
 //!
-//! Layouts: a matrix is row-major `[out, inner]` bf16; gate and up rows are interleaved in eights (packed row
+//! Layouts: a matrix is row-major `[out, inner]` bf16, or packed ([`crate::backend::forms`]); gate and up rows are interleaved in eights (packed row
 //! `16b + r` is gate row `8b + r` for r < 8, up row `8b + r − 8` otherwise), so that one block of the SwiGLU product
 //! holds both halves. Norm weights are f32. Everything keeps its address from the day it is made.
 
@@ -14,7 +14,7 @@ use super::device::{Account, Device, DeviceBuffer};
 use super::driver::DevicePtr;
 use super::growable::Growable;
 use super::{launch, shape, u32_of};
-use crate::backend::{BackendError, BufKind, MAX_VERIFY_ROWS, Result};
+use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Result};
 use crate::base::grouped;
 use crate::protocol::engine::Dtype;
 use crate::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
@@ -91,11 +91,33 @@ fn size_of_kind(kind: BufKind) -> usize {
     }
 }
 
-/// Weight `[out, inner]` bf16.
+/// Weight `[out, inner]`: parts one above the other, each in its own form.
 pub struct Matrix {
-    pub(super) memory: DeviceBuffer,
+    pub(super) parts: Vec<Part>,
     pub(super) out: usize,
     pub(super) inner: usize,
+}
+
+/// Neighbouring rows of a weight in one form.
+pub(super) struct Part {
+    pub(super) memory: DeviceBuffer,
+    pub(super) form: Form,
+    pub(super) rows: usize,
+}
+
+impl Matrix {
+    /// One part.
+    pub(super) fn whole(memory: DeviceBuffer, form: Form, out: usize, inner: usize) -> Matrix {
+        Matrix { parts: vec![Part { memory, form, rows: out }], out, inner }
+    }
+
+    /// Its address, if it is plain bf16 in one piece.
+    pub(super) fn plain(&self) -> Option<DevicePtr> {
+        match self.parts.as_slice() {
+            [part] if part.form == Form::Bf16 => Some(part.memory.ptr()),
+            _ => None,
+        }
+    }
 }
 
 /// Norm weight `[n]` f32.

@@ -2,16 +2,13 @@
 
 use crate::spec::{Mixer, ModelSpec};
 
-/// Bytes of one weight value on the device that is measured for bandwidth.
-const WEIGHT_BYTES: f64 = 2.0;
+/// Bytes of a cached value on the device that is measured for bandwidth.
+const CACHE_BYTES: f64 = 2.0;
 
-/// Bytes a decode step must move at `context` tokens.
-pub(super) fn step_bytes(spec: &ModelSpec, context: usize) -> f64 {
-    let table = (spec.vocab * spec.hidden) as f64;
-    let read_tables = if spec.tie_embeddings { 0.0 } else { table };
-    let weights = (spec.parameters() as f64 - read_tables) * WEIGHT_BYTES;
+/// Bytes a decode step must move at `context` tokens, `weights` of them weights.
+pub(super) fn step_bytes(spec: &ModelSpec, context: usize, weights: f64) -> f64 {
     let (s, l) = (&spec.sparse, &spec.lightning);
-    let row = (s.kv_heads * s.head_dim) as f64 * WEIGHT_BYTES;
+    let row = (s.kv_heads * s.head_dim) as f64 * CACHE_BYTES;
     let chosen = context.min(s.topk * s.block) as f64 * 2.0 * row;
     let keys = (s.fine_rows(context) + s.coarse_rows(context)) as f64 * row;
     let state = (2 * 4 * l.heads * l.head_dim * l.head_dim) as f64;

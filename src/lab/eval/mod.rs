@@ -137,7 +137,7 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
         context.note(&note);
     }
     let (text, _) = open::text(&name)?;
-    let checkpoint = Checkpoint::open(&name)?;
+    let checkpoint = open::checkpoint(context, &name)?;
     let parts = match devices::open(&context.config().model, &args.tuning, false)? {
         Opened::Cpu(cpu, _) => judge(context, args, *cpu, &checkpoint, &text, &[1_024, 4_096])?,
         #[cfg(feature = "cuda")]

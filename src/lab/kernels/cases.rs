@@ -17,14 +17,16 @@ use std::ops::Range;
 use half::bf16;
 use rayon::prelude::*;
 
+use crate::backend::forms::{Group4Rows, Packed};
 use crate::backend::prelude::*;
-use crate::backend::{GRID, Pass, Result, StepKey, WeightView, synthetic_value};
+use crate::backend::{Form, GRID, Pass, Result, StepKey, WeightView, synthetic_value};
 use crate::protocol::engine::{Dtype, Token};
 
 pub use draft::draft;
 pub use lightning::{lightning, lightning_spec};
 pub use rows::{
-    embed, gate_output_normed, gate_output_plain, head, linear_add, norm_gate_up, norm_linear, tap, top_candidates,
+    embed, gate_output_normed, gate_output_plain, head, linear_add, norm_gate_up, norm_linear, norm_linear_mixed, tap,
+    top_candidates,
 };
 pub use sparse::{SparseCase, SparseRun, sparse_spec};
 
@@ -63,6 +65,8 @@ pub struct Sizes {
     pub kv_heads: usize,
     /// Heads of lightning layers.
     pub lightning_heads: usize,
+    /// Of every weight.
+    pub form: Form,
 }
 
 /// A prepared operation: runs once and gives what came out.
@@ -89,14 +93,53 @@ fn bytes(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-fn matrix<B: Backend>(b: &mut B, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
-    let data = bytes(&values(seed, out * inner, (inner as f32).sqrt().recip()));
-    b.matrix(&[WeightView { name: "weight", shape: &[out, inner], dtype: Dtype::F32, data: &data }])
+fn matrix<B: Backend>(b: &mut B, form: Form, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
+    let (dtype, data) = weight(form, seed, out, inner);
+    b.matrix(&[WeightView { name: "weight", shape: &[out, inner], dtype, data: &data, form }])
+}
+
+/// Rows above rows in two forms, as mixed folders have them.
+fn matrix_of_two<B: Backend>(b: &mut B, forms: [Form; 2], seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
+    let made = forms.map(|form| weight(form, seed ^ form.name().len() as u64, out / 2, inner));
+    let shape = [out / 2, inner];
+    let views: Vec<_> = forms
+        .into_iter()
+        .zip(&made)
+        .map(|(form, (dtype, data))| WeightView { name: "weight", shape: &shape, dtype: *dtype, data, form })
+        .collect();
+    b.matrix(&views)
+}
+
+/// Values that take a form when they are loaded; of a form that only published weights have, packed ones.
+fn weight(form: Form, seed: u64, out: usize, inner: usize) -> (Dtype, Vec<u8>) {
+    let std = (inner as f32).sqrt().recip();
+    if let Form::Group4(group) = form {
+        let rows = RandomGroups { seed, inner, std };
+        return (Dtype::U8, Packed::group4(group, out, inner, &rows).map(|p| p.bytes().to_vec()).unwrap_or_default());
+    }
+    (Dtype::F32, bytes(&values(seed, out * inner, std)))
+}
+
+/// A published weight with random values, scales and zero points.
+struct RandomGroups {
+    seed: u64,
+    inner: usize,
+    std: f32,
+}
+
+impl Group4Rows for RandomGroups {
+    fn quantised(&self, row: usize, column: usize) -> u32 {
+        synthetic_value(self.seed, (row * self.inner + column) as u64, 1.0).to_bits() >> 8 & 15
+    }
+    fn scale(&self, row: usize, column: usize) -> (f32, u32) {
+        let random = synthetic_value(self.seed ^ 0x5CA1E, (row * self.inner + column) as u64, 1.0);
+        (self.std * (0.3 + 0.1 * random.abs()), 6 + (random.to_bits() >> 8 & 3))
+    }
 }
 
 fn norm<B: Backend>(b: &mut B, seed: u64, n: usize) -> Result<B::Vector> {
     let data = bytes(&values(seed, n, 0.2).iter().map(|v| bf16::from_f32(1.0 + v).to_f32()).collect::<Vec<_>>());
-    b.vector(WeightView { name: "norm", shape: &[n], dtype: Dtype::F32, data: &data })
+    b.vector(WeightView { name: "norm", shape: &[n], dtype: Dtype::F32, data: &data, form: Form::Bf16 })
 }
 
 /// A buffer of which only the first rows are used, NaN everywhere else they could be read.

@@ -9,20 +9,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde::Serialize;
 
 use super::cases::{self, Case, Mode, Run, Sizes, SparseCase};
+use super::packed;
 use super::reference;
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
-use crate::backend::{Pass, Result};
+use crate::backend::{Form, Pass, Result};
 
 /// Outputs rounded to bf16, or sums of products of bf16 inputs.
-const BF16: f64 = 6e-3;
+pub(super) const BF16: f64 = 6e-3;
 /// Values that are only moved or scaled in f32.
-const EXACT: f64 = 1e-6;
+pub(super) const EXACT: f64 = 1e-6;
 /// Outputs of a recurrence over bf16 q, k, v.
 const RECURRENT: f64 = 1.2e-2;
 /// Softmax over bf16 keys with bf16 weights.
-const ATTENTION: f64 = 1.2e-2;
+pub(super) const ATTENTION: f64 = 1.2e-2;
 
 /// One finished check.
 #[derive(Clone, Debug, Serialize)]
@@ -117,12 +118,12 @@ pub fn first_difference(a: &[f32], b: &[f32]) -> Option<usize> {
     a.iter().zip(b).position(|(a, b)| a.to_bits() != b.to_bits())
 }
 
-fn words(e: impl std::fmt::Display) -> String {
+pub(super) fn words(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
 /// The device's output, proved to be the same on every run.
-fn repeatable(dev: &mut Cuda, run: &mut Run<Cuda>, pass: Pass) -> Result<Vec<f32>, String> {
+pub(super) fn repeatable(dev: &mut Cuda, run: &mut Run<Cuda>, pass: Pass) -> Result<Vec<f32>, String> {
     let first = run(dev, Mode::Eager).map_err(words)?;
     let again = run(dev, Mode::Eager).map_err(words)?;
     if let Some(at) = first_difference(&first, &again) {
@@ -141,7 +142,7 @@ fn repeatable(dev: &mut Cuda, run: &mut Run<Cuda>, pass: Pass) -> Result<Vec<f32
     Ok(first)
 }
 
-fn place(op: &str, case: &Case) -> String {
+pub(super) fn place(op: &str, case: &Case) -> String {
     let (path, rows) = match case.pass {
         Pass::Verify { rows } => ("verify", rows),
         Pass::Prefill { rows } => ("prefill", rows),
@@ -167,12 +168,28 @@ macro_rules! compare {
 pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Extent) {
     let (sizes, verify, prefill): (Sizes, &[usize], &[usize]) = match extent {
         Extent::Emulated => (
-            Sizes { hidden: 256, intermediate: 320, vocab: 2311, heads: 4, kv_heads: 2, lightning_heads: 2 },
+            Sizes {
+                hidden: 256,
+                intermediate: 320,
+                vocab: 2311,
+                heads: 4,
+                kv_heads: 2,
+                lightning_heads: 2,
+                form: Form::Bf16,
+            },
             &[1, 5, 16],
             &[65],
         ),
         Extent::Device => (
-            Sizes { hidden: 1024, intermediate: 1536, vocab: 5003, heads: 32, kv_heads: 2, lightning_heads: 32 },
+            Sizes {
+                hidden: 1024,
+                intermediate: 1536,
+                vocab: 5003,
+                heads: 32,
+                kv_heads: 2,
+                lightning_heads: 32,
+                form: Form::Bf16,
+            },
             &[1, 2, 5, 8, 16],
             &[63, 64, 65, 1000],
         ),
@@ -209,6 +226,7 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
         }
     }
     rows_alone_and_together(checks, dev, sizes);
+    packed::forms(checks, cpu, dev, sizes, verify, prefill);
 }
 
 /// A sparse layer: appended rows against the oracle's, choice and attention against the formulas.
@@ -252,7 +270,7 @@ fn sparse(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, case
 }
 
 /// The rows of one pass of 16 against the same rows one by one: equal bits, the ground of lossless speculation.
-fn rows_alone_and_together(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
+pub(super) fn rows_alone_and_together(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
     type Make = fn(&mut Cuda, Sizes, Case) -> Result<Run<Cuda>>;
     let operations: [(&str, Make); 5] = [
         ("norm_linear", cases::norm_linear),
@@ -262,7 +280,7 @@ fn rows_alone_and_together(checks: &mut Checks, dev: &mut Cuda, sizes: Sizes) {
         ("head", cases::head),
     ];
     for (name, make) in operations {
-        checks.add(format!("{name}: a row alone has the bits it has among 16"), || {
+        checks.add(format!("{name} {}: a row alone has the bits it has among 16", sizes.form.name()), || {
             let run = |dev: &mut Cuda, rows| -> Result<Vec<f32>, String> {
                 let case = Case { pass: Pass::Verify { rows }, position: 0, seed: 31 };
                 make(dev, sizes, case).map_err(words)?(dev, Mode::Eager).map_err(words)

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::cases::{Sizes, lightning_spec, sparse_spec};
 use crate::backend::cuda::{Ceilings, Cuda};
 use crate::backend::prelude::*;
-use crate::backend::{BufKind, HeadRows, Pass, Result, StepKey};
+use crate::backend::{BufKind, Form, HeadRows, Pass, Result, StepKey};
 
 /// One measured operation.
 #[derive(Clone, Debug, Serialize)]
@@ -30,8 +30,15 @@ pub struct Rate {
 }
 
 /// Sizes of the 9B model.
-const FULL: Sizes =
-    Sizes { hidden: 4096, intermediate: 16384, vocab: 73448, heads: 32, kv_heads: 2, lightning_heads: 32 };
+const FULL: Sizes = Sizes {
+    hidden: 4096,
+    intermediate: 16384,
+    vocab: 73448,
+    heads: 32,
+    kv_heads: 2,
+    lightning_heads: 32,
+    form: Form::Bf16,
+};
 const EPS: f32 = 1e-6;
 const HEAD: usize = 128;
 /// Timed replays of a step.
@@ -119,12 +126,14 @@ impl Rates<'_> {
     /// # Errors
     /// Buffers that could not be made.
     pub fn run(&mut self) -> Result<()> {
-        self.products()?;
+        for form in [Form::Bf16, Form::Int8, Form::Int4] {
+            self.products(form)?;
+        }
         self.mixers()?;
         self.rows_ops()
     }
 
-    fn products(&mut self) -> Result<()> {
+    fn products(&mut self, form: Form) -> Result<()> {
         let s = FULL;
         let (sparse, lightning) = (sparse_spec(s).projection_width(), lightning_spec(s).projection_width());
         let most = self.dev.prefill_rows();
@@ -143,14 +152,14 @@ impl Rates<'_> {
             ("head", s.vocab, s.hidden),
         ] {
             let doubled = if name == "norm_gate_up" { 2 } else { 1 };
-            let bytes = doubled * out * inner * 2;
+            let bytes = form.bytes(doubled * out, inner);
             let copies = (400usize << 20).div_ceil(bytes).max(2);
             let mut weights = Vec::new();
             for i in 0..copies {
                 weights.push(if doubled == 2 {
-                    self.dev.random_gate_up(out, inner, 0.015, i as u64)?
+                    self.dev.random_gate_up(out, inner, 0.015, i as u64, form)?
                 } else {
-                    self.dev.random_matrix(out, inner, 0.015, i as u64)?
+                    self.dev.random_matrix(&[(out, form)], inner, 0.015, i as u64)?
                 });
             }
             let kind = if name == "head" { BufKind::Logits } else { BufKind::Activation };
@@ -175,13 +184,14 @@ impl Rates<'_> {
                     _ => b.norm_linear(&mut to, &h, &norm, EPS, w, pass),
                 }
             };
+            let title = if form == Form::Bf16 { name.to_owned() } else { format!("{name} {}", form.name()) };
             let flops = |rows: usize| (2 * doubled * out * inner * rows) as f64;
             for rows in [1, 2, 8, 16] {
-                self.step(name, rows, copies, Work { bytes: bytes as f64, flops: flops(rows) }, &mut call);
+                self.step(&title, rows, copies, Work { bytes: bytes as f64, flops: flops(rows) }, &mut call);
             }
             if name != "head" {
                 let moved = bytes + most * (inner * 2 + doubled * out * 2);
-                self.pass(name, most, Work { bytes: moved as f64, flops: flops(most) }, &mut |b, pass| {
+                self.pass(&title, most, Work { bytes: moved as f64, flops: flops(most) }, &mut |b, pass| {
                     call(b, 0, pass)
                 });
             }
@@ -298,7 +308,7 @@ impl Rates<'_> {
 
     fn rows_ops(&mut self) -> Result<()> {
         let s = FULL;
-        let table = self.dev.random_matrix(s.vocab, s.hidden, 0.02, 9)?;
+        let table = self.dev.random_matrix(&[(s.vocab, Form::Bf16)], s.hidden, 0.02, 9)?;
         let mut h = self.dev.buf(s.hidden, BufKind::Residual)?;
         let mut logits = self.dev.buf(s.vocab, BufKind::Logits)?;
         self.dev.randomize_buf(&mut logits, 3.0, 7)?;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::backend::draft::DraftOps;
-use crate::backend::{BackendError, BufKind, Pass, WeightView};
+use crate::backend::{BackendError, BufKind, Form, Pass, WeightView};
 use crate::model::golden::{Check, Outcome, Precision, max_error, rms_ratio};
 use crate::model::{Checkpoint, ModelError, Tensors};
 use crate::protocol::engine::{Dtype, ImageTensor, Token};
@@ -219,7 +219,8 @@ fn replay_head<B: DraftOps>(b: &mut B, case: &mut Case<'_>, files: &[PathBuf; 2]
     let mut head =
         DraftHead::load(b, case.name, &config.to_string(), &Tensors::open_files(files)?, &target(&config)?, &options)?;
     // The fixtures' heads have tables of their own; a borrowed one is never read.
-    let none = b.matrix(&[WeightView { name: "none", shape: &[1, 1], dtype: Dtype::F32, data: &[0; 4] }])?;
+    let none =
+        b.matrix(&[WeightView { name: "none", shape: &[1, 1], dtype: Dtype::F32, data: &[0; 4], form: Form::Bf16 }])?;
     run(b, &mut head, &Tables { embed: &none, head: &none }, case)
 }
 

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::backend::WeightView;
 use crate::backend::draft::DraftOps;
+use crate::backend::{Form, WeightView};
 use crate::model::{LoadedTensor, Tensors};
 use crate::protocol::engine::{Dtype, Token};
 
@@ -62,7 +62,9 @@ impl Plain<'_> {
     fn view(&self) -> WeightView<'_> {
         match self {
             Plain::Loaded(tensor) => tensor.view(),
-            Plain::Made { name, shape, dtype, data } => WeightView { name, shape, dtype: *dtype, data },
+            Plain::Made { name, shape, dtype, data } => {
+                WeightView { name, shape, dtype: *dtype, data, form: Form::Bf16 }
+            }
         }
     }
 }
@@ -309,7 +311,7 @@ impl<B: DraftOps> Weights<B> {
         let mut made = seed.wrapping_mul(1_000_003);
         let mut matrix = |b: &mut B, out: usize, inner: usize| {
             made += 1;
-            b.random_matrix(out, inner, (inner as f32).sqrt().recip(), made)
+            b.random_matrix(&[(out, Form::Bf16)], inner, (inner as f32).sqrt().recip(), made)
         };
         Ok(Weights {
             fc: matrix(b, h, c.taps.len() * c.target_hidden)?,
@@ -319,7 +321,7 @@ impl<B: DraftOps> Weights<B> {
             kvq: matrix(b, 2 * kv + q, 2 * h)?,
             out: matrix(b, h, q)?,
             post_norm: b.ones(h)?,
-            gate_up: b.random_gate_up(s.intermediate, h, (h as f32).sqrt().recip(), seed)?,
+            gate_up: b.random_gate_up(s.intermediate, h, (h as f32).sqrt().recip(), seed, Form::Bf16)?,
             down: matrix(b, h, s.intermediate)?,
             norm: b.ones(h)?,
             embed: None,

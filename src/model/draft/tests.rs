@@ -53,6 +53,7 @@ fn prediction(b: &mut Cpu, head: &mut DraftHead<Cpu>) -> Candidates {
             shape: &[1, 1],
             dtype: crate::protocol::engine::Dtype::F32,
             data: &[0; 4],
+            form: crate::backend::Form::Bf16,
         }])
         .unwrap();
     let tables = Tables { embed: &none, head: &none };
@@ -282,6 +283,7 @@ fn a_head_may_borrow_the_models_tables() {
         shape: &embed.shape,
         dtype: crate::protocol::engine::Dtype::F32,
         data: &embed.bytes,
+        form: crate::backend::Form::Bf16,
     };
     let table = b.matrix(&[view]).unwrap();
     let tables = Tables { embed: &table, head: &table };

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use crate::backend::prelude::*;
-use crate::backend::{BufKind, GRID, MAX_VERIFY_ROWS, Pass, WeightView};
+use crate::backend::{BufKind, Form, GRID, MAX_VERIFY_ROWS, Pass, WeightView};
 use crate::protocol::engine::{Dtype, ImageTensor};
 use crate::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
 
@@ -158,8 +158,15 @@ fn rms_norm<B: Backend>(golden: &Golden, b: &mut B, report: &mut Report) -> Resu
     let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
     let identity: Vec<f32> = (0..n * n).map(|i| if i / n == i % n { 1.0 } else { 0.0 }).collect();
     let (identity, weight) = (bytes(&identity), bytes(&golden.floats("weight")?));
-    let w = b.matrix(&[WeightView { name: "identity", shape: &[n, n], dtype: Dtype::F32, data: &identity }])?;
-    let norm = b.vector(WeightView { name: "weight", shape: &[n], dtype: Dtype::F32, data: &weight })?;
+    let w = b.matrix(&[WeightView {
+        name: "identity",
+        shape: &[n, n],
+        dtype: Dtype::F32,
+        data: &identity,
+        form: Form::Bf16,
+    }])?;
+    let norm =
+        b.vector(WeightView { name: "weight", shape: &[n], dtype: Dtype::F32, data: &weight, form: Form::Bf16 })?;
     let (mut h, mut dst) = (b.buf(n, BufKind::Residual)?, b.buf(n, BufKind::Activation)?);
     for pass in [Pass::Verify { rows }, Pass::Prefill { rows }] {
         b.seek(0)?;

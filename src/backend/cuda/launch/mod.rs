@@ -36,7 +36,7 @@ macro_rules! kernels {
                 ///
                 /// # Safety
                 /// See the module: every pointer must span what kernels/README.md says.
-                unsafe fn launch_as(&self, d: &dyn super::Driver, symbol: &'static str) -> super::Result<()> {
+                pub(super) unsafe fn launch_as(&self, d: &dyn super::Driver, symbol: &'static str) -> super::Result<()> {
                     let $device = d.info();
                     let _ = $device;
                     let $params { $($field),+ } = *self;
@@ -101,12 +101,33 @@ macro_rules! c_type {
     };
 }
 
+/// A row of products of 1..=16 rows in one form: `weights(detail)` are the bytes of a warp's stage.
+macro_rules! skinny_kernels {
+    ($source:literal, $what:literal, $params:ident [$($symbol:ident)+], weights $weights:path, columns $columns:literal) => {
+        kernels! { $source, device:
+            #[doc = $what]
+            $params [$($symbol)+] (
+                dst: Ptr("void*"), ldd: u32, w: Ptr("const unsigned char*"), out: u32, inner: u32, detail: u32,
+                row_scales: Ptr("const float*"), src: Ptr("const void*"), lds: u32, mode: u32, norm: Ptr("const float*"),
+                eps: f32, mul: f32, gate: Ptr("const bf16*"), ldg: u32, scale: f32, rows: u32, stages: u32,
+            )
+            grid [super::skinny::shares(out, device.multiprocessors), 1, 1],
+            threads 256,
+            shared super::skinny::shared_bytes($weights(detail), $columns, [stages, rows, inner, mode]);
+        }
+    };
+}
+
 mod candidates;
 mod draft;
 mod gemm;
 mod lightning;
+mod packed;
 mod rows;
 mod skinny;
+mod skinny_group4;
+mod skinny_int4;
+mod skinny_int8;
 mod sparse;
 mod sparse_prefill;
 #[cfg(test)]
@@ -116,6 +137,7 @@ pub use candidates::*;
 pub use draft::*;
 pub use gemm::*;
 pub use lightning::*;
+pub use packed::*;
 pub use rows::*;
 pub use skinny::*;
 pub use sparse::*;
@@ -126,6 +148,10 @@ pub use sparse_prefill::*;
 const TABLE: &[&[tests::Row]] = &[
     rows::ROWS,
     skinny::ROWS,
+    skinny_int8::ROWS,
+    skinny_int4::ROWS,
+    skinny_group4::ROWS,
+    packed::ROWS,
     lightning::ROWS,
     sparse::ROWS,
     sparse_prefill::ROWS,

@@ -2,9 +2,9 @@
 
 use super::super::device::{Account, DeviceBuffer};
 use super::super::driver::{DevicePtr, PRODUCT_ROWS, Product, ProductOut};
-use super::super::launch::{self, GemmTo, SkinnyFrom, SkinnyTo};
+use super::super::launch::{self, GemmTo, SkinnyFrom, SkinnyTo, SkinnyWeight};
 use super::super::tensors::{Buf, Matrix, Vector};
-use super::super::{Cuda, u32_of};
+use super::super::{Cuda, shape, u32_of};
 use crate::backend::{MAX_VERIFY_ROWS, Result};
 
 /// Scratch of prefill passes, made when first needed and kept.
@@ -14,6 +14,13 @@ pub(in crate::backend::cuda) struct Scratch {
     input: Option<DeviceBuffer>,
     /// Gate and up columns before SwiGLU, bf16.
     pub(super) wide: Option<DeviceBuffer>,
+    /// The packed weight of the product under way, bf16.
+    pub(in crate::backend::cuda) widened: Option<DeviceBuffer>,
+    /// Rows of a packed table, bf16, and 0, 1, 2, … to look them up by.
+    pub(in crate::backend::cuda) gathered: Option<DeviceBuffer>,
+    pub(in crate::backend::cuda) ascending: Option<DeviceBuffer>,
+    /// Set by packing where a value is not finite.
+    pub(in crate::backend::cuda) not_finite: Option<DeviceBuffer>,
 }
 
 impl Cuda {
@@ -31,7 +38,8 @@ impl Cuda {
         if !self.options.own_products && ldd == w.out {
             // Rows beyond the pass are in the buffers and mean nothing; rounding keeps to row counts that were proved.
             let rounded = rows.next_multiple_of(PRODUCT_ROWS);
-            let product = Product { x, w: w.memory.ptr(), d, rows: rounded, out: w.out, inner: w.inner, to, scale };
+            let plain = self.widened(w)?;
+            let product = Product { x, w: plain, d, rows: rounded, out: w.out, inner: w.inner, to, scale };
             // SAFETY: buffers of a pass have room for `prefill_rows`, a multiple of the rounding; sizes are checked by the callers.
             if unsafe { self.device.driver().product(&product)? } {
                 return Ok(());
@@ -56,10 +64,11 @@ impl Cuda {
             ProductOut::F32 => GemmTo::F32,
             ProductOut::AddF32 => GemmTo::Add,
         };
+        let plain = self.widened(w)?;
         let (ldd, rows, out, inner) = (u32_of(ldd)?, u32_of(rows)?, u32_of(w.out)?, u32_of(w.inner)?);
         // SAFETY: the callers have checked sizes; the buffers live as long as the backend's work.
         unsafe {
-            launch::Gemm { dst: d, ldd, x, ldx: inner, w: w.memory.ptr(), rows, out, inner, scale }
+            launch::Gemm { dst: d, ldd, x, ldx: inner, w: plain, rows, out, inner, scale }
                 .launch(self.device.driver(), form)
         }
     }
@@ -99,8 +108,11 @@ impl Cuda {
         scale: f32,
         rows: usize,
     ) -> Result<()> {
-        let (ldd, out, inner, rows) = (u32_of(ldd)?, u32_of(w.out)?, u32_of(w.inner)?, u32_of(rows)?);
-        let staged = launch::stages_rows(self.device.driver(), rows, inner);
+        let (ldd, inner, rows) = (u32_of(ldd)?, u32_of(w.inner)?, u32_of(rows)?);
+        if form == SkinnyTo::Swiglu && w.parts.len() != 1 {
+            return Err(shape("norm_gate_up", "a weight in one form", format!("{} parts", w.parts.len())));
+        }
+        let staged = w.parts.iter().all(|part| launch::stages_rows(self.device.driver(), part.form, rows, inner));
         let from = match from {
             SkinnyFrom::Norm { h, ld, norm, eps, mul } if !staged => {
                 let x = self.input_room(w.inner)?;
@@ -122,8 +134,14 @@ impl Cuda {
             }
             from => from,
         };
-        // SAFETY: the callers have checked sizes.
-        unsafe { launch::skinny(self.device.driver(), form, dst, ldd, w.memory.ptr(), out, inner, from, scale, rows) }
+        let mut dst = dst;
+        for part in &w.parts {
+            let weight = SkinnyWeight { w: part.memory.ptr(), form: part.form, out: u32_of(part.rows)?, inner };
+            // SAFETY: the callers have checked sizes.
+            unsafe { launch::skinny(self.device.driver(), form, dst, ldd, weight, from, scale, rows)? };
+            dst += part.rows as u64 * form.value_bytes();
+        }
+        Ok(())
     }
 
     /// Scratch for the input of a product, `[rows of any pass, n]` bf16.
@@ -134,7 +152,7 @@ impl Cuda {
 
     /// At least `bytes` of scratch. A smaller buffer is replaced, which waits for the device and drops recordings that
     /// name it; the first, eager run of a step leaves nothing to replace.
-    pub(super) fn room(
+    pub(in crate::backend::cuda) fn room(
         &mut self,
         slot: impl Fn(&mut Scratch) -> &mut Option<DeviceBuffer>,
         bytes: usize,

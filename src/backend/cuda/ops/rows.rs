@@ -26,19 +26,12 @@ impl Rows for Cuda {
     fn embed(&mut self, h: &mut Buf, table: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         check_rows("embed", h, pass.rows())?;
         h.wide("embed", table.inner)?;
-        let (hidden, vocab, rows) = (u32_of(table.inner)?, u32_of(table.out)?, u32_of(pass.rows())?);
+        let (rows_at, tokens, height) = self.looked_up(table, self.step.tokens_ptr(), pass.rows())?;
+        let (hidden, vocab, rows) = (u32_of(table.inner)?, u32_of(height)?, u32_of(pass.rows())?);
         // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
         unsafe {
-            launch::EmbedRows {
-                h: h.ptr(),
-                table: table.memory.ptr(),
-                tokens: self.step.tokens_ptr(),
-                hidden,
-                vocab,
-                scale,
-                rows,
-            }
-            .launch(self.device.driver())
+            launch::EmbedRows { h: h.ptr(), table: rows_at, tokens, hidden, vocab, scale, rows }
+                .launch(self.device.driver())
         }
     }
 

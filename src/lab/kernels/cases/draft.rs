@@ -22,10 +22,10 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<R
         inv_freq: (0..HEAD / 2).map(|i| 10_000f64.powf(-2.0 * i as f64 / HEAD as f64)).collect(),
     };
     let q_width = s.heads * HEAD;
-    let table = matrix(b, case.seed, s.vocab, s.hidden)?;
-    let fc = matrix(b, case.seed + 1, s.hidden, 3 * s.hidden)?;
+    let table = matrix(b, s.form, case.seed, s.vocab, s.hidden)?;
+    let fc = matrix(b, s.form, case.seed + 1, s.hidden, 3 * s.hidden)?;
     let kvq_width = shape.kvq_width();
-    let wkvq = matrix(b, case.seed + 2, kvq_width, 2 * s.hidden)?;
+    let wkvq = matrix(b, s.form, case.seed + 2, kvq_width, 2 * s.hidden)?;
     let (input_norm, hidden_norm) = (norm(b, case.seed + 4, s.hidden)?, norm(b, case.seed + 5, s.hidden)?);
     let mut taps = b.draft_buf(rows, 3 * s.hidden, BufKind::Activation)?;
     let mut g = b.draft_buf(rows, s.hidden, BufKind::Residual)?;

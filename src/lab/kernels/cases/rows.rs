@@ -1,8 +1,11 @@
 //! Operations without state, rows in and rows out: embedding, norms and products, taps, the head and its candidates.
 
-use super::{Case, EPS, HEAD, Mode, Run, Sizes, bytes, cuts, matrix, norm, part, perform, poisoned, tokens, values};
-use crate::backend::{Backend, BufKind, HeadRows, Pass, Result, WeightView};
-use crate::protocol::engine::{Dtype, Token};
+use super::{
+    Case, EPS, HEAD, Mode, Run, Sizes, cuts, matrix, matrix_of_two, norm, part, perform, poisoned, tokens, values,
+    weight,
+};
+use crate::backend::{Backend, BufKind, Form, HeadRows, Pass, Result, WeightView};
+use crate::protocol::engine::Token;
 
 /// An operation without state: buffers `inputs` (width, kind, values per row) are written, `op` runs, buffer `output` is read.
 struct RowOp<B: Backend> {
@@ -65,7 +68,7 @@ fn row_op<B: Backend>(
 
 /// `h[r] = scale · table[token r]`
 pub fn embed<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    let table = matrix(b, case.seed, s.vocab, s.hidden)?;
+    let table = matrix(b, s.form, case.seed, s.vocab, s.hidden)?;
     let mut op = row_op(b, &case, &[], (s.hidden, BufKind::Residual), false, s.vocab)?;
     Ok(Box::new(move |b, mode| op.run(b, &case, mode, &mut |b, out, _, pass| b.embed(out, &table, 12.0, pass))))
 }
@@ -73,7 +76,19 @@ pub fn embed<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Ru
 /// Norm and the fused projection.
 pub fn norm_linear<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let out = (2 * s.heads + 2 * s.kv_heads) * HEAD;
-    let (w, n) = (matrix(b, case.seed, out, s.hidden)?, norm(b, case.seed + 1, s.hidden)?);
+    let w = matrix(b, s.form, case.seed, out, s.hidden)?;
+    projection(b, s, case, w, out)
+}
+
+/// The same with the lower half of the weight in 8 bits.
+pub fn norm_linear_mixed<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+    let out = (2 * s.heads + 2 * s.kv_heads) * HEAD;
+    let w = matrix_of_two(b, [s.form, Form::Int8], case.seed, out, s.hidden)?;
+    projection(b, s, case, w, out)
+}
+
+fn projection<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case, w: B::Matrix, out: usize) -> Result<Run<B>> {
+    let n = norm(b, case.seed + 1, s.hidden)?;
     let mut op = row_op(b, &case, &[(s.hidden, BufKind::Residual, 3.0)], (out, BufKind::Activation), false, 1)?;
     Ok(Box::new(move |b, mode| {
         op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
@@ -85,15 +100,12 @@ pub fn norm_linear<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Res
 
 /// Norm, gate and up projection, SwiGLU.
 pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    let std = (s.hidden as f32).sqrt().recip();
-    let (gate, up) = (
-        bytes(&values(case.seed, s.intermediate * s.hidden, std)),
-        bytes(&values(case.seed + 2, s.intermediate * s.hidden, std)),
-    );
+    let (dtype, gate) = weight(s.form, case.seed, s.intermediate, s.hidden);
+    let (_, up) = weight(s.form, case.seed + 2, s.intermediate, s.hidden);
     let shape = [s.intermediate, s.hidden];
     let w = b.gate_up_matrix(
-        WeightView { name: "gate", shape: &shape, dtype: Dtype::F32, data: &gate },
-        WeightView { name: "up", shape: &shape, dtype: Dtype::F32, data: &up },
+        WeightView { name: "gate", shape: &shape, dtype, data: &gate, form: s.form },
+        WeightView { name: "up", shape: &shape, dtype, data: &up, form: s.form },
     )?;
     let n = norm(b, case.seed + 1, s.hidden)?;
     let mut op =
@@ -108,7 +120,7 @@ pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Re
 
 /// `h += scale · (x Wᵀ)`
 pub fn linear_add<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    let w = matrix(b, case.seed, s.hidden, s.intermediate)?;
+    let w = matrix(b, s.form, case.seed, s.hidden, s.intermediate)?;
     let mut op =
         row_op(b, &case, &[(s.intermediate, BufKind::Activation, 1.0)], (s.hidden, BufKind::Residual), true, 1)?;
     Ok(Box::new(move |b, mode| {
@@ -122,7 +134,7 @@ pub fn linear_add<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Resu
 fn gate_output<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case, normed: bool) -> Result<Run<B>> {
     let width = s.heads * HEAD;
     let x_width = width + 256;
-    let w = matrix(b, case.seed, s.hidden, width)?;
+    let w = matrix(b, s.form, case.seed, s.hidden, width)?;
     let n = if normed { Some(norm(b, case.seed + 1, width)?) } else { None };
     let inputs = [(width, BufKind::Wide, 2.0), (x_width, BufKind::Activation, 1.5)];
     let mut op = row_op(b, &case, &inputs, (s.hidden, BufKind::Residual), true, 1)?;
@@ -157,7 +169,7 @@ pub fn tap<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<
 
 /// Final norm and head of every row; the last one for prefill passes.
 pub fn head<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
-    let (w, n) = (matrix(b, case.seed, s.vocab, s.hidden)?, norm(b, case.seed + 1, s.hidden)?);
+    let (w, n) = (matrix(b, s.form, case.seed, s.vocab, s.hidden)?, norm(b, case.seed + 1, s.hidden)?);
     let (mut h, mut logits) = (b.buf(s.hidden, BufKind::Residual)?, b.buf(s.vocab, BufKind::Logits)?);
     let input = values(case.seed + 100, case.pass.rows() * s.hidden, 3.0);
     Ok(Box::new(move |b, mode| {

@@ -1,0 +1,144 @@
+// Packed weights out and in: rows of a table by token, a whole matrix as bf16 for a prefill product, and packing bf16 rows.
+#include "packed.cuh"
+
+// dst [rows, inner] bf16 = rows tokens[0..rows] of the weight; zeros for an id outside. Block: one row.
+template <class F> DEVICE void gather(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) {
+    wait_for_previous();
+    allow_next();
+    if (blockIdx.x >= rows) return;
+    const u32 token = tokens[blockIdx.x], units = inner / UNIT_COLUMNS, bytes = F::VALUES + F::behind(detail);
+    const unsigned char* pair = w + u64(token < out ? token / 32 : 0) * units * bytes;
+    for (u32 e = threadIdx.x; e < inner / 8; e += blockDim.x) {
+        const u32 t = e & 3, b = e >> 2 & 1, h = e >> 3 & 1;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (token < out) v = F::eight(pair + u64(e >> 4) * bytes, detail, token >> 4 & 1, h, b, token >> 3 & 1, token & 7, t);
+        store16(dst + u64(blockIdx.x) * inner + e * 8, v);
+    }
+}
+// dst [out, inner] bf16 = the weight. A warp widens a unit; grid (ceil(units of a pair / 8), pairs).
+template <class F> DEVICE void unpack(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) {
+    wait_for_previous();
+    allow_next();
+    const u32 units = inner / UNIT_COLUMNS, u = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    if (u >= units) return;
+    const unsigned char* unit = w + (u64(blockIdx.y) * units + u) * (F::VALUES + F::behind(detail));
+#pragma unroll
+    for (u32 i = 0; i < 2; i++)
+#pragma unroll
+        for (u32 h = 0; h < 2; h++) {
+            uint4 a0, a1, c0, c1;
+            F::fragments(unit, detail, i, h, a0, a1, c0, c1);
+            const u32 row = blockIdx.y * 32 + i * 16 + g;
+            bf16* to = dst + u64(row) * inner + u * UNIT_COLUMNS + h * 64 + t * 8;
+            if (row < out) store16(to, a0), store16(to + 32, c0);
+            if (row + 8 < out) store16(to + 8 * u64(inner), a1), store16(to + 8 * u64(inner) + 32, c1);
+        }
+}
+KERNEL(256, 2) gather_int8(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) { gather<Int8>(dst, w, tokens, out, inner, detail, rows); }
+KERNEL(256, 2) gather_int4(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) { gather<Int4>(dst, w, tokens, out, inner, detail, rows); }
+KERNEL(256, 2) gather_group4(bf16* dst, const unsigned char* w, const u32* tokens, u32 out, u32 inner, u32 detail, u32 rows) { gather<Group4>(dst, w, tokens, out, inner, detail, rows); }
+KERNEL(256, 2) unpack_int8(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Int8>(dst, w, out, inner, detail); }
+KERNEL(256, 2) unpack_int4(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Int4>(dst, w, out, inner, detail); }
+KERNEL(256, 2) unpack_group4(bf16* dst, const unsigned char* w, u32 out, u32 inner, u32 detail) { unpack<Group4>(dst, w, out, inner, detail); }
+
+// ---- packing: the same choices in the same arithmetic as src/backend/forms/, so that both sides hold the same bits ---------------
+
+DEVICE float nearest(float x) { return add_rn(add_rn(x, 12582912.f), -12582912.f); }  // |x| < 2^22, ties to even
+DEVICE float clamp(float x, float lo, float hi) { return fminf(fmaxf(x, lo), hi); }
+DEVICE bool finite(float x) { return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u; }
+
+// One thread: 128 columns of a row. src [rows, inner] bf16; rows from `rows` on are zeros up to a multiple of 32. bad: set where a value is not finite.
+KERNEL(128, 4) pack_int8(unsigned char* dst, const bf16* src, u32 rows, u32 inner, u32* bad) {
+    wait_for_previous();
+    allow_next();
+    const u32 units = inner / UNIT_COLUMNS, at = blockIdx.x * 128 + threadIdx.x, row = at / units, u = at % units;
+    if (row >= (rows + 31) / 32 * 32) return;
+    const bf16* from = src + u64(row) * inner + u * UNIT_COLUMNS;
+    const bool real = row < rows;
+    float most = 0.f;
+    for (u32 k = 0; real && k < UNIT_COLUMNS; k++) {
+        const float x = widen(from[k]);
+        if (!finite(x)) *bad = 1;
+        most = fmaxf(most, fabsf(x));
+    }
+    const bf16 scale = narrow(div_rn(most, 127.f));
+    const float inverse = most > 1e-30f ? div_rn(1.f, widen(scale)) : 0.f;
+    const u32 i = row >> 4 & 1, hi = row >> 3 & 1, g = row & 7;
+    unsigned char* unit = dst + (u64(row / 32) * units + u) * (Int8::VALUES + Int8::behind(0));
+    for (u32 w = 0; w < 32; w++) {  // words of four columns
+        u32 word = 0;
+        for (u32 j = 0; real && j < 4; j++) {
+            const float q = clamp(nearest(mul_rn(widen(from[w * 4 + j]), inverse)), -127.f, 127.f);
+            word |= (u32(int(q)) & 255u) << (j == 1 ? 16 : j == 2 ? 8 : j * 8);
+        }
+        const u32 h = w >> 4, b = w >> 3 & 1, t = w >> 1 & 3;
+        *reinterpret_cast<u32*>(unit + (((i * 2 + h) * 2 + b) * 32 + g * 4 + t) * 16 + hi * 8 + (w & 1) * 4) = word;
+    }
+    reinterpret_cast<bf16*>(unit + Int8::VALUES)[(i * 8 + g) * 2 + hi] = real ? scale : bf16(0);
+}
+
+// The group of 32 in the form int4: scales around range / 15 are tried, each with the offset that fits best.
+struct Int4Choice {
+    u32 code, zero;
+    float scale, offset, error;
+};
+DEVICE float int4_scale(u32 code) { return __uint_as_float((code * 8 + 0x3880u) << 16); }
+DEVICE float int4_offset(u32 zero, float scale) { return widen(narrow(mul_rn(16.f + float(zero) * 0.125f, scale))); }
+DEVICE u32 int4_zero(float z) { return u32(int(clamp(nearest(mul_rn(z, 8.f)), 0.f, 127.f))); }
+// 16 + q
+DEVICE float int4_value(float x, float offset, float inverse) { return clamp(nearest(mul_rn(add_rn(x, offset), inverse)), 16.f, 31.f); }
+
+KERNEL(128, 4) pack_int4(unsigned char* dst, const bf16* src, u32 rows, u32 inner, u32* bad) {
+    wait_for_previous();
+    allow_next();
+    const u32 groups = inner / 32, at = blockIdx.x * 128 + threadIdx.x, row = at / groups, group = at % groups;
+    if (row >= (rows + 31) / 32 * 32) return;
+    const bool real = row < rows;
+    float x[32];
+    float lo = 0.f, hi = 0.f;
+#pragma unroll
+    for (u32 k = 0; k < 32; k++) {
+        x[k] = real ? widen(src[u64(row) * inner + group * 32 + k]) : 0.f;
+        if (!finite(x[k])) *bad = 1;
+        lo = fminf(lo, x[k]), hi = fmaxf(hi, x[k]);
+    }
+    const int base = (int(__float_as_uint(div_rn(add_rn(hi, -lo), 15.f)) >> 16) - 0x3880) >> 3;
+    const float middle = mul_rn(add_rn(lo, hi), 0.5f);
+    Int4Choice best = {0, 0, 0.f, 0.f, __uint_as_float(0x7f7fffffu)};
+#pragma unroll 1
+    for (int code = base - 5; code <= base + 1; code++) {
+        Int4Choice c;
+        c.code = u32(min(max(code, 0), 255));
+        c.scale = int4_scale(c.code);
+        const float inverse = div_rn(1.f, c.scale);
+        c.zero = int4_zero(add_rn(7.5f, -mul_rn(middle, inverse)));
+        c.offset = int4_offset(c.zero, c.scale);
+        float sum = 0.f;
+#pragma unroll
+        for (u32 k = 0; k < 32; k++) sum = add_rn(sum, add_rn(int4_value(x[k], c.offset, inverse), -mul_rn(x[k], inverse)));
+        c.zero = int4_zero(add_rn(mul_rn(sum, 0.03125f), -16.f));
+        c.offset = int4_offset(c.zero, c.scale);
+        c.error = 0.f;
+#pragma unroll
+        for (u32 k = 0; k < 32; k++) {
+            const float off = add_rn(add_rn(mul_rn(int4_value(x[k], c.offset, inverse), c.scale), -c.offset), -x[k]);
+            c.error = add_rn(c.error, mul_rn(off, off));
+        }
+        if (c.error < best.error) best = c;
+    }
+    const float inverse = best.scale > 0.f ? div_rn(1.f, best.scale) : 0.f;
+    const u32 i = row >> 4 & 1, half = row >> 3 & 1, g = row & 7, h = group >> 1 & 1, b = group & 1;
+    unsigned char* unit = dst + (u64(row / 32) * (inner / UNIT_COLUMNS) + group / 4) * (Int4::VALUES + Int4::behind(0));
+#pragma unroll
+    for (u32 t = 0; t < 4; t++) {
+        u32 word = 0;
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) {
+            const u32 q = u32(int(int4_value(x[t * 8 + j], best.offset, inverse))) & 15u;
+            word |= q << (j / 2 * 4 + j % 2 * 16);
+        }
+        *reinterpret_cast<u32*>(unit + ((i * 2 + h) * 32 + g * 4 + t) * 16 + (b * 2 + half) * 4) = rotate_right(word, 29);
+    }
+    unit[Int4::VALUES + ((i * 2 + h) * 8 + g) * 8 + half * 4 + b * 2] = static_cast<unsigned char>(best.code);
+    unit[Int4::VALUES + ((i * 2 + h) * 8 + g) * 8 + half * 4 + b * 2 + 1] = static_cast<unsigned char>(best.zero | 0x80u);
+}

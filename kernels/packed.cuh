@@ -1,0 +1,130 @@
+// Weights of fewer than 16 bits: how they lie in memory, and how they become bf16 values in registers.
+//
+// All forms share one frame (src/backend/forms/ is the same in Rust). Rows come in pairs of 16-row tiles, the last pair filled up with
+// zeros; a pair is a row of units of 128 columns, `[pairs][inner / 128][unit]`. A unit begins with the values, ordered as lanes of a warp
+// read them: lane 4g + t holds rows g and g + 8 of a tile and columns 8t..8t+7 of a block of 32. Behind the values are the scales.
+//
+// | form   | unit bytes | values                                    | behind them                                                       |
+// |---|---|---|---|
+// | int8   | 4160 | [tile 2][half 2][block 2][lane][row 2] 8 bytes | [tile 2][g 8][row 2] bf16 scale of the 128 columns                |
+// | int4   | 2304 | [tile 2][half 2][lane][block 2][row 2] a word  | [tile 2][half 2][g 8][row 2][block 2] scale e4m4, zero point 7 bits |
+// | group4 | 2048 + 128·n | as int4                                | [tile 2][n = 128 / group][g 8][row 2] bf16 scale, bf16 −(16 + zero) |
+//
+// A word of int4 holds eight values so that two of them are in place after one mask: as nibbles, the even columns in the lower
+// half and the odd ones in the upper half, rotated left by 3. A word of int8 holds columns 0, 2, 1, 3 from its lowest byte up.
+//
+// Values: int8 bf16(q·s); int4 bf16((16 + q)·s − bf16((16 + z)·s)), z in eighths; group4 bf16((q − z)·s).
+#pragma once
+#include "common.cuh"
+
+#ifdef SALA_EMULATOR
+inline u32 rotate_right(u32 x, u32 n) { return n ? x >> n | x << (32 - n) : x; }
+// Bytes of b:a by the four nibbles of `selector`, lowest first.
+inline u32 permute(u32 a, u32 b, u32 selector) {
+    const u64 both = u64(b) << 32 | a;
+    u32 r = 0;
+    for (u32 i = 0; i < 4; i++) r |= u32(both >> (selector >> 4 * i & 7) * 8 & 255) << 8 * i;
+    return r;
+}
+// a·b + c of two bf16 pairs, rounded once.
+inline u32 fma2(u32 a, u32 b, u32 c) {
+    return pack(fmaf(widen_lo(a), widen_lo(b), widen_lo(c)), fmaf(widen_hi(a), widen_hi(b), widen_hi(c)));
+}
+inline float mul_rn(float a, float b) { return a * b; }
+inline float add_rn(float a, float b) { return a + b; }
+inline float div_rn(float a, float b) { return a / b; }
+#else
+DEVICE u32 rotate_right(u32 x, u32 n) { return __funnelshift_r(x, x, n); }
+DEVICE u32 permute(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
+DEVICE u32 fma2(u32 a, u32 b, u32 c) {
+    u32 r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+// Never contracted: the CPU makes the same numbers.
+DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
+DEVICE float add_rn(float a, float b) { return __fadd_rn(a, b); }
+DEVICE float div_rn(float a, float b) { return __fdiv_rn(a, b); }
+#endif
+
+constexpr u32 UNIT_COLUMNS = 128;
+constexpr u32 ONE2 = 0x3f803f80u, MINUS_ONE2 = 0xbf80bf80u, MINUS_ZERO2 = 0x80008000u;  // bf16 pairs
+DEVICE u32 times2(u32 a, u32 b) { return fma2(a, b, MINUS_ZERO2); }
+
+DEVICE u32 load32(const unsigned char* p) { return *reinterpret_cast<const u32*>(p); }
+DEVICE uint2 load64(const unsigned char* p) { return *reinterpret_cast<const uint2*>(p); }
+
+// 16 + q of the pairs of a word of four-bit values.
+DEVICE uint4 nibbles_plus_16(u32 word) {
+    auto pair = [](u32 x) { return (x & 0x00780078u) | 0x41804180u; };
+    return make_uint4(pair(word), pair(rotate_right(word, 4)), pair(rotate_right(word, 8)), pair(rotate_right(word, 12)));
+}
+
+// A form F says how to find and widen the eight values of lane (g, t) in a block: `eight(unit, detail, i, h, b, row, g, t)` from any memory,
+// `fragments` for a whole half in the order the products use them.
+struct Int8 {
+    static constexpr u32 VALUES = 4096;  // bytes
+    static DEVICE_METHOD u32 behind(u32) { return 64; }
+    // bf16 q: seven bits make 128 + (q & 127), the sign bit alone 128 or 256; both from one mask.
+    static DEVICE_METHOD uint4 widen(u32 w0, u32 w1, u32 s2) {
+        auto pair = [&](u32 x) { return times2(fma2((x & 0x00800080u) | 0x43004300u, MINUS_ONE2, (x & 0x007f007fu) | 0x43004300u), s2); };
+        return make_uint4(pair(w0), pair(w0 >> 8), pair(w1), pair(w1 >> 8));
+    }
+    static DEVICE_METHOD uint4 eight(const unsigned char* unit, u32, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
+        const uint2 q = load64(unit + (((i * 2 + h) * 2 + b) * 32 + g * 4 + t) * 16 + row * 8);
+        const u32 s = load32(unit + VALUES + (i * 8 + g) * 4);
+        return widen(q.x, q.y, permute(s, s, row ? 0x3232 : 0x1010));
+    }
+    static DEVICE_METHOD void fragments(const unsigned char* unit, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
+        const u32 lane = threadIdx.x & 31;
+        const u32 s = load32(unit + VALUES + (i * 8 + (lane >> 2)) * 4), low = permute(s, s, 0x1010), high = permute(s, s, 0x3232);
+        const unsigned char* values = unit + ((i * 2 + h) * 64 + lane) * 16;
+        const uint4 a = load16(values), c = load16(values + 512);
+        a0 = widen(a.x, a.y, low), a1 = widen(a.z, a.w, high), c0 = widen(c.x, c.y, low), c1 = widen(c.z, c.w, high);
+    }
+};
+
+struct Int4 {
+    static constexpr u32 VALUES = 2048;
+    static DEVICE_METHOD u32 behind(u32) { return 256; }
+    // `pick` 0 or 1: which half of the word of scales.
+    static DEVICE_METHOD uint4 widen(u32 word, u32 scales, bool upper) {
+        const u32 s2 = permute(scales, 0, upper ? 0x4242 : 0x4040) * 8 + 0x38803880u;                // e4m4, exponent 0 is 2^-14
+        const u32 c2 = times2(permute(scales, 0xc1c1c1c1u, upper ? 0x4343 : 0x4141), s2);            // −(16 + z)·s
+        const uint4 q = nibbles_plus_16(word);
+        return make_uint4(fma2(q.x, s2, c2), fma2(q.y, s2, c2), fma2(q.z, s2, c2), fma2(q.w, s2, c2));
+    }
+    static DEVICE_METHOD uint4 eight(const unsigned char* unit, u32, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
+        const u32 word = load32(unit + ((i * 2 + h) * 32 + g * 4 + t) * 16 + (b * 2 + row) * 4);
+        return widen(word, load32(unit + VALUES + ((i * 2 + h) * 8 + g) * 8 + row * 4), b);
+    }
+    static DEVICE_METHOD void fragments(const unsigned char* unit, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
+        const u32 lane = threadIdx.x & 31;
+        const uint4 q = load16(unit + ((i * 2 + h) * 32 + lane) * 16);
+        const uint2 s = load64(unit + VALUES + ((i * 2 + h) * 8 + (lane >> 2)) * 8);
+        a0 = widen(q.x, s.x, false), a1 = widen(q.y, s.y, false), c0 = widen(q.z, s.x, true), c1 = widen(q.w, s.y, true);
+    }
+};
+
+// `detail`: log2 of the blocks of 32 columns that share a scale, 0..2.
+struct Group4 {
+    static constexpr u32 VALUES = 2048;
+    static DEVICE_METHOD u32 behind(u32 detail) { return 512 >> detail; }
+    static DEVICE_METHOD uint4 widen(u32 word, u32 scale) {
+        const u32 s2 = permute(scale, scale, 0x1010), z2 = permute(scale, scale, 0x3232);
+        const uint4 q = nibbles_plus_16(word);
+        auto pair = [&](u32 x) { return times2(fma2(x, ONE2, z2), s2); };
+        return make_uint4(pair(q.x), pair(q.y), pair(q.z), pair(q.w));
+    }
+    static DEVICE_METHOD uint4 eight(const unsigned char* unit, u32 detail, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
+        const u32 word = load32(unit + ((i * 2 + h) * 32 + g * 4 + t) * 16 + (b * 2 + row) * 4);
+        return widen(word, load32(unit + VALUES + (((i << 2 >> detail) + ((h * 2 + b) >> detail)) * 8 + g) * 8 + row * 4));
+    }
+    static DEVICE_METHOD void fragments(const unsigned char* unit, u32 detail, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
+        const u32 lane = threadIdx.x & 31;
+        const uint4 q = load16(unit + ((i * 2 + h) * 32 + lane) * 16);
+        const unsigned char* scales = unit + VALUES + ((i << 2 >> detail) * 8 + (lane >> 2)) * 8;
+        const uint2 a = load64(scales + ((h * 2) >> detail) * 64), c = load64(scales + ((h * 2 + 1) >> detail) * 64);
+        a0 = widen(q.x, a.x), a1 = widen(q.y, a.y), c0 = widen(q.z, c.x), c1 = widen(q.w, c.y);
+    }
+};

@@ -1,0 +1,13 @@
+// Products of 1..16 rows with a weight in the form group4 (packed.cuh), inner a multiple of 128.
+#include "skinny_packed.cuh"
+
+// 1..8 and 9..16 rows.
+#define RUN(groups, epilogue) skinny<groups, epilogue>(Packed<Group4>(w, out, inner, detail, row_scales), SKINNY_CALL)
+KERNEL(256, 1) group4_store_8(SKINNY_ARGS) { RUN(1, STORE); }
+KERNEL(256, 1) group4_store_16(SKINNY_ARGS) { RUN(2, STORE); }
+KERNEL(256, 1) group4_swiglu_8(SKINNY_ARGS) { RUN(1, SWIGLU); }
+KERNEL(256, 1) group4_swiglu_16(SKINNY_ARGS) { RUN(2, SWIGLU); }
+KERNEL(256, 1) group4_add_8(SKINNY_ARGS) { RUN(1, ADD); }
+KERNEL(256, 1) group4_add_16(SKINNY_ARGS) { RUN(2, ADD); }
+KERNEL(256, 1) group4_logits_8(SKINNY_ARGS) { RUN(1, LOGITS); }
+KERNEL(256, 1) group4_logits_16(SKINNY_ARGS) { RUN(2, LOGITS); }

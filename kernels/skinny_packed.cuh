@@ -1,0 +1,27 @@
+// The products of skinny.cuh for a form of packed.cuh.
+#pragma once
+#include "packed.cuh"
+#include "skinny.cuh"
+
+template <class F> struct Packed {
+    static constexpr u32 COLUMNS = UNIT_COLUMNS;
+    static constexpr bool SCALED = false;
+    const unsigned char *w, *base;
+    u32 units, detail;
+
+    DEVICE_METHOD Packed(const unsigned char* w, u32, u32 inner, u32 detail, const float*) : w(w), base(nullptr), units(inner / COLUMNS), detail(detail) {}
+    DEVICE_METHOD u32 stage_bytes() const { return F::VALUES + F::behind(detail); }
+    DEVICE_METHOD static float row_scale(u32) { return 1.f; }
+    DEVICE_METHOD void enter(u32 tile) { base = w + (u64(tile) * units + (threadIdx.x >> 5)) * stage_bytes() + (threadIdx.x & 31) * 16; }
+    DEVICE_METHOD void issue(unsigned char* to) {
+        const u32 lane = threadIdx.x & 31;
+        to += lane * 16;
+#pragma unroll
+        for (u32 i = 0; i < F::VALUES / 512; i++) copy_async(to + i * 512, base + i * 512);
+        if (lane * 16 < F::behind(detail)) copy_async(to + F::VALUES, base + F::VALUES);
+        base += WARPS * stage_bytes();
+    }
+    DEVICE_METHOD void fragments(const unsigned char* from, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) const {
+        F::fragments(from, detail, i, h, a0, a1, c0, c1);
+    }
+};

@@ -1,0 +1,99 @@
+//! Packed weights in and out.
+
+use super::{Driver, Result, up};
+use crate::backend::forms::{PAIR_ROWS, UNIT_COLUMNS};
+use crate::backend::{BackendError, Form};
+
+/// Threads that pack `rows` rows, filled up to pairs of tiles, a group of columns each.
+fn groups(rows: u32, inner: u32, columns: u32) -> u32 {
+    rows.next_multiple_of(PAIR_ROWS as u32) * (inner / columns)
+}
+
+/// Pairs of tiles.
+fn pairs(out: u32) -> u32 {
+    up(out, PAIR_ROWS as u32)
+}
+
+/// Units of a pair.
+fn units(inner: u32) -> u32 {
+    inner / UNIT_COLUMNS as u32
+}
+
+kernels! { "packed.cu", device:
+    /// Rows `tokens[0..rows]` of a packed weight as bf16 `[rows, inner]`; zeros for an id outside
+    Gather [gather_int8 gather_int4 gather_group4] (
+        dst: Ptr("bf16*"), w: Ptr("const unsigned char*"), tokens: Ptr("const u32*"), out: u32, inner: u32, detail: u32,
+        rows: u32,
+    )
+    grid [rows, 1, 1], threads 256, shared 0;
+
+    /// A packed weight as bf16 `[out, inner]`, a warp a unit
+    Unpack [unpack_int8 unpack_int4 unpack_group4] (
+        dst: Ptr("bf16*"), w: Ptr("const unsigned char*"), out: u32, inner: u32, detail: u32,
+    )
+    grid [up(units(inner), 8), pairs(out), 1], threads 256, shared 0;
+
+    /// bf16 rows `[rows, inner]` as int8, a thread 128 columns; `bad` is set where a value is not finite
+    PackInt8 [pack_int8] (
+        dst: Ptr("unsigned char*"), src: Ptr("const bf16*"), rows: u32, inner: u32, bad: Ptr("u32*"),
+    )
+    grid [up(groups(rows, inner, 128), 128), 1, 1], threads 128, shared 0;
+
+    /// The same as int4, a thread 32 columns
+    PackInt4 [pack_int4] (
+        dst: Ptr("unsigned char*"), src: Ptr("const bf16*"), rows: u32, inner: u32, bad: Ptr("u32*"),
+    )
+    grid [up(groups(rows, inner, 32), 128), 1, 1], threads 128, shared 0;
+}
+
+fn no_kernel(what: &str, form: Form) -> BackendError {
+    BackendError::Unsupported(format!("no kernel to {what} the form {}", form.name()))
+}
+
+/// bf16 rows into a form.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn pack(d: &dyn Driver, form: Form, params: PackInt8) -> Result<()> {
+    let PackInt8 { dst, src, rows, inner, bad } = params;
+    // SAFETY: the caller's.
+    unsafe {
+        match form {
+            Form::Int8 => params.launch(d),
+            Form::Int4 => PackInt4 { dst, src, rows, inner, bad }.launch(d),
+            Form::Bf16 | Form::Group4(_) => Err(no_kernel("pack", form)),
+        }
+    }
+}
+
+/// A packed weight as bf16; `params.detail` is filled in here.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn unpack(d: &dyn Driver, form: Form, params: Unpack) -> Result<()> {
+    let symbol = match form {
+        Form::Int8 => "unpack_int8",
+        Form::Int4 => "unpack_int4",
+        Form::Group4(_) => "unpack_group4",
+        Form::Bf16 => return Err(no_kernel("unpack", form)),
+    };
+    let detail = form.row().map_or(0, |row| row.detail);
+    // SAFETY: the caller's.
+    unsafe { Unpack { detail, ..params }.launch_as(d, symbol) }
+}
+
+/// Rows of a packed weight; `params.detail` is filled in here.
+///
+/// # Safety
+/// See the module.
+pub unsafe fn gather(d: &dyn Driver, form: Form, params: Gather) -> Result<()> {
+    let symbol = match form {
+        Form::Int8 => "gather_int8",
+        Form::Int4 => "gather_int4",
+        Form::Group4(_) => "gather_group4",
+        Form::Bf16 => return Err(no_kernel("look rows up in", form)),
+    };
+    let detail = form.row().map_or(0, |row| row.detail);
+    // SAFETY: the caller's.
+    unsafe { Gather { detail, ..params }.launch_as(d, symbol) }
+}

@@ -1,0 +1,248 @@
+//! Weights on their way to the device: rows of several tensors in one matrix, gate and up in turns, bf16 from what the
+//! checkpoint has and packed on the device where they take a form of fewer bits; or made up on the device.
+
+use half::bf16;
+use rayon::prelude::*;
+
+use super::device::{Account, DeviceBuffer};
+use super::driver::{DevicePtr, Queue};
+use super::tensors::{Matrix, Part};
+use super::{Cuda, launch, shape};
+use crate::backend::forms::{self, PAIR_ROWS};
+use crate::backend::{Form, Result, WeightView};
+use crate::protocol::engine::Dtype;
+
+/// bf16 rows on the device at a time while a weight is packed.
+const SLICE_BYTES: usize = 64 << 20;
+
+impl Cuda {
+    /// Rows of all parts, one after the other. Neighbours that take the same form become one part.
+    pub(super) fn stack(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
+        let inner = parts.first().and_then(|p| p.shape.get(1)).copied().unwrap_or(0);
+        let (mut made, mut out, mut at) = (Vec::new(), 0, 0);
+        while let Some(first) = parts.get(at) {
+            let form = first.form.or_bf16(inner);
+            let run = match first.dtype {
+                Dtype::U8 => 1,
+                _ => {
+                    parts.iter().skip(at).take_while(|p| p.form.or_bf16(inner) == form && p.dtype != Dtype::U8).count()
+                }
+            };
+            let run = parts.get(at..at + run).unwrap_or_default();
+            let mut rows = Vec::new();
+            for (i, part) in run.iter().enumerate() {
+                rows.extend((0..rows_of(part, inner)?).map(|row| (i as u32, row as u32)));
+            }
+            let memory = match first.dtype {
+                Dtype::U8 => self.packed_already(first)?,
+                _ => self.formed_rows(form, rows.len(), inner, &|row| {
+                    let (part, row) = rows.get(row).copied().unwrap_or_default();
+                    run.get(part as usize).map(|view| (view, row as usize))
+                })?,
+            };
+            made.push(Part { memory, form, rows: rows.len() });
+            out += rows.len();
+            at += run.len();
+        }
+        Ok(Matrix { parts: made, out, inner })
+    }
+
+    /// Gate and up rows in eights.
+    pub(super) fn interleave(&mut self, gate: WeightView<'_>, up: WeightView<'_>) -> Result<Matrix> {
+        let inner = gate.shape.get(1).copied().unwrap_or(0);
+        let half = rows_of(&gate, inner)?;
+        let form = gate.form.or_bf16(inner);
+        if rows_of(&up, inner)? != half || !half.is_multiple_of(8) || up.form != gate.form || up.dtype != gate.dtype {
+            return Err(shape(
+                "gate_up_matrix",
+                "two equal matrices of a multiple of 8 rows in one form",
+                format!("{:?} {:?} and {:?} {:?}", gate.shape, gate.form, up.shape, up.form),
+            ));
+        }
+        let memory = if gate.dtype == Dtype::U8 {
+            let bytes = forms::interleave(form, half, inner, gate.data, up.data)
+                .ok_or_else(|| shape("gate_up_matrix", "a multiple of 16 rows", half))?;
+            self.packed_bytes(&bytes)?
+        } else {
+            self.formed_rows(form, 2 * half, inner, &|packed| {
+                let (block, r) = (packed / 16, packed % 16);
+                Some(if r < 8 { (&gate, 8 * block + r) } else { (&up, 8 * block + r - 8) })
+            })?
+        };
+        Ok(Matrix::whole(memory, form, 2 * half, inner))
+    }
+
+    /// Memory with rows `from(0..rows)` in a form.
+    fn formed_rows<'v, 'd: 'v>(
+        &mut self,
+        form: Form,
+        rows: usize,
+        inner: usize,
+        from: &(dyn Fn(usize) -> Option<(&'v WeightView<'d>, usize)> + Sync),
+    ) -> Result<DeviceBuffer> {
+        let memory = self.device.alloc("weights", form.bytes(rows, inner), Account::Weights)?;
+        if form == Form::Bf16 {
+            self.send_rows(memory.ptr(), rows, inner, from)?;
+            return Ok(memory);
+        }
+        // Packed on the device, so that the bf16 rows never lie there together.
+        let slice = (SLICE_BYTES / (inner * 2)).next_multiple_of(PAIR_ROWS).min(rows.next_multiple_of(PAIR_ROWS));
+        let plain = self.device.alloc("weights on their way", slice * inner * 2, Account::Work)?;
+        for first in (0..rows).step_by(slice) {
+            let count = slice.min(rows - first);
+            self.send_rows(plain.ptr(), count, inner, &|row| from(first + row))?;
+            let to = memory.ptr() + form.bytes(first, inner) as u64;
+            self.pack_rows(form, to, plain.ptr(), count, inner)?;
+        }
+        self.all_finite(|| from(0).map_or_else(String::new, |(view, _)| view.name.to_owned()))?;
+        Ok(memory)
+    }
+
+    /// A weight that its folder holds packed.
+    fn packed_already(&mut self, view: &WeightView<'_>) -> Result<DeviceBuffer> {
+        self.packed_bytes(view.data)
+    }
+
+    fn packed_bytes(&mut self, bytes: &[u8]) -> Result<DeviceBuffer> {
+        let memory = self.device.alloc("weights", bytes.len(), Account::Weights)?;
+        self.staging.send_bytes(memory.ptr(), bytes)?;
+        Ok(memory)
+    }
+
+    /// Rows `from(0..rows)` as bf16 to `dst`.
+    fn send_rows<'v, 'd: 'v>(
+        &mut self,
+        dst: DevicePtr,
+        rows: usize,
+        inner: usize,
+        from: &(dyn Fn(usize) -> Option<(&'v WeightView<'d>, usize)> + Sync),
+    ) -> Result<()> {
+        let row_bytes = inner * 2;
+        if row_bytes == 0 {
+            return Ok(());
+        }
+        self.staging.send(dst, rows * row_bytes, row_bytes, &|at, chunk| {
+            chunk.par_chunks_mut(row_bytes).enumerate().for_each(|(i, to)| {
+                let Some((view, row)) = from(at / row_bytes + i) else {
+                    return;
+                };
+                let value = view.dtype.size();
+                let Some(data) = view.data.get(row * inner * value..).and_then(|d| d.get(..inner * value)) else {
+                    return;
+                };
+                match view.dtype {
+                    Dtype::Bf16 => to.copy_from_slice(data),
+                    Dtype::F32 => {
+                        for (to, x) in to.chunks_exact_mut(2).zip(data.chunks_exact(4)) {
+                            let x = f32::from_le_bytes([x[0], x[1], x[2], x[3]]);
+                            to.copy_from_slice(&bf16::from_f32(x).to_le_bytes());
+                        }
+                    }
+                    // `rows_of` has refused these.
+                    Dtype::U32 | Dtype::U8 => {}
+                }
+            });
+        })
+    }
+
+    /// Synthetic values, see [`crate::backend::synthetic_value`].
+    pub(super) fn random(&mut self, parts: &[(usize, Form)], inner: usize, std: f32, seed: u64) -> Result<Matrix> {
+        let out = parts.iter().map(|p| p.0).sum();
+        let plain = self.random_rows(out, inner, std, seed)?;
+        if let [(_, form)] = parts
+            && form.or_bf16(inner) == Form::Bf16
+        {
+            return Ok(Matrix::whole(plain, Form::Bf16, out, inner));
+        }
+        let mut made: Vec<Part> = Vec::new();
+        let mut runs: Vec<(usize, Form)> = Vec::new();
+        for (rows, form) in parts {
+            match runs.last_mut() {
+                Some((n, last)) if *last == form.or_bf16(inner) => *n += rows,
+                _ => runs.push((*rows, form.or_bf16(inner))),
+            }
+        }
+        let mut first = 0;
+        for (rows, form) in runs {
+            let from = plain.ptr() + (first * inner * 2) as u64;
+            made.push(Part { memory: self.in_form(form, from, rows, inner)?, form, rows });
+            first += rows;
+        }
+        Ok(Matrix { parts: made, out, inner })
+    }
+
+    fn random_rows(&mut self, out: usize, inner: usize, std: f32, seed: u64) -> Result<DeviceBuffer> {
+        let memory = self.device.alloc("weights", out * inner * 2, Account::Weights)?;
+        // SAFETY: the memory was just made with this size.
+        unsafe {
+            launch::RandomBf16 { dst: memory.ptr(), n: (out * inner) as u64, std, seed }.launch(self.device.driver())?
+        };
+        Ok(memory)
+    }
+
+    /// A copy of bf16 rows on the device in a form.
+    fn in_form(&mut self, form: Form, from: DevicePtr, rows: usize, inner: usize) -> Result<DeviceBuffer> {
+        let memory = self.device.alloc("weights", form.bytes(rows, inner), Account::Weights)?;
+        if form == Form::Bf16 {
+            // SAFETY: both hold `rows` rows.
+            unsafe { self.device.driver().copy(memory.ptr(), from, rows * inner * 2, Queue::Compute)? };
+        } else {
+            self.pack_rows(form, memory.ptr(), from, rows, inner)?;
+            self.all_finite(|| "synthetic weight".to_owned())?;
+        }
+        Ok(memory)
+    }
+
+    /// The same for gate and up: one plain matrix of both, its rows then put in eights.
+    pub(super) fn random_interleaved(
+        &mut self,
+        half: usize,
+        inner: usize,
+        std: f32,
+        seed: u64,
+        form: Form,
+    ) -> Result<Matrix> {
+        let plain = self.random_rows(2 * half, inner, std, seed)?;
+        let memory = self.device.alloc("weights", 2 * half * inner * 2, Account::Weights)?;
+        let eight = 8 * inner * 2;
+        for block in 0..half / 8 {
+            for (part, from) in [block, half / 8 + block].into_iter().enumerate() {
+                let (dst, src) = ((2 * block + part) * eight, from * eight);
+                // SAFETY: both matrices have `2 · half` rows.
+                unsafe {
+                    self.device.driver().copy(
+                        memory.ptr() + dst as u64,
+                        plain.ptr() + src as u64,
+                        eight,
+                        Queue::Compute,
+                    )?
+                };
+            }
+        }
+        drop(plain);
+        let form = form.or_bf16(inner);
+        let memory = if form == Form::Bf16 { memory } else { self.in_form(form, memory.ptr(), 2 * half, inner)? };
+        Ok(Matrix::whole(memory, form, 2 * half, inner))
+    }
+}
+
+/// Rows of a weight, checked against its bytes.
+fn rows_of(view: &WeightView<'_>, inner: usize) -> Result<usize> {
+    match (view.shape, view.dtype) {
+        ([rows, columns], Dtype::F32 | Dtype::Bf16)
+            if *columns == inner && view.data.len() == rows * columns * view.dtype.size() =>
+        {
+            Ok(*rows)
+        }
+        ([rows, columns], Dtype::U8)
+            if *columns == inner && view.form.fits(inner) && view.data.len() == view.form.bytes(*rows, inner) =>
+        {
+            Ok(*rows)
+        }
+        _ => Err(shape(
+            "matrix",
+            format!("{} as f32, bf16 or packed [rows, {inner}]", view.name),
+            format!("{:?} {:?} of {} bytes", view.dtype, view.shape, view.data.len()),
+        )),
+    }
+}

@@ -1,0 +1,103 @@
+//! Published 4-bit weights (GPTQ, compressed-tensors): `bf16((q − z) · s)` with a bf16 scale and a whole zero point per group.
+
+use half::bf16;
+use rayon::prelude::*;
+
+use super::{Form, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, join, nibble_word, put, round, split, word};
+
+const VALUES: usize = 2048;
+
+/// Columns that share a scale, as far as kernels care: longer groups repeat theirs in every unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Group4 {
+    /// 32 columns.
+    G32,
+    /// 64 columns.
+    G64,
+    /// 128 columns or a multiple.
+    G128,
+}
+
+impl Group4 {
+    /// For a published group of this many columns.
+    pub fn of(columns: usize) -> Option<Group4> {
+        match columns {
+            32 => Some(Group4::G32),
+            64 => Some(Group4::G64),
+            n if n > 0 && n.is_multiple_of(UNIT_COLUMNS) => Some(Group4::G128),
+            _ => None,
+        }
+    }
+
+    /// log2 of the blocks of 32 columns that share a scale.
+    pub fn detail(self) -> u32 {
+        match self {
+            Group4::G32 => 0,
+            Group4::G64 => 1,
+            Group4::G128 => 2,
+        }
+    }
+
+    /// Columns of a stored group.
+    pub fn columns(self) -> usize {
+        32 << self.detail()
+    }
+}
+
+/// One row of a published weight: 4-bit values 0..=15, and (scale, zero point 0..=16) by column.
+pub trait Group4Rows: Sync {
+    /// The value of a column.
+    fn quantised(&self, row: usize, column: usize) -> u32;
+    /// Scale and zero point of a column's group.
+    fn scale(&self, row: usize, column: usize) -> (f32, u32);
+}
+
+fn scale_at(group: Group4, place: Place, block: usize) -> usize {
+    let groups = UNIT_COLUMNS / group.columns();
+    VALUES + ((place.tile * groups + (block >> group.detail())) * 8 + place.g) * 8 + place.upper * 4
+}
+
+impl Packed {
+    /// Repacks a published weight; scales are rounded to bf16. `None` if `inner` is no multiple of 128.
+    pub fn group4(group: Group4, out: usize, inner: usize, rows: &dyn Group4Rows) -> Option<Packed> {
+        let form = Form::Group4(group);
+        let table = form.row().filter(|_| form.fits(inner))?;
+        let mut bytes = vec![0u8; form.bytes(out, inner)];
+        let pair_bytes = (inner / UNIT_COLUMNS * table.unit_bytes).max(1);
+        bytes.par_chunks_mut(pair_bytes).enumerate().for_each(|(pair, bytes)| {
+            for r in 0..PAIR_ROWS.min(out.saturating_sub(pair * PAIR_ROWS)) {
+                let (row, place) = (pair * PAIR_ROWS + r, Place::of(r));
+                for (u, unit) in bytes.chunks_exact_mut(table.unit_bytes).enumerate() {
+                    for block in 0..4 {
+                        let first = u * UNIT_COLUMNS + block * 32;
+                        for t in 0..4 {
+                            let word = join((0..8).map(|j| rows.quantised(row, first + t * 8 + j)));
+                            put(unit, nibble_word(place, block, t), &word.to_le_bytes());
+                        }
+                        let (scale, zero) = rows.scale(row, first);
+                        let offset = bf16::from_f32(-(16.0 + zero as f32));
+                        put(unit, scale_at(group, place, block), &bf16::from_f32(scale).to_le_bytes());
+                        put(unit, scale_at(group, place, block) + 2, &offset.to_le_bytes());
+                    }
+                }
+            }
+        });
+        Packed::from_bytes(form, out, inner, bytes)
+    }
+}
+
+pub(super) fn values(unit: &[u8], group: Group4, place: Place, dst: &mut [f32]) {
+    for (block, dst) in dst.chunks_exact_mut(32).enumerate() {
+        let both = word(unit, scale_at(group, place, block));
+        let (scale, offset) = (f32::from_bits(both << 16), f32::from_bits(both & 0xffff_0000));
+        for (t, dst) in dst.chunks_exact_mut(8).enumerate() {
+            for (q, dst) in split(word(unit, nibble_word(place, block, t))).into_iter().zip(dst) {
+                *dst = round(((16 + q) as f32 + offset) * scale);
+            }
+        }
+    }
+}
+
+pub(super) fn scale_pieces(group: Group4, place: Place) -> impl Iterator<Item = (usize, usize)> {
+    (0..4).map(move |block| (scale_at(group, place, block), 4))
+}

@@ -1,0 +1,44 @@
+//! 8 bits, symmetric, a bf16 scale per 128 columns: `bf16(q · s)`.
+
+use half::bf16;
+
+use super::{Place, UNIT_COLUMNS, half_word, nearest, put, round};
+
+const VALUES: usize = 4096;
+
+/// Where the word of columns `4w..4w + 4` lies.
+fn at(place: Place, w: usize) -> usize {
+    let (h, b, t) = (w / 16, w / 8 % 2, w / 2 % 4);
+    (((place.tile * 2 + h) * 2 + b) * 32 + place.g * 4 + t) * 16 + place.upper * 8 + w % 2 * 4
+}
+
+fn scale_at(place: Place) -> usize {
+    VALUES + ((place.tile * 8 + place.g) * 2 + place.upper) * 2
+}
+
+pub(super) fn pack(unit: &mut [u8], place: Place, values: &[f32]) {
+    debug_assert_eq!(values.len(), UNIT_COLUMNS);
+    let most = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let scale = bf16::from_f32(most / 127.0);
+    let inverse = if most > 1e-30 { 1.0 / scale.to_f32() } else { 0.0 };
+    for (w, four) in values.chunks_exact(4).enumerate() {
+        let q = |j: usize| four.get(j).map_or(0, |v| nearest(v * inverse).clamp(-127.0, 127.0) as i8) as u8;
+        put(unit, at(place, w), &[q(0), q(2), q(1), q(3)]);
+    }
+    put(unit, scale_at(place), &scale.to_le_bytes());
+}
+
+pub(super) fn values(unit: &[u8], place: Place, dst: &mut [f32]) {
+    let scale = bf16::from_bits(half_word(unit, scale_at(place))).to_f32();
+    for (w, dst) in dst.chunks_exact_mut(4).enumerate() {
+        let first = at(place, w);
+        for (j, dst) in [0, 2, 1, 3].into_iter().zip(dst) {
+            let q = unit.get(first + j).map_or(0, |b| *b as i8);
+            *dst = round(f32::from(q) * scale);
+        }
+    }
+}
+
+pub(super) fn pieces(place: Place) -> impl Iterator<Item = (usize, usize)> {
+    (0..UNIT_COLUMNS / 4).map(move |w| (at(place, w), 4)).chain([(scale_at(place), 2)])
+}

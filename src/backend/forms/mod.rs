@@ -1,0 +1,284 @@
+//! Forms of a weight: bf16 as in a checkpoint, or packed into fewer bits.
+//!
+//! A form is a property of a weight, never a type of the model: operations take a matrix and find out how it lies. Activations stay
+//! bf16 (f32 on the CPU) whatever the form; a packed weight is widened on the way into a product.
+//!
+//! This module owns the layout of packed weights (the table in `kernels/packed.cuh` is the same), the choice of values when a
+//! bf16 weight is packed, and the values that a packed weight stands for. The CPU backend computes with them, the kernels make
+//! the same numbers in the same arithmetic, so both hold the same bits and the CPU stays the oracle.
+//!
+//! | file | owns |
+//! |---|---|
+//! | here | the table of forms, units and where a row's values lie in them |
+//! | `int8`, `int4` | forms that the program makes from bf16 |
+//! | `group4` | published 4-bit weights with a scale and a whole zero point per group |
+
+mod group4;
+mod int4;
+mod int8;
+#[cfg(test)]
+mod tests;
+
+use half::bf16;
+use rayon::prelude::*;
+
+pub use group4::{Group4, Group4Rows};
+
+/// Columns of a unit; the inner size of a packed weight is a multiple of it.
+pub const UNIT_COLUMNS: usize = 128;
+/// Rows of a pair of tiles; packed weights end with rows of zeros up to a multiple of it.
+pub const PAIR_ROWS: usize = 32;
+
+/// How a weight lies on a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// 16 bits a value (f32 files stay f32 on the CPU).
+    #[default]
+    Bf16,
+    /// 8 bits, symmetric, a bf16 scale per 128 columns.
+    Int8,
+    /// 4 bits, a scale and a zero point of one byte each per 32 columns.
+    Int4,
+    /// 4 bits as published (GPTQ, compressed-tensors), a bf16 scale and a whole zero point per group of columns.
+    Group4(Group4),
+}
+
+/// What one form is: a row of the table of forms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FormRow {
+    /// Kernels of this form begin with it; people read it.
+    pub name: &'static str,
+    /// Bytes of a unit of 32 rows and 128 columns.
+    pub unit_bytes: usize,
+    /// What kernels get beside the weight, see `packed.cuh`.
+    pub detail: u32,
+}
+
+impl Form {
+    /// The form's row of the table; `None` for bf16, which is not packed.
+    pub fn row(self) -> Option<FormRow> {
+        match self {
+            Form::Bf16 => None,
+            Form::Int8 => Some(FormRow { name: "int8", unit_bytes: 4096 + 64, detail: 0 }),
+            Form::Int4 => Some(FormRow { name: "int4", unit_bytes: 2048 + 256, detail: 0 }),
+            Form::Group4(group) => {
+                Some(FormRow { name: "group4", unit_bytes: 2048 + (512 >> group.detail()), detail: group.detail() })
+            }
+        }
+    }
+
+    /// Name for people.
+    pub fn name(self) -> &'static str {
+        self.row().map_or("bf16", |row| row.name)
+    }
+
+    /// Whether a weight of this inner size can take the form.
+    pub fn fits(self, inner: usize) -> bool {
+        self == Form::Bf16 || inner.is_multiple_of(UNIT_COLUMNS)
+    }
+
+    /// This form where the inner size allows it, else bf16.
+    pub fn or_bf16(self, inner: usize) -> Form {
+        if self.fits(inner) { self } else { Form::Bf16 }
+    }
+
+    /// Bytes of a weight on a GPU.
+    pub fn bytes(self, out: usize, inner: usize) -> usize {
+        match self.row() {
+            None => out * inner * 2,
+            Some(row) => out.div_ceil(PAIR_ROWS) * (inner / UNIT_COLUMNS) * row.unit_bytes,
+        }
+    }
+}
+
+/// A value that is not finite, in a weight that was to be packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotFinite;
+
+/// A packed weight `[out, inner]` in host memory.
+pub struct Packed {
+    form: Form,
+    row: FormRow,
+    out: usize,
+    inner: usize,
+    bytes: Vec<u8>,
+}
+
+/// Where a row's values of one unit lie.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Tile of the pair.
+    tile: usize,
+    /// Row g or g + 8 of the tile.
+    upper: usize,
+    /// 0..8.
+    g: usize,
+}
+
+impl Place {
+    fn of(row: usize) -> Place {
+        Place { tile: row / 16 % 2, upper: row / 8 % 2, g: row % 8 }
+    }
+}
+
+impl Packed {
+    /// Packs `[out, inner]` values, which `fill(row, values)` gives row by row. They are rounded to bf16 first.
+    ///
+    /// # Errors
+    /// A value that is not finite. Forms that only published weights have, and sizes that do not fit, are the caller's to refuse:
+    /// they give an error too.
+    pub fn pack(
+        form: Form,
+        out: usize,
+        inner: usize,
+        fill: impl Fn(usize, &mut [f32]) + Sync,
+    ) -> Result<Packed, NotFinite> {
+        let row = form.row().filter(|_| form.fits(inner)).ok_or(NotFinite)?;
+        let mut bytes = vec![0u8; form.bytes(out, inner)];
+        let pair_bytes = (inner / UNIT_COLUMNS * row.unit_bytes).max(1);
+        bytes.par_chunks_mut(pair_bytes).enumerate().try_for_each_init(
+            || vec![0f32; inner],
+            |values, (pair, bytes)| {
+                for r in 0..PAIR_ROWS {
+                    let at = pair * PAIR_ROWS + r;
+                    values.fill(0.0);
+                    if at < out {
+                        fill(at, values);
+                    }
+                    for v in values.iter_mut() {
+                        *v = bf16::from_f32(*v).to_f32();
+                    }
+                    if !values.iter().all(|v| v.is_finite()) {
+                        return Err(NotFinite);
+                    }
+                    let place = Place::of(r);
+                    for (unit, values) in bytes.chunks_exact_mut(row.unit_bytes).zip(values.chunks_exact(UNIT_COLUMNS))
+                    {
+                        match form {
+                            Form::Int8 => int8::pack(unit, place, values),
+                            Form::Int4 => int4::pack(unit, place, values),
+                            Form::Bf16 | Form::Group4(_) => return Err(NotFinite),
+                        }
+                    }
+                }
+                Ok(())
+            },
+        )?;
+        Ok(Packed { form, row, out, inner, bytes })
+    }
+
+    /// A weight that is packed already; `None` if the bytes are not of this shape.
+    pub fn from_bytes(form: Form, out: usize, inner: usize, bytes: Vec<u8>) -> Option<Packed> {
+        let row = form.row().filter(|_| form.fits(inner) && bytes.len() == form.bytes(out, inner))?;
+        Some(Packed { form, row, out, inner, bytes })
+    }
+
+    /// Its form.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// Rows.
+    pub fn out(&self) -> usize {
+        self.out
+    }
+
+    /// The packed bytes, as kernels read them.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Values of one row, `inner` of them; zeros outside of the weight.
+    pub fn values(&self, row: usize, dst: &mut [f32]) {
+        let place = Place::of(row);
+        let units = self.inner / UNIT_COLUMNS;
+        let first = row / PAIR_ROWS * units * self.row.unit_bytes;
+        let bytes = self.bytes.get(first..first + units * self.row.unit_bytes).unwrap_or_default();
+        for (unit, dst) in bytes.chunks_exact(self.row.unit_bytes).zip(dst.chunks_exact_mut(UNIT_COLUMNS)) {
+            match self.form {
+                Form::Int8 => int8::values(unit, place, dst),
+                Form::Int4 => int4::values(unit, place, dst),
+                Form::Group4(group) => group4::values(unit, group, place, dst),
+                Form::Bf16 => dst.fill(0.0),
+            }
+        }
+    }
+}
+
+fn round(value: f32) -> f32 {
+    bf16::from_f32(value).to_f32()
+}
+
+/// To the nearest whole number, ties to even; |x| < 2^22.
+fn nearest(x: f32) -> f32 {
+    (x + 12_582_912.0) - 12_582_912.0
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+fn half_word(bytes: &[u8], at: usize) -> u16 {
+    bytes.get(at..at + 2).and_then(|b| b.try_into().ok()).map_or(0, u16::from_le_bytes)
+}
+
+fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+    if let Some(to) = bytes.get_mut(at..at + value.len()) {
+        to.copy_from_slice(value);
+    }
+}
+
+/// Bytes of four-bit words of a half: `[lane][block 2][row 2]` words, for row `place` of `tile`, by (block of 32 columns in the unit, t).
+fn nibble_word(place: Place, block: usize, t: usize) -> usize {
+    let (h, b) = (block / 2, block % 2);
+    ((place.tile * 2 + h) * 32 + place.g * 4 + t) * 16 + (b * 2 + place.upper) * 4
+}
+
+/// Eight four-bit values as kernels unpack them: even columns in the lower half, odd in the upper, rotated left by 3.
+fn join(q: impl IntoIterator<Item = u32>) -> u32 {
+    q.into_iter().enumerate().fold(0u32, |word, (j, q)| word | (q & 15) << (j / 2 * 4 + j % 2 * 16)).rotate_left(3)
+}
+
+/// The inverse.
+fn split(word: u32) -> [u32; 8] {
+    let word = word.rotate_right(3);
+    std::array::from_fn(|j| word >> (j / 2 * 4 + j % 2 * 16) & 15)
+}
+
+/// Gate and up weights of `half` rows each, packed, as one weight with their rows in eights: tile b holds gate rows `8b..8b + 8`, then up
+/// rows `8b..8b + 8`. `None` if that does not come out even.
+pub fn interleave(form: Form, half: usize, inner: usize, gate: &[u8], up: &[u8]) -> Option<Vec<u8>> {
+    let row = form.row()?;
+    let bytes = form.bytes(half, inner);
+    if !half.is_multiple_of(16) || gate.len() != bytes || up.len() != bytes || !form.fits(inner) {
+        return None;
+    }
+    let units = inner / UNIT_COLUMNS;
+    let mut out = vec![0u8; form.bytes(2 * half, inner)];
+    out.par_chunks_mut((units * row.unit_bytes).max(1)).enumerate().for_each(|(pair, to)| {
+        for r in 0..PAIR_ROWS {
+            let (tile, upper) = (pair * 2 + r / 16, r / 8 % 2);
+            let (from, source) = (if upper == 0 { gate } else { up }, 8 * tile + r % 8);
+            let first = source / PAIR_ROWS * units * row.unit_bytes;
+            let from = from.get(first..first + units * row.unit_bytes).unwrap_or_default();
+            let (here, there) = (Place::of(r), Place::of(source));
+            for (to, from) in to.chunks_exact_mut(row.unit_bytes).zip(from.chunks_exact(row.unit_bytes)) {
+                for ((to_at, n), (from_at, _)) in pieces(form, here).zip(pieces(form, there)) {
+                    put(to, to_at, from.get(from_at..from_at + n).unwrap_or_default());
+                }
+            }
+        }
+    });
+    Some(out)
+}
+
+/// Where the bytes of one row lie in a unit: (first, count).
+fn pieces(form: Form, place: Place) -> Box<dyn Iterator<Item = (usize, usize)>> {
+    let words = (0..16).map(move |i| (nibble_word(place, i / 4, i % 4), 4));
+    match form {
+        Form::Bf16 => Box::new(std::iter::empty()),
+        Form::Int8 => Box::new(int8::pieces(place)),
+        Form::Int4 => Box::new(words.chain(int4::scale_pieces(place))),
+        Form::Group4(group) => Box::new(words.chain(group4::scale_pieces(group, place))),
+    }
+}
