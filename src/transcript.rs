@@ -77,6 +77,8 @@ pub struct MessageMeta {
     pub completion_tokens: u64,
     /// Tokens read by prefill for this message.
     pub prefilled_tokens: u64,
+    /// Time for them, in milliseconds.
+    pub prefill_ms: f64,
     /// Tokens found in kept state instead of being read.
     pub reused_tokens: u64,
     /// Decode speed, tokens per second.

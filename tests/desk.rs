@@ -2,7 +2,7 @@
 
 mod support;
 
-use sala_chat::desk::{LoadLimits, Opening};
+use sala_chat::desk::{Attendance, LoadLimits, Opening};
 use sala_chat::protocol::desk::{Activity, LoadPlan, Notice, OpenSession, PresetAction, Request, SaveState};
 use sala_chat::text::Before;
 use sala_chat::transcript::{Finish, Role};
@@ -678,6 +678,205 @@ fn a_session_in_use_can_be_forked() {
     assert!(second.work().0 < 30);
     second.quit();
     first.quit();
+}
+
+fn one_token(text: &sala_chat::text::TextModel) -> support::fake_engine::Script {
+    let one = text.tokenizer.encode_plain("Yes").unwrap()[..1].to_vec();
+    Box::new(move |_, _| one.clone())
+}
+
+#[test]
+fn a_question_whose_kept_state_ends_at_the_prompt_is_answered_again() {
+    let dir = dir();
+    let text = text_model(None);
+    let script = one_token(&text);
+    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let first = t.ask("Is it?");
+    assert_eq!((first.meta.completion_tokens, first.meta.finish), (1, Some(Finish::Stop)));
+    // One token comes from the prompt's own pass: there is no speed to tell.
+    assert_eq!(first.meta.tokens_per_s, 0.0);
+    for count in [1, 2] {
+        t.send(Request::Regen { at: None, count, temperature: None, seed: None });
+        for _ in 0..count {
+            assert_eq!(t.finished().meta.finish, Some(Finish::Stop));
+        }
+        if count > 1 {
+            let id = question(&mut t).0;
+            t.send(Request::Choose { question: id, key: '1' });
+        }
+        t.settle();
+    }
+    t.send(Request::Undo(1));
+    t.note_with("Went back");
+    assert_eq!(t.ask("Is it?").text, first.text);
+    t.send(Request::Aside("Is it?".into()));
+    let done = t.wait("the aside", |n| match n {
+        Notice::Aside { done, .. } => *done,
+        _ => None,
+    });
+    assert_eq!(done, Finish::Stop);
+}
+
+#[test]
+fn a_question_stopped_after_its_first_token_can_be_asked_again() {
+    let dir = dir();
+    let (permit, gate) = crossbeam_channel::unbounded();
+    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    // One for the prompt, one for the first token.
+    permit.send(()).unwrap();
+    permit.send(()).unwrap();
+    t.send(Request::Ask("Is it?".into()));
+    t.wait("a token", |n| matches!(n, Notice::Activity(Activity::Answering { .. })).then_some(()));
+    t.send(Request::Stop);
+    assert_eq!(t.finished().meta.finish, Some(Finish::Stopped));
+    drop(permit);
+    t.send(Request::Regen { at: None, count: 1, temperature: None, seed: None });
+    assert_eq!(t.finished().meta.finish, Some(Finish::Stop));
+}
+
+fn question(t: &mut Talk) -> (u64, String) {
+    t.wait("a question", |n| match n {
+        Notice::Question { id, text, .. } => Some((*id, text.clone())),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_load_that_goes_on_after_a_stop_shows_progress_and_can_be_stopped_again() {
+    let dir = dir();
+    std::fs::write(dir.path().join("long.txt"), "This is a line of the long file.\n".repeat(200)).unwrap();
+    let (permit, gate) = crossbeam_channel::unbounded();
+    let mut t = Talk::new(dir.path(), Setup { gate: Some(gate), ..Setup::default() });
+    t.send(Request::Load { paths: vec!["long.txt".into()], options: Default::default() });
+    let mut seen = 0;
+    for stopped_at in [3 * 64, 6 * 64] {
+        for _ in 0..3 {
+            permit.send(()).unwrap();
+        }
+        let from = t.seen.len();
+        t.wait("reading", |n| match n {
+            Notice::Activity(Activity::Reading(p)) if p.done >= stopped_at => Some(()),
+            _ => None,
+        });
+        let said: Vec<&Notice> = t.seen[from..].iter().collect();
+        assert!(!said.iter().any(|n| matches!(n, Notice::Activity(Activity::Stopping))), "{said:#?}");
+        // The meter goes along with the reading, and stays where it stopped.
+        let meter = |n: &Notice| if let Notice::Meters(m) = n { Some(m.context_used) } else { None };
+        let now = t.seen.iter().rev().find_map(meter).unwrap();
+        assert!(now > seen && now <= stopped_at, "{now}");
+        seen = now;
+        t.send(Request::Stop);
+        let (id, text) = question(&mut t);
+        assert!(text.starts_with(&format!("Stopped at {stopped_at} of ")), "{text}");
+        assert_eq!(t.seen.iter().rev().find_map(meter), Some(stopped_at));
+        t.send(Request::Choose { question: id, key: '1' });
+    }
+    drop(permit);
+    t.note_with("Read long.txt: ");
+    t.settle();
+    assert!(t.view().messages[0].meta.document.as_ref().unwrap().complete);
+    t.ask("What is it about?");
+    assert!(t.view().messages[0].meta.prefill_ms > 0.0);
+}
+
+#[test]
+fn an_empty_question_is_refused_at_once() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    assert_eq!(t.note(Request::Ask("  \n".into())), "The question is empty. Nothing was asked.");
+    assert_eq!(t.work(), (0, 0));
+    let mut t = Talk::new(dir.path(), Setup { attendance: Attendance::Absent, ..Setup::default() });
+    t.send(Request::Ask(String::new()));
+    let code = t.wait("the end", |n| match n {
+        Notice::Fatal { code, .. } => Some(*code),
+        _ => None,
+    });
+    assert_eq!(code, 1);
+}
+
+/// The last that was said of branch and timeline.
+fn outline(t: &Talk) -> ((u64, u64), usize) {
+    let said = |n: &Notice| match n {
+        Notice::Tree(o) => Some((o.branch, o.timeline.len())),
+        Notice::Session(v) => Some((v.branch, v.timeline.len())),
+        _ => None,
+    };
+    t.seen.iter().rev().find_map(said).unwrap()
+}
+
+#[test]
+fn timeline_and_branch_follow_every_exchange() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    for (i, question) in ["One?", "Two?", "Three?", "Four?"].iter().enumerate() {
+        t.ask(question);
+        assert_eq!(outline(&t), ((1, 1), i + 1));
+    }
+    t.send(Request::Undo(1));
+    t.note_with("Went back");
+    t.ask("Another?");
+    assert_eq!(outline(&t), ((2, 2), 5));
+}
+
+#[test]
+fn what_is_said_of_shared_tokens_is_what_is_in_the_state() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    for question in ["One?", "Two?", "Three?"] {
+        t.ask(question);
+    }
+    t.note(Request::Undo(1));
+    let said = t.note(Request::Fork { at: Some(4), name: None });
+    assert!(said.contains("forked at #4: ") && !said.contains(" 0 tokens shared"), "{said}");
+    t.note(Request::Undo(1));
+    t.send(Request::Compact(None));
+    let said = t.note_with(" tokens before, ");
+    assert!(!said.starts_with("0 tokens before"), "{said}");
+    // A session nothing was said in has no speeds of its own.
+    t.send(Request::New(None));
+    t.settle();
+    let meters =
+        t.seen.iter().rev().find_map(|n| if let Notice::Meters(m) = n { Some(m.clone()) } else { None }).unwrap();
+    assert_eq!(
+        (meters.context_used, meters.tokens_per_s, meters.ttft_ms, meters.prefill_tokens_per_s),
+        (0, 0.0, 0.0, 0.0)
+    );
+}
+
+#[test]
+fn a_file_that_is_here_already_is_not_loaded_again_without_asking() {
+    let dir = dir();
+    std::fs::write(dir.path().join("notes.txt"), "The code of Arvel station is TR-5512-K.\n".repeat(40)).unwrap();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.load("notes.txt");
+    let load = Request::Load { paths: vec!["notes.txt".into()], options: Default::default() };
+    t.send(load.clone());
+    let (id, text) = question(&mut t);
+    assert!(text.starts_with("notes.txt is in this conversation already"), "{text}");
+    t.send(Request::Choose { question: id, key: '\x1b' });
+    t.settle();
+    assert_eq!(t.view().documents.len(), 1);
+    t.send(load);
+    let (id, _) = question(&mut t);
+    t.send(Request::Choose { question: id, key: '\n' });
+    t.note_with("Read notes.txt: ");
+    t.settle();
+    assert_eq!(t.view().documents.len(), 2);
+}
+
+#[test]
+fn looking_and_quitting_work_while_a_question_waits() {
+    let dir = dir();
+    let load = three_files(dir.path());
+    let mut t =
+        Talk::new(dir.path(), Setup { load: LoadLimits { confirm_tokens: 10, confirm_files: 20 }, ..Setup::default() });
+    t.send(load);
+    plan(&mut t);
+    t.send(Request::Docs);
+    t.wait("the documents", |n| matches!(n, Notice::Documents { .. }).then_some(()));
+    // An answer to a question that is gone is nobody's.
+    t.send(Request::Choose { question: 999, key: '\n' });
+    t.quit();
 }
 
 with_both_tokenizers!(

@@ -1,8 +1,9 @@
 //! Whether a load fits and is wanted: the plan, and leaving files out of it.
 
-use super::feed::Plan;
 use super::load::Item;
-use super::{Answer, Attendance, DeskError, Done, State, grouped};
+use super::plan::Plan;
+use super::work::Answer;
+use super::{Attendance, DeskError, Done, State, grouped};
 use crate::protocol::desk::{Choice, LoadPlan, Notice, PlanFile};
 use crate::transcript::{Message, MessageId};
 
@@ -40,81 +41,103 @@ pub(super) fn keep_only(messages: &mut Vec<Message>, parent: Option<MessageId>, 
     });
 }
 
+/// The documents of a load, and the room for them.
+pub(super) struct Offer {
+    plan: LoadPlan,
+    /// Tokens of the documents.
+    need: u64,
+    /// Tokens to read, and in the context when all is read.
+    to_read: u64,
+    total: u64,
+    /// What to say if they do not fit.
+    too_long: String,
+}
+
 impl State {
-    /// Asks about a load that is large or does not fit; a single file that does not fit is refused at once.
-    pub(super) fn confirm_load(&mut self, items: &[Item], plan: &Plan, chosen: Chosen) -> Done<Decision> {
+    /// The documents of a load, and the room for them.
+    pub(super) fn load_offer(&self, items: &[Item], read: &Plan) -> Offer {
         let need: u64 = items.iter().map(|i| i.tokens).sum();
-        let limit = self.meters.context_limit;
-        let before = plan.total().saturating_sub(need);
-        let offer = LoadPlan {
-            files: items.iter().map(|i| PlanFile { name: i.name.clone(), tokens: i.tokens, kept: i.kept }).collect(),
-            free: limit.saturating_sub(before),
-            reserve: self.reserve(),
-            tokens_per_s: self.meters.prefill_tokens_per_s,
-        };
-        if limit > 0 && plan.total() + offer.reserve > limit {
-            let why = too_long(items, need, offer.free.saturating_sub(offer.reserve));
-            if items.len() == 1 || self.attendance == Attendance::Absent {
+        let before = read.total().saturating_sub(need);
+        let (free, reserve) = (self.meters.context_limit.saturating_sub(before), self.reserve());
+        let file = |i: &Item| PlanFile { name: i.name.clone(), tokens: i.tokens, kept: i.kept };
+        let files = items.iter().map(file).collect();
+        let plan = LoadPlan { files, free, reserve, tokens_per_s: self.reading_speed };
+        let (to_read, total) = (read.to_read(), read.total());
+        Offer { plan, need, to_read, total, too_long: too_long(items, need, free.saturating_sub(reserve)) }
+    }
+
+    /// Asks about a load that is large or does not fit; a single file that does not fit is refused at once.
+    pub(super) fn confirm_load(
+        &mut self,
+        offer: Offer,
+        chosen: Chosen,
+        then: impl FnOnce(&mut State, Decision) -> Done + Send + 'static,
+    ) -> Done {
+        let Offer { plan: offer, need, to_read, total, too_long: why } = offer;
+        let (limit, files) = (self.meters.context_limit, offer.files.len());
+        if limit > 0 && total + offer.reserve > limit {
+            if files == 1 || self.attendance == Attendance::Absent {
                 return Err(DeskError::TooLong(why));
             }
-            let text = format!(
-                "{} files need {} tokens; {} are left. Some have to stay out.",
-                items.len(),
-                grouped(need),
-                grouped(offer.free.saturating_sub(offer.reserve))
-            );
-            return match self.ask_plan(text, offer, None) {
+            let left = grouped(offer.free.saturating_sub(offer.reserve));
+            let text = format!("{files} files need {} tokens; {left} are left. Some have to stay out.", grouped(need));
+            return self.ask_plan(text, offer, None, |desk, decision| match decision {
                 Decision::Cancel => Err(DeskError::TooLong(why)),
-                decision @ (Decision::Load | Decision::Only(_)) => Ok(decision),
-            };
+                decision @ (Decision::Load | Decision::Only(_)) => then(desk, decision),
+            });
         }
-        let read = plan.to_read();
-        let small = read <= self.load_limits.confirm_tokens && items.len() <= self.load_limits.confirm_files;
+        let small = to_read <= self.load_limits.confirm_tokens && files <= self.load_limits.confirm_files;
         if small || chosen == Chosen::FromList {
-            return Ok(Decision::Load);
+            return then(self, Decision::Load);
         }
-        let kept = match items.iter().filter(|i| i.kept).count() {
+        let kept = match offer.files.iter().filter(|f| f.kept).count() {
             0 => String::new(),
             n => format!(" ({n} from library)"),
         };
-        let files = match items.len() {
+        let what = match files {
             1 => "1 file".into(),
             n => format!("{n} files"),
         };
         let text = format!(
-            "{files}, {} tokens{kept}{}, leaves {}.",
+            "{what}, {} tokens{kept}{}, leaves {}.",
             grouped(need),
-            self.about(read),
-            grouped(limit.saturating_sub(plan.total()))
+            self.about(to_read),
+            grouped(limit.saturating_sub(total))
         );
-        if items.len() > 1 && self.attendance == Attendance::Present {
-            return Ok(self.ask_plan(text, offer, Some("load")));
+        if files > 1 && self.attendance == Attendance::Present {
+            return self.ask_plan(text, offer, Some("load"), then);
         }
-        Ok(match self.confirm(text, "load") {
-            true => Decision::Load,
-            false => Decision::Cancel,
-        })
+        self.confirm(text, "load", |desk, yes| then(desk, if yes { Decision::Load } else { Decision::Cancel }))
     }
 
     /// Shows the plan; `load` is the word for taking all of it, where that is possible.
-    fn ask_plan(&mut self, text: String, plan: LoadPlan, load: Option<&str>) -> Decision {
+    fn ask_plan(
+        &mut self,
+        text: String,
+        plan: LoadPlan,
+        load: Option<&str>,
+        then: impl FnOnce(&mut State, Decision) -> Done + Send + 'static,
+    ) -> Done {
         let choice = |key, label: &str| Choice { key, label: label.into() };
         let mut choices: Vec<Choice> = load.map(|l| choice('\n', l)).into_iter().collect();
         let (all, files) = (load.is_some(), plan.files.len());
         choices.push(choice('e', "choose files"));
         choices.push(choice('\x1b', "cancel"));
-        let answer = self.answer_to(|id| Notice::Plan { id, text, choices, plan });
-        match answer {
-            Some(Answer::Key('\n')) if all => Decision::Load,
-            Some(Answer::Files(picked)) => {
-                let picked: Vec<usize> = (0..files).filter(|i| picked.contains(i)).collect();
-                match picked.is_empty() {
-                    true => Decision::Cancel,
-                    false => Decision::Only(picked),
+        let question = |id| Notice::Plan { id, text, choices, plan };
+        self.put(question, move |desk, answer| {
+            let decision = match answer {
+                Some(Answer::Key('\n')) if all => Decision::Load,
+                Some(Answer::Files(picked)) => {
+                    let picked: Vec<usize> = (0..files).filter(|i| picked.contains(i)).collect();
+                    match picked.is_empty() {
+                        true => Decision::Cancel,
+                        false => Decision::Only(picked),
+                    }
                 }
-            }
-            Some(Answer::Key(_)) | None => Decision::Cancel,
-        }
+                Some(Answer::Key(_)) | None => Decision::Cancel,
+            };
+            then(desk, decision)
+        })
     }
 }
 

@@ -37,14 +37,14 @@ impl State {
         force: bool,
     ) -> Done {
         let path = typed_path(path);
-        let Some(id) = self.open.id else {
+        let Some(id) = self.talk.id else {
             return Err(DeskError::Refused("Nothing to export: the conversation is empty.".into()));
         };
-        self.flush_briefly();
+        self.keeper.flush_briefly();
         let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
         if with_state {
-            let fingerprint = self.meters.model.fingerprint.clone();
-            let written = self.store.export_bundle(id, &fingerprint, &path, overwrite)?;
+            let fingerprint = self.feeder.fingerprint().to_owned();
+            let written = self.keeper.store.export_bundle(id, &fingerprint, &path, overwrite)?;
             let again = match written.replay_tokens {
                 0 => String::new(),
                 n => format!("; {} tokens will be read again", grouped(n)),
@@ -55,23 +55,23 @@ impl State {
             return Ok(());
         }
         let format = format.map_or_else(|| ExportFormat::of_path(&path), Ok).map_err(DeskError::Refused)?;
-        if let SaveState::NotSaved(_) = self.save {
+        if let SaveState::NotSaved(_) = self.keeper.shown() {
             // What the disk does not have is here.
-            let messages = self.open.conversation.path().into_iter().cloned().collect();
-            let size = self.store.export_messages(&self.open.name, messages, format, &path, overwrite)?;
+            let messages = self.talk.conversation.path().into_iter().cloned().collect();
+            let size = self.keeper.store.export_messages(&self.talk.name, messages, format, &path, overwrite)?;
             let what = "the open branch, from memory";
             self.note(Level::Info, format!("{} written, {}: {what}.", path.display(), bytes(size)));
             return Ok(());
         }
         let scope = if tree { Scope::Tree } else { Scope::Branch };
-        let size = self.store.export_to(id, format, scope, &path, overwrite)?;
+        let size = self.keeper.store.export_to(id, format, scope, &path, overwrite)?;
         self.note(Level::Info, format!("{} written, {}.", path.display(), bytes(size)));
         Ok(())
     }
 
     /// `/import`.
     pub(super) fn import(&mut self, path: &str) -> Done {
-        let imported = self.store.import(&typed_path(path))?;
+        let imported = self.keeper.store.import(&typed_path(path))?;
         self.note(Level::Info, imported_line(&imported));
         match imported.sessions.as_slice() {
             [(_, name)] => self.resume(name),

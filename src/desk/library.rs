@@ -1,10 +1,15 @@
-//! Documents of the conversation and of the shelf.
+//! Documents of the conversation and of the library.
 
-use super::feed::Plan;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::execute::{Fed, PromptReading};
+use super::load::document_info;
 use super::pages::bytes;
+use super::path::Path as SegmentPath;
 use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{DocumentRow, Level, LibraryAction, LoadOptions, Notice};
-use crate::text::near::nearest;
+use crate::text::sources::Document;
 use crate::transcript::{DocumentInfo, Message, Role};
 
 /// Lines shown by `/open`.
@@ -21,9 +26,9 @@ impl State {
     pub(super) fn document_rows(&self) -> Vec<DocumentRow> {
         let row = |m: &&Message| {
             let d = m.meta.document.as_ref()?;
-            let segment = self.open.ends.get(&m.id);
-            let live = segment.and_then(|id| self.live.segments().iter().find(|s| s.id == *id));
-            let stored = segment.and_then(|id| self.store.segment(id).ok().flatten());
+            let segment = self.talk.ends.get(&m.id);
+            let live = segment.and_then(|id| self.feeder.live.segments().iter().find(|s| s.id == *id));
+            let stored = segment.and_then(|id| self.keeper.store.segment(id).ok().flatten());
             Some(DocumentRow {
                 name: d.name.clone(),
                 tokens: d.tokens,
@@ -35,7 +40,7 @@ impl State {
                 used_ms: m.created_ms,
             })
         };
-        self.open.conversation.path().iter().filter_map(row).collect()
+        self.talk.conversation.path().iter().filter_map(row).collect()
     }
 
     /// `/docs`.
@@ -45,48 +50,6 @@ impl State {
         Ok(())
     }
 
-    /// Place in the path of the document called so: by its whole name, the last one of it, or by the end of its path
-    /// where one document only ends so.
-    pub(super) fn document_called(&self, name: &str) -> Done<Option<usize>> {
-        let path = self.open.conversation.path();
-        let named = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| d.name == name);
-        if let Some(at) = path.iter().rposition(named) {
-            return Ok(Some(at));
-        }
-        let ends_so = |d: &DocumentInfo| {
-            let before = d.name.strip_suffix(name);
-            before.is_some_and(|b| b.ends_with('/') && !name.is_empty())
-        };
-        let mut at: Option<usize> = None;
-        for (i, m) in path.iter().enumerate() {
-            let Some(d) = m.meta.document.as_ref().filter(|d| ends_so(d)) else {
-                continue;
-            };
-            let before = at.and_then(|at| path.get(at)?.meta.document.as_ref());
-            if let Some(other) = before.filter(|other| other.name != d.name) {
-                return Err(DeskError::Refused(format!(
-                    "{name} can be {} or {}: write the whole name.",
-                    other.name, d.name
-                )));
-            }
-            at = Some(i);
-        }
-        Ok(at)
-    }
-
-    /// No document is called so: what there is.
-    pub(super) fn no_document(&self, name: &str) -> String {
-        let path = self.open.conversation.path();
-        let names: Vec<&str> = path.iter().filter_map(|m| m.meta.document.as_ref()).map(|d| d.name.as_str()).collect();
-        if names.is_empty() {
-            return format!("No document {name}: none was loaded here yet. /load PATH reads one.");
-        }
-        match nearest(name, names.iter().copied()) {
-            Some(near) => format!("No document {name} in this conversation. Did you mean {near}? /docs lists them."),
-            None => format!("No document {name} in this conversation. /docs lists them."),
-        }
-    }
-
     /// `/open NAME[:LINE]`.
     pub(super) fn open_document(&mut self, name: &str) -> Done {
         let (name, line) = match name.rsplit_once(':').and_then(|(n, l)| Some((n, l.parse::<usize>().ok()?))) {
@@ -94,10 +57,10 @@ impl State {
             None => (name, None),
         };
         let (asked, line) = (line, line.unwrap_or(1));
-        let path = self.open.conversation.path();
-        let message = match self.document_called(name)?.and_then(|at| path.get(at)) {
+        let path = self.talk.conversation.path();
+        let message = match self.talk.document_called(name)?.and_then(|at| path.get(at)) {
             Some(message) => *message,
-            None => return Err(DeskError::Refused(self.no_document(name))),
+            None => return Err(DeskError::Refused(self.talk.no_document(name))),
         };
         let name = message.meta.document.as_ref().map_or(name, |d| &d.name);
         let first = line.saturating_sub(LINES_BEFORE).max(1);
@@ -122,6 +85,7 @@ impl State {
         match action {
             LibraryAction::List => {
                 let rows = self
+                    .keeper
                     .store
                     .documents()?
                     .into_iter()
@@ -139,22 +103,22 @@ impl State {
                 self.tell(Notice::Documents { title: "Library".into(), rows });
                 Ok(())
             }
-            LibraryAction::Add(path) => self.shelve_file(&path),
+            LibraryAction::Add(path) => self.library_add(&path),
             LibraryAction::Remove(name) => {
-                let removed = self.store.remove_document(&name)?;
+                let removed = self.keeper.store.remove_document(&name)?;
                 if removed == 0 {
                     return Err(DeskError::Refused(format!("No document {name} in the library. /library lists them.")));
                 }
-                let freed = self.store.collect()?;
+                let freed = self.keeper.store.collect()?;
                 self.note(
                     Level::Info,
-                    format!("{name} is off the shelf, {} freed. Sessions keep what they use.", bytes(freed.bytes)),
+                    format!("{name} is out of the library, {} freed. Sessions keep what they use.", bytes(freed.bytes)),
                 );
                 Ok(())
             }
             LibraryAction::Prune => {
-                let removed = self.store.prune_documents()?;
-                let freed = self.store.collect()?;
+                let removed = self.keeper.store.prune_documents()?;
+                let freed = self.keeper.store.collect()?;
                 self.note(
                     Level::Info,
                     format!("{removed} documents that no session uses taken off, {} freed.", bytes(freed.bytes)),
@@ -164,37 +128,55 @@ impl State {
         }
     }
 
-    /// Reads a file behind the system text of new sessions and keeps the state, without touching the conversation.
-    fn shelve_file(&mut self, path: &str) -> Done {
-        let gathered = self.gather(&[path.to_owned()], &LoadOptions::default())?;
-        self.need_engine()?;
-        let before = self.live.clone();
-        for document in gathered.documents {
-            let mut info =
-                self.document_info(&document.name, document.path.map(|p| p.display().to_string()), &document.text);
-            let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
-            let mut messages: Vec<Message> = system.map(|s| self.draft(Role::System, None, s)).into_iter().collect();
-            let mut message = self.draft(Role::Document, messages.last().map(|m| m.id), document.text);
-            message.meta.document = Some(info.clone());
-            messages.push(message);
-            let rendered = self.renderer.past(&messages.iter().collect::<Vec<_>>(), self.defaults.think)?;
-            let mut plan = self.plan(&rendered)?;
-            self.check_room(&plan, &info.name)?;
+    /// Reads files behind the system text of new sessions and keeps the state, without touching the conversation.
+    fn library_add(&mut self, path: &str) -> Done {
+        self.gather(&[path.to_owned()], &LoadOptions::default(), |desk, gathered| {
+            desk.with_engine(|desk| {
+                let before = desk.feeder.live.clone();
+                desk.library_read(gathered.documents.into(), before)
+            })
+        })
+    }
+
+    /// Reads the first of the documents into the library, then the others, then goes back to the path `before`.
+    fn library_read(&mut self, mut documents: VecDeque<Document>, before: SegmentPath) -> Done {
+        let Some(document) = documents.pop_front().filter(|_| !self.feeder.stopped()) else {
+            return self.return_to(before, |desk| {
+                desk.report_meters();
+                Ok(())
+            });
+        };
+        let path = document.path.map(|p| p.display().to_string());
+        let info = document_info(&document.name, path, &document.text);
+        let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
+        let mut messages: Vec<Message> = system.map(|s| self.draft(Role::System, None, s)).into_iter().collect();
+        let mut message = self.draft(Role::Document, messages.last().map(|m| m.id), document.text);
+        message.meta.document = Some(info.clone());
+        messages.push(message);
+        let path: Vec<&Message> = messages.iter().collect();
+        let rendered = Arc::new(self.feeder.renderer.past(&path, self.defaults.think)?);
+        self.when_planned(rendered, State::plan, move |desk, rendered, mut plan| {
+            desk.check_room(&plan, &info.name)?;
             // These messages are in no conversation: nothing may point at them.
             plan.steps.iter_mut().for_each(|s| s.message = None);
-            let plan = Plan { found: Vec::new(), ..plan };
-            let started = std::time::Instant::now();
-            let fed = self.carry_out(plan, &rendered, None, &mut super::feed::PromptReading::new(started))?;
-            if self.cancel.is_cancelled() {
-                break;
-            }
-            if let Some(tip) = self.live.head() {
-                info.tokens = self.live.position();
-                self.shelve(&info, 0, tip);
-            }
-            let (read, all) = (grouped(fed.read), grouped(info.tokens));
-            self.note(Level::Info, format!("{} is in the library: {all} tokens, {read} read.", info.name));
+            plan.found.clear();
+            desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| {
+                let fed = fed?;
+                if !desk.feeder.stopped() {
+                    desk.library_has(info, &fed);
+                }
+                desk.library_read(documents, before)
+            })
+        })
+    }
+
+    /// A document is read: the live path ends with it.
+    fn library_has(&mut self, mut info: DocumentInfo, fed: &Fed) {
+        if let Some(tip) = self.feeder.live.head() {
+            info.tokens = self.feeder.live.position();
+            self.add_to_library(&info, 0, tip);
         }
-        self.return_to(before)
+        let (read, all) = (grouped(fed.read), grouped(info.tokens));
+        self.note(Level::Info, format!("{} is in the library: {all} tokens, {read} read.", info.name));
     }
 }

@@ -1,27 +1,32 @@
 //! Reading documents into the conversation: gathering, the plan, reading with progress, stopping in the middle.
 //!
-//! Gathering is in `gather`, the documents' places in the plan in `items`, stopping in `stop`.
+//! Gathering is in `gather`, the documents' places in the plan in `items`, what is shown meanwhile in `progress`, stopping in
+//! `stop`.
 
 mod gather;
 mod items;
+mod progress;
 mod stop;
 
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::choose::{Chosen, Decision, keep_only};
-use super::feed::{Fed, Plan, Step};
-use super::jobs::Watch;
+use super::execute::Fed;
+use super::plan::{Plan, Step};
 use super::render::Rendered;
-use super::{DeskError, Done, State, grouped};
-use crate::protocol::desk::{Activity, FileProgress, FileState, Level, LoadOptions, Notice, ReadingProgress};
+use super::work::Wanted;
+use super::{Attendance, DeskError, Done, State, Work, grouped};
+use crate::protocol::desk::{Level, LoadOptions, Notice};
 use crate::session::{Change, NewDocument, SegmentId};
-use crate::text::sources::Document;
+use crate::text::sources::{Document, Gathered};
 use crate::transcript::{DocumentInfo, Message, MessageId, Role};
 use items::items;
+use progress::Progressing;
 
 /// A document of a load.
 pub(super) struct Item {
-    message: MessageId,
     pub(super) name: String,
     pub(super) tokens: u64,
     /// Position after it.
@@ -30,76 +35,126 @@ pub(super) struct Item {
     pub(super) kept: bool,
 }
 
+/// What a load is to be, before it is decided.
+struct Wish {
+    begun_at: Option<MessageId>,
+    /// The system text, if the session begins with this load.
+    opening: Vec<Message>,
+    messages: Vec<Message>,
+    chosen: Chosen,
+    /// The documents go to the library.
+    library: bool,
+    /// Nothing was cut off.
+    whole: bool,
+}
+
 /// A load that runs.
-struct Loading {
-    files: Vec<FileProgress>,
-    /// The one being read.
-    at: usize,
-    /// Tokens of it that were there when its job began.
-    before: u64,
-    done: u64,
-    total: u64,
-    left_after: u64,
+struct Load {
+    begun_at: Option<MessageId>,
+    rendered: Arc<Rendered>,
+    messages: Vec<Message>,
+    items: Vec<Item>,
+    library: bool,
     started: Instant,
+    progress: Progressing,
+    /// The document being read, and how many of them are in the conversation.
+    at: usize,
+    added: usize,
+    /// Of the present plan: what is left to read, and what need not be.
+    steps: VecDeque<Step>,
+    found: Vec<(MessageId, SegmentId)>,
+    /// How long the plan's base took to be made live, seconds.
+    restored: f64,
 }
 
-impl Loading {
-    fn show(&self, desk: &mut State, more: u64, tokens_per_s: f64) {
-        desk.working(Activity::Reading(ReadingProgress {
-            files: self.files.clone(),
-            done: self.done + more,
-            total: self.total,
-            tokens_per_s,
-            elapsed_ms: self.started.elapsed().as_secs_f64() * 1000.0,
-            left_after: self.left_after,
-        }));
-    }
-}
-
-impl Watch for Loading {
-    fn reading(&mut self, desk: &mut State, done: u64, _total: u64, tokens_per_s: f64) {
-        if let Some(file) = self.files.get_mut(self.at) {
-            file.state = FileState::Reading(self.before + done);
+impl Load {
+    /// The steps of one document, taken out of the plan's.
+    fn take_steps(&mut self, message: MessageId) -> Vec<Step> {
+        let mut mine = Vec::new();
+        if self.found.iter().any(|(m, _)| *m == message) {
+            return mine;
         }
-        self.show(desk, done, tokens_per_s);
+        while let Some(step) = self.steps.pop_front() {
+            let last = step.message == Some(message);
+            mine.push(step);
+            if last {
+                break;
+            }
+        }
+        mine
     }
 }
 
-/// What became of reading.
-enum Outcome {
-    All,
-    /// Stopped inside this one.
-    Stopped(usize),
+/// What the transcript remembers of a document.
+pub(super) fn document_info(name: &str, path: Option<String>, text: &str) -> DocumentInfo {
+    DocumentInfo {
+        name: name.to_owned(),
+        path,
+        hash: blake3::hash(text.as_bytes()).to_hex().to_string(),
+        tokens: 0,
+        lines: text.lines().count() as u64,
+        complete: false,
+    }
 }
 
 impl State {
     /// `/load`.
     pub(super) fn load(&mut self, paths: &[String], options: &LoadOptions) -> Done {
-        self.may_write()?;
-        let gathered = self.gather(paths, options)?;
+        self.talk.may_write()?;
+        let options = options.clone();
+        self.gather(paths, &options.clone(), move |desk, gathered| {
+            desk.say_skipped(&gathered);
+            let documents = desk.shaped(gathered.documents, &options)?;
+            desk.with_engine(move |desk| {
+                desk.talk.may_write()?;
+                let whole = options.head.is_none() && options.tail.is_none() && options.pages.is_none();
+                desk.without_repeated(documents, move |desk, documents| {
+                    let begun_at = desk.talk.conversation.head();
+                    let opening = desk.opening_messages();
+                    let messages = desk.document_messages(documents, opening.last().map(|m| m.id).or(begun_at));
+                    let (chosen, library) = (Chosen::Named, !options.once);
+                    desk.plan_load(Wish { begun_at, opening, messages, chosen, library, whole })
+                })
+            })
+        })
+    }
+
+    fn say_skipped(&self, gathered: &Gathered) {
         for skipped in gathered.skipped.iter().take(5) {
             self.note(Level::Warn, format!("Skipped {}: {}", skipped.name, skipped.reason));
         }
         if gathered.skipped.len() > 5 {
             self.note(Level::Warn, format!("Skipped {} more files that hold no text.", gathered.skipped.len() - 5));
         }
-        let documents = self.shaped(gathered.documents, options)?;
-        self.need_engine()?;
-        self.may_write()?;
-        let whole = options.head.is_none() && options.tail.is_none() && options.pages.is_none();
-        self.read_documents(documents, !options.once, whole)
     }
 
-    /// What the transcript remembers of a document.
-    pub(super) fn document_info(&self, name: &str, path: Option<String>, text: &str) -> DocumentInfo {
-        DocumentInfo {
-            name: name.to_owned(),
-            path,
-            hash: blake3::hash(text.as_bytes()).to_hex().to_string(),
-            tokens: 0,
-            lines: text.lines().count() as u64,
-            complete: false,
+    /// Asks about documents that are in the conversation already; with nobody to ask they are left out.
+    fn without_repeated(
+        &mut self,
+        documents: Vec<Document>,
+        then: impl FnOnce(&mut State, Vec<Document>) -> Done + Send + 'static,
+    ) -> Done {
+        let repeated = |d: &Document| {
+            let path = d.path.as_ref().map(|p| p.display().to_string());
+            let info = document_info(&d.name, path, &d.text);
+            self.talk.document_with(&info.hash).is_some_and(|old| old.path == info.path && old.name == info.name)
+        };
+        let (again, new): (Vec<Document>, Vec<Document>) = documents.iter().cloned().partition(repeated);
+        let what = match again.as_slice() {
+            [] => return then(self, documents),
+            [one] => format!("{} is in this conversation already, unchanged", one.name),
+            many => format!("{} of these files are in this conversation already, unchanged", many.len()),
+        };
+        if self.attendance == Attendance::Absent {
+            self.note(Level::Warn, format!("{what}: not loaded again."));
+            return if new.is_empty() { Ok(()) } else { then(self, new) };
         }
+        let text = format!("{what}. Loading it again takes its tokens once more.");
+        self.confirm(text, "load again", move |desk, yes| match (yes, new.is_empty()) {
+            (true, _) => then(desk, documents),
+            (false, true) => Ok(()),
+            (false, false) => then(desk, new),
+        })
     }
 
     /// A message for each document, below each other.
@@ -107,7 +162,7 @@ impl State {
         let mut parent = parent;
         let message = |d: Document| {
             let path = d.path.map(|p| p.display().to_string());
-            let info = self.document_info(&d.name, path, &d.text);
+            let info = document_info(&d.name, path, &d.text);
             let mut m = self.draft(Role::Document, parent, d.text);
             m.meta.document = Some(info);
             parent = Some(m.id);
@@ -116,28 +171,29 @@ impl State {
         documents.into_iter().map(message).collect()
     }
 
-    /// Reads documents behind the head.
-    fn read_documents(&mut self, documents: Vec<Document>, shelve: bool, whole: bool) -> Done {
-        let begun_at = self.open.conversation.head();
-        let opening = self.opening_messages();
-        let parent = opening.last().map(|m| m.id).or(begun_at);
-        let mut messages = self.document_messages(documents, parent);
-        let mut chosen = Chosen::Named;
-        let (rendered, plan, items) = loop {
-            let path: Vec<&Message> =
-                self.open.conversation.path().into_iter().chain(&opening).chain(&messages).collect();
-            let rendered = self.renderer.past(&path, self.open.settings.think)?;
-            let plan = self.plan(&rendered)?;
-            let items = items(&messages, &rendered, &plan)?;
-            match self.confirm_load(&items, &plan, chosen)? {
-                Decision::Load => break (rendered, plan, items),
+    /// Plans a load and asks about it, until it is decided what is read.
+    fn plan_load(&mut self, mut wish: Wish) -> Done {
+        let path = self.talk.conversation.path();
+        let path: Vec<&Message> = path.into_iter().chain(&wish.opening).chain(&wish.messages).collect();
+        let rendered = Arc::new(self.feeder.renderer.past(&path, self.talk.settings.think)?);
+        self.when_planned(rendered, State::plan, move |desk, rendered, plan| {
+            let items = items(&wish.messages, &rendered, &plan)?;
+            let offer = desk.load_offer(&items, &plan);
+            desk.confirm_load(offer, wish.chosen, move |desk, decision| match decision {
+                Decision::Load => desk.begin_load(wish, rendered, items, plan),
                 Decision::Only(files) => {
-                    keep_only(&mut messages, parent, &files);
-                    chosen = Chosen::FromList;
+                    let parent = wish.opening.last().map(|m| m.id).or(wish.begun_at);
+                    keep_only(&mut wish.messages, parent, &files);
+                    wish.chosen = Chosen::FromList;
+                    desk.plan_load(wish)
                 }
-                Decision::Cancel => return Ok(()),
-            }
-        };
+                Decision::Cancel => Ok(()),
+            })
+        })
+    }
+
+    fn begin_load(&mut self, wish: Wish, rendered: Arc<Rendered>, items: Vec<Item>, plan: Plan) -> Done {
+        let Wish { begun_at, opening, mut messages, library, whole, .. } = wish;
         for (message, item) in messages.iter_mut().zip(&items) {
             if let Some(d) = &mut message.meta.document {
                 d.tokens = item.tokens;
@@ -150,139 +206,116 @@ impl State {
         for message in opening {
             self.add_message(message)?;
         }
-        let started = Instant::now();
-        let mut loading = self.loading(&items, &plan, started);
-        let mut added = 0;
-        let mut lost = None;
-        loop {
-            let plan = self.plan(&rendered)?;
-            if let Some(lost) = lost.take() {
-                self.read_lost_again(&lost, &plan);
-            }
-            let read = self.read_items(plan, &rendered, &mut messages, &items, &mut loading, &mut added, shelve);
-            match read {
-                Err(e @ DeskError::RowsLost(_)) => lost = Some(e),
+        let left_after = self.meters.context_limit.saturating_sub(plan.total());
+        let load = Load {
+            begun_at,
+            rendered,
+            messages,
+            library,
+            started: Instant::now(),
+            progress: Progressing::new(&items, left_after),
+            items,
+            at: 0,
+            added: 0,
+            steps: VecDeque::new(),
+            found: Vec::new(),
+            restored: 0.0,
+        };
+        self.read_load(Box::new(load), plan)
+    }
+
+    /// Makes the plan's base live and reads the documents behind it.
+    fn read_load(&mut self, mut load: Box<Load>, plan: Plan) -> Done {
+        let begun = Instant::now();
+        self.activate(plan, Arc::clone(&load.rendered), State::plan, move |desk, plan| {
+            let plan = match plan {
+                Ok(plan) => plan,
+                Err(DeskError::Stopped) => return desk.load_stopped(load),
                 Err(e) => return Err(e),
-                Ok(Outcome::All) => break,
-                Ok(Outcome::Stopped(at)) => match self.after_stop(&loading, &items, at) {
-                    '1' => {
-                        self.cancel = crate::protocol::engine::Cancel::default();
-                    }
-                    '2' => return self.keep_part(&rendered, &mut messages, at),
-                    _ => {
-                        self.move_head(begun_at);
-                        self.show_session();
-                        self.cancel = crate::protocol::engine::Cancel::default();
-                        let fed = self.settle()?;
-                        self.say_shared("Went back to", &fed);
-                        return Ok(());
-                    }
-                },
+            };
+            load.restored = begun.elapsed().as_secs_f64();
+            (load.at, load.steps, load.found) = (0, plan.steps.into(), plan.found);
+            desk.read_next(load)
+        })
+    }
+
+    /// Reads the next document; its message is saved before.
+    fn read_next(&mut self, mut load: Box<Load>) -> Done {
+        let Some(message) = load.messages.get(load.at).cloned() else {
+            return self.loaded(&load);
+        };
+        let steps = load.take_steps(message.id);
+        let found = load.found.iter().filter(|(m, _)| *m == message.id).copied().collect();
+        let saved = if load.at >= load.added {
+            load.added = load.at + 1;
+            self.add_message(message)?
+        } else {
+            Wanted::Texts(0)
+        };
+        self.when_saved(saved, move |desk| {
+            // The plan's base is live, and all documents before this one.
+            let plan = Plan { base: desk.feeder.live.clone(), found, steps };
+            let (to_read, began) = (plan.to_read(), Instant::now());
+            load.progress.begin(load.at, &load.items, to_read);
+            let rendered = Arc::clone(&load.rendered);
+            desk.execute(plan, rendered, None, load, move |desk, load, fed| match fed {
+                Ok(fed) if fed.read < to_read => desk.load_stopped(load),
+                Ok(fed) => desk.document_read(load, &fed, began),
+                Err(lost @ DeskError::RowsLost(_)) => desk.load_again(load, Some(lost)),
+                Err(DeskError::Stopped) => desk.load_stopped(load),
+                Err(e) => Err(e),
+            })
+        })
+    }
+
+    /// Plans the rest of a load once more and goes on.
+    fn load_again(&mut self, load: Box<Load>, lost: Option<DeskError>) -> Done {
+        self.when_planned(Arc::clone(&load.rendered), State::plan, move |desk, _, plan| {
+            if let Some(lost) = lost {
+                desk.read_lost_again(&lost, &plan);
+            }
+            desk.read_load(load, plan)
+        })
+    }
+
+    /// A document is read: says so in the transcript and puts it into the library.
+    fn document_read(&mut self, mut load: Box<Load>, fed: &Fed, began: Instant) -> Done {
+        load.progress.end(load.at, fed, began.elapsed(), load.restored);
+        let shown = load.progress.shown();
+        self.working(shown);
+        let library = load.library;
+        let at = load.at;
+        if let (Some(message), Some(item)) = (load.messages.get_mut(at), load.items.get(at))
+            && let Some(info) = message.meta.document.as_mut().filter(|d| !d.complete)
+        {
+            info.complete = true;
+            let info = info.clone();
+            message.meta.prefilled_tokens = fed.read;
+            message.meta.reused_tokens = item.tokens.saturating_sub(fed.read);
+            message.meta.prefill_ms = fed.prefill_ms;
+            self.amend(message);
+            self.tell(Notice::Finished(message.clone()));
+            if library && let Some(segment) = self.talk.ends.get(&message.id).copied() {
+                self.add_to_library(&info, item.end.saturating_sub(item.tokens), segment);
             }
         }
-        self.say_loaded(&items, started);
+        load.at += 1;
+        // Many documents may need no reading at all.
+        self.work = Work::Ready(Box::new(move |desk, ()| desk.read_next(load)));
+        Ok(())
+    }
+
+    fn loaded(&mut self, load: &Load) -> Done {
+        self.say_loaded(&load.items, load.started);
         self.show_session();
         self.report_meters();
         Ok(())
     }
 
-    fn loading(&self, items: &[Item], plan: &Plan, started: Instant) -> Loading {
-        let file = |i: &Item| FileProgress { name: i.name.clone(), tokens: i.tokens, state: FileState::Waiting };
-        Loading {
-            files: items.iter().map(file).collect(),
-            at: 0,
-            before: 0,
-            done: 0,
-            total: items.iter().map(|i| i.tokens).sum(),
-            left_after: self.meters.context_limit.saturating_sub(plan.total()),
-            started,
-        }
-    }
-
-    /// Carries a plan out document by document; each one's message is saved before it is read.
-    #[allow(clippy::too_many_arguments)]
-    fn read_items(
-        &mut self,
-        plan: Plan,
-        rendered: &Rendered,
-        messages: &mut [Message],
-        items: &[Item],
-        loading: &mut Loading,
-        added: &mut usize,
-        shelve: bool,
-    ) -> Done<Outcome> {
-        let begun = Instant::now();
-        // A base that proves unusable is planned around.
-        let plan = self.go_live(plan, rendered)?;
-        let restored = begun.elapsed().as_secs_f64();
-        let mut steps = plan.steps.into_iter().peekable();
-        for (i, (message, item)) in messages.iter_mut().zip(items).enumerate() {
-            let mine: Vec<Step> = match plan.found.iter().any(|(m, _)| *m == item.message) {
-                true => Vec::new(),
-                false => {
-                    let mut mine = Vec::new();
-                    for step in steps.by_ref() {
-                        let last = step.message == Some(item.message);
-                        mine.push(step);
-                        if last {
-                            break;
-                        }
-                    }
-                    mine
-                }
-            };
-            if i >= *added {
-                self.add_message(message.clone())?;
-                *added = i + 1;
-            }
-            let to_read: u64 = mine.iter().map(|s| s.given.len() as u64).sum();
-            loading.at = i;
-            loading.before = item.tokens.saturating_sub(to_read);
-            loading.done = items.iter().take(i).map(|x| x.tokens).sum::<u64>() + loading.before;
-            let found = plan.found.iter().filter(|(m, _)| *m == item.message).copied().collect();
-            let began = Instant::now();
-            let before = self.live.position();
-            let fed = self.carry_out(Plan { base: self.live.clone(), found, steps: mine }, rendered, None, loading)?;
-            if self.live.position() < before + to_read {
-                return Ok(Outcome::Stopped(i));
-            }
-            let seconds = began.elapsed().as_secs_f64();
-            if let Some(file) = loading.files.get_mut(i) {
-                match (&file.state, fed.read) {
-                    (FileState::Waiting, 0) => file.state = FileState::FromLibrary(restored),
-                    (FileState::Waiting | FileState::Reading(_), _) => file.state = FileState::Done(seconds),
-                    (FileState::Done(_) | FileState::FromLibrary(_), _) => {}
-                }
-            }
-            loading.done += to_read;
-            loading.show(self, 0, 0.0);
-            self.complete(message, item, &fed, shelve);
-        }
-        Ok(Outcome::All)
-    }
-
-    /// A document is read: says so in the transcript and puts it on the shelf.
-    fn complete(&mut self, message: &mut Message, item: &Item, fed: &Fed, shelve: bool) {
-        let Some(info) = &mut message.meta.document else {
-            return;
-        };
-        if info.complete {
-            return;
-        }
-        info.complete = true;
-        message.meta.prefilled_tokens = fed.read;
-        message.meta.reused_tokens = item.tokens.saturating_sub(fed.read);
-        let info = info.clone();
-        self.amend(message);
-        self.tell(Notice::Finished(message.clone()));
-        if shelve && let Some(segment) = self.open.ends.get(&message.id).copied() {
-            self.shelve(&info, item.end.saturating_sub(item.tokens), segment);
-        }
-    }
-
-    /// Puts a document that ends in `segment` of the live path on the shelf.
-    pub(super) fn shelve(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
-        let before = self.live.segments().iter().take_while(|s| s.end_position() <= starts_at).last();
+    /// Puts a document that ends in `segment` of the live path into the library.
+    pub(super) fn add_to_library(&mut self, info: &DocumentInfo, starts_at: u64, segment: SegmentId) {
+        let live = &self.feeder.live;
+        let before = live.segments().iter().take_while(|s| s.end_position() <= starts_at).last();
         let document = NewDocument {
             hash: info.hash.clone(),
             name: info.name.clone(),
@@ -292,11 +325,11 @@ impl State {
             tokens: info.tokens,
             lines: info.lines,
         };
-        self.save_changes(vec![Change::AddDocument(document)]);
+        self.keeper.change(vec![Change::AddDocument(document)]);
     }
 
     fn say_if_changed(&self, info: &DocumentInfo) {
-        let (Some(path), Ok(documents)) = (&info.path, self.store.documents()) else {
+        let (Some(path), Ok(documents)) = (&info.path, self.keeper.store.documents()) else {
             return;
         };
         let mut known = documents.iter().filter(|d| d.document.path.as_ref() == Some(path)).peekable();

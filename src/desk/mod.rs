@@ -1,8 +1,12 @@
 //! The desk: the thread that owns one open conversation and joins text, engine and session store.
 //!
 //! It receives [`Request`]s, drives the engine through [`crate::protocol::engine`], saves through the store's writer,
-//! and tells the interface what happened as [`Notice`]s. It never draws and never makes the interface wait: whatever
-//! takes long runs with an eye on the request channel, so that stopping, looking at pages and quitting work meanwhile.
+//! and tells the interface what happened as [`Notice`]s. It never draws and never makes the interface wait.
+//!
+//! One loop ([`run`]) owns the channels. What takes long is a state ([`work::Work`]) that events move on; there are no loops
+//! inside it, so that stopping, looking at pages and quitting work whatever goes on. Three parts own what the desk knows:
+//! the talk ([`talk::Talk`]: messages, settings; pure), the feeder ([`feeder::Feeder`]: the engine and the live path) and the
+//! keeper ([`keeper::Keeper`]: store and writer).
 //!
 //! # Invariants
 //!
@@ -18,24 +22,33 @@ mod ask;
 mod choose;
 pub mod conversation;
 mod dispatch;
+mod engine_events;
+mod execute;
 pub mod export;
-mod feed;
-mod jobs;
-mod keep;
+mod feeder;
+mod keeper;
 mod library;
 mod link;
 mod load;
+mod meters;
 mod opened;
 pub mod pages;
 pub mod path;
+mod plan;
 pub mod presets;
+mod question;
+mod record;
 pub mod render;
+mod resume;
 mod run;
 mod sessions;
+mod sync;
+mod talk;
 mod time;
 mod told;
+mod work;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -43,22 +56,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::base::grouped;
-use crate::protocol::desk::{Activity, Level, Meters, Notice, Request, SaveState};
-use crate::protocol::engine::{Cancel, EngineFault, ModelInfo, RowsFault};
-use crate::session::{SaveEvent, SegmentId, SessionLock, Store, StoreError, StoredRows, Writer};
+use crate::protocol::desk::{Activity, Level, Meters, Notice, Request};
+use crate::protocol::engine::{EngineFault, RowsFault};
+use crate::session::{Store, StoreError, Writer};
 use crate::settings::SaveStates;
 pub use crate::settings::Settings;
 use crate::text::{TextError, TextModel};
-use crate::transcript::{MessageId, SessionId};
-use conversation::Conversation;
-use keep::Pending;
+use feeder::Feeder;
+use keeper::Keeper;
 pub use link::EngineChannels;
-use link::{EngineState, Link};
 use opened::Opened;
-use path::Path;
-use render::Renderer;
 pub use sessions::session_rows;
+use talk::Talk;
 pub use told::DeviceNotes;
+use work::Work;
 
 /// Which conversation to open first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -156,15 +167,27 @@ pub fn spawn(options: Options) -> std::io::Result<Desk> {
     let (out, notices) = crossbeam_channel::unbounded();
     let (save_events, saves) = crossbeam_channel::unbounded();
     let writer = Writer::start(Arc::clone(&options.store), save_events)?;
-    let state = State::new(options, writer, Channels { requests: inbox, notices: out, saves });
+    let out = Out(out);
+    let Options { store, discard, save_state, .. } = &options;
+    let keeper = Keeper::new(Arc::clone(store), writer, saves, *save_state, *discard, out.clone());
+    let state = State::new(options, keeper, inbox, out);
     let thread = std::thread::Builder::new().name("desk".into()).spawn(move || state.run())?;
     Ok(Desk { requests, notices, thread })
 }
 
-struct Channels {
-    requests: Receiver<Request>,
-    notices: Sender<Notice>,
-    saves: Receiver<SaveEvent>,
+/// The way to the interface.
+#[derive(Clone, Debug)]
+struct Out(Sender<Notice>);
+
+impl Out {
+    /// A closed channel means that the interface is gone; the request channel will say so too.
+    fn tell(&self, notice: Notice) {
+        let _ = self.0.send(notice);
+    }
+
+    fn note(&self, level: Level, text: impl Into<String>) {
+        self.tell(Notice::Note(level, text.into()));
+    }
 }
 
 /// Why a request was not done. Shown as one line.
@@ -172,7 +195,7 @@ struct Channels {
 enum DeskError {
     /// The engine failed or is not there.
     #[error(transparent)]
-    Engine(#[from] EngineFault),
+    Engine(EngineFault),
     /// Part of the saved state that was in use turned out damaged and was set aside: a new plan leaves it out.
     #[error("Saved state cannot be used: {0}. It was set aside.")]
     RowsLost(RowsFault),
@@ -194,6 +217,17 @@ enum DeskError {
     /// The user stopped it. Nothing to say.
     #[error("stopped")]
     Stopped,
+}
+
+impl From<EngineFault> for DeskError {
+    fn from(fault: EngineFault) -> DeskError {
+        match fault {
+            EngineFault::Stopped => DeskError::Stopped,
+            fault @ (EngineFault::RowsLost(_) | EngineFault::Device(_) | EngineFault::Fatal { .. }) => {
+                DeskError::Engine(fault)
+            }
+        }
+    }
 }
 
 impl DeskError {
@@ -219,188 +253,86 @@ impl DeskError {
 /// A result of the desk's own.
 type Done<T = ()> = Result<T, DeskError>;
 
-/// Who may write to the open session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Rights {
-    /// We.
-    Write,
-    /// Somebody else, or its state is unusable and the user chose to look only: why.
-    View(String),
-}
-
-/// The open session.
-#[derive(Debug)]
-struct Open {
-    /// Its place among those opened in this run.
-    serial: u64,
-    /// Its row; `None` until the first message.
-    id: Option<SessionId>,
-    /// Its name; empty until the first message.
-    name: String,
-    conversation: Conversation,
-    settings: Settings,
-    rights: Rights,
-    /// Segment that ends a message, for the present model.
-    ends: HashMap<MessageId, SegmentId>,
-    /// Names given to messages by `/mark` and `/fork`.
-    labels: HashMap<MessageId, String>,
-    /// Messages whose texts are not here in full: they are off the open branch.
-    cut: HashSet<MessageId>,
-    /// Keeps other processes from writing.
-    lock: Option<SessionLock>,
-}
-
-impl Open {
-    /// A session nothing was said in yet.
-    fn empty(settings: Settings) -> Open {
-        Open {
-            serial: 0,
-            id: None,
-            name: String::new(),
-            conversation: Conversation::default(),
-            settings,
-            rights: Rights::Write,
-            ends: HashMap::new(),
-            labels: HashMap::new(),
-            cut: HashSet::new(),
-            lock: None,
-        }
-    }
-}
-
-/// A question that waits for its answer.
-#[derive(Debug)]
-struct Asked {
-    id: u64,
-    answer: Option<Answer>,
-}
-
-/// What was answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Answer {
-    /// Key of a choice.
-    Key(char),
-    /// Files of a load, by their place in the plan.
-    Files(Vec<usize>),
-}
-
 /// The desk thread's own state.
 #[derive(Debug)]
 struct State {
     requests: Receiver<Request>,
-    notices: Sender<Notice>,
-    store: Arc<Store>,
-    writer: Writer,
-    saves: Receiver<SaveEvent>,
-    pending: Pending,
-    discard: bool,
-    renderer: Renderer,
-    stop: Vec<crate::protocol::engine::Token>,
-    link: Link,
-    /// What the engine's state has absorbed.
-    live: Path,
-    open: Open,
+    out: Out,
+    talk: Talk,
+    feeder: Feeder,
+    keeper: Keeper,
+    /// What goes on.
+    work: Work,
+    /// Requests that wait for it to end.
+    queue: VecDeque<Request>,
+    quitting: bool,
     /// Sessions opened in this run.
     opened: Opened,
+    /// Settings and system text of new sessions.
     defaults: Settings,
-    /// System text of the next root.
-    system: Option<String>,
     default_system: Option<String>,
     opening: Opening,
     /// A session was opened and its state is not back yet.
     resume_pending: bool,
-    /// Rows of the live state that may still be on their way to the device.
-    coming: Vec<Arc<StoredRows>>,
+    /// The question of the present request, until it is saved: should that fail, it goes back to where it was typed.
+    typed: Option<String>,
     said_thoughts_leave: bool,
     attendance: Attendance,
     reserve_answer: u64,
     load_limits: LoadLimits,
     sources: crate::text::sources::SourceOptions,
-    piece: usize,
-    save_state: SaveStates,
     presets: Option<std::path::PathBuf>,
     overrides: Vec<(String, String)>,
     device_notes: DeviceNotes,
-    /// Requests that wait for the present work to end.
-    queue: VecDeque<Request>,
-    /// Of the present work.
-    cancel: Cancel,
-    quitting: bool,
-    asked: Option<Asked>,
     next_question: u64,
     meters: Meters,
-    save: SaveState,
+    /// Reading speed for estimates, tokens per second, of whichever session; 0 while it is unknown.
+    reading_speed: f64,
     /// Share of the context (80, 95) that was warned about.
     warned: u8,
     activity: Activity,
 }
 
 impl State {
-    fn new(o: Options, writer: Writer, channels: Channels) -> State {
+    fn new(o: Options, keeper: Keeper, requests: Receiver<Request>, out: Out) -> State {
         State {
-            requests: channels.requests,
-            notices: channels.notices,
-            saves: channels.saves,
-            store: o.store,
-            writer,
-            pending: Pending::default(),
-            discard: o.discard,
-            renderer: Renderer::new(o.text),
-            stop: o.stop,
-            link: Link::new(o.engine),
-            live: Path::default(),
-            open: Open::empty(o.settings.clone()),
+            requests,
+            out,
+            talk: Talk::empty(o.settings.clone(), o.system.clone()),
+            feeder: Feeder::new(o.engine, o.text, o.stop, o.piece),
+            keeper,
+            work: Work::Idle,
+            queue: VecDeque::new(),
+            quitting: false,
             opened: Opened::default(),
             defaults: o.settings,
-            system: o.system.clone(),
             default_system: o.system,
             opening: o.opening,
             resume_pending: false,
-            coming: Vec::new(),
+            typed: None,
             said_thoughts_leave: false,
             attendance: o.attendance,
             reserve_answer: o.reserve_answer,
             load_limits: o.load,
             sources: o.sources,
-            piece: o.piece,
-            save_state: o.save_state,
             presets: o.presets,
             overrides: o.overrides,
             device_notes: o.device_notes,
-            queue: VecDeque::new(),
-            cancel: Cancel::default(),
-            quitting: false,
-            asked: None,
             next_question: 0,
             meters: Meters::default(),
-            save: SaveState::Empty,
+            reading_speed: 0.0,
             warned: 0,
             activity: Activity::Idle,
         }
     }
 
-    /// Tells the interface. A closed channel means that it is gone; the request channel will say so too.
+    /// Tells the interface.
     fn tell(&self, notice: Notice) {
-        let _ = self.notices.send(notice);
+        self.out.tell(notice);
     }
 
     fn note(&self, level: Level, text: impl Into<String>) {
-        self.tell(Notice::Note(level, text.into()));
-    }
-
-    fn activity(&mut self, activity: Activity) {
-        if self.activity != activity {
-            self.activity = activity.clone();
-            self.tell(Notice::Activity(activity));
-        }
-    }
-
-    /// The model, if it is loaded.
-    fn model(&self) -> Option<&ModelInfo> {
-        match &self.link.state {
-            EngineState::Ready(info) => Some(info),
-            EngineState::Starting | EngineState::Down { .. } => None,
-        }
+        self.out.note(level, text);
     }
 }
 

@@ -3,8 +3,9 @@
 //! One of them is open. The others are not held: their text and state are on disk, their lock is released, and going
 //! back is what `/resume` does. Only a session nothing was said in yet, which has no row, waits here in memory.
 
-use super::{DeskError, Done, Open, Settings, State};
-use crate::protocol::desk::{Notice, OpenSession, SaveState};
+use super::{DeskError, Done, Settings, State, Talk};
+use crate::protocol::desk::{OpenSession, SaveState};
+use crate::session::SessionLock;
 use crate::transcript::SessionId;
 
 /// A session of the list.
@@ -66,25 +67,28 @@ impl Opened {
 }
 
 impl State {
-    /// Leaves the open session for another one, which gets its place in the list. The lock goes with the old one.
-    pub(super) fn become_open(&mut self, open: Open) {
+    /// Leaves the open session for another one, which gets its place in the list. The lock of the old one is given up.
+    pub(super) fn become_open(&mut self, talk: Talk, lock: Option<SessionLock>) {
         // Whoever takes the lock next must find all that was said.
-        self.wait_for_texts();
+        self.keeper.wait_for_texts();
+        self.keeper.lock = lock;
         self.opened.quiet = false;
-        let left = std::mem::replace(&mut self.open, open);
+        // What was asked in the session that is left is done.
+        self.typed = None;
+        let left = std::mem::replace(&mut self.talk, talk);
         let stays = left.id.is_some() || self.opened.empty == Empty::Stays;
         if let Some(slot) = self.opened.at(left.serial) {
             slot.id = left.id;
             slot.name = left.name;
-            slot.parked = left.id.is_none().then(|| Parked { settings: left.settings, system: self.system.clone() });
+            slot.parked = left.id.is_none().then(|| Parked { settings: left.settings, system: left.system });
         }
         if !stays {
             self.opened.slots.retain(|s| s.serial != left.serial);
         }
-        let (serial, id) = (self.open.serial, self.open.id);
+        let (serial, id) = (self.talk.serial, self.talk.id);
         let known =
             self.opened.slots.iter().find(|s| s.serial == serial || id.is_some() && s.id == id).map(|s| s.serial);
-        self.open.serial = known.unwrap_or_else(|| {
+        self.talk.serial = known.unwrap_or_else(|| {
             self.opened.given += 1;
             self.opened.slots.push(Slot { serial: self.opened.given, id, name: String::new(), parked: None });
             self.opened.given
@@ -95,14 +99,14 @@ impl State {
     pub(super) fn opened(&self) -> Vec<OpenSession> {
         let slot = |s: &Slot| OpenSession {
             serial: s.serial,
-            name: if s.serial == self.open.serial { self.open.name.clone() } else { s.name.clone() },
+            name: if s.serial == self.talk.serial { self.talk.name.clone() } else { s.name.clone() },
         };
         self.opened.slots.iter().map(slot).collect()
     }
 
     /// Alt-1..9.
     pub(super) fn switch(&mut self, serial: u64) -> Done {
-        if serial == self.open.serial {
+        if serial == self.talk.serial {
             self.show_session();
             return Ok(());
         }
@@ -123,7 +127,7 @@ impl State {
     }
 
     fn back_to(&mut self, id: SessionId) -> Done {
-        let record = self.store.session(id)?;
+        let record = self.keeper.store.session(id)?;
         if record.trashed_ms.is_some() {
             self.opened.forget(id);
             self.show_session();
@@ -140,8 +144,7 @@ impl State {
         let (name, parked) = slot.map_or_else(Default::default, |s| (s.name.clone(), s.parked.take()));
         let parked =
             parked.unwrap_or_else(|| Parked { settings: self.defaults.clone(), system: self.default_system.clone() });
-        self.become_open(Open { serial, name, ..Open::empty(parked.settings) });
-        self.system = parked.system;
+        self.become_open(Talk { serial, name, ..Talk::empty(parked.settings, parked.system) }, None);
         self.show_empty();
     }
 
@@ -149,11 +152,12 @@ impl State {
     pub(super) fn show_empty(&mut self) {
         self.resume_pending = false;
         self.warned = 0;
-        if matches!(self.save, SaveState::Saved(_) | SaveState::Saving) {
-            self.saving(SaveState::Empty);
+        if matches!(self.keeper.shown(), SaveState::Saved(_) | SaveState::Saving) {
+            self.keeper.show(SaveState::Empty);
         }
+        self.forget_speeds();
         self.show_session();
-        (self.meters.context_used, self.meters.checkpoints) = (0, 0);
-        self.tell(Notice::Meters(self.meters.clone()));
+        self.meters.checkpoints = 0;
+        self.show_position(0);
     }
 }

@@ -35,12 +35,12 @@ impl State {
             m.model.name,
             m.model.device,
             m.model.dtype,
-            grouped(self.live.position()),
+            grouped(self.feeder.live.position()),
             grouped(m.context_limit),
             m.tokens_per_s,
             m.ttft_ms / 1000.0,
             m.prefill_tokens_per_s,
-            self.open.settings.get("spec"),
+            self.talk.settings.get("spec"),
             m.model.draft.as_deref().unwrap_or("none"),
             grouped(s.accepted),
             grouped(s.drafted),
@@ -70,14 +70,14 @@ impl State {
             bytes(memory.weights),
             bytes(memory.state),
             bytes(memory.work),
-            bytes(self.store.state_bytes()?),
+            bytes(self.keeper.store.state_bytes()?),
         ));
         self.page("Numbers", text)
     }
 
     /// `/ctx`: which item takes how many tokens.
     pub(super) fn context_page(&mut self) -> Done {
-        let used = self.live.position();
+        let used = self.feeder.live.position();
         let limit = self.meters.context_limit;
         let mut text = format!(
             "{} of {} tokens used, {} left.\n\n| # | who | tokens | |\n|---|---|---|---|\n",
@@ -85,10 +85,10 @@ impl State {
             grouped(limit),
             grouped(limit.saturating_sub(used))
         );
-        for (i, message) in self.open.conversation.path().into_iter().enumerate() {
+        for (i, message) in self.talk.conversation.path().into_iter().enumerate() {
             let tokens = match &message.meta.document {
                 Some(d) => d.tokens,
-                None => self.renderer.model().tokenizer.encode_plain(&message.text)?.len() as u64,
+                None => self.feeder.renderer.model().tokenizer.encode_plain(&message.text)?.len() as u64,
             };
             let title =
                 super::conversation::first_words(&super::conversation::title_of(message), 36).replace('|', "\\|");
@@ -101,38 +101,38 @@ impl State {
     /// `/set`.
     pub(super) fn set(&mut self, change: Option<(String, String)>) -> Done {
         let Some((key, value)) = change else {
-            return self.page("Settings", self.open.settings.table());
+            return self.page("Settings", self.talk.settings.table());
         };
-        let said = self.open.settings.set(&key, &value).map_err(DeskError::Refused)?;
+        let said = self.talk.settings.set(&key, &value).map_err(DeskError::Refused)?;
         self.settings_changed(said)
     }
 
     pub(super) fn settings_changed(&mut self, said: String) -> Done {
-        self.save_settings();
+        self.save_settings()?;
         self.note(Level::Info, said);
         Ok(())
     }
 
     /// `/think`.
     pub(super) fn think(&mut self, mode: ThinkMode) -> Done {
-        self.open.settings.think = mode;
-        self.settings_changed(format!("Thinking is {} from the next answer on", self.open.settings.get("think")))
+        self.talk.settings.think = mode;
+        self.settings_changed(format!("Thinking is {} from the next answer on", self.talk.settings.get("think")))
     }
 
     /// `/spec`.
     pub(super) fn spec(&mut self, mode: Option<SpecMode>) -> Done {
         match mode {
             Some(mode) => {
-                self.open.settings.spec = mode;
+                self.talk.settings.spec = mode;
                 self.settings_changed(format!(
                     "Speculation is {} from the next answer on",
-                    self.open.settings.get("spec")
+                    self.talk.settings.get("spec")
                 ))
             }
             None => {
                 self.note(
                     Level::Info,
-                    format!("Speculation is {}. /spec on|off|auto|N changes it.", self.open.settings.get("spec")),
+                    format!("Speculation is {}. /spec on|off|auto|N changes it.", self.talk.settings.get("spec")),
                 );
                 Ok(())
             }
@@ -141,9 +141,9 @@ impl State {
 
     /// `/save`.
     pub(super) fn save_report(&mut self) -> Done {
-        let (level, text) = match &self.save {
+        let (level, text) = match self.keeper.shown() {
             SaveState::Empty => (Level::Info, "Nothing to save yet. Everything is saved as it happens.".to_owned()),
-            SaveState::Saved(_) => (Level::Info, format!("All is saved in {}.", self.store.root().display())),
+            SaveState::Saved(_) => (Level::Info, format!("All is saved in {}.", self.keeper.store.root().display())),
             SaveState::Saving => (Level::Info, "Being saved now.".to_owned()),
             SaveState::TextOnly(why) => (Level::Warn, format!("Text is saved, state is not kept: {why}")),
             SaveState::NotSaved(why) => (Level::Error, format!("NOT SAVED: {why}")),
@@ -156,7 +156,7 @@ impl State {
     /// `/doctor`.
     pub(super) fn doctor(&mut self) -> Done {
         let m = &self.meters.model;
-        let sizes = self.store.sizes()?;
+        let sizes = self.keeper.store.sizes()?;
         let notes: String = m.notes.iter().map(|n| format!("- {n}\n")).collect();
         let text = format!(
             "| | |\n|---|---|\n| program | sala-chat {} |\n| model | {}, {} parameters, {} |\n| device | {} |\n| context | up to {} tokens \
@@ -169,7 +169,7 @@ impl State {
             m.device,
             grouped(m.context_limit),
             m.draft.as_deref().unwrap_or("none"),
-            self.store.root().display(),
+            self.keeper.store.root().display(),
             bytes(sizes.state_bytes),
             bytes(sizes.database_bytes),
         );

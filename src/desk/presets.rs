@@ -113,7 +113,7 @@ impl State {
         }
         let text = format!(
             "| preset | |\n|---|---|\n{rows}\nNow: {}. `/preset NAME` takes one.{own}\n",
-            self.open.settings.preset
+            self.talk.settings.preset
         );
         self.page("Presets", text)
     }
@@ -121,7 +121,7 @@ impl State {
     /// The settings with a preset, and what it says of the display. Like the built-in ones it begins with the configured sampling;
     /// nothing changes unless all of it can be set.
     fn settings_of(&self, preset: &Preset) -> Result<(Settings, Display), String> {
-        let mut settings = Settings { sampling: self.defaults.sampling, ..self.open.settings.clone() };
+        let mut settings = Settings { sampling: self.defaults.sampling, ..self.talk.settings.clone() };
         let mut display = Display::new();
         for (key, value) in &preset.values {
             match table::find(key).and_then(|row| settings.value(row)) {
@@ -135,7 +135,7 @@ impl State {
     fn take_preset(&mut self, name: &str) -> Done {
         let base = self.defaults.sampling;
         if builtin(name).is_some() {
-            let said = self.open.settings.preset(name, &base);
+            let said = self.talk.settings.preset(name, &base);
             return self.settings_changed(said.map_err(DeskError::Refused)?);
         }
         let dir = self.presets.clone().unwrap_or_default();
@@ -147,19 +147,19 @@ impl State {
         })?;
         settings.preset = name.to_owned();
         let mut said = format!("Preset {name}: {}", summary(&preset));
-        let path = self.open.conversation.path();
+        let path = self.talk.conversation.path();
         let present = path.first().filter(|m| m.role == Role::System);
         let read_here = present.map(|m| m.text.clone());
         if let Some(text) = preset.system.filter(|t| read_here.as_ref() != Some(t)) {
-            if self.open.conversation.is_empty() && self.may_write().is_ok() {
+            if self.talk.conversation.is_empty() && self.talk.may_write().is_ok() {
                 self.move_head(None);
-                self.system = Some(text);
+                self.talk.system = Some(text);
                 self.show_session();
             } else {
                 said.push_str(&format!(". Its system text is for new sessions: /new, then /preset {name}"));
             }
         }
-        self.open.settings = settings;
+        self.talk.settings = settings;
         if !display.is_empty() {
             self.tell(Notice::Display(display));
         }
@@ -175,18 +175,18 @@ impl State {
         let Some(dir) = &self.presets else {
             return Err(refused("There is no configuration folder".into()));
         };
-        let settings = &self.open.settings;
+        let settings = &self.talk.settings;
         // A preset without a seed leaves it to each answer, so that is not written down.
         let mut values: Display = table::preset_rows()
             .filter(|row| row.name != "sampling.seed" || settings.seed.is_some())
             .filter_map(|row| Some((row.name, settings.value(row)?)))
             .collect();
         values.extend(display);
-        let first = self.open.conversation.path().first().copied();
+        let first = self.talk.conversation.path().first().copied();
         let system = match first {
             Some(m) if m.role == Role::System => Some(m.text.clone()),
             Some(_) => None,
-            None => self.system.clone(),
+            None => self.talk.system.clone(),
         };
         let preset = Preset { system: system.filter(|t| !t.trim().is_empty()), values };
         // What a configuration allows and a session does not must not be found out when it is wanted.
@@ -200,8 +200,8 @@ impl State {
             true => format!(" The one before is {name}.toml~."),
             false => String::new(),
         };
-        self.open.settings.preset = name.to_owned();
-        self.save_settings();
+        self.talk.settings.preset = name.to_owned();
+        self.save_settings()?;
         self.note(Level::Info, format!("Preset {name} saved: {}.{before}", file.display()));
         Ok(())
     }

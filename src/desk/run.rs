@@ -1,102 +1,179 @@
-//! The desk's loop: one request after the other, with an eye on the request channel while something runs.
+//! The desk's loop: the one place that waits. It takes whatever comes first and hands it to the present [`Work`], or begins
+//! the next request.
 
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{after, never, select};
+use crossbeam_channel::{Receiver, after, never, select};
 
 use super::dispatch::Dispatch;
 use super::link::EngineState;
-use super::{Answer, Asked, Attendance, DeskError, Done, Opening, State};
-use crate::commands::WhileBusy;
-use crate::protocol::desk::{Activity, Choice, Level, Notice, Request};
-use crate::protocol::engine::{Cancel, EngineEvent, EngineFault};
+use super::work::{Answer, Files, Then, Turn};
+use super::{Attendance, DeskError, Done, Opening, State, Work};
+use crate::protocol::desk::{Activity, Level, Notice, Request, Unsaved};
+use crate::protocol::engine::{EngineEvent, EngineFault};
 use crate::session::{SaveEvent, StoreError};
+use crate::text::sanitize::shell_word;
 
 /// Typed prompts handed to the input's history.
 const PROMPTS: usize = 2_000;
 
 /// What the desk woke up for.
-pub(super) enum Event {
+enum Event {
     Request(Request),
+    /// The interface is gone.
+    Gone,
     Engine(EngineEvent),
     Save(SaveEvent),
+    /// The writer has failed, and said so.
+    WriterGone,
+    /// `None`: the thread that opened them has failed.
+    Files(Option<Files>),
     Tick,
 }
 
 impl State {
     /// Runs until [`Request::Quit`] or until the interface is gone.
     pub(super) fn run(mut self) {
-        for note in self.store.notes().to_vec() {
-            self.note(Level::Warn, note);
+        self.greet();
+        self.begin(State::first_session);
+        while !(self.quitting && self.work.is_idle()) {
+            if self.advance() {
+                continue;
+            }
+            match self.next() {
+                Event::Request(r) => self.on_request(r),
+                Event::Gone => {
+                    self.requests = never();
+                    self.quitting = true;
+                    self.stop();
+                }
+                Event::Engine(e) => self.on_engine(e),
+                Event::Save(e) => self.on_save(e),
+                Event::WriterGone => self.keeper.events = never(),
+                Event::Files(files) => self.on_files(files),
+                Event::Tick => self.on_tick(),
+            }
         }
-        if let crate::session::Access::ReadOnly { why } = self.store.access().clone() {
-            self.saving(crate::protocol::desk::SaveState::NotSaved(why));
+        self.finish();
+    }
+
+    /// What can be said before anything is loaded.
+    fn greet(&mut self) {
+        let store = std::sync::Arc::clone(&self.keeper.store);
+        for note in store.notes() {
+            self.note(Level::Warn, note.clone());
         }
-        match self.store.prompts(PROMPTS) {
+        if let crate::session::Access::ReadOnly { why } = store.access() {
+            self.keeper.show(crate::protocol::desk::SaveState::NotSaved(why.clone()));
+        }
+        match store.prompts(PROMPTS) {
             Ok(prompts) => self.tell(Notice::Prompts(prompts.into_iter().rev().collect())),
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
         self.activity(Activity::Starting { what: "loading the model".into() });
-        if let Err(e) = self.first_session() {
-            self.failed(&e);
-        }
-        while !self.quitting {
-            if self.resume_pending && self.queue.is_empty() && self.model().is_some() {
-                self.cancel = Cancel::default();
-                if let Err(e) = self.finish_resume() {
-                    self.failed(&e);
-                }
-                self.idle();
-                continue;
-            }
-            let request = match self.queue.pop_front() {
-                Some(r) => r,
-                None => match self.next(None) {
-                    Event::Request(r) => r,
-                    Event::Engine(e) => {
-                        self.on_idle_engine(e);
-                        continue;
-                    }
-                    Event::Save(e) => {
-                        self.on_save(e);
-                        continue;
-                    }
-                    Event::Tick => continue,
-                },
-            };
-            self.cancel = Cancel::default();
-            if let Err(e) = self.handle(request) {
-                self.failed(&e);
-            }
-            self.idle();
-        }
-        self.finish();
     }
 
     fn first_session(&mut self) -> Done {
         match std::mem::take(&mut self.opening) {
             Opening::New => self.start_new(None),
             Opening::Named(name) => self.start_new(Some(name)),
-            Opening::Resume(name) => match self.resume(&name) {
-                Ok(()) => Ok(()),
-                Err(e) => {
-                    // Whoever asked for a session must not type into another one without a word.
-                    self.start_new(None)?;
-                    Err(e)
+            Opening::Resume(name) => {
+                // The one that is left if the other cannot be had: whoever asked for it is told, and types into no third.
+                self.start_new(None)?;
+                self.resume(&name)
+            }
+        }
+    }
+
+    /// Begins what needs no event; false when there is nothing.
+    fn advance(&mut self) -> bool {
+        match std::mem::take(&mut self.work) {
+            Work::Ready(then) => {
+                self.resumed(then, ());
+                true
+            }
+            Work::Idle if self.quitting => false,
+            Work::Idle if self.resume_pending && self.queue.is_empty() && self.feeder.model().is_some() => {
+                self.begin(|desk| desk.finish_resume(Box::new(|_, ()| Ok(()))));
+                true
+            }
+            Work::Idle => match self.queue.pop_front() {
+                Some(request) => {
+                    self.begin(|desk| desk.handle(request));
+                    true
                 }
+                None => false,
             },
+            work => {
+                self.work = work;
+                false
+            }
+        }
+    }
+
+    /// Waits for whatever comes first.
+    fn next(&self) -> Event {
+        let tick = self.work.deadline().map_or_else(never, |d| after(d.saturating_duration_since(Instant::now())));
+        let files: Receiver<Files> = match &self.work {
+            Work::Gathering { files, .. } => files.clone(),
+            _ => never(),
+        };
+        select! {
+            recv(self.requests) -> r => r.map_or(Event::Gone, Event::Request),
+            recv(self.feeder.link.events) -> e => Event::Engine(e.unwrap_or_else(|_| EngineEvent::Failed {
+                id: 0,
+                fault: EngineFault::Fatal {
+                    why: "The engine ended unexpectedly. Text is safe; start sala-chat again and /resume last.".into(),
+                    code: 1,
+                },
+            })),
+            recv(self.keeper.events) -> e => match e {
+                Ok(e) => Event::Save(e),
+                Err(_) => Event::WriterGone,
+            },
+            recv(files) -> f => Event::Files(f.ok()),
+            recv(tick) -> _ => Event::Tick,
+        }
+    }
+
+    /// Begins a piece of work: a stop from now on is for it.
+    fn begin(&mut self, work: impl FnOnce(&mut State) -> Done) {
+        self.feeder.begin();
+        let done = work(self);
+        self.after(done);
+    }
+
+    /// What was waited for is here.
+    pub(super) fn resumed<T>(&mut self, then: Then<T>, with: T) {
+        let done = then(self, with);
+        self.after(done);
+    }
+
+    /// After each step: a failure ends the work, and so does a step that waits for nothing.
+    pub(super) fn after(&mut self, done: Done) {
+        if let Err(e) = done {
+            self.work = Work::Idle;
+            if let Some(text) = self.typed.take() {
+                // Nothing of it was saved: it goes back to where it was typed.
+                self.tell(Notice::Input { text, editing: None });
+            }
+            self.failed(&e);
+        }
+        if self.work.is_idle() {
+            self.typed = None;
+            self.idle();
         }
     }
 
     /// Says that nothing runs. While the model is being loaded that is said instead.
     pub(super) fn idle(&mut self) {
-        match &self.link.state {
+        match &self.feeder.link.state {
             EngineState::Starting => self.activity(Activity::Starting { what: "loading the model".into() }),
             EngineState::Ready(_) | EngineState::Down { .. } => self.activity(Activity::Idle),
         }
     }
 
-    pub(super) fn failed(&mut self, e: &DeskError) {
+    fn failed(&mut self, e: &DeskError) {
         if self.attendance == Attendance::Absent {
             self.tell(Notice::Fatal { error: e.to_string(), code: e.exit_code() });
             self.quitting = true;
@@ -117,189 +194,109 @@ impl State {
         }
     }
 
-    /// Waits for whatever comes first.
-    pub(super) fn next(&mut self, until: Option<Instant>) -> Event {
-        let tick = until.map_or_else(never, |d| after(d.saturating_duration_since(Instant::now())));
-        select! {
-            recv(self.requests) -> r => Event::Request(r.unwrap_or(Request::Quit)),
-            recv(self.link.events) -> e => match e {
-                Ok(e) => Event::Engine(e),
-                Err(_) => Event::Engine(EngineEvent::Failed {
-                    id: 0,
-                    fault: EngineFault::Fatal {
-                        why: "The engine ended unexpectedly. Text is safe; start sala-chat again and /resume last."
-                            .into(),
-                        code: 1,
-                    },
-                }),
-            },
-            recv(self.saves) -> e => match e {
-                Ok(e) => Event::Save(e),
-                Err(_) => Event::Tick,
-            },
-            recv(tick) -> _ => Event::Tick,
-        }
-    }
-
-    /// Serves a request that came while something runs.
-    pub(super) fn on_busy_request(&mut self, request: Request) {
+    /// A request: for what goes on, now, or later.
+    fn on_request(&mut self, request: Request) {
         match request {
-            Request::Stop if self.attendance == Attendance::Present => {
-                self.cancel.cancel();
-                self.activity(Activity::Stopping);
-            }
             // Nobody types it in a hurry there: it is for the end of what was asked before.
             Request::Quit if self.attendance == Attendance::Absent => self.queue.push_back(Request::Quit),
             // Without anybody to go on, stopping is ending.
+            Request::Stop if self.attendance == Attendance::Present => self.stop(),
             Request::Stop | Request::Quit => {
-                self.cancel.cancel();
                 self.quitting = true;
-                if let Some(asked) = &mut self.asked {
-                    asked.answer.get_or_insert(Answer::Key('\x1b'));
-                }
+                self.stop();
             }
-            Request::Choose { question, key } => {
-                if let Some(asked) = self.asked.as_mut().filter(|a| a.id == question) {
-                    asked.answer.get_or_insert(Answer::Key(key));
-                }
-            }
-            Request::ChooseFiles { question, files } => {
-                if let Some(asked) = self.asked.as_mut().filter(|a| a.id == question) {
-                    asked.answer.get_or_insert(Answer::Files(files));
-                }
-            }
-            r if r.while_busy() == WhileBusy::Runs => {
-                if let Err(e) = self.handle(r) {
-                    self.failed(&e);
-                }
-            }
-            r => self.queue.push_back(r),
+            Request::Choose { question, key } => self.answered(question, Answer::Key(key)),
+            Request::ChooseFiles { question, files } => self.answered(question, Answer::Files(files)),
+            r => match self.work.turn_of(r.while_busy()) {
+                Turn::Beside => self.serve(r),
+                Turn::Next | Turn::Later => self.queue.push_back(r),
+            },
         }
     }
 
-    /// Waits until the model is loaded.
-    pub(super) fn need_engine(&mut self) -> Done {
-        loop {
-            match &self.link.state {
-                EngineState::Ready(_) => {
-                    let resuming = std::mem::take(&mut self.resume_pending);
-                    // Whoever asks in a session whose state is lost is asked first whether to read it again. With nobody
-                    // there to answer, the question's own prefill reads what is missing.
-                    if resuming && self.attendance == Attendance::Present {
-                        return self.finish_resume();
-                    }
-                    return Ok(());
-                }
-                EngineState::Down { why, code } => {
-                    return Err(EngineFault::Fatal { why: why.clone(), code: *code }.into());
-                }
-                EngineState::Starting => {}
-            }
-            if self.cancel.is_cancelled() {
-                return Err(DeskError::Stopped);
-            }
-            match self.next(None) {
-                Event::Request(r) => self.on_busy_request(r),
-                Event::Engine(e) => self.on_idle_engine(e),
-                Event::Save(e) => self.on_save(e),
-                Event::Tick => {}
+    /// Serves a request beside the work that goes on, which stays what it is.
+    fn serve(&mut self, request: Request) {
+        let goes_on = std::mem::take(&mut self.work);
+        let done = self.handle(request);
+        if let Err(e) = done {
+            self.failed(&e);
+        }
+        if !std::mem::replace(&mut self.work, goes_on).is_idle() {
+            self.note(Level::Error, "internal error: a request waits for something while something else goes on");
+        }
+    }
+
+    /// Ends what goes on as soon as it can.
+    fn stop(&mut self) {
+        self.feeder.cancel.cancel();
+        match std::mem::take(&mut self.work) {
+            Work::Asking { then, .. } => self.resumed(then, None),
+            Work::Starting(_) => self.after(Err(DeskError::Stopped)),
+            // What is being saved is saved; whoever waits for it looks whether to stop.
+            Work::Saving { then, .. } => self.resumed(then, ()),
+            Work::Idle => {}
+            work @ (Work::Ready(_) | Work::Gathering { .. } | Work::Restoring { .. } | Work::Feeding(_)) => {
+                self.work = work;
+                self.activity(Activity::Stopping);
             }
         }
     }
 
-    /// An engine event outside any job.
-    pub(super) fn on_idle_engine(&mut self, event: EngineEvent) {
-        match event {
-            EngineEvent::Ready(info) => {
-                self.meters.context_limit = info.context_limit;
-                self.meters.model = info.clone();
-                self.link.state = EngineState::Ready(Box::new(info.clone()));
-                self.tell(Notice::Ready(info.clone()));
-                for note in &info.notes {
-                    if self.device_notes.is_news(note) {
-                        self.note(Level::Warn, note.clone());
-                    }
-                }
-                self.model_is_known();
-                self.idle();
-            }
-            EngineEvent::Failed { fault, .. } => {
-                self.engine_failed(&fault);
-                let error = fault.to_string();
-                if let EngineFault::Fatal { code, .. } = fault {
-                    if self.attendance == Attendance::Absent {
-                        self.tell(Notice::Fatal { error, code });
-                        self.quitting = true;
-                        return;
-                    }
-                    self.idle();
-                }
-                self.note(Level::Error, error);
-            }
-            EngineEvent::Loading { what, done } => {
-                let what = if done > 0.0 { format!("{what} {:.0}%", done * 100.0) } else { what };
-                self.activity(Activity::Starting { what });
-            }
-            // Late events of a job that was given up.
-            EngineEvent::Restored { .. }
-            | EngineEvent::Reading { .. }
-            | EngineEvent::Tokens { .. }
-            | EngineEvent::Done { .. } => {}
+    fn on_save(&mut self, event: SaveEvent) {
+        let kept = self.keeper.on_event(event);
+        match std::mem::take(&mut self.work) {
+            Work::Saving { wanted, then, .. } if self.keeper.has(wanted) => self.resumed(then, ()),
+            work => self.work = work,
+        }
+        // What is marked as kept has changed.
+        if kept && self.work.is_idle() {
+            self.show_tree();
         }
     }
 
-    /// Puts a question to the user and waits. The last choice is the one for "cancel".
-    pub(super) fn ask_user(&mut self, text: String, choices: Vec<Choice>) -> char {
-        let cancel = choices.last().map_or('\x1b', |c| c.key);
-        if self.attendance == Attendance::Absent {
-            return choices.first().map_or(cancel, |c| c.key);
-        }
-        let keys: Vec<char> = choices.iter().map(|c| c.key).collect();
-        match self.answer_to(|id| Notice::Question { id, text, choices }) {
-            Some(Answer::Key(key)) if keys.contains(&key) => key,
-            Some(Answer::Key(_) | Answer::Files(_)) | None => cancel,
+    fn on_files(&mut self, files: Option<Files>) {
+        match std::mem::take(&mut self.work) {
+            Work::Gathering { then, .. } => self.resumed(then, files),
+            // Nothing else is listened to for files.
+            work => self.work = work,
         }
     }
 
-    /// Puts a question and waits for its answer; `None` when the user stops instead.
-    pub(super) fn answer_to(&mut self, question: impl FnOnce(u64) -> Notice) -> Option<Answer> {
-        self.next_question += 1;
-        let id = self.next_question;
-        let before = self.activity.clone();
-        self.activity(Activity::Idle);
-        self.tell(question(id));
-        self.asked = Some(Asked { id, answer: None });
-        let answer = loop {
-            if let Some(answer) = self.asked.as_mut().and_then(|a| a.answer.take()) {
-                break Some(answer);
+    fn on_tick(&mut self) {
+        match std::mem::take(&mut self.work) {
+            Work::Saving { until, then, .. } if Instant::now() >= until => self.resumed(then, ()),
+            Work::Restoring { id, target, then } => {
+                self.show_in_flight(target.position());
+                self.work = Work::Restoring { id, target, then };
             }
-            match self.next(None) {
-                Event::Request(Request::Stop) => break None,
-                Event::Request(r) => self.on_busy_request(r),
-                Event::Engine(e) => self.on_idle_engine(e),
-                Event::Save(e) => self.on_save(e),
-                Event::Tick => {}
+            Work::Feeding(mut f) => {
+                f.look(self);
+                if f.generated.is_empty() {
+                    self.show_in_flight(self.feeder.live.position());
+                }
+                self.work = Work::Feeding(f);
+            }
+            work => self.work = work,
+        }
+    }
+
+    /// Saves what is left, gives the session free, and says how to come back; or that not all is saved, and why.
+    fn finish(mut self) {
+        self.feeder.link.shutdown();
+        self.activity(Activity::Busy { what: "saving".into() });
+        let State { talk, keeper, out, .. } = self;
+        let (name, lasts) = (talk.id.map(|_| talk.name), keeper.lasts());
+        let (farewell, unsaved) = match (name, keeper.close(Duration::from_secs(60))) {
+            _ if !lasts => (None, None),
+            (None, Ok(())) => (None, None),
+            (Some(name), Ok(())) => (Some(format!("Saved. Come back with: sala-chat -r {}", shell_word(&name))), None),
+            (name, Err(e)) => {
+                let what = name.map_or_else(|| "What was done".to_owned(), |name| format!("Not all of \"{name}\""));
+                let unsaved = Unsaved { reason: e.reason.clone(), code: if e.disk { 74 } else { 7 } };
+                (Some(format!("{what} could not be saved: {}", e.reason)), Some(unsaved))
             }
         };
-        self.asked = None;
-        self.activity(before);
-        answer
-    }
-
-    /// A yes-or-no question: true for the first of two choices.
-    pub(super) fn confirm(&mut self, text: String, yes: &str) -> bool {
-        let choices =
-            vec![Choice { key: '\n', label: yes.to_owned() }, Choice { key: '\x1b', label: "cancel".to_owned() }];
-        self.ask_user(text, choices) == '\n'
-    }
-
-    /// Saves what is left and says goodbye.
-    fn finish(mut self) {
-        self.link.shutdown();
-        self.activity(Activity::Busy { what: "saving".into() });
-        let notices = self.notices.clone();
-        let (farewell, unsaved) = self.close_all(Duration::from_secs(60));
-        let _ = notices.send(Notice::Bye { farewell, unsaved });
+        out.tell(Notice::Bye { farewell, unsaved });
     }
 
     /// One request, from the first word to the last.

@@ -1,21 +1,16 @@
 //! Opening, leaving, naming and finding sessions.
 
-use std::collections::{HashMap, HashSet};
-
 use super::conversation::Conversation;
-use super::{DeskError, Done, Open, Rights, Settings, State, grouped};
-use crate::protocol::desk::{Choice, Level, Notice, SaveState, SearchRow, SessionRow, SessionView, TreeView};
+use super::talk::Rights;
+use super::{DeskError, Done, State, Talk};
+use crate::protocol::desk::{Choice, Level, Notice, SearchRow, SessionRow, SessionView, TreeView};
 use crate::session::{Change, NewSession, SessionFilter, SessionRecord, Sizes, StoreError};
-use crate::transcript::{MessageId, Role, SessionId};
+use crate::transcript::MessageId;
 
 /// Sessions shown by `/sessions`.
 const LISTED: usize = 10_000;
-/// Characters of messages off the open branch: enough for the timeline.
-const FIRST_WORDS: usize = 200;
 /// Hits shown by `/search`.
 const HITS: usize = 200;
-/// Tokens that may be read again without asking when a session is opened.
-const UNASKED: u64 = 2_048;
 
 /// Sessions as the picker shows them.
 pub fn session_rows(records: Vec<SessionRecord>, fingerprint: Option<&str>, sizes: Option<&Sizes>) -> Vec<SessionRow> {
@@ -41,22 +36,22 @@ impl State {
     /// Sends the open session whole.
     pub(super) fn show_session(&self) {
         let view = SessionView {
-            name: self.open.name.clone(),
-            branch: self.open.conversation.branch_position(),
-            messages: self.open.conversation.path().into_iter().cloned().collect(),
-            view_only: self.open.rights != Rights::Write,
+            name: self.talk.name.clone(),
+            branch: self.talk.conversation.branch_position(),
+            messages: self.talk.conversation.path().into_iter().cloned().collect(),
+            view_only: self.talk.rights != Rights::Write,
             timeline: self.timeline_rows(),
             documents: self.document_rows(),
-            serial: self.open.serial,
+            serial: self.talk.serial,
             opened: self.opened(),
         };
         self.tell(Notice::Session(view));
     }
 
-    /// Sends what surrounds the messages, which are told one by one while it grows.
+    /// Sends what is shown beside the messages of the open session: they are there already.
     pub(super) fn show_tree(&self) {
         self.tell(Notice::Tree(TreeView {
-            branch: self.open.conversation.branch_position(),
+            branch: self.talk.conversation.branch_position(),
             timeline: self.timeline_rows(),
             documents: self.document_rows(),
         }));
@@ -65,21 +60,21 @@ impl State {
     /// An empty session, not saved until something is said.
     pub(super) fn start_new(&mut self, name: Option<String>) -> Done {
         if let Some(name) = &name {
-            match self.store.session_named(name) {
+            match self.keeper.store.session_named(name) {
                 Ok(_) => return Err(StoreError::NameTaken { name: name.clone() }.into()),
                 Err(StoreError::NoSession { .. }) => {}
                 Err(e) => return Err(e.into()),
             }
         }
-        self.become_open(Open { name: name.unwrap_or_default(), ..Open::empty(self.defaults.clone()) });
-        self.system = self.default_system.clone();
+        let empty = Talk::empty(self.defaults.clone(), self.default_system.clone());
+        self.become_open(Talk { name: name.unwrap_or_default(), ..empty }, None);
         self.show_empty();
         Ok(())
     }
 
     /// `/new`.
     pub(super) fn new_session(&mut self, name: Option<String>) -> Done {
-        let old = self.open.id.map(|_| self.open.name.clone());
+        let old = self.talk.id.map(|_| self.talk.name.clone());
         self.start_new(name)?;
         if let Some(old) = old {
             self.note(Level::Info, format!("New session. The last one is saved: /resume {old}"));
@@ -87,251 +82,65 @@ impl State {
         Ok(())
     }
 
-    /// `/resume`.
-    pub(super) fn resume(&mut self, name: &str) -> Done {
-        self.wait_for_texts();
-        let trashed = || match self.store.session_named(name) {
-            // What was deleted by mistake comes back by its name.
-            Err(StoreError::NoSession { .. }) => self.store.undelete(name).ok(),
-            Ok(_) | Err(_) => None,
-        };
-        let back = if name == "last" { None } else { trashed() };
-        if let Some(back) = &back {
-            self.note(Level::Info, format!("\"{back}\" is out of the trash."));
-        }
-        let record = if name == "last" {
-            let none = || DeskError::Refused("There is no session to come back to yet.".into());
-            self.store.last_session()?.ok_or_else(none)?
-        } else {
-            self.store.session_named(back.as_deref().unwrap_or(name))?
-        };
-        if self.open.id == Some(record.id) {
-            self.note(Level::Info, format!("\"{}\" is open already.", record.name));
-            return Ok(());
-        }
-        self.open_record(record)
-    }
-
-    pub(super) fn open_record(&mut self, record: SessionRecord) -> Done {
-        let (lock, rights) = match self.store.lock_session(record.id, &record.name) {
-            Ok(lock) => {
-                if let Some(owner) = &lock.stale {
-                    let pid = owner.pid;
-                    self.note(
-                        Level::Warn,
-                        format!("The last run (PID {pid}) ended without closing this session; what it saved is here."),
-                    );
-                }
-                (Some(lock), Rights::Write)
-            }
-            Err(e @ StoreError::InUse { .. }) => match self.in_use(&e) {
-                'v' => (None, Rights::View(format!("{e}."))),
-                'f' => {
-                    let passing = !self.opened.has(record.id);
-                    self.load_record(&record, None, Rights::View(String::new()))?;
-                    self.fork(None, None)?;
-                    if passing {
-                        self.opened.forget(record.id);
-                        self.show_session();
-                    }
-                    return Ok(());
-                }
-                _ => return Err(e.into()),
-            },
-            Err(e) => {
-                self.note(Level::Warn, format!("{e}. Do not open this session twice at the same time."));
-                (None, Rights::Write)
-            }
-        };
-        self.load_record(&record, lock, rights)?;
-        self.resume_pending = true;
-        Ok(())
-    }
-
-    fn in_use(&mut self, e: &StoreError) -> char {
-        if self.attendance == super::Attendance::Absent {
-            return '\x1b';
-        }
-        let choices = vec![
-            Choice { key: 'v', label: "view".into() },
-            Choice { key: 'f', label: "fork a copy".into() },
-            Choice { key: '\x1b', label: "cancel".into() },
-        ];
-        self.ask_user(format!("{e}."), choices)
-    }
-
-    fn load_record(
-        &mut self,
-        record: &SessionRecord,
-        lock: Option<crate::session::SessionLock>,
-        rights: Rights,
-    ) -> Done {
-        let fingerprint = self.meters.model.fingerprint.clone();
-        let nodes = self.store.tree(record.id, &fingerprint, FIRST_WORDS)?;
-        let ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
-        let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
-        let mut conversation = Conversation::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
-        if let Some(head) = conversation.head() {
-            for message in self.store.path(head)? {
-                cut.remove(&message.id);
-                conversation.amend(message);
-            }
-        }
-        let mut labels: HashMap<MessageId, String> = HashMap::new();
-        for (fork, at) in self.store.forks(record.id)? {
-            labels.extend(at.map(|at| (at, fork.name)));
-        }
-        labels.extend(self.store.marks(record.id)?.into_iter().map(|m| (m.message, m.name)));
-        let mut settings: Settings = serde_json::from_str(&record.settings).unwrap_or_else(|_| self.defaults.clone());
-        for (key, value) in &self.overrides {
-            settings.set(key, value).map_err(DeskError::Refused)?;
-        }
-        let first = conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.text.clone());
-        self.become_open(Open {
-            serial: 0,
-            id: Some(record.id),
-            name: record.name.clone(),
-            conversation,
-            settings,
-            rights,
-            ends,
-            labels,
-            cut,
-            lock,
-        });
-        self.system = first.or_else(|| self.default_system.clone());
-        self.warned = 0;
-        self.saving(SaveState::Saved(record.updated_ms));
-        self.show_session();
-        Ok(())
-    }
-
     /// The model is loaded: which messages of the open session have state for it.
     pub(super) fn model_is_known(&mut self) {
-        let Some(id) = self.open.id else { return };
-        let fingerprint = self.meters.model.fingerprint.clone();
-        match self.store.tree(id, &fingerprint, 0) {
-            Ok(nodes) => self.open.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect(),
+        let Some(id) = self.talk.id else { return };
+        let fingerprint = self.feeder.fingerprint().to_owned();
+        match self.keeper.store.tree(id, &fingerprint, 0) {
+            Ok(nodes) => self.talk.ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect(),
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
         self.show_session();
-    }
-
-    /// Puts the state of a session that was just opened back, or asks whether to read it again.
-    pub(super) fn finish_resume(&mut self) -> Done {
-        self.resume_pending = false;
-        let begun = std::time::Instant::now();
-        let path = self.open.conversation.path();
-        let rendered = self.renderer.past(&path, self.open.settings.think)?;
-        if rendered.text.is_empty() {
-            return Ok(());
-        }
-        let plan = self.plan_past(&rendered)?;
-        tracing::debug!(plan_ms = begun.elapsed().as_secs_f64() * 1e3, "resume planned");
-        let (read, total) = (plan.to_read(), plan.total());
-        if read > UNASKED && self.open.rights == Rights::Write {
-            let why = self.why_no_state();
-            let about = self.about(read);
-            let text = format!(
-                "{why} Text is open. {} of {} tokens have to be read again{about}.",
-                grouped(read),
-                grouped(total)
-            );
-            if !self.confirm_or_view(text) {
-                self.open.rights = Rights::View("its state was not read.".into());
-                self.show_session();
-                return Ok(());
-            }
-        }
-        self.check_room(&plan, "This conversation")?;
-        let started = std::time::Instant::now();
-        let fed = self.carry_out(plan, &rendered, None, &mut super::feed::PromptReading::new(started))?;
-        let (kept, all) = (grouped(fed.reused), grouped(fed.reused + fed.read));
-        if !(self.opened.take_quiet() && fed.read == 0) {
-            self.note(Level::Info, format!("Resumed {kept} of {all} tokens in {:.1} s", fed.ms / 1000.0));
-        }
-        self.report_meters();
-        Ok(())
-    }
-
-    fn confirm_or_view(&mut self, text: String) -> bool {
-        let choices =
-            vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "view only".into() }];
-        self.ask_user(text, choices) == '\n'
-    }
-
-    /// A sentence: why the open branch has no usable state.
-    fn why_no_state(&self) -> String {
-        let mine = self.meters.model.fingerprint.as_str();
-        let record = self.open.id.and_then(|id| self.store.session(id).ok());
-        if record.and_then(|r| r.state_of).is_some_and(|of| of != mine) {
-            return "State is from another model.".into();
-        }
-        let tip = self.open.conversation.path().iter().rev().find_map(|m| self.open.ends.get(&m.id).copied());
-        let lost = tip.and_then(|t| self.restorable(&t).ok().flatten()).and_then(|p| p.lost.into_iter().next());
-        match lost {
-            Some(l) => format!("Kept state cannot be used: {} of {} is {}.", l.what, l.segment.short(), l.why),
-            None => "No state is kept for this model.".into(),
-        }
-    }
-
-    /// Takes the lock of a session that has just got its row.
-    pub(super) fn lock_session(&mut self, id: SessionId) -> Done {
-        match self.store.lock_session(id, &self.open.name) {
-            Ok(lock) => self.open.lock = Some(lock),
-            // A new id is nobody else's; a file system without locks must not stop a chat.
-            Err(e) => self.note(Level::Warn, e.to_string()),
-        }
-        Ok(())
     }
 
     /// Makes a new session that stands at `head`, and opens it.
     pub(super) fn fork_session(&mut self, head: MessageId, name: Option<String>) -> Done {
-        let id = self.store.new_session_id();
+        let id = self.keeper.store.new_session_id();
         let name = match name {
             Some(name) => {
-                match self.store.session_named(&name) {
+                match self.keeper.store.session_named(&name) {
                     Ok(_) => return Err(StoreError::NameTaken { name }.into()),
                     Err(StoreError::NoSession { .. }) => {}
                     Err(e) => return Err(e.into()),
                 }
                 name
             }
-            None => self.store.free_name(&format!("{}-fork", self.open.name))?,
+            None => self.keeper.store.free_name(&format!("{}-fork", self.talk.name))?,
         };
-        self.save_changes(vec![Change::CreateSession(NewSession {
+        self.keeper.change_now(vec![Change::CreateSession(NewSession {
             id,
             name: name.clone(),
-            settings: self.settings_json(),
+            settings: self.talk.settings_json()?,
             head: Some(head),
-            forked_from: self.open.id,
+            forked_from: self.talk.id,
         })]);
-        let shared: Vec<_> = self.open.conversation.path_to(Some(head)).into_iter().cloned().collect();
-        let fork = Open {
+        let shared: Vec<_> = self.talk.conversation.path_to(Some(head)).into_iter().cloned().collect();
+        let fork = Talk {
             id: Some(id),
             name,
             conversation: Conversation::new(shared, Some(head)),
-            ends: self.open.ends.clone(),
-            cut: self.open.cut.clone(),
-            ..Open::empty(self.open.settings.clone())
+            ends: self.talk.ends.clone(),
+            cut: self.talk.cut.clone(),
+            ..Talk::empty(self.talk.settings.clone(), self.talk.system.clone())
         };
-        self.become_open(fork);
-        self.lock_session(id)
+        self.become_open(fork, None);
+        self.lock_session(id);
+        Ok(())
     }
 
     /// `/sessions`.
     pub(super) fn list_sessions(&mut self) -> Done {
-        let records = self.store.sessions(SessionFilter::Live, LISTED)?;
-        let fingerprint = self.model().map(|m| m.fingerprint.clone());
+        let records = self.keeper.store.sessions(SessionFilter::Live, LISTED)?;
+        let fingerprint = self.feeder.model().map(|m| m.fingerprint.clone());
         // The list matters more than its sizes.
-        let sizes = self.store.sizes().ok();
+        let sizes = self.keeper.store.sizes().ok();
         self.tell(Notice::Sessions(session_rows(records, fingerprint.as_deref(), sizes.as_ref())));
         Ok(())
     }
 
     /// No session is called so: which one may be meant.
     pub(super) fn no_session(&self, name: &str) -> String {
-        let records = self.store.sessions(SessionFilter::Live, LISTED);
+        let records = self.keeper.store.sessions(SessionFilter::Live, LISTED);
         let records = records.unwrap_or_default();
         let near = crate::text::near::nearest(name, records.iter().map(|r| r.name.as_str()));
         let near = near.map_or(String::new(), |n| format!(" Did you mean {n}?"));
@@ -344,30 +153,30 @@ impl State {
         if name.is_empty() {
             return Err(DeskError::Refused("/rename NAME needs a name.".into()));
         }
-        self.may_write()?;
-        if let Some(id) = self.open.id {
-            self.wait_for_texts();
-            self.store.rename(id, name)?;
+        self.talk.may_write()?;
+        if let Some(id) = self.talk.id {
+            self.keeper.wait_for_texts();
+            self.keeper.store.rename(id, name)?;
         }
-        self.open.name = name.to_owned();
+        self.talk.name = name.to_owned();
         self.show_session();
         Ok(())
     }
 
     /// `/delete`.
     pub(super) fn delete(&mut self, name: Option<&str>) -> Done {
-        self.wait_for_texts();
-        let record = match (name, self.open.id) {
-            (Some(name), _) => self.store.session_named(name)?,
-            (None, Some(id)) => self.store.session(id)?,
+        self.keeper.wait_for_texts();
+        let record = match (name, self.talk.id) {
+            (Some(name), _) => self.keeper.store.session_named(name)?,
+            (None, Some(id)) => self.keeper.store.session(id)?,
             (None, None) => {
                 return Err(DeskError::Refused("This session is empty: there is nothing to delete.".into()));
             }
         };
-        let open = self.open.id == Some(record.id);
-        let other = if open { None } else { Some(self.store.lock_session(record.id, &record.name)?) };
-        let (_, own) = self.store.sizes()?.sessions.get(&record.id).copied().unwrap_or_default();
-        let days = self.store.limits().trash_days;
+        let open = self.talk.id == Some(record.id);
+        let other = if open { None } else { Some(self.keeper.store.lock_session(record.id, &record.name)?) };
+        let (_, own) = self.keeper.store.sizes()?.sessions.get(&record.id).copied().unwrap_or_default();
+        let days = self.keeper.store.limits().trash_days;
         let text = format!(
             "Delete \"{}\"? {} messages, {} of state only it needs. It stays in the trash for {days} days.",
             record.name,
@@ -375,24 +184,26 @@ impl State {
             super::pages::bytes(own)
         );
         let choices = vec![Choice { key: 'y', label: "delete".into() }, Choice { key: '\x1b', label: "keep".into() }];
-        if self.ask_user(text, choices) != 'y' {
-            return Ok(());
-        }
-        self.store.delete(record.id)?;
-        drop(other);
-        if open {
-            self.start_new(None)?;
-        }
-        // Only a session that was left is on the list by its id.
-        self.opened.forget(record.id);
-        self.show_session();
-        self.note(Level::Info, format!("\"{}\" is in the trash. Back with: /resume {}", record.name, record.name));
-        Ok(())
+        self.ask_user(text, choices, move |desk, key| {
+            if key != 'y' {
+                return Ok(());
+            }
+            desk.keeper.store.delete(record.id)?;
+            drop(other);
+            if open {
+                desk.start_new(None)?;
+            }
+            // Only a session that was left is on the list by its id.
+            desk.opened.forget(record.id);
+            desk.show_session();
+            desk.note(Level::Info, format!("\"{0}\" is in the trash. Back with: /resume {0}", record.name));
+            Ok(())
+        })
     }
 
     /// `/search`.
     pub(super) fn search(&mut self, query: &str) -> Done {
-        let hits = self.store.search(query, HITS)?;
+        let hits = self.keeper.store.search(query, HITS)?;
         let rows = hits
             .into_iter()
             .map(|h| SearchRow {

@@ -2,7 +2,8 @@
 //! anything; each command says what it shares and what it reads again.
 
 use super::ask::Shown;
-use super::feed::Fed;
+use super::execute::Fed;
+use super::load::document_info;
 use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{BranchTarget, Choice, GotoTarget, Level, Notice};
 use crate::transcript::{Finish, Message, MessageId, Role};
@@ -10,16 +11,26 @@ use crate::transcript::{Finish, Message, MessageId, Role};
 impl State {
     /// Moves the head, makes its state live, and says what that took. `what` begins the sentence.
     fn go(&mut self, head: Option<MessageId>, what: &str) -> Done {
+        let what = what.to_owned();
+        self.go_then(head, move |desk, fed| {
+            desk.say_shared(&what, &fed);
+            Ok(())
+        })
+    }
+
+    fn go_then(
+        &mut self,
+        head: Option<MessageId>,
+        then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static,
+    ) -> Done {
         self.move_head(head);
         self.show_session();
-        let fed = self.settle()?;
-        self.say_shared(what, &fed);
-        Ok(())
+        self.sync(then)
     }
 
     /// `Forked at #7: 30,112 tokens shared, 0 read again.`
     pub(super) fn say_shared(&mut self, what: &str, fed: &Fed) {
-        let number = self.open.conversation.path().len();
+        let number = self.talk.conversation.path().len();
         let time = match fed.ms {
             ms if ms < 1000.0 => format!("{ms:.0} ms"),
             ms => format!("{:.1} s", ms / 1000.0),
@@ -35,8 +46,8 @@ impl State {
 
     /// `/undo`.
     pub(super) fn undo(&mut self, count: u64) -> Done {
-        self.may_write()?;
-        let Some(undo) = self.open.conversation.undo(count.max(1)) else {
+        self.talk.may_write()?;
+        let Some(undo) = self.talk.conversation.undo(count.max(1)) else {
             return Err(DeskError::Refused("Nothing to undo: the conversation is empty.".into()));
         };
         if let Some(text) = undo.text {
@@ -51,8 +62,8 @@ impl State {
 
     /// `/redo`.
     pub(super) fn redo(&mut self, count: u64) -> Done {
-        self.may_write()?;
-        let Some((head, exchanges)) = self.open.conversation.redo(count.max(1)) else {
+        self.talk.may_write()?;
+        let Some((head, exchanges)) = self.talk.conversation.redo(count.max(1)) else {
             return Err(DeskError::Refused("Nothing to redo: this is the end of the line.".into()));
         };
         let what = match exchanges {
@@ -62,24 +73,13 @@ impl State {
         self.go(Some(head), &what)
     }
 
-    fn numbered(&self, number: u64) -> Done<&Message> {
-        self.open.conversation.at_number(number).ok_or_else(|| {
-            let there = match self.open.conversation.path().len() {
-                0 => "nothing was said yet".to_string(),
-                1 => "this branch has #1 only".to_string(),
-                last => format!("this branch has #1 to #{last}"),
-            };
-            DeskError::Refused(format!("No message #{number}: {there}. /timeline shows all."))
-        })
-    }
-
     /// `/edit`: hands the text to the input.
     pub(super) fn edit_open(&mut self, at: Option<u64>) -> Done {
-        self.may_write()?;
+        self.talk.may_write()?;
         let message = match at {
-            Some(n) => self.numbered(n)?,
+            Some(n) => self.talk.numbered(n)?,
             None => {
-                let last = self.open.conversation.path().into_iter().rev().find(|m| m.role == Role::User);
+                let last = self.talk.conversation.path().into_iter().rev().find(|m| m.role == Role::User);
                 last.ok_or_else(|| DeskError::Refused("There is no question to edit yet.".into()))?
             }
         };
@@ -94,8 +94,8 @@ impl State {
 
     /// The edited text comes back: a sibling of the message.
     pub(super) fn edit_done(&mut self, message: MessageId, text: String) -> Done {
-        self.may_write()?;
-        let Some(old) = self.open.conversation.get(message).cloned() else {
+        self.talk.may_write()?;
+        let Some(old) = self.talk.conversation.get(message).cloned() else {
             return Err(DeskError::Refused("The edited message is not in this session.".into()));
         };
         match old.role {
@@ -107,9 +107,9 @@ impl State {
                 let mut new = self.draft(Role::Assistant, old.parent, text);
                 new.meta.finish = Some(Finish::Stop);
                 new.meta.model = Some("edited".into());
-                self.add_message(new)?;
-                let head = self.open.conversation.head();
-                self.go(head, "Edited")
+                let saved = self.add_message(new)?;
+                let head = self.talk.conversation.head();
+                self.when_saved(saved, move |desk| desk.go(head, "Edited"))
             }
         }
     }
@@ -117,28 +117,29 @@ impl State {
     /// `/fork`: a new session from here, sharing everything up to here.
     pub(super) fn fork(&mut self, at: Option<u64>, name: Option<String>) -> Done {
         let head = match at {
-            Some(n) => Some(self.open.conversation.exchange_end(self.numbered(n)?.id)),
-            None => self.open.conversation.head(),
+            Some(n) => Some(self.talk.conversation.exchange_end(self.talk.numbered(n)?.id)),
+            None => self.talk.conversation.head(),
         };
         let Some(head) = head else {
             return Err(DeskError::Refused("Nothing to fork: the conversation is empty.".into()));
         };
         self.fork_session(head, name)?;
         self.show_session();
-        let fed = self.settle()?;
-        let name = self.open.name.clone();
-        self.say_shared(&format!("\"{name}\" forked at"), &fed);
-        Ok(())
+        let what = format!("\"{}\" forked at", self.talk.name);
+        self.sync(move |desk, fed| {
+            desk.say_shared(&what, &fed);
+            Ok(())
+        })
     }
 
     /// `/branch`.
     pub(super) fn branch(&mut self, target: BranchTarget) -> Done {
-        let c = &self.open.conversation;
+        let c = &self.talk.conversation;
         let none = || DeskError::Refused("There is one branch only. /edit, /regen and /fork make others.".into());
         let to = match target {
             BranchTarget::List => return self.timeline(),
             BranchTarget::Name(name) => {
-                if let Some(id) = self.labelled(&name) {
+                if let Some(id) = self.talk.labelled(&name) {
                     return self.go_to(id, &format!("At \"{name}\","));
                 }
                 return self.resume(&name);
@@ -161,25 +162,26 @@ impl State {
                 *siblings.get((i + step) % siblings.len()).ok_or_else(none)?
             }
         };
-        self.may_write()?;
-        let leaf = self.open.conversation.newest_leaf(to);
+        self.talk.may_write()?;
+        let leaf = self.talk.conversation.newest_leaf(to);
         self.move_head(Some(leaf));
-        let (n, of) = self.open.conversation.branch_position();
+        let (n, of) = self.talk.conversation.branch_position();
         self.go(Some(leaf), &format!("Branch {n}/{of}, at"))
     }
 
     /// `/mark`.
     pub(super) fn mark(&mut self, name: &str) -> Done {
-        self.may_write()?;
+        self.talk.may_write()?;
         let name = name.trim();
         if name.is_empty() {
             return Err(DeskError::Refused("/mark NAME gives this place a name; /goto NAME comes back to it.".into()));
         }
-        let Some(head) = self.open.conversation.head() else {
+        let Some(head) = self.talk.conversation.head() else {
             return Err(DeskError::Refused("Nothing to mark: the conversation is empty.".into()));
         };
         self.save_mark(name, head);
-        let number = self.open.conversation.number_of(head);
+        self.show_tree();
+        let number = self.talk.conversation.number_of(head);
         self.note(
             Level::Info,
             format!("#{number} is now called \"{name}\". /goto {name} comes back to it; its state is kept."),
@@ -187,17 +189,13 @@ impl State {
         Ok(())
     }
 
-    fn labelled(&self, name: &str) -> Option<MessageId> {
-        self.open.labels.iter().find(|(_, label)| label.as_str() == name).map(|(id, _)| *id)
-    }
-
     /// `/goto`.
     pub(super) fn goto(&mut self, target: GotoTarget) -> Done {
         match target {
-            GotoTarget::Mark(name) => match self.labelled(&name) {
+            GotoTarget::Mark(name) => match self.talk.labelled(&name) {
                 Some(id) => self.go_to(id, &format!("At \"{name}\",")),
                 None => {
-                    let mut names: Vec<&str> = self.open.labels.values().map(String::as_str).collect();
+                    let mut names: Vec<&str> = self.talk.labels.values().map(String::as_str).collect();
                     names.sort_unstable();
                     let there =
                         if names.is_empty() { "none yet; /mark NAME sets one".into() } else { names.join(", ") };
@@ -205,7 +203,7 @@ impl State {
                 }
             },
             GotoTarget::Message(id) => {
-                if self.open.conversation.get(id).is_none() {
+                if self.talk.conversation.get(id).is_none() {
                     return Err(DeskError::Refused(
                         "That message is in another session: open that one first (/resume NAME).".into(),
                     ));
@@ -216,8 +214,8 @@ impl State {
     }
 
     fn go_to(&mut self, id: MessageId, what: &str) -> Done {
-        self.may_write()?;
-        let end = self.open.conversation.exchange_end(id);
+        self.talk.may_write()?;
+        let end = self.talk.conversation.exchange_end(id);
         self.go(Some(end), what)
     }
 
@@ -230,23 +228,27 @@ impl State {
 
     /// `/system`.
     pub(super) fn system_text(&mut self, text: Option<String>) -> Done {
-        let present = self.open.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.text.clone());
+        let present = self.talk.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.text.clone());
         let Some(text) = text else {
-            let shown = present.or_else(|| self.system.clone()).filter(|t| !t.is_empty());
+            let shown = present.or_else(|| self.talk.system.clone()).filter(|t| !t.is_empty());
             let text = shown.unwrap_or_else(|| "There is none. `/system TEXT` sets it.".into());
             self.tell(Notice::Page { title: "System text".into(), text });
             return Ok(());
         };
-        self.may_write()?;
-        if self.open.conversation.is_empty() {
+        self.talk.may_write()?;
+        if self.talk.conversation.is_empty() {
             self.move_head(None);
-            self.system = Some(text);
+            self.talk.system = Some(text);
             self.show_session();
             self.note(Level::Info, "The system text is set; it is read with the first question.");
             return Ok(());
         }
-        self.need_engine()?;
-        let tokens = self.live.position();
+        self.with_engine(move |desk| desk.change_system(text))
+    }
+
+    /// Another system text in a conversation that has begun: what that takes is asked first.
+    fn change_system(&mut self, text: String) -> Done {
+        let tokens = self.feeder.live.position();
         let text_of = format!(
             "The system text is the first thing the model read. Changing it means reading {} tokens again{} on a new branch.",
             grouped(tokens),
@@ -257,33 +259,33 @@ impl State {
             Choice { key: 'a', label: "add it as a message here instead".into() },
             Choice { key: '\x1b', label: "cancel".into() },
         ];
-        match self.ask_user(text_of, choices) {
+        self.ask_user(text_of, choices, |desk, key| match key {
             '\n' => {
-                let rest: Vec<Message> =
-                    self.open.conversation.path().into_iter().filter(|m| m.role != Role::System).cloned().collect();
-                self.system = Some(text.clone());
-                let root = self.draft(Role::System, None, text);
+                let path = desk.talk.conversation.path();
+                let rest: Vec<Message> = path.into_iter().filter(|m| m.role != Role::System).cloned().collect();
+                desk.talk.system = Some(text.clone());
+                let root = desk.draft(Role::System, None, text);
                 let mut copy = vec![root];
                 copy.extend(rest);
-                self.rebuild(None, copy, "System text changed, now at")
+                desk.rebuild(None, copy, "System text changed, now at")
             }
-            'a' => self.ask_below(self.open.conversation.head(), text),
+            'a' => desk.ask_below(desk.talk.conversation.head(), text),
             _ => Ok(()),
-        }
+        })
     }
 
     /// `/unload`: the conversation without one document, on a new branch.
     pub(super) fn unload(&mut self, name: &str) -> Done {
-        self.may_write()?;
-        let path = self.open.conversation.path();
-        let Some(at) = self.document_called(name)? else {
-            return Err(DeskError::Refused(self.no_document(name)));
+        self.talk.may_write()?;
+        let path = self.talk.conversation.path();
+        let Some(at) = self.talk.document_called(name)? else {
+            return Err(DeskError::Refused(self.talk.no_document(name)));
         };
         let name = path.get(at).and_then(|m| m.meta.document.as_ref()).map_or(name.to_owned(), |d| d.name.clone());
         let parent = path.get(at).and_then(|m| m.parent);
         let later: Vec<Message> = path.iter().skip(at + 1).map(|m| (*m).clone()).collect();
         let before = match parent {
-            Some(p) => format!("to before it was loaded (#{})", self.open.conversation.number_of(p)),
+            Some(p) => format!("to before it was loaded (#{})", self.talk.conversation.number_of(p)),
             None => "to the beginning".to_owned(),
         };
         let text = match later.len() {
@@ -298,14 +300,19 @@ impl State {
                 )
             }
         };
-        if !self.confirm(text, "do it") {
-            return Ok(());
-        }
-        self.rebuild(parent, later, &format!("{name} unloaded, now at"))
+        self.confirm(text, "do it", move |desk, yes| match yes {
+            true => desk.rebuild(parent, later, &format!("{name} unloaded, now at")),
+            false => Ok(()),
+        })
     }
 
     /// Copies messages below `parent` as a new branch and makes that live.
-    pub(super) fn rebuild(&mut self, parent: Option<MessageId>, messages: Vec<Message>, what: &str) -> Done {
+    fn rebuild(&mut self, parent: Option<MessageId>, messages: Vec<Message>, what: &str) -> Done {
+        let head = self.copied(parent, messages)?;
+        self.go(head, what)
+    }
+
+    fn copied(&mut self, parent: Option<MessageId>, messages: Vec<Message>) -> Done<Option<MessageId>> {
         self.move_head(parent);
         let mut parent = parent;
         for old in messages {
@@ -314,39 +321,44 @@ impl State {
             parent = Some(new.id);
             self.add_quietly(new)?;
         }
-        let head = self.open.conversation.head();
-        self.go(head, what)
+        Ok(self.talk.conversation.head())
     }
 
     /// `/compact`: a branch that begins with the model's own summary.
     pub(super) fn compact(&mut self, instruction: Option<&str>) -> Done {
-        self.may_write()?;
-        if self.open.conversation.is_empty() {
+        self.talk.may_write()?;
+        if self.talk.conversation.is_empty() {
             return Err(DeskError::Refused("Nothing to compact: the conversation is empty.".into()));
         }
-        let before = self.live.position();
         let wish = instruction.map_or(String::new(), |i| format!(" {i}"));
         let question = format!(
             "Write a summary of our conversation so far, complete enough to go on from it: facts, names, numbers, decisions, open \
              questions.{wish}"
         );
-        let summary = self.answer_aside(&question, Shown::No)?;
+        // The summary is of the state at the head; so is what is said of its size.
+        self.sync(move |desk, _| {
+            let before = desk.feeder.live.position();
+            desk.answer_aside(&question, Shown::No, move |desk, summary| desk.compacted(&summary, before))
+        })
+    }
+
+    fn compacted(&mut self, summary: &str, before: u64) -> Done {
         if summary.trim().is_empty() {
             return Err(DeskError::Failed("The model wrote no summary. Nothing was changed.".into()));
         }
-        let root = self.open.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
-        let mut message = self.draft(Role::Document, root, summary.clone());
-        let mut info = self.document_info("summary of the conversation", None, &summary);
+        let root = self.talk.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.id);
+        let mut message = self.draft(Role::Document, root, summary.to_owned());
+        let mut info = document_info("summary of the conversation", None, summary);
         // All of it is read with the branch, in one piece.
         info.complete = true;
-        info.tokens = self.renderer.model().tokenizer.encode_plain(&summary)?.len() as u64;
+        info.tokens = self.feeder.renderer.model().tokenizer.encode_plain(summary)?.len() as u64;
         message.meta.document = Some(info);
-        self.rebuild(root, vec![message], "Compacted, now at")?;
-        let after = self.live.position();
-        self.note(
-            Level::Info,
-            format!("{} tokens before, {} now. The long form stays: /branch prev.", grouped(before), grouped(after)),
-        );
-        Ok(())
+        let head = self.copied(root, vec![message])?;
+        self.go_then(head, move |desk, fed| {
+            desk.say_shared("Compacted, now at", &fed);
+            let (before, after) = (grouped(before), grouped(desk.feeder.live.position()));
+            desk.note(Level::Info, format!("{before} tokens before, {after} now. The long form stays: /branch prev."));
+            Ok(())
+        })
     }
 }

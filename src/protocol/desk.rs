@@ -83,7 +83,7 @@ pub struct ReadingProgress {
     pub done: u64,
     /// Tokens in all.
     pub total: u64,
-    /// Over the last two seconds.
+    /// Over all that was read so far.
     pub tokens_per_s: f64,
     /// Since the start, in milliseconds.
     pub elapsed_ms: f64,

@@ -32,6 +32,8 @@ struct Run {
     meters: Meters,
     /// Tokens of documents read by prefill in this run.
     documents_read: u64,
+    /// Time for them, milliseconds.
+    documents_ms: f64,
     answer: Option<Message>,
     unsaved: Option<Unsaved>,
 }
@@ -60,11 +62,14 @@ impl Run {
         })
     }
 
+    /// Times from the start of reading, of the same tokens that [`Run::usage`] counts.
     fn timing(&self, answer: &Message) -> Value {
+        let prefilled = answer.meta.prefilled_tokens + self.documents_read;
+        let prefill_ms = answer.meta.prefill_ms + self.documents_ms;
         json!({
             "load_ms": self.load_ms,
-            "ttft_ms": answer.meta.ttft_ms,
-            "prefill_tokens_per_s": self.meters.prefill_tokens_per_s,
+            "ttft_ms": answer.meta.ttft_ms + self.documents_ms,
+            "prefill_tokens_per_s": if prefill_ms > 0.0 { prefilled as f64 * 1000.0 / prefill_ms } else { 0.0 },
             "decode_tokens_per_s": answer.meta.tokens_per_s,
         })
     }
@@ -215,6 +220,7 @@ fn listen(
             Notice::Delta { thinking, text, .. } => printer.delta(thinking, &text),
             Notice::Finished(m) if m.role == Role::Document => {
                 run.documents_read += m.meta.prefilled_tokens;
+                run.documents_ms += m.meta.prefill_ms;
                 let name = m.meta.document.as_ref().map(|d| d.name.clone());
                 let tokens = m.meta.document.as_ref().map(|d| d.tokens);
                 printer.event(
@@ -404,6 +410,7 @@ mod tests {
     fn usage_counts_documents_of_this_run_as_read() {
         let meta =
             MessageMeta { prefilled_tokens: 10, reused_tokens: 1200, completion_tokens: 7, ..MessageMeta::default() };
+        let meta = MessageMeta { prefill_ms: 20.0, ttft_ms: 30.0, ..meta };
         let answer = Message {
             id: MessageId(1),
             parent: None,
@@ -413,11 +420,16 @@ mod tests {
             created_ms: 0,
             meta: MessageMeta { finish: Some(Finish::Stop), seed: Some(3), ..meta },
         };
-        let run = Run { documents_read: 1000, ..Run::default() };
+        let run = Run { documents_read: 1000, documents_ms: 485.0, ..Run::default() };
         let object = run.object(&answer);
         assert_eq!(
             object["usage"],
             json!({"prompt_tokens": 1210, "reused_tokens": 200, "prefilled_tokens": 1010, "completion_tokens": 7})
+        );
+        // Times of the same tokens, not only of those behind the documents.
+        assert_eq!(
+            (&object["timing"]["ttft_ms"], &object["timing"]["prefill_tokens_per_s"]),
+            (&json!(515.0), &json!(2000.0))
         );
         assert_eq!(object["finish_reason"], "stop");
     }

@@ -5,7 +5,17 @@ use std::time::Instant;
 use super::super::conversation::first_words;
 use super::super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{Choice, Level};
+use crate::protocol::engine::Sampling;
 use crate::transcript::{MessageId, Role};
+
+/// Answers that are being made to one question.
+struct Again {
+    question: MessageId,
+    count: u64,
+    temperature: Option<f32>,
+    seed: Option<u64>,
+    made: Vec<MessageId>,
+}
 
 impl State {
     /// `/regen`: answers a question again, `count` times.
@@ -16,84 +26,103 @@ impl State {
         temperature: Option<f32>,
         seed: Option<u64>,
     ) -> Done {
-        self.may_write()?;
-        self.need_engine()?;
+        self.talk.may_write()?;
         if !(1..=9).contains(&count.max(1)) {
             return Err(DeskError::Refused(format!("Between 1 and 9 answers can be made at once (got {count}).")));
         }
         if let Some(t) = temperature.filter(|t| !(0.0..=2.0).contains(t)) {
             return Err(DeskError::Refused(format!("temperature must be 0 to 2 (got {t})")));
         }
-        let path = self.open.conversation.path();
+        let question = self.question_of(at)?;
+        let again = Again { question, count: count.max(1), temperature, seed, made: Vec::new() };
+        self.with_engine(move |desk| {
+            desk.talk.may_write()?;
+            desk.answer_again(again)
+        })
+    }
+
+    /// The question whose answer is to be made again.
+    fn question_of(&self, at: Option<u64>) -> Done<MessageId> {
+        let path = self.talk.conversation.path();
         let last = match at {
-            Some(n) => self.open.conversation.at_number(n),
+            Some(n) => Some(self.talk.numbered(n)?),
             None => path.iter().rev().find(|m| m.role == Role::User || m.role == Role::Assistant).copied(),
         };
-        let question = match last {
-            Some(m) if m.role == Role::User => m.id,
-            Some(m) if m.role == Role::Assistant => match m.parent {
-                Some(q) => q,
-                None => {
-                    return Err(DeskError::Refused("That message has no question before it.".into()));
-                }
-            },
-            Some(_) => {
-                return Err(DeskError::Refused("Only answers can be made again. /timeline shows the numbers.".into()));
+        match last {
+            Some(m) if m.role == Role::User => Ok(m.id),
+            Some(m) if m.role == Role::Assistant => {
+                m.parent.ok_or_else(|| DeskError::Refused("That message has no question before it.".into()))
             }
-            None => {
-                return Err(DeskError::Refused("There is no answer to make again yet.".into()));
-            }
-        };
-        let mut made = Vec::new();
-        for i in 0..count.max(1) {
-            let started = Instant::now();
-            self.move_head(Some(question));
-            self.show_session();
-            let rendered = {
-                let path = self.open.conversation.path();
-                self.renderer.prompt(&path, self.open.settings.think)?
-            };
-            let plan = self.plan(&rendered)?;
-            self.check_room(&plan, "This question")?;
-            let shared = plan.base.position();
-            let read = plan.to_read();
-            let mut sampling = self.next_sampling();
-            sampling.temperature = temperature.unwrap_or(sampling.temperature);
-            sampling.seed = seed.map_or(sampling.seed, |s| s.wrapping_add(i));
-            if self.open.settings.seed.is_some() && seed.is_none() && i > 0 {
-                sampling.seed = sampling.seed.wrapping_add(i);
-            }
-            made.push(self.answer(plan, &rendered, sampling, started)?);
-            self.note(
-                Level::Info,
-                format!("Answered again: {} tokens shared, {} read for the question.", grouped(shared), grouped(read)),
-            );
-            if self.cancel.is_cancelled() {
-                break;
-            }
+            Some(_) => Err(DeskError::Refused("Only answers can be made again. /timeline shows the numbers.".into())),
+            None => Err(DeskError::Refused("There is no answer to make again yet.".into())),
         }
-        if made.len() > 1 {
-            self.choose_answer(&made);
-        }
+    }
+
+    fn answer_again(&mut self, again: Again) -> Done {
+        let started = Instant::now();
+        self.move_head(Some(again.question));
         self.show_session();
-        self.settle_quietly()
+        let rendered = self.prompt(&self.talk.conversation.path())?;
+        self.when_planned(rendered, State::plan_answer, move |desk, rendered, plan| {
+            desk.check_room(&plan, "This question")?;
+            let (shared, read) = (plan.base.position(), plan.to_read());
+            let sampling = desk.sampling_again(&again);
+            let answer = desk.new_answer(&rendered, sampling, started)?;
+            desk.write_answer(answer, plan, rendered, move |desk, made| {
+                let text = format!(
+                    "Answered again: {} tokens shared, {} read for the question.",
+                    grouped(shared),
+                    grouped(read)
+                );
+                desk.note(Level::Info, text);
+                desk.made_again(again, made)
+            })
+        })
+    }
+
+    fn sampling_again(&self, again: &Again) -> Sampling {
+        let i = again.made.len() as u64;
+        let mut sampling = self.next_sampling();
+        sampling.temperature = again.temperature.unwrap_or(sampling.temperature);
+        sampling.seed = match again.seed {
+            Some(seed) => seed.wrapping_add(i),
+            // A seed that was set would make the same answer each time.
+            None if self.talk.settings.seed.is_some() => sampling.seed.wrapping_add(i),
+            None => sampling.seed,
+        };
+        sampling
+    }
+
+    fn made_again(&mut self, mut again: Again, made: MessageId) -> Done {
+        again.made.push(made);
+        if (again.made.len() as u64) < again.count && !self.feeder.stopped() {
+            return self.answer_again(again);
+        }
+        if again.made.len() == 1 {
+            self.show_session();
+            return self.sync_quietly();
+        }
+        self.choose_answer(again.made)
     }
 
     /// Several answers to one question: which one goes on.
-    fn choose_answer(&mut self, made: &[MessageId]) {
+    fn choose_answer(&mut self, made: Vec<MessageId>) -> Done {
         let mut choices: Vec<Choice> = made
             .iter()
             .zip('1'..='9')
             .map(|(id, key)| {
-                let text = self.open.conversation.get(*id).map_or("", |m| m.text.as_str());
+                let text = self.talk.conversation.get(*id).map_or("", |m| m.text.as_str());
                 Choice { key, label: first_words(text, 60) }
             })
             .collect();
         choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
-        let key = self.ask_user("Which answer goes on?".into(), choices);
-        let chosen = key.to_digit(10).and_then(|n| made.get((n as usize).checked_sub(1)?));
-        if let Some(id) = chosen {
-            self.move_head(Some(*id));
-        }
+        self.ask_user("Which answer goes on?".into(), choices, move |desk, key| {
+            let chosen = key.to_digit(10).and_then(|n| made.get((n as usize).checked_sub(1)?));
+            if let Some(id) = chosen {
+                desk.move_head(Some(*id));
+            }
+            desk.show_session();
+            desk.sync_quietly()
+        })
     }
 }

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use super::super::jobs::Watch;
+use super::super::execute::{Progress, ToAnswer, Watch};
 use super::super::{DeskError, Done, State};
-use super::{finish_of, show_reading};
+use super::finish_of;
 use crate::protocol::desk::{Activity, Notice};
-use crate::protocol::engine::Token;
+use crate::protocol::engine::{Ended, Token};
 use crate::text::{Begin, StreamDecoder};
 use crate::transcript::{Message, Role};
 
@@ -29,8 +29,8 @@ struct AsideAnswer {
 }
 
 impl Watch for AsideAnswer {
-    fn reading(&mut self, desk: &mut State, done: u64, total: u64, tokens_per_s: f64) {
-        show_reading(desk, self.started, done, total, tokens_per_s);
+    fn reading(&mut self, desk: &mut State, progress: Progress) {
+        desk.show_reading(self.started, progress);
     }
     fn tokens(&mut self, desk: &mut State, tokens: &[Token], tokens_per_s: f64) {
         self.text.push_str(&self.decoder.push_all(tokens).answer);
@@ -47,35 +47,48 @@ impl State {
         if question.trim().is_empty() {
             return Err(DeskError::Refused("/aside QUESTION asks without keeping question or answer.".into()));
         }
-        self.answer_aside(question, Shown::Yes).map(|_| ())
+        self.answer_aside(question, Shown::Yes, |_, _| Ok(()))
     }
 
-    /// Asks and answers on a hidden fork. Returns the answer.
-    pub(in crate::desk) fn answer_aside(&mut self, question: &str, shown: Shown) -> Done<String> {
-        self.need_engine()?;
+    /// Asks and answers on a hidden fork; `then` gets the answer, and how many tokens were in the context before.
+    pub(in crate::desk) fn answer_aside(
+        &mut self,
+        question: &str,
+        shown: Shown,
+        then: impl FnOnce(&mut State, String) -> Done + Send + 'static,
+    ) -> Done {
+        let question = question.to_owned();
         let started = Instant::now();
-        let before = self.live.clone();
-        let mut new = self.opening_messages();
-        let parent = new.last().map(|m| m.id).or(self.open.conversation.head());
-        new.push(self.draft(Role::User, parent, question.to_owned()));
-        let path: Vec<&Message> = self.open.conversation.path().into_iter().chain(&new).collect();
-        let rendered = self.renderer.prompt(&path, self.open.settings.think)?;
-        let plan = self.plan(&rendered)?;
-        self.check_room(&plan, "This question")?;
-        let begin = Begin::after_prompt(&rendered.text);
-        let decoder = StreamDecoder::new(self.renderer.model().tokenizer.clone(), begin);
-        let mut watch = AsideAnswer { question: question.to_owned(), text: String::new(), decoder, started, shown };
-        let generate = self.generate(self.next_sampling(), begin, 0)?;
-        let fed = self.carry_out(plan, &rendered, Some((generate, None)), &mut watch);
-        watch.text.push_str(&watch.decoder.finish().answer);
-        let done = finish_of(&fed);
-        let text = watch.text;
-        if shown == Shown::Yes {
-            self.tell(Notice::Aside { question: watch.question, text: text.clone(), done: Some(done) });
-        }
-        fed?;
-        self.return_to(before)?;
-        self.report_meters();
-        Ok(text)
+        self.with_engine(move |desk| {
+            let before = desk.feeder.live.clone();
+            let mut new = desk.opening_messages();
+            let parent = new.last().map(|m| m.id).or(desk.talk.conversation.head());
+            new.push(desk.draft(Role::User, parent, question.clone()));
+            let path: Vec<&Message> = desk.talk.conversation.path().into_iter().chain(&new).collect();
+            let rendered = desk.prompt(&path)?;
+            desk.when_planned(rendered, State::plan_answer, move |desk, rendered, plan| {
+                desk.check_room(&plan, "This question")?;
+                let begin = Begin::after_prompt(&rendered.text);
+                let decoder = StreamDecoder::new(desk.feeder.renderer.model().tokenizer.clone(), begin);
+                let watch = AsideAnswer { question, text: String::new(), decoder, started, shown };
+                let answer = ToAnswer { generate: desk.generate(desk.next_sampling(), begin, 0)?, message: None };
+                desk.execute(plan, rendered, Some(answer), watch, move |desk, mut watch, fed| {
+                    watch.text.push_str(&watch.decoder.finish().answer);
+                    let (done, text) = (finish_of(&fed), watch.text);
+                    if shown == Shown::Yes {
+                        desk.tell(Notice::Aside { question: watch.question, text: text.clone(), done: Some(done) });
+                    }
+                    let fed = fed?;
+                    if shown == Shown::No && fed.end.is_none_or(|end| end.ended == Ended::Cancelled) {
+                        // Half of what the program wanted is of no use to it.
+                        return desk.return_to(before, |_| Err(DeskError::Stopped));
+                    }
+                    desk.return_to(before, move |desk| {
+                        desk.report_meters();
+                        then(desk, text)
+                    })
+                })
+            })
+        })
     }
 }

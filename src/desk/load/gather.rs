@@ -1,56 +1,64 @@
 //! Finding the documents of a load: files, folders and pasted text, cut as the options say.
 
-use std::time::{Duration, Instant};
-
-use super::super::run::Event;
-use super::super::{DeskError, Done, State, render};
+use super::super::work::Files;
+use super::super::{DeskError, Done, State, Work, render};
 use crate::protocol::desk::{Activity, Level, LoadOptions};
 use crate::text::Before;
 use crate::text::sources::{self, Document, Gathered, SourceError};
 
 impl State {
-    /// Finds and reads files on another thread, so that stopping works meanwhile.
-    pub(in crate::desk) fn gather(&mut self, paths: &[String], options: &LoadOptions) -> Done<Gathered> {
+    /// Finds and reads files on another thread.
+    pub(in crate::desk) fn gather(
+        &mut self,
+        paths: &[String],
+        options: &LoadOptions,
+        then: impl FnOnce(&mut State, Gathered) -> Done + Send + 'static,
+    ) -> Done {
+        let inline = match paths.iter().any(|p| p == "-") {
+            true => Some(inline(options)?),
+            false => None,
+        };
+        let paths: Vec<String> = paths.iter().filter(|p| *p != "-").cloned().collect();
+        let then = move |desk: &mut State, mut gathered: Gathered| {
+            gathered.documents.extend(inline);
+            then(desk, gathered)
+        };
+        if paths.is_empty() {
+            return then(self, Gathered::default());
+        }
         self.activity(Activity::Busy { what: "opening files".into() });
         let mut how = self.sources.clone();
         (how.force, how.pages) = (options.force, options.pages);
-        let (cancel, files) = (self.cancel.clone(), paths.iter().filter(|p| *p != "-").cloned().collect::<Vec<_>>());
-        let mut gathered = Gathered::default();
-        if !files.is_empty() {
-            let work = std::thread::spawn(move || sources::gather(&files, &how, &cancel));
-            while !work.is_finished() {
-                match self.next(Some(Instant::now() + Duration::from_millis(10))) {
-                    Event::Request(r) => self.on_busy_request(r),
-                    Event::Engine(e) => self.on_idle_engine(e),
-                    Event::Save(e) => self.on_save(e),
-                    Event::Tick => {}
-                }
+        let (cancel, files) = (self.feeder.cancel.clone(), paths.clone());
+        let (found, inbox) = crossbeam_channel::bounded(1);
+        let thread = std::thread::Builder::new().name("files".into()).spawn(move || {
+            // Nobody waits any more when the program ends.
+            let _ = found.send(sources::gather(&files, &how, &cancel));
+        });
+        thread.map_err(|e| DeskError::Failed(format!("The files cannot be opened: {e}. Nothing was loaded.")))?;
+        let then = Box::new(move |desk: &mut State, files| {
+            let gathered = desk.gathered(&paths, files)?;
+            then(desk, gathered)
+        });
+        self.work = Work::Gathering { files: inbox, then };
+        Ok(())
+    }
+
+    fn gathered(&self, paths: &[String], files: Option<Files>) -> Done<Gathered> {
+        match files {
+            Some(Ok(gathered)) => Ok(gathered),
+            Some(Err(SourceError::Cancelled)) => Err(DeskError::Stopped),
+            Some(Err(e @ SourceError::NotFound { .. })) => {
+                Err(DeskError::Refused(self.or_session(paths, e.to_string())))
             }
-            gathered = match work.join() {
-                Ok(Ok(gathered)) => gathered,
-                Ok(Err(SourceError::Cancelled)) => return Err(DeskError::Stopped),
-                Ok(Err(e @ SourceError::NotFound { .. })) => {
-                    return Err(DeskError::Refused(self.or_session(paths, e.to_string())));
-                }
-                Ok(Err(e)) => return Err(DeskError::Refused(e.to_string())),
-                Err(_) => {
-                    return Err(DeskError::Refused(
-                        "Reading the files failed unexpectedly. Nothing was loaded.".into(),
-                    ));
-                }
-            };
+            Some(Err(e)) => Err(DeskError::Refused(e.to_string())),
+            None => Err(DeskError::Refused("Reading the files failed unexpectedly. Nothing was loaded.".into())),
         }
-        if paths.iter().any(|p| p == "-") {
-            let text = options.inline.as_deref().unwrap_or("");
-            let name = options.name.as_deref().unwrap_or("pasted.txt");
-            gathered.documents.push(Document::inline(name, text).map_err(|e| DeskError::Refused(e.to_string()))?);
-        }
-        Ok(gathered)
     }
 
     /// Somebody who types a session's name after `/load` is told.
     fn or_session(&self, paths: &[String], error: String) -> String {
-        match paths.first().map(|name| self.store.session_named(name)) {
+        match paths.first().map(|name| self.keeper.store.session_named(name)) {
             Some(Ok(record)) => format!("{error} A session is called \"{}\": /resume {}", record.name, record.name),
             _ => error,
         }
@@ -66,7 +74,7 @@ impl State {
                 }
             }
         }
-        let tokenizer = &self.renderer.model().tokenizer;
+        let tokenizer = &self.feeder.renderer.model().tokenizer;
         for d in &mut documents {
             if let Some(note) = &d.note {
                 self.note(Level::Info, format!("{}: {note}", d.name));
@@ -88,4 +96,11 @@ impl State {
         }
         Ok(documents)
     }
+}
+
+/// The pasted text of a load as a document.
+fn inline(options: &LoadOptions) -> Done<Document> {
+    let text = options.inline.as_deref().unwrap_or("");
+    let name = options.name.as_deref().unwrap_or("pasted.txt");
+    Document::inline(name, text).map_err(|e| DeskError::Refused(e.to_string()))
 }

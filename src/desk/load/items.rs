@@ -1,7 +1,7 @@
 //! Where the documents of a load lie in a plan: tokens, ends, and which of them are in kept state.
 
 use super::super::Done;
-use super::super::feed::Plan;
+use super::super::plan::Plan;
 use super::super::render::Rendered;
 use super::Item;
 use crate::text::TextError;
@@ -16,7 +16,7 @@ pub(super) fn items(messages: &[Message], rendered: &Rendered, plan: &Plan) -> D
     }
     let mut position = plan.base.position();
     for step in &plan.steps {
-        position += step.given.len() as u64;
+        position += step.prompt.len() as u64;
         ends.extend(step.message.map(|m| (m, position, false)));
     }
     let first = messages.first().map(|m| m.id);
@@ -31,7 +31,7 @@ pub(super) fn items(messages: &[Message], rendered: &Rendered, plan: &Plan) -> D
             );
         };
         let name = m.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
-        items.push(Item { message: m.id, name, tokens: end - start, end: *end, kept: *kept });
+        items.push(Item { name, tokens: end - start, end: *end, kept: *kept });
         start = *end;
     }
     Ok(items)

@@ -1,0 +1,217 @@
+//! The answer that is being written.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::execute::{Fed, Progress, ToAnswer, Watch};
+use super::super::plan::Plan;
+use super::super::render::Rendered;
+use super::super::work::Wanted;
+use super::super::{DeskError, Done, State, grouped};
+use crate::protocol::desk::{Activity, Level, Notice};
+use crate::protocol::engine::{Ended, JobStats, Sampling, Token};
+use crate::text::{Begin, Delta, StreamDecoder};
+use crate::transcript::{Finish, Message, MessageId, Role};
+
+/// An answer that is being written.
+pub(super) struct Answer {
+    message: Message,
+    sampling: Sampling,
+    /// How it begins, and tokens of its thought that were written before.
+    begin: Begin,
+    spent: u64,
+    decoder: StreamDecoder,
+    /// Enter was pressed.
+    started: Instant,
+    first_token: Option<Instant>,
+    thought: Option<(Instant, f64)>,
+    saved: Instant,
+    dirty: bool,
+}
+
+/// How an answer ended, in the transcript's words.
+pub(super) fn finish_of(fed: &Done<Fed>) -> Finish {
+    let ended = match fed {
+        Ok(Fed { end: Some(end), .. }) => end.ended,
+        Err(DeskError::Stopped) => Ended::Cancelled,
+        Ok(Fed { end: None, .. }) | Err(_) => return Finish::Failed,
+    };
+    match ended {
+        Ended::Stop | Ended::Read => Finish::Stop,
+        Ended::Length => Finish::Length,
+        Ended::Context => Finish::Context,
+        Ended::Repeats => Finish::Repeats,
+        Ended::Cancelled => Finish::Stopped,
+    }
+}
+
+/// Tokens per second of decoding; 0 when there is nothing to tell it from. The first token comes from the prompt's own
+/// pass: the time is that of the others.
+fn decode_speed(stats: &JobStats) -> f64 {
+    let timed = stats.generated_tokens.saturating_sub(1);
+    if timed == 0 || stats.decode_ms <= 0.0 {
+        return 0.0;
+    }
+    timed as f64 * 1000.0 / stats.decode_ms
+}
+
+impl Answer {
+    pub(super) fn new(
+        desk: &State,
+        message: Message,
+        rendered: &Rendered,
+        sampling: Sampling,
+        started: Instant,
+    ) -> Done<Answer> {
+        let tokenizer = &desk.feeder.renderer.model().tokenizer;
+        // Going on with an answer may begin inside a thought.
+        let begin = match message.text.is_empty() && !message.thinking.is_empty() {
+            true => Begin::Thought,
+            false => Begin::after_prompt(&rendered.text),
+        };
+        let spent = match begin {
+            Begin::Thought => tokenizer.encode_plain(&message.thinking)?.len() as u64,
+            Begin::Answer => 0,
+        };
+        let decoder = StreamDecoder::new(tokenizer.clone(), begin);
+        let (first_token, thought, saved, dirty) = (None, None, Instant::now(), false);
+        Ok(Answer { message, sampling, begin, spent, decoder, started, first_token, thought, saved, dirty })
+    }
+
+    /// Words of the user's that the answer goes on after.
+    pub(super) fn after(mut self, desk: &mut State, more: String) -> Answer {
+        self.take(desk, Delta { thinking: String::new(), answer: more });
+        self
+    }
+
+    fn take(&mut self, desk: &mut State, delta: Delta) {
+        for (thinking, text) in [(true, delta.thinking), (false, delta.answer)] {
+            if text.is_empty() {
+                continue;
+            }
+            self.dirty = true;
+            let whole = if thinking { &mut self.message.thinking } else { &mut self.message.text };
+            whole.push_str(&text);
+            desk.tell(Notice::Delta { message: self.message.id, thinking, text });
+        }
+    }
+}
+
+impl Watch for Answer {
+    fn reading(&mut self, desk: &mut State, progress: Progress) {
+        desk.show_reading(self.started, progress);
+    }
+
+    fn tokens(&mut self, desk: &mut State, tokens: &[Token], tokens_per_s: f64) {
+        self.first_token.get_or_insert_with(Instant::now);
+        self.message.meta.completion_tokens += tokens.len() as u64;
+        let delta = self.decoder.push_all(tokens);
+        if self.decoder.in_thought() {
+            let (since, ms) = self.thought.get_or_insert((Instant::now(), 0.0));
+            *ms = since.elapsed().as_secs_f64() * 1000.0;
+            let ms = *ms;
+            desk.working(Activity::Thinking { tokens_per_s, ms });
+        } else {
+            desk.working(Activity::Answering { tokens_per_s });
+        }
+        self.take(desk, delta);
+    }
+
+    fn tick(&mut self, desk: &mut State) {
+        if self.dirty && self.saved.elapsed().as_secs() >= 2 {
+            self.saved = Instant::now();
+            self.dirty = false;
+            desk.amend(&self.message);
+        }
+    }
+}
+
+impl State {
+    /// An answer to the question at the head.
+    pub(super) fn new_answer(&self, rendered: &Rendered, sampling: Sampling, started: Instant) -> Done<Answer> {
+        let mut message = self.draft(Role::Assistant, self.talk.conversation.head(), String::new());
+        message.meta.model = self.feeder.model().map(|m| m.name.clone());
+        message.meta.seed = Some(sampling.seed);
+        Answer::new(self, message, rendered, sampling, started)
+    }
+
+    /// Adds the answer's message to the conversation if it is new, and lets the model write it.
+    pub(super) fn write_answer(
+        &mut self,
+        answer: Answer,
+        plan: Plan,
+        rendered: Arc<Rendered>,
+        then: impl FnOnce(&mut State, MessageId) -> Done + Send + 'static,
+    ) -> Done {
+        let safe = match self.talk.conversation.get(answer.message.id) {
+            None => self.add_message(answer.message.clone())?,
+            Some(_) => Wanted::Texts(0),
+        };
+        self.when_saved(safe, move |desk| desk.go_on_writing(answer, plan, rendered, Box::new(then)))
+    }
+
+    /// Runs the engine and writes what it says into the answer. Kept state that is lost before the first word is read again.
+    fn go_on_writing(&mut self, answer: Answer, plan: Plan, rendered: Arc<Rendered>, then: Finished) -> Done {
+        let generate = self.generate(answer.sampling, answer.begin, answer.spent)?;
+        let to_answer = ToAnswer { generate, message: Some(answer.message.id) };
+        let again = Arc::clone(&rendered);
+        self.execute(plan, rendered, Some(to_answer), answer, move |desk, answer, fed| match fed {
+            Err(lost @ DeskError::RowsLost(_)) if answer.first_token.is_none() => {
+                let plan = match desk.plan_answer(&again) {
+                    Ok(plan) => plan,
+                    Err(e) => return desk.answer_ended(answer, Err(e), then),
+                };
+                desk.read_lost_again(&lost, &plan);
+                desk.go_on_writing(answer, plan, again, then)
+            }
+            fed => desk.answer_ended(answer, fed, then),
+        })
+    }
+
+    fn answer_ended(&mut self, mut answer: Answer, fed: Done<Fed>, then: Finished) -> Done {
+        let last = answer.decoder.finish();
+        answer.take(self, last);
+        let mut message = answer.message;
+        message.meta.finish = Some(finish_of(&fed));
+        message.meta.thought_ms = answer.thought.map_or(0.0, |t| t.1);
+        if let Some(first) = answer.first_token {
+            message.meta.ttft_ms = first.duration_since(answer.started).as_secs_f64() * 1000.0;
+            self.meters.ttft_ms = message.meta.ttft_ms;
+        }
+        if let Ok(Fed { end: Some(end), reused, read, prefill_ms, .. }) = &fed {
+            message.meta.reused_tokens = *reused;
+            message.meta.prefilled_tokens = *read;
+            message.meta.prefill_ms = *prefill_ms;
+            message.meta.tokens_per_s = decode_speed(&end.stats);
+            self.meters.tokens_per_s = message.meta.tokens_per_s;
+        }
+        self.amend(&message);
+        let id = message.id;
+        self.tell(Notice::Finished(message));
+        self.show_tree();
+        self.report_meters();
+        self.warn_of_full_context();
+        match fed?.end {
+            Some(_) => then(self, id),
+            None => Err(DeskError::Failed("internal error: there was nothing to answer to".into())),
+        }
+    }
+
+    /// A sentence, once for each share, when the context is nearly full.
+    fn warn_of_full_context(&mut self) {
+        let (used, limit) = (self.feeder.live.position(), self.meters.context_limit);
+        if limit == 0 {
+            return;
+        }
+        let share = u8::try_from(used.saturating_mul(100) / limit).unwrap_or(100);
+        let level = [95, 80].into_iter().find(|l| share >= *l).unwrap_or(0);
+        if level > self.warned {
+            let left = grouped(limit.saturating_sub(used));
+            self.note(Level::Warn, format!("About {left} tokens left. /new, /fork #3 or /compact."));
+        }
+        self.warned = level;
+    }
+}
+
+/// What comes after an answer.
+type Finished = Box<dyn FnOnce(&mut State, MessageId) -> Done + Send>;

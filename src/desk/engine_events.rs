@@ -1,0 +1,148 @@
+//! What the engine says: to the present [`Work`], or to nobody in particular.
+
+use super::link::{EngineState, JobEnd};
+use super::work::{Feeding, Then};
+use super::{Attendance, DeskError, Done, State, Work};
+use crate::protocol::desk::{Activity, Level, Notice};
+use crate::protocol::engine::{EngineEvent, EngineFault};
+
+impl State {
+    pub(super) fn on_engine(&mut self, event: EngineEvent) {
+        let concerns = |id: u64, of: u64, fault: &EngineFault| of == id || matches!(fault, EngineFault::Fatal { .. });
+        match (std::mem::take(&mut self.work), event) {
+            (Work::Restoring { id, target, then }, EngineEvent::Restored { id: of, ms }) if of == id => {
+                self.feeder.live = target;
+                self.resumed(then, Ok(ms));
+            }
+            (Work::Restoring { id, then, .. }, EngineEvent::Failed { id: of, fault }) if concerns(id, of, &fault) => {
+                self.feeder.failed(&fault);
+                self.resumed(then, Err(fault.into()));
+            }
+            (Work::Feeding(f), EngineEvent::Failed { id: of, fault }) if concerns(f.id, of, &fault) => {
+                self.feeder.failed(&fault);
+                let done = f.feed.end(self, f.step, Err(fault.into()));
+                self.after(done);
+            }
+            (Work::Feeding(f), event) => self.on_job(f, event),
+            (Work::Starting(then), event) => {
+                self.on_idle_engine(event, true);
+                match self.feeder.link.state {
+                    EngineState::Starting => self.work = Work::Starting(then),
+                    EngineState::Ready(_) | EngineState::Down { .. } => self.resumed(then, ()),
+                }
+            }
+            (work, event) => {
+                self.work = work;
+                self.on_idle_engine(event, false);
+            }
+        }
+    }
+
+    /// Something about the job that runs, or a late word of one that was given up.
+    fn on_job(&mut self, mut f: Feeding, event: EngineEvent) {
+        f.look(self);
+        match event {
+            EngineEvent::Reading { id, done, .. } if id == f.id => f.feed.reading(self, done),
+            EngineEvent::Tokens { id, tokens, tokens_per_s } if id == f.id => {
+                f.feed.tokens(self, &tokens, tokens_per_s);
+                f.generated.extend_from_slice(&tokens);
+            }
+            EngineEvent::Done { id, ended, given_in_state, generated_in_state, image, stats, memory } if id == f.id => {
+                self.meters.model.memory = memory;
+                self.meters.spec.add(&stats.spec);
+                let (given_in_state, generated_in_state) = (given_in_state as usize, generated_in_state as usize);
+                let generated = f.generated;
+                let end = JobEnd { ended, given_in_state, generated, generated_in_state, image, stats };
+                let done = f.feed.end(self, f.step, Ok(end));
+                return self.after(done);
+            }
+            EngineEvent::Failed { .. }
+            | EngineEvent::Loading { .. }
+            | EngineEvent::Ready(_)
+            | EngineEvent::Restored { .. }
+            | EngineEvent::Reading { .. }
+            | EngineEvent::Tokens { .. }
+            | EngineEvent::Done { .. } => {}
+        }
+        self.work = Work::Feeding(f);
+    }
+
+    /// An engine event outside any job. `waited`: somebody waits for the engine, and is told of its failure.
+    fn on_idle_engine(&mut self, event: EngineEvent, waited: bool) {
+        match event {
+            EngineEvent::Ready(info) => {
+                self.meters.context_limit = info.context_limit;
+                self.meters.model = info.clone();
+                self.feeder.loaded(&info);
+                self.tell(Notice::Ready(info.clone()));
+                for note in &info.notes {
+                    if self.device_notes.is_news(note) {
+                        self.note(Level::Warn, note.clone());
+                    }
+                }
+                self.model_is_known();
+                if !waited {
+                    self.idle();
+                }
+            }
+            EngineEvent::Failed { fault, .. } => {
+                self.feeder.failed(&fault);
+                let error = fault.to_string();
+                match fault {
+                    _ if waited => {}
+                    EngineFault::Fatal { code, .. } if self.attendance == Attendance::Absent => {
+                        self.tell(Notice::Fatal { error, code });
+                        self.quitting = true;
+                    }
+                    _ => {
+                        if self.work.is_idle() {
+                            self.idle();
+                        }
+                        self.note(Level::Error, error);
+                    }
+                }
+            }
+            EngineEvent::Loading { what, done } => {
+                let what = if done > 0.0 { format!("{what} {:.0}%", done * 100.0) } else { what };
+                self.activity(Activity::Starting { what });
+            }
+            // Late events of a job that was given up.
+            EngineEvent::Restored { .. }
+            | EngineEvent::Reading { .. }
+            | EngineEvent::Tokens { .. }
+            | EngineEvent::Done { .. } => {}
+        }
+    }
+
+    /// Progress of the rows on their way, while somebody waits for them.
+    pub(super) fn show_in_flight(&mut self, tokens: u64) {
+        if let share @ Some(_) = self.feeder.share_in_flight() {
+            self.working(Activity::Restoring { tokens, share });
+        }
+    }
+
+    /// Goes on once the model is loaded and the state of a session that was just opened is back.
+    pub(super) fn with_engine(&mut self, then: impl FnOnce(&mut State) -> Done + Send + 'static) -> Done {
+        self.when_ready(Box::new(|desk, ()| then(desk)))
+    }
+
+    fn when_ready(&mut self, then: Then<()>) -> Done {
+        match &self.feeder.link.state {
+            EngineState::Ready(_) => {
+                let resuming = std::mem::take(&mut self.resume_pending);
+                // Whoever asks in a session whose state is lost is asked first whether to read it again. With nobody
+                // there to answer, the question's own prefill reads what is missing.
+                if resuming && self.attendance == Attendance::Present {
+                    return self.finish_resume(then);
+                }
+                then(self, ())
+            }
+            EngineState::Down { why, code } => Err(EngineFault::Fatal { why: why.clone(), code: *code }.into()),
+            EngineState::Starting if self.quitting => Err(DeskError::Stopped),
+            EngineState::Starting => {
+                self.work = Work::Starting(Box::new(|desk, ()| desk.when_ready(then)));
+                Ok(())
+            }
+        }
+    }
+}

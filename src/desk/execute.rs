@@ -1,0 +1,336 @@
+//! Carrying a plan out: its base is made live, its steps are read and recorded one by one, the last one may be answered.
+//!
+//! The one mechanism behind asking, loading, resuming, going back, forking and reading again.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::link::JobEnd;
+use super::path::Path;
+use super::plan::{Plan, Step};
+use super::render::Rendered;
+use super::work::{Feed, Feeding, Then, Wanted};
+use super::{DeskError, Done, State, Work};
+use crate::protocol::desk::{Activity, ReadingProgress};
+use crate::protocol::engine::{Ended, Generate, Token};
+use crate::settings::SaveStates;
+use crate::transcript::MessageId;
+
+/// Shortest text worth a progress display, in tokens.
+const SHOWN_READING: u64 = 512;
+
+/// What making a state live took.
+#[derive(Debug, Default)]
+pub(super) struct Fed {
+    /// Tokens that did not have to be read.
+    pub(super) reused: u64,
+    /// Tokens read.
+    pub(super) read: u64,
+    /// Time for them, milliseconds.
+    pub(super) prefill_ms: f64,
+    /// Whole time, milliseconds.
+    pub(super) ms: f64,
+    /// The last job, if one was run.
+    pub(super) end: Option<JobEnd>,
+}
+
+/// How far the reading of a plan is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    /// Tokens read, over all steps.
+    pub(super) done: u64,
+    /// Tokens to read in all.
+    pub(super) total: u64,
+    /// Tokens in the state now.
+    pub(super) position: u64,
+    /// Since the first step began.
+    pub(super) elapsed: Duration,
+}
+
+impl Progress {
+    /// Over all that was read: what it says of the time left does not jump.
+    pub(super) fn tokens_per_s(&self) -> f64 {
+        per_second(self.done, self.elapsed)
+    }
+}
+
+/// A rate; 0 while there is none.
+pub(super) fn per_second(tokens: u64, elapsed: Duration) -> f64 {
+    match elapsed.as_secs_f64() {
+        s if s > 0.0 => tokens as f64 / s,
+        _ => 0.0,
+    }
+}
+
+/// Looks at a plan while it is carried out.
+pub(super) trait Watch: Send + 'static {
+    /// Prefill went on.
+    fn reading(&mut self, desk: &mut State, progress: Progress);
+    /// A round of decoding.
+    fn tokens(&mut self, _desk: &mut State, _tokens: &[Token], _tokens_per_s: f64) {}
+    /// Now and then.
+    fn tick(&mut self, _desk: &mut State) {}
+}
+
+/// One of [`State::plan`], [`State::plan_answer`] and [`State::plan_past`].
+pub(super) type Planner = fn(&State, &Rendered) -> Done<Plan>;
+
+/// What is to be answered at the end of a plan.
+#[derive(Clone, Debug)]
+pub(super) struct ToAnswer {
+    pub(super) generate: Generate,
+    /// The message the answer ends; `None` leaves no trace of the last step in the store (an aside).
+    pub(super) message: Option<MessageId>,
+}
+
+/// A plan that is being carried out.
+struct Execution<W, F> {
+    rendered: Arc<Rendered>,
+    /// Not begun.
+    steps: VecDeque<Step>,
+    answer: Option<ToAnswer>,
+    watch: W,
+    fed: Fed,
+    /// Tokens to read in all.
+    total: u64,
+    started: Instant,
+    /// When the first step began.
+    reading_since: Instant,
+    then: F,
+}
+
+impl<W, F> Execution<W, F>
+where
+    W: Watch,
+    F: FnOnce(&mut State, W, Done<Fed>) -> Done + Send + 'static,
+{
+    /// Begins the next step, or ends.
+    fn go_on(mut self: Box<Self>, desk: &mut State) -> Done {
+        let Some(step) = self.steps.pop_front() else {
+            return self.over(desk, None);
+        };
+        let answer = self.answer.as_ref().filter(|_| self.steps.is_empty());
+        let export = answer.is_none_or(|a| a.message.is_some()) && desk.keeper.policy != SaveStates::Never;
+        match desk.feeder.start_job(step.prompt.clone(), answer.map(|a| a.generate.clone()), export) {
+            Ok(id) => {
+                desk.work = Work::Feeding(Feeding::new(id, step, self));
+                Ok(())
+            }
+            Err(e) => self.over(desk, Some(e)),
+        }
+    }
+
+    fn over(mut self: Box<Self>, desk: &mut State, failed: Option<DeskError>) -> Done {
+        self.fed.ms = self.started.elapsed().as_secs_f64() * 1000.0;
+        let fed = match failed {
+            None => Ok(self.fed),
+            Some(e) => {
+                let e = desk.keeper.set_aside(e);
+                // Whoever does not plan anew is asked whether to read it again.
+                desk.resume_pending |= matches!(e, DeskError::RowsLost(_));
+                Err(e)
+            }
+        };
+        (self.then)(desk, self.watch, fed)
+    }
+}
+
+impl<W, F> Feed for Execution<W, F>
+where
+    W: Watch,
+    F: FnOnce(&mut State, W, Done<Fed>) -> Done + Send + 'static,
+{
+    fn reading(&mut self, desk: &mut State, done: u64) {
+        let done = self.fed.read + done;
+        let position = self.fed.reused + done;
+        let progress = Progress { done, total: self.total, position, elapsed: self.reading_since.elapsed() };
+        desk.meters.prefill_tokens_per_s = progress.tokens_per_s();
+        self.watch.reading(desk, progress);
+        desk.show_position(position);
+    }
+
+    fn tokens(&mut self, desk: &mut State, tokens: &[Token], tokens_per_s: f64) {
+        self.watch.tokens(desk, tokens, tokens_per_s);
+    }
+
+    fn tick(&mut self, desk: &mut State) {
+        self.watch.tick(desk);
+    }
+
+    fn end(mut self: Box<Self>, desk: &mut State, step: Step, end: Done<JobEnd>) -> Done {
+        let mut end = match end {
+            Ok(end) => end,
+            Err(e) => return self.over(desk, Some(e)),
+        };
+        self.fed.read += end.given_in_state as u64;
+        self.fed.prefill_ms += end.stats.prefill_ms;
+        desk.read_at(self.fed.read, self.fed.prefill_ms);
+        let answer = self.answer.as_ref().filter(|_| self.steps.is_empty());
+        let (message, kept) = match answer {
+            Some(answer) => (answer.message, answer.message.is_some()),
+            None => (step.message, true),
+        };
+        let image = end.image.take();
+        match desk.feeder.absorb(&self.rendered, &step, &end) {
+            Ok(Some((segment, complete))) if kept => desk.save_segment(segment, image, message.filter(|_| complete)),
+            Ok(_) => {}
+            Err(e) => return self.over(desk, Some(e)),
+        }
+        desk.show_position(desk.feeder.live.position());
+        let stopped = end.ended == Ended::Cancelled;
+        self.fed.end = Some(end);
+        if stopped {
+            return self.over(desk, None);
+        }
+        self.go_on(desk)
+    }
+}
+
+/// Shows the progress of reading text that is no `/load`.
+pub(super) struct PromptReading {
+    pub(super) started: Instant,
+}
+
+impl PromptReading {
+    pub(super) fn begun() -> PromptReading {
+        PromptReading { started: Instant::now() }
+    }
+}
+
+impl Watch for PromptReading {
+    fn reading(&mut self, desk: &mut State, progress: Progress) {
+        desk.show_reading(self.started, progress);
+    }
+}
+
+impl State {
+    /// Plans once what is being written is there to be planned with.
+    pub(super) fn when_planned(
+        &mut self,
+        rendered: Arc<Rendered>,
+        planner: Planner,
+        then: impl FnOnce(&mut State, Arc<Rendered>, Plan) -> Done + Send + 'static,
+    ) -> Done {
+        if !self.wants_stored(&rendered) {
+            let plan = planner(self, &rendered)?;
+            return then(self, rendered, plan);
+        }
+        self.when_saved(Wanted::States, move |desk| {
+            if desk.feeder.stopped() {
+                return Err(DeskError::Stopped);
+            }
+            let plan = planner(desk, &rendered)?;
+            then(desk, rendered, plan)
+        })
+    }
+
+    /// Carries a plan out. `then` gets [`DeskError::RowsLost`] where kept state turned out damaged on its way: it may plan
+    /// anew. With `answer`, the last step is answered.
+    pub(super) fn execute<W: Watch>(
+        &mut self,
+        plan: Plan,
+        rendered: Arc<Rendered>,
+        answer: Option<ToAnswer>,
+        watch: W,
+        then: impl FnOnce(&mut State, W, Done<Fed>) -> Done + Send + 'static,
+    ) -> Done {
+        let started = Instant::now();
+        let of = Arc::clone(&rendered);
+        let planner = if answer.is_some() { State::plan_answer } else { State::plan };
+        self.activate(plan, of, planner, move |desk, plan| {
+            let plan = match plan {
+                Ok(plan) => plan,
+                Err(e) => return then(desk, watch, Err(e)),
+            };
+            for (message, segment) in &plan.found {
+                desk.point(*message, *segment);
+            }
+            let (total, reused) = (plan.to_read(), plan.base.position());
+            let fed = Fed { reused, ..Fed::default() };
+            let steps = plan.steps.into();
+            let reading_since = Instant::now();
+            Box::new(Execution { rendered, steps, answer, watch, fed, total, started, reading_since, then }).go_on(desk)
+        })
+    }
+
+    /// Makes the plan's base live. State that turns out to be unusable is left out and planned around.
+    pub(super) fn activate(
+        &mut self,
+        plan: Plan,
+        rendered: Arc<Rendered>,
+        planner: Planner,
+        then: impl FnOnce(&mut State, Done<Plan>) -> Done + Send + 'static,
+    ) -> Done {
+        if self.feeder.is_at(&plan.base) {
+            return then(self, Ok(plan));
+        }
+        self.activity(Activity::Restoring { share: None, tokens: plan.base.position() });
+        let base = plan.base.clone();
+        self.restore(base, move |desk, usable| match usable {
+            Ok(true) => then(desk, Ok(plan)),
+            Ok(false) => match planner(desk, &rendered) {
+                Ok(plan) => desk.activate(plan, rendered, planner, Box::new(then) as Then<Done<Plan>>),
+                Err(e) => then(desk, Err(e)),
+            },
+            Err(e) => then(desk, Err(e)),
+        })
+    }
+
+    /// Makes `path` live; rows it shares with the live path stay where they are. `then` gets false when the store found that
+    /// its state is not usable after all, and has noted it: the next plan is another one.
+    pub(super) fn restore(
+        &mut self,
+        path: Path,
+        then: impl FnOnce(&mut State, Done<bool>) -> Done + Send + 'static,
+    ) -> Done {
+        let have = self.feeder.live.common(&path);
+        let keep = path.prefix(have).position();
+        let (rows, end) = match path.head() {
+            None => (Vec::new(), None),
+            Some(tip) => match self.keeper.store.open_path(&tip, have) {
+                Ok(opened) if opened.plan.usable != path.segments().len() => return then(self, Ok(false)),
+                Ok(opened) => (opened.rows, opened.end),
+                Err(e) => return then(self, Err(e.into())),
+            },
+        };
+        let coming = rows.clone();
+        let id = match self.feeder.start_restore(&path, keep, rows, end) {
+            Ok(id) => id,
+            Err(e) => return then(self, Err(e)),
+        };
+        let then = move |desk: &mut State, done: Done<f64>| {
+            let done = match done {
+                Ok(restore_ms) => {
+                    tracing::debug!(restore_ms, "state put back");
+                    desk.feeder.in_flight = coming;
+                    Ok(true)
+                }
+                // Rows are checked as they are read: damage shows only now.
+                Err(e) => match desk.keeper.set_aside(e) {
+                    DeskError::RowsLost(_) => Ok(false),
+                    e => Err(e),
+                },
+            };
+            then(desk, done)
+        };
+        self.work = Work::Restoring { id, target: path, then: Box::new(then) };
+        Ok(())
+    }
+
+    /// Progress of reading a prompt.
+    pub(super) fn show_reading(&mut self, started: Instant, progress: Progress) {
+        let Progress { done, total, position, .. } = progress;
+        if total < SHOWN_READING {
+            return;
+        }
+        self.working(Activity::Reading(ReadingProgress {
+            files: Vec::new(),
+            done,
+            total,
+            tokens_per_s: progress.tokens_per_s(),
+            elapsed_ms: started.elapsed().as_secs_f64() * 1000.0,
+            left_after: self.meters.context_limit.saturating_sub(position - done + total),
+        }));
+    }
+}

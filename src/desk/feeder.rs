@@ -1,0 +1,195 @@
+//! The feeder: the engine link and the live path. Knows tokens and where in a rendered text they end; what is on disk it
+//! asks the keeper it is shown.
+
+use std::sync::Arc;
+
+use super::link::{EngineChannels, EngineState, JobEnd, Link};
+use super::path::Path;
+use super::plan::Step;
+use super::render::{Rendered, Renderer};
+use super::{DeskError, Done};
+use crate::protocol::engine::{
+    Cancel, CheckpointImage, Command, EngineFault, Generate, Job, ModelInfo, RowSource, Token,
+};
+use crate::session::{NewSegment, SegmentKind, StoredRows, TextBoundary};
+use crate::text::{Before, TextModel};
+
+/// The engine and what its state has absorbed.
+#[derive(Debug)]
+pub(super) struct Feeder {
+    pub(super) link: Link,
+    /// What the engine's state has absorbed.
+    pub(super) live: Path,
+    /// Rows of the live state that may still be on their way to the device.
+    pub(super) in_flight: Vec<Arc<StoredRows>>,
+    pub(super) renderer: Renderer,
+    /// Ids that end a turn.
+    pub(super) stop_ids: Vec<Token>,
+    /// Tokens between two checkpoints inside a long document.
+    pub(super) piece: usize,
+    /// Of the loaded model; empty before.
+    fingerprint: String,
+    /// Ends what runs.
+    pub(super) cancel: Cancel,
+}
+
+impl Feeder {
+    pub(super) fn new(engine: EngineChannels, text: TextModel, stop_ids: Vec<Token>, piece: usize) -> Feeder {
+        Feeder {
+            link: Link::new(engine),
+            live: Path::default(),
+            in_flight: Vec::new(),
+            renderer: Renderer::new(text),
+            stop_ids,
+            piece,
+            fingerprint: String::new(),
+            cancel: Cancel::default(),
+        }
+    }
+
+    /// The model, if it is loaded.
+    pub(super) fn model(&self) -> Option<&ModelInfo> {
+        match &self.link.state {
+            EngineState::Ready(info) => Some(info),
+            EngineState::Starting | EngineState::Down { .. } => None,
+        }
+    }
+
+    /// Names the model that state belongs to; empty until one is loaded.
+    pub(super) fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// The model is loaded.
+    pub(super) fn loaded(&mut self, info: &ModelInfo) {
+        self.fingerprint = info.fingerprint.clone();
+        self.link.state = EngineState::Ready(Box::new(info.clone()));
+    }
+
+    /// Whatever failed, the engine's state is empty; after some failures there is no engine.
+    pub(super) fn failed(&mut self, fault: &EngineFault) {
+        self.live = Path::default();
+        self.in_flight.clear();
+        if let EngineFault::Fatal { why, code } = fault {
+            self.link.down(why.clone(), *code);
+        }
+    }
+
+    /// From here on a stop is a new one.
+    pub(super) fn begin(&mut self) {
+        self.cancel = Cancel::default();
+    }
+
+    /// Whether a stop was asked for.
+    pub(super) fn stopped(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    fn command(&mut self, command: Command) -> Done {
+        if self.link.send(command) {
+            return Ok(());
+        }
+        let why = "The engine is gone. Text is safe; start sala-chat again and /resume last.".to_owned();
+        let fault = EngineFault::Fatal { why, code: 1 };
+        self.failed(&fault);
+        Err(fault.into())
+    }
+
+    /// Starts a job on top of the live state; its number is returned.
+    pub(super) fn start_job(&mut self, given: Vec<Token>, generate: Option<Generate>, export: bool) -> Done<u64> {
+        let (id, cancel) = (self.link.id(), self.cancel.clone());
+        self.command(Command::Run(Job { id, given, generate, export, cancel }))?;
+        Ok(id)
+    }
+
+    /// Begins to make the engine's state equal `target`: `rows` follow the first `keep` tokens.
+    pub(super) fn start_restore(
+        &mut self,
+        target: &Path,
+        keep: u64,
+        rows: Vec<Arc<StoredRows>>,
+        end: Option<CheckpointImage>,
+    ) -> Done<u64> {
+        let id = self.link.id();
+        match target.head() {
+            None => self.in_flight.clear(),
+            // Of what stays, some may still be coming.
+            Some(_) => self.in_flight.extend(rows.iter().cloned()),
+        }
+        let rows = rows.into_iter().map(|rows| rows as Arc<dyn RowSource>).collect();
+        self.command(Command::Restore { id, keep, rows, end, history: target.tokens() })?;
+        Ok(id)
+    }
+
+    /// How much of the rows on their way has come; `None` when nothing is waited for.
+    pub(super) fn share_in_flight(&self) -> Option<f64> {
+        let sum = |of: fn(&StoredRows) -> usize| -> usize { self.in_flight.iter().map(|rows| of(rows)).sum() };
+        let (read, all) = (sum(StoredRows::read_bytes), sum(StoredRows::bytes));
+        (read < all).then(|| read as f64 / all as f64)
+    }
+
+    /// Whether the engine's state is just this path.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        let common = self.live.common(path);
+        common == self.live.segments().len() && common == path.segments().len()
+    }
+
+    /// Takes into the live path what a job did. Returns the segment, and whether all of the step was read; `None` when
+    /// nothing was done.
+    pub(super) fn absorb(
+        &mut self,
+        rendered: &Rendered,
+        step: &Step,
+        end: &JobEnd,
+    ) -> Done<Option<(NewSegment, bool)>> {
+        let cut = |what: &str, have: usize, said: usize| {
+            DeskError::Failed(format!("internal error: the engine speaks of {said} {what} tokens, there are {have}"))
+        };
+        let prompt = step.prompt.get(..end.given_in_state);
+        let prompt = prompt.ok_or_else(|| cut("read", step.prompt.len(), end.given_in_state))?;
+        let completion = end.generated.get(..end.generated_in_state);
+        let completion = completion.ok_or_else(|| cut("generated", end.generated.len(), end.generated_in_state))?;
+        if prompt.is_empty() && completion.is_empty() {
+            return Ok(None);
+        }
+        let complete = prompt.len() == step.prompt.len();
+        let tokenizer = &self.renderer.model().tokenizer;
+        let before = tokenizer.before_next(self.live.last_tokens(), Before::Edge);
+        let boundary = if !complete {
+            self.renderer.boundary_after(rendered, self.live.text_bytes(), prompt, before)
+        } else if completion.is_empty() {
+            boundary(rendered, step.text_end)
+        } else {
+            self.renderer.boundary_with(rendered, step.text_end, completion, tokenizer.before_next(prompt, before))
+        };
+        let kind = if complete { step.kind } else { SegmentKind::DocumentPart };
+        let content = self.content(&self.live, prompt, completion, boundary, kind);
+        self.live.push(content.clone());
+        Ok(Some((content, complete)))
+    }
+
+    /// A segment behind `path`.
+    pub(super) fn content(
+        &self,
+        path: &Path,
+        prompt: &[Token],
+        completion: &[Token],
+        boundary: TextBoundary,
+        kind: SegmentKind,
+    ) -> NewSegment {
+        NewSegment {
+            fingerprint: self.fingerprint.clone(),
+            parent: path.head(),
+            start: path.position(),
+            prompt: prompt.to_vec(),
+            completion: completion.to_vec(),
+            boundary,
+            kind,
+        }
+    }
+}
+
+/// The boundary after the first `end` bytes of a rendered text.
+pub(super) fn boundary(rendered: &Rendered, end: usize) -> TextBoundary {
+    TextBoundary::of(rendered.text.get(..end).unwrap_or(&rendered.text))
+}

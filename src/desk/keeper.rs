@@ -1,0 +1,239 @@
+//! The keeper: the store and its writer. What is handed over, what became of it, and what of it can be had back.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+
+use super::path::Path;
+use super::work::Wanted;
+use super::{DeskError, Done, Out, now_ms};
+use crate::protocol::desk::{Level, Notice, SaveState};
+use crate::protocol::engine::{EngineFault, StateImage};
+use crate::session::{
+    Change, RestorePlan, Save, SaveEvent, Segment, SegmentId, SessionLock, Store, StoreError, Unsaved, Writer,
+};
+use crate::settings::SaveStates;
+
+/// How long a question may wait to be durable before the engine sees it anyway (the banner says that it is not).
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long going back waits for state that is being written.
+const STATE_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What is with the writer.
+#[derive(Debug, Default)]
+struct Pending {
+    /// Texts of all saves up to this one were committed or given up.
+    texts: u64,
+    /// Saves whose state is not on disk yet.
+    states: HashMap<u64, SegmentId>,
+    /// The last save.
+    last: u64,
+    /// Why something will never be on disk, once that is so: nothing that is saved later makes it whole.
+    given_up: Option<String>,
+    /// State to be written when the program ends, in order.
+    held: Vec<(SegmentId, StateImage)>,
+}
+
+/// The store, the writer, and how saving stands.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pub(super) store: Arc<Store>,
+    writer: Writer,
+    /// From the writer.
+    pub(super) events: Receiver<SaveEvent>,
+    pending: Pending,
+    /// When model state is written.
+    pub(super) policy: SaveStates,
+    /// The store is a private one that goes away.
+    discard: bool,
+    shown: SaveState,
+    /// Keeps other processes from writing to the open session.
+    pub(super) lock: Option<SessionLock>,
+    out: Out,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        store: Arc<Store>,
+        writer: Writer,
+        events: Receiver<SaveEvent>,
+        policy: SaveStates,
+        discard: bool,
+        out: Out,
+    ) -> Keeper {
+        let (pending, shown, lock) = (Pending::default(), SaveState::Empty, None);
+        Keeper { store, writer, events, pending, policy, discard, shown, lock, out }
+    }
+
+    /// Hands a save over.
+    pub(super) fn save(&mut self, mut save: Save) -> u64 {
+        if self.policy == SaveStates::Exit {
+            // Only the newest checkpoint is of use when the program ends; rows are needed of all.
+            for (_, image) in self.pending.held.iter_mut().filter(|_| !save.images.is_empty()) {
+                image.end = None;
+            }
+            self.pending.held.append(&mut save.images);
+        }
+        let state = save.images.last().map(|(id, _)| *id);
+        let id = self.writer.save(save);
+        self.pending.last = id;
+        if let Some(segment) = state {
+            self.pending.states.insert(id, segment);
+        }
+        if !matches!(self.shown, SaveState::NotSaved(_)) {
+            self.show(SaveState::Saving);
+        }
+        id
+    }
+
+    /// Hands changes over, in one transaction.
+    pub(super) fn change(&mut self, changes: Vec<Change>) -> u64 {
+        self.save(Save { changes, images: Vec::new() })
+    }
+
+    /// Hands changes over and waits until they are on disk, or it is clear that they will not be.
+    pub(super) fn change_now(&mut self, changes: Vec<Change>) {
+        self.change(changes);
+        self.wait_for_texts();
+    }
+
+    /// How saving stands.
+    pub(super) fn shown(&self) -> &SaveState {
+        &self.shown
+    }
+
+    /// Shows how saving stands.
+    pub(super) fn show(&mut self, state: SaveState) {
+        let state = match (&self.pending.given_up, self.discard) {
+            (_, true) => SaveState::Off,
+            (Some(why), false) => SaveState::NotSaved(why.clone()),
+            (None, false) => state,
+        };
+        if self.shown != state {
+            self.shown = state.clone();
+            self.out.tell(Notice::Save(state));
+        }
+    }
+
+    /// What the writer said. Returns whether the last state that waited is on disk now, or will not come there.
+    pub(super) fn on_event(&mut self, event: SaveEvent) -> bool {
+        let pending = &mut self.pending;
+        let waited = !pending.states.is_empty();
+        match event {
+            SaveEvent::Text { id } => pending.texts = pending.texts.max(id),
+            SaveEvent::Saved { id, at_ms } => {
+                pending.texts = pending.texts.max(id);
+                pending.states.remove(&id);
+                if id == pending.last {
+                    self.show(SaveState::Saved(at_ms));
+                }
+            }
+            SaveEvent::TextOnly { id, reason, .. } => {
+                pending.texts = pending.texts.max(id);
+                pending.states.remove(&id);
+                self.show(SaveState::TextOnly(reason));
+            }
+            SaveEvent::NotSaved { id, reason, lasting } => {
+                pending.texts = pending.texts.max(id);
+                pending.states.remove(&id);
+                if lasting {
+                    pending.given_up = Some(reason.clone());
+                    self.out.note(Level::Error, format!("Something could not be saved: {reason}"));
+                }
+                self.show(SaveState::NotSaved(reason));
+            }
+            SaveEvent::Recovered => self.show(SaveState::Saved(now_ms())),
+        }
+        waited && self.pending.states.is_empty()
+    }
+
+    /// Whether what is wanted is on disk, or will not come there.
+    pub(super) fn has(&self, wanted: Wanted) -> bool {
+        match wanted {
+            Wanted::Texts(save) => self.pending.texts >= save,
+            Wanted::States => self.pending.states.is_empty(),
+        }
+    }
+
+    /// Until when to wait for something that is being written.
+    pub(super) fn patience(wanted: Wanted) -> Instant {
+        Instant::now()
+            + match wanted {
+                Wanted::Texts(_) => PATIENCE,
+                Wanted::States => STATE_PATIENCE,
+            }
+    }
+
+    /// Waits until all texts handed over are on disk, or it is clear that they will not be: whoever takes the lock or
+    /// asks the store next must find all that was said. Nothing else could be done meanwhile.
+    pub(super) fn wait_for_texts(&mut self) {
+        let wanted = Wanted::Texts(self.pending.last);
+        let until = Keeper::patience(wanted);
+        while !self.has(wanted)
+            && let Ok(event) = self.events.recv_deadline(until)
+        {
+            self.on_event(event);
+        }
+    }
+
+    /// The same for all that is with the writer, leaving its events where they are.
+    pub(super) fn flush_briefly(&self) {
+        self.writer.flush(Instant::now() + PATIENCE);
+    }
+
+    /// A recorded path, empty when the store does not know it any more.
+    pub(super) fn stored_path(&self, tip: &SegmentId) -> Done<Path> {
+        match self.store.load_path(tip) {
+            Ok(segments) => Ok(Path::new(segments)),
+            Err(StoreError::NoSegment { .. }) => Ok(Path::default()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// A recorded segment.
+    pub(super) fn stored_segment(&self, id: &SegmentId) -> Done<Option<Segment>> {
+        Ok(self.store.segment(id)?)
+    }
+
+    /// What the store can restore of a path; `None` when it does not know the end of it.
+    pub(super) fn restorable(&self, tip: &SegmentId) -> Done<Option<RestorePlan>> {
+        match self.store.plan_restore(tip) {
+            Ok(plan) => Ok(Some(plan)),
+            Err(StoreError::NoSegment { .. }) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// After a failure: declares missing what was found damaged; the error then says that.
+    pub(super) fn set_aside(&mut self, e: DeskError) -> DeskError {
+        let DeskError::Engine(EngineFault::RowsLost(fault)) = e else {
+            return e;
+        };
+        match self.store.note_fault(&fault) {
+            Ok(true) => DeskError::RowsLost(fault),
+            Ok(false) => EngineFault::RowsLost(fault).into(),
+            Err(e) => e.into(),
+        }
+    }
+
+    /// Writes what is left and gives the session free.
+    ///
+    /// # Errors
+    /// What was handed over and is not on disk: why.
+    pub(super) fn close(mut self, patience: Duration) -> Result<(), Unsaved> {
+        let held = std::mem::take(&mut self.pending.held);
+        if !held.is_empty() {
+            self.writer.save(Save { changes: Vec::new(), images: held });
+        }
+        let saved = self.writer.close(Instant::now() + patience);
+        drop(self.lock.take());
+        saved
+    }
+
+    /// Whether the store is kept after the program ends.
+    pub(super) fn lasts(&self) -> bool {
+        !self.discard
+    }
+}

@@ -1,0 +1,246 @@
+//! How a rendered conversation becomes the live state: what is there already, what is on disk, what has to be read. Looks
+//! at the live path and the store, and changes nothing.
+
+use std::collections::HashSet;
+
+use super::feeder::{Feeder, boundary};
+use super::keeper::Keeper;
+use super::path::Path;
+use super::render::Rendered;
+use super::talk::Talk;
+use super::{DeskError, Done, State, grouped};
+use crate::protocol::engine::Token;
+use crate::session::{Segment, SegmentId, SegmentKind};
+use crate::text::Before;
+use crate::transcript::MessageId;
+
+/// Text at the end of an answer that is left for the next question to bring, in bytes: a token that was drawn last.
+const SMALL_REST: usize = 256;
+
+/// One segment to be read.
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    pub(super) prompt: Vec<Token>,
+    /// Bytes of the rendered text at its end.
+    pub(super) text_end: usize,
+    pub(super) kind: SegmentKind,
+    /// The message that is complete with it.
+    pub(super) message: Option<MessageId>,
+}
+
+/// How a rendered text will become the live state.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    /// Segments that need not be read.
+    pub(super) base: Path,
+    /// Where those that end a message end.
+    pub(super) found: Vec<(MessageId, SegmentId)>,
+    /// What has to be.
+    pub(super) steps: Vec<Step>,
+}
+
+impl Plan {
+    /// Tokens to read.
+    pub(super) fn to_read(&self) -> u64 {
+        self.steps.iter().map(|s| s.prompt.len() as u64).sum()
+    }
+
+    /// Tokens in the context when all is read.
+    pub(super) fn total(&self) -> u64 {
+        self.base.position() + self.to_read()
+    }
+}
+
+impl Feeder {
+    /// Whether state on disk may be deeper under a text than the live one.
+    fn may_be_deeper_on_disk(&self, unchanged: &Path) -> bool {
+        unchanged.position() < self.live.position() || self.live.segments().is_empty()
+    }
+
+    /// Plans on top of a path whose text is unchanged: adds what is known behind it, leaves out what is not usable.
+    fn plan_from(&self, keeper: &Keeper, rendered: &Rendered, chain: Path) -> Done<Plan> {
+        let mut chain = chain;
+        let mut steps = self.steps(rendered, &chain)?;
+        let known = chain.segments().len();
+        // Read-only steps only: what the model answers to is asked each time.
+        for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
+            let boundary = boundary(rendered, step.text_end);
+            let content = self.content(&chain, &step.prompt, &[], boundary, step.kind);
+            let Some(segment) = keeper.stored_segment(&content.id())? else {
+                break;
+            };
+            chain.append(segment);
+        }
+        let base = self.usable(keeper, &chain)?;
+        match base.segments().len().checked_sub(known) {
+            Some(done) => drop(steps.drain(..done)),
+            None => steps = self.steps(rendered, &base)?,
+        }
+        let ending = |s: &Segment| {
+            let end = usize::try_from(s.content.boundary.bytes).ok()?;
+            rendered.cuts.iter().find(|c| c.end == end).map(|c| (c.message, s.id))
+        };
+        let found = base.segments().iter().filter_map(ending).collect();
+        Ok(Plan { base, found, steps })
+    }
+
+    /// The deepest stored path of the open branch under a rendering.
+    fn stored_under(&self, talk: &Talk, keeper: &Keeper, text: &str) -> Done<Path> {
+        let mut tried: HashSet<SegmentId> = HashSet::new();
+        for message in talk.conversation.path().iter().rev() {
+            let Some(id) = talk.ends.get(&message.id).filter(|id| !tried.contains(*id)) else {
+                continue;
+            };
+            let path = keeper.stored_path(id)?;
+            let unchanged = path.unchanged(text);
+            if !unchanged.segments().is_empty() {
+                return Ok(unchanged);
+            }
+            // What begins like this path differs at the same place.
+            tried.extend(path.segments().iter().map(|s| s.id));
+        }
+        Ok(Path::default())
+    }
+
+    /// The longest prefix that can be made live: it is live already, or its checkpoint and all rows are on disk.
+    fn usable(&self, keeper: &Keeper, path: &Path) -> Done<Path> {
+        let live = self.live.segments().len();
+        let from_live = if self.live.common(path) == live { live } else { 0 };
+        for n in (from_live + 1..=path.segments().len()).rev() {
+            let Some(tip) = path.prefix(n).head() else {
+                break;
+            };
+            // Unknown to the store: never saved. What comes before it may be.
+            if let Some(plan) = keeper.restorable(&tip)? {
+                return Ok(path.prefix(plan.usable.max(from_live)));
+            }
+        }
+        Ok(path.prefix(from_live))
+    }
+
+    /// Cuts the text behind a path into segments to be read. The last one is what the model answers to, unless a message
+    /// ends with it.
+    fn steps(&self, rendered: &Rendered, path: &Path) -> Done<Vec<Step>> {
+        let tokenizer = &self.renderer.model().tokenizer;
+        let from = path.text_bytes();
+        let mut steps = Vec::new();
+        let mut at = from;
+        let mut before = tokenizer.before_next(path.last_tokens(), Before::Edge);
+        let ends = rendered.cuts.iter().filter(|c| c.end > from).map(|c| (c.end, c.kind, Some(c.message)));
+        let last = (rendered.text.len(), SegmentKind::Turn, None);
+        for (end, kind, message) in ends.chain([last]) {
+            let Some(slice) = rendered.text.get(at..end).filter(|s| !s.is_empty()) else {
+                continue;
+            };
+            let tokens = match path.position() {
+                0 if at == 0 => tokenizer.encode_prompt(slice)?,
+                _ => tokenizer.encode_behind(slice, before)?,
+            };
+            self.cut(slice, at, &tokens, before, &mut steps);
+            if let Some(step) = steps.last_mut() {
+                (step.kind, step.message) = (kind, message);
+            }
+            before = tokenizer.before_next(&tokens, before);
+            at = end;
+        }
+        Ok(steps)
+    }
+
+    /// Cuts one slice into pieces a stopped `/load` can lose, where the text allows it.
+    fn cut(&self, slice: &str, at: usize, tokens: &[Token], before: Before, steps: &mut Vec<Step>) {
+        let mut start = 0;
+        for (end, bytes) in self.renderer.piece_ends(slice, tokens, before, self.piece) {
+            let prompt = tokens.get(start..end).unwrap_or(&[]).to_vec();
+            steps.push(Step { prompt, text_end: at + bytes, kind: SegmentKind::DocumentPart, message: None });
+            start = end;
+        }
+        let rest = tokens.get(start..).unwrap_or(&[]).to_vec();
+        steps.push(Step { prompt: rest, text_end: at + slice.len(), kind: SegmentKind::Turn, message: None });
+    }
+
+    /// The live state is under the rendering, and all but its last few words are in it.
+    pub(super) fn is_synced(&self, rendered: &Rendered) -> bool {
+        if rendered.text.is_empty() || self.live.segments().is_empty() {
+            return rendered.text.is_empty() && self.live.segments().is_empty();
+        }
+        let whole = self.live.unchanged(&rendered.text).segments().len() == self.live.segments().len();
+        let missing = rendered.text.len().saturating_sub(self.live.text_bytes());
+        whole && missing <= SMALL_REST
+    }
+}
+
+impl State {
+    /// Plans for a text: the deepest usable path under it, and what has to be read behind it.
+    pub(super) fn plan(&self, rendered: &Rendered) -> Done<Plan> {
+        let mut chain = self.feeder.live.unchanged(&rendered.text);
+        if self.feeder.may_be_deeper_on_disk(&chain) {
+            let stored = self.feeder.stored_under(&self.talk, &self.keeper, &rendered.text)?;
+            if stored.text_bytes() > chain.text_bytes() {
+                chain = stored;
+            }
+        }
+        self.feeder.plan_from(&self.keeper, rendered, chain)
+    }
+
+    /// A plan with something to answer to.
+    pub(super) fn plan_answer(&self, rendered: &Rendered) -> Done<Plan> {
+        let mut plan = self.plan(rendered)?;
+        // All of it may be in the state, as after an answer of one token: the end of it is read once more.
+        while plan.steps.is_empty() {
+            let Some(shorter) = plan.base.segments().len().checked_sub(1) else {
+                return Err(DeskError::Failed("internal error: there is nothing to answer to".into()));
+            };
+            plan = self.feeder.plan_from(&self.keeper, rendered, plan.base.prefix(shorter))?;
+        }
+        Ok(plan)
+    }
+
+    /// As [`State::plan`], leaving the last few words for the next question to bring.
+    pub(super) fn plan_past(&self, rendered: &Rendered) -> Done<Plan> {
+        let mut plan = self.plan(rendered)?;
+        if rendered.text.len().saturating_sub(plan.base.text_bytes()) <= SMALL_REST && !plan.base.segments().is_empty()
+        {
+            plan.steps.clear();
+        }
+        Ok(plan)
+    }
+
+    /// Whether state that is being written may be what a plan for this text wants back.
+    pub(super) fn wants_stored(&self, rendered: &Rendered) -> bool {
+        self.feeder.may_be_deeper_on_disk(&self.feeder.live.unchanged(&rendered.text))
+    }
+
+    /// Refuses a plan that does not fit, before anything was read. `what` is what would be read.
+    pub(super) fn check_room(&self, plan: &Plan, what: &str) -> Done {
+        let limit = self.meters.context_limit;
+        let reserve = self.reserve();
+        let need = plan.total() + reserve;
+        if limit == 0 || need <= limit {
+            return Ok(());
+        }
+        let left = limit.saturating_sub(plan.base.position() + reserve);
+        Err(DeskError::TooLong(format!(
+            "{what} needs {} tokens; {} are left of {} ({} are kept free for the answer). Nothing was read. Options: /undo, /new, \
+             /compact, or a shorter text (/load --head N).",
+            grouped(plan.to_read()),
+            grouped(left),
+            grouped(limit),
+            grouped(reserve)
+        )))
+    }
+
+    /// Tokens kept free for an answer: as configured, at most a quarter of a small context.
+    pub(super) fn reserve(&self) -> u64 {
+        self.reserve_answer.min(self.meters.context_limit / 4)
+    }
+
+    /// `, about 0:35`, when the reading speed is known.
+    pub(super) fn about(&self, tokens: u64) -> String {
+        let speed = self.reading_speed;
+        if speed <= 0.0 {
+            return String::new();
+        }
+        let seconds = (tokens as f64 / speed).ceil() as u64;
+        format!(", about {}:{:02}", seconds / 60, seconds % 60)
+    }
+}

@@ -1,0 +1,232 @@
+//! What is said, done and read goes to the talk and to the keeper at once: messages, the head, names, settings, segments.
+
+use super::keeper::Keeper;
+use super::work::Wanted;
+use super::{Done, State, Work};
+use crate::protocol::desk::{Level, Notice, TimelineRow};
+use crate::protocol::engine::StateImage;
+use crate::session::{Change, NewSegment, NewSession, Save, SegmentId};
+use crate::transcript::{Message, MessageId, Role, SessionId};
+
+impl State {
+    /// Goes on once what was handed over is on disk, or it is clear that it will not be.
+    pub(super) fn when_saved(
+        &mut self,
+        wanted: Wanted,
+        then: impl FnOnce(&mut State) -> Done + Send + 'static,
+    ) -> Done {
+        if self.keeper.has(wanted) {
+            return then(self);
+        }
+        let until = Keeper::patience(wanted);
+        self.work = Work::Saving { wanted, until, then: Box::new(|desk, ()| then(desk)) };
+        Ok(())
+    }
+
+    /// Makes the session's row if there is none yet, named after what begins it.
+    fn session_row(&mut self, first: &Message, changes: &mut Vec<Change>) -> Done<SessionId> {
+        if let Some(id) = self.talk.id {
+            return Ok(id);
+        }
+        let store = &self.keeper.store;
+        let id = store.new_session_id();
+        if self.talk.name.is_empty() {
+            let wish = session_name(first);
+            self.talk.name = store.free_name(&wish).unwrap_or(wish);
+        }
+        changes.push(Change::CreateSession(NewSession {
+            id,
+            name: self.talk.name.clone(),
+            settings: self.talk.settings_json()?,
+            head: None,
+            forked_from: None,
+        }));
+        self.talk.id = Some(id);
+        self.lock_session(id);
+        Ok(id)
+    }
+
+    /// Takes the lock of a session that has just got its row.
+    pub(super) fn lock_session(&mut self, id: SessionId) {
+        match self.keeper.store.lock_session(id, &self.talk.name) {
+            Ok(lock) => self.keeper.lock = Some(lock),
+            // A new id is nobody else's; a file system without locks must not stop a chat.
+            Err(e) => self.note(Level::Warn, e.to_string()),
+        }
+    }
+
+    /// Adds a message at the head and shows it. The engine must not see it before its text is safe:
+    /// [`State::when_saved`] with what is returned.
+    pub(super) fn add_message(&mut self, message: Message) -> Done<Wanted> {
+        let named = self.talk.name.is_empty();
+        let save = self.put_new(message.clone())?;
+        self.tell(Notice::Added(message));
+        match named && !self.talk.name.is_empty() {
+            true => self.show_session(),
+            false => self.show_tree(),
+        }
+        Ok(Wanted::Texts(save))
+    }
+
+    /// Adds a message at the head without showing it: one of many.
+    pub(super) fn add_quietly(&mut self, message: Message) -> Done {
+        self.put_new(message).map(|_| ())
+    }
+
+    fn put_new(&mut self, message: Message) -> Done<u64> {
+        let mut changes = Vec::new();
+        if message.role == Role::System && self.talk.id.is_none() {
+            // Named after the first question, which comes right behind it.
+            self.talk.conversation.add(message);
+            return Ok(0);
+        }
+        let fresh = self.talk.id.is_none();
+        let session = self.session_row(&message, &mut changes)?;
+        if fresh {
+            let earlier = self.talk.conversation.path().into_iter().cloned();
+            changes.extend(earlier.map(|m| Change::PutMessage { session, message: Box::new(m) }));
+        }
+        self.talk.conversation.add(message.clone());
+        let head = Some(message.id);
+        changes.push(Change::PutMessage { session, message: Box::new(message) });
+        changes.push(Change::MoveHead { session, head });
+        Ok(self.keeper.change(changes))
+    }
+
+    /// Saves a message that grew or is complete.
+    pub(super) fn amend(&mut self, message: &Message) {
+        self.talk.conversation.amend(message.clone());
+        if let Some(session) = self.talk.id {
+            self.keeper.change(vec![Change::PutMessage { session, message: Box::new(message.clone()) }]);
+        }
+    }
+
+    /// Moves the head of the open session. Texts of the new branch are read if they are not here.
+    pub(super) fn move_head(&mut self, head: Option<MessageId>) {
+        if head == self.talk.conversation.head() {
+            return;
+        }
+        if let Some(id) = head
+            && let Ok(path) = self.keeper.store.path(id)
+        {
+            // Messages said in this run may be ahead of the disk; they are whole here.
+            for m in path.into_iter().filter(|m| self.talk.cut.remove(&m.id)) {
+                self.talk.conversation.amend(m);
+            }
+        }
+        self.talk.conversation.go(head);
+        if let Some(session) = self.talk.id {
+            self.keeper.change(vec![Change::MoveHead { session, head }]);
+        }
+    }
+
+    /// Remembers a typed prompt for the input's history.
+    pub(super) fn remember_prompt(&mut self, text: &str) {
+        self.keeper.change(vec![Change::Prompt(text.to_owned())]);
+    }
+
+    /// Records a segment and, with `image`, its state; `message` ends in it.
+    pub(super) fn save_segment(&mut self, content: NewSegment, image: Option<StateImage>, message: Option<MessageId>) {
+        let id = content.id();
+        let mut changes = vec![Change::AddSegment(Box::new(content))];
+        if let Some(message) = message {
+            self.talk.ends.insert(message, id);
+            changes.push(Change::Link { message, segment: id });
+        }
+        self.keeper.save(Save { changes, images: image.map(|i| (id, i)).into_iter().collect() });
+    }
+
+    /// Says in the store that a message ends in a segment that is there already.
+    pub(super) fn point(&mut self, message: MessageId, segment: SegmentId) {
+        if self.talk.ends.insert(message, segment) != Some(segment) {
+            self.keeper.change(vec![Change::Link { message, segment }]);
+        }
+    }
+
+    /// Gives a message a name.
+    pub(super) fn save_mark(&mut self, name: &str, message: MessageId) {
+        self.talk.label(name, message);
+        if let Some(session) = self.talk.id {
+            self.keeper.change(vec![Change::Mark { session, name: name.to_owned(), message }]);
+        }
+    }
+
+    /// Keeps the session's settings.
+    pub(super) fn save_settings(&mut self) -> Done {
+        if let Some(session) = self.talk.id {
+            let json = self.talk.settings_json()?;
+            self.keeper.change(vec![Change::Settings { session, json }]);
+        }
+        Ok(())
+    }
+
+    /// The open tree as rows, with what is kept now.
+    pub(super) fn timeline_rows(&self) -> Vec<TimelineRow> {
+        let fingerprint = self.feeder.fingerprint();
+        let kept: std::collections::HashSet<MessageId> = match self.talk.id {
+            Some(id) => self
+                .keeper
+                .store
+                .tree(id, fingerprint, 0)
+                .map(|nodes| nodes.into_iter().filter(|n| n.kept).map(|n| n.message.id).collect())
+                .unwrap_or_default(),
+            None => Default::default(),
+        };
+        self.talk.conversation.timeline(|id| kept.contains(&id), |id| self.talk.labels.get(&id).cloned())
+    }
+}
+/// A name for a session from its first question or document: a few words, as one would type them.
+fn session_name(first: &Message) -> String {
+    let text = match &first.meta.document {
+        Some(d) => d.name.rsplit_once('.').map_or(d.name.as_str(), |(stem, _)| stem),
+        None => first.text.as_str(),
+    };
+    let mut name = String::new();
+    for word in text.split(|c: char| !c.is_alphanumeric()).filter(|w| !w.is_empty()).take(5) {
+        if name.chars().count() + word.chars().count() > 32 && !name.is_empty() {
+            break;
+        }
+        if !name.is_empty() {
+            name.push('-');
+        }
+        name.extend(word.to_lowercase().chars().take(32));
+    }
+    if name.is_empty() { "untitled".into() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transcript::{DocumentInfo, MessageMeta};
+
+    fn message(text: &str, document: Option<&str>) -> Message {
+        let document = document.map(|name| DocumentInfo {
+            name: name.into(),
+            path: None,
+            hash: String::new(),
+            tokens: 0,
+            lines: 0,
+            complete: true,
+        });
+        Message {
+            id: MessageId(1),
+            parent: None,
+            role: Role::User,
+            text: text.into(),
+            thinking: String::new(),
+            created_ms: 0,
+            meta: MessageMeta { document, ..MessageMeta::default() },
+        }
+    }
+
+    #[test]
+    fn a_session_is_named_after_its_first_words() {
+        assert_eq!(
+            session_name(&message("Who tells Pierre that Prince Andrei is dying?", None)),
+            "who-tells-pierre-that-prince"
+        );
+        assert_eq!(session_name(&message("x", Some("war.and peace.txt"))), "war-and-peace");
+        assert_eq!(session_name(&message("?!", None)), "untitled");
+        assert_eq!(session_name(&message("你好，世界", None)), "你好-世界");
+    }
+}

@@ -1,0 +1,199 @@
+//! Opening a session of the store: its lock, its texts, and its state.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::conversation::Conversation;
+use super::execute::PromptReading;
+use super::plan::Plan;
+use super::render::Rendered;
+use super::talk::Rights;
+use super::work::Then;
+use super::{Attendance, DeskError, Done, Settings, State, Talk, grouped};
+use crate::protocol::desk::{Choice, Level, SaveState};
+use crate::session::{SessionLock, SessionRecord, StoreError};
+use crate::transcript::{MessageId, Role};
+
+/// Characters of messages off the open branch: enough for the timeline.
+const FIRST_WORDS: usize = 200;
+/// Tokens that may be read again without asking when a session is opened.
+const UNASKED: u64 = 2_048;
+
+impl State {
+    /// `/resume`.
+    pub(super) fn resume(&mut self, name: &str) -> Done {
+        self.keeper.wait_for_texts();
+        let trashed = || match self.keeper.store.session_named(name) {
+            // What was deleted by mistake comes back by its name.
+            Err(StoreError::NoSession { .. }) => self.keeper.store.undelete(name).ok(),
+            Ok(_) | Err(_) => None,
+        };
+        let back = if name == "last" { None } else { trashed() };
+        if let Some(back) = &back {
+            self.note(Level::Info, format!("\"{back}\" is out of the trash."));
+        }
+        let record = if name == "last" {
+            let none = || DeskError::Refused("There is no session to come back to yet.".into());
+            self.keeper.store.last_session()?.ok_or_else(none)?
+        } else {
+            self.keeper.store.session_named(back.as_deref().unwrap_or(name))?
+        };
+        if self.talk.id == Some(record.id) {
+            self.note(Level::Info, format!("\"{}\" is open already.", record.name));
+            return Ok(());
+        }
+        self.open_record(record)
+    }
+
+    pub(super) fn open_record(&mut self, record: SessionRecord) -> Done {
+        let (lock, rights) = match self.keeper.store.lock_session(record.id, &record.name) {
+            Ok(lock) => {
+                if let Some(owner) = &lock.stale {
+                    let pid = owner.pid;
+                    self.note(
+                        Level::Warn,
+                        format!("The last run (PID {pid}) ended without closing this session; what it saved is here."),
+                    );
+                }
+                (Some(lock), Rights::Write)
+            }
+            Err(e @ StoreError::InUse { .. }) => return self.open_in_use(record, e),
+            Err(e) => {
+                self.note(Level::Warn, format!("{e}. Do not open this session twice at the same time."));
+                (None, Rights::Write)
+            }
+        };
+        self.open_with(&record, lock, rights)
+    }
+
+    fn open_with(&mut self, record: &SessionRecord, lock: Option<SessionLock>, rights: Rights) -> Done {
+        self.load_record(record, lock, rights)?;
+        self.resume_pending = true;
+        Ok(())
+    }
+
+    /// A session that another process has open can be looked at or copied.
+    fn open_in_use(&mut self, record: SessionRecord, e: StoreError) -> Done {
+        if self.attendance == Attendance::Absent {
+            return Err(e.into());
+        }
+        let choices = vec![
+            Choice { key: 'v', label: "view".into() },
+            Choice { key: 'f', label: "fork a copy".into() },
+            Choice { key: '\x1b', label: "cancel".into() },
+        ];
+        self.ask_user(format!("{e}."), choices, move |desk, key| match key {
+            'v' => desk.open_with(&record, None, Rights::View(format!("{e}."))),
+            'f' => {
+                let passing = (!desk.opened.has(record.id)).then_some(record.id);
+                desk.load_record(&record, None, Rights::View(String::new()))?;
+                desk.fork(None, None)?;
+                if let Some(id) = passing {
+                    desk.opened.forget(id);
+                    desk.show_session();
+                }
+                Ok(())
+            }
+            _ => Err(e.into()),
+        })
+    }
+
+    fn load_record(&mut self, record: &SessionRecord, lock: Option<SessionLock>, rights: Rights) -> Done {
+        let fingerprint = self.feeder.fingerprint().to_owned();
+        let nodes = self.keeper.store.tree(record.id, &fingerprint, FIRST_WORDS)?;
+        let ends = nodes.iter().filter_map(|n| Some((n.message.id, n.segment?))).collect();
+        let mut cut: HashSet<MessageId> = nodes.iter().map(|n| n.message.id).collect();
+        let mut conversation = Conversation::new(nodes.into_iter().map(|n| n.message).collect(), record.head);
+        if let Some(head) = conversation.head() {
+            for message in self.keeper.store.path(head)? {
+                cut.remove(&message.id);
+                conversation.amend(message);
+            }
+        }
+        let mut labels: HashMap<MessageId, String> = HashMap::new();
+        for (fork, at) in self.keeper.store.forks(record.id)? {
+            labels.extend(at.map(|at| (at, fork.name)));
+        }
+        labels.extend(self.keeper.store.marks(record.id)?.into_iter().map(|m| (m.message, m.name)));
+        let mut settings: Settings = serde_json::from_str(&record.settings).unwrap_or_else(|_| self.defaults.clone());
+        for (key, value) in &self.overrides {
+            settings.set(key, value).map_err(DeskError::Refused)?;
+        }
+        let first = conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.text.clone());
+        let talk = Talk {
+            serial: 0,
+            id: Some(record.id),
+            name: record.name.clone(),
+            conversation,
+            settings,
+            system: first.or_else(|| self.default_system.clone()),
+            rights,
+            ends,
+            labels,
+            cut,
+        };
+        self.become_open(talk, lock);
+        self.warned = 0;
+        self.forget_speeds();
+        self.keeper.show(SaveState::Saved(record.updated_ms));
+        self.show_session();
+        self.show_position(record.tokens);
+        Ok(())
+    }
+
+    /// Puts the state of a session that was just opened back, or asks whether to read it again.
+    pub(super) fn finish_resume(&mut self, then: Then<()>) -> Done {
+        self.resume_pending = false;
+        let rendered = self.past()?;
+        if rendered.text.is_empty() {
+            return then(self, ());
+        }
+        self.when_planned(rendered, State::plan_past, |desk, rendered, plan| {
+            let (read, total) = (plan.to_read(), plan.total());
+            if read <= UNASKED || desk.talk.rights != Rights::Write {
+                return desk.resume_with(plan, rendered, then);
+            }
+            let (why, about) = (desk.why_no_state(), desk.about(read));
+            let (read, total) = (grouped(read), grouped(total));
+            let text = format!("{why} Text is open. {read} of {total} tokens have to be read again{about}.");
+            let choices =
+                vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "view only".into() }];
+            desk.ask_user(text, choices, |desk, key| {
+                if key == '\n' {
+                    return desk.resume_with(plan, rendered, then);
+                }
+                desk.talk.rights = Rights::View("its state was not read.".into());
+                desk.show_session();
+                then(desk, ())
+            })
+        })
+    }
+
+    fn resume_with(&mut self, plan: Plan, rendered: Arc<Rendered>, then: Then<()>) -> Done {
+        self.check_room(&plan, "This conversation")?;
+        self.execute(plan, rendered, None, PromptReading::begun(), |desk, _, fed| {
+            let fed = fed?;
+            let (kept, all) = (grouped(fed.reused), grouped(fed.reused + fed.read));
+            if !(desk.opened.take_quiet() && fed.read == 0) {
+                desk.note(Level::Info, format!("Resumed {kept} of {all} tokens in {:.1} s", fed.ms / 1000.0));
+            }
+            desk.report_meters();
+            then(desk, ())
+        })
+    }
+
+    /// A sentence: why the open branch has no usable state.
+    fn why_no_state(&self) -> String {
+        let mine = self.feeder.fingerprint();
+        let record = self.talk.id.and_then(|id| self.keeper.store.session(id).ok());
+        if record.and_then(|r| r.state_of).is_some_and(|of| of != mine) {
+            return "State is from another model.".into();
+        }
+        let tip = self.talk.conversation.path().iter().rev().find_map(|m| self.talk.ends.get(&m.id).copied());
+        let lost = tip.and_then(|t| self.keeper.restorable(&t).ok().flatten()).and_then(|p| p.lost.into_iter().next());
+        match lost {
+            Some(l) => format!("Kept state cannot be used: {} of {} is {}.", l.what, l.segment.short(), l.why),
+            None => "No state is kept for this model.".into(),
+        }
+    }
+}

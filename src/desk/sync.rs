@@ -1,0 +1,90 @@
+//! The engine's state follows the conversation: it is made that of the head, as the next question will find it.
+
+use std::sync::Arc;
+
+use super::execute::{Fed, PromptReading};
+use super::path::Path;
+use super::plan::Plan;
+use super::render::Rendered;
+use super::work::Wanted;
+use super::{DeskError, Done, State, grouped};
+use crate::protocol::desk::{Activity, Level};
+
+impl State {
+    /// Makes the state at the head live, as the next question will find it; reads what is missing.
+    pub(super) fn sync(&mut self, then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static) -> Done {
+        self.with_engine(move |desk| {
+            let rendered = desk.past()?;
+            if desk.feeder.is_synced(&rendered) {
+                let fed = Fed { reused: desk.feeder.live.position(), ..Fed::default() };
+                return then(desk, fed);
+            }
+            desk.when_planned(rendered, State::plan_past, move |desk, rendered, plan| {
+                desk.check_room(&plan, "This conversation")?;
+                if plan.to_read() > 0 {
+                    desk.say_reading_again(&plan);
+                }
+                desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| then(desk, fed?))
+            })
+        })
+    }
+
+    pub(super) fn say_reading_again(&self, plan: &Plan) {
+        let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
+        let about = self.about(plan.to_read());
+        self.note(Level::Info, format!("Reading {read} of {total} tokens again{about}."));
+    }
+
+    /// Says what was lost, and what reading it again with the work at hand takes.
+    pub(super) fn read_lost_again(&mut self, lost: &DeskError, plan: &Plan) {
+        self.resume_pending = false;
+        self.note(Level::Warn, lost.to_string());
+        self.say_reading_again(plan);
+    }
+
+    /// After an answer: where the template drops thoughts, the answer is read again without them, so that the next
+    /// question finds it done.
+    pub(super) fn sync_quietly(&mut self) -> Done {
+        let rendered = self.past()?;
+        if self.quitting || self.feeder.is_synced(&rendered) {
+            return Ok(());
+        }
+        self.feeder.begin();
+        self.when_planned(rendered, State::plan, |desk, rendered, plan| {
+            if plan.total() > desk.meters.context_limit {
+                return Ok(());
+            }
+            if !desk.said_thoughts_leave {
+                desk.said_thoughts_leave = true;
+                let text = "This model's template drops earlier thoughts: answers are read again without them, behind the scenes.";
+                desk.note(Level::Info, text);
+            }
+            desk.execute(plan, rendered, None, PromptReading::begun(), |desk, _, fed| {
+                fed?;
+                desk.report_meters();
+                Ok(())
+            })
+        })
+    }
+
+    /// The open conversation as the next question will find it.
+    pub(super) fn past(&self) -> Done<Arc<Rendered>> {
+        let path = self.talk.conversation.path();
+        Ok(Arc::new(self.feeder.renderer.past(&path, self.talk.settings.think)?))
+    }
+
+    /// Goes back to a path that was live a moment ago.
+    pub(super) fn return_to(&mut self, path: Path, then: impl FnOnce(&mut State) -> Done + Send + 'static) -> Done {
+        if self.feeder.is_at(&path) {
+            return then(self);
+        }
+        self.feeder.begin();
+        self.when_saved(Wanted::States, move |desk| {
+            desk.activity(Activity::Restoring { share: None, tokens: path.position() });
+            desk.restore(path, move |desk, usable| match usable? {
+                true => then(desk),
+                false => desk.sync(move |desk, _| then(desk)),
+            })
+        })
+    }
+}

@@ -1,0 +1,153 @@
+//! The talk: the open session as a tree of messages with its settings, names and rights. Pure: no store, no engine, no
+//! channels; what changes here is recorded through [`super::record`].
+
+use std::collections::{HashMap, HashSet};
+
+use super::conversation::Conversation;
+use super::{DeskError, Done, Settings};
+use crate::session::SegmentId;
+use crate::text::near::nearest;
+use crate::transcript::{DocumentInfo, Message, MessageId, Role, SessionId};
+
+/// Who may write to the open session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Rights {
+    /// We.
+    Write,
+    /// Somebody else, or its state is unusable and the user chose to look only: why.
+    View(String),
+}
+
+/// The open session.
+#[derive(Debug)]
+pub(super) struct Talk {
+    /// Its place among those opened in this run.
+    pub(super) serial: u64,
+    /// Its row; `None` until the first message.
+    pub(super) id: Option<SessionId>,
+    /// Its name; empty until the first message.
+    pub(super) name: String,
+    pub(super) conversation: Conversation,
+    pub(super) settings: Settings,
+    /// System text of the next root.
+    pub(super) system: Option<String>,
+    pub(super) rights: Rights,
+    /// Segment that ends a message, for the present model.
+    pub(super) ends: HashMap<MessageId, SegmentId>,
+    /// Names given to messages by `/mark` and `/fork`.
+    pub(super) labels: HashMap<MessageId, String>,
+    /// Messages whose texts are not here in full: they are off the open branch.
+    pub(super) cut: HashSet<MessageId>,
+}
+
+impl Talk {
+    /// A session nothing was said in yet.
+    pub(super) fn empty(settings: Settings, system: Option<String>) -> Talk {
+        Talk {
+            serial: 0,
+            id: None,
+            name: String::new(),
+            conversation: Conversation::default(),
+            settings,
+            system,
+            rights: Rights::Write,
+            ends: HashMap::new(),
+            labels: HashMap::new(),
+            cut: HashSet::new(),
+        }
+    }
+
+    /// Whether it may grow.
+    pub(super) fn may_write(&self) -> Done {
+        match &self.rights {
+            Rights::Write => Ok(()),
+            Rights::View(why) => Err(DeskError::Refused(format!(
+                "This session is open to view only: {why} /fork makes a copy to go on with."
+            ))),
+        }
+    }
+
+    /// System text for a new root, if there is any.
+    pub(super) fn opening_text(&self) -> Option<&str> {
+        let fresh = self.conversation.head().is_none();
+        self.system.as_deref().filter(|text| fresh && !text.trim().is_empty())
+    }
+
+    /// As kept with the session.
+    pub(super) fn settings_json(&self) -> Done<String> {
+        serde_json::to_string(&self.settings)
+            .map_err(|e| DeskError::Failed(format!("The settings cannot be written down: {e}.")))
+    }
+
+    /// Message `#number` of the open branch.
+    pub(super) fn numbered(&self, number: u64) -> Done<&Message> {
+        self.conversation.at_number(number).ok_or_else(|| {
+            let there = match self.conversation.path().len() {
+                0 => "nothing was said yet".to_owned(),
+                1 => "this branch has #1 only".to_owned(),
+                last => format!("this branch has #1 to #{last}"),
+            };
+            DeskError::Refused(format!("No message #{number}: {there}. /timeline shows all."))
+        })
+    }
+
+    /// The message that was given a name.
+    pub(super) fn labelled(&self, name: &str) -> Option<MessageId> {
+        self.labels.iter().find(|(_, label)| label.as_str() == name).map(|(id, _)| *id)
+    }
+
+    /// Gives a message a name, which no other has from now on.
+    pub(super) fn label(&mut self, name: &str, message: MessageId) {
+        self.labels.retain(|_, label| label != name);
+        self.labels.insert(message, name.to_owned());
+    }
+
+    /// Place in the path of the document called so: by its whole name, the last one of it, or by the end of its path
+    /// where one document only ends so.
+    pub(super) fn document_called(&self, name: &str) -> Done<Option<usize>> {
+        let path = self.conversation.path();
+        let named = |m: &&Message| m.meta.document.as_ref().is_some_and(|d| d.name == name);
+        if let Some(at) = path.iter().rposition(named) {
+            return Ok(Some(at));
+        }
+        let ends_so = |d: &DocumentInfo| {
+            let before = d.name.strip_suffix(name);
+            before.is_some_and(|b| b.ends_with('/') && !name.is_empty())
+        };
+        let mut at: Option<usize> = None;
+        for (i, m) in path.iter().enumerate() {
+            let Some(d) = m.meta.document.as_ref().filter(|d| ends_so(d)) else {
+                continue;
+            };
+            let before = at.and_then(|at| path.get(at)?.meta.document.as_ref());
+            if let Some(other) = before.filter(|other| other.name != d.name) {
+                return Err(DeskError::Refused(format!(
+                    "{name} can be {} or {}: write the whole name.",
+                    other.name, d.name
+                )));
+            }
+            at = Some(i);
+        }
+        Ok(at)
+    }
+
+    /// No document is called so: what there is.
+    pub(super) fn no_document(&self, name: &str) -> String {
+        let path = self.conversation.path();
+        let names: Vec<&str> = path.iter().filter_map(|m| m.meta.document.as_ref()).map(|d| d.name.as_str()).collect();
+        if names.is_empty() {
+            return format!("No document {name}: none was loaded here yet. /load PATH reads one.");
+        }
+        match nearest(name, names.iter().copied()) {
+            Some(near) => format!("No document {name} in this conversation. Did you mean {near}? /docs lists them."),
+            None => format!("No document {name} in this conversation. /docs lists them."),
+        }
+    }
+
+    /// The complete document of the open branch with this text, if it was loaded already.
+    pub(super) fn document_with(&self, hash: &str) -> Option<&DocumentInfo> {
+        let path = self.conversation.path();
+        let documents = path.into_iter().filter(|m| m.role == Role::Document).filter_map(|m| m.meta.document.as_ref());
+        documents.into_iter().find(|d| d.complete && d.hash == hash)
+    }
+}

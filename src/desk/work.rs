@@ -1,0 +1,162 @@
+//! What takes long, as states. The loop in [`super::run`] owns the channels and hands each event to the present state; what
+//! a state waited for goes to the function that was left with it, which begins the next state or ends the request. Nothing
+//! else ever waits for a request, the engine or a person, so stopping, looking and quitting always work.
+
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+
+use super::link::JobEnd;
+use super::path::Path;
+use super::plan::Step;
+use super::{Done, State};
+use crate::commands::WhileBusy;
+use crate::protocol::desk::Activity;
+use crate::protocol::engine::Token;
+use crate::text::sources::{Gathered, SourceError};
+
+/// How often something that runs gets a chance to save and to refresh its numbers.
+const TICK: Duration = Duration::from_millis(500);
+
+/// What is done with the thing that was waited for.
+pub(super) type Then<T> = Box<dyn FnOnce(&mut State, T) -> Done + Send>;
+
+/// What was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Key of a choice.
+    Key(char),
+    /// Files of a load, by their place in the plan.
+    Files(Vec<usize>),
+}
+
+/// What has to be on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Texts of all saves up to this one.
+    Texts(u64),
+    /// All state that was handed over.
+    States,
+}
+
+/// What the thread that opens files sends; it sends nothing if it panics.
+pub(super) type Files = Result<Gathered, SourceError>;
+
+/// What goes on.
+#[derive(Default)]
+pub(super) enum Work {
+    /// Nothing: the next request can begin.
+    #[default]
+    Idle,
+    /// Goes on without waiting for anything: a long row of steps that need no engine does not fill the stack.
+    Ready(Then<()>),
+    /// The model is being loaded.
+    Starting(Then<()>),
+    /// Something is being written that has to be on disk first, or until then.
+    Saving { wanted: Wanted, until: Instant, then: Then<()> },
+    /// Files are being opened.
+    Gathering { files: Receiver<Files>, then: Then<Option<Files>> },
+    /// A question is on the screen. `None`: the user stopped instead of answering.
+    Asking { question: u64, before: Activity, then: Then<Option<Answer>> },
+    /// Kept state is being put back.
+    Restoring { id: u64, target: Path, then: Then<Done<f64>> },
+    /// A segment is read or an answer written.
+    Feeding(Feeding),
+}
+
+/// A job of the engine.
+pub(super) struct Feeding {
+    pub(super) id: u64,
+    pub(super) step: Step,
+    /// Tokens it has reported.
+    pub(super) generated: Vec<Token>,
+    pub(super) next_tick: Instant,
+    pub(super) feed: Box<dyn Feed>,
+}
+
+/// Looks at a job while it runs, and says what comes after it.
+pub(super) trait Feed: Send {
+    /// Prefill went on: tokens of this job read so far.
+    fn reading(&mut self, desk: &mut State, done: u64);
+    /// A round of decoding.
+    fn tokens(&mut self, desk: &mut State, tokens: &[Token], tokens_per_s: f64);
+    /// Now and then.
+    fn tick(&mut self, desk: &mut State);
+    /// It ended.
+    fn end(self: Box<Self>, desk: &mut State, step: Step, end: Done<JobEnd>) -> Done;
+}
+
+/// When a request has its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Nothing goes on: it is the next piece of work.
+    Next,
+    /// It is served beside what goes on, and waits for nothing.
+    Beside,
+    /// After what goes on.
+    Later,
+}
+
+impl Work {
+    /// When a request has its turn while this goes on.
+    pub(super) fn turn_of(&self, request: WhileBusy) -> Turn {
+        match (self, request) {
+            (Work::Idle, _) => Turn::Next,
+            (
+                Work::Ready(_)
+                | Work::Starting(_)
+                | Work::Saving { .. }
+                | Work::Gathering { .. }
+                | Work::Asking { .. }
+                | Work::Restoring { .. }
+                | Work::Feeding(_),
+                WhileBusy::Runs,
+            ) => Turn::Beside,
+            (_, WhileBusy::Waits) => Turn::Later,
+        }
+    }
+
+    /// When it wants to be looked at without any event.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self {
+            Work::Idle | Work::Ready(_) | Work::Starting(_) | Work::Gathering { .. } | Work::Asking { .. } => None,
+            Work::Saving { until, .. } => Some(*until),
+            Work::Restoring { .. } => Some(Instant::now() + TICK),
+            Work::Feeding(f) => Some(f.next_tick),
+        }
+    }
+
+    /// Whether nothing goes on.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self, Work::Idle)
+    }
+}
+
+impl Feeding {
+    pub(super) fn new(id: u64, step: Step, feed: Box<dyn Feed>) -> Feeding {
+        Feeding { id, step, generated: Vec::new(), next_tick: Instant::now() + TICK, feed }
+    }
+
+    /// Gives the job its chance if it is time.
+    pub(super) fn look(&mut self, desk: &mut State) {
+        if Instant::now() >= self.next_tick {
+            self.feed.tick(desk);
+            self.next_tick = Instant::now() + TICK;
+        }
+    }
+}
+
+impl std::fmt::Debug for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Work::Idle => "Idle",
+            Work::Ready(_) => "Ready",
+            Work::Starting(_) => "Starting",
+            Work::Saving { .. } => "Saving",
+            Work::Gathering { .. } => "Gathering",
+            Work::Asking { .. } => "Asking",
+            Work::Restoring { .. } => "Restoring",
+            Work::Feeding(_) => "Feeding",
+        })
+    }
+}
