@@ -239,7 +239,7 @@ fn an_import_says_what_is_not_there_and_numbers_a_name_that_ends_in_a_huge_numbe
     let home = Home::new();
     let missing = home.run(&["import", "/missing"]);
     assert_eq!(missing.status.code(), Some(66));
-    assert_eq!(err(&missing), "sala-chat: No such file: /missing\n");
+    assert!(err(&missing).starts_with("sala-chat: /missing: No such file"), "{}", err(&missing));
     let folder = home.run(&["import", "."]);
     assert!(matches!(folder.status.code(), Some(1 | 7 | 74)), "{}", err(&folder));
     for name in ["hello", "hello-18446744073709551615", "hello", "hello"] {
