@@ -7,13 +7,13 @@ use std::process::{Command, Output};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_sala-chat");
 
-/// Runs a script in which `/full` is a file system of 12 MB.
+/// Runs a script in which `/full` is a file system of 40 MB.
 fn on_small_disk(home: &Path, script: &str) -> Option<Output> {
     let mount = home.join("full");
     std::fs::create_dir_all(&mount).unwrap();
     let file = home.join("script.sh");
     let begin = format!(
-        "set -u\ncd {home}\nmount -t tmpfs -o size=12m full {full} || exit 99\nrun() {{ {PROGRAM} --device cpu --demo --temp 0 \
+        "set -u\ncd {home}\nmount -t tmpfs -o size=40m full {full} || exit 99\nrun() {{ {PROGRAM} --device cpu --demo --temp 0 \
          --data-dir {full}/data --max-tokens 4 \"$@\"; }}\n",
         home = home.display(),
         full = mount.display()

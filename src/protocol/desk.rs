@@ -161,7 +161,7 @@ pub enum SaveState {
 pub struct Unsaved {
     /// Why, a sentence.
     pub reason: String,
-    /// Exit code of the program (ux.md §4.7): 74 for the disk, 7 for the data on it.
+    /// Exit code of the program: 74 for the disk, 7 for the data on it.
     pub code: i32,
 }
 

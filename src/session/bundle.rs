@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::commit::{apply, link, record_segment};
 use super::disk::Disk;
-use super::error::{Result, StoreError};
+use super::error::{Result, StoreError, one_line};
 use super::export::{Overwrite, Scope, SessionJson, refuse_existing};
 use super::format::{self, FileKind};
 use super::import::Imported;
@@ -178,7 +178,7 @@ impl Store {
     }
 
     pub(super) fn import_bundle(&self, path: &Path) -> Result<Imported> {
-        let bad = |why: &str| StoreError::Import { path: path.to_owned(), why: why.to_owned() };
+        let bad = |why: &str| StoreError::Import { path: path.to_owned(), why: one_line(&why) };
         let read = |at, len| self.disk.read_at(path, at, len).map_err(StoreError::io("read", path));
         let total = self.disk.look(path).map_err(StoreError::io("read", path))?.bytes;
         let head = read(MAGIC.len() as u64, 8 + HASH_BYTES).map_err(|_| bad("damaged: it ends too early"))?;

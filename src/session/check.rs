@@ -7,7 +7,7 @@
 use rusqlite::Connection;
 
 use super::directory;
-use super::error::{Result, StoreError};
+use super::error::{Result, StoreError, one_line};
 use super::format::FileKind;
 use super::seal::{self, seal_session};
 use super::segment::SegmentId;
@@ -80,7 +80,7 @@ pub(super) fn structure_fault(db: &Connection) -> Result<Option<String>> {
 fn found<T: Default>(result: rusqlite::Result<T>, faults: &mut Vec<String>) -> Result<T> {
     match result {
         Err(e) if is_damage(&e) => {
-            faults.push(e.to_string());
+            faults.push(one_line(&e));
             Ok(T::default())
         }
         other => Ok(other?),
@@ -96,7 +96,7 @@ fn page_faults(db: &Connection) -> Result<Vec<String>> {
             lines.collect::<rusqlite::Result<Vec<_>>>()
         });
         let lines = found(lines, &mut faults)?;
-        faults.extend(lines.into_iter().filter(|l| l != "ok").map(|l| format!("{table}: {l}")));
+        faults.extend(lines.into_iter().filter(|l| l != "ok").map(|l| one_line(&format!("{table}: {l}"))));
     }
     Ok(faults)
 }

@@ -23,7 +23,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// SQLite failed for a reason of its own.
-    #[error("session database: {0}")]
+    #[error("session database: {}", one_line(.0))]
     Database(rusqlite::Error),
     /// The disk holding the database is full.
     #[error("disk full on {}: free some space, saving goes on by itself", path.display())]
@@ -224,6 +224,11 @@ impl StoreError {
         let path = path.to_path_buf();
         move |source| StoreError::Io { action, path, source }
     }
+}
+
+/// SQLite quotes what it could not read: text of the file, with all that may be in it.
+pub(super) fn one_line(e: &impl std::fmt::Display) -> String {
+    e.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// `SQLITE_IOERR_SHMSIZE` and `SQLITE_IOERR_SHMOPEN`: no room for the file that shares the log's index.

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::commit::{Change, NewSession, apply};
-use super::error::{Result, StoreError};
+use super::error::{Result, StoreError, one_line};
 use super::export::{JSON_FORMAT, JSON_VERSION, SessionJson};
 use super::store::Store;
 use crate::text::files;
@@ -40,7 +40,7 @@ impl Store {
         let no_input = |source| StoreError::NoInput { path: path.to_owned(), source };
         let real = path.canonicalize().map_err(no_input)?;
         let look = self.disk.look(&real).map_err(no_input)?;
-        let bad = |why: String| StoreError::Import { path: path.to_owned(), why };
+        let bad = |why: String| StoreError::Import { path: path.to_owned(), why: one_line(&why) };
         if !look.is_file {
             return Err(bad("not a plain file".into()));
         }

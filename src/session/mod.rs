@@ -35,6 +35,8 @@ mod import;
 mod keep;
 mod library;
 mod lock;
+mod messages;
+mod opening;
 mod parts;
 mod row_source;
 mod save;

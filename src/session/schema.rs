@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::error::{Result, StoreError};
+use super::error::{Result, StoreError, one_line};
 
 /// "SALA": marks the file as ours.
 pub(super) const APPLICATION_ID: i32 = 0x5341_4c41;
@@ -262,7 +262,7 @@ pub(super) fn named(path: &Path, e: rusqlite::Error) -> StoreError {
         rusqlite::Error::InvalidQuery => StoreError::Foreign { path },
         rusqlite::Error::SqliteFailure(f, text) => match f.code {
             ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt => {
-                StoreError::Damaged { path, detail: text.clone().unwrap_or_else(|| "malformed".into()) }
+                StoreError::Damaged { path, detail: one_line(&text.as_deref().unwrap_or("malformed")) }
             }
             ErrorCode::DiskFull => StoreError::Full { path },
             _ => StoreError::Database(e),

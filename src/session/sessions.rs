@@ -2,12 +2,13 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::commit::{free_name, role_of};
+use super::commit::free_name;
 use super::error::{Result, StoreError};
+use super::messages::{bare_message, text_at};
 use super::seal::{self, bytes_at, number_at, seal_session};
 use super::segment::SegmentId;
 use super::store::{Store, now_ms};
-use crate::transcript::{Message, MessageId, MessageMeta, SessionId};
+use crate::transcript::{Message, MessageId, SessionId};
 
 /// A session as the list shows it.
 #[derive(Clone, Debug, PartialEq)]
@@ -77,11 +78,6 @@ pub struct MarkRecord {
 const SESSION: &str = "id, name, head, settings, title, forked_from, forked_at, created_ms, trashed_ms, seal,
   messages, tokens, state_of, updated_ms";
 
-/// Text of a column, damaged or not.
-fn text_at(r: &Row<'_>, column: usize) -> String {
-    String::from_utf8_lossy(bytes_at(r, column)).into_owned()
-}
-
 /// Reads a session. A damaged row is read as far as it goes.
 fn session_row(r: &Row<'_>) -> rusqlite::Result<SessionRecord> {
     let count = |column| number_at(r, column).and_then(|n| u64::try_from(n).ok()).unwrap_or_default();
@@ -115,107 +111,6 @@ fn mend(db: &Connection, mut record: SessionRecord) -> Result<SessionRecord> {
         record.title = format!("(damaged) {}", record.title);
     }
     Ok(record)
-}
-
-/// Columns of [`message_row`], of a table called `m`.
-pub(super) use seal::MESSAGE;
-
-/// What stands before the rest of a damaged message.
-const DAMAGED: &str = "[This message is damaged: it does not match its checksum. What is left of it follows.]";
-
-/// Reads a message. What is unreadable in it is said in its text rather than hiding the rest of the conversation.
-pub(super) fn message_row(r: &Row<'_>) -> rusqlite::Result<Message> {
-    let mut message = bare_message(r)?;
-    if !seal::is_whole(r) {
-        message.text = format!("{DAMAGED}\n{}", message.text);
-    }
-    Ok(message)
-}
-
-/// As [`message_row`] of columns some of which are cut, so that no seal can tell.
-fn bare_message(r: &Row<'_>) -> rusqlite::Result<Message> {
-    let role = text_at(r, 2);
-    let text = text_at(r, 6);
-    let (role, text) = match role_of(&role) {
-        Some(role) => (role, text),
-        None => (crate::transcript::Role::User, format!("[message of unknown kind {role:?}]\n{text}")),
-    };
-    Ok(Message {
-        id: MessageId(r.get(0)?),
-        parent: number_at(r, 1).map(MessageId),
-        role,
-        created_ms: number_at(r, 3).unwrap_or_default(),
-        // Facts beside the text are worth less than the text: defaults rather than an error.
-        meta: serde_json::from_slice::<MessageMeta>(bytes_at(r, 4)).unwrap_or_default(),
-        thinking: text_at(r, 5),
-        text,
-    })
-}
-
-/// Stands for a message that cannot be read at all.
-fn unreadable(id: MessageId, parent: Option<MessageId>, why: &str) -> Message {
-    Message {
-        id,
-        parent,
-        role: crate::transcript::Role::User,
-        text: format!("[This message is damaged and cannot be read ({why}).]"),
-        thinking: String::new(),
-        created_ms: 0,
-        meta: MessageMeta::default(),
-    }
-}
-
-/// One message; an unreadable one as [`unreadable`], with its parent from the index of parents if that still knows it.
-fn one_message(db: &Connection, id: MessageId) -> Result<Option<Message>> {
-    let found = db
-        .prepare_cached(&format!("SELECT {MESSAGE} FROM message m WHERE m.id = ?1"))?
-        .query_row([id.0], message_row)
-        .optional();
-    let why = match found {
-        Ok(Some(message)) => return Ok(Some(message)),
-        Ok(None) => "its row is gone".to_owned(),
-        Err(e) => e.to_string(),
-    };
-    // By the index from end to end, not by the row that cannot be read.
-    let parent = db
-        .prepare_cached("SELECT parent FROM message INDEXED BY message_parent WHERE +id = ?1 LIMIT 1")
-        .and_then(|mut query| query.query_row([id.0], |r| Ok(number_at(r, 0))).optional());
-    Ok(match parent {
-        Ok(Some(parent)) => Some(unreadable(id, parent.map(MessageId), &why)),
-        Ok(None) | Err(_) if why == "its row is gone" => None,
-        Ok(None) | Err(_) => Some(unreadable(id, None, &why)),
-    })
-}
-
-/// Messages from `head` up to a root, however damaged: what is missing or goes round in a ring ends the path, and says so.
-fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
-    let mut path: Vec<Message> = Vec::new();
-    let mut seen = std::collections::HashSet::new();
-    let mut next = Some(head);
-    while let Some(id) = next {
-        let end = |why| unreadable(MessageId(-id.0.saturating_abs()), None, why);
-        let message = match seen.insert(id) {
-            true => one_message(db, id)?,
-            false => Some(end("the ones before it form a ring")),
-        };
-        let message = match message {
-            Some(message) => message,
-            None if path.is_empty() => break,
-            None => unreadable(id, None, "its row is gone, and with it what came before"),
-        };
-        next = message.parent;
-        path.push(message);
-    }
-    path.reverse();
-    // A path is one: whoever goes by parents finds the same order.
-    if let Some(first) = path.first_mut() {
-        first.parent = None;
-    }
-    let ids: Vec<MessageId> = path.iter().map(|m| m.id).collect();
-    for (message, parent) in path.iter_mut().skip(1).zip(ids) {
-        message.parent = Some(parent);
-    }
-    Ok(path)
 }
 
 /// Messages a session can show: said in it, or above its head, its marks, or anything said in it.
@@ -291,23 +186,6 @@ impl Store {
     /// The database cannot be read.
     pub fn free_name(&self, wish: &str) -> Result<String> {
         self.read(|db| free_name(db, wish))
-    }
-
-    /// One message.
-    ///
-    /// # Errors
-    /// [`StoreError::NoMessage`].
-    pub fn message(&self, id: MessageId) -> Result<Message> {
-        self.read(|db| one_message(db, id))?.ok_or(StoreError::NoMessage { id: id.0 })
-    }
-
-    /// Messages from the root to `head`. Message `#n` is at index n - 1. What is damaged is in its place and says so.
-    ///
-    /// # Errors
-    /// [`StoreError::NoMessage`].
-    pub fn path(&self, head: MessageId) -> Result<Vec<Message>> {
-        let found = self.read(|db| climb(db, head))?;
-        if found.is_empty() { Err(StoreError::NoMessage { id: head.0 }) } else { Ok(found) }
     }
 
     /// Every message a session can go to, undone branches included; parents before children, siblings in the order

@@ -122,7 +122,7 @@ impl Store {
         });
         match found {
             Err(StoreError::Database(e)) if is_damage(&e) => {
-                tracing::warn!("segment {}: {e}", id.short());
+                tracing::warn!("segment {}: {}", id.short(), super::error::one_line(&e));
                 Ok(None)
             }
             other => other,

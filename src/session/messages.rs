@@ -1,0 +1,131 @@
+//! Messages, one by one and as the path from a root: what is damaged is in its place and says so, and hides no other.
+
+use rusqlite::{Connection, OptionalExtension, Row};
+
+use super::commit::role_of;
+use super::error::{Result, StoreError, one_line};
+use super::seal::{self, bytes_at, number_at};
+use super::store::Store;
+use crate::transcript::{Message, MessageId, MessageMeta};
+
+/// Text of a column, damaged or not.
+pub(super) fn text_at(r: &Row<'_>, column: usize) -> String {
+    String::from_utf8_lossy(bytes_at(r, column)).into_owned()
+}
+
+/// What stands before the rest of a damaged message.
+const DAMAGED: &str = "[This message is damaged: it does not match its checksum. What is left of it follows.]";
+
+/// Reads a message. What is unreadable in it is said in its text rather than hiding the rest of the conversation.
+fn message_row(r: &Row<'_>) -> rusqlite::Result<Message> {
+    let mut message = bare_message(r)?;
+    if !seal::is_whole(r) {
+        message.text = format!("{DAMAGED}\n{}", message.text);
+    }
+    Ok(message)
+}
+
+/// As [`message_row`] of columns some of which are cut, so that no seal can tell.
+pub(super) fn bare_message(r: &Row<'_>) -> rusqlite::Result<Message> {
+    let role = text_at(r, 2);
+    let text = text_at(r, 6);
+    let (role, text) = match role_of(&role) {
+        Some(role) => (role, text),
+        None => (crate::transcript::Role::User, format!("[message of unknown kind {role:?}]\n{text}")),
+    };
+    Ok(Message {
+        id: MessageId(r.get(0)?),
+        parent: number_at(r, 1).map(MessageId),
+        role,
+        created_ms: number_at(r, 3).unwrap_or_default(),
+        // Facts beside the text are worth less than the text: defaults rather than an error.
+        meta: serde_json::from_slice::<MessageMeta>(bytes_at(r, 4)).unwrap_or_default(),
+        thinking: text_at(r, 5),
+        text,
+    })
+}
+
+/// Stands for a message that cannot be read at all.
+fn unreadable(id: MessageId, parent: Option<MessageId>, why: &str) -> Message {
+    Message {
+        id,
+        parent,
+        role: crate::transcript::Role::User,
+        text: format!("[This message is damaged and cannot be read ({why}).]"),
+        thinking: String::new(),
+        created_ms: 0,
+        meta: MessageMeta::default(),
+    }
+}
+
+/// One message; an unreadable one as [`unreadable`], with its parent from the index of parents if that still knows it.
+fn one_message(db: &Connection, id: MessageId) -> Result<Option<Message>> {
+    let found = db
+        .prepare_cached(&format!("SELECT {} FROM message m WHERE m.id = ?1", seal::MESSAGE))?
+        .query_row([id.0], message_row)
+        .optional();
+    let why = match found {
+        Ok(Some(message)) => return Ok(Some(message)),
+        Ok(None) => "its row is gone".to_owned(),
+        Err(e) => one_line(&e),
+    };
+    // By the index from end to end, not by the row that cannot be read.
+    let parent = db
+        .prepare_cached("SELECT parent FROM message INDEXED BY message_parent WHERE +id = ?1 LIMIT 1")
+        .and_then(|mut query| query.query_row([id.0], |r| Ok(number_at(r, 0))).optional());
+    Ok(match parent {
+        Ok(Some(parent)) => Some(unreadable(id, parent.map(MessageId), &why)),
+        Ok(None) | Err(_) if why == "its row is gone" => None,
+        Ok(None) | Err(_) => Some(unreadable(id, None, &why)),
+    })
+}
+
+/// Messages from `head` up to a root, however damaged: what is missing or goes round in a ring ends the path, and says so.
+fn climb(db: &Connection, head: MessageId) -> Result<Vec<Message>> {
+    let mut path: Vec<Message> = Vec::new();
+    let mut seen = std::collections::HashSet::new();
+    let mut next = Some(head);
+    while let Some(id) = next {
+        let end = |why| unreadable(MessageId(-id.0.saturating_abs()), None, why);
+        let message = match seen.insert(id) {
+            true => one_message(db, id)?,
+            false => Some(end("the ones before it form a ring")),
+        };
+        let message = match message {
+            Some(message) => message,
+            None if path.is_empty() => break,
+            None => unreadable(id, None, "its row is gone, and with it what came before"),
+        };
+        next = message.parent;
+        path.push(message);
+    }
+    path.reverse();
+    // A path is one: whoever goes by parents finds the same order.
+    if let Some(first) = path.first_mut() {
+        first.parent = None;
+    }
+    let ids: Vec<MessageId> = path.iter().map(|m| m.id).collect();
+    for (message, parent) in path.iter_mut().skip(1).zip(ids) {
+        message.parent = Some(parent);
+    }
+    Ok(path)
+}
+
+impl Store {
+    /// One message.
+    ///
+    /// # Errors
+    /// [`StoreError::NoMessage`].
+    pub fn message(&self, id: MessageId) -> Result<Message> {
+        self.read(|db| one_message(db, id))?.ok_or(StoreError::NoMessage { id: id.0 })
+    }
+
+    /// Messages from the root to `head`. Message `#n` is at index n - 1. What is damaged is in its place and says so.
+    ///
+    /// # Errors
+    /// [`StoreError::NoMessage`].
+    pub fn path(&self, head: MessageId) -> Result<Vec<Message>> {
+        let found = self.read(|db| climb(db, head))?;
+        if found.is_empty() { Err(StoreError::NoMessage { id: head.0 }) } else { Ok(found) }
+    }
+}
