@@ -153,11 +153,6 @@ impl Composer {
         self.folds.push((placeholder, text));
     }
 
-    /// The text of the last folded paste that is still in the input.
-    pub fn last_paste(&self) -> Option<&str> {
-        self.folds.iter().rev().find(|(p, _)| self.text.contains(p.as_str())).map(|(_, t)| t.as_str())
-    }
-
     /// Deletes the cluster (or folded paste) left of the caret.
     pub fn backspace(&mut self) {
         self.delete_range(self.before(self.cursor)..self.cursor);

@@ -83,8 +83,10 @@ pub struct Entry {
     pub progress: Progress,
     /// Set by the user; else [`Look::think`] decides.
     pub thoughts_open: Option<bool>,
-    /// Shown at the right of the head while it is being written, for example `answering  96.4 t/s`.
-    pub doing: String,
+    /// What is done before it can be written, for example `reading 32,088 tokens  24%`. Shown at the right of the head.
+    pub before: String,
+    /// How fast it is being written: `96.4 t/s`.
+    pub speed: String,
     /// Shown there instead for a while: `Copied 412 characters`.
     remark: Option<String>,
     /// A long question is shown whole.
@@ -130,7 +132,8 @@ impl Entry {
             number,
             progress,
             thoughts_open: None,
-            doing: String::new(),
+            before: String::new(),
+            speed: String::new(),
             remark: None,
             unfolded: false,
             fold: None,
@@ -201,7 +204,8 @@ impl Entry {
         }
         self.item = Item::Message(Box::new(message));
         self.progress = Progress::Done;
-        self.doing.clear();
+        self.before.clear();
+        self.speed.clear();
         self.stale = true;
     }
 
@@ -480,9 +484,12 @@ fn head_words(entry: &Entry, m: &Message, look: Look) -> Vec<String> {
     let mut right = Vec::new();
     match entry.progress {
         Progress::Done => {}
-        _ if !entry.doing.is_empty() => right.push(entry.doing.clone()),
+        _ if !entry.before.is_empty() => right.push(entry.before.clone()),
         Progress::Thinking if !m.thinking.is_empty() => right.push("thinking".into()),
         Progress::Thinking | Progress::Answering => right.push("answering".into()),
+    }
+    if entry.progress != Progress::Done && !entry.speed.is_empty() {
+        right.push(entry.speed.clone());
     }
     if m.created_ms > 0 && entry.progress == Progress::Done {
         right.push(clock(m.created_ms, look.utc_offset_min));

@@ -27,13 +27,13 @@ pub enum Code {
     Delete,
     /// Insert.
     Insert,
-    /// Arrow.
+    /// Arrow up.
     Up,
-    /// Arrow.
+    /// Arrow down.
     Down,
-    /// Arrow.
+    /// Arrow left.
     Left,
-    /// Arrow.
+    /// Arrow right.
     Right,
     /// Home.
     Home,

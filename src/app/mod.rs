@@ -66,25 +66,25 @@ pub enum Event {
     Wheel(isize),
     /// The left button went down on a cell.
     Click {
-        /// Column.
+        /// Column of the screen, from 0.
         x: u16,
-        /// Row.
+        /// Row of the screen, from 0.
         y: u16,
     },
     /// The mouse moved with the left button down.
     Drag {
-        /// Column.
+        /// Column of the screen, from 0.
         x: u16,
-        /// Row.
+        /// Row of the screen, from 0.
         y: u16,
     },
     /// The left button went up.
     Release,
     /// The terminal has a new size.
     Resize {
-        /// Columns.
+        /// In columns.
         width: u16,
-        /// Rows.
+        /// In rows.
         height: u16,
     },
     /// The window got or lost the focus.
@@ -113,9 +113,9 @@ pub enum Event {
     Copied(Result<String, String>),
     /// Answer to [`Effect::Highlight`].
     Highlighted {
-        /// Language.
+        /// As written after the fence.
         lang: String,
-        /// The code.
+        /// Without the fence.
         code: String,
         /// Coloured lines.
         lines: Vec<Vec<rows::Span>>,
@@ -151,9 +151,9 @@ pub enum Effect {
     Editor(String),
     /// Colour a code block; answered by [`Event::Highlighted`].
     Highlight {
-        /// Language.
+        /// As written after the fence.
         lang: String,
-        /// The code.
+        /// Without the fence.
         code: String,
     },
     /// Suspend the process; answered by [`Event::Resumed`].

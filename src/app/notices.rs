@@ -218,16 +218,18 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     app.waiting = false;
     let was_busy = app.busy();
     let stopping = app.activity == Activity::Stopping;
-    let doing = match &activity {
-        Activity::Answering { tokens_per_s } if *tokens_per_s > 0.0 => format!("answering  {tokens_per_s:.1} t/s"),
-        Activity::Thinking { tokens_per_s, .. } if *tokens_per_s > 0.0 => format!("thinking  {tokens_per_s:.1} t/s"),
-        Activity::Reading(r) if r.total > 0 => {
-            format!("reading {} tokens  {}%", grouped(r.total), percent(r.done, r.total))
+    let (mut before, mut speed) = (String::new(), String::new());
+    match &activity {
+        Activity::Answering { tokens_per_s } | Activity::Thinking { tokens_per_s, .. } if *tokens_per_s > 0.0 => {
+            speed = format!("{tokens_per_s:.1} t/s");
         }
-        Activity::Restoring { .. } => "restoring".into(),
-        _ => String::new(),
-    };
-    app.transcript.set_doing(&doing);
+        Activity::Reading(r) if r.total > 0 => {
+            before = format!("reading {} tokens  {}%", grouped(r.total), percent(r.done, r.total));
+        }
+        Activity::Restoring { .. } => before = "restoring".into(),
+        _ => {}
+    }
+    app.transcript.set_doing(&before, &speed);
     let idle = activity == Activity::Idle;
     // A stop was asked for: reports from before it arrived must not take the word back.
     if !stopping || idle {

@@ -17,7 +17,7 @@ pub enum Glyphs {
 /// When the terminal is asked to notify that an answer is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Notify {
-    /// Never.
+    /// Not at all.
     Never,
     /// When the window has not got the focus.
     #[default]
@@ -55,7 +55,7 @@ pub struct UiConfig {
     pub notify: Notify,
     /// Answers shorter than this never notify, in milliseconds.
     pub notify_after_ms: u64,
-    /// Clipboard.
+    /// Where copied text goes, beside `copy.txt`.
     pub clipboard: ClipboardMethod,
     /// Key bindings.
     pub keys: KeyTable,

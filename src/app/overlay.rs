@@ -10,7 +10,7 @@ use crate::transcript::Finish;
 /// A text to read, with a scroll position.
 #[derive(Clone, Debug, Default)]
 pub struct Page {
-    /// Heading.
+    /// Heading above the text.
     pub title: String,
     /// Markdown, cleaned.
     pub text: String,
@@ -76,16 +76,16 @@ pub enum Overlay {
     Found {
         /// What was searched.
         query: String,
-        /// Hits.
+        /// Messages that hold the words, best first.
         list: List<SearchRow>,
     },
     /// The tree of turns.
     Timeline(List<TimelineRow>),
     /// Documents of the conversation or the library.
     Documents {
-        /// Heading.
+        /// Whose documents they are, as a heading.
         title: String,
-        /// Rows.
+        /// Documents, which a filter narrows.
         list: List<DocumentRow>,
     },
     /// Earlier prompts (Ctrl-R).
@@ -152,14 +152,14 @@ impl Overlay {
     /// Keys shown at its foot.
     pub fn footer(&self) -> &'static str {
         match self {
-            Overlay::Page(_) => "Up/Down PgUp/PgDn scroll   Esc close",
-            Overlay::Aside { done: None, .. } => "answering; not kept   Esc stop and close",
-            Overlay::Aside { done: Some(_), .. } => "not kept   Up/Down scroll   Esc close",
-            Overlay::Sessions(_) => "type to filter, /words search texts   Enter open   Esc",
-            Overlay::Found { .. } => "Enter open at the message   Esc close",
-            Overlay::Timeline(_) => "Enter go there   f fork there   Esc close",
-            Overlay::Documents { .. } => "type to filter   Enter show the text   Esc close",
-            Overlay::Prompts(_) => "type to search   Ctrl-R next   Enter take   Esc close",
+            Overlay::Page(_) => "Up/Down PgUp/PgDn scroll   Esc closes",
+            Overlay::Aside { done: None, .. } => "answering; not kept   Esc stops and closes",
+            Overlay::Aside { done: Some(_), .. } => "not kept   Up/Down scroll   Esc closes",
+            Overlay::Sessions(_) => "type to filter   /words in texts   Enter opens   Esc closes",
+            Overlay::Found { .. } => "Enter opens at the message   Esc closes",
+            Overlay::Timeline(_) => "Enter goes there   f forks there   Esc closes",
+            Overlay::Documents { .. } => "type to filter   Enter shows the text   Esc closes",
+            Overlay::Prompts(_) => "type to search   Ctrl-R next   Enter takes   Esc closes",
         }
     }
 }

@@ -223,12 +223,12 @@ impl Transcript {
         }
     }
 
-    /// Shows in the head of the answer that is being written what goes on: `answering  96.4 t/s`.
-    pub fn set_doing(&mut self, doing: &str) {
+    /// Shows in the head of the answer that is being written what is done before it, and how fast it is written.
+    pub fn set_doing(&mut self, before: &str, speed: &str) {
         if let Some(e) = self.entries.iter_mut().rev().find(|e| e.progress != Progress::Done)
-            && e.doing != doing
+            && (e.before != before || e.speed != speed)
         {
-            e.doing = doing.to_string();
+            (e.before, e.speed) = (before.to_string(), speed.to_string());
             e.touch();
         }
     }

@@ -7,7 +7,7 @@ use crate::app::App;
 use crate::app::keys::Action;
 use crate::app::rows::{Face, Role, Row, Span};
 use crate::app::transcript::ranges;
-use crate::app::wrap::width;
+use crate::app::wrap::{ellipsis, width};
 use crate::commands::COMMANDS;
 
 /// Draws the visible rows.
@@ -15,7 +15,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let window = app.transcript.window();
     // A session without messages greets above its notes, as long as both have room.
     let first = if app.transcript.messages().next().is_none() {
-        let welcome = welcome(app);
+        let welcome = welcome(app, usize::from(area.width));
         let rows = welcome.len() + 1;
         if !window.is_empty() && rows + 1 + window.len() > usize::from(area.height) {
             0
@@ -106,7 +106,7 @@ pub(super) fn marker(app: &App, painter: &mut Painter<'_>, area: Rect) {
 }
 
 /// What a new session says.
-fn welcome(app: &App) -> Vec<Row> {
+fn welcome(app: &App, cells: usize) -> Vec<Row> {
     let mut lines: Vec<Row> = Vec::new();
     match &app.model {
         None => lines.push(Row::of("The model is being prepared. You can type already.", Role::Dim)),
@@ -126,7 +126,10 @@ fn welcome(app: &App) -> Vec<Row> {
     for name in ["load", "resume", "help"] {
         if let Some(c) = COMMANDS.iter().find(|c| c.name == name) {
             lines.push(Row {
-                spans: vec![Span::new(format!("  {:<30}", c.example), Role::Key), Span::new(c.help, Role::Dim)],
+                spans: vec![
+                    Span::new(format!("  {:<30}", c.example), Role::Key),
+                    Span::new(ellipsis(c.help, cells.saturating_sub(34)), Role::Dim),
+                ],
                 ..Row::default()
             });
         }

@@ -284,9 +284,14 @@ fn search_result_opens_its_session_at_the_message() {
         snippet: "dying".into(),
         created_ms: 0,
     };
-    s.tell(Notice::Found { query: "dying".into(), rows: vec![row] }).press("enter");
+    s.tell(Notice::Session(SessionView { name: "mail".into(), ..SessionView::default() }));
+    s.tell(Notice::Found { query: "dying".into(), rows: vec![row.clone()] }).press("enter");
     assert_eq!(s.sent(), [Request::Resume("war-and-peace".into())]);
     s.tell(Notice::Session(conversation()));
+    assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(2));
+    // In the session that is open it is shown at once.
+    s.press("esc").tell(Notice::Found { query: "dying".into(), rows: vec![row] }).press("enter");
+    assert_eq!(s.sent(), []);
     assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(2));
 }
 
@@ -542,9 +547,9 @@ fn a_mouse_selection_is_copied_without_bars_and_broken_lines() {
 #[test]
 fn mentioned_files_are_read_before_the_question_is_asked() {
     let mut s = open(80, 24);
-    s.type_text("What does @notes");
-    assert_eq!(s.effects.pop(), Some(Effect::ListFiles("notes".into())));
-    s.event(Event::Files { query: "notes".into(), found: vec!["docs/my notes.txt".into()] });
+    s.type_text("What does @my");
+    assert_eq!(s.effects.pop(), Some(Effect::ListFiles("my".into())));
+    s.event(Event::Files { query: "my".into(), found: vec!["docs/my notes.txt".into()] });
     assert!(s.screen().contains("@docs/my\\ notes.txt"));
     s.press("enter").type_text("say, @anna?").press("enter");
     s.effects.retain(|e| !matches!(e, Effect::ListFiles(_)));
