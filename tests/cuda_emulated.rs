@@ -14,6 +14,7 @@ use sala_chat::backend::cuda::{Cuda, Guards, Options};
 use sala_chat::backend::prelude::*;
 use sala_chat::backend::{BackendError, BufKind, Form, Pass, ROW_ARRAYS, StepKey, layer_tensor};
 use sala_chat::lab::kernels::checks::{Checks, Extent, operations};
+use sala_chat::model::Checkpoint;
 use sala_chat::protocol::engine::{Cancel, Dtype, ImageTensor, RowSource, RowsFault, RowsImage};
 use sala_chat::spec::{DenseRule, ScoreNorm, SparseSpec};
 
@@ -296,10 +297,10 @@ fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
 #[test]
 fn a_context_that_does_not_fit_is_refused_with_what_does() {
     let mut b = device();
-    let spec = sparse();
-    // The emulated device has 8 GiB; a position of this cache takes 544 bytes.
-    let mut cache = b.cache(&spec, 1 << 26).unwrap();
-    let error = b.reserve(&mut cache, 1 << 26).unwrap_err();
+    // The emulated device has 8 GiB; a position of this cache takes 8,704 bytes.
+    let spec = SparseSpec { heads: 16, kv_heads: 16, ..sparse() };
+    let mut cache = b.cache(&spec, 1 << 20).unwrap();
+    let error = b.reserve(&mut cache, 1 << 20).unwrap_err();
     assert!(matches!(error, BackendError::Memory { .. }), "{error}");
     assert!(error.to_string().contains("Fits with at most "), "{error}");
     b.reserve(&mut cache, 1000).unwrap();
@@ -318,5 +319,19 @@ fn without_a_driver_the_reason_is_one_sentence() {
 fn shapes_without_a_kernel_are_refused_by_name() {
     let mut b = device();
     let error = b.cache(&SparseSpec { head_dim: 64, ..sparse() }, 1000).err().unwrap().to_string();
-    assert!(error.contains("head_dim 64") && error.contains("--device cpu"), "{error}");
+    assert!(error.contains("head_dim = 64") && error.contains("--device cpu"), "{error}");
+    let error = b.cache(&sparse(), (1 << 20) + 1).err().unwrap().to_string();
+    assert!(error.contains("max_context = 1048577"), "{error}");
+    // A GEMM of another width would compute something else: refused at load, and by the operation itself.
+    let mut spec = Checkpoint::open("synthetic:tiny").unwrap().spec().clone();
+    b.check(&spec).unwrap();
+    spec.intermediate = 96;
+    let error = b.check(&spec).unwrap_err().to_string();
+    assert!(error.contains("intermediate_size = 96") && error.contains("a multiple of 64"), "{error}");
+    let w = b.random_matrix(64, 96, 1.0, 1).unwrap();
+    let (mut h, x) = (b.buf(64, BufKind::Residual).unwrap(), b.buf(96, BufKind::Activation).unwrap());
+    for pass in [Pass::Verify { rows: 1 }, Pass::Prefill { rows: 64 }] {
+        let error = b.linear_add(&mut h, &x, &w, 1.0, pass).unwrap_err();
+        assert!(matches!(error, BackendError::Shape { .. }), "{error}");
+    }
 }

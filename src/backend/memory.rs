@@ -2,7 +2,7 @@
 
 use super::{BufKind, Form, Result, WeightView};
 use crate::protocol::engine::{Dtype, MemoryInfo};
-use crate::spec::{LightningSpec, SparseSpec};
+use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
 
 /// What a device holds, and how it is made. Nothing here is called inside a step.
 pub trait Memory: Sized + Send + 'static {
@@ -26,6 +26,11 @@ pub trait Memory: Sized + Send + 'static {
     fn cache_dtype(&self) -> Dtype;
     /// Most rows of a prefill pass; a multiple of [`GRID`](super::GRID).
     fn prefill_rows(&self) -> usize;
+    /// Refuses a model that this device cannot compute, naming field and value. Called before its weights are loaded.
+    ///
+    /// # Errors
+    /// The first limit that it breaks.
+    fn check(&self, spec: &ModelSpec) -> Result<()>;
     /// Stacks `parts` along the out axis into one weight; each part takes its own form.
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix>;
     /// Gate and up projection of the MLP, for [`Rows::norm_gate_up`](super::Rows::norm_gate_up); the backend may interleave them.

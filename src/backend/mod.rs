@@ -198,6 +198,14 @@ pub enum BackendError {
     /// A weight that cannot be packed.
     #[error("weight `{0}` holds values that are not finite; the checkpoint is damaged or was badly converted")]
     NotFinite(String),
+    /// A branch that nothing should lead to: a fault of this program, never a quiet result.
+    #[error("internal error in {op}: {what}; please report it, the conversation is saved")]
+    Internal {
+        /// Where.
+        op: &'static str,
+        /// What cannot be.
+        what: &'static str,
+    },
     /// This backend has no form of the operation for these sizes.
     #[error("{0}")]
     Unsupported(String),
@@ -207,6 +215,11 @@ pub enum BackendError {
     /// [`Images::stop_on`]: the user would not wait any longer.
     #[error("stopped while rows of the saved state were on their way")]
     Stopped,
+}
+
+/// For branches that nothing should lead to.
+pub(crate) fn internal(op: &'static str, what: &'static str) -> BackendError {
+    BackendError::Internal { op, what }
 }
 
 /// Shorthand.

@@ -4,7 +4,7 @@
 //! does) and never asks which backend it has. Everything in [`Model::run`] may be recorded: it allocates nothing and
 //! reads nothing back, unless a probe does, and probes are never used inside a recorded step.
 
-use crate::backend::{Backend, HeadRows, Pass, Result as BackendResult};
+use crate::backend::{Backend, HeadRows, Pass, Result as BackendResult, internal};
 use crate::spec::{Mixer, ModelSpec};
 
 use super::state::{LayerState, Live, MixBufs};
@@ -65,6 +65,7 @@ impl<B: Backend> Model<B> {
     pub fn load(b: &mut B, checkpoint: &Checkpoint, progress: impl FnMut(f64)) -> Result<Model<B>> {
         let spec = checkpoint.spec().clone();
         checkpoint.check()?;
+        b.check(&spec)?;
         let mut loader = Loader { b, checkpoint, made: 0, done: 0, total: spec.parameters(), progress };
         let h = spec.hidden;
         // Synthetic tables: the scaled embedding has deviation 1, logits about 2.
@@ -119,11 +120,14 @@ impl<B: Backend> Model<B> {
         let Live { h, mid, taps, sparse_spec, sparse, lightning, layers, .. } = live;
         b.embed(h, &self.embed, self.spec.scale_emb, pass)?;
         probe(b, Seen::Embedding(h))?;
+        if self.layers.len() != layers.len() {
+            return Err(internal("forward", "state of another number of layers"));
+        }
         for (i, (w, state)) in self.layers.iter().zip(layers.iter_mut()).enumerate() {
             match (&w.mixer, state) {
                 (MixerWeights::Sparse, LayerState::Sparse(cache)) => {
                     let Some((MixBufs { x, o }, selection)) = sparse.as_mut() else {
-                        continue;
+                        return Err(internal("forward", "a sparse layer without its buffers"));
                     };
                     b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
                     b.append_kv(cache, x, sparse_spec, pass)?;
@@ -135,7 +139,7 @@ impl<B: Backend> Model<B> {
                 }
                 (MixerWeights::Lightning { q_norm, k_norm, output_norm }, LayerState::Lightning(recurrent)) => {
                     let Some(MixBufs { x, o }) = lightning.as_mut() else {
-                        continue;
+                        return Err(internal("forward", "a lightning layer without its buffers"));
                     };
                     let spec = &self.spec.lightning;
                     b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
@@ -143,10 +147,9 @@ impl<B: Backend> Model<B> {
                     probe(b, Seen::Mixer { layer: i, output: o })?;
                     b.gate_output(h, o, output_norm.as_ref(), eps, x, spec.gate_columns(), &w.out, scale, pass)?;
                 }
-                // Both lists are built from the same `mixers`.
                 (MixerWeights::Sparse, LayerState::Lightning(_))
                 | (MixerWeights::Lightning { .. }, LayerState::Sparse(_)) => {
-                    debug_assert!(false, "layer {i}: weights and state are of different kinds");
+                    return Err(internal("forward", "weights and state of a layer are of different kinds"));
                 }
             }
             b.norm_gate_up(mid, h, &w.post_norm, eps, &w.gate_up, pass)?;

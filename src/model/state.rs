@@ -7,7 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backend::{Backend, BufKind, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, layer_tensor};
+use crate::backend::{Backend, BufKind, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, internal, layer_tensor};
 use crate::protocol::engine::{CheckpointImage, ImageTensor, RowSource, RowsImage, Token};
 use crate::spec::{DenseRule, LightningSpec, Mixer, SparseSpec};
 
@@ -189,7 +189,8 @@ impl<B: Backend> Live<B> {
         };
         model.logits(b, self, HeadRows::Last, pass)?;
         b.top_candidates(&self.logits, model.spec().vocab, HeadRows::Last, pass)?;
-        Ok(b.candidates(1)?.into_iter().next().unwrap_or_default())
+        let row = b.candidates(1)?.into_iter().next();
+        Ok(row.ok_or_else(|| internal("prefill_logits", "no row of logits was found"))?)
     }
 
     /// Runs 1..=16 rows at the current position and finds each row's candidates: the pending token, then drafts. Does

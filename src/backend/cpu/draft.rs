@@ -10,7 +10,7 @@ use super::matrix::Matrix;
 use super::simd::{self, Dots, rms_norm};
 use super::{Buf, Cpu};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape};
-use crate::backend::{BackendError, BufKind, Pass, Result};
+use crate::backend::{BackendError, BufKind, Pass, Result, internal};
 use crate::protocol::engine::{ImageTensor, Token};
 
 /// Tokens and place of the coming draft pass.
@@ -177,7 +177,8 @@ impl DraftOps for Cpu {
         let whole = keys.min(window.capacity - start % window.capacity);
         let runs = [(start, whole), (start + whole, keys - whole)];
         let row = kvq.rows(pass).chunks_exact(kvq.width).next_back();
-        let mut query = row.unwrap_or_default()[2 * shape.kv_heads * d..].to_vec();
+        let row = row.ok_or_else(|| internal("draft_attend", "a pass without rows"))?;
+        let mut query = row[2 * shape.kv_heads * d..].to_vec();
         query.chunks_exact_mut(d).for_each(|q| rotate(q, position, &shape.inv_freq));
         let mut scores = vec![0.0f32; keys * group];
         for head in 0..shape.kv_heads {

@@ -8,13 +8,18 @@ use rayon::prelude::*;
 use super::cache::{Part, Slots};
 use super::matrix::decode;
 use super::{Buf, Cache, Cpu, Recurrent};
-use crate::backend::{BackendError, Images, Memory, Result, layer_tensor};
+use crate::backend::{BackendError, Images, Memory, Result, internal, layer_tensor};
 use crate::protocol::engine::{Dtype, ImageTensor, PIECE_BYTES, RowSource};
 use crate::spec::{LightningSpec, SparseSpec};
 
 impl Images for Cpu {
     fn read(&mut self, buf: &Buf, rows: usize) -> Result<Vec<f32>> {
-        Ok(buf.data.get(..rows * buf.width).unwrap_or(&buf.data).to_vec())
+        let values = buf.data.get(..rows * buf.width).ok_or_else(|| BackendError::Shape {
+            op: "read",
+            expected: format!("at most {} rows", buf.data.len() / buf.width.max(1)),
+            found: rows.to_string(),
+        })?;
+        Ok(values.to_vec())
     }
 
     fn write(&mut self, buf: &mut Buf, values: &[f32]) -> Result<()> {
@@ -142,11 +147,11 @@ fn restore_array(slots: &mut Slots<'_>, part: Part, name: &str, spec: &SparseSpe
     let step = (PIECE_BYTES / row_bytes.max(1)).max(1);
     let mut bytes = vec![0; step.min(rows.len()) * row_bytes];
     for at in (0..rows.len()).step_by(step) {
-        let piece = bytes.get_mut(..step.min(rows.len() - at) * row_bytes).unwrap_or_default();
+        let piece = bytes.get_mut(..step.min(rows.len() - at) * row_bytes);
+        let piece = piece.ok_or_else(|| internal("restore", "a piece larger than its buffer"))?;
         feed.fill(name, at * row_bytes, piece).map_err(BackendError::Rows)?;
-        if let Some(values) = decode(dtype, piece) {
-            slots.write(rows.start + at, &values);
-        }
+        let values = decode(dtype, piece).ok_or_else(|| internal("restore", "rows of no number type"))?;
+        slots.write(rows.start + at, &values);
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::simd::{self, Dots};
 use crate::backend::forms::Packed;
-use crate::backend::{BackendError, Form, GRID, Result, WeightView};
+use crate::backend::{BackendError, Form, GRID, Result, WeightView, internal};
 use crate::protocol::engine::Dtype;
 
 /// Values of one widened block of weights; bounds the memory that widening takes.
@@ -174,7 +174,7 @@ impl Matrix {
                     .map_err(device)?;
                 let (storage, _) = y.storage_and_layout();
                 let Storage::Cpu(storage) = &*storage else {
-                    return Ok(());
+                    return Err(internal("matmul", "a product of two matrices in memory is elsewhere"));
                 };
                 let y = storage.as_slice::<f32>().map_err(device)?;
                 for (r, (dst, y)) in dst.chunks_exact_mut(width).zip(y.chunks_exact(outs)).enumerate() {

@@ -4,7 +4,7 @@ use super::matrix::{self, Matrix};
 use super::{Buf, Cache, Cpu, PREFILL_ROWS, Recurrent, Selection};
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView};
 use crate::protocol::engine::{Dtype, MemoryInfo};
-use crate::spec::{LightningSpec, SparseSpec};
+use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
 
 impl Memory for Cpu {
     type Buf = Buf;
@@ -28,6 +28,11 @@ impl Memory for Cpu {
 
     fn prefill_rows(&self) -> usize {
         PREFILL_ROWS
+    }
+
+    /// Plain equations have no limits.
+    fn check(&self, _spec: &ModelSpec) -> Result<()> {
+        Ok(())
     }
 
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {

@@ -61,6 +61,13 @@ fn normed(h: &Buf, norm: &[f32], eps: f32, pass: Pass) -> Result<Vec<f32>> {
 impl Rows for Cpu {
     fn embed(&mut self, h: &mut Buf, table: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         let width = h.width;
+        if self.tokens.len() < pass.rows() || self.tokens.iter().any(|t| *t as usize >= table.out) {
+            return Err(BackendError::Shape {
+                op: "embed",
+                expected: format!("{} tokens below {}", pass.rows(), table.out),
+                found: format!("{} tokens, the largest {:?}", self.tokens.len(), self.tokens.iter().max()),
+            });
+        }
         for (row, token) in h.rows_mut(pass).chunks_exact_mut(width).zip(&self.tokens) {
             table.widen(*token as usize, row);
             row.iter_mut().for_each(|v| *v *= scale);

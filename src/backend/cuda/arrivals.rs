@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::device::{Device, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
-use crate::backend::{BackendError, Result};
+use crate::backend::{BackendError, Result, internal};
 use crate::protocol::engine::{Cancel, PIECE_BYTES, RowSource, RowsFault};
 
 /// Positions of a unit: a block, as attention chooses them.
@@ -303,7 +303,7 @@ impl Arrivals {
                 return Ok(());
             };
             let Some(source) = self.sources.get(index) else {
-                return Ok(());
+                return Err(internal("restore_rows", "rows of a source that is not there"));
             };
             let rows = units.start * UNIT..(units.end * UNIT).min(source.rows);
             let at = rows.start * source.row_bytes;
@@ -320,9 +320,9 @@ impl Arrivals {
             }
             let mut plan = self.plan();
             plan.left -= units.len();
-            if let Some(run) = plan.units.get_mut(index).and_then(|u| u.get_mut(units)) {
-                run.fill(Progress::Arrived);
-            }
+            let run = plan.units.get_mut(index).and_then(|u| u.get_mut(units));
+            run.ok_or_else(|| internal("restore_rows", "more rows arrived than were asked for"))?
+                .fill(Progress::Arrived);
             drop(plan);
             self.changed.notify_all();
         }

@@ -9,9 +9,9 @@ use super::driver::{DevicePtr, PRODUCT_ROWS, ProductOut, Queue};
 use super::launch::{self, SkinnyFrom, SkinnyTo};
 use super::steps::{Posted, narrow};
 use super::tensors::{Buf, HEAD, Matrix, Vector, floats};
-use super::{Cuda, shape, u32_of};
+use super::{Cuda, limits, shape, u32_of};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape, PENDING_ROWS};
-use crate::backend::{BackendError, BufKind, MAX_VERIFY_ROWS, Pass, Result};
+use crate::backend::{BackendError, BufKind, MAX_VERIFY_ROWS, Pass, Result, internal};
 use crate::protocol::engine::{Dtype, ImageTensor, Token};
 use std::sync::Arc;
 
@@ -75,13 +75,7 @@ impl DraftOps for Cuda {
     }
 
     fn draft_window(&mut self, shape: &DraftShape) -> Result<Window> {
-        if shape.head_dim != HEAD || shape.kv_heads == 0 || !shape.heads.is_multiple_of(shape.kv_heads) {
-            let why = format!(
-                "a draft head with head_dim {}: the GPU kernels need 128; use --draft off or --device cpu",
-                shape.head_dim
-            );
-            return Err(BackendError::Unsupported(why));
-        }
+        limits::draft(shape)?;
         self.touch();
         self.draft_step()?;
         let bytes = shape.capacity() * shape.kv_heads * HEAD * 2;
@@ -350,7 +344,9 @@ impl DraftOps for Cuda {
             let row = shape.kv_heads * HEAD * 2;
             let mut rest = bytes;
             for (slot, rows) in ring_parts(shape, &(start..start + rows))? {
-                let (part, tail) = rest.split_at_checked(rows * row).unwrap_or((rest, &[]));
+                let (part, tail) = rest
+                    .split_at_checked(rows * row)
+                    .ok_or_else(|| internal("write_window", "an image shorter than its shape"))?;
                 self.staging.send_bytes(ring.ptr() + (slot * row) as u64, part)?;
                 rest = tail;
             }

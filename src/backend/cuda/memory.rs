@@ -1,11 +1,11 @@
 //! What the device holds.
 
 use super::device::{Account, DeviceBuffer};
-use super::tensors::{Buf, Cache, HEAD, Matrix, Recurrent, Selection, Vector, check_lightning, floats};
-use super::{Cuda, launch, shape};
+use super::tensors::{Buf, Cache, HEAD, Matrix, Recurrent, Selection, Vector, floats};
+use super::{Cuda, launch, limits, shape};
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView};
 use crate::protocol::engine::{Dtype, MemoryInfo};
-use crate::spec::{LightningSpec, SparseSpec};
+use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
 
 impl Memory for Cuda {
     type Buf = Buf;
@@ -29,6 +29,10 @@ impl Memory for Cuda {
 
     fn prefill_rows(&self) -> usize {
         self.prefill_rows
+    }
+
+    fn check(&self, spec: &ModelSpec) -> Result<()> {
+        limits::model(spec, self.info().shared_limit)
     }
 
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {
@@ -78,7 +82,7 @@ impl Memory for Cuda {
     }
 
     fn recurrent(&mut self, spec: &LightningSpec) -> Result<Recurrent> {
-        check_lightning(spec)?;
+        limits::lightning(spec)?;
         self.touch();
         self.prepare_rope(spec)?;
         let pending = 2 * MAX_VERIFY_ROWS * spec.kv_heads * HEAD * 2;

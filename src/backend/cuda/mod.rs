@@ -10,7 +10,7 @@
 //! | `emulated` | the same kernels on the CPU |
 //! | `device`, `growable`, `staging` | memory: owned, growing, on its way |
 //! | `steps`, `graph` | what changes between steps; recordings |
-//! | `launch` | the table of kernels |
+//! | `launch`, `limits` | the table of kernels; what none is written for |
 //! | `tensors`, `memory` | the buffers |
 //! | `weights`, `packed` | weights on their way to the device; packed weights in and out |
 //! | `ops` | operations on rows, of sparse and of lightning layers, as launches |
@@ -33,6 +33,7 @@ mod graph;
 mod growable;
 mod images;
 mod launch;
+mod limits;
 mod measure;
 mod memory;
 mod nvidia;

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::device::{Device, Pinned};
 use super::driver::{DevicePtr, Driver, Event, Queue};
-use crate::backend::{BackendError, Result};
+use crate::backend::{BackendError, Result, internal};
 use crate::protocol::engine::{PIECE_BYTES, RowSource};
 
 /// Size of one buffer: long enough that the link is busy, short enough that both overlap on small images.
@@ -28,6 +28,10 @@ pub(super) struct Incoming<'a> {
 
 /// A page-locked piece of memory and its number.
 type Slot<'a> = (usize, &'a mut [u8]);
+
+fn event_of(events: &[Event], slot: usize) -> Result<&Event> {
+    events.get(slot).ok_or_else(|| internal("restore_rows", "a slot without its event"))
+}
 
 /// The pipeline of [`Staging::stream`]: threads fill slots, this thread gives them to the copy queue in whatever order they
 /// come, and hands them out again once their copy has passed.
@@ -54,8 +58,8 @@ fn stream_through(slots: Vec<&mut [u8]>, arrays: &[Incoming<'_>], driver: &dyn D
                     };
                     let n = PIECE_BYTES.min(array.bytes - at);
                     let read = match bytes.get_mut(..n) {
-                        Some(into) => array.feed.fill(&array.name, *at, into),
-                        None => Ok(()),
+                        Some(into) => array.feed.fill(&array.name, *at, into).map_err(BackendError::Rows),
+                        None => Err(internal("restore_rows", "a slot shorter than a piece")),
                     };
                     let dst = array.dst + *at as u64;
                     if filled.send((dst, n, (slot, bytes), read)).is_err() {
@@ -67,25 +71,29 @@ fn stream_through(slots: Vec<&mut [u8]>, arrays: &[Incoming<'_>], driver: &dyn D
         drop((empty, filled));
         let mut flying: VecDeque<Slot<'_>> = VecDeque::new();
         for (dst, n, (slot, bytes), read) in ready {
-            read.map_err(BackendError::Rows)?;
+            read?;
             // SAFETY: `stream` checked that the array is the caller's; the slot is not filled again before its event.
             unsafe { driver.copy_in(dst, bytes.as_ptr(), n, Queue::Copy)? };
-            if let Some(event) = events.get(slot) {
-                driver.record(event, Queue::Copy)?;
-            }
+            driver.record(event_of(events, slot)?, Queue::Copy)?;
             flying.push_back((slot, bytes));
             if flying.len() > IN_FLIGHT
                 && let Some((slot, bytes)) = flying.pop_front()
             {
-                if let Some(event) = events.get(slot) {
-                    driver.wait_host(event)?;
-                }
+                driver.wait_host(event_of(events, slot)?)?;
                 // All pieces may have been filled already.
                 let _ = free.send((slot, bytes));
             }
         }
         Ok(())
     })
+}
+
+/// The beginning of `from`, by all threads at once.
+fn copy_pieces(to: &mut [u8], from: Option<&[u8]>) -> Result<()> {
+    let from = from.and_then(|f| f.get(..to.len()));
+    let from = from.ok_or_else(|| internal("staging", "fewer bytes than are to be copied"))?;
+    to.par_chunks_mut(PIECE_BYTES).zip(from.par_chunks(PIECE_BYTES)).for_each(|(to, from)| to.copy_from_slice(from));
+    Ok(())
 }
 
 /// Two page-locked buffers and their events.
@@ -104,15 +112,18 @@ impl Staging {
         })
     }
 
+    /// Marks when a half may be used again. Taken only when the pipeline is dropped.
+    fn event(&self, half: usize) -> Result<&Event> {
+        let event = self.done.get(half).and_then(Option::as_ref);
+        event.ok_or_else(|| internal("staging", "a half without its event"))
+    }
+
     fn wait(&self, half: usize) -> Result<()> {
-        self.done.get(half).and_then(Option::as_ref).map_or(Ok(()), |event| self.device.driver().wait_host(event))
+        self.device.driver().wait_host(self.event(half)?)
     }
 
     fn mark(&self, half: usize) -> Result<()> {
-        self.done
-            .get(half)
-            .and_then(Option::as_ref)
-            .map_or(Ok(()), |event| self.device.driver().record(event, Queue::Copy))
+        self.device.driver().record(self.event(half)?, Queue::Copy)
     }
 
     /// Sends `bytes` to `dst`, made by `fill(offset, chunk)` in pieces that are multiples of `unit`. What the compute
@@ -122,7 +133,7 @@ impl Staging {
         dst: DevicePtr,
         bytes: usize,
         unit: usize,
-        fill: &(dyn Fn(usize, &mut [u8]) + Sync),
+        fill: &(dyn Fn(usize, &mut [u8]) -> Result<()> + Sync),
     ) -> Result<()> {
         self.device.order(Queue::Compute, Queue::Copy)?;
         let chunk = (CHUNK_BYTES / unit.max(1)).max(1) * unit;
@@ -134,11 +145,11 @@ impl Staging {
         while at < bytes {
             let n = chunk.min(bytes - at);
             self.wait(half)?;
-            if let Some(buffer) = self.halves.get_mut(half).and_then(|h| h.as_mut_slice().get_mut(..n)) {
-                fill(at, buffer);
-                // SAFETY: the half is not written before its event has passed; the caller owns `bytes` at `dst`.
-                unsafe { self.device.driver().copy_in(dst + at as u64, buffer.as_ptr(), n, Queue::Copy)? };
-            }
+            let buffer = self.halves.get_mut(half).and_then(|h| h.as_mut_slice().get_mut(..n));
+            let buffer = buffer.ok_or_else(|| internal("staging", "a chunk larger than its half"))?;
+            fill(at, buffer)?;
+            // SAFETY: the half is not written before its event has passed; the caller owns `bytes` at `dst`.
+            unsafe { self.device.driver().copy_in(dst + at as u64, buffer.as_ptr(), n, Queue::Copy)? };
             self.mark(half)?;
             at += n;
             half ^= 1;
@@ -148,13 +159,7 @@ impl Staging {
 
     /// Sends bytes as they are.
     pub(super) fn send_bytes(&mut self, dst: DevicePtr, data: &[u8]) -> Result<()> {
-        self.send(dst, data.len(), 1, &|at, chunk| {
-            chunk.par_chunks_mut(PIECE_BYTES).enumerate().for_each(|(i, piece)| {
-                if let Some(from) = data.get(at + i * PIECE_BYTES..).and_then(|d| d.get(..piece.len())) {
-                    piece.copy_from_slice(from);
-                }
-            });
-        })
+        self.send(dst, data.len(), 1, &|at, chunk| copy_pieces(chunk, data.get(at..)))
     }
 
     /// Sends arrays that are read piece by piece, by all threads at once, each piece as soon as it is there. Order on the
@@ -187,25 +192,16 @@ impl Staging {
             if i < chunks {
                 let (at, half) = (i * CHUNK_BYTES, i % 2);
                 let n = CHUNK_BYTES.min(bytes - at);
-                if let Some(buffer) = self.halves.get_mut(half) {
-                    // SAFETY: the half was emptied two rounds ago; the caller owns `bytes` at `src`.
-                    unsafe { self.device.driver().copy_out(buffer.as_mut_ptr(), src + at as u64, n, Queue::Copy)? };
-                }
+                let buffer = self.halves.get_mut(half).ok_or_else(|| internal("staging", "a third half"))?;
+                // SAFETY: the half was emptied two rounds ago; the caller owns `bytes` at `src`.
+                unsafe { self.device.driver().copy_out(buffer.as_mut_ptr(), src + at as u64, n, Queue::Copy)? };
                 self.mark(half)?;
             }
             if i > 0 {
                 let (at, half) = ((i - 1) * CHUNK_BYTES, (i - 1) % 2);
                 self.wait(half)?;
-                if let (Some(buffer), Some(to)) = (self.halves.get(half), out.get_mut(at..)) {
-                    let from = buffer.as_slice();
-                    to.par_chunks_mut(PIECE_BYTES).take(CHUNK_BYTES / PIECE_BYTES).enumerate().for_each(
-                        |(i, piece)| {
-                            if let Some(from) = from.get(i * PIECE_BYTES..).and_then(|f| f.get(..piece.len())) {
-                                piece.copy_from_slice(from);
-                            }
-                        },
-                    );
-                }
+                let to = out.get_mut(at..bytes.min(at + CHUNK_BYTES)).unwrap_or_default();
+                copy_pieces(to, self.halves.get(half).map(Pinned::as_slice))?;
             }
         }
         Ok(out)

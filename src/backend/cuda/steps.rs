@@ -7,7 +7,7 @@ use super::Cuda;
 use super::device::{Account, Device, DeviceBuffer, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
 use super::graph::Stage;
-use crate::backend::{BackendError, Pass, Result, StepKey, Steps};
+use crate::backend::{BackendError, Pass, Result, StepKey, Steps, internal};
 use crate::protocol::engine::Token;
 
 /// Bytes of the struct; both structs of `kernels/common.cuh` are four 32-bit words.
@@ -67,7 +67,7 @@ impl Posted {
         let half = self.next_whole;
         self.next_whole ^= 1;
         let (Some(pinned), Some(sent)) = (self.whole.get_mut(half), self.whole_sent.get(half)) else {
-            return Ok(());
+            return Err(internal("set_tokens", "there are two buffers of tokens, this is neither"));
         };
         self.device.driver().wait_host(sent)?;
         let values = words.iter().chain(tokens);
@@ -94,14 +94,13 @@ impl Posted {
         }
         let at = self.next_slot * STRUCT_BYTES;
         self.next_slot += 1;
-        if let Some(slot) = self.slots.as_mut_slice().get_mut(at..at + STRUCT_BYTES) {
-            for (bytes, word) in slot.chunks_exact_mut(4).zip(words) {
-                bytes.copy_from_slice(&word.to_le_bytes());
-            }
-            // SAFETY: the slot is not written again before a wait for the queue.
-            unsafe { self.device.driver().copy_in(self.memory.ptr(), slot.as_ptr(), STRUCT_BYTES, Queue::Compute)? };
+        let slot = self.slots.as_mut_slice().get_mut(at..at + STRUCT_BYTES);
+        let slot = slot.ok_or_else(|| internal("step", "no slot is left for its parameters"))?;
+        for (bytes, word) in slot.chunks_exact_mut(4).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
         }
-        Ok(())
+        // SAFETY: the slot is not written again before a wait for the queue.
+        unsafe { self.device.driver().copy_in(self.memory.ptr(), slot.as_ptr(), STRUCT_BYTES, Queue::Compute) }
     }
 }
 

@@ -13,11 +13,11 @@ use super::arrivals::Arriving;
 use super::device::{Account, Device, DeviceBuffer};
 use super::driver::DevicePtr;
 use super::growable::Growable;
-use super::{launch, shape, u32_of};
+use super::{launch, limits, shape, u32_of};
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Result};
 use crate::base::grouped;
 use crate::protocol::engine::Dtype;
-use crate::spec::{DenseRule, LightningSpec, ScoreNorm, SparseSpec};
+use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
 
 /// Width of a head that the kernels are written for.
 pub(super) const HEAD: usize = 128;
@@ -153,7 +153,8 @@ pub struct Cache {
 
 impl Cache {
     pub(super) fn new(device: &Device, ledger: &Arc<CacheLedger>, spec: &SparseSpec, limit: usize) -> Result<Self> {
-        check_sparse(spec)?;
+        limits::sparse(spec)?;
+        limits::positions(limit)?;
         // A block is loaded whole, so the last one has memory to its end.
         let limit = limit.next_multiple_of(spec.block);
         let row_bytes = spec.kv_heads * HEAD * 2;
@@ -301,7 +302,8 @@ pub(super) fn dense_until(spec: &SparseSpec) -> Result<u32> {
 
 impl Selection {
     pub(super) fn new(device: &Device, spec: &SparseSpec, limit: usize, prefill_rows: usize) -> Result<Self> {
-        check_sparse(spec)?;
+        limits::sparse(spec)?;
+        limits::positions(limit)?;
         let score_blocks = limit.div_ceil(spec.block).next_multiple_of(64);
         let dense_blocks = match spec.dense_rule {
             DenseRule::AsSparse => 0,
@@ -339,34 +341,6 @@ impl Selection {
     pub(super) fn score_rows(&self, kv_heads: usize, blocks: usize) -> usize {
         (self.scores.bytes() / (kv_heads * blocks * 2).max(1) / 8 * 8).max(8)
     }
-}
-
-/// Refuses what no kernel is written for.
-fn check_sparse(spec: &SparseSpec) -> Result<()> {
-    let group = spec.heads / spec.kv_heads.max(1);
-    if spec.head_dim == HEAD
-        && spec.block == 64
-        && spec.kernel == 32
-        && spec.stride == 16
-        && group <= 16
-        && group * spec.kv_heads == spec.heads
-    {
-        return Ok(());
-    }
-    Err(BackendError::Unsupported(format!(
-        "sparse layers with head_dim {}, block {}, kernel {}, stride {}, {} heads over {}: the GPU kernels need 128, 64, 32, 16 and at most 16 heads per KV head; use --device cpu",
-        spec.head_dim, spec.block, spec.kernel, spec.stride, spec.heads, spec.kv_heads
-    )))
-}
-
-pub(super) fn check_lightning(spec: &LightningSpec) -> Result<()> {
-    if spec.head_dim == HEAD && spec.kv_heads > 0 && spec.heads.is_multiple_of(spec.kv_heads) {
-        return Ok(());
-    }
-    Err(BackendError::Unsupported(format!(
-        "lightning layers with head_dim {}: the GPU kernels need 128; use --device cpu",
-        spec.head_dim
-    )))
 }
 
 /// Values of an array as f32.

@@ -122,14 +122,12 @@ impl Cuda {
             return Ok(());
         }
         self.staging.send(dst, rows * row_bytes, row_bytes, &|at, chunk| {
-            chunk.par_chunks_mut(row_bytes).enumerate().for_each(|(i, to)| {
-                let Some((view, row)) = from(at / row_bytes + i) else {
-                    return;
-                };
+            chunk.par_chunks_mut(row_bytes).enumerate().try_for_each(|(i, to)| {
+                let from = from(at / row_bytes + i);
+                let (view, row) = from.ok_or_else(|| internal("matrix", "a row of no weight"))?;
                 let value = view.dtype.size();
-                let Some(data) = view.data.get(row * inner * value..).and_then(|d| d.get(..inner * value)) else {
-                    return;
-                };
+                let data = view.data.get(row * inner * value..).and_then(|d| d.get(..inner * value));
+                let data = data.ok_or_else(|| internal("matrix", "a weight shorter than its shape"))?;
                 match view.dtype {
                     Dtype::Bf16 => to.copy_from_slice(data),
                     Dtype::F32 => {
@@ -138,10 +136,10 @@ impl Cuda {
                             to.copy_from_slice(&bf16::from_f32(x).to_le_bytes());
                         }
                     }
-                    // `rows_of` has refused these.
-                    Dtype::U32 | Dtype::U8 => {}
+                    Dtype::U32 | Dtype::U8 => return Err(internal("matrix", "a weight of whole numbers")),
                 }
-            });
+                Ok(())
+            })
         })
     }
 

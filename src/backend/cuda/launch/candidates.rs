@@ -11,6 +11,12 @@ pub fn candidate_group(vocab: u32) -> u32 {
     if vocab < 16384 { 8 } else { 32 }
 }
 
+/// The largest vocabulary that [`CandidatesPick`] has shared memory for.
+pub fn most_logits(shared_limit: u32) -> usize {
+    // Of large ones: see `candidate_group`; its static arrays take less than a KiB.
+    (shared_limit.saturating_sub(1024) / 8) as usize * 32
+}
+
 kernels! { "candidates.cu", device:
     /// `tops [row][ceil(vocab/group)]`: the largest key of each `group` (8, 16 or 32) logits; `lse [row][split]`: (max, Σexp)
     /// of each 2048; `splits = ceil(vocab/2048)`

@@ -4,7 +4,7 @@ use super::super::device::{Account, DeviceBuffer};
 use super::super::driver::{DevicePtr, PRODUCT_ROWS, Product, ProductOut};
 use super::super::launch::{self, GemmTo, SkinnyFrom, SkinnyTo, SkinnyWeight};
 use super::super::tensors::{Buf, Matrix, Vector};
-use super::super::{Cuda, shape, u32_of};
+use super::super::{Cuda, limits, shape, u32_of};
 use crate::backend::{MAX_VERIFY_ROWS, Result};
 
 /// Scratch of prefill passes, made when first needed and kept.
@@ -64,6 +64,7 @@ impl Cuda {
             ProductOut::F32 => GemmTo::F32,
             ProductOut::AddF32 => GemmTo::Add,
         };
+        check_width(w)?;
         let plain = self.widened(w)?;
         let (ldd, rows, out, inner) = (u32_of(ldd)?, u32_of(rows)?, u32_of(w.out)?, u32_of(w.inner)?);
         // SAFETY: the callers have checked sizes; the buffers live as long as the backend's work.
@@ -108,6 +109,7 @@ impl Cuda {
         scale: f32,
         rows: usize,
     ) -> Result<()> {
+        check_width(w)?;
         let (ldd, inner, rows) = (u32_of(ldd)?, u32_of(w.inner)?, u32_of(rows)?);
         if form == SkinnyTo::Swiglu && w.parts.len() != 1 {
             return Err(shape("norm_gate_up", "a weight in one form", format!("{} parts", w.parts.len())));
@@ -165,4 +167,12 @@ impl Cuda {
         let made = self.device.alloc("working buffers", bytes, Account::Work)?;
         Ok(slot(&mut self.scratch).insert(made).ptr())
     }
+}
+
+/// The kernels read whole pieces of a row: of another width they would compute something else.
+fn check_width(w: &Matrix) -> Result<()> {
+    if w.inner.is_multiple_of(limits::INNER) {
+        return Ok(());
+    }
+    Err(shape("product", format!("inputs of a multiple of {} values", limits::INNER), w.inner))
 }

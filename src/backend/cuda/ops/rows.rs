@@ -8,7 +8,7 @@ use super::super::launch::{self, SkinnyFrom, SkinnyTo};
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, shape, u32_of};
 use super::check_rows;
-use crate::backend::{CANDIDATES, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass, Result, Rows};
+use crate::backend::{CANDIDATES, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass, Result, Rows, internal};
 
 /// Where the best candidates are found and put.
 pub(in crate::backend::cuda) struct CandidateBuffers {
@@ -230,7 +230,7 @@ impl Rows for Cuda {
             });
         }
         let Some(c) = &self.candidates else {
-            return Ok(());
+            return Err(internal("top_candidates", "its buffers were just made and are not there"));
         };
         let d = self.device.driver();
         // Page-locked memory has one address for both sides.
@@ -253,7 +253,8 @@ impl Rows for Cuda {
             return Err(shape("candidates", "top_candidates before", "none"));
         };
         self.device.driver().synchronize(Queue::Compute)?;
-        let words: &[u32] = bytemuck::try_cast_slice(c.found.as_slice()).unwrap_or_default();
+        let words: &[u32] = bytemuck::try_cast_slice(c.found.as_slice())
+            .map_err(|_| internal("candidates", "page-locked memory that holds no whole words"))?;
         Ok(words
             .chunks_exact(launch::FOUND_WORDS)
             .take(rows)

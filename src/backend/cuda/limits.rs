@@ -1,0 +1,125 @@
+//! What no kernel is written for, refused before anything is computed, by the field of `config.json` and its value: the
+//! limits of `kernels/README.md`.
+
+use super::launch;
+use super::tensors::HEAD;
+use crate::backend::draft::DraftShape;
+use crate::backend::{BackendError, Result};
+use crate::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
+
+/// Tokens of a KV block, window and stride of the compressed keys of level 1.
+const BLOCK: usize = 64;
+const WINDOW: usize = 32;
+const STRIDE: usize = 16;
+/// Query heads that may share a KV head: the rows of a tensor-core tile.
+const GROUP: usize = 16;
+/// Most positions: some kernels hold a bit or a score for each of 16,384 blocks.
+pub(super) const POSITIONS: usize = 1 << 20;
+/// What the width of a GEMM's input is a multiple of.
+pub(super) const INNER: usize = 64;
+
+/// The whole model, before its weights are loaded; `shared_limit` is the shared memory a block may have.
+pub(super) fn model(spec: &ModelSpec, shared_limit: u32) -> Result<()> {
+    multiple("hidden_size", spec.hidden, INNER)?;
+    multiple("intermediate_size", spec.intermediate, INNER)?;
+    let (vocab, room) = (spec.vocab, launch::most_logits(shared_limit));
+    rule(vocab <= room, "vocab_size", vocab, format_args!("at most {room} on this GPU"))?;
+    if spec.mixers.contains(&Mixer::Sparse) {
+        sparse(&spec.sparse)?;
+    }
+    if spec.mixers.contains(&Mixer::Lightning) {
+        lightning(&spec.lightning)?;
+    }
+    Ok(())
+}
+
+/// Sparse layers.
+pub(super) fn sparse(spec: &SparseSpec) -> Result<()> {
+    equal("head_dim", spec.head_dim, HEAD)?;
+    equal("block_size", spec.block, BLOCK)?;
+    equal("kernel_size", spec.kernel, WINDOW)?;
+    equal("kernel_stride", spec.stride, STRIDE)?;
+    heads("num_attention_heads", spec.heads, "num_key_value_heads", spec.kv_heads)?;
+    let group = spec.heads / spec.kv_heads.max(1);
+    let most = format_args!("at most {GROUP} for each of the {} num_key_value_heads", spec.kv_heads).to_string();
+    rule(group <= GROUP, "num_attention_heads", spec.heads, most)
+}
+
+/// Lightning layers.
+pub(super) fn lightning(spec: &LightningSpec) -> Result<()> {
+    equal("lightning_head_dim", spec.head_dim, HEAD)?;
+    heads("lightning_nh", spec.heads, "lightning_nkv", spec.kv_heads)
+}
+
+/// A draft head.
+pub(super) fn draft(shape: &DraftShape) -> Result<()> {
+    equal("head_dim of the draft head", shape.head_dim, HEAD)?;
+    multiple("hidden_size of the draft head", shape.hidden, INNER)?;
+    multiple("intermediate_size of the draft head", shape.intermediate, INNER)?;
+    heads("num_attention_heads of the draft head", shape.heads, "num_key_value_heads", shape.kv_heads)?;
+    let group = shape.heads / shape.kv_heads.max(1);
+    let most = format!("at most {GROUP} for each of the {} num_key_value_heads", shape.kv_heads);
+    rule(group <= GROUP, "num_attention_heads of the draft head", shape.heads, most)
+}
+
+/// Positions of a conversation.
+pub(super) fn positions(limit: usize) -> Result<()> {
+    rule(limit <= POSITIONS, "max_context", limit, format_args!("at most {POSITIONS}"))
+}
+
+fn heads(field: &str, heads: usize, shared: &str, kv_heads: usize) -> Result<()> {
+    let divides = kv_heads > 0 && heads.is_multiple_of(kv_heads);
+    rule(divides, field, heads, format_args!("a multiple of {shared} = {kv_heads}"))
+}
+
+fn equal(field: &str, found: usize, wanted: usize) -> Result<()> {
+    rule(found == wanted, field, found, wanted)
+}
+
+fn multiple(field: &str, found: usize, of: usize) -> Result<()> {
+    rule(found > 0 && found.is_multiple_of(of), field, found, format_args!("a multiple of {of}"))
+}
+
+fn rule(holds: bool, field: &str, found: usize, wanted: impl std::fmt::Display) -> Result<()> {
+    if holds {
+        return Ok(());
+    }
+    Err(BackendError::Unsupported(format!("{field} = {found}: the GPU kernels need {wanted}; use --device cpu")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(change: impl Fn(&mut ModelSpec)) -> Result<()> {
+        let mut spec = ModelSpec::from_json(include_str!("../../model/config_9b.json")).unwrap();
+        change(&mut spec);
+        model(&spec, 99 << 10)
+    }
+
+    #[test]
+    fn the_released_model_fits_the_smallest_card_and_each_limit_names_its_field() {
+        spec(|_| {}).unwrap();
+        type Change = fn(&mut ModelSpec);
+        let cases: [(&str, Change); 12] = [
+            ("hidden_size = 4100", |s| s.hidden = 4100),
+            ("intermediate_size = 96", |s| s.intermediate = 96),
+            ("vocab_size = 900000", |s| s.vocab = 900_000),
+            ("head_dim = 64", |s| s.sparse.head_dim = 64),
+            ("block_size = 32", |s| s.sparse.block = 32),
+            ("kernel_size = 64", |s| s.sparse.kernel = 64),
+            ("kernel_stride = 32", |s| s.sparse.stride = 32),
+            ("num_attention_heads = 64", |s| s.sparse.heads = 64),
+            ("num_attention_heads = 31", |s| s.sparse.heads = 31),
+            ("lightning_head_dim = 96", |s| s.lightning.head_dim = 96),
+            ("lightning_nh = 31", |s| (s.lightning.heads, s.lightning.kv_heads) = (31, 2)),
+            ("lightning_nh = 32", |s| s.lightning.kv_heads = 0),
+        ];
+        for (named, change) in cases {
+            let error = spec(change).unwrap_err().to_string();
+            assert!(error.starts_with(named) && error.contains("GPU kernels need"), "{named}: {error}");
+        }
+        assert!(positions(POSITIONS).is_ok());
+        assert!(positions(POSITIONS + 1).unwrap_err().to_string().starts_with("max_context = 1048577"));
+    }
+}
