@@ -29,7 +29,8 @@ struct Queries {
     }
 };
 
-// Four warps attend to 32 keys each and merge: output and (max, Σ) of each head for a later merge over launch blocks.
+// Four warps attend to 32 keys each and merge: output and (max, Σ) of each head for a later merge over launch blocks; with
+// `part_block`, also the (max, Σ) of each 64 keys.
 // `row(j)` is where the warp's key j lies relative to k and v (0 must be readable), `live(j)` whether it counts. Keys go from
 // memory to fragments, values through the warp's own shared memory. Shared: values [4][32][136] bf16, then outputs [4][16][132] f32.
 constexpr u32 LD_VALUES = HEAD + 8;
@@ -37,7 +38,7 @@ constexpr u32 LD_OUTPUTS = HEAD + 4;
 
 template <class Live, class Row>
 DEVICE void attend_128(unsigned char* bytes, const Queries& query, const bf16* k, const bf16* v, Live live, Row row, float scale, u32 group, float* part_o,
-                       float2* part_ml, u32 stride) {
+                       float2* part_ml, u32 stride, float2* part_block = nullptr) {
     __shared__ float2 merged[4][GROUP];
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     bf16* values = reinterpret_cast<bf16*>(bytes) + warp * 32 * LD_VALUES;
@@ -103,6 +104,12 @@ DEVICE void attend_128(unsigned char* bytes, const Queries& query, const bf16* k
     }
     if (t == 0) merged[warp][g] = make_float2(m0, l0), merged[warp][g + 8] = make_float2(m1, l1);
     __syncthreads();  // outputs and their scales
+    if (part_block && threadIdx.x < 2 * group) {
+        const u32 h = threadIdx.x >> 1, half = threadIdx.x & 1;
+        const float2 a = merged[2 * half][h], b = merged[2 * half + 1][h];
+        const float m = fmaxf(a.x, b.x), z = m == NEVER ? 0.f : m;
+        part_block[u64(h) * stride * 2 + half] = make_float2(m, fmaf(b.y, exp2_fast(b.x - z), a.y * exp2_fast(a.x - z)));
+    }
     for (u32 h = 0; h < group; h++) {
         float m = NEVER, l = 0.f, o = 0.f;
 #pragma unroll
@@ -119,8 +126,8 @@ DEVICE void attend_128(unsigned char* bytes, const Queries& query, const bf16* k
     }
 }
 
-// Merges `parts` parts of a head in ascending order, 128 threads; the thread's lane of the output.
-DEVICE float attend_merge(const float* part_o, const float2* part_ml, u32 parts) {
+// Merges `parts` parts of a head in ascending order, 128 threads; the thread's lane of the output. `all` is their (max, Σ).
+DEVICE float attend_merge(const float* part_o, const float2* part_ml, u32 parts, float2& all) {
     __shared__ float scratch[4];
     float m = NEVER;
     for (u32 i = threadIdx.x; i < parts; i += 128) m = fmaxf(m, part_ml[i].x);
@@ -136,5 +143,6 @@ DEVICE float attend_merge(const float* part_o, const float2* part_ml, u32 parts)
         l = fmaf(ml.y, f, l);
         y = fmaf(part_o[u64(i) * HEAD + threadIdx.x], f, y);
     }
+    all = make_float2(m, l);
     return y / l;
 }

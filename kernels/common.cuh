@@ -199,7 +199,7 @@ DEVICE float block_sum(float x, float* scratch) {
 
 DEVICE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
-// ---- rows that enter a product, the same bits wherever they are made ------------------------------------------------------
+// ---- rows that enter a GEMM, the same bits wherever they are made ------------------------------------------------------
 
 // Each of 256 threads handles elements 4·thread + 1024·j of a row; the first four groups stay in registers between the passes.
 constexpr u32 KEPT = 4;

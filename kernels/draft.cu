@@ -1,4 +1,4 @@
-// The draft head beside its products: its input, its window of keys (a ring over positions), attention of one query
+// The draft head beside its GEMMs: its input, its window of keys (a ring over positions), attention of one query
 // (docs/speculative.md §3.1). Angles are formed in double; k is stored rotated. Heads are 128 wide, at most 16 per KV head.
 #include "attention.cuh"
 
@@ -96,5 +96,6 @@ KERNEL(128, 8) draft_combine(bf16* o, const float* part_o, const float2* part_ml
     allow_next();
     wait_for_previous();
     const u64 at = u64(blockIdx.x) * splits;
-    o[blockIdx.x * HEAD + threadIdx.x] = narrow(attend_merge(part_o + at * HEAD, part_ml + at, splits));
+    float2 all;
+    o[blockIdx.x * HEAD + threadIdx.x] = narrow(attend_merge(part_o + at * HEAD, part_ml + at, splits, all));
 }

@@ -1,4 +1,4 @@
-// Products of a prefill pass where no library is loaded: y[r][o] = Σ_k x[r][k] · w[o][k], bf16 operands, f32 sums.
+// GEMMs of a prefill pass where no library is loaded: y[r][o] = Σ_k x[r][k] · w[o][k], bf16 operands, f32 sums.
 //
 // Block: 128 rows × 128 outputs, 8 warps of 64 × 32; the inner axis in stages of 32 through four buffers of shared memory.
 // Each output is one sum over ascending k, whatever the number of rows. inner a multiple of 32; out and the strides even.

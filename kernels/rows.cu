@@ -1,7 +1,7 @@
-// Operations on rows beside the products: embedding, norms and gates of prefill, SwiGLU, taps, rotation angles, synthetic weights.
+// Operations on rows beside the GEMMs: embedding, norms and gates of prefill, SwiGLU, auxiliary hidden states, rotation angles, synthetic weights.
 //
 // One block of 256 threads a row (or 1024 values of a plain array). Bytes moved: each input and output once.
-// norm_rows and gate_rows share their arithmetic with the products that norm or gate on the way (common.cuh), so a row
+// norm_rows and gate_rows share their arithmetic with the GEMMs that norm or gate on the way (common.cuh), so a row
 // has the same bits whichever made it. Widths are multiples of 8.
 #include "common.cuh"
 
@@ -92,7 +92,7 @@ KERNEL(256, 4) norm_rows(bf16* dst, u32 ldd, const float* src, u32 lds, const fl
     row_norm(dst + u64(blockIdx.x) * ldd, src + u64(blockIdx.x) * lds, norm, n, eps, mul, scratch);
 }
 
-// The same for a bf16 source (the tapped streams of a draft head).
+// The same for a bf16 source (the auxiliary hidden states of a draft head).
 KERNEL(256, 4) norm_rows_bf16(bf16* dst, u32 ldd, const bf16* src, u32 lds, const float* norm, u32 n, float eps, u32 rows) {
     __shared__ float scratch[8];
     wait_for_previous();
@@ -139,15 +139,15 @@ KERNEL(256, 4) swiglu_rows(bf16* dst, const bf16* gu, u32 inter, u32 rows) {
     store16(dst + u64(blockIdx.y) * inter + i, make_uint4(swiglu2(g.x, u.x), swiglu2(g.y, u.y), swiglu2(g.z, u.z), swiglu2(g.w, u.w)));
 }
 
-KERNEL(256, 4) tap_rows(float* taps, u32 ldt, const float* h, u32 hidden, u32 rows) {
+KERNEL(256, 4) aux_rows(float* aux, u32 lda, const float* h, u32 hidden, u32 rows) {
     wait_for_previous();
     allow_next();
     for (u32 i = threadIdx.x * 4; i < hidden; i += 1024)
-        *reinterpret_cast<float4*>(taps + u64(blockIdx.x) * ldt + i) = load_fresh(h + u64(blockIdx.x) * hidden + i);
+        *reinterpret_cast<float4*>(aux + u64(blockIdx.x) * lda + i) = load_fresh(h + u64(blockIdx.x) * hidden + i);
 }
 
-KERNEL(256, 4) tap_rows_bf16(bf16* taps, u32 ldt, const float* h, u32 hidden, u32 rows) {
+KERNEL(256, 4) aux_rows_bf16(bf16* aux, u32 lda, const float* h, u32 hidden, u32 rows) {
     wait_for_previous();
     allow_next();
-    for (u32 i = threadIdx.x * 4; i < hidden; i += 1024) store_row4(taps + u64(blockIdx.x) * ldt + i, load_fresh(h + u64(blockIdx.x) * hidden + i));
+    for (u32 i = threadIdx.x * 4; i < hidden; i += 1024) store_row4(aux + u64(blockIdx.x) * lda + i, load_fresh(h + u64(blockIdx.x) * hidden + i));
 }

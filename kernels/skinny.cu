@@ -1,4 +1,4 @@
-// Products of 1..16 rows with a bf16 weight [out, inner], row-major as in the checkpoint; inner a multiple of 64. See skinny.cuh.
+// Skinny GEMMs: 1..16 rows with a bf16 weight [out, inner], row-major as in the checkpoint; inner a multiple of 64. See skinny.cuh.
 #include "skinny.cuh"
 
 struct Bf16 {

@@ -1,6 +1,6 @@
 // InfLLM-V2 sparse attention: the cache, and every stage for the rows of a verify pass (docs/model.md §5).
 //
-// Cache: k, v [L, kv, 128] bf16; compressed keys k1 (mean of 32 keys, stride 16) and k2 (mean of 128, stride 64), same layout.
+// Cache: k, v [L, kv, 128] bf16; compressed keys k1 of level 1 (mean of 32 keys, stride 16) and k2 of level 2 (mean of 128, stride 64), same layout.
 // Query heads of a KV head (at most 16) are the 16 rows of a tensor-core tile. Scores are kept in units of log 2.
 // A row is worked on with the same arithmetic whatever the number of rows; splits are cut at absolute places.
 #include "attention.cuh"
@@ -113,7 +113,7 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, const bf
               float scale, u32 rows, u32 splits, u32 score_blocks, u32 all_below) {
     SHARED_BYTES(bytes);
     __shared__ float z[GROUP];
-    __shared__ float fine[8 + KEYS];  // A of keys first − 8 .. first + 255
+    __shared__ float level1[8 + KEYS];  // A of keys first − 8 .. first + 255
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads;
     const u32 kv_head = blockIdx.y, b0 = blockIdx.x * 64, first = b0 * 4, position = step->position;
     uint4* mine = reinterpret_cast<uint4*>(bytes) + warp * WARP_KEYS * 16;
@@ -143,14 +143,14 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, const bf
             m = warp_max(m);
             for (u32 i = lane; i < parts; i += 32) l += from[i].y * exp2_fast(from[i].x - m);
             l = warp_sum(l);
-            if (lane == 0) z[h] = parts ? m + log2f(l) : INFINITY;  // no coarse key visible: every score is 0
+            if (lane == 0) z[h] = parts ? m + log2f(l) : INFINITY;  // no compressed key of level 2 visible: every score is 0
         }
         Queries query;
         query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
         copy_wait<0>();
-        __syncthreads();  // z written; `fine` of the row before read
+        __syncthreads();  // z written; `level1` of the row before read
         const float z0 = g < group ? z[g] : INFINITY, z1 = g + 8 < group ? z[g + 8] : INFINITY;
-        auto tile = [&](const uint4* from, int at) {  // at: index in `fine` of the tile's first key
+        auto tile = [&](const uint4* from, int at) {  // at: index in `level1` of the tile's first key
             float s[4] = {};
 #pragma unroll
             for (u32 b = 0; b < 4; b++) query.score(s, from[b * 32 + lane], b);
@@ -160,19 +160,19 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, const bf
             for (u32 m = 4; m <= 16; m *= 2) a0 += shuffle_xor(a0, m), a1 += shuffle_xor(a1, m);
             const u32 j = first + at + 2 * t;  // of the key plus 8
             if (g == 0) {
-                fine[at + 2 * t] = j >= 8 && j - 8 < count ? a0 : 0.f;
-                fine[at + 2 * t + 1] = j >= 7 && j - 7 < count ? a1 : 0.f;
+                level1[at + 2 * t] = j >= 8 && j - 8 < count ? a0 : 0.f;
+                level1[at + 2 * t + 1] = j >= 7 && j - 7 < count ? a1 : 0.f;
             }
         };
 #pragma unroll 2
         for (u32 n = 0; n < 8; n++) tile(mine + n * 4 * 32, 8 + warp * WARP_KEYS + n * 8);
         if (warp == 3) {
             if (b0) tile(reinterpret_cast<uint4*>(bytes) + 4 * WARP_KEYS * 16, 0);
-            else if (lane < 8) fine[lane] = 0.f;
+            else if (lane < 8) level1[lane] = 0.f;
         }
-        __syncthreads();  // `fine` complete
+        __syncthreads();  // `level1` complete
         if (threadIdx.x < 64 && b0 + threadIdx.x < score_blocks) {
-            const float* a = fine + 8 + threadIdx.x * 4;
+            const float* a = level1 + 8 + threadIdx.x * 4;
             float best = fmaxf(fmaxf(fmaxf(a[-1], a[0]), fmaxf(a[1], a[2])), a[3]);
             scores[(u64(r) * kv_heads + kv_head) * score_blocks + b0 + threadIdx.x] = narrow(best);
         }
@@ -267,8 +267,8 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_h
 constexpr u32 SPLIT_BLOCKS = 2;
 
 KERNEL(128, 4)
-attend_verify(float* part_o, float2* part_ml, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap,
-              const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows, u32 splits) {
+attend_verify(float* part_o, float2* part_ml, float2* part_block, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count,
+              u32 cap, const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows, u32 splits) {
     SHARED_BYTES(bytes);
     const u32 warp = threadIdx.x >> 5, group = heads / kv_heads;
     const u32 split = blockIdx.x, kv_head = blockIdx.y, r = blockIdx.z, width = kv_heads * HEAD;
@@ -285,16 +285,44 @@ attend_verify(float* part_o, float2* part_ml, const bf16* q, u32 ldq, const bf16
     query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
     const u64 at = (u64(r) * heads + kv_head * group) * splits + split;
     attend_128(bytes, query, k + first, v + first, [&](u32 j) { return j < keys; }, [&](u32 j) { return u64(j) * width; }, scale, group, part_o + at * HEAD,
-               part_ml + at, splits);
+               part_ml + at, splits, part_block + at * SPLIT_BLOCKS);
 }
 
-// Block (head, row), a thread a lane of the head.
+// Shares of a head's attention are counted in whole numbers: they add up to the same whatever their order.
+constexpr float MASS = 4194304.f;  // 2^22, a head's whole attention
+
+// Block (head, row), a thread a lane of the head. Every layer of the pass adds to `mass` [row][ldm blocks]: at most 1024 heads in all.
 KERNEL(128, 8)
-attend_combine(float* o, u32 ldo, const float* part_o, const float2* part_ml, const u32* count, u32 heads, u32 kv_heads, u32 rows, u32 splits) {
+attend_combine(float* o, u32 ldo, u32* mass, u32 ldm, const float* part_o, const float2* part_ml, const float2* part_block, const u32* list, const u32* count,
+               u32 cap, u32 heads, u32 kv_heads, u32 rows, u32 splits) {
     allow_next();
     wait_for_previous();
     const u32 head = blockIdx.x, r = blockIdx.y;
-    const u32 parts = (count[r * kv_heads + head / (heads / kv_heads)] + SPLIT_BLOCKS - 1) / SPLIT_BLOCKS;
+    const u64 lists = u64(r) * kv_heads + head / (heads / kv_heads);
+    const u32 chosen = count[lists], parts = (chosen + SPLIT_BLOCKS - 1) / SPLIT_BLOCKS;
     const u64 at = (u64(r) * heads + head) * splits;
-    o[u64(r) * ldo + head * HEAD + threadIdx.x] = attend_merge(part_o + at * HEAD, part_ml + at, parts);
+    float2 all;
+    o[u64(r) * ldo + head * HEAD + threadIdx.x] = attend_merge(part_o + at * HEAD, part_ml + at, parts, all);
+    for (u32 i = threadIdx.x; i < chosen; i += 128) {
+        const float2 part = part_block[at * SPLIT_BLOCKS + i];
+        const u32 share = u32(part.y * exp2_fast(part.x - all.x) / all.y * MASS + 0.5f);
+        if (share) atomicAdd(mass + u64(r) * ldm + list[lists * cap + i], share);
+    }
+}
+
+// Adds what rows row0 .. row0 + rows of a pass gave each KV block to `sums` [block] (freely chosen, forced): the first `init`
+// blocks and the `local` before a row's own are forced. Block: 256 KV blocks.
+KERNEL(256, 4) mass_add(u64* sums, const u32* mass, u32 ldm, u32 position, u32 blocks, u32 init, u32 local, u32 row0, u32 rows) {
+    allow_next();
+    wait_for_previous();
+    const u32 b = blockIdx.x * 256 + threadIdx.x;
+    if (b >= blocks) return;
+    u64 chosen = 0, forced = 0;
+    for (u32 r = row0; r < row0 + rows; r++) {
+        const u32 share = mass[u64(r) * ldm + b];
+        if (b < init || b + local >= (position + r) / BLOCK) forced += share;
+        else chosen += share;
+    }
+    sums[2 * b] += chosen;
+    sums[2 * b + 1] += forced;
 }

@@ -36,7 +36,7 @@ DEVICE void score_tile(float (&s)[8][4], const Queries& query, const bf16* keys)
     }
 }
 
-// z[row][head] = log2 Σ 2^s over the visible coarse keys, −inf if there is none. Block (8 rows, KV head), 8 warps.
+// z[row][head] = log2 Σ 2^s over the visible compressed keys, −inf if there is none. Block (8 rows, KV head), 8 warps.
 KERNEL(256, 2)
 prefill_lse(float* z, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads, float scale, u32 row0,
             u32 rows) {
@@ -96,7 +96,7 @@ prefill_lse(float* z, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 
 }
 
 // Pooled scores of 256 KV blocks for 16 rows, as select_scores. Block (256 KV blocks, 16 rows, KV head), 8 warps of two rows, which
-// share what a warp loads. Tiles of fine keys pass by, first the one in front, of whose keys the last belongs to the first pool.
+// share what a warp loads. Tiles of compressed keys of level 1 pass by, first the one in front, of whose keys the last belongs to the first pool.
 // Keys are the 16 rows of a product and heads its columns, so that few lanes have to add up a key's heads.
 constexpr u32 SPAN = 256;
 constexpr u32 SCORE_ROWS = 16;
@@ -105,7 +105,7 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
                float scale, u32 row0, u32 rows, u32 score_blocks) {
     SHARED_BYTES(bytes);  // two tiles, then for each row A of a tile's keys behind that of the key before
     bf16* tiles = reinterpret_cast<bf16*>(bytes);
-    float* fine = reinterpret_cast<float*>(bytes + 2 * TILE_ELEMENTS * 2) + (threadIdx.x >> 5) * 2 * (TILE + 8);
+    float* level1 = reinterpret_cast<float*>(bytes + 2 * TILE_ELEMENTS * 2) + (threadIdx.x >> 5) * 2 * (TILE + 8);
     allow_next();
     wait_for_previous();
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads, kv_head = blockIdx.z;
@@ -127,7 +127,7 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
         for (u32 e = 0; e < 4; e++) {
             const u32 head = (e >> 1) * 8 + 2 * t + (e & 1);
             const float x = head < group ? z[u64(mine) * heads + kv_head * group + head] : INFINITY;
-            zs[i][e] = x == NEVER ? INFINITY : x;  // no coarse key visible: scores are 0
+            zs[i][e] = x == NEVER ? INFINITY : x;  // no such key visible: scores are 0
         }
     }
     auto fetch = [&](u32 n) {
@@ -136,7 +136,7 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
     };
     const u32 skip = b0 ? 0 : 1;
     fetch(skip);
-    if (lane < 2) fine[lane * (TILE + 8) + 7] = 0.f;
+    if (lane < 2) level1[lane * (TILE + 8) + 7] = 0.f;
     for (u32 n = skip; n < until; n++) {
         copy_wait<0>();
         __syncthreads();  // tile n arrived; the other buffer is free
@@ -166,12 +166,12 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
                     return a + shuffle_xor(a, 2);
                 };
                 const float a0 = sum(0), a1 = sum(2);
-                float* to = fine + i * (TILE + 8) + 8 + k + g;
+                float* to = level1 + i * (TILE + 8) + 8 + k + g;
                 if (t == 0) to[0] = j < count[i] + TILE ? a0 : 0.f, to[8] = j + 8 < count[i] + TILE ? a1 : 0.f;
             }
         }
         __syncwarp();  // the tile's A complete
-        float* a = fine + (lane >> 4) * (TILE + 8) + 8;
+        float* a = level1 + (lane >> 4) * (TILE + 8) + 8;
         const u32 at = lane & 15, r = blockIdx.y * SCORE_ROWS + warp * 2 + (lane >> 4), block = b0 + n * 16 - 16 + at;
         if (n && block < score_blocks && r < rows) {
             const float* five = a + at * 4;

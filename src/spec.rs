@@ -73,6 +73,11 @@ pub struct SparseSpec {
 }
 
 impl SparseSpec {
+    /// Whether a row in block `own` has to take this block: one of the first, or in the local window before its own.
+    pub fn is_forced(&self, block: usize, own: usize) -> bool {
+        block < self.init_blocks || block + self.local_blocks >= own
+    }
+
     /// The rule for a call that ends at `total` tokens, if [`DenseRule::Call`] is in force; else the rule itself.
     pub fn for_call(&self, total: usize) -> DenseRule {
         match self.dense_rule {

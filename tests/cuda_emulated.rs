@@ -30,8 +30,9 @@ fn library() -> &'static PathBuf {
     })
 }
 
+/// Its own guards, and a page that faults behind every allocation: guard words would only put it off.
 fn device() -> Cuda {
-    Cuda::emulated(library(), Options { guards: Guards::On, ..Options::default() }).unwrap()
+    Cuda::emulated(library(), Options::default()).unwrap()
 }
 
 fn sparse() -> SparseSpec {
@@ -101,7 +102,7 @@ fn a_step_is_recorded_once_and_follows_what_lives_in_device_memory() {
 
 #[test]
 fn a_cache_keeps_its_rows_while_it_grows() {
-    let mut b = device();
+    let mut b = Cuda::emulated(library(), Options { guards: Guards::On, ..Options::default() }).unwrap();
     let spec = sparse();
     let mut cache = b.cache(&spec, 1 << 20).unwrap();
     b.reserve(&mut cache, 100).unwrap();
@@ -118,6 +119,7 @@ fn a_cache_keeps_its_rows_while_it_grows() {
     for (a, b) in rows.iter().zip(b.read_rows(&cache, &spec, 0..100).unwrap()) {
         assert_eq!((&a.name, &a.shape, &a.data), (&b.name, &b.shape, &b.data));
     }
+    b.check_guards().unwrap();
 }
 
 /// Rows of `start..start + rows` in layer 3, each byte telling where it belongs.
@@ -263,7 +265,7 @@ fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
             b.step(StepKey::Verify(1), &mut |b| {
                 b.append_kv(&mut cache, &x, &spec, pass)?;
                 b.select_blocks(&mut sel, &x, &cache, &spec, pass)?;
-                b.attend(&mut o, &x, &sel, &cache, &spec, pass)
+                b.attend(&mut o, &x, &mut sel, &cache, &spec, pass)
             })
             .unwrap();
             b.read(&o, 1).unwrap()
@@ -328,7 +330,7 @@ fn shapes_without_a_kernel_are_refused_by_name() {
     spec.intermediate = 96;
     let error = b.check(&spec).unwrap_err().to_string();
     assert!(error.contains("intermediate_size = 96") && error.contains("a multiple of 64"), "{error}");
-    let w = b.random_matrix(64, 96, 1.0, 1).unwrap();
+    let w = b.random_matrix(&[(64, Form::Bf16)], 96, 1.0, 1).unwrap();
     let (mut h, x) = (b.buf(64, BufKind::Residual).unwrap(), b.buf(96, BufKind::Activation).unwrap());
     for pass in [Pass::Verify { rows: 1 }, Pass::Prefill { rows: 64 }] {
         let error = b.linear_add(&mut h, &x, &w, 1.0, pass).unwrap_err();

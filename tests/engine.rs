@@ -8,7 +8,7 @@ use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::ThinkMode;
 use sala_chat::protocol::engine::{
     Cancel, CheckpointImage, Command, DeviceChoice, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job,
-    RowSource, RowsImage, Sampling, SpecMode, StateImage, Token,
+    Look, Looked, LookedAt, RowSource, RowsImage, Sampling, SpecMode, StateImage, Token,
 };
 use sala_chat::text::template::{ChatMessage, ChatRole, RenderOptions};
 use sala_chat::text::{Specials, TextModel};
@@ -28,6 +28,9 @@ struct Done {
     given: u64,
     generated: u64,
     image: Option<StateImage>,
+    /// Where the generated tokens looked, all together and each.
+    looked_at: LookedAt,
+    looked: Vec<Looked>,
 }
 
 impl Harness {
@@ -66,18 +69,29 @@ impl Harness {
 
     fn generate(&self, spec: SpecMode) -> Option<Generate> {
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-        Some(Generate { sampling, max_tokens: 100, stop: self.stop.clone(), spec, steering: None })
+        Some(Generate {
+            sampling,
+            max_tokens: 100,
+            stop: self.stop.clone(),
+            spec,
+            steering: None,
+            look: Look::default(),
+        })
     }
 
     fn run(&self, given: Vec<Token>, generate: Option<Generate>, cancel: Cancel) -> Result<Done, String> {
         self.engine.commands.send(Command::Run(Job { id: 7, given, generate, export: true, cancel })).unwrap();
-        let mut tokens = Vec::new();
+        let (mut tokens, mut looked) = (Vec::new(), Vec::new());
         loop {
             match self.event() {
                 EngineEvent::Reading { id: 7, .. } => {}
-                EngineEvent::Tokens { id: 7, tokens: more, .. } => tokens.extend(more),
-                EngineEvent::Done { id: 7, ended, given_in_state, generated_in_state, image, .. } => {
-                    return Ok(Done { tokens, ended, given: given_in_state, generated: generated_in_state, image });
+                EngineEvent::Tokens { id: 7, tokens: more, looked: where_to, .. } => {
+                    tokens.extend(more);
+                    looked.extend(where_to);
+                }
+                EngineEvent::Done { id: 7, ended, given_in_state, generated_in_state, image, looked_at, .. } => {
+                    let (given, generated) = (given_in_state, generated_in_state);
+                    return Ok(Done { tokens, ended, given, generated, image, looked_at, looked });
                 }
                 EngineEvent::Failed { id: 7, fault } if !fatal(&fault) => return Err(fault.to_string()),
                 other => panic!("{other:?}"),
@@ -185,4 +199,60 @@ fn a_refused_job_or_image_leaves_an_engine_that_works() {
     assert!(h.run(vec![1, 99_999], None, Cancel::default()).is_err());
     let done = h.run(h.question("What is 17 + 25?"), h.generate(SpecMode::Auto), Cancel::default()).unwrap();
     assert_eq!(h.text.tokenizer.decode(&done.tokens, Specials::Hide), "17 + 25 = 42.");
+}
+
+fn shares(looked: &Looked) -> Vec<(u32, f64)> {
+    looked.blocks.iter().map(|b| (b.block, f64::from(b.share))).collect()
+}
+
+#[test]
+fn an_answer_tells_where_it_looked_whatever_was_drafted() {
+    let h = Harness::start();
+    let question = h.question(&format!("{} What is sala-chat?", "The lamp is in the attic. ".repeat(100)));
+    let ask = |spec: SpecMode, look: Look| {
+        h.restore(0, Vec::new(), None, Vec::new()).unwrap();
+        let wish = h.generate(spec).map(|g| Generate { look, max_tokens: 40, ..g });
+        h.run(question.clone(), wish, Cancel::default()).unwrap()
+    };
+    let each = Look { each_token: true, ..Look::default() };
+    let plain = ask(SpecMode::Off, each);
+    let answer = &plain.looked_at.answer;
+    // The first token is drawn from the last row that was read; every other one by a row of its own.
+    assert_eq!((answer.tokens, answer.block_tokens), (plain.generated, 64));
+    assert!(plain.generated > 5, "{:?}", plain.tokens);
+    assert_eq!(plain.looked_at.thoughts, Looked { block_tokens: 64, ..Looked::default() });
+    let all: f64 = shares(answer).iter().map(|(_, share)| share).sum();
+    assert!((all - 1.0).abs() < 1e-5, "{all}");
+    let last = (plain.given + plain.generated) / 64;
+    assert!(answer.blocks.iter().all(|b| u64::from(b.block) <= last && b.forced <= b.share && b.share > 0.0));
+    // Everything is in reach of the local window here, and the document got its part all the same.
+    assert!(answer.blocks.iter().all(|b| (b.forced - b.share).abs() < 1e-6));
+    assert!(shares(answer).iter().filter(|(block, _)| (1..last as u32 - 2).contains(block)).count() > 4);
+
+    // Each token told its own, and together they are the whole.
+    assert_eq!(plain.looked.len(), plain.tokens.len() - 1);
+    for (block, share) in shares(answer) {
+        let of = |looked: &Looked| shares(looked).iter().find(|(b, _)| *b == block).map_or(0.0, |(_, share)| *share);
+        let mean = plain.looked.iter().map(of).sum::<f64>() / plain.looked.len() as f64;
+        let rows = plain.generated as f64 / plain.looked.len() as f64;
+        assert!((mean - share).abs() < 2e-3 + (rows - 1.0).abs(), "block {block}: {mean}, in all {share}");
+    }
+
+    // Refused drafts leave nothing, and neither does the job before.
+    let drafted = ask(SpecMode::Depth(6), Look::default());
+    assert_eq!(drafted.tokens, plain.tokens);
+    assert_eq!(drafted.looked_at, plain.looked_at);
+    assert!(drafted.looked.is_empty());
+
+    // What is written up to a token counts apart.
+    let until = plain.tokens[4];
+    let first = plain.tokens.iter().position(|t| *t == until).unwrap() as u64;
+    let split = ask(SpecMode::Depth(6), Look { thoughts_until: Some(until), ..Look::default() });
+    let LookedAt { thoughts, answer: rest } = &split.looked_at;
+    assert_eq!((thoughts.tokens, thoughts.tokens + rest.tokens), (first, answer.tokens));
+    for (block, share) in shares(answer) {
+        let of = |looked: &Looked| shares(looked).iter().find(|(b, _)| *b == block).map_or(0.0, |(_, share)| *share);
+        let both = (of(thoughts) * thoughts.tokens as f64 + of(rest) * rest.tokens as f64) / answer.tokens as f64;
+        assert!((both - share).abs() < 1e-4, "block {block}: {both}, in all {share}");
+    }
 }

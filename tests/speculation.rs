@@ -13,7 +13,9 @@ use sala_chat::engine::ngram::Lookup;
 use sala_chat::engine::speculate::{Decoder, Finder};
 use sala_chat::model::draft::{DraftHead, DraftOptions};
 use sala_chat::model::{Checkpoint, DEMO_TOKENIZER, Live, Model};
-use sala_chat::protocol::engine::{CheckpointImage, Ended, Generate, RowsImage, Sampling, SpecMode, SpecStats, Token};
+use sala_chat::protocol::engine::{
+    CheckpointImage, Ended, Generate, Look, RowsImage, Sampling, SpecMode, SpecStats, Token,
+};
 use tokenizers::Tokenizer;
 
 const IM_END: Token = 4;
@@ -137,7 +139,7 @@ impl Rig {
 
 fn wish(temperature: f32, spec: SpecMode, max_tokens: u64) -> Generate {
     let sampling = Sampling { temperature, top_p: 1.0, seed: 17, ..Sampling::default() };
-    Generate { sampling, max_tokens, stop: vec![2, IM_END], spec, steering: None }
+    Generate { sampling, max_tokens, stop: vec![2, IM_END], spec, steering: None, look: Look::default() }
 }
 
 fn mix(a: u64, b: u64) -> u64 {

@@ -3,7 +3,9 @@
 // shared memory poisoned before every block. Fragment layouts are those of the PTX ISA.
 //
 // Detects: lanes of a warp in different warp-wide operations, barriers that can never open, reads of shared memory
-// nobody wrote (as NaN). Does not detect races between threads of a block that a run by chance orders rightly.
+// nobody wrote (as NaN). Sees no races: blocks and warps take turns, so what a run orders rightly by chance stays unseen. Sees
+// nothing of the order of launches either: one ends before the next begins, and wait_for_previous and allow_next do nothing.
+// Both show on a GPU only, where `doctor --kernels` runs every operation several times and compares bits.
 #pragma once
 #include <cmath>
 #include <cstdint>

@@ -40,7 +40,7 @@ pub use images::Images;
 pub use lightning::Lightning;
 pub use memory::Memory;
 pub use rows::Rows;
-pub use sparse::Sparse;
+pub use sparse::{BlockMass, MASS, MassOf, Sparse};
 pub use steps::Steps;
 
 use crate::protocol::engine::{Dtype, RowsFault, Token};

@@ -1,7 +1,31 @@
 //! Sparse attention: the cache, the choice of blocks, attention over them.
 
+use std::ops::Range;
+
 use super::{Memory, Pass, Result};
 use crate::spec::SparseSpec;
+
+/// All of one head's attention in one layer, as attention mass is counted: in whole numbers, which add up to the same in
+/// whatever order.
+pub const MASS: u32 = 1 << 22;
+
+/// Which sum rows belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MassOf {
+    /// Rows that wrote thoughts.
+    Thoughts,
+    /// Rows that wrote the answer.
+    Answer,
+}
+
+/// Attention that a KV block got, over rows, heads and sparse layers; [`MASS`] each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockMass {
+    /// From rows that were free to choose it.
+    pub chosen: u64,
+    /// From rows that had to: it is one of the first blocks, or in the local window before the row's own.
+    pub forced: u64,
+}
 
 /// Operations of the sparse layers (docs/model.md §5).
 pub trait Sparse: Memory {
@@ -17,16 +41,29 @@ pub trait Sparse: Memory {
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()>;
-    /// Softmax attention over the chosen blocks (docs/model.md §5.7). `o [rows, heads·d]`
+    /// Softmax attention over the chosen blocks (docs/model.md §5.7). `o [rows, heads·d]`. A verify pass adds each row's
+    /// attention to the mass of the blocks it went to.
     fn attend(
         &mut self,
         o: &mut Self::Buf,
         x: &Self::Buf,
-        sel: &Self::Selection,
+        sel: &mut Self::Selection,
         cache: &Self::Cache,
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()>;
     /// Blocks chosen in the last pass: `[rows][kv_heads]`, ascending. A row that ran densely reads as all its blocks.
     fn read_selection(&mut self, sel: &Self::Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>>;
+    /// Adds the mass of rows `rows` of the last verify pass, which has not been advanced, to one of the sums. Outside of
+    /// steps; does not wait.
+    fn add_mass(&mut self, sel: &mut Self::Selection, spec: &SparseSpec, rows: Range<usize>, of: MassOf) -> Result<()>;
+    /// Forgets the mass of the first `rows` rows of the last verify pass; follows every verify pass. Outside of steps; does
+    /// not wait.
+    fn clear_mass(&mut self, sel: &mut Self::Selection, rows: usize) -> Result<()>;
+    /// Both sums, and whatever a pass that failed left, become 0.
+    fn reset_mass(&mut self, sel: &mut Self::Selection) -> Result<()>;
+    /// One of the sums: a value a block, up to the position. Waits.
+    fn read_mass(&mut self, sel: &Self::Selection, of: MassOf) -> Result<Vec<BlockMass>>;
+    /// Mass of each of the first `rows` rows of the last verify pass, before it is cleared: a value a block. Waits.
+    fn read_row_mass(&mut self, sel: &Self::Selection, rows: usize) -> Result<Vec<Vec<u32>>>;
 }

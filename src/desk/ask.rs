@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use super::render::Rendered;
 use super::{DeskError, Done, State};
-use crate::protocol::engine::{Generate, Sampling};
-use crate::text::Begin;
+use crate::protocol::engine::{Generate, Look, Sampling, Token};
 use crate::text::steer::Watched;
+use crate::text::{Before, Begin};
 use crate::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 use answer::{Answer, finish_of};
 pub(super) use aside::Shown;
@@ -42,7 +42,22 @@ impl State {
             stop: self.feeder.stop_ids.clone(),
             spec: settings.spec,
             steering: watched.steering(&self.feeder.renderer.model().tokenizer, begin, spent)?,
+            look: Look { thoughts_until: self.thoughts_until(begin)?, each_token: false },
         })
+    }
+
+    /// The token that ends the thoughts of an answer that begins inside them; `None` where it is no single one.
+    fn thoughts_until(&self, begin: Begin) -> Done<Option<Token>> {
+        match begin {
+            Begin::Answer => Ok(None),
+            Begin::Thought => {
+                let tag = self.feeder.renderer.model().tokenizer.encode_behind("</think>", Before::Text)?;
+                Ok(match tag.as_slice() {
+                    [one] => Some(*one),
+                    _ => None,
+                })
+            }
+        }
     }
 
     fn next_sampling(&self) -> Sampling {

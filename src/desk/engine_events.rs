@@ -43,11 +43,13 @@ impl State {
         f.look(self);
         match event {
             EngineEvent::Reading { id, done, .. } if id == f.id => f.feed.reading(self, done),
-            EngineEvent::Tokens { id, tokens, tokens_per_s } if id == f.id => {
+            EngineEvent::Tokens { id, tokens, tokens_per_s, .. } if id == f.id => {
                 f.feed.tokens(self, &tokens, tokens_per_s);
                 f.generated.extend_from_slice(&tokens);
             }
-            EngineEvent::Done { id, ended, given_in_state, generated_in_state, image, stats, memory } if id == f.id => {
+            EngineEvent::Done { id, ended, given_in_state, generated_in_state, image, stats, memory, .. }
+                if id == f.id =>
+            {
                 self.meters.model.memory = memory;
                 self.meters.spec.add(&stats.spec);
                 let (given_in_state, generated_in_state) = (given_in_state as usize, generated_in_state as usize);

@@ -1,5 +1,6 @@
 //! The thread that owns model and state: prefill, decode, speculation, sampling.
 
+mod look;
 pub mod ngram;
 pub mod policy;
 pub mod sampler;

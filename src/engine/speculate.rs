@@ -12,15 +12,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::backend::Candidates;
+use super::look;
 use crate::backend::draft::DraftOps;
+use crate::backend::{Candidates, MassOf};
 use crate::engine::ngram::{Lookup, NgramIndex};
 use crate::engine::policy::{MAX_DEPTH, Offer, Outcome, Plan, Policy, Source};
 use crate::engine::sampler::Sampler;
 use crate::model::draft::{DraftError, DraftHead, Tables};
 use crate::model::{Live, Model, ModelError};
 use crate::protocol::engine::{
-    CheckpointImage, Dtype, Ended, Generate, ImageTensor, SpecMode, SpecStats, Steer, Steered, Token,
+    CheckpointImage, Dtype, Ended, Generate, ImageTensor, Looked, LookedAt, SpecMode, SpecStats, Steer, Steered, Token,
 };
 
 /// Name of the tensor that keeps what drafts were worth, as JSON.
@@ -60,6 +61,8 @@ pub struct Round {
     pub tokens: Vec<Token>,
     /// Set when this was the last round.
     pub ended: Option<Ended>,
+    /// Where each of its rows looked, if it was asked for.
+    pub looked: Vec<Looked>,
 }
 
 /// Looks for drafts: every token so far and the most that are useful.
@@ -73,6 +76,12 @@ struct Generation {
     /// Tokens that may still be reported.
     remaining: u64,
     steer: Option<Box<dyn Steer>>,
+    /// Where rows looked is told one by one.
+    each_token: bool,
+    /// The token that ends the thoughts, while they are written.
+    thoughts_until: Option<Token>,
+    /// Rows that wrote thoughts, and the answer.
+    looked: [u64; 2],
 }
 
 impl Generation {
@@ -85,6 +94,38 @@ impl Generation {
             Steered::Instead(other) => Some((other, false)),
             Steered::Last => Some((token, true)),
         }
+    }
+
+    /// Counts where the accepted rows of the last pass looked: row i wrote `tokens[i]`. Before they are advanced.
+    fn look<B: DraftOps>(
+        &mut self,
+        b: &mut B,
+        model: &Model<B>,
+        live: &mut Live<B>,
+        tokens: &[Token],
+        rows: usize,
+    ) -> Result<Vec<Looked>> {
+        let thoughts = match self.thoughts_until {
+            None => 0,
+            Some(end) => match tokens.iter().position(|t| *t == end) {
+                None => rows,
+                // The row that wrote the end of the thoughts is theirs.
+                Some(at) => {
+                    self.thoughts_until = None;
+                    (at + 1).min(rows)
+                }
+            },
+        };
+        live.add_mass(b, 0..thoughts, MassOf::Thoughts)?;
+        live.add_mass(b, thoughts..rows, MassOf::Answer)?;
+        self.looked[0] += thoughts as u64;
+        self.looked[1] += (rows - thoughts) as u64;
+        if !self.each_token {
+            return Ok(Vec::new());
+        }
+        let (position, spec) = (live.position(), &model.spec().sparse);
+        let rows = live.row_mass(b, tokens.len().min(rows))?;
+        Ok(rows.iter().enumerate().map(|(i, mass)| look::row(mass, position + i, spec)).collect())
     }
 }
 
@@ -223,14 +264,22 @@ impl<B: DraftOps> Decoder<B> {
     /// The device, or neither a prefill nor a pending token to go on from.
     pub fn begin(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>, wish: &Generate) -> Result<Round> {
         let sampler = Sampler::new(wish.sampling, self.index.tokens());
-        let steer = wish.steering.as_ref().map(|s| (s.0)());
-        let generation =
-            Generation { sampler, stop: wish.stop.clone(), mode: wish.spec, remaining: wish.max_tokens, steer };
+        let generation = Generation {
+            sampler,
+            stop: wish.stop.clone(),
+            mode: wish.spec,
+            remaining: wish.max_tokens,
+            steer: wish.steering.as_ref().map(|s| (s.0)()),
+            each_token: wish.look.each_token,
+            thoughts_until: wish.look.thoughts_until,
+            looked: [0, 0],
+        };
+        live.reset_mass(b)?;
         self.policy.begin();
         (self.stats, self.emitted) = (SpecStats::default(), 0);
         let (position, known) = (live.position(), self.index.tokens().len());
         if wish.max_tokens == 0 {
-            return Ok(Round { tokens: Vec::new(), ended: Some(Ended::Length) });
+            return Ok(Round { ended: Some(Ended::Length), ..Round::default() });
         }
         let generation = self.generation.insert(generation);
         if known == position + 1 {
@@ -246,10 +295,12 @@ impl<B: DraftOps> Decoder<B> {
             return Err(DecodeError::Order("the model made no candidates"));
         };
         let Some((token, last)) = generation.steered(token) else {
-            return Ok(Round { tokens: Vec::new(), ended: Some(Ended::Stop) });
+            return Ok(Round { ended: Some(Ended::Stop), ..Round::default() });
         };
+        generation.thoughts_until = generation.thoughts_until.filter(|end| *end != token);
         let complete = self.report(&[token]);
-        Ok(Round { tokens: vec![token], ended: if last { Some(Ended::Repeats) } else { complete } })
+        let ended = if last { Some(Ended::Repeats) } else { complete };
+        Ok(Round { tokens: vec![token], ended, looked: Vec::new() })
     }
 
     /// Adds tokens to the text; says whether the generation is complete.
@@ -275,7 +326,7 @@ impl<B: DraftOps> Decoder<B> {
             return Err(DecodeError::Order("no token is pending"));
         };
         let Some(room) = live.limit().checked_sub(position + 1) else {
-            return Ok(Round { tokens: Vec::new(), ended: Some(Ended::Context) });
+            return Ok(Round { ended: Some(Ended::Context), ..Round::default() });
         };
         let wanted = usize::try_from(generation.remaining.saturating_sub(1)).unwrap_or(usize::MAX);
         let room = room.min(wanted).min(MAX_DEPTH);
@@ -314,6 +365,7 @@ impl<B: DraftOps> Decoder<B> {
         if tokens.is_empty() && matched.is_none() {
             return Err(DecodeError::Order("the model made no candidates"));
         }
+        let looked = generation.look(b, model, live, &tokens, accepted + 1)?;
         live.advance(b, accepted + 1)?;
         if let (Some(head), Some(taps)) = (&mut self.head, live.taps()) {
             head.keep(b, &Tables::from(model), taps, position, accepted + 1, self.index.tokens())?;
@@ -335,7 +387,20 @@ impl<B: DraftOps> Decoder<B> {
             self.policy.observe(plan.source, &outcome, lookup.as_ref(), &tokens);
         }
         self.count(plan.source, outcome.drafted, accepted, tokens.len());
-        Ok(Round { tokens, ended })
+        Ok(Round { tokens, ended, looked })
+    }
+
+    /// Where the rows of this generation looked so far. Waits for the device.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn looked_at(&self, b: &mut B, model: &Model<B>, live: &mut Live<B>) -> Result<LookedAt> {
+        let [thoughts, answer] = self.generation.as_ref().map_or([0, 0], |g| g.looked);
+        let spec = &model.spec().sparse;
+        Ok(LookedAt {
+            thoughts: look::shares(&live.mass(b, MassOf::Thoughts)?, thoughts, spec),
+            answer: look::shares(&live.mass(b, MassOf::Answer)?, answer, spec),
+        })
     }
 
     /// A chain of drafts from the head, as long as the policy expects the next one to pay.

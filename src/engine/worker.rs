@@ -19,8 +19,8 @@ use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
 use crate::model::{Live, Model, ModelError};
 use crate::protocol::engine::{
-    CheckpointImage, Command, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job, JobStats, ModelInfo,
-    RowSource, StateImage, Token,
+    CheckpointImage, Command, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job, JobStats, LookedAt,
+    ModelInfo, RowSource, StateImage, Token,
 };
 
 /// Commands that may wait. The desk sends the next one after the last one's answer; more than two never wait.
@@ -91,6 +91,7 @@ struct Outcome {
     given: usize,
     generated: usize,
     stats: JobStats,
+    looked_at: LookedAt,
 }
 
 impl<B: DraftOps> Worker<'_, B> {
@@ -162,7 +163,8 @@ impl<B: DraftOps> Worker<'_, B> {
     fn run(&mut self, job: &Job) -> Result<(), DecodeError> {
         self.backend.stop_on(&job.cancel);
         let start = self.live.position();
-        let mut outcome = Outcome { ended: Ended::Read, given: 0, generated: 0, stats: JobStats::default() };
+        let (stats, looked_at) = (JobStats::default(), LookedAt::default());
+        let mut outcome = Outcome { ended: Ended::Read, given: 0, generated: 0, stats, looked_at };
         let read_all = self.read(job, &mut outcome)?;
         match (&job.generate, read_all) {
             (_, false) => outcome.ended = Ended::Cancelled,
@@ -184,6 +186,7 @@ impl<B: DraftOps> Worker<'_, B> {
             generated_in_state: outcome.generated as u64,
             image,
             stats: outcome.stats,
+            looked_at: outcome.looked_at,
             memory: self.backend.memory(),
         });
         Ok(())
@@ -227,7 +230,8 @@ impl<B: DraftOps> Worker<'_, B> {
             reported += round.tokens.len() as u64;
             let tokens_per_s = speed.add(round.tokens.len() as u64, Instant::now());
             if !round.tokens.is_empty() {
-                self.send(EngineEvent::Tokens { id: job.id, tokens: round.tokens, tokens_per_s });
+                let (tokens, looked) = (round.tokens, round.looked);
+                self.send(EngineEvent::Tokens { id: job.id, tokens, tokens_per_s, looked });
             }
             if let Some(ended) = round.ended {
                 break ended;
@@ -241,6 +245,7 @@ impl<B: DraftOps> Worker<'_, B> {
         outcome.stats.generated_tokens = reported;
         outcome.stats.decode_ms = begun.elapsed().as_secs_f64() * 1e3;
         outcome.stats.spec = self.decoder.stats().clone();
+        outcome.looked_at = self.decoder.looked_at(&mut self.backend, &self.model, &mut self.live)?;
         tracing::debug!(tokens_per_s = rate(reported, begun.elapsed()), ?outcome.ended, "answer");
         Ok(())
     }

@@ -6,6 +6,8 @@ mod cases;
 #[cfg(feature = "cuda")]
 pub mod checks;
 #[cfg(feature = "cuda")]
+mod cuts;
+#[cfg(feature = "cuda")]
 mod ends;
 #[cfg(feature = "cuda")]
 mod packed;

@@ -7,7 +7,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::backend::{Backend, BufKind, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass, StepKey, internal, layer_tensor};
+use crate::backend::{
+    Backend, BlockMass, BufKind, Candidates, HeadRows, MAX_VERIFY_ROWS, MassOf, Pass, StepKey, internal, layer_tensor,
+};
 use crate::protocol::engine::{CheckpointImage, ImageTensor, RowSource, RowsImage, Token};
 use crate::spec::{DenseRule, LightningSpec, Mixer, SparseSpec};
 
@@ -283,10 +285,66 @@ impl<B: Backend> Live<B> {
             Pass::Prefill { .. } => self.pending = 0,
             Pass::Verify { .. } => self.pending = rows,
         }
+        if let (Pass::Verify { rows: all }, Some((_, selection))) = (pass, &mut self.sparse) {
+            b.clear_mass(selection, all)?;
+        }
         b.advance(pass, rows)?;
         self.position += rows;
         self.phase = Phase::Settled;
         Ok(())
+    }
+
+    /// Adds what rows `rows` of the last verify pass, not advanced yet, attended to in the sparse layers to one of the sums.
+    /// Call it for accepted rows only.
+    ///
+    /// # Errors
+    /// No verify pass to advance, rows that it did not have, or the device.
+    pub fn add_mass(&mut self, b: &mut B, rows: Range<usize>, of: MassOf) -> Result<()> {
+        match self.phase {
+            Phase::Ran(Pass::Verify { rows: all }) if rows.end <= all => {}
+            Phase::Ran(_) | Phase::Settled => {
+                let reason = format!("rows {rows:?} are not of a verify pass that waits to be advanced");
+                return Err(ModelError::Order { op: "add_mass", reason });
+            }
+        }
+        match &mut self.sparse {
+            Some((_, selection)) => Ok(b.add_mass(selection, &self.sparse_spec, rows, of)?),
+            None => Ok(()),
+        }
+    }
+
+    /// Both sums become 0.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn reset_mass(&mut self, b: &mut B) -> Result<()> {
+        match &mut self.sparse {
+            Some((_, selection)) => Ok(b.reset_mass(selection)?),
+            None => Ok(()),
+        }
+    }
+
+    /// One of the sums, a value a KV block; empty without sparse layers. Waits.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn mass(&mut self, b: &mut B, of: MassOf) -> Result<Vec<BlockMass>> {
+        match &self.sparse {
+            Some((_, selection)) => Ok(b.read_mass(selection, of)?),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// What each of the first `rows` rows of the last verify pass, not advanced yet, attended to, a value a KV block, in
+    /// units of [`MASS`](crate::backend::MASS) a head and layer. Waits.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn row_mass(&mut self, b: &mut B, rows: usize) -> Result<Vec<Vec<u32>>> {
+        match &self.sparse {
+            Some((_, selection)) => Ok(b.read_row_mass(selection, rows)?),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Absorbs accepted rows into the recurrent states. Refused rows of an unadvanced verify are dropped.
@@ -440,7 +498,8 @@ impl<B: Backend> Live<B> {
         }
         b.seek(length)?;
         self.position = length;
-        Ok(())
+        // A pass that failed may have left some.
+        self.reset_mass(b)
     }
 
     /// Empties the state. Also the way out after a device error.

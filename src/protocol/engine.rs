@@ -257,6 +257,8 @@ pub struct Generate {
     pub spec: SpecMode,
     /// Looks at each token as it is drawn; nothing does where there is none.
     pub steering: Option<Steering>,
+    /// What is told about where it looked.
+    pub look: Look,
 }
 
 /// What becomes of a token that was drawn.
@@ -291,6 +293,49 @@ impl PartialEq for Steering {
     fn eq(&self, other: &Steering) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
+}
+
+/// What a generation tells about where it looked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// What is written up to and including this token are thoughts; `None`: there are none.
+    pub thoughts_until: Option<Token>,
+    /// Tell it for each token of [`EngineEvent::Tokens`] too.
+    pub each_token: bool,
+}
+
+/// Where attention of the sparse layers went while tokens were written, summed over tokens, heads and layers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Looked {
+    /// Tokens it is summed over. An answer's first token is not among them: it is drawn from the last row that was read.
+    pub tokens: u64,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    /// Blocks that got any, ascending.
+    pub blocks: Vec<BlockLook>,
+}
+
+/// What one block got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BlockLook {
+    /// Block b holds the tokens from `b · block_tokens` on.
+    pub block: u32,
+    /// Share of all attention, 0 to 1; over all blocks they add up to 1.
+    pub share: f32,
+    /// The part of `share` that it got while it was forced: one of the first blocks, or in the local window before the token.
+    pub forced: f32,
+}
+
+/// Where an answer and the thoughts before it looked.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LookedAt {
+    /// While thoughts were written.
+    pub thoughts: Looked,
+    /// While the answer was written.
+    pub answer: Looked,
 }
 
 /// One segment: given tokens, read by prefill, then generated ones, by decode.
@@ -567,6 +612,8 @@ pub enum EngineEvent {
         tokens: Vec<Token>,
         /// Over the last two seconds.
         tokens_per_s: f64,
+        /// Where each of them looked, if [`Look::each_token`] asked for it; empty for the first token of an answer.
+        looked: Vec<Looked>,
     },
     /// A job ended.
     Done {
@@ -583,6 +630,8 @@ pub enum EngineEvent {
         image: Option<StateImage>,
         /// Times.
         stats: JobStats,
+        /// Where the generated tokens looked.
+        looked_at: LookedAt,
         /// Memory now.
         memory: MemoryInfo,
     },

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sala_chat::protocol::engine::{
-    CheckpointImage, Command, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobStats, MemoryInfo,
+    CheckpointImage, Command, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobStats, LookedAt, MemoryInfo,
     ModelInfo, RowSource, RowsImage, StateImage, Token,
 };
 
@@ -191,7 +191,12 @@ fn run(
                 None => break Ended::Stop,
                 Some(t) => {
                     last_outside = Some(t);
-                    let _ = out.send(EngineEvent::Tokens { id: job.id, tokens: vec![t], tokens_per_s: 100.0 });
+                    let _ = out.send(EngineEvent::Tokens {
+                        id: job.id,
+                        tokens: vec![t],
+                        tokens_per_s: 100.0,
+                        looked: Vec::new(),
+                    });
                 }
             }
         };
@@ -210,6 +215,7 @@ fn run(
         generated_in_state: generated.len() as u64,
         image: job.export.then(|| state.image(from)),
         stats,
+        looked_at: LookedAt::default(),
         memory: MemoryInfo::default(),
     };
     (done, job.given[..given as usize].to_vec(), generated)

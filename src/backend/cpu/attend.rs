@@ -5,22 +5,30 @@ use rayon::prelude::*;
 
 use super::cache::Cache;
 use super::simd::{self, Into, Product, exp_sum, product, scale};
-use super::sparse::{ALL, Queries, Scratch, Selection, softmax_scale, tile_rows};
+use super::sparse::{ALL, Part, Queries, Scratch, Selection, softmax_scale, tile_rows};
+use crate::backend::{MASS, Pass};
 use crate::spec::SparseSpec;
 
-/// Softmax attention over the chosen blocks (docs/model.md §5.7). `o [rows, heads·d]`
-pub(super) fn attend(o: &mut [f32], q: Queries<'_>, sel: &Selection, cache: &Cache, spec: &SparseSpec) {
+/// Softmax attention over the chosen blocks (docs/model.md §5.7). `o [rows, heads·d]`. Rows of a verify pass add their
+/// attention to the selection's mass.
+pub(super) fn attend(o: &mut [f32], q: Queries<'_>, sel: &mut Selection, cache: &Cache, spec: &SparseSpec, pass: Pass) {
     let rows = q.x.len() / q.width;
     let tile = tile_rows(spec);
     let lists = tile * spec.kv_heads;
+    let ld = sel.ld;
+    let masses: Vec<Option<&mut [u32]>> = match pass {
+        Pass::Verify { .. } => sel.mass.chunks_mut(tile * ld).map(Some).take(rows.div_ceil(tile)).collect(),
+        Pass::Prefill { .. } => (0..rows.div_ceil(tile)).map(|_| None).collect(),
+    };
     o.par_chunks_mut(tile * spec.heads * spec.head_dim)
         .zip(q.x.par_chunks(tile * q.width))
         .zip(sel.counts[..rows * spec.kv_heads].par_chunks(lists))
         .zip(sel.blocks[..rows * spec.kv_heads * spec.topk].par_chunks(lists * spec.topk))
+        .zip(masses)
         .enumerate()
-        .for_each_init(Scratch::default, |scratch, (i, (((o, x), counts), blocks))| {
+        .for_each_init(Scratch::default, |scratch, (i, ((((o, x), counts), blocks), mass))| {
             let q = Queries { x, width: q.width, first: q.first + i * tile };
-            simd::run(AttendTile { o, q, counts, blocks, cache, spec, scratch });
+            simd::run(AttendTile { o, q, counts, blocks, cache, spec, scratch, mass: mass.map(|m| (m, ld)) });
         });
 }
 
@@ -32,19 +40,23 @@ struct AttendTile<'a> {
     cache: &'a Cache,
     spec: &'a SparseSpec,
     scratch: &'a mut Scratch,
+    /// Rows of mass and their stride, where it is counted.
+    mass: Option<(&'a mut [u32], usize)>,
 }
 
 impl WithSimd for AttendTile<'_> {
     type Output = ();
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let AttendTile { o, q, counts, blocks, cache, spec, scratch } = self;
+        let AttendTile { o, q, counts, blocks, cache, spec, scratch, mass } = self;
         let (group, dim, block) = (spec.heads / spec.kv_heads, spec.head_dim, spec.block);
         let rows = q.x.len() / q.width;
         let out_width = spec.heads * dim;
         let factor = softmax_scale(spec);
         o.fill(0.0);
-        let Scratch { queries, at, outs, s, greatest, sum, cursor, .. } = scratch;
+        let Scratch { queries, at, outs, s, greatest, sum, cursor, parts, .. } = scratch;
+        parts.clear();
+        let counted = mass.is_some();
         greatest.clear();
         greatest.resize(rows * spec.heads, f32::NEG_INFINITY);
         sum.clear();
@@ -76,17 +88,24 @@ impl WithSimd for AttendTile<'_> {
                         push(queries, outs, r);
                     }
                 }
-                let step = Step { q: &q, queries, outs, at, keys, values, block, dim, visible: block, factor };
-                step.run(simd, s, greatest, sum, o);
+                let step = Step { q: &q, queries, outs, at, keys, values, block, dim, visible: block, factor, counted };
+                step.run(simd, s, greatest, sum, o, parts, b);
                 // A row's own block ends at the row: later keys must not enter, not even as zeros.
                 for r in (0..rows).filter(|r| b == (q.first + r) / block) {
                     queries.clear();
                     outs.clear();
                     push(queries, outs, r);
                     let visible = (q.first + r) % block + 1;
-                    let step = Step { q: &q, queries, outs, at, keys, values, block, dim, visible, factor };
-                    step.run(simd, s, greatest, sum, o);
+                    let step = Step { q: &q, queries, outs, at, keys, values, block, dim, visible, factor, counted };
+                    step.run(simd, s, greatest, sum, o, parts, b);
                 }
+            }
+        }
+        if let Some((mass, ld)) = mass {
+            for part in parts.iter() {
+                let share = part.sum * (part.greatest - greatest[part.query]).exp() / sum[part.query];
+                // Rounded, and at most a head's whole attention.
+                mass[part.query / spec.heads * ld + part.block] += (share * MASS as f32 + 0.5) as u32;
             }
         }
         for (o, sum) in o.chunks_exact_mut(dim).zip(sum.iter()) {
@@ -108,11 +127,23 @@ struct Step<'a> {
     /// Keys of the block that the queries see.
     visible: usize,
     factor: f32,
+    /// Each query's part is kept.
+    counted: bool,
 }
 
 impl Step<'_> {
     #[inline(always)]
-    fn run<S: Simd>(&self, simd: S, s: &mut [f32], greatest: &mut [f32], sum: &mut [f32], o: &mut [f32]) {
+    #[allow(clippy::too_many_arguments)]
+    fn run<S: Simd>(
+        &self,
+        simd: S,
+        s: &mut [f32],
+        greatest: &mut [f32],
+        sum: &mut [f32],
+        o: &mut [f32],
+        parts: &mut Vec<Part>,
+        number: usize,
+    ) {
         let n = self.queries.len();
         let (block, dim) = (self.block, self.dim);
         let scores = Product {
@@ -136,7 +167,11 @@ impl Step<'_> {
                 scale(simd, &mut o[*out..][..dim], shrink);
                 greatest[query] = most;
             }
-            sum[query] += exp_sum(simd, row, self.factor, greatest[query]);
+            let own = exp_sum(simd, row, self.factor, greatest[query]);
+            sum[query] += own;
+            if self.counted {
+                parts.push(Part { query, block: number, greatest: greatest[query], sum: own });
+            }
         }
         let weighted = Product {
             a: s,

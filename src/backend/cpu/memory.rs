@@ -88,8 +88,8 @@ impl Memory for Cpu {
         Ok(state)
     }
 
-    fn selection(&mut self, spec: &SparseSpec, _limit: usize) -> Result<Selection> {
-        Ok(Selection::new(spec, PREFILL_ROWS))
+    fn selection(&mut self, spec: &SparseSpec, limit: usize) -> Result<Selection> {
+        Ok(Selection::new(spec, PREFILL_ROWS, limit))
     }
 
     fn reserve(&mut self, cache: &mut Cache, limit: usize) -> Result<()> {

@@ -4,13 +4,15 @@
 //! A row's selection and output depend on its own position and the keys up to it, never on the other rows of the pass: rows share the
 //! loading of a panel, not a sum.
 
+use std::ops::Range;
+
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::cache::{Cache, PANEL};
 use super::simd::{self, Into, Product, add_exp, exp_sum, product};
 use super::{Buf, Cpu, attend};
-use crate::backend::{Pass, Result, Sparse};
+use crate::backend::{BackendError, BlockMass, MAX_VERIFY_ROWS, MassOf, Pass, Result, Sparse, internal};
 use crate::spec::{ScoreNorm, SparseSpec};
 
 impl Sparse for Cpu {
@@ -41,18 +43,70 @@ impl Sparse for Cpu {
         &mut self,
         o: &mut Buf,
         x: &Buf,
-        sel: &Selection,
+        sel: &mut Selection,
         cache: &Cache,
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()> {
         let q = Queries { x: x.rows(pass), width: x.width, first: self.position };
-        attend::attend(o.rows_mut(pass), q, sel, cache, spec);
+        if let Pass::Verify { .. } = pass
+            && (self.position + pass.rows()).div_ceil(spec.block) > sel.ld
+        {
+            return Err(BackendError::Shape {
+                op: "attend",
+                expected: format!("at most {} positions", sel.ld * spec.block),
+                found: (self.position + pass.rows()).to_string(),
+            });
+        }
+        attend::attend(o.rows_mut(pass), q, sel, cache, spec, pass);
         Ok(())
     }
 
     fn read_selection(&mut self, sel: &Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>> {
         Ok((0..rows).map(|row| sel.read(spec, row)).collect())
+    }
+
+    fn add_mass(&mut self, sel: &mut Selection, spec: &SparseSpec, rows: Range<usize>, of: MassOf) -> Result<()> {
+        let ld = sel.ld;
+        for r in rows {
+            let row = sel.mass.get(r * ld..(r + 1) * ld);
+            let row = row.ok_or_else(|| internal("add_mass", "more rows than a verify pass has"))?.to_vec();
+            let own = (self.position + r) / spec.block;
+            for (b, (sum, share)) in sel.sum(of).iter_mut().zip(row).enumerate().take(own + 1) {
+                if spec.is_forced(b, own) {
+                    sum.forced += u64::from(share);
+                } else {
+                    sum.chosen += u64::from(share);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn clear_mass(&mut self, sel: &mut Selection, rows: usize) -> Result<()> {
+        let n = (rows * sel.ld).min(sel.mass.len());
+        sel.mass[..n].fill(0);
+        Ok(())
+    }
+
+    fn reset_mass(&mut self, sel: &mut Selection) -> Result<()> {
+        sel.mass.fill(0);
+        sel.sums.iter_mut().for_each(|sum| sum.fill(BlockMass::default()));
+        Ok(())
+    }
+
+    fn read_mass(&mut self, sel: &Selection, of: MassOf) -> Result<Vec<BlockMass>> {
+        let [thoughts, answer] = &sel.sums;
+        let sum = match of {
+            MassOf::Thoughts => thoughts,
+            MassOf::Answer => answer,
+        };
+        Ok(sum.iter().take(self.position.div_ceil(sel.block)).copied().collect())
+    }
+
+    fn read_row_mass(&mut self, sel: &Selection, rows: usize) -> Result<Vec<Vec<u32>>> {
+        let blocks = (self.position + rows).div_ceil(sel.block);
+        Ok(sel.mass.chunks_exact(sel.ld).take(rows).map(|row| row.iter().take(blocks).copied().collect()).collect())
     }
 }
 
@@ -70,12 +124,36 @@ pub struct Selection {
     pub(super) blocks: Vec<u32>,
     /// Position of row 0.
     first: usize,
+    /// Attention of the rows of a verify pass, `[16, ld]`.
+    pub(super) mass: Vec<u32>,
+    /// Blocks of the largest context.
+    pub(super) ld: usize,
+    /// Tokens of a block.
+    block: usize,
+    /// Sums over rows: of thoughts, of the answer. `[ld]`
+    pub(super) sums: [Vec<BlockMass>; 2],
 }
 
 impl Selection {
-    pub(super) fn new(spec: &SparseSpec, rows: usize) -> Selection {
-        let lists = rows * spec.kv_heads;
-        Selection { counts: vec![ALL; lists], blocks: vec![0; lists * spec.topk], first: 0 }
+    pub(super) fn new(spec: &SparseSpec, rows: usize, limit: usize) -> Selection {
+        let (lists, ld) = (rows * spec.kv_heads, limit.div_ceil(spec.block).max(1));
+        Selection {
+            counts: vec![ALL; lists],
+            blocks: vec![0; lists * spec.topk],
+            first: 0,
+            mass: vec![0; MAX_VERIFY_ROWS * ld],
+            ld,
+            block: spec.block,
+            sums: [vec![BlockMass::default(); ld], vec![BlockMass::default(); ld]],
+        }
+    }
+
+    fn sum(&mut self, of: MassOf) -> &mut Vec<BlockMass> {
+        let [thoughts, answer] = &mut self.sums;
+        match of {
+            MassOf::Thoughts => thoughts,
+            MassOf::Answer => answer,
+        }
     }
 
     /// `[kv_heads]` lists of row `row`.
@@ -145,6 +223,17 @@ pub(super) struct Scratch {
     pub(super) ranked: Vec<u64>,
     /// Next unread entry of each row's list.
     pub(super) cursor: Vec<usize>,
+    /// What each query gave each block, where that is counted.
+    pub(super) parts: Vec<Part>,
+}
+
+/// A query's sum of exponentials over one block, against the greatest score until then.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) query: usize,
+    pub(super) block: usize,
+    pub(super) greatest: f32,
+    pub(super) sum: f32,
 }
 
 struct SelectTile<'a> {

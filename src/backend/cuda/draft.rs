@@ -11,7 +11,7 @@ use super::steps::{Posted, narrow};
 use super::tensors::{Buf, HEAD, Matrix, Vector, floats};
 use super::{Cuda, limits, shape, u32_of};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape, PENDING_ROWS};
-use crate::backend::{BackendError, BufKind, MAX_VERIFY_ROWS, Pass, Result, internal};
+use crate::backend::{BufKind, MAX_VERIFY_ROWS, Pass, Result, internal};
 use crate::protocol::engine::{Dtype, ImageTensor, Token};
 use std::sync::Arc;
 

@@ -166,7 +166,7 @@ pub trait Driver: Send + Sync {
     /// Free bytes now, as the device counts them.
     fn free_bytes(&self) -> Result<u64>;
 
-    /// Device memory, aligned to at least 256 bytes, contents unspecified.
+    /// Device memory, aligned to at least 16 bytes, contents unspecified.
     fn alloc(&self, bytes: usize) -> Result<DevicePtr>;
     /// Gives it back. Waits for the device.
     fn free(&self, ptr: DevicePtr);

@@ -1,9 +1,10 @@
 //! A device that is the CPU: the very kernels of `kernels/`, compiled by the emulator there, behind [`Driver`].
 //!
 //! It exists so that the whole backend runs in tests without a GPU, and it is stricter than a GPU where that finds
-//! mistakes: memory starts as NaN, every allocation is fenced with guard words that are checked, reserved address
-//! space without memory under it faults when touched, and a recording keeps copies of its arguments, so that a host
-//! value which changes between steps gives a wrong result here too. Both queues run at once, in the order of calls.
+//! mistakes: memory starts as NaN, every allocation has guard words before it and ends at a page that faults, reserved
+//! address space without memory under it faults too, and a recording keeps copies of its arguments, so that a host value
+//! which changes between steps gives a wrong result here too. Both queues run at once, in the order of calls: it sees
+//! neither races within a launch nor a launch that starts too early.
 //!
 //! The library is made by `kernels/emulator/build.sh` and exports
 //! `int sala_emulator_launch(const char *kernel, const unsigned grid[3], const unsigned block[3], unsigned shared_bytes, void **args)`
@@ -19,8 +20,12 @@ use std::time::Instant;
 use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Event, Launch, Mapping, Product, Queue, Recording, failed};
 use crate::backend::Result;
 
-/// Bytes of guard on each side of an allocation.
+/// Bytes of guard before an allocation.
 const GUARD: usize = 256;
+/// Allocations start at multiples of this: what kernels load at once.
+const ALIGNMENT: usize = 16;
+/// Of the host; larger ones only leave a page more unused.
+const PAGE: usize = 4096;
 /// What guards hold.
 const GUARD_BYTE: u8 = 0xA5;
 /// What fresh memory holds: NaN in bf16 and in f32.
@@ -192,19 +197,30 @@ impl Emulated {
     }
 }
 
+/// Where an allocation lies: a page that faults ends it, so that a kernel that reads beyond it does not get far.
+struct Room {
+    /// Of the mapping, the last page included.
+    bytes: usize,
+    /// From its start to the allocation.
+    before: usize,
+}
+
+fn room_of(bytes: usize) -> Room {
+    let used = bytes.next_multiple_of(ALIGNMENT);
+    let room = (used + GUARD).next_multiple_of(PAGE);
+    Room { bytes: room + PAGE, before: room - used }
+}
+
+/// The guard words before an allocation and those between its end and the page that faults.
 fn guards_hold(at: u64, bytes: usize) -> bool {
-    // SAFETY: `alloc` made the block with a guard on each side.
+    // SAFETY: `alloc` made the mapping with both.
     let (before, after) = unsafe {
         (
             std::slice::from_raw_parts((at as usize - GUARD) as *const u8, GUARD),
-            std::slice::from_raw_parts((at as usize + bytes) as *const u8, GUARD),
+            std::slice::from_raw_parts((at as usize + bytes) as *const u8, bytes.next_multiple_of(ALIGNMENT) - bytes),
         )
     };
     before.iter().chain(after).all(|b| *b == GUARD_BYTE)
-}
-
-fn block_of(bytes: usize) -> Result<std::alloc::Layout> {
-    std::alloc::Layout::from_size_align(bytes + 2 * GUARD, GUARD).map_err(|e| failed("alloc", e))
 }
 
 impl Driver for Emulated {
@@ -220,16 +236,21 @@ impl Driver for Emulated {
 
     fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
         self.not_recording("alloc")?;
-        let layout = block_of(bytes)?;
-        // SAFETY: the layout is never empty; the block is filled in full before use.
+        let room = room_of(bytes);
+        // SAFETY: a fresh anonymous mapping, filled up to its last page, which nothing may touch.
         let at = unsafe {
-            let block = std::alloc::alloc(layout);
-            if block.is_null() {
+            let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let block = libc::mmap(null_mut(), room.bytes, rights, kind, -1, 0);
+            if block == libc::MAP_FAILED {
                 return Err(failed("alloc", format!("{bytes} bytes refused by the host")));
             }
-            std::ptr::write_bytes(block, GUARD_BYTE, layout.size());
-            std::ptr::write_bytes(block.add(GUARD), POISON, bytes);
-            block.add(GUARD) as u64
+            let block = block.cast::<u8>();
+            if libc::mprotect(block.add(room.bytes - PAGE).cast(), PAGE, libc::PROT_NONE) != 0 {
+                return Err(failed("alloc", std::io::Error::last_os_error()));
+            }
+            std::ptr::write_bytes(block, GUARD_BYTE, room.bytes - PAGE);
+            std::ptr::write_bytes(block.add(room.before), POISON, bytes);
+            block.add(room.before) as u64
         };
         self.state().allocations.insert(at, bytes);
         Ok(at)
@@ -239,11 +260,10 @@ impl Driver for Emulated {
         let Some(bytes) = self.state().allocations.remove(&ptr) else {
             return;
         };
-        if let Ok(layout) = block_of(bytes) {
-            debug_assert!(guards_hold(ptr, bytes), "something wrote outside of an allocation of {bytes} bytes");
-            // SAFETY: from `alloc`, with the same layout.
-            unsafe { std::alloc::dealloc((ptr as usize - GUARD) as *mut u8, layout) };
-        }
+        debug_assert!(guards_hold(ptr, bytes), "something wrote outside of an allocation of {bytes} bytes");
+        let room = room_of(bytes);
+        // SAFETY: from `alloc`, with the same room.
+        unsafe { libc::munmap((ptr as usize - room.before) as *mut c_void, room.bytes) };
     }
 
     fn granularity(&self) -> Option<usize> {

@@ -23,7 +23,6 @@ macro_rules! images {
 
 /// Every image; symbols are unique over all of them.
 pub const IMAGES: &[Image] = images![
-    "candidates",
     "draft",
     "gemm",
     "lightning",
@@ -34,5 +33,6 @@ pub const IMAGES: &[Image] = images![
     "skinny_int4",
     "skinny_int8",
     "sparse",
-    "sparse_prefill"
+    "sparse_prefill",
+    "top_logits"
 ];

@@ -8,11 +8,13 @@ use crate::backend::{BackendError, Result};
 use crate::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
 
 /// Tokens of a KV block, window and stride of the compressed keys of level 1.
-const BLOCK: usize = 64;
+pub(super) const BLOCK: usize = 64;
 const WINDOW: usize = 32;
 const STRIDE: usize = 16;
 /// Query heads that may share a KV head: the rows of a tensor-core tile.
 const GROUP: usize = 16;
+/// Heads of all sparse layers together: their attention mass is added up in 32 bits.
+const SPARSE_HEADS: usize = 1000;
 /// Most positions: some kernels hold a bit or a score for each of 16,384 blocks.
 pub(super) const POSITIONS: usize = 1 << 20;
 /// What the width of a GEMM's input is a multiple of.
@@ -26,6 +28,9 @@ pub(super) fn model(spec: &ModelSpec, shared_limit: u32) -> Result<()> {
     rule(vocab <= room, "vocab_size", vocab, format_args!("at most {room} on this GPU"))?;
     if spec.mixers.contains(&Mixer::Sparse) {
         sparse(&spec.sparse)?;
+        let all = spec.sparse.heads * spec.mixers.iter().filter(|m| **m == Mixer::Sparse).count();
+        let wanted = format_args!("at most {SPARSE_HEADS} of them in all sparse layers together").to_string();
+        rule(all <= SPARSE_HEADS, "num_attention_heads", spec.sparse.heads, wanted)?;
     }
     if spec.mixers.contains(&Mixer::Lightning) {
         lightning(&spec.lightning)?;

@@ -14,7 +14,7 @@ use super::device::{Account, Device, DeviceBuffer};
 use super::driver::DevicePtr;
 use super::growable::Growable;
 use super::{launch, limits, shape, u32_of};
-use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Result};
+use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, MassOf, Result};
 use crate::base::grouped;
 use crate::protocol::engine::Dtype;
 use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
@@ -258,6 +258,11 @@ pub struct Selection {
     /// Attention parts of a verify pass.
     pub(super) part_o: DeviceBuffer,
     pub(super) part_ml: DeviceBuffer,
+    pub(super) part_block: DeviceBuffer,
+    /// Attention of the rows of a verify pass, `[16][score_blocks]` u32.
+    pub(super) mass: DeviceBuffer,
+    /// Sums over rows, of thoughts and of the answer: `[score_blocks][2]` u64.
+    pub(super) sums: [DeviceBuffer; 2],
     pub(super) plan: SelectionPlan,
 }
 
@@ -333,8 +338,20 @@ impl Selection {
             lse: work((v * heads * plan.lse_splits * 8).max(rows * heads * 4))?,
             part_o: work(v * heads * plan.attend_splits * HEAD * 4)?,
             part_ml: work(v * heads * plan.attend_splits * 8)?,
+            part_block: work(v * heads * plan.attend_splits * launch::ATTEND_BLOCKS as usize * 8)?,
+            mass: work(v * score_blocks * 4)?,
+            sums: [work(score_blocks * 16)?, work(score_blocks * 16)?],
             plan,
         })
+    }
+
+    /// The sum of thoughts or of the answer.
+    pub(super) fn sum(&self, of: MassOf) -> &DeviceBuffer {
+        let [thoughts, answer] = &self.sums;
+        match of {
+            MassOf::Thoughts => thoughts,
+            MassOf::Answer => answer,
+        }
     }
 
     /// Rows of a prefill pass whose scores over `blocks` blocks fit at once; a multiple of 8.

@@ -9,7 +9,7 @@ use super::driver::{DevicePtr, Queue};
 use super::tensors::{Matrix, Part};
 use super::{Cuda, launch, shape};
 use crate::backend::forms::{self, PAIR_ROWS};
-use crate::backend::{Form, Result, WeightView};
+use crate::backend::{Form, Result, WeightView, internal};
 use crate::protocol::engine::Dtype;
 
 /// bf16 rows on the device at a time while a weight is packed.

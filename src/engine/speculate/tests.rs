@@ -96,7 +96,9 @@ fn emitted_tokens_follow_the_target_whatever_is_drafted() {
 
 fn generation(sampling: Sampling, stop: &[Token]) -> Generation {
     let sampler = Sampler::new(sampling, &[]);
-    Generation { sampler, stop: stop.to_vec(), mode: SpecMode::Auto, remaining: 100, steer: None }
+    let (stop, mode) = (stop.to_vec(), SpecMode::Auto);
+    let (each_token, thoughts_until, looked) = (false, None, [0, 0]);
+    Generation { sampler, stop, mode, remaining: 100, steer: None, each_token, thoughts_until, looked }
 }
 
 fn greedy(stop: &[Token]) -> Generation {

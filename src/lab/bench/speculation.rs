@@ -15,7 +15,7 @@ use super::{Bench, median};
 use crate::backend::draft::DraftOps;
 use crate::engine::ngram::Lookup;
 use crate::engine::speculate::{Decoder, Finder};
-use crate::protocol::engine::{CheckpointImage, Generate, Sampling, SpecMode, Token};
+use crate::protocol::engine::{CheckpointImage, Generate, Look, Sampling, SpecMode, Token};
 
 /// Tokens read before each run: what the first token is drawn from.
 const OPENING: usize = 64;
@@ -149,6 +149,7 @@ impl<B: DraftOps> Bench<'_, B> {
             stop: Vec::new(),
             spec,
             steering: None,
+            look: Look::default(),
         };
         let mut round = decoder.begin(b, model, live, &wish)?;
         let mut run = Run { text: round.tokens, rounds: Vec::new() };

@@ -4,7 +4,7 @@ use super::numbers::distance;
 use super::{Subject, failed};
 use crate::backend::draft::DraftOps;
 use crate::engine::speculate::{DecodeError, Decoder};
-use crate::protocol::engine::{Generate, Sampling, SpecMode, Token};
+use crate::protocol::engine::{Generate, Look, Sampling, SpecMode, Token};
 use crate::shell::Failure;
 
 /// Tokens that are decoded one by one beside the prefill.
@@ -138,7 +138,8 @@ fn write<B: DraftOps>(
     live.advance(b, last.len())?;
     decoder.restore(b, known, None).map_err(broken)?;
     let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-    let wish = Generate { sampling, max_tokens: WRITTEN, stop: Vec::new(), spec, steering: None };
+    let look = Look::default();
+    let wish = Generate { sampling, max_tokens: WRITTEN, stop: Vec::new(), spec, steering: None, look };
     let mut round = decoder.begin(b, model, live, &wish).map_err(broken)?;
     let mut tokens = round.tokens;
     while round.ended.is_none() {

@@ -28,7 +28,7 @@ pub use rows::{
     embed, gate_output_normed, gate_output_plain, head, linear_add, norm_gate_up, norm_linear, norm_linear_mixed, tap,
     top_candidates,
 };
-pub use sparse::{SparseCase, SparseRun, sparse_spec};
+pub use sparse::{SparseCase, SparseRun, cache_rows, sparse_spec};
 
 /// How a run reaches the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

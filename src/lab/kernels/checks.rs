@@ -9,8 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde::Serialize;
 
 use super::cases::{self, Case, Mode, Run, Sizes, SparseCase};
-use super::packed;
-use super::reference;
+use super::{cuts, packed, reference};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
@@ -227,6 +226,8 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
     }
     rows_alone_and_together(checks, dev, sizes);
     packed::forms(checks, cpu, dev, sizes, verify, prefill);
+    cuts::layers(checks, cpu, sizes);
+    cuts::layers(checks, dev, sizes);
 }
 
 /// A sparse layer: appended rows against the oracle's, choice and attention against the formulas.
@@ -247,6 +248,9 @@ fn sparse(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, case
             if let Some(at) = first_difference(&first.output, &other.output) {
                 return Err(format!("{what}: the output differs at value {at}"));
             }
+            if other.mass != first.mass {
+                return Err(format!("{what}: the attention mass differs"));
+            }
         }
         dev.check_guards().map_err(words)?;
         let mut oracle = SparseCase::new(cpu, sizes, case, limit).map_err(words)?;
@@ -264,6 +268,11 @@ fn sparse(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, case
         let judgement = reference::judge(device.spec(), &first, case.position, (case.pass.rows() / 12).max(1));
         if let Some(wrong) = judgement.wrong_choice {
             return Err(wrong);
+        }
+        for (whose, run) in [("the device's", &first), ("the CPU's", &expected)] {
+            if let Some(wrong) = reference::wrong_mass(device.spec(), run, case.position) {
+                return Err(format!("{whose} {wrong}"));
+            }
         }
         Ok(Outcome::Error { error: judgement.attention_error, budget: ATTENTION })
     });

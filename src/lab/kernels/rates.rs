@@ -287,7 +287,7 @@ impl Rates<'_> {
                 copies as usize,
                 Work { bytes: chosen as f64, flops: attend_flops },
                 &mut |b, i, pass| {
-                    caches.get(i).map_or(Ok(()), |cache| b.attend(&mut o, &x, &selection, cache, &spec, pass))
+                    caches.get(i).map_or(Ok(()), |cache| b.attend(&mut o, &x, &mut selection, cache, &spec, pass))
                 },
             );
         }
@@ -301,7 +301,7 @@ impl Rates<'_> {
             b.select_blocks(&mut selection, &x, cache, &spec, pass)
         });
         self.pass(&format!("attend @ {context}"), most, attend, &mut |b, pass| {
-            b.attend(&mut o, &x, &selection, cache, &spec, pass)
+            b.attend(&mut o, &x, &mut selection, cache, &spec, pass)
         });
         Ok(())
     }

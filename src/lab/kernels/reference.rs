@@ -3,6 +3,7 @@
 
 use rayon::prelude::*;
 
+use crate::backend::MASS;
 use crate::protocol::engine::{Dtype, ImageTensor};
 use crate::spec::SparseSpec;
 
@@ -71,6 +72,40 @@ pub fn judge(spec: &SparseSpec, run: &SparseRun, position: usize, stride: usize)
     }
 }
 
+/// Most that a block's share of a row's attention may be off by, and all shares together.
+const MASS_ERROR: f64 = 1e-3;
+
+/// What is wrong with the attention mass of a verify pass's rows, if anything: each block's share of a row against the
+/// formulas, given the chosen blocks, and all of them together against 1.
+pub fn wrong_mass(spec: &SparseSpec, run: &SparseRun, position: usize) -> Option<String> {
+    let k = run.cache.first().map(numbers).unwrap_or_default();
+    let d = spec.head_dim;
+    run.mass.par_iter().enumerate().find_map_first(|(row, mass)| {
+        let p = position + row;
+        let q = run.q.get(row * spec.heads * d..(row + 1) * spec.heads * d).unwrap_or_default();
+        let mut expected = vec![0.0; p / spec.block + 1];
+        for (h, q) in q.chunks_exact(d).enumerate() {
+            let g = h / (spec.heads / spec.kv_heads);
+            let chosen = run.chosen.get(row).and_then(|c| c.get(g)).map(Vec::as_slice).unwrap_or_default();
+            for (t, weight) in weights(spec, q, &k, g, p, chosen) {
+                expected[t / spec.block] += weight / spec.heads as f64;
+            }
+        }
+        let whole = spec.heads as f64 * f64::from(MASS);
+        let found: Vec<f64> = mass.iter().map(|m| f64::from(*m) / whole).collect();
+        let all: f64 = found.iter().sum();
+        // The pass's last rows may be a block further.
+        expected.resize(expected.len().max(found.len()), 0.0);
+        if found.len() != expected.len() || (all - 1.0).abs() > MASS_ERROR {
+            return Some(format!("attention mass of row {row} adds up to {all} over {} blocks", found.len()));
+        }
+        let off = |(b, (f, e)): (usize, (&f64, &f64))| {
+            ((f - e).abs() > MASS_ERROR).then(|| format!("attention mass of row {row}, block {b}: {f}, expected {e}"))
+        };
+        found.iter().zip(&expected).enumerate().find_map(off)
+    })
+}
+
 fn dot(a: &[f32], b: &[f32]) -> f64 {
     a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum()
 }
@@ -80,7 +115,8 @@ fn key<'a>(spec: &SparseSpec, keys: &'a [f32], row: usize, g: usize) -> &'a [f32
     keys.get(at..at + spec.head_dim).unwrap_or_default()
 }
 
-fn attend(spec: &SparseSpec, q: &[f32], k: &[f32], v: &[f32], g: usize, p: usize, chosen: &[u32]) -> Vec<f64> {
+/// Softmax weights of the positions that a query sees of the chosen blocks.
+fn weights(spec: &SparseSpec, q: &[f32], k: &[f32], g: usize, p: usize, chosen: &[u32]) -> Vec<(usize, f64)> {
     let scale = 1.0 / (spec.head_dim as f64).sqrt();
     let positions: Vec<usize> = chosen
         .iter()
@@ -89,12 +125,15 @@ fn attend(spec: &SparseSpec, q: &[f32], k: &[f32], v: &[f32], g: usize, p: usize
         .collect();
     let scores: Vec<f64> = positions.iter().map(|t| dot(q, key(spec, k, *t, g)) * scale).collect();
     let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-    let sum: f64 = weights.iter().sum();
+    let sum: f64 = scores.iter().map(|s| (s - most).exp()).sum();
+    positions.into_iter().zip(scores).map(|(t, s)| (t, (s - most).exp() / sum)).collect()
+}
+
+fn attend(spec: &SparseSpec, q: &[f32], k: &[f32], v: &[f32], g: usize, p: usize, chosen: &[u32]) -> Vec<f64> {
     let mut out = vec![0.0; spec.head_dim];
-    for (t, w) in positions.iter().zip(&weights) {
-        for (o, x) in out.iter_mut().zip(key(spec, v, *t, g)) {
-            *o += w / sum * f64::from(*x);
+    for (t, weight) in weights(spec, q, k, g, p, chosen) {
+        for (o, x) in out.iter_mut().zip(key(spec, v, t, g)) {
+            *o += weight * f64::from(*x);
         }
     }
     out

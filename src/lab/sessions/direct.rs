@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::{PATIENCE, REPEATS, median, message, plain};
 use crate::engine::worker::{self, Engine};
 use crate::protocol::engine::{
-    Cancel, Command, EngineEvent, EngineFault, Generate, ImageTensor, Job, RowSource, Sampling, SpecMode, StateImage,
-    Token,
+    Cancel, Command, EngineEvent, EngineFault, Generate, ImageTensor, Job, Look, RowSource, Sampling, SpecMode,
+    StateImage, Token,
 };
 use crate::session::{
     Change, NewSegment, NewSession, Save, SegmentId, SegmentKind, Store, StoredRows, TextBoundary, Writer,
@@ -125,7 +125,8 @@ impl Direct {
     fn answer(&mut self, given: Vec<Token>, tokens: u64, mut during: impl FnMut(usize)) -> Result<Answer, Failure> {
         self.last += 1;
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-        let generate = Generate { sampling, max_tokens: tokens, stop: Vec::new(), spec: SpecMode::Off, steering: None };
+        let (stop, spec, look) = (Vec::new(), SpecMode::Off, Look::default());
+        let generate = Generate { sampling, max_tokens: tokens, stop, spec, steering: None, look };
         let job = Job { id: self.last, given, generate: Some(generate), export: true, cancel: Cancel::default() };
         self.command(Command::Run(job))?;
         let (mut gaps, mut generated, mut before): (_, Vec<Token>, Option<Instant>) = (Vec::new(), Vec::new(), None);

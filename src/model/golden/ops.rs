@@ -297,7 +297,7 @@ fn sparse<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Repor
                 break;
             }
             b.select_blocks(&mut sel, &x, &cache, spec, pass)?;
-            b.attend(&mut o, &x, &sel, &cache, spec, pass)?;
+            b.attend(&mut o, &x, &mut sel, &cache, spec, pass)?;
             let (all, chosen) = (b.read(&o, rows)?, b.read_selection(&sel, spec, rows)?);
             for r in &here {
                 blocks.push(chosen.get(*r).cloned().unwrap_or_default());

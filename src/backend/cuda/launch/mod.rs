@@ -118,7 +118,6 @@ macro_rules! skinny_kernels {
     };
 }
 
-mod candidates;
 mod draft;
 mod gemm;
 mod lightning;
@@ -132,8 +131,8 @@ mod sparse;
 mod sparse_prefill;
 #[cfg(test)]
 mod tests;
+mod top_logits;
 
-pub use candidates::*;
 pub use draft::*;
 pub use gemm::*;
 pub use lightning::*;
@@ -142,6 +141,7 @@ pub use rows::*;
 pub use skinny::*;
 pub use sparse::*;
 pub use sparse_prefill::*;
+pub use top_logits::*;
 
 /// All rows, file by file.
 #[cfg(test)]
@@ -155,7 +155,7 @@ const TABLE: &[&[tests::Row]] = &[
     lightning::ROWS,
     sparse::ROWS,
     sparse_prefill::ROWS,
-    candidates::ROWS,
+    top_logits::ROWS,
     gemm::ROWS,
     draft::ROWS,
 ];

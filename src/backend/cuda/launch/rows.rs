@@ -51,11 +51,11 @@ kernels! { "rows.cu", device:
     SwigluRows [swiglu_rows] (dst: Ptr("bf16*"), gu: Ptr("const bf16*"), inter: u32, rows: u32)
     grid [up(inter, 2048), rows, 1], threads 256, shared 0;
 
-    /// Copies f32 rows into columns of a wider buffer; `taps` points at its first column
-    TapRows [tap_rows] (taps: Ptr("float*"), ldt: u32, h: Ptr("const float*"), hidden: u32, rows: u32)
+    /// Copies f32 rows into columns of a wider buffer; `aux` points at its first column
+    AuxRows [aux_rows] (aux: Ptr("float*"), lda: u32, h: Ptr("const float*"), hidden: u32, rows: u32)
     grid [rows, 1, 1], threads 256, shared 0;
 
     /// The same, rounded
-    TapRowsBf16 [tap_rows_bf16] (taps: Ptr("bf16*"), ldt: u32, h: Ptr("const float*"), hidden: u32, rows: u32)
+    AuxRowsBf16 [aux_rows_bf16] (aux: Ptr("bf16*"), lda: u32, h: Ptr("const float*"), hidden: u32, rows: u32)
     grid [rows, 1, 1], threads 256, shared 0;
 }

@@ -41,18 +41,29 @@ kernels! { "sparse.cu", device:
     )
     grid [kv_heads, rows, 1], threads 512, shared 0;
 
-    /// Two chosen blocks each: `part_o [row][head][splits][128]`, `part_ml [row][head][splits]`; `splits = ceil(cap/2)`
+    /// Two chosen blocks each: `part_o [row][head][splits][128]`, `part_ml [row][head][splits]` and, of each block,
+    /// `part_block [row][head][2·splits]` (max, Σexp); `splits = ceil(cap/2)`
     AttendVerify [attend_verify] (
-        part_o: Ptr("float*"), part_ml: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32, k: Ptr("const bf16*"),
-        v: Ptr("const bf16*"), list: Ptr("const u32*"), count: Ptr("const u32*"), cap: u32, step: Ptr("const Step*"),
-        heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32,
+        part_o: Ptr("float*"), part_ml: Ptr("float2*"), part_block: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32,
+        k: Ptr("const bf16*"), v: Ptr("const bf16*"), list: Ptr("const u32*"), count: Ptr("const u32*"), cap: u32,
+        step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32,
     )
     grid [splits, kv_heads, rows], threads 128, shared 34_816;
 
-    /// Splits merged in ascending order
+    /// Splits merged in ascending order; each head's attention, 2^22 in all, is added to the blocks it went to:
+    /// `mass [row][ldm]`, whole numbers, so that their order does not matter
     AttendCombine [attend_combine] (
-        o: Ptr("float*"), ldo: u32, part_o: Ptr("const float*"), part_ml: Ptr("const float2*"), count: Ptr("const u32*"),
-        heads: u32, kv_heads: u32, rows: u32, splits: u32,
+        o: Ptr("float*"), ldo: u32, mass: Ptr("u32*"), ldm: u32, part_o: Ptr("const float*"),
+        part_ml: Ptr("const float2*"), part_block: Ptr("const float2*"), list: Ptr("const u32*"), count: Ptr("const u32*"),
+        cap: u32, heads: u32, kv_heads: u32, rows: u32, splits: u32,
     )
     grid [heads, rows, 1], threads 128, shared 0;
+
+    /// `sums [block]` (freely chosen, forced) `+=` mass of rows `row0..row0+rows`; between passes, so the position is a
+    /// parameter
+    MassAdd [mass_add] (
+        sums: Ptr("u64*"), mass: Ptr("const u32*"), ldm: u32, position: u32, blocks: u32, init: u32, local: u32, row0: u32,
+        rows: u32,
+    )
+    grid [up(blocks, 256), 1, 1], threads 256, shared 0;
 }

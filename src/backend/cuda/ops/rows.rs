@@ -172,10 +172,10 @@ impl Rows for Cuda {
             (taps.column(slot * hidden), u32_of(taps.width)?, u32_of(hidden)?, u32_of(pass.rows())?);
         if taps.value_bytes() == 2 {
             // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
-            unsafe { launch::TapRowsBf16 { taps: to, ldt: ld, h: h.ptr(), hidden, rows }.launch(self.device.driver()) }
+            unsafe { launch::AuxRowsBf16 { aux: to, lda: ld, h: h.ptr(), hidden, rows }.launch(self.device.driver()) }
         } else {
             // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
-            unsafe { launch::TapRows { taps: to, ldt: ld, h: h.ptr(), hidden, rows }.launch(self.device.driver()) }
+            unsafe { launch::AuxRows { aux: to, lda: ld, h: h.ptr(), hidden, rows }.launch(self.device.driver()) }
         }
     }
 
@@ -240,8 +240,8 @@ impl Rows for Cuda {
         let (group, splits) = (launch::candidate_group(vocab), vocab.div_ceil(launch::CANDIDATE_LOGITS));
         // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
         unsafe {
-            launch::CandidatesTops { tops, lse, logits: from, ld, vocab, group, rows, splits }.launch(d)?;
-            launch::CandidatesPick { found, tops, lse, logits: from, ld, vocab, group, rows, splits }.launch(d)
+            launch::TopLogitsGroups { tops, lse, logits: from, ld, vocab, group, rows, splits }.launch(d)?;
+            launch::TopLogitsPick { found, tops, lse, logits: from, ld, vocab, group, rows, splits }.launch(d)
         }
     }
 

@@ -1,10 +1,13 @@
 //! Block-sparse attention: cache, selection, attention.
 
-use super::super::launch;
+use std::ops::Range;
+
+use super::super::driver::Queue;
+use super::super::limits::BLOCK;
 use super::super::tensors::{Buf, Cache, HEAD, Selection, dense_until};
-use super::super::{Cuda, u32_of};
+use super::super::{Cuda, launch, shape, u32_of};
 use super::check_rows;
-use crate::backend::{BackendError, Pass, Result, Sparse};
+use crate::backend::{BackendError, BlockMass, MAX_VERIFY_ROWS, MassOf, Pass, Result, Sparse};
 use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
 
 /// Both stages scale by 1/√128.
@@ -194,7 +197,7 @@ impl Sparse for Cuda {
         &mut self,
         o: &mut Buf,
         x: &Buf,
-        sel: &Selection,
+        sel: &mut Selection,
         cache: &Cache,
         spec: &SparseSpec,
         pass: Pass,
@@ -212,12 +215,14 @@ impl Sparse for Cuda {
         match pass {
             Pass::Verify { rows } => {
                 let rows = u32_of(rows)?;
-                let (part_o, part_ml) = (sel.part_o.ptr(), sel.part_ml.ptr());
+                let (part_o, part_ml, part_block) = (sel.part_o.ptr(), sel.part_ml.ptr(), sel.part_block.ptr());
+                let ldm = u32_of(sel.plan.score_blocks)?;
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                 unsafe {
                     launch::AttendVerify {
                         part_o,
                         part_ml,
+                        part_block,
                         q,
                         ldq,
                         k,
@@ -236,8 +241,23 @@ impl Sparse for Cuda {
                 };
                 // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
                 unsafe {
-                    launch::AttendCombine { o: to, ldo, part_o, part_ml, count, heads, kv_heads: kv, rows, splits }
-                        .launch(d)
+                    launch::AttendCombine {
+                        o: to,
+                        ldo,
+                        mass: sel.mass.ptr(),
+                        ldm,
+                        part_o,
+                        part_ml,
+                        part_block,
+                        list,
+                        count,
+                        cap,
+                        heads,
+                        kv_heads: kv,
+                        rows,
+                        splits,
+                    }
+                    .launch(d)
                 }
             }
             Pass::Prefill { rows } => {
@@ -276,5 +296,61 @@ impl Sparse for Cuda {
             .map(|(list, count)| list.iter().take(count as usize).copied().collect())
             .collect();
         Ok(chosen.chunks(kv).map(<[Vec<u32>]>::to_vec).collect())
+    }
+
+    fn add_mass(&mut self, sel: &mut Selection, spec: &SparseSpec, rows: Range<usize>, of: MassOf) -> Result<()> {
+        if rows.end > MAX_VERIFY_ROWS {
+            return Err(shape("add_mass", format!("at most {MAX_VERIFY_ROWS} rows"), rows.end));
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let position = self.step.position();
+        let blocks = (position + rows.end).div_ceil(spec.block);
+        let launch = launch::MassAdd {
+            sums: sel.sum(of).ptr(),
+            mass: sel.mass.ptr(),
+            ldm: u32_of(sel.plan.score_blocks)?,
+            position: u32_of(position)?,
+            blocks: u32_of(blocks.min(sel.plan.score_blocks))?,
+            init: u32_of(spec.init_blocks)?,
+            local: u32_of(spec.local_blocks)?,
+            row0: u32_of(rows.start)?,
+            rows: u32_of(rows.len())?,
+        };
+        // SAFETY: both have a value for each of `score_blocks` blocks, `mass` for 16 rows.
+        unsafe { launch.launch(self.device.driver()) }
+    }
+
+    fn clear_mass(&mut self, sel: &mut Selection, rows: usize) -> Result<()> {
+        let bytes = (rows * sel.plan.score_blocks * 4).min(sel.mass.bytes());
+        // SAFETY: within the buffer.
+        unsafe { self.device.driver().fill(sel.mass.ptr(), 0, bytes, Queue::Compute) }
+    }
+
+    fn reset_mass(&mut self, sel: &mut Selection) -> Result<()> {
+        let [thoughts, answer] = &sel.sums;
+        for buffer in [&sel.mass, thoughts, answer] {
+            // SAFETY: the buffer has this size.
+            unsafe { self.device.driver().fill(buffer.ptr(), 0, buffer.bytes(), Queue::Compute)? };
+        }
+        Ok(())
+    }
+
+    fn read_mass(&mut self, sel: &Selection, of: MassOf) -> Result<Vec<BlockMass>> {
+        let blocks = self.step.position().div_ceil(BLOCK).min(sel.plan.score_blocks);
+        let data = self.staging.fetch(sel.sum(of).ptr(), blocks * 16)?;
+        let words: Vec<u64> = data
+            .chunks_exact(8)
+            .map(|w| u64::from_le_bytes([w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]]))
+            .collect();
+        Ok(words.chunks_exact(2).map(|pair| BlockMass { chosen: pair[0], forced: pair[1] }).collect())
+    }
+
+    fn read_row_mass(&mut self, sel: &Selection, rows: usize) -> Result<Vec<Vec<u32>>> {
+        let ld = sel.plan.score_blocks;
+        let blocks = (self.step.position() + rows).div_ceil(BLOCK).min(ld);
+        let words = self.words(sel.mass.ptr(), rows.min(MAX_VERIFY_ROWS) * ld)?;
+        Ok(words.chunks_exact(ld).map(|row| row.iter().take(blocks).copied().collect()).collect())
     }
 }

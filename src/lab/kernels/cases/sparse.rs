@@ -5,7 +5,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::{Case, HEAD, Mode, Sizes, bytes, cuts, part, perform, poisoned, values};
-use crate::backend::{Backend, BufKind, Result};
+use crate::backend::{Backend, BufKind, Pass, Result};
 use crate::protocol::engine::{Dtype, ImageTensor};
 use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
 
@@ -29,7 +29,7 @@ pub fn sparse_spec(s: Sizes) -> SparseSpec {
 }
 
 /// Rows of a cache as they would be there: k, v random, compressed keys their means, all exact in bf16.
-fn cache_rows(spec: &SparseSpec, rows: usize, seed: u64) -> Vec<ImageTensor> {
+pub fn cache_rows(spec: &SparseSpec, rows: usize, seed: u64) -> Vec<ImageTensor> {
     let width = spec.kv_heads * HEAD;
     let k = values(seed, rows * width, 1.0);
     let v = values(seed + 1, rows * width, 1.0);
@@ -66,6 +66,8 @@ pub struct SparseRun {
     pub chosen: Vec<Vec<Vec<u32>>>,
     /// `[rows, heads·128]`
     pub output: Vec<f32>,
+    /// Attention mass of each row of a verify pass, a value a block.
+    pub mass: Vec<Vec<u32>>,
 }
 
 /// A whole sparse layer: append, select, attend.
@@ -112,7 +114,7 @@ impl<B: Backend> SparseCase<B> {
             b.write_rows(&mut self.cache, spec, 0, &before)?;
         }
         b.seek(case.position)?;
-        let (mut chosen, mut output) = (Vec::new(), Vec::new());
+        let (mut chosen, mut output, mut mass) = (Vec::new(), Vec::new(), Vec::new());
         for (pass, rows) in cuts(b, &case) {
             b.write(&mut self.x, &part(&self.input, width, &rows))?;
             poisoned(b, &mut self.o, rows.len(), spec.heads * HEAD)?;
@@ -124,10 +126,14 @@ impl<B: Backend> SparseCase<B> {
             })?;
             chosen.extend(b.read_selection(&self.selection, spec, rows.len())?);
             output.extend(b.read(&self.o, rows.len())?);
+            if let Pass::Verify { rows } = pass {
+                mass.extend(b.read_row_mass(&self.selection, rows)?);
+                b.clear_mass(&mut self.selection, rows)?;
+            }
             b.advance(pass, rows.len())?;
         }
         let q = self.input.chunks_exact(width).flat_map(|row| row.iter().take(spec.heads * HEAD).copied()).collect();
         let cache = b.read_rows(&self.cache, spec, 0..case.position + case.pass.rows())?;
-        Ok(SparseRun { q, cache, chosen, output })
+        Ok(SparseRun { q, cache, chosen, output, mass })
     }
 }

@@ -1,26 +1,26 @@
 //! Best logits.
 
-/// Logits of a launch block of [`CandidatesTops`].
+/// Logits of a launch block of [`TopLogitsGroups`].
 pub const CANDIDATE_LOGITS: u32 = 2048;
 
-/// Words of a row that [`CandidatesPick`] finds: 256 logits, 256 ids, log Σ exp, padding.
+/// Words of a row that [`TopLogitsPick`] finds: 256 logits, 256 ids, log Σ exp, padding.
 pub const FOUND_WORDS: usize = 516;
 
-/// Logits of a group of [`CandidatesTops`]: small vocabularies have to have more than 256 groups too.
+/// Logits of a group of [`TopLogitsGroups`]: small vocabularies have to have more than 256 groups too.
 pub fn candidate_group(vocab: u32) -> u32 {
     if vocab < 16384 { 8 } else { 32 }
 }
 
-/// The largest vocabulary that [`CandidatesPick`] has shared memory for.
+/// The largest vocabulary that [`TopLogitsPick`] has shared memory for.
 pub fn most_logits(shared_limit: u32) -> usize {
     // Of large ones: see `candidate_group`; its static arrays take less than a KiB.
     (shared_limit.saturating_sub(1024) / 8) as usize * 32
 }
 
-kernels! { "candidates.cu", device:
+kernels! { "top_logits.cu", device:
     /// `tops [row][ceil(vocab/group)]`: the largest key of each `group` (8, 16 or 32) logits; `lse [row][split]`: (max, Σexp)
     /// of each 2048; `splits = ceil(vocab/2048)`
-    CandidatesTops [candidates_tops] (
+    TopLogitsGroups [top_logits_groups] (
         tops: Ptr("u32*"), lse: Ptr("float2*"), logits: Ptr("const float*"), ld: u32, vocab: u32, group: u32, rows: u32,
         splits: u32,
     )
@@ -28,7 +28,7 @@ kernels! { "candidates.cu", device:
 
     /// `found [row][516]`: best 256 logits by (logit descending, id ascending), their ids, log Σ exp; −inf and id 0xffffffff
     /// beyond the vocabulary
-    CandidatesPick [candidates_pick] (
+    TopLogitsPick [top_logits_pick] (
         found: Ptr("float*"), tops: Ptr("const u32*"), lse: Ptr("const float2*"), logits: Ptr("const float*"), ld: u32,
         vocab: u32, group: u32, rows: u32, splits: u32,
     )

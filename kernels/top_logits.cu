@@ -25,7 +25,7 @@ DEVICE u64 place(u32 key, u32 id) { return u64(key) << 32 | (NO_ID - id); }
 
 // Block (split, row), 256 threads of 8 consecutive logits. tops [row][ceil(vocab / group)]: the largest key of each `group`
 // (8, 16 or 32) logits; lse [row][split]: (max, Σ exp).
-KERNEL(256, 4) candidates_tops(u32* tops, float2* lse, const float* logits, u32 ld, u32 vocab, u32 group, u32 rows, u32 splits) {
+KERNEL(256, 4) top_logits_groups(u32* tops, float2* lse, const float* logits, u32 ld, u32 vocab, u32 group, u32 rows, u32 splits) {
     __shared__ float scratch[8];
     allow_next();
     wait_for_previous();
@@ -63,7 +63,7 @@ KERNEL(256, 4) candidates_tops(u32* tops, float2* lse, const float* logits, u32 
 // Block: one row, 1024 threads. Shared: the row's tops, then the numbers of the groups that reach the bound. found [row][FOUND] may lie
 // in host memory: it is written once, in whole lines.
 KERNEL(1024, 1)
-candidates_pick(float* found, const u32* tops, const float2* lse, const float* logits, u32 ld, u32 vocab, u32 group, u32 rows, u32 splits) {
+top_logits_pick(float* found, const u32* tops, const float2* lse, const float* logits, u32 ld, u32 vocab, u32 group, u32 rows, u32 splits) {
     SHARED_BYTES(bytes);
     __shared__ uint2 reached[2][32];
     __shared__ u32 sums[32];
