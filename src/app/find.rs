@@ -50,6 +50,9 @@ impl Find {
 /// Opens the search, or its query again.
 pub(super) fn open(app: &mut App) {
     app.popup = None;
+    // An older hint would stand where the count goes.
+    app.hint = None;
+    app.transcript.clear_remark();
     app.transcript.deselect();
     match &mut app.find {
         Some(find) => find.typing = true,

@@ -481,6 +481,8 @@ fn search_goes_along_while_typing_and_steps_around() {
         messages: (1..=30).map(|i| answer(i, &format!("Answer {i}\n\nof *Pierre* and others"))).collect(),
         ..conversation()
     }));
+    // A hint from before must not hide the count.
+    s.event(Event::Copied(Ok("Copied 9 characters".into())));
     s.type_text("a draft").press("ctrl-f").type_text("pierre");
     let screen = s.screen();
     assert!(screen.contains("find: pierre") && screen.contains("30 of 30"), "{screen}");
