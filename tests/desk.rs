@@ -877,9 +877,44 @@ fn looking_and_quitting_work_while_a_question_waits() {
     // An answer to a question that is gone is nobody's.
     t.send(Request::Choose { question: 999, key: '\n' });
     t.quit();
+
+fn thoughts_end_at_their_budget_and_an_answer_that_repeats_itself_is_stopped() {
+    let dir = dir();
+    let text = text_model(None);
+    let script = always(text.clone(), &format!("<think>\n{}", "one two three four five six ".repeat(20)));
+    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    assert!(t.note(Request::Set(Some(("thinking_budget".into(), "12".into())))).contains("12"));
+    let answer = t.ask("Why?");
+    assert!(answer.thinking.starts_with("one two") && answer.thinking.len() < 80, "{:?}", answer.thinking);
+    assert!(answer.text.ends_with("five six ") && !answer.text.contains("</think>"), "{:?}", answer.text);
+    t.quit();
+
+    let text = text_model(None);
+    let script = always(text.clone(), &"and so on, ".repeat(3_000));
+    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let answer = t.ask("Why?");
+    assert_eq!(answer.meta.finish, Some(Finish::Repeats));
+    assert!((1_500..1_700).contains(&answer.meta.completion_tokens), "{:?}", answer.meta);
+    t.send(Request::Continue(None));
+    assert!(t.finished().meta.completion_tokens > answer.meta.completion_tokens, "/continue goes on");
+    t.settle();
+    t.note(Request::Set(Some(("stop_loops".into(), "false".into()))));
+    assert_eq!(t.ask("Why?").meta.finish, Some(Finish::Length));
+}
+
+fn a_switch_for_thinking_that_does_nothing_is_refused_with_what_works() {
+    let dir = dir();
+    let text = text_model(Some(include_str!("templates/released.jinja")));
+    let script = always(text.clone(), "Yes.");
+    let mut t = Talk::new(dir.path(), Setup { text, script, ..Setup::default() });
+    let note = t.note(Request::Think(sala_chat::settings::ThinkMode::Off));
+    assert!(note.contains("no switch") && note.contains("thinking_budget"), "{note}");
+    assert_eq!(t.ask("Why?").text, "Yes.");
 }
 
 with_both_tokenizers!(
+    thoughts_end_at_their_budget_and_an_answer_that_repeats_itself_is_stopped,
+    a_switch_for_thinking_that_does_nothing_is_refused_with_what_works,
     the_second_question_gives_only_what_is_new,
     a_resumed_session_reads_nothing_again_and_answers_as_if_never_left,
     the_same_document_in_another_session_is_found_and_not_read,

@@ -35,7 +35,7 @@ impl State {
     /// What to generate for an answer that begins like this; `spent` tokens of its thought were written before.
     fn generate(&self, sampling: Sampling, begin: Begin, spent: u64) -> Done<Generate> {
         let settings = &self.talk.settings;
-        let watched = Watched { thought_tokens: 0, loops: true };
+        let watched = Watched { thought_tokens: settings.thinking_budget, loops: settings.stop_loops };
         Ok(Generate {
             sampling,
             max_tokens: settings.max_tokens,

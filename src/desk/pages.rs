@@ -115,6 +115,9 @@ impl State {
 
     /// `/think`.
     pub(super) fn think(&mut self, mode: ThinkMode) -> Done {
+        if let Some(why) = self.feeder.renderer.model().template.thinking_switch().refusal(mode) {
+            return Err(DeskError::Refused(why.into()));
+        }
         self.talk.settings.think = mode;
         self.settings_changed(format!("Thinking is {} from the next answer on", self.talk.settings.get("think")))
     }

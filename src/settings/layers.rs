@@ -9,8 +9,8 @@ use toml::{Table, Value};
 use super::preset::Preset;
 use super::table::{self, OPEN_TABLES, ROWS};
 use super::{Config, ConfigError};
-use crate::text::files;
 use crate::text::near::nearest;
+use crate::text::{Recommended, files};
 
 /// Prefix of variables: `SALA_CHAT_SAMPLING_TEMPERATURE` is `sampling.temperature`.
 pub const ENV_PREFIX: &str = "SALA_CHAT_";
@@ -22,6 +22,8 @@ pub const ENV_OTHER: &[&str] = &["SALA_CHAT_DATA_DIR", "SALA_CHAT_CONFIG", "SALA
 pub enum Origin {
     /// Nowhere: built in.
     BuiltIn,
+    /// By the model: in this file of its, or on its card.
+    Model(&'static str),
     /// In this file.
     File(PathBuf),
     /// By this variable.
@@ -34,6 +36,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::BuiltIn => f.write_str("built in"),
+            Origin::Model(source) => f.write_str(source),
             Origin::File(path) => write!(f, "{}", path.display()),
             Origin::Variable(name) => f.write_str(name),
             Origin::CommandLine => f.write_str("command line"),
@@ -61,7 +64,7 @@ impl Loaded {
     /// A value that is not allowed.
     pub fn take_preset(&mut self, preset: &Preset) -> Result<(), ConfigError> {
         let rank = |origins: &BTreeMap<String, Origin>, key: &str| match origins.get(key) {
-            None | Some(Origin::BuiltIn) => 0,
+            None | Some(Origin::BuiltIn | Origin::Model(_)) => 0,
             Some(Origin::File(_)) => 1,
             Some(Origin::Variable(_)) => 2,
             Some(Origin::CommandLine) => 3,
@@ -85,6 +88,23 @@ impl Loaded {
         }
         self.system.clone_from(&preset.system);
         Ok(())
+    }
+}
+
+impl Loaded {
+    /// Puts what the model's authors recommend under everything that was set.
+    pub fn recommend(&mut self, recommended: &Recommended) {
+        for (name, value, source) in recommended.values() {
+            let key = format!("sampling.{name}");
+            if self.origins.contains_key(&key) {
+                continue;
+            }
+            // What the row does not accept is not recommended.
+            if let Some(Ok(value)) = table::find(&key).map(|row| row.kind.parse(&value.to_string())) {
+                put(&mut self.config, &key, &value);
+                self.origins.insert(key, Origin::Model(source.words()));
+            }
+        }
     }
 }
 

@@ -20,8 +20,12 @@ pub struct Settings {
     pub seed: Option<u64>,
     /// Longest answer in tokens.
     pub max_tokens: u64,
+    /// Whether an answer that repeats itself is stopped.
+    pub stop_loops: bool,
     /// Thinking.
     pub think: ThinkMode,
+    /// Tokens of thought after which the answer begins; 0 is no limit.
+    pub thinking_budget: u64,
     /// Speculation.
     pub spec: SpecMode,
     /// The preset these came from, until one is changed.
@@ -34,7 +38,9 @@ impl Default for Settings {
             sampling: Sampling::default(),
             seed: None,
             max_tokens: 8192,
+            stop_loops: true,
             think: ThinkMode::Auto,
+            thinking_budget: 0,
             spec: SpecMode::Auto,
             preset: "default".into(),
         }
@@ -85,7 +91,7 @@ impl Settings {
         };
         self.put(row, &value);
         // A preset says how tokens are chosen; the seed and the longest answer are beside it.
-        if row.section() == "sampling" && !matches!(row.key(), "seed" | "max_tokens") {
+        if row.section() == "sampling" && !matches!(row.key(), "seed" | "max_tokens" | "stop_loops") {
             self.preset = "custom".into();
         }
         Ok(format!("{name} is {} from the next answer on", self.value(row).unwrap_or_default()))

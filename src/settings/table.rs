@@ -159,6 +159,8 @@ settings! {
         /// longest answer in tokens
         max_tokens: u64 =
             int(8192, 1, TOKENS).flags(&[Flag::Takes("max-tokens", "N")]).session("max_tokens", &[], kept!(max_tokens));
+        /// stop an answer that has become the same words over and over
+        stop_loops: bool = truth(true).session("stop_loops", &[], kept!(stop_loops));
     }
 
     /// Thoughts
@@ -168,6 +170,8 @@ settings! {
             .flags(&[Flag::Takes("think", "HOW")])
             .detours(&[("show", "thinking.show", "open"), ("hide", "thinking.show", "hide")])
             .session("think", &[], kept!(think));
+        /// tokens of thought after which the answer begins; 0 is no limit
+        budget: u64 = int(0, 0, TOKENS).session("thinking_budget", &[], kept!(thinking_budget));
         /// how thoughts are shown: open, fold, hide
         show: ThoughtView = word("fold", ThoughtView::WORDS).session("thoughts", &[], Keeper::Screen);
     }

@@ -66,13 +66,14 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
 /// # Errors
 /// No terminal, no model, no data directory.
 pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
-    let ui = ui_config(context)?;
+    let mut ui = ui_config(context)?;
     // A terminal that cannot place its cursor gets lines, like a pipe or a screen reader that asks for them.
     let lines = chat.plain
         || std::env::var_os("TERM").is_some_and(|t| t == "dumb")
         || !std::io::stdin().is_terminal()
         || !std::io::stdout().is_terminal();
     let opened = open::desk(context, &chat.session, chat.save, Attendance::Present)?;
+    ui.settings = opened.loaded;
     let requests = opened.desk.requests.clone();
     if chat.session == SessionChoice::Pick {
         // A desk that is gone says so in its last notice.

@@ -13,7 +13,7 @@ use crate::model::{Checkpoint, DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFI
 use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, Token, WeightsChoice};
 use crate::session::{Limits, RealDisk, Scratch, Store, StoreError};
 use crate::settings::table::session_rows;
-use crate::settings::{Device, DraftSource, ModelSource, Origin, Weights};
+use crate::settings::{Device, DraftSource, Loaded, ModelSource, Origin, Weights};
 use crate::text::sanitize::Clean;
 use crate::text::sources::SourceOptions;
 use crate::text::{TextModel, files};
@@ -26,6 +26,8 @@ pub struct Opened {
     pub desk: Desk,
     /// The engine's thread: ends after the desk.
     pub engine: std::thread::JoinHandle<()>,
+    /// The settings, with what the model recommends under them.
+    pub loaded: Loaded,
     /// With `--no-save`: where things lie until the end.
     pub scratch: Option<Scratch>,
 }
@@ -221,6 +223,13 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
     let config = context.config();
     let engine_options = engine_options(context)?;
     let (text, stop) = text(&engine_options.model)?;
+    let mut loaded = context.loaded.clone();
+    loaded.recommend(&text.recommended);
+    if let Some(why) =
+        text.template.thinking_switch().refusal(config.thinking.mode).filter(|_| attendance == Attendance::Absent)
+    {
+        context.note(why);
+    }
     let (store, scratch) = match save {
         true => (store(context)?, None),
         false => scratch(context).map(|(store, dir)| (store, Some(dir)))?,
@@ -233,7 +242,7 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
         text,
         stop,
         engine: EngineChannels { commands: engine.commands, events: engine.events },
-        settings: Settings::of(config),
+        settings: Settings::of(&loaded.config),
         system: context.loaded.system.clone(),
         opening: match session {
             SessionChoice::New | SessionChoice::Pick => Opening::New,
@@ -258,5 +267,5 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
         },
     })
     .map_err(no_thread)?;
-    Ok(Opened { desk, engine: engine.thread, scratch })
+    Ok(Opened { desk, engine: engine.thread, loaded, scratch })
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// What the card of MiniCPM-SALA recommends where its files say nothing. Greedy answers of this family may never end.
-const FAMILY_TEMPERATURE: f32 = 0.9;
+const FAMILY_TEMPERATURE: f64 = 0.9;
 
 /// Where a recommendation comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Recommended {
             values.extend(said.map(|v| (name, v, Source::File)));
         }
         if !values.iter().any(|(name, ..)| *name == "temperature") {
-            values.push(("temperature", f64::from(FAMILY_TEMPERATURE), Source::Card));
+            values.push(("temperature", FAMILY_TEMPERATURE, Source::Card));
         }
         Recommended { values }
     }
@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn what_the_files_say_comes_first_and_the_card_fills_in() {
         let of = |text: &str| Recommended::of_folder(Some(text.as_bytes())).values;
-        let card = ("temperature", f64::from(FAMILY_TEMPERATURE), Source::Card);
+        let card = ("temperature", FAMILY_TEMPERATURE, Source::Card);
         // The released file has no sampling values.
         assert_eq!(of(r#"{"bos_token_id": 1, "eos_token_id": [2, 73440], "pad_token_id": 2}"#), [card]);
         assert_eq!(Recommended::of_folder(None).values, [card]);

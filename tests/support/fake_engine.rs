@@ -9,7 +9,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sala_chat::protocol::engine::{
     CheckpointImage, Command, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobStats, LookedAt, MemoryInfo,
-    ModelInfo, RowSource, RowsImage, StateImage, Token,
+    ModelInfo, RowSource, RowsImage, StateImage, Steered, Token,
 };
 
 /// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
@@ -171,6 +171,7 @@ fn run(
     }
     let mut last_outside = None;
     if let (Some(g), Ended::Read) = (&job.generate, ended) {
+        let mut steer = g.steering.as_ref().map(|s| (s.0)());
         let mut answer = (o.script)(&state.hash.to_hex(), &state.tokens).into_iter();
         ended = loop {
             if !permit(o.gate.as_ref(), job) {
@@ -190,6 +191,11 @@ fn run(
             match answer.next() {
                 None => break Ended::Stop,
                 Some(t) => {
+                    let (t, last) = match steer.as_mut().map_or(Steered::Take, |s| s.drawn(t, false)) {
+                        Steered::Take => (t, false),
+                        Steered::Instead(other) => (other, false),
+                        Steered::Last => (t, true),
+                    };
                     last_outside = Some(t);
                     let _ = out.send(EngineEvent::Tokens {
                         id: job.id,
@@ -197,6 +203,9 @@ fn run(
                         tokens_per_s: 100.0,
                         looked: Vec::new(),
                     });
+                    if last {
+                        break Ended::Repeats;
+                    }
                 }
             }
         };
