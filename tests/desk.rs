@@ -877,6 +877,7 @@ fn looking_and_quitting_work_while_a_question_waits() {
     // An answer to a question that is gone is nobody's.
     t.send(Request::Choose { question: 999, key: '\n' });
     t.quit();
+}
 
 fn thoughts_end_at_their_budget_and_an_answer_that_repeats_itself_is_stopped() {
     let dir = dir();
