@@ -794,6 +794,29 @@ fn an_empty_question_is_refused_at_once() {
     assert_eq!(code, 1);
 }
 
+#[test]
+fn whoever_asks_in_a_shell_is_told_what_a_shell_can_do() {
+    let dir = dir();
+    std::fs::write(dir.path().join("big.txt"), "word ".repeat(5000)).unwrap();
+    let load = Request::Load { paths: vec!["big.txt".into()], options: Default::default() };
+    for request in [load, Request::Ask("word ".repeat(5000))] {
+        let absent = Setup { context_limit: 1000, attendance: Attendance::Absent, ..Setup::default() };
+        let mut t = Talk::new(dir.path(), absent);
+        t.send(request);
+        let said = t.wait("the end", |n| match n {
+            Notice::Fatal { error, .. } => Some(error.clone()),
+            _ => None,
+        });
+        assert!(said.contains("--ctx") && !said.contains("/load") && !said.contains("/new"), "{said}");
+    }
+    let mut t = Talk::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
+    let said = t.load("big.txt");
+    assert!(
+        said.contains("/load big.txt --head") && !said.contains("/new"),
+        "a new session is no way out of one: {said}"
+    );
+}
+
 /// The last that was said of branch and timeline.
 fn outline(t: &Talk) -> ((u64, u64), usize) {
     let said = |n: &Notice| match n {

@@ -63,7 +63,34 @@ impl State {
         let files = items.iter().map(file).collect();
         let plan = LoadPlan { files, free, reserve, tokens_per_s: self.reading_speed };
         let (to_read, total) = (read.to_read(), read.total());
-        Offer { plan, need, to_read, total, too_long: too_long(items, need, free.saturating_sub(reserve)) }
+        Offer { plan, need, to_read, total, too_long: self.too_long(items, need, free.saturating_sub(reserve)) }
+    }
+
+    /// A load that does not fit: what would. Whoever reads it in a shell is told what a shell can do.
+    fn too_long(&self, items: &[Item], need: u64, left: u64) -> String {
+        let (what, verb, name) = match items {
+            [one] => (one.name.clone(), "needs", one.name.as_str()),
+            many => (format!("{} files", many.len()), "need", "PATH"),
+        };
+        let fresh = self.talk.conversation.is_empty();
+        let mut options: Vec<String> = Vec::new();
+        match self.attendance {
+            Attendance::Present => {
+                options.push(format!("/load {name} --head {}", left / 1000 * 1000));
+                options.extend((!fresh).then(|| "/new then /load".to_owned()));
+            }
+            Attendance::Absent => {
+                options.extend((!fresh).then(|| "a new session, without -r and -c".to_owned()));
+                options.push("a larger --ctx, where memory allows".to_owned());
+            }
+        }
+        options.push("split it".to_owned());
+        format!(
+            "{what} {verb} {} tokens; {} are left. Nothing was loaded. Options: {}.",
+            grouped(need),
+            grouped(left),
+            options.join(" ; ")
+        )
     }
 
     /// Asks about a load that is large or does not fit; a single file that does not fit is refused at once.
@@ -139,18 +166,4 @@ impl State {
             then(desk, decision)
         })
     }
-}
-
-/// A load that does not fit: what would.
-fn too_long(items: &[Item], need: u64, left: u64) -> String {
-    let (what, verb, name) = match items {
-        [one] => (one.name.clone(), "needs", one.name.as_str()),
-        many => (format!("{} files", many.len()), "need", "PATH"),
-    };
-    let head = left / 1000 * 1000;
-    format!(
-        "{what} {verb} {} tokens; {} are left. Nothing was loaded. Options: /load {name} --head {head} ; /new then /load ; split it.",
-        grouped(need),
-        grouped(left)
-    )
 }

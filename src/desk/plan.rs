@@ -8,7 +8,7 @@ use super::keeper::Keeper;
 use super::path::Path;
 use super::render::Rendered;
 use super::talk::Talk;
-use super::{DeskError, Done, State, grouped};
+use super::{Attendance, DeskError, Done, State, grouped};
 use crate::protocol::engine::Token;
 use crate::session::{Segment, SegmentId, SegmentKind};
 use crate::text::Before;
@@ -219,9 +219,12 @@ impl State {
             return Ok(());
         }
         let left = limit.saturating_sub(plan.base.position() + reserve);
+        let options = match self.attendance {
+            Attendance::Present => "/undo, /new, /compact, or a shorter text (/load --head N)",
+            Attendance::Absent => "a shorter text, a new session (without -r and -c), or a larger --ctx",
+        };
         Err(DeskError::TooLong(format!(
-            "{what} needs {} tokens; {} are left of {} ({} are kept free for the answer). Nothing was read. Options: /undo, /new, \
-             /compact, or a shorter text (/load --head N).",
+            "{what} needs {} tokens; {} are left of {} ({} are kept free for the answer). Nothing was read. Options: {options}.",
             grouped(plan.to_read()),
             grouped(left),
             grouped(limit),

@@ -1,7 +1,7 @@
 //! Finding the documents of a load: files, folders and pasted text, cut as the options say.
 
 use super::super::work::Files;
-use super::super::{DeskError, Done, State, Work, render};
+use super::super::{Attendance, DeskError, Done, State, Work, render};
 use crate::protocol::desk::{Activity, Level, LoadOptions};
 use crate::text::Before;
 use crate::text::sources::{self, Document, Gathered, SourceError};
@@ -59,6 +59,9 @@ impl State {
     /// Somebody who types a session's name after `/load` is told.
     fn or_session(&self, paths: &[String], error: String) -> String {
         match paths.first().map(|name| self.keeper.store.session_named(name)) {
+            Some(Ok(record)) if self.attendance == Attendance::Absent => {
+                format!("{error} A session is called \"{0}\": -r {0} asks in it", record.name)
+            }
             Some(Ok(record)) => format!("{error} A session is called \"{}\": /resume {}", record.name, record.name),
             _ => error,
         }
