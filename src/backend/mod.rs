@@ -47,6 +47,8 @@ use crate::protocol::engine::{Dtype, RowsFault, Token};
 
 /// Prefill chunks start on multiples of this, counted from the segment's start. Also the chunk of the lightning form.
 pub const GRID: usize = 64;
+/// Most positions of a conversation: some kernels hold a bit or a score for each of 16,384 blocks of 64.
+pub const MAX_POSITIONS: usize = 1 << 20;
 /// Most rows of a verify pass.
 pub const MAX_VERIFY_ROWS: usize = 16;
 /// Candidates per row that reach the host for sampling.

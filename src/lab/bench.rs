@@ -40,10 +40,10 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::backend::MAX_VERIFY_ROWS;
 use crate::backend::draft::DraftOps;
 #[cfg(feature = "cuda")]
 use crate::backend::prelude::*;
+use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS};
 use crate::model::draft::{DraftHead, DraftOptions, Tables};
 use crate::model::{Checkpoint, Live, Model};
 use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsImage, Token};
@@ -271,6 +271,9 @@ fn bench<B: DraftOps>(
     if contexts.is_empty() {
         contexts.extend(CONTEXTS);
     }
+    // What is read or decoded behind a context has to fit as well: the longest is measured so far below the limit.
+    let behind = (args.sample as usize).max(MAX_VERIFY_ROWS * (args.decode as usize + 4 * WARM_UP) + 64);
+    contexts.iter_mut().for_each(|c| *c = (*c).min(MAX_POSITIONS.saturating_sub(behind)));
     contexts.sort_unstable();
     let Some(longest) = contexts.last().copied().filter(|_| contexts.first().is_some_and(|c| *c > 0)) else {
         bail!("--context needs at least one length above 0");
@@ -286,7 +289,7 @@ fn bench<B: DraftOps>(
     } else {
         Some(DraftHead::synthetic(&mut b, model.spec(), &DraftOptions::default(), 1).context("making a draft head")?)
     };
-    let room = longest + (args.sample as usize).max(MAX_VERIFY_ROWS * (args.decode as usize + 4 * WARM_UP) + 64);
+    let room = (longest + behind).min(MAX_POSITIONS);
     let taps = head.as_ref().map(|h| h.taps().to_vec()).unwrap_or_default();
     let live = Live::new(&mut b, &model, room.next_multiple_of(64), &taps).context("making the state")?;
     let vocab = model.spec().vocab as u64;

@@ -4,7 +4,7 @@
 use super::launch;
 use super::tensors::HEAD;
 use crate::backend::draft::DraftShape;
-use crate::backend::{BackendError, Result};
+use crate::backend::{BackendError, MAX_POSITIONS, Result};
 use crate::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
 
 /// Tokens of a KV block, window and stride of the compressed keys of level 1.
@@ -15,8 +15,6 @@ const STRIDE: usize = 16;
 const GROUP: usize = 16;
 /// Heads of all sparse layers together: their attention mass is added up in 32 bits.
 const SPARSE_HEADS: usize = 1000;
-/// Most positions: some kernels hold a bit or a score for each of 16,384 blocks.
-pub(super) const POSITIONS: usize = 1 << 20;
 /// What the width of a GEMM's input is a multiple of.
 pub(super) const INNER: usize = 64;
 
@@ -69,7 +67,7 @@ pub(super) fn draft(shape: &DraftShape) -> Result<()> {
 
 /// Positions of a conversation.
 pub(super) fn positions(limit: usize) -> Result<()> {
-    rule(limit <= POSITIONS, "max_context", limit, format_args!("at most {POSITIONS}"))
+    rule(limit <= MAX_POSITIONS, "max_context", limit, format_args!("at most {MAX_POSITIONS}"))
 }
 
 fn heads(field: &str, heads: usize, shared: &str, kv_heads: usize) -> Result<()> {
@@ -124,7 +122,7 @@ mod tests {
             let error = spec(change).unwrap_err().to_string();
             assert!(error.starts_with(named) && error.contains("GPU kernels need"), "{named}: {error}");
         }
-        assert!(positions(POSITIONS).is_ok());
-        assert!(positions(POSITIONS + 1).unwrap_err().to_string().starts_with("max_context = 1048577"));
+        assert!(positions(MAX_POSITIONS).is_ok());
+        assert!(positions(MAX_POSITIONS + 1).unwrap_err().to_string().starts_with("max_context = 1048577"));
     }
 }
