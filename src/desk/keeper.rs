@@ -93,6 +93,11 @@ impl Keeper {
         self.save(Save { changes, images: Vec::new() })
     }
 
+    /// Hands over what is of no session: how saving stands is not about it, unless it fails.
+    pub(super) fn remember(&mut self, change: Change) {
+        self.writer.save(Save { changes: vec![change], images: Vec::new() });
+    }
+
     /// Hands changes over and waits until they are on disk, or it is clear that they will not be.
     pub(super) fn change_now(&mut self, changes: Vec<Change>) {
         self.change(changes);

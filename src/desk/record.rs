@@ -122,7 +122,7 @@ impl State {
 
     /// Remembers a typed prompt for the input's history.
     pub(super) fn remember_prompt(&mut self, text: &str) {
-        self.keeper.change(vec![Change::Prompt(text.to_owned())]);
+        self.keeper.remember(Change::Prompt(text.to_owned()));
     }
 
     /// Records a segment and, with `image`, its state; `message` ends in it.

@@ -171,7 +171,8 @@ impl Preset {
                 out.push_str(&format!("\n[{section}]\n"));
             }
             let value = match row.kind {
-                Kind::Int(..) | Kind::Float(..) | Kind::Bool(_) if value.parse::<f64>().is_ok() => value.clone(),
+                Kind::Int(..) | Kind::Float(..) if value.parse::<f64>().is_ok() => value.clone(),
+                Kind::Bool(_) if value.parse::<bool>().is_ok() => value.clone(),
                 _ => Value::String(value.clone()).to_string(),
             };
             out.push_str(&format!("{} = {value}\n", row.key()));
