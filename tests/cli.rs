@@ -130,15 +130,18 @@ fn a_model_that_is_not_there_is_code_3_and_says_how_to_get_it() {
 fn an_installed_model_is_found_and_verified() {
     let home = Home::new();
     let repo = "hf/hub/models--openbmb--MiniCPM-SALA";
-    home.write(&format!("{repo}/refs/main"), "abc");
-    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
-        home.write(&format!("{repo}/snapshots/abc/{name}"), "{}");
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    home.write(&format!("{repo}/refs/main"), commit);
+    // Weights of no tensors: the length of the header, and the header.
+    let weights = "\u{2}\0\0\0\0\0\0\0{}";
+    for (name, content) in [("config.json", "{}"), ("tokenizer.json", "{}"), ("model.safetensors", weights)] {
+        home.write(&format!("{repo}/snapshots/{commit}/{name}"), content);
     }
     let run = |arguments: &[&str]| home.command(arguments).env("HF_HOME", home.path("hf")).output().unwrap();
     let path = run(&["model", "path"]);
-    assert!(out(&path).trim().ends_with("snapshots/abc"), "{}", err(&path));
+    assert!(out(&path).trim().ends_with(&format!("snapshots/{commit}")), "{}", err(&path));
     assert!(run(&["model", "verify"]).status.success());
-    home.write(&format!("{repo}/snapshots/abc/config.json"), "{");
+    home.write(&format!("{repo}/snapshots/{commit}/config.json"), "{");
     let damaged = run(&["model", "verify"]);
     assert!(out(&damaged).contains("config.json: EOF") && damaged.status.code() == Some(1), "{}", err(&damaged));
 }
@@ -247,8 +250,9 @@ fn an_import_says_what_is_not_there_and_numbers_a_name_that_ends_in_a_huge_numbe
         let output = home.run(&["import", file.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(0), "{name}: {}", err(&output));
     }
-    let listed = home.run(&["ls"]);
-    let mut names: Vec<&str> = out(&listed).lines().filter_map(|l| l.split_whitespace().next()).collect();
+    let listed: serde_json::Value = serde_json::from_str(&out(&home.run(&["ls", "--json"]))).unwrap();
+    let sessions = listed.as_array().or(listed["sessions"].as_array()).unwrap();
+    let mut names: Vec<&str> = sessions.iter().filter_map(|s| s["name"].as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, ["hello", "hello-18446744073709551615", "hello-2", "hello-3"]);
 }

@@ -33,7 +33,7 @@ impl Scratch {
         let places = places();
         sweep(&places);
         let mut builder = tempfile::Builder::new();
-        builder.prefix(PREFIX);
+        builder.prefix(PREFIX).permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
         let made = places.iter().find_map(|place| builder.tempdir_in(place).ok());
         let dir = made.map_or_else(|| builder.tempdir(), Ok)?;
         // Under its name only when it is held: another start must not take it for one that was left.

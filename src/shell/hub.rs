@@ -195,7 +195,7 @@ impl CachedRepo {
         if free < missing.saturating_add(MARGIN_BYTES) {
             return Err(HubError::Space { need: missing + MARGIN_BYTES, free, dir: blobs.display().to_string() });
         }
-        let total = snapshot.files.iter().map(|f| f.bytes).sum();
+        let total = blobs_of(snapshot).map(|f| f.bytes).sum();
         let mut meter = Meter { done: total - missing, total, fetched: 0, start: Instant::now() };
         for file in &snapshot.files {
             let blob = blobs.join(&file.blob);
@@ -248,8 +248,14 @@ impl CachedRepo {
                 f.bytes.saturating_sub(part_len(&part_path(&blobs.join(&f.blob))))
             }
         };
-        snapshot.files.iter().map(missing).sum()
+        blobs_of(snapshot).map(missing).sum()
     }
+}
+
+/// The files of a snapshot; of several with the same content one, which is fetched once.
+fn blobs_of(snapshot: &Snapshot) -> impl Iterator<Item = &HubFile> {
+    let mut seen = std::collections::HashSet::new();
+    snapshot.files.iter().filter(move |f| seen.insert(&f.blob))
 }
 
 /// A commit as git names it.

@@ -88,9 +88,9 @@ fn a_thought_is_closed_when_its_budget_is_spent_and_the_answer_goes_on() {
         let inside = tokenizer.encode_behind("hm, one two three four five six seven", Before::Text).unwrap();
         let text = tokenizer.spell(&steered(watched, &tokenizer, Begin::Thought, &inside).0, Before::Text);
         assert!(text.contains("\n</think>\n\n"), "{text:?}");
-        let short =
-            tokenizer.encode_behind("<think>\nhm\n</think>\n\nAn answer longer than six tokens is fine.", Before::Text);
-        let short = short.unwrap();
+        let answer = "An answer longer than sixteen tokens is fine, as nobody counts its tokens as thoughts.";
+        let short = tokenizer.encode_behind(&format!("<think>\nhm\n</think>\n\n{answer}"), Before::Text).unwrap();
+        let watched = Watched { thought_tokens: 16, loops: false };
         assert_eq!(steered(watched, &tokenizer, Begin::Answer, &short).0, short);
         let unlimited = Watched { thought_tokens: 0, loops: true };
         assert_eq!(steered(unlimited, &tokenizer, Begin::Answer, &drawn).0, drawn);

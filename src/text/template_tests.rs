@@ -102,7 +102,7 @@ fn a_template_that_makes_the_engine_panic_is_refused() {
 
 #[test]
 fn a_template_that_never_reads_the_switch_has_none() {
-    for (name, off) in [("released", false), ("chatml", false), ("thoughts", true), ("demo", true)] {
+    for (name, off) in [("released", false), ("chatml", true), ("thoughts", true), ("demo", true)] {
         assert_eq!(template(name).thinking_switch(), ThinkingSwitch { on: false, off }, "{name}");
     }
     let both = Template::new("{% if enable_thinking %}<think>{% elif enable_thinking is false %}x{% endif %}", "", "");

@@ -270,10 +270,17 @@ impl Talk {
 
     /// The last session view, after asking for nothing.
     pub fn view(&self) -> SessionView {
-        let view = |n: &Notice| {
-            if let Notice::Session(v) = n { Some(v.clone()) } else { None }
-        };
-        self.seen.iter().rev().find_map(view).unwrap()
+        let mut view = None;
+        for notice in &self.seen {
+            match (notice, &mut view) {
+                (Notice::Session(whole), _) => view = Some(whole.clone()),
+                (Notice::Tree(tree), Some(view)) => {
+                    (view.branch, view.timeline) = (tree.branch, tree.timeline.clone());
+                }
+                _ => {}
+            }
+        }
+        view.unwrap()
     }
 
     pub fn name(&self) -> String {
