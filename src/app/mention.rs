@@ -62,8 +62,8 @@ pub fn mentions(text: &str) -> Vec<Mention> {
 
 /// What is typed of a mention right before the caret: where it begins, and the name so far.
 pub fn typed(line: &str) -> Option<(usize, String)> {
-    if line.ends_with('@') {
-        let before = line[..line.len() - 1].chars().next_back();
+    if let Some(before) = line.strip_suffix('@') {
+        let before = before.chars().next_back();
         return before.is_none_or(|c| c.is_whitespace() || c == '(').then(|| (line.len() - 1, String::new()));
     }
     mentions(line).pop().filter(|m| m.range.end == line.len()).map(|m| (m.range.start, m.name))

@@ -121,7 +121,7 @@ where
         }
     }
 
-    fn over(mut self: Box<Self>, desk: &mut State, failed: Option<DeskError>) -> Done {
+    fn over(mut self, desk: &mut State, failed: Option<DeskError>) -> Done {
         self.fed.ms = self.started.elapsed().as_secs_f64() * 1000.0;
         let fed = match failed {
             None => Ok(self.fed),

@@ -80,7 +80,7 @@ impl State {
         if let Some(slot) = self.opened.at(left.serial) {
             slot.id = left.id;
             slot.name = left.name;
-            slot.parked = left.id.is_none().then(|| Parked { settings: left.settings, system: left.system });
+            slot.parked = left.id.is_none().then_some(Parked { settings: left.settings, system: left.system });
         }
         if !stays {
             self.opened.slots.retain(|s| s.serial != left.serial);

@@ -68,6 +68,17 @@ pub enum ModelError {
         /// What is missing.
         reason: String,
     },
+    /// Weights that somebody packed already.
+    #[error(
+        "{} is {what}; sala-chat reads bf16, f16 and f32 folders and packs them itself (--weights 8bit or 4bit): take the unquantised one",
+        path.display()
+    )]
+    Quantised {
+        /// The folder.
+        path: PathBuf,
+        /// As its settings say: `a GPTQ model, 4 bits, groups of 128`.
+        what: String,
+    },
     /// A safetensors file that is torn or not one.
     #[error("{origin} is damaged: {cause}; download it again")]
     Damaged {

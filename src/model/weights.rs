@@ -14,7 +14,7 @@ use crate::protocol::engine::Dtype;
 use crate::spec::{Mixer, ModelSpec};
 use crate::text::files;
 
-use super::{ModelError, Result, demo};
+use super::{ModelError, Result, demo, format};
 
 mod recipe;
 
@@ -282,6 +282,21 @@ pub struct Checkpoint {
     pub(super) source: Source,
 }
 
+/// What a folder's settings say of packed weights, in words; `None` for plain ones.
+fn declared_format(dir: &Path, config: &str) -> Result<Option<String>> {
+    let path = dir.join("hf_quant_config.json");
+    let beside = match files::read_text(&path, files::MODEL_CONFIG_BYTES) {
+        Ok(text) => Some(text),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+        Err(cause) => return Err(ModelError::File { path, cause }),
+    };
+    // What is no JSON at all is refused with its place when the shape is read.
+    let Ok(config) = serde_json::from_str(config) else { return Ok(None) };
+    let beside = beside.as_deref().map(serde_json::from_str).transpose();
+    let beside = beside.map_err(|e| ModelError::NoCheckpoint { path, reason: e.to_string() })?;
+    Ok(format::quantised(&config, beside.as_ref()))
+}
+
 impl Checkpoint {
     /// `demo`, `synthetic:9b[:seed]`, `synthetic:tiny[:seed]`, or the path of a folder with `config.json` and weights.
     ///
@@ -312,6 +327,9 @@ impl Checkpoint {
         }
         let text =
             files::read_text(&path, files::MODEL_CONFIG_BYTES).map_err(|cause| ModelError::File { path, cause })?;
+        if let Some(what) = declared_format(dir, &text)? {
+            return Err(ModelError::Quantised { path: dir.into(), what });
+        }
         let spec = ModelSpec::from_json(&text)?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
         let source = Source::Tensors(Tensors::open_dir(dir)?);

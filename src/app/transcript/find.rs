@@ -114,12 +114,12 @@ mod tests {
     #[test]
     fn small_letters_find_both_and_capitals_only_themselves() {
         assert_eq!(ranges("Peace and peace", "peace"), [0..5, 10..15]);
-        assert_eq!(ranges("Peace and peace", "Peace"), [0..5]);
+        assert_eq!(ranges("Peace and peace", "Peace").as_slice(), std::slice::from_ref(&(0..5)));
         assert_eq!(ranges("ÄÖ äö", "äö"), [0..4, 5..9]);
-        assert_eq!(ranges("aaa", "aa"), [0..2]);
+        assert_eq!(ranges("aaa", "aa").as_slice(), std::slice::from_ref(&(0..2)));
         assert_eq!(ranges("日本語の本", "本"), [3..6, 12..15]);
         assert!(ranges("text", "").is_empty());
         // A letter whose small form is two: both of them count.
-        assert_eq!(ranges("İx", "i\u{307}x"), [0..3]);
+        assert_eq!(ranges("İx", "i\u{307}x").as_slice(), std::slice::from_ref(&(0..3)));
     }
 }

@@ -37,7 +37,7 @@ struct Choice {
 /// Scale and zero point of 32 values. The order of every sum is that of the kernel `pack_int4`.
 fn choose(x: &[f32]) -> Choice {
     let (lo, hi) = x.iter().fold((0f32, 0f32), |(lo, hi), v| (lo.min(*v), hi.max(*v)));
-    let base = (((hi - lo) / 15.0).to_bits() >> 16) as i32 - CODE_ZERO >> 3;
+    let base = ((((hi - lo) / 15.0).to_bits() >> 16) as i32 - CODE_ZERO) >> 3;
     let middle = (lo + hi) * 0.5;
     let mut best = (Choice { code: 0, zero: 0, scale: 0.0, offset: 0.0 }, f32::MAX);
     for code in base - 5..=base + 1 {

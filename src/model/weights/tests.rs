@@ -102,3 +102,22 @@ fn half_precision_is_widened_exactly() {
     let first = f32::from_le_bytes(tensor.view().data[..4].try_into().unwrap());
     assert_eq!(first, 1.5);
 }
+
+#[test]
+fn weights_that_somebody_packed_are_named_as_what_they_are() {
+    let dir = edited(|_| ());
+    let path = dir.path().join("config.json");
+    let mut config: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    config["quantization_config"] = serde_json::json!({"quant_method": "gptq", "bits": 4, "group_size": 128});
+    std::fs::write(&path, config.to_string()).unwrap();
+    let error = Checkpoint::open_dir(dir.path()).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(error.contains("is a GPTQ model, 4 bits, groups of 128;") && !error.contains('\n'), "{error}");
+    config.as_object_mut().unwrap().remove("quantization_config");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let beside = dir.path().join("hf_quant_config.json");
+    std::fs::write(&beside, r#"{"quantization": {"quant_algo": "NVFP4", "group_size": 16}}"#).unwrap();
+    assert!(matches!(Checkpoint::open_dir(dir.path()), Err(ModelError::Quantised { .. })));
+    std::fs::write(&beside, "{").unwrap();
+    let error = Checkpoint::open_dir(dir.path()).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(error.contains("hf_quant_config.json"), "{error}");
+}

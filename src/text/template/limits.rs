@@ -83,7 +83,7 @@ fn words(tag: &str) -> usize {
     let mut count = 0;
     for c in tag.chars() {
         let word = c.is_alphanumeric() || c == '_';
-        count += usize::from(!c.is_whitespace() && !(word && inside));
+        count += usize::from(!(c.is_whitespace() || word && inside));
         inside = word;
     }
     count
