@@ -233,7 +233,9 @@ fn a_database_removed_replaced_or_shut_while_it_is_open_is_noticed_at_the_next_w
             fs::copy(root.join("sala.db"), root.join("copy")).unwrap();
             fs::rename(root.join("copy"), root.join("sala.db")).unwrap();
         }),
-        ("cannot be read", |root| fs::set_permissions(root.join("sala.db"), fs::Permissions::from_mode(0)).unwrap()),
+        ("cannot be read", |root| {
+            fs::set_permissions(root.join("sala.db"), fs::Permissions::from_mode(0o000)).unwrap()
+        }),
         ("cannot be read", |root| fs::set_permissions(root, fs::Permissions::from_mode(0o500)).unwrap()),
     ];
     for (n, (what, attack)) in attacks.into_iter().enumerate() {

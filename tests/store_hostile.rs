@@ -224,7 +224,7 @@ fn bundles() {
         let mut bytes = bytes.to_vec();
         // Half of them with a checksum that fits the manifest, as whoever made the file would see to.
         let length = bytes.get(19..27).map_or(0, |b| u64::from_le_bytes(b.try_into().unwrap()));
-        if n % 2 == 0
+        if n.is_multiple_of(2)
             && let Some(end) =
                 usize::try_from(length).ok().and_then(|l| l.checked_add(59)).filter(|e| *e <= bytes.len())
         {

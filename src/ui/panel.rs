@@ -8,6 +8,7 @@ use crate::app::entry::grouped;
 use crate::app::rows::{Face, Role, Span};
 use crate::app::status::{acceptance, bytes, percent};
 use crate::app::wrap::{ellipsis, fit, width};
+use crate::protocol::desk::Meters;
 
 struct Lines<'p, 'b> {
     painter: &'p mut Painter<'b>,
@@ -46,17 +47,26 @@ impl Lines<'_, '_> {
     }
 }
 
+/// How full the context is, once the model has said how much it holds.
+fn context(m: &Meters, lines: &mut Lines<'_, '_>) {
+    if m.context_limit == 0 {
+        lines.title("context");
+        lines.line("known when the model is loaded", Role::Dim);
+        return;
+    }
+    lines.title(&format!("context  {} of {}", grouped(m.context_used), grouped(m.context_limit)));
+    let cells = usize::from(lines.area.width).saturating_sub(4);
+    let meter = lines.painter.meter(cells, m.context_used as f64 / m.context_limit as f64);
+    lines.line(&meter, Role::Key);
+    let (used, left) = (percent(m.context_used, m.context_limit), m.context_limit.saturating_sub(m.context_used));
+    lines.line(&format!("{used}% used, {} tokens left", grouped(left)), Role::Dim);
+}
+
 /// Draws the panel.
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let m = &app.meters;
     let mut lines = Lines { painter, area, at: 0 };
-    lines.title(&format!("context  {} of {}", grouped(m.context_used), grouped(m.context_limit)));
-    let cells = usize::from(area.width).saturating_sub(4);
-    let meter = lines.painter.meter(cells, m.context_used as f64 / m.context_limit.max(1) as f64);
-    lines.line(&meter, Role::Key);
-    let left = m.context_limit.saturating_sub(m.context_used);
-    lines
-        .line(&format!("{}% used, {} tokens left", percent(m.context_used, m.context_limit), grouped(left)), Role::Dim);
+    context(m, &mut lines);
     let documents = &app.session.documents;
     if !documents.is_empty() {
         lines.title("documents");
@@ -102,11 +112,17 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         lines.line(&format!("{} {}, {}", info.name, info.dtype, info.device), Role::Text);
         lines.line(&format!("draft   {}", info.draft.as_deref().unwrap_or("n-gram only")), Role::Dim);
     }
-    lines.line(
-        &format!("answer  {:.1} t/s   prefill {} t/s", m.tokens_per_s, grouped(m.prefill_tokens_per_s as u64)),
-        Role::Text,
-    );
-    lines.line(&format!("first token {:.2} s", m.ttft_ms / 1e3), Role::Text);
+    // Only what was measured: nothing is said of an answer before there is one.
+    let answer = (m.tokens_per_s > 0.0).then(|| format!("answer  {:.1} t/s", m.tokens_per_s));
+    let prefill =
+        (m.prefill_tokens_per_s > 0.0).then(|| format!("prefill {} t/s", grouped(m.prefill_tokens_per_s as u64)));
+    let speeds: Vec<String> = answer.into_iter().chain(prefill).collect();
+    if !speeds.is_empty() {
+        lines.line(&speeds.join("   "), Role::Text);
+    }
+    if m.ttft_ms > 0.0 {
+        lines.line(&format!("first token {:.2} s", m.ttft_ms / 1e3), Role::Text);
+    }
     if let Some(a) = acceptance(app) {
         lines.line(&format!("speculation  {a}"), Role::Text);
         let steps: Vec<String> = m
