@@ -134,7 +134,8 @@ fn an_installed_model_is_found_and_verified() {
     home.write(&format!("{repo}/refs/main"), commit);
     // Weights of no tensors: the length of the header, and the header.
     let weights = "\u{2}\0\0\0\0\0\0\0{}";
-    for (name, content) in [("config.json", "{}"), ("tokenizer.json", "{}"), ("model.safetensors", weights)] {
+    let settings = ["config.json", "tokenizer.json", "tokenizer_config.json"].map(|name| (name, "{}"));
+    for (name, content) in settings.into_iter().chain([("model.safetensors", weights)]) {
         home.write(&format!("{repo}/snapshots/{commit}/{name}"), content);
     }
     let run = |arguments: &[&str]| home.command(arguments).env("HF_HOME", home.path("hf")).output().unwrap();

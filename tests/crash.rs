@@ -233,7 +233,7 @@ fn a_damaged_file_costs_its_state_only_and_says_why() {
     for (extension, what) in [("end", "state"), ("rows", "KV rows")] {
         for (why, damage) in damages {
             damage(&file(&last, extension));
-            let restored = restore(&store, &tip, 0).unwrap();
+            let restored = restore(store, &tip, 0).unwrap();
             assert_eq!(restored.plan.usable, 2, "{why}");
             assert!(same_end(&restored.end.unwrap(), &image(&talk.segments[1]).end.unwrap()));
             assert_eq!(restored.plan.replay()[0].content, talk.segments[2], "the tokens to read again are known");
@@ -244,12 +244,12 @@ fn a_damaged_file_costs_its_state_only_and_says_why() {
             // Reading it again brings it back.
             let images = vec![(last, image(&talk.segments[2]))];
             assert!(is_saved(&bench.save(Save { changes: vec![], images })));
-            assert_eq!(restore(&store, &tip, 0).unwrap().plan.usable, 3);
+            assert_eq!(restore(store, &tip, 0).unwrap().plan.usable, 3);
         }
     }
     // Damage at the root leaves nothing to build on, and that is no error.
     flip(&file(&talk.segments[0].id(), "rows"), 300);
-    let restored = restore(&store, &tip, 0).unwrap();
+    let restored = restore(store, &tip, 0).unwrap();
     assert_eq!((restored.plan.usable, restored.plan.replay().len(), restored.end.is_none()), (0, 3, true));
 }
 

@@ -374,7 +374,9 @@ fn a_stopped_load_that_is_continued_reads_on_from_there_and_the_text_stays_whole
     assert!(jobs.len() > 5, "{} pieces", jobs.len());
     assert!(jobs.iter().all(|j| j.len() < support::PIECE + 8), "every piece is kept by itself");
     let whole = t.text.tokenizer.spell(&jobs.concat(), Before::Edge);
-    assert!(whole.contains(&text.replace('\u{2581}', if t.text.tokenizer.id("▁x").is_some() { " " } else { "▁" })));
+    // Where a piece stands for a space, the character itself cannot be told from one.
+    let spelled = if t.text.tokenizer.id("▁").is_some() { text.replace('\u{2581}', " ") } else { text.clone() };
+    assert!(whole.contains(&spelled));
 
     let dir = dir();
     std::fs::write(dir.path().join("long.txt"), &text).unwrap();

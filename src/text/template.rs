@@ -326,8 +326,9 @@ fn environment(source: String) -> Result<Environment<'static>, Error> {
 /// One line about a template error.
 fn explain(error: &Error) -> String {
     // What ended the writing of the output is behind the engine's own error.
-    let behind = || std::error::Error::source(error).map(ToString::to_string);
-    let what = error.detail().map(str::to_owned).or_else(behind).unwrap_or_else(|| error.kind().to_string());
+    let written = std::error::Error::source(error).filter(|_| error.kind() == ErrorKind::WriteFailure);
+    let own = || error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let what = written.map_or_else(own, ToString::to_string);
     match error.line() {
         Some(line) => format!("{what} (line {line})"),
         None => what,
