@@ -251,7 +251,7 @@ fn an_import_says_what_is_not_there_and_numbers_a_name_that_ends_in_a_huge_numbe
         let output = home.run(&["import", file.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(0), "{name}: {}", err(&output));
     }
-    let listed: serde_json::Value = serde_json::from_str(&out(&home.run(&["ls", "--json"]))).unwrap();
+    let listed: serde_json::Value = serde_json::from_str(out(&home.run(&["ls", "--json"]))).unwrap();
     let sessions = listed.as_array().or(listed["sessions"].as_array()).unwrap();
     let mut names: Vec<&str> = sessions.iter().filter_map(|s| s["name"].as_str()).collect();
     names.sort_unstable();
