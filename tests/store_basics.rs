@@ -172,7 +172,7 @@ fn undone_branches_stay_and_forks_share() {
     let freed = store.empty_trash(Some(0)).unwrap();
     assert_eq!((freed.sessions, freed.messages, freed.segments), (1, 6, 3));
     assert_eq!(store.path(path[1].id).unwrap().len(), 2);
-    assert_eq!(restore(&store, &talk.segments[0].id(), 0).unwrap().plan.usable, 1);
+    assert_eq!(restore(store, &talk.segments[0].id(), 0).unwrap().plan.usable, 1);
     assert_eq!(store.tree(fork_id, MODEL, 100).unwrap().len(), 2);
 }
 
@@ -278,7 +278,7 @@ fn the_library_finds_documents_and_keeps_them_alive() {
     assert_eq!(store.segment(&again).unwrap().unwrap().content, s[2]);
     store.delete(talk.session).unwrap();
     store.empty_trash(Some(0)).unwrap();
-    assert_eq!(restore(&store, &end, 0).unwrap().plan.usable, 3);
+    assert_eq!(restore(store, &end, 0).unwrap().plan.usable, 3);
     assert!(!store.documents().unwrap()[0].in_use);
 
     assert_eq!(store.prune_documents().unwrap(), 1);
@@ -345,7 +345,7 @@ fn the_budget_drops_old_state_but_spares_the_open_path_and_never_text() {
     // Read again, the same work has the same name and is kept again.
     let images = old.segments.iter().map(|s| (s.id(), image(s))).collect();
     assert!(is_saved(&bench.save(Save { changes: vec![], images })));
-    assert_eq!(restore(&store, &old.tip.unwrap(), 0).unwrap().plan.usable, 3);
+    assert_eq!(restore(store, &old.tip.unwrap(), 0).unwrap().plan.usable, 3);
     let sizes = store.sizes().unwrap();
     assert_eq!(sizes.state_bytes, store.state_bytes().unwrap());
     assert_eq!(sizes.sessions[&old.session].0 + sizes.sessions[&new.session].1, sizes.state_bytes);

@@ -3,10 +3,10 @@
 //! It receives [`Request`]s, drives the engine through [`crate::protocol::engine`], saves through the store's writer,
 //! and tells the interface what happened as [`Notice`]s. It never draws and never makes the interface wait.
 //!
-//! One loop ([`run`]) owns the channels. What takes long is a state ([`work::Work`]) that events move on; there are no loops
+//! One loop (`run`) owns the channels. What takes long is a state (`work::Work`) that events move on; there are no loops
 //! inside it, so that stopping, looking at pages and quitting work whatever goes on. Three parts own what the desk knows:
-//! the talk ([`talk::Talk`]: messages, settings; pure), the feeder ([`feeder::Feeder`]: the engine and the live path) and the
-//! keeper ([`keeper::Keeper`]: store and writer).
+//! the talk (`talk::Talk`: messages, settings; pure), the feeder (`feeder::Feeder`: the engine and the live path) and the
+//! keeper (`keeper::Keeper`: store and writer).
 //!
 //! # Invariants
 //!

@@ -152,7 +152,7 @@ impl<B: Backend> Live<B> {
         self.sparse_spec.dense_rule = rule;
     }
 
-    /// Reads one chunk of given tokens (at most [`Backend::prefill_rows`]) at the current position. Follow it with
+    /// Reads one chunk of given tokens (at most [`prefill_rows`](crate::backend::Memory::prefill_rows)) at the current position. Follow it with
     /// [`Live::advance`] of all its rows; in between the taps may be read at the pass's own positions.
     ///
     /// All chunks of a segment but the last must be multiples of [`crate::backend::GRID`]; then its state does not
@@ -432,7 +432,7 @@ impl<B: Backend> Live<B> {
     }
 
     /// The same with rows that may still be in files: small state first, then rows as fast as they come. On a device that
-    /// copies by itself they go on coming afterwards, beside whatever is done next ([`Backend::restore_rows`]).
+    /// copies by itself they go on coming afterwards, beside whatever is done next ([`restore_rows`](crate::backend::Images::restore_rows)).
     ///
     /// # Errors
     /// As [`Live::restore`]; rows that turn out to be unreadable, these or those of the restore before.

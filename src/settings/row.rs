@@ -72,7 +72,7 @@ pub struct Row {
     pub preset: bool,
     /// Its value in the settings.
     pub get: fn(&Config) -> Value,
-    /// Puts a value that [`Row::accept`] gave into the settings; false if the field cannot hold it.
+    /// Puts a value that `accept` gave into the settings; false if the field cannot hold it.
     pub set: fn(&mut Config, &Value) -> bool,
 }
 

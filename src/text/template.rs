@@ -3,7 +3,7 @@
 //! The template is Jinja from `tokenizer_config.json` (or `chat_template.jinja` beside it), with Python's string and list
 //! methods, `tojson`, `raise_exception` and `strftime_now`. Never hard-codes a chat format. A rendering is a pure function
 //! of the messages and options, except for templates that ask for today's date. A template comes with the weights and may
-//! be made to do harm: it runs with limits (`limits`), on a thread of its own ([`super::untrusted`]).
+//! be made to do harm: it runs with limits (`limits`), on a thread of its own (`untrusted`).
 
 mod limits;
 mod python;
