@@ -15,7 +15,7 @@
 //! | 4 app | [`app`] | interface state, changed in one function |
 //! | 5 ui | [`ui`] | drawing, read-only |
 //! | 6 shell | [`shell`] | command line, terminal, one-shot, doctor |
-//! | 7 lab | [`lab`] | kernel checks, golden data, rates, bench, capture: what proves and measures the rest |
+//! | 7 lab | [`lab`] | kernel checks, golden data, rates, bench, eval, capture: what proves and measures the rest |
 //!
 //! `engine` and `session` do not know each other: state crosses as [`protocol::engine::StateImage`].
 //!
