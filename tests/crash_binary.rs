@@ -13,6 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sala_chat::base::SplitMix64;
 use sala_chat::session::{
     Access, Limits, RealDisk, SegmentId, SessionFilter, SessionRecord, Store, StoreError, Stored,
 };
@@ -26,24 +27,6 @@ const QUESTIONS: [&str; 4] =
 const SESSION_ROUNDS: u64 = 9;
 /// The program lists and shows what it has after this many rounds.
 const LOOK_EVERY: u64 = 6;
-
-/// SplitMix64: few lines, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// 0 ≤ x < 1.
-    fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
 
 /// When the program is killed: after a while from a moment that it shows.
 #[derive(Clone, Copy, Debug)]
@@ -280,7 +263,7 @@ fn kill_nine_of_the_program_at_random_moments_loses_nothing_acknowledged() {
     let full = std::env::var("SALA_PROOF").is_ok_and(|v| v == "full");
     let kills = if full { 200 } else { 28 };
     let seed = std::env::var("SALA_SEED").map_or(5, |v| v.parse().unwrap());
-    let mut random = Random(seed);
+    let mut random = SplitMix64::new(seed);
     let home = Home(tempfile::tempdir().unwrap());
     // How long things take here: nothing is killed in the first round.
     home.run(&["-p", QUESTIONS[0], "--no-save", "--json"]);
@@ -303,13 +286,13 @@ fn kill_nine_of_the_program_at_random_moments_loses_nothing_acknowledged() {
             std::fs::write(home.0.path().join("ledger.txt"), document(round)).unwrap();
         }
         let share = random.share();
-        let moment = match (round, random.next() % 4) {
+        let moment = match (round, random.bits() % 4) {
             (0, _) => Moment::Never,
             (_, 0) => Moment::AfterStart(spans.0.mul_f64(share)),
             // A little beyond the end as well: some rounds end by themselves.
             (_, _) => Moment::AfterFirstToken(spans.1.mul_f64(1.1 * share)),
         };
-        let question = format!("{} ({round})", QUESTIONS[random.next() as usize % 4]);
+        let question = format!("{} ({round})", QUESTIONS[random.bits() as usize % 4]);
         let mut arguments = vec!["-p", &question];
         match &open {
             Some(session) => arguments.extend(["-r", &session.name]),
@@ -414,7 +397,7 @@ fn everything(store: &Store) -> Vec<(String, Vec<String>)> {
 fn kill_nine_while_importing_exporting_pruning_and_reading_into_the_library_loses_nothing() {
     let full = std::env::var("SALA_PROOF").is_ok_and(|v| v == "full");
     let seed = std::env::var("SALA_SEED").map_or(7, |v| v.parse().unwrap());
-    let mut random = Random(seed);
+    let mut random = SplitMix64::new(seed);
     let home = Home(tempfile::tempdir().unwrap());
     std::fs::write(home.0.path().join("ledger.txt"), document(1)).unwrap();
     std::fs::write(home.0.path().join("other.txt"), document(2)).unwrap();

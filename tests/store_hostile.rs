@@ -12,32 +12,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sala_chat::base::SplitMix64;
 use sala_chat::protocol::desk::ExportFormat;
 use sala_chat::session::{Overwrite, RealDisk, Scope, SessionFilter, Store, StoreError};
 use store_support::*;
-
-/// SplitMix64: few lines, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
 
 /// Numbers that parsers stumble over.
 const EDGES: [u64; 10] = [0, 1, 0x7f, 0xff, 0xffff, 1 << 31, (1 << 32) - 1, i64::MAX as u64, u64::MAX - 7, u64::MAX];
 
 /// A changed copy: flipped bits, edge numbers, pieces cut out, doubled, moved.
-fn mutate(random: &mut Random, seed: &[u8]) -> Vec<u8> {
+fn mutate(random: &mut SplitMix64, seed: &[u8]) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..1 + random.below(4) {
         let at = random.below(bytes.len());
@@ -74,7 +58,7 @@ fn mutate(random: &mut Random, seed: &[u8]) -> Vec<u8> {
 fn fuzz(name: &str, seeds: &[Vec<u8>], mut target: impl FnMut(&[u8])) {
     let seconds: f64 = std::env::var("SALA_FUZZ_SECONDS").map_or(1.5, |s| s.parse().unwrap());
     let seed: u64 = std::env::var("SALA_FUZZ_SEED").map_or(11, |s| s.parse().unwrap());
-    let mut random = Random(seed);
+    let mut random = SplitMix64::new(seed);
     let until = Instant::now() + Duration::from_secs_f64(seconds);
     let (mut runs, mut slowest) = (0u64, Duration::ZERO);
     while Instant::now() < until {

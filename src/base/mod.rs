@@ -1,5 +1,7 @@
 //! Small things that every layer uses and none owns.
 
 mod numbers;
+mod random;
 
 pub use numbers::{bytes, counted, grouped};
+pub use random::{GOLDEN, SplitMix64, mix};

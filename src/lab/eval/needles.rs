@@ -8,6 +8,7 @@
 use super::numbers::{likeliest, log_prob};
 use super::{Subject, failed};
 use crate::backend::Backend;
+use crate::base::SplitMix64;
 use crate::protocol::desk::ThinkMode;
 use crate::protocol::engine::Token;
 use crate::shell::Failure;
@@ -58,27 +59,14 @@ const LAST: [&str; 12] = [
 const STEMS: [&str; 12] = ["Kar", "Vel", "Tor", "Min", "Sel", "Dra", "Lom", "Pra", "Hul", "Ner", "Bas", "Gil"];
 const ENDS: [&str; 10] = ["stad", "mere", "wick", "holm", "dorf", "fell", "quay", "ton", "vik", "moor"];
 
-/// Numbers that are the same on every machine (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) % sides.max(1) as u64) as usize
-    }
-
-    fn pick<'a>(&mut self, words: &[&'a str]) -> &'a str {
-        let at = self.roll(words.len());
-        words.get(at).copied().unwrap_or_default()
-    }
+/// One of `words`.
+fn pick<'a>(dice: &mut SplitMix64, words: &[&'a str]) -> &'a str {
+    words.get(dice.below(words.len())).copied().unwrap_or_default()
 }
 
-fn filler(dice: &mut Dice) -> String {
-    let (a, n, v) = (dice.pick(&ADJECTIVES), dice.pick(&NOUNS), dice.pick(&VERBS));
-    format!("The {a} {n} {v} the {} {}.", dice.pick(&ADJECTIVES), dice.pick(&NOUNS))
+fn filler(dice: &mut SplitMix64) -> String {
+    let (a, n, v) = (pick(dice, &ADJECTIVES), pick(dice, &NOUNS), pick(dice, &VERBS));
+    format!("The {a} {n} {v} the {} {}.", pick(dice, &ADJECTIVES), pick(dice, &NOUNS))
 }
 
 /// A fact and how it is asked for.
@@ -91,19 +79,19 @@ struct Needle {
     question: String,
 }
 
-fn needles(dice: &mut Dice) -> Vec<Needle> {
+fn needles(dice: &mut SplitMix64) -> Vec<Needle> {
     let mut list: Vec<Needle> = Vec::new();
     let mut used = Vec::new();
     for depth in DEPTHS {
         for digits in [true, false] {
-            let mut place = format!("{}{}", dice.pick(&STEMS), dice.pick(&ENDS));
+            let mut place = format!("{}{}", pick(dice, &STEMS), pick(dice, &ENDS));
             while used.contains(&place) {
-                place = format!("{}{}", dice.pick(&STEMS), dice.pick(&ENDS));
+                place = format!("{}{}", pick(dice, &STEMS), pick(dice, &ENDS));
             }
             let (what, value) = if digits {
-                ("access code", format!(" {:06}", dice.roll(1_000_000)))
+                ("access code", format!(" {:06}", dice.below(1_000_000)))
             } else {
-                ("keeper", format!(" {} {}", dice.pick(&FIRST), dice.pick(&LAST)))
+                ("keeper", format!(" {} {}", pick(dice, &FIRST), pick(dice, &LAST)))
             };
             list.push(Needle {
                 depth,
@@ -118,7 +106,7 @@ fn needles(dice: &mut Dice) -> Vec<Needle> {
 }
 
 /// A document of about `sentences` sentences with every needle at its depth.
-fn document(sentences: usize, needles: &[Needle], dice: &mut Dice) -> String {
+fn document(sentences: usize, needles: &[Needle], dice: &mut SplitMix64) -> String {
     let mut out = String::new();
     for i in 0..sentences {
         for n in needles.iter().filter(|n| sentences * n.depth / 100 == i) {
@@ -174,7 +162,7 @@ fn asked(text: &TextModel, document: &str, needle: &Needle) -> Result<Asked, Fai
 /// # Errors
 /// The device, the template or the tokenizer.
 pub fn measure<B: Backend>(subject: &mut Subject<B>, text: &TextModel, length: usize) -> Result<Vec<Cell>, Failure> {
-    let mut dice = Dice(length as u64);
+    let mut dice = SplitMix64::new(length as u64);
     let list = needles(&mut dice);
     let sample: Vec<String> = (0..64).map(|_| filler(&mut dice)).collect();
     let each = text.tokenizer.encode_prompt(&sample.join(" "))?.len().div_ceil(sample.len());
@@ -218,7 +206,7 @@ pub fn measure<B: Backend>(subject: &mut Subject<B>, text: &TextModel, length: u
 
 /// Text of the same making, for comparisons that need any.
 pub fn prose(text: &TextModel, length: usize) -> Result<Vec<Token>, Failure> {
-    let mut dice = Dice(7);
+    let mut dice = SplitMix64::new(7);
     let list = needles(&mut dice);
     let document = document(length / 4 + 20, &list, &mut dice);
     let mut tokens: Vec<Token> = text.tokenizer.bos().into_iter().collect();
