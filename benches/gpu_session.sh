@@ -55,7 +55,7 @@ for o in objects(sys.argv[1]):
 $2
 PY
 }
-misses='    print("  ", o.get("device"), "products:", o.get("products"), "missed", o.get("missed"), "of", len(o.get("checks", [])))
+misses='    print("  ", o.get("device"), "GEMM library:", o.get("gemm_library"), "missed", o.get("missed"), "of", len(o.get("checks", [])))
     for c in o.get("checks", []):
         if not c.get("ok", True): print("   MISS", c.get("name") or (c.get("fixture"), c.get("tensor")), c.get("message") or c.get("error"))'
 rows='    m = o.get("machine", {}); c = m.get("ceilings") or {}
@@ -102,7 +102,7 @@ if [ "$(left)" -gt 70 ]; then
 fi
 
 # 5. Choices, while there is time.
-for choice in "--own-products" "--prefill-rows 2048" "--prefill-rows 8192" "--no-recording"; do
+for choice in "--own-gemm" "--prefill-rows 2048" "--prefill-rows 8192" "--no-graphs"; do
     part "variant $choice" 15 "+$out/variants.json" "$program" bench --json --device cuda --commit "$commit ($choice)" --model synthetic:9b \
         --fill random --context 16384 --decode 16 --sample 16384 --no-verify --no-save $choice
 done

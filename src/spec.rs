@@ -34,11 +34,11 @@ pub enum DenseRule {
 /// Which keys normalise stage-1 scores (docs/model.md §5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum ScoreNorm {
-    /// Log-sum-exp over the coarse keys k2: the released behaviour.
+    /// Log-sum-exp over the level-2 compressed keys k2: the released behaviour.
     #[default]
-    Coarse,
-    /// Over the fine keys k1: the textbook form, for comparisons.
-    Fine,
+    Level2,
+    /// Over the level-1 compressed keys k1: the textbook form, for comparisons.
+    Level1,
 }
 
 /// Shape of the sparse layers.
@@ -54,7 +54,7 @@ pub struct SparseSpec {
     pub gate: bool,
     /// Tokens per block.
     pub block: usize,
-    /// Window of a fine compressed key k1; k2's is four times this.
+    /// Window of a level-1 compressed key k1; k2's is four times this.
     pub kernel: usize,
     /// Stride of k1; k2's is four times this.
     pub stride: usize,
@@ -94,12 +94,12 @@ impl SparseSpec {
             DenseRule::Always => true,
         }
     }
-    /// Fine compressed keys of `length` cached tokens.
-    pub fn fine_rows(&self, length: usize) -> usize {
+    /// Level-1 compressed keys of `length` cached tokens.
+    pub fn level1_rows(&self, length: usize) -> usize {
         compressed(length, self.kernel, self.stride)
     }
-    /// Coarse compressed keys of `length` cached tokens.
-    pub fn coarse_rows(&self, length: usize) -> usize {
+    /// Level-2 compressed keys of `length` cached tokens.
+    pub fn level2_rows(&self, length: usize) -> usize {
         compressed(length, 4 * self.kernel, 4 * self.stride)
     }
     /// Columns of the fused projection: q, k, v, gate.

@@ -1,4 +1,4 @@
-//! The whole GPU backend without a GPU: launch arguments, layouts, growth, recordings and images run on the emulated device
+//! The whole GPU backend without a GPU: launch arguments, layouts, growth, CUDA graphs and images run on the emulated device
 //! (the very kernels, compiled for the CPU by `kernels/emulator/build.sh`) and are compared with the CPU oracle.
 //! Needs a C++ compiler, and x86-64: `tests/tools.rs` says so where it is left out.
 #![cfg(all(feature = "cuda", target_arch = "x86_64"))]
@@ -49,7 +49,7 @@ fn sparse() -> SparseSpec {
         topk: 48,
         dense_len: 4096,
         dense_rule: DenseRule::AsSparse,
-        score_norm: ScoreNorm::Coarse,
+        score_norm: ScoreNorm::Level2,
     }
 }
 
@@ -76,7 +76,7 @@ fn the_built_in_model_writes_the_same_text_and_keeps_its_bits() {
 }
 
 #[test]
-fn a_step_is_recorded_once_and_follows_what_lives_in_device_memory() {
+fn a_step_is_captured_once_and_follows_what_lives_in_device_memory() {
     let mut b = device();
     let table = b.random_matrix(&[(64, Form::Bf16)], 64, 1.0, 1).unwrap();
     let mut h = b.buf(64, BufKind::Residual).unwrap();
@@ -88,15 +88,15 @@ fn a_step_is_recorded_once_and_follows_what_lives_in_device_memory() {
         rows.push(b.read(&h, 1).unwrap());
         b.advance(pass, 1).unwrap();
     }
-    assert_eq!(b.recordings(), 1);
+    assert_eq!(b.graphs(), 1);
     assert_eq!(rows[0], rows[2]);
     assert_ne!(rows[2], rows[3]);
-    // A buffer that a recording might name was made: the next step starts anew.
+    // A buffer that a CUDA graph might name was made: the next step starts anew.
     let mut other = b.buf(64, BufKind::Residual).unwrap();
     for _ in 0..3 {
         b.step(StepKey::Verify(1), &mut |b| b.embed(&mut other, &table, 1.0, pass)).unwrap();
     }
-    assert_eq!(b.recordings(), 2);
+    assert_eq!(b.graphs(), 2);
     assert_eq!(b.read(&other, 1).unwrap(), rows[3]);
 }
 
@@ -125,8 +125,8 @@ fn a_cache_keeps_its_rows_while_it_grows() {
 /// Rows of `start..start + rows` in layer 3, each byte telling where it belongs.
 fn image(spec: &SparseSpec, start: usize, rows: usize) -> RowsImage {
     let ends = [start, start + rows];
-    let [fine, coarse] = [ends.map(|n| spec.fine_rows(n)), ends.map(|n| spec.coarse_rows(n))];
-    let counts = [rows, rows, fine[1] - fine[0], coarse[1] - coarse[0]];
+    let [level1, level2] = [ends.map(|n| spec.level1_rows(n)), ends.map(|n| spec.level2_rows(n))];
+    let counts = [rows, rows, level1[1] - level1[0], level2[1] - level2[0]];
     let tensors = ROW_ARRAYS.iter().zip(counts).map(|(name, n)| {
         let bytes = n * spec.kv_heads * spec.head_dim * 2;
         let data = (0..bytes as u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 17) as u8 ^ name.as_bytes()[0]);
@@ -180,9 +180,9 @@ fn rows_stream_in_from_several_files_and_a_bad_one_is_told() {
     let error = b.read_rows(&cache, &spec, 0..cuts[1]).unwrap_err();
     assert!(error.to_string().contains("damaged: part of it"), "{error}");
     // Whatever waits for them fails, once: then they are given up, and the cache can be filled by reading.
-    assert!(b.settle_rows(cuts[1]).is_err());
-    b.settle_rows(0).unwrap();
-    assert!(!b.rows_coming());
+    assert!(b.sync_rows(cuts[1]).is_err());
+    b.sync_rows(0).unwrap();
+    assert!(!b.rows_in_flight());
     assert!(b.read_rows(&cache, &spec, 0..cuts[1]).is_ok());
     let feeds = images.iter().map(|i| Arc::new(i.clone()) as Arc<dyn RowSource>);
     let feeds: Vec<Arc<dyn RowSource>> = feeds.collect();
@@ -251,13 +251,13 @@ fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
     let pass = Pass::Verify { rows: 1 };
     let mut outputs = Vec::new();
     for settled in [false, true] {
-        // What is still coming for the answer before is not wanted any more.
-        b.settle_rows(0).unwrap();
+        // What is still in flight for the answer before is not wanted any more.
+        b.sync_rows(0).unwrap();
         slow.given.store(0, Ordering::Relaxed);
         b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
         assert!(slow.given.load(Ordering::Relaxed) < all / 8);
         if settled {
-            b.settle_rows(ROWS).unwrap();
+            b.sync_rows(ROWS).unwrap();
         }
         b.seek(ROWS).unwrap();
         b.set_tokens(&[1]).unwrap();
@@ -274,11 +274,11 @@ fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
         let given = slow.given.load(Ordering::Relaxed);
         assert_eq!(given == all, settled, "{given} of {all} bytes");
         assert!(settled || given < all / 2, "{given} of {all} bytes");
-        // What a recording names must not change: none is made while rows are on their way.
-        assert_eq!(b.recordings(), 0);
+        // What a CUDA graph names must not change: none is made while rows are in flight.
+        assert_eq!(b.graphs(), 0);
         if settled {
             outputs.extend((0..3).map(|_| step(&mut b)));
-            assert_eq!(b.recordings(), 1);
+            assert_eq!(b.graphs(), 1);
         }
     }
     assert!(outputs[0].iter().all(|v| v.is_finite()));
@@ -290,10 +290,10 @@ fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
     b.stop_on(&cancel);
     let stopped = b.read_rows(&cache, &spec, 0..ROWS);
     assert!(matches!(stopped, Err(BackendError::Stopped)));
-    assert!(b.rows_coming());
-    // A cache that goes takes its rows with it, on their way or not.
+    assert!(b.rows_in_flight());
+    // A cache that goes takes its rows with it, in flight or not.
     drop(cache);
-    assert!(!b.rows_coming());
+    assert!(!b.rows_in_flight());
 }
 
 #[test]

@@ -25,7 +25,7 @@ struct Harness {
 struct Done {
     tokens: Vec<Token>,
     ended: Ended,
-    given: u64,
+    prompt: u64,
     generated: u64,
     image: Option<StateImage>,
     /// Where the generated tokens looked, all together and each.
@@ -79,8 +79,8 @@ impl Harness {
         })
     }
 
-    fn run(&self, given: Vec<Token>, generate: Option<Generate>, cancel: Cancel) -> Result<Done, String> {
-        self.engine.commands.send(Command::Run(Job { id: 7, given, generate, export: true, cancel })).unwrap();
+    fn run(&self, prompt: Vec<Token>, generate: Option<Generate>, cancel: Cancel) -> Result<Done, String> {
+        self.engine.commands.send(Command::Run(Job { id: 7, prompt, generate, export: true, cancel })).unwrap();
         let (mut tokens, mut looked) = (Vec::new(), Vec::new());
         loop {
             match self.event() {
@@ -89,9 +89,9 @@ impl Harness {
                     tokens.extend(more);
                     looked.extend(where_to);
                 }
-                EngineEvent::Done { id: 7, ended, given_in_state, generated_in_state, image, looked_at, .. } => {
-                    let (given, generated) = (given_in_state, generated_in_state);
-                    return Ok(Done { tokens, ended, given, generated, image, looked_at, looked });
+                EngineEvent::Done { id: 7, ended, prompt_in_state, generated_in_state, image, looked_at, .. } => {
+                    let (prompt, generated) = (prompt_in_state, generated_in_state);
+                    return Ok(Done { tokens, ended, prompt, generated, image, looked_at, looked });
                 }
                 EngineEvent::Failed { id: 7, fault } if !fatal(&fault) => return Err(fault.to_string()),
                 other => panic!("{other:?}"),
@@ -142,9 +142,9 @@ fn a_job_answers_and_its_image_restores_the_same_bits() {
     assert_eq!(first.ended, Ended::Stop);
     let said = h.text.tokenizer.decode(&first.tokens, Specials::Hide);
     assert!(said.starts_with("sala-chat is a chat program for the terminal."), "{said}");
-    assert_eq!((first.given, first.generated), (question.len() as u64, first.tokens.len() as u64));
+    assert_eq!((first.prompt, first.generated), (question.len() as u64, first.tokens.len() as u64));
     let image = first.image.unwrap();
-    assert_eq!(image.rows.rows, first.given + first.generated);
+    assert_eq!(image.rows.rows, first.prompt + first.generated);
 
     // Off the same prefix, without drafts: the same text and the same state.
     h.restore(0, Vec::new(), None, Vec::new()).unwrap();
@@ -169,24 +169,24 @@ fn a_stop_while_reading_keeps_whole_chunks_and_says_so() {
     let long = h.question(&"The lamp is in the attic. ".repeat(1500));
     let cancel = Cancel::default();
     let job =
-        Job { id: 7, given: long.clone(), generate: h.generate(SpecMode::Auto), export: true, cancel: cancel.clone() };
+        Job { id: 7, prompt: long.clone(), generate: h.generate(SpecMode::Auto), export: true, cancel: cancel.clone() };
     h.engine.commands.send(Command::Run(job)).unwrap();
-    let (given, image) = loop {
+    let (prompt, image) = loop {
         match h.event() {
             EngineEvent::Reading { done, total, .. } => {
                 assert_eq!(total, long.len() as u64);
                 assert!(done <= total);
                 cancel.cancel();
             }
-            EngineEvent::Done { ended, given_in_state, generated_in_state, image, .. } => {
+            EngineEvent::Done { ended, prompt_in_state, generated_in_state, image, .. } => {
                 assert_eq!((ended, generated_in_state), (Ended::Cancelled, 0));
-                break (given_in_state, image.unwrap());
+                break (prompt_in_state, image.unwrap());
             }
             other => panic!("{other:?}"),
         }
     };
-    assert!(given > 0 && given < long.len() as u64, "{given}");
-    assert_eq!((image.rows.rows, image.end.unwrap().position), (given, given));
+    assert!(prompt > 0 && prompt < long.len() as u64, "{prompt}");
+    assert_eq!((image.rows.rows, image.end.unwrap().position), (prompt, prompt));
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn an_answer_tells_where_it_looked_whatever_was_drafted() {
     assert_eq!(plain.looked_at.thoughts, Looked { block_tokens: 64, ..Looked::default() });
     let all: f64 = shares(answer).iter().map(|(_, share)| share).sum();
     assert!((all - 1.0).abs() < 1e-5, "{all}");
-    let last = (plain.given + plain.generated) / 64;
+    let last = (plain.prompt + plain.generated) / 64;
     assert!(answer.blocks.iter().all(|b| u64::from(b.block) <= last && b.forced <= b.share && b.share > 0.0));
     // Everything is in reach of the local window here, and the document got its part all the same.
     assert!(answer.blocks.iter().all(|b| (b.forced - b.share).abs() < 1e-6));

@@ -79,8 +79,8 @@ impl Rig {
             Head::Own => Some(DraftHead::demo(&mut b, model.spec(), &DraftOptions::default()).unwrap()),
             Head::None => None,
         };
-        let taps = head.as_ref().map_or(Vec::new(), |h| h.taps().to_vec());
-        let live = Live::new(&mut b, &model, limit, &taps).unwrap();
+        let aux_layers = head.as_ref().map_or(Vec::new(), |h| h.aux_layers().to_vec());
+        let live = Live::new(&mut b, &model, limit, &aux_layers).unwrap();
         Rig { b, model, live, decoder: Decoder::new(head) }
     }
 

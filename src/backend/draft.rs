@@ -15,7 +15,7 @@ use std::ops::Range;
 use super::{Backend, BufKind, MAX_VERIFY_ROWS, Pass, Result};
 use crate::protocol::engine::{ImageTensor, Token};
 
-/// Taps of accepted rows that may wait before they enter the window.
+/// Auxiliary hidden states of accepted rows that may wait before they enter the window.
 pub const PENDING_ROWS: usize = MAX_VERIFY_ROWS;
 
 /// Shape of a head's layer and of its window.
@@ -73,12 +73,12 @@ pub trait DraftOps: Backend {
     /// Copies whole rows between buffers of the same width, outside of a step.
     fn draft_copy(&mut self, dst: &mut Self::Buf, dst_row: usize, src: &Self::Buf, rows: Range<usize>) -> Result<()>;
 
-    /// `g[r] = taps[r] Wᵀ`, each of the `norms.len()` equal slots of a row RMS-normed first where there are norms.
+    /// `g[r] = aux_hidden[r] Wᵀ`, each of the `norms.len()` equal slots of a row RMS-normed first where there are norms.
     /// `[rows, hidden]`
     fn draft_fuse(
         &mut self,
         g: &mut Self::Buf,
-        taps: &Self::Buf,
+        aux_hidden: &Self::Buf,
         norms: &[Self::Vector],
         eps: f32,
         w: &Self::Matrix,

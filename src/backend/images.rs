@@ -31,7 +31,7 @@ pub trait Images: Memory {
     /// Puts the rows of `feeds`, in order, into the caches of these layers. The caches have room for them.
     ///
     /// A device that copies beside the host's work overrides this, to have files read, checked and sent at the same time. It
-    /// may return while keys and values are still on their way, as long as every operation waits for those it needs; what
+    /// may return while keys and values are still in flight, as long as every operation waits for those it needs; what
     /// turns out unreadable then is the error of that operation.
     fn restore_rows(
         &mut self,
@@ -48,13 +48,13 @@ pub trait Images: Memory {
     }
     /// What [`Images::restore_rows`] left on its way: rows of the first `keep` positions arrive, others may be given up.
     /// Nothing is on its way afterwards.
-    fn settle_rows(&mut self, _keep: usize) -> Result<()> {
+    fn sync_rows(&mut self, _keep: usize) -> Result<()> {
         Ok(())
     }
-    /// From now on, waiting for rows on their way ends with [`BackendError::Stopped`] once this is cancelled.
+    /// From now on, waiting for rows in flight ends with [`BackendError::Stopped`] once this is cancelled.
     fn stop_on(&mut self, _cancel: &Cancel) {}
-    /// Whether some are on their way: work may have to wait for them, and its times say nothing of the device.
-    fn rows_coming(&self) -> bool {
+    /// Whether some are in flight: work may have to wait for them, and its times say nothing of the device.
+    fn rows_in_flight(&self) -> bool {
         false
     }
     /// The rows of one feed into the cache of one layer, by way of memory.

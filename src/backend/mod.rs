@@ -4,7 +4,7 @@
 //! operation as plain equations in f32 and is the oracle; `cuda` launches kernels. An operation is destination first,
 //! allocates nothing, never waits for the device, and takes no host value that changes from step to step: position,
 //! row count and pending rows live in the backend's *step* (device memory on a GPU), so a CUDA graph is only a
-//! recording of ordinary code.
+//! CUDA graph of ordinary code.
 //!
 //! # Two paths
 //!
@@ -43,6 +43,7 @@ pub use rows::Rows;
 pub use sparse::{BlockMass, MASS, MassOf, Sparse};
 pub use steps::Steps;
 
+use crate::base::{GOLDEN, mix};
 use crate::protocol::engine::{Dtype, RowsFault, Token};
 
 /// Prefill chunks start on multiples of this, counted from the segment's start. Also the chunk of the lightning form.
@@ -51,8 +52,8 @@ pub const GRID: usize = 64;
 pub const MAX_POSITIONS: usize = 1 << 20;
 /// Most rows of a verify pass.
 pub const MAX_VERIFY_ROWS: usize = 16;
-/// Candidates per row that reach the host for sampling.
-pub const CANDIDATES: usize = 256;
+/// Top logits per row that reach the host for sampling.
+pub const TOP_LOGITS: usize = 256;
 
 /// Which path, and how many rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,7 +79,7 @@ impl Pass {
     }
 }
 
-/// What a recording is filed under.
+/// What a CUDA graph is filed under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StepKey {
     /// The target over this many rows; 1 is plain decode.
@@ -94,7 +95,7 @@ pub enum StepKey {
 pub enum BufKind {
     /// The residual stream: f32 everywhere.
     Residual,
-    /// Inputs of products: f32 on the CPU, bf16 on a GPU.
+    /// Inputs of GEMMs: f32 on the CPU, bf16 on a GPU.
     Activation,
     /// Mixer outputs before norm and gate: f32 everywhere.
     Wide,
@@ -117,9 +118,9 @@ pub struct WeightView<'a> {
     pub form: Form,
 }
 
-/// The best candidates of one row, by (logit descending, id ascending), at most [`CANDIDATES`].
+/// The top logits of one row, by (logit descending, id ascending), at most [`TOP_LOGITS`].
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Candidates {
+pub struct TopLogits {
     /// Token ids.
     pub ids: Vec<Token>,
     /// Their logits.
@@ -135,7 +136,7 @@ pub enum HeadRows {
     Last,
     /// Every row of a verify pass.
     All,
-    /// Only this row of the pass. For golden data: never inside a recorded step.
+    /// Only this row of the pass. For golden data: never inside a captured step.
     At(usize),
 }
 
@@ -154,10 +155,7 @@ impl HeadRows {
 /// weight's number type).
 pub fn synthetic_value(seed: u64, index: u64, std: f32) -> f32 {
     // splitmix64 of (seed, index); the top 24 bits are an exact f32 in [0, 1).
-    let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^= z >> 31;
+    let z = mix(seed.wrapping_add(index.wrapping_add(1).wrapping_mul(GOLDEN)));
     let unit = (z >> 40) as f32 / (1u32 << 24) as f32;
     // A uniform value on [-a, a] has standard deviation a / sqrt(3).
     (2.0 * unit - 1.0) * std * 1.732_050_8
@@ -215,7 +213,7 @@ pub enum BackendError {
     #[error("saved state cannot be used: {0}")]
     Rows(RowsFault),
     /// [`Images::stop_on`]: the user would not wait any longer.
-    #[error("stopped while rows of the saved state were on their way")]
+    #[error("stopped while rows of the saved state were in flight")]
     Stopped,
 }
 

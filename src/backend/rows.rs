@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::{Candidates, HeadRows, Memory, Pass, Result};
+use super::{HeadRows, Memory, Pass, Result, TopLogits};
 
-/// What every row goes through on its own: embedding, norms, products, gates, the head.
+/// What every row goes through on its own: embedding, norms, GEMMs, gates, the head.
 ///
 /// Layout of the fused projection `x` written by [`Rows::norm_linear`], columns in this order:
 /// sparse layers `[q (heads·d) | k (kv·d) | v (kv·d) | gate (heads·d, if any)]`,
@@ -49,8 +49,8 @@ pub trait Rows: Memory {
         scale: f32,
         pass: Pass,
     ) -> Result<()>;
-    /// Copies `h` into columns `[slot·hidden, (slot+1)·hidden)` of `taps`: the residual streams a draft head reads.
-    fn tap(&mut self, taps: &mut Self::Buf, slot: usize, h: &Self::Buf, pass: Pass) -> Result<()>;
+    /// Copies `h` into columns `[slot·hidden, (slot+1)·hidden)` of `aux_hidden`: the residual streams a draft head reads.
+    fn keep_aux_hidden(&mut self, aux_hidden: &mut Self::Buf, slot: usize, h: &Self::Buf, pass: Pass) -> Result<()>;
     /// `logits = (rmsnorm(h, norm) / divisor) Wᵀ`. `[rows or 1, vocab]`
     #[allow(clippy::too_many_arguments)]
     fn head(
@@ -64,8 +64,8 @@ pub trait Rows: Memory {
         rows: HeadRows,
         pass: Pass,
     ) -> Result<()>;
-    /// Finds each row's best candidates on the device. Read them with [`Rows::candidates`].
-    fn top_candidates(&mut self, logits: &Self::Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()>;
-    /// What [`Rows::top_candidates`] found, for the first `rows` rows. Waits for the device.
-    fn candidates(&mut self, rows: usize) -> Result<Vec<Candidates>>;
+    /// Finds each row's top logits on the device. Read them with [`Rows::read_top_logits`].
+    fn top_logits(&mut self, logits: &Self::Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()>;
+    /// What [`Rows::top_logits`] found, for the first `rows` rows. Waits for the device.
+    fn read_top_logits(&mut self, rows: usize) -> Result<Vec<TopLogits>>;
 }

@@ -11,7 +11,7 @@ pub trait Steps: Memory {
     fn seek(&mut self, position: usize) -> Result<()>;
     /// Tokens of the coming pass.
     fn set_tokens(&mut self, tokens: &[Token]) -> Result<()>;
-    /// Runs `body`; a GPU runs it eagerly the first time, records it the second, and replays the recording later.
+    /// Runs `body`; a GPU runs it eagerly the first time, records it the second, and replays the CUDA graph later.
     fn step(&mut self, key: StepKey, body: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()>;
     /// Accepts the first `rows` rows of the last pass: position += rows; after a verify pass they become pending in
     /// every lightning layer, after a prefill pass nothing is pending.

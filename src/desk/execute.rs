@@ -163,7 +163,7 @@ where
             Ok(end) => end,
             Err(e) => return self.over(desk, Some(e)),
         };
-        self.fed.read += end.given_in_state as u64;
+        self.fed.read += end.prompt_in_state as u64;
         self.fed.prefill_ms += end.stats.prefill_ms;
         desk.read_at(self.fed.read, self.fed.prefill_ms);
         let answer = self.answer.as_ref().filter(|_| self.steps.is_empty());

@@ -96,9 +96,9 @@ impl Feeder {
     }
 
     /// Starts a job on top of the live state; its number is returned.
-    pub(super) fn start_job(&mut self, given: Vec<Token>, generate: Option<Generate>, export: bool) -> Done<u64> {
+    pub(super) fn start_job(&mut self, prompt: Vec<Token>, generate: Option<Generate>, export: bool) -> Done<u64> {
         let (id, cancel) = (self.link.id(), self.cancel.clone());
-        self.command(Command::Run(Job { id, given, generate, export, cancel }))?;
+        self.command(Command::Run(Job { id, prompt, generate, export, cancel }))?;
         Ok(id)
     }
 
@@ -145,8 +145,8 @@ impl Feeder {
         let cut = |what: &str, have: usize, said: usize| {
             DeskError::Failed(format!("internal error: the engine speaks of {said} {what} tokens, there are {have}"))
         };
-        let prompt = step.prompt.get(..end.given_in_state);
-        let prompt = prompt.ok_or_else(|| cut("read", step.prompt.len(), end.given_in_state))?;
+        let prompt = step.prompt.get(..end.prompt_in_state);
+        let prompt = prompt.ok_or_else(|| cut("read", step.prompt.len(), end.prompt_in_state))?;
         let completion = end.generated.get(..end.generated_in_state);
         let completion = completion.ok_or_else(|| cut("generated", end.generated.len(), end.generated_in_state))?;
         if prompt.is_empty() && completion.is_empty() {

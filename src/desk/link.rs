@@ -70,7 +70,7 @@ impl Link {
 pub(super) struct JobEnd {
     pub(super) ended: Ended,
     /// Given tokens in the state.
-    pub(super) given_in_state: usize,
+    pub(super) prompt_in_state: usize,
     /// All tokens reported.
     pub(super) generated: Vec<Token>,
     /// How many of them are in the state.

@@ -103,12 +103,12 @@ mod tests {
     use super::*;
     use crate::session::{SegmentKind, TextBoundary};
 
-    fn segment(path: &Path, given: &[Token], generated: &[Token], text: &str) -> NewSegment {
+    fn segment(path: &Path, prompt: &[Token], generated: &[Token], text: &str) -> NewSegment {
         NewSegment {
             fingerprint: "f".into(),
             parent: path.head(),
             start: path.position(),
-            prompt: given.to_vec(),
+            prompt: prompt.to_vec(),
             completion: generated.to_vec(),
             boundary: TextBoundary::of(text),
             kind: SegmentKind::Turn,

@@ -148,8 +148,8 @@ fn load<B: DraftOps>(
     let spec = model.spec();
     let default = (2 * spec.max_position).min(LONGEST_CONTEXT);
     let limit = options.context.map_or(default, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
-    let taps = head.as_ref().map_or(&[][..], |head| head.taps());
-    let live = Live::new(&mut backend, &model, limit, taps)?;
+    let aux_layers = head.as_ref().map_or(&[][..], |head| head.aux_layers());
+    let live = Live::new(&mut backend, &model, limit, aux_layers)?;
     let info = ModelInfo {
         name: checkpoint.name().into(),
         device: backend.describe(),

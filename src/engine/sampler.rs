@@ -1,8 +1,8 @@
-//! Chooses a token from a row's candidates, the same way whether the row was decoded or verified.
+//! Chooses a token from a row's top logits, the same way whether the row was decoded or verified.
 //!
 //! The distribution of a row (docs/speculative.md §6.1): repetition, presence and frequency penalties over the
 //! accepted tokens and the row's own path, temperature, top-k, top-p, min-p, renormalise. It lives on the row's
-//! candidates, the [`crate::backend::CANDIDATES`] largest logits of the vocabulary, so top-k never exceeds that.
+//! top logits, the [`crate::backend::TOP_LOGITS`] largest logits of the vocabulary, so top-k never exceeds that.
 //!
 //! The draw (§6.2) is `argmax [ln p(v) + G(v)]` with Gumbel noise `G` keyed by (seed, position, token id). It depends on
 //! nothing else, so a seed gives the same text at any draft depth, with any head, and after a resume. A draft that
@@ -11,21 +11,13 @@
 
 use std::collections::HashMap;
 
-use crate::backend::Candidates;
+use crate::backend::TopLogits;
+use crate::base::{GOLDEN, mix};
 use crate::protocol::engine::{Sampling, Token};
-
-/// SplitMix64's finaliser: a bijection of 64-bit words in which every input bit flips every output bit about half of
-/// the time.
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
 
 /// Uniform in (0, 1), a function of its three keys alone: `mix(mix(mix(seed) + position) + token)`, each key spread by
 /// the golden ratio first; the top 53 bits, centred between two representable values so that 0 and 1 never occur.
 pub fn uniform(seed: u64, position: u64, token: Token) -> f64 {
-    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     let a = mix(seed.wrapping_add(GOLDEN));
     let b = mix(a.wrapping_add(position.wrapping_add(1).wrapping_mul(GOLDEN)));
     let c = mix(b.wrapping_add(u64::from(token).wrapping_add(1).wrapping_mul(GOLDEN)));
@@ -94,18 +86,18 @@ impl Sampler {
     }
 
     /// The token at output `position`, drawn from the row behind the accepted tokens and `path`, the drafts between
-    /// them and the row. `None` only for a row without candidates.
-    pub fn draw(&self, row: &Candidates, position: u64, path: &[Token]) -> Option<Token> {
+    /// them and the row. `None` only for a row without top logits.
+    pub fn draw(&self, row: &TopLogits, position: u64, path: &[Token]) -> Option<Token> {
         self.choose(row, position, path).map(|d| d.token)
     }
 
     /// The draft's proposal for output `position`: the same rule on the draft's distribution with the same noise.
     /// `row` holds ids of the model's vocabulary and the log-sum-exp of the draft's own logits.
-    pub fn propose(&self, row: &Candidates, position: u64, path: &[Token]) -> Option<Drafted> {
+    pub fn propose(&self, row: &TopLogits, position: u64, path: &[Token]) -> Option<Drafted> {
         self.choose(row, position, path)
     }
 
-    fn choose(&self, row: &Candidates, position: u64, path: &[Token]) -> Option<Drafted> {
+    fn choose(&self, row: &TopLogits, position: u64, path: &[Token]) -> Option<Drafted> {
         if self.sampling.temperature <= 0.0 {
             let best = self.penalised(row, path).into_iter().next()?;
             let confidence = (best.1 - f64::from(row.log_sum_exp)).exp().min(1.0);
@@ -117,7 +109,7 @@ impl Sampler {
     }
 
     /// (id, logit) after penalties, by (logit descending, id ascending).
-    fn penalised(&self, row: &Candidates, path: &[Token]) -> Vec<(Token, f64)> {
+    fn penalised(&self, row: &TopLogits, path: &[Token]) -> Vec<(Token, f64)> {
         let s = &self.sampling;
         let mut out: Vec<(Token, f64)> = row.ids.iter().zip(&row.logits).map(|(&t, &z)| (t, f64::from(z))).collect();
         if self.penalises() {
@@ -136,7 +128,7 @@ impl Sampler {
 
     /// The row's distribution: (id, probability > 0), by (probability descending, id ascending). At temperature 0 the
     /// best token alone.
-    pub fn distribution(&self, row: &Candidates, path: &[Token]) -> Vec<(Token, f64)> {
+    pub fn distribution(&self, row: &TopLogits, path: &[Token]) -> Vec<(Token, f64)> {
         let s = &self.sampling;
         let mut p = self.penalised(row, path);
         let Some(&(_, top)) = p.first() else { return p };

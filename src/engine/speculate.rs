@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use super::look;
 use crate::backend::draft::DraftOps;
-use crate::backend::{Candidates, MassOf};
+use crate::backend::{MassOf, TopLogits};
 use crate::engine::ngram::{Lookup, NgramIndex};
 use crate::engine::policy::{MAX_DEPTH, Offer, Outcome, Plan, Policy, Source};
 use crate::engine::sampler::Sampler;
@@ -151,7 +151,7 @@ pub struct Decoder<B: DraftOps> {
 }
 
 impl<B: DraftOps> Decoder<B> {
-    /// A decoder of an empty conversation. Give `head`'s taps to [`Live::new`].
+    /// A decoder of an empty conversation. Give `head`'s layers to [`Live::new`].
     pub fn new(head: Option<DraftHead<B>>) -> Self {
         Decoder {
             head,
@@ -251,8 +251,8 @@ impl<B: DraftOps> Decoder<B> {
         };
         self.index.truncate(start);
         self.index.extend(chunk);
-        if let (Some(head), Some(taps)) = (&mut self.head, live.taps()) {
-            head.read(b, &Tables::from(model), taps, start, chunk.len(), self.index.tokens(), following)?;
+        if let (Some(head), Some(aux_hidden)) = (&mut self.head, live.aux_hidden()) {
+            head.read(b, &Tables::from(model), aux_hidden, start, chunk.len(), self.index.tokens(), following)?;
         }
         Ok(())
     }
@@ -292,7 +292,7 @@ impl<B: DraftOps> Decoder<B> {
         finite(&row, position)?;
         let token = generation.sampler.draw(&row, position as u64, &[]);
         let Some(token) = token else {
-            return Err(DecodeError::Order("the model made no candidates"));
+            return Err(DecodeError::Order("the model made no top logits"));
         };
         let Some((token, last)) = generation.steered(token) else {
             return Ok(Round { ended: Some(Ended::Stop), ..Round::default() });
@@ -356,19 +356,19 @@ impl<B: DraftOps> Decoder<B> {
         let mut rows = vec![pending];
         rows.extend(&drafts.tokens);
         live.verify(b, model, &rows)?;
-        let candidates = live.candidates(b, rows.len())?;
+        let top_logits = live.top_logits(b, rows.len())?;
         let Some(generation) = &mut self.generation else {
             return Err(DecodeError::Order("no generation is under way"));
         };
         let Matched { tokens, accepted, ended: matched } =
-            draw_and_match(generation, &candidates, &drafts.tokens, position + 1)?;
+            draw_and_match(generation, &top_logits, &drafts.tokens, position + 1)?;
         if tokens.is_empty() && matched.is_none() {
-            return Err(DecodeError::Order("the model made no candidates"));
+            return Err(DecodeError::Order("the model made no top logits"));
         }
         let looked = generation.look(b, model, live, &tokens, accepted + 1)?;
         live.advance(b, accepted + 1)?;
-        if let (Some(head), Some(taps)) = (&mut self.head, live.taps()) {
-            head.keep(b, &Tables::from(model), taps, position, accepted + 1, self.index.tokens())?;
+        if let (Some(head), Some(aux_hidden)) = (&mut self.head, live.aux_hidden()) {
+            head.keep(b, &Tables::from(model), aux_hidden, position, accepted + 1, self.index.tokens())?;
         }
         let complete = self.report(&tokens);
         let ended = matched.or(complete);
@@ -383,7 +383,7 @@ impl<B: DraftOps> Decoder<B> {
             steps: drafts.steps,
             verify_s: began.elapsed().as_secs_f64() - drafts.extend_s - drafts.steps_s,
         };
-        if !b.rows_coming() {
+        if !b.rows_in_flight() {
             self.policy.observe(plan.source, &outcome, lookup.as_ref(), &tokens);
         }
         self.count(plan.source, outcome.drafted, accepted, tokens.len());
@@ -478,7 +478,7 @@ struct Matched {
 }
 
 /// Whether a row's best logits and their sum are numbers. `position` is that of the token to be drawn.
-fn finite(row: &Candidates, position: usize) -> Result<()> {
+fn finite(row: &TopLogits, position: usize) -> Result<()> {
     // The sum runs over the whole vocabulary: one value that is no number shows in it.
     let whole = row.log_sum_exp.is_finite() && row.logits.first().is_none_or(|z| z.is_finite());
     if whole { Ok(()) } else { Err(DecodeError::NotFinite { position }) }
@@ -488,7 +488,7 @@ fn finite(row: &Candidates, position: usize) -> Result<()> {
 /// behind the first i drafts and draws output position `position + i`. What is drawn never depends on a draft.
 fn draw_and_match(
     generation: &mut Generation,
-    rows: &[Candidates],
+    rows: &[TopLogits],
     drafts: &[Token],
     position: usize,
 ) -> Result<Matched> {

@@ -88,7 +88,7 @@ pub(super) struct Worker<'c, B: DraftOps> {
 /// What a job did until it ended.
 struct Outcome {
     ended: Ended,
-    given: usize,
+    prompt: usize,
     generated: usize,
     stats: JobStats,
     looked_at: LookedAt,
@@ -164,7 +164,7 @@ impl<B: DraftOps> Worker<'_, B> {
         self.backend.stop_on(&job.cancel);
         let start = self.live.position();
         let (stats, looked_at) = (JobStats::default(), LookedAt::default());
-        let mut outcome = Outcome { ended: Ended::Read, given: 0, generated: 0, stats, looked_at };
+        let mut outcome = Outcome { ended: Ended::Read, prompt: 0, generated: 0, stats, looked_at };
         let read_all = self.read(job, &mut outcome)?;
         match (&job.generate, read_all) {
             (_, false) => outcome.ended = Ended::Cancelled,
@@ -182,7 +182,7 @@ impl<B: DraftOps> Worker<'_, B> {
         self.send(EngineEvent::Done {
             id: job.id,
             ended: outcome.ended,
-            given_in_state: outcome.given as u64,
+            prompt_in_state: outcome.prompt as u64,
             generated_in_state: outcome.generated as u64,
             image,
             stats: outcome.stats,
@@ -196,27 +196,27 @@ impl<B: DraftOps> Worker<'_, B> {
     fn read(&mut self, job: &Job, outcome: &mut Outcome) -> Result<bool, DecodeError> {
         let begun = Instant::now();
         let mut speed = Speed::new(begun);
-        let needed = self.live.position() + job.given.len();
+        let needed = self.live.position() + job.prompt.len();
         if needed > self.live.limit() {
             return Err(ModelError::Context { needed, limit: self.live.limit() }.into());
         }
-        for chunk in job.given.chunks(self.backend.prefill_rows()) {
+        for chunk in job.prompt.chunks(self.backend.prefill_rows()) {
             if job.cancel.is_cancelled() {
                 break;
             }
             self.live.prefill(&mut self.backend, &self.model, chunk)?;
             self.live.advance(&mut self.backend, chunk.len())?;
-            outcome.given += chunk.len();
-            let following = job.given.len() - outcome.given;
+            outcome.prompt += chunk.len();
+            let following = job.prompt.len() - outcome.prompt;
             self.decoder.read(&mut self.backend, &self.model, &self.live, chunk, following)?;
             let tokens_per_s = speed.add(chunk.len() as u64, Instant::now());
-            let (done, total) = (outcome.given as u64, job.given.len() as u64);
+            let (done, total) = (outcome.prompt as u64, job.prompt.len() as u64);
             self.send(EngineEvent::Reading { id: job.id, done, total, tokens_per_s });
         }
         self.backend.synchronize().map_err(ModelError::from)?;
-        outcome.stats.prefilled_tokens = outcome.given as u64;
+        outcome.stats.prefilled_tokens = outcome.prompt as u64;
         outcome.stats.prefill_ms = begun.elapsed().as_secs_f64() * 1e3;
-        Ok(outcome.given == job.given.len())
+        Ok(outcome.prompt == job.prompt.len())
     }
 
     /// Decode until something ends it.

@@ -6,8 +6,8 @@
 //! is read in full passes and timed as a whole, so `prefill_tokens_per_s` is the mean over the *whole* context, not the speed
 //! at its end. Then, from that state:
 //!
-//! - *decode*: single steps, each waiting for its candidates as a chat does; median and 99th percentile of the host's clock,
-//!   speed from the sum. `device_ms` repeats the steps without waiting for candidates; what is missing from the waiting
+//! - *decode*: single steps, each waiting for its top logits as a chat does; median and 99th percentile of the host's clock,
+//!   speed from the sum. `device_ms` repeats the steps without waiting for top logits; what is missing from the waiting
 //!   run's time is `idle_share`, the part in which the device waits for the host.
 //! - *verify*: passes of 1 to 16 rows with half of the rows accepted, divided by the one-row pass.
 //! - *draft round*: with `--draft-round`, extend, four recursive steps and a verify pass of six rows, divided by a single step.
@@ -15,7 +15,7 @@
 //! - *save and restore*: the whole state to host memory and back; the state is compared by what it predicts.
 //!
 //! After each part the state goes back to the frontier (rows are cut, the recurrent state restored), so parts do not add up.
-//! The first steps of each kind are not counted: kernels load and recordings are made in them.
+//! The first steps of each kind are not counted: kernels load and CUDA graphs are made in them.
 //!
 //! `--fill random` puts random rows into the caches instead of reading up to a context: decode and verify at a million tokens
 //! then cost seconds. Reading is then timed on one piece of `--sample` tokens at that depth, and the figure is named
@@ -25,7 +25,7 @@
 //!
 //! `decode_gb_per_s` counts the bytes a step must move: every weight but the embedding table once, states in and out, compressed
 //! keys once, chosen blocks once. `read_bandwidth_share` divides that by what a read-only kernel reaches on the same device
-//! just before. `prefill_tflops` counts products, attention over chosen blocks, scores and the recurrence, nothing twice.
+//! just before. `prefill_tflops` counts GEMMs, attention over chosen blocks, scores and the recurrence, nothing twice.
 //!
 //! Traps: random tokens make speculation by text look bad, which is why no acceptance is reported here; a GPU that was idle
 //! raises its clocks during the first second, so very short runs read low.
@@ -147,7 +147,7 @@ fn measure(context: &Context, args: &BenchArgs) -> anyhow::Result<()> {
             let machine = json!({
                 "device": "cuda", "gpu": cuda.info().name, "capability": cuda.info().capability,
                 "multiprocessors": cuda.info().multiprocessors, "cuda": cuda.info().driver_version,
-                "products": cuda.products(), "prefill_rows": cuda.prefill_rows(), "ceilings": ceilings, "notes": cuda.notes(),
+                "gemm_library": cuda.gemm_library(), "prefill_rows": cuda.prefill_rows(), "ceilings": ceilings, "notes": cuda.notes(),
             });
             let read = real.then_some(ceilings.read_gb_per_s);
             (machine, bench(*cuda, &open::checkpoint(context, &model)?, args, read)?)
@@ -290,8 +290,8 @@ fn bench<B: DraftOps>(
         Some(DraftHead::synthetic(&mut b, model.spec(), &DraftOptions::default(), 1).context("making a draft head")?)
     };
     let room = (longest + behind).min(MAX_POSITIONS);
-    let taps = head.as_ref().map(|h| h.taps().to_vec()).unwrap_or_default();
-    let live = Live::new(&mut b, &model, room.next_multiple_of(64), &taps).context("making the state")?;
+    let aux_layers = head.as_ref().map(|h| h.aux_layers().to_vec()).unwrap_or_default();
+    let live = Live::new(&mut b, &model, room.next_multiple_of(64), &aux_layers).context("making the state")?;
     let vocab = model.spec().vocab as u64;
     let history =
         (0..room as u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % vocab).map(|t| t as Token).collect();
@@ -407,9 +407,9 @@ impl<B: DraftOps> Bench<'_, B> {
                     continue;
                 }
                 let s = &spec.sparse;
-                let fine = s.fine_rows(start + rows) - s.fine_rows(start);
-                let coarse = s.coarse_rows(start + rows) - s.coarse_rows(start);
-                for (name, n) in [("k", rows), ("v", rows), ("k1", fine), ("k2", coarse)] {
+                let level1 = s.level1_rows(start + rows) - s.level1_rows(start);
+                let level2 = s.level2_rows(start + rows) - s.level2_rows(start);
+                for (name, n) in [("k", rows), ("v", rows), ("k1", level1), ("k2", level2)] {
                     let whole = n * width * 2 == data.len();
                     let data = if whole {
                         data.clone()
@@ -432,7 +432,7 @@ impl<B: DraftOps> Bench<'_, B> {
         let mut end = self.live.export_end(&mut self.b)?;
         end.position = context as u64;
         self.live.restore(&mut self.b, 0, &images, Some(&end))?;
-        self.b.settle_rows(context)?;
+        self.b.sync_rows(context)?;
         Ok(())
     }
 
@@ -442,8 +442,8 @@ impl<B: DraftOps> Bench<'_, B> {
         for step in 0..self.decode + WARM_UP {
             let start = Instant::now();
             self.live.verify(&mut self.b, &self.model, &[token])?;
-            let found = self.live.candidates(&mut self.b, 1)?;
-            token = found.first().and_then(|c| c.ids.first()).copied().context("no candidates")?;
+            let found = self.live.top_logits(&mut self.b, 1)?;
+            token = found.first().and_then(|c| c.ids.first()).copied().context("no top logits")?;
             self.live.advance(&mut self.b, 1)?;
             if step >= WARM_UP {
                 times.push(start.elapsed().as_secs_f64() * 1e3);
@@ -475,7 +475,7 @@ impl<B: DraftOps> Bench<'_, B> {
         for step in 0..WARM_UP + (self.decode / 4).max(4) {
             let start = Instant::now();
             self.live.verify(&mut self.b, &self.model, &tokens)?;
-            self.live.candidates(&mut self.b, rows)?;
+            self.live.top_logits(&mut self.b, rows)?;
             self.live.advance(&mut self.b, accept)?;
             if step >= WARM_UP {
                 times.push(start.elapsed().as_secs_f64() * 1e3);
@@ -507,11 +507,11 @@ impl<B: DraftOps> Bench<'_, B> {
                 }
             }
             self.live.verify(&mut self.b, &self.model, &tokens)?;
-            self.live.candidates(&mut self.b, rows)?;
+            self.live.top_logits(&mut self.b, rows)?;
             self.live.advance(&mut self.b, 3)?;
-            if let Some(taps) = self.live.taps() {
+            if let Some(aux_hidden) = self.live.aux_hidden() {
                 let history = self.history.get(..at + 4).context("history too short")?;
-                head.keep(&mut self.b, &tables, taps, at, 3, history)?;
+                head.keep(&mut self.b, &tables, aux_hidden, at, 3, history)?;
             }
             if step >= 2 * WARM_UP {
                 self.b.synchronize()?;
@@ -531,16 +531,16 @@ impl<B: DraftOps> Bench<'_, B> {
         let bytes: usize = rows.tensors.iter().chain(&end.tensors).map(|t| t.data.len()).sum();
         let token = [3 % self.model.spec().vocab as Token];
         self.live.verify(&mut self.b, &self.model, &token)?;
-        let before = self.live.candidates(&mut self.b, 1)?;
+        let before = self.live.top_logits(&mut self.b, 1)?;
         self.live.reset(&mut self.b)?;
         self.b.synchronize()?;
         let start = Instant::now();
         self.live.restore(&mut self.b, 0, std::slice::from_ref(&rows), Some(&end))?;
-        self.b.settle_rows(context)?;
+        self.b.sync_rows(context)?;
         self.b.synchronize()?;
         let restored = start.elapsed().as_secs_f64();
         self.live.verify(&mut self.b, &self.model, &token)?;
-        row.restore_equal = Some(self.live.candidates(&mut self.b, 1)? == before);
+        row.restore_equal = Some(self.live.top_logits(&mut self.b, 1)? == before);
         self.live.restore(&mut self.b, context, &[], Some(&end))?;
         row.state_bytes = Some(bytes as u64);
         row.save_gb_per_s = Some(bytes as f64 / saved / 1e9);

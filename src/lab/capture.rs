@@ -2,7 +2,7 @@
 //!
 //! Every document, cut into pieces that fit, is put to the model the way a chat does (the document, then a question); the
 //! model answers greedily, and what its layers held is written ([`crate::model::capture`] has the format). The layers
-//! that are captured are those which the head in use taps, or the published default where there is none.
+//! that are captured are those which the head in use reads, or the published default where there is none.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -85,7 +85,7 @@ fn sample_file(out: &Path, number: usize) -> PathBuf {
 fn layers(context: &Context, checkpoint: &Checkpoint, spec: &ModelSpec) -> Result<Vec<usize>, Failure> {
     let of = |config: &str| {
         let config = DraftConfig::from_json(config, spec, &DraftOptions::default());
-        config.map(|c| c.taps).map_err(|e| Failure::new(Exit::Failure, e.to_string()))
+        config.map(|c| c.aux_layers).map_err(|e| Failure::new(Exit::Failure, e.to_string()))
     };
     let in_folder = |folder: &Path| {
         let file = folder.join("config.json");
@@ -98,7 +98,7 @@ fn layers(context: &Context, checkpoint: &Checkpoint, spec: &ModelSpec) -> Resul
         (DraftSource::Named(name), _) => in_folder(&draft_folder(&name)?),
         (DraftSource::Auto, Some(folder)) => in_folder(&folder),
         (DraftSource::Auto, None) if checkpoint.name() == "demo" => of(demo_draft()?.0),
-        (DraftSource::Auto | DraftSource::Off, _) => Ok(DraftConfig::default_taps(spec.mixers.len())),
+        (DraftSource::Auto | DraftSource::Off, _) => Ok(DraftConfig::default_aux_layers(spec.mixers.len())),
     }
 }
 
@@ -151,7 +151,7 @@ impl Job<'_> {
                 ];
                 recorder.write(&model, &sample, &about, &path)?;
                 tokens += sample.tokens.len();
-                written += sample.written_tokens();
+                written += sample.completion_tokens();
                 size += std::fs::metadata(&path).map_or(0, |m| m.len());
             }
             self.context.note(&format!("{document_name}: {samples} samples, {tokens} tokens so far"));

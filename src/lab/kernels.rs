@@ -54,7 +54,7 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
     };
     let mut checks = Checks::default();
     let mut device = open(args.kernels)?;
-    let (name, products) = (device.describe(), device.products().map(str::to_owned));
+    let (name, gemms) = (device.describe(), device.gemm_library().map(str::to_owned));
     let extent = if device.info().capability == 0 { Extent::Emulated } else { Extent::Device };
     if args.kernels {
         checks::operations(&mut checks, &mut crate::backend::cpu::Cpu::new(), &mut device, extent);
@@ -81,12 +81,12 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
     let ok = missed == 0 && broken.is_empty();
     let as_json = || {
         json!({
-            "device": name, "products": products, "ok": ok, "missed": missed, "checks": checks.list,
+            "device": name, "gemm_library": gemms, "ok": ok, "missed": missed, "checks": checks.list,
             "ceilings": ceilings, "rates": speeds, "rates_failed": broken,
         })
     };
     let as_text = || {
-        let mut out = format!("{name}, products by {}\n", products.as_deref().unwrap_or("the program's own kernel"));
+        let mut out = format!("{name}; GEMMs by {}\n", gemms.as_deref().unwrap_or("the program's own kernel"));
         for c in &checks.list {
             let (word, error) =
                 (if c.ok { "ok" } else { "MISS" }, c.error.map_or(String::new(), |e| format!("{e:.2e}")));
@@ -96,8 +96,8 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
         if let Some(c) = &ceilings {
             let _ = writeln!(
                 out,
-                "ceilings: read {:.0} GB/s, copy {:.0} GB/s, product {:.0} TFLOP/s",
-                c.read_gb_per_s, c.copy_gb_per_s, c.product_tflops
+                "ceilings: read {:.0} GB/s, copy {:.0} GB/s, GEMM {:.0} TFLOP/s",
+                c.read_gb_per_s, c.copy_gb_per_s, c.gemm_tflops
             );
         }
         for r in &speeds {

@@ -204,7 +204,7 @@ fn measure(context: &Context, args: &BenchArgs, tokens: u64, scratch: &Path) -> 
     let mut forks = Vec::new();
     for _ in 0..REPEATS {
         // Behind the first answer: #1 is the document, #2 the question.
-        // Going back waits for rows that are still on their way: that is no part of a fork.
+        // Going back waits for rows that are still in flight: that is no part of a fork.
         talk.timed(Request::Undo(1))?;
         talk.timed(Request::Redo(1))?;
         forks.push(talk.back(Request::Fork { at: Some(2), name: None })?);

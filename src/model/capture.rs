@@ -14,9 +14,9 @@
 //! | `input_ids` | i64 | `[tokens]` | prompt and answer, the token that ended it included |
 //! | `loss_mask` | i64 | `[tokens]` | 1 where the model wrote the token, else 0 |
 //! | `hidden_state` | bf16 | `[1, tokens, hidden]` | after the last layer, *before* the final norm |
-//! | `aux_hidden_state` | bf16 | `[1, tokens, taps·hidden]` | outputs of the tapped layers, low to high |
+//! | `aux_hidden_state` | bf16 | `[1, tokens, aux·hidden]` | outputs of the layers of the auxiliary hidden states, low to high |
 //!
-//! The metadata names the tapped layers and what the final norm needs (`eps`, `logit_divisor`): a trainer without a norm
+//! The metadata names the layers of the auxiliary hidden states and what the final norm needs (`eps`, `logit_divisor`): a trainer without a norm
 //! of its own is given `rmsnorm(hidden_state) / logit_divisor`, which `assets/demo/captured.py` makes.
 
 use std::collections::HashMap;
@@ -41,13 +41,13 @@ pub struct Sample {
     pub written: Vec<bool>,
     /// The residual stream after the last layer, before the final norm. `[tokens, hidden]`, row-major
     pub hidden: Vec<f32>,
-    /// Outputs of the tapped layers, side by side. `[tokens, taps·hidden]`, row-major
-    pub taps: Vec<f32>,
+    /// Outputs of the layers of the auxiliary hidden states, side by side. `[tokens, aux·hidden]`, row-major
+    pub aux_hidden: Vec<f32>,
 }
 
 impl Sample {
     /// Tokens that count in training.
-    pub fn written_tokens(&self) -> usize {
+    pub fn completion_tokens(&self) -> usize {
         self.written.iter().filter(|w| **w).count()
     }
 }
@@ -59,13 +59,13 @@ pub struct Recorder<B: Backend> {
 }
 
 impl<B: Backend> Recorder<B> {
-    /// For samples of at most `limit` tokens, with the outputs of `layers` (at least one) as taps.
+    /// For samples of at most `limit` tokens, with the outputs of `layers` (at least one) as auxiliary hidden states.
     ///
     /// # Errors
     /// A layer outside the model, or not enough memory.
     pub fn new(b: &mut B, model: &Model<B>, limit: usize, layers: &[usize]) -> Result<Self> {
         if layers.is_empty() {
-            return Err(ModelError::Order { op: "Recorder::new", reason: "no layer is tapped".into() });
+            return Err(ModelError::Order { op: "Recorder::new", reason: "no layer's hidden states are kept".into() });
         }
         let live = Live::new(b, model, limit, layers)?;
         let layers = layers.to_vec();
@@ -97,7 +97,7 @@ impl<B: Backend> Recorder<B> {
                 break;
             };
             self.live.verify(b, model, &[token])?;
-            best = self.live.candidates(b, 1)?.into_iter().next().unwrap_or_default();
+            best = self.live.top_logits(b, 1)?.into_iter().next().unwrap_or_default();
             self.keep(b, &[token], true, &mut sample)?;
             if stop.contains(&token) {
                 break;
@@ -109,8 +109,8 @@ impl<B: Backend> Recorder<B> {
     /// Takes the rows of the pass that just ran, and accepts them.
     fn keep(&mut self, b: &mut B, tokens: &[Token], written: bool, sample: &mut Sample) -> Result<()> {
         let rows = tokens.len();
-        if let Some(taps) = self.live.taps() {
-            sample.taps.extend(b.read(taps, rows)?);
+        if let Some(aux_hidden) = self.live.aux_hidden() {
+            sample.aux_hidden.extend(b.read(aux_hidden, rows)?);
         }
         sample.hidden.extend(b.read(self.live.hidden(), rows)?);
         sample.tokens.extend(tokens);
@@ -124,10 +124,10 @@ impl<B: Backend> Recorder<B> {
     /// The file cannot be written.
     pub fn write(&self, model: &Model<B>, sample: &Sample, about: &[(&str, String)], path: &Path) -> Result<()> {
         let spec = model.spec();
-        let (rows, taps) = (sample.tokens.len(), self.layers.len());
+        let (rows, aux_hidden) = (sample.tokens.len(), self.layers.len());
         let ids = whole(sample.tokens.iter().map(|t| i64::from(*t)));
         let mask = whole(sample.written.iter().map(|w| i64::from(*w)));
-        let (hidden, aux) = (halves(&sample.hidden), halves(&sample.taps));
+        let (hidden, aux) = (halves(&sample.hidden), halves(&sample.aux_hidden));
         let layers: Vec<String> = self.layers.iter().map(ToString::to_string).collect();
         let mut metadata: HashMap<String, String> = about.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
         for (key, value) in [
@@ -143,7 +143,7 @@ impl<B: Backend> Recorder<B> {
             TensorView::new(dtype, shape.to_vec(), bytes).map_err(|e| broken(e.to_string()))
         };
         let tensors = [
-            ("aux_hidden_state", view(Dtype::BF16, &[1, rows, taps * spec.hidden], &aux)?),
+            ("aux_hidden_state", view(Dtype::BF16, &[1, rows, aux_hidden * spec.hidden], &aux)?),
             ("hidden_state", view(Dtype::BF16, &[1, rows, spec.hidden], &hidden)?),
             ("input_ids", view(Dtype::I64, &[rows], &ids)?),
             ("loss_mask", view(Dtype::I64, &[rows], &mask)?),
@@ -200,7 +200,7 @@ mod tests {
         let text =
             TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None).unwrap();
         let stop = text.tokenizer.stop_ids(&[2, 4]);
-        let mut recorder = Recorder::new(&mut b, &model, 1024, head.taps()).unwrap();
+        let mut recorder = Recorder::new(&mut b, &model, 1024, head.aux_layers()).unwrap();
         let samples = QUESTIONS.map(|question| {
             let mut turns = ChatMessage::document("harbour.txt", DOCUMENT).to_vec();
             turns.push(ChatMessage::new(ChatRole::User, question));
@@ -218,40 +218,40 @@ mod tests {
         let Captured { mut b, model, head, samples, stop, .. } = captured();
         let hidden = model.spec().hidden;
         for sample in &samples {
-            let (n, answer) = (sample.tokens.len(), sample.written_tokens());
+            let (n, answer) = (sample.tokens.len(), sample.completion_tokens());
             assert!(answer > 2 && stop.contains(sample.tokens.last().unwrap()), "{answer} tokens");
             assert_eq!((sample.written.len(), sample.hidden.len()), (n, n * hidden));
-            assert_eq!(sample.taps.len(), n * hidden * head.taps().len());
+            assert_eq!(sample.aux_hidden.len(), n * hidden * head.aux_layers().len());
             // The answer comes last.
             assert!(sample.written.iter().skip(n - answer).all(|w| *w));
 
-            let mut live = Live::new(&mut b, &model, 1024, head.taps()).unwrap();
+            let mut live = Live::new(&mut b, &model, 1024, head.aux_layers()).unwrap();
             live.prefill(&mut b, &model, &sample.tokens[..n - answer]).unwrap();
-            let taps = b.read(live.taps().unwrap(), n - answer).unwrap();
+            let aux_hidden = b.read(live.aux_hidden().unwrap(), n - answer).unwrap();
             let last = b.read(live.hidden(), n - answer).unwrap();
             live.advance(&mut b, n - answer).unwrap();
-            assert!(sample.taps.starts_with(&taps) && sample.hidden.starts_with(&last));
+            assert!(sample.aux_hidden.starts_with(&aux_hidden) && sample.hidden.starts_with(&last));
             // Several rows at once equal single steps, bit for bit.
             for (i, chunk) in sample.tokens[n - answer..].chunks(7).enumerate() {
                 live.verify(&mut b, &model, chunk).unwrap();
-                let taps = b.read(live.taps().unwrap(), chunk.len()).unwrap();
-                let at = (n - answer + 7 * i) * hidden * head.taps().len();
-                assert_eq!(sample.taps[at..at + taps.len()], taps);
+                let aux_hidden = b.read(live.aux_hidden().unwrap(), chunk.len()).unwrap();
+                let at = (n - answer + 7 * i) * hidden * head.aux_layers().len();
+                assert_eq!(sample.aux_hidden[at..at + aux_hidden.len()], aux_hidden);
                 live.advance(&mut b, chunk.len()).unwrap();
             }
         }
     }
 
     #[test]
-    fn the_models_own_head_drafts_its_answers_from_captured_taps() {
+    fn the_models_own_head_drafts_its_answers_from_captured_states() {
         let Captured { mut b, model, mut head, samples, .. } = captured();
         let tables = Tables::from(&model);
-        let width = model.spec().hidden * head.taps().len();
+        let width = model.spec().hidden * head.aux_layers().len();
         let (mut right, mut all) = (0, 0);
         for sample in &samples {
-            let (n, given) = (sample.tokens.len(), sample.tokens.len() - sample.written_tokens());
+            let (n, given) = (sample.tokens.len(), sample.tokens.len() - sample.completion_tokens());
             let mut buf = b.draft_buf(given, width, BufKind::Activation).unwrap();
-            b.write(&mut buf, &sample.taps[..given * width]).unwrap();
+            b.write(&mut buf, &sample.aux_hidden[..given * width]).unwrap();
             head.reset(0);
             head.read(&mut b, &tables, &buf, 0, given, &sample.tokens[..given], 0).unwrap();
             for at in given..n - 1 {
@@ -259,7 +259,7 @@ mod tests {
                 let drafted = head.extend(&mut b, &tables, &sample.tokens[..at + 1]).unwrap().ids[0];
                 right += usize::from(drafted == sample.tokens[at + 1]);
                 all += 1;
-                b.write(&mut buf, &sample.taps[at * width..(at + 1) * width]).unwrap();
+                b.write(&mut buf, &sample.aux_hidden[at * width..(at + 1) * width]).unwrap();
                 head.keep(&mut b, &tables, &buf, at, 1, &sample.tokens[..at + 1]).unwrap();
             }
         }
@@ -306,7 +306,7 @@ mod tests {
             .chunks_exact(8)
             .map(|b| i64::from_le_bytes(b.try_into().unwrap()))
             .sum();
-        assert_eq!(mask as usize, samples[0].written_tokens());
+        assert_eq!(mask as usize, samples[0].completion_tokens());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing unfinished is left");
 
         let nowhere = dir.path().join("no/folder.safetensors");

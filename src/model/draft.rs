@@ -1,11 +1,11 @@
 //! The EAGLE-3 draft head: weights, one-layer forward, sliding window, and what of it is saved with a session
 //! (docs/speculative.md §1-3). Generic over the backend; the same code on every device.
 //!
-//! The row of position p pairs the model's tapped streams at p with the token at p + 1 and predicts p + 2. Rows of accepted
+//! The row of position p pairs the model's auxiliary hidden states at p with the token at p + 1 and predicts p + 2. Rows of accepted
 //! positions need only keys and values, because nothing reads their outputs, except the last one, which predicts; so reading
-//! a prompt costs three small products per row, and only for the window's positions.
+//! a prompt costs three small GEMMs per row, and only for the window's positions.
 //!
-//! Invariants: the window holds exactly the rows of positions `first..next`, all made from accepted tokens; the taps of
+//! Invariants: the window holds exactly the rows of positions `first..next`, all made from accepted tokens; the auxiliary hidden states of
 //! `next..next + waiting` are kept until their rows are wanted; rows drafted ahead lie at `next..` and are overwritten by
 //! the accepted rows of those positions, never kept. Drafts never decide the text, so losing any of this costs speed only.
 
@@ -19,7 +19,7 @@ mod save;
 use std::path::Path;
 
 use crate::backend::draft::{DraftOps, PENDING_ROWS};
-use crate::backend::{BackendError, BufKind, Candidates, Pass, StepKey};
+use crate::backend::{BackendError, BufKind, Pass, StepKey, TopLogits};
 use crate::model::{Model, ModelError, Tensors, demo_draft};
 use crate::protocol::engine::Token;
 use crate::spec::ModelSpec;
@@ -79,8 +79,8 @@ struct Bufs<B: DraftOps> {
     mid: B::Buf,
     /// `[1, draft_vocab]`
     logits: B::Buf,
-    /// Taps that wait. `[PENDING_ROWS, taps·target_hidden]`
-    taps: B::Buf,
+    /// Auxiliary hidden states that wait. `[PENDING_ROWS, aux·target_hidden]`
+    aux_hidden: B::Buf,
 }
 
 /// A head, and its window over one conversation.
@@ -94,7 +94,7 @@ pub struct DraftHead<B: DraftOps> {
     /// Rows of positions `first..next` are in the window.
     first: usize,
     next: usize,
-    /// Taps of positions `next..next + waiting` wait in `bufs.taps`.
+    /// Auxiliary hidden states of positions `next..next + waiting` wait in `bufs.aux_hidden`.
     waiting: usize,
     /// Rows drafted beyond `next`.
     ahead: usize,
@@ -173,7 +173,11 @@ impl<B: DraftOps> DraftHead<B> {
             o: b.draft_buf(1, q, BufKind::Activation)?,
             mid: b.draft_buf(1, s.intermediate, BufKind::Activation)?,
             logits: b.draft_buf(1, config.draft_vocab, BufKind::Logits)?,
-            taps: b.draft_buf(PENDING_ROWS, config.taps.len() * config.target_hidden, BufKind::Activation)?,
+            aux_hidden: b.draft_buf(
+                PENDING_ROWS,
+                config.aux_layers.len() * config.target_hidden,
+                BufKind::Activation,
+            )?,
         };
         let window = b.draft_window(s)?;
         Ok(DraftHead {
@@ -200,9 +204,9 @@ impl<B: DraftOps> DraftHead<B> {
         &self.config
     }
 
-    /// Layers of the model to tap, in slot order; give them to [`crate::model::Live::new`].
-    pub fn taps(&self) -> &[usize] {
-        &self.config.taps
+    /// Layers whose hidden states it reads, in slot order; give them to [`crate::model::Live::new`].
+    pub fn aux_layers(&self) -> &[usize] {
+        &self.config.aux_layers
     }
 
     /// Forgets everything; the conversation goes on at `position`.
@@ -215,7 +219,7 @@ impl<B: DraftOps> DraftHead<B> {
         self.waiting > 0 && self.next + self.waiting == position
     }
 
-    /// Takes in a prefilled chunk: `taps` are the streams of positions `start..start + rows`, `history` every token so far,
+    /// Takes in a prefilled chunk: `aux_hidden` are the streams of positions `start..start + rows`, `history` every token so far,
     /// the chunk's included, and `following` how many given tokens come after it. Rows that no draft can see are skipped.
     ///
     /// # Errors
@@ -224,7 +228,7 @@ impl<B: DraftOps> DraftHead<B> {
         &mut self,
         b: &mut B,
         tables: &Tables<'_, B>,
-        taps: &B::Buf,
+        aux_hidden: &B::Buf,
         start: usize,
         rows: usize,
         history: &[Token],
@@ -251,19 +255,19 @@ impl<B: DraftOps> DraftHead<B> {
                 b,
                 &self.config,
                 &mut self.bufs,
-                Some(taps),
+                Some(aux_hidden),
                 tables,
                 &mut self.window,
                 Pass::Prefill { rows: known },
             )?;
         }
         self.next = start + known;
-        b.draft_copy(&mut self.bufs.taps, 0, taps, known..rows)?;
+        b.draft_copy(&mut self.bufs.aux_hidden, 0, aux_hidden, known..rows)?;
         self.waiting = 1;
         Ok(())
     }
 
-    /// Keeps the taps of the first `rows` rows of a verify pass at `start`, the accepted ones, until they are wanted. `history`
+    /// Keeps the auxiliary hidden states of the first `rows` rows of a verify pass at `start`, the accepted ones, until they are wanted. `history`
     /// reaches at least to the token of position `start`.
     ///
     /// # Errors
@@ -272,7 +276,7 @@ impl<B: DraftOps> DraftHead<B> {
         &mut self,
         b: &mut B,
         tables: &Tables<'_, B>,
-        taps: &B::Buf,
+        aux_hidden: &B::Buf,
         start: usize,
         rows: usize,
         history: &[Token],
@@ -284,7 +288,7 @@ impl<B: DraftOps> DraftHead<B> {
         if self.waiting + rows > PENDING_ROWS {
             self.flush(b, tables, history)?;
         }
-        b.draft_copy(&mut self.bufs.taps, self.waiting, taps, 0..rows)?;
+        b.draft_copy(&mut self.bufs.aux_hidden, self.waiting, aux_hidden, 0..rows)?;
         self.waiting += rows;
         Ok(())
     }
@@ -322,7 +326,7 @@ impl<B: DraftOps> DraftHead<B> {
     ///
     /// # Errors
     /// The device; [`DraftError::Refused`] when it was not ready.
-    pub fn extend(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<Candidates> {
+    pub fn extend(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<TopLogits> {
         let rows = self.waiting;
         let tokens = match history.get(self.next + 1..self.next + 1 + rows) {
             Some(tokens) if rows > 0 => tokens,
@@ -348,7 +352,7 @@ impl<B: DraftOps> DraftHead<B> {
     ///
     /// # Errors
     /// The device.
-    pub fn step(&mut self, b: &mut B, tables: &Tables<'_, B>, token: Token) -> Result<Candidates> {
+    pub fn step(&mut self, b: &mut B, tables: &Tables<'_, B>, token: Token) -> Result<TopLogits> {
         b.draft_seek(&[token], self.next + self.ahead, self.first)?;
         let (w, c, bufs, window) = (&self.weights, &self.config, &mut self.bufs, &mut self.window);
         b.step(StepKey::Draft, &mut |b| w.recurse(b, c, bufs, tables, window))?;
@@ -356,9 +360,9 @@ impl<B: DraftOps> DraftHead<B> {
         self.predicted(b)
     }
 
-    /// Candidates of the last prediction, in the model's ids. Waits.
-    fn predicted(&mut self, b: &mut B) -> Result<Candidates> {
-        let mut row = b.candidates(1)?.into_iter().next().unwrap_or_default();
+    /// Top logits of the last prediction, in the model's ids. Waits.
+    fn predicted(&mut self, b: &mut B) -> Result<TopLogits> {
+        let mut row = b.read_top_logits(1)?.into_iter().next().unwrap_or_default();
         if let Some(map) = &self.weights.to_target {
             row.ids.iter_mut().for_each(|id| *id = map.get(*id as usize).copied().unwrap_or_default());
         }

@@ -1,8 +1,8 @@
 //! Packed weights and the forward pass: the one definition of the model, generic over the backend.
 //!
 //! Owns the order of operations of docs/model.md §3-5. Knows neither positions nor caches' contents (the backend's step
-//! does) and never asks which backend it has. Everything in [`Model::run`] may be recorded: it allocates nothing and
-//! reads nothing back, unless a probe does, and probes are never used inside a recorded step.
+//! does) and never asks which backend it has. Everything in [`Model::run`] may be captured: it allocates nothing and
+//! reads nothing back, unless a probe does, and probes are never used inside a captured step.
 
 use crate::backend::{Backend, HeadRows, Pass, Result as BackendResult, internal};
 use crate::spec::{Mixer, ModelSpec};
@@ -117,7 +117,7 @@ impl<B: Backend> Model<B> {
             None => &mut ignore,
         };
         let (eps, scale) = (self.spec.eps, self.spec.residual_scale);
-        let Live { h, mid, taps, sparse_spec, sparse, lightning, layers, .. } = live;
+        let Live { h, mid, aux_hidden, sparse_spec, sparse, lightning, layers, .. } = live;
         b.embed(h, &self.embed, self.spec.scale_emb, pass)?;
         probe(b, Seen::Embedding(h))?;
         if self.layers.len() != layers.len() {
@@ -155,9 +155,9 @@ impl<B: Backend> Model<B> {
             b.norm_gate_up(mid, h, &w.post_norm, eps, &w.gate_up, pass)?;
             b.linear_add(h, mid, &w.down, scale, pass)?;
             probe(b, Seen::Hidden { layer: i, hidden: h })?;
-            if let Some(taps) = taps {
-                for (slot, _) in taps.layers.iter().enumerate().filter(|(_, layer)| **layer == i) {
-                    b.tap(&mut taps.buf, slot, h, pass)?;
+            if let Some(aux_hidden) = aux_hidden {
+                for (slot, _) in aux_hidden.layers.iter().enumerate().filter(|(_, layer)| **layer == i) {
+                    b.keep_aux_hidden(&mut aux_hidden.buf, slot, h, pass)?;
                 }
             }
         }

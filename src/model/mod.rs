@@ -11,9 +11,9 @@
 //!     live.prefill(&mut b, &model, chunk)?;
 //!     live.advance(&mut b, chunk.len())?;
 //! }
-//! let first = live.prefill_logits(&mut b, &model)?;    // candidates for the next token
+//! let first = live.prefill_logits(&mut b, &model)?;    // top logits for the next token
 //! live.verify(&mut b, &model, &[token, draft, draft])?;  // 1..=16 rows; one row is plain decode
-//! let rows = live.candidates(&mut b, 3)?;
+//! let rows = live.top_logits(&mut b, 3)?;
 //! live.advance(&mut b, accepted)?;                      // 0..=3; only these enter the recurrent state
 //! ```
 //!

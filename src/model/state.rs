@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, BlockMass, BufKind, Candidates, HeadRows, MAX_VERIFY_ROWS, MassOf, Pass, StepKey, internal, layer_tensor,
+    Backend, BlockMass, BufKind, HeadRows, MAX_VERIFY_ROWS, MassOf, Pass, StepKey, TopLogits, internal, layer_tensor,
 };
 use crate::protocol::engine::{CheckpointImage, ImageTensor, RowSource, RowsImage, Token};
 use crate::spec::{DenseRule, LightningSpec, Mixer, SparseSpec};
@@ -31,7 +31,7 @@ pub(super) enum LayerState<B: Backend> {
 }
 
 /// Residual streams kept for a draft head.
-pub(super) struct Taps<B: Backend> {
+pub(super) struct AuxHidden<B: Backend> {
     /// Layers whose output is kept, in slot order.
     pub(super) layers: Vec<usize>,
     /// `[rows, layers.len()·hidden]`
@@ -42,7 +42,7 @@ pub(super) struct Taps<B: Backend> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Nothing is under way.
-    Settled,
+    Synced,
     /// A pass ran and has not been advanced.
     Ran(Pass),
 }
@@ -58,7 +58,7 @@ pub struct Live<B: Backend> {
     pub(super) logits: B::Buf,
     pub(super) sparse: Option<(MixBufs<B>, B::Selection)>,
     pub(super) lightning: Option<MixBufs<B>>,
-    pub(super) taps: Option<Taps<B>>,
+    pub(super) aux_hidden: Option<AuxHidden<B>>,
     /// The model's, with the dense rule in force now.
     pub(super) sparse_spec: SparseSpec,
     lightning_spec: LightningSpec,
@@ -72,14 +72,14 @@ pub struct Live<B: Backend> {
 }
 
 impl<B: Backend> Live<B> {
-    /// An empty state that can grow to `limit` tokens and keeps the outputs of the layers in `taps` (slot order).
+    /// An empty state that can grow to `limit` tokens and keeps the outputs of the layers in `aux_layers` (slot order).
     ///
     /// # Errors
-    /// Not enough memory, a shape the device cannot do, or a tap outside the model.
-    pub fn new(b: &mut B, model: &Model<B>, limit: usize, taps: &[usize]) -> Result<Self> {
+    /// Not enough memory, a shape the device cannot do, or a layer outside the model.
+    pub fn new(b: &mut B, model: &Model<B>, limit: usize, aux_layers: &[usize]) -> Result<Self> {
         let spec = model.spec();
-        if let Some(bad) = taps.iter().find(|t| **t >= spec.mixers.len()) {
-            let reason = format!("layer {bad} of {} cannot be tapped", spec.mixers.len());
+        if let Some(bad) = aux_layers.iter().find(|t| **t >= spec.mixers.len()) {
+            let reason = format!("layer {bad} of {} has no hidden state to keep", spec.mixers.len());
             return Err(ModelError::Order { op: "Live::new", reason });
         }
         let mut layers = Vec::with_capacity(spec.mixers.len());
@@ -103,10 +103,13 @@ impl<B: Backend> Live<B> {
         } else {
             None
         };
-        let taps = if taps.is_empty() {
+        let aux_hidden = if aux_layers.is_empty() {
             None
         } else {
-            Some(Taps { layers: taps.to_vec(), buf: b.buf(taps.len() * spec.hidden, BufKind::Activation)? })
+            Some(AuxHidden {
+                layers: aux_layers.to_vec(),
+                buf: b.buf(aux_layers.len() * spec.hidden, BufKind::Activation)?,
+            })
         };
         b.seek(0)?;
         Ok(Live {
@@ -116,13 +119,13 @@ impl<B: Backend> Live<B> {
             logits: b.buf(spec.vocab, BufKind::Logits)?,
             sparse,
             lightning,
-            taps,
+            aux_hidden,
             sparse_spec: spec.sparse.clone(),
             lightning_spec: spec.lightning.clone(),
             limit,
             position: 0,
             pending: 0,
-            phase: Phase::Settled,
+            phase: Phase::Synced,
             last_prefill: None,
         })
     }
@@ -137,9 +140,9 @@ impl<B: Backend> Live<B> {
         self.limit
     }
 
-    /// The tapped residual streams of the last pass `[rows, taps·hidden]`; `None` if nothing is tapped.
-    pub fn taps(&self) -> Option<&B::Buf> {
-        self.taps.as_ref().map(|t| &t.buf)
+    /// The auxiliary hidden states of the last pass `[rows, aux·hidden]`; `None` if none are kept.
+    pub fn aux_hidden(&self) -> Option<&B::Buf> {
+        self.aux_hidden.as_ref().map(|t| &t.buf)
     }
 
     /// The residual stream after the last layer of the last pass `[rows, hidden]`, before the final norm.
@@ -153,7 +156,7 @@ impl<B: Backend> Live<B> {
     }
 
     /// Reads one chunk of given tokens (at most [`prefill_rows`](crate::backend::Memory::prefill_rows)) at the current position. Follow it with
-    /// [`Live::advance`] of all its rows; in between the taps may be read at the pass's own positions.
+    /// [`Live::advance`] of all its rows; in between the auxiliary hidden states may be read at the pass's own positions.
     ///
     /// All chunks of a segment but the last must be multiples of [`crate::backend::GRID`]; then its state does not
     /// depend on the cut. A chunk that is none ends the segment: the next one starts its own grid.
@@ -181,21 +184,21 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Candidates for the token after the last row of the last prefill, before or after its advance. Waits.
+    /// Top logits for the token after the last row of the last prefill, before or after its advance. Waits.
     ///
     /// # Errors
     /// No prefill was the last pass, or the device.
-    pub fn prefill_logits(&mut self, b: &mut B, model: &Model<B>) -> Result<Candidates> {
+    pub fn prefill_logits(&mut self, b: &mut B, model: &Model<B>) -> Result<TopLogits> {
         let Some(pass) = self.last_prefill else {
             return Err(ModelError::Order { op: "prefill_logits", reason: "the last pass was no prefill".into() });
         };
         model.logits(b, self, HeadRows::Last, pass)?;
-        b.top_candidates(&self.logits, model.spec().vocab, HeadRows::Last, pass)?;
-        let row = b.candidates(1)?.into_iter().next();
+        b.top_logits(&self.logits, model.spec().vocab, HeadRows::Last, pass)?;
+        let row = b.read_top_logits(1)?.into_iter().next();
         Ok(row.ok_or_else(|| internal("prefill_logits", "no row of logits was found"))?)
     }
 
-    /// Runs 1..=16 rows at the current position and finds each row's candidates: the pending token, then drafts. Does
+    /// Runs 1..=16 rows at the current position and finds each row's top logits: the pending token, then drafts. Does
     /// not advance. Equal, bit for bit, to that many single steps.
     ///
     /// # Errors
@@ -206,7 +209,7 @@ impl<B: Backend> Live<B> {
         b.step(StepKey::Verify(tokens.len()), &mut |b| {
             model.run(b, self, pass, None)?;
             model.logits(b, self, HeadRows::All, pass)?;
-            b.top_candidates(&self.logits, model.spec().vocab, HeadRows::All, pass)
+            b.top_logits(&self.logits, model.spec().vocab, HeadRows::All, pass)
         })?;
         self.phase = Phase::Ran(pass);
         self.last_prefill = None;
@@ -216,7 +219,7 @@ impl<B: Backend> Live<B> {
     /// Checks that a pass may start and readies tokens and caches for it.
     fn begin(&mut self, op: &'static str, b: &mut B, model: &Model<B>, tokens: &[Token], most: usize) -> Result<()> {
         match self.phase {
-            Phase::Settled => {}
+            Phase::Synced => {}
             // A verify pass whose rows were all refused.
             Phase::Ran(Pass::Verify { .. }) => self.advance(b, 0)?,
             Phase::Ran(Pass::Prefill { .. }) => {
@@ -250,12 +253,12 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Candidates of the first `rows` rows of the last verify pass. Waits for the device.
+    /// Top logits of the first `rows` rows of the last verify pass. Waits for the device.
     ///
     /// # Errors
     /// The device.
-    pub fn candidates(&mut self, b: &mut B, rows: usize) -> Result<Vec<Candidates>> {
-        Ok(b.candidates(rows)?)
+    pub fn top_logits(&mut self, b: &mut B, rows: usize) -> Result<Vec<TopLogits>> {
+        Ok(b.read_top_logits(rows)?)
     }
 
     /// Logits of the first `rows` rows of the last head, row-major `[rows, vocab]`. For tests and golden data. Waits.
@@ -290,7 +293,7 @@ impl<B: Backend> Live<B> {
         }
         b.advance(pass, rows)?;
         self.position += rows;
-        self.phase = Phase::Settled;
+        self.phase = Phase::Synced;
         Ok(())
     }
 
@@ -302,7 +305,7 @@ impl<B: Backend> Live<B> {
     pub fn add_mass(&mut self, b: &mut B, rows: Range<usize>, of: MassOf) -> Result<()> {
         match self.phase {
             Phase::Ran(Pass::Verify { rows: all }) if rows.end <= all => {}
-            Phase::Ran(_) | Phase::Settled => {
+            Phase::Ran(_) | Phase::Synced => {
                 let reason = format!("rows {rows:?} are not of a verify pass that waits to be advanced");
                 return Err(ModelError::Order { op: "add_mass", reason });
             }
@@ -353,7 +356,7 @@ impl<B: Backend> Live<B> {
     /// The device; an unadvanced prefill.
     pub fn fold(&mut self, b: &mut B) -> Result<()> {
         match self.phase {
-            Phase::Settled => {}
+            Phase::Synced => {}
             Phase::Ran(Pass::Verify { .. }) => self.advance(b, 0)?,
             Phase::Ran(Pass::Prefill { .. }) => {
                 return Err(ModelError::Order { op: "fold", reason: "the last prefill chunk was not advanced".into() });
@@ -468,11 +471,11 @@ impl<B: Backend> Live<B> {
             let wanted = layer_tensor(name, layer);
             tensors.iter().position(|t| t.name == wanted)
         };
-        self.phase = Phase::Settled;
+        self.phase = Phase::Synced;
         self.pending = 0;
         self.last_prefill = None;
-        // Rows still coming would be written over those of this path.
-        b.settle_rows(keep)?;
+        // Rows still in flight would be written over those of this path.
+        b.sync_rows(keep)?;
         self.reserve(b, length)?;
         let mut caches = Vec::new();
         for (i, layer) in self.layers.iter_mut().enumerate() {

@@ -220,24 +220,24 @@ fn unusual_shapes_agree_between_both_paths() {
 }
 
 #[test]
-fn taps_hold_the_residual_stream_after_their_layers() {
+fn auxiliary_hidden_states_hold_the_residual_stream_after_their_layers() {
     let Twin { mut b, model, .. } = tiny();
     let mut live = Live::new(&mut b, &model, 256, &[3, 0]).unwrap();
     live.prefill(&mut b, &model, &text(70, 1)).unwrap();
-    let (taps, last) = (b.read(live.taps().unwrap(), 70).unwrap(), b.read(live.hidden(), 70).unwrap());
-    for (taps, last) in taps.chunks_exact(512).zip(last.chunks_exact(256)) {
-        assert_eq!(&taps[..256], last);
-        assert_ne!(&taps[256..], last);
+    let (aux_hidden, last) = (b.read(live.aux_hidden().unwrap(), 70).unwrap(), b.read(live.hidden(), 70).unwrap());
+    for (aux_hidden, last) in aux_hidden.chunks_exact(512).zip(last.chunks_exact(256)) {
+        assert_eq!(&aux_hidden[..256], last);
+        assert_ne!(&aux_hidden[256..], last);
     }
     assert!(Live::new(&mut b, &model, 256, &[4]).is_err());
 }
 
 #[test]
-fn candidates_are_the_best_logits_with_ties_to_the_lower_id() {
+fn top_logits_are_sorted_with_ties_to_the_lower_id() {
     let mut t = tiny();
     let logits = t.read(&text(20, 1), &[512]);
     let found = t.live.prefill_logits(&mut t.b, &t.model).unwrap();
-    assert_eq!(found.ids.len(), crate::backend::CANDIDATES);
+    assert_eq!(found.ids.len(), crate::backend::TOP_LOGITS);
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
     assert!(found.ids.iter().zip(&order).all(|(a, b)| *a as usize == *b));

@@ -338,13 +338,13 @@ pub struct LookedAt {
     pub answer: Looked,
 }
 
-/// One segment: given tokens, read by prefill, then generated ones, by decode.
+/// One segment: a prompt, read by prefill, then a completion, by decode.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Chosen by the desk, repeated in every event.
     pub id: u64,
     /// Tokens to read. May be empty only when `generate` continues a state that has a pending token.
-    pub given: Vec<Token>,
+    pub prompt: Vec<Token>,
     /// `None`: read only.
     pub generate: Option<Generate>,
     /// Export a [`StateImage`] at the end. False for asides and `--no-save`.
@@ -622,7 +622,7 @@ pub enum EngineEvent {
         /// Why.
         ended: Ended,
         /// Given tokens that are in the state now (fewer than asked when cancelled while reading).
-        given_in_state: u64,
+        prompt_in_state: u64,
         /// Generated tokens that are in the state now. The rest of the reported ones (at most one: the last drawn)
         /// must be given again by the next job.
         generated_in_state: u64,

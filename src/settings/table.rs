@@ -87,7 +87,7 @@ macro_rules! kept {
 }
 
 const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
-/// Candidates of a row of logits that sampling sees; more cannot be kept.
+/// Top logits of a row of logits that sampling sees; more cannot be kept.
 const MOST_TOP_K: i64 = 256;
 /// Tokens no context exceeds.
 const TOKENS: i64 = 1 << 24;

@@ -1,9 +1,10 @@
 //! Which device and model a measuring command runs on, from what the user asked for.
 //!
 //! `auto` takes the GPU where there is a usable one, and otherwise the CPU with the reason as a note; asking for `cuda` and
-//! not getting it is an error (exit code 4). The emulated device is for tests of the GPU backend without a GPU.
+//! not getting it is an error (exit code 4). Tests have one more (feature `emulated`): the GPU backend
+//! on an emulated device.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::cli::TuningArgs;
 use super::{Exit, Failure};
@@ -17,20 +18,22 @@ use crate::backend::cuda::{Cuda, Guards, Options};
 pub enum Opened {
     /// The CPU, and why no GPU is used, if one was looked for.
     Cpu(Box<Cpu>, Option<String>),
-    /// A GPU or the emulated device.
+    /// A GPU.
     #[cfg(feature = "cuda")]
     Cuda(Box<Cuda>),
 }
 
-/// Opens the device of the settings, or the emulated one.
+/// Opens the device of the settings.
 ///
 /// # Errors
 /// A GPU was asked for and cannot be used (exit code 4).
 pub fn open(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<Opened, Failure> {
     let no_device = |reason: String| Failure::new(Exit::NoDevice, reason);
     let gpu = config.gpu as usize;
+    #[cfg(feature = "emulated")]
     if let Some(library) = &tuning.emulator {
-        return open_emulated(library, tuning, guards).map_err(no_device);
+        let opened = Cuda::emulated(library, options(tuning, guards));
+        return opened.map(|cuda| Opened::Cuda(Box::new(cuda))).map_err(|e| no_device(e.to_string()));
     }
     match config.device {
         Device::Cpu => Ok(Opened::Cpu(Box::default(), None)),
@@ -100,8 +103,8 @@ const NOT_BUILT: &str = "this program was built without the feature `cuda`";
 fn options(tuning: &TuningArgs, guards: bool) -> Options {
     Options {
         prefill_rows: tuning.prefill_rows,
-        own_products: tuning.own_products,
-        no_recording: tuning.no_recording,
+        own_gemm: tuning.own_gemm,
+        no_graphs: tuning.no_graphs,
         guards: if guards { Guards::On } else { Guards::Off },
     }
 }
@@ -111,19 +114,9 @@ fn open_gpu(gpu: usize, tuning: &TuningArgs, guards: bool) -> Result<Opened, Str
     Cuda::open(gpu, options(tuning, guards)).map(|cuda| Opened::Cuda(Box::new(cuda))).map_err(|e| e.to_string())
 }
 
-#[cfg(feature = "cuda")]
-fn open_emulated(library: &Path, tuning: &TuningArgs, guards: bool) -> Result<Opened, String> {
-    Cuda::emulated(library, options(tuning, guards)).map(|cuda| Opened::Cuda(Box::new(cuda))).map_err(|e| e.to_string())
-}
-
 #[cfg(not(feature = "cuda"))]
 fn open_gpu(_gpu: usize, _tuning: &TuningArgs, _guards: bool) -> Result<Opened, String> {
     Err(format!("No usable NVIDIA GPU: {NOT_BUILT}"))
-}
-
-#[cfg(not(feature = "cuda"))]
-fn open_emulated(_library: &Path, tuning: &TuningArgs, guards: bool) -> Result<Opened, String> {
-    open_gpu(0, tuning, guards)
 }
 
 /// Clocks, limits and driver as the driver's own tool prints them; `None` where it is missing.

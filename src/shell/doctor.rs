@@ -128,7 +128,7 @@ fn gpu(number: usize) -> Finding {
             let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
             let version = info.driver_version;
             let mut text = format!(
-                "{}, compute capability {}.{}, {:.1} GiB, {:.1} free, CUDA {}.{}; products of long prompts by {}.",
+                "{}, compute capability {}.{}, {:.1} GiB, {:.1} free, CUDA {}.{}; GEMMs of long prompts by {}.",
                 info.name,
                 info.capability / 10,
                 info.capability % 10,
@@ -136,7 +136,7 @@ fn gpu(number: usize) -> Finding {
                 gib(memory.total - memory.used),
                 version / 1000,
                 version % 1000 / 10,
-                device.products().unwrap_or("the program's own kernel")
+                device.gemm_library().unwrap_or("the program's own kernel")
             );
             for note in device.notes() {
                 text.push_str(&format!(" Note: {note}."));

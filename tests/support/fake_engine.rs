@@ -153,7 +153,7 @@ fn run(
     state.mix(9, 0);
     let (mut given, mut generated) = (0u64, Vec::new());
     let mut ended = Ended::Read;
-    for chunk in job.given.chunks(64) {
+    for chunk in job.prompt.chunks(64) {
         if !permit(o.gate.as_ref(), job) {
             ended = Ended::Cancelled;
             break;
@@ -165,7 +165,7 @@ fn run(
         let _ = out.send(EngineEvent::Reading {
             id: job.id,
             done: given,
-            total: job.given.len() as u64,
+            total: job.prompt.len() as u64,
             tokens_per_s: 1000.0,
         });
     }
@@ -220,14 +220,14 @@ fn run(
     let done = EngineEvent::Done {
         id: job.id,
         ended,
-        given_in_state: given,
+        prompt_in_state: given,
         generated_in_state: generated.len() as u64,
         image: job.export.then(|| state.image(from)),
         stats,
         looked_at: LookedAt::default(),
         memory: MemoryInfo::default(),
     };
-    (done, job.given[..given as usize].to_vec(), generated)
+    (done, job.prompt[..given as usize].to_vec(), generated)
 }
 
 /// Starts the thread.

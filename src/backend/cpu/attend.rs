@@ -4,7 +4,7 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::cache::Cache;
-use super::simd::{self, Into, Product, exp_sum, product, scale};
+use super::simd::{self, Gemm, Into, exp_sum, gemm, scale};
 use super::sparse::{ALL, Part, Queries, Scratch, Selection, softmax_scale, tile_rows};
 use crate::backend::{MASS, Pass};
 use crate::spec::SparseSpec;
@@ -146,7 +146,7 @@ impl Step<'_> {
     ) {
         let n = self.queries.len();
         let (block, dim) = (self.block, self.dim);
-        let scores = Product {
+        let scores = Gemm {
             a: self.q.x,
             a_rows: self.queries,
             b: self.keys,
@@ -156,7 +156,7 @@ impl Step<'_> {
             c_rows: &self.at[..n],
             into: Into::Set,
         };
-        product(simd, &scores, s);
+        gemm(simd, &scores, s);
         for (i, out) in self.outs.iter().enumerate() {
             let query = out / dim;
             let row = &mut s[i * block..][..self.visible];
@@ -173,7 +173,7 @@ impl Step<'_> {
                 parts.push(Part { query, block: number, greatest: greatest[query], sum: own });
             }
         }
-        let weighted = Product {
+        let weighted = Gemm {
             a: s,
             a_rows: &self.at[..n],
             b: self.values,
@@ -183,6 +183,6 @@ impl Step<'_> {
             c_rows: self.outs,
             into: Into::Add,
         };
-        product(simd, &weighted, o);
+        gemm(simd, &weighted, o);
     }
 }

@@ -12,9 +12,9 @@ pub(super) struct HeadCache {
     pub(super) k: Vec<f32>,
     /// Values, `[token][lane]`.
     pub(super) v: Vec<f32>,
-    /// Fine compressed keys, `[panel][lane][key of panel]`.
+    /// Level-1 compressed keys, `[panel][lane][key of panel]`.
     pub(super) k1: Vec<f32>,
-    /// Coarse compressed keys, laid out alike.
+    /// Level-2 compressed keys, laid out alike.
     pub(super) k2: Vec<f32>,
 }
 
@@ -69,8 +69,8 @@ impl Cache {
         for h in &mut self.heads {
             grow(&mut h.k, capacity.next_multiple_of(block) * dim);
             grow(&mut h.v, capacity.next_multiple_of(block) * dim);
-            grow(&mut h.k1, self.spec.fine_rows(capacity).next_multiple_of(PANEL) * dim);
-            grow(&mut h.k2, self.spec.coarse_rows(capacity).next_multiple_of(PANEL) * dim);
+            grow(&mut h.k1, self.spec.level1_rows(capacity).next_multiple_of(PANEL) * dim);
+            grow(&mut h.k2, self.spec.level2_rows(capacity).next_multiple_of(PANEL) * dim);
         }
         self.capacity = capacity;
     }
@@ -120,12 +120,12 @@ impl Cache {
     fn compress(&mut self, spec: &SparseSpec, positions: std::ops::Range<usize>) {
         let (dim, block) = (self.dim, self.block);
         for head in &mut self.heads {
-            for (factor, is_fine) in [(1, true), (4, false)] {
+            for (factor, is_level1) in [(1, true), (4, false)] {
                 let (kernel, stride) = (factor * spec.kernel, factor * spec.stride);
                 let count = |length: usize| {
-                    if is_fine { spec.fine_rows(length) } else { spec.coarse_rows(length) }
+                    if is_level1 { spec.level1_rows(length) } else { spec.level2_rows(length) }
                 };
-                let dst = if is_fine { &mut head.k1 } else { &mut head.k2 };
+                let dst = if is_level1 { &mut head.k1 } else { &mut head.k2 };
                 for j in count(positions.start)..count(positions.end) {
                     for lane in 0..dim {
                         let mut sum = 0.0;
@@ -226,20 +226,20 @@ impl Slots<'_> {
 pub(super) enum Part {
     K,
     V,
-    Fine,
-    Coarse,
+    Level1,
+    Level2,
 }
 
 impl Part {
     pub(super) const ALL: [(Part, &'static str); 4] =
-        [(Part::K, "k"), (Part::V, "v"), (Part::Fine, "k1"), (Part::Coarse, "k2")];
+        [(Part::K, "k"), (Part::V, "v"), (Part::Level1, "k1"), (Part::Level2, "k2")];
 
     /// Keys per panel; values are not in panels.
     fn panel(self, block: usize) -> Option<usize> {
         match self {
             Part::K => Some(block),
             Part::V => None,
-            Part::Fine | Part::Coarse => Some(PANEL),
+            Part::Level1 | Part::Level2 => Some(PANEL),
         }
     }
 
@@ -247,8 +247,8 @@ impl Part {
     pub(super) fn rows(self, spec: &SparseSpec, positions: std::ops::Range<usize>) -> std::ops::Range<usize> {
         match self {
             Part::K | Part::V => positions,
-            Part::Fine => spec.fine_rows(positions.start)..spec.fine_rows(positions.end),
-            Part::Coarse => spec.coarse_rows(positions.start)..spec.coarse_rows(positions.end),
+            Part::Level1 => spec.level1_rows(positions.start)..spec.level1_rows(positions.end),
+            Part::Level2 => spec.level2_rows(positions.start)..spec.level2_rows(positions.end),
         }
     }
 }
@@ -258,16 +258,16 @@ impl HeadCache {
         match part {
             Part::K => &self.k,
             Part::V => &self.v,
-            Part::Fine => &self.k1,
-            Part::Coarse => &self.k2,
+            Part::Level1 => &self.k1,
+            Part::Level2 => &self.k2,
         }
     }
     fn part_mut(&mut self, part: Part) -> &mut [f32] {
         match part {
             Part::K => &mut self.k,
             Part::V => &mut self.v,
-            Part::Fine => &mut self.k1,
-            Part::Coarse => &mut self.k2,
+            Part::Level1 => &mut self.k1,
+            Part::Level2 => &mut self.k2,
         }
     }
 }

@@ -90,21 +90,21 @@ impl DraftOps for Cpu {
     fn draft_fuse(
         &mut self,
         g: &mut Buf,
-        taps: &Buf,
+        aux_hidden: &Buf,
         norms: &[Vec<f32>],
         eps: f32,
         w: &Matrix,
         pass: Pass,
     ) -> Result<()> {
-        rows_of("draft_fuse", taps, pass.rows(), w.inner)?;
-        let mut x = taps.rows(pass).to_vec();
+        rows_of("draft_fuse", aux_hidden, pass.rows(), w.inner)?;
+        let mut x = aux_hidden.rows(pass).to_vec();
         if !norms.is_empty() {
-            let slot = taps.width / norms.len();
-            for (i, (x, tap)) in x.chunks_exact_mut(slot).zip(taps.rows(pass).chunks_exact(slot)).enumerate() {
-                rms_norm(x, tap, &norms[i % norms.len()], eps);
+            let slot = aux_hidden.width / norms.len();
+            for (i, (x, aux)) in x.chunks_exact_mut(slot).zip(aux_hidden.rows(pass).chunks_exact(slot)).enumerate() {
+                rms_norm(x, aux, &norms[i % norms.len()], eps);
             }
         }
-        Cpu::product(g, &x, w, pass, |g, _, first, y| g[first..][..y.len()].copy_from_slice(y))
+        Cpu::gemm(g, &x, w, pass, |g, _, first, y| g[first..][..y.len()].copy_from_slice(y))
     }
 
     fn draft_input(
@@ -138,7 +138,7 @@ impl DraftOps for Cpu {
     }
 
     fn draft_project(&mut self, dst: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
-        Cpu::product(dst, x.rows(pass), w, pass, |dst, _, first, y| {
+        Cpu::gemm(dst, x.rows(pass), w, pass, |dst, _, first, y| {
             for (d, y) in dst[first..].iter_mut().zip(y) {
                 *d = scale * y;
             }

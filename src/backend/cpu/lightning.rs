@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 #[cfg(test)]
 use super::Planted;
-use super::simd::{self, Into, Product, product, rms_norm};
+use super::simd::{self, Gemm, Into, gemm, rms_norm};
 use super::{Buf, Cpu};
 use crate::backend::{GRID, Lightning, MAX_VERIFY_ROWS, Pass, Result};
 use crate::spec::LightningSpec;
@@ -331,7 +331,7 @@ impl WithSimd for Chunks<'_> {
                     *c = q * decay;
                 }
             }
-            let read = Product {
+            let read = Gemm {
                 a: &carried,
                 a_rows: &at[..rows],
                 b: state,
@@ -341,9 +341,9 @@ impl WithSimd for Chunks<'_> {
                 c_rows: &at[..rows],
                 into: Into::Set,
             };
-            product(simd, &read, o);
+            gemm(simd, &read, o);
             turn(&mut turned, k, dim, |_| 1.0);
-            let inner = Product {
+            let inner = Gemm {
                 a: q,
                 a_rows: &at[..rows],
                 b: &turned,
@@ -353,7 +353,7 @@ impl WithSimd for Chunks<'_> {
                 c_rows: &score_rows[..rows],
                 into: Into::Set,
             };
-            product(simd, &inner, &mut scores);
+            gemm(simd, &inner, &mut scores);
             for (i, row) in scores.chunks_exact_mut(GRID).take(rows).enumerate() {
                 for (s, decay) in row[..=i].iter_mut().zip(powers[..=i].iter().rev()) {
                     *s *= decay;
@@ -361,7 +361,7 @@ impl WithSimd for Chunks<'_> {
             }
             // A row's own sum ends at the row: terms of later rows must not enter, not even as zeros.
             for i in 0..rows {
-                let own = Product {
+                let own = Gemm {
                     a: &scores,
                     a_rows: &score_rows[i..=i],
                     b: v,
@@ -371,12 +371,12 @@ impl WithSimd for Chunks<'_> {
                     c_rows: &at[i..=i],
                     into: Into::Add,
                 };
-                product(simd, &own, o);
+                gemm(simd, &own, o);
             }
             // S = λ^C S + (diag(λ^(C-1-i)) K)ᵀ V
             turn(&mut turned, k, dim, |i| powers[rows - 1 - i]);
             simd::scale(simd, state, powers[rows]);
-            let write = Product {
+            let write = Gemm {
                 a: &turned,
                 a_rows: &score_rows[..dim],
                 b: v,
@@ -386,7 +386,7 @@ impl WithSimd for Chunks<'_> {
                 c_rows: &at[..dim],
                 into: Into::Add,
             };
-            product(simd, &write, state);
+            gemm(simd, &write, state);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The CPU backend: every operation in f32. The oracle for other backends, and the engine of the built-in model.
 //!
 //! A file for each trait of [`crate::backend`]: `memory`, `steps`, `rows`, `sparse`, `lightning`, `images`; beside them what they are made of:
-//! `matrix` (products), `cache` and `attend` (InfLLM-V2), `simd` (vector kernels), `draft`. Operations run at once. Sums have a fixed order that
+//! `matrix` (GEMM), `cache` and `attend` (InfLLM-V2), `simd` (vector kernels), `draft`. Operations run at once. Sums have a fixed order that
 //! does not depend on the number of rows.
 
 mod attend;
@@ -22,7 +22,7 @@ pub use matrix::Matrix;
 pub use sparse::Selection;
 
 use self::lightning::RopeTable;
-use super::{Candidates, Pass};
+use super::{Pass, TopLogits};
 use crate::protocol::engine::{MemoryInfo, Token};
 
 /// Rows of a prefill pass.
@@ -37,7 +37,7 @@ pub struct Cpu {
     /// Accepted rows of the last verify pass, remembered in every recurrent state.
     pending: usize,
     rope: RopeTable,
-    candidates: Vec<Candidates>,
+    top_logits: Vec<TopLogits>,
     memory: MemoryInfo,
     /// Tokens and place of the coming draft pass.
     draft: draft::DraftStep,
@@ -89,7 +89,7 @@ impl Cpu {
             tokens: Vec::new(),
             pending: 0,
             rope: RopeTable::default(),
-            candidates: Vec::new(),
+            top_logits: Vec::new(),
             memory: MemoryInfo::default(),
             draft: draft::DraftStep::default(),
             #[cfg(test)]

@@ -6,12 +6,12 @@ use rayon::prelude::*;
 
 use super::simd::{self, ApplyGate, Gate, rms_norm};
 use super::{Buf, Cpu, Matrix};
-use crate::backend::{BackendError, CANDIDATES, Candidates, HeadRows, Pass, Result, Rows};
+use crate::backend::{BackendError, HeadRows, Pass, Result, Rows, TOP_LOGITS, TopLogits};
 use crate::protocol::engine::Token;
 
 impl Cpu {
     /// `dst = f(x Wᵀ)`: `write(row of dst, row, first column, values of y)` stores pieces of rows, columns ascending.
-    pub(super) fn product(
+    pub(super) fn gemm(
         dst: &mut Buf,
         x: &[f32],
         w: &Matrix,
@@ -22,7 +22,7 @@ impl Cpu {
         let expected = pass.rows() * w.inner;
         if x.len() != expected || dst.data.len() < pass.rows() * width {
             return Err(BackendError::Shape {
-                op: "product",
+                op: "gemm",
                 expected: format!("{expected} values"),
                 found: format!("{}", x.len()),
             });
@@ -77,7 +77,7 @@ impl Rows for Cpu {
 
     fn norm_linear(&mut self, dst: &mut Buf, h: &Buf, norm: &Vec<f32>, eps: f32, w: &Matrix, pass: Pass) -> Result<()> {
         let x = normed(h, norm, eps, pass)?;
-        Cpu::product(dst, &x, w, pass, |dst, _, first, y| dst[first..][..y.len()].copy_from_slice(y))
+        Cpu::gemm(dst, &x, w, pass, |dst, _, first, y| dst[first..][..y.len()].copy_from_slice(y))
     }
 
     fn norm_gate_up(
@@ -92,7 +92,7 @@ impl Rows for Cpu {
         let x = normed(h, norm, eps, pass)?;
         let width = dst.width;
         // Gate columns come before up columns: dst holds silu(gate) until its up columns arrive.
-        Cpu::product(dst, &x, w, pass, |dst, _, first, y| {
+        Cpu::gemm(dst, &x, w, pass, |dst, _, first, y| {
             let (gate, up) = y.split_at(width.saturating_sub(first).min(y.len()));
             let dst_gate = &mut dst[first.min(width)..][..gate.len()];
             dst_gate.fill(1.0);
@@ -105,7 +105,7 @@ impl Rows for Cpu {
     }
 
     fn linear_add(&mut self, h: &mut Buf, x: &Buf, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
-        Cpu::product(h, x.rows(pass), w, pass, |h, _, first, y| {
+        Cpu::gemm(h, x.rows(pass), w, pass, |h, _, first, y| {
             for (h, y) in h[first..].iter_mut().zip(y) {
                 *h += scale * y;
             }
@@ -133,17 +133,17 @@ impl Rows for Cpu {
                 simd::run(ApplyGate { x: a, g: &x[gate.clone()], gate: Gate::Sigmoid });
             });
         }
-        Cpu::product(h, &a, w, pass, |h, _, first, y| {
+        Cpu::gemm(h, &a, w, pass, |h, _, first, y| {
             for (h, y) in h[first..].iter_mut().zip(y) {
                 *h += scale * y;
             }
         })
     }
 
-    fn tap(&mut self, taps: &mut Buf, slot: usize, h: &Buf, pass: Pass) -> Result<()> {
-        let (width, hidden) = (taps.width, h.width);
-        for (tap, h) in taps.rows_mut(pass).chunks_exact_mut(width).zip(h.rows(pass).chunks_exact(hidden)) {
-            tap[slot * hidden..][..hidden].copy_from_slice(h);
+    fn keep_aux_hidden(&mut self, aux_hidden: &mut Buf, slot: usize, h: &Buf, pass: Pass) -> Result<()> {
+        let (width, hidden) = (aux_hidden.width, h.width);
+        for (aux, h) in aux_hidden.rows_mut(pass).chunks_exact_mut(width).zip(h.rows(pass).chunks_exact(hidden)) {
+            aux[slot * hidden..][..hidden].copy_from_slice(h);
         }
         Ok(())
     }
@@ -182,19 +182,19 @@ impl Rows for Cpu {
         Ok(())
     }
 
-    fn top_candidates(&mut self, logits: &Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()> {
+    fn top_logits(&mut self, logits: &Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()> {
         let rows = &logits.data[..rows.count(pass) * logits.width];
-        self.candidates = rows.par_chunks(logits.width).map(|row| best(&row[..vocab])).collect();
+        self.top_logits = rows.par_chunks(logits.width).map(|row| best(&row[..vocab])).collect();
         Ok(())
     }
 
-    fn candidates(&mut self, rows: usize) -> Result<Vec<Candidates>> {
-        Ok(self.candidates.iter().take(rows).cloned().collect())
+    fn read_top_logits(&mut self, rows: usize) -> Result<Vec<TopLogits>> {
+        Ok(self.top_logits.iter().take(rows).cloned().collect())
     }
 }
 
-/// The best candidates of one row and its log-sum-exp.
-fn best(row: &[f32]) -> Candidates {
+/// The top logits of one row and its log-sum-exp.
+fn best(row: &[f32]) -> TopLogits {
     // Bits that sort like the values, then lower ids first.
     let key = |(id, logit): (usize, &f32)| {
         let bits = logit.to_bits();
@@ -202,7 +202,7 @@ fn best(row: &[f32]) -> Candidates {
         u64::from(ordered) << 32 | u64::from(!(id as u32))
     };
     let mut keys: Vec<u64> = row.iter().enumerate().map(key).collect();
-    let keep = CANDIDATES.min(keys.len());
+    let keep = TOP_LOGITS.min(keys.len());
     if keep < keys.len() {
         keys.select_nth_unstable_by(keep, |a, b| b.cmp(a));
         keys.truncate(keep);
@@ -212,5 +212,5 @@ fn best(row: &[f32]) -> Candidates {
     let logits: Vec<f32> = ids.iter().filter_map(|id| row.get(*id as usize).copied()).collect();
     let most = logits.first().copied().unwrap_or(f32::NEG_INFINITY);
     let sum: f64 = row.iter().map(|v| f64::from(v - most).exp()).sum();
-    Candidates { ids, logits, log_sum_exp: most + sum.ln() as f32 }
+    TopLogits { ids, logits, log_sum_exp: most + sum.ln() as f32 }
 }

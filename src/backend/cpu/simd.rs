@@ -1,7 +1,7 @@
-//! Vector kernels of the CPU backend: small products, dots, exponentials.
+//! Vector kernels of the CPU backend: small GEMMs, dots, exponentials.
 //!
 //! Instruction sets are chosen at run time ([`run`]). Every sum has one fixed order that depends on nothing but the
-//! length of the vectors: `product` adds along k one after the other for each output element, `dots` keeps 32 partial sums
+//! length of the vectors: `gemm` adds along k one after the other for each output element, `dots` keeps 32 partial sums
 //! and adds them as a tree. So the result of a row never depends on how many rows are computed with it.
 
 use pulp::{Simd, WithSimd};
@@ -15,7 +15,7 @@ pub(super) fn run<Op: WithSimd>(op: Op) -> Op::Output {
     pulp::Arch::new().dispatch(op)
 }
 
-/// What a product does with its destination.
+/// What a GEMM does with its destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Into {
     /// `c = a·b`
@@ -24,8 +24,8 @@ pub(super) enum Into {
     Add,
 }
 
-/// Operands of [`product`]: rows of `a` and `c` start at the given offsets, `b` is row-major `[k, ldb]`.
-pub(super) struct Product<'a> {
+/// Operands of [`gemm`]: rows of `a` and `c` start at the given offsets, `b` is row-major `[k, ldb]`.
+pub(super) struct Gemm<'a> {
     pub(super) a: &'a [f32],
     pub(super) a_rows: &'a [usize],
     pub(super) b: &'a [f32],
@@ -40,21 +40,21 @@ pub(super) struct Product<'a> {
 
 /// `c[c_rows[r] + j] = Σ_k a[a_rows[r] + k] · b[k·ldb + j]` for `j < n`, by fused multiply-adds in the order of k.
 #[inline(always)]
-pub(super) fn product<S: Simd>(simd: S, p: &Product<'_>, c: &mut [f32]) {
+pub(super) fn gemm<S: Simd>(simd: S, p: &Gemm<'_>, c: &mut [f32]) {
     // A call of its own: the body is large and has many callers.
-    simd.vectorize(RunProduct { p, c });
+    simd.vectorize(RunGemm { p, c });
 }
 
-struct RunProduct<'a> {
-    p: &'a Product<'a>,
+struct RunGemm<'a> {
+    p: &'a Gemm<'a>,
     c: &'a mut [f32],
 }
 
-impl WithSimd for RunProduct<'_> {
+impl WithSimd for RunGemm<'_> {
     type Output = ();
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let RunProduct { p, c } = self;
+        let RunGemm { p, c } = self;
         let mut first = 0;
         while first < p.a_rows.len() {
             let rows = (p.a_rows.len() - first).min(6);
@@ -71,9 +71,9 @@ impl WithSimd for RunProduct<'_> {
     }
 }
 
-/// `MR` rows of a product, `NV` vectors of columns at a time.
+/// `MR` rows of a GEMM, `NV` vectors of columns at a time.
 #[inline(always)]
-fn stripe<S: Simd, const MR: usize, const NV: usize>(simd: S, p: &Product<'_>, first: usize, c: &mut [f32]) {
+fn stripe<S: Simd, const MR: usize, const NV: usize>(simd: S, p: &Gemm<'_>, first: usize, c: &mut [f32]) {
     let mut a: [&[f32]; MR] = [&[]; MR];
     let mut at = [0usize; MR];
     for r in 0..MR {
@@ -107,7 +107,7 @@ fn stripe<S: Simd, const MR: usize, const NV: usize>(simd: S, p: &Product<'_>, f
 fn tile<S: Simd, const MR: usize, const NV: usize>(
     simd: S,
     a: &[&[f32]; MR],
-    p: &Product<'_>,
+    p: &Gemm<'_>,
     j: usize,
     at: &[usize; MR],
     c: &mut [f32],

@@ -10,7 +10,7 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::cache::{Cache, PANEL};
-use super::simd::{self, Into, Product, add_exp, exp_sum, product};
+use super::simd::{self, Gemm, Into, add_exp, exp_sum, gemm};
 use super::{Buf, Cpu, attend};
 use crate::backend::{BackendError, BlockMass, MAX_VERIFY_ROWS, MassOf, Pass, Result, Sparse, internal};
 use crate::spec::{ScoreNorm, SparseSpec};
@@ -217,7 +217,7 @@ pub(super) struct Scratch {
     /// Greatest score and sum of exponentials per query; in selection, the sum becomes the log-sum-exp.
     pub(super) greatest: Vec<f32>,
     pub(super) sum: Vec<f32>,
-    /// Group-summed stage-1 scores, `[row, fine keys]`.
+    /// Group-summed stage-1 scores, `[row, level-1 compressed keys]`.
     pub(super) scores: Vec<f32>,
     /// Candidates as sortable keys.
     pub(super) ranked: Vec<u64>,
@@ -267,21 +267,21 @@ impl WithSimd for SelectTile<'_> {
                 (begin..rows).flat_map(|r| (0..group).map(move |h| r * q.width + (g * group + h) * spec.head_dim)),
             );
             let last = q.first + rows - 1;
-            let fine = spec.fine_rows(last + 1);
+            let level1 = spec.level1_rows(last + 1);
             match spec.score_norm {
-                ScoreNorm::Coarse => {
-                    log_sum_exp(simd, scratch, &q, begin, group, &head.k2, spec, |p| spec.coarse_rows(p + 1))
+                ScoreNorm::Level2 => {
+                    log_sum_exp(simd, scratch, &q, begin, group, &head.k2, spec, |p| spec.level2_rows(p + 1))
                 }
-                ScoreNorm::Fine => {
-                    log_sum_exp(simd, scratch, &q, begin, group, &head.k1, spec, |p| spec.fine_rows(p + 1))
+                ScoreNorm::Level1 => {
+                    log_sum_exp(simd, scratch, &q, begin, group, &head.k1, spec, |p| spec.level1_rows(p + 1))
                 }
             }
-            group_scores(simd, scratch, &q, begin, group, &head.k1, spec, fine);
+            group_scores(simd, scratch, &q, begin, group, &head.k1, spec, level1);
             for r in begin..rows {
                 if has_choice(r) {
                     let list = r * spec.kv_heads + g;
                     let p = q.first + r;
-                    let scores = &scratch.scores[(r - begin) * fine..][..spec.fine_rows(p + 1)];
+                    let scores = &scratch.scores[(r - begin) * level1..][..spec.level1_rows(p + 1)];
                     counts[list] =
                         choose(&mut blocks[list * spec.topk..][..spec.topk], &mut scratch.ranked, scores, p, spec);
                 }
@@ -314,11 +314,7 @@ fn log_sum_exp<S: Simd>(
     at.extend((0..n).map(|i| i * PANEL));
     s.resize(s.len().max(n * PANEL), 0.0);
     for (panel, b) in keys.chunks_exact(PANEL * dim).take(visible(last).div_ceil(PANEL)).enumerate() {
-        product(
-            simd,
-            &Product { a: q.x, a_rows: queries, b, ldb: PANEL, k: dim, n: PANEL, c_rows: at, into: Into::Set },
-            s,
-        );
+        gemm(simd, &Gemm { a: q.x, a_rows: queries, b, ldb: PANEL, k: dim, n: PANEL, c_rows: at, into: Into::Set }, s);
         for i in 0..n {
             let seen = visible(q.first + begin + i / group).saturating_sub(panel * PANEL).min(PANEL);
             let row = &mut s[i * PANEL..][..seen];
@@ -336,7 +332,7 @@ fn log_sum_exp<S: Simd>(
     }
 }
 
-/// `scratch.scores[row, key] = Σ_h exp(scale · q_h·key - lse_h)` for every visible fine key, heads in ascending order.
+/// `scratch.scores[row, key] = Σ_h exp(scale · q_h·key - lse_h)` for every visible level-1 compressed key, heads in ascending order.
 #[allow(clippy::too_many_arguments)]
 #[inline(always)]
 fn group_scores<S: Simd>(
@@ -347,22 +343,18 @@ fn group_scores<S: Simd>(
     group: usize,
     keys: &[f32],
     spec: &SparseSpec,
-    fine: usize,
+    level1: usize,
 ) {
     let Scratch { queries, at, s, sum, scores, .. } = scratch;
     let (n, dim, factor) = (queries.len(), spec.head_dim, softmax_scale(spec));
     scores.clear();
-    scores.resize(n / group * fine, 0.0);
-    for (panel, b) in keys.chunks_exact(PANEL * dim).take(fine.div_ceil(PANEL)).enumerate() {
-        product(
-            simd,
-            &Product { a: q.x, a_rows: queries, b, ldb: PANEL, k: dim, n: PANEL, c_rows: at, into: Into::Set },
-            s,
-        );
+    scores.resize(n / group * level1, 0.0);
+    for (panel, b) in keys.chunks_exact(PANEL * dim).take(level1.div_ceil(PANEL)).enumerate() {
+        gemm(simd, &Gemm { a: q.x, a_rows: queries, b, ldb: PANEL, k: dim, n: PANEL, c_rows: at, into: Into::Set }, s);
         for i in 0..n {
             let r = i / group;
-            let seen = spec.fine_rows(q.first + begin + r + 1).saturating_sub(panel * PANEL).min(PANEL);
-            let out = &mut scores[r * fine..][..fine][panel * PANEL..][..seen];
+            let seen = spec.level1_rows(q.first + begin + r + 1).saturating_sub(panel * PANEL).min(PANEL);
+            let out = &mut scores[r * level1..][..level1][panel * PANEL..][..seen];
             add_exp(simd, out, &s[i * PANEL..][..seen], factor, sum[i]);
         }
     }

@@ -1,4 +1,4 @@
-//! Prefill products by cuBLASLt, where its library can be loaded.
+//! Prefill GEMMs by cuBLASLt, where its library can be loaded.
 //!
 //! One algorithm per shape, chosen once for the largest row count, with reduction schemes that split the inner axis
 //! excluded: so every row is summed in one fixed order. That a row's bits depend neither on the number of rows nor on
@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 
 use cudarc::cublaslt::{result, sys};
 
-use super::driver::{DevicePtr, Driver, PRODUCT_ROWS, Product, ProductOut, Queue, failed};
+use super::driver::{DevicePtr, Driver, GEMM_ROWS, Gemm, GemmOut, Queue, failed};
 use super::nvidia::Nvidia;
 use crate::backend::Result;
 
@@ -25,7 +25,7 @@ const CANDIDATES: usize = 8;
 struct Shape {
     out: usize,
     inner: usize,
-    to: ProductOut,
+    to: GemmOut,
 }
 
 #[derive(Clone, Copy)]
@@ -36,7 +36,7 @@ enum Plan {
 }
 
 /// The library, its scratch and the algorithm of each shape seen so far.
-pub(super) struct Products {
+pub(super) struct CublasLt {
     handle: sys::cublasLtHandle_t,
     stream: sys::cudaStream_t,
     workspace: Option<DevicePtr>,
@@ -52,7 +52,7 @@ struct Call {
     d: sys::cublasLtMatrixLayout_t,
 }
 
-impl Products {
+impl CublasLt {
     /// `None` where the library is missing or does not start.
     pub(super) fn open(stream: cudarc::driver::sys::CUstream) -> Option<Self> {
         // SAFETY: looks for the library; the handle is destroyed in `drop`.
@@ -63,24 +63,24 @@ impl Products {
             (result::create_handle().ok()?, sys::cublasLtGetVersion())
         };
         let name = format!("cuBLASLt {}.{}", version / 10_000, version / 100 % 100);
-        Some(Products { handle, stream: stream.cast(), workspace: None, plans: HashMap::new(), name })
+        Some(CublasLt { handle, stream: stream.cast(), workspace: None, plans: HashMap::new(), name })
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs one product; `Ok(false)` where the shape is refused.
+    /// Runs one GEMM; `Ok(false)` where the shape is refused.
     ///
     /// # Safety
-    /// As for [`Driver::product`]; the context is current.
-    pub(super) unsafe fn run(&mut self, device: &Nvidia, product: &Product) -> Result<bool> {
-        let shape = Shape { out: product.out, inner: product.inner, to: product.to };
+    /// As for [`Driver::gemm`]; the context is current.
+    pub(super) unsafe fn run(&mut self, device: &Nvidia, gemm: &Gemm) -> Result<bool> {
+        let shape = Shape { out: gemm.out, inner: gemm.inner, to: gemm.to };
         let plan = match self.plans.get(&shape) {
             Some(plan) => *plan,
             None => {
                 // SAFETY: the caller's; the check only reads `w`.
-                let plan = unsafe { self.plan(device, product) }?;
+                let plan = unsafe { self.plan(device, gemm) }?;
                 self.plans.insert(shape, plan);
                 plan
             }
@@ -89,24 +89,24 @@ impl Products {
             return Ok(false);
         };
         // SAFETY: the caller's.
-        unsafe { self.matmul(device, product, &algorithm) }?;
+        unsafe { self.matmul(device, gemm, &algorithm) }?;
         Ok(true)
     }
 
     /// Picks the algorithm of a shape and proves it on the device.
-    unsafe fn plan(&mut self, device: &Nvidia, product: &Product) -> Result<Plan> {
+    unsafe fn plan(&mut self, device: &Nvidia, gemm: &Gemm) -> Result<Plan> {
         // The weight's own rows serve as activations: real numbers, already there.
-        let most = (product.out / PRODUCT_ROWS * PRODUCT_ROWS).min(2048);
-        if most < 4 * PRODUCT_ROWS {
+        let most = (gemm.out / GEMM_ROWS * GEMM_ROWS).min(2048);
+        if most < 4 * GEMM_ROWS {
             return Ok(Plan::Refused);
         }
-        let probe = Product { x: product.w, d: 0, rows: most, scale: 1.0, ..*product };
+        let probe = Gemm { x: gemm.w, d: 0, rows: most, scale: 1.0, ..*gemm };
         let candidates = self.candidates(&probe)?;
-        let size = match product.to {
-            ProductOut::Bf16 => 2,
-            ProductOut::F32 | ProductOut::AddF32 => 4,
+        let size = match gemm.to {
+            GemmOut::Bf16 => 2,
+            GemmOut::F32 | GemmOut::AddF32 => 4,
         };
-        let scratch = device.alloc(2 * most * product.out * size)?;
+        let scratch = device.alloc(2 * most * gemm.out * size)?;
         let mut chosen = Plan::Refused;
         for algorithm in candidates {
             // SAFETY: scratch holds two results of `most` rows.
@@ -123,7 +123,7 @@ impl Products {
     unsafe fn rows_keep_their_bits(
         &mut self,
         device: &Nvidia,
-        probe: &Product,
+        probe: &Gemm,
         algorithm: &sys::cublasLtMatmulAlgo_t,
         scratch: DevicePtr,
         size: usize,
@@ -135,17 +135,17 @@ impl Products {
         // SAFETY: `scratch` has room for two results, `probe.x` for all rows; `host` is read after the wait.
         unsafe {
             device.fill(scratch, 0, 2 * total, Queue::Compute)?;
-            if self.matmul(device, &Product { d: scratch, ..*probe }, algorithm).is_err() {
+            if self.matmul(device, &Gemm { d: scratch, ..*probe }, algorithm).is_err() {
                 return Ok(false);
             }
             // Cuts at and within tiles, on the grid of 64: what chunked prefill does.
             let mut start = 0;
-            for (index, rows) in [2 * PRODUCT_ROWS, PRODUCT_ROWS, 3 * PRODUCT_ROWS].iter().cycle().enumerate() {
+            for (index, rows) in [2 * GEMM_ROWS, GEMM_ROWS, 3 * GEMM_ROWS].iter().cycle().enumerate() {
                 let rows = (*rows).min(probe.rows - start);
                 if rows == 0 || index > 64 {
                     break;
                 }
-                let call = Product {
+                let call = Gemm {
                     x: probe.x + (start * probe.inner * 2) as u64,
                     d: part + (start * row) as u64,
                     rows,
@@ -163,9 +163,9 @@ impl Products {
         }
     }
 
-    fn candidates(&mut self, product: &Product) -> Result<Vec<sys::cublasLtMatmulAlgo_t>> {
+    fn candidates(&mut self, gemm: &Gemm) -> Result<Vec<sys::cublasLtMatmulAlgo_t>> {
         let say = |e: result::CublasError| failed("cuBLASLt", e);
-        let call = Call::new(product)?;
+        let call = Call::new(gemm)?;
         let preference = result::create_matmul_pref().map_err(say)?;
         let no_split = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_NONE as u32;
         // SAFETY: all descriptors are alive; results are plain numbers, zero being valid.
@@ -212,20 +212,15 @@ impl Products {
         }
     }
 
-    unsafe fn matmul(
-        &mut self,
-        device: &Nvidia,
-        product: &Product,
-        algorithm: &sys::cublasLtMatmulAlgo_t,
-    ) -> Result<()> {
+    unsafe fn matmul(&mut self, device: &Nvidia, gemm: &Gemm, algorithm: &sys::cublasLtMatmulAlgo_t) -> Result<()> {
         let workspace = match self.workspace {
             Some(at) => at,
             None => *self.workspace.insert(device.alloc(WORKSPACE_BYTES)?),
         };
-        let call = Call::new(product)?;
-        let (alpha, beta) = match product.to {
-            ProductOut::Bf16 | ProductOut::F32 => (1.0f32, 0.0f32),
-            ProductOut::AddF32 => (product.scale, 1.0f32),
+        let call = Call::new(gemm)?;
+        let (alpha, beta) = match gemm.to {
+            GemmOut::Bf16 | GemmOut::F32 => (1.0f32, 0.0f32),
+            GemmOut::AddF32 => (gemm.scale, 1.0f32),
         };
         // SAFETY: pointers and sizes are the caller's; C and D are the same matrix, which the library allows.
         unsafe {
@@ -234,13 +229,13 @@ impl Products {
                 call.desc,
                 (&raw const alpha).cast(),
                 (&raw const beta).cast(),
-                product.w as *const c_void,
+                gemm.w as *const c_void,
                 call.w,
-                product.x as *const c_void,
+                gemm.x as *const c_void,
                 call.x,
-                product.d as *const c_void,
+                gemm.d as *const c_void,
                 call.d,
-                product.d as *mut c_void,
+                gemm.d as *mut c_void,
                 call.d,
                 algorithm,
                 workspace as *mut c_void,
@@ -248,16 +243,11 @@ impl Products {
                 self.stream,
             )
         }
-        .map_err(|e| {
-            failed(
-                format!("cuBLASLt [{} x {}] x [{} x {}]", product.rows, product.inner, product.out, product.inner),
-                e,
-            )
-        })
+        .map_err(|e| failed(format!("cuBLASLt [{} x {}] x [{} x {}]", gemm.rows, gemm.inner, gemm.out, gemm.inner), e))
     }
 }
 
-impl Drop for Products {
+impl Drop for CublasLt {
     fn drop(&mut self) {
         // SAFETY: created in `open`. The scratch goes with the context.
         let _ = unsafe { result::destroy_handle(self.handle) };
@@ -266,12 +256,12 @@ impl Drop for Products {
 
 impl Call {
     /// The library counts in columns: `dᵀ [out, rows] = wᵀ-of-its-column-form · xᵀ`.
-    fn new(product: &Product) -> Result<Self> {
+    fn new(gemm: &Gemm) -> Result<Self> {
         let say = |e: result::CublasError| failed("cuBLASLt", e);
-        let (out, inner, rows) = (product.out as u64, product.inner as u64, product.rows as u64);
-        let d_type = match product.to {
-            ProductOut::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
-            ProductOut::F32 | ProductOut::AddF32 => sys::cudaDataType_t::CUDA_R_32F,
+        let (out, inner, rows) = (gemm.out as u64, gemm.inner as u64, gemm.rows as u64);
+        let d_type = match gemm.to {
+            GemmOut::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
+            GemmOut::F32 | GemmOut::AddF32 => sys::cudaDataType_t::CUDA_R_32F,
         };
         let mut call = Call { desc: null_mut(), w: null_mut(), x: null_mut(), d: null_mut() };
         call.desc =

@@ -1,6 +1,6 @@
 //! A device with its accounting: owned memory, page-locked staging, and what each kind of memory adds up to.
 //!
-//! Buffers give their memory back when they are dropped; a buffer never moves. Recordings hold raw addresses, so they
+//! Buffers give their memory back when they are dropped; a buffer never moves. Graphs hold raw addresses, so they
 //! are dropped before the buffers they name (see [`super::graph`]).
 
 use std::collections::HashMap;

@@ -1,13 +1,13 @@
 //! The draft head's operations: one small layer over a ring of keys and values (see [`crate::backend::draft`]).
 //!
-//! Passes of 1..16 rows use the skinny kernels; longer ones, which only fill the window, the products of a prefill.
+//! Passes of 1..16 rows use the skinny kernels; longer ones, which only fill the window, the GEMMs of a prefill.
 
 use std::ops::Range;
 
 use super::device::{Account, DeviceBuffer};
-use super::driver::{DevicePtr, PRODUCT_ROWS, ProductOut, Queue};
+use super::driver::{DevicePtr, GEMM_ROWS, GemmOut, Queue};
 use super::launch::{self, SkinnyFrom, SkinnyTo};
-use super::steps::{Posted, narrow};
+use super::steps::{StepParameters, narrow};
 use super::tensors::{Buf, HEAD, Matrix, Vector, floats};
 use super::{Cuda, limits, shape, u32_of};
 use crate::backend::draft::{DraftOps, DraftResidual, DraftShape, PENDING_ROWS};
@@ -30,20 +30,20 @@ pub struct Window {
 
 impl Cuda {
     /// `struct DraftStep { u32 position, first, reserved[2]; }` and the tokens of the coming draft pass.
-    fn draft_step(&mut self) -> Result<&mut Posted> {
+    fn draft_step(&mut self) -> Result<&mut StepParameters> {
         if self.draft.is_none() {
             let rows = self.prefill_rows.max(PENDING_ROWS);
-            self.draft = Some(Posted::new(&self.device, rows)?);
+            self.draft = Some(StepParameters::new(&self.device, rows)?);
         }
         self.draft.as_mut().ok_or_else(|| shape("draft", "a draft step", "none"))
     }
 
     fn draft_step_ptr(&self) -> Result<DevicePtr> {
-        self.draft.as_ref().map(Posted::ptr).ok_or_else(|| shape("draft", "draft_seek before", "none"))
+        self.draft.as_ref().map(StepParameters::ptr).ok_or_else(|| shape("draft", "draft_seek before", "none"))
     }
 
     /// `dst = scale · x wᵀ` for any number of rows; `x` bf16.
-    fn draft_product(&mut self, dst: &Buf, x: DevicePtr, ldx: usize, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
+    fn draft_gemm(&mut self, dst: &Buf, x: DevicePtr, ldx: usize, w: &Matrix, scale: f32, pass: Pass) -> Result<()> {
         let narrow = dst.value_bytes() == 2;
         let rows = pass.rows();
         if rows <= MAX_VERIFY_ROWS {
@@ -57,11 +57,11 @@ impl Cuda {
                 format!("scale {scale}, stride {ldx}"),
             ));
         }
-        let to = if narrow { ProductOut::Bf16 } else { ProductOut::F32 };
+        let to = if narrow { GemmOut::Bf16 } else { GemmOut::F32 };
         match pass {
-            Pass::Prefill { rows } => self.product(x, w, dst.ptr(), dst.width, rows, to, 1.0),
-            // May be recorded, and the library is used outside of recordings only.
-            Pass::Verify { rows } => self.own_product(x, w, dst.ptr(), dst.width, rows, to, 1.0),
+            Pass::Prefill { rows } => self.gemm(x, w, dst.ptr(), dst.width, rows, to, 1.0),
+            // May be recorded, and the library is used outside of CUDA graphs only.
+            Pass::Verify { rows } => self.own_gemm(x, w, dst.ptr(), dst.width, rows, to, 1.0),
         }
     }
 }
@@ -71,7 +71,7 @@ impl DraftOps for Cuda {
 
     fn draft_buf(&mut self, rows: usize, width: usize, kind: BufKind) -> Result<Buf> {
         self.touch();
-        Buf::with_rows(&self.device, width, kind, rows.next_multiple_of(PRODUCT_ROWS))
+        Buf::with_rows(&self.device, width, kind, rows.next_multiple_of(GEMM_ROWS))
     }
 
     fn draft_window(&mut self, shape: &DraftShape) -> Result<Window> {
@@ -115,22 +115,22 @@ impl DraftOps for Cuda {
     fn draft_fuse(
         &mut self,
         g: &mut Buf,
-        taps: &Buf,
+        aux_hidden: &Buf,
         norms: &[Vector],
         eps: f32,
         w: &Matrix,
         pass: Pass,
     ) -> Result<()> {
-        let from = taps.narrow("draft_fuse", w.inner)?;
+        let from = aux_hidden.narrow("draft_fuse", w.inner)?;
         g.wide("draft_fuse", w.out)?;
         if norms.is_empty() {
-            return self.draft_product(g, from, taps.width, w, 1.0, pass);
+            return self.draft_gemm(g, from, aux_hidden.width, w, 1.0, pass);
         }
         let (rows, width) = (pass.rows(), w.inner / norms.len());
         let x = self.input_room(w.inner)?;
         for (slot, norm) in norms.iter().enumerate() {
             let at = (slot * width * 2) as u64;
-            let (ld, lds, n, rows) = (u32_of(w.inner)?, u32_of(taps.width)?, u32_of(width)?, u32_of(rows)?);
+            let (ld, lds, n, rows) = (u32_of(w.inner)?, u32_of(aux_hidden.width)?, u32_of(width)?, u32_of(rows)?);
             // SAFETY: slots lie inside both rows; the scratch has room for every pass.
             unsafe {
                 launch::NormRowsBf16 {
@@ -146,7 +146,7 @@ impl DraftOps for Cuda {
                 .launch(self.device.driver())?
             };
         }
-        self.draft_product(g, x, w.inner, w, 1.0, pass)
+        self.draft_gemm(g, x, w.inner, w, 1.0, pass)
     }
 
     fn draft_input(
@@ -180,7 +180,7 @@ impl DraftOps for Cuda {
             DraftResidual::Stream => 0u32,
             DraftResidual::Normed => 1,
         };
-        let tokens = self.draft.as_ref().map_or(0, Posted::tokens_ptr);
+        let tokens = self.draft.as_ref().map_or(0, StepParameters::tokens_ptr);
         let (rows_at, tokens, height) = self.looked_up(table, tokens, pass.rows())?;
         let (norms, hidden, vocab) =
             ([input_norm.memory.ptr(), hidden_norm.memory.ptr()], u32_of(hidden)?, u32_of(height)?);
@@ -213,7 +213,7 @@ impl DraftOps for Cuda {
             ));
         }
         if x.value_bytes() == 2 {
-            return self.draft_product(dst, x.ptr(), x.width, w, scale, pass);
+            return self.draft_gemm(dst, x.ptr(), x.width, w, scale, pass);
         }
         let (input, ld, rows) = (self.input_room(w.inner)?, u32_of(w.inner)?, u32_of(pass.rows())?);
         // SAFETY: shapes were checked; the scratch has room for every pass.
@@ -231,7 +231,7 @@ impl DraftOps for Cuda {
             }
             .launch(self.device.driver())?
         };
-        self.draft_product(dst, input, w.inner, w, scale, pass)
+        self.draft_gemm(dst, input, w.inner, w, scale, pass)
     }
 
     fn draft_last(&mut self, dst: &mut Buf, src: &Buf, pass: Pass) -> Result<()> {

@@ -1,14 +1,14 @@
 //! What the CUDA backend asks of a device, as one small trait.
 //!
-//! Everything above this line (launch arguments, layouts, growth, recordings, images) runs unchanged on two
+//! Everything above this line (launch arguments, layouts, growth, CUDA graphs, images) runs unchanged on two
 //! implementations: [`super::nvidia::Nvidia`] is the CUDA driver, [`super::emulated::Emulated`] runs the same kernels
 //! compiled for the CPU, so that the whole backend is compared with the oracle on machines without a GPU.
 //!
 //! Invariants every implementation keeps:
 //! - work on one [`Queue`] runs in the order it was given; two queues are ordered by events alone;
-//! - while a recording is open, launches, copies and fills on [`Queue::Compute`] are remembered with a *copy* of their
+//! - while a graph is captured, launches, copies and fills on [`Queue::Compute`] are remembered with a *copy* of their
 //!   arguments and do not run; nothing may be allocated, freed or waited for;
-//! - addresses stay valid until they are freed; a recording does not keep them alive.
+//! - addresses stay valid until they are freed; a CUDA graph does not keep them alive.
 
 use crate::backend::{BackendError, Result};
 
@@ -87,9 +87,9 @@ pub enum Queue {
     Copy,
 }
 
-/// A finished recording.
+/// A CUDA graph.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub struct Recording(pub(crate) u64);
+pub struct Graph(pub(crate) u64);
 
 /// A point on a queue.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -127,9 +127,9 @@ pub struct DeviceInfo {
     pub overlap: bool,
 }
 
-/// Type of a product's result.
+/// Type of a GEMM's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ProductOut {
+pub enum GemmOut {
     /// `d = x wᵀ`, bf16.
     Bf16,
     /// `d = x wᵀ`, f32.
@@ -140,7 +140,7 @@ pub enum ProductOut {
 
 /// `[rows, inner] bf16 × [out, inner]ᵀ bf16`, accumulated in f32.
 #[derive(Clone, Copy, Debug)]
-pub struct Product {
+pub struct Gemm {
     /// `[rows, inner]` bf16.
     pub x: DevicePtr,
     /// `[out, inner]` bf16.
@@ -154,8 +154,8 @@ pub struct Product {
     /// Columns of both.
     pub inner: usize,
     /// What becomes of the result.
-    pub to: ProductOut,
-    /// With [`ProductOut::AddF32`].
+    pub to: GemmOut,
+    /// With [`GemmOut::AddF32`].
     pub scale: f32,
 }
 
@@ -211,14 +211,14 @@ pub trait Driver: Send + Sync {
     /// Arguments must be the kernel's, in type, order and extent of what they point to.
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()>;
 
-    /// Library products on [`Queue::Compute`]; `None` where no library could be loaded. A row's bits do not depend on
+    /// Library GEMMs on [`Queue::Compute`]; `None` where no library could be loaded. A row's bits do not depend on
     /// the number of rows, or the implementation refuses the shape.
-    fn products(&self) -> Option<&str>;
+    fn gemm_library(&self) -> Option<&str>;
     /// Runs one. `Ok(false)`: this shape is refused, use a kernel.
     ///
     /// # Safety
-    /// As for [`Driver::launch`]; `x` and `d` must be valid up to `rows` rounded up to [`PRODUCT_ROWS`].
-    unsafe fn product(&self, product: &Product) -> Result<bool>;
+    /// As for [`Driver::launch`]; `x` and `d` must be valid up to `rows` rounded up to [`GEMM_ROWS`].
+    unsafe fn gemm(&self, gemm: &Gemm) -> Result<bool>;
 
     /// A new event.
     fn event(&self) -> Result<Event>;
@@ -235,18 +235,18 @@ pub trait Driver: Send + Sync {
     /// Waits for everything on a queue and reports what went wrong on it.
     fn synchronize(&self, queue: Queue) -> Result<()>;
 
-    /// Opens a recording of [`Queue::Compute`].
-    fn begin_recording(&self) -> Result<()>;
+    /// Begins to capture [`Queue::Compute`].
+    fn begin_capture(&self) -> Result<()>;
     /// Closes it.
-    fn end_recording(&self) -> Result<Recording>;
-    /// Runs a recording on [`Queue::Compute`].
-    fn replay(&self, recording: &Recording) -> Result<()>;
+    fn end_capture(&self) -> Result<Graph>;
+    /// Runs a CUDA graph on [`Queue::Compute`].
+    fn replay(&self, graph: &Graph) -> Result<()>;
     /// Frees it.
-    fn drop_recording(&self, recording: Recording);
+    fn drop_graph(&self, graph: Graph);
 }
 
-/// Library products see row counts in multiples of this; buffers of products have room for the rounding.
-pub const PRODUCT_ROWS: usize = 64;
+/// Library GEMMs see row counts in multiples of this; buffers of GEMMs have room for the rounding.
+pub const GEMM_ROWS: usize = 64;
 
 /// A device error.
 pub(crate) fn failed(op: impl Into<String>, cause: impl std::fmt::Display) -> BackendError {

@@ -2,7 +2,7 @@
 //!
 //! It exists so that the whole backend runs in tests without a GPU, and it is stricter than a GPU where that finds
 //! mistakes: memory starts as NaN, every allocation has guard words before it and ends at a page that faults, reserved
-//! address space without memory under it faults too, and a recording keeps copies of its arguments, so that a host value
+//! address space without memory under it faults too, and a CUDA graph keeps copies of its arguments, so that a host value
 //! which changes between steps gives a wrong result here too. Both queues run at once, in the order of calls: it sees
 //! neither races within a launch nor a launch that starts too early.
 //!
@@ -17,7 +17,7 @@ use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Event, Launch, Mapping, Product, Queue, Recording, failed};
+use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Event, Gemm, Graph, Launch, Mapping, Queue, failed};
 use crate::backend::Result;
 
 /// Bytes of guard before an allocation.
@@ -66,9 +66,9 @@ struct State {
     allocations: HashMap<u64, usize>,
     /// Bytes under reserved ranges.
     mapped: u64,
-    /// Some while a recording is open.
+    /// Some while a graph is captured.
     open: Option<Vec<Op>>,
-    recordings: HashMap<u64, Vec<Op>>,
+    graphs: HashMap<u64, Vec<Op>>,
     events: HashMap<u64, Instant>,
     next: u64,
 }
@@ -172,7 +172,7 @@ impl Emulated {
         Ok(())
     }
 
-    /// Remembers the operation if a recording is open, else runs it.
+    /// Remembers the operation if a graph is captured, else runs it.
     ///
     /// # Safety
     /// As for [`Emulated::run`].
@@ -187,8 +187,8 @@ impl Emulated {
         unsafe { self.run(&op) }
     }
 
-    fn not_recording(&self, op: &str) -> Result<()> {
-        if self.state().open.is_some() { Err(failed(op, "not allowed while a step is recorded")) } else { Ok(()) }
+    fn not_capturing(&self, op: &str) -> Result<()> {
+        if self.state().open.is_some() { Err(failed(op, "not allowed while a step is captured")) } else { Ok(()) }
     }
 
     /// Guard words that something has written over: `(start of the allocation, its size)`.
@@ -235,7 +235,7 @@ impl Driver for Emulated {
     }
 
     fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
-        self.not_recording("alloc")?;
+        self.not_capturing("alloc")?;
         let room = room_of(bytes);
         // SAFETY: a fresh anonymous mapping, filled up to its last page, which nothing may touch.
         let at = unsafe {
@@ -286,7 +286,7 @@ impl Driver for Emulated {
     }
 
     fn map(&self, at: DevicePtr, bytes: usize) -> Result<Mapping> {
-        self.not_recording("map")?;
+        self.not_capturing("map")?;
         // SAFETY: inside a range from `reserve`.
         unsafe {
             if libc::mprotect(at as *mut c_void, bytes, libc::PROT_READ | libc::PROT_WRITE) != 0 {
@@ -349,11 +349,11 @@ impl Driver for Emulated {
         unsafe { self.give(op, Queue::Compute) }
     }
 
-    fn products(&self) -> Option<&str> {
+    fn gemm_library(&self) -> Option<&str> {
         None
     }
 
-    unsafe fn product(&self, _product: &Product) -> Result<bool> {
+    unsafe fn gemm(&self, _gemm: &Gemm) -> Result<bool> {
         Ok(false)
     }
 
@@ -373,7 +373,7 @@ impl Driver for Emulated {
     }
 
     fn wait_host(&self, _event: &Event) -> Result<()> {
-        self.not_recording("wait")
+        self.not_capturing("wait")
     }
 
     fn elapsed_ms(&self, from: &Event, to: &Event) -> Result<f32> {
@@ -389,7 +389,7 @@ impl Driver for Emulated {
     }
 
     fn synchronize(&self, _queue: Queue) -> Result<()> {
-        self.not_recording("synchronize")?;
+        self.not_capturing("synchronize")?;
         match self.broken_guard() {
             Some((at, bytes)) => {
                 Err(failed("device work", format!("guard words around {bytes} bytes at {at:#x} were overwritten")))
@@ -398,32 +398,32 @@ impl Driver for Emulated {
         }
     }
 
-    fn begin_recording(&self) -> Result<()> {
-        self.not_recording("begin recording")?;
+    fn begin_capture(&self) -> Result<()> {
+        self.not_capturing("begin capture")?;
         self.state().open = Some(Vec::new());
         Ok(())
     }
 
-    fn end_recording(&self) -> Result<Recording> {
+    fn end_capture(&self) -> Result<Graph> {
         let mut state = self.state();
-        let ops = state.open.take().ok_or_else(|| failed("end recording", "none is open"))?;
+        let ops = state.open.take().ok_or_else(|| failed("end capture", "none is open"))?;
         state.next += 1;
         let id = state.next;
-        state.recordings.insert(id, ops);
-        Ok(Recording(id))
+        state.graphs.insert(id, ops);
+        Ok(Graph(id))
     }
 
-    fn replay(&self, recording: &Recording) -> Result<()> {
+    fn replay(&self, graph: &Graph) -> Result<()> {
         // Taken out for the run, so that the table is not held across it.
-        let ops = self.state().recordings.remove(&recording.0).ok_or_else(|| failed("replay", "no such recording"))?;
-        // SAFETY: given under the contracts of the methods that remembered them; buffers outlive recordings.
+        let ops = self.state().graphs.remove(&graph.0).ok_or_else(|| failed("replay", "no such graph"))?;
+        // SAFETY: given under the contracts of the methods that remembered them; buffers outlive CUDA graphs.
         let done = ops.iter().try_for_each(|op| unsafe { self.run(op) });
-        self.state().recordings.insert(recording.0, ops);
+        self.state().graphs.insert(graph.0, ops);
         done
     }
 
-    fn drop_recording(&self, recording: Recording) {
-        self.state().recordings.remove(&recording.0);
+    fn drop_graph(&self, graph: Graph) {
+        self.state().graphs.remove(&graph.0);
     }
 }
 

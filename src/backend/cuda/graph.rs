@@ -1,20 +1,20 @@
-//! Recordings of steps.
+//! Graphs of steps.
 //!
 //! A step runs eagerly the first time (kernels are loaded, scratch is allocated), is recorded the second time and
-//! replayed from then on. A recording holds raw addresses, so it is valid for the buffers it was made with: whenever
-//! the backend makes or frees a buffer its epoch moves on, and recordings of an older epoch are dropped.
+//! replayed from then on. A CUDA graph holds raw addresses, so it is valid for the buffers it was made with: whenever
+//! the backend makes or frees a buffer its epoch moves on, and CUDA graphs of an older epoch are dropped.
 
 use std::collections::HashMap;
 
 use super::device::Device;
-use super::driver::{Queue, Recording};
+use super::driver::{Graph, Queue};
 use crate::backend::{Result, StepKey};
 
 enum Entry {
     /// Has run once.
     Warm,
     /// Ready to replay.
-    Recorded(Recording),
+    Recorded(Graph),
     /// The device refused to record it: runs eagerly, and the reason is shown once.
     Eager,
 }
@@ -27,12 +27,12 @@ pub(super) enum Stage {
     Replay,
 }
 
-/// Recordings by key, of one epoch.
+/// Graphs by key, of one epoch.
 pub(super) struct Graphs {
     device: Device,
     epoch: u64,
     entries: HashMap<StepKey, Entry>,
-    /// Recordings made since the start.
+    /// Graphs made since the start.
     made: usize,
 }
 
@@ -59,9 +59,9 @@ impl Graphs {
         self.entries.entry(key).or_insert(Entry::Warm);
     }
 
-    pub(super) fn keep(&mut self, key: StepKey, recording: Recording) {
+    pub(super) fn keep(&mut self, key: StepKey, graph: Graph) {
         self.made += 1;
-        self.entries.insert(key, Entry::Recorded(recording));
+        self.entries.insert(key, Entry::Recorded(graph));
     }
 
     /// The device cannot record this step.
@@ -71,26 +71,26 @@ impl Graphs {
 
     pub(super) fn replay(&self, key: StepKey) -> Result<()> {
         match self.entries.get(&key) {
-            Some(Entry::Recorded(recording)) => self.device.driver().replay(recording),
+            Some(Entry::Recorded(graph)) => self.device.driver().replay(graph),
             Some(Entry::Warm | Entry::Eager) | None => Ok(()),
         }
     }
 
-    /// Recordings made since the start; for tests.
+    /// Graphs made since the start; for tests.
     pub(super) fn made(&self) -> usize {
         self.made
     }
 
-    /// Forgets every recording.
+    /// Forgets every CUDA graph.
     pub(super) fn clear(&mut self) {
         if self.entries.is_empty() {
             return;
         }
-        // A recording may still be running; errors of that work were or will be reported by whoever waits for it.
+        // A CUDA graph may still be running; errors of that work were or will be reported by whoever waits for it.
         let _ = self.device.driver().synchronize(Queue::Compute);
         for (_, entry) in self.entries.drain() {
-            if let Entry::Recorded(recording) = entry {
-                self.device.driver().drop_recording(recording);
+            if let Entry::Recorded(graph) = entry {
+                self.device.driver().drop_graph(graph);
             }
         }
     }

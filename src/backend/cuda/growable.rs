@@ -1,6 +1,6 @@
 //! Caches that grow without moving: address space for the largest context, memory under what is used.
 //!
-//! Kernels see one contiguous array whose address never changes, so recordings stay valid while a conversation grows.
+//! Kernels see one contiguous array whose address never changes, so CUDA graphs stay valid while a conversation grows.
 //! Where the device cannot reserve address space, the whole size is allocated at once.
 
 use super::device::{Account, Device, DeviceBuffer};

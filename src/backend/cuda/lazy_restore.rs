@@ -3,9 +3,9 @@
 //!
 //! Rows travel in *units* of 64 positions, counted from the first row of their file, keys and values together. What somebody
 //! waits for goes first; else they come layer by layer, in the order in which a pass needs them. A unit counts as arrived
-//! once its copies are on the copy queue: [`Arrivals::wait_for`] makes the compute queue wait for that point.
+//! once its copies are on the copy queue: [`LazyRestore::wait_for`] makes the compute queue wait for that point.
 //!
-//! While rows are on their way no step is recorded or replayed: a recording cannot wait for what a row has chosen.
+//! While rows are in flight no step is captured or replayed: a CUDA graph cannot wait for what a row has chosen.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -81,7 +81,7 @@ struct Plan {
     active: usize,
     /// The rest is not wanted any more.
     given_up: bool,
-    /// Ends waiting, not the arrivals.
+    /// Ends waiting, not the lazy restore.
     cancel: Option<Cancel>,
     failed: Option<BackendError>,
 }
@@ -122,8 +122,8 @@ impl Plan {
     }
 }
 
-/// Rows on their way.
-pub(super) struct Arrivals {
+/// Rows in flight.
+pub(super) struct LazyRestore {
     device: Device,
     sources: Vec<Source>,
     plan: Mutex<Plan>,
@@ -131,8 +131,8 @@ pub(super) struct Arrivals {
     changed: Condvar,
 }
 
-/// A thread's part in [`Arrivals`], taken off whichever way the thread ends.
-struct Active<'a>(&'a Arrivals);
+/// A thread's part in [`LazyRestore`], taken off whichever way the thread ends.
+struct Active<'a>(&'a LazyRestore);
 
 impl Drop for Active<'_> {
     fn drop(&mut self) {
@@ -146,7 +146,7 @@ impl Drop for Active<'_> {
     }
 }
 
-impl Arrivals {
+impl LazyRestore {
     /// Begins to bring the rows of `sources`.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ impl Arrivals {
         let units: Vec<_> = sources.iter().map(|s| vec![Progress::Waiting; s.units()]).collect();
         let threads = rayon::current_num_threads().clamp(THREADS[0], THREADS[1]);
         let left = units.iter().map(Vec::len).sum();
-        let arrivals = Arc::new(Arrivals {
+        let lazy_restore = Arc::new(LazyRestore {
             device: device.clone(),
             sources,
             plan: Mutex::new(Plan {
@@ -171,8 +171,8 @@ impl Arrivals {
             changed: Condvar::new(),
         });
         for _ in 0..threads {
-            arrivals.plan().active += 1;
-            let at_work = Arc::clone(&arrivals);
+            lazy_restore.plan().active += 1;
+            let at_work = Arc::clone(&lazy_restore);
             let spawned = std::thread::Builder::new().name("rows".into()).spawn(move || {
                 let active = Active(&at_work);
                 if let Err(e) = at_work.bring() {
@@ -182,12 +182,12 @@ impl Arrivals {
                 drop(active);
             });
             if let Err(e) = spawned {
-                arrivals.plan().active -= 1;
-                arrivals.give_up();
+                lazy_restore.plan().active -= 1;
+                lazy_restore.give_up();
                 return Err(super::driver::failed("starting a thread", e));
             }
         }
-        Ok(arrivals)
+        Ok(lazy_restore)
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
@@ -195,7 +195,7 @@ impl Arrivals {
     }
 
     /// Nothing has to be waited for: all rows are on the device, or nobody wants the rest.
-    pub(super) fn settled(&self) -> bool {
+    pub(super) fn complete(&self) -> bool {
         let plan = self.plan();
         plan.active == 0 && (plan.left == 0 || plan.given_up)
     }
@@ -254,7 +254,7 @@ impl Arrivals {
     ///
     /// # Errors
     /// A row below `keep` that cannot be read; the device.
-    pub(super) fn settle(&self, keep: usize) -> Result<()> {
+    pub(super) fn sync(&self, keep: usize) -> Result<()> {
         // A job that was stopped has nothing to say here.
         self.plan().cancel = None;
         let kept = 0..keep;
@@ -329,25 +329,25 @@ impl Arrivals {
     }
 }
 
-/// What a cache knows of rows on their way to it: which, and among whose.
-pub(super) struct Arriving {
-    pub(super) arrivals: Arc<Arrivals>,
+/// What a cache knows of rows in flight to it: which, and among whose.
+pub(super) struct InFlight {
+    pub(super) lazy_restore: Arc<LazyRestore>,
     pub(super) sources: Range<usize>,
 }
 
-impl Arriving {
+impl InFlight {
     /// Makes the compute queue wait for rows at `positions`.
     ///
     /// # Errors
-    /// As [`Arrivals::wait_for`].
+    /// As [`LazyRestore::wait_for`].
     pub(super) fn wait_for(&self, positions: &[Range<usize>]) -> Result<()> {
-        self.arrivals.wait_for(&self.sources, positions)
+        self.lazy_restore.wait_for(&self.sources, positions)
     }
 }
 
-impl Drop for Arriving {
+impl Drop for InFlight {
     fn drop(&mut self) {
         // The cache goes, or is filled anew.
-        self.arrivals.give_up();
+        self.lazy_restore.give_up();
     }
 }

@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use super::device::Account;
-use super::driver::{ProductOut, Queue};
+use super::driver::{GemmOut, Queue};
 use super::tensors::{Buf, Cache};
 use super::{Cuda, launch, u32_of};
 use crate::backend::{Form, Memory, Result};
@@ -17,8 +17,8 @@ pub struct Ceilings {
     pub read_gb_per_s: f64,
     /// Device-to-device copy, bytes read plus bytes written, GB/s.
     pub copy_gb_per_s: f64,
-    /// Large bf16 product, TFLOP/s.
-    pub product_tflops: f64,
+    /// Large bf16 GEMM, TFLOP/s.
+    pub gemm_tflops: f64,
     /// Page-locked host memory to the device, GB/s.
     pub to_device_gb_per_s: f64,
     /// Device to page-locked host memory, GB/s.
@@ -28,7 +28,7 @@ pub struct Ceilings {
 const RUNS: usize = 6;
 
 impl Cuda {
-    /// Measures the ceilings with buffers of `bytes` and a product of `n` rows and columns.
+    /// Measures the ceilings with buffers of `bytes` and a GEMM of `n` rows and columns.
     ///
     /// # Errors
     /// The device's.
@@ -68,14 +68,14 @@ impl Cuda {
         let x = self.random_matrix(&[(n, Form::Bf16)], n, 1.0, 3)?;
         let d = device.zeroed("measurement", n * n * 2, Account::Work)?;
         let (x_ptr, d_ptr) = (self.widened(&x)?, d.ptr());
-        let product = self.best(|b| b.product(x_ptr, &w, d_ptr, n, n, ProductOut::Bf16, 1.0))?;
+        let gemm = self.best(|b| b.gemm(x_ptr, &w, d_ptr, n, n, GemmOut::Bf16, 1.0))?;
         let rate = |amount: f64, ms: f32| {
             if ms > 0.0 { amount / f64::from(ms) } else { 0.0 }
         };
         Ok(Ceilings {
             read_gb_per_s: rate(bytes as f64 / 1e6, read),
             copy_gb_per_s: rate(2.0 * bytes as f64 / 1e6, copy),
-            product_tflops: rate(2.0 * (n as f64).powi(3) / 1e9, product),
+            gemm_tflops: rate(2.0 * (n as f64).powi(3) / 1e9, gemm),
             to_device_gb_per_s: rate(part as f64 / 1e6, inward),
             from_device_gb_per_s: rate(part as f64 / 1e6, outward),
         })
@@ -114,8 +114,8 @@ impl Cuda {
         let parts = [
             (&cache.k, rows, 1.0),
             (&cache.v, rows, 1.0),
-            (&cache.k1, spec.fine_rows(rows), 0.18),
-            (&cache.k2, spec.coarse_rows(rows), 0.09),
+            (&cache.k1, spec.level1_rows(rows), 0.18),
+            (&cache.k2, spec.level2_rows(rows), 0.09),
         ];
         for (i, (array, n, std)) in parts.into_iter().enumerate() {
             if n * cache.row_bytes > array.backed() {

@@ -6,47 +6,47 @@
 //! | file | owns |
 //! |---|---|
 //! | `driver` | the trait of a device |
-//! | `nvidia`, `products`, `images` | the CUDA driver, cuBLASLt, embedded kernels |
+//! | `nvidia`, `cublaslt`, `images` | the CUDA driver, cuBLASLt, embedded kernels |
 //! | `emulated` | the same kernels on the CPU |
 //! | `device`, `growable`, `staging` | memory: owned, growing, on its way |
-//! | `steps`, `graph` | what changes between steps; recordings |
+//! | `steps`, `graph` | what changes between steps; CUDA graphs |
 //! | `launch`, `limits` | the table of kernels; what none is written for |
 //! | `tensors`, `memory` | the buffers |
 //! | `weights`, `packed` | weights on their way to the device; packed weights in and out |
 //! | `ops` | operations on rows, of sparse and of lightning layers, as launches |
 //! | `state` | images out and in |
-//! | `arrivals` | rows of a resumed session that follow while it is in use |
+//! | `lazy_restore` | rows of a resumed session that follow while it is in use |
 //! | `draft` | the draft head's operations |
 //! | `measure` | what the device itself can do: the ceilings |
 //!
-//! Number types: weights bf16 or packed ([`crate::backend::forms`]), inputs of products and KV rows bf16; residual stream, mixer outputs, logits and recurrent
-//! state f32. Prefill products of a whole chunk go through cuBLASLt or `gemm_*`; everything of 1..16 rows goes through
+//! Number types: weights bf16 or packed ([`crate::backend::forms`]), inputs of GEMMs and KV rows bf16; residual stream, mixer outputs, logits and recurrent
+//! state f32. Prefill GEMMs of a whole chunk go through cuBLASLt or `gemm_*`; everything of 1..16 rows goes through
 //! the `skinny_*` kernels, whose result for a row does not depend on the rows beside it.
 #![allow(unsafe_code)]
 
-mod arrivals;
+mod cublaslt;
 mod device;
 mod draft;
 mod driver;
+#[cfg(feature = "emulated")]
 mod emulated;
 mod graph;
 mod growable;
 mod images;
 mod launch;
+mod lazy_restore;
 mod limits;
 mod measure;
 mod memory;
 mod nvidia;
 mod ops;
 mod packed;
-mod products;
 mod staging;
 mod state;
 mod steps;
 mod tensors;
 mod weights;
 
-use std::path::Path;
 use std::sync::Arc;
 
 pub use draft::Window;
@@ -56,14 +56,14 @@ pub use nvidia::{list, usable};
 pub use tensors::{Buf, Cache, Matrix, Recurrent, Selection, Vector};
 
 use super::{BackendError, GRID, Result};
-use arrivals::Arrivals;
 use device::Device;
 pub use device::Guards;
 use graph::Graphs;
+use lazy_restore::LazyRestore;
 pub use measure::Ceilings;
-use ops::{CandidateBuffers, Rope, Scratch};
+use ops::{Rope, Scratch, TopLogitsBuffers};
 use staging::Staging;
-use steps::{Posted, Step};
+use steps::{Step, StepParameters};
 use tensors::CacheLedger;
 
 /// Rows of a prefill pass on a GPU with room for the buffers, on a smaller one, and emulated.
@@ -76,31 +76,31 @@ const LARGE_BYTES: u64 = 40 << 30;
 pub struct Options {
     /// Rows of a prefill pass; 0 chooses by memory.
     pub prefill_rows: usize,
-    /// Never use a products library, even if there is one.
-    pub own_products: bool,
+    /// Never use a GEMM library, even if there is one.
+    pub own_gemm: bool,
     /// Run every step eagerly.
-    pub no_recording: bool,
+    pub no_graphs: bool,
     /// Guard words behind every buffer.
     pub guards: Guards,
 }
 
 /// One device, ready for a model.
 pub struct Cuda {
-    // Recordings name the addresses of everything below, so they go first.
+    // Graphs name the addresses of everything below, so they go first.
     graphs: Graphs,
     step: Step,
-    draft: Option<Posted>,
+    draft: Option<StepParameters>,
     staging: Staging,
     /// Rows of the last restore, until all are here.
-    arrivals: Option<Arc<Arrivals>>,
+    lazy_restore: Option<Arc<LazyRestore>>,
     scratch: Scratch,
-    candidates: Option<CandidateBuffers>,
+    top_logits: Option<TopLogitsBuffers>,
     rope: Option<Rope>,
     ledger: Arc<CacheLedger>,
     device: Device,
     options: Options,
     prefill_rows: usize,
-    /// Moves on whenever a buffer that a recording may name is made.
+    /// Moves on whenever a buffer that a CUDA graph may name is made.
     epoch: u64,
     notes: Vec<String>,
 }
@@ -115,11 +115,12 @@ impl Cuda {
         Self::on(Device::new(Arc::new(device), options.guards), options)
     }
 
-    /// Opens the emulated device; `library` is made by `kernels/emulator/build.sh`.
+    /// For tests (feature `emulated`): opens the emulated device; `library` is made by `kernels/emulator/build.sh`.
     ///
     /// # Errors
     /// The loader's words.
-    pub fn emulated(library: &Path, options: Options) -> Result<Self> {
+    #[cfg(feature = "emulated")]
+    pub fn emulated(library: &std::path::Path, options: Options) -> Result<Self> {
         let device = emulated::Emulated::open(library).map_err(|cause| failed("emulated device", cause))?;
         Self::on(Device::new(Arc::new(device), options.guards), options)
     }
@@ -134,10 +135,9 @@ impl Cuda {
             (rows, _) => rows.next_multiple_of(GRID),
         };
         let mut notes = Vec::new();
-        if device.driver().products().is_none() {
-            notes.push(
-                "cuBLASLt was not found: prefill products use the program's own kernel, which is slower".to_owned(),
-            );
+        if device.driver().gemm_library().is_none() {
+            notes
+                .push("cuBLASLt was not found: prefill GEMMs use the program's own kernel, which is slower".to_owned());
         }
         Ok(Cuda {
             graphs: Graphs::new(&device),
@@ -145,12 +145,12 @@ impl Cuda {
             draft: None,
             staging: Staging::new(&device)?,
             scratch: Scratch::default(),
-            candidates: None,
+            top_logits: None,
             rope: None,
             ledger: Arc::default(),
             options,
             prefill_rows,
-            arrivals: None,
+            lazy_restore: None,
             epoch: 1,
             notes,
             device,
@@ -162,9 +162,9 @@ impl Cuda {
         self.device.driver().info()
     }
 
-    /// Name of the products library in use, if any.
-    pub fn products(&self) -> Option<&str> {
-        if self.options.own_products { None } else { self.device.driver().products() }
+    /// Name of the GEMM library in use, if any.
+    pub fn gemm_library(&self) -> Option<&str> {
+        if self.options.own_gemm { None } else { self.device.driver().gemm_library() }
     }
 
     /// Fallbacks taken, to be shown once.
@@ -172,8 +172,8 @@ impl Cuda {
         &self.notes
     }
 
-    /// Recordings made since the start.
-    pub fn recordings(&self) -> usize {
+    /// Graphs made since the start.
+    pub fn graphs(&self) -> usize {
         self.graphs.made()
     }
 
@@ -203,12 +203,12 @@ impl Cuda {
         self.device.check_guards()
     }
 
-    /// Forgets recorded steps: the next one under any key may do something else.
+    /// Forgets captured steps: the next one under any key may do something else.
     pub fn forget_steps(&mut self) {
         self.touch();
     }
 
-    /// A buffer that recordings may name was made or is about to go.
+    /// A buffer that CUDA graphs may name was made or is about to go.
     fn touch(&mut self) {
         self.epoch += 1;
     }

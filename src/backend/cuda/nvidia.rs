@@ -11,11 +11,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{result, sys};
 
-use super::driver::{
-    Arg, DeviceInfo, DevicePtr, Driver, Event, Follow, Launch, Mapping, Product, Queue, Recording, failed,
-};
+use super::cublaslt::CublasLt;
+use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Event, Follow, Gemm, Graph, Launch, Mapping, Queue, failed};
 use super::images;
-use super::products::Products;
 use crate::backend::Result;
 
 /// A kernel looked up once, and the dynamic shared memory it has been allowed.
@@ -33,8 +31,8 @@ pub struct Nvidia {
     copy: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     kernels: Mutex<HashMap<&'static str, Kernel>>,
-    products: Option<Mutex<Products>>,
-    products_name: Option<String>,
+    cublaslt: Option<Mutex<CublasLt>>,
+    gemm_library_name: Option<String>,
     granularity: Option<usize>,
     info: DeviceInfo,
 }
@@ -107,7 +105,7 @@ fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u3
 }
 
 impl Nvidia {
-    /// Opens GPU `ordinal`: context, streams, kernel images, products library.
+    /// Opens GPU `ordinal`: context, streams, kernel images, GEMM library.
     ///
     /// # Errors
     /// A sentence without the words "No usable NVIDIA GPU": which step failed and why.
@@ -165,8 +163,8 @@ impl Nvidia {
             cache_bytes: u64::from(attribute(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
             overlap: capability >= 90,
         };
-        let products = Products::open(compute);
-        let products_name = products.as_ref().map(|p| p.name().to_owned());
+        let cublaslt = CublasLt::open(compute);
+        let gemm_library_name = cublaslt.as_ref().map(|p| p.name().to_owned());
         Ok(Nvidia {
             device,
             context,
@@ -174,8 +172,8 @@ impl Nvidia {
             copy,
             modules,
             kernels: Mutex::default(),
-            products: products.map(Mutex::new),
-            products_name,
+            cublaslt: cublaslt.map(Mutex::new),
+            gemm_library_name,
             granularity,
             info,
         })
@@ -418,17 +416,17 @@ impl Driver for Nvidia {
         )
     }
 
-    fn products(&self) -> Option<&str> {
-        self.products_name.as_deref()
+    fn gemm_library(&self) -> Option<&str> {
+        self.gemm_library_name.as_deref()
     }
 
-    unsafe fn product(&self, product: &Product) -> Result<bool> {
-        let Some(products) = &self.products else {
+    unsafe fn gemm(&self, gemm: &Gemm) -> Result<bool> {
+        let Some(cublaslt) = &self.cublaslt else {
             return Ok(false);
         };
-        self.bind("product")?;
+        self.bind("gemm")?;
         // SAFETY: the caller's.
-        unsafe { lock(products).run(self, product) }
+        unsafe { lock(cublaslt).run(self, gemm) }
     }
 
     fn event(&self) -> Result<Event> {
@@ -481,39 +479,39 @@ impl Driver for Nvidia {
         unsafe { result::stream::synchronize(self.stream(queue)) }.map_err(|e| failed("device work", e))
     }
 
-    fn begin_recording(&self) -> Result<()> {
-        self.bind("begin recording")?;
+    fn begin_capture(&self) -> Result<()> {
+        self.bind("begin capture")?;
         // SAFETY: created in `open`.
         unsafe {
             result::stream::begin_capture(self.compute, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
         }
-        .map_err(|e| failed("begin recording", e))
+        .map_err(|e| failed("begin capture", e))
     }
 
-    fn end_recording(&self) -> Result<Recording> {
-        self.bind("end recording")?;
+    fn end_capture(&self) -> Result<Graph> {
+        self.bind("end capture")?;
         // SAFETY: a capture is open on this stream; the graph is destroyed once its executable form exists.
         unsafe {
-            let graph = result::stream::end_capture(self.compute).map_err(|e| failed("end recording", e))?;
+            let graph = result::stream::end_capture(self.compute).map_err(|e| failed("end capture", e))?;
             let mut ready = null_mut();
             let instantiated = sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0).result();
             let _ = result::graph::destroy(graph);
-            instantiated.map_err(|e| failed("end recording", e))?;
+            instantiated.map_err(|e| failed("end capture", e))?;
             let _ = result::graph::upload(ready, self.compute);
-            Ok(Recording(ready as u64))
+            Ok(Graph(ready as u64))
         }
     }
 
-    fn replay(&self, recording: &Recording) -> Result<()> {
+    fn replay(&self, graph: &Graph) -> Result<()> {
         self.bind("replay")?;
-        // SAFETY: from `end_recording`; buffers it names outlive it (graphs are dropped first).
-        unsafe { result::graph::launch(recording.0 as sys::CUgraphExec, self.compute) }.map_err(|e| failed("replay", e))
+        // SAFETY: from `end_capture`; buffers it names outlive it (graphs are dropped first).
+        unsafe { result::graph::launch(graph.0 as sys::CUgraphExec, self.compute) }.map_err(|e| failed("replay", e))
     }
 
-    fn drop_recording(&self, recording: Recording) {
-        if self.bind("drop recording").is_ok() {
-            // SAFETY: from `end_recording`, used nowhere else: the handle is not Clone.
-            let _ = unsafe { result::graph::exec_destroy(recording.0 as sys::CUgraphExec) };
+    fn drop_graph(&self, graph: Graph) {
+        if self.bind("drop graph").is_ok() {
+            // SAFETY: from `end_capture`, used nowhere else: the handle is not Clone.
+            let _ = unsafe { result::graph::exec_destroy(graph.0 as sys::CUgraphExec) };
         }
     }
 }
@@ -525,7 +523,7 @@ impl Drop for Nvidia {
         }
         let _ = self.synchronize(Queue::Compute);
         let _ = self.synchronize(Queue::Copy);
-        self.products = None;
+        self.cublaslt = None;
         // SAFETY: all of these were created in `open`; nothing else holds the device any more.
         unsafe {
             for module in self.modules.drain(..) {

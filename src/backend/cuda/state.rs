@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use half::bf16;
 
-use super::arrivals::{Arrivals, Arriving, Source};
 use super::device::DeviceBuffer;
 use super::driver::DevicePtr;
 use super::growable::Growable;
+use super::lazy_restore::{InFlight, LazyRestore, Source};
 use super::staging::Incoming;
 use super::tensors::{Buf, Cache, HEAD, Recurrent, Selection, floats};
 use super::{Cuda, shape};
@@ -24,9 +24,9 @@ const CHOOSING_ROWS: usize = 512;
 
 /// Rows of each array that belong to `positions`: for compressed keys those whose window ends inside.
 fn row_ranges(spec: &SparseSpec, positions: &Range<usize>) -> [Range<usize>; 4] {
-    let fine = spec.fine_rows(positions.start)..spec.fine_rows(positions.end);
-    let coarse = spec.coarse_rows(positions.start)..spec.coarse_rows(positions.end);
-    [positions.clone(), positions.clone(), fine, coarse]
+    let level1 = spec.level1_rows(positions.start)..spec.level1_rows(positions.end);
+    let level2 = spec.level2_rows(positions.start)..spec.level2_rows(positions.end);
+    [positions.clone(), positions.clone(), level1, level2]
 }
 
 impl Cache {
@@ -67,8 +67,8 @@ impl Images for Cuda {
         for (index, (name, rows)) in ROW_ARRAYS.into_iter().zip(row_ranges(spec, &positions)).enumerate() {
             let array = cache.array(index);
             within(array, &rows, cache.row_bytes)?;
-            if let (Some(arriving), 0 | 1) = (cache.arriving(), index) {
-                arriving.wait_for(std::slice::from_ref(&rows))?;
+            if let (Some(in_flight), 0 | 1) = (cache.in_flight(), index) {
+                in_flight.wait_for(std::slice::from_ref(&rows))?;
             }
             let data = self
                 .staging
@@ -161,26 +161,26 @@ impl Images for Cuda {
             of_cache.push(first..sources.len());
         }
         self.staging.stream(&compressed)?;
-        let arrivals = Arrivals::start(&self.device, sources)?;
+        let lazy_restore = LazyRestore::start(&self.device, sources)?;
         for ((_, cache), sources) in caches.iter_mut().zip(of_cache) {
-            cache.set_arriving(Some(Arriving { arrivals: Arc::clone(&arrivals), sources }));
+            cache.set_in_flight(Some(InFlight { lazy_restore: Arc::clone(&lazy_restore), sources }));
         }
-        self.arrivals = Some(arrivals);
+        self.lazy_restore = Some(lazy_restore);
         Ok(())
     }
 
-    fn settle_rows(&mut self, keep: usize) -> Result<()> {
-        self.arrivals.take().map_or(Ok(()), |a| a.settle(keep))
+    fn sync_rows(&mut self, keep: usize) -> Result<()> {
+        self.lazy_restore.take().map_or(Ok(()), |a| a.sync(keep))
     }
 
     fn stop_on(&mut self, cancel: &Cancel) {
-        if let Some(arrivals) = &self.arrivals {
-            arrivals.stop_on(cancel);
+        if let Some(lazy_restore) = &self.lazy_restore {
+            lazy_restore.stop_on(cancel);
         }
     }
 
-    fn rows_coming(&self) -> bool {
-        self.arrivals.as_ref().is_some_and(|a| !a.settled())
+    fn rows_in_flight(&self) -> bool {
+        self.lazy_restore.as_ref().is_some_and(|a| !a.complete())
     }
 
     fn read_state(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
@@ -211,7 +211,7 @@ impl Images for Cuda {
 }
 
 impl Cuda {
-    /// Waits for the rows of the chosen blocks, where some are still on their way.
+    /// Waits for the rows of the chosen blocks, where some are still in flight.
     pub(super) fn await_chosen(
         &mut self,
         cache: &Cache,
@@ -219,12 +219,12 @@ impl Cuda {
         spec: &SparseSpec,
         rows: usize,
     ) -> Result<()> {
-        let Some(arriving) = cache.arriving() else {
+        let Some(in_flight) = cache.in_flight() else {
             return Ok(());
         };
         let all = 0..self.step.position() + rows;
         if rows > CHOOSING_ROWS {
-            return arriving.wait_for(std::slice::from_ref(&all));
+            return in_flight.wait_for(std::slice::from_ref(&all));
         }
         let chosen = self.read_selection(sel, spec, rows)?;
         let mut blocks: Vec<u32> = chosen.into_iter().flatten().flatten().collect();
@@ -235,7 +235,7 @@ impl Cuda {
             .chunk_by(|a, b| a + 1 == *b)
             .filter_map(|run| Some(first(*run.first()?)..first(run.last()? + 1)))
             .collect();
-        arriving.wait_for(&ranges)
+        in_flight.wait_for(&ranges)
     }
 
     fn zero(&mut self, buffer: &DeviceBuffer) -> Result<()> {
@@ -284,7 +284,7 @@ mod tests {
             topk: 4,
             dense_len: 0,
             dense_rule: DenseRule::AsSparse,
-            score_norm: ScoreNorm::Coarse,
+            score_norm: ScoreNorm::Level2,
         };
         assert_eq!(row_ranges(&spec, &(0..31)), [0..31, 0..31, 0..0, 0..0]);
         assert_eq!(row_ranges(&spec, &(0..128)), [0..128, 0..128, 0..7, 0..1]);

@@ -1,7 +1,7 @@
 //! What changes from step to step, in device memory: `Step` of `kernels/common.cuh` and the tokens of the pass.
 //!
 //! The host keeps the authority and sends a copy before a pass needs it, in stream order, from page-locked slots that are
-//! not reused before the device has read them. Recordings only ever see the two fixed device addresses.
+//! not reused before the device has read them. Graphs only ever see the two fixed device addresses.
 
 use super::Cuda;
 use super::device::{Account, Device, DeviceBuffer, Pinned};
@@ -14,11 +14,11 @@ use crate::protocol::engine::Token;
 const STRUCT_BYTES: usize = 16;
 /// Where the tokens start in device memory: right behind the struct, so that both go in one copy.
 const TOKENS_AT: usize = STRUCT_BYTES;
-/// Structs that may be on their way at once.
+/// Structs that may be in flight at once.
 const SLOTS: usize = 64;
 
 /// Four words and a list of tokens in device memory, sent in stream order.
-pub(super) struct Posted {
+pub(super) struct StepParameters {
     device: Device,
     memory: DeviceBuffer,
     slots: Pinned,
@@ -30,10 +30,10 @@ pub(super) struct Posted {
     token_room: usize,
 }
 
-impl Posted {
+impl StepParameters {
     /// Zeros, and room for `rows` tokens.
     pub(super) fn new(device: &Device, rows: usize) -> Result<Self> {
-        Ok(Posted {
+        Ok(StepParameters {
             memory: device.zeroed("step", TOKENS_AT + rows * 4, Account::Work)?,
             slots: device.pinned(SLOTS * STRUCT_BYTES)?,
             next_slot: 0,
@@ -104,7 +104,7 @@ impl Posted {
     }
 }
 
-impl Drop for Posted {
+impl Drop for StepParameters {
     fn drop(&mut self) {
         // Copies read the pinned slots; errors of earlier work were reported where it was given.
         let _ = self.device.driver().synchronize(Queue::Compute);
@@ -116,7 +116,7 @@ impl Drop for Posted {
 
 /// `struct Step { u32 position, pending, slot, reserved; }` and the tokens of the next pass.
 pub(super) struct Step {
-    posted: Posted,
+    step_parameters: StepParameters,
     position: u32,
     pending: u32,
     slot: u32,
@@ -127,17 +127,23 @@ pub(super) struct Step {
 impl Step {
     /// At position 0 with nothing pending; passes of up to `rows` rows.
     pub(super) fn new(device: &Device, rows: usize) -> Result<Self> {
-        Ok(Step { posted: Posted::new(device, rows)?, position: 0, pending: 0, slot: 0, unsent: false })
+        Ok(Step {
+            step_parameters: StepParameters::new(device, rows)?,
+            position: 0,
+            pending: 0,
+            slot: 0,
+            unsent: false,
+        })
     }
 
     /// `const Step*`
     pub(super) fn ptr(&self) -> DevicePtr {
-        self.posted.ptr()
+        self.step_parameters.ptr()
     }
 
     /// `const u32*` of the tokens.
     pub(super) fn tokens_ptr(&self) -> DevicePtr {
-        self.posted.tokens_ptr()
+        self.step_parameters.tokens_ptr()
     }
 
     pub(super) fn position(&self) -> usize {
@@ -149,7 +155,7 @@ impl Step {
     }
 
     pub(super) fn set_tokens(&mut self, tokens: &[Token]) -> Result<()> {
-        self.posted.send_all(self.words(), tokens)?;
+        self.step_parameters.send_all(self.words(), tokens)?;
         self.unsent = false;
         Ok(())
     }
@@ -193,10 +199,10 @@ impl Step {
         self.unsent = true;
     }
 
-    /// Sends what has changed; called before whatever reads the step, and never has anything to do inside a recording.
+    /// Sends what has changed; called before whatever reads the step, and never has anything to do inside a CUDA graph.
     pub(super) fn flush(&mut self) -> Result<()> {
         if self.unsent {
-            self.posted.send(self.words())?;
+            self.step_parameters.send(self.words())?;
             self.unsent = false;
         }
         Ok(())
@@ -226,10 +232,10 @@ impl Steps for Cuda {
     fn step(&mut self, key: StepKey, body: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.forget_rope();
         self.step.flush()?;
-        if self.arrivals.as_ref().is_some_and(|a| a.settled()) {
-            self.arrivals = None;
+        if self.lazy_restore.as_ref().is_some_and(|a| a.complete()) {
+            self.lazy_restore = None;
         }
-        let stage = if self.options.no_recording || self.arrivals.is_some() {
+        let stage = if self.options.no_graphs || self.lazy_restore.is_some() {
             Stage::RunEagerly
         } else {
             self.graphs.stage(key, self.epoch)
@@ -240,15 +246,15 @@ impl Steps for Cuda {
                 self.graphs.warmed(key);
             }
             Stage::Record => {
-                let recorded = self.device.driver().begin_recording().and_then(|()| {
+                let recorded = self.device.driver().begin_capture().and_then(|()| {
                     let run = body(self);
-                    let recording = self.device.driver().end_recording();
-                    run.and(recording)
+                    let graph = self.device.driver().end_capture();
+                    run.and(graph)
                 });
                 self.forget_rope();
                 match recorded {
-                    Ok(recording) => {
-                        self.graphs.keep(key, recording);
+                    Ok(graph) => {
+                        self.graphs.keep(key, graph);
                         self.graphs.replay(key)?;
                     }
                     Err(cause) => {

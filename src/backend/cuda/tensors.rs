@@ -1,7 +1,7 @@
 //! The trait's buffers in device memory.
 //!
 //! Layouts: a matrix is row-major `[out, inner]` bf16, or packed ([`crate::backend::forms`]); gate and up rows are interleaved in eights (packed row
-//! `16b + r` is gate row `8b + r` for r < 8, up row `8b + r − 8` otherwise), so that one block of the SwiGLU product
+//! `16b + r` is gate row `8b + r` for r < 8, up row `8b + r − 8` otherwise), so that one block of the SwiGLU GEMM
 //! holds both halves. Norm weights are f32. Everything keeps its address from the day it is made.
 
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use half::bf16;
 
-use super::arrivals::Arriving;
 use super::device::{Account, Device, DeviceBuffer};
 use super::driver::DevicePtr;
 use super::growable::Growable;
+use super::lazy_restore::InFlight;
 use super::{launch, limits, shape, u32_of};
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, MassOf, Result};
 use crate::base::grouped;
@@ -144,8 +144,8 @@ pub struct Cache {
     /// Bytes of one position in k.
     pub(super) row_bytes: usize,
     pub(super) limit: usize,
-    /// Rows of k and v that are still coming. Goes before the memory that they come to.
-    arriving: Option<Arriving>,
+    /// Rows of k and v that are still in flight. Goes before the memory that they come to.
+    in_flight: Option<InFlight>,
     ledger: Arc<CacheLedger>,
     bytes_per_token: u64,
     spec: SparseSpec,
@@ -163,11 +163,11 @@ impl Cache {
         let cache = Cache {
             k: Growable::new(device, "KV cache", rows(limit))?,
             v: Growable::new(device, "KV cache", rows(limit))?,
-            k1: Growable::new(device, "compressed keys", rows(spec.fine_rows(limit)))?,
-            k2: Growable::new(device, "compressed keys", rows(spec.coarse_rows(limit)))?,
+            k1: Growable::new(device, "compressed keys", rows(spec.level1_rows(limit)))?,
+            k2: Growable::new(device, "compressed keys", rows(spec.level2_rows(limit)))?,
             row_bytes,
             limit,
-            arriving: None,
+            in_flight: None,
             ledger: Arc::clone(ledger),
             bytes_per_token,
             spec: spec.clone(),
@@ -183,14 +183,14 @@ impl Cache {
         &self.spec
     }
 
-    /// Rows on their way, if an operation may have to wait for some.
-    pub(super) fn arriving(&self) -> Option<&Arriving> {
-        self.arriving.as_ref().filter(|a| !a.arrivals.settled())
+    /// Rows in flight, if an operation may have to wait for some.
+    pub(super) fn in_flight(&self) -> Option<&InFlight> {
+        self.in_flight.as_ref().filter(|a| !a.lazy_restore.complete())
     }
 
-    /// Other rows than before are on their way, or none.
-    pub(super) fn set_arriving(&mut self, arriving: Option<Arriving>) {
-        self.arriving = arriving;
+    /// Other rows than before are in flight, or none.
+    pub(super) fn set_in_flight(&mut self, in_flight: Option<InFlight>) {
+        self.in_flight = in_flight;
     }
 
     /// Memory under positions below `limit`.
@@ -199,7 +199,7 @@ impl Cache {
             return Err(shape("reserve", format!("at most {} positions", self.limit), limit));
         }
         let rounded = limit.next_multiple_of(self.spec.block).min(self.limit);
-        let sizes = [rounded, rounded, self.spec.fine_rows(rounded), self.spec.coarse_rows(rounded)]
+        let sizes = [rounded, rounded, self.spec.level1_rows(rounded), self.spec.level2_rows(rounded)]
             .map(|n| n * self.row_bytes);
         let parts = [&mut self.k, &mut self.v, &mut self.k1, &mut self.k2];
         if parts.iter().zip(sizes).all(|(part, bytes)| part.wants(bytes) == 0) {
@@ -230,7 +230,7 @@ impl Cache {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        self.arriving = None;
+        self.in_flight = None;
         self.ledger.bytes_per_token.fetch_sub(self.bytes_per_token, Ordering::Relaxed);
     }
 }
@@ -266,7 +266,7 @@ pub struct Selection {
     pub(super) plan: SelectionPlan,
 }
 
-/// Sizes that follow from the spec and the largest context; fixed, because recordings contain them.
+/// Sizes that follow from the spec and the largest context; fixed, because CUDA graphs contain them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SelectionPlan {
     /// Most blocks one row can choose.
@@ -289,8 +289,8 @@ pub(super) struct NormKeys {
 impl NormKeys {
     fn of(spec: &SparseSpec) -> Result<Self> {
         let times = match spec.score_norm {
-            ScoreNorm::Coarse => 4,
-            ScoreNorm::Fine => 1,
+            ScoreNorm::Level2 => 4,
+            ScoreNorm::Level1 => 1,
         };
         Ok(NormKeys { window: u32_of(times * spec.kernel)?, stride: u32_of(times * spec.stride)? })
     }
@@ -318,8 +318,8 @@ impl Selection {
         let cap = spec.topk.max(dense_blocks).min(score_blocks);
         let keys = NormKeys::of(spec)?;
         let most = match spec.score_norm {
-            ScoreNorm::Coarse => spec.coarse_rows(limit),
-            ScoreNorm::Fine => spec.fine_rows(limit),
+            ScoreNorm::Level2 => spec.level2_rows(limit),
+            ScoreNorm::Level1 => spec.level1_rows(limit),
         };
         let plan = SelectionPlan {
             cap,

@@ -87,7 +87,7 @@ impl Cuda {
         }
         // Packed on the device, so that the bf16 rows never lie there together.
         let slice = (SLICE_BYTES / (inner * 2)).next_multiple_of(PAIR_ROWS).min(rows.next_multiple_of(PAIR_ROWS));
-        let plain = self.device.alloc("weights on their way", slice * inner * 2, Account::Work)?;
+        let plain = self.device.alloc("weights in flight", slice * inner * 2, Account::Work)?;
         for first in (0..rows).step_by(slice) {
             let count = slice.min(rows - first);
             self.send_rows(plain.ptr(), count, inner, &|row| from(first + row))?;

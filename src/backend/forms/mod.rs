@@ -1,7 +1,7 @@
 //! Forms of a weight: bf16 as in a checkpoint, or packed into fewer bits.
 //!
 //! A form is a property of a weight, never a type of the model: operations take a matrix and find out how it lies. Activations stay
-//! bf16 (f32 on the CPU) whatever the form; a packed weight is widened on the way into a product.
+//! bf16 (f32 on the CPU) whatever the form; a packed weight is widened on the way into a GEMM.
 //!
 //! This module owns the layout of packed weights (the table in `kernels/packed.cuh` is the same), the choice of values when a
 //! bf16 weight is packed, and the values that a packed weight stands for. The CPU backend computes with them, the kernels make

@@ -14,12 +14,12 @@ fn ids(v: &Value) -> Vec<i64> {
     v.as_array().unwrap().iter().map(|x| x.as_i64().unwrap()).collect()
 }
 
-/// Candidates of a whole small vocabulary, sorted as a backend sorts them.
-fn row(logits: &[f64]) -> Candidates {
+/// Top logits of a whole small vocabulary, sorted as a backend sorts them.
+fn row(logits: &[f64]) -> TopLogits {
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
     let lse = logits.iter().map(|z| z.exp()).sum::<f64>().ln();
-    Candidates {
+    TopLogits {
         ids: order.iter().map(|&i| i as Token).collect(),
         logits: order.iter().map(|&i| logits[i] as f32).collect(),
         log_sum_exp: lse as f32,

@@ -23,11 +23,11 @@ fn law(seed: u64) -> Law {
     law
 }
 
-fn row(p: &[f64; VOCAB]) -> Candidates {
+fn row(p: &[f64; VOCAB]) -> TopLogits {
     let mut ids: Vec<Token> = (0..VOCAB as Token).collect();
     ids.sort_by(|a, b| p[*b as usize].total_cmp(&p[*a as usize]));
     let logits = ids.iter().map(|t| p[*t as usize].ln() as f32).collect();
-    Candidates { ids, logits, log_sum_exp: 0.0 }
+    TopLogits { ids, logits, log_sum_exp: 0.0 }
 }
 
 /// Joint law of three emitted tokens against plain sampling: z of the chi-square (docs/speculative.md §6.5).
@@ -105,7 +105,7 @@ fn greedy(stop: &[Token]) -> Generation {
     generation(Sampling { temperature: 0.0, ..Sampling::default() }, stop)
 }
 
-fn sure(t: usize) -> Candidates {
+fn sure(t: usize) -> TopLogits {
     row(&std::array::from_fn(|v| if v == t { 0.96 } else { 0.01 }))
 }
 
@@ -152,7 +152,7 @@ fn a_token_put_in_place_of_another_stands_whatever_was_drafted() {
 #[test]
 fn a_row_that_is_no_number_is_an_error_and_no_token() {
     for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        let rows = [sure(1), Candidates { log_sum_exp: broken, ..sure(2) }];
+        let rows = [sure(1), TopLogits { log_sum_exp: broken, ..sure(2) }];
         let error = draw_and_match(&mut greedy(&[]), &rows, &[1], 7).unwrap_err();
         assert!(matches!(error, DecodeError::NotFinite { position: 8 }), "{error}");
         assert!(error.to_string().contains("token 8") && error.to_string().contains("/regen"), "{error}");

@@ -3,7 +3,7 @@
 //!
 //! Plain decoding comes first and says what the text is. *Wrong*: the lookup is sure of other tokens every round, and so,
 //! with random weights, is the head (that of the built-in model is often right). *Right*: the lookup knows the text. Each run is made twice with a policy that knows
-//! nothing; the first makes recordings and is not counted. The text has to come out the same.
+//! nothing; the first makes CUDA graphs and is not counted. The text has to come out the same.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -10,7 +10,7 @@ pub(super) fn step_bytes(spec: &ModelSpec, context: usize, weights: f64) -> f64 
     let (s, l) = (&spec.sparse, &spec.lightning);
     let row = (s.kv_heads * s.head_dim) as f64 * CACHE_BYTES;
     let chosen = context.min(s.topk * s.block) as f64 * 2.0 * row;
-    let keys = (s.fine_rows(context) + s.coarse_rows(context)) as f64 * row;
+    let keys = (s.level1_rows(context) + s.level2_rows(context)) as f64 * row;
     let state = (2 * 4 * l.heads * l.head_dim * l.head_dim) as f64;
     let count = |mixer: Mixer| spec.mixers.iter().filter(|m| **m == mixer).count() as f64;
     weights + count(Mixer::Sparse) * (chosen + keys) + count(Mixer::Lightning) * state
@@ -21,7 +21,7 @@ pub(super) fn prefill_flops(spec: &ModelSpec, context: usize) -> f64 {
     let (s, l) = (&spec.sparse, &spec.lightning);
     let tables = (spec.vocab * spec.hidden) as f64 * if spec.tie_embeddings { 1.0 } else { 2.0 };
     let n = context as f64;
-    let products = 2.0 * (spec.parameters() as f64 - tables) * n;
+    let gemms = 2.0 * (spec.parameters() as f64 - tables) * n;
     let reach = (s.topk * s.block) as f64;
     // Mean of min(p, reach) over positions.
     let attended = if n <= reach { n / 2.0 } else { (reach * reach / 2.0 + (n - reach) * reach) / n };
@@ -31,5 +31,5 @@ pub(super) fn prefill_flops(spec: &ModelSpec, context: usize) -> f64 {
     // A chunk of 64: q kᵀ and its product with v inside the chunk, q S and kᵀ v with the state.
     let lightning = n * l.heads as f64 * (4.0 * 64.0 * l.head_dim as f64 + 4.0 * (l.head_dim * l.head_dim) as f64);
     let count = |mixer: Mixer| spec.mixers.iter().filter(|m| **m == mixer).count() as f64;
-    products + count(Mixer::Sparse) * sparse + count(Mixer::Lightning) * lightning
+    gemms + count(Mixer::Sparse) * sparse + count(Mixer::Lightning) * lightning
 }

@@ -27,7 +27,7 @@ fn errors_planted_in_the_shape_are_reported_by_the_reference() {
     let same = reference_part(&mut subject(|_| ()), &samples, None).unwrap();
     assert_eq!(same.ok, Some(true), "{:?}", same.rows);
     let planted: [(&str, fn(&mut ModelSpec)); 4] = [
-        ("normaliser of the other compressed keys", |s| s.sparse.score_norm = ScoreNorm::Fine),
+        ("normaliser of the other compressed keys", |s| s.sparse.score_norm = ScoreNorm::Level1),
         ("no gate in lightning layers", |s| s.lightning.output_gate = false),
         ("no gate in sparse layers", |s| s.sparse.gate = false),
         ("another base of the rotation", |s| s.lightning.rope_theta = Some(20_000.0)),

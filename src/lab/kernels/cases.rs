@@ -25,8 +25,8 @@ use crate::protocol::engine::{Dtype, Token};
 pub use draft::draft;
 pub use lightning::{lightning, lightning_spec};
 pub use rows::{
-    embed, gate_output_normed, gate_output_plain, head, linear_add, norm_gate_up, norm_linear, norm_linear_mixed, tap,
-    top_candidates,
+    embed, gate_output_normed, gate_output_plain, head, keep_aux_hidden, linear_add, norm_gate_up, norm_linear,
+    norm_linear_mixed, top_logits,
 };
 pub use sparse::{SparseCase, SparseRun, cache_rows, sparse_spec};
 
@@ -35,7 +35,7 @@ pub use sparse::{SparseCase, SparseRun, cache_rows, sparse_spec};
 pub enum Mode {
     /// Launched one by one.
     Eager,
-    /// Through [`Backend::step`]: the first run is eager, the second recorded, later ones replayed.
+    /// Through [`Backend::step`]: the first run is eager, the second captured, later ones replayed.
     Step,
 }
 
@@ -147,7 +147,7 @@ fn poisoned<B: Backend>(b: &mut B, buf: &mut B::Buf, rows: usize, width: usize) 
     b.write(buf, &vec![f32::NAN; rows * width])
 }
 
-/// Runs `op` at once or as a step; prefill passes are never recorded.
+/// Runs `op` at once or as a step; prefill passes are never captured.
 fn perform<B: Backend>(b: &mut B, mode: Mode, pass: Pass, op: &mut dyn FnMut(&mut B) -> Result<()>) -> Result<()> {
     match (mode, pass) {
         (Mode::Step, Pass::Verify { rows }) => b.step(StepKey::Verify(rows), op),

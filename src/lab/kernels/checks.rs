@@ -2,7 +2,7 @@
 //! breaks hides no other.
 //!
 //! What a check demands: every output element written (outputs start as NaN), relative error within the budget of its number
-//! types, equal bits when run twice, and for verify passes equal bits when recorded and replayed.
+//! types, equal bits when run twice, and for verify passes equal bits when captured and replayed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -129,7 +129,7 @@ pub(super) fn repeatable(dev: &mut Cuda, run: &mut Run<Cuda>, pass: Pass) -> Res
         return Err(format!("two runs differ at value {at}: a race, or something unwritten"));
     }
     if let Pass::Verify { .. } = pass {
-        for what in ["eager in a step", "recorded", "replayed"] {
+        for what in ["eager in a step", "captured", "replayed"] {
             let other = run(dev, Mode::Step).map_err(words)?;
             if let Some(at) = first_difference(&first, &other) {
                 return Err(format!("{what} differs from eager at value {at}"));
@@ -201,10 +201,10 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
         compare!(checks, cpu, dev, sizes, case, "linear_add", cases::linear_add, BF16);
         compare!(checks, cpu, dev, sizes, case, "gate_output (normed)", cases::gate_output_normed, BF16);
         compare!(checks, cpu, dev, sizes, case, "gate_output (plain)", cases::gate_output_plain, BF16);
-        compare!(checks, cpu, dev, sizes, case, "tap", cases::tap, EXACT);
+        compare!(checks, cpu, dev, sizes, case, "keep_aux_hidden", cases::keep_aux_hidden, EXACT);
         compare!(checks, cpu, dev, sizes, case, "head", cases::head, BF16);
         if let Pass::Verify { .. } = pass {
-            compare!(checks, cpu, dev, sizes, case, "top_candidates", cases::top_candidates, EXACT);
+            compare!(checks, cpu, dev, sizes, case, "top_logits", cases::top_logits, EXACT);
         }
         for position in [0, 2_000_000] {
             compare!(checks, cpu, dev, sizes, Case { position, ..case }, "lightning", cases::lightning, RECURRENT);
@@ -238,7 +238,7 @@ fn sparse(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, sizes: Sizes, case
         let first = device.run(dev, Mode::Eager).map_err(words)?;
         let mut modes = vec![("two runs", Mode::Eager)];
         if let Pass::Verify { .. } = case.pass {
-            modes.extend([("eager in a step", Mode::Step), ("recorded", Mode::Step), ("replayed", Mode::Step)]);
+            modes.extend([("eager in a step", Mode::Step), ("captured", Mode::Step), ("replayed", Mode::Step)]);
         }
         for (what, mode) in modes {
             let other = device.run(dev, mode).map_err(words)?;

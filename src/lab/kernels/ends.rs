@@ -4,7 +4,7 @@ use super::checks::{Checks, Extent, Outcome};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
 use crate::backend::prelude::*;
-use crate::backend::{Candidates, GRID};
+use crate::backend::{GRID, TopLogits};
 use crate::model::{Checkpoint, Live, Model};
 use crate::protocol::engine::Token;
 
@@ -39,8 +39,8 @@ impl<B: Backend> Subject<B> {
         Live::new(&mut self.b, &self.model, self.limit, &[]).map_err(words)
     }
 
-    fn read(&mut self, live: &mut Live<B>, tokens: &[Token], chunk: usize) -> Result<Candidates, String> {
-        let mut last = Candidates::default();
+    fn read(&mut self, live: &mut Live<B>, tokens: &[Token], chunk: usize) -> Result<TopLogits, String> {
+        let mut last = TopLogits::default();
         for part in tokens.chunks(chunk.min(self.b.prefill_rows())) {
             live.prefill(&mut self.b, &self.model, part).map_err(words)?;
             live.advance(&mut self.b, part.len()).map_err(words)?;
@@ -49,9 +49,9 @@ impl<B: Backend> Subject<B> {
         Ok(last)
     }
 
-    fn step(&mut self, live: &mut Live<B>, rows: &[Token], accept: usize) -> Result<Vec<Candidates>, String> {
+    fn step(&mut self, live: &mut Live<B>, rows: &[Token], accept: usize) -> Result<Vec<TopLogits>, String> {
         live.verify(&mut self.b, &self.model, rows).map_err(words)?;
-        let found = live.candidates(&mut self.b, rows.len()).map_err(words)?;
+        let found = live.top_logits(&mut self.b, rows.len()).map_err(words)?;
         live.advance(&mut self.b, accept).map_err(words)?;
         Ok(found)
     }
@@ -70,10 +70,10 @@ impl<B: Backend> Subject<B> {
     }
 }
 
-fn lead(c: &Candidates) -> Result<(Token, f32), String> {
+fn lead(c: &TopLogits) -> Result<(Token, f32), String> {
     match (c.ids.as_slice(), c.logits.as_slice()) {
         ([id, ..], [a, b, ..]) if a.is_finite() => Ok((*id, a - b)),
-        _ => Err("no finite candidates".to_owned()),
+        _ => Err("no finite top logits".to_owned()),
     }
 }
 
@@ -81,13 +81,13 @@ fn prompt(vocab: usize, n: usize) -> Vec<Token> {
     (0..n as u64).map(|i| (crate::backend::synthetic_value(77, i, 1.0).to_bits() >> 4) % vocab as u32).collect()
 }
 
-fn same(a: &[Candidates], b: &[Candidates], what: &str) -> Result<(), String> {
-    let bits = |c: &Candidates| {
+fn same(a: &[TopLogits], b: &[TopLogits], what: &str) -> Result<(), String> {
+    let bits = |c: &TopLogits| {
         (c.ids.clone(), c.logits.iter().map(|l| l.to_bits()).collect::<Vec<_>>(), c.log_sum_exp.to_bits())
     };
     match a.iter().zip(b).position(|(a, b)| bits(a) != bits(b)) {
         None if a.len() == b.len() => Ok(()),
-        at => Err(format!("{what}: candidates differ at row {at:?}")),
+        at => Err(format!("{what}: top logits differ at row {at:?}")),
     }
 }
 
@@ -133,7 +133,7 @@ pub fn with_itself<B: Backend>(checks: &mut Checks, s: &mut Subject<B>, read: us
         for rows in row_counts.iter().copied() {
             let mut live = s.live()?;
             s.read(&mut live, &text, usize::MAX)?;
-            // Twice each: eager, recorded, and replayed passes all count. Refused rows leave no trace.
+            // Twice each: eager, captured and replayed passes all count. Refused rows leave no trace.
             let mut at = 0;
             while at < drafts.len() {
                 let take = rows.min(drafts.len() - at);

@@ -1,4 +1,4 @@
-//! Products, look-ups and the draft head with weights of every packed form, against the oracle with the same packed weights.
+//! GEMMs, look-ups and the draft head with weights of every packed form, against the oracle with the same packed weights.
 
 use super::cases::{self, Case, Mode, Run, Sizes};
 use super::checks::{

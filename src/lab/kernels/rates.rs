@@ -1,7 +1,7 @@
 //! Speed of each operation at the 9B model's sizes, against the ceilings measured on the same device a moment before.
 //!
-//! Method: decode and verify operations are recorded as one step over several copies of their weights or caches, so that
-//! no copy is still in a cache when its turn comes again, and the recording is replayed; times are the device's own. Prefill
+//! Method: decode and verify operations are captured as one step over several copies of their weights or caches, so that
+//! no copy is still in a cache when its turn comes again, and the CUDA graph is replayed; times are the device's own. Prefill
 //! operations run on a full pass. Bytes are those the operation must move at least: weights once, state in and out,
 //! chosen blocks and compressed keys once. Data are random: zeros would be faster than life.
 
@@ -25,7 +25,7 @@ pub struct Rate {
     pub tflops: f64,
     /// Of the nearer ceiling.
     pub share: f64,
-    /// `read` or `product`.
+    /// `read` or `gemm`.
     pub ceiling: &'static str,
 }
 
@@ -67,13 +67,13 @@ impl Rates<'_> {
     fn keep(&mut self, name: String, ms: f64, work: Work) {
         let gb_per_s = work.bytes / ms / 1e6;
         let tflops = work.flops / ms / 1e9;
-        let (memory, product) =
-            (gb_per_s / self.ceilings.read_gb_per_s.max(1e-9), tflops / self.ceilings.product_tflops.max(1e-9));
-        let (share, ceiling) = if memory >= product { (memory, "read") } else { (product, "product") };
+        let (memory, gemm) =
+            (gb_per_s / self.ceilings.read_gb_per_s.max(1e-9), tflops / self.ceilings.gemm_tflops.max(1e-9));
+        let (share, ceiling) = if memory >= gemm { (memory, "read") } else { (gemm, "gemm") };
         self.list.push(Rate { name, ms, gb_per_s, tflops, share, ceiling });
     }
 
-    /// Times `op(copy)` over `copies` as a recorded step of `rows` rows.
+    /// Times `op(copy)` over `copies` as a captured step of `rows` rows.
     fn step(
         &mut self,
         name: &str,
@@ -88,7 +88,7 @@ impl Rates<'_> {
             // Operations take turns under one key.
             self.dev.forget_steps();
             let mut body = |b: &mut Cuda| (0..copies).try_for_each(|copy| op(b, copy, pass));
-            // Eager, then recorded; both warm up.
+            // Eager, then captured; both warm up.
             self.dev.step(StepKey::Verify(rows), &mut body)?;
             self.dev.step(StepKey::Verify(rows), &mut body)?;
             let ms = self.dev.timed(|b| (0..REPLAYS).try_for_each(|_| b.step(StepKey::Verify(rows), &mut body)))?;
@@ -127,13 +127,13 @@ impl Rates<'_> {
     /// Buffers that could not be made.
     pub fn run(&mut self) -> Result<()> {
         for form in [Form::Bf16, Form::Int8, Form::Int4] {
-            self.products(form)?;
+            self.gemms(form)?;
         }
         self.mixers()?;
         self.rows_ops()
     }
 
-    fn products(&mut self, form: Form) -> Result<()> {
+    fn gemms(&mut self, form: Form) -> Result<()> {
         let s = FULL;
         let (sparse, lightning) = (sparse_spec(s).projection_width(), lightning_spec(s).projection_width());
         let most = self.dev.prefill_rows();
@@ -259,11 +259,11 @@ impl Rates<'_> {
         self.dev.seek(context)?;
         let row_bytes = spec.kv_heads * HEAD * 2;
         let blocks = (context / spec.block + 1).min(spec.topk);
-        let compressed = (spec.fine_rows(context) + spec.coarse_rows(context)) * row_bytes;
+        let compressed = (spec.level1_rows(context) + spec.level2_rows(context)) * row_bytes;
         let chosen = blocks * spec.block * 2 * row_bytes;
         for rows in [1, 8, 16] {
             let score_flops =
-                (rows * 2 * spec.heads * HEAD * (spec.fine_rows(context) + spec.coarse_rows(context))) as f64;
+                (rows * 2 * spec.heads * HEAD * (spec.level1_rows(context) + spec.level2_rows(context))) as f64;
             let attend_flops = (rows * 4 * spec.heads * HEAD * blocks * spec.block) as f64;
             self.step(
                 &format!("append_kv @ {context}"),
@@ -291,8 +291,8 @@ impl Rates<'_> {
                 },
             );
         }
-        let fine = (spec.fine_rows(context) + spec.coarse_rows(context)) as f64;
-        let score = Work { bytes: compressed as f64, flops: most as f64 * 2.0 * (spec.heads * HEAD) as f64 * fine };
+        let level1 = (spec.level1_rows(context) + spec.level2_rows(context)) as f64;
+        let score = Work { bytes: compressed as f64, flops: most as f64 * 2.0 * (spec.heads * HEAD) as f64 * level1 };
         let attend = Work { bytes: 0.0, flops: most as f64 * 4.0 * (spec.heads * HEAD * blocks * spec.block) as f64 };
         let Some(cache) = caches.first() else {
             return Ok(());
@@ -319,11 +319,11 @@ impl Rates<'_> {
                 b.embed(&mut h, &table, 12.0, pass)
             });
             self.step(
-                "top_candidates",
+                "top_logits",
                 rows,
                 1,
                 Work { bytes: (rows * s.vocab * 4) as f64, flops: 0.0 },
-                &mut |b, _, pass| b.top_candidates(&logits, s.vocab, HeadRows::All, pass),
+                &mut |b, _, pass| b.top_logits(&logits, s.vocab, HeadRows::All, pass),
             );
         }
         Ok(())

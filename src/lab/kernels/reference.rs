@@ -177,11 +177,11 @@ fn block_scores(spec: &SparseSpec, q: &[f32], k1: &[f32], k2: &[f32], g: usize, 
     let d = spec.head_dim;
     let scale = 1.0 / (d as f64).sqrt();
     let group = spec.heads / spec.kv_heads;
-    let (fine, coarse) = (spec.fine_rows(p + 1), spec.coarse_rows(p + 1));
-    let mut sums = vec![0.0; fine];
+    let (level1, level2) = (spec.level1_rows(p + 1), spec.level2_rows(p + 1));
+    let mut sums = vec![0.0; level1];
     for h in g * group..(g + 1) * group {
         let q = q.get(h * d..(h + 1) * d).unwrap_or_default();
-        let logits: Vec<f64> = (0..coarse).map(|j| dot(q, key(spec, k2, j, g)) * scale).collect();
+        let logits: Vec<f64> = (0..level2).map(|j| dot(q, key(spec, k2, j, g)) * scale).collect();
         let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         if most == f64::NEG_INFINITY {
             continue;
@@ -194,7 +194,7 @@ fn block_scores(spec: &SparseSpec, q: &[f32], k1: &[f32], k2: &[f32], g: usize, 
     let per_block = spec.block / spec.stride;
     (0..=p / spec.block)
         .map(|b| {
-            let rows = (b * per_block).saturating_sub(1)..(b * per_block + per_block).min(fine);
+            let rows = (b * per_block).saturating_sub(1)..(b * per_block + per_block).min(level1);
             rows.filter_map(|j| sums.get(j)).copied().fold(0.0, f64::max)
         })
         .collect()

@@ -25,7 +25,7 @@ const ANSWERS: u32 = 8;
 const TEXT_EVERY: usize = 32;
 /// Loading a large model takes this long at most.
 const LOADING: Duration = Duration::from_secs(1800);
-/// How often rows on their way are looked at.
+/// How often rows in flight are looked at.
 const GLANCE: Duration = Duration::from_micros(200);
 
 /// Times between tokens, milliseconds.
@@ -91,7 +91,7 @@ impl Direct {
         self.engine.commands.send(command).map_err(|_| failed("the engine ended unexpectedly"))
     }
 
-    /// Makes a saved path live. Its rows, which are returned, may still be on their way then.
+    /// Makes a saved path live. Its rows, which are returned, may still be in flight then.
     fn restore(&mut self, store: &Store, tip: &SegmentId) -> Result<Vec<Arc<StoredRows>>, Failure> {
         let saved = store.open_path(tip, 0)?;
         if saved.plan.usable != saved.plan.path.len() {
@@ -121,13 +121,13 @@ impl Direct {
         Ok(begun.elapsed().as_secs_f64() * 1e3)
     }
 
-    /// Reads `given` and decodes `tokens` tokens, one a round; `during` hears how many there are.
-    fn answer(&mut self, given: Vec<Token>, tokens: u64, mut during: impl FnMut(usize)) -> Result<Answer, Failure> {
+    /// Reads `prompt` and decodes `tokens` tokens, one a round; `during` hears how many there are.
+    fn answer(&mut self, prompt: Vec<Token>, tokens: u64, mut during: impl FnMut(usize)) -> Result<Answer, Failure> {
         self.last += 1;
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
         let (stop, spec, look) = (Vec::new(), SpecMode::Off, Look::default());
         let generate = Generate { sampling, max_tokens: tokens, stop, spec, steering: None, look };
-        let job = Job { id: self.last, given, generate: Some(generate), export: true, cancel: Cancel::default() };
+        let job = Job { id: self.last, prompt, generate: Some(generate), export: true, cancel: Cancel::default() };
         self.command(Command::Run(job))?;
         let (mut gaps, mut generated, mut before): (_, Vec<Token>, Option<Instant>) = (Vec::new(), Vec::new(), None);
         loop {
@@ -149,12 +149,12 @@ impl Direct {
         }
     }
 
-    /// Reads `given` on top of what is there; the state it leaves.
-    pub(super) fn read(&mut self, given: Vec<Token>) -> Result<StateImage, Failure> {
+    /// Reads `prompt` on top of what is there; the state it leaves.
+    pub(super) fn read(&mut self, prompt: Vec<Token>) -> Result<StateImage, Failure> {
         self.last += 1;
         self.command(Command::Run(Job {
             id: self.last,
-            given,
+            prompt,
             generate: None,
             export: true,
             cancel: Cancel::default(),
@@ -269,23 +269,23 @@ fn gaps(direct: &mut Direct, store: &Arc<Store>, tip: &SegmentId, decode: u64) -
         writer.flush(Instant::now() + PATIENCE);
         direct.all_rows(store, tip)?;
         let unlike = round % question.len().max(1) as u32;
-        let mut given = question.clone();
-        given.rotate_left(unlike as usize);
-        let quiet = direct.answer(given.clone(), decode, |_| {})?;
+        let mut prompt = question.clone();
+        prompt.rotate_left(unlike as usize);
+        let quiet = direct.answer(prompt.clone(), decode, |_| {})?;
         off.extend(quiet.gaps);
         direct.all_rows(store, tip)?;
         let segment = NewSegment {
             fingerprint: base.content.fingerprint.clone(),
             parent: Some(*tip),
             start: base.end_position(),
-            prompt: given.clone(),
+            prompt: prompt.clone(),
             completion: quiet.generated,
             boundary: TextBoundary::of(""),
             kind: SegmentKind::Turn,
         };
         let images = vec![(segment.id(), quiet.image)];
         writer.save(Save { changes: vec![Change::AddSegment(Box::new(segment))], images });
-        let saving = direct.answer(given, decode, |tokens| {
+        let saving = direct.answer(prompt, decode, |tokens| {
             if tokens % TEXT_EVERY == 0 {
                 growing.text.push_str("And so on, and so forth, for some more words of an answer. ");
                 let message = Box::new(growing.clone());

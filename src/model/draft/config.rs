@@ -35,14 +35,14 @@ pub struct DraftConfig {
     /// Rows of the head's output.
     pub draft_vocab: usize,
     /// Layers whose output stream the head reads, in the order it concatenates them.
-    pub taps: Vec<usize>,
-    /// Width of one tapped stream.
+    pub aux_layers: Vec<usize>,
+    /// Width of one auxiliary hidden state.
     pub target_hidden: usize,
     /// Of every RMS norm.
     pub eps: f32,
     /// Where the residual starts.
     pub residual: DraftResidual,
-    /// A norm on each tapped stream before `fc`.
+    /// A norm on each auxiliary hidden state before `fc`.
     pub fc_norm: bool,
     /// The next draft step starts from the normed stream (EAGLE-3.1), not from the stream as it is (EAGLE-3).
     pub norm_output: bool,
@@ -107,10 +107,10 @@ impl Keys {
 }
 
 impl DraftConfig {
-    /// The layers that published heads tap when their configuration names none: low, middle, high.
-    pub fn default_taps(layers: usize) -> Vec<usize> {
+    /// The layers that published heads read when their configuration names none: low, middle, high.
+    pub fn default_aux_layers(layers: usize) -> Vec<usize> {
         let last = layers.saturating_sub(1);
-        [1, (layers / 2).saturating_sub(1), layers.saturating_sub(4)].map(|tap| tap.min(last)).to_vec()
+        [1, (layers / 2).saturating_sub(1), layers.saturating_sub(4)].map(|layer| layer.min(last)).to_vec()
     }
 
     /// Reads `config.json` of a head that is to draft for `model`.
@@ -169,7 +169,7 @@ impl DraftConfig {
             },
             vocab,
             draft_vocab,
-            taps: taps(&keys, model.mixers.len())?,
+            aux_layers: aux_layers(&keys, model.mixers.len())?,
             target_hidden,
             eps: keys.number("rms_norm_eps", 1e-6)? as f32,
             residual: if keys.flag("norm_before_residual", false)? {
@@ -212,12 +212,12 @@ fn check_kind(keys: &Keys) -> Result<()> {
     }
 }
 
-/// Tapped layers, "output of layer i"; the published default where the configuration names none.
-fn taps(keys: &Keys, layers: usize) -> Result<Vec<usize>> {
+/// Layers of the auxiliary hidden states, "output of layer i"; the published default where the configuration names none.
+fn aux_layers(keys: &Keys, layers: usize) -> Result<Vec<usize>> {
     let name = "eagle_aux_hidden_state_layer_ids";
     let listed = keys.get("eagle_config").and_then(|e| e.get(name)).filter(|v| !v.is_null()).or_else(|| keys.get(name));
     let ids: Vec<i64> = match listed {
-        None => return Ok(DraftConfig::default_taps(layers)),
+        None => return Ok(DraftConfig::default_aux_layers(layers)),
         Some(v) => match v.as_array().map(|a| a.iter().map(Value::as_i64).collect::<Option<Vec<_>>>()) {
             Some(Some(ids)) if !ids.is_empty() => ids,
             _ => {
@@ -227,8 +227,8 @@ fn taps(keys: &Keys, layers: usize) -> Result<Vec<usize>> {
     };
     let inside = |id: &i64| usize::try_from(*id).ok().filter(|i| *i < layers);
     match ids.iter().map(inside).collect::<Option<Vec<_>>>() {
-        Some(taps) => Ok(taps),
-        None => refuse(format!("it taps layers {ids:?}, the model has {layers}")),
+        Some(layers) => Ok(layers),
+        None => refuse(format!("it reads the hidden states of layers {ids:?}, the model has {layers}")),
     }
 }
 

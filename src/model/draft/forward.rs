@@ -1,4 +1,4 @@
-//! The one layer, row by row as docs/speculative.md §3.1 writes it. Everything here may be recorded.
+//! The one layer, row by row as docs/speculative.md §3.1 writes it. Everything here may be captured.
 
 use crate::backend::draft::{DraftOps, DraftResidual};
 use crate::backend::{HeadRows, Pass, Result};
@@ -13,7 +13,7 @@ impl<B: DraftOps> Weights<B> {
         self.embed.as_ref().unwrap_or(tables.embed)
     }
 
-    /// Streams, keys, values and queries of the pass's rows, from taps: `taps`, or those that wait; keys and values enter the
+    /// Streams, keys, values and queries of the pass's rows, from auxiliary hidden states: `aux_hidden`, or those that wait; keys and values enter the
     /// window. Leaves streams in `g`. Queries cost nothing beside them, because the weights are read for all rows at once.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn project_rows(
@@ -21,13 +21,13 @@ impl<B: DraftOps> Weights<B> {
         b: &mut B,
         c: &DraftConfig,
         bufs: &mut Bufs<B>,
-        taps: Option<&B::Buf>,
+        aux_hidden: Option<&B::Buf>,
         tables: &Tables<'_, B>,
         window: &mut B::Window,
         pass: Pass,
     ) -> Result<()> {
-        let Bufs { g, x, kvq, taps: waiting, .. } = bufs;
-        b.draft_fuse(g, taps.unwrap_or(waiting), &self.fc_norm, c.eps, &self.fc, pass)?;
+        let Bufs { g, x, kvq, aux_hidden: waiting, .. } = bufs;
+        b.draft_fuse(g, aux_hidden.unwrap_or(waiting), &self.fc_norm, c.eps, &self.fc, pass)?;
         b.draft_input(
             x,
             g,
@@ -64,10 +64,10 @@ impl<B: DraftOps> Weights<B> {
             Output::Model => tables.head,
         };
         b.head(logits, stream, &self.norm, c.eps, 1.0 / c.logit_scale, head, HeadRows::Last, ONE)?;
-        b.top_candidates(logits, c.draft_vocab, HeadRows::Last, ONE)
+        b.top_logits(logits, c.draft_vocab, HeadRows::Last, ONE)
     }
 
-    /// One recursive step: the last prediction's stream takes the place of the fused taps, normed first for EAGLE-3.1.
+    /// One recursive step: the last prediction's stream takes the place of the fused auxiliary hidden states, normed first for EAGLE-3.1.
     pub(super) fn recurse(
         &self,
         b: &mut B,

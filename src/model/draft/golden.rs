@@ -279,17 +279,17 @@ fn replay_lightning<B: DraftOps>(b: &mut B, case: &mut Case<'_>) -> Result<()> {
 
 fn run<B: DraftOps>(b: &mut B, head: &mut DraftHead<B>, tables: &Tables<'_, B>, case: &mut Case<'_>) -> Result<()> {
     let (tokens, aux) = (case.tokens("in.tokens")?, case.floats("in.aux")?);
-    let (width, rows) = (head.tap_width(), tokens.len().saturating_sub(1));
+    let (width, rows) = (head.aux_width(), tokens.len().saturating_sub(1));
     let along = case.list("chain_tokens");
-    let mut taps = b.draft_buf(rows.max(1), width, BufKind::Activation)?;
+    let mut aux_hidden = b.draft_buf(rows.max(1), width, BufKind::Activation)?;
 
     // Row by row.
     head.reset(0);
     let mut streams = Vec::new();
-    let mut row_tap = b.draft_buf(1, width, BufKind::Activation)?;
-    for (p, tap) in aux.chunks_exact(width).enumerate() {
-        b.write(&mut row_tap, tap)?;
-        head.keep(b, tables, &row_tap, p, 1, &tokens)?;
+    let mut row_aux = b.draft_buf(1, width, BufKind::Activation)?;
+    for (p, aux) in aux.chunks_exact(width).enumerate() {
+        b.write(&mut row_aux, aux)?;
+        head.keep(b, tables, &row_aux, p, 1, &tokens)?;
         if p + 1 < rows {
             head.extend(b, tables, tokens.get(..p + 2).unwrap_or_default())?;
             streams.extend(b.read(&head.bufs.stream, 1)?);
@@ -309,8 +309,8 @@ fn run<B: DraftOps>(b: &mut B, head: &mut DraftHead<B>, tables: &Tables<'_, B>, 
 
     // As the program does it: keys and values of all rows but the last.
     head.reset(0);
-    b.write(&mut taps, &aux)?;
-    head.read(b, tables, &taps, 0, rows, tokens.get(..rows).unwrap_or_default(), 0)?;
+    b.write(&mut aux_hidden, &aux)?;
+    head.read(b, tables, &aux_hidden, 0, rows, tokens.get(..rows).unwrap_or_default(), 0)?;
     let drafted = chain(b, head, tables, &tokens, &along)?;
     check_chain(case, "kv_only ", &drafted)?;
     if let Ok(want) = case.floats("out.last_stream") {
@@ -319,8 +319,8 @@ fn run<B: DraftOps>(b: &mut B, head: &mut DraftHead<B>, tables: &Tables<'_, B>, 
 
     // Two drafts accepted and a bonus token: drafted rows are replaced.
     if let (Ok(next), Ok(aux)) = (case.tokens("in.round2_next_tokens"), case.floats("in.round2_aux")) {
-        b.write(&mut taps, &aux)?;
-        head.keep(b, tables, &taps, rows, next.len(), &tokens)?;
+        b.write(&mut aux_hidden, &aux)?;
+        head.keep(b, tables, &aux_hidden, rows, next.len(), &tokens)?;
         let history: Vec<Token> = tokens.iter().chain(&next).copied().collect();
         let drafted = chain(b, head, tables, &history, &case.list("round2_chain_tokens"))?;
         case.check_choices("", "round2_chain_tokens", "out.round2_chain_logits", &drafted);

@@ -16,9 +16,9 @@ use super::{DraftError, Result, nvfp4};
 
 /// A head's weights in a backend's layout.
 pub(super) struct Weights<B: DraftOps> {
-    /// `[hidden, taps·target_hidden]`
+    /// `[hidden, aux·target_hidden]`
     pub(super) fc: B::Matrix,
-    /// One per tapped stream; empty without `fc_norm`.
+    /// One per auxiliary hidden state; empty without `fc_norm`.
     pub(super) fc_norm: Vec<B::Vector>,
     /// Norms the embedding.
     pub(super) input_norm: B::Vector,
@@ -286,9 +286,9 @@ impl<B: DraftOps> Weights<B> {
         } else {
             Output::Model
         };
-        let slots = if c.fc_norm { c.taps.len() } else { 0 };
+        let slots = if c.fc_norm { c.aux_layers.len() } else { 0 };
         Ok(Weights {
-            fc: matrix(b, "fc", h, c.taps.len() * c.target_hidden)?,
+            fc: matrix(b, "fc", h, c.aux_layers.len() * c.target_hidden)?,
             fc_norm: (0..slots).map(|i| vector(b, &format!("fc_norm.{i}"), c.target_hidden)).collect::<Result<_>>()?,
             input_norm: vector(b, "midlayer.input_layernorm", h)?,
             hidden_norm: vector(b, "midlayer.hidden_norm", h)?,
@@ -314,7 +314,7 @@ impl<B: DraftOps> Weights<B> {
             b.random_matrix(&[(out, Form::Bf16)], inner, (inner as f32).sqrt().recip(), made)
         };
         Ok(Weights {
-            fc: matrix(b, h, c.taps.len() * c.target_hidden)?,
+            fc: matrix(b, h, c.aux_layers.len() * c.target_hidden)?,
             fc_norm: Vec::new(),
             input_norm: b.ones(h)?,
             hidden_norm: b.ones(h)?,

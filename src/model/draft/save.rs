@@ -1,6 +1,6 @@
-//! What of a head is kept with a session: the window's rows, the taps that wait, and which head they belong to.
+//! What of a head is kept with a session: the window's rows, the auxiliary hidden states that wait, and which head they belong to.
 //!
-//! Tensors `draft.k`, `draft.v` `[rows, kv_heads, head_dim]`, `draft.taps` `[waiting, taps·hidden]` f32 and `draft.meta` (JSON).
+//! Tensors `draft.k`, `draft.v` `[rows, kv_heads, head_dim]`, `draft.taps` `[waiting, aux·hidden]` f32 and `draft.meta` (JSON).
 //! A window of another head, or of none, is simply not taken: drafts then start from nothing and the text is the same.
 
 use std::sync::Arc;
@@ -25,20 +25,20 @@ struct Saved {
 }
 
 impl<B: DraftOps> DraftHead<B> {
-    pub(super) fn tap_width(&self) -> usize {
-        self.config.taps.len() * self.config.target_hidden
+    pub(super) fn aux_width(&self) -> usize {
+        self.config.aux_layers.len() * self.config.target_hidden
     }
 
-    /// The window as tensors of an end state. Only the last waiting taps stay taps. `history` as in [`DraftHead::keep`]. Waits.
+    /// The window as tensors of an end state. Only the last waiting auxiliary hidden states stay as they are. `history` as in [`DraftHead::keep`]. Waits.
     ///
     /// # Errors
     /// The device.
     pub fn export(&mut self, b: &mut B, tables: &Tables<'_, B>, history: &[Token]) -> Result<Vec<ImageTensor>> {
-        let width = self.tap_width();
+        let width = self.aux_width();
         if let Some(known) = self.waiting.checked_sub(1).filter(|n| *n > 0) {
-            let last = b.read(&self.bufs.taps, self.waiting)?;
+            let last = b.read(&self.bufs.aux_hidden, self.waiting)?;
             self.flush_rows(b, tables, history, known)?;
-            b.write(&mut self.bufs.taps, last.get(known * width..).unwrap_or_default())?;
+            b.write(&mut self.bufs.aux_hidden, last.get(known * width..).unwrap_or_default())?;
         }
         self.ahead = 0;
         let first = self.first.max(self.next.saturating_sub(self.config.shape.window));
@@ -46,8 +46,8 @@ impl<B: DraftOps> DraftHead<B> {
         for (tensor, name) in tensors.iter_mut().zip(["draft.k", "draft.v"]) {
             tensor.name = name.into();
         }
-        let taps = if self.waiting > 0 { b.read(&self.bufs.taps, self.waiting)? } else { Vec::new() };
-        let bytes = taps.iter().take(self.waiting * width).flat_map(|x| x.to_le_bytes()).collect();
+        let aux_hidden = if self.waiting > 0 { b.read(&self.bufs.aux_hidden, self.waiting)? } else { Vec::new() };
+        let bytes = aux_hidden.iter().take(self.waiting * width).flat_map(|x| x.to_le_bytes()).collect();
         tensors.push(ImageTensor {
             name: "draft.taps".into(),
             dtype: Dtype::F32,
@@ -72,7 +72,7 @@ impl<B: DraftOps> DraftHead<B> {
     pub fn restore(&mut self, b: &mut B, tensors: &[ImageTensor], position: usize) -> Result<bool> {
         self.reset(position);
         let named = |name: &str| tensors.iter().find(|t| t.name == name);
-        let (Some(k), Some(v), Some(taps), Some(meta)) =
+        let (Some(k), Some(v), Some(aux_hidden), Some(meta)) =
             (named("draft.k"), named("draft.v"), named("draft.taps"), named("draft.meta"))
         else {
             return Ok(false);
@@ -93,8 +93,8 @@ impl<B: DraftOps> DraftHead<B> {
             && saved.next.checked_add(saved.waiting) == Some(position)
             && whole(k, &window)
             && whole(v, &window)
-            && taps.dtype == Dtype::F32
-            && whole(taps, &[saved.waiting, self.tap_width()]);
+            && aux_hidden.dtype == Dtype::F32
+            && whole(aux_hidden, &[saved.waiting, self.aux_width()]);
         if !fits {
             return Ok(false);
         }
@@ -102,9 +102,9 @@ impl<B: DraftOps> DraftHead<B> {
             b.write_window(&mut self.window, s, saved.first, k, v)?;
         }
         let values: Vec<f32> =
-            taps.data.chunks_exact(4).filter_map(|b| b.try_into().ok().map(f32::from_le_bytes)).collect();
+            aux_hidden.data.chunks_exact(4).filter_map(|b| b.try_into().ok().map(f32::from_le_bytes)).collect();
         if saved.waiting > 0 {
-            b.write(&mut self.bufs.taps, &values)?;
+            b.write(&mut self.bufs.aux_hidden, &values)?;
         }
         (self.first, self.next, self.waiting) = (saved.first, saved.next, saved.waiting);
         Ok(true)

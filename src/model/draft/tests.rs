@@ -46,7 +46,7 @@ fn stored(all: &[(String, Form)]) -> Tensors {
 }
 
 /// The first prediction of a head over a fixed prompt: what any two forms of the same weights must share.
-fn prediction(b: &mut Cpu, head: &mut DraftHead<Cpu>) -> Candidates {
+fn prediction(b: &mut Cpu, head: &mut DraftHead<Cpu>) -> TopLogits {
     let none = b
         .matrix(&[crate::backend::WeightView {
             name: "none",
@@ -58,13 +58,14 @@ fn prediction(b: &mut Cpu, head: &mut DraftHead<Cpu>) -> Candidates {
         .unwrap();
     let tables = Tables { embed: &none, head: &none };
     let history: Vec<Token> = (0..20).map(|i| i * 13 % 320).collect();
-    let mut taps = b.draft_buf(19, 384, BufKind::Activation).unwrap();
-    b.write(&mut taps, &(0..19 * 384).map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0).collect::<Vec<_>>()).unwrap();
-    head.read(b, &tables, &taps, 0, 19, &history[..19], 0).unwrap();
+    let mut aux_hidden = b.draft_buf(19, 384, BufKind::Activation).unwrap();
+    b.write(&mut aux_hidden, &(0..19 * 384).map(|i| ((i * 37 % 101) as f32 - 50.0) / 25.0).collect::<Vec<_>>())
+        .unwrap();
+    head.read(b, &tables, &aux_hidden, 0, 19, &history[..19], 0).unwrap();
     head.extend(b, &tables, &history).unwrap()
 }
 
-fn load(config: &str, all: &[(String, Form)], spec: &ModelSpec) -> Result<Candidates> {
+fn load(config: &str, all: &[(String, Form)], spec: &ModelSpec) -> Result<TopLogits> {
     let mut b = Cpu::new();
     let mut head = DraftHead::load(&mut b, "test", config, &stored(all), spec, &DraftOptions::default())?;
     Ok(prediction(&mut b, &mut head))
@@ -115,7 +116,7 @@ fn published_names_and_nestings_are_one_head() {
     }
     assert_eq!(load(&config, &fused, &spec).unwrap(), want);
 
-    // A `speculators` export: geometry nested, RoPE in its own object, taps at the top, another architecture name.
+    // A `speculators` export: geometry nested, RoPE in its own object, auxiliary hidden states at the top, another architecture name.
     let nested = set(&config, |c| {
         let mut layer = std::mem::take(c);
         let theta = layer.remove("rope_theta").unwrap();
@@ -230,7 +231,7 @@ fn heads_that_do_not_fit_are_refused_with_the_reason() {
         (
             "eagle_config",
             serde_json::json!({"eagle_aux_hidden_state_layer_ids": [1, 15, 32]}),
-            "taps layers [1, 15, 32], the model has 32",
+            "reads the hidden states of layers [1, 15, 32], the model has 32",
         ),
         ("eagle_config", serde_json::json!({"use_aux_hidden_state": false}), "EAGLE-1"),
         ("rope_scaling", serde_json::json!({"rope_type": "longrope"}), "longrope"),
@@ -289,9 +290,9 @@ fn a_head_may_borrow_the_models_tables() {
     let tables = Tables { embed: &table, head: &table };
     let mut head =
         DraftHead::load(&mut b, "borrows", &config, &stored(&rest), &spec, &DraftOptions::default()).unwrap();
-    let mut taps = b.draft_buf(1, 384, BufKind::Activation).unwrap();
-    b.write(&mut taps, &[0.5; 384]).unwrap();
-    head.keep(&mut b, &tables, &taps, 0, 1, &[7, 8]).unwrap();
+    let mut aux_hidden = b.draft_buf(1, 384, BufKind::Activation).unwrap();
+    b.write(&mut aux_hidden, &[0.5; 384]).unwrap();
+    head.keep(&mut b, &tables, &aux_hidden, 0, 1, &[7, 8]).unwrap();
     let borrowed = head.extend(&mut b, &tables, &[7, 8]).unwrap();
     // The same tables as the head's own: its output tied to its embedding.
     let tied = set(&config, |c| {
@@ -300,7 +301,7 @@ fn a_head_may_borrow_the_models_tables() {
     let mut with_own = rest.clone();
     with_own.push(("embed_tokens.weight".into(), embed));
     let mut head = DraftHead::load(&mut b, "owns", &tied, &stored(&with_own), &spec, &DraftOptions::default()).unwrap();
-    head.keep(&mut b, &tables, &taps, 0, 1, &[7, 8]).unwrap();
+    head.keep(&mut b, &tables, &aux_hidden, 0, 1, &[7, 8]).unwrap();
     assert_eq!(head.extend(&mut b, &tables, &[7, 8]).unwrap(), borrowed);
-    assert_eq!(borrowed.ids.len(), crate::backend::CANDIDATES);
+    assert_eq!(borrowed.ids.len(), crate::backend::TOP_LOGITS);
 }

@@ -19,12 +19,12 @@ use super::{Golden, Kind, Outcome, Precision, Report, Result};
 ///
 /// The token rule comes after the dense one: up to `dense_len` it reads alike, and goes on from there.
 const ALTERNATIVES: [(&str, &str, DenseRule, ScoreNorm); 6] = [
-    ("logits_always_rows", "rows", DenseRule::Always, ScoreNorm::Coarse),
-    ("logits_token_rows", "rows", DenseRule::Token, ScoreNorm::Coarse),
-    ("logits_never_rows", "rows", DenseRule::AsSparse, ScoreNorm::Coarse),
-    ("logits_always_dense_late_rows", "late_rows", DenseRule::Always, ScoreNorm::Coarse),
-    ("logits_token_late_rows", "late_rows", DenseRule::Token, ScoreNorm::Coarse),
-    ("logits_lse_k1_late_rows", "late_rows", DenseRule::Call, ScoreNorm::Fine),
+    ("logits_always_rows", "rows", DenseRule::Always, ScoreNorm::Level2),
+    ("logits_token_rows", "rows", DenseRule::Token, ScoreNorm::Level2),
+    ("logits_never_rows", "rows", DenseRule::AsSparse, ScoreNorm::Level2),
+    ("logits_always_dense_late_rows", "late_rows", DenseRule::Always, ScoreNorm::Level2),
+    ("logits_token_late_rows", "late_rows", DenseRule::Token, ScoreNorm::Level2),
+    ("logits_lse_k1_late_rows", "late_rows", DenseRule::Call, ScoreNorm::Level1),
 ];
 
 pub(super) fn image_floats(image: &ImageTensor) -> Vec<f32> {
@@ -300,7 +300,7 @@ impl<B: Backend> Replay<'_, B> {
                     dense = Some((self.live.export_end(self.b)?, found.clone()));
                 }
             }
-            self.live.sparse_spec.score_norm = ScoreNorm::Coarse;
+            self.live.sparse_spec.score_norm = ScoreNorm::Level2;
             let golden = self.golden.floats(tensor)?;
             // Earlier rows choose every block under every rule: the main run has judged them.
             let vocab = self.model.spec().vocab;

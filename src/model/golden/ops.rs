@@ -1,6 +1,6 @@
 //! Golden data of single operations, driven through the [`Backend`] trait like the model does.
 //!
-//! Operations are called outside of a recorded step, so a device runs them eagerly.
+//! Operations are called outside of a captured step, so a device runs them eagerly.
 
 use std::path::Path;
 
@@ -253,7 +253,7 @@ fn sparse_spec(case: &str, heads: usize, kv_heads: usize, head_dim: usize) -> Sp
         topk,
         dense_len: 0,
         dense_rule: DenseRule::AsSparse,
-        score_norm: ScoreNorm::Coarse,
+        score_norm: ScoreNorm::Level2,
     }
 }
 
@@ -277,10 +277,10 @@ fn sparse<B: Backend>(golden: &Golden, case: &str, b: &mut B, report: &mut Repor
     let (mut x, mut o) = (b.buf(width, BufKind::Activation)?, b.buf(heads * d, BufKind::Wide)?);
     let (mut cache, mut sel) = (b.cache(&spec, length)?, b.selection(&spec, length)?);
     b.reserve(&mut cache, length)?;
-    let fine = SparseSpec { score_norm: ScoreNorm::Fine, ..spec.clone() };
+    let level1 = SparseSpec { score_norm: ScoreNorm::Level1, ..spec.clone() };
     let dense = SparseSpec { dense_rule: DenseRule::Always, ..spec.clone() };
     let variants =
-        [(&spec, "selected", Some("out")), (&fine, "selected_lse_k1", None), (&dense, "", Some("out_dense"))];
+        [(&spec, "selected", Some("out")), (&level1, "selected_lse_k1", None), (&dense, "", Some("out_dense"))];
     let mut found: [(Vec<Vec<Vec<u32>>>, Vec<f32>); 3] = Default::default();
     b.seek(0)?;
     let most = b.prefill_rows();

@@ -222,13 +222,14 @@ pub struct TuningArgs {
     /// Rows of a prefill pass; 0 chooses by memory
     #[arg(long, value_name = "N", default_value_t = 0, hide = true)]
     pub prefill_rows: usize,
-    /// Never use a products library
+    /// Never use a GEMM library
     #[arg(long, hide = true)]
-    pub own_products: bool,
-    /// Launch every kernel singly instead of replaying recordings
+    pub own_gemm: bool,
+    /// Launch every kernel singly instead of replaying CUDA graphs
     #[arg(long, hide = true)]
-    pub no_recording: bool,
+    pub no_graphs: bool,
     /// Run the GPU backend on the CPU with this library (kernels/emulator/build.sh)
+    #[cfg(feature = "emulated")]
     #[arg(long, value_name = "LIBRARY", hide = true)]
     pub emulator: Option<PathBuf>,
 }

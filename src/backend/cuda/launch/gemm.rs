@@ -1,10 +1,10 @@
-//! Products of prefill passes where no library is loaded.
+//! GEMMs of prefill passes where no library is loaded.
 
 use super::up;
 use crate::backend::Result;
 use crate::backend::cuda::driver::Driver;
 
-/// What becomes of a product.
+/// What becomes of a GEMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GemmTo {
     /// bf16 `y`.
@@ -16,7 +16,7 @@ pub enum GemmTo {
 }
 
 kernels! { "gemm.cu", device:
-    /// Product of any number of rows: bf16, f32, or `h += scale·y`; `inner` a multiple of 32
+    /// GEMM of any number of rows: bf16, f32, or `h += scale·y`; `inner` a multiple of 32
     Gemm [gemm_store gemm_f32 gemm_add] (
         dst: Ptr("void*"), ldd: u32, x: Ptr("const bf16*"), ldx: u32, w: Ptr("const bf16*"), rows: u32, out: u32,
         inner: u32, scale: f32,

@@ -101,7 +101,7 @@ macro_rules! c_type {
     };
 }
 
-/// A row of products of 1..=16 rows in one form: `weights(detail)` are the bytes of a warp's stage.
+/// A row of GEMMs of 1..=16 rows in one form: `weights(detail)` are the bytes of a warp's stage.
 macro_rules! skinny_kernels {
     ($source:literal, $what:literal, $params:ident [$($symbol:ident)+], weights $weights:path, columns $columns:literal) => {
         kernels! { $source, device:

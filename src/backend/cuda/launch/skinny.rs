@@ -1,4 +1,4 @@
-//! Products of 1..=16 rows.
+//! GEMMs of 1..=16 rows.
 
 use super::skinny_group4::{self, SkinnyGroup4};
 use super::skinny_int4::{self, SkinnyInt4};
@@ -6,15 +6,15 @@ use super::skinny_int8::{self, SkinnyInt8};
 use crate::backend::cuda::driver::{DevicePtr, Driver};
 use crate::backend::{Form, Result};
 
-/// Most rows that a skinny product norms or gates itself: more take longer than a kernel before it.
+/// Most rows that a skinny GEMM norms or gates itself: more take longer than a kernel before it.
 const STAGED_ROWS: u32 = 2;
 
-/// Weight rows a block of a skinny product works on at a time.
+/// Weight rows a block of a skinny GEMM works on at a time.
 const SKINNY_TILE: u32 = 32;
 /// Warps of a block.
 const WARPS: u32 = 8;
 
-/// What becomes of a skinny product.
+/// What becomes of a skinny GEMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkinnyTo {
     /// bf16 `scale · y`.
@@ -27,7 +27,7 @@ pub enum SkinnyTo {
     Logits,
 }
 
-/// Where a skinny product's activations come from; `ld` is a row's stride in elements.
+/// Where a skinny GEMM's activations come from; `ld` is a row's stride in elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SkinnyFrom {
     /// bf16 rows.
@@ -67,7 +67,7 @@ pub enum SkinnyFrom {
     },
 }
 
-/// The weight of a skinny product.
+/// The weight of a skinny GEMM.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SkinnyWeight {
     /// Its address.
@@ -106,7 +106,7 @@ fn bf16_stage(_detail: u32) -> u32 {
     SKINNY_TILE * 128
 }
 
-/// Can a skinny product norm or gate its rows on the way? If not, run [`super::NormRows`] or [`super::GateRows`] before and pass
+/// Can a skinny GEMM norm or gate its rows on the way? If not, run [`super::NormRows`] or [`super::GateRows`] before and pass
 /// [`SkinnyFrom::Ready`]: the bits are the same. It can if that leaves room for a ring of two stages.
 pub fn stages_rows(d: &dyn Driver, form: Form, rows: u32, inner: u32) -> bool {
     let (weights, columns) = stage_of(form);
@@ -144,7 +144,7 @@ pub(super) fn shares(out: u32, multiprocessors: u32) -> u32 {
 
 skinny_kernels! {
     "skinny.cu",
-    "Product of 1..8 or 9..16 rows, `inner` a multiple of 64. store: bf16; swiglu: bf16, `out = 2·inter`; add: `h += scale·y` f32; logits: f32. mode 0: `src` bf16, ready; 1 (not add): `norm_rows` of `src` f32; 2 (add): `gate_rows` of `src` f32; modes 1 and 2 up to 2 rows. `w` is bf16; `detail` and `row_scales` are for other forms",
+    "GEMM of 1..8 or 9..16 rows, `inner` a multiple of 64. store: bf16; swiglu: bf16, `out = 2·inter`; add: `h += scale·y` f32; logits: f32. mode 0: `src` bf16, ready; 1 (not add): `norm_rows` of `src` f32; 2 (add): `gate_rows` of `src` f32; modes 1 and 2 up to 2 rows. `w` is bf16; `detail` and `row_scales` are for other forms",
     Skinny [
         skinny_store_8 skinny_store_16 skinny_swiglu_8 skinny_swiglu_16 skinny_add_8 skinny_add_16 skinny_logits_8
         skinny_logits_16
@@ -152,7 +152,7 @@ skinny_kernels! {
     weights super::skinny::bf16_stage, columns 64
 }
 
-/// Product of 1..=16 rows with a weight `[out, inner]`.
+/// GEMM of 1..=16 rows with a weight `[out, inner]`.
 ///
 /// # Safety
 /// See the module.

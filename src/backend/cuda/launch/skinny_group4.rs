@@ -1,4 +1,4 @@
-//! Products of 1..=16 rows with a weight in the form group4.
+//! GEMMs of 1..=16 rows with a weight in the form group4.
 
 /// Bytes of a unit, which is a warp's stage.
 pub(super) fn stage(detail: u32) -> u32 {

@@ -1,4 +1,4 @@
-//! Products of 1..=16 rows with a weight in the form int4.
+//! GEMMs of 1..=16 rows with a weight in the form int4.
 
 /// Bytes of a unit, which is a warp's stage.
 pub(super) fn stage(_detail: u32) -> u32 {

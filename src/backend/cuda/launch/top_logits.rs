@@ -1,19 +1,19 @@
 //! Best logits.
 
 /// Logits of a launch block of [`TopLogitsGroups`].
-pub const CANDIDATE_LOGITS: u32 = 2048;
+pub const SPLIT_LOGITS: u32 = 2048;
 
 /// Words of a row that [`TopLogitsPick`] finds: 256 logits, 256 ids, log Σ exp, padding.
 pub const FOUND_WORDS: usize = 516;
 
 /// Logits of a group of [`TopLogitsGroups`]: small vocabularies have to have more than 256 groups too.
-pub fn candidate_group(vocab: u32) -> u32 {
+pub fn top_logits_group(vocab: u32) -> u32 {
     if vocab < 16384 { 8 } else { 32 }
 }
 
 /// The largest vocabulary that [`TopLogitsPick`] has shared memory for.
 pub fn most_logits(shared_limit: u32) -> usize {
-    // Of large ones: see `candidate_group`; its static arrays take less than a KiB.
+    // Of large ones: see `top_logits_group`; its static arrays take less than a KiB.
     (shared_limit.saturating_sub(1024) / 8) as usize * 32
 }
 

@@ -1,7 +1,7 @@
-//! Products of a pass: staged, normed or gated on the way, by a library or by our own kernels.
+//! GEMMs of a pass: staged, normed or gated on the way, by a library or by our own kernels.
 
 use super::super::device::{Account, DeviceBuffer};
-use super::super::driver::{DevicePtr, PRODUCT_ROWS, Product, ProductOut};
+use super::super::driver::{DevicePtr, GEMM_ROWS, Gemm, GemmOut};
 use super::super::launch::{self, GemmTo, SkinnyFrom, SkinnyTo, SkinnyWeight};
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, limits, shape, u32_of};
@@ -10,11 +10,11 @@ use crate::backend::{MAX_VERIFY_ROWS, Result};
 /// Scratch of prefill passes, made when first needed and kept.
 #[derive(Default)]
 pub(in crate::backend::cuda) struct Scratch {
-    /// Inputs of products, bf16.
+    /// Inputs of GEMMs, bf16.
     input: Option<DeviceBuffer>,
     /// Gate and up columns before SwiGLU, bf16.
     pub(super) wide: Option<DeviceBuffer>,
-    /// The packed weight of the product under way, bf16.
+    /// The packed weight of the GEMM under way, bf16.
     pub(in crate::backend::cuda) widened: Option<DeviceBuffer>,
     /// Rows of a packed table, bf16, and 0, 1, 2, … to look them up by.
     pub(in crate::backend::cuda) gathered: Option<DeviceBuffer>,
@@ -24,45 +24,45 @@ pub(in crate::backend::cuda) struct Scratch {
 }
 
 impl Cuda {
-    /// One product of a prefill pass; `x` is bf16 `[rows, inner]`, dense.
-    pub(in crate::backend::cuda) fn product(
+    /// One GEMM of a prefill pass; `x` is bf16 `[rows, inner]`, dense.
+    pub(in crate::backend::cuda) fn gemm(
         &mut self,
         x: DevicePtr,
         w: &Matrix,
         d: DevicePtr,
         ldd: usize,
         rows: usize,
-        to: ProductOut,
+        to: GemmOut,
         scale: f32,
     ) -> Result<()> {
-        if !self.options.own_products && ldd == w.out {
+        if !self.options.own_gemm && ldd == w.out {
             // Rows beyond the pass are in the buffers and mean nothing; rounding keeps to row counts that were proved.
-            let rounded = rows.next_multiple_of(PRODUCT_ROWS);
+            let rounded = rows.next_multiple_of(GEMM_ROWS);
             let plain = self.widened(w)?;
-            let product = Product { x, w: plain, d, rows: rounded, out: w.out, inner: w.inner, to, scale };
+            let gemm = Gemm { x, w: plain, d, rows: rounded, out: w.out, inner: w.inner, to, scale };
             // SAFETY: buffers of a pass have room for `prefill_rows`, a multiple of the rounding; sizes are checked by the callers.
-            if unsafe { self.device.driver().product(&product)? } {
+            if unsafe { self.device.driver().gemm(&gemm)? } {
                 return Ok(());
             }
         }
-        self.own_product(x, w, d, ldd, rows, to, scale)
+        self.own_gemm(x, w, d, ldd, rows, to, scale)
     }
 
-    /// The same by the program's own kernel, which may be recorded.
-    pub(in crate::backend::cuda) fn own_product(
+    /// The same by the program's own kernel, which may be captured.
+    pub(in crate::backend::cuda) fn own_gemm(
         &mut self,
         x: DevicePtr,
         w: &Matrix,
         d: DevicePtr,
         ldd: usize,
         rows: usize,
-        to: ProductOut,
+        to: GemmOut,
         scale: f32,
     ) -> Result<()> {
         let form = match to {
-            ProductOut::Bf16 => GemmTo::Store,
-            ProductOut::F32 => GemmTo::F32,
-            ProductOut::AddF32 => GemmTo::Add,
+            GemmOut::Bf16 => GemmTo::Store,
+            GemmOut::F32 => GemmTo::F32,
+            GemmOut::AddF32 => GemmTo::Add,
         };
         check_width(w)?;
         let plain = self.widened(w)?;
@@ -79,7 +79,7 @@ impl Cuda {
         let n = norm.n;
         let input = self.input_room(n)?;
         let (ld, rows) = (u32_of(n)?, u32_of(rows)?);
-        // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+        // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
         unsafe {
             launch::NormRows {
                 dst: input,
@@ -97,7 +97,7 @@ impl Cuda {
         Ok(input)
     }
 
-    /// A product of 1..=16 rows. Inputs that the kernel has no room to make on the way are made before it; the bits
+    /// A GEMM of 1..=16 rows. Inputs that the kernel has no room to make on the way are made before it; the bits
     /// are the same.
     pub(in crate::backend::cuda) fn skinny(
         &mut self,
@@ -146,13 +146,13 @@ impl Cuda {
         Ok(())
     }
 
-    /// Scratch for the input of a product, `[rows of any pass, n]` bf16.
+    /// Scratch for the input of a GEMM, `[rows of any pass, n]` bf16.
     pub(in crate::backend::cuda) fn input_room(&mut self, n: usize) -> Result<DevicePtr> {
         let bytes = self.prefill_rows.max(MAX_VERIFY_ROWS) * n * 2;
         self.room(|scratch| &mut scratch.input, bytes)
     }
 
-    /// At least `bytes` of scratch. A smaller buffer is replaced, which waits for the device and drops recordings that
+    /// At least `bytes` of scratch. A smaller buffer is replaced, which waits for the device and drops CUDA graphs that
     /// name it; the first, eager run of a step leaves nothing to replace.
     pub(in crate::backend::cuda) fn room(
         &mut self,
@@ -174,5 +174,5 @@ fn check_width(w: &Matrix) -> Result<()> {
     if w.inner.is_multiple_of(limits::INNER) {
         return Ok(());
     }
-    Err(shape("product", format!("inputs of a multiple of {} values", limits::INNER), w.inner))
+    Err(shape("gemm", format!("inputs of a multiple of {} values", limits::INNER), w.inner))
 }

@@ -50,7 +50,7 @@ impl Lightning for Cuda {
         let (s, pend_k, pend_v, slopes) =
             (state.state.ptr(), state.pend_k.ptr(), state.pend_v.ptr(), state.slopes.ptr());
         match pass {
-            // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+            // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
             Pass::Verify { rows } => unsafe {
                 launch::LightningVerify {
                     o: to,
@@ -81,7 +81,7 @@ impl Lightning for Cuda {
                 let qk = self.input_room(qk_width)?;
                 let (ldqk, rows) = (u32_of(qk_width)?, u32_of(rows)?);
                 let d = self.device.driver();
-                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
                     launch::LightningQk {
                         dst: qk,
@@ -100,7 +100,7 @@ impl Lightning for Cuda {
                     }
                     .launch(d)?
                 };
-                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
                     launch::LightningPrefill {
                         o: to,
@@ -130,7 +130,7 @@ impl Lightning for Cuda {
             return Ok(());
         }
         self.step.flush()?;
-        // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+        // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
         unsafe {
             launch::LightningFold {
                 state: state.state.ptr(),
@@ -179,7 +179,7 @@ impl Cuda {
         match &mut self.rope {
             Some(rope) if rope.theta.to_bits() == theta.to_bits() => {
                 if !rope.fresh {
-                    // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                     unsafe {
                         launch::RopeTable {
                             table: rope.table.ptr(),

@@ -1,12 +1,12 @@
 //! The trait's operations as launches.
 //!
-//! Passes of 1..16 rows (verify) use the skinny kernels, which fuse the norm or gate before a product; passes of a whole
-//! chunk (prefill) make the product's input first and hand it to a library or to `gemm_*`. Nothing here waits, and
+//! Passes of 1..16 rows (verify) use the skinny kernels, which fuse the norm or gate before a GEMM; passes of a whole
+//! chunk (prefill) make the GEMM's input first and hand it to a library or to `gemm_*`. Nothing here waits, and
 //! nothing of a verify pass allocates or takes a host value that changes from step to step: position, pending rows and
 //! tokens are read from [`super::step::Step`], grids follow from the number of rows and the largest context.
 
+mod gemm;
 mod lightning;
-mod product;
 mod rows;
 mod sparse;
 
@@ -14,9 +14,9 @@ use super::shape;
 use super::tensors::Buf;
 use crate::backend::Result;
 
+pub(super) use gemm::Scratch;
 pub(super) use lightning::Rope;
-pub(super) use product::Scratch;
-pub(super) use rows::CandidateBuffers;
+pub(super) use rows::TopLogitsBuffers;
 
 /// Refuses more rows than a buffer has.
 fn check_rows(op: &'static str, buf: &Buf, rows: usize) -> Result<()> {

@@ -3,15 +3,15 @@
 use std::ops::Range;
 
 use super::super::device::{Account, DeviceBuffer, Pinned};
-use super::super::driver::{DevicePtr, ProductOut, Queue};
+use super::super::driver::{DevicePtr, GemmOut, Queue};
 use super::super::launch::{self, SkinnyFrom, SkinnyTo};
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, shape, u32_of};
 use super::check_rows;
-use crate::backend::{CANDIDATES, Candidates, HeadRows, MAX_VERIFY_ROWS, Pass, Result, Rows, internal};
+use crate::backend::{HeadRows, MAX_VERIFY_ROWS, Pass, Result, Rows, TOP_LOGITS, TopLogits, internal};
 
-/// Where the best candidates are found and put.
-pub(in crate::backend::cuda) struct CandidateBuffers {
+/// Where the top logits are found and put.
+pub(in crate::backend::cuda) struct TopLogitsBuffers {
     vocab: usize,
     tops: DeviceBuffer,
     sums: DeviceBuffer,
@@ -28,7 +28,7 @@ impl Rows for Cuda {
         h.wide("embed", table.inner)?;
         let (rows_at, tokens, height) = self.looked_up(table, self.step.tokens_ptr(), pass.rows())?;
         let (hidden, vocab, rows) = (u32_of(table.inner)?, u32_of(height)?, u32_of(pass.rows())?);
-        // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+        // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
         unsafe {
             launch::EmbedRows { h: h.ptr(), table: rows_at, tokens, hidden, vocab, scale, rows }
                 .launch(self.device.driver())
@@ -48,7 +48,7 @@ impl Rows for Cuda {
             }
             Pass::Prefill { rows } => {
                 let x = self.normed(h, norm, eps, rows)?;
-                self.product(x, w, to, dst.width, rows, ProductOut::Bf16, 1.0)
+                self.gemm(x, w, to, dst.width, rows, GemmOut::Bf16, 1.0)
             }
         }
     }
@@ -72,8 +72,8 @@ impl Rows for Cuda {
                 let x = self.normed(h, norm, eps, rows)?;
                 let bytes = self.prefill_rows.max(MAX_VERIFY_ROWS) * w.out * 2;
                 let wide = self.room(|scratch| &mut scratch.wide, bytes)?;
-                self.product(x, w, wide, w.out, rows, ProductOut::Bf16, 1.0)?;
-                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                self.gemm(x, w, wide, w.out, rows, GemmOut::Bf16, 1.0)?;
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
                     launch::SwigluRows { dst: to, gu: wide, inter: u32_of(inter)?, rows: u32_of(rows)? }
                         .launch(self.device.driver())
@@ -95,7 +95,7 @@ impl Rows for Cuda {
                 if x.width != w.inner {
                     return Err(shape("linear_add", format!("[rows, {}]", w.inner), format!("[rows, {}]", x.width)));
                 }
-                self.product(from, w, to, h.width, rows, ProductOut::AddF32, scale)
+                self.gemm(from, w, to, h.width, rows, GemmOut::AddF32, scale)
             }
         }
     }
@@ -137,7 +137,7 @@ impl Rows for Cuda {
             Pass::Prefill { rows } => {
                 let n = w.inner;
                 let input = self.input_room(n)?;
-                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
                     launch::GateRows {
                         dst: input,
@@ -153,28 +153,28 @@ impl Rows for Cuda {
                     }
                     .launch(self.device.driver())?
                 };
-                self.product(input, w, to, h.width, rows, ProductOut::AddF32, scale)
+                self.gemm(input, w, to, h.width, rows, GemmOut::AddF32, scale)
             }
         }
     }
 
-    fn tap(&mut self, taps: &mut Buf, slot: usize, h: &Buf, pass: Pass) -> Result<()> {
+    fn keep_aux_hidden(&mut self, aux_hidden: &mut Buf, slot: usize, h: &Buf, pass: Pass) -> Result<()> {
         let hidden = h.width;
-        if (slot + 1) * hidden > taps.width {
+        if (slot + 1) * hidden > aux_hidden.width {
             return Err(shape(
-                "tap",
+                "keep_aux_hidden",
                 format!("[rows, {}] or wider", (slot + 1) * hidden),
-                format!("[rows, {}]", taps.width),
+                format!("[rows, {}]", aux_hidden.width),
             ));
         }
-        check_rows("tap", taps, pass.rows())?;
+        check_rows("keep_aux_hidden", aux_hidden, pass.rows())?;
         let (to, ld, hidden, rows) =
-            (taps.column(slot * hidden), u32_of(taps.width)?, u32_of(hidden)?, u32_of(pass.rows())?);
-        if taps.value_bytes() == 2 {
-            // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+            (aux_hidden.column(slot * hidden), u32_of(aux_hidden.width)?, u32_of(hidden)?, u32_of(pass.rows())?);
+        if aux_hidden.value_bytes() == 2 {
+            // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
             unsafe { launch::AuxRowsBf16 { aux: to, lda: ld, h: h.ptr(), hidden, rows }.launch(self.device.driver()) }
         } else {
-            // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+            // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
             unsafe { launch::AuxRows { aux: to, lda: ld, h: h.ptr(), hidden, rows }.launch(self.device.driver()) }
         }
     }
@@ -211,17 +211,17 @@ impl Rows for Cuda {
         self.skinny(SkinnyTo::Logits, to, logits.width, w, input, 1.0, count)
     }
 
-    fn top_candidates(&mut self, logits: &Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()> {
+    fn top_logits(&mut self, logits: &Buf, vocab: usize, rows: HeadRows, pass: Pass) -> Result<()> {
         let rows = rows.count(pass);
-        let from = logits.wide("top_candidates", vocab)?;
-        check_rows("top_candidates", logits, rows)?;
-        if self.candidates.as_ref().is_none_or(|c| c.vocab < vocab) {
-            if self.candidates.take().is_some() {
+        let from = logits.wide("top_logits", vocab)?;
+        check_rows("top_logits", logits, rows)?;
+        if self.top_logits.as_ref().is_none_or(|c| c.vocab < vocab) {
+            if self.top_logits.take().is_some() {
                 self.touch();
             }
-            let work = |bytes| self.device.zeroed("candidates", bytes, Account::Work);
-            let splits = vocab.div_ceil(launch::CANDIDATE_LOGITS as usize);
-            self.candidates = Some(CandidateBuffers {
+            let work = |bytes| self.device.zeroed("top_logits", bytes, Account::Work);
+            let splits = vocab.div_ceil(launch::SPLIT_LOGITS as usize);
+            self.top_logits = Some(TopLogitsBuffers {
                 vocab,
                 // Never fewer than for any smaller vocabulary, whose groups may be smaller.
                 tops: work(MAX_VERIFY_ROWS * vocab.div_ceil(8) * 4)?,
@@ -229,42 +229,42 @@ impl Rows for Cuda {
                 found: self.device.pinned(MAX_VERIFY_ROWS * FOUND_BYTES)?,
             });
         }
-        let Some(c) = &self.candidates else {
-            return Err(internal("top_candidates", "its buffers were just made and are not there"));
+        let Some(c) = &self.top_logits else {
+            return Err(internal("top_logits", "its buffers were just made and are not there"));
         };
         let d = self.device.driver();
         // Page-locked memory has one address for both sides.
         let found = c.found.as_ptr() as DevicePtr;
         let (tops, lse) = (c.tops.ptr(), c.sums.ptr());
         let (ld, vocab, rows) = (u32_of(logits.width)?, u32_of(vocab)?, u32_of(rows)?);
-        let (group, splits) = (launch::candidate_group(vocab), vocab.div_ceil(launch::CANDIDATE_LOGITS));
-        // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+        let (group, splits) = (launch::top_logits_group(vocab), vocab.div_ceil(launch::SPLIT_LOGITS));
+        // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
         unsafe {
             launch::TopLogitsGroups { tops, lse, logits: from, ld, vocab, group, rows, splits }.launch(d)?;
             launch::TopLogitsPick { found, tops, lse, logits: from, ld, vocab, group, rows, splits }.launch(d)
         }
     }
 
-    fn candidates(&mut self, rows: usize) -> Result<Vec<Candidates>> {
+    fn read_top_logits(&mut self, rows: usize) -> Result<Vec<TopLogits>> {
         if rows > MAX_VERIFY_ROWS {
-            return Err(shape("candidates", format!("at most {MAX_VERIFY_ROWS} rows"), rows));
+            return Err(shape("top_logits", format!("at most {MAX_VERIFY_ROWS} rows"), rows));
         }
-        let Some(c) = &self.candidates else {
-            return Err(shape("candidates", "top_candidates before", "none"));
+        let Some(c) = &self.top_logits else {
+            return Err(shape("top_logits", "top_logits before", "none"));
         };
         self.device.driver().synchronize(Queue::Compute)?;
         let words: &[u32] = bytemuck::try_cast_slice(c.found.as_slice())
-            .map_err(|_| internal("candidates", "page-locked memory that holds no whole words"))?;
+            .map_err(|_| internal("top_logits", "page-locked memory that holds no whole words"))?;
         Ok(words
             .chunks_exact(launch::FOUND_WORDS)
             .take(rows)
             .map(|row| {
-                let (values, rest) = row.split_at(CANDIDATES);
-                let (ids, sum) = rest.split_at(CANDIDATES);
+                let (values, rest) = row.split_at(TOP_LOGITS);
+                let (ids, sum) = rest.split_at(TOP_LOGITS);
                 // Places beyond the vocabulary hold this id.
                 let n = ids.iter().position(|id| *id == u32::MAX);
-                let n = n.unwrap_or(CANDIDATES);
-                Candidates {
+                let n = n.unwrap_or(TOP_LOGITS);
+                TopLogits {
                     ids: ids.iter().take(n).copied().collect(),
                     logits: values.iter().take(n).map(|v| f32::from_bits(*v)).collect(),
                     log_sum_exp: sum.first().map_or(f32::NAN, |s| f32::from_bits(*s)),

@@ -19,14 +19,14 @@ impl Sparse for Cuda {
     fn append_kv(&mut self, cache: &mut Cache, x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
         self.step.flush()?;
         x.narrow("append_kv", (spec.heads + 2 * spec.kv_heads) * HEAD)?;
-        if let Some(arriving) = cache.arriving() {
+        if let Some(in_flight) = cache.in_flight() {
             // Windows of compressed keys that end in the new rows begin before them.
             let at = self.step.position();
             let before = at.saturating_sub(4 * spec.kernel)..at;
-            arriving.wait_for(std::slice::from_ref(&before))?;
+            in_flight.wait_for(std::slice::from_ref(&before))?;
         }
         let (xk, xv) = (x.column(spec.heads * HEAD), x.column((spec.heads + spec.kv_heads) * HEAD));
-        // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+        // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
         unsafe {
             launch::AppendKv {
                 k: cache.k.ptr(),
@@ -56,8 +56,8 @@ impl Sparse for Cuda {
         let q = x.narrow("select_blocks", spec.heads * HEAD)?;
         let plan = sel.plan;
         let keys = match spec.score_norm {
-            ScoreNorm::Coarse => cache.k2.ptr(),
-            ScoreNorm::Fine => cache.k1.ptr(),
+            ScoreNorm::Level2 => cache.k2.ptr(),
+            ScoreNorm::Level1 => cache.k1.ptr(),
         };
         let (ldq, heads, kv) = (u32_of(x.width)?, u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
         let (lse_window, lse_stride) = (plan.keys.window, plan.keys.stride);
@@ -74,7 +74,7 @@ impl Sparse for Cuda {
         let scale = softmax_scale();
         let (d, step) = (self.device.driver(), self.step.ptr());
         let top = |score_blocks: u32, row0: u32, rows: u32| {
-            // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+            // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
             unsafe {
                 launch::SelectTop {
                     list: sel.list.ptr(),
@@ -99,7 +99,7 @@ impl Sparse for Cuda {
                 // Rows with at most this many blocks take them all, whatever their scores.
                 let all_below = u32_of(spec.topk)?;
                 let (rows, splits, blocks) = (u32_of(rows)?, u32_of(plan.lse_splits)?, u32_of(plan.score_blocks)?);
-                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
                     launch::SelectLse {
                         part: sel.lse.ptr(),
@@ -118,7 +118,7 @@ impl Sparse for Cuda {
                     }
                     .launch(d)?
                 };
-                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
                     launch::SelectScores {
                         scores: sel.scores.ptr(),
@@ -148,7 +148,7 @@ impl Sparse for Cuda {
                 let score_blocks = u32_of(blocks)?;
                 for row0 in (0..rows).step_by(part) {
                     let (row0, n) = (u32_of(row0)?, u32_of(part.min(rows - row0))?);
-                    // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                     unsafe {
                         launch::PrefillLse {
                             z: sel.lse.ptr(),
@@ -166,7 +166,7 @@ impl Sparse for Cuda {
                         }
                         .launch(d)?
                     };
-                    // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                     unsafe {
                         launch::PrefillScores {
                             scores: sel.scores.ptr(),
@@ -217,7 +217,7 @@ impl Sparse for Cuda {
                 let rows = u32_of(rows)?;
                 let (part_o, part_ml, part_block) = (sel.part_o.ptr(), sel.part_ml.ptr(), sel.part_block.ptr());
                 let ldm = u32_of(sel.plan.score_blocks)?;
-                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
                     launch::AttendVerify {
                         part_o,
@@ -239,7 +239,7 @@ impl Sparse for Cuda {
                     }
                     .launch(d)?
                 };
-                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
                     launch::AttendCombine {
                         o: to,
@@ -261,7 +261,7 @@ impl Sparse for Cuda {
                 }
             }
             Pass::Prefill { rows } => {
-                // SAFETY: extents are checked above; buffers outlive the queue's work and recordings.
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
                     launch::AttendPrefill {
                         o: to,

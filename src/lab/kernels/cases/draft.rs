@@ -27,7 +27,7 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<R
     let kvq_width = shape.kvq_width();
     let wkvq = matrix(b, s.form, case.seed + 2, kvq_width, 2 * s.hidden)?;
     let (input_norm, hidden_norm) = (norm(b, case.seed + 4, s.hidden)?, norm(b, case.seed + 5, s.hidden)?);
-    let mut taps = b.draft_buf(rows, 3 * s.hidden, BufKind::Activation)?;
+    let mut aux_hidden = b.draft_buf(rows, 3 * s.hidden, BufKind::Activation)?;
     let mut g = b.draft_buf(rows, s.hidden, BufKind::Residual)?;
     let mut x = b.draft_buf(rows, 2 * s.hidden, BufKind::Activation)?;
     let mut kvq = b.draft_buf(rows, kvq_width, BufKind::Activation)?;
@@ -48,9 +48,9 @@ pub fn draft<B: DraftOps + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<R
             b.write_window(&mut window, &shape, case.position - known, &old_k, &old_v)?;
         }
         b.draft_seek(&ids, case.position, case.position.saturating_sub(known))?;
-        b.write(&mut taps, &streams)?;
+        b.write(&mut aux_hidden, &streams)?;
         perform(b, mode, case.pass, &mut |b| {
-            b.draft_fuse(&mut g, &taps, &[], EPS, &fc, case.pass)?;
+            b.draft_fuse(&mut g, &aux_hidden, &[], EPS, &fc, case.pass)?;
             b.draft_input(
                 &mut x,
                 &mut g,

@@ -1,4 +1,4 @@
-//! Operations without state, rows in and rows out: embedding, norms and products, taps, the head and its candidates.
+//! Operations without state, rows in and rows out: embedding, norms and GEMMs, auxiliary hidden states, the head and its top logits.
 
 use super::{
     Case, EPS, HEAD, Mode, Run, Sizes, cuts, matrix, matrix_of_two, norm, part, perform, poisoned, tokens, values,
@@ -157,11 +157,11 @@ pub fn gate_output_plain<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) 
 }
 
 /// A residual stream into its slot.
-pub fn tap<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+pub fn keep_aux_hidden<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let mut op = row_op(b, &case, &[(s.hidden, BufKind::Residual, 1.0)], (3 * s.hidden, BufKind::Activation), true, 1)?;
     Ok(Box::new(move |b, mode| {
         op.run(b, &case, mode, &mut |b, out, inputs, pass| match inputs {
-            [(h, ..)] => b.tap(out, 1, h, pass),
+            [(h, ..)] => b.keep_aux_hidden(out, 1, h, pass),
             _ => Ok(()),
         })
     }))
@@ -190,8 +190,8 @@ pub fn head<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run
     }))
 }
 
-/// The best candidates, many of them equal: ids, logits and log-sum-exp in one list.
-pub fn top_candidates<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
+/// The top logits, many of them equal: ids, logits and log-sum-exp in one list.
+pub fn top_logits<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Result<Run<B>> {
     let rows = case.pass.rows();
     let mut logits = b.buf(s.vocab, BufKind::Logits)?;
     // Coarse steps make ties, which go to the lower id.
@@ -199,8 +199,8 @@ pub fn top_candidates<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> 
     Ok(Box::new(move |b, mode| {
         b.seek(case.position)?;
         b.write(&mut logits, &input)?;
-        perform(b, mode, case.pass, &mut |b| b.top_candidates(&logits, s.vocab, HeadRows::All, case.pass))?;
-        let found = b.candidates(rows)?;
+        perform(b, mode, case.pass, &mut |b| b.top_logits(&logits, s.vocab, HeadRows::All, case.pass))?;
+        let found = b.read_top_logits(rows)?;
         b.advance(case.pass, 0)?;
         Ok(found
             .into_iter()

@@ -24,7 +24,7 @@ pub fn sparse_spec(s: Sizes) -> SparseSpec {
         topk: 96,
         dense_len: 8192,
         dense_rule: DenseRule::AsSparse,
-        score_norm: ScoreNorm::Coarse,
+        score_norm: ScoreNorm::Level2,
     }
 }
 
@@ -43,8 +43,8 @@ pub fn cache_rows(spec: &SparseSpec, rows: usize, seed: u64) -> Vec<ImageTensor>
         }
         out
     };
-    let k1 = means(spec.kernel, spec.stride, spec.fine_rows(rows));
-    let k2 = means(4 * spec.kernel, 4 * spec.stride, spec.coarse_rows(rows));
+    let k1 = means(spec.kernel, spec.stride, spec.level1_rows(rows));
+    let k2 = means(4 * spec.kernel, 4 * spec.stride, spec.level2_rows(rows));
     [("k", k), ("v", v), ("k1", k1), ("k2", k2)]
         .into_iter()
         .map(|(name, values)| ImageTensor {
