@@ -16,6 +16,16 @@ fn resume(name: &str) -> Setup {
     Setup { opening: Opening::Resume(name.into()), ..Setup::default() }
 }
 
+#[test]
+fn how_much_fits_is_known_before_anything_is_asked() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.settle();
+    let meters = t.seen.iter().rev().find_map(|n| if let Notice::Meters(m) = n { Some(m.clone()) } else { None });
+    let meters = meters.expect("meters without a question");
+    assert!(meters.context_limit > 0 && meters.context_used == 0, "{meters:?}");
+}
+
 fn the_second_question_gives_only_what_is_new() {
     let dir = dir();
     let mut t = Talk::new(dir.path(), Setup::default());

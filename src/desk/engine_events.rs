@@ -77,6 +77,8 @@ impl State {
                 self.meters.model = info.clone();
                 self.feeder.loaded(&info);
                 self.tell(Notice::Ready(info.clone()));
+                // How much fits is known from now on.
+                self.tell(Notice::Meters(self.meters.clone()));
                 for note in &info.notes {
                     if self.device_notes.is_news(note) {
                         self.note(Level::Warn, note.clone());
