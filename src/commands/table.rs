@@ -28,7 +28,7 @@ requests! {
     ChooseFiles {
         /// Of the plan.
         question: u64,
-        /// Which.
+        /// Indices into the plan's files, in loading order.
         files: Vec<usize>,
     }, Waits => choose_files;
     /// Alt-1..9: a session opened in this run, by its serial.
@@ -72,7 +72,7 @@ requests! {
     Search(text: String), Runs => search;
     /// `/export FILE`.
     Export {
-        /// Where to.
+        /// File to write; its extension chooses the format.
         path: String,
         /// By extension if `None`.
         format: Option<ExportFormat>,

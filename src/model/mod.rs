@@ -55,7 +55,7 @@ pub enum ModelError {
     /// A file could not be opened or mapped.
     #[error("cannot read {}: {cause}", path.display())]
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// In the system's words.
         cause: std::io::Error,

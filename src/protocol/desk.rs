@@ -330,7 +330,7 @@ pub enum Notice {
     Added(Message),
     /// More text for the answer that is being written.
     Delta {
-        /// Which.
+        /// Of the answer.
         message: MessageId,
         /// Part of the thoughts rather than of the answer.
         thinking: bool,

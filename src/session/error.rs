@@ -104,13 +104,13 @@ pub enum StoreError {
     /// The segment does not exist.
     #[error("state {} is not in the database: the text is, read it again", id.short())]
     NoSegment {
-        /// Which.
+        /// The segment that was asked for.
         id: SegmentId,
     },
     /// A segment's state cannot be used. Text is not concerned.
     #[error("state {} cannot be used: {why}", id.short())]
     StateLost {
-        /// Which.
+        /// The segment whose state it is.
         id: SegmentId,
         /// Why, a phrase.
         why: String,
