@@ -8,8 +8,9 @@ use super::mention;
 use super::options::Notify;
 use super::overlay::{Overlay, Page};
 use super::pick::FilePick;
-use super::status::{duration, percent};
+use super::status::duration;
 use super::{App, Asker, Effect, Phase, Question, Redraw, SessionHead};
+use crate::base::percent;
 use crate::protocol::desk::{
     Activity, DocumentRow, GotoTarget, Level, Notice, OpenSession, Request, SaveState, SearchRow, SessionRow,
     SessionView, TimelineRow,

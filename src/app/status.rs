@@ -27,12 +27,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-pub use crate::base::bytes;
-
-/// Share of work done, 0 to 100.
-pub fn percent(done: u64, total: u64) -> u64 {
-    if total == 0 { 100 } else { (done.min(total) as u128 * 100 / total as u128) as u64 }
-}
+use crate::base::{bytes, percent};
 
 /// Time until everything is read, in seconds, once a speed is known.
 pub fn seconds_left(r: &ReadingProgress) -> Option<f64> {

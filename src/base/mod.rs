@@ -3,5 +3,5 @@
 mod numbers;
 mod random;
 
-pub use numbers::{bytes, counted, grouped};
+pub use numbers::{bytes, counted, grouped, percent};
 pub use random::{GOLDEN, SplitMix64, mix};

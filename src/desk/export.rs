@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::pages::bytes;
 use super::{DeskError, Done, State, grouped};
+use crate::base::bytes;
 use crate::protocol::desk::{ExportFormat, Level, SaveState};
 use crate::session::{Imported, Overwrite, Scope};
 use crate::text::sanitize::sanitize_line;

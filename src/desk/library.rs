@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::execute::{Fed, PromptReading};
 use super::load::document_info;
-use super::pages::bytes;
 use super::path::Path as SegmentPath;
 use super::{DeskError, Done, State, grouped};
+use crate::base::bytes;
 use crate::protocol::desk::{DocumentRow, Level, LibraryAction, LoadOptions, Notice};
 use crate::text::sources::Document;
 use crate::transcript::{DocumentInfo, Message, Role};

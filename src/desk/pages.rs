@@ -1,7 +1,7 @@
 //! Pages to read: numbers, the context by item, settings, how saving stands, what this program runs on.
 
 use super::{DeskError, Done, State, grouped};
-pub use crate::base::bytes;
+use crate::base::{bytes, percent};
 use crate::protocol::desk::{Level, Notice, SaveState, ThinkMode};
 use crate::protocol::engine::SpecMode;
 use crate::transcript::{Message, Role};
@@ -25,40 +25,45 @@ impl State {
     pub(super) fn stats(&mut self) -> Done {
         let m = &self.meters;
         let s = &m.spec;
-        let share = |a: u64, b: u64| {
-            if b == 0 { 0.0 } else { a as f64 * 100.0 / b as f64 }
-        };
+        let none = || "none yet".to_owned();
+        let answered = (m.tokens_per_s > 0.0)
+            .then(|| format!("{:.1} tokens/s, first token after {:.2} s", m.tokens_per_s, m.ttft_ms / 1000.0));
+        let read = (m.prefill_tokens_per_s > 0.0).then(|| format!("{:.0} tokens/s", m.prefill_tokens_per_s));
+        let accepted = (s.drafted > 0).then(|| {
+            format!("{} of {} drafted ({}%)", grouped(s.accepted), grouped(s.drafted), percent(s.accepted, s.drafted))
+        });
         let mut text = format!(
-            "| | |\n|---|---|\n| model | {} on {}, {} |\n| context | {} of {} tokens |\n| last answer | {:.1} tokens/s, first token \
-             after {:.2} s |\n| reading | {:.0} tokens/s |\n| speculation | {}, draft head: {} |\n| accepted | {} of {} drafted \
-             ({:.0}%) |\n| per round | {:.2} tokens |\n| rounds | {} EAGLE-3, {} n-gram, {} plain |\n",
+            "| | |\n|---|---|\n| model | {} on {}, {} |\n| context | {} of {} tokens |\n| last answer | {} |\n| reading | {} |\n\
+             | speculation | {}, draft head: {} |\n| accepted | {} |\n",
             m.model.name,
             m.model.device,
             m.model.dtype,
             grouped(self.feeder.live.position()),
             grouped(m.context_limit),
-            m.tokens_per_s,
-            m.ttft_ms / 1000.0,
-            m.prefill_tokens_per_s,
+            answered.unwrap_or_else(none),
+            read.unwrap_or_else(none),
             self.talk.settings.get("spec"),
             m.model.draft.as_deref().unwrap_or("none"),
-            grouped(s.accepted),
-            grouped(s.drafted),
-            share(s.accepted, s.drafted),
-            s.mean_accept_length,
-            grouped(s.eagle_rounds),
-            grouped(s.ngram_rounds),
-            grouped(s.plain_rounds),
+            accepted.unwrap_or_else(none),
         );
+        if s.eagle_rounds + s.ngram_rounds + s.plain_rounds > 0 {
+            text.push_str(&format!(
+                "| per round | {:.2} tokens |\n| rounds | {} EAGLE-3, {} n-gram, {} plain |\n",
+                s.mean_accept_length,
+                grouped(s.eagle_rounds),
+                grouped(s.ngram_rounds),
+                grouped(s.plain_rounds),
+            ));
+        }
         if s.time_vs_plain > 0.0 {
             let saved = (1.0 - s.time_vs_plain) * 100.0;
             text.push_str(&format!("| saves | {saved:.0}% of the time of plain steps |\n"));
         }
         for (depth, (tried, accepted)) in s.per_position.iter().enumerate() {
             text.push_str(&format!(
-                "| draft {} | {:.0}% of {} accepted |\n",
+                "| draft {} | {}% of {} accepted |\n",
                 depth + 1,
-                share(*accepted, *tried),
+                percent(*accepted, *tried),
                 grouped(*tried)
             ));
         }

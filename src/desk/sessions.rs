@@ -181,7 +181,7 @@ impl State {
             "Delete \"{}\"? {} messages, {} of state only it needs. It stays in the trash for {days} days.",
             record.name,
             record.messages,
-            super::pages::bytes(own)
+            crate::base::bytes(own)
         );
         let choices = vec![Choice { key: 'y', label: "delete".into() }, Choice { key: '\x1b', label: "keep".into() }];
         self.ask_user(text, choices, move |desk, key| {

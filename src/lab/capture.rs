@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde_json::json;
 
 use crate::backend::prelude::*;
-use crate::desk::pages::bytes;
+use crate::base::bytes;
 use crate::desk::render::safe_name;
 use crate::model::capture::Recorder;
 use crate::model::draft::{DraftConfig, DraftOptions};

@@ -8,9 +8,9 @@ use crate::app::entry::{clock, grouped};
 use crate::app::list::List;
 use crate::app::overlay::{Overlay, Page};
 use crate::app::rows::{Face, Role, Row, Span};
-use crate::app::status::bytes;
 use crate::app::wrap::{fit, width, wrap_text};
 use crate::app::{App, Question};
+use crate::base::bytes;
 use crate::protocol::desk::{DocumentRow, SearchRow, SessionRow, TimelineRow};
 
 /// From here on the list of sessions has room for all its columns.

@@ -6,8 +6,9 @@ use super::paint::Painter;
 use crate::app::App;
 use crate::app::entry::grouped;
 use crate::app::rows::{Face, Role, Span};
-use crate::app::status::{acceptance, bytes, percent};
+use crate::app::status::acceptance;
 use crate::app::wrap::{ellipsis, fit, width};
+use crate::base::{bytes, percent};
 use crate::protocol::desk::Meters;
 
 struct Lines<'p, 'b> {

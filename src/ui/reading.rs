@@ -6,8 +6,9 @@ use super::paint::Painter;
 use crate::app::App;
 use crate::app::entry::grouped;
 use crate::app::rows::{Role, Span};
-use crate::app::status::{duration, percent, seconds_left};
+use crate::app::status::{duration, seconds_left};
 use crate::app::wrap::{fit, width};
+use crate::base::percent;
 use crate::protocol::desk::{Activity, FileState, ReadingProgress};
 
 /// Draws the page if documents are being read.

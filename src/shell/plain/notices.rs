@@ -2,7 +2,8 @@
 
 use super::{Asked, Out, Plain, keys, page};
 use crate::app::entry::grouped;
-use crate::app::status::{duration, percent, seconds_left};
+use crate::app::status::{duration, seconds_left};
+use crate::base::percent;
 use crate::protocol::desk::{Activity, Level, Notice, SaveState};
 use crate::text::sanitize::{sanitize, sanitize_line};
 use crate::transcript::{Finish, Message, Role};
