@@ -161,7 +161,7 @@ fn what_does_not_fit_is_refused_before_anything_is_read() {
     std::fs::write(dir.path().join("big.txt"), "word ".repeat(5000)).unwrap();
     let mut t = Talk::new(dir.path(), Setup { context_limit: 1000, ..Setup::default() });
     let said = t.load("big.txt");
-    assert!(said.starts_with("big.txt needs ") && said.contains("are left. Nothing was loaded. Options: "), "{said}");
+    assert!(said.contains("; 936 are left of 1,000. Nothing was loaded. Options: /load big.txt --head 936"), "{said}");
     t.send(Request::Ask("word ".repeat(5000)));
     let back = t.wait("the question back", |n| match n {
         Notice::Input { text, .. } => Some(text.clone()),

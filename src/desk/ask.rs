@@ -18,6 +18,10 @@ use crate::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 use answer::{Answer, finish_of};
 pub(super) use aside::Shown;
 
+/// What is said to be too long.
+const THIS_QUESTION: &str = "This question";
+const GOING_ON: &str = "Going on";
+
 impl State {
     /// A message that is not saved yet.
     pub(super) fn draft(&self, role: Role, parent: Option<MessageId>, text: String) -> Message {
@@ -71,8 +75,9 @@ impl State {
     }
 
     /// The conversation up to the head and the place where the model answers.
-    fn prompt(&self, path: &[&Message]) -> Done<Arc<Rendered>> {
-        Ok(Arc::new(self.feeder.renderer.prompt(path, self.talk.settings.think)?))
+    fn prompt(&self, path: &[&Message], what: &str) -> Done<Arc<Rendered>> {
+        let rendered = self.bounded(|halt| self.feeder.renderer.prompt(path, self.talk.settings.think, halt));
+        Ok(Arc::new(self.known_size(rendered.map_err(DeskError::from), what)?))
     }
 
     /// `Ask`.
@@ -98,9 +103,9 @@ impl State {
             // Kept before the template, which comes with the weights, sees it.
             new.iter().filter(|m| m.role == Role::User).for_each(|m| desk.remember_prompt(&m.text));
             let path: Vec<&Message> = desk.talk.conversation.path_to(parent).into_iter().chain(&new).collect();
-            let rendered = desk.prompt(&path)?;
+            let rendered = desk.prompt(&path, THIS_QUESTION)?;
             desk.when_planned(rendered, State::plan_answer, move |desk, rendered, plan| {
-                desk.check_room(&plan, "This question")?;
+                let plan = desk.fitting(plan, THIS_QUESTION)?;
                 if desk.talk.conversation.head() != parent {
                     desk.move_head(parent);
                     desk.show_session();
@@ -138,9 +143,11 @@ impl State {
                 m if message.text.is_empty() || message.text.ends_with(char::is_whitespace) => m.to_owned(),
                 m => format!(" {m}"),
             };
-            let rendered = desk.feeder.renderer.open_answer(&path, &more, desk.talk.settings.think)?;
+            let think = desk.talk.settings.think;
+            let rendered = desk.bounded(|halt| desk.feeder.renderer.open_answer(&path, &more, think, halt));
+            let rendered = desk.known_size(rendered.map_err(DeskError::from), GOING_ON)?;
             desk.when_planned(Arc::new(rendered), State::plan_answer, move |desk, rendered, plan| {
-                desk.check_room(&plan, "Going on")?;
+                let plan = desk.fitting(plan, GOING_ON)?;
                 let sampling = match message.meta.seed {
                     Some(seed) => Sampling { seed, ..desk.next_sampling() },
                     None => desk.next_sampling(),

@@ -5,6 +5,7 @@ use super::plan::Plan;
 use super::work::Answer;
 use super::{Attendance, DeskError, Done, State, grouped};
 use crate::protocol::desk::{Choice, LoadPlan, Notice, PlanFile};
+use crate::text::TextError;
 use crate::transcript::{Message, MessageId};
 
 /// How the files of a load came to be these.
@@ -41,6 +42,10 @@ pub(super) fn keep_only(messages: &mut Vec<Message>, parent: Option<MessageId>, 
     });
 }
 
+fn name_of(document: &Message) -> String {
+    document.meta.document.as_ref().map_or(String::new(), |d| d.name.clone())
+}
+
 /// The documents of a load, and the room for them.
 pub(super) struct Offer {
     plan: LoadPlan,
@@ -63,20 +68,49 @@ impl State {
         let files = items.iter().map(file).collect();
         let plan = LoadPlan { files, free, reserve, tokens_per_s: self.reading_speed };
         let (to_read, total) = (read.to_read(), read.total());
-        Offer { plan, need, to_read, total, too_long: self.too_long(items, need, free.saturating_sub(reserve)) }
+        let too_long = self.too_long(&plan, &grouped(need));
+        Offer { plan, need, to_read, total, too_long }
+    }
+
+    /// The same for documents that are known not to fit and have no plan.
+    pub(super) fn offer_without_plan(&self, messages: &[Message]) -> Done<Offer> {
+        let limit = self.meters.context_limit;
+        let (free, reserve) = (limit.saturating_sub(self.feeder.live.position()), self.reserve());
+        let tokenizer = &self.feeder.renderer.model().tokenizer;
+        let file = |m: &Message| {
+            let tokens = match self.bounded(|halt| tokenizer.encode_plain_until(&m.text, halt)) {
+                Ok(tokens) => tokens.len() as u64,
+                Err(TextError::TooLong { most }) => most as u64 + 1,
+                Err(e) => return Err(e.into()),
+            };
+            Ok(PlanFile { name: name_of(m), tokens, kept: false })
+        };
+        let files = match messages {
+            // There is nothing to choose from.
+            [m] => vec![PlanFile { name: name_of(m), tokens: limit + 1, kept: false }],
+            many => many.iter().map(file).collect::<Done<_>>()?,
+        };
+        let plan = LoadPlan { files, free, reserve, tokens_per_s: self.reading_speed };
+        let counted: u64 = plan.files.iter().map(|f| f.tokens).sum();
+        // The template's own tokens may be what is too much.
+        let need = counted.max(limit + 1);
+        let too_long = self.too_long(&plan, &format!("more than {}", grouped(need - 1)));
+        Ok(Offer { plan, need, to_read: need, total: need, too_long })
     }
 
     /// A load that does not fit: what would. Whoever reads it in a shell is told what a shell can do.
-    fn too_long(&self, items: &[Item], need: u64, left: u64) -> String {
-        let (what, verb, name) = match items {
+    fn too_long(&self, plan: &LoadPlan, need: &str) -> String {
+        let (what, verb, name) = match plan.files.as_slice() {
             [one] => (one.name.clone(), "needs", one.name.as_str()),
             many => (format!("{} files", many.len()), "need", "PATH"),
         };
+        let left = plan.free.saturating_sub(plan.reserve);
         let fresh = self.talk.conversation.is_empty();
         let mut options: Vec<String> = Vec::new();
         match self.attendance {
             Attendance::Present => {
-                options.push(format!("/load {name} --head {}", left / 1000 * 1000));
+                let head = if left >= 1000 { left / 1000 * 1000 } else { left };
+                options.push(format!("/load {name} --head {head}"));
                 options.extend((!fresh).then(|| "/new then /load".to_owned()));
             }
             Attendance::Absent => {
@@ -86,9 +120,9 @@ impl State {
         }
         options.push("split it".to_owned());
         format!(
-            "{what} {verb} {} tokens; {} are left. Nothing was loaded. Options: {}.",
-            grouped(need),
+            "{what} {verb} {need} tokens; {} are left of {}. Nothing was loaded. Options: {}.",
             grouped(left),
+            grouped(self.meters.context_limit),
             options.join(" ; ")
         )
     }

@@ -19,6 +19,8 @@ use crate::transcript::MessageId;
 
 /// Shortest text worth a progress display, in tokens.
 const SHOWN_READING: u64 = 512;
+/// Shortest text whose tokenizing is said, in bytes.
+const SHOWN_TOKENIZING: usize = 1 << 20;
 
 /// What making a state live took.
 #[derive(Debug, Default)]
@@ -205,22 +207,23 @@ impl Watch for PromptReading {
 }
 
 impl State {
-    /// Plans once what is being written is there to be planned with.
+    /// Plans once what is being written is there to be planned with. `then` gets [`DeskError::Stopped`] if it was stopped
+    /// meanwhile; [`State::fitting`] refuses what does not fit.
     pub(super) fn when_planned(
         &mut self,
         rendered: Arc<Rendered>,
         planner: Planner,
-        then: impl FnOnce(&mut State, Arc<Rendered>, Plan) -> Done + Send + 'static,
+        then: impl FnOnce(&mut State, Arc<Rendered>, Done<Plan>) -> Done + Send + 'static,
     ) -> Done {
+        if rendered.text.len() >= SHOWN_TOKENIZING {
+            self.activity(Activity::Busy { what: "tokenizing".into() });
+        }
         if !self.wants_stored(&rendered) {
-            let plan = planner(self, &rendered)?;
+            let plan = planner(self, &rendered);
             return then(self, rendered, plan);
         }
         self.when_saved(Wanted::States, move |desk| {
-            if desk.feeder.stopped() {
-                return Err(DeskError::Stopped);
-            }
-            let plan = planner(desk, &rendered)?;
+            let plan = if desk.feeder.stopped() { Err(DeskError::Stopped) } else { planner(desk, &rendered) };
             then(desk, rendered, plan)
         })
     }

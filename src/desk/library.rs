@@ -1,7 +1,6 @@
 //! Documents of the conversation and of the library.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use super::execute::{Fed, PromptReading};
 use super::load::document_info;
@@ -154,9 +153,9 @@ impl State {
         message.meta.document = Some(info.clone());
         messages.push(message);
         let path: Vec<&Message> = messages.iter().collect();
-        let rendered = Arc::new(self.feeder.renderer.past(&path, self.defaults.think)?);
-        self.when_planned(rendered, State::plan, move |desk, rendered, mut plan| {
-            desk.check_room(&plan, &info.name)?;
+        let rendered = self.known_size(self.past_of(&path, self.defaults.think), &info.name)?;
+        self.when_planned(rendered, State::plan, move |desk, rendered, plan| {
+            let mut plan = desk.fitting(plan, &info.name)?;
             // These messages are in no conversation: nothing may point at them.
             plan.steps.iter_mut().for_each(|s| s.message = None);
             plan.found.clear();

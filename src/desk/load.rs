@@ -20,6 +20,7 @@ use super::work::Wanted;
 use super::{Attendance, DeskError, Done, State, Work, grouped};
 use crate::protocol::desk::{Level, LoadOptions, Notice};
 use crate::session::{Change, NewDocument, SegmentId};
+use crate::text::TextError;
 use crate::text::sources::{Document, Gathered};
 use crate::transcript::{DocumentInfo, Message, MessageId, Role};
 use items::items;
@@ -139,22 +140,22 @@ impl State {
             let info = document_info(&d.name, path, &d.text);
             self.talk.document_with(&info.hash).is_some_and(|old| old.path == info.path && old.name == info.name)
         };
-        let (again, new): (Vec<Document>, Vec<Document>) = documents.iter().cloned().partition(repeated);
-        let what = match again.as_slice() {
-            [] => return then(self, documents),
-            [one] => format!("{} is in this conversation already, unchanged", one.name),
-            many => format!("{} of these files are in this conversation already, unchanged", many.len()),
+        let mut documents: Vec<(bool, Document)> = documents.into_iter().map(|d| (repeated(&d), d)).collect();
+        let mut again = documents.iter().filter(|(repeated, _)| *repeated).map(|(_, d)| d.name.as_str());
+        let what = match (again.next(), again.count()) {
+            (None, _) => return then(self, documents.into_iter().map(|(_, d)| d).collect()),
+            (Some(one), 0) => format!("{one} is in this conversation already, unchanged"),
+            (Some(_), more) => format!("{} of these files are in this conversation already, unchanged", more + 1),
+        };
+        let with = move |desk: &mut State, yes: bool| {
+            documents.retain(|(repeated, _)| yes || !repeated);
+            if documents.is_empty() { Ok(()) } else { then(desk, documents.into_iter().map(|(_, d)| d).collect()) }
         };
         if self.attendance == Attendance::Absent {
             self.note(Level::Warn, format!("{what}: not loaded again."));
-            return if new.is_empty() { Ok(()) } else { then(self, new) };
+            return with(self, false);
         }
-        let text = format!("{what}. Loading it again takes its tokens once more.");
-        self.confirm(text, "load again", move |desk, yes| match (yes, new.is_empty()) {
-            (true, _) => then(desk, documents),
-            (false, true) => Ok(()),
-            (false, false) => then(desk, new),
-        })
+        self.confirm(format!("{what}. Loading it again takes its tokens once more."), "load again", with)
     }
 
     /// A message for each document, below each other.
@@ -172,23 +173,44 @@ impl State {
     }
 
     /// Plans a load and asks about it, until it is decided what is read.
-    fn plan_load(&mut self, mut wish: Wish) -> Done {
+    fn plan_load(&mut self, wish: Wish) -> Done {
         let path = self.talk.conversation.path();
         let path: Vec<&Message> = path.into_iter().chain(&wish.opening).chain(&wish.messages).collect();
-        let rendered = Arc::new(self.feeder.renderer.past(&path, self.talk.settings.think)?);
+        let rendered = match self.past_of(&path, self.talk.settings.think) {
+            Err(DeskError::Text(TextError::TooLong { .. })) => return self.offer_some(wish),
+            rendered => rendered?,
+        };
         self.when_planned(rendered, State::plan, move |desk, rendered, plan| {
+            let plan = match plan {
+                Err(DeskError::Text(TextError::TooLong { .. })) => return desk.offer_some(wish),
+                plan => plan?,
+            };
             let items = items(&wish.messages, &rendered, &plan)?;
             let offer = desk.load_offer(&items, &plan);
             desk.confirm_load(offer, wish.chosen, move |desk, decision| match decision {
                 Decision::Load => desk.begin_load(wish, rendered, items, plan),
-                Decision::Only(files) => {
-                    let parent = wish.opening.last().map(|m| m.id).or(wish.begun_at);
-                    keep_only(&mut wish.messages, parent, &files);
-                    wish.chosen = Chosen::FromList;
-                    desk.plan_load(wish)
-                }
+                Decision::Only(files) => desk.plan_some(wish, &files),
                 Decision::Cancel => Ok(()),
             })
+        })
+    }
+
+    /// Plans a load of some of its files.
+    fn plan_some(&mut self, mut wish: Wish, files: &[usize]) -> Done {
+        let parent = wish.opening.last().map(|m| m.id).or(wish.begun_at);
+        keep_only(&mut wish.messages, parent, files);
+        wish.chosen = Chosen::FromList;
+        self.plan_load(wish)
+    }
+
+    /// A load with more tokens than the context holds: none of it was planned, its files are counted one by one, none further
+    /// than that.
+    fn offer_some(&mut self, wish: Wish) -> Done {
+        let offer = self.offer_without_plan(&wish.messages)?;
+        self.confirm_load(offer, wish.chosen, move |desk, decision| match decision {
+            Decision::Load => Err(DeskError::Failed("internal error: all of a load that does not fit".into())),
+            Decision::Only(files) => desk.plan_some(wish, &files),
+            Decision::Cancel => Ok(()),
         })
     }
 
@@ -271,6 +293,10 @@ impl State {
     /// Plans the rest of a load once more and goes on.
     fn load_again(&mut self, load: Box<Load>, lost: Option<DeskError>) -> Done {
         self.when_planned(Arc::clone(&load.rendered), State::plan, move |desk, _, plan| {
+            let plan = match plan {
+                Err(DeskError::Stopped) => return desk.load_stopped(load),
+                plan => plan?,
+            };
             if let Some(lost) = lost {
                 desk.read_lost_again(&lost, &plan);
             }

@@ -26,6 +26,7 @@ mod engine_events;
 mod execute;
 pub mod export;
 mod feeder;
+mod inbox;
 mod keeper;
 mod library;
 mod link;
@@ -63,6 +64,7 @@ use crate::settings::SaveStates;
 pub use crate::settings::Settings;
 use crate::text::{TextError, TextModel};
 use feeder::Feeder;
+use inbox::Inbox;
 use keeper::Keeper;
 pub use link::EngineChannels;
 use opened::Opened;
@@ -207,7 +209,7 @@ enum DeskError {
     Store(#[from] StoreError),
     /// Text could not be rendered or tokenised.
     #[error(transparent)]
-    Text(#[from] TextError),
+    Text(TextError),
     /// It cannot be done as asked: what to do instead.
     #[error("{0}")]
     Refused(String),
@@ -217,6 +219,12 @@ enum DeskError {
     /// The user stopped it. Nothing to say.
     #[error("stopped")]
     Stopped,
+}
+
+impl From<TextError> for DeskError {
+    fn from(error: TextError) -> DeskError {
+        if matches!(error, TextError::Stopped) { DeskError::Stopped } else { DeskError::Text(error) }
+    }
 }
 
 impl From<EngineFault> for DeskError {
@@ -256,7 +264,7 @@ type Done<T = ()> = Result<T, DeskError>;
 /// The desk thread's own state.
 #[derive(Debug)]
 struct State {
-    requests: Receiver<Request>,
+    inbox: Inbox,
     out: Out,
     talk: Talk,
     feeder: Feeder,
@@ -296,7 +304,7 @@ struct State {
 impl State {
     fn new(o: Options, keeper: Keeper, requests: Receiver<Request>, out: Out) -> State {
         State {
-            requests,
+            inbox: Inbox::new(requests, o.attendance),
             out,
             talk: Talk::empty(o.settings.clone(), o.system.clone()),
             feeder: Feeder::new(o.engine, o.text, o.stop, o.piece),

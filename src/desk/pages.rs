@@ -93,7 +93,7 @@ impl State {
         for (i, message) in self.talk.conversation.path().into_iter().enumerate() {
             let tokens = match &message.meta.document {
                 Some(d) => d.tokens,
-                None => self.feeder.renderer.model().tokenizer.encode_plain(&message.text)?.len() as u64,
+                None => self.count(&message.text)?,
             };
             let title =
                 super::conversation::first_words(&super::conversation::title_of(message), 36).replace('|', "\\|");

@@ -11,7 +11,7 @@ use super::talk::Talk;
 use super::{Attendance, DeskError, Done, State, grouped};
 use crate::protocol::engine::Token;
 use crate::session::{Segment, SegmentId, SegmentKind};
-use crate::text::Before;
+use crate::text::{Before, Halt, TextError};
 use crate::transcript::MessageId;
 
 /// Text at the end of an answer that is left for the next question to bring, in bytes: a token that was drawn last.
@@ -58,9 +58,9 @@ impl Feeder {
     }
 
     /// Plans on top of a path whose text is unchanged: adds what is known behind it, leaves out what is not usable.
-    fn plan_from(&self, keeper: &Keeper, rendered: &Rendered, chain: Path) -> Done<Plan> {
+    fn plan_from(&self, keeper: &Keeper, rendered: &Rendered, chain: Path, halt: &Halt<'_>) -> Done<Plan> {
         let mut chain = chain;
-        let mut steps = self.steps(rendered, &chain)?;
+        let mut steps = self.steps(rendered, &chain, halt)?;
         let known = chain.segments().len();
         // Read-only steps only: what the model answers to is asked each time.
         for step in steps.iter().filter(|s| s.text_end < rendered.text.len() || s.message.is_some()) {
@@ -74,7 +74,7 @@ impl Feeder {
         let base = self.usable(keeper, &chain)?;
         match base.segments().len().checked_sub(known) {
             Some(done) => drop(steps.drain(..done)),
-            None => steps = self.steps(rendered, &base)?,
+            None => steps = self.steps(rendered, &base, halt)?,
         }
         let ending = |s: &Segment| {
             let end = usize::try_from(s.content.boundary.bytes).ok()?;
@@ -120,11 +120,12 @@ impl Feeder {
 
     /// Cuts the text behind a path into segments to be read. The last one is what the model answers to, unless a message
     /// ends with it.
-    fn steps(&self, rendered: &Rendered, path: &Path) -> Done<Vec<Step>> {
+    fn steps(&self, rendered: &Rendered, path: &Path, halt: &Halt<'_>) -> Done<Vec<Step>> {
         let tokenizer = &self.renderer.model().tokenizer;
         let from = path.text_bytes();
         let mut steps = Vec::new();
         let mut at = from;
+        let mut count = usize::try_from(path.position()).unwrap_or(usize::MAX);
         let mut before = tokenizer.before_next(path.last_tokens(), Before::Edge);
         let ends = rendered.cuts.iter().filter(|c| c.end > from).map(|c| (c.end, c.kind, Some(c.message)));
         let last = (rendered.text.len(), SegmentKind::Turn, None);
@@ -132,10 +133,16 @@ impl Feeder {
             let Some(slice) = rendered.text.get(at..end).filter(|s| !s.is_empty()) else {
                 continue;
             };
+            let room = Halt { most: halt.most.saturating_sub(count), ..*halt };
             let tokens = match path.position() {
-                0 if at == 0 => tokenizer.encode_prompt(slice)?,
-                _ => tokenizer.encode_behind(slice, before)?,
+                0 if at == 0 => tokenizer.encode_prompt_until(slice, &room),
+                _ => tokenizer.encode_behind_until(slice, before, &room),
             };
+            let tokens = tokens.map_err(|e| match e {
+                TextError::TooLong { .. } => TextError::TooLong { most: halt.most },
+                e => e,
+            })?;
+            count = count.saturating_add(tokens.len());
             self.cut(slice, at, &tokens, before, &mut steps);
             if let Some(step) = steps.last_mut() {
                 (step.kind, step.message) = (kind, message);
@@ -179,7 +186,7 @@ impl State {
                 chain = stored;
             }
         }
-        self.feeder.plan_from(&self.keeper, rendered, chain)
+        self.bounded(|halt| self.feeder.plan_from(&self.keeper, rendered, chain, halt))
     }
 
     /// A plan with something to answer to.
@@ -190,7 +197,8 @@ impl State {
             let Some(shorter) = plan.base.segments().len().checked_sub(1) else {
                 return Err(DeskError::Failed("internal error: there is nothing to answer to".into()));
             };
-            plan = self.feeder.plan_from(&self.keeper, rendered, plan.base.prefix(shorter))?;
+            let base = plan.base.prefix(shorter);
+            plan = self.bounded(|halt| self.feeder.plan_from(&self.keeper, rendered, base, halt))?;
         }
         Ok(plan)
     }
@@ -210,26 +218,60 @@ impl State {
         self.feeder.may_be_deeper_on_disk(&self.feeder.live.unchanged(&rendered.text))
     }
 
-    /// Refuses a plan that does not fit, before anything was read. `what` is what would be read.
-    pub(super) fn check_room(&self, plan: &Plan, what: &str) -> Done {
+    /// Works on a text that may be of any length: given up when somebody wants it to end, and at more tokens than the context
+    /// holds.
+    pub(super) fn bounded<T>(&self, work: impl FnOnce(&Halt<'_>) -> T) -> T {
+        let inbox = &self.inbox;
+        let most = match self.meters.context_limit {
+            0 => usize::MAX,
+            limit => usize::try_from(limit).unwrap_or(usize::MAX),
+        };
+        work(&Halt { stop: &|| inbox.wants_stop(), most })
+    }
+
+    /// Tokens of a text.
+    pub(super) fn count(&self, text: &str) -> Done<u64> {
+        let tokenizer = &self.feeder.renderer.model().tokenizer;
+        let counted = self.bounded(|halt| tokenizer.encode_plain_until(text, &Halt { most: usize::MAX, ..*halt }));
+        Ok(counted?.len() as u64)
+    }
+
+    /// Refuses what does not fit, before anything was read. `what` is what would be read.
+    pub(super) fn fitting(&self, plan: Done<Plan>, what: &str) -> Done<Plan> {
+        let plan = self.known_size(plan, what)?;
         let limit = self.meters.context_limit;
         let reserve = self.reserve();
-        let need = plan.total() + reserve;
-        if limit == 0 || need <= limit {
-            return Ok(());
+        if limit == 0 || plan.total() + reserve <= limit {
+            return Ok(plan);
         }
         let left = limit.saturating_sub(plan.base.position() + reserve);
-        let options = match self.attendance {
-            Attendance::Present => "/undo, /new, /compact, or a shorter text (/load --head N)",
-            Attendance::Absent => "a shorter text, a new session (without -r and -c), or a larger --ctx",
-        };
         Err(DeskError::TooLong(format!(
-            "{what} needs {} tokens; {} are left of {} ({} are kept free for the answer). Nothing was read. Options: {options}.",
+            "{what} needs {} tokens; {} are left of {} ({} are kept free for the answer). Nothing was read. Options: {}.",
             grouped(plan.to_read()),
             grouped(left),
             grouped(limit),
-            grouped(reserve)
+            grouped(reserve),
+            self.options_without_room()
         )))
+    }
+
+    /// The same for a text that was given up because the context cannot hold it.
+    pub(super) fn known_size<T>(&self, done: Done<T>, what: &str) -> Done<T> {
+        match done {
+            Err(DeskError::Text(TextError::TooLong { most })) => Err(DeskError::TooLong(format!(
+                "{what} needs more than {} tokens, all that the context holds. Nothing was read. Options: {}.",
+                grouped(most as u64),
+                self.options_without_room()
+            ))),
+            done => done,
+        }
+    }
+
+    fn options_without_room(&self) -> &'static str {
+        match self.attendance {
+            Attendance::Present => "/undo, /new, /compact, or a shorter text (/load --head N)",
+            Attendance::Absent => "a shorter text, a new session (without -r and -c), or a larger --ctx",
+        }
     }
 
     /// Tokens kept free for an answer: as configured, at most a quarter of a small context.

@@ -7,6 +7,7 @@ use super::conversation::Conversation;
 use super::execute::PromptReading;
 use super::plan::Plan;
 use super::render::Rendered;
+use super::sync::THIS_CONVERSATION;
 use super::talk::Rights;
 use super::work::Then;
 use super::{Attendance, DeskError, Done, Settings, State, Talk, grouped};
@@ -144,11 +145,12 @@ impl State {
     /// Puts the state of a session that was just opened back, or asks whether to read it again.
     pub(super) fn finish_resume(&mut self, then: Then<()>) -> Done {
         self.resume_pending = false;
-        let rendered = self.past()?;
+        let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
         if rendered.text.is_empty() {
             return then(self, ());
         }
         self.when_planned(rendered, State::plan_past, |desk, rendered, plan| {
+            let plan = desk.known_size(plan, THIS_CONVERSATION)?;
             let (read, total) = (plan.to_read(), plan.total());
             if read <= UNASKED || desk.talk.rights != Rights::Write {
                 return desk.resume_with(plan, rendered, then);
@@ -170,7 +172,7 @@ impl State {
     }
 
     fn resume_with(&mut self, plan: Plan, rendered: Arc<Rendered>, then: Then<()>) -> Done {
-        self.check_room(&plan, "This conversation")?;
+        let plan = self.fitting(Ok(plan), THIS_CONVERSATION)?;
         self.execute(plan, rendered, None, PromptReading::begun(), |desk, _, fed| {
             let fed = fed?;
             let (kept, all) = (grouped(fed.reused), grouped(fed.reused + fed.read));

@@ -37,13 +37,14 @@ impl State {
         self.greet();
         self.begin(State::first_session);
         while !(self.quitting && self.work.is_idle()) {
-            if self.advance() {
+            // Whoever asked for a stop while the last step went on means that step, and nothing that begins now.
+            if !self.inbox.has_waiting() && self.advance() {
                 continue;
             }
             match self.next() {
                 Event::Request(r) => self.on_request(r),
                 Event::Gone => {
-                    self.requests = never();
+                    self.inbox.close();
                     self.quitting = true;
                     self.stop();
                 }
@@ -113,13 +114,16 @@ impl State {
 
     /// Waits for whatever comes first.
     fn next(&self) -> Event {
+        if let Some(request) = self.inbox.take_waiting() {
+            return Event::Request(request);
+        }
         let tick = self.work.deadline().map_or_else(never, |d| after(d.saturating_duration_since(Instant::now())));
         let files: Receiver<Files> = match &self.work {
             Work::Gathering { files, .. } => files.clone(),
             _ => never(),
         };
         select! {
-            recv(self.requests) -> r => r.map_or(Event::Gone, Event::Request),
+            recv(self.inbox.channel()) -> r => r.map_or(Event::Gone, Event::Request),
             recv(self.feeder.link.events) -> e => Event::Engine(e.unwrap_or_else(|_| EngineEvent::Failed {
                 id: 0,
                 fault: EngineFault::Fatal {

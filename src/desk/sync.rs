@@ -8,19 +8,24 @@ use super::plan::Plan;
 use super::render::Rendered;
 use super::work::Wanted;
 use super::{DeskError, Done, State, grouped};
-use crate::protocol::desk::{Activity, Level};
+use crate::protocol::desk::{Activity, Level, ThinkMode};
+use crate::text::TextError;
+use crate::transcript::Message;
+
+/// What is said to be too long.
+pub(super) const THIS_CONVERSATION: &str = "This conversation";
 
 impl State {
     /// Makes the state at the head live, as the next question will find it; reads what is missing.
     pub(super) fn sync(&mut self, then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static) -> Done {
         self.with_engine(move |desk| {
-            let rendered = desk.past()?;
+            let rendered = desk.known_size(desk.past(), THIS_CONVERSATION)?;
             if desk.feeder.is_synced(&rendered) {
                 let fed = Fed { reused: desk.feeder.live.position(), ..Fed::default() };
                 return then(desk, fed);
             }
             desk.when_planned(rendered, State::plan_past, move |desk, rendered, plan| {
-                desk.check_room(&plan, "This conversation")?;
+                let plan = desk.fitting(plan, THIS_CONVERSATION)?;
                 if plan.to_read() > 0 {
                     desk.say_reading_again(&plan);
                 }
@@ -45,12 +50,21 @@ impl State {
     /// After an answer: where the template drops thoughts, the answer is read again without them, so that the next
     /// question finds it done.
     pub(super) fn sync_quietly(&mut self) -> Done {
-        let rendered = self.past()?;
+        let no_room = |e: &DeskError| matches!(e, DeskError::Text(TextError::TooLong { .. }));
+        let rendered = match self.past() {
+            // The next question says so.
+            Err(e) if no_room(&e) => return Ok(()),
+            rendered => rendered?,
+        };
         if self.quitting || self.feeder.is_synced(&rendered) {
             return Ok(());
         }
         self.feeder.begin();
-        self.when_planned(rendered, State::plan, |desk, rendered, plan| {
+        self.when_planned(rendered, State::plan, move |desk, rendered, plan| {
+            let plan = match plan {
+                Err(e) if no_room(&e) => return Ok(()),
+                plan => plan?,
+            };
             if plan.total() > desk.meters.context_limit {
                 return Ok(());
             }
@@ -70,7 +84,12 @@ impl State {
     /// The open conversation as the next question will find it.
     pub(super) fn past(&self) -> Done<Arc<Rendered>> {
         let path = self.talk.conversation.path();
-        Ok(Arc::new(self.feeder.renderer.past(&path, self.talk.settings.think)?))
+        self.past_of(&path, self.talk.settings.think)
+    }
+
+    /// Messages as the next question will find them.
+    pub(super) fn past_of(&self, path: &[&Message], think: ThinkMode) -> Done<Arc<Rendered>> {
+        Ok(Arc::new(self.bounded(|halt| self.feeder.renderer.past(path, think, halt))?))
     }
 
     /// Goes back to a path that was live a moment ago.

@@ -46,9 +46,11 @@ impl Halt<'static> {
 }
 
 impl Halt<'_> {
+    /// Whether to go on after so many tokens.
+    ///
     /// # Errors
     /// [`TextError::Stopped`], [`TextError::TooLong`].
-    pub(super) fn check(&self, tokens: usize) -> Result<(), TextError> {
+    pub fn check(&self, tokens: usize) -> Result<(), TextError> {
         if tokens > self.most {
             return Err(TextError::TooLong { most: self.most });
         }
@@ -141,18 +143,27 @@ impl Literals {
         }
     }
 
-    /// The text in stretches.
-    pub(super) fn runs<'a>(&self, text: &'a str) -> Vec<Run<'a>> {
-        let mut runs = Vec::new();
+    /// The text in stretches, each found when it is asked for.
+    pub(super) fn runs<'a>(&self, text: &'a str) -> impl Iterator<Item = Run<'a>> {
+        let mut found = self.finder.find_iter(text);
         let mut from = 0;
-        for found in self.finder.find_iter(text) {
-            let before = text.get(from..found.start()).filter(|t| !t.is_empty());
-            runs.extend(before.map(Run::Text));
-            runs.extend(self.ids.get(found.pattern().as_usize()).copied().map(Run::Literal));
-            from = found.end();
-        }
-        runs.extend(text.get(from..).filter(|t| !t.is_empty()).map(Run::Text));
-        runs
+        // A literal that was found behind the text that goes first.
+        let mut next = None;
+        std::iter::from_fn(move || {
+            if let Some(literal) = next.take() {
+                return Some(literal);
+            }
+            let (start, end) = match found.next() {
+                Some(found) => {
+                    next = self.ids.get(found.pattern().as_usize()).copied().map(Run::Literal);
+                    (found.start(), found.end())
+                }
+                None => (text.len(), text.len()),
+            };
+            let before = text.get(from..start).filter(|t| !t.is_empty()).map(Run::Text);
+            from = end;
+            before.or_else(|| next.take())
+        })
     }
 }
 

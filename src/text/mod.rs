@@ -11,6 +11,7 @@ mod encoding;
 pub mod files;
 mod long;
 pub mod near;
+mod part;
 pub mod pdf;
 pub mod recommended;
 pub mod sanitize;
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use long::Halt;
+pub use part::Part;
 pub use recommended::Recommended;
 pub use spell::{Before, Walk};
 pub use stream::{Begin, Delta, StreamDecoder};

@@ -12,7 +12,7 @@ use super::tokenizer::{Piece, SHIELD, Tokenizer};
 use crate::protocol::engine::Token;
 
 /// How `▁` looks in a text that holds it: such a tokenizer cannot tell it from a space.
-const LOWER_BLOCK: &str = "\u{2581}";
+pub(super) const LOWER_BLOCK: &str = "\u{2581}";
 
 /// What stands before the first of some tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

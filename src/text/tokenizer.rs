@@ -16,7 +16,7 @@ use tokenizers::{NormalizerWrapper, PreTokenizerWrapper, Tokenizer as Library};
 
 use super::caught::caught;
 use super::long::{Fast, Halt, Literals, Run, Which};
-use super::spell::{Before, OwnSpace, without_own_space};
+use super::spell::{Before, LOWER_BLOCK, OwnSpace, without_own_space};
 use super::stream::Detokenizer;
 use super::{TextError, files, untrusted};
 use crate::protocol::engine::Token;
@@ -53,6 +53,8 @@ pub(super) struct Pieces {
     /// `ends[id]` is where the bytes of `id` end.
     ends: Vec<u32>,
     special: HashSet<Token>,
+    /// Bytes of the longest one.
+    longest: usize,
     /// Leading spaces that a whole text loses when it is decoded (SentencePiece puts one in front of every text).
     pub(super) strip_start: usize,
     /// When the tokenizer puts a space in front of a stretch of text.
@@ -309,6 +311,14 @@ impl Tokenizer {
         Cow::Owned(out)
     }
 
+    /// Tokens that a text has at least, found without encoding it: no token spells more bytes than the longest.
+    pub fn least_tokens(&self, text: &str) -> usize {
+        // What no token spells, and a `▁`, which may be a space of one byte.
+        let unspelled = text.matches(SHIELD).count() * SHIELD.len_utf8();
+        let blocks = if self.pieces.blocks { text.matches(LOWER_BLOCK).count() * (LOWER_BLOCK.len() - 1) } else { 0 };
+        (text.len() - unspelled - blocks) / self.pieces.longest.max(1)
+    }
+
     /// Ids of a rendered prompt, with the start token in front if the model wants one and the template did not write it.
     ///
     /// # Errors
@@ -510,6 +520,8 @@ fn pieces(library: &Library, json: &serde_json::Value) -> Result<(Pieces, Token)
                 },
             }
         }
+        let begun = table.ends.last().map_or(0, |end| *end as usize);
+        table.longest = table.longest.max(table.bytes.len() - begun);
         table.ends.push(u32::try_from(table.bytes.len()).map_err(|e| malformed("tokenizer.json", e))?);
     }
     Ok((table, max_id))

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::super::conversation::first_words;
 use super::super::{DeskError, Done, State, grouped};
+use super::THIS_QUESTION;
 use crate::protocol::desk::{Choice, Level};
 use crate::protocol::engine::Sampling;
 use crate::transcript::{MessageId, Role};
@@ -62,9 +63,9 @@ impl State {
         let started = Instant::now();
         self.move_head(Some(again.question));
         self.show_session();
-        let rendered = self.prompt(&self.talk.conversation.path())?;
+        let rendered = self.prompt(&self.talk.conversation.path(), THIS_QUESTION)?;
         self.when_planned(rendered, State::plan_answer, move |desk, rendered, plan| {
-            desk.check_room(&plan, "This question")?;
+            let plan = desk.fitting(plan, THIS_QUESTION)?;
             let (shared, read) = (plan.base.position(), plan.to_read());
             let sampling = desk.sampling_again(&again);
             let answer = desk.new_answer(&rendered, sampling, started)?;

@@ -70,7 +70,7 @@ impl Answer {
             false => Begin::after_prompt(&rendered.text),
         };
         let spent = match begin {
-            Begin::Thought => tokenizer.encode_plain(&message.thinking)?.len() as u64,
+            Begin::Thought => desk.bounded(|halt| tokenizer.encode_plain_until(&message.thinking, halt))?.len() as u64,
             Begin::Answer => 0,
         };
         let decoder = StreamDecoder::new(tokenizer.clone(), begin);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::super::execute::{Progress, ToAnswer, Watch};
 use super::super::{DeskError, Done, State};
-use super::finish_of;
+use super::{THIS_QUESTION, finish_of};
 use crate::protocol::desk::{Activity, Notice};
 use crate::protocol::engine::{Ended, Token};
 use crate::text::{Begin, StreamDecoder};
@@ -65,9 +65,9 @@ impl State {
             let parent = new.last().map(|m| m.id).or(desk.talk.conversation.head());
             new.push(desk.draft(Role::User, parent, question.clone()));
             let path: Vec<&Message> = desk.talk.conversation.path().into_iter().chain(&new).collect();
-            let rendered = desk.prompt(&path)?;
+            let rendered = desk.prompt(&path, THIS_QUESTION)?;
             desk.when_planned(rendered, State::plan_answer, move |desk, rendered, plan| {
-                desk.check_room(&plan, "This question")?;
+                let plan = desk.fitting(plan, THIS_QUESTION)?;
                 let begin = Begin::after_prompt(&rendered.text);
                 let decoder = StreamDecoder::new(desk.feeder.renderer.model().tokenizer.clone(), begin);
                 let watch = AsideAnswer { question, text: String::new(), decoder, started, shown };

@@ -3,7 +3,7 @@
 use super::super::work::Files;
 use super::super::{Attendance, DeskError, Done, State, Work, render};
 use crate::protocol::desk::{Activity, Level, LoadOptions};
-use crate::text::Before;
+use crate::text::Part;
 use crate::text::sources::{self, Document, Gathered, SourceError};
 
 impl State {
@@ -82,20 +82,12 @@ impl State {
             if let Some(note) = &d.note {
                 self.note(Level::Info, format!("{}: {note}", d.name));
             }
-            let (head, tail) = (options.head, options.tail);
-            if head.is_none() && tail.is_none() {
-                continue;
-            }
-            let tokens = tokenizer.encode_plain(&d.text)?;
-            let cut = |n: u64| usize::try_from(n).unwrap_or(usize::MAX).min(tokens.len());
-            let from = match (head, tail) {
-                (None, Some(n)) => tokens.len() - cut(n),
-                (Some(_), _) | (None, None) => 0,
+            let part = match (options.head, options.tail) {
+                (Some(n), _) => Part::First(n),
+                (None, Some(n)) => Part::Last(n),
+                (None, None) => continue,
             };
-            let part = tokens.get(from..from + cut(head.or(tail).unwrap_or(u64::MAX))).unwrap_or(&tokens);
-            let before = if from == 0 { Before::Edge } else { Before::Text };
-            // A cut inside a character leaves half of it behind.
-            d.text = tokenizer.spell(part, before).trim_matches('\u{FFFD}').to_owned();
+            d.text = self.bounded(|halt| tokenizer.part(&d.text, part, halt.stop))?;
         }
         Ok(documents)
     }

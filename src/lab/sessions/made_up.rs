@@ -13,7 +13,7 @@ use crate::desk::render::Renderer;
 use crate::protocol::engine::{CheckpointImage, RowsImage, StateImage, Token};
 use crate::session::{Change, NewSegment, Save, SaveEvent, SegmentKind, Store, TextBoundary, Writer};
 use crate::shell::{Context, Exit, Failure};
-use crate::text::{Before, TextModel};
+use crate::text::{Before, Halt, TextModel};
 use crate::transcript::{DocumentInfo, Role};
 
 /// What making the pieces took.
@@ -44,7 +44,7 @@ pub(super) fn make(
         lines: 0,
         complete: true,
     });
-    let rendered = renderer.past(&[&document], config.thinking.mode)?;
+    let rendered = renderer.past(&[&document], config.thinking.mode, &Halt::NEVER)?;
     let tokens = text.tokenizer.encode_prompt(&rendered.text)?;
     let mut direct = Direct::start(context)?;
     let (events, outcome) = crossbeam_channel::unbounded();
