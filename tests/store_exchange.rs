@@ -369,6 +369,17 @@ fn imports_are_linear_whatever_hangs_on_what() {
     let one = r#"{"chat":{"title":"New Chat","messages":[{"role":"user","content":"Hi"}]}}"#;
     let many = import("many.json", &format!("[{}]", vec![one; 4_000].join(","))).unwrap();
     assert_eq!(many.sessions.last().unwrap().1, "New Chat-4000");
+    // Four times as many take no more than about four times as long, whatever else the machine does.
+    let time = |name: &str, count: usize| {
+        let one =
+            |i: usize| format!(r#"{{"chat":{{"title":"{name} {i}","messages":[{{"role":"user","content":"Hi"}}]}}}}"#);
+        let list = format!("[{}]", (0..count).map(one).collect::<Vec<_>>().join(","));
+        let begun = std::time::Instant::now();
+        import(name, &list).unwrap();
+        begun.elapsed().as_secs_f64()
+    };
+    let (few, many) = (time("few", 8_000), time("many", 32_000));
+    assert!(many < 9.0 * few + 1.0, "{few} s for 8,000 talks, {many} s for 32,000");
 }
 
 #[test]

@@ -16,14 +16,22 @@ fn typed_path(path: &str) -> PathBuf {
     }
 }
 
+/// Sessions of an import that are named.
+const NAMED: usize = 10;
+
 /// What an import brought, in one line.
 pub fn imported_line(imported: &Imported) -> String {
-    let names: Vec<String> = imported.sessions.iter().map(|(_, name)| format!("\"{}\"", sanitize_line(name))).collect();
+    let named = imported.sessions.iter().take(NAMED).map(|(_, name)| format!("\"{}\"", sanitize_line(name)));
+    let names: Vec<String> = named.collect();
+    let more = match imported.sessions.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        n => format!(" and {} more sessions", grouped(n as u64)),
+    };
     let state = match (&imported.text_only, imported.state_tokens) {
         (Some(why), _) => format!(" {why}"),
         (None, n) => format!(" State of {} tokens came along.", grouped(n)),
     };
-    format!("{} messages imported as {}.{state}", grouped(imported.messages), names.join(", "))
+    format!("{} messages imported as {}{more}.{state}", grouped(imported.messages), names.join(", "))
 }
 
 impl State {

@@ -2,6 +2,8 @@
 //!
 //! Segments never hold text back: what is wrong with one is reported in [`Applied`], the rest is committed.
 
+use std::collections::HashSet;
+
 use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::error::{Result, StoreError};
@@ -97,6 +99,8 @@ pub(super) struct Applied {
 
 pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied> {
     let mut out = Applied::default();
+    // An import brings thousands.
+    let mut known = HashSet::new();
     for change in changes {
         let touched = match change {
             Change::CreateSession(new) => {
@@ -141,7 +145,7 @@ pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied>
             }
         };
         if let Some(session) = touched
-            && !out.sessions.contains(&session)
+            && known.insert(session)
         {
             out.sessions.push(session);
         }
@@ -188,11 +192,19 @@ pub(super) fn free_name(db: &rusqlite::Connection, wish: &str) -> Result<String>
 fn create_session(tx: &Transaction<'_>, new: &NewSession) -> Result<()> {
     let name = free_name(tx, &new.name)?;
     let forked_at = new.forked_from.and(new.head).map(|m| m.0);
-    tx.execute(
+    tx.prepare_cached(
         "INSERT INTO session(id, name, head, settings, forked_from, forked_at, created_ms, updated_ms, used)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, 0)",
-        params![new.id.0, name, new.head.map(|m| m.0), new.settings, new.forked_from.map(|s| s.0), forked_at, now_ms()],
-    )?;
+    )?
+    .execute(params![
+        new.id.0,
+        name,
+        new.head.map(|m| m.0),
+        new.settings,
+        new.forked_from.map(|s| s.0),
+        forked_at,
+        now_ms()
+    ])?;
     Ok(())
 }
 

@@ -67,10 +67,16 @@ impl Store {
             let (id, _) = self.import_changes(session, &mut changes).map_err(bad)?;
             imported.sessions.push((id, String::new()));
         }
-        self.transaction(|tx| apply(tx, &changes))?;
-        for (id, name) in &mut imported.sessions {
-            *name = self.session(*id)?.name;
-        }
+        let names = self.transaction(|tx| {
+            apply(tx, &changes)?;
+            let mut named = tx.prepare_cached("SELECT name FROM session WHERE id = ?1")?;
+            imported
+                .sessions
+                .iter()
+                .map(|(id, _)| Ok(named.query_row([id.0], |r| r.get(0))?))
+                .collect::<Result<Vec<_>>>()
+        })?;
+        imported.sessions.iter_mut().zip(names).for_each(|((_, name), given)| *name = given);
         Ok(imported)
     }
 
