@@ -14,7 +14,7 @@ fn on_small_disk(home: &Path, script: &str) -> Option<Output> {
     let file = home.join("script.sh");
     let begin = format!(
         "set -u\ncd {home}\nmount -t tmpfs -o size=40m full {full} || exit 99\nrun() {{ {PROGRAM} --device cpu --demo --temp 0 \
-         --data-dir {full}/data --max-tokens 4 \"$@\"; }}\n",
+         --data-dir {full}/data --max-tokens 4 \"$@\"; }}\nPROGRAM={PROGRAM}\nDATA={full}/data\n",
         home = home.display(),
         full = mount.display()
     );
@@ -84,4 +84,103 @@ fn on_a_full_disk_everything_is_shown_exported_and_thrown_away_and_answers_are_n
     let last: serde_json::Value = serde_json::from_str(read("last.json").lines().last().unwrap()).unwrap();
     let names: Vec<&str> = last.as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"hello-there") && names.contains(&"and-now"), "{names:?}");
+}
+
+/// Moments of kills, repeatable: `SALA_SEED=N`.
+fn rounds() -> (u64, Vec<(u32, u32)>) {
+    let seed = std::env::var("SALA_SEED").map_or(3, |v| v.parse().unwrap());
+    let count = if std::env::var("SALA_PROOF").is_ok_and(|v| v == "full") { 40 } else { 8 };
+    let mut random = sala_chat::base::SplitMix64::new(seed);
+    // KB that are left, and when the kill comes, in thousandths of a whole run.
+    (seed, (0..count).map(|_| (random.below(160) as u32, 100 + random.below(1000) as u32)).collect())
+}
+
+#[test]
+fn kill_nine_while_the_disk_is_full_loses_nothing_that_was_called_saved() {
+    let home = tempfile::tempdir().unwrap();
+    let (seed, rounds) = rounds();
+    let mut script = String::from(
+        r#"
+        say() { echo "$1=$2"; }
+        now() { date +%s%N; }
+        begun=$(now)
+        run -p "Hello there" > hello.txt 2>&1; say hello $?
+        whole=$(( ($(now) - begun) / 1000000 ))
+        run -p "Something else" --json > else.txt 2>&1; say else $?
+        # Round, KB left free, share of a run after which it is killed.
+        round() {
+            rm -f full/ballast
+            dd if=/dev/zero of=full/ballast bs=4k 2> /dev/null
+            truncate -s "-$2K" full/ballast
+            ( exec "$PROGRAM" --device cpu --demo --temp 0 --data-dir "$DATA" --max-tokens 4 -p "Round $1 of many" --json \
+                > "round$1.json" 2> "round$1.err" ) &
+            pid=$!
+            ms=$(( whole * $3 / 1000 ))
+            sleep "$(( ms / 1000 )).$(printf %03d $(( ms % 1000 )))"
+            kill -9 $pid 2> /dev/null
+            wait $pid; say "round$1" $?
+            run show hello-there > "show$1.txt" 2>&1; say "show$1" $?
+        }
+        "#,
+    );
+    for (i, (left, share)) in rounds.iter().enumerate() {
+        script.push_str(&format!("round {i} {left} {share}\n"));
+    }
+    script.push_str(
+        r#"
+        rm -f full/ballast
+        run doctor --check > doctor.txt 2>&1; say doctor $?
+        run ls --json > ls.json 2> ls.err; say ls $?
+        run -p "And now" > last.txt 2>&1; say last $?
+        for i in $(seq 0 99); do
+            test -f "round$i.json" || break
+            run show "round-$i-of-many" --json > "text$i.json" 2> /dev/null
+        done
+        exit 0
+        "#,
+    );
+    let Some(output) = on_small_disk(home.path(), &script) else { return };
+    let codes = String::from_utf8(output.stdout).unwrap();
+    let read = |name: &str| std::fs::read_to_string(home.path().join(name)).unwrap_or_default();
+    let code = |name: &str| -> i32 {
+        let line = codes.lines().find_map(|l| l.strip_prefix(&format!("{name}=")));
+        let all = String::from_utf8_lossy(&output.stderr);
+        line.unwrap_or_else(|| panic!("{name} did not run: {codes}\n{all}")).parse().unwrap()
+    };
+    for name in ["hello", "else", "doctor", "ls", "last"] {
+        assert_eq!(
+            code(name),
+            0,
+            "seed {seed}: {name}: {}{}",
+            read(&format!("{name}.txt")),
+            read(&format!("{name}.err"))
+        );
+    }
+    let listed = read("ls.json");
+    assert!(listed.contains("hello-there") && listed.contains("something-else"), "{listed}");
+    let (mut killed, mut saved, mut refused) = (0, 0, 0);
+    for (i, (left, _)) in rounds.iter().enumerate() {
+        let here = format!("seed {seed}, round {i}, {left} KB left");
+        assert_eq!(code(&format!("show{i}")), 0, "{here}: {}", read(&format!("show{i}.txt")));
+        assert!(read(&format!("show{i}.txt")).contains("Hello there"), "{here}");
+        match code(&format!("round{i}")) {
+            137 => killed += 1,
+            0 => {
+                saved += 1;
+                let said: serde_json::Value = serde_json::from_str(&read(&format!("round{i}.json"))).unwrap();
+                let kept: serde_json::Value = serde_json::from_str(&read(&format!("text{i}.json"))).expect(&here);
+                let texts: Vec<&str> =
+                    kept["messages"].as_array().unwrap().iter().map(|m| m["text"].as_str().unwrap()).collect();
+                assert_eq!(texts, [format!("Round {i} of many").as_str(), said["text"].as_str().unwrap()], "{here}");
+            }
+            7 | 74 => {
+                refused += 1;
+                assert!(!read(&format!("round{i}.err")).is_empty(), "{here}");
+            }
+            other => panic!("{here}: ended with {other}: {}", read(&format!("round{i}.err"))),
+        }
+    }
+    println!(
+        "seed {seed}: {killed} kills on a full disk, {saved} saved, {refused} said that they are not, nothing lost"
+    );
 }

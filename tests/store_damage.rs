@@ -1,7 +1,7 @@
 //! Bits that turn on the disk: no message changes without a word, none disappears without a word, and a damaged one hides
 //! no other. One byte of the database or of its log is flipped at a time, over a directory as it lies there after a kill.
 //!
-//! The default is 360 flips; `SALA_FLIPS=N` makes it N. Flips are spread evenly, so more of them are other ones.
+//! The default is 500 flips; `SALA_FLIPS=N` makes it N. Flips are spread evenly, so more of them are other ones.
 
 mod store_support;
 
@@ -130,7 +130,7 @@ fn no_flipped_byte_changes_or_hides_a_message_without_a_word() {
     let whole = dir.path().join("whole");
     let said = talks(&whole);
     assert_eq!(said.values().map(Vec::len).sum::<usize>(), 34);
-    let flips: usize = std::env::var("SALA_FLIPS").map_or(360, |n| n.parse().unwrap());
+    let flips: usize = std::env::var("SALA_FLIPS").map_or(500, |n| n.parse().unwrap());
     let mut met = Met::default();
     meet(&whole, &said, &mut met, "untouched");
     assert_eq!(met, Met { whole: 1, ..Met::default() }, "nothing is wrong to begin with");

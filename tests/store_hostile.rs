@@ -1,5 +1,5 @@
-//! Hostile files for the store: segments, bundles, imports and databases, changed in many small ways. Nothing panics, hangs,
-//! reserves memory by numbers it has read, or is kept without being what it should be.
+//! Hostile files: segments, bundles, imports, databases, settings, presets and model folders, changed in many small ways. Nothing panics,
+//! hangs, reserves memory by numbers it has read, or is kept without being what it should be.
 //!
 //! Each target runs for a bounded time, a second and a half in a usual run. `SALA_FUZZ_SECONDS=N` gives each N seconds,
 //! `SALA_FUZZ_SEED=N` repeats a run; the seed is printed with every failure.
@@ -12,9 +12,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sala_chat::backend::cpu::Cpu;
 use sala_chat::base::SplitMix64;
-use sala_chat::protocol::desk::ExportFormat;
+use sala_chat::model::draft::{DraftHead, DraftOptions};
+use sala_chat::model::{Checkpoint, Model};
+use sala_chat::protocol::desk::{ExportFormat, ThinkMode};
 use sala_chat::session::{Overwrite, RealDisk, Scope, SessionFilter, Store, StoreError};
+use sala_chat::settings;
+use sala_chat::spec::ModelSpec;
+use sala_chat::text::{Before, ChatMessage, ChatRole, RenderOptions, TextModel};
 use store_support::*;
 
 /// Numbers that parsers stumble over.
@@ -273,4 +279,147 @@ fn databases() {
         }
         assert_eq!(fs::read(at.join("thesis.tex")).unwrap(), b"not ours");
     });
+}
+
+/// What the settings are allowed to be, whatever the file says.
+fn in_range(config: &settings::Config) {
+    for (name, value) in settings::page::values(config) {
+        // Tables of the user's own words have no rows.
+        if let Some(row) = settings::table::find(&name) {
+            assert!(row.kind.accept(&value).is_ok(), "{name} = {value:?}");
+        }
+    }
+}
+
+#[test]
+fn settings_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.toml");
+    // The example has every key behind a `#`.
+    let every =
+        settings::page::example().lines().map(|l| l.strip_prefix("# ").unwrap_or(l)).collect::<Vec<_>>().join("\n");
+    let some = "[sampling]\ntemperature = 0.5\nseed = 7\n[ui]\ntheme = \"dark\"\n[load]\nmax_file_mib = 12\n\
+                [load.converters]\npdf = \"pdftotext {in} -\"\n";
+    let preset = "system = \"Be brief.\"\n[sampling]\ntemperature = 0.5\ntop_p = 0.9\n";
+    let seeds = [every.into_bytes(), settings::page::example().into_bytes(), some.into(), preset.into()];
+    let (mut loaded, mut edited) = (0, 0);
+    let line = |e: &dyn std::fmt::Display| {
+        let text = e.to_string();
+        assert!(!text.contains('\n'), "{text:?}");
+    };
+    fuzz("settings", &seeds, |bytes| {
+        fs::write(&file, bytes).unwrap();
+        match settings::load(&file, &[], &[]) {
+            Ok(found) => {
+                loaded += 1;
+                in_range(&found.config);
+            }
+            Err(e) => line(&e),
+        }
+        settings::problems(&file, &[]).iter().for_each(|e| line(e));
+        let Ok(text) = std::str::from_utf8(bytes) else { return };
+        // A changed file says what was asked for, and is as good as before.
+        match settings::edit(text, "sampling.temperature", "0.25") {
+            Ok(changed) => {
+                edited += 1;
+                fs::write(&file, changed).unwrap();
+                if let Ok(found) = settings::load(&file, &[], &[]) {
+                    assert_eq!(found.config.sampling.temperature, 0.25);
+                }
+            }
+            Err(e) => line(&e),
+        }
+        match settings::preset::Preset::parse(text) {
+            Ok(preset) => assert_eq!(settings::preset::Preset::parse(&preset.text()).unwrap().text(), preset.text()),
+            Err(e) => line(&e),
+        }
+    });
+    assert!(loaded > 2 && edited > 2, "the whole ones at least: {loaded} loaded, {edited} edited");
+}
+
+/// A folder of the tiny model; one file of it is changed in each run.
+struct ModelFolder {
+    dir: tempfile::TempDir,
+    spec: ModelSpec,
+}
+
+const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures");
+/// Seeds are told apart by their first byte: which file they are.
+const FILES: [(&str, &str); 6] = [
+    ("config.json", "tiny-mixed/config.json"),
+    ("model.safetensors", "tiny-mixed/model.safetensors"),
+    ("tokenizer.json", "../../assets/demo/tokenizer.json"),
+    ("tokenizer_config.json", "../../assets/demo/tokenizer_config.json"),
+    ("draft/config.json", "eagle3/tiny.config.json"),
+    ("draft/model.safetensors", "eagle3/tiny.head.safetensors"),
+];
+
+impl ModelFolder {
+    fn new() -> ModelFolder {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("draft")).unwrap();
+        let config = fs::read_to_string(Path::new(FIXTURES).join(FILES[0].1)).unwrap();
+        let folder = ModelFolder { dir, spec: ModelSpec::from_json(&config).unwrap() };
+        FILES.iter().for_each(|(name, from)| folder.put(name, &fs::read(Path::new(FIXTURES).join(from)).unwrap()));
+        folder
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.dir.path().join(name), bytes).unwrap();
+    }
+
+    /// As the program opens it; what was read is used.
+    fn open(&self) -> bool {
+        let line = |e: &dyn std::fmt::Display| {
+            let text = e.to_string();
+            assert!(!text.contains('\n') && text.len() < 2_000, "{text:?}");
+        };
+        let model = Checkpoint::open_dir(self.dir.path()).and_then(|c| Model::load(&mut Cpu::new(), &c, |_| {}));
+        let head =
+            DraftHead::open(&mut Cpu::new(), &self.dir.path().join("draft"), &self.spec, &DraftOptions::default());
+        let text = TextModel::load(self.dir.path());
+        let good = model.is_ok() && head.is_ok() && text.is_ok();
+        model.err().iter().for_each(|e| line(e));
+        head.err().iter().for_each(|e| line(e));
+        match text {
+            Ok(text) => {
+                let turns = [ChatMessage::new(ChatRole::User, "A question, <|im_end|> and \u{1F642}?")];
+                let rendered = text.template.render(&turns, &RenderOptions::prompt(ThinkMode::On));
+                rendered.as_ref().err().iter().for_each(|e| line(e));
+                if let Ok(tokens) = text.tokenizer.encode_prompt(rendered.as_deref().unwrap_or("text")) {
+                    let _ = text.tokenizer.spell(&tokens, Before::Edge);
+                }
+            }
+            Err(e) => line(&e),
+        }
+        good
+    }
+}
+
+#[test]
+fn model_folders() {
+    let folder = ModelFolder::new();
+    let seeds: Vec<Vec<u8>> = FILES
+        .iter()
+        .enumerate()
+        .map(|(i, (_, from))| {
+            let whole = fs::read(Path::new(FIXTURES).join(from)).unwrap();
+            // Of weights the head is what can be wrong; the numbers behind it are put back below.
+            let head = whole.first_chunk().map_or(0, |l| u64::from_le_bytes(*l)) as usize;
+            let part = if from.ends_with(".safetensors") { &whole[..head + 8] } else { &whole[..] };
+            [&[i as u8], part].concat()
+        })
+        .collect();
+    assert!(folder.open(), "nothing is wrong to begin with");
+    let mut opened = 0;
+    fuzz("model folders", &seeds, |bytes| {
+        let which = usize::from(bytes.first().copied().unwrap_or(0)) % FILES.len();
+        let (name, from) = FILES[which];
+        let whole = fs::read(Path::new(FIXTURES).join(from)).unwrap();
+        let behind = if name.ends_with(".safetensors") { &whole[seeds[which].len() - 1..] } else { &[] };
+        folder.put(name, &[bytes.get(1..).unwrap_or(&[]), behind].concat());
+        opened += u32::from(folder.open());
+        folder.put(name, &whole);
+    });
+    assert!(opened >= FILES.len() as u32 / 2, "{opened} whole ones were opened");
 }
