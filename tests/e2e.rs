@@ -204,3 +204,79 @@ fn a_script_reuses_what_was_said_before_with_thoughts_in_the_past() {
     assert!(tokens(&last, "reused_tokens") > 40, "{last}");
     assert!(tokens(&last, "prefilled_tokens") < QUESTION_TOKENS, "{last}");
 }
+
+/// The whole tour, without anybody there: every step in the real program, and nothing of it stays.
+#[test]
+fn the_tour_plays_by_itself_without_a_terminal_and_leaves_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let output = program(home.path(), &["--device", "cpu", "demo"]).output().unwrap();
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut rest = text.as_str();
+    // In this order: both offered questions, the fork, and an answer after the program was started again.
+    for said in ["engineer Ada Brandt", "14 euros", "second-thoughts", "Tomas Lindgren", "started again", "10:30"] {
+        let (_, after) = rest.split_once(said).unwrap_or_else(|| panic!("no {said} in:\n{text}"));
+        rest = after;
+    }
+    assert!(!text.contains("Come back with"), "{text}");
+    let listed = program(home.path(), &["ls", "--json"]).output().unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&listed.stdout).unwrap(), Value::Array(Vec::new()));
+}
+
+#[test]
+fn the_tour_begins_on_the_screen_and_can_be_left() {
+    let home = tempfile::tempdir().unwrap();
+    for (columns, rows) in [(80, 24), (160, 50)] {
+        let mut terminal = Terminal::start(home.path(), columns, rows, &["--device", "cpu", "demo"]);
+        terminal.wait_for("TOUR 1/");
+        terminal.wait_for("> /load sample:lighthouse.md");
+        terminal.send(b"\r");
+        terminal.wait_for("Who built the lighthouse?");
+        terminal.send(b"\r");
+        terminal.wait_for("Ada Brandt");
+        terminal.wait_for("TOUR 3/");
+        terminal.send(b"\x1b");
+        terminal.wait_for("The tour is left");
+        terminal.line("/quit");
+        assert!(terminal.exit().success());
+    }
+}
+
+/// Whatever the built-in model says about a command is about that command, and names only what exists.
+#[test]
+fn the_model_speaks_the_truth_about_every_command() {
+    use sala_chat::commands::{COMMANDS, is_command, parse};
+    use std::io::Write;
+    let home = tempfile::tempdir().unwrap();
+    let mut child = program(home.path(), &["--device", "cpu", "--demo", "--plain", "--no-save"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Commands that came after the model was trained.
+    let unknown = ["look", "map", "why"];
+    let asked: Vec<&str> = COMMANDS.iter().map(|c| c.name).filter(|n| !unknown.contains(n)).collect();
+    let mut input = child.stdin.take().unwrap();
+    for name in &asked {
+        writeln!(input, "What does /{name} do?\n/new").unwrap();
+    }
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let answers: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("sala: ")).collect();
+    assert_eq!(answers.len(), asked.len(), "{text}");
+    for (name, answer) in asked.iter().zip(answers) {
+        // A setting is changed by /set, which is the nearest it knows.
+        let named = answer.contains(&format!("/{name}")) || (*name == "settings" && answer.contains("/set "));
+        assert!(named, "/{name}: {answer}");
+        for word in answer.split_whitespace().filter(|w| is_command(w)) {
+            let word = word.trim_end_matches(['.', ',', ';']);
+            let known = COMMANDS.iter().any(|c| Some(c.name) == word.strip_prefix('/'));
+            assert!(known, "/{name}: {answer}");
+        }
+        // What it gives as an example can be entered.
+        if let Some((_, example)) = answer.split_once("for example /") {
+            let line = example.split([',', ';']).next().unwrap().split(". ").next().unwrap().trim_end_matches('.');
+            parse(&format!("/{line}"), None).unwrap_or_else(|why| panic!("{answer}: {why}"));
+        }
+    }
+}

@@ -9,6 +9,7 @@ mod stage;
 mod behaviour;
 
 use sala_chat::app::options::UiConfig;
+use sala_chat::app::tour::Tour;
 use sala_chat::protocol::desk::{
     Activity, Choice, FileProgress, FileState, Level, LoadPlan, Notice, PlanFile, ReadingProgress, SaveState,
     SearchRow, SessionRow, SessionView,
@@ -35,6 +36,30 @@ fn picture(name: &str, stage: &mut Stage) {
 #[test]
 fn empty_demo_session_says_how_to_get_the_model() {
     pictures("empty_demo", |w, h| Stage::new(w, h).ready(demo()));
+}
+
+#[test]
+fn the_panel_shows_speeds_over_time_and_the_sampling() {
+    let mut s = open(160, 50);
+    for speed in [20.0, 60.0, 90.0, 96.4, 80.0, 40.0] {
+        s.tell(Notice::Activity(Activity::Answering { tokens_per_s: speed }));
+    }
+    s.tell(Notice::Activity(Activity::Idle));
+    let mut meters = s.app.meters.clone();
+    meters.spec.per_position = vec![(100, 91), (91, 71), (71, 43), (43, 20), (20, 6), (6, 1), (1, 0)];
+    let set = [("temperature", "0.3"), ("top_p", "0.9"), ("seed", "7"), ("think", "auto"), ("max_tokens", "4096")];
+    meters.sampling = set.map(|(name, value)| (name, value.to_owned())).to_vec();
+    s.tell(Notice::Meters(meters));
+    picture("panel_sampling_160x50", &mut s);
+}
+
+#[test]
+fn the_tour_shows_its_step_above_the_line_it_enters() {
+    pictures("tour", |w, h| {
+        let mut s = Stage::new(w, h);
+        s.app.tour = Some(Tour::default());
+        s.ready(demo())
+    });
 }
 
 #[test]

@@ -73,6 +73,17 @@ fn typed(app: &mut App, c: char, now: u64, effects: &mut Vec<Effect>) {
     if c == '?' && app.composer.is_empty() {
         return show_help(app);
     }
+    if let Some(question) = super::offers::numbered(app, c) {
+        app.composer.set(question);
+        app.offered = Some(c);
+        return;
+    }
+    // A number that goes on is no choice.
+    if let Some(number) = app.offered.take()
+        && crate::text::sample::QUESTIONS.contains(&app.composer.text())
+    {
+        app.composer.set(number.encode_utf8(&mut [0; 4]));
+    }
     // A command after `/undo` must not become the end of the question that `/undo` put here.
     if c == '/' && app.editing.is_none() && app.composer.is_recalled() {
         app.composer.clear_to_cut();
@@ -168,7 +179,10 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
             app.popup = None;
             app.overlay = Some(Overlay::Prompts(List::new(prompts, Clone::clone)));
         }
-        Action::Complete => complete(app, effects),
+        Action::Complete => match super::offers::next(app) {
+            Some(question) => app.composer.set(question),
+            None => complete(app, effects),
+        },
         Action::PageUp => app.transcript.scroll_by(-app.transcript.page()),
         Action::PageDown => app.transcript.scroll_by(app.transcript.page()),
         Action::Top => app.transcript.scroll_top(),
@@ -214,6 +228,9 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
 fn escape(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     if app.transcript.selected().is_some() {
         return app.transcript.deselect();
+    }
+    if !app.busy() && super::tour::leave(app) {
+        return;
     }
     if app.editing.take().is_some() {
         app.composer.clear_to_cut();
@@ -326,6 +343,17 @@ fn question_key(app: &mut App, key: Key, now: u64, effects: &mut Vec<Effect>) {
     }
 }
 
+/// The key that a letter stands for with `ui.vim_keys`.
+fn as_arrow(code: Code) -> Code {
+    match code {
+        Code::Char('j') => Code::Down,
+        Code::Char('k') => Code::Up,
+        Code::Char('g') => Code::Home,
+        Code::Char('G') => Code::End,
+        other => other,
+    }
+}
+
 /// Keys for a selected message; false if the key is not for it.
 fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
     let Some((number, message)) = app.transcript.selected_message() else {
@@ -335,6 +363,7 @@ fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
     if key.ctrl || key.alt {
         return false;
     }
+    let key = if app.config.vim_keys { Key { code: as_arrow(key.code), ..key } } else { key };
     let request = match key.code {
         Code::Char('y') => {
             match copy_text(app, CopyWhat::Message(number)) {
@@ -359,6 +388,14 @@ fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
         }
         Code::Down => {
             app.transcript.select(1);
+            return true;
+        }
+        Code::Home if app.config.vim_keys => {
+            app.transcript.select(isize::MIN / 2);
+            return true;
+        }
+        Code::End if app.config.vim_keys => {
+            app.transcript.select(isize::MAX / 2);
             return true;
         }
         _ => return false,

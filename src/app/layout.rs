@@ -2,6 +2,8 @@
 
 use super::App;
 use super::options::Panel;
+use super::rows::Role;
+use super::tour::Tour;
 use super::transcript::Scroll;
 use crate::protocol::desk::SaveState;
 
@@ -68,8 +70,13 @@ fn composer_rows(app: &App) -> u16 {
     u16::try_from(app.composer.rows(cells).len()).unwrap_or(u16::MAX).clamp(1, limit)
 }
 
-/// The text of the banner, if something is wrong.
-pub fn banner_text(app: &App) -> Option<String> {
+/// The text of the banner and how it is drawn: what is wrong, else the step of the tour.
+pub fn banner_text(app: &App) -> Option<(String, Role)> {
+    let step = || app.tour.as_ref().and_then(Tour::text).map(|text| (text, Role::Key));
+    alarm(app).map(|text| (text, Role::Alert)).or_else(step)
+}
+
+fn alarm(app: &App) -> Option<String> {
     match &app.save {
         SaveState::NotSaved(why) => {
             let colon = if why.starts_with("since") { "" } else { ":" };
@@ -87,8 +94,8 @@ pub fn regions(app: &App) -> Regions {
     let (width, height) = app.size;
     let row = |y: u16, rows: u16| Area { x: 0, y, width, height: rows };
     let composer = composer_rows(app);
-    let banner = banner_text(app).map_or(0, |t| {
-        super::wrap::wrap_text(&t, super::rows::Role::Alert, usize::from(width).saturating_sub(2)).len().min(3)
+    let banner = banner_text(app).map_or(0, |(text, role)| {
+        super::wrap::wrap_text(&text, role, usize::from(width).saturating_sub(2)).len().min(3)
     });
     let banner = u16::try_from(banner).unwrap_or(0);
     let queue = u16::try_from(app.queue.lines.len().min(2)).unwrap_or(0);

@@ -166,6 +166,13 @@ mod tests {
         | Andrei | love is God  |
         | nobody | silence      |
         ");
+        let aligned = "| what | price | unit |\n|:--|--:|:-:|\n| milk | 12 | l |\n| eggs | 1,500 | piece |\n";
+        insta::assert_snapshot!(show(aligned, 40), @r"
+        | what | price | unit  |
+        |------|-------|-------|
+        | milk |    12 |   l   |
+        | eggs | 1,500 | piece |
+        ");
         insta::assert_snapshot!(show(table, 20), @r"
         who: Andrei
         what is said: love

@@ -186,9 +186,7 @@ pub(super) fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) 
             if paths.is_empty() {
                 return Found::Ask(text);
             }
-            app.queue.lines.push_front(if text.starts_with('/') { format!("/{text}") } else { text });
-            app.reading_for_question = true;
-            load(app, paths, effects);
+            load_for_question(app, text, paths, effects);
             Found::Nothing
         }
         Some(Lookup::Pasted(text, paths)) => {
@@ -238,6 +236,13 @@ pub(super) fn chosen(app: &mut App, key: char, effects: &mut Vec<Effect>) -> Fou
         't' => Found::Paste(text),
         _ => Found::Nothing,
     }
+}
+
+/// Reads files, then asks.
+pub(super) fn load_for_question(app: &mut App, text: String, paths: Vec<String>, effects: &mut Vec<Effect>) {
+    app.queue.lines.push_front(if text.starts_with('/') { format!("/{text}") } else { text });
+    app.reading_for_question = true;
+    load(app, paths, effects);
 }
 
 fn load(app: &mut App, paths: Vec<String>, effects: &mut Vec<Effect>) {

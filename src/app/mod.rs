@@ -21,6 +21,7 @@ pub mod markdown;
 mod math;
 pub mod mention;
 mod notices;
+pub mod offers;
 pub mod options;
 pub mod overlay;
 mod perform;
@@ -30,6 +31,7 @@ pub mod rows;
 pub mod selection;
 pub mod status;
 pub mod tabs;
+pub mod tour;
 pub mod transcript;
 mod update;
 pub mod wrap;
@@ -51,6 +53,7 @@ use overlay::Overlay;
 use pick::FilePick;
 use selection::Selection;
 use tabs::Tabs;
+use tour::Tour;
 use transcript::Transcript;
 
 pub use update::update;
@@ -111,6 +114,8 @@ pub enum Event {
     Edited(Result<String, String>),
     /// Answer to [`Effect::Copy`]: the sentence to show.
     Copied(Result<String, String>),
+    /// Answer to [`Effect::Keep`]: the sentence to show.
+    Kept(Result<String, String>),
     /// Answer to [`Effect::Highlight`].
     Highlighted {
         /// As written after the fence.
@@ -149,6 +154,13 @@ pub enum Effect {
     FindPaths(Vec<String>),
     /// Open the user's editor on a text; answered by [`Event::Edited`].
     Editor(String),
+    /// Write a setting into the settings file; answered by [`Event::Kept`].
+    Keep {
+        /// Full name.
+        key: &'static str,
+        /// Value, as it is written there.
+        value: String,
+    },
     /// Colour a code block; answered by [`Event::Highlighted`].
     Highlight {
         /// As written after the fence.
@@ -314,6 +326,12 @@ pub struct App {
     pub phase: Phase,
     /// Work ended while the window had not got the focus.
     pub unseen: bool,
+    /// Decode speeds of the last while, oldest first, for the panel.
+    pub speeds: VecDeque<f64>,
+    /// Where somebody is on the guided tour.
+    pub tour: Option<Tour>,
+    /// The number key that put an offered question into the input: typing on means the number after all.
+    offered: Option<char>,
     /// Sessions seen last, for completion.
     sessions: Vec<SessionRow>,
     armed: Armed,
@@ -361,6 +379,9 @@ impl App {
             panel: None,
             phase: Phase::Running,
             unseen: false,
+            speeds: VecDeque::new(),
+            tour: None,
+            offered: None,
             sessions: Vec::new(),
             armed: Armed::Nothing,
             waiting: false,

@@ -21,6 +21,9 @@ use crate::transcript::Role;
 /// How long a hint stays, in milliseconds.
 const HINT_MS: u64 = 4_000;
 
+/// Decode speeds that are remembered.
+const SPEEDS: usize = 42;
+
 fn clean(text: &str) -> String {
     sanitize(text).into_owned()
 }
@@ -31,6 +34,9 @@ fn line(text: &str) -> String {
 
 /// Takes one notice; says how soon it must be seen.
 pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<Effect>) -> Redraw {
+    if let Some(tour) = &mut app.tour {
+        tour.told(&notice);
+    }
     match notice {
         Notice::Ready(info) => {
             app.model = Some(info);
@@ -223,6 +229,10 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
     match &activity {
         Activity::Answering { tokens_per_s } | Activity::Thinking { tokens_per_s, .. } if *tokens_per_s > 0.0 => {
             speed = format!("{tokens_per_s:.1} t/s");
+            if app.speeds.len() == SPEEDS {
+                app.speeds.pop_front();
+            }
+            app.speeds.push_back(*tokens_per_s);
         }
         Activity::Reading(r) if r.total > 0 => {
             before = format!("reading {} tokens  {}%", grouped(r.total), percent(r.done, r.total));

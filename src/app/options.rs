@@ -47,6 +47,10 @@ pub struct UiConfig {
     pub paste_fold_lines: usize,
     /// The wheel scrolls.
     pub mouse: bool,
+    /// `j`, `k`, `g` and `G` move in lists and among selected messages.
+    pub vim_keys: bool,
+    /// The settings file, for `/set --save`.
+    pub settings_file: Option<std::path::PathBuf>,
     /// Alternate screen; false leaves the last frame in the scrollback.
     pub alternate_screen: bool,
     /// Thoughts.
@@ -98,6 +102,8 @@ impl Default for UiConfig {
             max_width: 110,
             paste_fold_chars: 800,
             paste_fold_lines: 10,
+            vim_keys: false,
+            settings_file: None,
             mouse: false,
             alternate_screen: true,
             think_show: ThinkShow::Fold,

@@ -35,7 +35,12 @@ pub(super) fn submit(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
         );
     app.queue.held &= leaves;
     if line.trim().is_empty() {
+        // Somebody who cleared the input on the tour wants the step's line back.
+        app.tour = app.tour.take().map(super::tour::Tour::restarted);
         return;
+    }
+    if let Some(tour) = &mut app.tour {
+        tour.entered(&line);
     }
     if commands::is_command(&line) {
         match commands::parse(line.trim(), app.config.home.as_deref()) {
@@ -85,7 +90,9 @@ pub(super) fn pump_queue(app: &mut App, _now: u64, effects: &mut Vec<Effect>) {
 
 fn ask(app: &mut App, line: &str, effects: &mut Vec<Effect>) {
     let text = commands::message_text(line);
-    if app.editing.is_none() && mention::look_up(app, &text, effects) {
+    if app.editing.is_none()
+        && (super::offers::load_first(app, &text, effects) || mention::look_up(app, &text, effects))
+    {
         return;
     }
     ask_now(app, text, effects);
@@ -144,6 +151,12 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
                 note(app, Level::Info, &format!("Thoughts are {how}."));
             }
             effects.push(Effect::Repaint);
+        }
+        Local::Save { key, value, now } => {
+            if let Some(outcome) = now {
+                run(app, *outcome, effects);
+            }
+            effects.push(Effect::Keep { key, value });
         }
         Local::Settings(word) => {
             let display = app.config.display();

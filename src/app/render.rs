@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{Alignment, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
 use super::math;
 use super::options::Glyphs;
@@ -410,13 +410,14 @@ impl<'a> Writer<'a> {
             .map(|c| lines.iter().filter_map(|l| l.get(c)).map(|i| width(&i.text())).max().unwrap_or(0))
             .collect();
         if widths.iter().sum::<usize>() + 3 * columns < self.cells() {
-            self.grid(lines, &widths, at);
+            let aligned: &[Alignment] = if let Tag::Table(columns) = tag { columns } else { &[] };
+            self.grid(lines, &widths, aligned, at);
         } else {
             self.header_values(lines, at);
         }
     }
 
-    fn grid(&mut self, lines: Vec<Vec<Inline>>, widths: &[usize], at: usize) {
+    fn grid(&mut self, lines: Vec<Vec<Inline>>, widths: &[usize], aligned: &[Alignment], at: usize) {
         let (bar, dash, cross) = match self.style.glyphs {
             Glyphs::Ascii => ("|", "-", "|"),
             Glyphs::Unicode => ("│", "─", "┼"),
@@ -426,14 +427,19 @@ impl<'a> Writer<'a> {
         for (i, line) in lines.into_iter().enumerate().skip(usize::from(untitled)) {
             let mut row = vec![Span::new(bar, Role::Rule)];
             for (c, cells) in widths.iter().enumerate() {
-                let mut used = 0;
-                row.push(Span::new(" ", Role::Text));
+                let used: usize = line.get(c).map_or(0, |inline| inline.pieces.iter().map(|p| width(&p.text)).sum());
+                let free = cells.saturating_sub(used);
+                let before = match aligned.get(c) {
+                    Some(Alignment::Right) => free,
+                    Some(Alignment::Center) => free / 2,
+                    Some(Alignment::Left | Alignment::None) | None => 0,
+                };
+                row.push(Span::new(" ".repeat(before + 1), Role::Text));
                 for p in line.get(c).map_or(&[][..], |inline| &inline.pieces) {
-                    used += width(&p.text);
                     let face = if i == 0 { p.face.bold() } else { p.face };
                     row.push(Span::new(p.text.replace('\n', " "), face));
                 }
-                row.push(Span::new(" ".repeat(cells.saturating_sub(used) + 1), Role::Text));
+                row.push(Span::new(" ".repeat(free - before + 1), Role::Text));
                 row.push(Span::new(bar, Role::Rule));
             }
             self.line(row, at);

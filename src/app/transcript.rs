@@ -428,8 +428,12 @@ impl Transcript {
         let next = match (at, by < 0) {
             (None, true) => messages.len().checked_sub(1),
             (None, false) => None,
-            (Some(i), true) => Some(i.saturating_sub(1)),
-            (Some(i), false) => Some(i + 1).filter(|n| *n < messages.len()),
+            (Some(i), true) => Some(i.saturating_sub(by.unsigned_abs())),
+            (Some(i), false) => match i.saturating_add(by.unsigned_abs()) {
+                n if n < messages.len() => Some(n),
+                // A step over the end leaves the selection, a leap ends on the last message.
+                _ => messages.len().checked_sub(1).filter(|_| by > 1),
+            },
         };
         self.selected = next.and_then(|n| messages.get(n).copied());
         match self.selected {

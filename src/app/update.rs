@@ -84,6 +84,13 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             note(app, Level::Error, &why);
             Redraw::Now
         }
+        Event::Kept(said) => {
+            match said {
+                Ok(what) => note(app, Level::Info, &what),
+                Err(why) => note(app, Level::Error, &why),
+            }
+            Redraw::Now
+        }
         Event::Copied(Ok(what)) => {
             copied(app, &what, now);
             Redraw::Now
@@ -115,6 +122,7 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
     };
     if app.phase == Phase::Running {
         perform::pump_queue(app, now, &mut effects);
+        super::tour::offer(app);
     }
     app.redraw = app.redraw.max(redraw);
     app.relayout();

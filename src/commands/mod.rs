@@ -47,6 +47,15 @@ pub enum Local {
     Copy(CopyWhat),
     /// `/theme NAME`, `/think show|fold|hide`, `/set` with what the screen keeps.
     Show(Display),
+    /// `/set KEY VALUE --save`: changed now, where a session can, and in the settings file.
+    Save {
+        /// Full name of the setting.
+        key: &'static str,
+        /// As it is written in the file.
+        value: String,
+        /// What changes it now; nothing for what only a start reads.
+        now: Option<Box<Outcome>>,
+    },
     /// `/settings [WORD]`.
     Settings(Option<String>),
     /// `/keys`.

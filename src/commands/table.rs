@@ -137,6 +137,8 @@ requests! {
     Preset(action: PresetAction), Runs => preset;
     /// `/system [TEXT]`; `None` shows it.
     System(text: Option<String>), Waits => system;
+    /// `/system edit`: ask for the system text in order to change it.
+    SystemEdit, Waits => system_edit;
     /// `/think on|off|auto`: behaviour of the model.
     Think(mode: ThinkMode), Runs => think;
     /// `/spec`.
@@ -492,8 +494,9 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "set",
         group: Group::Settings,
-        usage: "[KEY VALUE]",
+        usage: "[KEY VALUE] [--save]",
         help: "sampling and limits of this session",
+        options: &[("--save", "also in the settings file: any setting, for later starts too")],
         example: "/set temperature 0.3",
         wrong: "/set temperature 7",
         completes: After(set_words),
@@ -529,11 +532,14 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "system",
         group: Group::Settings,
-        usage: "[show|TEXT]",
-        help: "show or set the system text",
+        usage: "[show|edit|TEXT]",
+        help: "show, change or set the system text",
         example: "/system Answer in one sentence.",
-        completes: Words(&["show"]),
-        parse: |a| desk(Request::System(a.rest().filter(|t| t != "show"))),
+        completes: Words(&["show", "edit"]),
+        parse: |a| match a.raw {
+            "edit" => desk(Request::SystemEdit),
+            _ => desk(Request::System(a.rest().filter(|t| t != "show"))),
+        },
         ..ROW
     },
     Command {
@@ -778,7 +784,21 @@ fn branch(a: &Args<'_>) -> Result<Outcome, String> {
 
 /// `/set KEY VALUE`, checked here so that the answer comes at once.
 fn set(a: &Args<'_>) -> Result<Outcome, String> {
-    match a.words()? {
+    let words: Vec<&str> = a.words()?.iter().map(String::as_str).collect();
+    let save = words.contains(&"--save");
+    let words: Vec<&str> = words.into_iter().filter(|w| *w != "--save").collect();
+    match words.as_slice() {
+        [key, value] if save => {
+            let row =
+                settings::find_short(key).ok_or_else(|| format!("no setting is called {key}; /settings lists them"))?;
+            let shown = row
+                .kind
+                .parse(value)
+                .map(|v| row.kind.show(&v))
+                .map_err(|_| format!("{key} must be {}", row.kind.range()))?;
+            local(Local::Save { key: row.name, value: shown, now: change(key, value).ok().map(Box::new) })
+        }
+        _ if save => Err("--save needs a key and a value".into()),
         [] => desk(Request::Set(None)),
         [key, value] => change(key, value),
         [key] => Err(match settings::session_row(key) {

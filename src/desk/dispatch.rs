@@ -178,6 +178,10 @@ impl Execute for Dispatch<'_> {
         self.0.system_text(text)
     }
 
+    fn system_edit(&mut self) -> Done {
+        self.0.system_edit()
+    }
+
     fn think(&mut self, mode: ThinkMode) -> Done {
         self.0.think(mode)
     }

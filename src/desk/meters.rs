@@ -27,9 +27,21 @@ impl State {
         }
     }
 
+    /// The settings that the next answer is drawn with.
+    fn sampling(&self) -> Vec<(&'static str, String)> {
+        SAMPLING.into_iter().map(|name| (name, self.talk.settings.get(name))).collect()
+    }
+
+    /// A setting changed.
+    pub(super) fn show_sampling(&mut self) {
+        self.meters.sampling = self.sampling();
+        self.tell(Notice::Meters(self.meters.clone()));
+    }
+
     /// Sends the numbers.
     pub(super) fn report_meters(&mut self) {
         self.meters.context_used = self.feeder.live.position();
+        self.meters.sampling = self.sampling();
         let path = self.talk.conversation.path();
         self.meters.checkpoints = path.iter().filter(|m| self.talk.ends.contains_key(&m.id)).count() as u64;
         // A number for a meter: the old one will do where the new one cannot be had.
@@ -61,6 +73,9 @@ impl State {
         };
     }
 }
+
+/// What the panel shows of the settings.
+const SAMPLING: [&str; 5] = ["temperature", "top_p", "seed", "think", "max_tokens"];
 
 /// Tokens from which on a reading speed is good for an estimate.
 const ESTIMATED_FROM: u64 = 512;

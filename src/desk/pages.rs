@@ -114,6 +114,7 @@ impl State {
 
     pub(super) fn settings_changed(&mut self, said: String) -> Done {
         self.save_settings()?;
+        self.show_sampling();
         self.note(Level::Info, said);
         Ok(())
     }

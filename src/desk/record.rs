@@ -178,7 +178,11 @@ impl State {
 /// A name for a session from its first question or document: a few words, as one would type them.
 fn session_name(first: &Message) -> String {
     let text = match &first.meta.document {
-        Some(d) => d.name.rsplit_once('.').map_or(d.name.as_str(), |(stem, _)| stem),
+        // A document out of a loaded folder has the folder in its name.
+        Some(d) => match d.name.split_once('/') {
+            Some((folder, _)) if !folder.is_empty() => folder,
+            _ => d.name.rsplit_once('.').map_or(d.name.as_str(), |(stem, _)| stem),
+        },
         None => first.text.as_str(),
     };
     let mut name = String::new();
@@ -226,6 +230,7 @@ mod tests {
             "who-tells-pierre-that-prince"
         );
         assert_eq!(session_name(&message("x", Some("war.and peace.txt"))), "war-and-peace");
+        assert_eq!(session_name(&message("x", Some("dossier 7/01-contract.pdf"))), "dossier-7");
         assert_eq!(session_name(&message("?!", None)), "untitled");
         assert_eq!(session_name(&message("你好，世界", None)), "你好-世界");
     }

@@ -226,11 +226,25 @@ impl State {
         Ok(())
     }
 
+    /// The system text that answers are given with, or will be.
+    fn present_system_text(&self) -> Option<String> {
+        let first = self.talk.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.text.clone());
+        first.or_else(|| self.talk.system.clone()).filter(|t| !t.is_empty())
+    }
+
+    /// `/system edit`: the command that would set the present text, to be changed and entered.
+    pub(super) fn system_edit(&mut self) -> Done {
+        self.talk.may_write()?;
+        let text = self.present_system_text().unwrap_or_default();
+        self.tell(Notice::Input { text: format!("/system {text}"), editing: None });
+        self.note(Level::Info, "Enter sets what stands in the input. Ctrl-G opens it in your editor.");
+        Ok(())
+    }
+
     /// `/system`.
     pub(super) fn system_text(&mut self, text: Option<String>) -> Done {
-        let present = self.talk.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.text.clone());
         let Some(text) = text else {
-            let shown = present.or_else(|| self.talk.system.clone()).filter(|t| !t.is_empty());
+            let shown = self.present_system_text();
             let text = shown.unwrap_or_else(|| "There is none. `/system TEXT` sets it.".into());
             self.tell(Notice::Page { title: "System text".into(), text });
             return Ok(());

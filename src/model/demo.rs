@@ -12,6 +12,9 @@ pub const DEMO_TOKENIZER: &str = include_str!("../../assets/demo/tokenizer.json"
 /// `tokenizer_config.json` of the built-in model, with its chat template.
 pub const DEMO_TOKENIZER_CONFIG: &str = include_str!("../../assets/demo/tokenizer_config.json");
 
+/// `generation_config.json` of the built-in model: it answers greedily, as its card says.
+pub const DEMO_GENERATION_CONFIG: &str = include_str!("../../assets/demo/generation_config.json");
+
 const WEIGHTS: [EmbeddedFile; 2] = [
     EmbeddedFile {
         name: "demo/model-00001-of-00002.safetensors",

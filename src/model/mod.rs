@@ -37,7 +37,7 @@ mod state;
 mod tests;
 mod weights;
 
-pub use demo::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft};
+pub use demo::{DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft};
 pub use forward::Model;
 pub use state::Live;
 pub use weights::{Checkpoint, LoadedTensor, Recipe, Tensors};

@@ -224,6 +224,8 @@ settings! {
             .flags(&[Flag::Screen("ascii", "ascii", "no box-drawing characters")]);
         /// side panel; auto from 120 columns
         panel: Switch = word("auto", Switch::WORDS);
+        /// j, k, g and G move in lists and among selected messages
+        vim_keys: bool = truth(false);
         /// columns of text
         max_width: u16 = int(110, 40, 1000);
         /// longer pastes are folded in the input

@@ -3,13 +3,16 @@
 use std::io::IsTerminal;
 
 use super::cli::{Chat, SessionChoice};
+use super::dirs::Dirs;
 use super::failure::{Exit, Failure};
 use super::run::{self, DeskHandle};
 use super::{Context, open, plain};
 use crate::app::keys::KeyTable;
 use crate::app::options::{Glyphs, UiConfig};
+use crate::app::tour::Tour;
 use crate::desk::Attendance;
 use crate::protocol::desk::{LoadOptions, Request};
+use crate::session::Scratch;
 use crate::settings::{self, Config, Switch};
 use crate::text::clock;
 
@@ -45,6 +48,7 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
         paste_fold_chars: ui.paste_fold_chars,
         paste_fold_lines: ui.paste_fold_lines,
         mouse: ui.mouse,
+        vim_keys: ui.vim_keys,
         alternate_screen: match ui.alternate_screen {
             Switch::Auto => variable("ZELLIJ").is_none(),
             Switch::On => true,
@@ -54,6 +58,7 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
         clipboard: config.clipboard.method,
         keys,
         settings: context.loaded.clone(),
+        settings_file: Some(context.config_file.clone()),
         home: std::env::home_dir(),
         state_dir: Some(context.dirs.state.clone()),
         utc_offset_min: offset.seconds() / 60,
@@ -61,17 +66,56 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
     })
 }
 
+/// Whether line mode is used: a terminal that cannot place its cursor gets lines, like a pipe or a screen reader that
+/// asks for them.
+fn by_lines(asked: bool) -> bool {
+    asked
+        || std::env::var_os("TERM").is_some_and(|t| t == "dumb")
+        || !std::io::stdin().is_terminal()
+        || !std::io::stdout().is_terminal()
+}
+
 /// Runs the chat until it ends.
 ///
 /// # Errors
 /// No terminal, no model, no data directory.
 pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
+    let lines = by_lines(chat.plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
+    Ok(part(context, chat, lines.as_ref(), None)?.0)
+}
+
+/// `sala-chat demo`: the tour, in the ordinary program with a data directory of its own that goes with it.
+///
+/// # Errors
+/// As [`run`]; no room for the data directory.
+pub fn tour(context: &Context, plain: bool) -> Result<Exit, Failure> {
+    let own = Scratch::new().map_err(|e| Failure::new(Exit::Disk, format!("no room for the tour: {e}")))?;
+    let dirs = Dirs::new(Some(&own.path().join("tour")))?;
+    let context = Context { dirs, ..context.clone() };
+    let lines = by_lines(plain).then(plain::start_lines).transpose().map_err(no_terminal)?;
+    let (mut session, mut at) = (SessionChoice::New, Tour::default());
+    loop {
+        let chat = Chat { paths: Vec::new(), session, save: true, plain };
+        match part(&context, &chat, lines.as_ref(), Some(at))? {
+            (Exit::Ok, Some(tour)) if tour.restarts() => at = tour.restarted(),
+            (exit, _) => return Ok(exit),
+        }
+        session = SessionChoice::Last;
+    }
+}
+
+fn no_terminal(e: std::io::Error) -> Failure {
+    Failure::new(Exit::Failure, format!("the terminal cannot be used: {e}"))
+}
+
+/// One run of the program, until it ends; where the tour is then.
+fn part(
+    context: &Context,
+    chat: &Chat,
+    lines: Option<&plain::Lines>,
+    tour: Option<Tour>,
+) -> Result<(Exit, Option<Tour>), Failure> {
     let mut ui = ui_config(context)?;
-    // A terminal that cannot place its cursor gets lines, like a pipe or a screen reader that asks for them.
-    let lines = chat.plain
-        || std::env::var_os("TERM").is_some_and(|t| t == "dumb")
-        || !std::io::stdin().is_terminal()
-        || !std::io::stdout().is_terminal();
     let opened = open::desk(context, &chat.session, chat.save, Attendance::Present)?;
     ui.settings = opened.loaded;
     let requests = opened.desk.requests.clone();
@@ -84,15 +128,19 @@ pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
     }
     drop(requests);
     let handle = DeskHandle { requests: opened.desk.requests, notices: opened.desk.notices };
-    let code = if lines { plain::run(std::env::home_dir(), handle) } else { run::run(ui, handle) }
-        .map_err(|e| Failure::new(Exit::Failure, format!("the terminal cannot be used: {e}")))?;
+    let (code, tour) = match lines {
+        Some(lines) => plain::run(std::env::home_dir(), &context.config_file, handle, lines, tour),
+        None => run::run(ui, handle, tour),
+    }
+    .map_err(no_terminal)?;
     // The desk has said goodbye, or the program was told to end at once; then there is no more waiting.
     if code == 0 {
         let _ = opened.desk.thread.join();
         let _ = opened.engine.join();
     }
-    Ok(match u8::try_from(code) {
+    let exit = match u8::try_from(code) {
         Ok(n @ 129..=191) => Exit::Signal(n - 128),
         _ => Exit::from_code(code),
-    })
+    };
+    Ok((exit, tour))
 }

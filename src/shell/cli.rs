@@ -14,9 +14,9 @@ use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, ValueHi
 use super::failure::Failure;
 use crate::settings::Value;
 pub use commands::{
-    BenchArgs, BenchWhat, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DoctorArgs, DraftArgs, DraftCommand,
-    EvalArgs, ExportArgs, FillArg, FormatArg, ImportArgs, LibraryArgs, LibraryCommand, LsArgs, ModelArgs, ModelCommand,
-    NameArgs, PruneArgs, RmArgs, SearchArgs, TuningArgs,
+    BenchArgs, BenchWhat, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DemoArgs, DoctorArgs, DraftArgs,
+    DraftCommand, EvalArgs, ExportArgs, FillArg, FormatArg, ImportArgs, LibraryArgs, LibraryCommand, LsArgs, ModelArgs,
+    ModelCommand, NameArgs, PruneArgs, RmArgs, SearchArgs, TuningArgs,
 };
 pub use options::SettingArgs;
 pub use task::{Ask, Chat, Format, SessionChoice, Task};

@@ -17,6 +17,7 @@ pub mod hub;
 mod input;
 mod jobs;
 pub mod logging;
+mod manual;
 pub mod model_cmd;
 pub mod oneshot;
 pub mod open;
@@ -35,7 +36,7 @@ use clap::CommandFactory;
 
 use crate::settings::{self, Config, Loaded};
 use crate::text::sanitize::Clean;
-use crate::text::{pdf, sources};
+use crate::text::{pdf, sample, sources};
 use cli::{Cli, Command, Task};
 use dirs::Dirs;
 pub use failure::{Exit, Failure};
@@ -175,6 +176,10 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
         out::data(&script)?;
         return Ok(Exit::Ok);
     }
+    if let Some(Command::Manual) = &cli.command {
+        out::data(manual::page(&cli::command()).as_bytes())?;
+        return Ok(Exit::Ok);
+    }
     let loaded = settings::load(&config_file, &variables, &cli.overrides())?;
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
     let mut context = Context { loaded, config_file, dirs, json, quiet };
@@ -240,9 +245,10 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Doctor(args) if args.check => data_check::run(context),
             Command::Doctor(args) => doctor::run(context, args.files),
             Command::Draft(args) => (laboratory.draft)(context, &args.action),
+            Command::Demo(args) => chat::tour(context, args.plain),
             Command::Model(args) => model_cmd::run(context, &args.action),
             // Handled before the settings were read.
-            Command::Config(_) | Command::Completions(_) => Ok(Exit::Ok),
+            Command::Config(_) | Command::Completions(_) | Command::Manual => Ok(Exit::Ok),
         },
     }
 }
@@ -250,7 +256,7 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
 /// Says at once when a path on the command line means nothing, before a model is loaded.
 fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
     let options = sources::SourceOptions::new(&context.config().load);
-    let files: Vec<String> = paths.iter().filter(|p| *p != STDIN).cloned().collect();
+    let files: Vec<String> = paths.iter().filter(|p| *p != STDIN && *p != sample::PATH).cloned().collect();
     match sources::find(&files, &options) {
         Ok(_) => Ok(()),
         Err(sources::SourceError::NotFound { path, similar: None }) => {

@@ -9,7 +9,9 @@ use super::failure::{Exit, Failure};
 use super::{Context, model_cmd, out};
 use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, LoadLimits, Opening, Settings};
 use crate::engine::worker;
-use crate::model::{Checkpoint, DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError, Recipe};
+use crate::model::{
+    Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError, Recipe,
+};
 use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, Token, WeightsChoice};
 use crate::session::{Limits, RealDisk, Scratch, Store, StoreError};
 use crate::settings::table::session_rows;
@@ -132,7 +134,9 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
         (TextModel::load(Path::new(model)), config)
     } else {
         let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
-        (TextModel::from_bytes(tokenizer, config, None, None), DEMO_CONFIG.to_owned())
+        // Random weights have no authors who could recommend anything.
+        let generation = (model == "demo").then_some(DEMO_GENERATION_CONFIG.as_bytes());
+        (TextModel::from_bytes(tokenizer, config, generation, None), DEMO_CONFIG.to_owned())
     };
     let text = text.map_err(|e| unusable(e.to_string()))?;
     let config: serde_json::Value =

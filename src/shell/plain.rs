@@ -12,10 +12,11 @@ mod page;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 
+use crate::app::tour::Tour;
 use crate::commands::{self, Local, Outcome, WhileBusy, help};
 use crate::protocol::desk::{Activity, Choice, Request};
 
-pub use feed::run;
+pub use feed::{Lines, run, start_lines};
 
 /// What line mode wants.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +27,8 @@ pub enum Out {
     Part(String),
     /// Tell the desk.
     Send(Request),
+    /// Write a setting into the settings file.
+    Keep(&'static str, String),
     /// End.
     Exit(i32),
 }
@@ -48,6 +51,8 @@ pub struct Plain {
     waiting: bool,
     /// A question was sent to the model whose answer is not complete.
     unanswered: bool,
+    /// The desk has taken that question up.
+    begun: bool,
     queue: VecDeque<String>,
     question: Option<Asked>,
     editing: Option<crate::transcript::MessageId>,
@@ -69,12 +74,21 @@ pub struct Plain {
     ended: bool,
     /// The end was asked for because of that.
     quitting: bool,
+    /// Where somebody is on the guided tour.
+    tour: Option<Tour>,
+    /// It is a run of the tour, left or not.
+    toured: bool,
 }
 
 impl Plain {
     /// Line mode; `home` is for `~` in paths, `prompts` says that somebody types.
     pub fn new(home: Option<PathBuf>, prompts: bool) -> Plain {
         Plain { home, prompts, activity: Activity::Starting { what: "starting".into() }, ..Plain::default() }
+    }
+
+    /// With the guided tour, at some step of it.
+    pub fn with_tour(self, tour: Option<Tour>) -> Plain {
+        Plain { toured: tour.is_some(), tour, ..self }
     }
 
     fn busy(&self) -> bool {
@@ -103,6 +117,15 @@ impl Plain {
         while !self.busy() && self.question.is_none() && !self.quitting {
             match self.queue.pop_front() {
                 Some(line) => out.extend(self.entered(&line)),
+                // Nobody is there to press Enter: the tour goes by itself.
+                None if self.tour.as_ref().is_some_and(|t| t.step().is_some()) && !self.prompts => {
+                    let step = self.step();
+                    if step.is_empty() {
+                        break;
+                    }
+                    out.extend(step);
+                    out.extend(self.entered(""));
+                }
                 None if self.ended => {
                     self.quitting = true;
                     out.push(Out::Send(Request::Quit));
@@ -118,13 +141,26 @@ impl Plain {
         if !self.wants_line() || !self.prompts || self.prompted {
             return Vec::new();
         }
+        let mut out = self.step();
         self.prompted = true;
-        vec![Out::Part("you: ".into())]
+        out.push(Out::Part("you: ".into()));
+        out
     }
 
     /// Whether [`Plain::quiet`] has something to say.
     pub fn wants_prompt(&self) -> bool {
         self.wants_line() && self.prompts && !self.prompted
+    }
+
+    /// The tour's next step, once.
+    fn step(&mut self) -> Vec<Out> {
+        let Some(tour) = &mut self.tour else { return Vec::new() };
+        match (tour.offer(), tour.step()) {
+            (Some(line), Some(step)) => {
+                vec![Out::Line(format!("Tour: {} Enter alone sends: {line} (skip leaves the tour.)", step.text))]
+            }
+            _ => Vec::new(),
+        }
     }
 
     fn wants_line(&self) -> bool {
@@ -158,7 +194,17 @@ impl Plain {
             self.question = None;
             return out;
         }
-        let line = line.trim_end();
+        let mut line = line.trim_end();
+        if let Some(tour) = &mut self.tour {
+            if line.trim() == "skip" {
+                self.tour = None;
+                return vec![Out::Line("The tour is left. /quit ends; nothing of this session stays.".into())];
+            }
+            if line.trim().is_empty() && tour.is_offered() {
+                line = tour.step().map_or("", |s| s.line);
+            }
+            tour.entered(line);
+        }
         if line.trim().is_empty() {
             return Vec::new();
         }
@@ -181,7 +227,7 @@ impl Plain {
     }
 
     fn ask(&mut self, line: &str) -> Vec<Out> {
-        self.unanswered = true;
+        (self.unanswered, self.begun) = (true, false);
         let text = commands::message_text(line);
         vec![Out::Send(match self.editing.take() {
             Some(message) => Request::EditDone { message, text },
@@ -195,7 +241,10 @@ impl Plain {
                 self.waiting = true;
                 vec![Out::Send(request)]
             }
-            Outcome::Local(Local::Quit) => vec![Out::Send(Request::Quit)],
+            Outcome::Local(Local::Quit) => {
+                self.quitting = true;
+                vec![Out::Send(Request::Quit)]
+            }
             Outcome::Local(Local::Help(about)) => {
                 let text = match about {
                     None => help::page(false, ""),
@@ -207,6 +256,13 @@ impl Plain {
                 vec![Out::Line(
                     "sala-chat config show --origin prints all settings; /set those of this session.".into(),
                 )]
+            }
+            Outcome::Local(Local::Save { key, value, now }) => {
+                let mut out = vec![Out::Keep(key, value)];
+                if let Some(outcome) = now.filter(|o| matches!(**o, Outcome::Desk(_))) {
+                    out.extend(self.outcome(*outcome));
+                }
+                out
             }
             Outcome::Local(Local::Copy(_) | Local::Show(_) | Local::Keys) => {
                 vec![Out::Line("That command needs the full screen; start without --plain.".into())]

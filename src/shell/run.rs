@@ -21,8 +21,9 @@ use super::out;
 use super::panic::{CrashNote, install};
 use super::signals::{Outside, watch_signals, watch_terminal};
 use super::term::{self, Guard, Leave, Modes};
-use super::{clipboard, jobs};
+use super::{clipboard, config_cmd, jobs};
 use crate::app::options::{Glyphs, ThemeName, UiConfig};
+use crate::app::tour::Tour;
 use crate::app::{App, Effect, Event, Phase, Redraw, status, update};
 use crate::protocol::desk::{Notice, Request};
 use crate::text::sanitize::Clean;
@@ -75,11 +76,13 @@ struct Loop {
     crash: Arc<Mutex<CrashNote>>,
 }
 
-/// Runs the interface until it ends; returns the exit code. The terminal is restored and the farewell printed.
+/// Runs the interface until it ends; returns the exit code, and where a tour is then. The terminal is restored and the
+/// farewell printed.
 ///
 /// # Errors
 /// When the terminal cannot be set up.
-pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
+pub fn run(config: UiConfig, desk: DeskHandle, tour: Option<Tour>) -> io::Result<(i32, Option<Tour>)> {
+    let toured = tour.is_some();
     let size = crossterm::terminal::size()?;
     let guard = Guard::default();
     let crash = Arc::new(Mutex::new(CrashNote { dir: config.state_dir.clone(), ..CrashNote::default() }));
@@ -129,6 +132,7 @@ pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
         announcer: Announcer::new(|name| std::env::var_os(name)),
         crash,
     };
+    this.app.tour = tour;
     let end = match this.go(&events, &outside) {
         Ok(end) => end,
         // The terminal cannot be written any more: most likely it is gone.
@@ -136,12 +140,17 @@ pub fn run(config: UiConfig, desk: DeskHandle) -> io::Result<i32> {
     };
     // The terminal may be gone.
     let _ = this.announcer.end(&mut out::screen());
+    if toured {
+        // The program may be started again in this process: two threads must not read one keyboard.
+        this.input.park();
+    }
     drop(leave);
-    if let Some(text) = end.farewell {
+    // A session of the tour is gone with it: there is no way back to tell of.
+    if let Some(text) = end.farewell.filter(|_| !toured || end.code != 0) {
         // The terminal may be gone.
         let _ = out::line(&Clean::text(&text));
     }
-    Ok(end.code)
+    Ok((end.code, this.app.tour.take()))
 }
 
 impl Loop {
@@ -255,6 +264,15 @@ impl Loop {
             Effect::FindPaths(paths) => {
                 let found = jobs::existing(paths, self.app.config.home.as_deref());
                 return self.apply(Event::FoundPaths(found));
+            }
+            Effect::Keep { key, value } => {
+                let said = match &self.app.config.settings_file {
+                    Some(file) => config_cmd::set(file, key, &value)
+                        .map(|_| format!("{key} = {value} is in {} now.", file.display()))
+                        .map_err(|e| e.to_string()),
+                    None => Err("There is no settings file to write.".into()),
+                };
+                return self.apply(Event::Kept(said));
             }
             Effect::Highlight { lang, code } => drop(self.jobs.send(Job::Highlight { lang, code })),
             Effect::Editor(text) => {

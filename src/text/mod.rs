@@ -14,6 +14,7 @@ pub mod near;
 mod part;
 pub mod pdf;
 pub mod recommended;
+pub mod sample;
 pub mod sanitize;
 pub mod sources;
 pub mod spell;
@@ -122,7 +123,7 @@ impl TextModel {
         Ok(TextModel { recommended: Recommended::of_folder(generation.as_deref()), ..text })
     }
 
-    /// The same from file contents, for the built-in model.
+    /// The same from file contents, for the built-in model. Without a `generation_config` nothing is recommended.
     ///
     /// # Errors
     /// Malformed contents, or no chat template.
@@ -134,7 +135,7 @@ impl TextModel {
     ) -> Result<TextModel, TextError> {
         let tokenizer = Tokenizer::from_bytes(tokenizer, Some(tokenizer_config), generation_config)?;
         let template = Template::from_config(tokenizer_config, chat_template)?;
-        let recommended = Recommended::default();
+        let recommended = generation_config.map(|file| Recommended::of_folder(Some(file))).unwrap_or_default();
         Ok(TextModel { tokenizer: Arc::new(tokenizer), template: Arc::new(template), recommended })
     }
 }

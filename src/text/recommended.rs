@@ -48,6 +48,11 @@ impl Recommended {
             let said = file.get(there).and_then(Value::as_f64).filter(|v| (least..=most).contains(v));
             values.extend(said.map(|v| (name, v, Source::File)));
         }
+        // What the format means by it: the likeliest token each time, whatever temperature stands beside it.
+        if file.get("do_sample") == Some(&Value::Bool(false)) {
+            values.retain(|(name, ..)| *name != "temperature");
+            values.insert(0, ("temperature", 0.0, Source::File));
+        }
         if !values.iter().any(|(name, ..)| *name == "temperature") {
             values.push(("temperature", FAMILY_TEMPERATURE, Source::Card));
         }
@@ -80,6 +85,10 @@ mod tests {
                 ("repeat_penalty", 1.05, Source::File)
             ]
         );
+        let greedy = ("temperature", 0.0, Source::File);
+        assert_eq!(of(r#"{"do_sample": false}"#), [greedy]);
+        assert_eq!(of(r#"{"do_sample": false, "temperature": 0.8}"#), [greedy]);
+        assert_eq!(of(r#"{"do_sample": true}"#), [card]);
         assert_eq!(of(r#"{"temperature": -1, "top_p": "x", "top_k": 1e9}"#), [card]);
         assert_eq!(of("not json"), [card]);
     }

@@ -146,6 +146,10 @@ pub fn gather(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
     let mut seen = BTreeSet::new();
     let mut total = 0u64;
     for path in paths {
+        if let Some(sample) = super::sample::document(path) {
+            gathered.documents.push(sample);
+            continue;
+        }
         let before = gathered.documents.len();
         let from = gathered.skipped.len();
         let (new, known): (Vec<Found>, Vec<Found>) = find_until(std::slice::from_ref(path), options, cancel)?

@@ -109,11 +109,13 @@ fn sessions(app: &App, cells: usize) -> Vec<Span> {
 
 /// What cannot be overlooked.
 pub(super) fn banner(app: &App, painter: &mut Painter<'_>, area: Rect) {
-    let Some(text) = banner_text(app) else { return };
-    for (i, row) in wrap_text(&text, Role::Alert, usize::from(area.width).saturating_sub(2)).iter().enumerate() {
+    let Some((text, role)) = banner_text(app) else { return };
+    for (i, row) in wrap_text(&text, role, usize::from(area.width).saturating_sub(2)).iter().enumerate() {
         if let Ok(i) = u16::try_from(i) {
             painter.row(area, i, 1, row);
-            painter.mark(area, i, Role::Alert);
+            if role == Role::Alert {
+                painter.mark(area, i, role);
+            }
         }
     }
 }

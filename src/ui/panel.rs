@@ -63,6 +63,33 @@ fn context(m: &Meters, lines: &mut Lines<'_, '_>) {
     lines.line(&format!("{used}% used, {} tokens left", grouped(left)), Role::Dim);
 }
 
+/// How the next answer is drawn, as far as there is room.
+fn sampling(m: &Meters, lines: &mut Lines<'_, '_>) {
+    if m.sampling.is_empty() || lines.room() < 3 {
+        return;
+    }
+    lines.title("sampling");
+    let cells = usize::from(lines.area.width).saturating_sub(4);
+    let mut row = String::new();
+    for (name, value) in &m.sampling {
+        let item = format!("{} {value}", name.replace('_', " "));
+        if !row.is_empty() && width(&row) + 3 + width(&item) > cells {
+            lines.line(&std::mem::take(&mut row), Role::Text);
+        }
+        row = if row.is_empty() { item } else { format!("{row}   {item}") };
+    }
+    lines.line(&row, Role::Text);
+}
+
+/// The last decode speeds as a line of small columns; the highest of them fills its cell.
+fn sparkline(app: &App, columns: &[&str], cells: usize) -> String {
+    let speeds: Vec<f64> = app.speeds.iter().copied().skip(app.speeds.len().saturating_sub(cells)).collect();
+    let most = speeds.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+    let steps = columns.len().saturating_sub(1) as f64;
+    let column = |speed: f64| columns.get((speed / most * steps).round() as usize).copied().unwrap_or(" ");
+    speeds.into_iter().map(column).collect()
+}
+
 /// Draws the panel.
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let m = &app.meters;
@@ -79,11 +106,11 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             lines.line(&format!("... {} more, /docs lists them", documents.len() - 5), Role::Dim);
         }
     }
-    // The engine's block needs up to ten rows and is worth more than old turns.
+    // The engine's block and the sampling need up to fourteen rows and are worth more than old turns.
     let rows = &app.session.timeline;
-    if !rows.is_empty() && lines.room() > 14 {
+    if !rows.is_empty() && lines.room() > 18 {
         lines.title("timeline");
-        let room = (lines.room() - 13).clamp(1, 12);
+        let room = (lines.room() - 17).clamp(1, 12);
         let head = rows.iter().position(|r| r.head).unwrap_or(rows.len().saturating_sub(1));
         let first = (head + 1).saturating_sub(room);
         for r in rows.iter().skip(first).take(room) {
@@ -121,21 +148,27 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     if !speeds.is_empty() {
         lines.line(&speeds.join("   "), Role::Text);
     }
+    if app.speeds.len() > 1 {
+        let line = sparkline(app, lines.painter.theme.sparks(), usize::from(lines.area.width).saturating_sub(4));
+        lines.line(&line, Role::Key);
+    }
     if m.ttft_ms > 0.0 {
         lines.line(&format!("first token {:.2} s", m.ttft_ms / 1e3), Role::Text);
     }
     if let Some(a) = acceptance(app) {
         lines.line(&format!("speculation  {a}"), Role::Text);
-        let steps: Vec<String> = m
-            .spec
-            .per_position
-            .iter()
-            .take(6)
-            .enumerate()
-            .map(|(i, (tried, ok))| format!("{} {}%", i + 1, percent(*ok, (*tried).max(1))))
-            .collect();
+        let cells = usize::from(lines.area.width).saturating_sub(4);
+        let mut steps = String::new();
+        for (i, (tried, ok)) in m.spec.per_position.iter().enumerate() {
+            let step = format!("  {} {}%", i + 1, percent(*ok, (*tried).max(1)));
+            // What does not fit is left out whole.
+            if width("  step") + width(&steps) + width(&step) > cells {
+                break;
+            }
+            steps.push_str(&step);
+        }
         if !steps.is_empty() {
-            lines.line(&format!("  step {}", steps.join("  ")), Role::Dim);
+            lines.line(&format!("  step{steps}"), Role::Dim);
         }
         lines.line(
             &format!("  eagle {}  n-gram {}  plain {}", m.spec.eagle_rounds, m.spec.ngram_rounds, m.spec.plain_rounds),
@@ -148,6 +181,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         lines.line(&format!("memory {}{of}", bytes(memory.used)), Role::Text);
         lines.line(&format!("  weights {}  state {}", bytes(memory.weights), bytes(memory.state)), Role::Dim);
     }
+    sampling(m, &mut lines);
     while lines.room() > 0 {
         lines.line("", Role::Text);
     }

@@ -62,6 +62,13 @@ impl Theme {
             Glyphs::Ascii => ["+"; 6],
         }
     }
+    /// Columns of a sparkline, lowest first.
+    pub fn sparks(&self) -> &'static [&'static str] {
+        match self.glyphs {
+            Glyphs::Unicode => &["▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"],
+            Glyphs::Ascii => &["_", ".", "-", "=", "^"],
+        }
+    }
     /// Full and empty cell of a meter.
     pub fn meter(&self) -> (&'static str, &'static str) {
         (self.pick("█", "#"), self.pick("░", "."))

@@ -5,10 +5,12 @@ use ratatui::layout::Rect;
 use super::paint::Painter;
 use crate::app::App;
 use crate::app::keys::Action;
+use crate::app::offers;
 use crate::app::rows::{Face, Role, Row, Span};
 use crate::app::transcript::ranges;
 use crate::app::wrap::{ellipsis, width};
 use crate::commands::COMMANDS;
+use crate::text::sample::QUESTIONS;
 
 /// Draws the visible rows.
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
@@ -122,7 +124,9 @@ fn welcome(app: &App, cells: usize) -> Vec<Row> {
     }
     lines.push(Row::default());
     lines.push(Row::of("Type a question, or load a document and ask about it:", Role::Text));
-    lines.push(Row::default());
+    if !offers::shown(app) {
+        lines.push(Row::default());
+    }
     for name in ["load", "resume", "help"] {
         if let Some(c) = COMMANDS.iter().find(|c| c.name == name) {
             lines.push(Row {
@@ -133,6 +137,17 @@ fn welcome(app: &App, cells: usize) -> Vec<Row> {
                 ..Row::default()
             });
         }
+    }
+    if offers::shown(app) {
+        let offered = |n: usize, question: &str| Row {
+            spans: vec![Span::new(format!("  {n} "), Role::Key), Span::new(question, Role::Text)],
+            ..Row::default()
+        };
+        lines.push(Row::of(
+            "Or ask about a sample: a number (or Tab), then Enter. The tour: sala-chat demo",
+            Role::Text,
+        ));
+        lines.extend(QUESTIONS.iter().enumerate().map(|(i, question)| offered(i + 1, question)));
     }
     if app.is_demo() {
         lines.push(Row::default());

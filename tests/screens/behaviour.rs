@@ -774,3 +774,79 @@ fn what_the_screen_keeps_is_set_there_and_settings_are_a_page() {
     assert!(s.screen().contains("/load") && s.screen().contains("clipboard.method"), "{}", s.screen());
     assert!(s.sent().is_empty());
 }
+
+#[test]
+fn a_number_or_tab_puts_an_offered_question_into_the_input_and_enter_reads_the_sample_first() {
+    use sala_chat::text::sample::{PATH, QUESTIONS};
+    let mut s = Stage::new(80, 24).ready(demo());
+    s.type_text("2");
+    assert_eq!(s.app.composer.text(), QUESTIONS[1]);
+    s.press("ctrl-c").type_text("2 apples");
+    assert_eq!(s.app.composer.text(), "2 apples", "a number that goes on is no choice");
+    s.press("ctrl-c tab enter");
+    let loads = |request: &Request| matches!(request, Request::Load { paths, .. } if *paths == [PATH]);
+    let sent = s.sent();
+    assert!(sent.iter().any(loads) && sent.len() == 1, "{sent:?}");
+    s.tell(Notice::Activity(Activity::Busy { what: "opening files".into() }));
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::Ask(QUESTIONS[0].into())]);
+    // A real model gets no such offers.
+    let mut real = Stage::new(80, 24).ready(gpu());
+    real.type_text("2");
+    assert_eq!(real.app.composer.text(), "2");
+}
+
+#[test]
+fn the_tour_waits_for_each_answer_and_escape_leaves_it() {
+    use sala_chat::app::tour::Tour;
+    let mut s = Stage::new(80, 24);
+    s.app.tour = Some(Tour::default());
+    let mut s = s.ready(demo());
+    assert_eq!(s.app.composer.text(), "/load sample:lighthouse.md");
+    s.press("enter");
+    assert!(matches!(s.sent().as_slice(), [Request::Load { .. }]));
+    assert_eq!(s.app.composer.text(), "", "the next step waits until this one is done");
+    busy(&mut s);
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.app.composer.text(), "Who built the lighthouse?");
+    s.press("ctrl-c").wait(2_500).press("enter");
+    assert_eq!(s.app.composer.text(), "Who built the lighthouse?", "a cleared step comes back with Enter");
+    s.press("esc");
+    assert_eq!((s.app.tour.is_none(), s.app.composer.text()), (true, ""));
+    assert!(s.screen().contains("The tour is left"));
+}
+
+#[test]
+fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
+    let config = UiConfig { vim_keys: true, ..UiConfig::default() };
+    let mut s = conversing(Stage::with(config, 80, 24));
+    let number = |s: &Stage| s.app.transcript.selected_message().map(|(n, _)| n);
+    s.press("ctrl-p");
+    let last = number(&s).unwrap();
+    s.type_text("k");
+    assert!(number(&s).unwrap() < last);
+    s.type_text("g");
+    assert_eq!(number(&s), Some(1));
+    s.type_text("G");
+    assert_eq!(number(&s), Some(last));
+    let mut plain = open(80, 24);
+    plain.press("ctrl-p").type_text("k");
+    assert_eq!(plain.app.composer.text(), "k", "without the option a letter is typed");
+}
+
+#[test]
+fn set_with_save_changes_now_and_in_the_file() {
+    let mut s = open(80, 24);
+    s.type_text("/set temperature 0.3 --save").press("enter");
+    let keep = Effect::Keep { key: "sampling.temperature", value: "0.3".into() };
+    assert!(s.effects.contains(&keep), "{:?}", s.effects);
+    assert_eq!(s.sent(), [Request::Set(Some(("temperature".into(), "0.3".into())))]);
+    // What only a start reads is written, and nothing is sent.
+    s.type_text("/set ui.max_width 90 --save").press("enter");
+    assert!(s.effects.iter().any(|e| matches!(e, Effect::Keep { key: "ui.max_width", .. })), "{:?}", s.effects);
+    assert_eq!(s.sent(), []);
+    s.event(Event::Kept(Ok("ui.max_width = 90 is in the settings file now.".into())));
+    assert!(s.screen().contains("ui.max_width = 90"));
+    s.type_text("/set ui.max_width 9 --save").press("enter");
+    assert!(s.screen().contains("must be"), "{}", s.screen());
+}

@@ -4,6 +4,7 @@ use super::super::acts::{send, stop};
 use super::super::keys::{Code, Key};
 use super::super::overlay::Overlay;
 use super::super::{App, Effect};
+use super::as_arrow;
 use crate::protocol::desk::{GotoTarget, Request};
 
 pub(super) fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
@@ -15,9 +16,13 @@ pub(super) fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
 
 pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
     let page = app.transcript.page();
+    let vim = app.config.vim_keys;
     let Some(overlay) = &mut app.overlay else {
         return;
     };
+    // Where letters search, they move as long as nothing is looked for. The timeline has a `g` of its own.
+    let free = overlay.query().is_none_or(str::is_empty) && !matches!(overlay, Overlay::Timeline(_));
+    let key = if vim && free && !key.ctrl && !key.alt { Key { code: as_arrow(key.code), ..key } } else { key };
     match key.code {
         Code::Esc => close_overlay(app, effects),
         Code::Up => overlay.step(-1),

@@ -37,6 +37,18 @@ pub enum Command {
     Config(ConfigArgs),
     /// Completions for a shell
     Completions(CompletionsArgs),
+    /// Print the manual page: sala-chat manual | man -l -
+    Manual,
+    /// A guided tour of one minute; nothing of it is kept
+    Demo(DemoArgs),
+}
+
+/// `demo`.
+#[derive(Clone, Debug, Args)]
+pub struct DemoArgs {
+    /// Line by line, for screen readers and plain terminals
+    #[arg(long)]
+    pub plain: bool,
 }
 
 /// `ls`.

@@ -1,28 +1,30 @@
 //! Line mode on the real terminal: standard input, the desk's notices and signals in; standard output and requests out.
 
 use std::io::{self, BufRead, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, never, select, unbounded};
 
-use super::super::out;
 use super::super::run::DeskHandle;
 use super::super::signals::{Outside, watch_signals};
+use super::super::{config_cmd, out};
 use super::{Out, Plain};
+use crate::app::tour::Tour;
 use crate::protocol::desk::Request;
 use crate::text::sanitize::Clean;
 
 /// A command can be answered in several lines: the prompt follows when this long nothing came.
 const QUIET: Duration = Duration::from_millis(40);
 
-/// Runs line mode until it ends; the exit code.
+/// Lines of standard input as they come.
+pub struct Lines(Receiver<String>);
+
+/// Starts to read standard input.
 ///
 /// # Errors
-/// Standard output cannot be written.
-pub fn run(home: Option<PathBuf>, desk: DeskHandle) -> io::Result<i32> {
-    let (outside_to, outside) = unbounded();
-    watch_signals(outside_to)?;
+/// No thread to read with.
+pub fn start_lines() -> io::Result<Lines> {
     let (lines_to, lines) = unbounded();
     std::thread::Builder::new().name("lines".into()).spawn(move || {
         for line in io::stdin().lock().lines() {
@@ -32,9 +34,25 @@ pub fn run(home: Option<PathBuf>, desk: DeskHandle) -> io::Result<i32> {
             }
         }
     })?;
-    let mut plain = Plain::new(home, io::stdin().is_terminal());
+    Ok(Lines(lines))
+}
+
+/// Runs line mode until it ends; the exit code, and where a tour is then.
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn run(
+    home: Option<PathBuf>,
+    settings_file: &Path,
+    desk: DeskHandle,
+    lines: &Lines,
+    tour: Option<Tour>,
+) -> io::Result<(i32, Option<Tour>)> {
+    let (outside_to, outside) = unbounded();
+    watch_signals(outside_to)?;
+    let mut plain = Plain::new(home, io::stdin().is_terminal()).with_tour(tour);
     let mut dying: Option<(i32, Instant)> = None;
-    let mut input: Receiver<String> = lines;
+    let mut input: Receiver<String> = lines.0.clone();
     loop {
         let timeout = match dying {
             Some((_, at)) => at.saturating_duration_since(Instant::now()),
@@ -74,9 +92,15 @@ pub fn run(home: Option<PathBuf>, desk: DeskHandle) -> io::Result<i32> {
             match o {
                 Out::Line(text) => out::line(&Clean::text(&text))?,
                 Out::Part(text) => out::part(&Clean::text(&text))?,
+                Out::Keep(key, value) => match config_cmd::set(settings_file, key, &value) {
+                    Ok(_) => {
+                        out::line(&Clean::text(&format!("{key} = {value} is in {} now.", settings_file.display())))?
+                    }
+                    Err(e) => out::line(&Clean::text(&e.to_string()))?,
+                },
                 // A desk that is gone is reported by its other channel.
                 Out::Send(request) => drop(desk.requests.send(request)),
-                Out::Exit(code) => return Ok(dying.map_or(code, |d| d.0)),
+                Out::Exit(code) => return Ok((dying.map_or(code, |d| d.0), plain.tour.take())),
             }
         }
     }

@@ -25,8 +25,16 @@ impl Plain {
                 | Notice::Display(_)
                 | Notice::Tree(_)
         );
-        if matches!(notice, Notice::Finished(_) | Notice::Note(..) | Notice::Activity(Activity::Idle)) {
-            self.unanswered = false;
+        // What an earlier command still has to say does not answer the question sent after it.
+        self.unanswered &= match &notice {
+            Notice::Finished(_) => false,
+            Notice::Activity(Activity::Idle) => !self.begun,
+            Notice::Note(level, _) => *level == Level::Info,
+            _ => true,
+        };
+        self.begun |= matches!(notice, Notice::Added(_));
+        if let Some(tour) = &mut self.tour {
+            tour.told(&notice);
         }
         let mut out = self.told(notice);
         if answers {
@@ -171,7 +179,8 @@ impl Plain {
                 }));
             }
             Notice::Bye { farewell, unsaved } => {
-                out.extend(farewell.map(|f| Out::Line(sanitize(&f).into_owned())));
+                // A session of the tour is gone with it: there is no way back to tell of.
+                out.extend(farewell.filter(|_| !self.toured).map(|f| Out::Line(sanitize(&f).into_owned())));
                 out.push(Out::Exit(unsaved.map_or(0, |u| u.code)));
             }
             Notice::Fatal { error, code } => {

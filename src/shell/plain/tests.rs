@@ -20,7 +20,7 @@ fn printed(out: &[Out]) -> String {
         .map(|o| match o {
             Out::Line(t) => format!("{t}\n"),
             Out::Part(t) => t.clone(),
-            Out::Send(_) | Out::Exit(_) => String::new(),
+            Out::Send(_) | Out::Keep(..) | Out::Exit(_) => String::new(),
         })
         .collect()
 }
@@ -140,4 +140,44 @@ fn pages_are_sentences() {
     let mut p = Plain::new(None, true);
     let page = Notice::Page { title: "Numbers".into(), text: "| | |\n|---|---|\n| model | demo |\n".into() };
     assert_eq!(printed(&p.notice(page)), "Numbers:\nmodel: demo\n");
+}
+
+#[test]
+fn what_an_earlier_command_says_does_not_answer_the_next_question() {
+    let mut p = Plain::new(None, false);
+    p.notice(Notice::Activity(Activity::Idle));
+    p.line("/new");
+    for line in ["one?", "two?"] {
+        assert_eq!(p.line(line), [], "it waits for its turn");
+    }
+    let session = crate::protocol::desk::SessionView::default();
+    assert_eq!(p.notice(Notice::Session(session)), [Out::Send(Request::Ask("one?".into()))]);
+    // The rest of what /new has to say.
+    assert_eq!(p.notice(Notice::Activity(Activity::Idle)), []);
+    p.notice(Notice::Note(crate::protocol::desk::Level::Info, "A new session.".into()));
+    p.notice(Notice::Added(answer("", None)));
+    let out = p.notice(Notice::Finished(answer("Yes.", Some(Finish::Stop))));
+    assert_eq!(out.last(), Some(&Out::Send(Request::Ask("two?".into()))));
+    // A question that is refused is over, too.
+    p.end_of_input();
+    let refused = p.notice(Notice::Note(crate::protocol::desk::Level::Error, "Too long.".into()));
+    assert_eq!(refused.last(), Some(&Out::Send(Request::Quit)));
+}
+
+#[test]
+fn the_tour_goes_on_with_enter_alone_and_by_itself_from_a_pipe() {
+    let mut p = Plain::new(None, true).with_tour(Some(Tour::default()));
+    p.notice(Notice::Activity(Activity::Idle));
+    let shown = printed(&p.quiet());
+    assert!(shown.starts_with("Tour: ") && shown.contains("/load sample:lighthouse.md"), "{shown}");
+    let load = p.line("");
+    assert!(matches!(load.as_slice(), [Out::Send(Request::Load { .. })]), "{load:?}");
+    assert_eq!(p.line("skip").len(), 1);
+    p.notice(Notice::Activity(Activity::Idle));
+    assert_eq!(printed(&p.quiet()), "you: ", "it was left");
+
+    let mut piped = Plain::new(None, false).with_tour(Some(Tour::default()));
+    piped.end_of_input();
+    let out = piped.notice(Notice::Activity(Activity::Idle));
+    assert!(matches!(out.last(), Some(Out::Send(Request::Load { .. }))), "{out:?}");
 }
