@@ -54,7 +54,7 @@ fn scripted_desk() -> DeskHandle {
 #[test]
 #[ignore = "a child of the other tests"]
 fn child() {
-    let code = run(UiConfig { mouse: true, ..UiConfig::default() }, scripted_desk()).unwrap();
+    let code = run(UiConfig { mouse: true, ..UiConfig::default() }, scripted_desk(), None).unwrap().0;
     std::process::exit(code);
 }
 
@@ -145,7 +145,7 @@ fn child_with_a_desk_that_hangs() {
     let (requests, _inbox) = crossbeam_channel::unbounded();
     let (out, notices) = crossbeam_channel::unbounded();
     out.send(Notice::Activity(Activity::Idle)).unwrap();
-    let code = run(UiConfig::default(), DeskHandle { requests, notices }).unwrap();
+    let code = run(UiConfig::default(), DeskHandle { requests, notices }, None).unwrap().0;
     std::process::exit(code);
 }
 

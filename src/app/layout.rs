@@ -93,9 +93,11 @@ fn alarm(app: &App) -> Option<String> {
 pub fn regions(app: &App) -> Regions {
     let (width, height) = app.size;
     let row = |y: u16, rows: u16| Area { x: 0, y, width, height: rows };
+    let panel_cells = if panel_shown(app) { PANEL_CELLS } else { 0 };
+    let left = width.saturating_sub(panel_cells + u16::from(panel_cells > 0));
     let composer = composer_rows(app);
     let banner = banner_text(app).map_or(0, |(text, role)| {
-        super::wrap::wrap_text(&text, role, usize::from(width).saturating_sub(2)).len().min(3)
+        super::wrap::wrap_text(&text, role, usize::from(left).saturating_sub(2)).len().min(3)
     });
     let banner = u16::try_from(banner).unwrap_or(0);
     let queue = u16::try_from(app.queue.lines.len().min(2)).unwrap_or(0);
@@ -104,8 +106,6 @@ pub fn regions(app: &App) -> Regions {
     let top = 2;
     let marker = u16::from(app.transcript.scroll() != Scroll::Follow && !app.activity.is_loading());
     let transcript_rows = body.saturating_sub(banner + queue + marker);
-    let panel_cells = if panel_shown(app) { PANEL_CELLS } else { 0 };
-    let left = width.saturating_sub(panel_cells + u16::from(panel_cells > 0));
     let column = left.min(app.config.max_width).max(20);
     Regions {
         header: row(0, 1),

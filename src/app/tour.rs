@@ -86,10 +86,11 @@ impl Tour {
         steps().nth(self.at)
     }
 
-    /// What is shown: the step's text and how to go on.
+    /// What is shown: the step's text and how to go on; while a step is being done, its own.
     pub fn text(&self) -> Option<String> {
-        let step = self.step()?;
-        Some(format!("TOUR {}/{}  {} {KEYS}", self.at + 1, steps().count(), step.text))
+        let shown = if self.unanswered { self.at.saturating_sub(1) } else { self.at };
+        let step = steps().nth(shown)?;
+        Some(format!("TOUR {}/{}  {} {KEYS}", shown + 1, steps().count(), step.text))
     }
 
     /// Whether the step that was taken last ended the program so that it is started again.
@@ -121,10 +122,7 @@ impl Tour {
 
     /// Something was said: after these the desk has dealt with what was entered.
     pub fn told(&mut self, notice: &Notice) {
-        let answers = matches!(
-            notice,
-            Notice::Activity(Activity::Idle) | Notice::Note(..) | Notice::Page { .. } | Notice::Session(_)
-        );
+        let answers = matches!(notice, Notice::Activity(Activity::Idle) | Notice::Note(..) | Notice::Page { .. });
         self.unanswered &= !answers;
     }
 

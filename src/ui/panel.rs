@@ -168,7 +168,7 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             steps.push_str(&step);
         }
         if !steps.is_empty() {
-            lines.line(&format!("  step{steps}"), Role::Dim);
+            lines.line(&format!("  step {}", steps.trim_start()), Role::Dim);
         }
         lines.line(
             &format!("  eagle {}  n-gram {}  plain {}", m.spec.eagle_rounds, m.spec.ngram_rounds, m.spec.plain_rounds),

@@ -17,18 +17,19 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let window = app.transcript.window();
     // A session without messages greets above its notes, as long as both have room.
     let first = if app.transcript.messages().next().is_none() {
-        let welcome = welcome(app, usize::from(area.width));
-        let rows = welcome.len() + 1;
-        if !window.is_empty() && rows + 1 + window.len() > usize::from(area.height) {
-            0
-        } else {
+        // Beside notes the short form may be all that there is room for.
+        let room = if window.is_empty() { usize::MAX } else { usize::from(area.height) };
+        let forms = [Form::Whole, Form::Short].map(|form| welcome(app, usize::from(area.width), form));
+        let fitting = forms.into_iter().find(|w| w.len() + 2 + window.len() <= room);
+        fitting.map_or(0, |welcome| {
+            let rows = welcome.len() + 1;
             for (i, row) in welcome.iter().enumerate() {
                 if let Ok(i) = u16::try_from(i) {
                     painter.row(area, i + 1, 2, row);
                 }
             }
             rows + 1
-        }
+        })
     } else {
         0
     };
@@ -107,8 +108,16 @@ pub(super) fn marker(app: &App, painter: &mut Painter<'_>, area: Rect) {
     );
 }
 
+/// How much the greeting says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Whole,
+    /// Without the examples of commands.
+    Short,
+}
+
 /// What a new session says.
-fn welcome(app: &App, cells: usize) -> Vec<Row> {
+fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
     let mut lines: Vec<Row> = Vec::new();
     match &app.model {
         None => lines.push(Row::of("The model is being prepared. You can type already.", Role::Dim)),
@@ -123,12 +132,17 @@ fn welcome(app: &App, cells: usize) -> Vec<Row> {
         }
     }
     lines.push(Row::default());
-    lines.push(Row::of("Type a question, or load a document and ask about it:", Role::Text));
-    if !offers::shown(app) {
+    let begin = match form {
+        Form::Whole => "Type a question, or load a document and ask about it:",
+        Form::Short => "Type a question, or /load a document and ask about it. /help lists the commands.",
+    };
+    lines.push(Row::of(begin, Role::Text));
+    if form == Form::Whole && !offers::shown(app) {
         lines.push(Row::default());
     }
-    for name in ["load", "resume", "help"] {
-        if let Some(c) = COMMANDS.iter().find(|c| c.name == name) {
+    let examples: &[&str] = if form == Form::Whole { &["load", "resume", "help"] } else { &[] };
+    for name in examples {
+        if let Some(c) = COMMANDS.iter().find(|c| c.name == *name) {
             lines.push(Row {
                 spans: vec![
                     Span::new(format!("  {:<30}", c.example), Role::Key),

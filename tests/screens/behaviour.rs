@@ -788,6 +788,7 @@ fn a_number_or_tab_puts_an_offered_question_into_the_input_and_enter_reads_the_s
     let sent = s.sent();
     assert!(sent.iter().any(loads) && sent.len() == 1, "{sent:?}");
     s.tell(Notice::Activity(Activity::Busy { what: "opening files".into() }));
+    s.tell(Notice::Added(message(1, Role::Document, "")));
     s.tell(Notice::Activity(Activity::Idle));
     assert_eq!(s.sent(), [Request::Ask(QUESTIONS[0].into())]);
     // A real model gets no such offers.
