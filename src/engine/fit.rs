@@ -11,8 +11,9 @@ use super::open::Failure;
 const RESERVE_BYTES: u64 = 3 << 29;
 /// Tokens that have to fit if nobody asked for a number: enough for most documents.
 const USUAL_CONTEXT: u64 = 131_072;
-/// From the best form down.
-const RECIPES: [Recipe; 3] = [Recipe::Bf16, Recipe::Bits8, Recipe::Bits4];
+/// From the best form down: of folders with plain weights, and of those that somebody packed.
+const PLAIN: [Recipe; 3] = [Recipe::Bf16, Recipe::Bits8, Recipe::Bits4];
+const PUBLISHED: [Recipe; 3] = [Recipe::Stored, Recipe::Bits8, Recipe::Bits4];
 
 /// Bytes of cache per token on a GPU: keys, values and compressed keys of the sparse layers.
 fn token_bytes(spec: &ModelSpec) -> u64 {
@@ -36,18 +37,37 @@ fn tokens(n: u64) -> String {
     }
 }
 
-/// Tokens that fit beside weights in a form.
-fn room(recipe: Recipe, spec: &ModelSpec, free: u64) -> u64 {
-    free.saturating_sub(recipe.bytes(spec) + RESERVE_BYTES) / token_bytes(spec).max(1)
+/// What has to be known to choose: the shape, the bytes of its weights by recipe, and what the folder's own form is called.
+struct Sizes<'a> {
+    spec: &'a ModelSpec,
+    bytes: &'a dyn Fn(Recipe) -> u64,
+    /// From the best form down.
+    recipes: &'a [Recipe],
+    /// Somebody packed the folder already.
+    published: bool,
+}
+
+impl Sizes<'_> {
+    fn name(&self, recipe: Recipe) -> &'static str {
+        match recipe {
+            Recipe::Stored if self.published => "published",
+            other => other.name(),
+        }
+    }
+
+    /// Tokens that fit beside weights in a form.
+    fn room(&self, recipe: Recipe, free: u64) -> u64 {
+        free.saturating_sub((self.bytes)(recipe) + RESERVE_BYTES) / token_bytes(self.spec).max(1)
+    }
 }
 
 /// The best form that leaves room for the context, and a line to say where it is not the first choice.
-fn automatic(spec: &ModelSpec, free: u64, asked: Option<u64>) -> Result<(Recipe, Option<String>), String> {
+fn automatic(sizes: &Sizes<'_>, free: u64, asked: Option<u64>) -> Result<(Recipe, Option<String>), String> {
     let wanted = asked.unwrap_or(USUAL_CONTEXT);
-    let fits = |recipe: &&Recipe| room(**recipe, spec, free) >= wanted;
-    let most = RECIPES.iter().rev().find(|r| room(**r, spec, free) > 0);
-    let Some(recipe) = RECIPES.iter().find(fits).or(most).copied() else {
-        let least = Recipe::Bits4.bytes(spec) + RESERVE_BYTES;
+    let fits = |recipe: &&Recipe| sizes.room(**recipe, free) >= wanted;
+    let most = sizes.recipes.iter().rev().find(|r| sizes.room(**r, free) > 0);
+    let Some(recipe) = sizes.recipes.iter().find(fits).or(most).copied() else {
+        let least = (sizes.bytes)(Recipe::Bits4) + RESERVE_BYTES;
         return Err(format!(
             "{} of GPU memory are free, {} weights need {} with working memory; close other programs on the GPU, or use --model demo",
             gib(free),
@@ -55,35 +75,52 @@ fn automatic(spec: &ModelSpec, free: u64, asked: Option<u64>) -> Result<(Recipe,
             gib(least)
         ));
     };
-    if recipe == Recipe::Bf16 {
+    let best = sizes.recipes.first().copied().unwrap_or(recipe);
+    if recipe == best {
         return Ok((Recipe::Stored, None));
     }
-    let bf16 = match room(Recipe::Bf16, spec, free) {
-        0 => "bf16 does not fit".to_owned(),
-        n => format!("bf16 would leave {}", tokens(n)),
+    let name = sizes.name(best);
+    let better = match sizes.room(best, free) {
+        0 => format!("{name} does not fit"),
+        n => format!("{name} would leave {}", tokens(n)),
     };
     let line = format!(
-        "{} weights ({}): leaves room for {} tokens. {bf16}.",
+        "{} weights ({}): leaves room for {} tokens. {better}.",
         recipe.name(),
-        gib(recipe.bytes(spec)),
-        tokens(room(recipe, spec, free))
+        gib((sizes.bytes)(recipe)),
+        tokens(sizes.room(recipe, free))
     );
     Ok((recipe, Some(line)))
 }
 
 /// A form that was asked for by name, if it fits.
-fn named(recipe: Recipe, spec: &ModelSpec, free: u64) -> Result<Recipe, String> {
-    let need = recipe.bytes(spec) + RESERVE_BYTES;
+fn named(recipe: Recipe, sizes: &Sizes<'_>, free: u64) -> Result<Recipe, String> {
+    let need = (sizes.bytes)(recipe) + RESERVE_BYTES;
     if need <= free {
         return Ok(recipe);
     }
-    let smaller = RECIPES.iter().find(|r| r.bytes(spec) + RESERVE_BYTES <= free);
+    let smaller = sizes.recipes.iter().find(|r| (sizes.bytes)(**r) + RESERVE_BYTES <= free);
     let advice = match smaller {
+        Some(Recipe::Stored) => "--weights auto fits",
         Some(Recipe::Bits8) => "--weights 8bit fits",
         Some(Recipe::Bits4) => "--weights 4bit fits",
         _ => "no form of this model fits: close other programs on the GPU, or use --model demo",
     };
     Err(format!("{} weights need {} with working memory, {} are free; {advice}", recipe.name(), gib(need), gib(free)))
+}
+
+/// What `free` bytes of a card hold: `bf16 leaves room for 12,000 tokens, 8-bit for 790,000, 4-bit for 1,048,000`.
+pub fn holds(checkpoint: &Checkpoint, free: u64) -> String {
+    let bytes = |recipe: Recipe| checkpoint.bytes(recipe);
+    let published = checkpoint.published().is_some();
+    let recipes: &[Recipe] = if published { &PUBLISHED } else { &PLAIN };
+    let sizes = Sizes { spec: checkpoint.spec(), bytes: &bytes, recipes, published };
+    let longest = 2 * checkpoint.spec().max_position as u64;
+    let words = recipes.iter().map(|recipe| match sizes.room(*recipe, free).min(longest) {
+        0 => format!("{} weights ({}) do not fit", sizes.name(*recipe), gib(bytes(*recipe))),
+        n => format!("{} weights ({}) leave room for {} tokens", sizes.name(*recipe), gib(bytes(*recipe)), tokens(n)),
+    });
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// Sets the form of a checkpoint's weights for this device. The line says why, where the program chose.
@@ -95,7 +132,9 @@ pub(super) fn choose<B: Memory>(
 ) -> Result<Option<String>, Failure> {
     let MemoryInfo { used, total, .. } = backend.memory();
     let free = total.saturating_sub(used);
-    let spec = checkpoint.spec();
+    let published = checkpoint.published().is_some();
+    let recipes: &[Recipe] = if published { &PUBLISHED } else { &PLAIN };
+    let sizes = Sizes { spec: checkpoint.spec(), bytes: &|recipe| checkpoint.bytes(recipe), recipes, published };
     let on_gpu = backend.kind() == "cuda";
     let by_name = match choice {
         WeightsChoice::Auto => None,
@@ -105,9 +144,9 @@ pub(super) fn choose<B: Memory>(
     };
     let no_room = |error: String| Failure { error, code: 4 };
     let (recipe, line) = match by_name {
-        Some(recipe) if on_gpu => (named(recipe, spec, free).map_err(no_room)?, None),
+        Some(recipe) if on_gpu => (named(recipe, &sizes, free).map_err(no_room)?, None),
         Some(recipe) => (recipe, None),
-        None if on_gpu => automatic(spec, free, asked).map_err(no_room)?,
+        None if on_gpu => automatic(&sizes, free, asked).map_err(no_room)?,
         None => (Recipe::Stored, None),
     };
     checkpoint.set_recipe(recipe);
@@ -118,6 +157,10 @@ pub(super) fn choose<B: Memory>(
 mod tests {
     use super::*;
 
+    fn sizes<T>(spec: &ModelSpec, with: impl FnOnce(&Sizes<'_>) -> T) -> T {
+        with(&Sizes { spec, bytes: &|recipe| recipe.bytes(spec), recipes: &PLAIN, published: false })
+    }
+
     fn spec() -> ModelSpec {
         Checkpoint::open("synthetic:9b").unwrap().spec().clone()
     }
@@ -125,7 +168,7 @@ mod tests {
     #[test]
     fn the_best_form_that_leaves_room_is_taken_and_says_why() {
         let spec = spec();
-        let choose = |gib: u64, asked| automatic(&spec, gib << 30, asked);
+        let choose = |gib: u64, asked| sizes(&spec, |s| automatic(s, gib << 30, asked));
         assert_eq!(choose(24, None).unwrap(), (Recipe::Stored, None));
         let (recipe, line) = choose(16, None).unwrap();
         assert_eq!(recipe, Recipe::Bits8);
@@ -141,9 +184,20 @@ mod tests {
     #[test]
     fn a_form_that_does_not_fit_names_one_that_does() {
         let spec = spec();
-        assert_eq!(named(Recipe::Bf16, &spec, 24 << 30), Ok(Recipe::Bf16));
-        assert!(named(Recipe::Bf16, &spec, 16 << 30).unwrap_err().ends_with("--weights 8bit fits"));
-        assert!(named(Recipe::Bits8, &spec, 8 << 30).unwrap_err().ends_with("--weights 4bit fits"));
+        assert_eq!(sizes(&spec, |s| named(Recipe::Bf16, s, 24 << 30)), Ok(Recipe::Bf16));
+        assert!(sizes(&spec, |s| named(Recipe::Bf16, s, 16 << 30)).unwrap_err().ends_with("--weights 8bit fits"));
+        assert!(sizes(&spec, |s| named(Recipe::Bits8, s, 8 << 30)).unwrap_err().ends_with("--weights 4bit fits"));
+    }
+
+    #[test]
+    fn a_card_is_told_what_it_holds_in_every_form() {
+        let checkpoint = Checkpoint::open("synthetic:9b").unwrap();
+        let line = holds(&checkpoint, 12 << 30);
+        assert!(
+            line.starts_with("bf16 weights (17.7 GiB) do not fit, 8-bit weights (9.0 GiB) leave room for 1"),
+            "{line}"
+        );
+        assert!(line.contains("4-bit weights (5.5 GiB) leave room for 6"), "{line}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod sampler;
 pub mod speculate;
 pub mod worker;
 
-mod fit;
+pub mod fit;
+mod keep;
 mod open;
 mod speed;

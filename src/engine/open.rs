@@ -3,12 +3,13 @@
 //! Every choice that is not the one asked for is named in [`ModelInfo::notes`].
 
 use std::path::Path;
+use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use super::fit;
 use super::speculate::Decoder;
 use super::worker::Worker;
+use super::{fit, keep};
 use crate::backend::BackendError;
 use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
@@ -55,7 +56,7 @@ pub(super) fn run(
         Gpu::Opened(backend, more) => {
             notes.extend(more);
             notes.extend(fit::choose(backend.as_ref(), &mut checkpoint, options.weights, options.context)?);
-            load(*backend, &checkpoint, options, notes, commands, events)
+            load(*backend, earlier(checkpoint, options, &mut notes), options, notes, commands, events)
         }
         Gpu::Refused(why) if options.device == DeviceChoice::Cuda => {
             Err(Failure { error: format!("{why}; use --device cpu, or --model demo"), code: 4 })
@@ -67,9 +68,17 @@ pub(super) fn run(
             }
             let cpu = Cpu::new();
             notes.extend(fit::choose(&cpu, &mut checkpoint, options.weights, options.context)?);
-            load(cpu, &checkpoint, options, notes, commands, events)
+            load(cpu, earlier(checkpoint, options, &mut notes), options, notes, commands, events)
         }
     }
+}
+
+/// The checkpoint, or what an earlier start packed from it.
+fn earlier(checkpoint: Checkpoint, options: &EngineOptions, notes: &mut Vec<String>) -> Arc<Checkpoint> {
+    let Some(dir) = &options.keep_weights else { return Arc::new(checkpoint) };
+    let (checkpoint, note) = keep::earlier(checkpoint, dir);
+    notes.extend(note);
+    Arc::new(checkpoint)
 }
 
 /// Parameters of the largest model that a CPU is given without being told to: a larger one would take seconds per word,
@@ -126,18 +135,22 @@ fn open_gpu(_: &EngineOptions) -> Gpu {
 
 fn load<B: DraftOps>(
     mut backend: B,
-    checkpoint: &Checkpoint,
+    checkpoint: Arc<Checkpoint>,
     options: &EngineOptions,
     mut notes: Vec<String>,
     commands: &Receiver<Command>,
     events: &Sender<EngineEvent>,
 ) -> Result<(), Failure> {
-    notes.extend(unknown_tensors(checkpoint));
-    let model = Model::load(&mut backend, checkpoint, |done| {
+    notes.extend(unknown_tensors(&checkpoint));
+    notes.extend(checkpoint.kept()?.map(|kept| kept.to_string()));
+    let model = Model::load(&mut backend, &checkpoint, |done| {
         // Nobody listens any more when the program is ending.
         let _ = events.send(EngineEvent::Loading { what: "reading weights".into(), done });
     })?;
-    let head = match open_head(&mut backend, &model, checkpoint, &options.draft) {
+    if let Some(dir) = &options.keep_weights {
+        notes.extend(keep::for_next_time(&checkpoint, dir, keep::free_bytes(dir)));
+    }
+    let head = match open_head(&mut backend, &model, &checkpoint, &options.draft) {
         Ok(head) => head,
         // A head only makes it faster: without one the text is the same.
         Err(error) => {
@@ -154,10 +167,11 @@ fn load<B: DraftOps>(
         name: checkpoint.name().into(),
         device: backend.describe(),
         device_kind: backend.kind().into(),
-        dtype: match (checkpoint.recipe(), checkpoint.dtype()) {
-            (recipe @ (Recipe::Bits8 | Recipe::Bits4), _) => recipe.name().into(),
-            (_, Dtype::F32) => "f32".into(),
-            (_, Dtype::Bf16 | Dtype::U32 | Dtype::U8) => "bf16".into(),
+        dtype: match (checkpoint.recipe(), checkpoint.published(), checkpoint.dtype()) {
+            (Recipe::Stored, Some(published), _) => published,
+            (recipe @ (Recipe::Bits8 | Recipe::Bits4), ..) => recipe.name().into(),
+            (_, None, Dtype::F32) => "f32".into(),
+            (_, _, Dtype::F32 | Dtype::Bf16 | Dtype::U32 | Dtype::U8) => "bf16".into(),
         },
         parameters: Checkpoint::expected_tensors(spec)
             .iter()

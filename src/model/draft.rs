@@ -20,6 +20,7 @@ use std::path::Path;
 
 use crate::backend::draft::{DraftOps, PENDING_ROWS};
 use crate::backend::{BackendError, BufKind, Pass, StepKey, TopLogits};
+use crate::model::weights::declared_format;
 use crate::model::{Model, ModelError, Tensors, demo_draft};
 use crate::protocol::engine::Token;
 use crate::spec::ModelSpec;
@@ -110,7 +111,11 @@ impl<B: DraftOps> DraftHead<B> {
         let config =
             files::read_text(&path, files::MODEL_CONFIG_BYTES).map_err(|cause| ModelError::File { path, cause })?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
-        Self::load(b, &name, &config, &Tensors::open_dir(dir)?, model, options)
+        let format = declared_format(dir, &config)?;
+        if let Some(format) = format.as_ref().filter(|f| !f.is_read()) {
+            return Err(ModelError::Quantised { path: dir.into(), what: format.described() }.into());
+        }
+        Self::load(b, &name, &config, &Tensors::open_dir(dir)?.in_format(format), model, options)
     }
 
     /// The built-in model's head.

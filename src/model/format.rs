@@ -1,38 +1,191 @@
-//! How a published folder says its weights are stored, in words: read before anything is loaded or downloaded.
+//! How a published folder says its weights are stored: read before anything is loaded or downloaded.
 
 use serde_json::Value;
 
-/// What is published under each `quant_method`.
-const METHODS: &[(&str, &str)] = &[
-    ("gptq", "GPTQ"),
-    ("awq", "AWQ"),
-    ("compressed-tensors", "compressed-tensors"),
-    ("modelopt", "ModelOpt"),
-    ("fp8", "FP8"),
-    ("bitsandbytes", "bitsandbytes"),
-    ("hqq", "HQQ"),
-];
+use super::quantize::METHOD;
 
-/// The format that `config.json` (and `hf_quant_config.json`, where it is there) declares, for example
-/// `a GPTQ model, 4 bits, groups of 128`; `None` for plain weights.
-pub fn quantised(config: &Value, beside: Option<&Value>) -> Option<String> {
-    let set = |v: &Value, key: &str| v.get(key).filter(|v| v.is_object()).cloned();
-    if let Some(q) = set(config, "quantization_config") {
-        let method = q.get("quant_method").and_then(Value::as_str).unwrap_or("quantised");
-        let algorithm = q.get("quant_algo").or_else(|| q.get("format")).and_then(Value::as_str);
-        return Some(described(known(method), algorithm, inner(&q)));
-    }
-    if let Some(q) = set(config, "quantization") {
-        return Some(described("MLX".into(), None, &q));
-    }
-    let q = beside.and_then(|b| set(b, "quantization"))?;
-    let algorithm = q.get("quant_algo").and_then(Value::as_str);
-    Some(described("ModelOpt".into(), algorithm, &q))
+/// Who packed a folder, as far as reading it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Family {
+    /// AutoGPTQ, GPTQModel.
+    Gptq,
+    /// AutoAWQ.
+    Awq,
+    /// llm-compressor.
+    CompressedTensors,
+    /// NVIDIA's ModelOpt.
+    ModelOpt,
+    /// FP8 as DeepSeek and transformers write it.
+    Fp8,
+    /// Apple's MLX.
+    Mlx,
+    /// This program.
+    SalaChat,
+    /// Known by name only.
+    BitsAndBytes,
+    /// Known by name only.
+    Hqq,
+    /// Something else.
+    Unknown,
 }
 
-fn known(method: &str) -> String {
-    let known = METHODS.iter().find(|(key, _)| *key == method).map(|(_, name)| (*name).to_owned());
-    known.unwrap_or_else(|| method.chars().filter(|c| !c.is_control()).take(40).collect())
+/// One family: how `quant_method` calls it, its name, and whether it is read.
+struct Row {
+    family: Family,
+    key: &'static str,
+    name: &'static str,
+    read: bool,
+}
+
+const FAMILIES: &[Row] = &[
+    Row { family: Family::Gptq, key: "gptq", name: "GPTQ", read: true },
+    Row { family: Family::Awq, key: "awq", name: "AWQ", read: true },
+    Row { family: Family::CompressedTensors, key: "compressed-tensors", name: "compressed-tensors", read: true },
+    Row { family: Family::ModelOpt, key: "modelopt", name: "ModelOpt", read: true },
+    Row { family: Family::Fp8, key: "fp8", name: "FP8", read: true },
+    Row { family: Family::Mlx, key: "mlx", name: "MLX", read: true },
+    Row { family: Family::SalaChat, key: METHOD, name: "sala-chat", read: true },
+    Row { family: Family::BitsAndBytes, key: "bitsandbytes", name: "bitsandbytes", read: false },
+    Row { family: Family::Hqq, key: "hqq", name: "HQQ", read: false },
+];
+
+impl Family {
+    /// For people.
+    pub fn name(self) -> &'static str {
+        FAMILIES.iter().find(|r| r.family == self).map_or("an unknown method", |r| r.name)
+    }
+}
+
+/// The format that a folder declares.
+#[derive(Clone, Debug)]
+pub struct Format {
+    family: Family,
+    name: String,
+    algorithm: Option<String>,
+    bits: Option<i64>,
+    group: Option<i64>,
+    symmetric: bool,
+    gptq_v2: bool,
+    blocks: Option<[usize; 2]>,
+    /// Modules that are not packed, as the folder writes them.
+    excluded: Vec<String>,
+}
+
+impl Format {
+    /// From `config.json`, and `hf_quant_config.json` where it is there; `None` for plain weights.
+    pub fn declared(config: &Value, beside: Option<&Value>) -> Option<Format> {
+        let set = |v: &Value, key: &str| v.get(key).filter(|v| v.is_object()).cloned();
+        let method = |q: &Value| q.get("quant_method").and_then(Value::as_str).map(str::to_owned);
+        let (declared, mlx) = (set(config, "quantization_config"), set(config, "quantization"));
+        if let Some((q, method)) = declared.as_ref().and_then(|q| method(q).map(|m| (q, m))) {
+            return Some(Format::of(&method, q));
+        }
+        // MLX writes the same object under both names, without a method.
+        if let Some(q) = mlx {
+            return Some(Format::of("mlx", &q));
+        }
+        if let Some(q) = beside.and_then(|b| set(b, "quantization")) {
+            return Some(Format::of("modelopt", &q));
+        }
+        declared.map(|q| Format::of("quantised", &q))
+    }
+
+    fn of(method: &str, q: &Value) -> Format {
+        let row = FAMILIES.iter().find(|r| r.key == method);
+        let details = inner(q);
+        let number = |keys: &[&str]| keys.iter().find_map(|k| details.get(*k).or(q.get(*k)).and_then(Value::as_i64));
+        let text = |key: &str| q.get(key).and_then(Value::as_str).map(short);
+        let four = q.get("load_in_4bit").and_then(Value::as_bool) == Some(true);
+        let block = q.get("weight_block_size").or_else(|| details.get("block_structure")).and_then(Value::as_array);
+        let blocks = block.and_then(|b| match b.as_slice() {
+            [high, wide] => Some([high.as_u64()? as usize, wide.as_u64()? as usize]),
+            _ => None,
+        });
+        Format {
+            family: row.map_or(Family::Unknown, |r| r.family),
+            name: row.map_or_else(|| short(method), |r| r.name.to_owned()),
+            algorithm: text("quant_algo").or_else(|| text("format")),
+            bits: number(&["bits", "num_bits", "w_bit", "nbits"]).or(four.then_some(4)),
+            group: number(&["group_size", "q_group_size"]).filter(|g| *g > 0),
+            symmetric: q.get("sym").and_then(Value::as_bool).unwrap_or(true),
+            gptq_v2: q.get("checkpoint_format").and_then(Value::as_str) == Some("gptq_v2"),
+            blocks: blocks.filter(|b| b.iter().all(|n| *n > 0)),
+            excluded: excluded(q),
+        }
+    }
+
+    /// Who packed it.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Whether this program reads it.
+    pub fn is_read(&self) -> bool {
+        FAMILIES.iter().any(|r| r.family == self.family && r.read)
+    }
+
+    /// `GPTQ, 4 bits, groups of 128`.
+    pub fn details(&self) -> String {
+        let mut out = self.name.clone();
+        if let Some(algorithm) = &self.algorithm {
+            out.push_str(&format!(" ({algorithm})"));
+        }
+        if let Some(bits) = self.bits {
+            out.push_str(&format!(", {bits} bits"));
+        }
+        if let Some(group) = self.group {
+            out.push_str(&format!(", groups of {group}"));
+        }
+        out
+    }
+
+    /// `a GPTQ model, 4 bits, groups of 128`.
+    pub fn described(&self) -> String {
+        let an = self.name.starts_with(['A', 'E', 'F', 'H', 'M']) && self.family != Family::ModelOpt;
+        let article = if an { "an" } else { "a" };
+        let details = self.details();
+        let rest = details.strip_prefix(&self.name).unwrap_or_default();
+        format!("{article} {} model{rest}", self.name)
+    }
+
+    /// The families that are read, for messages.
+    pub fn families_read() -> String {
+        let names: Vec<&str> =
+            FAMILIES.iter().filter(|r| r.read && r.family != Family::SalaChat).map(|r| r.name).collect();
+        names.join(", ")
+    }
+
+    /// GPTQ: every zero point is the middle.
+    pub(super) fn symmetric(&self) -> bool {
+        self.symmetric
+    }
+
+    /// GPTQ: zero points are stored as they are.
+    pub(super) fn gptq_v2(&self) -> bool {
+        self.gptq_v2
+    }
+
+    /// FP8: rows and columns of a block.
+    pub(super) fn blocks(&self) -> Option<[usize; 2]> {
+        self.blocks
+    }
+
+    /// Whether the folder says that a module (`model.layers.0.mlp.down_proj`) is not packed.
+    pub fn excludes(&self, module: &str) -> bool {
+        let matches = |pattern: &str| {
+            fancy_regex::Regex::new(&format!("^(?:{pattern})")).is_ok_and(|r| r.is_match(module).unwrap_or(false))
+        };
+        self.excluded.iter().any(|entry| match entry.strip_prefix("re:").or_else(|| entry.strip_prefix("-:")) {
+            Some(pattern) => matches(pattern),
+            None if entry.contains('*') => glob::Pattern::new(entry).is_ok_and(|p| p.matches(module)),
+            None => module == entry || module.contains(entry.as_str()),
+        })
+    }
+}
+
+fn short(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(40).collect()
 }
 
 /// Where bits and group size are: `compressed-tensors` nests them.
@@ -41,56 +194,91 @@ fn inner(q: &Value) -> &Value {
     group.and_then(|g| g.get("weights")).unwrap_or(q)
 }
 
-fn described(name: String, algorithm: Option<&str>, q: &Value) -> String {
-    let number = |keys: &[&str]| keys.iter().find_map(|k| q.get(*k).and_then(Value::as_i64));
-    let article = if name.starts_with(['A', 'E', 'F', 'H', 'M']) && name != "ModelOpt" { "an" } else { "a" };
-    let mut out = format!("{article} {name} model");
-    if let Some(algorithm) = algorithm {
-        out.push_str(&format!(" ({})", algorithm.chars().filter(|c| !c.is_control()).take(40).collect::<String>()));
+/// Lists of modules under any of their names, GPTQ's `dynamic` overrides that begin with `-:`, and MLX's modules that are `false`.
+fn excluded(q: &Value) -> Vec<String> {
+    let lists = ["ignore", "exclude_modules", "modules_to_not_convert", "ignored_layers"];
+    let named = lists.iter().filter_map(|k| q.get(*k).and_then(Value::as_array)).flatten();
+    let mut all: Vec<String> = named.filter_map(Value::as_str).filter(|s| !s.is_empty()).map(str::to_owned).collect();
+    if let Some(dynamic) = q.get("dynamic").and_then(Value::as_object) {
+        all.extend(dynamic.keys().filter(|k| k.starts_with("-:")).cloned());
     }
-    let four = q.get("load_in_4bit").and_then(Value::as_bool) == Some(true);
-    if let Some(bits) = number(&["bits", "num_bits", "w_bit", "nbits"]).or(four.then_some(4)) {
-        out.push_str(&format!(", {bits} bits"));
+    if let Some(modules) = q.as_object() {
+        all.extend(
+            modules
+                .iter()
+                .filter(|(_, v)| **v == Value::Bool(false))
+                .filter(|(k, _)| k.contains('.'))
+                .map(|(k, _)| k.clone()),
+        );
     }
-    if let Some(group) = number(&["group_size", "q_group_size"]).filter(|g| *g > 0) {
-        out.push_str(&format!(", groups of {group}"));
-    }
-    out
+    all
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn of(text: &str) -> Option<Format> {
+        Format::declared(&serde_json::from_str(text).unwrap(), None)
+    }
+
     #[test]
     fn published_formats_are_named_as_what_they_are() {
-        let of = |text: &str| quantised(&serde_json::from_str(text).unwrap(), None);
-        let says = |text: &str, expected: &str| assert_eq!(of(text).as_deref(), Some(expected));
+        let says = |text: &str, read: bool, expected: &str| {
+            let format = of(text).unwrap();
+            assert_eq!((format.described().as_str(), format.is_read()), (expected, read));
+        };
         says(
             r#"{"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": true}}"#,
+            true,
             "a GPTQ model, 4 bits, groups of 128",
         );
         says(
             r#"{"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 64}}"#,
+            true,
             "an AWQ model, 4 bits, groups of 64",
         );
         says(
             r#"{"quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized",
                 "config_groups": {"group_0": {"weights": {"num_bits": 8, "group_size": 128}}}}}"#,
+            true,
             "a compressed-tensors model (pack-quantized), 8 bits, groups of 128",
         );
         says(
             r#"{"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}"#,
+            true,
             "a ModelOpt model (NVFP4)",
         );
         says(
             r#"{"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": true}}"#,
+            false,
             "a bitsandbytes model, 4 bits",
         );
-        says(r#"{"quantization": {"group_size": 64, "bits": 8}}"#, "an MLX model, 8 bits, groups of 64");
-        says(r#"{"quantization_config": {"quant_method": "new\u001b[0m"}}"#, "a new[0m model");
-        assert_eq!(of(r#"{"torch_dtype": "bfloat16", "quantization_config": null}"#), None);
+        says(r#"{"quantization": {"group_size": 64, "bits": 8}}"#, true, "an MLX model, 8 bits, groups of 64");
+        says(
+            r#"{"quantization": {"group_size": 64, "bits": 4}, "quantization_config": {"group_size": 64, "bits": 4}}"#,
+            true,
+            "an MLX model, 4 bits, groups of 64",
+        );
+        says(r#"{"quantization_config": {"quant_method": "new\u001b[0m"}}"#, false, "a new[0m model");
+        assert!(of(r#"{"torch_dtype": "bfloat16", "quantization_config": null}"#).is_none());
         let beside = serde_json::json!({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": null}});
-        assert_eq!(quantised(&serde_json::json!({}), Some(&beside)).as_deref(), Some("a ModelOpt model (FP8)"));
+        let format = Format::declared(&serde_json::json!({}), Some(&beside)).unwrap();
+        assert_eq!(format.described(), "a ModelOpt model (FP8)");
+    }
+
+    #[test]
+    fn modules_are_excluded_as_each_family_writes_it() {
+        let excludes = |text: &str, module: &str| of(text).unwrap().excludes(module);
+        let ct = r#"{"quantization_config": {"quant_method": "compressed-tensors", "ignore": ["lm_head", "re:.*layers\\.1\\..*"]}}"#;
+        assert!(excludes(ct, "lm_head") && excludes(ct, "model.layers.1.mlp.up_proj"));
+        assert!(!excludes(ct, "model.layers.11.mlp.up_proj"));
+        let gptq = r#"{"quantization_config": {"quant_method": "gptq", "dynamic": {"-:.*self_attn.*": {}, "+:.*mlp.*": {"bits": 8}}}}"#;
+        assert!(excludes(gptq, "model.layers.0.self_attn.q_proj") && !excludes(gptq, "model.layers.0.mlp.up_proj"));
+        let modelopt =
+            r#"{"quantization_config": {"quant_method": "modelopt", "exclude_modules": ["model.layers.2*"]}}"#;
+        assert!(excludes(modelopt, "model.layers.2.mlp.up_proj") && !excludes(modelopt, "model.layers.3.mlp.up_proj"));
+        let mlx = r#"{"quantization": {"group_size": 64, "bits": 8, "model.embed_tokens": false}}"#;
+        assert!(excludes(mlx, "model.embed_tokens") && !excludes(mlx, "lm_head"));
     }
 }

@@ -199,19 +199,13 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
         let out: usize = outs.iter().sum();
         let matrix = match &self.checkpoint.source {
             Source::Synthetic(base) => {
-                let forms: Vec<_> =
-                    names.iter().zip(outs).map(|(name, out)| (*out, self.checkpoint.form(name, inner))).collect();
+                let form = |name: &str| self.checkpoint.recipe().form(self.checkpoint.spec(), name, inner);
+                let forms: Vec<_> = names.iter().zip(outs).map(|(name, out)| (*out, form(name))).collect();
                 self.b.random_matrix(&forms, inner, std, self.seed(*base))?
             }
-            Source::Tensors(tensors) => {
-                let parts = names
-                    .iter()
-                    .zip(outs)
-                    .map(|(name, out)| {
-                        let form = self.checkpoint.form(name, inner);
-                        Ok(tensors.get(&format!("{name}.weight"), &[*out, inner])?.in_form(form))
-                    })
-                    .collect::<Result<Vec<_>>>()?;
+            Source::Tensors(_) => {
+                let loaded = |(name, out): (&&str, &usize)| self.checkpoint.weight(name, &[*out, inner]);
+                let parts = names.iter().zip(outs).map(loaded).collect::<Result<Vec<_>>>()?;
                 let views: Vec<_> = parts.iter().map(|p| p.view()).collect();
                 self.b.matrix(&views)?
             }
@@ -221,15 +215,15 @@ impl<B: Backend, F: FnMut(f64)> Loader<'_, B, F> {
     }
 
     fn gate_up(&mut self, prefix: &str, out: usize, inner: usize) -> Result<B::Matrix> {
-        let form = self.checkpoint.form(&format!("{prefix}.gate_proj"), inner);
+        let (gate, up) = (format!("{prefix}.gate_proj"), format!("{prefix}.up_proj"));
         let matrix = match &self.checkpoint.source {
             Source::Synthetic(base) => {
+                let form = self.checkpoint.recipe().form(self.checkpoint.spec(), &gate, inner);
                 self.b.random_gate_up(out, inner, (inner as f32).sqrt().recip(), self.seed(*base), form)?
             }
-            Source::Tensors(tensors) => {
-                let gate = tensors.get(&format!("{prefix}.gate_proj.weight"), &[out, inner])?;
-                let up = tensors.get(&format!("{prefix}.up_proj.weight"), &[out, inner])?;
-                self.b.gate_up_matrix(gate.in_form(form).view(), up.in_form(form).view())?
+            Source::Tensors(_) => {
+                let [gate, up] = self.checkpoint.pair([&gate, &up], &[out, inner])?;
+                self.b.gate_up_matrix(gate.view(), up.view())?
             }
         };
         self.count(2 * out * inner);
@@ -303,6 +297,6 @@ impl Checkpoint {
                 tensors.check(&name, &shape)?;
             }
         }
-        Ok(())
+        self.check_packed_alike()
     }
 }

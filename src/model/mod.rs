@@ -31,6 +31,8 @@ pub mod draft;
 pub mod format;
 mod forward;
 pub mod golden;
+mod published;
+pub mod quantize;
 mod score;
 mod state;
 #[cfg(test)]
@@ -40,7 +42,7 @@ mod weights;
 pub use demo::{DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft};
 pub use forward::Model;
 pub use state::Live;
-pub use weights::{Checkpoint, LoadedTensor, Recipe, Tensors};
+pub use weights::{Checkpoint, Kept, LoadedTensor, Recipe, Tensors};
 
 use std::path::PathBuf;
 
@@ -68,16 +70,24 @@ pub enum ModelError {
         /// What is missing.
         reason: String,
     },
-    /// Weights that somebody packed already.
+    /// Weights that somebody packed in a way that is not read.
     #[error(
-        "{} is {what}; sala-chat reads bf16, f16 and f32 folders and packs them itself (--weights 8bit or 4bit): take the unquantised one",
-        path.display()
+        "{} is {what}, which is not read ({} are); take the unquantised folder, --weights 8bit or 4bit packs it",
+        path.display(), format::Format::families_read()
     )]
     Quantised {
         /// The folder.
         path: PathBuf,
-        /// As its settings say: `a GPTQ model, 4 bits, groups of 128`.
+        /// As its settings say: `a HQQ model, 4 bits, groups of 64`.
         what: String,
+    },
+    /// A tensor of a packed weight that cannot be used.
+    #[error("tensor `{name}` {why}")]
+    Packed {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        why: String,
     },
     /// A safetensors file that is torn or not one.
     #[error("{origin} is damaged: {cause}; download it again")]

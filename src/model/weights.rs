@@ -1,271 +1,36 @@
 //! Where weights come from: a folder in the Hugging Face layout, the embedded demo, or a synthetic shape.
 //!
-//! Owns the mapping of files into memory, the look-up of tensors by their checkpoint names, and the fingerprint that
-//! decides whether saved state still belongs to a model. Checks name, type and shape of whatever it hands out; never
-//! converts bf16 or f32, widens f16 to f32 (exact). Reads weight files through one read-only memory map each.
+//! Owns what a checkpoint is made of and the fingerprint that decides whether saved state still belongs to a model.
+//!
+//! | file | owns |
+//! |---|---|
+//! | here | where weights come from, their expected names, the fingerprint |
+//! | `tensors` | the mapping of files into memory and the look-up of tensors by their names; never converts bf16 or f32, widens f16 to f32 (exact) |
+//! | `recipe` | which form each weight of a plain folder takes |
+//! | `kept` | what becomes of weights that somebody packed already, and the line that says so |
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use crate::backend::{Form, WeightView};
 use crate::protocol::engine::Dtype;
 use crate::spec::{Mixer, ModelSpec};
 use crate::text::files;
 
-use super::{ModelError, Result, demo, format};
+use super::format::Format;
+use super::quantize::{METHOD, sealed};
+use super::{ModelError, Result, demo};
 
+mod kept;
 mod recipe;
+mod tensors;
 
+pub(super) use kept::Fate;
+pub use kept::Kept;
 pub use recipe::Recipe;
+pub(super) use tensors::EmbeddedFile;
+pub use tensors::{LoadedTensor, Tensors};
 
 /// Changes when the meaning of weights or saved state changes, so that older state is not mistaken for current.
 const FORMAT: u32 = 1;
-/// Files up to this many bytes are hashed whole; larger ones by sampled pages.
-const HASH_WHOLE: u64 = 256 << 20;
-/// Distance and size of the sampled pages of large files.
-const SAMPLE_EVERY: usize = 16 << 20;
-const SAMPLE_BYTES: usize = 4096;
-
-/// A file compiled into the binary.
-#[derive(Clone, Copy)]
-pub(super) struct EmbeddedFile {
-    pub(super) name: &'static str,
-    pub(super) bytes: &'static [u8],
-}
-
-enum Bytes {
-    Mapped(memmap2::Mmap),
-    Embedded(&'static [u8]),
-}
-
-impl Bytes {
-    fn slice(&self) -> &[u8] {
-        match self {
-            Bytes::Mapped(map) => map,
-            Bytes::Embedded(bytes) => bytes,
-        }
-    }
-}
-
-/// Where a tensor lies.
-struct Entry {
-    file: usize,
-    dtype: safetensors::Dtype,
-    shape: Vec<usize>,
-    range: Range<usize>,
-}
-
-/// The tensors of one or several safetensors files, by name.
-pub struct Tensors {
-    files: Vec<Bytes>,
-    index: BTreeMap<String, Entry>,
-    origin: String,
-}
-
-/// One tensor, checked. Borrowed from the file except where it had to be widened.
-pub struct LoadedTensor<'a> {
-    name: &'a str,
-    shape: &'a [usize],
-    dtype: Dtype,
-    data: Cow<'a, [u8]>,
-    form: Form,
-}
-
-impl LoadedTensor<'_> {
-    /// The same, to take this form on the device.
-    #[must_use]
-    pub fn in_form(self, form: Form) -> Self {
-        LoadedTensor { form, ..self }
-    }
-
-    /// As backends take it.
-    pub fn view(&self) -> WeightView<'_> {
-        WeightView { name: self.name, shape: self.shape, dtype: self.dtype, data: &self.data, form: self.form }
-    }
-}
-
-impl Tensors {
-    /// `model.safetensors` of a folder, or the shards that `model.safetensors.index.json` names.
-    ///
-    /// # Errors
-    /// No such files, a missing shard, or a damaged file.
-    pub fn open_dir(dir: &Path) -> Result<Tensors> {
-        let missing = |reason: String| ModelError::NoCheckpoint { path: dir.into(), reason };
-        let single = dir.join("model.safetensors");
-        let index = dir.join("model.safetensors.index.json");
-        let paths: Vec<PathBuf> = if index.is_file() {
-            #[derive(serde::Deserialize)]
-            struct Index {
-                weight_map: BTreeMap<String, String>,
-            }
-            let text = files::read_text(&index, files::MODEL_CONFIG_BYTES)
-                .map_err(|cause| ModelError::File { path: index.clone(), cause })?;
-            let parsed: Index = serde_json::from_str(&text)
-                .map_err(|e| ModelError::Damaged { origin: index.display().to_string(), cause: e.to_string() })?;
-            let mut names: Vec<String> = parsed.weight_map.into_values().collect();
-            names.sort();
-            names.dedup();
-            if let Some(bad) = names.iter().find(|n| n.contains(['/', '\\'])) {
-                return Err(missing(format!("its index names a file outside of it: {bad}")));
-            }
-            names.into_iter().map(|n| dir.join(n)).collect()
-        } else if single.is_file() {
-            vec![single]
-        } else {
-            return Err(missing("neither model.safetensors nor model.safetensors.index.json is in it".into()));
-        };
-        if let Some(absent) = paths.iter().find(|p| !p.is_file()) {
-            return Err(missing(format!(
-                "the index names {} but it is not there; download it again",
-                absent.display()
-            )));
-        }
-        Tensors::open_files(&paths)
-    }
-
-    /// The given safetensors files.
-    ///
-    /// # Errors
-    /// A file that cannot be mapped or is damaged.
-    pub fn open_files(paths: &[PathBuf]) -> Result<Tensors> {
-        let origin = paths.first().and_then(|p| p.parent()).map(|p| p.display().to_string()).unwrap_or_default();
-        let mut tensors = Tensors { files: Vec::new(), index: BTreeMap::new(), origin };
-        for path in paths {
-            tensors.add(Bytes::Mapped(map(path)?), &path.display().to_string())?;
-        }
-        Ok(tensors)
-    }
-
-    pub(super) fn embedded(files: &[EmbeddedFile]) -> Result<Tensors> {
-        let origin = files.first().map(|f| f.name).unwrap_or_default().to_string();
-        let mut tensors = Tensors { files: Vec::new(), index: BTreeMap::new(), origin };
-        for file in files {
-            tensors.add(Bytes::Embedded(file.bytes), file.name)?;
-        }
-        Ok(tensors)
-    }
-
-    fn add(&mut self, bytes: Bytes, origin: &str) -> Result<()> {
-        let damaged = |cause: String| ModelError::Damaged { origin: origin.into(), cause };
-        // Checks that the header is whole and that its ranges tile the rest of the file.
-        let (header, metadata) =
-            safetensors::SafeTensors::read_metadata(bytes.slice()).map_err(|e| damaged(e.to_string()))?;
-        let start = header + 8;
-        for (name, info) in metadata.tensors() {
-            let entry = Entry {
-                file: self.files.len(),
-                dtype: info.dtype,
-                shape: info.shape.clone(),
-                range: start + info.data_offsets.0..start + info.data_offsets.1,
-            };
-            if self.index.insert(name.clone(), entry).is_some() {
-                return Err(damaged(format!("tensor `{name}` is in two files")));
-            }
-        }
-        self.files.push(bytes);
-        Ok(())
-    }
-
-    /// Whether there is a tensor of this name.
-    pub fn contains(&self, name: &str) -> bool {
-        self.index.contains_key(name)
-    }
-
-    /// Names of all tensors, sorted.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.index.keys().map(String::as_str)
-    }
-
-    /// Shape of a tensor, slowest axis first.
-    pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.index.get(name).map(|e| e.shape.as_slice())
-    }
-
-    /// A floating-point tensor of exactly this shape.
-    ///
-    /// # Errors
-    /// Missing, of another shape, or neither BF16, F16 nor F32.
-    pub fn get(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
-        self.check(name, shape)?;
-        let (name, entry, bytes) = self.entry(name)?;
-        let (dtype, data) = match entry.dtype {
-            safetensors::Dtype::BF16 => (Dtype::Bf16, Cow::Borrowed(bytes)),
-            safetensors::Dtype::F16 => (Dtype::F32, Cow::Owned(widen_f16(bytes))),
-            _ => (Dtype::F32, Cow::Borrowed(bytes)),
-        };
-        Ok(LoadedTensor { name, shape: &entry.shape, dtype, data, form: Form::Bf16 })
-    }
-
-    /// Whether [`Tensors::get`] would succeed, without touching the contents.
-    ///
-    /// # Errors
-    /// As [`Tensors::get`].
-    pub fn check(&self, name: &str, shape: &[usize]) -> Result<()> {
-        let (_, entry, _) = self.entry(name)?;
-        if entry.shape != shape {
-            return Err(ModelError::TensorShape {
-                name: name.into(),
-                expected: shape.into(),
-                found: entry.shape.clone(),
-            });
-        }
-        match entry.dtype {
-            safetensors::Dtype::F32 | safetensors::Dtype::BF16 | safetensors::Dtype::F16 => Ok(()),
-            other => Err(ModelError::TensorType { name: name.into(), found: format!("{other:?}") }),
-        }
-    }
-
-    /// A tensor's type as the file names it, its shape, and its bytes. For integer and boolean tensors.
-    ///
-    /// # Errors
-    /// Missing.
-    pub fn raw(&self, name: &str) -> Result<(safetensors::Dtype, &[usize], &[u8])> {
-        let (_, entry, bytes) = self.entry(name)?;
-        Ok((entry.dtype, &entry.shape, bytes))
-    }
-
-    fn entry(&self, name: &str) -> Result<(&str, &Entry, &[u8])> {
-        let absent = || ModelError::MissingTensor { name: name.into(), origin: self.origin.clone() };
-        let (key, entry) = self.index.get_key_value(name).ok_or_else(absent)?;
-        let bytes = self.files.get(entry.file).and_then(|f| f.slice().get(entry.range.clone())).ok_or_else(absent)?;
-        Ok((key, entry, bytes))
-    }
-
-    /// Adds names, types, shapes and contents to a hash: whole for small checkpoints, else the first and last page of
-    /// every tensor and a page every 16 MiB. Independent of how the tensors are spread over files.
-    pub fn hash_into(&self, hasher: &mut blake3::Hasher) {
-        let total: u64 = self.index.values().map(|e| e.range.len() as u64).sum();
-        for (name, entry) in &self.index {
-            hasher.update(format!("{name} {:?} {:?}\n", entry.dtype, entry.shape).as_bytes());
-            let bytes = self.files.get(entry.file).and_then(|f| f.slice().get(entry.range.clone())).unwrap_or_default();
-            if total <= HASH_WHOLE {
-                hasher.update(bytes);
-                continue;
-            }
-            for page in (0..bytes.len()).step_by(SAMPLE_EVERY).chain([bytes.len().saturating_sub(SAMPLE_BYTES)]) {
-                let end = bytes.len().min(page + SAMPLE_BYTES);
-                hasher.update(bytes.get(page..end).unwrap_or_default());
-            }
-        }
-    }
-}
-
-#[allow(unsafe_code)]
-fn map(path: &Path) -> Result<memmap2::Mmap> {
-    let fail = |cause| ModelError::File { path: path.into(), cause };
-    let file = std::fs::File::open(path).map_err(fail)?;
-    // SAFETY: the map is read-only and lives inside `Bytes`, which hands out slices bound to its own lifetime. As with
-    // every memory map, the file must not be shortened or rewritten while the program runs; weight files are written
-    // once, under another name, and never changed in place by this program.
-    unsafe { memmap2::Mmap::map(&file) }.map_err(fail)
-}
-
-fn widen_f16(bytes: &[u8]) -> Vec<u8> {
-    bytes.chunks_exact(2).flat_map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32().to_le_bytes()).collect()
-}
-
 /// What the weights are read from.
 pub(super) enum Source {
     Tensors(Tensors),
@@ -279,11 +44,15 @@ pub struct Checkpoint {
     directory: Option<PathBuf>,
     spec: ModelSpec,
     recipe: Recipe,
+    /// `config.json`, as it is.
+    config: String,
+    /// Fingerprint of the folder that these weights were packed from, where they are a kept copy.
+    made_from: Option<String>,
     pub(super) source: Source,
 }
 
-/// What a folder's settings say of packed weights, in words; `None` for plain ones.
-fn declared_format(dir: &Path, config: &str) -> Result<Option<String>> {
+/// What a folder's settings say of packed weights; `None` for plain ones.
+pub(super) fn declared_format(dir: &Path, config: &str) -> Result<Option<Format>> {
     let path = dir.join("hf_quant_config.json");
     let beside = match files::read_text(&path, files::MODEL_CONFIG_BYTES) {
         Ok(text) => Some(text),
@@ -294,7 +63,7 @@ fn declared_format(dir: &Path, config: &str) -> Result<Option<String>> {
     let Ok(config) = serde_json::from_str(config) else { return Ok(None) };
     let beside = beside.as_deref().map(serde_json::from_str).transpose();
     let beside = beside.map_err(|e| ModelError::NoCheckpoint { path, reason: e.to_string() })?;
-    Ok(format::quantised(&config, beside.as_ref()))
+    Ok(Format::declared(&config, beside.as_ref()))
 }
 
 impl Checkpoint {
@@ -327,19 +96,63 @@ impl Checkpoint {
         }
         let text =
             files::read_text(&path, files::MODEL_CONFIG_BYTES).map_err(|cause| ModelError::File { path, cause })?;
-        if let Some(what) = declared_format(dir, &text)? {
-            return Err(ModelError::Quantised { path: dir.into(), what });
+        let format = declared_format(dir, &text)?;
+        if let Some(format) = format.as_ref().filter(|f| !f.is_read()) {
+            return Err(ModelError::Quantised { path: dir.into(), what: format.described() });
         }
         let spec = ModelSpec::from_json(&text)?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
-        let source = Source::Tensors(Tensors::open_dir(dir)?);
-        Ok(Checkpoint { name, directory: Some(dir.into()), spec, recipe: Recipe::Stored, source })
+        let source = Source::Tensors(Tensors::open_dir(dir)?.in_format(format));
+        let (recipe, made_from) = (Recipe::Stored, None);
+        Ok(Checkpoint { name, directory: Some(dir.into()), spec, recipe, config: text, made_from, source })
     }
 
     pub(super) fn embedded(name: &str, config: &str, files: &[EmbeddedFile]) -> Result<Checkpoint> {
         let spec = ModelSpec::from_json(config)?;
         let source = Source::Tensors(Tensors::embedded(files)?);
-        Ok(Checkpoint { name: name.into(), directory: None, spec, recipe: Recipe::Stored, source })
+        Ok(Checkpoint::bare(name, spec, config, source))
+    }
+
+    fn bare(name: &str, spec: ModelSpec, config: &str, source: Source) -> Checkpoint {
+        let (name, config) = (name.to_owned(), config.to_owned());
+        Checkpoint { name, directory: None, spec, recipe: Recipe::Stored, config, made_from: None, source }
+    }
+
+    /// The weights that an earlier start packed from this very folder by this very recipe, below `dir`, in place of the folder's.
+    ///
+    /// # Errors
+    /// The folder is there but is not what it says it is.
+    pub fn packed_earlier(&self, dir: &Path) -> Result<Option<Checkpoint>> {
+        let id = self.fingerprint();
+        let folder = dir.join(&id);
+        if !folder.join("config.json").is_file() {
+            return Ok(None);
+        }
+        let format = Format::declared(&serde_json::json!({"quantization_config": {"quant_method": METHOD}}), None);
+        match sealed(&folder) {
+            Some((made_from, tensors)) if made_from == id => {
+                let (name, directory, spec) = (self.name.clone(), self.directory.clone(), self.spec.clone());
+                let (recipe, config) = (self.recipe, self.config.clone());
+                let source = Source::Tensors(tensors.in_format(format));
+                let earlier = Checkpoint { name, directory, spec, recipe, config, made_from: Some(id), source };
+                earlier.check()?;
+                Ok(Some(earlier))
+            }
+            _ => Err(ModelError::Damaged {
+                origin: folder.display().to_string(),
+                cause: "its files are not those that its index describes".into(),
+            }),
+        }
+    }
+
+    /// Whether this is a copy that an earlier start packed.
+    pub fn is_packed_earlier(&self) -> bool {
+        self.made_from.is_some()
+    }
+
+    /// `config.json`.
+    pub fn config(&self) -> &str {
+        &self.config
     }
 
     fn synthetic(name: &str, shape: &str) -> Result<Checkpoint> {
@@ -363,14 +176,17 @@ impl Checkpoint {
         };
         let expected: std::collections::BTreeSet<String> =
             Checkpoint::expected_tensors(&self.spec).into_iter().map(|(name, _)| name).collect();
-        tensors.names().filter(|name| !expected.contains(*name)).map(str::to_owned).collect()
+        let part = |name: &str| {
+            tensors.format().is_some() && super::published::owner(name).is_some_and(|weight| expected.contains(&weight))
+        };
+        tensors.names().filter(|name| !expected.contains(*name) && !part(name)).map(str::to_owned).collect()
     }
 
     /// Random weights for any configuration.
     pub(super) fn made_up(name: &str, config: &str, seed: u64) -> Result<Checkpoint> {
         let spec = ModelSpec::from_json(config)?;
         let source = Source::Synthetic(seed);
-        Ok(Checkpoint { name: name.into(), directory: None, spec, recipe: Recipe::Stored, source })
+        Ok(Checkpoint::bare(name, spec, config, source))
     }
 
     /// `demo`, `synthetic:9b`, or the folder's name.
@@ -403,18 +219,13 @@ impl Checkpoint {
         self.recipe = recipe;
     }
 
-    /// The form that a matrix takes, by its name without `.weight`.
-    pub fn form(&self, name: &str, inner: usize) -> Form {
-        self.recipe.form(&self.spec, name, inner)
-    }
-
     /// `bf16` or `f32`, by the first projection.
     pub fn dtype(&self) -> Dtype {
         match &self.source {
             Source::Synthetic(_) => Dtype::Bf16,
-            Source::Tensors(t) => match t.index.get("model.embed_tokens.weight").map(|e| e.dtype) {
-                Some(safetensors::Dtype::BF16) => Dtype::Bf16,
-                _ => Dtype::F32,
+            Source::Tensors(t) => match t.raw("model.embed_tokens.weight").map(|(dtype, ..)| dtype) {
+                Ok(safetensors::Dtype::F32 | safetensors::Dtype::F16) => Dtype::F32,
+                _ => Dtype::Bf16,
             },
         }
     }
@@ -422,6 +233,9 @@ impl Checkpoint {
     /// Hash over format, spec, tensor contents and the form they take, 32 hex digits. Saved state is valid only under the same. Large
     /// checkpoints are sampled ([`Tensors::hash_into`]), so this takes well under a second.
     pub fn fingerprint(&self) -> String {
+        if let Some(made_from) = &self.made_from {
+            return made_from.clone();
+        }
         let mut hasher = blake3::Hasher::new();
         hasher.update(format!("sala-chat {FORMAT}\n{:?}\n", self.spec).as_bytes());
         match &self.source {
@@ -437,6 +251,7 @@ impl Checkpoint {
                 hasher.update(format!("weights {}", recipe.name()).as_bytes());
             }
         }
+        self.hash_published_forms(&mut hasher);
         hasher.finalize().to_hex().chars().take(32).collect()
     }
 

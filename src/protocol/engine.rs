@@ -1,5 +1,6 @@
 //! What the desk tells the engine thread, and what it hears back.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -390,7 +391,7 @@ pub enum DraftChoice {
     /// None; n-gram drafts remain.
     Off,
     /// A folder with config.json and weights.
-    Folder(std::path::PathBuf),
+    Folder(PathBuf),
 }
 
 /// What the engine thread loads.
@@ -408,6 +409,8 @@ pub struct EngineOptions {
     pub weights: WeightsChoice,
     /// Draft head.
     pub draft: DraftChoice,
+    /// Where packed weights are kept for the next start; `None`: nowhere.
+    pub keep_weights: Option<PathBuf>,
     /// What was decided on the way here and has to be said; comes first in [`ModelInfo::notes`].
     pub notes: Vec<String>,
 }
@@ -421,6 +424,7 @@ impl Default for EngineOptions {
             context: None,
             weights: WeightsChoice::Auto,
             draft: DraftChoice::Auto,
+            keep_weights: None,
             notes: Vec::new(),
         }
     }

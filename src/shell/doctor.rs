@@ -2,14 +2,16 @@
 //! sentence that says what is so and what to do next; only what keeps the program from working is a miss.
 
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::statvfs;
 use serde_json::json;
 
+use super::quantize_cmd::kept_dir;
 use super::{Context, Exit, Failure, dirs, model_cmd};
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
+use crate::model::quantize::kept_folders;
 use crate::model::{Checkpoint, Live, Model};
 
 /// How a check came out.
@@ -35,9 +37,10 @@ fn finding(what: &'static str, verdict: Verdict, sentence: impl Into<String>) ->
 pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     let mut findings = vec![terminal()];
     findings.extend(folders(context));
-    findings.push(gpu(context.config().model.gpu as usize));
+    findings.push(gpu(context.config().model.gpu as usize, model_cmd::installed(&context.config().model)));
     findings.push(weights(context));
     findings.push(disk(&context.dirs.data));
+    findings.extend(kept_weights(&kept_dir(&context.dirs)));
     findings.push(model());
     findings.push(finding(
         "privacy",
@@ -107,12 +110,12 @@ fn folders(context: &Context) -> Vec<Finding> {
 }
 
 #[cfg(not(feature = "cuda"))]
-fn gpu(_number: usize) -> Finding {
+fn gpu(_number: usize, _installed: Option<PathBuf>) -> Finding {
     finding("gpu", Verdict::Note, "This program was built without GPU support.")
 }
 
 #[cfg(feature = "cuda")]
-fn gpu(number: usize) -> Finding {
+fn gpu(number: usize, installed: Option<PathBuf>) -> Finding {
     use crate::backend::cuda::{Cuda, Options};
 
     match Cuda::open(number, Options::default()) {
@@ -138,6 +141,11 @@ fn gpu(number: usize) -> Finding {
                 version % 1000 / 10,
                 device.gemm_library().unwrap_or("the program's own kernel")
             );
+            let source = installed.map_or_else(|| "synthetic:9b".to_owned(), |dir| dir.to_string_lossy().into_owned());
+            if let Ok(model) = Checkpoint::open(&source) {
+                let free = memory.total.saturating_sub(memory.used);
+                text.push_str(&format!(" Of the 9B model, {}.", crate::engine::fit::holds(&model, free)));
+            }
             for note in device.notes() {
                 text.push_str(&format!(" Note: {note}."));
             }
@@ -166,6 +174,21 @@ fn weights(context: &Context) -> Finding {
             ),
         ),
     }
+}
+
+/// Packed weights of earlier starts.
+fn kept_weights(dir: &Path) -> Option<Finding> {
+    let all = kept_folders(dir);
+    let bytes: u64 = all.iter().map(|(_, bytes)| bytes).sum();
+    (!all.is_empty()).then(|| {
+        let text = format!(
+            "{:.1} GB of packed weights ({}) in {} make the next start faster. sala-chat prune removes them.",
+            bytes as f64 / 1e9,
+            all.len(),
+            dir.display()
+        );
+        finding("kept", Verdict::Fine, text)
+    })
 }
 
 fn disk(dir: &Path) -> Finding {

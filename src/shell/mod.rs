@@ -24,6 +24,7 @@ pub mod open;
 mod out;
 mod panic;
 pub mod plain;
+mod quantize_cmd;
 pub mod run;
 mod sessions_cmd;
 pub mod signals;

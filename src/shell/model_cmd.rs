@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use super::cli::{ModelCommand, TuningArgs};
 use super::hub::http::{self, Http};
 use super::hub::{self, CachedRepo, Hub, HubError, Kind, Snapshot, Verdict, gigabytes};
-use super::{Context, Exit, Failure, devices, out};
-use crate::model::format::quantised;
+use super::{Context, Exit, Failure, devices, out, quantize_cmd};
+use crate::model::format::Format;
 use crate::protocol::engine::Cancel;
 use crate::settings::{ModelConfig, ModelSource};
 use crate::text::TextModel;
@@ -71,6 +71,7 @@ pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Fail
             context.result(|| serde_json::json!({ "path": folder }), || folder.display().to_string())?;
         }
         ModelCommand::Verify => return verify(context),
+        ModelCommand::Quantize { folder, to, output } => return quantize_cmd::run(context, folder, *to, output),
         ModelCommand::Download { repo, yes } => {
             let mut config = config.clone();
             if let Some(repo) = repo {
@@ -148,10 +149,15 @@ fn look_first(context: &Context, hub: &Http, snapshot: &Snapshot) -> Result<(), 
     let read = |name: &str| settings(hub, snapshot, name).map_err(|e| explain(&e, &context.config().model));
     let beside = read("hf_quant_config.json")?;
     if let Some(config) = read("config.json")?
-        && let Some(format) = quantised(&config, beside.as_ref())
+        && let Some(format) = Format::declared(&config, beside.as_ref())
     {
-        let text = format!("This is {format}; sala-chat reads bf16, f16 and f32 weights. Nothing was downloaded");
-        return Err(Failure::new(Exit::NoModel, text));
+        if !format.is_read() {
+            let read = Format::families_read();
+            let text =
+                format!("This is {}, which is not read ({read} are). Nothing was downloaded", format.described());
+            return Err(Failure::new(Exit::NoModel, text));
+        }
+        context.note(&format!("This is {}.", format.described()));
     }
     let weights: u64 = snapshot.files.iter().filter(|f| f.path.ends_with(".safetensors")).map(|f| f.bytes).sum();
     match devices::open(&context.config().model, &TuningArgs::default(), false) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cli::SessionChoice;
 use super::devices::{self, Chosen};
 use super::failure::{Exit, Failure};
-use super::{Context, model_cmd, out};
+use super::{Context, model_cmd, out, quantize_cmd};
 use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, LoadLimits, Opening, Settings};
 use crate::engine::worker;
 use crate::model::{
@@ -183,6 +183,7 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
             DraftSource::Named(name) => DraftChoice::Folder(model_cmd::draft_folder(&name)?),
         },
         notes: note.into_iter().collect(),
+        keep_weights: Some(quantize_cmd::kept_dir(&context.dirs)),
     })
 }
 

@@ -8,6 +8,7 @@ use super::cli::{
     ExportArgs, FormatArg, ImportArgs, LibraryCommand, LsArgs, NameArgs, PruneArgs, RmArgs, SearchArgs, SessionChoice,
 };
 use super::failure::{Exit, Failure};
+use super::quantize_cmd::kept_dir;
 use super::signals::Ending;
 use super::{Context, open, out};
 use crate::app::entry::grouped;
@@ -15,6 +16,7 @@ use crate::app::wrap::{ellipsis, fit, width as cells};
 use crate::base::bytes;
 use crate::desk::export::imported_line;
 use crate::desk::{Attendance, session_rows};
+use crate::model::quantize::{kept_folders, remove_kept};
 use crate::protocol::desk::{ExportFormat, LibraryAction, Notice, Request, SessionRow};
 use crate::session::{Freed, Overwrite, Scope, SessionFilter, SessionRecord, Store};
 use crate::text::sanitize::Clean;
@@ -235,6 +237,7 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
     }
     freed.push(store.collect()?);
     freed.push(Freed { files: store.remove_orphans(), ..Freed::default() });
+    freed.push(Freed { bytes: remove_kept(&kept_dir(&context.dirs))?, ..Freed::default() });
     let total: Freed = freed.into_iter().fold(Freed::default(), |mut a, b| {
         a.add(b);
         a
@@ -295,6 +298,8 @@ fn prune_dry_run(context: &Context, args: &PruneArgs, store: &Store) -> Result<E
         }
         lines.extend(states.iter().map(|(name, all)| format!("state of  {}, {}", Clean::line(name), bytes(*all))));
         lines.extend(documents.iter().map(|name| format!("document  {}", Clean::line(name))));
+        let weights: u64 = kept_folders(&kept_dir(&context.dirs)).iter().map(|(_, bytes)| bytes).sum();
+        lines.extend((weights > 0).then(|| format!("weights   {} that were packed by earlier starts", bytes(weights))));
         if !args.state && beyond > 0 {
             lines.push(format!(
                 "state     {} of what was used longest ago, above sessions.max_state_gib",

@@ -3,9 +3,9 @@
 use half::bf16;
 use rayon::prelude::*;
 
-use super::{Form, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, join, nibble_word, put, round, split, word};
+use super::{Form, IntegerRows, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, join, nibble_word, put, round, split, word};
 
-const VALUES: usize = 2048;
+pub(super) const VALUES: usize = 2048;
 
 /// Columns that share a scale, as far as kernels care: longer groups repeat theirs in every unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,14 +44,6 @@ impl Group4 {
     }
 }
 
-/// One row of a published weight: 4-bit values 0..=15, and (scale, zero point 0..=16) by column.
-pub trait Group4Rows: Sync {
-    /// The value of a column.
-    fn quantised(&self, row: usize, column: usize) -> u32;
-    /// Scale and zero point of a column's group.
-    fn scale(&self, row: usize, column: usize) -> (f32, u32);
-}
-
 fn scale_at(group: Group4, place: Place, block: usize) -> usize {
     let groups = UNIT_COLUMNS / group.columns();
     VALUES + ((place.tile * groups + (block >> group.detail())) * 8 + place.g) * 8 + place.upper * 4
@@ -59,7 +51,7 @@ fn scale_at(group: Group4, place: Place, block: usize) -> usize {
 
 impl Packed {
     /// Repacks a published weight; scales are rounded to bf16. `None` if `inner` is no multiple of 128.
-    pub fn group4(group: Group4, out: usize, inner: usize, rows: &dyn Group4Rows) -> Option<Packed> {
+    pub fn group4(group: Group4, out: usize, inner: usize, rows: &dyn IntegerRows) -> Option<Packed> {
         let form = Form::Group4(group);
         let table = form.row().filter(|_| form.fits(inner))?;
         let mut bytes = vec![0u8; form.bytes(out, inner)];

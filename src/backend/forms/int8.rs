@@ -1,10 +1,11 @@
 //! 8 bits, symmetric, a bf16 scale per 128 columns: `bf16(q · s)`.
 
 use half::bf16;
+use rayon::prelude::*;
 
-use super::{Place, UNIT_COLUMNS, half_word, nearest, put, round};
+use super::{Form, IntegerRows, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, half_word, nearest, put, round};
 
-const VALUES: usize = 4096;
+pub(super) const VALUES: usize = 4096;
 
 /// Where the word of columns `4w..4w + 4` lies.
 fn at(place: Place, w: usize) -> usize {
@@ -26,6 +27,31 @@ pub(super) fn pack(unit: &mut [u8], place: Place, values: &[f32]) {
         put(unit, at(place, w), &[q(0), q(2), q(1), q(3)]);
     }
     put(unit, scale_at(place), &scale.to_le_bytes());
+}
+
+impl Packed {
+    /// Repacks a published weight whose `q − z` are signed bytes and whose groups are 128 columns or a multiple; scales are rounded to
+    /// bf16. `None` if `inner` is no multiple of 128.
+    pub fn int8(out: usize, inner: usize, rows: &dyn IntegerRows) -> Option<Packed> {
+        let table = Form::Int8.row().filter(|_| Form::Int8.fits(inner))?;
+        let mut bytes = vec![0u8; Form::Int8.bytes(out, inner)];
+        let pair_bytes = (inner / UNIT_COLUMNS * table.unit_bytes).max(1);
+        bytes.par_chunks_mut(pair_bytes).enumerate().for_each(|(pair, bytes)| {
+            for r in 0..PAIR_ROWS.min(out.saturating_sub(pair * PAIR_ROWS)) {
+                let (row, place) = (pair * PAIR_ROWS + r, Place::of(r));
+                for (u, unit) in bytes.chunks_exact_mut(table.unit_bytes).enumerate() {
+                    let (scale, zero) = rows.scale(row, u * UNIT_COLUMNS);
+                    for w in 0..UNIT_COLUMNS / 4 {
+                        let first = u * UNIT_COLUMNS + 4 * w;
+                        let q = |j: usize| rows.quantised(row, first + j).wrapping_sub(zero) as u8;
+                        put(unit, at(place, w), &[q(0), q(2), q(1), q(3)]);
+                    }
+                    put(unit, scale_at(place), &bf16::from_f32(scale).to_le_bytes());
+                }
+            }
+        });
+        Packed::from_bytes(Form::Int8, out, inner, bytes)
+    }
 }
 
 pub(super) fn values(unit: &[u8], place: Place, dst: &mut [f32]) {

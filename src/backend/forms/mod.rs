@@ -22,7 +22,7 @@ mod tests;
 use half::bf16;
 use rayon::prelude::*;
 
-pub use group4::{Group4, Group4Rows};
+pub use group4::Group4;
 
 /// Columns of a unit; the inner size of a packed weight is a multiple of it.
 pub const UNIT_COLUMNS: usize = 128;
@@ -95,10 +95,17 @@ impl Form {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotFinite;
 
+/// A published weight of whole numbers: `(q − z) · s`.
+pub trait IntegerRows: Sync {
+    /// The value `q` of a column, from 0.
+    fn quantised(&self, row: usize, column: usize) -> u32;
+    /// Scale and zero point of a column's group.
+    fn scale(&self, row: usize, column: usize) -> (f32, u32);
+}
+
 /// A packed weight `[out, inner]` in host memory.
 pub struct Packed {
     form: Form,
-    row: FormRow,
     out: usize,
     inner: usize,
     bytes: Vec<u8>,
@@ -164,13 +171,13 @@ impl Packed {
                 Ok(())
             },
         )?;
-        Ok(Packed { form, row, out, inner, bytes })
+        Ok(Packed { form, out, inner, bytes })
     }
 
     /// A weight that is packed already; `None` if the bytes are not of this shape.
     pub fn from_bytes(form: Form, out: usize, inner: usize, bytes: Vec<u8>) -> Option<Packed> {
-        let row = form.row().filter(|_| form.fits(inner) && bytes.len() == form.bytes(out, inner))?;
-        Some(Packed { form, row, out, inner, bytes })
+        let fits = form.row().is_some() && form.fits(inner) && bytes.len() == form.bytes(out, inner);
+        fits.then_some(Packed { form, out, inner, bytes })
     }
 
     /// Its form.
@@ -188,21 +195,46 @@ impl Packed {
         &self.bytes
     }
 
+    /// The same, taken out.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// Values of one row, `inner` of them; zeros outside of the weight.
     pub fn values(&self, row: usize, dst: &mut [f32]) {
-        let place = Place::of(row);
-        let units = self.inner / UNIT_COLUMNS;
-        let first = row / PAIR_ROWS * units * self.row.unit_bytes;
-        let bytes = self.bytes.get(first..first + units * self.row.unit_bytes).unwrap_or_default();
-        for (unit, dst) in bytes.chunks_exact(self.row.unit_bytes).zip(dst.chunks_exact_mut(UNIT_COLUMNS)) {
-            match self.form {
-                Form::Int8 => int8::values(unit, place, dst),
-                Form::Int4 => int4::values(unit, place, dst),
-                Form::Group4(group) => group4::values(unit, group, place, dst),
-                Form::Bf16 => dst.fill(0.0),
-            }
+        values(self.form, self.inner, &self.bytes, row, dst);
+    }
+}
+
+/// Values of one row of a packed weight, `inner` of them; zeros outside of the weight.
+pub fn values(form: Form, inner: usize, bytes: &[u8], row: usize, dst: &mut [f32]) {
+    let unit_bytes = form.row().map_or(1, |row| row.unit_bytes);
+    let place = Place::of(row);
+    let units = inner / UNIT_COLUMNS;
+    let first = row / PAIR_ROWS * units * unit_bytes;
+    let bytes = bytes.get(first..first + units * unit_bytes).unwrap_or_default();
+    for (unit, dst) in bytes.chunks_exact(unit_bytes).zip(dst.chunks_exact_mut(UNIT_COLUMNS)) {
+        match form {
+            Form::Int8 => int8::values(unit, place, dst),
+            Form::Int4 => int4::values(unit, place, dst),
+            Form::Group4(group) => group4::values(unit, group, place, dst),
+            Form::Bf16 => dst.fill(0.0),
         }
     }
+}
+
+/// The first unit of a packed weight with a scale that is not finite. Scales of int4 always are.
+pub fn first_bad_unit(form: Form, bytes: &[u8]) -> Option<usize> {
+    let scales = match form {
+        Form::Int8 => int8::VALUES,
+        Form::Group4(_) => group4::VALUES,
+        Form::Bf16 | Form::Int4 => return None,
+    };
+    let unit_bytes = form.row().map_or(1, |row| row.unit_bytes);
+    bytes.par_chunks_exact(unit_bytes).position_first(|unit| {
+        let scales = unit.get(scales..).unwrap_or_default();
+        scales.chunks_exact(2).any(|b| u16::from_le_bytes([b[0], b[1]]) & 0x7f80 == 0x7f80)
+    })
 }
 
 fn round(value: f32) -> f32 {

@@ -67,7 +67,7 @@ fn a_value_that_is_not_finite_is_refused() {
 }
 
 struct Ramp;
-impl Group4Rows for Ramp {
+impl IntegerRows for Ramp {
     fn quantised(&self, row: usize, column: usize) -> u32 {
         (row * 5 + column * 3) as u32 & 15
     }

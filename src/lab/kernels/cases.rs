@@ -17,7 +17,7 @@ use std::ops::Range;
 use half::bf16;
 use rayon::prelude::*;
 
-use crate::backend::forms::{Group4Rows, Packed};
+use crate::backend::forms::{IntegerRows, Packed};
 use crate::backend::prelude::*;
 use crate::backend::{Form, GRID, Pass, Result, StepKey, WeightView, synthetic_value};
 use crate::protocol::engine::{Dtype, Token};
@@ -127,7 +127,7 @@ struct RandomGroups {
     std: f32,
 }
 
-impl Group4Rows for RandomGroups {
+impl IntegerRows for RandomGroups {
     fn quantised(&self, row: usize, column: usize) -> u32 {
         synthetic_value(self.seed, (row * self.inner + column) as u64, 1.0).to_bits() >> 8 & 15
     }

@@ -1,14 +1,14 @@
 //! Tensors of a head under any of their published names (docs/speculative.md §1.2, §1.3), packed for a backend.
 //!
-//! Accepted: an optional `model.` prefix, `layers.0.` for `midlayer.`, fused `qkv_proj` and `gate_up_proj`, NVFP4 weights
-//! (dequantised here), optional embedding and output, `d2t` with or without `t2d`. Everything is checked before it is
+//! Accepted: an optional `model.` prefix, `layers.0.` for `midlayer.`, fused `qkv_proj` and `gate_up_proj`, packed weights
+//! (dequantised: NVFP4 here, because its fused weights keep the scales of their parts, the rest by `published`), optional embedding and output, `d2t` with or without `t2d`. Everything is checked before it is
 //! used: shapes, maps, and that every value is finite, because a badly merged quantised head drafts noise silently.
 
 use std::collections::BTreeMap;
 
 use crate::backend::draft::DraftOps;
 use crate::backend::{Form, WeightView};
-use crate::model::{LoadedTensor, Tensors};
+use crate::model::{LoadedTensor, Tensors, published};
 use crate::protocol::engine::{Dtype, Token};
 
 use super::config::DraftConfig;
@@ -82,7 +82,12 @@ impl<'a> Names<'a> {
             let name = name.strip_prefix("model.").unwrap_or(name);
             name.strip_prefix("layers.0.").map_or_else(|| name.to_string(), |rest| format!("midlayer.{rest}"))
         };
-        Names { tensors, names: tensors.names().map(|n| (short(n), n.to_string())).collect() }
+        let mut names: BTreeMap<_, _> = tensors.names().map(|n| (short(n), n.to_string())).collect();
+        // A packed weight has no tensor of its own name.
+        for weight in tensors.names().filter_map(published::owner).filter(|_| tensors.format().is_some()) {
+            names.entry(short(&weight)).or_insert(weight);
+        }
+        Names { tensors, names }
     }
 
     fn has(&self, short: &str) -> bool {
@@ -99,8 +104,7 @@ impl<'a> Names<'a> {
     /// NVFP4 tensor uses from the top down; they have names of their own even where the weight is fused.
     fn get(&'a self, short: &str, shape: &[usize], parts: &[(&str, usize)]) -> Result<Plain<'a>> {
         let name = self.file_name(&format!("{short}.weight"))?;
-        let (dtype, found, bytes) = self.tensors.raw(name)?;
-        let plain = if dtype == safetensors::Dtype::U8 {
+        let plain = if let Ok((safetensors::Dtype::U8, found, bytes)) = self.tensors.raw(name) {
             let [rows, inner] = *shape else {
                 return Err(DraftError::Refused(format!("tensor `{name}` is packed but no matrix")));
             };

@@ -103,21 +103,238 @@ fn half_precision_is_widened_exactly() {
     assert_eq!(first, 1.5);
 }
 
-#[test]
-fn weights_that_somebody_packed_are_named_as_what_they_are() {
-    let dir = edited(|_| ());
-    let path = dir.path().join("config.json");
+/// Writes `config.json` of a folder again.
+fn configured(dir: &Path, edit: impl FnOnce(&mut serde_json::Value)) {
+    let path = dir.join("config.json");
     let mut config: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-    config["quantization_config"] = serde_json::json!({"quant_method": "gptq", "bits": 4, "group_size": 128});
+    edit(&mut config);
     std::fs::write(&path, config.to_string()).unwrap();
-    let error = Checkpoint::open_dir(dir.path()).err().map(|e| e.to_string()).unwrap_or_default();
-    assert!(error.contains("is a GPTQ model, 4 bits, groups of 128;") && !error.contains('\n'), "{error}");
-    config.as_object_mut().unwrap().remove("quantization_config");
-    std::fs::write(&path, config.to_string()).unwrap();
-    let beside = dir.path().join("hf_quant_config.json");
-    std::fs::write(&beside, r#"{"quantization": {"quant_algo": "NVFP4", "group_size": 16}}"#).unwrap();
-    assert!(matches!(Checkpoint::open_dir(dir.path()), Err(ModelError::Quantised { .. })));
-    std::fs::write(&beside, "{").unwrap();
-    let error = Checkpoint::open_dir(dir.path()).err().map(|e| e.to_string()).unwrap_or_default();
+}
+
+fn refusal(dir: &Path) -> String {
+    let error = Checkpoint::open_dir(dir).and_then(|c| c.check()).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(!error.contains('\n'), "{error}");
+    error
+}
+
+#[test]
+fn weights_that_nobody_here_reads_are_named_as_what_they_are() {
+    let dir = edited(|_| ());
+    configured(dir.path(), |c| c["quantization_config"] = serde_json::json!({"quant_method": "hqq", "nbits": 4}));
+    let error = refusal(dir.path());
+    assert!(error.contains("is an HQQ model, 4 bits, which is not read (GPTQ, AWQ, "), "{error}");
+    configured(dir.path(), |c| drop(c.as_object_mut().unwrap().remove("quantization_config")));
+    std::fs::write(dir.path().join("hf_quant_config.json"), "{").unwrap();
+    let error = refusal(dir.path());
     assert!(error.contains("hf_quant_config.json"), "{error}");
+}
+
+/// tiny-mixed with the matrices of its layers as compressed-tensors packs them (4 bits, groups of 32), and the same values in bf16.
+fn packed_and_plain(skip: &[&str]) -> [tempfile::TempDir; 2] {
+    type Made = (String, Vec<(String, safetensors::Dtype, Vec<usize>, Vec<u8>)>, Vec<u8>);
+    let pack = |name: &str, shape: &[usize], bytes: &[u8]| -> Made {
+        let (out, inner, group) = (shape[0], shape[1], 32);
+        let values: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+        let (mut words, mut scales, mut plain) = (vec![0u32; out * inner / 8], Vec::new(), Vec::new());
+        for (g, part) in values.chunks_exact(group).enumerate() {
+            let most = part.iter().fold(0f32, |m, v| m.max(v.abs()));
+            let scale = half::bf16::from_f32(most / 7.5);
+            scales.extend(scale.to_le_bytes());
+            for (i, v) in part.iter().enumerate() {
+                let q = (v / scale.to_f32()).round().clamp(-8.0, 7.0);
+                let at = g * group + i;
+                words[at / 8] |= ((q + 8.0) as u32) << (at % 8 * 4);
+                plain.extend(half::bf16::from_f32(q * scale.to_f32()).to_le_bytes());
+            }
+        }
+        let base = name.trim_end_matches(".weight");
+        let words = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let shape = [out as i64, inner as i64].iter().flat_map(|n| n.to_le_bytes()).collect();
+        let parts = vec![
+            (format!("{base}.weight_packed"), safetensors::Dtype::I32, vec![out, inner / 8], words),
+            (format!("{base}.weight_scale"), safetensors::Dtype::BF16, vec![out, inner / group], scales),
+            (format!("{base}.weight_shape"), safetensors::Dtype::I64, vec![2], shape),
+        ];
+        (name.to_owned(), parts, plain)
+    };
+    let wanted = |name: &str, shape: &[usize]| {
+        shape.len() == 2 && name.starts_with("model.layers.") && !skip.iter().any(|s| name.contains(s))
+    };
+    let packed = edited(|all| {
+        let names: Vec<String> = all.iter().filter(|(n, (_, s, _))| wanted(n, s)).map(|(n, _)| n.clone()).collect();
+        for name in names {
+            let (_, shape, bytes) = all.remove(&name).unwrap();
+            all.extend(pack(&name, &shape, &bytes).1.into_iter().map(|(n, d, s, b)| (n, (d, s, b))));
+        }
+    });
+    configured(packed.path(), |c| {
+        c["quantization_config"] = serde_json::json!({
+            "quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"],
+            "config_groups": {"group_0": {"weights": {"num_bits": 4, "group_size": 32, "symmetric": true}}},
+        });
+    });
+    let plain = edited(|all| {
+        for (name, (dtype, shape, bytes)) in all.iter_mut() {
+            if wanted(name, shape) {
+                *bytes = pack(name, shape, bytes).2;
+                *dtype = safetensors::Dtype::BF16;
+            }
+        }
+    });
+    [packed, plain]
+}
+
+/// Top logits after a prompt and two decode steps.
+fn logits(checkpoint: &Checkpoint) -> Vec<Vec<f32>> {
+    use crate::backend::prelude::*;
+    let mut b = crate::backend::cpu::Cpu::new();
+    let model = crate::model::Model::load(&mut b, checkpoint, |_| ()).unwrap();
+    let mut live = crate::model::Live::new(&mut b, &model, 1024, &[]).unwrap();
+    let prompt: Vec<u32> = (0..90).map(|i| i * 7 % 500).collect();
+    for chunk in prompt.chunks(b.prefill_rows()) {
+        live.prefill(&mut b, &model, chunk).unwrap();
+        live.advance(&mut b, chunk.len()).unwrap();
+    }
+    let mut all = vec![live.prefill_logits(&mut b, &model).unwrap().logits];
+    for token in [3, 4] {
+        live.verify(&mut b, &model, &[token]).unwrap();
+        all.extend(live.top_logits(&mut b, 1).unwrap().into_iter().map(|t| t.logits));
+        live.advance(&mut b, 1).unwrap();
+    }
+    all
+}
+
+#[test]
+fn a_packed_folder_answers_as_its_values_do() {
+    let [packed, plain] = packed_and_plain(&[]);
+    let (mut packed, plain) =
+        (Checkpoint::open_dir(packed.path()).unwrap(), Checkpoint::open_dir(plain.path()).unwrap());
+    packed.check().unwrap();
+    assert_eq!(packed.unknown_tensors(), Vec::<String>::new());
+    let kept = packed.kept().unwrap().unwrap().to_string();
+    assert_eq!(
+        kept,
+        "compressed-tensors (pack-quantized), 4 bits, groups of 32: 48 matrices kept as published (group4); 2 that were not packed as bf16."
+    );
+    assert_eq!(logits(&packed), logits(&plain));
+    let stored = packed.fingerprint();
+    packed.set_recipe(Recipe::Bf16);
+    assert!(packed.kept().unwrap().unwrap().to_string().contains("48 widened to bf16"));
+    assert_eq!(logits(&packed), logits(&plain), "widened");
+    assert_ne!(stored, packed.fingerprint(), "the form is part of it");
+    packed.set_recipe(Recipe::Bits4);
+    let kept = packed.kept().unwrap().unwrap().to_string();
+    assert!(kept.contains("48 matrices kept as published (group4); 2 that were not packed as int8."), "{kept}");
+    assert!(packed.bytes(Recipe::Stored) < packed.bytes(Recipe::Bf16) / 2);
+}
+
+#[test]
+fn a_weight_packed_in_some_layers_only_is_refused_unless_the_folder_says_so() {
+    let [half, _] = packed_and_plain(&["layers.3.mlp.down"]);
+    let error = refusal(half.path());
+    assert!(
+        error.starts_with("tensor `model.layers.3.mlp.down_proj.weight` is not packed, but model.layers.0.mlp.down_proj is pack-quantized"),
+        "{error}"
+    );
+    configured(half.path(), |c| {
+        c["quantization_config"]["ignore"] = serde_json::json!(["re:.*layers\\.3\\.mlp\\.down.*"]);
+    });
+    let checkpoint = Checkpoint::open_dir(half.path()).unwrap();
+    checkpoint.check().unwrap();
+    assert!(checkpoint.kept().unwrap().unwrap().to_string().contains("47 matrices kept as published (group4); 3 that"));
+    // Gate and up lie in turns: a folder that treats them differently is still loaded.
+    let [odd, _] = packed_and_plain(&["mlp.up_proj"]);
+    assert_eq!(logits(&Checkpoint::open_dir(odd.path()).unwrap()).len(), 3);
+}
+
+#[test]
+fn an_index_that_names_what_its_file_does_not_have_is_refused() {
+    let dir = edited(|_| ());
+    std::fs::rename(dir.path().join("model.safetensors"), dir.path().join("a.safetensors")).unwrap();
+    let index =
+        serde_json::json!({"weight_map": {"model.norm.weight": "a.safetensors", "lm_head.qweight": "a.safetensors"}});
+    std::fs::write(dir.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
+    let error = refusal(dir.path());
+    assert!(error.contains("names tensor `lm_head.qweight` in a.safetensors, which does not have it"), "{error}");
+}
+
+fn quantized(source: &Checkpoint, out: &Path) -> Vec<crate::model::quantize::Part> {
+    let mut parts = Vec::new();
+    let done = crate::model::quantize::quantize(source, out, &Default::default(), &mut |p| parts.push(p.clone()));
+    assert!(done.unwrap().unwrap() > 0);
+    parts
+}
+
+#[test]
+fn a_quantized_folder_answers_as_its_source_packed_while_loading() {
+    for recipe in [Recipe::Bits8, Recipe::Bits4] {
+        let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
+        source.set_recipe(recipe);
+        let out = tempfile::tempdir().unwrap();
+        let parts = quantized(&source, out.path());
+        assert_eq!(parts.iter().map(|p| p.name.as_str()).collect::<Vec<_>>()[..2], ["embedding", "layer 0"]);
+        assert_eq!((parts.len(), parts[7].name.as_str()), (8, "head"));
+        let most = if recipe == Recipe::Bits8 { 1e-4 } else { 1e-2 };
+        assert!(parts[1..7].iter().all(|p| p.error > 0.0 && p.error < most), "{parts:?}");
+        let expected = logits(&source);
+        let folder = Checkpoint::open_dir(out.path()).unwrap();
+        assert_eq!(folder.unknown_tensors(), Vec::<String>::new());
+        assert_eq!(logits(&folder), expected, "{recipe:?}");
+        assert!(folder.kept().unwrap().unwrap().to_string().contains("kept as published (int8)"));
+        // A second run finds everything, and does not write it again.
+        assert!(quantized(&source, out.path()).iter().all(|p| p.earlier));
+    }
+}
+
+#[test]
+fn a_run_that_was_stopped_goes_on_where_it_was() {
+    let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
+    source.set_recipe(Recipe::Bits8);
+    let out = tempfile::tempdir().unwrap();
+    let stop = crate::protocol::engine::Cancel::default();
+    let mut heard = 0;
+    let stopped = crate::model::quantize::quantize(&source, out.path(), &stop, &mut |part| {
+        heard += 1;
+        if part.number == 3 {
+            stop.cancel();
+        }
+    });
+    assert_eq!((stopped.unwrap(), heard), (None, 3));
+    assert!(Checkpoint::open_dir(out.path()).is_err(), "without its index it is no checkpoint");
+    let torn = out.path().join("part-001.safetensors");
+    let bytes = std::fs::read(&torn).unwrap();
+    std::fs::write(&torn, &bytes[..bytes.len() / 2]).unwrap();
+    let parts = quantized(&source, out.path());
+    let earlier: Vec<bool> = parts.iter().map(|p| p.earlier).collect();
+    assert_eq!(earlier[..4], [true, false, true, false]);
+    assert!(std::fs::read(&torn).unwrap() == bytes, "the same file again");
+    // Parts of another recipe are not taken for this one's.
+    source.set_recipe(Recipe::Bits4);
+    assert!(quantized(&source, out.path()).iter().all(|p| !p.earlier));
+}
+
+#[test]
+fn kept_weights_stand_for_their_source_until_they_are_damaged() {
+    let mut source = Checkpoint::open_dir(&fixture("tiny-mixed")).unwrap();
+    source.set_recipe(Recipe::Bits4);
+    let dir = tempfile::tempdir().unwrap();
+    assert!(source.packed_earlier(dir.path()).unwrap().is_none());
+    quantized(&source, &dir.path().join(source.fingerprint()));
+    let earlier = source.packed_earlier(dir.path()).unwrap().unwrap();
+    assert_eq!((earlier.fingerprint(), earlier.name()), (source.fingerprint(), source.name()));
+    assert!(earlier.is_packed_earlier() && earlier.published().is_none() && earlier.kept().unwrap().is_none());
+    assert_eq!(logits(&earlier), logits(&source));
+    let mode = |p: &Path| std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(p).unwrap().permissions()) & 0o777;
+    let part = dir.path().join(source.fingerprint()).join("part-002.safetensors");
+    assert_eq!(mode(&part), 0o600);
+    drop(earlier);
+    let mut bytes = std::fs::read(&part).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    std::fs::write(&part, bytes).unwrap();
+    let error = source.packed_earlier(dir.path()).err().unwrap().to_string();
+    assert!(error.contains("not those that its index describes"), "{error}");
+    assert!(crate::model::quantize::kept_folders(dir.path())[0].1 > 100_000);
+    assert!(crate::model::quantize::remove_kept(dir.path()).unwrap() > 100_000);
+    assert!(source.packed_earlier(dir.path()).unwrap().is_none());
 }

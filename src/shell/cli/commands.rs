@@ -373,6 +373,29 @@ pub enum ModelCommand {
         #[arg(short, long)]
         yes: bool,
     },
+    /// Pack the weights of a folder once, into a folder that loads at the speed of the disk
+    Quantize {
+        /// Model folder, bf16 or as somebody published it
+        #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+        folder: PathBuf,
+        /// Form of the weights
+        #[arg(long, value_enum)]
+        to: PackTo,
+        /// Folder to write; a run that was stopped goes on in it
+        #[arg(short, long, value_name = "OUT", value_hint = ValueHint::DirPath)]
+        output: PathBuf,
+    },
+}
+
+/// Forms that weights can be packed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PackTo {
+    /// 8 bits
+    #[value(name = "8bit")]
+    Bits8,
+    /// 4.5 bits, and 8 where the model is sensitive
+    #[value(name = "4bit")]
+    Bits4,
 }
 
 /// `config`.

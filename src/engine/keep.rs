@@ -1,0 +1,61 @@
+//! Weights that were packed while loading are kept for the next start, which then reads half or a quarter of the bytes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::model::quantize::quantize;
+use crate::model::{Checkpoint, Recipe};
+use crate::protocol::engine::Cancel;
+
+/// Weights of fewer bytes are packed faster than they are worth keeping.
+const WORTH_BYTES: u64 = 1 << 30;
+/// Threads that pack in the background: the conversation goes on beside them.
+const THREADS: usize = 2;
+
+/// The weights of an earlier start in place of the folder's, where they are kept below `dir`. The line says what was found.
+pub(super) fn earlier(checkpoint: Checkpoint, dir: &Path) -> (Checkpoint, Option<String>) {
+    if !matches!(checkpoint.recipe(), Recipe::Bits8 | Recipe::Bits4) {
+        return (checkpoint, None);
+    }
+    match checkpoint.packed_earlier(dir) {
+        Ok(Some(earlier)) => {
+            let line = format!("{} weights as an earlier start packed them.", earlier.recipe().name());
+            (earlier, Some(line))
+        }
+        Ok(None) => (checkpoint, None),
+        Err(error) => {
+            let line =
+                format!("Packed weights of an earlier start are not used ({error}); sala-chat prune removes them.");
+            (checkpoint, Some(line))
+        }
+    }
+}
+
+/// Packs in the background what was just loaded, unless it is small, kept already, or the disk is too full. The line says so.
+pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Option<u64>) -> Option<String> {
+    let recipe = checkpoint.recipe();
+    let bytes = checkpoint.bytes(recipe);
+    let plain = checkpoint.directory().is_some() && checkpoint.published().is_none() && !checkpoint.is_packed_earlier();
+    if !matches!(recipe, Recipe::Bits8 | Recipe::Bits4) || !plain || bytes < WORTH_BYTES {
+        return None;
+    }
+    let size = format!("{:.1} GB", bytes as f64 / 1e9);
+    if free.is_none_or(|free| free < 3 * bytes) {
+        return Some(format!("The packed weights ({size}) are not kept: too little space below {}.", dir.display()));
+    }
+    let (checkpoint, folder) = (Arc::clone(checkpoint), dir.join(checkpoint.fingerprint()));
+    let work = move || {
+        let Ok(pool) = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build() else { return };
+        if let Err(error) = pool.install(|| quantize(&checkpoint, &folder, &Cancel::default(), &mut |_| ())) {
+            tracing::warn!("packed weights are not kept: {error}");
+        }
+    };
+    std::thread::Builder::new().name("keep-weights".into()).spawn(work).ok()?;
+    Some(format!("The packed weights ({size}) are being kept in {} for a faster start.", dir.display()))
+}
+
+/// Bytes free on the disk of a folder that may not exist yet.
+pub(super) fn free_bytes(dir: &Path) -> Option<u64> {
+    let at = dir.ancestors().find(|d| d.exists())?;
+    rustix::fs::statvfs(at).ok().map(|stat| stat.f_bavail * stat.f_frsize)
+}

@@ -1,0 +1,397 @@
+//! Weights that somebody else packed: one reader per layout, which gives exactly the values that the publishing library computes.
+//!
+//! `config.json` says which family a folder is of ([`Format`]); the tensors of each weight say the rest, so that folders which pack
+//! only some of their weights need no list of them. What a reader gives is bit-equal to the library's own dequantised weight
+//! (`tests/fixtures/published`, written by the libraries). Where a form of the device holds those values as they are, a weight is
+//! repacked into it directly; else its values take the way of a bf16 weight.
+//!
+//! | file | owns |
+//! |---|---|
+//! | here | the table of layouts; one weight, its values and its own form; access to its tensors |
+//! | `integer` | 4 and 8 bit integers: GPTQ v1 and v2, AWQ, compressed-tensors, MLX |
+//! | `float` | NVFP4 and FP8 |
+//! | `ours` | the forms of the device, as `model quantize` writes them |
+//! | `small_floats` | the values of 4 and 8 bit floating-point numbers |
+
+mod float;
+mod integer;
+mod ours;
+mod small_floats;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+use safetensors::Dtype as FileDtype;
+
+pub(super) use small_floats::{e2m1, e4m3};
+
+use super::format::{Family, Format};
+use super::{ModelError, Result, Tensors};
+use crate::backend::Form;
+use crate::backend::forms::Packed;
+use crate::protocol::engine::Dtype;
+
+/// One layout: how it is recognised and who reads it.
+struct Layout {
+    /// For people.
+    name: &'static str,
+    /// The tensor that holds the values, and its type in the file.
+    part: &'static str,
+    dtype: FileDtype,
+    /// Families of folders that have it.
+    families: &'static [Family],
+    open: for<'a> fn(&Parts<'a>) -> Result<Box<dyn Reader<'a> + 'a>>,
+}
+
+/// Every layout that is read.
+const LAYOUTS: &[Layout] = &[
+    Layout { name: "GPTQ", part: "qweight", dtype: FileDtype::I32, families: &[Family::Gptq], open: integer::gptq },
+    Layout { name: "AWQ", part: "qweight", dtype: FileDtype::I32, families: &[Family::Awq], open: integer::awq },
+    Layout {
+        name: "pack-quantized",
+        part: "weight_packed",
+        dtype: FileDtype::I32,
+        families: &[Family::CompressedTensors],
+        open: integer::pack_quantized,
+    },
+    Layout {
+        name: "int-quantized",
+        part: "weight",
+        dtype: FileDtype::I8,
+        families: &[Family::CompressedTensors],
+        open: integer::int_quantized,
+    },
+    Layout {
+        name: "nvfp4-pack-quantized",
+        part: "weight_packed",
+        dtype: FileDtype::U8,
+        families: &[Family::CompressedTensors],
+        open: float::nvfp4_divided,
+    },
+    Layout {
+        name: "NVFP4",
+        part: "weight",
+        dtype: FileDtype::U8,
+        families: &[Family::ModelOpt],
+        open: float::nvfp4_multiplied,
+    },
+    Layout {
+        name: "FP8",
+        part: "weight",
+        dtype: FileDtype::F8_E4M3,
+        families: &[Family::Fp8, Family::CompressedTensors, Family::ModelOpt],
+        open: float::fp8,
+    },
+    Layout { name: "MLX", part: "weight", dtype: FileDtype::U32, families: &[Family::Mlx], open: integer::mlx },
+    Layout { name: "int8", part: "int8", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::int8 },
+    Layout { name: "int4", part: "int4", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::int4 },
+    Layout { name: "group4", part: "group4", dtype: FileDtype::U8, families: &[Family::SalaChat], open: ours::group4 },
+];
+
+/// Tensors that belong to a packed weight, beside the one with its values.
+const BESIDE: &[&str] = &[
+    "qzeros",
+    "scales",
+    "g_idx",
+    "biases",
+    "weight_scale",
+    "weight_scale_2",
+    "weight_scale_inv",
+    "weight_global_scale",
+    "weight_zero_point",
+    "weight_g_idx",
+    "weight_shape",
+    "input_scale",
+    "input_global_scale",
+];
+
+/// The weight (`….weight`) that a tensor of a packed folder belongs to.
+pub(super) fn owner(tensor: &str) -> Option<String> {
+    let (base, part) = tensor.rsplit_once('.')?;
+    let known = BESIDE.contains(&part) || LAYOUTS.iter().any(|l| l.part == part);
+    known.then(|| format!("{base}.weight"))
+}
+
+/// The type in which a library computes its values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Computed {
+    Bf16,
+    F16,
+    F32,
+}
+
+impl Computed {
+    fn of(dtype: FileDtype) -> Computed {
+        match dtype {
+            FileDtype::BF16 => Computed::Bf16,
+            FileDtype::F16 => Computed::F16,
+            _ => Computed::F32,
+        }
+    }
+
+    fn round(self, x: f32) -> f32 {
+        match self {
+            Computed::Bf16 => bf16::from_f32(x).to_f32(),
+            Computed::F16 => f16::from_f32(x).to_f32(),
+            Computed::F32 => x,
+        }
+    }
+}
+
+/// The values of one weight.
+trait Reader<'a>: Sync {
+    /// What must hold of the contents, as opposed to the shapes: (part, why it cannot be used).
+    fn check(&self) -> Result<(), (&'static str, String)>;
+    /// The type that the values have.
+    fn computed(&self) -> Computed;
+    /// Row `row`, as the library computes it.
+    fn values(&self, row: usize, dst: &mut [f32]);
+    /// The form of the device that holds the weight as it was published, if there is one, and whether to the bit.
+    fn own(&self) -> Option<(Form, bool)> {
+        None
+    }
+    /// The weight in that form.
+    fn packed(&self) -> Option<Cow<'a, [u8]>> {
+        None
+    }
+}
+
+/// A packed weight of a folder, its tensors' names, types and shapes checked.
+pub(super) struct Weight<'a> {
+    parts: Parts<'a>,
+    layout: &'static Layout,
+    reader: Box<dyn Reader<'a> + 'a>,
+}
+
+impl<'a> Weight<'a> {
+    /// The weight `name` (without `.weight`) of a folder, if it is packed; `shape` is `[out, in]` by config.json.
+    pub(super) fn open(tensors: &'a Tensors, name: &str, shape: &[usize]) -> Result<Option<Weight<'a>>> {
+        let [out, inner] = *shape else { return Ok(None) };
+        let mut found = None;
+        for layout in LAYOUTS {
+            let Ok((dtype, ..)) = tensors.raw(&format!("{name}.{}", layout.part)) else { continue };
+            if dtype == layout.dtype {
+                let declared = tensors.format().is_some_and(|f| layout.families.contains(&f.family()));
+                if declared || found.is_none() {
+                    found = Some((layout, declared));
+                }
+                if declared {
+                    break;
+                }
+            }
+        }
+        let Some((layout, declared)) = found else { return Ok(None) };
+        let parts = Parts { tensors, name: name.to_owned(), out, inner, layout: layout.name };
+        if !declared {
+            let says = tensors.format().map_or("no packed weights", |f| f.family().name());
+            let why = format!("holds {:?} as {} does, but config.json declares {says}", layout.dtype, layout.name);
+            return Err(parts.refuse(layout.part, why));
+        }
+        if layout.part != "weight" && tensors.contains(&format!("{name}.weight")) {
+            return Err(parts.refuse(
+                "weight",
+                format!("is there beside `{}`: one of the two is of another download", layout.part),
+            ));
+        }
+        let reader = (layout.open)(&parts)?;
+        Ok(Some(Weight { parts, layout, reader }))
+    }
+
+    /// The layout's name.
+    pub(super) fn layout(&self) -> &'static str {
+        self.layout.name
+    }
+
+    /// The form of the device that holds it as published, and whether to the bit (else its scales are rounded to bf16).
+    pub(super) fn own(&self) -> Option<(Form, bool)> {
+        self.reader.own()
+    }
+
+    fn checked(&self) -> Result<()> {
+        self.reader.check().map_err(|(part, why)| self.parts.refuse(part, why))
+    }
+
+    /// The packed bytes of its own form.
+    pub(super) fn packed(&self) -> Result<Cow<'a, [u8]>> {
+        self.checked()?;
+        self.reader.packed().ok_or_else(|| self.parts.refuse(self.layout.part, "has no form of its own".into()))
+    }
+
+    /// Every value: bf16 where that is what the library computes, else f32. Row-major, little-endian.
+    pub(super) fn values(&self) -> Result<(Dtype, Vec<u8>)> {
+        self.checked()?;
+        let (inner, computed) = (self.parts.inner, self.reader.computed());
+        let dtype = if computed == Computed::Bf16 { Dtype::Bf16 } else { Dtype::F32 };
+        let mut data = vec![0u8; self.parts.out * inner * dtype.size()];
+        // Several rows at a time: in some layouts neighbouring rows lie in the same words.
+        const TOGETHER: usize = 32;
+        let bad =
+            data.par_chunks_mut((TOGETHER * inner * dtype.size()).max(1)).enumerate().find_map_any(|(block, data)| {
+                let mut row = vec![0f32; inner];
+                for (i, data) in data.chunks_exact_mut((inner * dtype.size()).max(1)).enumerate() {
+                    self.reader.values(block * TOGETHER + i, &mut row);
+                    if let Some(column) = row.iter().position(|v| !v.is_finite()) {
+                        return Some((block * TOGETHER + i, column));
+                    }
+                    match dtype {
+                        Dtype::Bf16 => row.iter().zip(data.chunks_exact_mut(2)).for_each(|(v, to)| {
+                            to.copy_from_slice(&bf16::from_f32(*v).to_le_bytes());
+                        }),
+                        _ => row.iter().zip(data.chunks_exact_mut(4)).for_each(|(v, to)| {
+                            to.copy_from_slice(&v.to_le_bytes());
+                        }),
+                    }
+                }
+                None
+            });
+        match bad {
+            None => Ok((dtype, data)),
+            Some((row, column)) => {
+                let why = format!(
+                    "stands for a value that is not finite (row {row}, column {column}); the folder is damaged"
+                );
+                Err(self.parts.refuse(self.layout.part, why))
+            }
+        }
+    }
+
+    /// Relative squared error of a few rows in a form: (Σ (w − w')², Σ w²).
+    pub(super) fn error_in(&self, form: Form, rows: usize) -> Result<(f64, f64)> {
+        self.checked()?;
+        let (inner, rows) = (self.parts.inner, rows.min(self.parts.out));
+        let packed = Packed::pack(form, rows, inner, |row, dst| self.reader.values(row, dst));
+        let Ok(packed) = packed else { return Ok((0.0, 0.0)) };
+        let (mut before, mut after) = (vec![0f32; inner], vec![0f32; inner]);
+        let mut sums = (0f64, 0f64);
+        for row in 0..rows {
+            self.reader.values(row, &mut before);
+            packed.values(row, &mut after);
+            for (b, a) in before.iter().zip(&after) {
+                sums.0 += f64::from(b - a).powi(2);
+                sums.1 += f64::from(*b).powi(2);
+            }
+        }
+        Ok(sums)
+    }
+}
+
+/// The tensors of one weight.
+struct Parts<'a> {
+    tensors: &'a Tensors,
+    /// Without `.weight`.
+    name: String,
+    out: usize,
+    inner: usize,
+    layout: &'static str,
+}
+
+impl<'a> Parts<'a> {
+    fn full(&self, part: &str) -> String {
+        format!("{}.{part}", self.name)
+    }
+
+    fn refuse(&self, part: &str, why: String) -> ModelError {
+        ModelError::Packed { name: self.full(part), why }
+    }
+
+    fn has(&self, part: &str) -> bool {
+        self.tensors.contains(&self.full(part))
+    }
+
+    fn format(&self) -> Option<&'a Format> {
+        self.tensors.format()
+    }
+
+    fn shape(&self, part: &str) -> Result<&'a [usize]> {
+        Ok(self.tensors.raw(&self.full(part))?.1)
+    }
+
+    /// A tensor of one of these types and exactly this shape.
+    fn part(&self, part: &str, types: &[FileDtype], shape: &[usize]) -> Result<(FileDtype, &'a [u8])> {
+        let (dtype, found, bytes) = self.tensors.raw(&self.full(part))?;
+        if found != shape {
+            let why = format!(
+                "has shape {found:?}; {} of a [{}, {}] weight has {shape:?} here",
+                self.layout, self.out, self.inner
+            );
+            return Err(self.refuse(part, why));
+        }
+        if !types.contains(&dtype) {
+            return Err(self.refuse(part, format!("holds {dtype:?}; {} has {types:?} here", self.layout)));
+        }
+        Ok((dtype, bytes))
+    }
+
+    fn scales(&self, part: &'static str, shape: &[usize]) -> Result<Scales<'a>> {
+        let types = [FileDtype::F16, FileDtype::BF16, FileDtype::F32, FileDtype::F8_E4M3];
+        let (dtype, bytes) = self.part(part, &types, shape)?;
+        Ok(Scales { part, dtype, bytes })
+    }
+
+    /// One number, as a scalar or an array of one.
+    fn scalar(&self, part: &'static str) -> Result<f32> {
+        let shape = self.shape(part)?.to_vec();
+        if shape.iter().product::<usize>() != 1 {
+            return Err(self.refuse(part, format!("has shape {shape:?}; it should be one number")));
+        }
+        let scales = self.scales(part, &shape)?;
+        scales.check().map_err(|(part, why)| self.refuse(part, why))?;
+        Ok(scales.get(0))
+    }
+
+    /// Columns of each of `groups` equal groups.
+    fn columns(&self, part: &str, groups: usize) -> Result<usize> {
+        if groups > 0 && self.inner.is_multiple_of(groups) {
+            return Ok(self.inner / groups);
+        }
+        Err(self.refuse(part, format!("has {groups} groups, which do not divide {} columns", self.inner)))
+    }
+}
+
+/// Scales as the file holds them.
+#[derive(Clone, Copy)]
+struct Scales<'a> {
+    part: &'static str,
+    dtype: FileDtype,
+    bytes: &'a [u8],
+}
+
+impl Scales<'_> {
+    fn get(&self, i: usize) -> f32 {
+        let two = || self.bytes.get(2 * i..2 * i + 2).and_then(|b| b.try_into().ok());
+        match self.dtype {
+            FileDtype::F16 => two().map_or(f32::NAN, |b| f16::from_le_bytes(b).to_f32()),
+            FileDtype::BF16 => two().map_or(f32::NAN, |b| bf16::from_le_bytes(b).to_f32()),
+            FileDtype::F8_E4M3 => self.bytes.get(i).map_or(f32::NAN, |b| e4m3(*b)),
+            _ => {
+                let four = self.bytes.get(4 * i..4 * i + 4).and_then(|b| b.try_into().ok());
+                four.map_or(f32::NAN, f32::from_le_bytes)
+            }
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self.dtype {
+            FileDtype::F16 | FileDtype::BF16 => self.bytes.len() / 2,
+            FileDtype::F8_E4M3 => self.bytes.len(),
+            _ => self.bytes.len() / 4,
+        }
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        match (0..self.len()).find(|i| !self.get(*i).is_finite()) {
+            None => Ok(()),
+            Some(i) => {
+                Err((self.part, format!("holds a scale that is not finite (number {i}); the folder is damaged")))
+            }
+        }
+    }
+}
+
+/// Word `i` of little-endian 32-bit words.
+fn word(bytes: &[u8], i: usize) -> u32 {
+    bytes.get(4 * i..4 * i + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_le_bytes)
+}

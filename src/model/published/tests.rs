@@ -1,0 +1,235 @@
+//! Readers against the values that the publishing libraries compute, and everything that makes a weight unreadable.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::TensorView;
+use serde_json::Value;
+
+use super::*;
+use crate::model::format::Format;
+
+type Parts = BTreeMap<String, (FileDtype, Vec<usize>, Vec<u8>)>;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/published")
+}
+
+struct Case {
+    name: String,
+    shape: Vec<usize>,
+    config: Value,
+}
+
+fn cases() -> Vec<Case> {
+    let text = std::fs::read_to_string(folder().join("cases.json")).unwrap();
+    let all: serde_json::Map<String, Value> = serde_json::from_str(&text).unwrap();
+    let case = |(name, v): (String, Value)| Case {
+        name,
+        shape: v["shape"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect(),
+        config: v["config"].clone(),
+    };
+    all.into_iter().map(case).collect()
+}
+
+impl Case {
+    fn named(name: &str) -> Case {
+        cases().into_iter().find(|c| c.name == name).unwrap()
+    }
+
+    fn format(&self) -> Option<Format> {
+        Format::declared(&self.config, None)
+    }
+
+    fn path(&self) -> PathBuf {
+        folder().join(format!("{}.safetensors", self.name))
+    }
+
+    fn open(&self) -> Tensors {
+        Tensors::open_files(&[self.path()]).unwrap().in_format(self.format())
+    }
+
+    /// What reading the weight says after its tensors went through `edit`.
+    fn refused(&self, edit: impl FnOnce(&mut Parts)) -> String {
+        let bytes = std::fs::read(self.path()).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let mut parts: Parts =
+            file.iter().map(|(n, t)| (n.to_string(), (t.dtype(), t.shape().to_vec(), t.data().to_vec()))).collect();
+        edit(&mut parts);
+        let views = parts.iter().map(|(n, (d, s, b))| (n.clone(), TensorView::new(*d, s.clone(), b).unwrap()));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        safetensors::serialize_to_file(views, None, &path).unwrap();
+        let tensors = Tensors::open_files(&[path]).unwrap().in_format(self.format());
+        let error = tensors.get("w.weight", &self.shape).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(!error.contains('\n'), "{error}");
+        error
+    }
+}
+
+fn expected(tensors: &Tensors) -> Vec<f32> {
+    let (dtype, _, bytes) = tensors.raw("expected").unwrap();
+    let scales = Scales { part: "expected", dtype, bytes };
+    (0..scales.len()).map(|i| scales.get(i)).collect()
+}
+
+fn floats(dtype: Dtype, data: &[u8]) -> Vec<f32> {
+    match dtype {
+        Dtype::Bf16 => data.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+        _ => data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+    }
+}
+
+#[test]
+fn values_are_those_of_the_publishing_libraries_to_the_bit() {
+    let cases = cases();
+    assert!(cases.len() >= 20);
+    let mut layouts = std::collections::BTreeSet::new();
+    for case in cases {
+        let tensors = case.open();
+        let weight = Weight::open(&tensors, "w", &case.shape).unwrap().unwrap_or_else(|| panic!("{}", case.name));
+        layouts.insert(weight.layout());
+        let (dtype, data) = weight.values().unwrap();
+        let (got, expected) = (floats(dtype, &data), expected(&tensors));
+        let wrong = got.iter().zip(&expected).position(|(a, b)| a.to_bits() != b.to_bits() && (*a != 0.0 || *b != 0.0));
+        let at = wrong.map(|i| (i, got[i], expected[i]));
+        assert!(at.is_none() && got.len() == expected.len(), "{}: {at:?}", case.name);
+    }
+    // The program's own folders are tested with what writes them.
+    let others = LAYOUTS.iter().filter(|l| !l.families.contains(&Family::SalaChat));
+    let all: std::collections::BTreeSet<_> = others.map(|l| l.name).collect();
+    assert_eq!(layouts, all, "every row of the table has a case");
+}
+
+#[test]
+fn own_forms_hold_the_values_as_they_are() {
+    let mut kept = Vec::new();
+    for case in cases() {
+        let tensors = case.open();
+        let weight = Weight::open(&tensors, "w", &case.shape).unwrap().unwrap();
+        let Some((form, exact)) = weight.own() else { continue };
+        let (out, inner) = (case.shape[0], case.shape[1]);
+        let packed = Packed::from_bytes(form, out, inner, weight.packed().unwrap().into_owned()).unwrap();
+        let expected = expected(&tensors);
+        let mut row = vec![0f32; inner];
+        let (mut error, mut square) = (0f64, 0f64);
+        for r in 0..out {
+            packed.values(r, &mut row);
+            for (a, b) in row.iter().zip(&expected[r * inner..]) {
+                assert!(!exact || a.to_bits() == b.to_bits() || *a == *b, "{}: row {r}: {a} is not {b}", case.name);
+                error += f64::from(a - b).powi(2);
+                square += f64::from(*b).powi(2);
+            }
+        }
+        assert!(error / square < 1e-5, "{}: {}", case.name, error / square);
+        kept.push((case.name, form.name(), exact));
+    }
+    let has = |name: &str, form: &str, exact: bool| kept.iter().any(|k| *k == (name.to_owned(), leak(form), exact));
+    assert!(has("ct-int4-g128", "group4", true) && has("gptq-v1-4bit-g128", "group4", false), "{kept:?}");
+    assert!(has("ct-int8-g128", "int8", true) && has("ct-w8a8", "int8", false), "{kept:?}");
+    assert!(!kept.iter().any(|(name, ..)| name.starts_with("mlx") || name.ends_with("desc-act")), "{kept:?}");
+}
+
+fn leak(form: &str) -> &'static str {
+    [Form::Int8, Form::Int4, Form::Group4(crate::backend::forms::Group4::G32)]
+        .map(Form::name)
+        .into_iter()
+        .find(|n| *n == form)
+        .unwrap()
+}
+
+fn set_scale(parts: &mut Parts, name: &str, at: usize, value: f32) {
+    let (dtype, _, bytes) = parts.get_mut(name).unwrap();
+    match dtype {
+        FileDtype::F16 => bytes[2 * at..2 * at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes()),
+        FileDtype::BF16 => bytes[2 * at..2 * at + 2].copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
+        FileDtype::F8_E4M3 => bytes[at] = 0x7f,
+        _ => bytes[4 * at..4 * at + 4].copy_from_slice(&value.to_le_bytes()),
+    }
+}
+
+#[test]
+fn a_scale_that_is_not_finite_is_named_in_every_layout() {
+    for (case, part) in [
+        ("gptq-v1-4bit-g128", "scales"),
+        ("awq-4bit-g128", "scales"),
+        ("ct-int4-g128", "weight_scale"),
+        ("ct-w8a8", "weight_scale"),
+        ("ct-nvfp4", "weight_scale"),
+        ("ct-nvfp4", "weight_global_scale"),
+        ("modelopt-nvfp4", "weight_scale"),
+        ("modelopt-nvfp4", "weight_scale_2"),
+        ("fp8-128-blocks", "weight_scale_inv"),
+        ("mlx-8bit-g64", "scales"),
+        ("mlx-8bit-g64", "biases"),
+    ] {
+        let error = Case::named(case).refused(|parts| set_scale(parts, &format!("w.{part}"), 0, f32::NAN));
+        assert!(error.starts_with(&format!("tensor `w.{part}` holds a scale that is not finite")), "{case}: {error}");
+    }
+    let error = Case::named("ct-fp8-channel").refused(|p| p.get_mut("w.weight").unwrap().2[7] = 0x7f);
+    assert!(error.starts_with("tensor `w.weight` holds a value that is not a number (number 7)"), "{error}");
+}
+
+/// Cuts a tensor to its first `n` along the given axis of two.
+fn cut(parts: &mut Parts, name: &str, axis: usize, n: usize) {
+    let (dtype, shape, bytes) = parts.get_mut(name).unwrap();
+    let size = bytes.len() / shape.iter().product::<usize>();
+    assert!(matches!(dtype, FileDtype::I32 | FileDtype::F16 | FileDtype::BF16 | FileDtype::U8 | FileDtype::F8_E4M3));
+    let (rows, columns) = (shape[0], shape[1]);
+    let keep = |i: usize| if axis == 0 { i / columns < n } else { i % columns < n };
+    *bytes = (0..rows * columns).filter(|i| keep(*i)).flat_map(|i| bytes[i * size..(i + 1) * size].to_vec()).collect();
+    shape[axis] = n;
+}
+
+#[test]
+fn shapes_that_do_not_match_are_named_with_what_was_expected() {
+    let says = |case: &str, error: String, all: &[&str]| {
+        assert!(all.iter().all(|part| error.contains(part)), "{case}: {error}");
+    };
+    let gptq = Case::named("gptq-v1-4bit-g128");
+    says("rows", gptq.refused(|p| cut(p, "w.qweight", 1, 7)), &["`w.qweight`", "[32, 7]", "[32, 8]"]);
+    says("bits", gptq.refused(|p| cut(p, "w.qweight", 0, 24)), &["`w.qweight`", "24 words for 256 columns"]);
+    says("zeros", gptq.refused(|p| cut(p, "w.qzeros", 0, 1)), &["`w.qzeros`", "[1, 1]", "[2, 1]"]);
+    let uneven = |p: &mut Parts| {
+        let three: Vec<u8> = p["w.scales"].2.iter().copied().cycle().take(3 * 8 * 2).collect();
+        p.insert("w.scales".into(), (FileDtype::F16, vec![3, 8], three));
+    };
+    says("groups", gptq.refused(uneven), &["`w.scales`", "3 groups, which do not divide 256 columns"]);
+    let zero = |p: &mut Parts| p.get_mut("w.qzeros").unwrap().2.fill(0);
+    says("zero point", gptq.refused(zero), &["`w.qzeros`", "zero point 0 where config.json says symmetric (7 or 8)"]);
+    says("part", gptq.refused(|p| drop(p.remove("w.scales"))), &["w.scales"]);
+    let index = Case::named("gptq-v1-4bit-desc-act");
+    let far = |p: &mut Parts| p.get_mut("w.g_idx").unwrap().2[0] = 9;
+    says("index", index.refused(far), &["`w.g_idx` names group 9 of 4 for column 0"]);
+    let ct = Case::named("ct-int4-g128");
+    let other = |p: &mut Parts| p.get_mut("w.weight_shape").unwrap().2[0] = 9;
+    says("weight_shape", ct.refused(other), &["`w.weight_shape` says [9, 256], config.json asks for [8, 256]"]);
+    let wide = |p: &mut Parts| {
+        p.insert("w.weight_zero_point".into(), (FileDtype::I8, vec![8, 2], vec![200; 16]));
+    };
+    says("zero point", ct.refused(wide), &["`w.weight_zero_point` holds zero point -56, outside of -8..=7 of 4 bits"]);
+    let nvfp4 = Case::named("modelopt-nvfp4");
+    says("scales", nvfp4.refused(|p| cut(p, "w.weight_scale", 1, 15)), &["`w.weight_scale`", "[8, 15]", "[8, 16]"]);
+    let both = |p: &mut Parts| {
+        p.insert("w.weight".into(), (FileDtype::BF16, vec![8, 256], vec![0; 4096]));
+    };
+    says("both", gptq.refused(both), &["`w.weight` is there beside `qweight`"]);
+}
+
+#[test]
+fn a_weight_of_another_family_than_config_json_says_is_refused() {
+    let case = Case::named("ct-int4-g128");
+    let tensors = Tensors::open_files(&[case.path()]).unwrap();
+    let error = tensors.get("w.weight", &case.shape).err().unwrap().to_string();
+    assert!(error.contains("`w.weight_packed`") && error.contains("declares no packed weights"), "{error}");
+    let gptq = Case::named("gptq-v1-4bit-g128").format();
+    let error = tensors.in_format(gptq).get("w.weight", &case.shape).err().unwrap().to_string();
+    assert!(error.contains("pack-quantized") && error.contains("declares GPTQ"), "{error}");
+}
+
+#[test]
+fn parts_belong_to_their_weight() {
+    assert_eq!(owner("model.layers.0.mlp.up_proj.qweight").as_deref(), Some("model.layers.0.mlp.up_proj.weight"));
+    assert_eq!(owner("a.weight_scale_2").as_deref(), Some("a.weight"));
+    assert_eq!(owner("model.rotary.inv_freq"), None);
+}

@@ -1,0 +1,278 @@
+//! Packs a model's weights once and writes them as a folder that loads like any other, at the speed of the disk.
+//!
+//! One safetensors file per part of the model (embedding, each layer, head), each written under another name and renamed when it is
+//! whole, so that a run that was stopped goes on where it was. The index is written last: a folder without it is not a checkpoint.
+//! What is written is what a device would make of the same weights while loading them, to the bit.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::TensorView;
+
+use super::weights::{Fate, Source};
+use super::{Checkpoint, ModelError, Recipe, Result, Tensors};
+use crate::backend::forms::{PAIR_ROWS, Packed, UNIT_COLUMNS};
+use crate::backend::{BackendError, Form};
+use crate::protocol::engine::{Cancel, Dtype};
+use crate::spec::ModelSpec;
+
+/// What `quant_method` says of a folder that this program wrote.
+pub(super) const METHOD: &str = "sala-chat";
+const CONFIG: &str = "config.json";
+const INDEX: &str = "model.safetensors.index.json";
+/// Key of the metadata of each file: hash of what it was made from and how; in files followed by the squared error.
+const MADE_FROM: &str = "made_from";
+
+/// A part that is on the disk.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// `layer 3`.
+    pub name: String,
+    /// Its number, from 1, and how many there are.
+    pub number: usize,
+    /// Of how many.
+    pub of: usize,
+    /// Its file.
+    pub bytes: u64,
+    /// Squared error of what was packed here, relative to the squared weights.
+    pub error: f64,
+    /// An earlier run wrote it.
+    pub earlier: bool,
+}
+
+/// A tensor on its way to the file.
+struct Made {
+    name: String,
+    dtype: safetensors::Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+/// Packs `source` by its recipe into the folder `out`. `progress` hears every part when it is on the disk. `None` if it was stopped.
+///
+/// # Errors
+/// A source without files, tensors that cannot be read, values that are not finite, the disk.
+pub fn quantize(
+    source: &Checkpoint,
+    out: &Path,
+    stop: &Cancel,
+    progress: &mut dyn FnMut(&Part),
+) -> Result<Option<u64>> {
+    let Source::Tensors(tensors) = &source.source else {
+        return Err(ModelError::Unknown(source.name().to_owned()));
+    };
+    source.check()?;
+    std::fs::create_dir_all(out).map_err(at(out))?;
+    let id = source.fingerprint();
+    let parts = parts(source.spec());
+    let (mut total, mut index) = (0, BTreeMap::new());
+    for (i, (name, weights)) in parts.iter().enumerate() {
+        if stop.is_cancelled() {
+            return Ok(None);
+        }
+        let file = format!("part-{i:03}.safetensors");
+        let path = out.join(&file);
+        let (error, earlier) = match written(&path, &id) {
+            Some(error) => (error, true),
+            None => (write_part(source, tensors, weights, &path, &id)?, false),
+        };
+        let bytes = path.metadata().map_err(at(&path))?.len();
+        total += bytes;
+        let made = Tensors::open_files(std::slice::from_ref(&path))?;
+        index.extend(made.names().map(|tensor| (tensor.to_owned(), file.clone())));
+        progress(&Part { name: name.clone(), number: i + 1, of: parts.len(), bytes, error, earlier });
+    }
+    let files: Vec<PathBuf> = (0..parts.len()).map(|i| out.join(format!("part-{i:03}.safetensors"))).collect();
+    let seal = seal(&Tensors::open_files(&files)?);
+    let mut config: serde_json::Value = serde_json::from_str(source.config())
+        .map_err(|e| ModelError::Damaged { origin: CONFIG.into(), cause: e.to_string() })?;
+    if let Some(config) = config.as_object_mut() {
+        config.remove("quantization");
+        let made = serde_json::json!({ "quant_method": METHOD, "format": source.recipe().name(), MADE_FROM: id });
+        config.insert("quantization_config".into(), made);
+    }
+    write_text(&out.join(CONFIG), &config.to_string())?;
+    let index =
+        serde_json::json!({ "metadata": { "total_size": total, MADE_FROM: id, "seal": seal }, "weight_map": index });
+    write_text(&out.join(INDEX), &index.to_string())?;
+    Ok(Some(total))
+}
+
+/// What a finished folder says it was made from, if its files are what its index says (sampled as fingerprints are).
+pub(super) fn sealed(folder: &Path) -> Option<(String, Tensors)> {
+    let text = crate::text::files::read_text(&folder.join(INDEX), crate::text::files::MODEL_CONFIG_BYTES).ok()?;
+    let index: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let says = |key: &str| index.get("metadata").and_then(|m| m.get(key)).and_then(serde_json::Value::as_str);
+    let (id, expected) = (says(MADE_FROM)?.to_owned(), says("seal")?.to_owned());
+    let tensors = Tensors::open_dir(folder).ok()?;
+    (seal(&tensors) == expected).then_some((id, tensors))
+}
+
+fn seal(tensors: &Tensors) -> String {
+    let mut hasher = blake3::Hasher::new();
+    tensors.hash_into(&mut hasher);
+    hasher.finalize().to_hex().to_string()
+}
+
+fn at(path: &Path) -> impl Fn(std::io::Error) -> ModelError + '_ {
+    move |cause| ModelError::File { path: path.into(), cause }
+}
+
+/// Names of parts, with the expected tensors of each.
+fn parts(spec: &ModelSpec) -> Vec<(String, Vec<(String, Vec<usize>)>)> {
+    let mut all: Vec<(String, Vec<(String, Vec<usize>)>)> = Vec::new();
+    for (tensor, shape) in Checkpoint::expected_tensors(spec) {
+        let layer = tensor.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
+        let name = match layer {
+            Some((layer, _)) => format!("layer {layer}"),
+            None if tensor.starts_with("model.embed") => "embedding".to_owned(),
+            None => "head".to_owned(),
+        };
+        match all.last_mut() {
+            Some((last, tensors)) if *last == name => tensors.push((tensor, shape)),
+            _ => all.push((name, vec![(tensor, shape)])),
+        }
+    }
+    all
+}
+
+/// The error that an earlier run noted in a file made from the same, if it is whole.
+fn written(path: &Path, id: &str) -> Option<f64> {
+    Tensors::open_files(&[path.to_path_buf()]).ok()?;
+    let mut head = Vec::new();
+    let mut file = std::fs::File::open(path).ok()?;
+    let mut size = [0u8; 8];
+    std::io::Read::read_exact(&mut file, &mut size).ok()?;
+    std::io::Read::read_to_end(&mut std::io::Read::take(file, u64::from_le_bytes(size)), &mut head).ok()?;
+    let head: serde_json::Value = serde_json::from_slice(&head).ok()?;
+    let meta = head.get("__metadata__")?;
+    let (made_from, error) = meta.get(MADE_FROM)?.as_str()?.split_once(' ')?;
+    if made_from == id { error.parse().ok() } else { None }
+}
+
+fn write_part(
+    source: &Checkpoint,
+    tensors: &Tensors,
+    weights: &[(String, Vec<usize>)],
+    path: &Path,
+    id: &str,
+) -> Result<f64> {
+    let (mut made, mut sums) = (Vec::new(), (0f64, 0f64));
+    for (name, shape) in weights {
+        let (tensor, (error, square)) = pack(source, tensors, name, shape)?;
+        made.push(tensor);
+        sums = (sums.0 + error, sums.1 + square);
+    }
+    let error = if sums.1 > 0.0 { sums.0 / sums.1 } else { 0.0 };
+    let damaged = |e: safetensors::SafeTensorError| ModelError::Damaged {
+        origin: path.display().to_string(),
+        cause: e.to_string(),
+    };
+    let views: Vec<(&str, TensorView<'_>)> = made
+        .iter()
+        .map(|m| Ok((m.name.as_str(), TensorView::new(m.dtype, m.shape.clone(), &m.bytes).map_err(damaged)?)))
+        .collect::<Result<_>>()?;
+    // One key and few digits: the same weights give the same file.
+    let metadata = HashMap::from([(MADE_FROM.to_owned(), format!("{id} {error:.4e}"))]);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let partial = tempfile::NamedTempFile::new_in(folder).map_err(at(path))?;
+    safetensors::serialize_to_file(views, Some(metadata), partial.path()).map_err(damaged)?;
+    partial.as_file().sync_all().map_err(at(path))?;
+    partial.persist(path).map_err(|e| at(path)(e.error))?;
+    Ok(error)
+}
+
+fn write_text(path: &Path, text: &str) -> Result<()> {
+    use std::io::Write;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut partial = tempfile::NamedTempFile::new_in(folder).map_err(at(path))?;
+    partial.write_all(text.as_bytes()).map_err(at(path))?;
+    partial.as_file().sync_all().map_err(at(path))?;
+    partial.persist(path).map_err(|e| at(path)(e.error))?;
+    Ok(())
+}
+
+/// One tensor as the folder is to hold it, and (Σ (w − w')², Σ w²) of what was packed.
+fn pack(source: &Checkpoint, tensors: &Tensors, name: &str, shape: &[usize]) -> Result<(Made, (f64, f64))> {
+    let base = name.trim_end_matches(".weight");
+    if let [out, inner] = *shape {
+        let (form, fate) = source.fate_of(base, shape)?;
+        if let Some(row) = form.row() {
+            let shape = vec![out.div_ceil(PAIR_ROWS), inner / UNIT_COLUMNS, row.unit_bytes];
+            let made =
+                |bytes| Made { name: format!("{base}.{}", row.name), dtype: safetensors::Dtype::U8, shape, bytes };
+            if matches!(fate, Fate::Exact | Fate::Nearly) {
+                let loaded = source.weight(base, &[out, inner])?;
+                return Ok((made(loaded.view().data.to_vec()), (0.0, 0.0)));
+            }
+            let (packed, sums) = pack_rows(tensors, name, form, [out, inner])?;
+            return Ok((made(packed.into_bytes()), sums));
+        }
+    }
+    let loaded = tensors.get(name, shape)?;
+    let view = loaded.view();
+    let dtype = if view.dtype == Dtype::Bf16 { safetensors::Dtype::BF16 } else { safetensors::Dtype::F32 };
+    Ok((Made { name: name.to_owned(), dtype, shape: shape.to_vec(), bytes: view.data.to_vec() }, (0.0, 0.0)))
+}
+
+fn pack_rows(tensors: &Tensors, name: &str, form: Form, [out, inner]: [usize; 2]) -> Result<(Packed, (f64, f64))> {
+    use rayon::prelude::*;
+    let loaded = tensors.get(name, &[out, inner])?;
+    let view = loaded.view();
+    let size = view.dtype.size();
+    let row = |row: usize, dst: &mut [f32]| {
+        let data = view.data.get(row * inner * size..(row + 1) * inner * size).unwrap_or_default();
+        match view.dtype {
+            Dtype::Bf16 => data.chunks_exact(2).zip(dst).for_each(|(b, v)| {
+                *v = half::bf16::from_le_bytes([b[0], b[1]]).to_f32();
+            }),
+            _ => data.chunks_exact(4).zip(dst).for_each(|(b, v)| *v = f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
+        }
+    };
+    let packed = Packed::pack(form, out, inner, row).map_err(|_| BackendError::NotFinite(name.to_owned()))?;
+    let sums = (0..out)
+        .into_par_iter()
+        .map_init(
+            || (vec![0f32; inner], vec![0f32; inner]),
+            |(before, after), r| {
+                row(r, before);
+                packed.values(r, after);
+                let pairs = before.iter().zip(after.iter());
+                pairs.fold((0f64, 0f64), |s, (b, a)| (s.0 + f64::from(b - a).powi(2), s.1 + f64::from(*b).powi(2)))
+            },
+        )
+        .reduce(|| (0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
+    Ok((packed, sums))
+}
+
+/// Folders of packed weights that earlier starts left, below `dir`: name and bytes.
+pub fn kept_folders(dir: &Path) -> Vec<(PathBuf, u64)> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let folders = entries.flatten().map(|e| e.path()).filter(|p| p.is_dir());
+    let size = |p: &Path| -> u64 {
+        std::fs::read_dir(p).into_iter().flatten().flatten().filter_map(|e| e.metadata().ok()).map(|m| m.len()).sum()
+    };
+    let mut all: Vec<(PathBuf, u64)> = folders.map(|p| (p.clone(), size(&p))).collect();
+    all.sort();
+    all
+}
+
+/// Removes them; what was freed.
+///
+/// # Errors
+/// A folder that cannot be removed.
+pub fn remove_kept(dir: &Path) -> std::io::Result<u64> {
+    let mut freed = 0;
+    for (folder, bytes) in kept_folders(dir) {
+        std::fs::remove_dir_all(&folder)?;
+        freed += bytes;
+    }
+    Ok(freed)
+}
+
+impl Recipe {
+    /// Whether weights in this form are worth keeping: they are not what the folder holds.
+    pub fn packs(self) -> bool {
+        matches!(self, Recipe::Bits8 | Recipe::Bits4)
+    }
+}

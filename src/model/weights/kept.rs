@@ -1,0 +1,261 @@
+//! What becomes of weights that somebody packed already: kept as they are where a form of the device holds them, else repacked.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::{Checkpoint, LoadedTensor, Recipe, Source, Tensors};
+use crate::backend::Form;
+use crate::model::published::Weight;
+use crate::model::{ModelError, Result};
+
+/// Rows of a weight, and weights of a folder, that the loss of repacking is measured on.
+const SAMPLE_ROWS: usize = 32;
+const SAMPLE_WEIGHTS: usize = 8;
+
+/// What becomes of one weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::model) enum Fate {
+    /// As it was published, to the bit.
+    Exact,
+    /// As it was published, its scales rounded to bf16.
+    Nearly,
+    /// Widened to 16 bits.
+    Widened,
+    /// Packed again.
+    Repacked,
+    /// Not packed in the folder.
+    Plain,
+}
+
+/// Weights of a packed folder, counted by what becomes of them.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    details: String,
+    counts: BTreeMap<(Fate, &'static str), usize>,
+    /// Relative squared error of repacking, by form, measured on a sample.
+    loss: BTreeMap<&'static str, f64>,
+}
+
+impl std::fmt::Display for Kept {
+    /// `GPTQ, 4 bits, groups of 128: 224 matrices kept as they are; 12 not packed, as bf16.`
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut parts = Vec::new();
+        for ((fate, form), n) in &self.counts {
+            let loss =
+                self.loss.get(form).map_or(String::new(), |l| format!(", which adds {:.3} % squared error", l * 100.0));
+            parts.push(match fate {
+                Fate::Exact => format!("{n} matrices kept as published ({form})"),
+                Fate::Nearly => format!("{n} kept as published ({form}), scales rounded to bf16"),
+                Fate::Widened => format!("{n} widened to bf16"),
+                Fate::Repacked => format!("{n} packed again ({form}){loss}"),
+                Fate::Plain => format!("{n} that were not packed as {form}"),
+            });
+        }
+        let mut out = String::new();
+        write!(out, "{}: {}.", self.details, parts.join("; "))?;
+        f.write_str(&out)
+    }
+}
+
+impl Recipe {
+    /// The form that a packed weight takes: its own where there is one and it has no more bits than were asked for.
+    fn published_form(self, own: Option<Form>, plain: Form, inner: usize) -> Form {
+        match (self, own) {
+            (Recipe::Bf16, _) => Form::Bf16,
+            (Recipe::Stored | Recipe::Bits8, Some(own)) => own,
+            (Recipe::Stored | Recipe::Bits8, None) => Form::Int8.or_bf16(inner),
+            // Groups of 32 take 5 bits, a tenth more than packing again, and lose nothing.
+            (Recipe::Bits4, Some(own @ (Form::Group4(_) | Form::Int4))) => own,
+            (Recipe::Bits4, Some(own)) if own == plain => own,
+            (Recipe::Bits4, _) => plain,
+        }
+    }
+}
+
+impl Checkpoint {
+    fn tensors(&self) -> Result<&Tensors> {
+        match &self.source {
+            Source::Tensors(tensors) => Ok(tensors),
+            Source::Synthetic(_) => {
+                Err(ModelError::MissingTensor { name: "weights".into(), origin: self.name().into() })
+            }
+        }
+    }
+
+    /// The form that a matrix takes, by its name without `.weight`, and what that does to it.
+    fn fate(&self, weight: Option<&Weight<'_>>, name: &str, inner: usize) -> (Form, Fate) {
+        let plain = self.recipe().form(self.spec(), name, inner);
+        let Some(weight) = weight else { return (plain, Fate::Plain) };
+        let own = weight.own();
+        let form = self.recipe().published_form(own.map(|(form, _)| form), plain, inner);
+        let fate = match own {
+            _ if form == Form::Bf16 => Fate::Widened,
+            Some((own, exact)) if own == form => {
+                if exact {
+                    Fate::Exact
+                } else {
+                    Fate::Nearly
+                }
+            }
+            _ => Fate::Repacked,
+        };
+        (form, fate)
+    }
+
+    /// The form that a matrix takes, by its name without `.weight` and shape, and what that does to it.
+    ///
+    /// # Errors
+    /// As [`Tensors::check`].
+    pub(in crate::model) fn fate_of(&self, name: &str, shape: &[usize]) -> Result<(Form, Fate)> {
+        let full = format!("{name}.weight");
+        let weight = self.tensors()?.published(&full, shape)?;
+        Ok(self.fate(weight.as_ref(), name, shape.last().copied().unwrap_or(0)))
+    }
+
+    /// A matrix by its name without `.weight`, in the form it is to take.
+    ///
+    /// # Errors
+    /// As [`Tensors::get`].
+    pub(in crate::model) fn weight(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
+        let full = format!("{name}.weight");
+        let tensors = self.tensors()?;
+        let inner = shape.last().copied().unwrap_or(0);
+        let weight = tensors.published(&full, shape)?;
+        let (form, fate) = self.fate(weight.as_ref(), name, inner);
+        match (weight, fate) {
+            (Some(weight), Fate::Exact | Fate::Nearly) => {
+                Ok(LoadedTensor::packed(&full, shape, form, weight.packed()?))
+            }
+            _ => Ok(tensors.get(&full, shape)?.in_form(form)),
+        }
+    }
+
+    /// Two matrices that become one with their rows in turns: both in one form, packed or not.
+    ///
+    /// # Errors
+    /// As [`Tensors::get`].
+    pub(in crate::model) fn pair(&self, names: [&str; 2], shape: &[usize]) -> Result<[LoadedTensor<'_>; 2]> {
+        let [gate, up] = names;
+        let (first, second) = (self.weight(gate, shape)?, self.weight(up, shape)?);
+        let (a, b) = (first.view(), second.view());
+        if (a.form, a.dtype) == (b.form, b.dtype) {
+            return Ok([first, second]);
+        }
+        // A folder that treats them differently: values of both, in the larger form.
+        let inner = shape.last().copied().unwrap_or(0);
+        let form = if self.recipe() == Recipe::Bf16 { Form::Bf16 } else { Form::Int8.or_bf16(inner) };
+        let tensors = self.tensors()?;
+        let plain =
+            |name: &str| Ok::<_, ModelError>(tensors.get(&format!("{name}.weight"), shape)?.as_f32().in_form(form));
+        Ok([plain(gate)?, plain(up)?])
+    }
+
+    /// Names without `.weight` and shapes of all matrices.
+    fn matrices(&self) -> impl Iterator<Item = (String, Vec<usize>)> {
+        let all = Checkpoint::expected_tensors(self.spec()).into_iter().filter(|(_, shape)| shape.len() == 2);
+        all.map(|(name, shape)| (name.trim_end_matches(".weight").to_owned(), shape))
+    }
+
+    /// Bytes of the weights on a GPU with this recipe.
+    pub fn bytes(&self, recipe: Recipe) -> u64 {
+        let Source::Tensors(tensors) = &self.source else { return recipe.bytes(self.spec()) };
+        if tensors.format().is_none() {
+            return recipe.bytes(self.spec());
+        }
+        let size = |(name, shape): (String, Vec<usize>)| match shape.as_slice() {
+            [out, inner] => {
+                let base = name.trim_end_matches(".weight");
+                let plain = recipe.form(self.spec(), base, *inner);
+                let form = match tensors.published(&name, &shape) {
+                    Ok(Some(weight)) => recipe.published_form(weight.own().map(|(form, _)| form), plain, *inner),
+                    _ => plain,
+                };
+                form.bytes(*out, *inner)
+            }
+            other => other.iter().product::<usize>() * 4,
+        };
+        Checkpoint::expected_tensors(self.spec()).into_iter().map(|t| size(t) as u64).sum()
+    }
+
+    /// What becomes of a packed folder's weights; `None` for plain folders.
+    ///
+    /// # Errors
+    /// As [`Tensors::get`].
+    pub fn kept(&self) -> Result<Option<Kept>> {
+        let Source::Tensors(tensors) = &self.source else { return Ok(None) };
+        if self.made_from.is_some() {
+            return Ok(None);
+        }
+        let Some(format) = tensors.format() else { return Ok(None) };
+        let mut kept = Kept { details: format.details(), counts: BTreeMap::new(), loss: BTreeMap::new() };
+        let mut sums: BTreeMap<&'static str, (f64, f64, usize)> = BTreeMap::new();
+        for (name, shape) in self.matrices() {
+            let full = format!("{name}.weight");
+            let weight = tensors.published(&full, &shape)?;
+            let (form, fate) = self.fate(weight.as_ref(), &name, shape.last().copied().unwrap_or(0));
+            *kept.counts.entry((fate, form.name())).or_default() += 1;
+            if let (Some(weight), Fate::Repacked) = (weight, fate) {
+                let sum = sums.entry(form.name()).or_default();
+                if sum.2 < SAMPLE_WEIGHTS {
+                    let (error, square) = weight.error_in(form, SAMPLE_ROWS)?;
+                    *sum = (sum.0 + error, sum.1 + square, sum.2 + 1);
+                }
+            }
+        }
+        kept.loss =
+            sums.into_iter().map(|(form, (error, square, _))| (form, error / square.max(f64::MIN_POSITIVE))).collect();
+        Ok(Some(kept))
+    }
+
+    /// What people call the weights of a packed folder: `GPTQ, 4 bits, groups of 128`.
+    pub fn published(&self) -> Option<String> {
+        match &self.source {
+            Source::Tensors(tensors) => tensors.format().filter(|_| self.made_from.is_none()).map(|f| f.details()),
+            Source::Synthetic(_) => None,
+        }
+    }
+
+    /// The forms that a packed folder's weights take: another version of this program may hold them otherwise.
+    pub(super) fn hash_published_forms(&self, hasher: &mut blake3::Hasher) {
+        let Source::Tensors(tensors) = &self.source else { return };
+        if tensors.format().is_none() {
+            return;
+        }
+        for (name, shape) in self.matrices() {
+            let full = format!("{name}.weight");
+            let weight = tensors.published(&full, &shape).ok().flatten();
+            let (form, _) = self.fate(weight.as_ref(), &name, shape.last().copied().unwrap_or(0));
+            hasher.update(format!("{name} {form:?}\n").as_bytes());
+        }
+    }
+
+    /// Refuses a folder in which a weight is packed in some layers and not in others, unless the folder says so: parts of two downloads.
+    pub(in crate::model) fn check_packed_alike(&self) -> Result<()> {
+        let Source::Tensors(tensors) = &self.source else { return Ok(()) };
+        let Some(format) = tensors.format() else { return Ok(()) };
+        let mut packed: BTreeMap<String, String> = BTreeMap::new();
+        let mut plain = Vec::new();
+        for (name, shape) in self.matrices() {
+            let rest =
+                name.strip_prefix("model.layers.").and_then(|r| r.split_once('.')).map(|(_, rest)| rest.to_owned());
+            let Some(rest) = rest else { continue };
+            let full = format!("{name}.weight");
+            match tensors.published(&full, &shape)? {
+                Some(weight) => {
+                    packed.entry(rest).or_insert_with(|| format!("{name} is {}", weight.layout()));
+                }
+                None => plain.push((name, rest)),
+            }
+        }
+        let odd = plain.into_iter().find(|(name, rest)| packed.contains_key(rest) && !format.excludes(name));
+        match odd.and_then(|(name, rest)| packed.remove(&rest).map(|other| (name, other))) {
+            None => Ok(()),
+            Some((name, other)) => {
+                let why = format!(
+                    "is not packed, but {other} and config.json does not exclude it; files of two downloads may be mixed, download it again"
+                );
+                Err(ModelError::Packed { name: format!("{name}.weight"), why })
+            }
+        }
+    }
+}

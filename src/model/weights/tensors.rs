@@ -1,0 +1,314 @@
+//! Tensors of safetensors files by name, mapped into memory, and the check of name, type and shape of whatever is handed out.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use crate::backend::{Form, WeightView};
+use crate::model::format::Format;
+use crate::model::published::Weight;
+use crate::model::{ModelError, Result};
+use crate::protocol::engine::Dtype;
+use crate::text::files;
+
+/// Files up to this many bytes are hashed whole; larger ones by sampled pages.
+const HASH_WHOLE: u64 = 256 << 20;
+/// Distance and size of the sampled pages of large files.
+const SAMPLE_EVERY: usize = 16 << 20;
+const SAMPLE_BYTES: usize = 4096;
+
+/// A file compiled into the binary.
+#[derive(Clone, Copy)]
+pub(in crate::model) struct EmbeddedFile {
+    pub(in crate::model) name: &'static str,
+    pub(in crate::model) bytes: &'static [u8],
+}
+
+enum Bytes {
+    Mapped(memmap2::Mmap),
+    Embedded(&'static [u8]),
+}
+
+impl Bytes {
+    fn slice(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(map) => map,
+            Bytes::Embedded(bytes) => bytes,
+        }
+    }
+}
+
+/// Where a tensor lies.
+struct Entry {
+    file: usize,
+    dtype: safetensors::Dtype,
+    shape: Vec<usize>,
+    range: Range<usize>,
+}
+
+/// The tensors of one or several safetensors files, by name.
+pub struct Tensors {
+    files: Vec<Bytes>,
+    index: BTreeMap<String, Entry>,
+    origin: String,
+    /// What the folder says of packed weights.
+    format: Option<Format>,
+}
+
+/// One tensor, checked. Borrowed from the file except where it had to be widened.
+pub struct LoadedTensor<'a> {
+    name: Cow<'a, str>,
+    shape: Cow<'a, [usize]>,
+    dtype: Dtype,
+    data: Cow<'a, [u8]>,
+    form: Form,
+}
+
+impl LoadedTensor<'_> {
+    /// Bytes of a form that a device reads as they are.
+    pub(super) fn packed<'a>(name: &str, shape: &[usize], form: Form, data: Cow<'a, [u8]>) -> LoadedTensor<'a> {
+        let (name, shape) = (Cow::Owned(name.to_owned()), Cow::Owned(shape.to_vec()));
+        LoadedTensor { name, shape, dtype: Dtype::U8, data, form }
+    }
+
+    /// The same values as f32.
+    #[must_use]
+    pub(super) fn as_f32(self) -> Self {
+        if self.dtype != Dtype::Bf16 {
+            return self;
+        }
+        let wide = |b: &[u8]| half::bf16::from_le_bytes([b[0], b[1]]).to_f32().to_le_bytes();
+        let data = self.data.chunks_exact(2).flat_map(wide).collect();
+        LoadedTensor { data: Cow::Owned(data), dtype: Dtype::F32, ..self }
+    }
+
+    /// The same, to take this form on the device.
+    #[must_use]
+    pub fn in_form(self, form: Form) -> Self {
+        LoadedTensor { form, ..self }
+    }
+
+    /// As backends take it.
+    pub fn view(&self) -> WeightView<'_> {
+        WeightView { name: &self.name, shape: &self.shape, dtype: self.dtype, data: &self.data, form: self.form }
+    }
+}
+
+impl Tensors {
+    /// `model.safetensors` of a folder, or the shards that `model.safetensors.index.json` names.
+    ///
+    /// # Errors
+    /// No such files, a missing shard, or a damaged file.
+    pub fn open_dir(dir: &Path) -> Result<Tensors> {
+        let missing = |reason: String| ModelError::NoCheckpoint { path: dir.into(), reason };
+        let single = dir.join("model.safetensors");
+        let index = dir.join("model.safetensors.index.json");
+        let mut expected = BTreeMap::new();
+        let paths: Vec<PathBuf> = if index.is_file() {
+            #[derive(serde::Deserialize)]
+            struct Index {
+                weight_map: BTreeMap<String, String>,
+            }
+            let text = files::read_text(&index, files::MODEL_CONFIG_BYTES)
+                .map_err(|cause| ModelError::File { path: index.clone(), cause })?;
+            let parsed: Index = serde_json::from_str(&text)
+                .map_err(|e| ModelError::Damaged { origin: index.display().to_string(), cause: e.to_string() })?;
+            let mut names: Vec<String> = parsed.weight_map.values().cloned().collect();
+            expected = parsed.weight_map;
+            names.sort();
+            names.dedup();
+            if let Some(bad) = names.iter().find(|n| n.contains(['/', '\\'])) {
+                return Err(missing(format!("its index names a file outside of it: {bad}")));
+            }
+            names.into_iter().map(|n| dir.join(n)).collect()
+        } else if single.is_file() {
+            vec![single]
+        } else {
+            return Err(missing("neither model.safetensors nor model.safetensors.index.json is in it".into()));
+        };
+        if let Some(absent) = paths.iter().find(|p| !p.is_file()) {
+            return Err(missing(format!(
+                "the index names {} but it is not there; download it again",
+                absent.display()
+            )));
+        }
+        let tensors = Tensors::open_files(&paths)?;
+        // Shards of two downloads in one folder: the index is of one of them.
+        match expected.iter().find(|(name, _)| !tensors.contains(name)) {
+            None => Ok(tensors),
+            Some((name, file)) => Err(missing(format!(
+                "its index names tensor `{name}` in {file}, which does not have it; download it again"
+            ))),
+        }
+    }
+
+    /// The same, read as this format says.
+    #[must_use]
+    pub fn in_format(self, format: Option<Format>) -> Tensors {
+        Tensors { format, ..self }
+    }
+
+    /// What the folder says of packed weights.
+    pub fn format(&self) -> Option<&Format> {
+        self.format.as_ref()
+    }
+
+    /// The packed weight behind `….weight`, if it is one.
+    pub(in crate::model) fn published(&self, name: &str, shape: &[usize]) -> Result<Option<Weight<'_>>> {
+        name.strip_suffix(".weight").map_or(Ok(None), |name| Weight::open(self, name, shape))
+    }
+
+    /// The given safetensors files.
+    ///
+    /// # Errors
+    /// A file that cannot be mapped or is damaged.
+    pub fn open_files(paths: &[PathBuf]) -> Result<Tensors> {
+        let origin = paths.first().and_then(|p| p.parent()).map(|p| p.display().to_string()).unwrap_or_default();
+        let mut tensors = Tensors { files: Vec::new(), index: BTreeMap::new(), origin, format: None };
+        for path in paths {
+            tensors.add(Bytes::Mapped(map(path)?), &path.display().to_string())?;
+        }
+        Ok(tensors)
+    }
+
+    pub(in crate::model) fn embedded(files: &[EmbeddedFile]) -> Result<Tensors> {
+        let origin = files.first().map(|f| f.name).unwrap_or_default().to_string();
+        let mut tensors = Tensors { files: Vec::new(), index: BTreeMap::new(), origin, format: None };
+        for file in files {
+            tensors.add(Bytes::Embedded(file.bytes), file.name)?;
+        }
+        Ok(tensors)
+    }
+
+    fn add(&mut self, bytes: Bytes, origin: &str) -> Result<()> {
+        let damaged = |cause: String| ModelError::Damaged { origin: origin.into(), cause };
+        // Checks that the header is whole and that its ranges tile the rest of the file.
+        let (header, metadata) =
+            safetensors::SafeTensors::read_metadata(bytes.slice()).map_err(|e| damaged(e.to_string()))?;
+        let start = header + 8;
+        for (name, info) in metadata.tensors() {
+            let entry = Entry {
+                file: self.files.len(),
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+                range: start + info.data_offsets.0..start + info.data_offsets.1,
+            };
+            if self.index.insert(name.clone(), entry).is_some() {
+                return Err(damaged(format!("tensor `{name}` is in two files")));
+            }
+        }
+        self.files.push(bytes);
+        Ok(())
+    }
+
+    /// Whether there is a tensor of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.index.contains_key(name)
+    }
+
+    /// Names of all tensors, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.index.keys().map(String::as_str)
+    }
+
+    /// Shape of a tensor, slowest axis first.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.index.get(name).map(|e| e.shape.as_slice())
+    }
+
+    /// A floating-point tensor of exactly this shape; a packed one dequantised as its library does it.
+    ///
+    /// # Errors
+    /// Missing, of another shape, neither BF16, F16 nor F32, or packed and damaged.
+    pub fn get(&self, name: &str, shape: &[usize]) -> Result<LoadedTensor<'_>> {
+        if let Some(weight) = self.published(name, shape)? {
+            let (dtype, data) = weight.values()?;
+            let (name, shape) = (Cow::Owned(name.to_owned()), Cow::Owned(shape.to_vec()));
+            return Ok(LoadedTensor { name, shape, dtype, data: Cow::Owned(data), form: Form::Bf16 });
+        }
+        self.check_plain(name, shape)?;
+        let (name, entry, bytes) = self.entry(name)?;
+        let (dtype, data) = match entry.dtype {
+            safetensors::Dtype::BF16 => (Dtype::Bf16, Cow::Borrowed(bytes)),
+            safetensors::Dtype::F16 => (Dtype::F32, Cow::Owned(widen_f16(bytes))),
+            _ => (Dtype::F32, Cow::Borrowed(bytes)),
+        };
+        let (name, shape) = (Cow::Borrowed(name), Cow::Borrowed(entry.shape.as_slice()));
+        Ok(LoadedTensor { name, shape, dtype, data, form: Form::Bf16 })
+    }
+
+    /// Whether [`Tensors::get`] would succeed, without touching the contents.
+    ///
+    /// # Errors
+    /// As [`Tensors::get`].
+    pub fn check(&self, name: &str, shape: &[usize]) -> Result<()> {
+        match self.published(name, shape)? {
+            Some(_) => Ok(()),
+            None => self.check_plain(name, shape),
+        }
+    }
+
+    fn check_plain(&self, name: &str, shape: &[usize]) -> Result<()> {
+        let (_, entry, _) = self.entry(name)?;
+        if entry.shape != shape {
+            return Err(ModelError::TensorShape {
+                name: name.into(),
+                expected: shape.into(),
+                found: entry.shape.clone(),
+            });
+        }
+        match entry.dtype {
+            safetensors::Dtype::F32 | safetensors::Dtype::BF16 | safetensors::Dtype::F16 => Ok(()),
+            other => Err(ModelError::TensorType { name: name.into(), found: format!("{other:?}") }),
+        }
+    }
+
+    /// A tensor's type as the file names it, its shape, and its bytes. For integer and boolean tensors.
+    ///
+    /// # Errors
+    /// Missing.
+    pub fn raw(&self, name: &str) -> Result<(safetensors::Dtype, &[usize], &[u8])> {
+        let (_, entry, bytes) = self.entry(name)?;
+        Ok((entry.dtype, &entry.shape, bytes))
+    }
+
+    fn entry(&self, name: &str) -> Result<(&str, &Entry, &[u8])> {
+        let absent = || ModelError::MissingTensor { name: name.into(), origin: self.origin.clone() };
+        let (key, entry) = self.index.get_key_value(name).ok_or_else(absent)?;
+        let bytes = self.files.get(entry.file).and_then(|f| f.slice().get(entry.range.clone())).ok_or_else(absent)?;
+        Ok((key, entry, bytes))
+    }
+
+    /// Adds names, types, shapes and contents to a hash: whole for small checkpoints, else the first and last page of
+    /// every tensor and a page every 16 MiB. Independent of how the tensors are spread over files.
+    pub fn hash_into(&self, hasher: &mut blake3::Hasher) {
+        let total: u64 = self.index.values().map(|e| e.range.len() as u64).sum();
+        for (name, entry) in &self.index {
+            hasher.update(format!("{name} {:?} {:?}\n", entry.dtype, entry.shape).as_bytes());
+            let bytes = self.files.get(entry.file).and_then(|f| f.slice().get(entry.range.clone())).unwrap_or_default();
+            if total <= HASH_WHOLE {
+                hasher.update(bytes);
+                continue;
+            }
+            for page in (0..bytes.len()).step_by(SAMPLE_EVERY).chain([bytes.len().saturating_sub(SAMPLE_BYTES)]) {
+                let end = bytes.len().min(page + SAMPLE_BYTES);
+                hasher.update(bytes.get(page..end).unwrap_or_default());
+            }
+        }
+    }
+}
+
+#[allow(unsafe_code)]
+fn map(path: &Path) -> Result<memmap2::Mmap> {
+    let fail = |cause| ModelError::File { path: path.into(), cause };
+    let file = std::fs::File::open(path).map_err(fail)?;
+    // SAFETY: the map is read-only and lives inside `Bytes`, which hands out slices bound to its own lifetime. As with
+    // every memory map, the file must not be shortened or rewritten while the program runs; weight files are written
+    // once, under another name, and never changed in place by this program.
+    unsafe { memmap2::Mmap::map(&file) }.map_err(fail)
+}
+
+fn widen_f16(bytes: &[u8]) -> Vec<u8> {
+    bytes.chunks_exact(2).flat_map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32().to_le_bytes()).collect()
+}
