@@ -186,10 +186,10 @@ DEVICE float warp_max(float x) {
     for (u32 m = 16; m; m >>= 1) x = fmaxf(x, shuffle_xor(x, m));
     return x;
 }
-// Over 256 threads; `scratch` is 8 floats of shared memory, free again when this returns.
+// Over the first 256 threads of a block; `scratch` is 8 floats of shared memory, free again when this returns.
 DEVICE float block_sum(float x, float* scratch) {
     x = warp_sum(x);
-    if ((threadIdx.x & 31) == 0) scratch[threadIdx.x >> 5] = x;
+    if ((threadIdx.x & 31) == 0 && threadIdx.x < 256) scratch[threadIdx.x >> 5] = x;
     __syncthreads();  // scratch written
     float s = 0.f;
     for (int i = 0; i < 8; i++) s += scratch[i];
@@ -201,9 +201,10 @@ DEVICE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
 // ---- rows that enter a GEMM, the same bits wherever they are made ------------------------------------------------------
 
-// Each of 256 threads handles elements 4·thread + 1024·j of a row; the first four groups stay in registers between the passes.
+// Each of the first 256 threads handles elements 4·thread + 1024·j of a row; the first four groups stay in registers between the passes.
 constexpr u32 KEPT = 4;
 template <class T, class Load> DEVICE void load_part(T (&kept)[KEPT], u32 n, Load load) {
+    if (threadIdx.x >= 256) return;
 #pragma unroll
     for (u32 j = 0; j < KEPT; j++) {
         const u32 i = threadIdx.x * 4 + j * 1024;
@@ -212,6 +213,7 @@ template <class T, class Load> DEVICE void load_part(T (&kept)[KEPT], u32 n, Loa
 }
 // f(i, group) for every group of four of this thread, group KEPT and beyond not kept.
 template <class F> DEVICE void each_part(u32 n, F f) {
+    if (threadIdx.x >= 256) return;
 #pragma unroll
     for (u32 j = 0; j < KEPT; j++) {
         const u32 i = threadIdx.x * 4 + j * 1024;

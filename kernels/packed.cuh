@@ -30,6 +30,7 @@ inline u32 permute(u32 a, u32 b, u32 selector) {
 inline u32 fma2(u32 a, u32 b, u32 c) {
     return pack(fmaf(widen_lo(a), widen_lo(b), widen_lo(c)), fmaf(widen_hi(a), widen_hi(b), widen_hi(c)));
 }
+inline u32 and_or(u32 x, u32 mask, u32 bits) { return (x & mask) | bits; }
 inline float mul_rn(float a, float b) { return a * b; }
 inline float add_rn(float a, float b) { return a + b; }
 inline float div_rn(float a, float b) { return a / b; }
@@ -39,6 +40,12 @@ DEVICE u32 permute(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, select
 DEVICE u32 fma2(u32 a, u32 b, u32 c) {
     u32 r;
     asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+// One instruction: of two constants the compiler makes two.
+DEVICE u32 and_or(u32 x, u32 mask, u32 bits) {
+    u32 r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(x), "r"(mask), "r"(bits));
     return r;
 }
 // Never contracted: the CPU makes the same numbers.
@@ -56,7 +63,7 @@ DEVICE uint2 load64(const unsigned char* p) { return *reinterpret_cast<const uin
 
 // 16 + q of the pairs of a word of four-bit values.
 DEVICE uint4 nibbles_plus_16(u32 word) {
-    auto pair = [](u32 x) { return (x & 0x00780078u) | 0x41804180u; };
+    auto pair = [](u32 x) { return and_or(x, 0x00780078u, 0x41804180u); };
     return make_uint4(pair(word), pair(rotate_right(word, 4)), pair(rotate_right(word, 8)), pair(rotate_right(word, 12)));
 }
 
@@ -64,10 +71,11 @@ DEVICE uint4 nibbles_plus_16(u32 word) {
 // `fragments` for a whole half in the order the products use them.
 struct Int8 {
     static constexpr u32 VALUES = 4096;  // bytes
+    static constexpr u32 WARPS = 8;      // of a skinny product
     static DEVICE_METHOD u32 behind(u32) { return 64; }
     // bf16 q: seven bits make 128 + (q & 127), the sign bit alone 128 or 256; both from one mask.
     static DEVICE_METHOD uint4 widen(u32 w0, u32 w1, u32 s2) {
-        auto pair = [&](u32 x) { return times2(fma2((x & 0x00800080u) | 0x43004300u, MINUS_ONE2, (x & 0x007f007fu) | 0x43004300u), s2); };
+        auto pair = [&](u32 x) { return times2(fma2(and_or(x, 0x00800080u, 0x43004300u), MINUS_ONE2, and_or(x, 0x007f007fu, 0x43004300u)), s2); };
         return make_uint4(pair(w0), pair(w0 >> 8), pair(w1), pair(w1 >> 8));
     }
     static DEVICE_METHOD uint4 eight(const unsigned char* unit, u32, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
@@ -85,7 +93,7 @@ struct Int8 {
 };
 
 struct Int4 {
-    static constexpr u32 VALUES = 2048;
+    static constexpr u32 VALUES = 2048, WARPS = 16;
     static DEVICE_METHOD u32 behind(u32) { return 256; }
     // `pick` 0 or 1: which half of the word of scales.
     static DEVICE_METHOD uint4 widen(u32 word, u32 scales, bool upper) {
@@ -108,7 +116,7 @@ struct Int4 {
 
 // `detail`: log2 of the blocks of 32 columns that share a scale, 0..2.
 struct Group4 {
-    static constexpr u32 VALUES = 2048;
+    static constexpr u32 VALUES = 2048, WARPS = 16;
     static DEVICE_METHOD u32 behind(u32 detail) { return 512 >> detail; }
     static DEVICE_METHOD uint4 widen(u32 word, u32 scale) {
         const u32 s2 = permute(scale, scale, 0x1010), z2 = permute(scale, scale, 0x3232);

@@ -2,8 +2,9 @@
 #include "skinny.cuh"
 
 struct Bf16 {
+    static constexpr u32 WARPS = 8;
+    static constexpr bool EARLY = false;
     static constexpr u32 COLUMNS = 64;
-    static constexpr bool SCALED = false;
     static constexpr u32 STAGE = TILE * COLUMNS * 2;  // bytes of a tile
     static_assert(STAGE == 4 * 32 * 16, "four 16-byte copies a lane");
     const bf16* w;
@@ -12,14 +13,14 @@ struct Bf16 {
 
     // A copy takes whole 128-byte lines of four rows; in shared memory the two halves of every other row are swapped, so that eight
     // rows hit all banks.
-    DEVICE_METHOD Bf16(const unsigned char* w, u32 out, u32 inner, u32, const float*)
+    DEVICE_METHOD Bf16(const unsigned char* w, u32 out, u32 inner)
         : w(reinterpret_cast<const bf16*>(w)), base(nullptr), out(out), inner(inner), rows_left(0) {
         const u32 lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
         to_lane = (lane >> 3) * 128 + ((lane & 7) ^ (lane >> 3 & 1) * 4) * 16;
         from_lane = g * 128 + (t ^ (g & 1) * 4) * 16;
     }
     DEVICE_METHOD static u32 stage_bytes() { return R * STAGE; }
-    DEVICE_METHOD static float row_scale(u32) { return 1.f; }
+    DEVICE_METHOD static void begin(u32) {}
     DEVICE_METHOD void enter(u32 tile) {
         const u32 first = min(tile * R * TILE, out - 1);
         base = w + u64(first) * inner + (threadIdx.x >> 5) * COLUMNS + (threadIdx.x & 7) * 8;
@@ -38,7 +39,7 @@ struct Bf16 {
 };
 
 // 1..8 and 9..16 rows.
-#define RUN(groups, epilogue) skinny<groups, epilogue>(Bf16(w, out, inner, detail, row_scales), SKINNY_CALL)
+#define RUN(groups, epilogue) skinny<groups, epilogue>(Bf16(w, out, inner), SKINNY_CALL)
 KERNEL(256, 1) skinny_store_8(SKINNY_ARGS) { RUN(1, STORE); }
 KERNEL(256, 1) skinny_store_16(SKINNY_ARGS) { RUN(2, STORE); }
 KERNEL(256, 1) skinny_swiglu_8(SKINNY_ARGS) { RUN(1, SWIGLU); }

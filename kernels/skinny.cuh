@@ -1,22 +1,24 @@
 // Products of 1..16 rows: y[r][o] = Σ_k x[r][k] · w[o][k], the decode and verify path, for weights of any form.
 //
 // x [rows, inner] is ready, or made on the way where rows are few. Result by epilogue: bf16, SwiGLU in bf16, h += scale·y, f32.
-// Threads: 8 warps. A tile is 16 weight rows, R = 2 neighbouring tiles are worked on together, so that activations are read half as
-// often. Step s of W::COLUMNS columns belongs to warp s mod 8, so a block reads neighbouring steps at a time and the inner axis is
-// always split in the same 8 ways: R and the grid change no bit.
+// Threads: W::WARPS warps. A tile is 16 weight rows, R = 2 neighbouring tiles are worked on together, so that activations are read half as
+// often. Step s of W::COLUMNS columns belongs to warp s mod WARPS, so a block reads neighbouring steps at a time and the inner axis is
+// always split in the same ways: R and the grid change no bit.
 // Weights are the 16-row operand, activations the 8-column operand: a column's bits do not depend on the other columns.
 // A dot product may permute k alike in both operands, so a lane holds 8 neighbouring columns of a weight row (k = 8t..8t+7 of a block
 // of 32) and uses them as the fragments of two products.
 // Bytes moved: the weight once. Each warp streams through a ring of `stages` of asynchronous copies that runs on over
 // tile borders; a warp reads back only what it copied itself, so the ring needs no barrier of the block. The first copies are issued
 // before the previous launch has ended; the next launch may start once the last copies are issued, so that its first
-// copies queue up behind them.
+// copies queue up behind them, or (W::EARLY) as soon as this one works, where its blocks find room beside these.
 //
 // A form W of a weight has
+//   WARPS                          of a block: 8, or 16 where widening takes longer than reading
+//   EARLY                          whether the next launch may start at once
 //   COLUMNS                        columns of a step, a multiple of 64
-//   SCALED                         whether outputs are multiplied by `row_scale(o)`
 //   stage_bytes()                  of one warp and step, both tiles
 //   enter(tile)                    copies go on at this pair of tiles, at this warp's first step
+//   begin(tile)                    fragments are those of this pair of tiles from now on
 //   issue(to)                      copies of the next step
 //   fragments(from, i, h, a0, a1, c0, c1)  bf16 values of tile i, columns 64h..64h+63 of a step: rows g (0) and g + 8 (1), blocks of 32
 //                                  columns a and c
@@ -26,7 +28,6 @@
 enum Epilogue { STORE, SWIGLU, ADD, LOGITS };
 enum Source { READY = 0, NORM = 1, GATE = 2 };
 
-constexpr u32 WARPS = 8;
 constexpr u32 TILE = 16;                // weight rows
 constexpr u32 R = 2;                    // tiles worked on together
 constexpr u32 ROWS_HALF = 8 * 64 * 2;   // bytes of ready activations per 64 columns and 8 rows
@@ -37,7 +38,8 @@ template <u32 NT, Epilogue E, class W>
 DEVICE void skinny(W weight, void* dst, u32 ldd, u32 out, u32 inner, const void* src, u32 lds, u32 mode, const float* norm,
                    float eps, float mul, const bf16* gate, u32 ldg, float scale, u32 rows, u32 stages) {
     SHARED_BYTES(shared);
-    __shared__ float scratch[WARPS];
+    __shared__ float scratch[8];
+    constexpr u32 WARPS = W::WARPS, THREADS = 32 * WARPS, VALUES = R * NT * 128, EACH = (VALUES + THREADS - 1) / THREADS;
     constexpr u32 HALVES = W::COLUMNS / 64;
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const bool ready = NT > 1 || mode == READY;
@@ -89,7 +91,7 @@ DEVICE void skinny(W weight, void* dst, u32 ldd, u32 out, u32 inner, const void*
         copy_commit();
     }
     wait_for_previous();
-    if (left == 0) allow_next();
+    if (W::EARLY || left == 0) allow_next();
     if (ready) {
 #pragma unroll 1
         for (u32 slot = 0; slot < stages; slot++) {
@@ -111,7 +113,18 @@ DEVICE void skinny(W weight, void* dst, u32 ldd, u32 out, u32 inner, const void*
     u32 read = 0;
 #pragma unroll 1
     for (u32 n = 0, tile = blockIdx.x; n < mine; n++, tile += gridDim.x) {
+        weight.begin(tile);
         float acc[R][NT][4] = {};
+        // What the result is added to travels meanwhile.
+        float before[EACH] = {};
+        if (E == ADD) {
+#pragma unroll
+            for (u32 k = 0; k < EACH; k++) {
+                const u32 v = threadIdx.x + k * THREADS;
+                const u32 o = (tile * R + v / (NT * 128)) * TILE + ((v & 127) >> 3), r = (v / 128 % NT) * 8 + (v & 7);
+                if (v < VALUES && r < rows && o < out) before[k] = load_fresh1(static_cast<float*>(dst) + u64(r) * ldd + o);
+            }
+        }
 #pragma unroll 1
         for (u32 s = 0; s < steps; s++) {
             copy_wait_upto(stages - 1);
@@ -146,7 +159,7 @@ DEVICE void skinny(W weight, void* dst, u32 ldd, u32 out, u32 inner, const void*
             if (left) {
                 issue_weights(read);
                 if (ready) issue_rows(read);
-                if (left == 0) allow_next();
+                if (!W::EARLY && left == 0) allow_next();
             }
             copy_commit();
             read = read + 1 == stages ? 0 : read + 1;
@@ -164,28 +177,26 @@ DEVICE void skinny(W weight, void* dst, u32 ldd, u32 out, u32 inner, const void*
             }
         __syncthreads();  // parts written
 #pragma unroll
-        for (u32 v = threadIdx.x; v < R * NT * 128; v += 256) {
+        for (u32 k = 0; k < EACH; k++) {
+            const u32 v = threadIdx.x + k * THREADS;
             const u32 at = v & 127, o = (tile * R + v / (NT * 128)) * TILE + (at >> 3), r = (v / 128 % NT) * 8 + (v & 7);
-            auto total = [&](u32 from, u32 row) {
+            auto total = [&](u32 from) {
                 float y = 0.f;
 #pragma unroll
-                for (u32 i = 0; i < WARPS; i++) y += partial[i * R * NT * 128 + from];
-                return W::SCALED ? y * weight.row_scale(row) : y;
+                for (u32 i = 0; i < WARPS; i++) y += partial[i * VALUES + from];
+                return y;
             };
-            if (r >= rows || o >= out) continue;
+            if (v >= VALUES || r >= rows || o >= out) continue;
             if (E == SWIGLU) {
                 if (at < 64) {  // rows 0..7 of a tile are gate rows, 8..15 the up rows of the same lanes
-                    const float gated = total(v, o), up = total(v + 64, o + 8);
+                    const float gated = total(v), up = total(v + 64);
                     static_cast<bf16*>(dst)[u64(r) * ldd + o / TILE * 8 + (at >> 3)] = narrow(gated * sigmoid(gated) * up);
                 }
             } else {
-                const float y = total(v, o);
+                const float y = total(v);
                 if (E == STORE) static_cast<bf16*>(dst)[u64(r) * ldd + o] = narrow(y * scale);
                 if (E == LOGITS) static_cast<float*>(dst)[u64(r) * ldd + o] = y * scale;
-                if (E == ADD) {
-                    float* h = static_cast<float*>(dst) + u64(r) * ldd + o;
-                    *h = fmaf(scale, y, load_fresh1(h));
-                }
+                if (E == ADD) static_cast<float*>(dst)[u64(r) * ldd + o] = fmaf(scale, y, before[k]);
             }
         }
         __syncwarp();  // lanes meet again before the next tensor-core product
@@ -193,8 +204,8 @@ DEVICE void skinny(W weight, void* dst, u32 ldd, u32 out, u32 inner, const void*
     copy_wait<0>();
 }
 
-// Arguments of every product kernel: result, weight (and what its form needs beside it: a number, scales of its rows), activations.
+// Arguments of every product kernel: result, weight (and what its form needs beside it: a number, a second weight), activations.
 #define SKINNY_ARGS                                                                                                                     \
-    void *dst, u32 ldd, const unsigned char *w, u32 out, u32 inner, u32 detail, const float *row_scales, const void *src, u32 lds, u32 mode, \
+    void *dst, u32 ldd, const unsigned char *w, u32 out, u32 inner, u32 detail, const unsigned char *w2, const void *src, u32 lds, u32 mode, \
         const float *norm, float eps, float mul, const bf16 *gate, u32 ldg, float scale, u32 rows, u32 stages
 #define SKINNY_CALL dst, ldd, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages

@@ -2,7 +2,7 @@
 #include "skinny_packed.cuh"
 
 // 1..8 and 9..16 rows.
-#define RUN(groups, epilogue) skinny<groups, epilogue>(Packed<Int8>(w, out, inner, detail, row_scales), SKINNY_CALL)
+#define RUN(groups, epilogue) skinny<groups, epilogue>(Packed<Int8>(w, inner, detail), SKINNY_CALL)
 KERNEL(256, 1) int8_store_8(SKINNY_ARGS) { RUN(1, STORE); }
 KERNEL(256, 1) int8_store_16(SKINNY_ARGS) { RUN(2, STORE); }
 KERNEL(256, 1) int8_swiglu_8(SKINNY_ARGS) { RUN(1, SWIGLU); }

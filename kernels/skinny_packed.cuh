@@ -3,15 +3,17 @@
 #include "packed.cuh"
 #include "skinny.cuh"
 
-template <class F> struct Packed {
+// `N` warps of a block share the steps.
+template <class F, u32 N = F::WARPS> struct Packed {
+    static constexpr u32 WARPS = N;
+    static constexpr bool EARLY = true;
     static constexpr u32 COLUMNS = UNIT_COLUMNS;
-    static constexpr bool SCALED = false;
     const unsigned char *w, *base;
     u32 units, detail;
 
-    DEVICE_METHOD Packed(const unsigned char* w, u32, u32 inner, u32 detail, const float*) : w(w), base(nullptr), units(inner / COLUMNS), detail(detail) {}
+    DEVICE_METHOD Packed(const unsigned char* w, u32 inner, u32 detail) : w(w), base(nullptr), units(inner / COLUMNS), detail(detail) {}
     DEVICE_METHOD u32 stage_bytes() const { return F::VALUES + F::behind(detail); }
-    DEVICE_METHOD static float row_scale(u32) { return 1.f; }
+    DEVICE_METHOD static void begin(u32) {}
     DEVICE_METHOD void enter(u32 tile) { base = w + (u64(tile) * units + (threadIdx.x >> 5)) * stage_bytes() + (threadIdx.x & 31) * 16; }
     DEVICE_METHOD void issue(unsigned char* to) {
         const u32 lane = threadIdx.x & 31;

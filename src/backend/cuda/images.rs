@@ -32,6 +32,7 @@ pub const IMAGES: &[Image] = images![
     "skinny_group4",
     "skinny_int4",
     "skinny_int8",
+    "skinny_mixed",
     "sparse",
     "sparse_prefill",
     "top_logits"

@@ -101,19 +101,20 @@ macro_rules! c_type {
     };
 }
 
-/// A row of GEMMs of 1..=16 rows in one form: `weights(detail)` are the bytes of a warp's stage.
+/// A row of GEMMs of 1..=16 rows in one form.
 macro_rules! skinny_kernels {
-    ($source:literal, $what:literal, $params:ident [$($symbol:ident)+], weights $weights:path, columns $columns:literal) => {
+    ($source:literal, $what:literal, $params:ident [$($symbol:ident)+], $ring:path, threads $threads:literal) => {
+        const _: () = assert!($ring.warps * 32 == $threads);
         kernels! { $source, device:
             #[doc = $what]
             $params [$($symbol)+] (
                 dst: Ptr("void*"), ldd: u32, w: Ptr("const unsigned char*"), out: u32, inner: u32, detail: u32,
-                row_scales: Ptr("const float*"), src: Ptr("const void*"), lds: u32, mode: u32, norm: Ptr("const float*"),
+                w2: Ptr("const unsigned char*"), src: Ptr("const void*"), lds: u32, mode: u32, norm: Ptr("const float*"),
                 eps: f32, mul: f32, gate: Ptr("const bf16*"), ldg: u32, scale: f32, rows: u32, stages: u32,
             )
             grid [super::skinny::shares(out, device.multiprocessors), 1, 1],
-            threads 256,
-            shared super::skinny::shared_bytes($weights(detail), $columns, [stages, rows, inner, mode]);
+            threads $threads,
+            shared super::skinny::shared_bytes(&$ring, detail, [stages, rows, inner, mode]);
         }
     };
 }
@@ -127,6 +128,7 @@ mod skinny;
 mod skinny_group4;
 mod skinny_int4;
 mod skinny_int8;
+mod skinny_mixed;
 mod sparse;
 mod sparse_prefill;
 #[cfg(test)]
@@ -149,6 +151,7 @@ const TABLE: &[&[tests::Row]] = &[
     rows::ROWS,
     skinny::ROWS,
     skinny_int8::ROWS,
+    skinny_mixed::ROWS,
     skinny_int4::ROWS,
     skinny_group4::ROWS,
     packed::ROWS,

@@ -3,6 +3,7 @@
 use super::skinny_group4::{self, SkinnyGroup4};
 use super::skinny_int4::{self, SkinnyInt4};
 use super::skinny_int8::{self, SkinnyInt8};
+use super::skinny_mixed::{self, SkinnyMixed};
 use crate::backend::cuda::driver::{DevicePtr, Driver};
 use crate::backend::{Form, Result};
 
@@ -11,8 +12,23 @@ const STAGED_ROWS: u32 = 2;
 
 /// Weight rows a block of a skinny GEMM works on at a time.
 const SKINNY_TILE: u32 = 32;
-/// Warps of a block.
-const WARPS: u32 = 8;
+/// How the weights of a form pass through a block.
+pub(super) struct Ring {
+    /// Warps of a block, each with a ring of its own.
+    pub(super) warps: u32,
+    /// Columns of a stage.
+    pub(super) columns: u32,
+    /// Bytes of weights in a stage, by the form's detail.
+    pub(super) stage: fn(u32) -> u32,
+    /// Fewest stages worth having: where shared memory is too small for them, rows are normed before, or go in two halves.
+    pub(super) least: u32,
+    /// Most stages. Packed weights do best with few: what a block leaves of a multiprocessor's shared memory lets the kernels
+    /// after it start beside it.
+    pub(super) most: u32,
+}
+
+/// bf16 weights.
+pub(super) const RING: Ring = Ring { warps: 8, columns: 64, stage: |_| SKINNY_TILE * 128, least: 2, most: 6 };
 
 /// What becomes of a skinny GEMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +94,20 @@ pub struct SkinnyWeight {
     pub out: u32,
     /// Columns: a multiple of 64, of 128 for packed forms.
     pub inner: u32,
+    /// Where rows of another form follow: how many have `form`, and the address of the others.
+    pub second: Option<(u32, DevicePtr)>,
+}
+
+/// Two weights as one, where a kernel takes both at once: int4 rows, then int8. Whether depends on the device and on the weights
+/// alone, never on the rows of a pass: another kernel adds in another order.
+pub fn joined(d: &dyn Driver, to: SkinnyTo, first: SkinnyWeight, second: SkinnyWeight) -> Option<SkinnyWeight> {
+    let forms = (first.form, second.form) == (Form::Int4, Form::Int8);
+    let fits = shared_bytes(&skinny_mixed::RING, 0, [1, 8, first.inner, 0]) <= d.info().shared_limit;
+    (to == SkinnyTo::Store && forms && first.out.is_multiple_of(SKINNY_TILE) && fits).then_some(SkinnyWeight {
+        out: first.out + second.out,
+        second: Some((first.out, second.w)),
+        ..first
+    })
 }
 
 impl SkinnyTo {
@@ -90,48 +120,39 @@ impl SkinnyTo {
     }
 }
 
-/// What the ring needs to know of a form: bytes of a warp's stage, and columns of it.
-fn stage_of(form: Form) -> (u32, u32) {
-    let detail = form.row().map_or(0, |row| row.detail);
-    match form {
-        Form::Bf16 => (bf16_stage(detail), 64),
-        Form::Int8 => (skinny_int8::stage(detail), 128),
-        Form::Int4 => (skinny_int4::stage(detail), 128),
-        Form::Group4(_) => (skinny_group4::stage(detail), 128),
-    }
-}
-
-/// Bytes of a warp's stage of bf16 weights.
-fn bf16_stage(_detail: u32) -> u32 {
-    SKINNY_TILE * 128
+/// The ring of a weight, and its form's detail.
+fn ring_of(weight: &SkinnyWeight) -> (&'static Ring, u32) {
+    let ring = match weight.form {
+        _ if weight.second.is_some() => &skinny_mixed::RING,
+        Form::Bf16 => &RING,
+        Form::Int8 => &skinny_int8::RING,
+        Form::Int4 => &skinny_int4::RING,
+        Form::Group4(_) => &skinny_group4::RING,
+    };
+    (ring, weight.form.row().map_or(0, |row| row.detail))
 }
 
 /// Can a skinny GEMM norm or gate its rows on the way? If not, run [`super::NormRows`] or [`super::GateRows`] before and pass
-/// [`SkinnyFrom::Ready`]: the bits are the same. It can if that leaves room for a ring of two stages.
-pub fn stages_rows(d: &dyn Driver, form: Form, rows: u32, inner: u32) -> bool {
-    let (weights, columns) = stage_of(form);
-    rows <= STAGED_ROWS && shared_bytes(weights, columns, [2, rows, inner, 1]) <= d.info().shared_limit
+/// [`SkinnyFrom::Ready`]: the bits are the same. It can if that leaves room for a ring.
+pub fn stages_rows(d: &dyn Driver, weight: &SkinnyWeight, rows: u32) -> bool {
+    let (ring, detail) = ring_of(weight);
+    rows <= STAGED_ROWS && shared_bytes(ring, detail, [ring.least, rows, weight.inner, 1]) <= d.info().shared_limit
 }
 
-/// The warps' parts of a tile.
-fn parts_bytes(rows: u32) -> u32 {
-    if rows > 8 { 16384 } else { 8192 }
-}
-
-/// Shared memory that is no ring; mode 0 is ready rows, the others are staged, padded.
-fn fixed_bytes(rows: u32, inner: u32, mode: u32) -> u32 {
-    parts_bytes(rows) + if mode == 0 { 0 } else { rows * (inner + 32) * 2 }
+/// Shared memory that is no ring: the warps' parts of a tile, and staged rows, padded. Mode 0 is ready rows, the others are staged.
+fn fixed_bytes(ring: &Ring, rows: u32, inner: u32, mode: u32) -> u32 {
+    ring.warps * if rows > 8 { 2048 } else { 1024 } + if mode == 0 { 0 } else { rows * (inner + 32) * 2 }
 }
 
 /// A stage of the ring: the weights of all warps, and ready rows.
-fn stage_bytes(weights: u32, columns: u32, rows: u32, mode: u32) -> u32 {
-    let ready = if mode == 0 { columns / 64 * if rows > 8 { 2048 } else { 1024 } } else { 0 };
-    WARPS * (weights + ready)
+fn stage_bytes(ring: &Ring, detail: u32, rows: u32, mode: u32) -> u32 {
+    let ready = if mode == 0 { ring.columns / 64 * if rows > 8 { 2048 } else { 1024 } } else { 0 };
+    ring.warps * ((ring.stage)(detail) + ready)
 }
 
 /// Of a block, for `[stages, rows, inner, mode]`.
-pub(super) fn shared_bytes(weights: u32, columns: u32, [stages, rows, inner, mode]: [u32; 4]) -> u32 {
-    stages * stage_bytes(weights, columns, rows, mode) + fixed_bytes(rows, inner, mode)
+pub(super) fn shared_bytes(ring: &Ring, detail: u32, [stages, rows, inner, mode]: [u32; 4]) -> u32 {
+    stages * stage_bytes(ring, detail, rows, mode) + fixed_bytes(ring, rows, inner, mode)
 }
 
 /// As many blocks as give every one the same number of tiles, unless that leaves many multiprocessors without any.
@@ -144,12 +165,12 @@ pub(super) fn shares(out: u32, multiprocessors: u32) -> u32 {
 
 skinny_kernels! {
     "skinny.cu",
-    "GEMM of 1..8 or 9..16 rows, `inner` a multiple of 64. store: bf16; swiglu: bf16, `out = 2·inter`; add: `h += scale·y` f32; logits: f32. mode 0: `src` bf16, ready; 1 (not add): `norm_rows` of `src` f32; 2 (add): `gate_rows` of `src` f32; modes 1 and 2 up to 2 rows. `w` is bf16; `detail` and `row_scales` are for other forms",
+    "GEMM of 1..8 or 9..16 rows, `inner` a multiple of 64. store: bf16; swiglu: bf16, `out = 2·inter`; add: `h += scale·y` f32; logits: f32. mode 0: `src` bf16, ready; 1 (not add): `norm_rows` of `src` f32; 2 (add): `gate_rows` of `src` f32; modes 1 and 2 up to 2 rows. `w` is bf16; `detail` and `w2` are for other forms",
     Skinny [
         skinny_store_8 skinny_store_16 skinny_swiglu_8 skinny_swiglu_16 skinny_add_8 skinny_add_16 skinny_logits_8
         skinny_logits_16
     ],
-    weights super::skinny::bf16_stage, columns 64
+    RING, threads 256
 }
 
 /// GEMM of 1..=16 rows with a weight `[out, inner]`.
@@ -166,11 +187,11 @@ pub unsafe fn skinny(
     scale: f32,
     rows: u32,
 ) -> Result<()> {
-    let (weights, columns) = stage_of(weight.form);
+    let (ring, detail) = ring_of(&weight);
     let limit = d.info().shared_limit;
     if let SkinnyFrom::Ready { x, ld } = from
         && rows > 8
-        && shared_bytes(weights, columns, [2, rows, weight.inner, 0]) > limit
+        && shared_bytes(ring, detail, [ring.least, rows, weight.inner, 0]) > limit
     {
         // Where shared memory is small the rows go in two halves: the weights are read twice, the bits are the same.
         let second = SkinnyFrom::Ready { x: x + 8 * 2 * u64::from(ld), ld };
@@ -186,11 +207,11 @@ pub unsafe fn skinny(
         SkinnyFrom::Norm { h, ld, norm, eps, mul } => (h, ld, 1, norm, eps, mul, 0, 0),
         SkinnyFrom::Gate { o, ld, norm, eps, gate, ldg } => (o, ld, 2, norm, eps, 1.0, gate, ldg),
     };
-    let SkinnyWeight { w, form, out, inner } = weight;
-    // The ring gets all the shared memory that the warps' parts and the staged rows leave; ready rows travel in it.
-    let room = limit.saturating_sub(fixed_bytes(rows, inner, mode));
-    let stages = (room / stage_bytes(weights, columns, rows, mode)).clamp(1, 6);
-    let (detail, row_scales) = (form.row().map_or(0, |row| row.detail), 0);
+    let SkinnyWeight { w, form, out, inner, second } = weight;
+    let (detail, w2) = second.unwrap_or((detail, 0));
+    // The ring gets what the warps' parts and the staged rows leave, up to what the form can use; ready rows travel in it.
+    let room = limit.saturating_sub(fixed_bytes(ring, rows, inner, mode));
+    let stages = (room / stage_bytes(ring, detail, rows, mode)).clamp(1, ring.most);
     macro_rules! launch {
         ($params:ident $prefix:literal) => {{
             let symbol = match (to, rows > 8) {
@@ -210,7 +231,7 @@ pub unsafe fn skinny(
                 out,
                 inner,
                 detail,
-                row_scales,
+                w2,
                 src,
                 lds,
                 mode,
@@ -228,6 +249,7 @@ pub unsafe fn skinny(
         }};
     }
     match form {
+        _ if second.is_some() => launch!(SkinnyMixed "mixed"),
         Form::Bf16 => launch!(Skinny "skinny"),
         Form::Int8 => launch!(SkinnyInt8 "int8"),
         Form::Int4 => launch!(SkinnyInt4 "int4"),

@@ -114,7 +114,8 @@ impl Cuda {
         if form == SkinnyTo::Swiglu && w.parts.len() != 1 {
             return Err(shape("norm_gate_up", "a weight in one form", format!("{} parts", w.parts.len())));
         }
-        let staged = w.parts.iter().all(|part| launch::stages_rows(self.device.driver(), part.form, rows, inner));
+        let weights = self.skinny_weights(form, w)?;
+        let staged = weights.iter().all(|weight| launch::stages_rows(self.device.driver(), weight, rows));
         let from = match from {
             SkinnyFrom::Norm { h, ld, norm, eps, mul } if !staged => {
                 let x = self.input_room(w.inner)?;
@@ -137,13 +138,30 @@ impl Cuda {
             from => from,
         };
         let mut dst = dst;
-        for part in &w.parts {
-            let weight = SkinnyWeight { w: part.memory.ptr(), form: part.form, out: u32_of(part.rows)?, inner };
+        for weight in weights {
             // SAFETY: the callers have checked sizes.
             unsafe { launch::skinny(self.device.driver(), form, dst, ldd, weight, from, scale, rows)? };
-            dst += part.rows as u64 * form.value_bytes();
+            dst += u64::from(weight.out) * form.value_bytes();
         }
         Ok(())
+    }
+
+    /// The launches that a skinny GEMM takes: one a part, or one for two that a kernel takes together.
+    fn skinny_weights(&self, to: SkinnyTo, w: &Matrix) -> Result<Vec<SkinnyWeight>> {
+        let inner = u32_of(w.inner)?;
+        let mut weights: Vec<SkinnyWeight> = Vec::new();
+        for part in &w.parts {
+            let out = u32_of(part.rows)?;
+            let next = SkinnyWeight { w: part.memory.ptr(), form: part.form, out, inner, second: None };
+            match weights.last_mut() {
+                Some(last) if last.second.is_none() => match launch::joined(self.device.driver(), to, *last, next) {
+                    Some(both) => *last = both,
+                    None => weights.push(next),
+                },
+                _ => weights.push(next),
+            }
+        }
+        Ok(weights)
     }
 
     /// Scratch for the input of a GEMM, `[rows of any pass, n]` bf16.

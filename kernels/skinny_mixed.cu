@@ -1,0 +1,34 @@
+// Products of 1..16 rows with a weight whose first `detail` rows, a multiple of 32, have the form int4 and the others, from `w2` on, the form
+// int8: one launch where the mixed recipe would need two.
+#include "skinny_packed.cuh"
+
+struct Mixed {
+    static constexpr u32 WARPS = 16;
+    static constexpr bool EARLY = true;
+    static constexpr u32 COLUMNS = UNIT_COLUMNS;
+    Packed<Int4, WARPS> first;
+    Packed<Int8, WARPS> second;
+    u32 border;              // pairs of tiles in `first`
+    bool copies, multiplies;  // whether that goes on in `second`
+
+    DEVICE_METHOD Mixed(const unsigned char* w, u32 inner, u32 rows, const unsigned char* w2)
+        : first(w, inner, 0), second(w2, inner, 0), border(rows / (R * TILE)), copies(false), multiplies(false) {}
+    DEVICE_METHOD u32 stage_bytes() const { return second.stage_bytes(); }
+    DEVICE_METHOD void enter(u32 tile) {
+        copies = tile >= border;
+        if (copies) second.enter(tile - border);
+        else first.enter(tile);
+    }
+    DEVICE_METHOD void issue(unsigned char* to) {
+        if (copies) second.issue(to);
+        else first.issue(to);
+    }
+    DEVICE_METHOD void begin(u32 tile) { multiplies = tile >= border; }
+    DEVICE_METHOD void fragments(const unsigned char* from, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) const {
+        if (multiplies) second.fragments(from, i, h, a0, a1, c0, c1);
+        else first.fragments(from, i, h, a0, a1, c0, c1);
+    }
+};
+
+KERNEL(512, 1) mixed_store_8(SKINNY_ARGS) { skinny<1, STORE>(Mixed(w, inner, detail, w2), SKINNY_CALL); }
+KERNEL(512, 1) mixed_store_16(SKINNY_ARGS) { skinny<2, STORE>(Mixed(w, inner, detail, w2), SKINNY_CALL); }
