@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sala_chat::backend::cpu::Cpu;
-use sala_chat::backend::cuda::{Cuda, Guards, Options};
+use sala_chat::backend::cuda::{Card, Cuda, Guards, Options};
 use sala_chat::backend::prelude::*;
 use sala_chat::backend::{BackendError, BufKind, Form, Pass, ROW_ARRAYS, StepKey, layer_tensor};
 use sala_chat::lab::kernels::checks::{Checks, Extent, operations};
@@ -55,8 +55,18 @@ fn sparse() -> SparseSpec {
 
 #[test]
 fn every_operation_agrees_with_the_oracle() {
+    every_operation(&mut device());
+}
+
+#[test]
+fn every_operation_agrees_on_a_card_with_99_kb_of_shared_memory() {
+    let limits = Some(Card::named("sm_86").unwrap());
+    every_operation(&mut Cuda::emulated(library(), Options { limits, ..Options::default() }).unwrap());
+}
+
+fn every_operation(device: &mut Cuda) {
     let mut checks = Checks::default();
-    operations(&mut checks, &mut Cpu::new(), &mut device(), Extent::Emulated);
+    operations(&mut checks, &mut Cpu::new(), device, Extent::Emulated);
     let failed: Vec<_> =
         checks.failed().map(|c| format!("{}: {}", c.name, c.message.clone().unwrap_or_default())).collect();
     assert!(failed.is_empty(), "{} of {} failed:\n{}", failed.len(), checks.list.len(), failed.join("\n"));

@@ -106,6 +106,7 @@ fn options(tuning: &TuningArgs, guards: bool) -> Options {
         own_gemm: tuning.own_gemm,
         no_graphs: tuning.no_graphs,
         guards: if guards { Guards::On } else { Guards::Off },
+        limits: tuning.limits,
     }
 }
 

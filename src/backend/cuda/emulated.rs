@@ -17,6 +17,7 @@ use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use super::cards::Card;
 use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Event, Gemm, Graph, Launch, Mapping, Queue, failed};
 use crate::backend::Result;
 
@@ -96,7 +97,7 @@ impl Emulated {
     ///
     /// # Errors
     /// The loader's words, or the missing symbol.
-    pub fn open(library: &Path) -> Result<Self, String> {
+    pub fn open(library: &Path, limits: Option<Card>) -> Result<Self, String> {
         let path = CString::new(library.as_os_str().as_encoded_bytes()).map_err(|e| e.to_string())?;
         // SAFETY: loads a library the caller named; its initialisers are those of plain C++.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
@@ -121,7 +122,7 @@ impl Emulated {
                 std::mem::transmute::<*mut c_void, ErrorFn>(find(c"sala_emulator_error")?),
             )
         };
-        let info = DeviceInfo {
+        let mut info = DeviceInfo {
             name: "emulated device (CPU)".to_owned(),
             capability: 80,
             multiprocessors: 8,
@@ -131,6 +132,9 @@ impl Emulated {
             cache_bytes: 1 << 20,
             overlap: false,
         };
+        if let Some(card) = limits {
+            card.limit(&mut info);
+        }
         Ok(Emulated { library: handle, launch, error, state: Mutex::default(), info })
     }
 

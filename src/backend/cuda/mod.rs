@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `driver` | the trait of a device |
 //! | `nvidia`, `cublaslt`, `images` | the CUDA driver, cuBLASLt, embedded kernels |
+//! | `cards` | limits of other cards, to run their code paths here |
 //! | `emulated` | the same kernels on the CPU |
 //! | `device`, `growable`, `staging` | memory: owned, growing, on its way |
 //! | `steps`, `graph` | what changes between steps; CUDA graphs |
@@ -24,6 +25,7 @@
 //! the `skinny_*` kernels, whose result for a row does not depend on the rows beside it.
 #![allow(unsafe_code)]
 
+mod cards;
 mod cublaslt;
 mod device;
 mod draft;
@@ -56,6 +58,7 @@ pub use nvidia::{list, usable};
 pub use tensors::{Buf, Cache, Matrix, Recurrent, Selection, Vector};
 
 use super::{BackendError, GRID, Result};
+pub use cards::Card;
 use device::Device;
 pub use device::Guards;
 use graph::Graphs;
@@ -82,6 +85,8 @@ pub struct Options {
     pub no_graphs: bool,
     /// Guard words behind every buffer.
     pub guards: Guards,
+    /// Keep within the limits of another card.
+    pub limits: Option<Card>,
 }
 
 /// One device, ready for a model.
@@ -111,7 +116,8 @@ impl Cuda {
     /// # Errors
     /// One sentence for the user: why there is no usable GPU.
     pub fn open(gpu: usize, options: Options) -> Result<Self> {
-        let device = nvidia::Nvidia::open(gpu).map_err(|cause| failed("No usable NVIDIA GPU", cause))?;
+        let device =
+            nvidia::Nvidia::open(gpu, options.limits).map_err(|cause| failed("No usable NVIDIA GPU", cause))?;
         Self::on(Device::new(Arc::new(device), options.guards), options)
     }
 
@@ -121,7 +127,8 @@ impl Cuda {
     /// The loader's words.
     #[cfg(feature = "emulated")]
     pub fn emulated(library: &std::path::Path, options: Options) -> Result<Self> {
-        let device = emulated::Emulated::open(library).map_err(|cause| failed("emulated device", cause))?;
+        let device =
+            emulated::Emulated::open(library, options.limits).map_err(|cause| failed("emulated device", cause))?;
         Self::on(Device::new(Arc::new(device), options.guards), options)
     }
 

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{result, sys};
 
+use super::cards::Card;
 use super::cublaslt::CublasLt;
 use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Event, Follow, Gemm, Graph, Launch, Mapping, Queue, failed};
 use super::images;
@@ -109,7 +110,7 @@ impl Nvidia {
     ///
     /// # Errors
     /// A sentence without the words "No usable NVIDIA GPU": which step failed and why.
-    pub fn open(ordinal: usize) -> Result<Self, String> {
+    pub fn open(ordinal: usize, limits: Option<Card>) -> Result<Self, String> {
         let found = find(ordinal)?;
         let (device, capability) = (found.device, found.capability);
         let say = |what: &str| {
@@ -153,7 +154,7 @@ impl Nvidia {
         } else {
             None
         };
-        let info = DeviceInfo {
+        let mut info = DeviceInfo {
             name: found.name,
             capability,
             multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
@@ -163,6 +164,9 @@ impl Nvidia {
             cache_bytes: u64::from(attribute(A::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?),
             overlap: capability >= 90,
         };
+        if let Some(card) = limits {
+            card.limit(&mut info);
+        }
         let cublaslt = CublasLt::open(compute);
         let gemm_library_name = cublaslt.as_ref().map(|p| p.name().to_owned());
         Ok(Nvidia {

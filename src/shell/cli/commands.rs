@@ -240,6 +240,10 @@ pub struct TuningArgs {
     /// Launch every kernel singly instead of replaying CUDA graphs
     #[arg(long, hide = true)]
     pub no_graphs: bool,
+    /// Keep within the limits of another card: sm_80, sm_86, sm_89 or sm_120
+    #[cfg(feature = "cuda")]
+    #[arg(long, value_name = "CARD", value_parser = crate::backend::cuda::Card::named, hide = true)]
+    pub limits: Option<crate::backend::cuda::Card>,
     /// Run the GPU backend on the CPU with this library (kernels/emulator/build.sh)
     #[cfg(feature = "emulated")]
     #[arg(long, value_name = "LIBRARY", hide = true)]

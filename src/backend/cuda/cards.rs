@@ -1,0 +1,45 @@
+//! Limits of other cards, by which this one runs their code paths.
+
+use super::driver::DeviceInfo;
+
+/// What a card has, as far as launches depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// How it is asked for.
+    pub name: &'static str,
+    /// Most dynamic shared memory of a block, in bytes.
+    shared_limit: u32,
+    /// Multiprocessors of a common card of the kind.
+    multiprocessors: u32,
+    /// Can launches overlap?
+    overlap: bool,
+}
+
+/// Every card whose limits can be asked for: A100, RTX 3080, RTX 4080, RTX 5070.
+pub const CARDS: &[Card] = &[
+    Card { name: "sm_80", shared_limit: 163 << 10, multiprocessors: 108, overlap: false },
+    Card { name: "sm_86", shared_limit: 99 << 10, multiprocessors: 68, overlap: false },
+    Card { name: "sm_89", shared_limit: 99 << 10, multiprocessors: 76, overlap: false },
+    Card { name: "sm_120", shared_limit: 99 << 10, multiprocessors: 48, overlap: true },
+];
+
+impl Card {
+    /// By name.
+    ///
+    /// # Errors
+    /// The names there are.
+    pub fn named(name: &str) -> Result<Card, String> {
+        CARDS.iter().find(|card| card.name == name).copied().ok_or_else(|| {
+            let names: Vec<&str> = CARDS.iter().map(|card| card.name).collect();
+            format!("one of {}", names.join(", "))
+        })
+    }
+
+    /// What is left of a device within these limits. Its machine code stays that of the device.
+    pub(super) fn limit(self, info: &mut DeviceInfo) {
+        info.shared_limit = info.shared_limit.min(self.shared_limit);
+        info.multiprocessors = info.multiprocessors.min(self.multiprocessors);
+        info.overlap &= self.overlap;
+        info.name = format!("{} with the limits of {}", info.name, self.name);
+    }
+}
