@@ -3,7 +3,11 @@
 //! A conversation is a tree of messages. A session points at one message, its head; the path from the root to the
 //! head is what the model has. Going back, editing and regenerating move or add pointers, they never remove.
 
+mod looked;
+
 use serde::{Deserialize, Serialize};
+
+pub use looked::{Passage, Sources};
 
 /// Row id of a message in the store. Unique over all sessions of a data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -89,6 +93,9 @@ pub struct MessageMeta {
     pub thought_ms: f64,
     /// Set for [`Role::Document`].
     pub document: Option<DocumentInfo>,
+    /// Where an answer looked; `None` where it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub looked: Option<Sources>,
 }
 
 /// One message of a conversation.

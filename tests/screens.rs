@@ -11,7 +11,7 @@ mod behaviour;
 use sala_chat::app::options::UiConfig;
 use sala_chat::app::tour::Tour;
 use sala_chat::protocol::desk::{
-    Activity, Choice, FileProgress, FileState, Level, LoadPlan, Notice, PlanFile, ReadingProgress, SaveState,
+    Activity, Choice, FileProgress, FileState, Level, LoadPlan, Notice, PlanFile, ReadingProgress, Request, SaveState,
     SearchRow, SessionRow, SessionView,
 };
 use sala_chat::transcript::{Finish, MessageId, Role};
@@ -120,6 +120,37 @@ fn stopped_answer_says_how_to_go_on() {
     stopped.meta.finish = Some(Finish::Stopped);
     s.tell(Notice::Finished(stopped));
     picture("stopped_80x24", &mut s);
+}
+
+/// The short answer below a document, with what it looked at.
+fn looked_at(w: u16, h: u16) -> Stage {
+    let mut s = open(w, h);
+    let mut short = answer(4, "It is Natasha who breaks it to him: Pierre reads it in her face.");
+    short.meta.looked = Some(looked());
+    s.tell(Notice::Finished(short));
+    s
+}
+
+#[test]
+fn an_answer_names_the_lines_it_looked_at() {
+    pictures("looked", looked_at);
+    let mut s = looked_at(80, 24);
+    s.type_text("/set look off").press("enter");
+    assert!(!s.screen().contains("looked at"));
+    // Its line is not copied with the answer, and the passage is by its number.
+    let mut s = looked_at(80, 24);
+    s.press("ctrl-p").sent();
+    s.press("i");
+    assert_eq!(s.sent(), [Request::Look { at: Some(4), passage: None }]);
+    s.press("2");
+    assert_eq!(s.sent(), [Request::Look { at: Some(4), passage: Some(2) }]);
+    let text = "    [1] war.txt 41,210-41,262  31%\n      41210  The door opened,\n      41211  and a thin face\n    \n\nMeasured.\n";
+    s.tell(Notice::Looked { number: 4, title: "What #4 looked at".into(), text: text.into() });
+    picture("looked_page_80x24", &mut s);
+    s.press("1");
+    assert_eq!(s.sent(), [Request::Look { at: Some(4), passage: Some(1) }]);
+    s.press("esc esc").type_text("/copy look 4").press("enter");
+    assert!(s.screen().contains("no passage [4]; the answer looked at 3"), "{}", s.screen());
 }
 
 #[test]

@@ -65,6 +65,8 @@ pub struct Look {
     pub glyphs: Glyphs,
     /// Thoughts.
     pub think: ThinkShow,
+    /// What answers looked at is shown below them.
+    pub looked: bool,
     /// Minutes east of UTC.
     pub utc_offset_min: i32,
 }
@@ -513,6 +515,15 @@ pub(crate) fn said_again(m: &Message) -> String {
 }
 
 fn tail_rows(m: &Message, look: Look) -> Vec<Row> {
+    let mut rows = ended_rows(m, look);
+    if let Some(sources) = m.meta.looked.as_ref().filter(|_| look.looked) {
+        rows.extend(super::looked::rows(sources, look.cells.saturating_sub(BAR_CELLS)));
+    }
+    rows
+}
+
+/// How it ended, unless by itself.
+fn ended_rows(m: &Message, look: Look) -> Vec<Row> {
     let repeats;
     let text = match m.meta.finish {
         None | Some(Finish::Stop) => return Vec::new(),

@@ -372,6 +372,11 @@ fn selected_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) -> bool {
             }
             return true;
         }
+        Code::Char(c @ ('i' | '1'..='9')) => {
+            let passage = c.to_digit(10).map(u64::from);
+            send(app, Request::Look { at: Some(number), passage }, effects);
+            return true;
+        }
         Code::Char('e') => Request::EditOpen(Some(number)),
         Code::Char('r') => Request::Regen { at: Some(number), count: 1, temperature: None, seed: None },
         Code::Char('f') => Request::Fork { at: Some(number), name: None },

@@ -265,7 +265,12 @@ pub const ACTIONS: &[(Action, &str, &[&str], &str)] = &[
     (Action::PageDown, "page_down", &["pgdn"], "scroll down"),
     (Action::Top, "top", &["ctrl-home"], "first message"),
     (Action::Follow, "follow", &["ctrl-end"], "follow the end again"),
-    (Action::PrevMessage, "prev_message", &["ctrl-p"], "select a message: y copy, e edit, r again, f fork"),
+    (
+        Action::PrevMessage,
+        "prev_message",
+        &["ctrl-p"],
+        "select a message: y copy, i what it looked at, e edit, r again, f fork",
+    ),
     (Action::NextMessage, "next_message", &["ctrl-n"], "next message"),
     (Action::Find, "find", &["ctrl-f"], "search in what was said"),
     (Action::Thinking, "thinking", &["ctrl-t"], "fold or open thoughts"),

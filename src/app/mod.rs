@@ -17,6 +17,7 @@ mod input;
 pub mod keys;
 pub mod layout;
 pub mod list;
+pub mod looked;
 pub mod markdown;
 mod math;
 pub mod mention;
@@ -431,6 +432,7 @@ impl App {
             cells: regions.column_cells,
             glyphs: self.config.glyphs,
             think: self.config.think_show,
+            looked: self.config.look,
             utc_offset_min: self.config.utc_offset_min,
         };
         self.transcript.set_look(look, regions.transcript.height as usize);

@@ -95,6 +95,13 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.overlay = Some(Overlay::Page(Page::new(line(&title), clean(&text))));
             Redraw::Now
         }
+        Notice::Looked { number, title, text } => {
+            app.popup = None;
+            let mut page = Page::new(line(&title), clean(&text));
+            page.looked = Some(number);
+            app.overlay = Some(Overlay::Page(page));
+            Redraw::Now
+        }
         Notice::Aside { question, text, done } => {
             let text = format!("**{}**\n\n{}", line(&question), clean(&text));
             let glyphs = app.config.glyphs;

@@ -55,6 +55,8 @@ pub struct UiConfig {
     pub alternate_screen: bool,
     /// Thoughts.
     pub think_show: ThinkShow,
+    /// What answers looked at is shown below them.
+    pub look: bool,
     /// Notifications.
     pub notify: Notify,
     /// Answers shorter than this never notify, in milliseconds.
@@ -76,7 +78,11 @@ pub struct UiConfig {
 impl UiConfig {
     /// What a preset keeps of it.
     pub fn display(&self) -> Display {
-        vec![("thinking.show", self.think_show.word().to_owned()), ("ui.theme", self.theme.word().to_owned())]
+        vec![
+            ("thinking.show", self.think_show.word().to_owned()),
+            ("ui.look", self.look.to_string()),
+            ("ui.theme", self.theme.word().to_owned()),
+        ]
     }
 
     /// Takes what a preset kept.
@@ -84,6 +90,7 @@ impl UiConfig {
         for (key, value) in display {
             match *key {
                 "thinking.show" => self.think_show = ThinkShow::from_word(value).unwrap_or(self.think_show),
+                "ui.look" => self.look = value.parse().unwrap_or(self.look),
                 "ui.theme" => self.theme = ThemeName::from_word(value).unwrap_or(self.theme),
                 _ => {}
             }
@@ -107,6 +114,7 @@ impl Default for UiConfig {
             mouse: false,
             alternate_screen: true,
             think_show: ThinkShow::Fold,
+            look: true,
             notify: Notify::Unfocused,
             notify_after_ms: 10_000,
             clipboard: ClipboardMethod::Auto,

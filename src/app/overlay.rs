@@ -18,6 +18,8 @@ pub struct Page {
     pub rows: Vec<Row>,
     /// First row shown.
     pub top: usize,
+    /// Number of the answer whose passages it shows: digits open them.
+    pub looked: Option<u64>,
     height: usize,
     width: usize,
 }
@@ -112,6 +114,19 @@ impl Overlay {
         }
     }
 
+    /// The answer whose passages it shows.
+    pub fn looked(&self) -> Option<u64> {
+        match self {
+            Overlay::Page(page) => page.looked,
+            Overlay::Aside { .. }
+            | Overlay::Sessions(_)
+            | Overlay::Found { .. }
+            | Overlay::Timeline(_)
+            | Overlay::Documents { .. }
+            | Overlay::Prompts(_) => None,
+        }
+    }
+
     /// Moves by rows: scrolls a page, steps through a list.
     pub fn step(&mut self, by: isize) {
         match self {
@@ -152,6 +167,7 @@ impl Overlay {
     /// Keys shown at its foot.
     pub fn footer(&self) -> &'static str {
         match self {
+            Overlay::Page(page) if page.looked.is_some() => "1-9 opens a passage   Up/Down scroll   Esc closes",
             Overlay::Page(_) => "Up/Down PgUp/PgDn scroll   Esc closes",
             Overlay::Aside { done: None, .. } => "answering; not kept   Esc stops and closes",
             Overlay::Aside { done: Some(_), .. } => "not kept   Up/Down scroll   Esc closes",

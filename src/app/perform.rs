@@ -191,6 +191,17 @@ pub(super) fn copy_text(app: &App, what: CopyWhat) -> Result<String, String> {
             let block = n.checked_sub(1).and_then(|i| rendered.code().get(i));
             block.map(|b| b.text.clone()).ok_or(format!("/copy: there is no block b{n}; the answer has {count}"))
         }
+        CopyWhat::Look(n) => {
+            let selected = app.transcript.selected_message().map(|(_, m)| m);
+            let message = selected.or_else(|| app.last_answer()).ok_or_else(nothing)?;
+            let passages = message.meta.looked.as_ref().map_or(&[][..], |l| &l.passages);
+            let passage = n.checked_sub(1).and_then(|i| passages.get(i));
+            let passage =
+                passage.ok_or(format!("/copy: there is no passage [{n}]; the answer looked at {}", passages.len()))?;
+            let holds = app.transcript.numbered(passage.number);
+            let holds = holds.ok_or(format!("/copy: message #{} is not here", passage.number))?;
+            Ok(passage.lines(&holds.text).map(|(_, line)| line).collect::<Vec<_>>().join("\n"))
+        }
         CopyWhat::All => {
             let name = |role| match role {
                 Role::System => "system",

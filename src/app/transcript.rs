@@ -53,7 +53,7 @@ impl Default for Transcript {
             scroll: Scroll::Follow,
             frozen: (0, 0),
             selected: None,
-            look: Look { cells: 80, glyphs: Glyphs::Unicode, think: ThinkShow::Fold, utc_offset_min: 0 },
+            look: Look { cells: 80, glyphs: Glyphs::Unicode, think: ThinkShow::Fold, looked: true, utc_offset_min: 0 },
             height: 20,
             window: Vec::new(),
             colours: Colours::default(),

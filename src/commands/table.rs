@@ -125,6 +125,13 @@ requests! {
     Aside(question: String), Waits => aside;
     /// `/compact [instruction]`.
     Compact(instruction: Option<String>), Waits => compact;
+    /// `/look [#N] [K]`: what an answer looked at; with `K` the passage of that number.
+    Look {
+        /// Which answer; the last if `None`.
+        at: Option<u64>,
+        /// Which passage, from 1; all if `None`.
+        passage: Option<u64>,
+    }, Runs => look;
     /// `/stats`.
     Stats, Runs => stats;
     /// `/ctx`.
@@ -235,7 +242,7 @@ pub const COMMANDS: &[Command] = &[
         example: "/open notes:120",
         wrong: "/open",
         completes: Documents,
-        parse: |a| a.one("a document, for example notes:120").and_then(|n| desk(Request::Open(n))),
+        parse: open,
         ..ROW
     },
     Command {
@@ -596,6 +603,21 @@ pub const COMMANDS: &[Command] = &[
         ..ROW
     },
     Command {
+        name: "look",
+        aliases: &["sources", "looked"],
+        group: Group::Documents,
+        usage: "[#N] [K]",
+        help: "which lines an answer looked at",
+        options: &[
+            ("#N", "the answer with this number, not the last"),
+            ("K", "open the passage of this number, as `[K]` below the answer"),
+        ],
+        example: "/look #8 2",
+        wrong: "/look two",
+        parse: look,
+        ..ROW
+    },
+    Command {
         name: "ctx",
         aliases: &["context", "tokens"],
         group: Group::Numbers,
@@ -617,17 +639,18 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "copy",
         group: Group::Program,
-        usage: "[last|#N|bN|all]",
-        help: "copy an answer or code block",
+        usage: "[last|#N|bN|look N|all]",
+        help: "copy an answer, code block or passage",
         options: &[
             ("last", "the last answer; the same as nothing"),
             ("#N", "message N"),
             ("bN", "code block N of the selected or the last answer"),
+            ("look N", "passage N that the selected or the last answer looked at"),
             ("all", "the whole branch"),
         ],
         example: "/copy b2",
         wrong: "/copy it",
-        completes: Words(&["last", "all"]),
+        completes: Words(&["last", "look", "all"]),
         parse: copy,
         ..ROW
     },
@@ -857,7 +880,35 @@ fn think(a: &Args<'_>) -> Result<Outcome, String> {
     }
 }
 
+fn open(a: &Args<'_>) -> Result<Outcome, String> {
+    let name = a.one("a document, for example notes:120")?;
+    // `[1]` is written below an answer.
+    let inner = name.strip_prefix('[').and_then(|n| n.strip_suffix(']'));
+    match inner.and_then(|n| n.parse().ok()).filter(|n| *n > 0) {
+        Some(passage) => desk(Request::Look { at: None, passage: Some(passage) }),
+        None => desk(Request::Open(name)),
+    }
+}
+
+fn look(a: &Args<'_>) -> Result<Outcome, String> {
+    let (mut at, mut passage) = (None, None);
+    for word in a.words()? {
+        let plain = word.trim_start_matches('[').trim_end_matches(']');
+        match (word.strip_prefix('#').map(str::parse), plain.parse()) {
+            (Some(Ok(n)), _) if n > 0 && at.is_none() => at = Some(n),
+            (None, Ok(n)) if n > 0 && passage.is_none() => passage = Some(n),
+            _ => return Err("takes an answer as #N and a passage as K, for example #8 2".into()),
+        }
+    }
+    desk(Request::Look { at, passage })
+}
+
 fn copy(a: &Args<'_>) -> Result<Outcome, String> {
+    if let ["look", n] = a.words()?.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        let passage = n.trim_start_matches('[').trim_end_matches(']').parse().ok().filter(|n| *n > 0);
+        let passage = passage.ok_or("look takes the number of a passage, for example look 1")?;
+        return local(Local::Copy(CopyWhat::Look(passage)));
+    }
     let word = a.at_most_one()?;
     let what = match word.as_deref() {
         None | Some("last") => CopyWhat::Last,
@@ -865,7 +916,7 @@ fn copy(a: &Args<'_>) -> Result<Outcome, String> {
         Some(w) => match (w.strip_prefix('#').map(str::parse), w.strip_prefix('b').map(str::parse)) {
             (Some(Ok(n)), _) => CopyWhat::Message(n),
             (_, Some(Ok(n))) if n > 0 => CopyWhat::Block(n),
-            _ => return Err("takes last, #N (a message), bN (a code block) or all".into()),
+            _ => return Err("takes last, #N (a message), bN (a code block), look N (a passage) or all".into()),
         },
     };
     local(Local::Copy(what))

@@ -113,6 +113,8 @@ pub enum CopyWhat {
     Message(u64),
     /// Code block n of the selected or last answer.
     Block(usize),
+    /// Passage n that the selected or last answer looked at.
+    Look(usize),
     /// The whole branch.
     All,
 }

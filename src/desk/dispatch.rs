@@ -154,6 +154,10 @@ impl Execute for Dispatch<'_> {
         self.0.compact(instruction.as_deref())
     }
 
+    fn look(&mut self, at: Option<u64>, passage: Option<u64>) -> Done {
+        self.0.look(at, passage)
+    }
+
     fn stats(&mut self) -> Done {
         self.0.stats()
     }

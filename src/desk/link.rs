@@ -2,7 +2,7 @@
 
 use crossbeam_channel::{Receiver, Sender, never};
 
-use crate::protocol::engine::{Command, Ended, EngineEvent, JobStats, ModelInfo, StateImage, Token};
+use crate::protocol::engine::{Command, Ended, EngineEvent, JobStats, LookedAt, ModelInfo, StateImage, Token};
 
 /// Channels to an engine thread, as whoever started it hands them over.
 #[derive(Debug)]
@@ -77,4 +77,6 @@ pub(super) struct JobEnd {
     pub(super) generated_in_state: usize,
     pub(super) image: Option<StateImage>,
     pub(super) stats: JobStats,
+    /// Where the generated tokens looked.
+    pub(super) looked_at: LookedAt,
 }

@@ -62,7 +62,7 @@ impl Renderer {
     }
 
     /// Text of others, made harmless.
-    fn safe<'a>(&self, text: &'a str) -> Cow<'a, str> {
+    pub(super) fn safe<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let shielded = self.text.tokenizer.shield(text);
         if shielded.contains(MARK) { Cow::Owned(shielded.replace(MARK, "")) } else { shielded }
     }

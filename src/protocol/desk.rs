@@ -356,6 +356,15 @@ pub enum Notice {
         /// Markdown.
         text: String,
     },
+    /// What an answer looked at: a page whose passages can be opened by number.
+    Looked {
+        /// Number of the answer.
+        number: u64,
+        /// Heading.
+        title: String,
+        /// Markdown.
+        text: String,
+    },
     /// Part of an aside's answer, shown in an overlay and not kept.
     Aside {
         /// The question.

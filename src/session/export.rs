@@ -255,6 +255,9 @@ fn markdown(session: &SessionJson) -> String {
                         out.push('\n');
                     }
                     out.push_str(&format!("\n{}\n", m.text.trim_end()));
+                    if let Some(line) = looked_at(m) {
+                        out.push_str(&format!("\n*{line}*\n"));
+                    }
                 }
             }
         }
@@ -274,10 +277,21 @@ fn plain(session: &SessionJson) -> String {
                 Role::Document => format!("Document {}", title(m)),
                 Role::System | Role::User | Role::Assistant => speaker(m.role).to_owned(),
             };
-            out.push_str(&format!("{who}:\n{}\n\n", m.text.trim_end()));
+            out.push_str(&format!("{who}:\n{}\n", m.text.trim_end()));
+            if let Some(line) = looked_at(m) {
+                out.push_str(&format!("({line})\n"));
+            }
+            out.push('\n');
         }
     }
     out
+}
+
+/// `Looked at: war.txt 41,210-41,262 (31%), #4 (10%)`.
+fn looked_at(m: &Message) -> Option<String> {
+    let passages = &m.meta.looked.as_ref()?.passages;
+    let places: Vec<String> = passages.iter().map(|p| format!("{} ({})", p.place(), p.percent())).collect();
+    (!places.is_empty()).then(|| format!("Looked at: {}", places.join(", ")))
 }
 
 fn speaker(role: Role) -> &'static str {

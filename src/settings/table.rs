@@ -228,6 +228,8 @@ settings! {
         vim_keys: bool = truth(false);
         /// columns of text
         max_width: u16 = int(110, 40, 1000);
+        /// below an answer, the documents and lines that it looked at
+        look: bool = truth(true).session("look", &[], Keeper::Screen);
         /// longer pastes are folded in the input
         paste_fold_chars: usize = int(800, 80, 1 << 20);
         /// so are pastes with more lines

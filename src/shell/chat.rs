@@ -55,6 +55,7 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
             Switch::Off => false,
         },
         think_show: config.thinking.show,
+        look: config.ui.look,
         clipboard: config.clipboard.method,
         keys,
         settings: context.loaded.clone(),
@@ -129,7 +130,7 @@ fn part(
     drop(requests);
     let handle = DeskHandle { requests: opened.desk.requests, notices: opened.desk.notices };
     let (code, tour) = match lines {
-        Some(lines) => plain::run(std::env::home_dir(), &context.config_file, handle, lines, tour),
+        Some(lines) => plain::run(std::env::home_dir(), ui.look, &context.config_file, handle, lines, tour),
         None => run::run(ui, handle, tour),
     }
     .map_err(no_terminal)?;

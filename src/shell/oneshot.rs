@@ -16,7 +16,7 @@ use crate::protocol::desk::{Activity, Level, LoadOptions, Meters, Notice, Readin
 use crate::protocol::engine::ModelInfo;
 use crate::settings::ThoughtView;
 use crate::text::sanitize::Clean;
-use crate::transcript::{Finish, Message, Role};
+use crate::transcript::{Finish, Message, Passage, Role};
 
 /// What the model sees standard input as.
 const STDIN_NAME: &str = "stdin";
@@ -48,6 +48,20 @@ fn reason(finish: Option<Finish>) -> &'static str {
         Some(Finish::Stopped) => "stopped",
         Some(Finish::Failed) | None => "error",
     }
+}
+
+/// Passages that were looked at while the answer was written, most first. What was said has no document, but a message number.
+fn looked_at(answer: &Message) -> Value {
+    let place = |p: &Passage| {
+        json!({
+            "document": p.document,
+            "message": p.number,
+            "first_line": p.first_line,
+            "last_line": p.last_line,
+            "share": (f64::from(p.share) * 1e4).round() / 1e4,
+        })
+    };
+    answer.meta.looked.iter().flat_map(|l| &l.passages).map(place).collect()
 }
 
 impl Run {
@@ -91,6 +105,7 @@ impl Run {
         json!({
             "text": answer.text,
             "thinking": answer.thinking,
+            "looked_at": looked_at(answer),
             "finish_reason": reason(answer.meta.finish),
             "session": self.session,
             "not_saved": self.unsaved.as_ref().map(|u| &u.reason),
@@ -256,6 +271,7 @@ fn listen(
             | Notice::Added(_)
             | Notice::Save(_)
             | Notice::Page { .. }
+            | Notice::Looked { .. }
             | Notice::Aside { .. }
             | Notice::Question { .. }
             | Notice::Plan { .. }
@@ -377,6 +393,7 @@ impl<'a> Printer<'a> {
             Format::Json => Ok(out::line(&Clean::json(&run.object(answer)))?),
             Format::JsonLines => {
                 let stats = json!({ "usage": run.usage(answer), "timing": run.timing(answer), "speculation": run.speculation() });
+                self.event("look", || json!({ "looked_at": looked_at(answer) }))?;
                 self.event("stats", || stats)?;
                 let (session, seed) = (run.session.clone(), answer.meta.seed);
                 let not_saved = run.unsaved.as_ref().map(|u| &u.reason);
@@ -396,7 +413,7 @@ impl<'a> Printer<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transcript::{MessageId, MessageMeta};
+    use crate::transcript::{MessageId, MessageMeta, Sources};
 
     #[test]
     fn standard_input_ends_at_the_limit() {
@@ -432,5 +449,24 @@ mod tests {
             (&json!(515.0), &json!(2000.0))
         );
         assert_eq!(object["finish_reason"], "stop");
+        assert_eq!(object["looked_at"], json!([]));
+        let passage = Passage {
+            document: Some("war.txt".into()),
+            number: 2,
+            first_line: 41_210,
+            last_line: 41_262,
+            share: 0.3142,
+            ..Passage::default()
+        };
+        let said = Passage { number: 4, first_line: 1, last_line: 1, share: 0.1, ..Passage::default() };
+        let looked = Sources { passages: vec![passage, said], ..Sources::default() };
+        let answer = Message { meta: MessageMeta { looked: Some(looked), ..answer.meta.clone() }, ..answer };
+        assert_eq!(
+            run.object(&answer)["looked_at"],
+            json!([
+                {"document": "war.txt", "message": 2, "first_line": 41_210, "last_line": 41_262, "share": 0.3142},
+                {"document": null, "message": 4, "first_line": 1, "last_line": 1, "share": 0.1},
+            ])
+        );
     }
 }

@@ -66,6 +66,8 @@ pub struct Plain {
     /// Tenth of the progress said last.
     tenth: u64,
     save_said: Option<String>,
+    /// What answers looked at is not said.
+    looks_hidden: bool,
     /// Somebody types: a prompt is shown when a line is wanted.
     prompts: bool,
     /// The prompt stands at the end of what was printed.
@@ -89,6 +91,11 @@ impl Plain {
     /// With the guided tour, at some step of it.
     pub fn with_tour(self, tour: Option<Tour>) -> Plain {
         Plain { toured: tour.is_some(), tour, ..self }
+    }
+
+    /// Whether it is said what answers looked at.
+    pub fn say_looked(self, say: bool) -> Plain {
+        Plain { looks_hidden: !say, ..self }
     }
 
     fn busy(&self) -> bool {
@@ -263,6 +270,11 @@ impl Plain {
                     out.extend(self.outcome(*outcome));
                 }
                 out
+            }
+            Outcome::Local(Local::Show(display)) if display.iter().all(|(key, _)| *key == "ui.look") => {
+                self.looks_hidden = display.iter().any(|(_, value)| value == "false");
+                let how = if self.looks_hidden { "not " } else { "" };
+                vec![Out::Line(format!("What answers looked at is {how}said."))]
             }
             Outcome::Local(Local::Copy(_) | Local::Show(_) | Local::Keys) => {
                 vec![Out::Line("That command needs the full screen; start without --plain.".into())]

@@ -181,7 +181,8 @@ fn a_preset_is_saved_with_how_things_are_shown_and_brings_it_back() {
     let mut s = open(80, 24);
     s.type_text("/think hide").press("enter");
     s.type_text("/preset save mine").press("enter");
-    let display = vec![("thinking.show", "hide".to_string()), ("ui.theme", "auto".to_string())];
+    let display =
+        vec![("thinking.show", "hide".to_string()), ("ui.look", "true".to_string()), ("ui.theme", "auto".to_string())];
     let save = PresetAction::Save { name: "mine".into(), display };
     assert_eq!(s.sent(), [Request::Preset(save)]);
     s.tell(Notice::Display(vec![("thinking.show", "open".into()), ("ui.theme", "light".into())]));

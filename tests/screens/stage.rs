@@ -7,7 +7,7 @@ use sala_chat::app::options::{Glyphs, UiConfig};
 use sala_chat::app::{App, Effect, Event, update};
 use sala_chat::protocol::desk::{Activity, Meters, Notice, OpenSession, Request, SaveState, SessionView};
 use sala_chat::protocol::engine::{MemoryInfo, ModelInfo, SpecStats};
-use sala_chat::transcript::{DocumentInfo, Finish, Message, MessageId, MessageMeta, Role};
+use sala_chat::transcript::{DocumentInfo, Finish, Message, MessageId, MessageMeta, Passage, Role, Sources};
 use sala_chat::ui::draw;
 
 /// 14:01 on some day.
@@ -211,6 +211,32 @@ pub fn document(id: i64, name: &str, tokens: u64) -> Message {
         complete: true,
     });
     m
+}
+
+/// What an answer looked at.
+pub fn looked() -> Sources {
+    let passage = |document: Option<&str>, number, first_line, last_line, share, first_block: u32| Passage {
+        document: document.map(str::to_owned),
+        number,
+        first_line,
+        last_line,
+        share,
+        forced: 0.0,
+        first_block,
+        last_block: first_block + 9,
+    };
+    Sources {
+        passages: vec![
+            passage(Some("war.txt"), 1, 41_210, 41_262, 0.31, 8_000),
+            passage(Some("war.txt"), 1, 38_004, 38_051, 0.22, 7_000),
+            passage(Some("war.txt"), 1, 12_880, 12_901, 0.04, 2_000),
+        ],
+        thoughts: Vec::new(),
+        first: 0.8,
+        own: 0.1,
+        block_tokens: 64,
+        blocks: (0..10).map(|i| (8_000 + i, 310)).chain((0..10).map(|i| (7_000 + i, 220))).collect(),
+    }
 }
 
 /// A conversation of a document, a question and an answer with thoughts, list, code and table.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sala_chat::protocol::engine::{
-    CheckpointImage, Command, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobStats, LookedAt, MemoryInfo,
-    ModelInfo, RowSource, RowsImage, StateImage, Steered, Token,
+    BlockLook, CheckpointImage, Command, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobStats, Looked,
+    LookedAt, MemoryInfo, ModelInfo, RowSource, RowsImage, StateImage, Steered, Token,
 };
 
 /// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
@@ -128,6 +128,29 @@ fn restore(
     Ok(())
 }
 
+/// Tokens of a block.
+const BLOCK: usize = 64;
+
+/// Where it "looked": four fifths rest on the first block, the others go to the blocks that say what was answered, by how many
+/// runs of four of the answer's tokens end in each.
+fn look(context: &[Token], answer: &[Token]) -> LookedAt {
+    let mut hits = vec![0u32; context.len().div_ceil(BLOCK)];
+    for run in answer.windows(4) {
+        for (at, _) in context.windows(4).enumerate().filter(|(_, w)| *w == run) {
+            hits[(at + 3) / BLOCK] += 1;
+        }
+    }
+    let all: u32 = hits.iter().sum();
+    let share = |block: usize, hits: u32| {
+        let rest = if block == 0 { 0.8 } else { 0.0 };
+        let part = if all == 0 { 0.0 } else { hits as f32 / all as f32 };
+        BlockLook { block: block as u32, share: rest + 0.2 * part, forced: rest }
+    };
+    let blocks = hits.iter().enumerate().map(|(b, n)| share(b, *n)).filter(|b| b.share > 0.0).collect();
+    let answer = Looked { tokens: answer.len() as u64, block_tokens: BLOCK as u32, blocks };
+    LookedAt { answer, ..LookedAt::default() }
+}
+
 /// Waits for a permit; false when the job was cancelled first.
 fn permit(gate: Option<&Receiver<()>>, job: &Job) -> bool {
     loop {
@@ -170,6 +193,7 @@ fn run(
         });
     }
     let mut last_outside = None;
+    let context = state.tokens.clone();
     if let (Some(g), Ended::Read) = (&job.generate, ended) {
         let mut steer = g.steering.as_ref().map(|s| (s.0)());
         let mut answer = (o.script)(&state.hash.to_hex(), &state.tokens).into_iter();
@@ -224,7 +248,7 @@ fn run(
         generated_in_state: generated.len() as u64,
         image: job.export.then(|| state.image(from)),
         stats,
-        looked_at: LookedAt::default(),
+        looked_at: look(&context, &generated),
         memory: MemoryInfo::default(),
     };
     (done, job.prompt[..given as usize].to_vec(), generated)

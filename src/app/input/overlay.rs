@@ -41,6 +41,10 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
                 overlay.set_query(query);
             }
         }
+        Code::Char(c @ '1'..='9') if !key.ctrl && !key.alt && overlay.looked().is_some() => {
+            let request = Request::Look { at: overlay.looked(), passage: c.to_digit(10).map(u64::from) };
+            send(app, request, effects);
+        }
         Code::Char(c) if !key.ctrl && !key.alt => match overlay {
             Overlay::Page(_) | Overlay::Aside { .. } => match c {
                 'q' => close_overlay(app, effects),

@@ -9,9 +9,9 @@ use super::super::render::Rendered;
 use super::super::work::Wanted;
 use super::super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{Activity, Level, Notice};
-use crate::protocol::engine::{Ended, JobStats, Sampling, Token};
+use crate::protocol::engine::{Ended, JobStats, LookedAt, Sampling, Token};
 use crate::text::{Begin, Delta, StreamDecoder};
-use crate::transcript::{Finish, Message, MessageId, Role};
+use crate::transcript::{Finish, Message, MessageId, Role, Sources};
 
 /// An answer that is being written.
 pub(super) struct Answer {
@@ -155,20 +155,29 @@ impl State {
         let generate = self.generate(answer.sampling, answer.begin, answer.spent)?;
         let to_answer = ToAnswer { generate, message: Some(answer.message.id) };
         let again = Arc::clone(&rendered);
+        let answered = Arc::clone(&rendered);
         self.execute(plan, rendered, Some(to_answer), answer, move |desk, answer, fed| match fed {
             Err(lost @ DeskError::RowsLost(_)) if answer.first_token.is_none() => {
                 let plan = match desk.plan_answer(&again) {
                     Ok(plan) => plan,
-                    Err(e) => return desk.answer_ended(answer, Err(e), then),
+                    Err(e) => return desk.answer_ended(answer, &answered, Err(e), then),
                 };
                 desk.read_lost_again(&lost, &plan);
                 desk.go_on_writing(answer, plan, again, then)
             }
-            fed => desk.answer_ended(answer, fed, then),
+            fed => desk.answer_ended(answer, &answered, fed, then),
         })
     }
 
-    fn answer_ended(&mut self, mut answer: Answer, fed: Done<Fed>, then: Finished) -> Done {
+    /// Where the answer to the last message of its path looked, in documents and lines.
+    fn sources(&self, answer: &Message, rendered: &Rendered, looked: &LookedAt) -> Option<Sources> {
+        let path = self.talk.conversation.path_to(answer.parent);
+        let block = looked.answer.block_tokens.max(looked.thoughts.block_tokens) as usize;
+        let map = self.feeder.renderer.map(rendered, &path, &self.feeder.live, block);
+        map.sources(&rendered.text, looked)
+    }
+
+    fn answer_ended(&mut self, mut answer: Answer, rendered: &Rendered, fed: Done<Fed>, then: Finished) -> Done {
         let last = answer.decoder.finish();
         answer.take(self, last);
         let mut message = answer.message;
@@ -183,6 +192,7 @@ impl State {
             message.meta.prefilled_tokens = *read;
             message.meta.prefill_ms = *prefill_ms;
             message.meta.tokens_per_s = decode_speed(&end.stats);
+            message.meta.looked = self.sources(&message, rendered, &end.looked_at).or(message.meta.looked);
             self.meters.tokens_per_s = message.meta.tokens_per_s;
         }
         self.amend(&message);

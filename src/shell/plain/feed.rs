@@ -43,6 +43,7 @@ pub fn start_lines() -> io::Result<Lines> {
 /// Standard output cannot be written.
 pub fn run(
     home: Option<PathBuf>,
+    look: bool,
     settings_file: &Path,
     desk: DeskHandle,
     lines: &Lines,
@@ -50,7 +51,7 @@ pub fn run(
 ) -> io::Result<(i32, Option<Tour>)> {
     let (outside_to, outside) = unbounded();
     watch_signals(outside_to)?;
-    let mut plain = Plain::new(home, io::stdin().is_terminal()).with_tour(tour);
+    let mut plain = Plain::new(home, io::stdin().is_terminal()).with_tour(tour).say_looked(look);
     let mut dying: Option<(i32, Instant)> = None;
     let mut input: Receiver<String> = lines.0.clone();
     loop {

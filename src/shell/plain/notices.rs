@@ -108,7 +108,7 @@ impl Plain {
                 };
                 out.push(Out::Line(format!("{mark}{}", sanitize(&text))));
             }
-            Notice::Page { title, text } => {
+            Notice::Page { title, text } | Notice::Looked { title, text, .. } => {
                 out.push(Out::Line(format!("{}:", sanitize_line(&title))));
                 out.extend(
                     page::lines(&sanitize(&text)).into_iter().map(|line| Out::Line(sanitize_line(&line).into())),
@@ -229,6 +229,8 @@ impl Plain {
             Some(Finish::Failed) => out.push(Out::Line("(ended in an error; /regen answers again)".into())),
             Some(Finish::Stop) | None => {}
         }
+        let sources = m.meta.looked.as_ref().filter(|_| !self.looks_hidden);
+        out.extend(sources.and_then(crate::app::looked::sentence).map(Out::Line));
     }
 
     fn activity(&mut self, activity: Activity, out: &mut Vec<Out>) {

@@ -44,6 +44,30 @@ fn answers_are_appended_by_sentence_and_never_twice() {
 }
 
 #[test]
+fn what_an_answer_looked_at_is_a_sentence() {
+    use crate::transcript::{Passage, Sources};
+    let passage = Passage {
+        document: Some("war\x1b[2J.txt".into()),
+        number: 1,
+        first_line: 41_210,
+        last_line: 41_262,
+        share: 0.31,
+        ..Passage::default()
+    };
+    let mut m = answer("By 14 June.", Some(Finish::Stop));
+    m.meta.looked = Some(Sources { passages: vec![passage], ..Sources::default() });
+    let said = |p: &mut Plain| printed(&p.notice(Notice::Finished(m.clone())));
+    assert_eq!(
+        said(&mut Plain::new(None, true)),
+        "sala: By 14 June.\nLooked at: [1] war\\x1b[2J.txt 41,210-41,262 (31%).\n"
+    );
+    assert_eq!(said(&mut Plain::new(None, true).say_looked(false)), "sala: By 14 June.\n");
+    let mut p = Plain::new(None, true);
+    assert!(printed(&p.line("/set look off")).contains("is not said"));
+    assert_eq!(said(&mut p), "sala: By 14 June.\n");
+}
+
+#[test]
 fn lines_wait_while_busy_and_questions_take_the_next_line() {
     let mut p = Plain::new(None, true);
     assert_eq!(printed(&p.line("early")), "Queued.\n");

@@ -1,0 +1,116 @@
+//! `/look`: what an answer looked at, to be read.
+
+use super::{DeskError, Done, State};
+use crate::protocol::desk::Notice;
+use crate::transcript::{Message, Passage, Role, Sources};
+
+/// Lines of each passage on the page of all.
+const SHOWN_LINES: usize = 6;
+/// Lines shown before and behind a passage that is opened.
+const LINES_AROUND: u64 = 10;
+/// Lines shown of one that is opened.
+const MOST_LINES: u64 = 400;
+
+impl State {
+    /// The answer that is meant, its number, and what is known of where it looked.
+    pub(super) fn looked(&self, at: Option<u64>) -> Done<(u64, &Message, &Sources)> {
+        let path = self.talk.conversation.path();
+        let (number, message) = match at {
+            Some(number) => (number, self.talk.numbered(number)?),
+            None => {
+                let last = (1..).zip(&path).filter(|(_, m)| m.role == Role::Assistant).last();
+                last.map(|(n, m)| (n, *m)).ok_or_else(|| DeskError::Refused("There is no answer yet.".into()))?
+            }
+        };
+        match &message.meta.looked {
+            Some(sources) => Ok((number, message, sources)),
+            None if message.role != Role::Assistant => {
+                Err(DeskError::Refused(format!("#{number} is no answer. /look shows what an answer looked at.")))
+            }
+            None => Err(DeskError::Refused(format!(
+                "What #{number} looked at is not known: it was written before this was kept, or has a word only. /regen answers \
+                 again."
+            ))),
+        }
+    }
+
+    /// `/look [#N] [K]`.
+    pub(super) fn look(&mut self, at: Option<u64>, passage: Option<u64>) -> Done {
+        let (number, _, sources) = self.looked(at)?;
+        let (title, text) = match passage {
+            None => (format!("What #{number} looked at"), self.looked_page(sources)),
+            Some(k) => {
+                let passage = usize::try_from(k - 1).ok().and_then(|i| sources.passages.get(i));
+                let Some(passage) = passage else {
+                    let what = match sources.passages.len() {
+                        0 => "no passage stood out".to_owned(),
+                        1 => "there is [1] only".to_owned(),
+                        n => format!("there are [1] to [{n}]"),
+                    };
+                    return Err(DeskError::Refused(format!("#{number} has no passage [{k}]: {what}.")));
+                };
+                (format!("[{k}] {} ({})", passage.place(), passage.percent()), self.passage_page(passage)?)
+            }
+        };
+        self.tell(Notice::Looked { number, title, text });
+        Ok(())
+    }
+
+    /// The message that holds a passage, as long as it is on this branch.
+    fn holder(&self, passage: &Passage) -> Option<&Message> {
+        self.talk.conversation.at_number(passage.number)
+    }
+
+    fn looked_page(&self, sources: &Sources) -> String {
+        let mut text = String::new();
+        for (heading, passages) in [("", &sources.passages), ("While it thought:", &sources.thoughts)] {
+            if passages.is_empty() {
+                continue;
+            }
+            text.push_str(&format!("{heading}\n\n"));
+            for (k, passage) in (1..).zip(passages) {
+                // Thoughts have no numbers: these are for opening.
+                let mark = if heading.is_empty() { format!("[{k}] ") } else { String::new() };
+                text.push_str(&format!("    {mark}{}  {}\n", passage.place(), passage.percent()));
+                let lines = self.holder(passage).map_or(&[][..], |m| std::slice::from_ref(m));
+                for (n, line) in lines.iter().flat_map(|m| passage.lines(&m.text)).take(SHOWN_LINES) {
+                    text.push_str(&format!("    {n:>7}  {line}\n"));
+                }
+                text.push_str("    \n");
+            }
+        }
+        if sources.passages.is_empty() && sources.thoughts.is_empty() {
+            text.push_str("No passage stood out: attention stayed with the question and the answer itself.\n");
+        }
+        let percent = |share: f32| format!("{:.0}%", f64::from(share) * 100.0);
+        text.push_str(&format!(
+            "\nThis is where attention of the sparse layers went while the answer was written, measured, not claimed by the model. {} of all of \
+             it rested on the first {} tokens of the context, where a model leaves it when it looks nowhere; shares are of the rest, of \
+             which the question and the answer itself had {}.\n",
+            percent(sources.first),
+            sources.block_tokens,
+            percent(sources.own)
+        ));
+        text
+    }
+
+    fn passage_page(&self, passage: &Passage) -> Done<String> {
+        let Some(message) = self.holder(passage) else {
+            return Err(DeskError::Refused(format!("Message #{} is not on this branch.", passage.number)));
+        };
+        let around = Passage {
+            first_line: passage.first_line.saturating_sub(LINES_AROUND).max(1),
+            last_line: passage
+                .last_line
+                .saturating_add(LINES_AROUND)
+                .min(passage.first_line.saturating_add(MOST_LINES)),
+            ..passage.clone()
+        };
+        let inside = passage.first_line..=passage.last_line;
+        let line = |(n, line): (u64, &str)| {
+            let mark = if inside.contains(&n) { '>' } else { ' ' };
+            format!("    {mark}{n:>7}  {line}")
+        };
+        Ok(around.lines(&message.text).map(line).collect::<Vec<_>>().join("\n"))
+    }
+}
