@@ -8,7 +8,7 @@ use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::ThinkMode;
 use sala_chat::protocol::engine::{
     Cancel, CheckpointImage, Command, DeviceChoice, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job,
-    Look, Looked, LookedAt, RowSource, RowsImage, Sampling, SpecMode, StateImage, Token,
+    Look, Looked, LookedAt, RowSource, RowsImage, Sampling, Scoring, SpecMode, StateImage, Token,
 };
 use sala_chat::text::template::{ChatMessage, ChatRole, RenderOptions};
 use sala_chat::text::{Specials, TextModel};
@@ -80,7 +80,10 @@ impl Harness {
     }
 
     fn run(&self, prompt: Vec<Token>, generate: Option<Generate>, cancel: Cancel) -> Result<Done, String> {
-        self.engine.commands.send(Command::Run(Job { id: 7, prompt, generate, export: true, cancel })).unwrap();
+        self.engine
+            .commands
+            .send(Command::Run(Job { id: 7, prompt, generate, score: None, export: true, cancel }))
+            .unwrap();
         let (mut tokens, mut looked) = (Vec::new(), Vec::new());
         loop {
             match self.event() {
@@ -168,8 +171,14 @@ fn a_stop_while_reading_keeps_whole_chunks_and_says_so() {
     let h = Harness::start();
     let long = h.question(&"The lamp is in the attic. ".repeat(1500));
     let cancel = Cancel::default();
-    let job =
-        Job { id: 7, prompt: long.clone(), generate: h.generate(SpecMode::Auto), export: true, cancel: cancel.clone() };
+    let job = Job {
+        id: 7,
+        prompt: long.clone(),
+        generate: h.generate(SpecMode::Auto),
+        score: None,
+        export: true,
+        cancel: cancel.clone(),
+    };
     h.engine.commands.send(Command::Run(job)).unwrap();
     let (prompt, image) = loop {
         match h.event() {
@@ -199,6 +208,53 @@ fn a_refused_job_or_image_leaves_an_engine_that_works() {
     assert!(h.run(vec![1, 99_999], None, Cancel::default()).is_err());
     let done = h.run(h.question("What is 17 + 25?"), h.generate(SpecMode::Auto), Cancel::default()).unwrap();
     assert_eq!(h.text.tokenizer.decode(&done.tokens, Specials::Hide), "17 + 25 = 42.");
+}
+
+#[test]
+fn scoring_with_blocks_hidden_finds_what_rests_on_them_and_leaves_the_state() {
+    let h = Harness::start();
+    let t = &h.text.tokenizer;
+    let line =
+        |i: usize| format!("The {} stands beside the {} lamp.", ["bridge", "tower", "gate"][i % 3], i * 7919 % 997);
+    let mut lines: Vec<String> = (0..120).map(line).collect();
+    lines[40] = "The access code of Minfell is 749245.".into();
+    let mut turns = ChatMessage::document("notes.txt", &lines.join("\n")).to_vec();
+    turns.push(ChatMessage::new(ChatRole::User, "What is the access code of Minfell?"));
+    let prompt = h.text.template.render(&turns, &RenderOptions::prompt(ThinkMode::Auto)).unwrap();
+    let until = |words: &str| t.encode_prompt(&prompt[..prompt.find(words).unwrap()]).unwrap().len() as u32 / 64;
+    let fact = until("The access code of Minfell is")..until("749245") + 1;
+    let other = fact.end + 10..fact.end + 12;
+    let tokens = t.encode_prompt(&prompt).unwrap();
+    let answer = t.encode_plain("The document says: \"The access code of Minfell is 749245.\"").unwrap();
+    // Nothing, the fact, another place.
+    let hidden = vec![Vec::new(), vec![fact], vec![other]];
+    let job =
+        |score| Job { id: 7, prompt: tokens.clone(), generate: None, score, export: true, cancel: Cancel::default() };
+    let run = |job: Job| {
+        h.engine.commands.send(Command::Run(job)).unwrap();
+        loop {
+            match h.event() {
+                EngineEvent::Reading { .. } => {}
+                EngineEvent::Done { image, scored, prompt_in_state, .. } => {
+                    return (image.unwrap(), scored, prompt_in_state);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let (scored_image, scored, read) = run(job(Some(Scoring { tokens: answer.clone(), hidden })));
+    assert_eq!(read, tokens.len() as u64);
+    let sums: Vec<f32> = scored.iter().map(|s| s.iter().sum()).collect();
+    assert!(scored.iter().all(|s| s.len() == answer.len() - 1));
+    assert!(sums[0] > -3.0 && sums[1] < sums[0] - 3.0 && (sums[2] - sums[0]).abs() < 1.0, "{sums:?}");
+    // Neither what is saved of it nor what it answers tells that it was scored.
+    let more = h.run(h.question("What is 17 + 25?"), h.generate(SpecMode::Auto), Cancel::default()).unwrap();
+    h.restore(0, Vec::new(), None, Vec::new()).unwrap();
+    let (image, nothing, _) = run(job(None));
+    assert!(nothing.is_empty() && bytes(&image) == bytes(&scored_image));
+    let plain = h.run(h.question("What is 17 + 25?"), h.generate(SpecMode::Auto), Cancel::default()).unwrap();
+    assert_eq!(plain.tokens, more.tokens);
+    assert!(bytes(&plain.image.unwrap()) == bytes(&more.image.unwrap()));
 }
 
 fn shares(looked: &Looked) -> Vec<(u32, f64)> {

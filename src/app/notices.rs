@@ -95,7 +95,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.overlay = Some(Overlay::Page(Page::new(line(&title), clean(&text))));
             Redraw::Now
         }
-        Notice::Looked { number, title, text } => {
+        Notice::Looked { number, title, text } | Notice::Why { number, title, text, .. } => {
             app.popup = None;
             let mut page = Page::new(line(&title), clean(&text));
             page.looked = Some(number);

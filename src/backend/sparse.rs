@@ -27,6 +27,11 @@ pub struct BlockMass {
     pub forced: u64,
 }
 
+/// Whether a row of block `own` may not attend to `block`.
+pub(crate) fn is_hidden(hidden: &[Range<u32>], block: u32, own: u32) -> bool {
+    block != own && hidden.iter().any(|h| h.contains(&block))
+}
+
 /// Operations of the sparse layers (docs/model.md §5).
 pub trait Sparse: Memory {
     /// Appends the k, v columns of `x` at the rows' positions and writes every compressed key whose window they
@@ -54,6 +59,9 @@ pub trait Sparse: Memory {
     ) -> Result<()>;
     /// Blocks chosen in the last pass: `[rows][kv_heads]`, ascending. A row that ran densely reads as all its blocks.
     fn read_selection(&mut self, sel: &Self::Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>>;
+    /// Rows of prefill passes from now on do not attend to these blocks, their own apart; nothing is hidden when there are none.
+    /// For measurements: what was chosen is filtered, nothing else takes its place.
+    fn hide_blocks(&mut self, sel: &mut Self::Selection, blocks: &[Range<u32>]);
     /// Adds the mass of rows `rows` of the last verify pass, which has not been advanced, to one of the sums. Outside of
     /// steps; does not wait.
     fn add_mass(&mut self, sel: &mut Self::Selection, spec: &SparseSpec, rows: Range<usize>, of: MassOf) -> Result<()>;

@@ -132,6 +132,13 @@ requests! {
         /// Which passage, from 1; all if `None`.
         passage: Option<u64>,
     }, Runs => look;
+    /// `/why [#N] [K]`: what an answer becomes less likely without.
+    Why {
+        /// Which answer; the last if `None`.
+        at: Option<u64>,
+        /// How many passages are hidden, one at a time.
+        count: Option<u64>,
+    }, Waits => why;
     /// `/stats`.
     Stats, Runs => stats;
     /// `/ctx`.
@@ -614,7 +621,22 @@ pub const COMMANDS: &[Command] = &[
         ],
         example: "/look #8 2",
         wrong: "/look two",
-        parse: look,
+        parse: |a| answer_and_number(a).and_then(|(at, passage)| desk(Request::Look { at, passage })),
+        ..ROW
+    },
+    Command {
+        name: "why",
+        aliases: &["rests"],
+        group: Group::Documents,
+        usage: "[#N] [K]",
+        help: "does an answer rest on what it looked at?",
+        options: &[
+            ("#N", "the answer with this number, not the last"),
+            ("K", "hide the first K passages, one at a time (3)"),
+        ],
+        example: "/why #8 2",
+        wrong: "/why not",
+        parse: |a| answer_and_number(a).and_then(|(at, count)| desk(Request::Why { at, count })),
         ..ROW
     },
     Command {
@@ -890,17 +912,18 @@ fn open(a: &Args<'_>) -> Result<Outcome, String> {
     }
 }
 
-fn look(a: &Args<'_>) -> Result<Outcome, String> {
+/// `#N` and `K`, each if it is there.
+fn answer_and_number(a: &Args<'_>) -> Result<(Option<u64>, Option<u64>), String> {
     let (mut at, mut passage) = (None, None);
     for word in a.words()? {
         let plain = word.trim_start_matches('[').trim_end_matches(']');
         match (word.strip_prefix('#').map(str::parse), plain.parse()) {
             (Some(Ok(n)), _) if n > 0 && at.is_none() => at = Some(n),
             (None, Ok(n)) if n > 0 && passage.is_none() => passage = Some(n),
-            _ => return Err("takes an answer as #N and a passage as K, for example #8 2".into()),
+            _ => return Err("takes an answer as #N and a number of passages, for example #8 2".into()),
         }
     }
-    desk(Request::Look { at, passage })
+    Ok((at, passage))
 }
 
 fn copy(a: &Args<'_>) -> Result<Outcome, String> {

@@ -47,14 +47,23 @@ impl State {
                 f.feed.tokens(self, &tokens, tokens_per_s);
                 f.generated.extend_from_slice(&tokens);
             }
-            EngineEvent::Done { id, ended, prompt_in_state, generated_in_state, image, stats, looked_at, memory }
-                if id == f.id =>
-            {
+            EngineEvent::Done {
+                id,
+                ended,
+                prompt_in_state,
+                generated_in_state,
+                image,
+                stats,
+                looked_at,
+                scored,
+                memory,
+            } if id == f.id => {
                 self.meters.model.memory = memory;
                 self.meters.spec.add(&stats.spec);
                 let (prompt_in_state, generated_in_state) = (prompt_in_state as usize, generated_in_state as usize);
                 let generated = f.generated;
-                let end = JobEnd { ended, prompt_in_state, generated, generated_in_state, image, stats, looked_at };
+                let end =
+                    JobEnd { ended, prompt_in_state, generated, generated_in_state, image, stats, looked_at, scored };
                 let done = f.feed.end(self, f.step, Ok(end));
                 return self.after(done);
             }

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::feeder::Last;
 use super::link::JobEnd;
 use super::path::Path;
 use super::plan::{Plan, Step};
@@ -13,7 +14,7 @@ use super::render::Rendered;
 use super::work::{Feed, Feeding, Then, Wanted};
 use super::{DeskError, Done, State, Work};
 use crate::protocol::desk::{Activity, ReadingProgress};
-use crate::protocol::engine::{Ended, Generate, Token};
+use crate::protocol::engine::{Ended, Token};
 use crate::settings::SaveStates;
 use crate::transcript::MessageId;
 
@@ -81,7 +82,7 @@ pub(super) type Planner = fn(&State, &Rendered) -> Done<Plan>;
 /// What is to be answered at the end of a plan.
 #[derive(Clone, Debug)]
 pub(super) struct ToAnswer {
-    pub(super) generate: Generate,
+    pub(super) last: Last,
     /// The message the answer ends; `None` leaves no trace of the last step in the store (an aside).
     pub(super) message: Option<MessageId>,
 }
@@ -114,7 +115,7 @@ where
         };
         let answer = self.answer.as_ref().filter(|_| self.steps.is_empty());
         let export = answer.is_none_or(|a| a.message.is_some()) && desk.keeper.policy != SaveStates::Never;
-        match desk.feeder.start_job(step.prompt.clone(), answer.map(|a| a.generate.clone()), export) {
+        match desk.feeder.start_job(step.prompt.clone(), answer.map(|a| a.last.clone()), export) {
             Ok(id) => {
                 desk.work = Work::Feeding(Feeding::new(id, step, self));
                 Ok(())

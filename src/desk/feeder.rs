@@ -9,10 +9,19 @@ use super::plan::Step;
 use super::render::{Rendered, Renderer};
 use super::{DeskError, Done};
 use crate::protocol::engine::{
-    Cancel, CheckpointImage, Command, EngineFault, Generate, Job, ModelInfo, RowSource, Token,
+    Cancel, CheckpointImage, Command, EngineFault, Generate, Job, ModelInfo, RowSource, Scoring, Token,
 };
 use crate::session::{NewSegment, SegmentKind, StoredRows, TextBoundary};
 use crate::text::{Before, TextModel};
+
+/// What follows a prompt.
+#[derive(Clone, Debug)]
+pub(super) enum Last {
+    /// An answer.
+    Generate(Generate),
+    /// A text that is scored, and leaves no trace in the state.
+    Score(Scoring),
+}
 
 /// The engine and what its state has absorbed.
 #[derive(Debug)]
@@ -96,9 +105,14 @@ impl Feeder {
     }
 
     /// Starts a job on top of the live state; its number is returned.
-    pub(super) fn start_job(&mut self, prompt: Vec<Token>, generate: Option<Generate>, export: bool) -> Done<u64> {
+    pub(super) fn start_job(&mut self, prompt: Vec<Token>, last: Option<Last>, export: bool) -> Done<u64> {
         let (id, cancel) = (self.link.id(), self.cancel.clone());
-        self.command(Command::Run(Job { id, prompt, generate, export, cancel }))?;
+        let (generate, score) = match last {
+            None => (None, None),
+            Some(Last::Generate(generate)) => (Some(generate), None),
+            Some(Last::Score(score)) => (None, Some(score)),
+        };
+        self.command(Command::Run(Job { id, prompt, generate, score, export, cancel }))?;
         Ok(id)
     }
 

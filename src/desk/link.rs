@@ -79,4 +79,6 @@ pub(super) struct JobEnd {
     pub(super) stats: JobStats,
     /// Where the generated tokens looked.
     pub(super) looked_at: LookedAt,
+    /// What a text was given, once for each list of hidden blocks.
+    pub(super) scored: Vec<Vec<f32>>,
 }

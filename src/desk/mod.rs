@@ -49,6 +49,7 @@ mod sync;
 mod talk;
 mod time;
 mod told;
+mod why;
 mod work;
 
 use std::collections::VecDeque;

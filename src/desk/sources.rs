@@ -172,6 +172,34 @@ impl Map {
         }
     }
 
+    /// Blocks of a passage that was found before: where the same blocks hold the same lines, these; else those with its lines.
+    pub(super) fn blocks_of(&self, text: &str, passage: &Passage) -> Range<u32> {
+        let same = |p: &Passage| {
+            (p.number, p.first_line, p.last_line) == (passage.number, passage.first_line, passage.last_line)
+        };
+        let owner = self.owner(passage.first_block as usize);
+        let share = |block| Share { block, owner, share: 0.0, forced: 0.0 };
+        let run = [share(passage.first_block), share(passage.last_block)];
+        if self.passage(text, &run.each_ref()).is_some_and(|p| same(&p)) {
+            return passage.first_block..passage.last_block + 1;
+        }
+        let Some(item) = self.items.iter().find(|i| i.number == passage.number) else {
+            return 0..0;
+        };
+        let inside = text.get(item.range.clone()).unwrap_or("");
+        let line_start = |line: u64| match line.checked_sub(item.line).and_then(|n| usize::try_from(n).ok()) {
+            None | Some(0) => item.range.start,
+            Some(n) => {
+                inside.match_indices('\n').nth(n - 1).map_or(item.range.end, |(at, _)| item.range.start + at + 1)
+            }
+        };
+        let (from, to) = (line_start(passage.first_line), line_start(passage.last_line.saturating_add(1)));
+        let block =
+            |byte: usize| u32::try_from(self.edges.partition_point(|e| *e <= byte).saturating_sub(1)).unwrap_or(0);
+        // The first block is where attention rests: it is never hidden.
+        block(from).max(1)..block(to.saturating_sub(1)).saturating_add(1).max(1)
+    }
+
     /// What an answer looked at; `None` where the engine did not say.
     pub(super) fn sources(&self, text: &str, looked: &LookedAt) -> Option<Sources> {
         if looked.answer.tokens + looked.thoughts.tokens == 0 {

@@ -17,10 +17,11 @@ use super::speculate::{DecodeError, Decoder};
 use super::speed::{Speed, rate};
 use crate::backend::BackendError;
 use crate::backend::draft::DraftOps;
+use crate::model::score::log_prob;
 use crate::model::{Live, Model, ModelError};
 use crate::protocol::engine::{
     CheckpointImage, Command, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job, JobStats, LookedAt,
-    ModelInfo, RowSource, StateImage, Token,
+    ModelInfo, RowSource, Scoring, StateImage, Token,
 };
 
 /// Commands that may wait. The desk sends the next one after the last one's answer; more than two never wait.
@@ -92,6 +93,7 @@ struct Outcome {
     generated: usize,
     stats: JobStats,
     looked_at: LookedAt,
+    scored: Vec<Vec<f32>>,
 }
 
 impl<B: DraftOps> Worker<'_, B> {
@@ -164,11 +166,15 @@ impl<B: DraftOps> Worker<'_, B> {
         self.backend.stop_on(&job.cancel);
         let start = self.live.position();
         let (stats, looked_at) = (JobStats::default(), LookedAt::default());
-        let mut outcome = Outcome { ended: Ended::Read, prompt: 0, generated: 0, stats, looked_at };
+        let mut outcome = Outcome { ended: Ended::Read, prompt: 0, generated: 0, stats, looked_at, scored: Vec::new() };
         let read_all = self.read(job, &mut outcome)?;
         match (&job.generate, read_all) {
             (_, false) => outcome.ended = Ended::Cancelled,
-            (None, true) => {}
+            (None, true) => {
+                if let Some(scoring) = &job.score {
+                    self.score(job, scoring, &mut outcome)?;
+                }
+            }
             (Some(generate), true) => self.generate(job, generate, &mut outcome)?,
         }
         let image = if job.export {
@@ -187,6 +193,7 @@ impl<B: DraftOps> Worker<'_, B> {
             image,
             stats: outcome.stats,
             looked_at: outcome.looked_at,
+            scored: outcome.scored,
             memory: self.backend.memory(),
         });
         Ok(())
@@ -217,6 +224,38 @@ impl<B: DraftOps> Worker<'_, B> {
         outcome.stats.prefilled_tokens = outcome.prompt as u64;
         outcome.stats.prefill_ms = begun.elapsed().as_secs_f64() * 1e3;
         Ok(outcome.prompt == job.prompt.len())
+    }
+
+    /// Scores a text behind the state once for each list of hidden blocks, and puts the state back each time.
+    fn score(&mut self, job: &Job, scoring: &Scoring, outcome: &mut Outcome) -> Result<(), DecodeError> {
+        let (b, live, model) = (&mut self.backend, &mut self.live, &self.model);
+        let at = live.position();
+        let Some((_, rows)) = scoring.tokens.split_last().filter(|(_, rows)| !rows.is_empty()) else {
+            return Ok(());
+        };
+        let needed = at + rows.len();
+        if needed > live.limit() {
+            return Err(ModelError::Context { needed, limit: live.limit() }.into());
+        }
+        let end = live.export_end(b)?;
+        for hidden in &scoring.hidden {
+            if job.cancel.is_cancelled() {
+                outcome.ended = Ended::Cancelled;
+                break;
+            }
+            let mut scores = Vec::with_capacity(rows.len());
+            live.hide_blocks(b, hidden);
+            let done = live.score(b, model, rows, &|_| true, &mut |row, logits| {
+                let token = scoring.tokens.get(row + 1).copied().unwrap_or_default();
+                scores.push(log_prob(logits, token) as f32);
+                Ok(())
+            });
+            live.hide_blocks(b, &[]);
+            done?;
+            live.restore(b, at, &[], Some(&end))?;
+            outcome.scored.push(scores);
+        }
+        Ok(())
     }
 
     /// Decode until something ends it.

@@ -33,7 +33,7 @@ mod forward;
 pub mod golden;
 mod published;
 pub mod quantize;
-mod score;
+pub mod score;
 mod state;
 #[cfg(test)]
 mod tests;

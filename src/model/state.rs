@@ -316,6 +316,13 @@ impl<B: Backend> Live<B> {
         }
     }
 
+    /// Rows of prefill passes from now on do not attend to these blocks of the sparse layers; to all again when there are none.
+    pub fn hide_blocks(&mut self, b: &mut B, blocks: &[Range<u32>]) {
+        if let Some((_, selection)) = &mut self.sparse {
+            b.hide_blocks(selection, blocks);
+        }
+    }
+
     /// Both sums become 0.
     ///
     /// # Errors

@@ -319,6 +319,17 @@ pub struct LoadPlan {
     pub tokens_per_s: f64,
 }
 
+/// What became of an answer with a passage hidden.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Why {
+    /// The part of the answer that lost most; `None` where none became noticeably less likely.
+    pub part: Option<String>,
+    /// How many times less likely that part is.
+    pub times: f64,
+    /// How many times less likely the whole answer is.
+    pub whole: f64,
+}
+
 /// Desk to interface.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
@@ -364,6 +375,17 @@ pub enum Notice {
         title: String,
         /// Markdown.
         text: String,
+    },
+    /// What an answer becomes less likely without: a page like [`Notice::Looked`], and the figures.
+    Why {
+        /// Number of the answer.
+        number: u64,
+        /// Heading.
+        title: String,
+        /// Markdown.
+        text: String,
+        /// One for each of its first passages.
+        rows: Vec<Why>,
     },
     /// Part of an aside's answer, shown in an overlay and not kept.
     Aside {

@@ -339,6 +339,15 @@ pub struct LookedAt {
     pub answer: Looked,
 }
 
+/// A text to be scored behind the prompt, once for each list of hidden blocks. The state afterwards is that behind the prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scoring {
+    /// The text.
+    pub tokens: Vec<Token>,
+    /// Blocks that its rows do not attend to in the sparse layers; the recurrent states keep what they have read of them.
+    pub hidden: Vec<Vec<std::ops::Range<u32>>>,
+}
+
 /// One segment: a prompt, read by prefill, then a completion, by decode.
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -348,6 +357,8 @@ pub struct Job {
     pub prompt: Vec<Token>,
     /// `None`: read only.
     pub generate: Option<Generate>,
+    /// Score a text instead of generating one.
+    pub score: Option<Scoring>,
     /// Export a [`StateImage`] at the end. False for asides and `--no-save`.
     pub export: bool,
     /// Ends it early.
@@ -636,6 +647,9 @@ pub enum EngineEvent {
         stats: JobStats,
         /// Where the generated tokens looked.
         looked_at: LookedAt,
+        /// For each list of [`Scoring::hidden`] the natural logarithm of the probability of each token but the first; fewer lists
+        /// when it was cancelled.
+        scored: Vec<Vec<f32>>,
         /// Memory now.
         memory: MemoryInfo,
     },

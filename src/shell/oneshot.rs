@@ -272,6 +272,7 @@ fn listen(
             | Notice::Save(_)
             | Notice::Page { .. }
             | Notice::Looked { .. }
+            | Notice::Why { .. }
             | Notice::Aside { .. }
             | Notice::Question { .. }
             | Notice::Plan { .. }

@@ -151,6 +151,17 @@ fn look(context: &[Token], answer: &[Token]) -> LookedAt {
     LookedAt { answer, ..LookedAt::default() }
 }
 
+/// What it "gives" the tokens of a text but the first: those that end a run of four found in a block that is not hidden are sure,
+/// the others hardly likely.
+fn score(context: &[Token], text: &[Token], hidden: &[std::ops::Range<u32>]) -> Vec<f32> {
+    let found = |run: &[Token]| {
+        let mut places = context.windows(4).enumerate().filter(|(_, w)| *w == run);
+        places.any(|(at, _)| !hidden.iter().any(|h| h.contains(&(((at + 3) / BLOCK) as u32))))
+    };
+    let sure = |end: usize| end >= 3 && found(&text[end - 3..=end]);
+    (1..text.len()).map(|end| if sure(end) { -0.1 } else { -7.0 }).collect()
+}
+
 /// Waits for a permit; false when the job was cancelled first.
 fn permit(gate: Option<&Receiver<()>>, job: &Job) -> bool {
     loop {
@@ -249,6 +260,11 @@ fn run(
         image: job.export.then(|| state.image(from)),
         stats,
         looked_at: look(&context, &generated),
+        scored: job
+            .score
+            .as_ref()
+            .map(|s| s.hidden.iter().map(|h| score(&context, &s.tokens, h)).collect())
+            .unwrap_or_default(),
         memory: MemoryInfo::default(),
     };
     (done, job.prompt[..given as usize].to_vec(), generated)

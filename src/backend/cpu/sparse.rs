@@ -12,6 +12,7 @@ use rayon::prelude::*;
 use super::cache::{Cache, PANEL};
 use super::simd::{self, Gemm, Into, add_exp, exp_sum, gemm};
 use super::{Buf, Cpu, attend};
+use crate::backend::sparse::is_hidden;
 use crate::backend::{BackendError, BlockMass, MAX_VERIFY_ROWS, MassOf, Pass, Result, Sparse, internal};
 use crate::spec::{ScoreNorm, SparseSpec};
 
@@ -36,7 +37,14 @@ impl Sparse for Cpu {
         pass: Pass,
     ) -> Result<()> {
         select(sel, Queries { x: x.rows(pass), width: x.width, first: self.position }, cache, spec);
-        Ok(())
+        match pass {
+            Pass::Prefill { rows } => sel.leave_out_hidden(spec, rows),
+            Pass::Verify { .. } => Ok(()),
+        }
+    }
+
+    fn hide_blocks(&mut self, sel: &mut Selection, blocks: &[Range<u32>]) {
+        sel.hidden = blocks.to_vec();
     }
 
     fn attend(
@@ -132,6 +140,8 @@ pub struct Selection {
     block: usize,
     /// Sums over rows: of thoughts, of the answer. `[ld]`
     pub(super) sums: [Vec<BlockMass>; 2],
+    /// Blocks that rows of prefill passes do not attend to.
+    hidden: Vec<Range<u32>>,
 }
 
 impl Selection {
@@ -145,6 +155,7 @@ impl Selection {
             ld,
             block: spec.block,
             sums: [vec![BlockMass::default(); ld], vec![BlockMass::default(); ld]],
+            hidden: Vec::new(),
         }
     }
 
@@ -154,6 +165,27 @@ impl Selection {
             MassOf::Thoughts => thoughts,
             MassOf::Answer => answer,
         }
+    }
+
+    /// Takes hidden blocks out of the lists of the last pass.
+    fn leave_out_hidden(&mut self, spec: &SparseSpec, rows: usize) -> Result<()> {
+        if self.hidden.is_empty() {
+            return Ok(());
+        }
+        for row in 0..rows {
+            let own = ((self.first + row) / spec.block) as u32;
+            for (g, mut left) in self.read(spec, row).into_iter().enumerate() {
+                left.retain(|b| !is_hidden(&self.hidden, *b, own));
+                let list = row * spec.kv_heads + g;
+                let to = self.blocks.get_mut(list * spec.topk..(list + 1) * spec.topk).unwrap_or_default();
+                if left.len() > to.len() {
+                    return Err(internal("hide_blocks", "a dense row has more blocks than a list holds"));
+                }
+                to.iter_mut().zip(&left).for_each(|(to, b)| *to = *b);
+                self.counts[list] = left.len() as u32;
+            }
+        }
+        Ok(())
     }
 
     /// `[kv_heads]` lists of row `row`.

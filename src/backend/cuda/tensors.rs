@@ -263,6 +263,8 @@ pub struct Selection {
     pub(super) mass: DeviceBuffer,
     /// Sums over rows, of thoughts and of the answer: `[score_blocks][2]` u64.
     pub(super) sums: [DeviceBuffer; 2],
+    /// Blocks that rows of prefill passes do not attend to.
+    pub(super) hidden: Vec<std::ops::Range<u32>>,
     pub(super) plan: SelectionPlan,
 }
 
@@ -341,6 +343,7 @@ impl Selection {
             part_block: work(v * heads * plan.attend_splits * launch::ATTEND_BLOCKS as usize * 8)?,
             mass: work(v * score_blocks * 4)?,
             sums: [work(score_blocks * 16)?, work(score_blocks * 16)?],
+            hidden: Vec::new(),
             plan,
         })
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::super::execute::{Fed, Progress, ToAnswer, Watch};
+use super::super::feeder::Last;
 use super::super::plan::Plan;
 use super::super::render::Rendered;
 use super::super::work::Wanted;
@@ -153,7 +154,7 @@ impl State {
     /// Runs the engine and writes what it says into the answer. Kept state that is lost before the first word is read again.
     fn go_on_writing(&mut self, answer: Answer, plan: Plan, rendered: Arc<Rendered>, then: Finished) -> Done {
         let generate = self.generate(answer.sampling, answer.begin, answer.spent)?;
-        let to_answer = ToAnswer { generate, message: Some(answer.message.id) };
+        let to_answer = ToAnswer { last: Last::Generate(generate), message: Some(answer.message.id) };
         let again = Arc::clone(&rendered);
         let answered = Arc::clone(&rendered);
         self.execute(plan, rendered, Some(to_answer), answer, move |desk, answer, fed| match fed {

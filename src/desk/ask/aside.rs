@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::super::execute::{Progress, ToAnswer, Watch};
+use super::super::feeder::Last;
 use super::super::{DeskError, Done, State};
 use super::{THIS_QUESTION, finish_of};
 use crate::protocol::desk::{Activity, Notice};
@@ -71,7 +72,8 @@ impl State {
                 let begin = Begin::after_prompt(&rendered.text);
                 let decoder = StreamDecoder::new(desk.feeder.renderer.model().tokenizer.clone(), begin);
                 let watch = AsideAnswer { question, text: String::new(), decoder, started, shown };
-                let answer = ToAnswer { generate: desk.generate(desk.next_sampling(), begin, 0)?, message: None };
+                let answer =
+                    ToAnswer { last: Last::Generate(desk.generate(desk.next_sampling(), begin, 0)?), message: None };
                 desk.execute(plan, rendered, Some(answer), watch, move |desk, mut watch, fed| {
                     watch.text.push_str(&watch.decoder.finish().answer);
                     let (done, text) = (finish_of(&fed), watch.text);

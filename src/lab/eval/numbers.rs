@@ -1,18 +1,8 @@
 //! Figures of two distributions over the vocabulary, from their logits. Sums in f64: a vocabulary has 73,448 terms.
 
+pub use crate::model::score::log_prob;
+use crate::model::score::log_sum_exp;
 use crate::protocol::engine::Token;
-
-/// log Σ exp of logits.
-fn log_sum_exp(logits: &[f32]) -> f64 {
-    let most = logits.iter().fold(f64::NEG_INFINITY, |m, v| m.max(f64::from(*v)));
-    most + logits.iter().map(|v| (f64::from(*v) - most).exp()).sum::<f64>().ln()
-}
-
-/// Log-probability of one token; minus infinity for a token that is not there.
-pub fn log_prob(logits: &[f32], token: Token) -> f64 {
-    let logit = usize::try_from(token).ok().and_then(|t| logits.get(t));
-    logit.map_or(f64::NEG_INFINITY, |l| f64::from(*l)) - log_sum_exp(logits)
-}
 
 /// The likeliest token; the lower id of two that are equal.
 pub fn likeliest(logits: &[f32]) -> Token {

@@ -127,7 +127,14 @@ impl Direct {
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
         let (stop, spec, look) = (Vec::new(), SpecMode::Off, Look::default());
         let generate = Generate { sampling, max_tokens: tokens, stop, spec, steering: None, look };
-        let job = Job { id: self.last, prompt, generate: Some(generate), export: true, cancel: Cancel::default() };
+        let job = Job {
+            id: self.last,
+            prompt,
+            generate: Some(generate),
+            score: None,
+            export: true,
+            cancel: Cancel::default(),
+        };
         self.command(Command::Run(job))?;
         let (mut gaps, mut generated, mut before): (_, Vec<Token>, Option<Instant>) = (Vec::new(), Vec::new(), None);
         loop {
@@ -156,6 +163,7 @@ impl Direct {
             id: self.last,
             prompt,
             generate: None,
+            score: None,
             export: true,
             cancel: Cancel::default(),
         }))?;

@@ -108,7 +108,7 @@ impl Plain {
                 };
                 out.push(Out::Line(format!("{mark}{}", sanitize(&text))));
             }
-            Notice::Page { title, text } | Notice::Looked { title, text, .. } => {
+            Notice::Page { title, text } | Notice::Looked { title, text, .. } | Notice::Why { title, text, .. } => {
                 out.push(Out::Line(format!("{}:", sanitize_line(&title))));
                 out.extend(
                     page::lines(&sanitize(&text)).into_iter().map(|line| Out::Line(sanitize_line(&line).into())),

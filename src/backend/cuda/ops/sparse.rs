@@ -7,12 +7,38 @@ use super::super::limits::BLOCK;
 use super::super::tensors::{Buf, Cache, HEAD, Selection, dense_until};
 use super::super::{Cuda, launch, shape, u32_of};
 use super::check_rows;
+use crate::backend::sparse::is_hidden;
 use crate::backend::{BackendError, BlockMass, MAX_VERIFY_ROWS, MassOf, Pass, Result, Sparse};
 use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
 
 /// Both stages scale by 1/√128.
 fn softmax_scale() -> f32 {
     1.0 / (HEAD as f32).sqrt()
+}
+
+impl Cuda {
+    /// Takes hidden blocks out of the lists of a prefill pass, on the host: such passes are measurements and no part of answering.
+    fn leave_out_hidden(&mut self, sel: &Selection, spec: &SparseSpec, rows: usize) -> Result<()> {
+        if sel.hidden.is_empty() {
+            return Ok(());
+        }
+        let (kv, cap, position) = (spec.kv_heads, sel.plan.cap, self.step.position());
+        let mut counts = self.words(sel.count.ptr(), rows * kv)?;
+        let mut lists = self.words(sel.list.ptr(), rows * kv * cap)?;
+        for (n, (list, count)) in lists.chunks_exact_mut(cap).zip(&mut counts).enumerate() {
+            let own = u32_of((position + n / kv) / spec.block)?;
+            let mut kept = 0;
+            for i in 0..(*count as usize).min(cap) {
+                if !is_hidden(&sel.hidden, list[i], own) {
+                    list[kept] = list[i];
+                    kept += 1;
+                }
+            }
+            *count = u32_of(kept)?;
+        }
+        self.staging.send_bytes(sel.list.ptr(), bytemuck::cast_slice(&lists))?;
+        self.staging.send_bytes(sel.count.ptr(), bytemuck::cast_slice(&counts))
+    }
 }
 
 impl Sparse for Cuda {
@@ -188,7 +214,7 @@ impl Sparse for Cuda {
                     };
                     top(score_blocks, row0, n)?;
                 }
-                Ok(())
+                self.leave_out_hidden(sel, spec, rows)
             }
         }
     }
@@ -296,6 +322,10 @@ impl Sparse for Cuda {
             .map(|(list, count)| list.iter().take(count as usize).copied().collect())
             .collect();
         Ok(chosen.chunks(kv).map(<[Vec<u32>]>::to_vec).collect())
+    }
+
+    fn hide_blocks(&mut self, sel: &mut Selection, blocks: &[Range<u32>]) {
+        sel.hidden = blocks.to_vec();
     }
 
     fn add_mass(&mut self, sel: &mut Selection, spec: &SparseSpec, rows: Range<usize>, of: MassOf) -> Result<()> {
