@@ -12,7 +12,7 @@ use sala_chat::app::options::UiConfig;
 use sala_chat::app::tour::Tour;
 use sala_chat::protocol::desk::{
     Activity, Choice, FileProgress, FileState, Level, LoadPlan, Notice, PlanFile, ReadingProgress, Request, SaveState,
-    SearchRow, SessionRow, SessionView,
+    SearchRow, SessionRow, SessionView, TreeView,
 };
 use sala_chat::transcript::{Finish, MessageId, Role};
 use stage::*;
@@ -151,6 +151,33 @@ fn an_answer_names_the_lines_it_looked_at() {
     assert_eq!(s.sent(), [Request::Look { at: Some(4), passage: Some(1) }]);
     s.press("esc esc").type_text("/copy look 4").press("enter");
     assert!(s.screen().contains("no passage [4]; the answer looked at 3"), "{}", s.screen());
+}
+
+#[test]
+fn the_context_is_a_map_that_opens_what_was_looked_at() {
+    let shown = |w, h| {
+        let mut s = looked_at(w, h);
+        s.tell(Notice::Tree(TreeView { branch: (1, 1), map: context_map(), ..TreeView::default() }));
+        s
+    };
+    picture("map_panel_160x50", &mut shown(160, 50));
+    pictures("map", |w, h| {
+        let mut s = shown(w, h);
+        s.type_text("/map").press("enter");
+        assert_eq!(s.sent(), [Request::Map]);
+        s.tell(Notice::Map(context_map()));
+        s
+    });
+    let mut s = shown(80, 24);
+    s.tell(Notice::Map(context_map()));
+    s.screen();
+    s.press("enter");
+    assert_eq!(s.sent(), [Request::Look { at: Some(5), passage: Some(1) }]);
+    s.tell(Notice::Map(context_map()));
+    s.screen();
+    s.press("home right down enter");
+    let sent = s.sent();
+    assert!(matches!(&sent[..], [Request::Open(name)] if name.starts_with("war.txt:")), "{sent:?}");
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub mod keys;
 pub mod layout;
 pub mod list;
 pub mod looked;
+pub mod map;
 pub mod markdown;
 mod math;
 pub mod mention;
@@ -40,7 +41,7 @@ pub mod wrap;
 use std::collections::VecDeque;
 
 use crate::protocol::desk::{
-    Activity, Choice, DocumentRow, Meters, Notice, Request, SaveState, SessionRow, TimelineRow,
+    Activity, Choice, ContextMap, DocumentRow, Meters, Notice, Request, SaveState, SessionRow, TimelineRow,
 };
 use crate::protocol::engine::ModelInfo;
 use crate::transcript::MessageId;
@@ -209,6 +210,8 @@ pub struct SessionHead {
     pub timeline: Vec<TimelineRow>,
     /// For the panel and completion.
     pub documents: Vec<DocumentRow>,
+    /// For the panel.
+    pub map: ContextMap,
 }
 
 /// Who asks a question.

@@ -4,6 +4,7 @@
 use super::acts::{hint, note, send};
 use super::entry::grouped;
 use super::list::List;
+use super::map::MapView;
 use super::mention;
 use super::options::Notify;
 use super::overlay::{Overlay, Page};
@@ -50,6 +51,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.session.branch = tree.branch;
             app.session.timeline = tree.timeline.into_iter().map(timeline_row).collect();
             app.session.documents = tree.documents.into_iter().map(document_row).collect();
+            app.session.map = tree.map;
             Redraw::Stream
         }
         Notice::Added(message) => {
@@ -100,6 +102,11 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             let mut page = Page::new(line(&title), clean(&text));
             page.looked = Some(number);
             app.overlay = Some(Overlay::Page(page));
+            Redraw::Now
+        }
+        Notice::Map(map) => {
+            app.popup = None;
+            app.overlay = Some(Overlay::Map(MapView::new(map)));
             Redraw::Now
         }
         Notice::Aside { question, text, done } => {
@@ -215,6 +222,7 @@ fn session(app: &mut App, view: SessionView, effects: &mut Vec<Effect>) {
         view_only: view.view_only,
         timeline: view.timeline.into_iter().map(timeline_row).collect(),
         documents: view.documents.into_iter().map(document_row).collect(),
+        map: view.map,
     };
     // Places in another conversation mean nothing in this one.
     app.find = None;

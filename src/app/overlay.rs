@@ -1,6 +1,7 @@
 //! Pages and lists that lie over the transcript. At most one is open; Esc closes it.
 
 use super::list::List;
+use super::map::MapView;
 use super::markdown::{Colours, Style, render};
 use super::options::Glyphs;
 use super::rows::Row;
@@ -92,6 +93,8 @@ pub enum Overlay {
     },
     /// Earlier prompts (Ctrl-R).
     Prompts(List<String>),
+    /// The context as cells.
+    Map(MapView),
 }
 
 impl Overlay {
@@ -106,6 +109,8 @@ impl Overlay {
                 }
                 page.top = page.top.min(page.last_top());
             }
+            // A margin on both sides; heading, a blank row, what is under the cursor, keys.
+            Overlay::Map(view) => view.set_size(width.saturating_sub(4), height.saturating_sub(5)),
             Overlay::Sessions(_)
             | Overlay::Found { .. }
             | Overlay::Timeline(_)
@@ -123,7 +128,8 @@ impl Overlay {
             | Overlay::Found { .. }
             | Overlay::Timeline(_)
             | Overlay::Documents { .. }
-            | Overlay::Prompts(_) => None,
+            | Overlay::Prompts(_)
+            | Overlay::Map(_) => None,
         }
     }
 
@@ -136,6 +142,7 @@ impl Overlay {
             Overlay::Timeline(list) => list.step(by),
             Overlay::Documents { list, .. } => list.step(by),
             Overlay::Prompts(list) => list.step(by),
+            Overlay::Map(view) => view.step(by.saturating_mul(isize::try_from(view.row).unwrap_or(1))),
         }
     }
 
@@ -145,7 +152,11 @@ impl Overlay {
             Overlay::Sessions(list) => Some(list.query()),
             Overlay::Documents { list, .. } => Some(list.query()),
             Overlay::Prompts(list) => Some(list.query()),
-            Overlay::Page(_) | Overlay::Aside { .. } | Overlay::Found { .. } | Overlay::Timeline(_) => None,
+            Overlay::Page(_)
+            | Overlay::Aside { .. }
+            | Overlay::Found { .. }
+            | Overlay::Timeline(_)
+            | Overlay::Map(_) => None,
         }
     }
 
@@ -160,7 +171,11 @@ impl Overlay {
             Overlay::Sessions(list) => list.set_query(query),
             Overlay::Documents { list, .. } => list.set_query(query),
             Overlay::Prompts(list) => list.set_query(query),
-            Overlay::Page(_) | Overlay::Aside { .. } | Overlay::Found { .. } | Overlay::Timeline(_) => {}
+            Overlay::Page(_)
+            | Overlay::Aside { .. }
+            | Overlay::Found { .. }
+            | Overlay::Timeline(_)
+            | Overlay::Map(_) => {}
         }
     }
 
@@ -175,6 +190,7 @@ impl Overlay {
             Overlay::Found { .. } => "Enter opens at the message   Esc closes",
             Overlay::Timeline(_) => "Enter goes there   f forks there   Esc closes",
             Overlay::Documents { .. } => "type to filter   Enter shows the text   Esc closes",
+            Overlay::Map(_) => "arrows move   Enter opens   Esc closes",
             Overlay::Prompts(_) => "type to search   Ctrl-R next   Enter takes   Esc closes",
         }
     }

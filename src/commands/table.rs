@@ -132,6 +132,8 @@ requests! {
         /// Which passage, from 1; all if `None`.
         passage: Option<u64>,
     }, Runs => look;
+    /// `/map`.
+    Map, Runs => map;
     /// `/why [#N] [K]`: what an answer becomes less likely without.
     Why {
         /// Which answer; the last if `None`.
@@ -637,6 +639,15 @@ pub const COMMANDS: &[Command] = &[
         example: "/why #8 2",
         wrong: "/why not",
         parse: |a| answer_and_number(a).and_then(|(at, count)| desk(Request::Why { at, count })),
+        ..ROW
+    },
+    Command {
+        name: "map",
+        group: Group::Numbers,
+        help: "the context as a map, with what the last answer looked at",
+        example: "/map",
+        wrong: "/map x",
+        parse: |a| a.none().and_then(|()| desk(Request::Map)),
         ..ROW
     },
     Command {

@@ -158,6 +158,10 @@ impl Execute for Dispatch<'_> {
         self.0.look(at, passage)
     }
 
+    fn map(&mut self) -> Done {
+        self.0.map()
+    }
+
     fn why(&mut self, at: Option<u64>, count: Option<u64>) -> Done {
         self.0.why(at, count)
     }

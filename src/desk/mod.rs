@@ -32,6 +32,7 @@ mod library;
 mod link;
 mod load;
 mod look;
+mod map;
 mod meters;
 mod opened;
 pub mod pages;

@@ -42,6 +42,7 @@ impl State {
             view_only: self.talk.rights != Rights::Write,
             timeline: self.timeline_rows(),
             documents: self.document_rows(),
+            map: self.context_map(),
             serial: self.talk.serial,
             opened: self.opened(),
         };
@@ -54,6 +55,7 @@ impl State {
             branch: self.talk.conversation.branch_position(),
             timeline: self.timeline_rows(),
             documents: self.document_rows(),
+            map: self.context_map(),
         }));
     }
 

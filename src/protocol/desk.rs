@@ -13,7 +13,7 @@ pub use crate::commands::{
     BranchTarget, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction, Request, WhileBusy,
 };
 pub use crate::settings::{ThinkMode, preset::Display};
-use crate::transcript::{Finish, Message, MessageId};
+use crate::transcript::{Finish, Message, MessageId, Passage};
 
 /// How loud a note is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -182,6 +182,8 @@ pub struct SessionView {
     pub timeline: Vec<TimelineRow>,
     /// Documents of this branch.
     pub documents: Vec<DocumentRow>,
+    /// For the panel.
+    pub map: ContextMap,
     /// Which of [`SessionView::opened`] it is.
     pub serial: u64,
     /// Sessions opened in this run, in order.
@@ -197,6 +199,8 @@ pub struct TreeView {
     pub timeline: Vec<TimelineRow>,
     /// Documents of this branch.
     pub documents: Vec<DocumentRow>,
+    /// For the panel.
+    pub map: ContextMap,
 }
 
 /// A session opened in this run. Only one of them is in memory; the others are where `/resume` finds them.
@@ -319,6 +323,53 @@ pub struct LoadPlan {
     pub tokens_per_s: f64,
 }
 
+/// What a stretch of the context is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The system text.
+    System,
+    /// A document.
+    Document,
+    /// A question and its answer.
+    Turn,
+}
+
+/// Consecutive tokens of one kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// First token.
+    pub from: u64,
+    /// The one behind the last.
+    pub to: u64,
+    /// What it is.
+    pub place: Place,
+    /// Number of its first message.
+    pub number: u64,
+    /// Name of a document, first words of a question.
+    pub name: String,
+    /// Lines of a document.
+    pub lines: u64,
+}
+
+/// What is in the context, and what the last answer looked at of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ContextMap {
+    /// In order, from the first token on.
+    pub stretches: Vec<Stretch>,
+    /// Tokens in the context.
+    pub used: u64,
+    /// Tokens it may hold.
+    pub limit: u64,
+    /// Tokens of a block; 0 where no answer is known to have looked.
+    pub block_tokens: u32,
+    /// Blocks with ten-thousandths, as [`crate::transcript::Sources::blocks`].
+    pub looked: Vec<(u32, u16)>,
+    /// Passages of that answer, most first.
+    pub passages: Vec<Passage>,
+    /// Its number.
+    pub answer: Option<u64>,
+}
+
 /// What became of an answer with a passage hidden.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Why {
@@ -376,6 +427,8 @@ pub enum Notice {
         /// Markdown.
         text: String,
     },
+    /// For the map of the context.
+    Map(ContextMap),
     /// What an answer becomes less likely without: a page like [`Notice::Looked`], and the figures.
     Why {
         /// Number of the answer.

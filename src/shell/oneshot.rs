@@ -273,6 +273,7 @@ fn listen(
             | Notice::Page { .. }
             | Notice::Looked { .. }
             | Notice::Why { .. }
+            | Notice::Map(_)
             | Notice::Aside { .. }
             | Notice::Question { .. }
             | Notice::Plan { .. }

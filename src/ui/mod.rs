@@ -6,6 +6,7 @@
 
 mod chrome;
 pub mod highlight;
+mod map;
 mod overlay;
 mod paint;
 mod panel;

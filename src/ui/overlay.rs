@@ -26,6 +26,7 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
     painter.clear(area);
     match overlay {
         Overlay::Page(page) | Overlay::Aside { page, .. } => draw_page(page, painter, area),
+        Overlay::Map(view) => super::map::draw(view, painter, area),
         Overlay::Sessions(l) => {
             let right = if area.width < ALL_COLUMNS {
                 "tokens  changed     "

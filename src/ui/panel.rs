@@ -5,11 +5,14 @@ use ratatui::layout::Rect;
 use super::paint::Painter;
 use crate::app::App;
 use crate::app::entry::grouped;
+use crate::app::map::cells as map_cells;
 use crate::app::rows::{Face, Role, Span};
 use crate::app::status::acceptance;
 use crate::app::wrap::{ellipsis, fit, width};
 use crate::base::{bytes, percent};
-use crate::protocol::desk::Meters;
+
+/// Rows of the map.
+const MAP_ROWS: usize = 4;
 
 struct Lines<'p, 'b> {
     painter: &'p mut Painter<'b>,
@@ -43,13 +46,27 @@ impl Lines<'_, '_> {
         self.at += 1;
     }
 
+    fn spans(&mut self, spans: Vec<Span>, cells: usize) {
+        if self.at + 1 >= self.area.height {
+            return;
+        }
+        let bar = self.painter.theme.bar();
+        let used: usize = spans.iter().map(|s| width(&s.text)).sum();
+        let mut row = vec![Span::new(format!("{bar} "), Role::Rule)];
+        row.extend(spans);
+        row.push(Span::new(format!("{} {bar}", " ".repeat(cells.saturating_sub(used))), Role::Rule));
+        self.painter.spans(self.area, self.at, 0, &row);
+        self.at += 1;
+    }
+
     fn room(&self) -> usize {
         usize::from(self.area.height.saturating_sub(self.at + 1))
     }
 }
 
 /// How full the context is, once the model has said how much it holds.
-fn context(m: &Meters, lines: &mut Lines<'_, '_>) {
+fn context(app: &App, lines: &mut Lines<'_, '_>) {
+    let m = &app.meters;
     if m.context_limit == 0 {
         lines.title("context");
         lines.line("known when the model is loaded", Role::Dim);
@@ -59,6 +76,14 @@ fn context(m: &Meters, lines: &mut Lines<'_, '_>) {
     let cells = usize::from(lines.area.width).saturating_sub(4);
     let meter = lines.painter.meter(cells, m.context_used as f64 / m.context_limit as f64);
     lines.line(&meter, Role::Key);
+    let map = &app.session.map;
+    // Where it is known what is where; free cells show how much is left.
+    if map.used > 0 && lines.room() > 30 {
+        let all = map_cells(map, m.context_limit, cells * MAP_ROWS);
+        for row in all.chunks(cells) {
+            lines.spans(super::map::spans(map, row), cells);
+        }
+    }
     let (used, left) = (percent(m.context_used, m.context_limit), m.context_limit.saturating_sub(m.context_used));
     lines.line(&format!("{used}% used, {} tokens left", grouped(left)), Role::Dim);
 }
@@ -94,7 +119,7 @@ fn sparkline(app: &App, columns: &[&str], cells: usize) -> String {
 pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let m = &app.meters;
     let mut lines = Lines { painter, area, at: 0 };
-    context(m, &mut lines);
+    context(app, &mut lines);
     let documents = &app.session.documents;
     if !documents.is_empty() {
         lines.title("documents");

@@ -5,7 +5,9 @@ use ratatui::backend::TestBackend;
 use sala_chat::app::keys::Key;
 use sala_chat::app::options::{Glyphs, UiConfig};
 use sala_chat::app::{App, Effect, Event, update};
-use sala_chat::protocol::desk::{Activity, Meters, Notice, OpenSession, Request, SaveState, SessionView};
+use sala_chat::protocol::desk::{
+    Activity, ContextMap, Meters, Notice, OpenSession, Place, Request, SaveState, SessionView, Stretch,
+};
 use sala_chat::protocol::engine::{MemoryInfo, ModelInfo, SpecStats};
 use sala_chat::transcript::{DocumentInfo, Finish, Message, MessageId, MessageMeta, Passage, Role, Sources};
 use sala_chat::ui::draw;
@@ -236,6 +238,26 @@ pub fn looked() -> Sources {
         own: 0.1,
         block_tokens: 64,
         blocks: (0..10).map(|i| (8_000 + i, 310)).chain((0..10).map(|i| (7_000 + i, 220))).collect(),
+    }
+}
+
+/// A long document with a conversation behind it, and what the last answer looked at.
+pub fn context_map() -> ContextMap {
+    let stretch =
+        |from, to, place, number, name: &str, lines| Stretch { from, to, place, number, name: name.into(), lines };
+    ContextMap {
+        stretches: vec![
+            stretch(0, 40, Place::System, 1, "system text", 0),
+            stretch(40, 581_330, Place::Document, 2, "war.txt", 48_000),
+            stretch(581_330, 585_442, Place::Document, 3, "notes.md", 340),
+            stretch(585_442, 612_204, Place::Turn, 4, "Who tells Pierre that", 0),
+        ],
+        used: 612_204,
+        limit: 1_048_576,
+        block_tokens: 64,
+        looked: looked().blocks,
+        passages: looked().passages,
+        answer: Some(5),
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
     let key = if vim && free && !key.ctrl && !key.alt { Key { code: as_arrow(key.code), ..key } } else { key };
     match key.code {
         Code::Esc => close_overlay(app, effects),
+        Code::Left if matches!(overlay, Overlay::Map(_)) => move_in_map(overlay, -1),
+        Code::Right if matches!(overlay, Overlay::Map(_)) => move_in_map(overlay, 1),
         Code::Up => overlay.step(-1),
         Code::Down => overlay.step(1),
         Code::PageUp => overlay.step(-page),
@@ -69,6 +71,14 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
                 ('j', _) => list.step(1),
                 _ => {}
             },
+            Overlay::Map(_) => match c {
+                'q' => close_overlay(app, effects),
+                'h' => move_in_map(overlay, -1),
+                'l' => move_in_map(overlay, 1),
+                'k' => overlay.step(-1),
+                'j' => overlay.step(1),
+                _ => {}
+            },
             Overlay::Found { list, .. } => match c {
                 'k' => list.step(-1),
                 'j' => list.step(1),
@@ -83,10 +93,26 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
     }
 }
 
+fn move_in_map(overlay: &mut Overlay, by: isize) {
+    if let Overlay::Map(view) = overlay {
+        view.step(by);
+    }
+}
+
 fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
     let Some(overlay) = &app.overlay else { return };
     let request = match overlay {
         Overlay::Page(_) | Overlay::Aside { .. } => return,
+        Overlay::Map(view) => match (view.opens(), view.stretch().map(|s| s.number)) {
+            (Some(request), _) => Some(request),
+            (None, number) => {
+                let id = number.and_then(|n| app.transcript.numbered(n)).map(|m| m.id);
+                if let Some(id) = id {
+                    app.transcript.show(id);
+                }
+                None
+            }
+        },
         Overlay::Sessions(list) => match list.query().strip_prefix('/') {
             Some(words) if words.trim().is_empty() => return,
             Some(words) => Some(Request::Search(words.trim().to_string())),

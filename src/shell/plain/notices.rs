@@ -114,6 +114,7 @@ impl Plain {
                     page::lines(&sanitize(&text)).into_iter().map(|line| Out::Line(sanitize_line(&line).into())),
                 );
             }
+            Notice::Map(map) => out.extend(crate::app::map::sentences(&map).into_iter().map(Out::Line)),
             Notice::Aside { text, done, .. } => {
                 let clean = sanitize(&text).into_owned();
                 if done.is_some() {
