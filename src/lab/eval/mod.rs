@@ -6,12 +6,14 @@
 //! | perplexity | what does a text cost it (`--text`)? | `perplexity` |
 //! | consistency | do prefill, decode, verify, saved state and speculation agree? | `consistency` |
 //! | needles | does it fetch facts from any depth of long documents? | `needles`, `plot` |
+//! | looked | do right answers look at the lines that they are right by (`--looked`, alone)? | `looked` |
 //!
 //! A part that misses is named and ends the command with exit code 1. Budgets: on a device that computes in f32 mean divergence
 //! from a reference in f32 stays below 1e-5; bf16 against bf16 of another implementation below 0.01 with at least 95 % of
 //! rows agreeing on the likeliest token (rounding alone, no error: kernels sum in another order).
 
 mod consistency;
+mod looked;
 mod needles;
 mod numbers;
 mod perplexity;
@@ -128,6 +130,9 @@ pub(super) fn run(context: &Context, args: &EvalArgs) -> Result<Exit, Failure> {
     if args.script {
         context.print(reference::SCRIPT.trim_end())?;
         return Ok(Exit::Ok);
+    }
+    if args.looked {
+        return looked::run(context, &args.lengths);
     }
     if args.plot.as_ref().is_some_and(|p| p.extension().is_none_or(|e| e != "svg")) {
         return Err(Failure::usage("--plot writes SVG: give it a name that ends with .svg"));

@@ -70,17 +70,29 @@ fn filler(dice: &mut SplitMix64) -> String {
 }
 
 /// A fact and how it is asked for.
-struct Needle {
+pub struct Fact {
     depth: usize,
     /// `The access code of Karmere is`
-    opening: String,
+    pub opening: String,
     /// ` 481726`
-    value: String,
-    question: String,
+    pub value: String,
+    /// `What is the access code of Karmere?`
+    pub question: String,
 }
 
-fn needles(dice: &mut SplitMix64) -> Vec<Needle> {
-    let mut list: Vec<Needle> = Vec::new();
+/// A document of about `tokens` tokens with facts at all depths.
+pub fn planted(tokens: usize, dice: &mut SplitMix64) -> (String, Vec<Fact>) {
+    let list = needles(dice);
+    // A sentence has about this many tokens with the built-in tokenizer; other tokenizers make shorter documents.
+    let document = document((tokens / SENTENCE_TOKENS).max(20), &list, dice);
+    (document, list)
+}
+
+/// Tokens of a made-up sentence.
+const SENTENCE_TOKENS: usize = 13;
+
+fn needles(dice: &mut SplitMix64) -> Vec<Fact> {
+    let mut list: Vec<Fact> = Vec::new();
     let mut used = Vec::new();
     for depth in DEPTHS {
         for digits in [true, false] {
@@ -93,7 +105,7 @@ fn needles(dice: &mut SplitMix64) -> Vec<Needle> {
             } else {
                 ("keeper", format!(" {} {}", pick(dice, &FIRST), pick(dice, &LAST)))
             };
-            list.push(Needle {
+            list.push(Fact {
                 depth,
                 opening: format!("The {what} of {place} is"),
                 value,
@@ -106,7 +118,7 @@ fn needles(dice: &mut SplitMix64) -> Vec<Needle> {
 }
 
 /// A document of about `sentences` sentences with every needle at its depth.
-fn document(sentences: usize, needles: &[Needle], dice: &mut SplitMix64) -> String {
+fn document(sentences: usize, needles: &[Fact], dice: &mut SplitMix64) -> String {
     let mut out = String::new();
     for i in 0..sentences {
         for n in needles.iter().filter(|n| sentences * n.depth / 100 == i) {
@@ -140,7 +152,7 @@ struct Asked {
     value: usize,
 }
 
-fn asked(text: &TextModel, document: &str, needle: &Needle) -> Result<Asked, Failure> {
+fn asked(text: &TextModel, document: &str, needle: &Fact) -> Result<Asked, Failure> {
     let mut turns = ChatMessage::document("notes.txt", document.trim_end()).to_vec();
     turns.push(ChatMessage::new(ChatRole::User, needle.question.clone()));
     let mut prompt = text.template.render(&turns, &RenderOptions::prompt(ThinkMode::Auto))?;

@@ -274,6 +274,9 @@ pub struct EvalArgs {
     /// Leave a part out
     #[arg(long, value_name = "PART", value_delimiter = ',', value_parser = ["consistency", "needles"])]
     pub skip: Vec<String>,
+    /// Ask instead for facts planted in documents of --lengths tokens (16000), and see whether answers look at their lines
+    #[arg(long, conflicts_with_all = ["reference", "against", "text", "skip", "plot"])]
+    pub looked: bool,
     /// Draw the needles into this file
     #[arg(long, value_name = "FILE.svg", value_hint = ValueHint::FilePath)]
     pub plot: Option<PathBuf>,

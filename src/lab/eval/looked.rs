@@ -1,0 +1,190 @@
+//! Whether answers look at the lines that they are right by: facts planted in long documents, asked for through the desk.
+//!
+//! Of the answers that are right it is counted how often the passage with the fact is the first of those looked at, among the
+//! first three, and how often `/why` finds that the answer rests on it. Nothing is tuned on these documents: they are those of
+//! the needles, with other seeds.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{failed, needles};
+use crate::base::SplitMix64;
+use crate::desk::{Attendance, Desk};
+use crate::protocol::desk::{Level, LoadOptions, Notice, Request};
+use crate::shell::cli::SessionChoice;
+use crate::shell::{Context, Exit, Failure, open};
+use crate::transcript::{Message, Passage, Role};
+
+/// Documents of each length.
+const DOCUMENTS: u64 = 3;
+/// Tokens of a document, where nobody says.
+const LENGTH: usize = 16_000;
+/// Passages that count as found, and are hidden by `/why`.
+const AMONG: usize = 3;
+/// Shares of right answers: the passage is the first, among the first three, found by `/why`.
+const BUDGETS: [f64; 3] = [0.60, 0.85, 0.85];
+/// Nothing that is asked for here takes longer.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// What became of one length.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+struct Counts {
+    /// Tokens of a document, about.
+    length: usize,
+    asked: usize,
+    /// Answers with the value that was asked for.
+    right: usize,
+    /// Of these: the passage with the fact comes first, among the first three, is what the answer rests on.
+    first: usize,
+    among_three: usize,
+    rests_on_it: usize,
+}
+
+impl Counts {
+    fn shares(&self) -> [f64; 3] {
+        [self.first, self.among_three, self.rests_on_it].map(|n| n as f64 / self.right.max(1) as f64)
+    }
+
+    fn ok(&self) -> bool {
+        self.right > 0 && self.shares().iter().zip(BUDGETS).all(|(share, budget)| *share >= budget)
+    }
+}
+
+/// Asks, prints the figures; exit code 1 if one misses.
+///
+/// # Errors
+/// A model or device that cannot be used.
+pub(super) fn run(context: &Context, lengths: &[usize]) -> Result<Exit, Failure> {
+    let opened = open::desk(context, &SessionChoice::New, false, Attendance::Present)?;
+    let lengths = if lengths.is_empty() { &[LENGTH][..] } else { lengths };
+    let folder = tempfile::tempdir().map_err(|e| Failure::new(Exit::Disk, format!("a temporary folder: {e}")))?;
+    let desk = &opened.desk;
+    wait(desk, "the model", |n| matches!(n, Notice::Ready(_)).then_some(()))?;
+    let mut all = Vec::new();
+    for &length in lengths {
+        let mut counts = Counts { length, ..Counts::default() };
+        for n in 0..DOCUMENTS {
+            context.note(&format!("document {} of {DOCUMENTS} with {length} tokens", n + 1));
+            let mut dice = SplitMix64::new(0x100_0ced ^ (length as u64) << 8 ^ n);
+            let (document, facts) = needles::planted(length, &mut dice);
+            let path = folder.path().join(format!("notes-{length}-{n}.txt"));
+            std::fs::write(&path, &document)
+                .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", path.display())))?;
+            ask_all(desk, &path.display().to_string(), &document, &facts, &mut counts)?;
+        }
+        all.push(counts);
+    }
+    send(desk, Request::Quit)?;
+    wait(desk, "the end", |n| matches!(n, Notice::Bye { .. }).then_some(()))?;
+    report(context, &all)
+}
+
+fn report(context: &Context, all: &[Counts]) -> Result<Exit, Failure> {
+    let ok = all.iter().all(Counts::ok);
+    let as_json = || {
+        let lengths: Vec<Value> = all.iter().map(|c| json!(c)).collect();
+        json!({ "ok": ok, "part": "looked", "budgets": BUDGETS, "lengths": lengths })
+    };
+    let as_text = || {
+        let mut out = format!("{} looked", if ok { "  ok" } else { "MISS" });
+        for c in all {
+            let [first, three, rests] = c.shares().map(|s| format!("{:.0}%", 100.0 * s));
+            out.push_str(&format!(
+                "\n     {} tokens: {} of {} answers right; of these the passage comes first in {first}, is among three in {three}, \
+                 and /why finds it in {rests}",
+                c.length, c.right, c.asked
+            ));
+        }
+        out
+    };
+    context.result(as_json, as_text)?;
+    Ok(if ok { Exit::Ok } else { Exit::Failure })
+}
+
+fn ask_all(
+    desk: &Desk,
+    path: &str,
+    document: &str,
+    facts: &[needles::Fact],
+    counts: &mut Counts,
+) -> Result<(), Failure> {
+    send(desk, Request::New(None))?;
+    send(desk, Request::Set(Some(("temperature".into(), "0".into()))))?;
+    send(desk, Request::Load { paths: vec![path.to_owned()], options: LoadOptions::default() })?;
+    wait(desk, "a document", |n| matches!(n, Notice::Finished(m) if m.role == Role::Document).then_some(()))?;
+    for fact in facts {
+        send(desk, Request::Ask(fact.question.clone()))?;
+        let answer: Message = wait(desk, "an answer", |n| match n {
+            Notice::Finished(m) if m.role == Role::Assistant => Some(m.clone()),
+            _ => None,
+        })?;
+        counts.asked += 1;
+        if answer.text.contains(fact.value.trim()) {
+            counts.right += 1;
+            let line = line_of(document, fact);
+            let holds = |p: &Passage| p.document.is_some() && (p.first_line..=p.last_line).contains(&line);
+            let passages = answer.meta.looked.map(|l| l.passages).unwrap_or_default();
+            let rank = passages.iter().position(holds);
+            counts.first += usize::from(rank == Some(0));
+            counts.among_three += usize::from(rank.is_some_and(|r| r < AMONG));
+            if !passages.is_empty() {
+                send(desk, Request::Why { at: None, count: Some(AMONG as u64) })?;
+                let rows = wait(desk, "what it rests on", |n| match n {
+                    Notice::Why { rows, .. } => Some(rows.clone()),
+                    _ => None,
+                })?;
+                let most = (0..rows.len()).max_by(|a, b| rows[*a].whole.total_cmp(&rows[*b].whole).then(b.cmp(a)));
+                counts.rests_on_it += usize::from(most.is_some() && most == rank);
+            }
+        }
+        // Each is asked right behind the document.
+        send(desk, Request::Undo(1))?;
+        wait(desk, "the question", |n| matches!(n, Notice::Input { .. }).then_some(()))?;
+    }
+    Ok(())
+}
+
+/// Line of the document that says it.
+fn line_of(document: &str, fact: &needles::Fact) -> u64 {
+    let said = format!("{}{}", fact.opening, fact.value);
+    (1..).zip(document.lines()).find(|(_, line)| line.contains(&said)).map_or(0, |(n, _)| n)
+}
+
+fn send(desk: &Desk, request: Request) -> Result<(), Failure> {
+    desk.requests.send(request).map_err(|_| failed("the desk ended unexpectedly".into()))
+}
+
+/// The next notice that is wanted.
+fn wait<T>(desk: &Desk, what: &str, pick: impl Fn(&Notice) -> Option<T>) -> Result<T, Failure> {
+    loop {
+        match desk.notices.recv_timeout(PATIENCE) {
+            Ok(Notice::Fatal { error, code }) => return Err(Failure::new(Exit::from_code(code), error)),
+            Ok(Notice::Note(Level::Error, error)) => return Err(failed(error)),
+            Ok(notice) => {
+                if let Some(found) = pick(&notice) {
+                    return Ok(found);
+                }
+            }
+            Err(e) => return Err(failed(format!("{what} did not come: {e}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_found_by_their_line_and_budgets_count_right_answers() {
+        let (document, facts) = needles::planted(4_000, &mut SplitMix64::new(3));
+        assert_eq!(facts.len(), 20);
+        for fact in &facts {
+            let line = document.lines().nth(line_of(&document, fact) as usize - 1).unwrap();
+            assert!(line.contains(fact.value.trim()), "{line}");
+        }
+        let c = Counts { asked: 20, right: 10, first: 6, among_three: 9, rests_on_it: 9, ..Counts::default() };
+        assert!(c.ok());
+        assert!(!Counts { among_three: 8, ..c.clone() }.ok() && !Counts::default().ok());
+    }
+}
