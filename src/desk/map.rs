@@ -26,7 +26,7 @@ impl State {
                 at = to;
             }
         };
-        for (number, m) in (1..).zip(&path) {
+        for (number, m) in (1..).zip(path.iter().copied()) {
             let first = begun.get_or_insert((number, m));
             let (place, (number, title)) = match m.role {
                 Role::System => {

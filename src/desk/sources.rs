@@ -243,7 +243,8 @@ impl Map {
         let mut left: Vec<&Share> = shares.iter().filter(|s| matches!(s.owner, Owner::Item(_))).collect();
         let there = (1..self.edges.len()).filter(|b| matches!(self.owner(*b), Owner::Item(_))).count();
         let even = left.iter().map(|s| s.share).sum::<f64>() / there.max(1) as f64;
-        let least = even.max(LEAST_SHARE);
+        // Among few blocks none can have twice an even share.
+        let least = (even * if there < 8 { 1.0 } else { 2.0 }).max(LEAST_SHARE);
         let mut passages = Vec::new();
         // Neighbours are found by their place in the list, which is in the order of blocks.
         while let Some(peak) = (0..left.len()).max_by(|a, b| left[*a].share.total_cmp(&left[*b].share).then(b.cmp(a))) {
@@ -304,7 +305,8 @@ struct Share {
 
 /// Four places are more than anybody can tell apart.
 fn rounded(share: f64) -> f32 {
-    ((share * 1e4).round() / 1e4) as f32
+    // The sum of nothing is a negative zero.
+    ((share * 1e4).round() / 1e4 + 0.0) as f32
 }
 
 #[cfg(test)]

@@ -53,16 +53,16 @@ impl State {
             let text = open.text.get(rendered.text.len()..).unwrap_or("").trim_end().to_owned();
             let said = message.text.trim();
             let thoughts = text.len().saturating_sub(desk.feeder.renderer.safe(said).len());
-            let tokenizer = &desk.feeder.renderer.model().tokenizer;
-            let before = tokenizer.before_next(&tokenizer.encode_prompt(&rendered.text)?, Before::Edge);
-            let tokens = tokenizer.encode_behind(&text, before)?;
-            if tokens.len() < 2 {
-                return Err(DeskError::Refused(format!("#{number} is too short to be scored.")));
-            }
-            let asked = Asked { number, text, thoughts, tokens, passages, before };
             desk.when_planned(Arc::new(rendered), State::plan_answer, move |desk, rendered, plan| {
                 desk.check_room(&plan, "Scoring this answer")?;
-                desk.score(asked, rendered, plan)
+                let tokenizer = &desk.feeder.renderer.model().tokenizer;
+                let last = plan.steps.last().map_or(&[][..], |step| &step.prompt);
+                let before = tokenizer.before_next(last, Before::Edge);
+                let tokens = tokenizer.encode_behind(&text, before)?;
+                if tokens.len() < 2 {
+                    return Err(DeskError::Refused(format!("#{number} is too short to be scored.")));
+                }
+                desk.score(Asked { number, text, thoughts, tokens, passages, before }, rendered, plan)
             })
         })
     }

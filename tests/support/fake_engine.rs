@@ -132,18 +132,20 @@ fn restore(
 const BLOCK: usize = 64;
 
 /// Where it "looked": four fifths rest on the first block, the others go to the blocks that say what was answered, by how many
-/// runs of four of the answer's tokens end in each.
+/// runs of four of the answer's tokens end in each; a run that is everywhere says little.
 fn look(context: &[Token], answer: &[Token]) -> LookedAt {
-    let mut hits = vec![0u32; context.len().div_ceil(BLOCK)];
+    let mut hits = vec![0f32; context.len().div_ceil(BLOCK)];
     for run in answer.windows(4) {
-        for (at, _) in context.windows(4).enumerate().filter(|(_, w)| *w == run) {
-            hits[(at + 3) / BLOCK] += 1;
+        let places: Vec<usize> =
+            (0..context.len().saturating_sub(3)).filter(|at| &context[*at..at + 4] == run).collect();
+        for at in &places {
+            hits[(at + 3) / BLOCK] += 1.0 / places.len() as f32;
         }
     }
-    let all: u32 = hits.iter().sum();
-    let share = |block: usize, hits: u32| {
+    let all: f32 = hits.iter().sum();
+    let share = |block: usize, hits: f32| {
         let rest = if block == 0 { 0.8 } else { 0.0 };
-        let part = if all == 0 { 0.0 } else { hits as f32 / all as f32 };
+        let part = if all == 0.0 { 0.0 } else { hits / all };
         BlockLook { block: block as u32, share: rest + 0.2 * part, forced: rest }
     };
     let blocks = hits.iter().enumerate().map(|(b, n)| share(b, *n)).filter(|b| b.share > 0.0).collect();
