@@ -48,7 +48,7 @@ fn conversation(renderer: &Renderer, piece: usize) -> (Vec<Message>, Rendered, P
         message(5, Role::User, "Which line?"),
     ];
     let path: Vec<&Message> = messages.iter().collect();
-    let rendered = renderer.prompt(&path, ThinkMode::Auto).unwrap();
+    let rendered = renderer.prompt(&path, ThinkMode::Auto, &crate::text::Halt::NEVER).unwrap();
     let tokenizer = &renderer.model().tokenizer;
     let (mut live, mut at, mut before) = (Path::default(), 0, Before::Edge);
     for end in rendered.cuts.iter().map(|c| c.end).chain([rendered.text.len()]) {

@@ -47,14 +47,15 @@ impl State {
                 return Err(DeskError::Refused(format!("No passage stood out while #{number} was written.")));
             }
             let path = desk.talk.conversation.path_to(message.parent);
-            let rendered = desk.feeder.renderer.prompt(&path, desk.talk.settings.think)?;
+            let think = desk.talk.settings.think;
+            let rendered = desk.bounded(|halt| desk.feeder.renderer.prompt(&path, think, halt))?;
             let whole: Vec<&Message> = path.iter().copied().chain([message]).collect();
-            let open = desk.feeder.renderer.open_answer(&whole, "", desk.talk.settings.think)?;
+            let open = desk.bounded(|halt| desk.feeder.renderer.open_answer(&whole, "", think, halt))?;
             let text = open.text.get(rendered.text.len()..).unwrap_or("").trim_end().to_owned();
             let said = message.text.trim();
             let thoughts = text.len().saturating_sub(desk.feeder.renderer.safe(said).len());
             desk.when_planned(Arc::new(rendered), State::plan_answer, move |desk, rendered, plan| {
-                desk.check_room(&plan, "Scoring this answer")?;
+                let plan = desk.fitting(plan, "Scoring this answer")?;
                 let tokenizer = &desk.feeder.renderer.model().tokenizer;
                 let last = plan.steps.last().map_or(&[][..], |step| &step.prompt);
                 let before = tokenizer.before_next(last, Before::Edge);
