@@ -10,6 +10,7 @@ use crate::app::rows::{Face, Role, Span};
 use crate::app::status::acceptance;
 use crate::app::wrap::{ellipsis, fit, width};
 use crate::base::{bytes, percent};
+use crate::protocol::desk::Meters;
 
 /// Rows of the map.
 const MAP_ROWS: usize = 4;
