@@ -45,7 +45,7 @@ fn conversation(renderer: &Renderer, piece: usize) -> (Vec<Message>, Rendered, P
         message(2, Role::Document, &document()),
         message(3, Role::User, "Yes"),
         message(4, Role::Assistant, "Yes"),
-        message(5, Role::User, "Which line?"),
+        message(5, Role::User, "Which line is it that says so? ".repeat(30).trim()),
     ];
     let path: Vec<&Message> = messages.iter().collect();
     let rendered = renderer.prompt(&path, ThinkMode::Auto, &crate::text::Halt::NEVER).unwrap();
@@ -142,10 +142,10 @@ fn neighbours_are_joined_where_both_stand_out_and_stay_in_their_message() {
     let (messages, rendered, live) = conversation(&renderer, 100_000);
     let path: Vec<&Message> = messages.iter().collect();
     let map = renderer.map(&rendered, &path, &live, 64);
-    let shares = [(0, 0.5), (5, 0.02), (6, 0.2), (7, 0.1), (8, 0.004), (12, 0.1), (14, 0.076)];
+    let shares = [(0, 0.5), (5, 0.002), (6, 0.2), (7, 0.1), (8, 0.004), (12, 0.1), (14, 0.094)];
     let sources = map.sources(&rendered.text, &looked(&shares)).unwrap();
     let blocks: Vec<(u32, u32)> = sources.passages.iter().map(|p| (p.first_block, p.last_block)).collect();
-    assert_eq!(blocks, [(6, 7), (12, 12), (14, 14), (5, 5)], "{:?}", sources.passages);
+    assert_eq!(blocks, [(6, 7), (12, 12), (14, 14)], "{:?}", sources.passages);
     assert!((sources.passages[0].share - 0.6).abs() < 1e-3);
     // What the question and the answer themselves got is no passage, nor are the template's words.
     let own = (map.edges.len() - 2) as u32;

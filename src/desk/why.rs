@@ -180,7 +180,8 @@ fn words(pieces: &[Range<usize>], text: &str, thoughts: usize) -> Vec<Word> {
     for (i, piece) in pieces.iter().enumerate().skip(1).filter(|(_, p)| p.start >= thoughts) {
         let spaced = text.get(piece.clone()).is_some_and(|t| t.starts_with(char::is_whitespace))
             || text.get(..piece.start).is_some_and(|t| t.ends_with(char::is_whitespace));
-        match words.last_mut().filter(|_| !spaced) {
+        let is_blank = |w: &Word| text.get(w.bytes.clone()).is_some_and(|t| t.trim().is_empty());
+        match words.last_mut().filter(|w| !spaced || is_blank(w)) {
             Some(word) => (word.bytes.end, word.tokens.end) = (piece.end, i + 1),
             None => words.push(Word { bytes: piece.clone(), tokens: i..i + 1 }),
         }
