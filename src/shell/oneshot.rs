@@ -199,7 +199,11 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     };
     printer.end(&run, answer)?;
     if let Some(unsaved) = &run.unsaved {
-        return Err(not_saved(unsaved));
+        return match ask.format {
+            // The object has said so, and there is one on standard output.
+            Format::Json => Ok(Exit::from_code(unsaved.code)),
+            Format::Text | Format::Raw | Format::JsonLines => Err(not_saved(unsaved)),
+        };
     }
     Ok(if answer.meta.finish == Some(Finish::Stopped) { Exit::Stopped } else { Exit::Ok })
 }
