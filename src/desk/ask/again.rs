@@ -35,6 +35,9 @@ impl State {
             return Err(DeskError::Refused(format!("temperature must be 0 to 2 (got {t})")));
         }
         let question = self.question_of(at)?;
+        if temperature.unwrap_or(self.talk.settings.sampling.temperature) == 0.0 {
+            self.note(Level::Info, "Greedy answers repeat themselves; /regen temp=0.7 draws another one.");
+        }
         let again = Again { question, count: count.max(1), temperature, seed, made: Vec::new() };
         self.with_engine(move |desk| {
             desk.talk.may_write()?;

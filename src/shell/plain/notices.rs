@@ -32,7 +32,11 @@ impl Plain {
             Notice::Note(level, _) => *level == Level::Info,
             _ => true,
         };
-        self.begun |= matches!(notice, Notice::Added(_));
+        self.begun |= matches!(
+            notice,
+            Notice::Added(_)
+                | Notice::Activity(Activity::Reading(_) | Activity::Thinking { .. } | Activity::Answering { .. })
+        );
         if let Some(tour) = &mut self.tour {
             tour.told(&notice);
         }
