@@ -122,8 +122,21 @@ impl Tour {
 
     /// Something was said: after these the desk has dealt with what was entered.
     pub fn told(&mut self, notice: &Notice) {
-        let answers = matches!(notice, Notice::Activity(Activity::Idle) | Notice::Note(..) | Notice::Page { .. });
-        self.unanswered &= !answers;
+        let more_follows = match notice {
+            Notice::Activity(activity) => *activity != Activity::Idle,
+            Notice::Added(_)
+            | Notice::Delta { .. }
+            | Notice::Finished(_)
+            | Notice::Session(_)
+            | Notice::Tree(_)
+            | Notice::Meters(_)
+            | Notice::Save(_)
+            | Notice::Display(_)
+            | Notice::Prompts(_) => true,
+            // A word, a page, a question: that is the answer.
+            _ => false,
+        };
+        self.unanswered &= more_follows;
     }
 
     /// The program was started again.
