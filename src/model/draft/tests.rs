@@ -305,3 +305,42 @@ fn a_head_may_borrow_the_models_tables() {
     assert_eq!(head.extend(&mut b, &tables, &[7, 8]).unwrap(), borrowed);
     assert_eq!(borrowed.ids.len(), crate::backend::TOP_LOGITS);
 }
+
+#[test]
+fn heads_packed_in_the_layouts_of_models_predict_as_their_values_do() {
+    use safetensors::Dtype::{BF16, F32, I32, I64};
+    let (config, mut all, spec) = tiny();
+    let mut packed = all.clone();
+    let name = "midlayer.self_attn.o_proj.weight";
+    let form = take(&mut all, name);
+    let (out, inner) = (form.shape[0], form.shape[1]);
+    let (mut words, mut scales, mut plain) = (vec![0u32; out * inner / 8], Vec::new(), Vec::new());
+    for (g, part) in floats(form).chunks_exact(32).enumerate() {
+        let most = part.iter().fold(0f32, |m, v| m.max(v.abs()));
+        let scale = half::bf16::from_f32(most / 7.5);
+        scales.extend(scale.to_le_bytes());
+        for (i, v) in part.iter().enumerate() {
+            let q = (v / scale.to_f32()).round().clamp(-8.0, 7.0);
+            words[(g * 32 + i) / 8] |= ((q + 8.0) as u32) << (i % 8 * 4);
+            plain.extend(half::bf16::from_f32(q * scale.to_f32()).to_f32().to_le_bytes());
+        }
+    }
+    form.bytes = plain;
+    packed.retain(|(n, _)| n != name);
+    let base = name.trim_end_matches("weight");
+    let mut add = |part: &str, dtype, shape: &[usize], bytes: Vec<u8>| {
+        packed.push((format!("{base}{part}"), Form { dtype, shape: shape.to_vec(), bytes }));
+    };
+    add("weight_packed", I32, &[out, inner / 8], words.iter().flat_map(|w| w.to_le_bytes()).collect());
+    add("weight_scale", BF16, &[out, inner / 32], scales);
+    add("weight_shape", I64, &[2], [out as i64, inner as i64].iter().flat_map(|n| n.to_le_bytes()).collect());
+    assert!(all.iter().any(|(_, f)| f.dtype == F32));
+    let says = serde_json::json!({"quantization_config": {"quant_method": "compressed-tensors"}});
+    let format = crate::model::format::Format::declared(&says, None);
+    let mut b = Cpu::new();
+    let tensors = stored(&packed).in_format(format);
+    let mut head = DraftHead::load(&mut b, "test", &config, &tensors, &spec, &DraftOptions::default()).unwrap();
+    let got = prediction(&mut b, &mut head);
+    let expected = load(&config, &all, &spec).unwrap();
+    assert_eq!(got, expected);
+}

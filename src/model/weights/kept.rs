@@ -1,7 +1,6 @@
 //! What becomes of weights that somebody packed already: kept as they are where a form of the device holds them, else repacked.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 use super::{Checkpoint, LoadedTensor, Recipe, Source, Tensors};
 use crate::backend::Form;
@@ -51,9 +50,7 @@ impl std::fmt::Display for Kept {
                 Fate::Plain => format!("{n} that were not packed as {form}"),
             });
         }
-        let mut out = String::new();
-        write!(out, "{}: {}.", self.details, parts.join("; "))?;
-        f.write_str(&out)
+        write!(f, "{}: {}.", self.details, parts.join("; "))
     }
 }
 
