@@ -307,6 +307,42 @@ fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
 }
 
 #[test]
+fn lists_grow_for_a_rule_that_takes_more_blocks_than_the_models_own() {
+    const ROWS: usize = 9 * 64 + 5;
+    let own = SparseSpec { topk: 4, init_blocks: 1, local_blocks: 2, ..sparse() };
+    let dense = SparseSpec { dense_rule: DenseRule::Always, ..own.clone() };
+    let mut b =
+        Cuda::emulated(library(), Options { prefill_rows: 640, guards: Guards::On, ..Options::default() }).unwrap();
+    let values: Vec<f32> = (0..(ROWS + 3) * own.projection_width()).map(|i| (i * 7 % 33) as f32 / 32.0 - 0.5).collect();
+    // Made for the rule, and grown into it after it has chosen by the model's own and been recorded.
+    let mut outputs = Vec::new();
+    for (made_for, rules) in [(&dense, &[&dense][..]), (&own, &[&own, &dense])] {
+        let (mut cache, mut sel) = (b.cache(&own, 1024).unwrap(), b.selection(made_for, 1024).unwrap());
+        b.reserve(&mut cache, 1024).unwrap();
+        let mut x = b.buf(own.projection_width(), BufKind::Activation).unwrap();
+        let mut o = b.buf(own.heads * own.head_dim, BufKind::Wide).unwrap();
+        for rule in rules {
+            for (start, pass) in [(0, Pass::Prefill { rows: ROWS }), (ROWS, Pass::Verify { rows: 3 })] {
+                b.seek(start).unwrap();
+                b.set_tokens(&vec![0; pass.rows()]).unwrap();
+                let width = own.projection_width();
+                b.write(&mut x, &values[start * width..][..pass.rows() * width]).unwrap();
+                b.append_kv(&mut cache, &x, &own, pass).unwrap();
+                b.select_blocks(&mut sel, &x, &cache, rule, pass).unwrap();
+                b.attend(&mut o, &x, &mut sel, &cache, rule, pass).unwrap();
+                let chosen = b.read_selection(&sel, rule, pass.rows()).unwrap();
+                let last = chosen.last().unwrap()[0].len();
+                assert_eq!(last, if rule.dense_rule == DenseRule::Always { 10 } else { 4 });
+                outputs.push(b.read(&o, pass.rows()).unwrap());
+            }
+        }
+        b.check_guards().unwrap();
+    }
+    assert_eq!(outputs[..2], outputs[4..]);
+    assert_ne!(outputs[0], outputs[2]);
+}
+
+#[test]
 fn a_context_that_does_not_fit_is_refused_with_what_does() {
     let mut b = device();
     // The emulated device has 8 GiB; a position of this cache takes 8,704 bytes.

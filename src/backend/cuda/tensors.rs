@@ -247,18 +247,14 @@ pub struct Recurrent {
 
 /// Chosen blocks of one sparse layer and the scratch that choosing and attending need.
 pub struct Selection {
-    /// `[rows][kv_heads][cap]` u32.
-    pub(super) list: DeviceBuffer,
+    /// What the longest list decides the size of.
+    pub(super) lists: Lists,
     /// `[rows][kv_heads]` u32.
     pub(super) count: DeviceBuffer,
     /// bf16 block scores of one part of a pass.
     pub(super) scores: DeviceBuffer,
     /// Parts of the log-sum-exp of a verify pass, or one value per row and head of a prefill part.
     pub(super) lse: DeviceBuffer,
-    /// Attention parts of a verify pass.
-    pub(super) part_o: DeviceBuffer,
-    pub(super) part_ml: DeviceBuffer,
-    pub(super) part_block: DeviceBuffer,
     /// Attention of the rows of a verify pass, `[16][score_blocks]` u32.
     pub(super) mass: DeviceBuffer,
     /// Sums over rows, of thoughts and of the answer: `[score_blocks][2]` u64.
@@ -266,6 +262,39 @@ pub struct Selection {
     /// Blocks that rows of prefill passes do not attend to.
     pub(super) hidden: Vec<std::ops::Range<u32>>,
     pub(super) plan: SelectionPlan,
+}
+
+/// Chosen blocks and what attending to them needs.
+pub(super) struct Lists {
+    /// `[rows][kv_heads][cap]` u32.
+    pub(super) list: DeviceBuffer,
+    /// Attention parts of a verify pass.
+    pub(super) part_o: DeviceBuffer,
+    pub(super) part_ml: DeviceBuffer,
+    pub(super) part_block: DeviceBuffer,
+}
+
+impl Lists {
+    fn new(device: &Device, spec: &SparseSpec, rows: usize, plan: &SelectionPlan) -> Result<Self> {
+        let parts = MAX_VERIFY_ROWS * spec.heads * plan.attend_splits;
+        let work = |bytes: usize| device.zeroed("block selection", bytes, Account::Work);
+        Ok(Lists {
+            list: work(rows * spec.kv_heads * plan.cap * 4)?,
+            part_o: work(parts * HEAD * 4)?,
+            part_ml: work(parts * 8)?,
+            part_block: work(parts * launch::ATTEND_BLOCKS as usize * 8)?,
+        })
+    }
+}
+
+/// Most blocks that a row can choose, or has to where it is dense, of `all` blocks of a context.
+fn longest_list(spec: &SparseSpec, all: usize) -> usize {
+    let dense = match spec.dense_rule {
+        DenseRule::AsSparse => 0,
+        DenseRule::Token | DenseRule::Call => spec.dense_len.div_ceil(spec.block),
+        DenseRule::Always => all,
+    };
+    spec.topk.max(dense).min(all)
 }
 
 /// Sizes that follow from the spec and the largest context; fixed, because CUDA graphs contain them.
@@ -312,12 +341,7 @@ impl Selection {
         limits::sparse(spec)?;
         limits::positions(limit)?;
         let score_blocks = limit.div_ceil(spec.block).next_multiple_of(64);
-        let dense_blocks = match spec.dense_rule {
-            DenseRule::AsSparse => 0,
-            DenseRule::Token | DenseRule::Call => spec.dense_len.div_ceil(spec.block),
-            DenseRule::Always => score_blocks,
-        };
-        let cap = spec.topk.max(dense_blocks).min(score_blocks);
+        let cap = longest_list(spec, score_blocks);
         let keys = NormKeys::of(spec)?;
         let most = match spec.score_norm {
             ScoreNorm::Level2 => spec.level2_rows(limit),
@@ -334,18 +358,29 @@ impl Selection {
         let (kv, heads, v) = (spec.kv_heads, spec.heads, MAX_VERIFY_ROWS);
         let work = |bytes: usize| device.zeroed("block selection", bytes, Account::Work);
         Ok(Selection {
-            list: work(rows * kv * cap * 4)?,
+            lists: Lists::new(device, spec, rows, &plan)?,
             count: work(rows * kv * 4)?,
             scores: work((v * kv * score_blocks * 2).max(SCORE_BYTES.min(rows * kv * score_blocks * 2)))?,
             lse: work((v * heads * plan.lse_splits * 8).max(rows * heads * 4))?,
-            part_o: work(v * heads * plan.attend_splits * HEAD * 4)?,
-            part_ml: work(v * heads * plan.attend_splits * 8)?,
-            part_block: work(v * heads * plan.attend_splits * launch::ATTEND_BLOCKS as usize * 8)?,
             mass: work(v * score_blocks * 4)?,
             sums: [work(score_blocks * 16)?, work(score_blocks * 16)?],
             hidden: Vec::new(),
             plan,
         })
+    }
+
+    /// Makes longer lists where another rule than the one it was made for asks for them; says whether it did, and so gave
+    /// buffers away that CUDA graphs name. At once as long as the rule can ever make them.
+    pub(super) fn lengthen(&mut self, device: &Device, spec: &SparseSpec) -> Result<bool> {
+        let cap = longest_list(spec, self.plan.score_blocks);
+        if cap <= self.plan.cap {
+            return Ok(false);
+        }
+        let rows = self.count.bytes() / (spec.kv_heads * 4);
+        let plan = SelectionPlan { cap, attend_splits: cap.div_ceil(launch::ATTEND_BLOCKS as usize), ..self.plan };
+        self.lists = Lists::new(device, spec, rows, &plan)?;
+        self.plan = plan;
+        Ok(true)
     }
 
     /// The sum of thoughts or of the answer.

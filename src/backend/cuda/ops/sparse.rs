@@ -8,8 +8,8 @@ use super::super::tensors::{Buf, Cache, HEAD, Selection, dense_until};
 use super::super::{Cuda, launch, shape, u32_of};
 use super::check_rows;
 use crate::backend::sparse::is_hidden;
-use crate::backend::{BackendError, BlockMass, MAX_VERIFY_ROWS, MassOf, Pass, Result, Sparse};
-use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
+use crate::backend::{BlockMass, MAX_VERIFY_ROWS, MassOf, Pass, Result, Sparse, internal};
+use crate::spec::{ScoreNorm, SparseSpec};
 
 /// Both stages scale by 1/√128.
 fn softmax_scale() -> f32 {
@@ -80,7 +80,14 @@ impl Sparse for Cuda {
     ) -> Result<()> {
         self.step.flush()?;
         let q = x.narrow("select_blocks", spec.heads * HEAD)?;
+        // Comparisons run under other rules than the model's own. The first run of a step is eager, so none is recorded yet.
+        if sel.lengthen(&self.device, spec)? {
+            self.touch();
+        }
         let plan = sel.plan;
+        if (self.step.position() + pass.rows()).div_ceil(spec.block) > plan.score_blocks {
+            return Err(internal("select_blocks", "a pass beyond the context that its selection was made for"));
+        }
         let keys = match spec.score_norm {
             ScoreNorm::Level2 => cache.k2.ptr(),
             ScoreNorm::Level1 => cache.k1.ptr(),
@@ -88,22 +95,13 @@ impl Sparse for Cuda {
         let (ldq, heads, kv) = (u32_of(x.width)?, u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
         let (lse_window, lse_stride) = (plan.keys.window, plan.keys.stride);
         let dense = dense_until(spec)?;
-        // A dense row lists every block behind it.
-        let listed = match spec.dense_rule {
-            DenseRule::AsSparse => 0,
-            DenseRule::Token | DenseRule::Call => spec.dense_len.div_ceil(spec.block),
-            DenseRule::Always => (self.step.position() + pass.rows()).div_ceil(spec.block),
-        };
-        if listed > plan.cap {
-            return Err(BackendError::Unsupported(format!("{listed} dense blocks, room was made for {}", plan.cap)));
-        }
         let scale = softmax_scale();
         let (d, step) = (self.device.driver(), self.step.ptr());
         let top = |score_blocks: u32, row0: u32, rows: u32| {
             // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
             unsafe {
                 launch::SelectTop {
-                    list: sel.list.ptr(),
+                    list: sel.lists.list.ptr(),
                     count: sel.count.ptr(),
                     scores: sel.scores.ptr(),
                     step,
@@ -235,13 +233,14 @@ impl Sparse for Cuda {
         check_rows("attend", o, pass.rows())?;
         let (ldo, ldq, heads, kv) = (u32_of(o.width)?, u32_of(x.width)?, u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
         let (cap, splits) = (u32_of(sel.plan.cap)?, u32_of(sel.plan.attend_splits)?);
-        let (list, count) = (sel.list.ptr(), sel.count.ptr());
+        let (list, count) = (sel.lists.list.ptr(), sel.count.ptr());
         let (k, v, scale, d, step) =
             (cache.k.ptr(), cache.v.ptr(), softmax_scale(), self.device.driver(), self.step.ptr());
         match pass {
             Pass::Verify { rows } => {
                 let rows = u32_of(rows)?;
-                let (part_o, part_ml, part_block) = (sel.part_o.ptr(), sel.part_ml.ptr(), sel.part_block.ptr());
+                let (part_o, part_ml, part_block) =
+                    (sel.lists.part_o.ptr(), sel.lists.part_ml.ptr(), sel.lists.part_block.ptr());
                 let ldm = u32_of(sel.plan.score_blocks)?;
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
@@ -315,7 +314,7 @@ impl Sparse for Cuda {
     fn read_selection(&mut self, sel: &Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>> {
         let (kv, cap) = (spec.kv_heads, sel.plan.cap);
         let counts = self.words(sel.count.ptr(), rows * kv)?;
-        let lists = self.words(sel.list.ptr(), rows * kv * cap)?;
+        let lists = self.words(sel.lists.list.ptr(), rows * kv * cap)?;
         let chosen: Vec<Vec<u32>> = lists
             .chunks_exact(cap)
             .zip(counts)
