@@ -22,6 +22,8 @@ pub trait Memory: Sized + Send + 'static {
     fn kind(&self) -> &'static str;
     /// For people: `CPU, 2 threads`, `NVIDIA H200`.
     fn describe(&self) -> String;
+    /// Fallbacks taken, a sentence each, to be shown once. May wait for a library that is still being opened.
+    fn notes(&self) -> Vec<String>;
     /// Number type of KV rows in images.
     fn cache_dtype(&self) -> Dtype;
     /// Most rows of a prefill pass; a multiple of [`GRID`](super::GRID).

@@ -9,6 +9,9 @@ pub trait Steps: Memory {
     fn position(&self) -> usize;
     /// Moves to `position` with nothing pending. Used by restore and reset.
     fn seek(&mut self, position: usize) -> Result<()>;
+    /// Given tokens of the segment before the coming prefill pass. A device may read a segment's first rows in another way
+    /// than the rest; it may go by nothing else, so that state stays a function of the segment path.
+    fn segment_at(&mut self, read: usize);
     /// Tokens of the coming pass.
     fn set_tokens(&mut self, tokens: &[Token]) -> Result<()>;
     /// Runs `body`; a GPU runs it eagerly the first time, records it the second, and replays the CUDA graph later.

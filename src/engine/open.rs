@@ -53,8 +53,7 @@ pub(super) fn run(
     checkpoint.check()?;
     let mut notes = options.notes.clone();
     match open_gpu(options) {
-        Gpu::Opened(backend, more) => {
-            notes.extend(more);
+        Gpu::Opened(backend) => {
             notes.extend(fit::choose(backend.as_ref(), &mut checkpoint, options.weights, options.context)?);
             load(*backend, earlier(checkpoint, options, &mut notes), options, notes, commands, events)
         }
@@ -102,9 +101,9 @@ fn too_large_for_cpu(checkpoint: &Checkpoint, why: &str) -> Result<(), Failure> 
 
 /// What came of looking for a GPU.
 enum Gpu {
-    /// Ready, and what it wants to be said.
+    /// Ready.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "there is none to open"))]
-    Opened(Box<GpuBackend>, Vec<String>),
+    Opened(Box<GpuBackend>),
     /// One sentence without its full stop.
     Refused(String),
 }
@@ -119,10 +118,7 @@ fn open_gpu(options: &EngineOptions) -> Gpu {
     match options.device {
         DeviceChoice::Cpu => Gpu::Refused("not asked for".into()),
         DeviceChoice::Auto | DeviceChoice::Cuda => match GpuBackend::open(options.gpu, Default::default()) {
-            Ok(backend) => {
-                let notes = backend.notes().to_vec();
-                Gpu::Opened(Box::new(backend), notes)
-            }
+            Ok(backend) => Gpu::Opened(Box::new(backend)),
             Err(error) => Gpu::Refused(error.to_string()),
         },
     }
@@ -163,6 +159,8 @@ fn load<B: DraftOps>(
     let limit = options.context.map_or(default, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
     let aux_layers = head.as_ref().map_or(&[][..], |head| head.aux_layers());
     let live = Live::new(&mut backend, &model, limit, aux_layers)?;
+    // Only now: a library that is opened beside the loading has had its time.
+    notes.extend(backend.notes());
     let info = ModelInfo {
         name: checkpoint.name().into(),
         device: backend.describe(),

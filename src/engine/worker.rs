@@ -207,6 +207,7 @@ impl<B: DraftOps> Worker<'_, B> {
         if needed > self.live.limit() {
             return Err(ModelError::Context { needed, limit: self.live.limit() }.into());
         }
+        self.live.begin_segment();
         for chunk in job.prompt.chunks(self.backend.prefill_rows()) {
             if job.cancel.is_cancelled() {
                 break;

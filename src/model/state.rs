@@ -8,7 +8,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, BlockMass, BufKind, HeadRows, MAX_VERIFY_ROWS, MassOf, Pass, StepKey, TopLogits, internal, layer_tensor,
+    Backend, BlockMass, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, MassOf, Pass, StepKey, TopLogits, internal,
+    layer_tensor,
 };
 use crate::protocol::engine::{CheckpointImage, ImageTensor, RowSource, RowsImage, Token};
 use crate::spec::{DenseRule, LightningSpec, Mixer, SparseSpec};
@@ -67,6 +68,8 @@ pub struct Live<B: Backend> {
     /// Accepted rows of the last verify pass that the recurrent states have not absorbed yet.
     pending: usize,
     phase: Phase,
+    /// Given tokens since the segment began, while it may go on.
+    segment: usize,
     /// The last prefill pass, for [`Live::prefill_logits`].
     last_prefill: Option<Pass>,
 }
@@ -126,6 +129,7 @@ impl<B: Backend> Live<B> {
             position: 0,
             pending: 0,
             phase: Phase::Synced,
+            segment: 0,
             last_prefill: None,
         })
     }
@@ -153,6 +157,16 @@ impl<B: Backend> Live<B> {
     /// Changes when rows are dense. For comparisons; the default rule keeps rows independent of what follows.
     pub fn set_dense_rule(&mut self, rule: DenseRule) {
         self.sparse_spec.dense_rule = rule;
+    }
+
+    /// The next given token begins a segment, though the last chunk would have let its own go on.
+    pub fn begin_segment(&mut self) {
+        self.segment = 0;
+    }
+
+    /// Given tokens that the present segment has so far; 0 where the next one begins a segment.
+    pub fn segment_read(&self) -> usize {
+        self.segment
     }
 
     /// Reads one chunk of given tokens (at most [`prefill_rows`](crate::backend::Memory::prefill_rows)) at the current position. Follow it with
@@ -239,6 +253,7 @@ impl<B: Backend> Live<B> {
             return Err(ModelError::Context { needed, limit: self.limit });
         }
         self.reserve(b, needed)?;
+        b.segment_at(self.segment);
         b.set_tokens(tokens)?;
         Ok(())
     }
@@ -285,8 +300,14 @@ impl<B: Backend> Live<B> {
             Pass::Verify { rows: all } if rows > all => {
                 return fail(format!("{rows} of {all} verified rows"));
             }
-            Pass::Prefill { .. } => self.pending = 0,
-            Pass::Verify { .. } => self.pending = rows,
+            Pass::Prefill { .. } => {
+                self.pending = 0;
+                self.segment = if rows.is_multiple_of(GRID) { self.segment + rows } else { 0 };
+            }
+            Pass::Verify { .. } => {
+                self.pending = rows;
+                self.segment = if rows == 0 { self.segment } else { 0 };
+            }
         }
         if let (Pass::Verify { rows: all }, Some((_, selection))) = (pass, &mut self.sparse) {
             b.clear_mass(selection, all)?;
@@ -480,6 +501,7 @@ impl<B: Backend> Live<B> {
         };
         self.phase = Phase::Synced;
         self.pending = 0;
+        self.segment = 0;
         self.last_prefill = None;
         // Rows still in flight would be written over those of this path.
         b.sync_rows(keep)?;

@@ -177,6 +177,32 @@ fn token_by_token_agrees_with_prefill() {
 }
 
 #[test]
+fn a_segment_goes_on_over_whole_chunks_and_ends_with_whatever_else_comes() {
+    let tokens = text(300, 1);
+    let mut t = tiny();
+    let read = |t: &mut Twin, chunk: &[Token]| {
+        let before = t.live.segment_read();
+        t.read(chunk, &[512]);
+        (before, t.live.segment_read())
+    };
+    assert_eq!(read(&mut t, &tokens[..128]), (0, 128));
+    assert_eq!(read(&mut t, &tokens[..64]), (128, 192));
+    // Refused rows leave no trace, accepted ones begin something new.
+    t.verify(&tokens[..3], 0);
+    assert_eq!(read(&mut t, &tokens[..64]), (192, 256));
+    t.verify(&tokens[..3], 1);
+    assert_eq!(read(&mut t, &tokens[..64]), (0, 64));
+    // A chunk that is no multiple of the grid is a segment's last.
+    assert_eq!(read(&mut t, &tokens[..10]), (64, 0));
+    assert_eq!(read(&mut t, &tokens[..64]), (0, 64));
+    t.live.begin_segment();
+    assert_eq!(read(&mut t, &tokens[..64]), (0, 64));
+    let (rows, end) = t.images();
+    t.live.restore(&mut t.b, 0, std::slice::from_ref(&rows), Some(&end)).unwrap();
+    assert_eq!(t.live.segment_read(), 0);
+}
+
+#[test]
 fn rows_with_few_blocks_behind_them_are_dense() {
     let tokens = text(500, 1);
     let (mut sparse, mut dense) = (tiny(), tiny());

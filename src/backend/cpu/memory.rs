@@ -22,6 +22,10 @@ impl Memory for Cpu {
         format!("CPU, {} thread{}", self.threads, if self.threads == 1 { "" } else { "s" })
     }
 
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     fn cache_dtype(&self) -> Dtype {
         Dtype::F32
     }

@@ -15,6 +15,8 @@ impl Steps for Cpu {
         Ok(())
     }
 
+    fn segment_at(&mut self, _read: usize) {}
+
     fn set_tokens(&mut self, tokens: &[Token]) -> Result<()> {
         self.tokens.clear();
         self.tokens.extend_from_slice(tokens);

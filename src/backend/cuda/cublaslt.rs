@@ -44,6 +44,10 @@ pub(super) struct CublasLt {
     name: String,
 }
 
+// SAFETY: handle and stream are identifiers that any thread may use once the context is current; one at a time does, behind
+// the device's mutex.
+unsafe impl Send for CublasLt {}
+
 /// Descriptors of one call; destroyed with it.
 struct Call {
     desc: sys::cublasLtMatmulDesc_t,
@@ -102,10 +106,7 @@ impl CublasLt {
         }
         let probe = Gemm { x: gemm.w, d: 0, rows: most, scale: 1.0, ..*gemm };
         let candidates = self.candidates(&probe)?;
-        let size = match gemm.to {
-            GemmOut::Bf16 => 2,
-            GemmOut::F32 | GemmOut::AddF32 => 4,
-        };
+        let size = gemm.to.value_bytes() as usize;
         let scratch = device.alloc(2 * most * gemm.out * size)?;
         let mut chosen = Plan::Refused;
         for algorithm in candidates {

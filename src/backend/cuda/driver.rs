@@ -138,6 +138,16 @@ pub enum GemmOut {
     AddF32,
 }
 
+impl GemmOut {
+    /// Bytes of a value of `d`.
+    pub fn value_bytes(self) -> u64 {
+        match self {
+            GemmOut::Bf16 => 2,
+            GemmOut::F32 | GemmOut::AddF32 => 4,
+        }
+    }
+}
+
 /// `[rows, inner] bf16 × [out, inner]ᵀ bf16`, accumulated in f32.
 #[derive(Clone, Copy, Debug)]
 pub struct Gemm {

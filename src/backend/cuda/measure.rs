@@ -8,7 +8,7 @@ use super::device::Account;
 use super::driver::{GemmOut, Queue};
 use super::tensors::{Buf, Cache};
 use super::{Cuda, launch, u32_of};
-use crate::backend::{Form, Memory, Result};
+use crate::backend::{Form, Memory, Result, Steps};
 
 /// Measured ceilings. Zero where a measurement does not apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -68,6 +68,7 @@ impl Cuda {
         let x = self.random_matrix(&[(n, Form::Bf16)], n, 1.0, 3)?;
         let d = device.zeroed("measurement", n * n * 2, Account::Work)?;
         let (x_ptr, d_ptr) = (self.widened(&x)?, d.ptr());
+        self.segment_at(usize::MAX);
         let gemm = self.best(|b| b.gemm(x_ptr, &w, d_ptr, n, n, GemmOut::Bf16, 1.0))?;
         let rate = |amount: f64, ms: f32| {
             if ms > 0.0 { amount / f64::from(ms) } else { 0.0 }

@@ -23,6 +23,12 @@ impl Memory for Cuda {
         self.info().name.clone()
     }
 
+    fn notes(&self) -> Vec<String> {
+        let missing = "cuBLASLt was not found: prefill GEMMs use the program's own kernel, which is slower";
+        let library = self.device.driver().gemm_library();
+        library.is_none().then(|| missing.to_owned()).into_iter().chain(self.notes.iter().cloned()).collect()
+    }
+
     fn cache_dtype(&self) -> Dtype {
         Dtype::Bf16
     }

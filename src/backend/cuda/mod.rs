@@ -105,6 +105,8 @@ pub struct Cuda {
     device: Device,
     options: Options,
     prefill_rows: usize,
+    /// Given tokens of the segment before the pass under way.
+    segment_read: usize,
     /// Moves on whenever a buffer that a CUDA graph may name is made.
     epoch: u64,
     notes: Vec<String>,
@@ -141,11 +143,6 @@ impl Cuda {
             (0, _) => small,
             (rows, _) => rows.next_multiple_of(GRID),
         };
-        let mut notes = Vec::new();
-        if device.driver().gemm_library().is_none() {
-            notes
-                .push("cuBLASLt was not found: prefill GEMMs use the program's own kernel, which is slower".to_owned());
-        }
         Ok(Cuda {
             graphs: Graphs::new(&device),
             step: Step::new(&device, prefill_rows)?,
@@ -157,9 +154,10 @@ impl Cuda {
             ledger: Arc::default(),
             options,
             prefill_rows,
+            segment_read: 0,
             lazy_restore: None,
             epoch: 1,
-            notes,
+            notes: Vec::new(),
             device,
         })
     }
@@ -172,11 +170,6 @@ impl Cuda {
     /// Name of the GEMM library in use, if any.
     pub fn gemm_library(&self) -> Option<&str> {
         if self.options.own_gemm { None } else { self.device.driver().gemm_library() }
-    }
-
-    /// Fallbacks taken, to be shown once.
-    pub fn notes(&self) -> &[String] {
-        &self.notes
     }
 
     /// Graphs made since the start.

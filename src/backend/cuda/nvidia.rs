@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 
 use cudarc::driver::{result, sys};
 
@@ -32,11 +33,50 @@ pub struct Nvidia {
     copy: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     kernels: Mutex<HashMap<&'static str, Kernel>>,
-    cublaslt: Option<Mutex<CublasLt>>,
-    gemm_library_name: Option<String>,
+    library: Library,
     granularity: Option<usize>,
     info: DeviceInfo,
 }
+
+/// cuBLASLt, opened on a thread of its own while weights are loaded: its start takes a quarter of a second.
+struct Library {
+    opening: Mutex<Option<JoinHandle<Option<CublasLt>>>>,
+    opened: OnceLock<Option<(String, Mutex<CublasLt>)>>,
+}
+
+impl Library {
+    fn open(context: sys::CUcontext, stream: sys::CUstream) -> Self {
+        let handles = Handles { context, stream };
+        let open = move || {
+            // Whole, so that the thread is given what is known to be sendable.
+            let Handles { context, stream } = { handles };
+            // SAFETY: retained by the device, which waits for this thread before it releases it.
+            unsafe { result::ctx::set_current(context) }.ok()?;
+            CublasLt::open(stream)
+        };
+        // Without a thread there is no library either: the own kernel reads everything.
+        let opening = std::thread::Builder::new().name("gemm-library".into()).spawn(open).ok();
+        Library { opening: Mutex::new(opening), opened: OnceLock::new() }
+    }
+
+    /// Waits until it is open; `None` where there is none.
+    fn get(&self) -> Option<&(String, Mutex<CublasLt>)> {
+        let opened = self.opened.get_or_init(|| {
+            let library = lock(&self.opening).take()?.join().ok()??;
+            Some((library.name().to_owned(), Mutex::new(library)))
+        });
+        opened.as_ref()
+    }
+}
+
+/// For the thread that opens the library.
+struct Handles {
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+}
+
+// SAFETY: plain identifiers of the driver, good on any thread that has made the context current.
+unsafe impl Send for Handles {}
 
 // SAFETY: the handles are plain identifiers of the driver, which may be used from any thread once the context is
 // current there; `bind` sees to that in every entry. Mutable tables are behind mutexes.
@@ -167,20 +207,8 @@ impl Nvidia {
         if let Some(card) = limits {
             card.limit(&mut info);
         }
-        let cublaslt = CublasLt::open(compute);
-        let gemm_library_name = cublaslt.as_ref().map(|p| p.name().to_owned());
-        Ok(Nvidia {
-            device,
-            context,
-            compute,
-            copy,
-            modules,
-            kernels: Mutex::default(),
-            cublaslt: cublaslt.map(Mutex::new),
-            gemm_library_name,
-            granularity,
-            info,
-        })
+        let library = Library::open(context, compute);
+        Ok(Nvidia { device, context, compute, copy, modules, kernels: Mutex::default(), library, granularity, info })
     }
 
     fn bind(&self, op: &str) -> Result<()> {
@@ -421,11 +449,11 @@ impl Driver for Nvidia {
     }
 
     fn gemm_library(&self) -> Option<&str> {
-        self.gemm_library_name.as_deref()
+        self.library.get().map(|(name, _)| name.as_str())
     }
 
     unsafe fn gemm(&self, gemm: &Gemm) -> Result<bool> {
-        let Some(cublaslt) = &self.cublaslt else {
+        let Some((_, cublaslt)) = self.library.get() else {
             return Ok(false);
         };
         self.bind("gemm")?;
@@ -527,7 +555,9 @@ impl Drop for Nvidia {
         }
         let _ = self.synchronize(Queue::Compute);
         let _ = self.synchronize(Queue::Copy);
-        self.cublaslt = None;
+        // Its thread must be through before the context goes.
+        let _ = self.library.get();
+        drop(self.library.opened.take());
         // SAFETY: all of these were created in `open`; nothing else holds the device any more.
         unsafe {
             for module in self.modules.drain(..) {

@@ -224,6 +224,10 @@ impl Steps for Cuda {
         self.step.seek(position)
     }
 
+    fn segment_at(&mut self, read: usize) {
+        self.segment_read = read;
+    }
+
     fn set_tokens(&mut self, tokens: &[Token]) -> Result<()> {
         self.forget_rope();
         self.step.set_tokens(tokens)

@@ -23,8 +23,29 @@ pub(in crate::backend::cuda) struct Scratch {
     pub(in crate::backend::cuda) not_finite: Option<DeviceBuffer>,
 }
 
+/// Rows of a segment that the program's own kernel reads: a short prompt never waits for the library, whose start takes
+/// longer than all of its GEMMs. A multiple of [`GEMM_ROWS`](super::super::driver::GEMM_ROWS).
+const OWN_ROWS: usize = 256;
+
+/// How many of a pass's `rows` are among them, where `read` rows of the segment came before.
+fn own_rows(read: usize, rows: usize) -> usize {
+    OWN_ROWS.saturating_sub(read).min(rows)
+}
+
+/// What a GEMM of any number of rows is made of.
+#[derive(Clone, Copy)]
+struct GemmShape {
+    w: DevicePtr,
+    out: usize,
+    inner: usize,
+    ldd: usize,
+    to: GemmOut,
+    scale: f32,
+}
+
 impl Cuda {
-    /// One GEMM of a prefill pass; `x` is bf16 `[rows, inner]`, dense.
+    /// One GEMM of a prefill pass; `x` is bf16 `[rows, inner]`, dense. The first rows of a segment go through the program's
+    /// own kernel, the rest through the library: which one is a function of the row's place in its segment, never of time.
     pub(in crate::backend::cuda) fn gemm(
         &mut self,
         x: DevicePtr,
@@ -35,20 +56,30 @@ impl Cuda {
         to: GemmOut,
         scale: f32,
     ) -> Result<()> {
-        if !self.options.own_gemm && ldd == w.out {
-            // Rows beyond the pass are in the buffers and mean nothing; rounding keeps to row counts that were proved.
-            let rounded = rows.next_multiple_of(GEMM_ROWS);
-            let plain = self.widened(w)?;
-            let gemm = Gemm { x, w: plain, d, rows: rounded, out: w.out, inner: w.inner, to, scale };
-            // SAFETY: buffers of a pass have room for `prefill_rows`, a multiple of the rounding; sizes are checked by the callers.
-            if unsafe { self.device.driver().gemm(&gemm)? } {
-                return Ok(());
-            }
+        check_width(w)?;
+        let plain = self.widened(w)?;
+        let shape = GemmShape { w: plain, out: w.out, inner: w.inner, ldd, to, scale };
+        let own = match self.options.own_gemm || ldd != w.out {
+            true => rows,
+            false => own_rows(self.segment_read, rows),
+        };
+        self.launch_gemm(x, d, own, shape)?;
+        if own == rows {
+            return Ok(());
         }
-        self.own_gemm(x, w, d, ldd, rows, to, scale)
+        let (x, d) = (x + (own * w.inner * 2) as u64, d + (own * ldd) as u64 * to.value_bytes());
+        // Rows beyond the pass are in the buffers and mean nothing; rounding keeps to row counts that were proved.
+        let rounded = (rows - own).next_multiple_of(GEMM_ROWS);
+        let gemm = Gemm { x, w: plain, d, rows: rounded, out: w.out, inner: w.inner, to, scale };
+        // SAFETY: buffers of a pass have room for `prefill_rows`, a multiple of the rounding, as `own` is; sizes are checked
+        // by the callers.
+        if unsafe { self.device.driver().gemm(&gemm)? } {
+            return Ok(());
+        }
+        self.launch_gemm(x, d, rows - own, shape)
     }
 
-    /// The same by the program's own kernel, which may be captured.
+    /// The same by the program's own kernel alone, which may be captured.
     pub(in crate::backend::cuda) fn own_gemm(
         &mut self,
         x: DevicePtr,
@@ -59,17 +90,24 @@ impl Cuda {
         to: GemmOut,
         scale: f32,
     ) -> Result<()> {
-        let form = match to {
+        check_width(w)?;
+        let plain = self.widened(w)?;
+        self.launch_gemm(x, d, rows, GemmShape { w: plain, out: w.out, inner: w.inner, ldd, to, scale })
+    }
+
+    fn launch_gemm(&self, x: DevicePtr, d: DevicePtr, rows: usize, shape: GemmShape) -> Result<()> {
+        if rows == 0 {
+            return Ok(());
+        }
+        let form = match shape.to {
             GemmOut::Bf16 => GemmTo::Store,
             GemmOut::F32 => GemmTo::F32,
             GemmOut::AddF32 => GemmTo::Add,
         };
-        check_width(w)?;
-        let plain = self.widened(w)?;
-        let (ldd, rows, out, inner) = (u32_of(ldd)?, u32_of(rows)?, u32_of(w.out)?, u32_of(w.inner)?);
+        let (ldd, rows, out, inner) = (u32_of(shape.ldd)?, u32_of(rows)?, u32_of(shape.out)?, u32_of(shape.inner)?);
         // SAFETY: the callers have checked sizes; the buffers live as long as the backend's work.
         unsafe {
-            launch::Gemm { dst: d, ldd, x, ldx: inner, w: plain, rows, out, inner, scale }
+            launch::Gemm { dst: d, ldd, x, ldx: inner, w: shape.w, rows, out, inner, scale: shape.scale }
                 .launch(self.device.driver(), form)
         }
     }
@@ -193,4 +231,30 @@ fn check_width(w: &Matrix) -> Result<()> {
         return Ok(());
     }
     Err(shape("gemm", format!("inputs of a multiple of {} values", limits::INNER), w.inner))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_kernel_reads_a_row_follows_from_its_place_in_the_segment() {
+        // However a segment is cut on the grid, each row meets the same kernel.
+        let by_row = |cuts: &[usize]| {
+            let (mut read, mut own) = (0, Vec::new());
+            for rows in cuts {
+                let first = own_rows(read, *rows);
+                assert!(first == *rows || first.is_multiple_of(GEMM_ROWS));
+                own.extend((0..*rows).map(|r| r < first));
+                read += rows;
+            }
+            own
+        };
+        let whole = by_row(&[1000]);
+        assert_eq!(whole.iter().filter(|own| **own).count(), OWN_ROWS);
+        for cuts in [&[64, 64, 872][..], &[256, 744], &[192, 128, 680], &[512, 488]] {
+            assert_eq!(by_row(cuts), whole, "{cuts:?}");
+        }
+        assert_eq!(by_row(&[15]), [true; 15]);
+    }
 }

@@ -24,7 +24,7 @@ impl Cuda {
         }
         let (kv, cap, position) = (spec.kv_heads, sel.plan.cap, self.step.position());
         let mut counts = self.words(sel.count.ptr(), rows * kv)?;
-        let mut lists = self.words(sel.list.ptr(), rows * kv * cap)?;
+        let mut lists = self.words(sel.lists.list.ptr(), rows * kv * cap)?;
         for (n, (list, count)) in lists.chunks_exact_mut(cap).zip(&mut counts).enumerate() {
             let own = u32_of((position + n / kv) / spec.block)?;
             let mut kept = 0;
@@ -36,7 +36,7 @@ impl Cuda {
             }
             *count = u32_of(kept)?;
         }
-        self.staging.send_bytes(sel.list.ptr(), bytemuck::cast_slice(&lists))?;
+        self.staging.send_bytes(sel.lists.list.ptr(), bytemuck::cast_slice(&lists))?;
         self.staging.send_bytes(sel.count.ptr(), bytemuck::cast_slice(&counts))
     }
 }
