@@ -91,6 +91,8 @@ pub struct MessageMeta {
     pub ttft_ms: f64,
     /// Time spent thinking, in milliseconds.
     pub thought_ms: f64,
+    /// Tokens of the thoughts.
+    pub thought_tokens: u64,
     /// Set for [`Role::Document`].
     pub document: Option<DocumentInfo>,
     /// Where an answer looked; `None` where it is not known.

@@ -114,6 +114,37 @@ fn settings_can_be_shown_checked_and_changed() {
 }
 
 #[test]
+fn settings_that_the_models_template_cannot_do_are_told_with_what_works() {
+    let home = Home::new();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = home.path("model");
+    std::fs::create_dir_all(&folder).unwrap();
+    for (from, to) in [
+        ("assets/demo/config.json", "config.json"),
+        ("assets/demo/tokenizer.json", "tokenizer.json"),
+        ("assets/demo/tokenizer_config.json", "tokenizer_config.json"),
+        ("tests/templates/released.jinja", "chat_template.jinja"),
+    ] {
+        std::fs::copy(root.join(from), folder.join(to)).unwrap();
+    }
+    let check = |mode: &str| {
+        let text = format!("model.source = {:?}\nthinking.mode = {mode:?}\n", folder.display().to_string());
+        home.write(".config/sala-chat/config.toml", text);
+        let said = home.run(&["config", "check"]);
+        assert!(said.status.success(), "{}", err(&said));
+        out(&said).to_owned()
+    };
+    for mode in ["on", "off"] {
+        let said = check(mode);
+        assert!(said.contains("no switch for thinking") && said.contains("thinking.budget"), "{said}");
+    }
+    assert_eq!(check("auto").lines().count(), 1);
+    // The built-in model can.
+    home.write(".config/sala-chat/config.toml", "model.source = \"demo\"\nthinking.mode = \"off\"\n");
+    assert_eq!(out(&home.run(&["config", "check"])).lines().count(), 1);
+}
+
+#[test]
 fn a_model_that_is_not_there_is_code_3_and_says_how_to_get_it() {
     let home = Home::new();
     for arguments in [&["model", "path"][..], &["model", "verify"]] {

@@ -185,7 +185,7 @@ fn thoughts_are_open_while_they_run() {
     let mut s = open(80, 24);
     s.tell(Notice::Added(message(4, Role::User, "And then?")));
     s.tell(Notice::Added(message(5, Role::Assistant, "")));
-    s.tell(Notice::Activity(Activity::Thinking { tokens_per_s: 90.0, ms: 12_000.0 }));
+    s.tell(Notice::Activity(Activity::Thinking { tokens_per_s: 90.0, ms: 12_000.0, tokens: 1_080 }));
     s.tell(Notice::Delta {
         message: MessageId(5),
         thinking: true,
@@ -196,6 +196,23 @@ fn thoughts_are_open_while_they_run() {
     picture("thinking_folds_80x24", &mut s);
     s.press("ctrl-t");
     picture("thinking_reopened_80x24", &mut s);
+}
+
+#[test]
+fn folded_thoughts_say_how_long_they_are_as_they_grow() {
+    for (cells, rows) in [(80, 24), (160, 50)] {
+        let mut s = open(cells, rows);
+        s.tell(Notice::Added(message(4, Role::User, "And then?")));
+        s.tell(Notice::Added(message(5, Role::Assistant, "")));
+        let mut think = |ms: f64, tokens: u64, text: &str| {
+            s.tell(Notice::Activity(Activity::Thinking { tokens_per_s: 90.0, ms, tokens }));
+            s.tell(Notice::Delta { message: MessageId(5), thinking: true, text: text.into() });
+        };
+        think(12_000.0, 1_080, "The user wants the next event.\n");
+        think(62_400.0, 5_616, "Look after the fire.\nThen at the road");
+        s.press("ctrl-t");
+        picture(&format!("thinking_folded_{cells}x{rows}"), &mut s);
+    }
 }
 
 #[test]

@@ -196,6 +196,14 @@ impl Entry {
         self.stale = true;
     }
 
+    /// Time and tokens of the thoughts so far.
+    pub fn thought(&mut self, ms: f64, tokens: u64) {
+        if let Item::Message(m) = &mut self.item {
+            (m.meta.thought_ms, m.meta.thought_tokens) = (ms, tokens);
+            self.stale = true;
+        }
+    }
+
     /// The whole message, replacing what the deltas built.
     pub fn complete(&mut self, message: Message) {
         let same = self.as_message().is_some_and(|m| m.text == message.text && m.thinking == message.thinking);
@@ -470,15 +478,23 @@ fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
         rows.append(&mut wrap_text(&line, Tone::Document, look.cells.saturating_sub(BAR_CELLS)));
     }
     if !m.thinking.is_empty() && look.think != ThinkShow::Hide {
-        let lines = m.thinking.lines().count();
-        let text = if open {
-            format!("v thoughts ({lines} lines, Ctrl-T to fold)")
-        } else {
-            format!("> thoughts ({lines} lines, Ctrl-T to open)")
-        };
+        let (mark, does) = if open { ("v", "fold") } else { (">", "open") };
+        let text = format!("{mark} thoughts ({}, Ctrl-T to {does})", thought_size(m));
         rows.push(Row::of(ellipsis(&text, look.cells.saturating_sub(BAR_CELLS)), Tone::Dim));
     }
     rows
+}
+
+/// Lines, tokens and time of the thoughts, as far as they are known: `41 lines, 1,204 tokens, 12 s`.
+fn thought_size(m: &Message) -> String {
+    let mut words = vec![format!("{} lines", m.thinking.lines().count())];
+    if m.meta.thought_tokens > 0 {
+        words.push(format!("{} tokens", grouped(m.meta.thought_tokens)));
+    }
+    if m.meta.thought_ms > 0.0 && m.meta.finish.is_none() {
+        words.push(format!("{:.0} s", m.meta.thought_ms / 1e3));
+    }
+    words.join(", ")
 }
 
 /// What the head says at its right, behind the number.
@@ -496,7 +512,7 @@ fn head_words(entry: &Entry, m: &Message, look: Look) -> Vec<String> {
     if m.created_ms > 0 && entry.progress == Progress::Done {
         right.push(clock(m.created_ms, look.utc_offset_min));
     }
-    if m.meta.thought_ms > 0.0 {
+    if m.meta.thought_ms > 0.0 && entry.progress == Progress::Done {
         right.push(format!("thought {:.1} s", m.meta.thought_ms / 1e3));
     }
     if entry.progress == Progress::Done && m.meta.tokens_per_s > 0.0 {

@@ -256,6 +256,9 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
         _ => {}
     }
     app.transcript.set_doing(&before, &speed);
+    if let Activity::Thinking { ms, tokens, .. } = activity {
+        app.transcript.set_thought(ms, tokens);
+    }
     let idle = activity == Activity::Idle;
     // A stop was asked for: reports from before it arrived must not take the word back.
     if !stopping || idle {

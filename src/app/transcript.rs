@@ -233,6 +233,13 @@ impl Transcript {
         }
     }
 
+    /// Time and tokens of the thoughts that are being written.
+    pub fn set_thought(&mut self, ms: f64, tokens: u64) {
+        if let Some(e) = self.entries.iter_mut().rev().find(|e| e.progress != Progress::Done) {
+            e.thought(ms, tokens);
+        }
+    }
+
     /// Puts a word into the head of the selected message; false if none is selected.
     pub fn remark_selected(&mut self, text: &str) -> bool {
         self.clear_remark();

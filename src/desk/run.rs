@@ -71,6 +71,11 @@ impl State {
             Ok(prompts) => self.tell(Notice::Prompts(prompts.into_iter().rev().collect())),
             Err(e) => self.note(Level::Warn, e.to_string()),
         }
+        // A settings file or `--think` asked for it; whoever asks with -p has been told by the shell.
+        let switch = self.feeder.renderer.model().template.thinking_switch();
+        if let Some(why) = switch.refusal(self.talk.settings.think).filter(|_| self.attendance == Attendance::Present) {
+            self.note(Level::Warn, why.to_owned());
+        }
         self.activity(Activity::Starting { what: "loading the model".into() });
     }
 

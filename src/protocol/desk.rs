@@ -45,6 +45,8 @@ pub enum Activity {
         tokens_per_s: f64,
         /// How long, in milliseconds.
         ms: f64,
+        /// Tokens of the thoughts so far.
+        tokens: u64,
     },
     /// Answering.
     Answering {

@@ -6,9 +6,9 @@ use std::path::Path;
 use super::cli::ConfigCommand;
 use super::dirs::make_private;
 use super::failure::{Exit, Failure};
-use super::out;
+use super::{model_cmd, open, out};
 use crate::app::keys::KeyTable;
-use crate::settings::{self, Origin, page, table};
+use crate::settings::{self, Config, ModelSource, Origin, page, table};
 use crate::text::sanitize::Clean;
 
 /// Runs one of the actions.
@@ -24,13 +24,15 @@ pub(super) fn run(
         ConfigCommand::Check => {
             let mut problems: Vec<String> =
                 settings::problems(file, variables).iter().map(ToString::to_string).collect();
+            let mut notes = Vec::new();
             if let Ok(loaded) = settings::load(file, variables, &[]) {
+                notes.extend(no_switch(&loaded.config));
                 let mut keys = KeyTable::default();
                 let bad = loaded.config.keys.iter().filter_map(|(key, action)| keys.bind(key, action).err());
                 problems.extend(bad.map(|e| format!("{}: {e}", file.display())));
             }
             if json {
-                out::line(&Clean::json(&serde_json::json!({ "file": file, "problems": problems })))?;
+                out::line(&Clean::json(&serde_json::json!({ "file": file, "problems": problems, "notes": notes })))?;
             } else if problems.is_empty() {
                 let what = if file.exists() { "no mistakes" } else { "does not exist, built-in values are used" };
                 say(format!("{}: {what}", file.display()))?;
@@ -38,6 +40,9 @@ pub(super) fn run(
                 for problem in &problems {
                     say(problem.clone())?;
                 }
+            }
+            for note in notes.into_iter().filter(|_| !json) {
+                say(note)?;
             }
             if !problems.is_empty() {
                 return Ok(Exit::Usage);
@@ -71,6 +76,19 @@ pub(super) fn run(
         }
     }
     Ok(Exit::Ok)
+}
+
+/// What `thinking.mode` asks for and the template of the model in the settings cannot do.
+fn no_switch(config: &Config) -> Option<String> {
+    let model = match config.model_source() {
+        ModelSource::Path(path) => path,
+        ModelSource::Auto => model_cmd::installed(&config.model).map_or("demo".into(), |p| p.display().to_string()),
+        ModelSource::Demo | ModelSource::Synthetic(_) => "demo".to_owned(),
+    };
+    // A folder that cannot be used is told by whatever uses it.
+    let (text, _) = open::text(&model).ok()?;
+    let why = text.template.thinking_switch().refusal(config.thinking.mode)?;
+    Some(format!("thinking.mode: {why}"))
 }
 
 /// Sets one key in the settings file and keeps everything else; also `/set --save`. The full name of the key.

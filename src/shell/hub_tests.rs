@@ -99,11 +99,11 @@ fn a_download_ends_in_the_layout_of_the_cache_and_verifies() {
     assert_eq!(fs::read(folder.join("model.safetensors")).unwrap(), hub.weights);
     assert!(seen.windows(2).all(|w| w[0].done <= w[1].done));
     assert_eq!(seen.last().unwrap().done, 1002);
-    assert!(verify(&folder, &mut |_, _| {}).unwrap().iter().all(|(_, verdict)| *verdict == Verdict::Ok));
+    assert!(verify(&folder, &[], &mut |_, _| {}).unwrap().iter().all(|(_, verdict)| *verdict == Verdict::Ok));
 
     fs::write(folder.join("model.safetensors"), b"damaged").unwrap();
     let wrong = |folder: &Path| -> Vec<String> {
-        let rows = verify(folder, &mut |_, _| {}).unwrap();
+        let rows = verify(folder, &[], &mut |_, _| {}).unwrap();
         rows.into_iter().filter(|(_, v)| matches!(v, Verdict::Wrong(_))).map(|(n, _)| n).collect()
     };
     assert_eq!(wrong(&folder), ["model.safetensors"]);
@@ -114,7 +114,19 @@ fn a_download_ends_in_the_layout_of_the_cache_and_verifies() {
     let own = dir.path().join("own");
     fs::create_dir(&own).unwrap();
     fs::write(own.join("config.json"), b"{}").unwrap();
-    assert_eq!(verify(&own, &mut |_, _| {}).unwrap(), [("config.json".to_owned(), Verdict::Unverified)]);
+    assert_eq!(verify(&own, &[], &mut |_, _| {}).unwrap(), [("config.json".to_owned(), Verdict::Unverified)]);
+    // What the hub says now is known of a plain copy too: one file is right, one is another, one is not there.
+    let file =
+        |path: &str, bytes: u64, blob: &str| HubFile { path: path.into(), bytes, blob: blob.into(), sha256: None };
+    fs::write(own.join("tokenizer.json"), "[]").unwrap();
+    fs::write(own.join("tokenizer_config.json"), "{} ").unwrap();
+    let published = ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
+        .map(|name| file(name, 2, EMPTY));
+    let rows = verify(&own, &published, &mut |_, _| {}).unwrap();
+    let words: Vec<_> = rows.iter().map(|(name, verdict)| (name.as_str(), verdict.words())).collect();
+    let other = ("tokenizer.json", "content does not match its published hash");
+    let longer = ("tokenizer_config.json", "3 bytes, published are 2");
+    assert_eq!(words, [("config.json", "ok"), other, longer, ("model.safetensors", "missing")]);
 }
 
 #[test]

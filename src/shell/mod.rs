@@ -32,6 +32,7 @@ pub mod term;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use clap::CommandFactory;
 
@@ -45,6 +46,8 @@ pub use failure::{Exit, Failure};
 /// What every handler needs.
 #[derive(Clone, Debug)]
 pub struct Context {
+    /// When the program began.
+    pub began: Instant,
     /// The settings and where they came from.
     pub loaded: Loaded,
     /// The settings file, whether it exists or not.
@@ -152,6 +155,7 @@ fn report(failure: &Failure, json: bool) {
 }
 
 fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> {
+    let began = Instant::now();
     let cli = match Cli::read(arguments.iter().cloned()) {
         Ok(cli) => cli,
         Err(e) if !e.use_stderr() => {
@@ -183,7 +187,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     }
     let loaded = settings::load(&config_file, &variables, &cli.overrides())?;
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
-    let mut context = Context { loaded, config_file, dirs, json, quiet };
+    let mut context = Context { began, loaded, config_file, dirs, json, quiet };
     let task = cli.task(context.config().sessions.resume_last)?;
     if matches!(task, Task::Ask(_) | Task::Chat(_)) {
         let name = context.config().sampling.preset.clone();

@@ -70,7 +70,7 @@ pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Fail
             };
             context.result(|| serde_json::json!({ "path": folder }), || folder.display().to_string())?;
         }
-        ModelCommand::Verify => return verify(context),
+        ModelCommand::Verify { hub } => return verify(context, *hub),
         ModelCommand::Quantize { folder, to, output } => return quantize_cmd::run(context, folder, *to, output),
         ModelCommand::Download { repo, yes } => {
             let mut config = config.clone();
@@ -84,7 +84,7 @@ pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Fail
     Ok(Exit::Ok)
 }
 
-fn verify(context: &Context) -> Result<Exit, Failure> {
+fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
     let config = &context.config().model;
     let folder = match context.config().model_source() {
         ModelSource::Path(path) => PathBuf::from(path),
@@ -92,8 +92,18 @@ fn verify(context: &Context) -> Result<Exit, Failure> {
             installed(config).ok_or_else(|| not_installed(config))?
         }
     };
-    let rows = hub::verify(&folder, &mut |name, bytes| context.note(&format!("checking {name}, {}", gigabytes(bytes))))
-        .map_err(|e| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display())))?;
+    let published = match ask {
+        true => {
+            context.note(&format!("Asking the hub for {} …", config.repo));
+            let hub = Http::open(&config.repo).map_err(|e| explain(&e, config))?;
+            hub.snapshot(&config.revision).map_err(|e| explain(&e, config))?.files
+        }
+        false => Vec::new(),
+    };
+    let rows = hub::verify(&folder, &published, &mut |name, bytes| {
+        context.note(&format!("checking {name}, {}", gigabytes(bytes)))
+    })
+    .map_err(|e| Failure::new(Exit::NoModel, format!("{}: {e}", folder.display())))?;
     let bad = rows.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Wrong(_))).count();
     let complete = hub::complete(&folder, Kind::Model);
     let template = template(&folder);

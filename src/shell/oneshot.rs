@@ -28,6 +28,8 @@ const PROGRESS: Duration = Duration::from_millis(200);
 struct Run {
     model: ModelInfo,
     load_ms: f64,
+    /// From the start of the program to the first token of the answer.
+    first_token_ms: Option<f64>,
     session: Option<String>,
     meters: Meters,
     /// Tokens of documents read by prefill in this run.
@@ -82,6 +84,7 @@ impl Run {
         let prefill_ms = answer.meta.prefill_ms + self.documents_ms;
         json!({
             "load_ms": self.load_ms,
+            "first_token_ms": self.first_token_ms,
             "ttft_ms": answer.meta.ttft_ms + self.documents_ms,
             "prefill_tokens_per_s": if prefill_ms > 0.0 { prefilled as f64 * 1000.0 / prefill_ms } else { 0.0 },
             "decode_tokens_per_s": answer.meta.tokens_per_s,
@@ -234,6 +237,11 @@ fn listen(
             }
             Notice::Session(view) => {
                 run.session = Some(view.name).filter(|n| !n.is_empty());
+                Ok(())
+            }
+            // Before any text: a token may be a part of a character.
+            Notice::Activity(Activity::Thinking { .. } | Activity::Answering { .. }) => {
+                run.first_token_ms.get_or_insert_with(|| printer.context.began.elapsed().as_secs_f64() * 1000.0);
                 Ok(())
             }
             Notice::Delta { thinking, text, .. } => printer.delta(thinking, &text),

@@ -240,13 +240,14 @@ pub struct StreamDecoder {
     tokenizer: Arc<Tokenizer>,
     characters: Detokenizer,
     splitter: Splitter,
+    thought_tokens: u64,
 }
 
 impl StreamDecoder {
     /// A decoder for one answer, which goes on behind the text of its prompt.
     pub fn new(tokenizer: Arc<Tokenizer>, begin: Begin) -> StreamDecoder {
         let characters = Detokenizer::new(&tokenizer, Before::Text);
-        StreamDecoder { tokenizer, characters, splitter: Splitter::new(begin) }
+        StreamDecoder { tokenizer, characters, splitter: Splitter::new(begin), thought_tokens: 0 }
     }
 
     /// Text of one more token. Control tokens other than the thought tags give none.
@@ -280,6 +281,11 @@ impl StreamDecoder {
         self.splitter.in_thought()
     }
 
+    /// Tokens after which a thought was open.
+    pub fn thought_tokens(&self) -> u64 {
+        self.thought_tokens
+    }
+
     fn push_into(&mut self, id: Token, delta: &mut Delta) {
         let mut text = String::new();
         match self.tokenizer.pieces.get(id) {
@@ -297,6 +303,7 @@ impl StreamDecoder {
                 }
             }
         }
+        self.thought_tokens += u64::from(self.splitter.in_thought());
     }
 }
 

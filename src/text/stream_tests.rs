@@ -120,3 +120,19 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn tokens_of_thoughts_are_counted_and_no_others() {
+    for tokenizer in both() {
+        let [thought, end, answer] =
+            ["Look after the fire.", "</think>", "He returns."].map(|text| tokenizer.encode_plain(text).unwrap());
+        let mut decoder = StreamDecoder::new(tokenizer.clone(), Begin::Thought);
+        decoder.push_all(&thought);
+        assert_eq!(decoder.thought_tokens(), thought.len() as u64);
+        decoder.push_all(&end);
+        let all = decoder.thought_tokens();
+        assert!(!decoder.in_thought() && all < (thought.len() + end.len()) as u64);
+        decoder.push_all(&answer);
+        assert_eq!(decoder.thought_tokens(), all);
+    }
+}

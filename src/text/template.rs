@@ -98,17 +98,17 @@ pub struct ThinkingSwitch {
 }
 
 impl ThinkingSwitch {
-    /// What to say where asking for `mode` changes nothing; `None` where it does.
+    /// What to say where asking for `mode` cannot be done; `None` where it can, or is how it is anyway.
     pub fn refusal(self, mode: ThinkMode) -> Option<&'static str> {
         match mode {
-            ThinkMode::Off if !self.off => Some(
+            ThinkMode::Off if self.off => None,
+            // A template that can only be told not to think has it on by itself.
+            ThinkMode::On if self.on || self.off => None,
+            ThinkMode::Off | ThinkMode::On => Some(
                 "This model's template has no switch for thinking: it thinks when it likes. A budget ends thoughts: /set \
                  thinking_budget 1024, or thinking.budget in the settings",
             ),
-            ThinkMode::On if !self.on => {
-                Some("This model's template cannot make it think: it thinks when it likes, as with auto")
-            }
-            ThinkMode::On | ThinkMode::Off | ThinkMode::Auto => None,
+            ThinkMode::Auto => None,
         }
     }
 }

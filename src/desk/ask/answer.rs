@@ -26,6 +26,8 @@ pub(super) struct Answer {
     started: Instant,
     first_token: Option<Instant>,
     thought: Option<(Instant, f64)>,
+    /// Milliseconds and tokens of thoughts that an earlier run wrote.
+    before: (f64, u64),
     saved: Instant,
     dirty: bool,
 }
@@ -76,7 +78,8 @@ impl Answer {
         };
         let decoder = StreamDecoder::new(tokenizer.clone(), begin);
         let (first_token, thought, saved, dirty) = (None, None, Instant::now(), false);
-        Ok(Answer { message, sampling, begin, spent, decoder, started, first_token, thought, saved, dirty })
+        let before = (message.meta.thought_ms, message.meta.thought_tokens.max(spent));
+        Ok(Answer { before, message, sampling, begin, spent, decoder, started, first_token, thought, saved, dirty })
     }
 
     /// Words of the user's that the answer goes on after.
@@ -110,8 +113,10 @@ impl Watch for Answer {
         if self.decoder.in_thought() {
             let (since, ms) = self.thought.get_or_insert((Instant::now(), 0.0));
             *ms = since.elapsed().as_secs_f64() * 1000.0;
-            let ms = *ms;
-            desk.working(Activity::Thinking { tokens_per_s, ms });
+            let ms = self.before.0 + *ms;
+            let tokens = self.before.1 + self.decoder.thought_tokens();
+            (self.message.meta.thought_ms, self.message.meta.thought_tokens) = (ms, tokens);
+            desk.working(Activity::Thinking { tokens_per_s, ms, tokens });
         } else {
             desk.working(Activity::Answering { tokens_per_s });
         }
@@ -183,7 +188,6 @@ impl State {
         answer.take(self, last);
         let mut message = answer.message;
         message.meta.finish = Some(finish_of(&fed));
-        message.meta.thought_ms = answer.thought.map_or(0.0, |t| t.1);
         if let Some(first) = answer.first_token {
             message.meta.ttft_ms = first.duration_since(answer.started).as_secs_f64() * 1000.0;
             self.meters.ttft_ms = message.meta.ttft_ms;

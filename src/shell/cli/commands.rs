@@ -369,8 +369,12 @@ pub struct ModelArgs {
 pub enum ModelCommand {
     /// Print the folder of the model that would be used
     Path,
-    /// Check the downloaded files
-    Verify,
+    /// Check the model's files: whole, and what was published
+    Verify {
+        /// Ask the hub for the hashes that model.repo publishes now; needed for a folder that was copied here
+        #[arg(long)]
+        hub: bool,
+    },
     /// Download the model, or another repository such as a draft head (asks first)
     Download {
         /// Hub id, if not that of the settings

@@ -39,17 +39,24 @@ impl Verdict {
     pub fn words(&self) -> &str {
         match self {
             Verdict::Ok => "ok",
-            Verdict::Unverified => "not verified: no published hash is known here",
+            Verdict::Unverified => {
+                "not verified: no published hash is known here (sala-chat model verify --hub asks for them)"
+            }
             Verdict::Wrong(why) => why,
         }
     }
 }
 
-/// Checks the files of an installed model: name, and what is known about each. `tell` hears of a file before it is read.
+/// Checks the files of an installed model: name, and what is known about each. `published` are the hub's own words about
+/// them, if it was asked: files of a model that are missing are named then. `tell` hears of a file before it is read.
 ///
 /// # Errors
 /// The folder cannot be read.
-pub fn verify(folder: &Path, tell: &mut dyn FnMut(&str, u64)) -> std::io::Result<Vec<(String, Verdict)>> {
+pub fn verify(
+    folder: &Path,
+    published: &[HubFile],
+    tell: &mut dyn FnMut(&str, u64),
+) -> std::io::Result<Vec<(String, Verdict)>> {
     let mut names: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|e| e.path()).collect();
     names.sort();
     let mut rows = Vec::new();
@@ -65,13 +72,21 @@ pub fn verify(folder: &Path, tell: &mut dyn FnMut(&str, u64)) -> std::io::Result
             continue;
         }
         tell(&name, meta.len());
-        let verdict = verdict(&path, &name)?;
+        let known = published.iter().find(|file| file.path == name);
+        let verdict = verdict(&path, &name, meta.len(), known)?;
         rows.push((name, verdict));
     }
+    let absent = published.iter().filter(|file| rows.iter().all(|(name, _)| *name != file.path));
+    let absent: Vec<_> = absent.map(|file| (file.path.clone(), Verdict::Wrong("missing".to_owned()))).collect();
+    rows.extend(absent);
     Ok(rows)
 }
 
-fn verdict(path: &Path, name: &str) -> std::io::Result<Verdict> {
+fn verdict(path: &Path, name: &str, bytes: u64, published: Option<&HubFile>) -> std::io::Result<Verdict> {
+    const OTHER: &str = "content does not match its published hash";
+    if let Some(file) = published.filter(|file| file.bytes != bytes) {
+        return Ok(Verdict::Wrong(format!("{bytes} bytes, published are {}", file.bytes)));
+    }
     if name.ends_with(".safetensors") && !whole(path) {
         return Ok(Verdict::Wrong("shorter than its header says".to_owned()));
     }
@@ -81,15 +96,17 @@ fn verdict(path: &Path, name: &str) -> std::io::Result<Verdict> {
         return Ok(Verdict::Wrong(e.to_string()));
     }
     // In the cache a file's name is what was published of its content.
-    let blob = fs::read_link(path).ok().and_then(|l| Some(l.file_name()?.to_string_lossy().into_owned()));
-    let Some(blob) = blob else {
+    let in_cache = || {
+        let blob = fs::read_link(path).ok().and_then(|l| Some(l.file_name()?.to_string_lossy().into_owned()))?;
+        let sha256 = (blob.len() == 64).then(|| blob.clone());
+        Some(HubFile { path: name.to_owned(), bytes, blob, sha256 })
+    };
+    let Some(file) = published.cloned().or_else(in_cache) else {
         return Ok(Verdict::Unverified);
     };
-    let sha256 = (blob.len() == 64).then(|| blob.clone());
-    let file = HubFile { path: name.to_owned(), bytes: fs::metadata(path)?.len(), blob, sha256 };
     Ok(match content(path, &file)? {
         Some(true) => Verdict::Ok,
-        Some(false) => Verdict::Wrong("content does not match its published hash".to_owned()),
+        Some(false) => Verdict::Wrong(OTHER.to_owned()),
         None => Verdict::Unverified,
     })
 }
