@@ -297,6 +297,15 @@ fn longest_list(spec: &SparseSpec, all: usize) -> usize {
     spec.topk.max(dense).min(all)
 }
 
+/// Parts of the log-sum-exp over the keys of a context of `limit` positions.
+fn lse_splits(spec: &SparseSpec, limit: usize) -> usize {
+    let keys = match spec.score_norm {
+        ScoreNorm::Level2 => spec.level2_rows(limit),
+        ScoreNorm::Level1 => spec.level1_rows(limit),
+    };
+    keys.div_ceil(launch::LSE_KEYS as usize).max(1)
+}
+
 /// Sizes that follow from the spec and the largest context; fixed, because CUDA graphs contain them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SelectionPlan {
@@ -311,7 +320,7 @@ pub(super) struct SelectionPlan {
 }
 
 /// Window and stride of the keys that normalise the scores.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NormKeys {
     pub(super) window: u32,
     pub(super) stride: u32,
@@ -343,14 +352,10 @@ impl Selection {
         let score_blocks = limit.div_ceil(spec.block).next_multiple_of(64);
         let cap = longest_list(spec, score_blocks);
         let keys = NormKeys::of(spec)?;
-        let most = match spec.score_norm {
-            ScoreNorm::Level2 => spec.level2_rows(limit),
-            ScoreNorm::Level1 => spec.level1_rows(limit),
-        };
         let plan = SelectionPlan {
             cap,
             score_blocks,
-            lse_splits: most.div_ceil(launch::LSE_KEYS as usize).max(1),
+            lse_splits: lse_splits(spec, limit),
             attend_splits: cap.div_ceil(launch::ATTEND_BLOCKS as usize),
             keys,
         };
@@ -369,16 +374,25 @@ impl Selection {
         })
     }
 
-    /// Makes longer lists where another rule than the one it was made for asks for them; says whether it did, and so gave
-    /// buffers away that CUDA graphs name. At once as long as the rule can ever make them.
-    pub(super) fn lengthen(&mut self, device: &Device, spec: &SparseSpec) -> Result<bool> {
-        let cap = longest_list(spec, self.plan.score_blocks);
-        if cap <= self.plan.cap {
+    /// Makes room for another rule than the one it was made for, as comparisons use them; says whether anything changed that
+    /// CUDA graphs name. Lists become at once as long as the rule can ever make them.
+    pub(super) fn adapt(&mut self, device: &Device, spec: &SparseSpec) -> Result<bool> {
+        let cap = longest_list(spec, self.plan.score_blocks).max(self.plan.cap);
+        let keys = NormKeys::of(spec)?;
+        if cap == self.plan.cap && keys == self.plan.keys {
             return Ok(false);
         }
-        let rows = self.count.bytes() / (spec.kv_heads * 4);
-        let plan = SelectionPlan { cap, attend_splits: cap.div_ceil(launch::ATTEND_BLOCKS as usize), ..self.plan };
-        self.lists = Lists::new(device, spec, rows, &plan)?;
+        let lse_splits = lse_splits(spec, self.plan.score_blocks * spec.block).max(self.plan.lse_splits);
+        let attend_splits = cap.div_ceil(launch::ATTEND_BLOCKS as usize);
+        let plan = SelectionPlan { cap, attend_splits, lse_splits, keys, ..self.plan };
+        if cap > self.plan.cap {
+            let rows = self.count.bytes() / (spec.kv_heads * 4);
+            self.lists = Lists::new(device, spec, rows, &plan)?;
+        }
+        let lse_bytes = MAX_VERIFY_ROWS * spec.heads * lse_splits * 8;
+        if lse_bytes > self.lse.bytes() {
+            self.lse = device.zeroed("block selection", lse_bytes, Account::Work)?;
+        }
         self.plan = plan;
         Ok(true)
     }

@@ -81,7 +81,7 @@ impl Sparse for Cuda {
         self.step.flush()?;
         let q = x.narrow("select_blocks", spec.heads * HEAD)?;
         // Comparisons run under other rules than the model's own. The first run of a step is eager, so none is recorded yet.
-        if sel.lengthen(&self.device, spec)? {
+        if sel.adapt(&self.device, spec)? {
             self.touch();
         }
         let plan = sel.plan;
