@@ -1,6 +1,8 @@
 //! The model against itself: ways to the same logits that must agree.
 
-use super::numbers::distance;
+use std::borrow::Cow;
+
+use super::numbers::{Distance, distance};
 use super::{Subject, failed};
 use crate::backend::draft::DraftOps;
 use crate::engine::speculate::{DecodeError, Decoder};
@@ -18,7 +20,7 @@ const WRITTEN: u64 = 96;
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Agreement {
     /// What was compared.
-    pub what: &'static str,
+    pub what: Cow<'static, str>,
     /// Greatest difference of a log-probability that counts, or of tokens: their number.
     pub greatest: f64,
     /// Most that is allowed.
@@ -76,37 +78,43 @@ pub fn measure<B: DraftOps>(subject: &mut Subject<B>, text: &[Token], slack: f64
         }
         _ => return Err(failed("two texts were to be compared".into())),
     };
-    let far = |a: &[Vec<f32>], b: &[Vec<f32>]| {
-        let rows = a.iter().zip(b).map(|(a, b)| distance(a, b));
-        // A NaN must win: `f64::max` would drop it.
-        rows.fold(0.0, |most: f64, d| {
-            if d.divergence.is_nan() {
-                f64::NAN
-            } else if most.is_nan() {
-                most
-            } else {
-                most.max(d.greatest)
-            }
-        })
-    };
+    let far = |a: &[Vec<f32>], b: &[Vec<f32>]| worst(a.iter().zip(b).map(|(a, b)| distance(a, b)));
     let bits = |a: &[Vec<f32>], b: &[Vec<f32>]| {
         let row = |a: &Vec<f32>, b: &Vec<f32>| a.iter().zip(b).any(|(a, b)| a.to_bits() != b.to_bits());
         a.iter().zip(b).filter(|(a, b)| row(a, b)).count() as f64
     };
     Ok(vec![
-        Agreement { what: "prefill and decode", greatest: far(&prefilled, &decoded), budget: slack },
+        Agreement { what: "prefill and decode".into(), greatest: far(&prefilled, &decoded), budget: slack },
         Agreement {
-            what: "decode and verify of 8 rows, rows that differ in a bit",
+            what: "decode and verify of 8 rows, rows that differ in a bit".into(),
             greatest: bits(&decoded, &verified),
             budget: 0.0,
         },
         Agreement {
-            what: "saved and fresh state, rows that differ in a bit",
+            what: "saved and fresh state, rows that differ in a bit".into(),
             greatest: bits(&decoded, &saved),
             budget: 0.0,
         },
-        Agreement { what: "speculation on and off, tokens that differ", greatest: different as f64, budget: 0.0 },
+        Agreement {
+            what: "speculation on and off, tokens that differ".into(),
+            greatest: different as f64,
+            budget: 0.0,
+        },
     ])
+}
+
+/// The greatest difference of a log-probability in any row.
+pub(super) fn worst(rows: impl IntoIterator<Item = Distance>) -> f64 {
+    // A NaN must win: `f64::max` would drop it.
+    rows.into_iter().fold(0.0, |most: f64, d| {
+        if d.divergence.is_nan() {
+            f64::NAN
+        } else if most.is_nan() {
+            most
+        } else {
+            most.max(d.greatest)
+        }
+    })
 }
 
 /// Logits of `tokens`, taken in passes of `rows`.

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | reference | does it give the logits of the released code (`FILE`), or of another form of its weights (`--against`)? | `reference` |
 //! | perplexity | what does a text cost it (`--text`)? | `perplexity` |
-//! | consistency | do prefill, decode, verify, saved state and speculation agree? | `consistency` |
+//! | consistency | do prefill, decode, verify, saved state and speculation agree; a GPU and the CPU? | `consistency`, `oracle` |
 //! | needles | does it fetch facts from any depth of long documents? | `needles`, `plot` |
 //! | looked | do right answers look at the lines that they are right by (`--looked`, alone)? | `looked` |
 //!
@@ -16,6 +16,7 @@ mod consistency;
 mod looked;
 mod needles;
 mod numbers;
+mod oracle;
 mod perplexity;
 mod plot;
 mod reference;
@@ -25,6 +26,7 @@ mod tests;
 use serde_json::{Value, json};
 
 use crate::backend::Backend;
+use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
 use crate::model::{Checkpoint, Live, Model};
 use crate::protocol::engine::{Dtype, Token};
@@ -216,6 +218,17 @@ fn judge<B: DraftOps>(
         let window = args.window.unwrap_or_else(|| tokens.len().clamp(2, 32_768));
         plan.text = Some((tokens, window, args.stride.unwrap_or((window / 2).max(1))));
     }
+    let mut against_cpu = Vec::new();
+    if b.kind() != "cpu" && !skip("consistency") {
+        context.note("the first layers against the CPU");
+        let layers = oracle::first_layers(open::checkpoint(context, &open::model(context)?.name)?);
+        let tokens = needles::prose(text, oracle::tokens(layers.spec()))?;
+        let mut cpu = Subject::open(Cpu::new(), &layers, tokens.len())?;
+        let mut device = Subject::open(b, &layers, tokens.len())?;
+        let slack = slack(&device);
+        against_cpu = oracle::measure(&mut cpu, &mut device, &tokens, slack)?;
+        b = device.b;
+    }
     let needed = plan.samples.iter().flatten().map(|s| s.tokens.len()).max().unwrap_or(0).max(longest);
     let window = plan.text.as_ref().map_or(0, |(_, window, _)| *window);
     let mut subject = Subject::open(b, checkpoint, needed.max(window) + ROOM)?;
@@ -232,7 +245,7 @@ fn judge<B: DraftOps>(
     }
     if !skip("consistency") {
         context.note("consistency");
-        parts.push(consistency_part(&mut subject, &needles::prose(text, CONSISTENCY)?)?);
+        parts.push(consistency_part(&mut subject, &needles::prose(text, CONSISTENCY)?, against_cpu)?);
     }
     if !skip("needles") {
         let mut cells = Vec::new();
@@ -283,9 +296,20 @@ fn within_budget(rows: &[Distances], single: bool) -> bool {
     !rows.is_empty() && rows.iter().all(|r| r.mean_kl <= mean && r.same_top >= top)
 }
 
-fn consistency_part<B: DraftOps>(subject: &mut Subject<B>, text: &[Token]) -> Result<Part, Failure> {
-    let slack = if subject.single() { 1e-2 } else { 0.5 };
-    let list = consistency::measure(subject, text, slack)?;
+/// What arithmetic alone may move a log-probability that counts by.
+fn slack<B: Backend>(subject: &Subject<B>) -> f64 {
+    if subject.single() { 1e-2 } else { 0.5 }
+}
+
+/// The model against itself, behind what it was against the CPU.
+fn consistency_part<B: DraftOps>(
+    subject: &mut Subject<B>,
+    text: &[Token],
+    against_cpu: Vec<consistency::Agreement>,
+) -> Result<Part, Failure> {
+    let slack = slack(subject);
+    let mut list = against_cpu;
+    list.extend(consistency::measure(subject, text, slack)?);
     let line = |a: &consistency::Agreement| {
         let word = if a.ok() { "ok" } else { "MISS" };
         format!("    {word:>4} {:<60} {:.2e} of {:.0e}", a.what, a.greatest, a.budget)

@@ -47,7 +47,7 @@ fn errors_planted_in_the_arithmetic_are_reported() {
         let mut subject = subject(|_| ());
         subject.b.planted = Some(planted);
         let reference = reference_part(&mut subject, &samples, None).unwrap();
-        let consistency = consistency_part(&mut subject, &needles::prose(&text(), 512).unwrap()).unwrap();
+        let consistency = consistency_part(&mut subject, &needles::prose(&text(), 512).unwrap(), Vec::new()).unwrap();
         let missed: Vec<&str> =
             [&reference, &consistency].iter().filter(|p| p.ok == Some(false)).map(|p| p.name).collect();
         assert!(
@@ -56,6 +56,30 @@ fn errors_planted_in_the_arithmetic_are_reported() {
             reference.rows,
             consistency.rows
         );
+    }
+}
+
+#[test]
+fn a_device_is_held_against_the_first_layers_on_the_cpu() {
+    let layers = |name: &str| oracle::first_layers(Checkpoint::open(name).unwrap());
+    // Of a large model both kinds of layers, within what a CPU bears; a small one whole.
+    let (large, small) = (layers("synthetic:9b"), layers("demo"));
+    let kinds: std::collections::HashSet<_> = large.spec().mixers.iter().map(|m| format!("{m:?}")).collect();
+    assert!(kinds.len() == 2 && large.spec().parameters() <= 2_000_000_000, "{:?}", large.spec().mixers);
+    assert_eq!(oracle::tokens(large.spec()), 204);
+    assert_eq!(small.spec().mixers, Checkpoint::open("demo").unwrap().spec().mixers);
+    assert_eq!(oracle::tokens(small.spec()), CONSISTENCY);
+    let tokens = needles::prose(&text(), 256).unwrap();
+    let open = || Subject::open(Cpu::new(), &small, 256).unwrap();
+    let agree = |found: &mut Subject<Cpu>| -> bool {
+        let list = oracle::measure(&mut open(), found, &tokens, 0.5).unwrap();
+        list.iter().all(consistency::Agreement::ok)
+    };
+    assert!(agree(&mut open()));
+    for planted in [Planted::Decay, Planted::StaleBlock] {
+        let mut found = open();
+        found.b.planted = Some(planted);
+        assert!(!agree(&mut found), "{planted:?}");
     }
 }
 
@@ -84,7 +108,7 @@ fn perplexity_is_that_of_the_reference() {
 #[test]
 fn the_built_in_model_is_consistent_and_finds_needles() {
     let mut subject = subject(|_| ());
-    let part = consistency_part(&mut subject, &needles::prose(&text(), 1_024).unwrap()).unwrap();
+    let part = consistency_part(&mut subject, &needles::prose(&text(), 1_024).unwrap(), Vec::new()).unwrap();
     assert_eq!(part.ok, Some(true), "{:#?}", part.rows);
     let cells = needles::measure(&mut subject, &text(), 1_024).unwrap();
     let asked: usize = cells.iter().map(|c| c.asked).sum();

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::cases::{Sizes, lightning_spec, sparse_spec};
 use crate::backend::cuda::{Ceilings, Cuda};
 use crate::backend::prelude::*;
-use crate::backend::{BufKind, Form, HeadRows, Pass, Result, StepKey};
+use crate::backend::{BufKind, Form, HeadRows, MAX_POSITIONS, Pass, Result, StepKey};
 
 /// One measured operation.
 #[derive(Clone, Debug, Serialize)]
@@ -245,7 +245,9 @@ impl Rates<'_> {
     fn sparse(&mut self, context: usize, most: usize) -> Result<()> {
         let spec = sparse_spec(FULL);
         let copies = if context > 200_000 { 2 } else { 8 };
-        let limit = 1_048_576 + 8_192;
+        let limit = MAX_POSITIONS;
+        // What is read behind it counts too.
+        let context = context.min(limit - most);
         let mut caches = Vec::new();
         for i in 0..copies {
             let mut cache = self.dev.cache(&spec, limit)?;
