@@ -21,7 +21,7 @@
 //! | `measure` | what the device itself can do: the ceilings |
 //!
 //! Number types: weights bf16 or packed ([`crate::backend::forms`]), inputs of GEMMs and KV rows bf16; residual stream, mixer outputs, logits and recurrent
-//! state f32. Prefill GEMMs of a whole chunk go through cuBLASLt or `gemm_*`; everything of 1..16 rows goes through
+//! state f32. Prefill GEMMs go through `gemm_*` for the first rows of a segment and through cuBLASLt, where there is one, for the rest; everything of 1..16 rows goes through
 //! the `skinny_*` kernels, whose result for a row does not depend on the rows beside it.
 #![allow(unsafe_code)]
 
