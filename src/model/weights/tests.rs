@@ -37,6 +37,19 @@ fn released_shape_has_the_published_number_of_tensors_and_parameters() {
 }
 
 #[test]
+fn tensors_without_a_use_are_known_by_name() {
+    let extra = (safetensors::Dtype::BF16, vec![2], vec![0; 4]);
+    let dir = edited(|tensors| {
+        tensors.insert("model.layers.0.self_attn.rotary_emb.inv_freq".into(), extra.clone());
+        tensors.insert("eagle.fc.weight".into(), extra);
+    });
+    let checkpoint = Checkpoint::open_dir(dir.path()).unwrap();
+    checkpoint.check().unwrap();
+    assert_eq!(checkpoint.unknown_tensors(), ["eagle.fc.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"]);
+    assert!(Checkpoint::open("demo").unwrap().unknown_tensors().is_empty());
+}
+
+#[test]
 fn demo_is_complete_and_keeps_its_fingerprint() {
     let (a, b) = (Checkpoint::open("demo").unwrap(), Checkpoint::open("demo").unwrap());
     a.check().unwrap();
