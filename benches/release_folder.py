@@ -328,10 +328,14 @@ class Terminal:
     def idle(self, limit=180):
         """Line mode: waits for the next prompt; the lines that came before it."""
         begun, at = time.time(), self.told
-        while time.time() < begun + limit and not self.text[at:].endswith("you: "):
+        quiet, length = begun, -1
+        # A note may come behind the prompt: it is idle once the prompt was there and nothing follows for a moment.
+        while time.time() < begun + limit and not ("you: " in self.text[at:] and time.time() > quiet + 0.5):
             if not self.pump(0.02):
                 break
-        self.took, self.told = time.time() - begun, len(self.text)
+            if len(self.text) != length:
+                quiet, length = time.time(), len(self.text)
+        self.took, self.told = quiet - begun, len(self.text)
         lines = [line.strip() for line in words_on_screen(self.text[at:]).splitlines()]
         return [line for line in lines if line and line != "you:"]
 
