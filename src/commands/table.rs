@@ -628,7 +628,6 @@ pub const COMMANDS: &[Command] = &[
     },
     Command {
         name: "why",
-        aliases: &["rests"],
         group: Group::Documents,
         usage: "[#N] [K]",
         help: "does an answer rest on what it looked at?",
@@ -644,7 +643,7 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "map",
         group: Group::Numbers,
-        help: "the context as a map, with what the last answer looked at",
+        help: "the context as a map, shaded by what was looked at",
         example: "/map",
         wrong: "/map x",
         parse: |a| a.none().and_then(|()| desk(Request::Map)),
