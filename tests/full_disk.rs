@@ -92,7 +92,8 @@ fn rounds() -> (u64, Vec<(u32, u32)>) {
     let count = if std::env::var("SALA_PROOF").is_ok_and(|v| v == "full") { 40 } else { 8 };
     let mut random = sala_chat::base::SplitMix64::new(seed);
     // KB that are left, and when the kill comes, in thousandths of a whole run.
-    let left = |i: usize, random: &mut sala_chat::base::SplitMix64| random.below(if i % 2 == 0 { 160 } else { 12 });
+    let left =
+        |i: usize, random: &mut sala_chat::base::SplitMix64| random.below(if i.is_multiple_of(2) { 160 } else { 12 });
     (seed, (0..count).map(|i| (left(i, &mut random) as u32, 100 + random.below(1100) as u32)).collect())
 }
 

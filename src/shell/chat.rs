@@ -88,7 +88,7 @@ pub fn run(context: &Context, chat: &Chat) -> Result<Exit, Failure> {
 /// `sala-chat demo`: the tour, in the ordinary program with a data directory of its own that goes with it.
 ///
 /// # Errors
-/// As [`run`]; no room for the data directory.
+/// As [`run()`]; no room for the data directory.
 pub fn tour(context: &Context, plain: bool) -> Result<Exit, Failure> {
     let own = Scratch::new().map_err(|e| Failure::new(Exit::Disk, format!("no room for the tour: {e}")))?;
     let dirs = Dirs::new(Some(&own.path().join("tour")))?;

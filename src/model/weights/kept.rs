@@ -143,7 +143,7 @@ impl Checkpoint {
         let form = if self.recipe() == Recipe::Bf16 { Form::Bf16 } else { Form::Int8.or_bf16(inner) };
         let tensors = self.tensors()?;
         let plain =
-            |name: &str| Ok::<_, ModelError>(tensors.get(&format!("{name}.weight"), shape)?.as_f32().in_form(form));
+            |name: &str| Ok::<_, ModelError>(tensors.get(&format!("{name}.weight"), shape)?.into_f32().in_form(form));
         Ok([plain(gate)?, plain(up)?])
     }
 

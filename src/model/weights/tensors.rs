@@ -74,7 +74,7 @@ impl LoadedTensor<'_> {
 
     /// The same values as f32.
     #[must_use]
-    pub(super) fn as_f32(self) -> Self {
+    pub(super) fn into_f32(self) -> Self {
         if self.dtype != Dtype::Bf16 {
             return self;
         }
