@@ -121,8 +121,8 @@ impl State {
             text.push_str(&format!("        the whole answer: {}\n    \n", whole(row.whole)));
         }
         text.push_str(
-            "\nThe answer was scored again with each passage hidden from the sparse layers. This is a lower bound: the linear layers \
-             have read the passage and remember some of it.\n",
+            "\nThe answer was scored again with each passage hidden from the sparse layers; the beginning of the context \
+             is never hidden. This is a lower bound: the linear layers have read the passage and remember some of it.\n",
         );
         Notice::Why { number: asked.number, title: format!("What #{} rests on", asked.number), text, rows }
     }
