@@ -811,6 +811,10 @@ fn the_tour_waits_for_each_answer_and_escape_leaves_it() {
     busy(&mut s);
     s.tell(Notice::Activity(Activity::Idle));
     assert_eq!(s.app.composer.text(), "Who built the lighthouse?");
+    s.press("f1");
+    assert!(s.app.overlay.is_some());
+    s.press("enter");
+    assert!(s.app.overlay.is_none() && s.sent().is_empty(), "a page does not hold whoever goes on");
     s.press("ctrl-c").wait(2_500).press("enter");
     assert_eq!(s.app.composer.text(), "Who built the lighthouse?", "a cleared step comes back with Enter");
     s.press("esc");

@@ -35,6 +35,8 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
         Code::End => overlay.step(isize::MAX / 2),
         Code::Char('p') if key.ctrl => overlay.step(-1),
         Code::Char('n' | 'r') if key.ctrl => overlay.step(1),
+        // Enter goes on, says the tour: a page does not hold whoever presses it.
+        Code::Enter if app.tour.is_some() && matches!(overlay, Overlay::Page(_)) => close_overlay(app, effects),
         Code::Enter | Code::Tab => take_from_overlay(app, effects),
         Code::Backspace => {
             if let Some(query) = overlay.query() {
