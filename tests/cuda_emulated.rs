@@ -260,13 +260,13 @@ fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
     let all = 2 * ROWS * spec.kv_heads * spec.head_dim * 2;
     let pass = Pass::Verify { rows: 1 };
     let mut outputs = Vec::new();
-    for settled in [false, true] {
+    for complete in [false, true] {
         // What is still in flight for the answer before is not wanted any more.
         b.sync_rows(0).unwrap();
         slow.given.store(0, Ordering::Relaxed);
         b.restore_rows(&mut [(3, &mut cache)], &spec, &feeds).unwrap();
         assert!(slow.given.load(Ordering::Relaxed) < all / 8);
-        if settled {
+        if complete {
             b.sync_rows(ROWS).unwrap();
         }
         b.seek(ROWS).unwrap();
@@ -282,11 +282,11 @@ fn an_answer_waits_for_the_rows_it_chose_and_not_for_the_rest() {
         };
         outputs.push(step(&mut b));
         let given = slow.given.load(Ordering::Relaxed);
-        assert_eq!(given == all, settled, "{given} of {all} bytes");
-        assert!(settled || given < all / 2, "{given} of {all} bytes");
+        assert_eq!(given == all, complete, "{given} of {all} bytes");
+        assert!(complete || given < all / 2, "{given} of {all} bytes");
         // What a CUDA graph names must not change: none is made while rows are in flight.
         assert_eq!(b.graphs(), 0);
-        if settled {
+        if complete {
             outputs.extend((0..3).map(|_| step(&mut b)));
             assert_eq!(b.graphs(), 1);
         }

@@ -20,7 +20,7 @@ fn resume(name: &str) -> Setup {
 fn how_much_fits_is_known_before_anything_is_asked() {
     let dir = dir();
     let mut t = Talk::new(dir.path(), Setup::default());
-    t.settle();
+    t.sync();
     let meters = t.seen.iter().rev().find_map(|n| if let Notice::Meters(m) = n { Some(m.clone()) } else { None });
     let meters = meters.expect("meters without a question");
     assert!(meters.context_limit > 0 && meters.context_used == 0, "{meters:?}");
@@ -120,7 +120,7 @@ fn an_answer_remembers_which_lines_it_looked_at() {
     t.note_with("Resumed");
     assert_eq!(t.view().messages[2].meta.looked.as_ref(), Some(&looked));
     t.note(Request::Import(file));
-    t.settle();
+    t.sync();
     assert_eq!(t.view().messages[2].meta.looked.as_ref(), Some(&looked));
     assert_ne!(t.name(), name);
 }
@@ -149,7 +149,7 @@ fn why_names_what_rests_on_a_passage_and_the_next_answer_is_the_same() {
             assert!(rows[0].times > 100.0, "{rows:?}");
             assert!(page.contains("without [1] notes.txt") && page.contains("lower bound"), "{page}");
             assert!(line(120).contains(rows[0].part.as_deref().unwrap()), "{rows:?}");
-            t.settle();
+            t.sync();
             let refused = t.note(Request::Why { at: Some(2), count: None });
             assert!(refused.starts_with("#2 is no answer"), "{refused}");
         }
@@ -239,7 +239,7 @@ fn what_does_not_fit_is_refused_before_anything_is_read() {
         _ => None,
     });
     assert!(back.starts_with("word word"));
-    t.settle();
+    t.sync();
     assert_eq!(t.work(), (0, 0));
     assert_eq!(t.saved(), SaveState::Empty);
 }
@@ -273,7 +273,7 @@ fn files_left_out_of_a_plan_are_not_read() {
     let said = t.note_with("tokens in");
     let tokens = offer.files[0].tokens + offer.files[2].tokens;
     assert!(said.starts_with("Read 2 files: "), "{said}");
-    t.settle();
+    t.sync();
     assert_eq!(t.work().0 as u64, tokens);
     let view = t.view();
     let loaded: Vec<&str> = view.documents.iter().map(|d| d.name.as_str()).collect();
@@ -289,7 +289,7 @@ fn files_left_out_of_a_plan_are_not_read() {
     let kept: Vec<bool> = offer.files.iter().map(|f| f.kept).collect();
     assert_eq!(kept, [true, false, false]);
     t.send(Request::Choose { question, key: '\x1b' });
-    t.settle();
+    t.sync();
     assert_eq!((t.view().messages.len(), t.work().0), (0, 0));
 }
 
@@ -324,7 +324,7 @@ fn rows_found_damaged_by_a_question_are_read_again_and_it_is_answered() {
     t.note_with("damaged: part of k.0 does not match its checksum. It was set aside.");
     t.note_with("Reading ");
     assert_eq!(t.finished().meta.finish, Some(Finish::Stop));
-    t.settle();
+    t.sync();
     let given = t.given().concat();
     assert_eq!(given.matches("One?").count(), 1, "{given}");
     assert_eq!(given.matches("Two?").count(), 1, "{given}");
@@ -352,7 +352,7 @@ fn a_question_that_waits_for_rows_can_be_stopped_and_asked_again() {
     t.send(Request::Stop);
     let stopped = t.finished();
     assert_eq!(stopped.meta.finish, Some(Finish::Stopped));
-    t.settle();
+    t.sync();
     t.given();
     // Nothing but the questions is read, whatever became of the state.
     t.ask("Three?");
@@ -367,7 +367,7 @@ fn rows_found_damaged_by_a_load_are_read_again_and_no_document_twice() {
     t.send(load);
     t.note_with("It was set aside.");
     t.note_with("Read 3 files: ");
-    t.settle();
+    t.sync();
     let given = t.given().concat();
     for (name, lines) in [("a.txt", 30), ("b.txt", 60), ("c.txt", 90)] {
         let line = format!("A line of {name}.");
@@ -400,7 +400,7 @@ fn a_load_that_does_not_fit_offers_to_leave_files_out() {
     let files = vec![1];
     t.send(Request::ChooseFiles { question, files });
     t.note_with("Read b.txt: ");
-    t.settle();
+    t.sync();
     assert_eq!(t.view().documents.len(), 1);
 }
 
@@ -427,7 +427,7 @@ fn a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read() {
     t.send(Request::Choose { question: id, key: '2' });
     let note = t.note_with("Kept what was read");
     assert!(note.contains("long.txt ends at line"), "{note}");
-    t.settle();
+    t.sync();
     let view = t.view();
     let document = view.messages[0].meta.document.clone().unwrap();
     assert!(!document.complete);
@@ -571,11 +571,11 @@ fn sessions_opened_in_a_run_are_listed_and_come_back() {
     t.ask("Two?");
     assert_eq!(opened(&t), ["one", "[other]"]);
     t.send(Request::Fork { at: None, name: Some("third".into()) });
-    t.settle();
+    t.sync();
     assert_eq!(opened(&t), ["one", "other", "[third]"]);
     t.work();
     t.send(Request::Switch(serial(&t, "one")));
-    t.settle();
+    t.sync();
     assert_eq!(opened(&t), ["[one]", "other", "third"]);
     assert_eq!(t.view().messages.len(), 2);
     let resumed = |n: &&Notice| matches!(n, Notice::Note(_, text) if text.contains("Resumed"));
@@ -603,14 +603,14 @@ fn an_empty_session_stays_only_while_a_key_may_return_to_it() {
     t.send(Request::New(None));
     t.send(Request::Set(Some(("temperature".into(), "0.3".into()))));
     t.send(Request::System(Some("Be brief.".into())));
-    t.settle();
+    t.sync();
     assert_eq!(opened(&t), ["one", "[]"]);
     let empty = serial(&t, "");
     t.send(Request::Switch(serial(&t, "one")));
-    t.settle();
+    t.sync();
     assert_eq!(opened(&t), ["[one]", ""]);
     t.send(Request::Switch(empty));
-    t.settle();
+    t.sync();
     t.send(Request::Set(None));
     let table = t.wait("settings", |n| match n {
         Notice::Page { text, .. } => Some(text.clone()),
@@ -645,11 +645,11 @@ fn a_session_that_was_left_is_free_for_others_and_held_again_on_return() {
     });
     assert!(text.contains("in use by PID"), "{text}");
     t.send(Request::Choose { question: id, key: '' });
-    t.settle();
+    t.sync();
     assert_eq!(opened(&t), ["one", "[other]"]);
     second.quit();
     t.send(Request::Switch(serial(&t, "one")));
-    t.settle();
+    t.sync();
     assert_eq!(t.view().messages.len(), 4, "what was said elsewhere is here");
     let mut third = Talk::new(dir.path(), resume("one"));
     third.wait("a refusal", |n| match n {
@@ -669,7 +669,7 @@ fn a_preset_of_ones_own_is_saved_listed_and_taken() {
     t.send(Request::Set(Some(("temperature".into(), "0.25".into()))));
     t.send(Request::Set(Some(("max_tokens".into(), "99".into()))));
     t.send(Request::Think(sala_chat::protocol::desk::ThinkMode::Off));
-    t.settle();
+    t.sync();
     let save = |name: &str| PresetAction::Save { name: name.into(), display: vec![("thinking.show", "hide".into())] };
     t.send(Request::Preset(save("brief")));
     let said = t.note_with("Preset brief saved: ");
@@ -715,7 +715,7 @@ fn a_preset_of_ones_own_is_saved_listed_and_taken() {
 fn what_is_wrong_with_a_preset_is_one_line_and_changes_nothing() {
     let dir = dir();
     let mut t = Talk::new(dir.path(), Setup::default());
-    t.settle();
+    t.sync();
     let save = |name: &str| PresetAction::Save { name: name.into(), display: Vec::new() };
     let said = preset(&mut t, save("../evil"));
     assert!(said.starts_with("\"../evil\" is no name for a preset"), "{said}");
@@ -788,7 +788,7 @@ fn a_question_whose_kept_state_ends_at_the_prompt_is_answered_again() {
             let id = question(&mut t).0;
             t.send(Request::Choose { question: id, key: '1' });
         }
-        t.settle();
+        t.sync();
     }
     t.send(Request::Undo(1));
     t.note_with("Went back");
@@ -857,7 +857,7 @@ fn a_load_that_goes_on_after_a_stop_shows_progress_and_can_be_stopped_again() {
     }
     drop(permit);
     t.note_with("Read long.txt: ");
-    t.settle();
+    t.sync();
     assert!(t.view().messages[0].meta.document.as_ref().unwrap().complete);
     t.ask("What is it about?");
     assert!(t.view().messages[0].meta.prefill_ms > 0.0);
@@ -941,7 +941,7 @@ fn what_is_said_of_shared_tokens_is_what_is_in_the_state() {
     assert!(!said.starts_with("0 tokens before"), "{said}");
     // A session nothing was said in has no speeds of its own.
     t.send(Request::New(None));
-    t.settle();
+    t.sync();
     let meters =
         t.seen.iter().rev().find_map(|n| if let Notice::Meters(m) = n { Some(m.clone()) } else { None }).unwrap();
     assert_eq!(
@@ -961,13 +961,13 @@ fn a_file_that_is_here_already_is_not_loaded_again_without_asking() {
     let (id, text) = question(&mut t);
     assert!(text.starts_with("notes.txt is in this conversation already"), "{text}");
     t.send(Request::Choose { question: id, key: '\x1b' });
-    t.settle();
+    t.sync();
     assert_eq!(t.view().documents.len(), 1);
     t.send(load);
     let (id, _) = question(&mut t);
     t.send(Request::Choose { question: id, key: '\n' });
     t.note_with("Read notes.txt: ");
-    t.settle();
+    t.sync();
     assert_eq!(t.view().documents.len(), 2);
 }
 
@@ -1005,7 +1005,7 @@ fn thoughts_end_at_their_budget_and_an_answer_that_repeats_itself_is_stopped() {
     assert!((1_500..1_700).contains(&answer.meta.completion_tokens), "{:?}", answer.meta);
     t.send(Request::Continue(None));
     assert!(t.finished().meta.completion_tokens > answer.meta.completion_tokens, "/continue goes on");
-    t.settle();
+    t.sync();
     t.note(Request::Set(Some(("stop_loops".into(), "false".into()))));
     assert_eq!(t.ask("Why?").meta.finish, Some(Finish::Length));
 }

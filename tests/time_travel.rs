@@ -112,7 +112,7 @@ const DETOURS: [(&str, Detour); 8] = [
         t.finished();
         t.send(Request::Regen { at: None, count: 1, temperature: None, seed: None });
         t.finished();
-        t.settle();
+        t.sync();
         assert_eq!(t.view().branch, (3, 3));
         t.ask(QUESTIONS[2]).text
     }),
@@ -126,7 +126,7 @@ const DETOURS: [(&str, Detour); 8] = [
         });
         t.send(Request::EditDone { message: id, text: QUESTIONS[1].into() });
         t.finished();
-        t.settle();
+        t.sync();
         assert_eq!(t.view().branch, (2, 2));
         t.ask(QUESTIONS[2]).text
     }),

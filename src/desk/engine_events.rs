@@ -127,7 +127,7 @@ impl State {
         }
     }
 
-    /// Progress of the rows on their way, while somebody waits for them.
+    /// Progress of the rows in flight, while somebody waits for them.
     pub(super) fn show_in_flight(&mut self, tokens: u64) {
         if let share @ Some(_) = self.feeder.share_in_flight() {
             self.working(Activity::Restoring { tokens, share });

@@ -29,7 +29,7 @@ pub(super) struct Feeder {
     pub(super) link: Link,
     /// What the engine's state has absorbed.
     pub(super) live: Path,
-    /// Rows of the live state that may still be on their way to the device.
+    /// Rows of the live state that may still be in flight to the device.
     pub(super) in_flight: Vec<Arc<StoredRows>>,
     pub(super) renderer: Renderer,
     /// Ids that end a turn.
@@ -135,7 +135,7 @@ impl Feeder {
         Ok(id)
     }
 
-    /// How much of the rows on their way has come; `None` when nothing is waited for.
+    /// How much of the rows in flight has come; `None` when nothing is waited for.
     pub(super) fn share_in_flight(&self) -> Option<f64> {
         let sum = |of: fn(&StoredRows) -> usize| -> usize { self.in_flight.iter().map(|rows| of(rows)).sum() };
         let (read, all) = (sum(StoredRows::read_bytes), sum(StoredRows::bytes));

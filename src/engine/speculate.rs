@@ -7,7 +7,7 @@
 //!
 //! Invariants: `history` is every token of the state, plus at most one, the pending token: drawn and reported, not yet
 //! read by the model. A token that ends the turn is neither reported nor in the state, and nothing behind it is. Between
-//! two rounds everything is settled: a job may be cancelled there without any clean-up.
+//! two rounds everything is synced: a job may be cancelled there without any clean-up.
 
 use std::sync::Arc;
 use std::time::Instant;

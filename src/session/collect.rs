@@ -15,7 +15,7 @@ use super::store::{Store, now_ms};
 use crate::transcript::SessionId;
 
 /// What nothing reaches stays this long while other processes may be about to use it.
-const SETTLED_MS: i64 = 24 * 3600 * 1000;
+const LEFT_ALONE_MS: i64 = 24 * 3600 * 1000;
 
 /// What a removal freed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,11 +60,11 @@ impl Store {
     /// # Errors
     /// The database cannot be written.
     pub fn collect(&self) -> Result<Freed> {
-        let settled = if self.is_alone() { i64::MAX } else { now_ms() - SETTLED_MS };
+        let cutoff = if self.is_alone() { i64::MAX } else { now_ms() - LEFT_ALONE_MS };
         let gone = self.transaction(|tx| {
             let tree = light(tx)?;
             let mut roots = ids(tx, "SELECT segment FROM message_segment UNION SELECT segment FROM document")?;
-            roots.extend(tree.values().filter(|l| l.used_ms >= settled).map(|l| l.id));
+            roots.extend(tree.values().filter(|l| l.used_ms >= cutoff).map(|l| l.id));
             let reached = with_ancestors(&tree, roots);
             let mut gone = Vec::new();
             for l in tree.values().filter(|l| !reached.contains(&l.id)) {

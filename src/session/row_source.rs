@@ -1,4 +1,4 @@
-//! KV rows on their way from a segment file to a device: read in pieces, by several threads, each piece checked against
+//! KV rows in flight from a segment file to a device: read in pieces, by several threads, each piece checked against
 //! its checksum before anybody uses it.
 //!
 //! The head of the file is checked when it is opened. What turns out wrong later names its segment, so that the store

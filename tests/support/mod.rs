@@ -240,7 +240,7 @@ impl Talk {
     pub fn ask(&mut self, question: &str) -> Message {
         self.send(Request::Ask(question.into()));
         let answer = self.finished();
-        self.settle();
+        self.sync();
         answer
     }
 
@@ -254,7 +254,7 @@ impl Talk {
     }
 
     /// All work done, everything saved: a page is asked for, and comes when its turn is.
-    pub fn settle(&mut self) {
+    pub fn sync(&mut self) {
         self.send(Request::EditOpen(Some(0)));
         self.note_with("No message #0");
     }
