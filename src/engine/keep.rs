@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::model::Checkpoint;
 use crate::model::quantize::quantize;
-use crate::model::{Checkpoint, Recipe};
 use crate::protocol::engine::Cancel;
 
 /// Weights of fewer bytes are packed faster than they are worth keeping.
@@ -14,7 +14,7 @@ const THREADS: usize = 2;
 
 /// The weights of an earlier start in place of the folder's, where they are kept below `dir`. The line says what was found.
 pub(super) fn earlier(checkpoint: Checkpoint, dir: &Path) -> (Checkpoint, Option<String>) {
-    if !matches!(checkpoint.recipe(), Recipe::Bits8 | Recipe::Bits4) {
+    if !checkpoint.recipe().packs() {
         return (checkpoint, None);
     }
     match checkpoint.packed_earlier(dir) {
@@ -36,7 +36,7 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
     let recipe = checkpoint.recipe();
     let bytes = checkpoint.bytes(recipe);
     let plain = checkpoint.directory().is_some() && checkpoint.published().is_none() && !checkpoint.is_packed_earlier();
-    if !matches!(recipe, Recipe::Bits8 | Recipe::Bits4) || !plain || bytes < WORTH_BYTES {
+    if !recipe.packs() || !plain || bytes < WORTH_BYTES {
         return None;
     }
     let size = format!("{:.1} GB", bytes as f64 / 1e9);

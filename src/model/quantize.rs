@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::TensorView;
 
-use super::weights::{Fate, Source};
+use super::weights::{FINGERPRINT_DIGITS, Fate, Source};
 use super::{Checkpoint, ModelError, Recipe, Result, Tensors};
 use crate::backend::forms::{PAIR_ROWS, Packed, UNIT_COLUMNS};
 use crate::backend::{BackendError, Form};
@@ -22,6 +22,14 @@ const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
 /// Key of the metadata of each file: hash of what it was made from and how; in files followed by the squared error.
 const MADE_FROM: &str = "made_from";
+
+/// What a file is called until it is whole.
+const PARTIAL: &str = ".part-";
+
+/// Name of the file of part `i`.
+fn part_file(i: usize) -> String {
+    format!("part-{i:03}.safetensors")
+}
 
 /// A part that is on the disk.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,7 +78,7 @@ pub fn quantize(
         if stop.is_cancelled() {
             return Ok(None);
         }
-        let file = format!("part-{i:03}.safetensors");
+        let file = part_file(i);
         let path = out.join(&file);
         let (error, earlier) = match written(&path, &id) {
             Some(error) => (error, true),
@@ -82,7 +90,7 @@ pub fn quantize(
         index.extend(made.names().map(|tensor| (tensor.to_owned(), file.clone())));
         progress(&Part { name: name.clone(), number: i + 1, of: parts.len(), bytes, error, earlier });
     }
-    let files: Vec<PathBuf> = (0..parts.len()).map(|i| out.join(format!("part-{i:03}.safetensors"))).collect();
+    let files: Vec<PathBuf> = (0..parts.len()).map(|i| out.join(part_file(i))).collect();
     let seal = seal(&Tensors::open_files(&files)?);
     let mut config: serde_json::Value = serde_json::from_str(source.config())
         .map_err(|e| ModelError::Damaged { origin: CONFIG.into(), cause: e.to_string() })?;
@@ -175,7 +183,7 @@ fn write_part(
     // One key and few digits: the same weights give the same file.
     let metadata = HashMap::from([(MADE_FROM.to_owned(), format!("{id} {error:.4e}"))]);
     let folder = path.parent().unwrap_or(Path::new("."));
-    let partial = tempfile::NamedTempFile::new_in(folder).map_err(at(path))?;
+    let partial = tempfile::Builder::new().prefix(PARTIAL).tempfile_in(folder).map_err(at(path))?;
     safetensors::serialize_to_file(views, Some(metadata), partial.path()).map_err(damaged)?;
     partial.as_file().sync_all().map_err(at(path))?;
     partial.persist(path).map_err(|e| at(path)(e.error))?;
@@ -185,7 +193,7 @@ fn write_part(
 fn write_text(path: &Path, text: &str) -> Result<()> {
     use std::io::Write;
     let folder = path.parent().unwrap_or(Path::new("."));
-    let mut partial = tempfile::NamedTempFile::new_in(folder).map_err(at(path))?;
+    let mut partial = tempfile::Builder::new().prefix(PARTIAL).tempfile_in(folder).map_err(at(path))?;
     partial.write_all(text.as_bytes()).map_err(at(path))?;
     partial.as_file().sync_all().map_err(at(path))?;
     partial.persist(path).map_err(|e| at(path)(e.error))?;
@@ -245,29 +253,60 @@ fn pack_rows(tensors: &Tensors, name: &str, form: Form, [out, inner]: [usize; 2]
     Ok((packed, sums))
 }
 
-/// Folders of packed weights that earlier starts left, below `dir`: name and bytes.
+/// Folders of packed weights that earlier starts left, below `dir`: name and bytes of what is ours in them.
 pub fn kept_folders(dir: &Path) -> Vec<(PathBuf, u64)> {
-    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
-    let folders = entries.flatten().map(|e| e.path()).filter(|p| p.is_dir());
-    let size = |p: &Path| -> u64 {
-        std::fs::read_dir(p).into_iter().flatten().flatten().filter_map(|e| e.metadata().ok()).map(|m| m.len()).sum()
-    };
-    let mut all: Vec<(PathBuf, u64)> = folders.map(|p| (p.clone(), size(&p))).collect();
+    let folders = if is_folder(dir) { entries(dir) } else { Vec::new() };
+    let ours = |p: &PathBuf| is_folder(p) && is_fingerprint(p);
+    let size =
+        |p: &Path| -> u64 { own_files(p).iter().filter_map(|f| f.symlink_metadata().ok()).map(|m| m.len()).sum() };
+    let mut all: Vec<(PathBuf, u64)> = folders.into_iter().filter(ours).map(|p| (p.clone(), size(&p))).collect();
     all.sort();
     all
 }
 
-/// Removes them; what was freed.
+/// Removes them; what was freed. What somebody else put beside our files stays, and its folder with it.
 ///
 /// # Errors
-/// A folder that cannot be removed.
+/// A file that cannot be removed.
 pub fn remove_kept(dir: &Path) -> std::io::Result<u64> {
     let mut freed = 0;
     for (folder, bytes) in kept_folders(dir) {
-        std::fs::remove_dir_all(&folder)?;
+        for file in own_files(&folder) {
+            std::fs::remove_file(&file)?;
+        }
         freed += bytes;
+        match std::fs::remove_dir(&folder) {
+            Err(e) if e.kind() != std::io::ErrorKind::DirectoryNotEmpty => return Err(e),
+            _ => {}
+        }
     }
     Ok(freed)
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect()
+}
+
+/// A folder itself: what a link leads to may be anybody's.
+fn is_folder(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|m| m.is_dir())
+}
+
+/// Named as [`Checkpoint::fingerprint`] names.
+fn is_fingerprint(path: &Path) -> bool {
+    let name = path.file_name().and_then(|n| n.to_str());
+    name.is_some_and(|n| n.len() == FINGERPRINT_DIGITS && n.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
+}
+
+/// Files of a kept folder whose names are those that [`quantize`] writes, whole or on the way.
+fn own_files(folder: &Path) -> Vec<PathBuf> {
+    let is_part = |name: &str| {
+        let number = name.strip_prefix("part-").and_then(|rest| rest.strip_suffix(".safetensors"));
+        number.is_some_and(|n| n.parse::<usize>().is_ok_and(|i| part_file(i) == name))
+    };
+    let is_ours = |name: &str| name == CONFIG || name == INDEX || name.starts_with(PARTIAL) || is_part(name);
+    let files = entries(folder).into_iter();
+    files.filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(is_ours) && !is_folder(p)).collect()
 }
 
 impl Recipe {

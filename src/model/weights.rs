@@ -31,6 +31,9 @@ pub use tensors::{LoadedTensor, Tensors};
 
 /// Changes when the meaning of weights or saved state changes, so that older state is not mistaken for current.
 const FORMAT: u32 = 1;
+/// Hexadecimal digits of a fingerprint.
+pub(super) const FINGERPRINT_DIGITS: usize = 32;
+
 /// What the weights are read from.
 pub(super) enum Source {
     Tensors(Tensors),
@@ -252,7 +255,7 @@ impl Checkpoint {
             }
         }
         self.hash_published_forms(&mut hasher);
-        hasher.finalize().to_hex().chars().take(32).collect()
+        hasher.finalize().to_hex().chars().take(FINGERPRINT_DIGITS).collect()
     }
 
     /// A tensor by its checkpoint name, checked against `shape`.

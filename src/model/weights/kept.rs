@@ -80,11 +80,11 @@ impl Checkpoint {
     }
 
     /// The form that a matrix takes, by its name without `.weight`, and what that does to it.
-    fn fate(&self, weight: Option<&Weight<'_>>, name: &str, inner: usize) -> (Form, Fate) {
-        let plain = self.recipe().form(self.spec(), name, inner);
+    fn fate(&self, recipe: Recipe, weight: Option<&Weight<'_>>, name: &str, inner: usize) -> (Form, Fate) {
+        let plain = recipe.form(self.spec(), name, inner);
         let Some(weight) = weight else { return (plain, Fate::Plain) };
         let own = weight.own();
-        let form = self.recipe().published_form(own.map(|(form, _)| form), plain, inner);
+        let form = recipe.published_form(own.map(|(form, _)| form), plain, inner);
         let fate = match own {
             _ if form == Form::Bf16 => Fate::Widened,
             Some((own, exact)) if own == form => {
@@ -106,7 +106,7 @@ impl Checkpoint {
     pub(in crate::model) fn fate_of(&self, name: &str, shape: &[usize]) -> Result<(Form, Fate)> {
         let full = format!("{name}.weight");
         let weight = self.tensors()?.published(&full, shape)?;
-        Ok(self.fate(weight.as_ref(), name, shape.last().copied().unwrap_or(0)))
+        Ok(self.fate(self.recipe(), weight.as_ref(), name, shape.last().copied().unwrap_or(0)))
     }
 
     /// A matrix by its name without `.weight`, in the form it is to take.
@@ -118,7 +118,7 @@ impl Checkpoint {
         let tensors = self.tensors()?;
         let inner = shape.last().copied().unwrap_or(0);
         let weight = tensors.published(&full, shape)?;
-        let (form, fate) = self.fate(weight.as_ref(), name, inner);
+        let (form, fate) = self.fate(self.recipe(), weight.as_ref(), name, inner);
         match (weight, fate) {
             (Some(weight), Fate::Exact | Fate::Nearly) => {
                 Ok(LoadedTensor::packed(&full, shape, form, weight.packed()?))
@@ -162,12 +162,8 @@ impl Checkpoint {
         let size = |(name, shape): (String, Vec<usize>)| match shape.as_slice() {
             [out, inner] => {
                 let base = name.trim_end_matches(".weight");
-                let plain = recipe.form(self.spec(), base, *inner);
-                let form = match tensors.published(&name, &shape) {
-                    Ok(Some(weight)) => recipe.published_form(weight.own().map(|(form, _)| form), plain, *inner),
-                    _ => plain,
-                };
-                form.bytes(*out, *inner)
+                let weight = tensors.published(&name, &shape).ok().flatten();
+                self.fate(recipe, weight.as_ref(), base, *inner).0.bytes(*out, *inner)
             }
             other => other.iter().product::<usize>() * 4,
         };
@@ -189,7 +185,7 @@ impl Checkpoint {
         for (name, shape) in self.matrices() {
             let full = format!("{name}.weight");
             let weight = tensors.published(&full, &shape)?;
-            let (form, fate) = self.fate(weight.as_ref(), &name, shape.last().copied().unwrap_or(0));
+            let (form, fate) = self.fate(self.recipe(), weight.as_ref(), &name, shape.last().copied().unwrap_or(0));
             *kept.counts.entry((fate, form.name())).or_default() += 1;
             if let (Some(weight), Fate::Repacked) = (weight, fate) {
                 let sum = sums.entry(form.name()).or_default();
@@ -221,7 +217,7 @@ impl Checkpoint {
         for (name, shape) in self.matrices() {
             let full = format!("{name}.weight");
             let weight = tensors.published(&full, &shape).ok().flatten();
-            let (form, _) = self.fate(weight.as_ref(), &name, shape.last().copied().unwrap_or(0));
+            let (form, _) = self.fate(self.recipe(), weight.as_ref(), &name, shape.last().copied().unwrap_or(0));
             hasher.update(format!("{name} {form:?}\n").as_bytes());
         }
     }

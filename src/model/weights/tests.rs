@@ -351,3 +351,35 @@ fn kept_weights_stand_for_their_source_until_they_are_damaged() {
     assert!(crate::model::quantize::remove_kept(dir.path()).unwrap() > 100_000);
     assert!(source.packed_earlier(dir.path()).unwrap().is_none());
 }
+
+#[test]
+fn only_kept_weights_are_removed_and_never_through_a_link() {
+    use crate::model::quantize::{kept_folders, remove_kept};
+    let (dir, foreign) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = |at: &Path| {
+        std::fs::create_dir_all(at.parent().unwrap()).unwrap();
+        std::fs::write(at, "text").unwrap();
+        at.to_path_buf()
+    };
+    let [ours, linked, beside] = [1, 2, 3].map(|n| format!("{n:032x}"));
+    let weights = dir.path().join("weights");
+    let gone =
+        [file(&weights.join(&ours).join("part-000.safetensors")), file(&weights.join(&beside).join("config.json"))];
+    let stays = [
+        file(&weights.join("photos/part-000.safetensors")),
+        file(&weights.join("notes.txt")),
+        file(&weights.join(&beside).join("diary.txt")),
+        file(&weights.join(&beside).join("part-1.safetensors")),
+        file(&foreign.path().join(&linked).join("part-000.safetensors")),
+    ];
+    std::os::unix::fs::symlink(foreign.path().join(&linked), weights.join(&linked)).unwrap();
+    assert_eq!(kept_folders(&weights).iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), [4, 4]);
+    assert_eq!(remove_kept(&weights).unwrap(), 8);
+    assert!(gone.iter().all(|p| !p.exists()) && stays.iter().all(|p| p.exists()));
+    assert!(!weights.join(&ours).exists() && weights.join(&beside).exists());
+    // Nor is the folder of all of them a link.
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(foreign.path(), &link).unwrap();
+    assert_eq!((kept_folders(&link), remove_kept(&link).unwrap()), (Vec::new(), 0));
+    assert!(stays.iter().all(|p| p.exists()));
+}
