@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::link::{EngineChannels, EngineState, JobEnd, Link};
 use super::path::Path;
-use super::plan::Step;
 use super::render::{Rendered, Renderer};
+use super::segments::{self, Absorbed, Step};
 use super::{DeskError, Done};
 use crate::protocol::engine::{
     Cancel, CheckpointImage, Command, EngineFault, Generate, Job, ModelInfo, RowSource, Scoring, Token,
 };
 use crate::session::{NewSegment, SegmentKind, StoredRows, TextBoundary};
-use crate::text::{Before, TextModel};
+use crate::text::TextModel;
 
 /// What follows a prompt.
 #[derive(Clone, Debug)]
@@ -156,30 +156,13 @@ impl Feeder {
         step: &Step,
         end: &JobEnd,
     ) -> Done<Option<(NewSegment, bool)>> {
-        let cut = |what: &str, have: usize, said: usize| {
-            DeskError::Failed(format!("internal error: the engine speaks of {said} {what} tokens, there are {have}"))
+        let done = Absorbed {
+            prompt: end.prompt_in_state,
+            generated: &end.generated,
+            generated_in_state: end.generated_in_state,
         };
-        let prompt = step.prompt.get(..end.prompt_in_state);
-        let prompt = prompt.ok_or_else(|| cut("read", step.prompt.len(), end.prompt_in_state))?;
-        let completion = end.generated.get(..end.generated_in_state);
-        let completion = completion.ok_or_else(|| cut("generated", end.generated.len(), end.generated_in_state))?;
-        if prompt.is_empty() && completion.is_empty() {
-            return Ok(None);
-        }
-        let complete = prompt.len() == step.prompt.len();
-        let tokenizer = &self.renderer.model().tokenizer;
-        let before = tokenizer.before_next(self.live.last_tokens(), Before::Edge);
-        let boundary = if !complete {
-            self.renderer.boundary_after(rendered, self.live.text_bytes(), prompt, before)
-        } else if completion.is_empty() {
-            boundary(rendered, step.text_end)
-        } else {
-            self.renderer.boundary_with(rendered, step.text_end, completion, tokenizer.before_next(prompt, before))
-        };
-        let kind = if complete { step.kind } else { SegmentKind::DocumentPart };
-        let content = self.content(&self.live, prompt, completion, boundary, kind);
-        self.live.push(content.clone());
-        Ok(Some((content, complete)))
+        segments::absorb(&self.renderer, &self.fingerprint, &mut self.live, rendered, step, done)
+            .map_err(DeskError::Failed)
     }
 
     /// A segment behind `path`.
@@ -191,19 +174,6 @@ impl Feeder {
         boundary: TextBoundary,
         kind: SegmentKind,
     ) -> NewSegment {
-        NewSegment {
-            fingerprint: self.fingerprint.clone(),
-            parent: path.head(),
-            start: path.position(),
-            prompt: prompt.to_vec(),
-            completion: completion.to_vec(),
-            boundary,
-            kind,
-        }
+        segments::content(&self.fingerprint, path, prompt, completion, boundary, kind)
     }
-}
-
-/// The boundary after the first `end` bytes of a rendered text.
-pub(super) fn boundary(rendered: &Rendered, end: usize) -> TextBoundary {
-    TextBoundary::of(rendered.text.get(..end).unwrap_or(&rendered.text))
 }

@@ -14,8 +14,9 @@ use std::time::Instant;
 
 use super::choose::{Chosen, Decision, keep_only};
 use super::execute::Fed;
-use super::plan::{Plan, Step};
+use super::plan::Plan;
 use super::render::Rendered;
+use super::segments::Step;
 use super::work::Wanted;
 use super::{Attendance, DeskError, Done, State, Work, grouped};
 use crate::protocol::desk::{Level, LoadOptions, Notice};

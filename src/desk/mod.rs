@@ -44,6 +44,7 @@ mod record;
 pub mod render;
 mod resume;
 mod run;
+pub mod segments;
 mod sessions;
 mod sources;
 mod sync;

@@ -3,30 +3,19 @@
 
 use std::collections::HashSet;
 
-use super::feeder::{Feeder, boundary};
+use super::feeder::Feeder;
 use super::keeper::Keeper;
 use super::path::Path;
 use super::render::Rendered;
+use super::segments::{self, Step, boundary};
 use super::talk::Talk;
 use super::{Attendance, DeskError, Done, State, grouped};
-use crate::protocol::engine::Token;
-use crate::session::{Segment, SegmentId, SegmentKind};
-use crate::text::{Before, Halt, TextError};
+use crate::session::{Segment, SegmentId};
+use crate::text::{Halt, TextError};
 use crate::transcript::MessageId;
 
 /// Text at the end of an answer that is left for the next question to bring, in bytes: a token that was drawn last.
 const SMALL_REST: usize = 256;
-
-/// One segment to be read.
-#[derive(Clone, Debug)]
-pub(super) struct Step {
-    pub(super) prompt: Vec<Token>,
-    /// Bytes of the rendered text at its end.
-    pub(super) text_end: usize,
-    pub(super) kind: SegmentKind,
-    /// The message that is complete with it.
-    pub(super) message: Option<MessageId>,
-}
 
 /// How a rendered text will become the live state.
 #[derive(Clone, Debug)]
@@ -121,48 +110,7 @@ impl Feeder {
     /// Cuts the text behind a path into segments to be read. The last one is what the model answers to, unless a message
     /// ends with it.
     fn steps(&self, rendered: &Rendered, path: &Path, halt: &Halt<'_>) -> Done<Vec<Step>> {
-        let tokenizer = &self.renderer.model().tokenizer;
-        let from = path.text_bytes();
-        let mut steps = Vec::new();
-        let mut at = from;
-        let mut count = usize::try_from(path.position()).unwrap_or(usize::MAX);
-        let mut before = tokenizer.before_next(path.last_tokens(), Before::Edge);
-        let ends = rendered.cuts.iter().filter(|c| c.end > from).map(|c| (c.end, c.kind, Some(c.message)));
-        let last = (rendered.text.len(), SegmentKind::Turn, None);
-        for (end, kind, message) in ends.chain([last]) {
-            let Some(slice) = rendered.text.get(at..end).filter(|s| !s.is_empty()) else {
-                continue;
-            };
-            let room = Halt { most: halt.most.saturating_sub(count), ..*halt };
-            let tokens = match path.position() {
-                0 if at == 0 => tokenizer.encode_prompt_until(slice, &room),
-                _ => tokenizer.encode_behind_until(slice, before, &room),
-            };
-            let tokens = tokens.map_err(|e| match e {
-                TextError::TooLong { .. } => TextError::TooLong { most: halt.most },
-                e => e,
-            })?;
-            count = count.saturating_add(tokens.len());
-            self.cut(slice, at, &tokens, before, &mut steps);
-            if let Some(step) = steps.last_mut() {
-                (step.kind, step.message) = (kind, message);
-            }
-            before = tokenizer.before_next(&tokens, before);
-            at = end;
-        }
-        Ok(steps)
-    }
-
-    /// Cuts one slice into pieces a stopped `/load` can lose, where the text allows it.
-    fn cut(&self, slice: &str, at: usize, tokens: &[Token], before: Before, steps: &mut Vec<Step>) {
-        let mut start = 0;
-        for (end, bytes) in self.renderer.piece_ends(slice, tokens, before, self.piece) {
-            let prompt = tokens.get(start..end).unwrap_or(&[]).to_vec();
-            steps.push(Step { prompt, text_end: at + bytes, kind: SegmentKind::DocumentPart, message: None });
-            start = end;
-        }
-        let rest = tokens.get(start..).unwrap_or(&[]).to_vec();
-        steps.push(Step { prompt: rest, text_end: at + slice.len(), kind: SegmentKind::Turn, message: None });
+        Ok(segments::steps(&self.renderer, self.piece, rendered, path, halt)?)
     }
 
     /// The live state is under the rendering, and all but its last few words are in it.

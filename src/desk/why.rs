@@ -7,10 +7,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::execute::{PromptReading, ToAnswer};
-use super::feeder::{Last, boundary};
+use super::feeder::Last;
 use super::path::Path;
 use super::plan::Plan;
 use super::render::Rendered;
+use super::segments::boundary;
 use super::{DeskError, Done, State};
 use crate::protocol::desk::{Activity, Notice, Why};
 use crate::protocol::engine::{Scoring, Token};

@@ -8,7 +8,7 @@ use crossbeam_channel::Receiver;
 
 use super::link::JobEnd;
 use super::path::Path;
-use super::plan::Step;
+use super::segments::Step;
 use super::{Done, State};
 use crate::commands::WhileBusy;
 use crate::protocol::desk::Activity;

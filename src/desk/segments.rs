@@ -1,0 +1,160 @@
+//! How a rendered text becomes segments: what has to be read behind a path, and what a job has added to it. Pure: knows a
+//! tokenizer, no engine and no store. The desk and the local server feed the engine by it.
+
+use super::path::Path;
+use super::render::{Rendered, Renderer};
+use crate::protocol::engine::Token;
+use crate::session::{NewSegment, SegmentKind, TextBoundary};
+use crate::text::{Before, Halt, TextError};
+use crate::transcript::MessageId;
+
+/// One segment to be read.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Its tokens.
+    pub prompt: Vec<Token>,
+    /// Bytes of the rendered text at its end.
+    pub text_end: usize,
+    /// What it holds.
+    pub kind: SegmentKind,
+    /// The message that is complete with it.
+    pub message: Option<MessageId>,
+}
+
+/// What a job says of the state it left.
+#[derive(Clone, Copy, Debug)]
+pub struct Absorbed<'a> {
+    /// Prompt tokens in the state.
+    pub prompt: usize,
+    /// Tokens it reported.
+    pub generated: &'a [Token],
+    /// How many of them are in the state.
+    pub generated_in_state: usize,
+}
+
+/// The boundary after the first `end` bytes of a rendered text.
+pub fn boundary(rendered: &Rendered, end: usize) -> TextBoundary {
+    TextBoundary::of(rendered.text.get(..end).unwrap_or(&rendered.text))
+}
+
+/// Cuts the text behind a path into segments to be read, each of about `piece` tokens at most. The last one is what the model
+/// answers to, unless a message ends with it.
+///
+/// # Errors
+/// [`TextError::Encode`], [`TextError::Stopped`], [`TextError::TooLong`].
+pub fn steps(
+    renderer: &Renderer,
+    piece: usize,
+    rendered: &Rendered,
+    path: &Path,
+    halt: &Halt<'_>,
+) -> Result<Vec<Step>, TextError> {
+    let tokenizer = &renderer.model().tokenizer;
+    let from = path.text_bytes();
+    let mut steps = Vec::new();
+    let mut at = from;
+    let mut count = usize::try_from(path.position()).unwrap_or(usize::MAX);
+    let mut before = tokenizer.before_next(path.last_tokens(), Before::Edge);
+    let ends = rendered.cuts.iter().filter(|c| c.end > from).map(|c| (c.end, c.kind, Some(c.message)));
+    let last = (rendered.text.len(), SegmentKind::Turn, None);
+    for (end, kind, message) in ends.chain([last]) {
+        let Some(slice) = rendered.text.get(at..end).filter(|s| !s.is_empty()) else {
+            continue;
+        };
+        let room = Halt { most: halt.most.saturating_sub(count), ..*halt };
+        let tokens = match path.position() {
+            0 if at == 0 => tokenizer.encode_prompt_until(slice, &room),
+            _ => tokenizer.encode_behind_until(slice, before, &room),
+        };
+        let tokens = tokens.map_err(|e| match e {
+            TextError::TooLong { .. } => TextError::TooLong { most: halt.most },
+            e => e,
+        })?;
+        count = count.saturating_add(tokens.len());
+        cut(renderer, piece, slice, at, &tokens, before, &mut steps);
+        if let Some(step) = steps.last_mut() {
+            (step.kind, step.message) = (kind, message);
+        }
+        before = tokenizer.before_next(&tokens, before);
+        at = end;
+    }
+    Ok(steps)
+}
+
+/// Cuts one slice into pieces a stopped reading can lose, where the text allows it.
+fn cut(
+    renderer: &Renderer,
+    piece: usize,
+    slice: &str,
+    at: usize,
+    tokens: &[Token],
+    before: Before,
+    steps: &mut Vec<Step>,
+) {
+    let mut start = 0;
+    for (end, bytes) in renderer.piece_ends(slice, tokens, before, piece) {
+        let prompt = tokens.get(start..end).unwrap_or(&[]).to_vec();
+        steps.push(Step { prompt, text_end: at + bytes, kind: SegmentKind::DocumentPart, message: None });
+        start = end;
+    }
+    let rest = tokens.get(start..).unwrap_or(&[]).to_vec();
+    steps.push(Step { prompt: rest, text_end: at + slice.len(), kind: SegmentKind::Turn, message: None });
+}
+
+/// A segment behind `path`.
+pub fn content(
+    fingerprint: &str,
+    path: &Path,
+    prompt: &[Token],
+    completion: &[Token],
+    boundary: TextBoundary,
+    kind: SegmentKind,
+) -> NewSegment {
+    NewSegment {
+        fingerprint: fingerprint.to_owned(),
+        parent: path.head(),
+        start: path.position(),
+        prompt: prompt.to_vec(),
+        completion: completion.to_vec(),
+        boundary,
+        kind,
+    }
+}
+
+/// Takes into the live path what a job did. Returns the segment, and whether all of the step was read; `None` when nothing was
+/// done.
+///
+/// # Errors
+/// The job speaks of more tokens than there are: a phrase.
+pub fn absorb(
+    renderer: &Renderer,
+    fingerprint: &str,
+    live: &mut Path,
+    rendered: &Rendered,
+    step: &Step,
+    done: Absorbed<'_>,
+) -> Result<Option<(NewSegment, bool)>, String> {
+    let cut = |what: &str, have: usize, said: usize| {
+        format!("internal error: the engine speaks of {said} {what} tokens, there are {have}")
+    };
+    let prompt = step.prompt.get(..done.prompt).ok_or_else(|| cut("read", step.prompt.len(), done.prompt))?;
+    let completion = done.generated.get(..done.generated_in_state);
+    let completion = completion.ok_or_else(|| cut("generated", done.generated.len(), done.generated_in_state))?;
+    if prompt.is_empty() && completion.is_empty() {
+        return Ok(None);
+    }
+    let complete = prompt.len() == step.prompt.len();
+    let tokenizer = &renderer.model().tokenizer;
+    let before = tokenizer.before_next(live.last_tokens(), Before::Edge);
+    let boundary = if !complete {
+        renderer.boundary_after(rendered, live.text_bytes(), prompt, before)
+    } else if completion.is_empty() {
+        boundary(rendered, step.text_end)
+    } else {
+        renderer.boundary_with(rendered, step.text_end, completion, tokenizer.before_next(prompt, before))
+    };
+    let kind = if complete { step.kind } else { SegmentKind::DocumentPart };
+    let content = content(fingerprint, live, prompt, completion, boundary, kind);
+    live.push(content.clone());
+    Ok(Some((content, complete)))
+}
