@@ -3,17 +3,22 @@
 //! Needs a C++ compiler, and x86-64: `tests/tools.rs` says so where it is left out.
 #![cfg(all(feature = "cuda", target_arch = "x86_64"))]
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use half::bf16;
 use sala_chat::backend::cpu::Cpu;
 use sala_chat::backend::cuda::{Card, Cuda, Guards, Options};
+use sala_chat::backend::forms::Packed;
 use sala_chat::backend::prelude::*;
-use sala_chat::backend::{BackendError, BufKind, Form, Pass, ROW_ARRAYS, StepKey, layer_tensor};
-use sala_chat::lab::kernels::checks::{Checks, Extent, operations};
+use sala_chat::backend::{
+    BackendError, BufKind, Form, Pass, ROW_ARRAYS, StepKey, WeightView, layer_tensor, synthetic_value,
+};
+use sala_chat::lab::kernels::checks::{Checks, Extent, operations, relative};
 use sala_chat::model::Checkpoint;
 use sala_chat::protocol::engine::{Cancel, Dtype, ImageTensor, RowSource, RowsFault, RowsImage};
 use sala_chat::spec::{DenseRule, ScoreNorm, SparseSpec};
@@ -382,4 +387,98 @@ fn shapes_without_a_kernel_are_refused_by_name() {
         let error = b.linear_add(&mut h, &x, &w, 1.0, pass).unwrap_err();
         assert!(matches!(error, BackendError::Shape { .. }), "{error}");
     }
+}
+
+/// Weights of more than the pipeline's shortest length, at an odd place of a file.
+struct InFile {
+    shape: [usize; 2],
+    form: Form,
+    dtype: Dtype,
+    bytes: Vec<u8>,
+    nothing: Vec<u8>,
+    file: std::fs::File,
+}
+
+const FIRST: usize = 4_099;
+
+impl InFile {
+    fn new(shape: [usize; 2], form: Form, seed: u64) -> InFile {
+        let value = |row: usize, column: usize| synthetic_value(seed, (row * shape[1] + column) as u64, 0.03);
+        let (dtype, bytes) = match form {
+            Form::Bf16 => {
+                let all = (0..shape[0]).flat_map(|r| (0..shape[1]).map(move |c| (r, c)));
+                (Dtype::Bf16, all.flat_map(|(r, c)| bf16::from_f32(value(r, c)).to_le_bytes()).collect())
+            }
+            form => {
+                let fill = |row: usize, dst: &mut [f32]| {
+                    dst.iter_mut().enumerate().for_each(|(column, v)| *v = value(row, column));
+                };
+                (Dtype::U8, Packed::pack(form, shape[0], shape[1], fill).unwrap().into_bytes())
+            }
+        };
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&vec![0xff; FIRST]).unwrap();
+        file.write_all(&bytes).unwrap();
+        InFile { shape, form, dtype, nothing: vec![0; bytes.len()], bytes, file }
+    }
+
+    fn in_memory(&self) -> WeightView<'_> {
+        let InFile { shape, form, dtype, bytes, .. } = self;
+        WeightView { name: "weight", shape, dtype: *dtype, data: bytes, file: None, form: *form }
+    }
+
+    /// What is mapped would be found out.
+    fn on_disk(&self) -> WeightView<'_> {
+        WeightView { data: &self.nothing, file: Some((&self.file, FIRST as u64)), ..self.in_memory() }
+    }
+}
+
+fn gate_up<B: Backend>(b: &mut B, [gate, up]: [WeightView<'_>; 2]) -> Vec<f32> {
+    let [half, inner] = *gate.shape else { panic!("{:?}", gate.shape) };
+    let w = b.gate_up_matrix(gate, up).unwrap();
+    let norm = b.ones(inner).unwrap();
+    let (mut h, mut out) = (b.buf(inner, BufKind::Residual).unwrap(), b.buf(half, BufKind::Activation).unwrap());
+    let values: Vec<f32> = (0..inner as u64).map(|i| synthetic_value(9, i, 1.0)).collect();
+    b.write(&mut h, &values).unwrap();
+    let pass = Pass::Verify { rows: 1 };
+    b.set_tokens(&[0]).unwrap();
+    b.norm_gate_up(&mut out, &h, &norm, 1e-6, &w, pass).unwrap();
+    let found = b.read(&out, 1).unwrap();
+    b.advance(pass, 0).unwrap();
+    found
+}
+
+#[test]
+fn weights_are_read_from_where_they_lie_in_files() {
+    let mut b = device();
+    for form in [Form::Bf16, Form::Int8, Form::Int4] {
+        // Joined, more than four megabytes, and no whole number of pieces.
+        let weights = [3, 4].map(|seed| InFile::new([3_056, 1_024], form, seed));
+        let [gate, up] = &weights;
+        let from_files = gate_up(&mut b, [gate.on_disk(), up.on_disk()]);
+        assert_eq!(from_files, gate_up(&mut b, [gate.in_memory(), up.in_memory()]), "{}", form.name());
+        let oracle = gate_up(&mut Cpu::new(), [gate.in_memory(), up.in_memory()]);
+        let error = relative(&from_files, &oracle);
+        assert!(error < 6e-3, "{}: {error}", form.name());
+    }
+    // Tables, plain and packed already.
+    for (form, rows) in [(Form::Bf16, 2_101), (Form::Int8, 4_801)] {
+        let weight = InFile::new([rows, 1_024], form, 5);
+        let (mut h, pass) = (b.buf(1_024, BufKind::Residual).unwrap(), Pass::Verify { rows: 4 });
+        let mut found = Vec::new();
+        for view in [weight.on_disk(), weight.in_memory()] {
+            let table = b.matrix(&[view]).unwrap();
+            b.set_tokens(&[0, 513, rows as u32 / 2, rows as u32 - 1]).unwrap();
+            b.embed(&mut h, &table, 1.0, pass).unwrap();
+            found.push(b.read(&h, 4).unwrap());
+            b.advance(pass, 0).unwrap();
+        }
+        assert_eq!(found[0], found[1], "{}", form.name());
+        assert!(found[0].iter().any(|v| *v != 0.0));
+    }
+    let short = InFile::new([2_101, 1_024], Form::Bf16, 5);
+    short.file.set_len(4_000_000).unwrap();
+    let error = b.matrix(&[short.on_disk()]).err().unwrap().to_string();
+    assert!(error.contains("a file is shorter than it was"), "{error}");
+    b.check_guards().unwrap();
 }

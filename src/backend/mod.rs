@@ -114,6 +114,8 @@ pub struct WeightView<'a> {
     pub dtype: Dtype,
     /// Little-endian values.
     pub data: &'a [u8],
+    /// The same bytes in a file and where they begin there, for devices that read them on their way.
+    pub file: Option<(&'a std::fs::File, u64)>,
     /// How the weight is to lie on the device. Norms are never packed.
     pub form: Form,
 }

@@ -33,11 +33,26 @@ fn event_of(events: &[Event], slot: usize) -> Result<&Event> {
     events.get(slot).ok_or_else(|| internal("restore_rows", "a slot without its event"))
 }
 
+/// A piece of an array on its way: which one, from which byte, how many, and where to.
+struct Piece {
+    array: usize,
+    at: usize,
+    bytes: usize,
+    dst: DevicePtr,
+}
+
+/// Fills a piece: the number of its array, the byte it begins at, and where its bytes go.
+type Fill<'a> = dyn Fn(usize, usize, &mut [u8]) -> Result<()> + Sync + 'a;
+
 /// The pipeline of [`Staging::stream`]: threads fill slots, this thread gives them to the copy queue in whatever order they
 /// come, and hands them out again once their copy has passed.
-fn stream_through(slots: Vec<&mut [u8]>, arrays: &[Incoming<'_>], driver: &dyn Driver, events: &[Event]) -> Result<()> {
-    let pieces: Vec<(&Incoming<'_>, usize)> =
-        arrays.iter().flat_map(|a| (0..a.bytes).step_by(PIECE_BYTES).map(move |at| (a, at))).collect();
+fn stream_through(
+    slots: Vec<&mut [u8]>,
+    pieces: &[Piece],
+    fill: &Fill<'_>,
+    driver: &dyn Driver,
+    events: &[Event],
+) -> Result<()> {
     let next = AtomicUsize::new(0);
     // Unbounded, but never longer than there are slots.
     let (free, empty) = crossbeam_channel::unbounded::<Slot<'_>>();
@@ -46,23 +61,21 @@ fn stream_through(slots: Vec<&mut [u8]>, arrays: &[Incoming<'_>], driver: &dyn D
         // The receiver is held here.
         let _ = free.send(slot);
     }
-    let (pieces, next) = (&pieces, &next);
+    let next = &next;
     rayon::in_place_scope(move |scope| {
         for _ in 0..rayon::current_num_threads() {
             let (empty, filled) = (empty.clone(), filled.clone());
             scope.spawn(move |_| {
-                while let Some((array, at)) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
                     // Nobody hands out slots or takes pieces any more after a failure.
                     let Ok((slot, bytes)) = empty.recv() else {
                         return;
                     };
-                    let n = PIECE_BYTES.min(array.bytes - at);
-                    let read = match bytes.get_mut(..n) {
-                        Some(into) => array.feed.fill(&array.name, *at, into).map_err(BackendError::Rows),
-                        None => Err(internal("restore_rows", "a slot shorter than a piece")),
+                    let read = match bytes.get_mut(..piece.bytes) {
+                        Some(into) => fill(piece.array, piece.at, into),
+                        None => Err(internal("staging", "a slot shorter than a piece")),
                     };
-                    let dst = array.dst + *at as u64;
-                    if filled.send((dst, n, (slot, bytes), read)).is_err() {
+                    if filled.send((piece, (slot, bytes), read)).is_err() {
                         return;
                     }
                 }
@@ -70,10 +83,10 @@ fn stream_through(slots: Vec<&mut [u8]>, arrays: &[Incoming<'_>], driver: &dyn D
         }
         drop((empty, filled));
         let mut flying: VecDeque<Slot<'_>> = VecDeque::new();
-        for (dst, n, (slot, bytes), read) in ready {
+        for (piece, (slot, bytes), read) in ready {
             read?;
-            // SAFETY: `stream` checked that the array is the caller's; the slot is not filled again before its event.
-            unsafe { driver.copy_in(dst, bytes.as_ptr(), n, Queue::Copy)? };
+            // SAFETY: whoever made the pieces checked that the array is the caller's; the slot is not filled again before its event.
+            unsafe { driver.copy_in(piece.dst, bytes.as_ptr(), piece.bytes, Queue::Copy)? };
             driver.record(event_of(events, slot)?, Queue::Copy)?;
             flying.push_back((slot, bytes));
             if flying.len() > IN_FLIGHT
@@ -94,6 +107,12 @@ fn copy_pieces(to: &mut [u8], from: Option<&[u8]>) -> Result<()> {
     let from = from.ok_or_else(|| internal("staging", "fewer bytes than are to be copied"))?;
     to.par_chunks_mut(PIECE_BYTES).zip(from.par_chunks(PIECE_BYTES)).for_each(|(to, from)| to.copy_from_slice(from));
     Ok(())
+}
+
+/// An array in pieces.
+fn cut(array: usize, dst: DevicePtr, bytes: usize, piece: usize) -> Vec<Piece> {
+    let one = |at: usize| Piece { array, at, bytes: piece.min(bytes - at), dst: dst + at as u64 };
+    (0..bytes).step_by(piece.max(1)).map(one).collect()
 }
 
 /// Two page-locked buffers and their events.
@@ -165,6 +184,30 @@ impl Staging {
     /// Sends arrays that are read piece by piece, by all threads at once, each piece as soon as it is there. Order on the
     /// compute queue as in [`Staging::send`].
     pub(super) fn stream(&mut self, arrays: &[Incoming<'_>]) -> Result<()> {
+        let cut = |(array, a): (usize, &Incoming<'_>)| cut(array, a.dst, a.bytes, PIECE_BYTES);
+        let pieces: Vec<Piece> = arrays.iter().enumerate().flat_map(cut).collect();
+        self.send_pieces(&pieces, &|array, at, into| {
+            let array = arrays.get(array).ok_or_else(|| internal("staging", "a piece of no array"))?;
+            array.feed.fill(&array.name, at, into).map_err(BackendError::Rows)
+        })
+    }
+
+    /// As [`Staging::send`] for what is long: pieces are filled by one thread each and go as soon as they are full, in any order.
+    pub(super) fn send_wide(
+        &mut self,
+        dst: DevicePtr,
+        bytes: usize,
+        unit: usize,
+        fill: &(dyn Fn(usize, &mut [u8]) -> Result<()> + Sync),
+    ) -> Result<()> {
+        if bytes < 4 * PIECE_BYTES || unit > PIECE_BYTES {
+            return self.send(dst, bytes, unit, fill);
+        }
+        let piece = PIECE_BYTES / unit.max(1) * unit.max(1);
+        self.send_pieces(&cut(0, dst, bytes, piece), &|_, at, into| fill(at, into))
+    }
+
+    fn send_pieces(&mut self, pieces: &[Piece], fill: &Fill<'_>) -> Result<()> {
         self.device.order(Queue::Compute, Queue::Copy)?;
         self.wait(0)?;
         self.wait(1)?;
@@ -172,7 +215,7 @@ impl Staging {
         let events = (0..2 * CHUNK_BYTES / PIECE_BYTES).map(|_| driver.event());
         let events: Vec<Event> = events.collect::<Result<_>>()?;
         let slots = self.halves.iter_mut().flat_map(|h| h.as_mut_slice().chunks_exact_mut(PIECE_BYTES));
-        let sent = stream_through(slots.collect(), arrays, driver, &events);
+        let sent = stream_through(slots.collect(), pieces, fill, driver, &events);
         // Slots of copies that are still under way must not be filled again, whatever happened.
         let passed = driver.synchronize(Queue::Copy);
         for event in events {

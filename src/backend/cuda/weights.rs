@@ -1,14 +1,16 @@
 //! Weights on their way to the device: rows of several tensors in one matrix, gate and up in turns, bf16 from what the
 //! checkpoint has and packed on the device where they take a form of fewer bits; or made up on the device.
 
+use std::fs::File;
+use std::io::IoSliceMut;
+
 use half::bf16;
-use rayon::prelude::*;
 
 use super::device::{Account, DeviceBuffer};
 use super::driver::{DevicePtr, Queue};
 use super::tensors::{Matrix, Part};
-use super::{Cuda, launch, shape};
-use crate::backend::forms::{self, PAIR_ROWS};
+use super::{Cuda, failed, launch, shape};
+use crate::backend::forms::{Interleaving, PAIR_ROWS};
 use crate::backend::{Form, Result, WeightView, internal};
 use crate::protocol::engine::Dtype;
 
@@ -60,9 +62,7 @@ impl Cuda {
             ));
         }
         let memory = if gate.dtype == Dtype::U8 {
-            let bytes = forms::interleave(form, half, inner, gate.data, up.data)
-                .ok_or_else(|| shape("gate_up_matrix", "a multiple of 16 rows", half))?;
-            self.packed_bytes(&bytes)?
+            self.packed_pairs(form, half, inner, [&gate, &up])?
         } else {
             self.formed_rows(form, 2 * half, inner, &|packed| {
                 let (block, r) = (packed / 16, packed % 16);
@@ -100,12 +100,39 @@ impl Cuda {
 
     /// A weight that its folder holds packed.
     fn packed_already(&mut self, view: &WeightView<'_>) -> Result<DeviceBuffer> {
-        self.packed_bytes(view.data)
+        let memory = self.device.alloc("weights", view.data.len(), Account::Weights)?;
+        self.staging.send_wide(memory.ptr(), view.data.len(), 1, &|at, to| bytes_of(view, at, to))?;
+        Ok(memory)
     }
 
-    fn packed_bytes(&mut self, bytes: &[u8]) -> Result<DeviceBuffer> {
-        let memory = self.device.alloc("weights", bytes.len(), Account::Weights)?;
-        self.staging.send_bytes(memory.ptr(), bytes)?;
+    /// Gate and up that their folder holds packed, their rows put in eights on the way.
+    fn packed_pairs(
+        &mut self,
+        form: Form,
+        half: usize,
+        inner: usize,
+        weights: [&WeightView<'_>; 2],
+    ) -> Result<DeviceBuffer> {
+        let pairs = Interleaving::new(form, half, inner)
+            .ok_or_else(|| shape("gate_up_matrix", "a multiple of 16 rows in a packed form", half))?;
+        let (bytes, pair_bytes) = (form.bytes(2 * half, inner), pairs.pair_bytes());
+        let memory = self.device.alloc("weights", bytes, Account::Weights)?;
+        self.staging.send_wide(memory.ptr(), bytes, pair_bytes, &|at, to| {
+            let (first, count) = (at / pair_bytes, to.len().div_ceil(pair_bytes));
+            let from = first / 2 * pair_bytes;
+            let here = ((first + count).div_ceil(2) - first / 2) * pair_bytes;
+            let mut read = [vec![0; here], vec![0; here]];
+            for (view, read) in weights.iter().zip(&mut read) {
+                bytes_of(view, from, read)?;
+            }
+            let [gate, up] = &read;
+            for (i, to) in to.chunks_mut(pair_bytes).enumerate() {
+                let at = ((first + i) / 2 - first / 2) * pair_bytes;
+                let of = |all: &[u8]| at..all.len().min(at + pair_bytes);
+                pairs.pair(first + i, gate.get(of(gate)).unwrap_or_default(), up.get(of(up)).unwrap_or_default(), to);
+            }
+            Ok(())
+        })?;
         Ok(memory)
     }
 
@@ -121,25 +148,18 @@ impl Cuda {
         if row_bytes == 0 {
             return Ok(());
         }
-        self.staging.send(dst, rows * row_bytes, row_bytes, &|at, chunk| {
-            chunk.par_chunks_mut(row_bytes).enumerate().try_for_each(|(i, to)| {
-                let from = from(at / row_bytes + i);
-                let (view, row) = from.ok_or_else(|| internal("matrix", "a row of no weight"))?;
-                let value = view.dtype.size();
-                let data = view.data.get(row * inner * value..).and_then(|d| d.get(..inner * value));
-                let data = data.ok_or_else(|| internal("matrix", "a weight shorter than its shape"))?;
-                match view.dtype {
-                    Dtype::Bf16 => to.copy_from_slice(data),
-                    Dtype::F32 => {
-                        for (to, x) in to.chunks_exact_mut(2).zip(data.chunks_exact(4)) {
-                            let x = f32::from_le_bytes([x[0], x[1], x[2], x[3]]);
-                            to.copy_from_slice(&bf16::from_f32(x).to_le_bytes());
-                        }
+        self.staging.send_wide(dst, rows * row_bytes, row_bytes, &|at, chunk| {
+            let mut reads: Vec<Read<'_, '_>> = Vec::new();
+            for (i, to) in chunk.chunks_exact_mut(row_bytes).enumerate() {
+                let (view, row) = from(at / row_bytes + i).ok_or_else(|| internal("matrix", "a row of no weight"))?;
+                match (view.dtype, view.file) {
+                    (Dtype::Bf16, Some((file, start))) => {
+                        Read::add(&mut reads, file, start + (row * row_bytes) as u64, to);
                     }
-                    Dtype::U32 | Dtype::U8 => return Err(internal("matrix", "a weight of whole numbers")),
+                    _ => row_of(view, row, inner, to)?,
                 }
-                Ok(())
-            })
+            }
+            reads.into_iter().try_for_each(Read::run)
         })
     }
 
@@ -221,6 +241,83 @@ impl Cuda {
         let form = form.or_bf16(inner);
         let memory = if form == Form::Bf16 { memory } else { self.in_form(form, memory.ptr(), 2 * half, inner)? };
         Ok(Matrix::whole(memory, form, 2 * half, inner))
+    }
+}
+
+/// A row of values in memory, as bf16.
+fn row_of(view: &WeightView<'_>, row: usize, inner: usize, to: &mut [u8]) -> Result<()> {
+    let value = view.dtype.size();
+    let data = view.data.get(row * inner * value..).and_then(|d| d.get(..inner * value));
+    let data = data.ok_or_else(|| internal("matrix", "a weight shorter than its shape"))?;
+    match view.dtype {
+        Dtype::Bf16 => to.copy_from_slice(data),
+        Dtype::F32 => {
+            for (to, x) in to.chunks_exact_mut(2).zip(data.chunks_exact(4)) {
+                let x = f32::from_le_bytes([x[0], x[1], x[2], x[3]]);
+                to.copy_from_slice(&bf16::from_f32(x).to_le_bytes());
+            }
+        }
+        Dtype::U32 | Dtype::U8 => return Err(internal("matrix", "a weight of whole numbers")),
+    }
+    Ok(())
+}
+
+/// Bytes of a weight from `at` on, from its file where it lies in one.
+fn bytes_of(view: &WeightView<'_>, at: usize, to: &mut [u8]) -> Result<()> {
+    let end = at + to.len();
+    match (view.file, view.data.get(at..end)) {
+        (_, None) => Err(internal("matrix", "a weight shorter than its shape")),
+        (Some((file, start)), Some(_)) => {
+            Read { file, at: start + at as u64, end: 0, into: vec![IoSliceMut::new(to)] }.run()
+        }
+        (None, Some(data)) => {
+            to.copy_from_slice(data);
+            Ok(())
+        }
+    }
+}
+
+/// Neighbouring bytes of a file, and the places they go to. Read rather than copied out of a map: a map's pages would have to be
+/// entered into this program's tables one after the other, and from a disk would come in small pieces.
+struct Read<'f, 'b> {
+    file: &'f File,
+    at: u64,
+    end: u64,
+    into: Vec<IoSliceMut<'b>>,
+}
+
+/// Places that one read may have.
+const MOST_PLACES: usize = 512;
+
+impl<'f, 'b> Read<'f, 'b> {
+    /// Bytes of `file` from `at` on are to go to `to`: as part of the read that ends there, or as one more.
+    fn add(reads: &mut Vec<Read<'f, 'b>>, file: &'f File, at: u64, to: &'b mut [u8]) {
+        let end = at + to.len() as u64;
+        let before = reads.iter_mut().find(|r| r.end == at && std::ptr::eq(r.file, file) && r.into.len() < MOST_PLACES);
+        match before {
+            Some(read) => {
+                read.end = end;
+                read.into.push(IoSliceMut::new(to));
+            }
+            None => reads.push(Read { file, at, end, into: vec![IoSliceMut::new(to)] }),
+        }
+    }
+
+    fn run(mut self) -> Result<()> {
+        let say = |cause: &dyn std::fmt::Display| failed("reading weights", cause);
+        let (mut into, mut at) = (self.into.as_mut_slice(), self.at);
+        while !into.is_empty() {
+            match rustix::io::preadv(self.file, into, at) {
+                Ok(0) => return Err(say(&"a file is shorter than it was; download it again")),
+                Ok(n) => {
+                    at += n as u64;
+                    IoSliceMut::advance_slices(&mut into, n);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(say(&e)),
+            }
+        }
+        Ok(())
     }
 }
 

@@ -277,31 +277,80 @@ fn split(word: u32) -> [u32; 8] {
     std::array::from_fn(|j| word >> (j / 2 * 4 + j % 2 * 16) & 15)
 }
 
-/// Gate and up weights of `half` rows each, packed, as one weight with their rows in eights: tile b holds gate rows `8b..8b + 8`, then up
-/// rows `8b..8b + 8`. `None` if that does not come out even.
-pub fn interleave(form: Form, half: usize, inner: usize, gate: &[u8], up: &[u8]) -> Option<Vec<u8>> {
-    let row = form.row()?;
-    let bytes = form.bytes(half, inner);
-    if !half.is_multiple_of(16) || gate.len() != bytes || up.len() != bytes || !form.fits(inner) {
-        return None;
+/// Gate and up weights of equally many rows, packed, as one weight with their rows in eights: tile b holds gate rows `8b..8b + 8`, then
+/// up rows `8b..8b + 8`. Made pair by pair of the joined weight, so that nobody needs room for all of it.
+pub struct Interleaving {
+    unit_bytes: usize,
+    pair_bytes: usize,
+    /// Of even pairs of tiles and of odd ones: they take the lower and the upper half of a pair of each weight.
+    moves: [Vec<Move>; 2],
+}
+
+/// Bytes of a unit, by where they go and where they come from.
+#[derive(Clone, Copy)]
+struct Move {
+    to: usize,
+    from: usize,
+    up: bool,
+    /// Four of them, else two.
+    word: bool,
+}
+
+impl Interleaving {
+    /// Of two weights of `half` rows; `None` if that does not come out even.
+    pub fn new(form: Form, half: usize, inner: usize) -> Option<Interleaving> {
+        let unit_bytes = form.row()?.unit_bytes;
+        if !half.is_multiple_of(16) || !form.fits(inner) {
+            return None;
+        }
+        let moves = [0, 1].map(|odd| {
+            let rows = (0..PAIR_ROWS).flat_map(|r| {
+                let (here, there) = (Place::of(r), Place::of(16 * odd + r / 16 * 8 + r % 8));
+                let up = r / 8 % 2 == 1;
+                pieces(form, here).zip(pieces(form, there)).map(move |((to, n), (from, _))| (to, from, n, up))
+            });
+            let halves = rows.flat_map(|(to, from, n, up)| (0..n).step_by(2).map(move |at| (to + at, from + at, up)));
+            let mut moves: Vec<Move> = Vec::new();
+            for (to, from, up) in halves {
+                match moves.last_mut() {
+                    Some(m) if !m.word && m.up == up && (m.to + 2, m.from + 2) == (to, from) => m.word = true,
+                    _ => moves.push(Move { to, from, up, word: false }),
+                }
+            }
+            moves
+        });
+        Some(Interleaving { unit_bytes, pair_bytes: inner / UNIT_COLUMNS * unit_bytes, moves })
     }
-    let units = inner / UNIT_COLUMNS;
-    let mut out = vec![0u8; form.bytes(2 * half, inner)];
-    out.par_chunks_mut((units * row.unit_bytes).max(1)).enumerate().for_each(|(pair, to)| {
-        for r in 0..PAIR_ROWS {
-            let (tile, upper) = (pair * 2 + r / 16, r / 8 % 2);
-            let (from, source) = (if upper == 0 { gate } else { up }, 8 * tile + r % 8);
-            let first = source / PAIR_ROWS * units * row.unit_bytes;
-            let from = from.get(first..first + units * row.unit_bytes).unwrap_or_default();
-            let (here, there) = (Place::of(r), Place::of(source));
-            for (to, from) in to.chunks_exact_mut(row.unit_bytes).zip(from.chunks_exact(row.unit_bytes)) {
-                for ((to_at, n), (from_at, _)) in pieces(form, here).zip(pieces(form, there)) {
-                    put(to, to_at, from.get(from_at..from_at + n).unwrap_or_default());
+
+    /// Bytes of a pair of tiles, of each weight and of the joined one.
+    pub fn pair_bytes(&self) -> usize {
+        self.pair_bytes
+    }
+
+    /// Pair `pair` of the joined weight, from pair `pair / 2` of each.
+    pub fn pair(&self, pair: usize, gate: &[u8], up: &[u8], to: &mut [u8]) {
+        let [even, odd] = &self.moves;
+        let moves = if pair.is_multiple_of(2) { even } else { odd };
+        let units = gate.chunks_exact(self.unit_bytes).zip(up.chunks_exact(self.unit_bytes));
+        for (to, (gate, up)) in to.chunks_exact_mut(self.unit_bytes).zip(units) {
+            for m in moves {
+                let from = if m.up { up } else { gate };
+                // Of fixed sizes: these are single instructions.
+                if m.word {
+                    copy::<4>(to, m.to, from, m.from);
+                } else {
+                    copy::<2>(to, m.to, from, m.from);
                 }
             }
         }
-    });
-    Some(out)
+    }
+}
+
+fn copy<const N: usize>(to: &mut [u8], at: usize, from: &[u8], first: usize) {
+    let to = to.get_mut(at..).and_then(|to| to.first_chunk_mut::<N>());
+    if let (Some(to), Some(from)) = (to, from.get(first..).and_then(|from| from.first_chunk::<N>())) {
+        *to = *from;
+    }
 }
 
 /// Where the bytes of one row lie in a unit: (first, count).

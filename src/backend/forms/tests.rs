@@ -105,7 +105,12 @@ fn gate_and_up_rows_meet_in_eights() {
     };
     for form in [Form::Int8, Form::Int4] {
         let [gate, up] = [0, 1].map(|which| Packed::pack(form, half, inner, value(which)).unwrap());
-        let bytes = interleave(form, half, inner, gate.bytes(), up.bytes()).unwrap();
+        let pairs = Interleaving::new(form, half, inner).unwrap();
+        let mut bytes = vec![0; form.bytes(2 * half, inner)];
+        for (pair, to) in bytes.chunks_mut(pairs.pair_bytes()).enumerate() {
+            let [gate, up] = [&gate, &up].map(|w| &w.bytes()[pair / 2 * pairs.pair_bytes()..][..pairs.pair_bytes()]);
+            pairs.pair(pair, gate, up, to);
+        }
         let both = Packed::from_bytes(form, 2 * half, inner, bytes).unwrap();
         let (mut a, mut b) = (vec![0.0; inner], vec![0.0; inner]);
         for row in 0..2 * half {

@@ -95,7 +95,7 @@ fn bytes(values: &[f32]) -> Vec<u8> {
 
 fn matrix<B: Backend>(b: &mut B, form: Form, seed: u64, out: usize, inner: usize) -> Result<B::Matrix> {
     let (dtype, data) = weight(form, seed, out, inner);
-    b.matrix(&[WeightView { name: "weight", shape: &[out, inner], dtype, data: &data, form }])
+    b.matrix(&[WeightView { name: "weight", shape: &[out, inner], dtype, data: &data, file: None, form }])
 }
 
 /// Rows above rows in two forms, as mixed folders have them.
@@ -105,7 +105,14 @@ fn matrix_of_two<B: Backend>(b: &mut B, forms: [Form; 2], seed: u64, out: usize,
     let views: Vec<_> = forms
         .into_iter()
         .zip(&made)
-        .map(|(form, (dtype, data))| WeightView { name: "weight", shape: &shape, dtype: *dtype, data, form })
+        .map(|(form, (dtype, data))| WeightView {
+            name: "weight",
+            shape: &shape,
+            dtype: *dtype,
+            data,
+            file: None,
+            form,
+        })
         .collect();
     b.matrix(&views)
 }
@@ -139,7 +146,7 @@ impl IntegerRows for RandomGroups {
 
 fn norm<B: Backend>(b: &mut B, seed: u64, n: usize) -> Result<B::Vector> {
     let data = bytes(&values(seed, n, 0.2).iter().map(|v| bf16::from_f32(1.0 + v).to_f32()).collect::<Vec<_>>());
-    b.vector(WeightView { name: "norm", shape: &[n], dtype: Dtype::F32, data: &data, form: Form::Bf16 })
+    b.vector(WeightView { name: "norm", shape: &[n], dtype: Dtype::F32, data: &data, file: None, form: Form::Bf16 })
 }
 
 /// A buffer of which only the first rows are used, NaN everywhere else they could be read.

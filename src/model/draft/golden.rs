@@ -225,8 +225,14 @@ fn replay_head<B: DraftOps>(b: &mut B, case: &mut Case<'_>, files: &[PathBuf; 2]
     let mut head =
         DraftHead::load(b, case.name, &config.to_string(), &Tensors::open_files(files)?, &target(&config)?, &options)?;
     // The fixtures' heads have tables of their own; a borrowed one is never read.
-    let none =
-        b.matrix(&[WeightView { name: "none", shape: &[1, 1], dtype: Dtype::F32, data: &[0; 4], form: Form::Bf16 }])?;
+    let none = b.matrix(&[WeightView {
+        name: "none",
+        shape: &[1, 1],
+        dtype: Dtype::F32,
+        data: &[0; 4],
+        file: None,
+        form: Form::Bf16,
+    }])?;
     run(b, &mut head, &Tables { embed: &none, head: &none }, case)
 }
 

@@ -63,7 +63,7 @@ impl Plain<'_> {
         match self {
             Plain::Loaded(tensor) => tensor.view(),
             Plain::Made { name, shape, dtype, data } => {
-                WeightView { name, shape, dtype: *dtype, data, form: Form::Bf16 }
+                WeightView { name, shape, dtype: *dtype, data, file: None, form: Form::Bf16 }
             }
         }
     }

@@ -53,6 +53,7 @@ fn prediction(b: &mut Cpu, head: &mut DraftHead<Cpu>) -> TopLogits {
             shape: &[1, 1],
             dtype: crate::protocol::engine::Dtype::F32,
             data: &[0; 4],
+            file: None,
             form: crate::backend::Form::Bf16,
         }])
         .unwrap();
@@ -284,6 +285,7 @@ fn a_head_may_borrow_the_models_tables() {
         shape: &embed.shape,
         dtype: crate::protocol::engine::Dtype::F32,
         data: &embed.bytes,
+        file: None,
         form: crate::backend::Form::Bf16,
     };
     let table = b.matrix(&[view]).unwrap();

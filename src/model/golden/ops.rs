@@ -163,10 +163,17 @@ fn rms_norm<B: Backend>(golden: &Golden, b: &mut B, report: &mut Report) -> Resu
         shape: &[n, n],
         dtype: Dtype::F32,
         data: &identity,
+        file: None,
         form: Form::Bf16,
     }])?;
-    let norm =
-        b.vector(WeightView { name: "weight", shape: &[n], dtype: Dtype::F32, data: &weight, form: Form::Bf16 })?;
+    let norm = b.vector(WeightView {
+        name: "weight",
+        shape: &[n],
+        dtype: Dtype::F32,
+        data: &weight,
+        file: None,
+        form: Form::Bf16,
+    })?;
     let (mut h, mut dst) = (b.buf(n, BufKind::Residual)?, b.buf(n, BufKind::Activation)?);
     for pass in [Pass::Verify { rows }, Pass::Prefill { rows }] {
         b.seek(0)?;

@@ -120,9 +120,7 @@ impl Checkpoint {
         let weight = tensors.published(&full, shape)?;
         let (form, fate) = self.fate(self.recipe(), weight.as_ref(), name, inner);
         match (weight, fate) {
-            (Some(weight), Fate::Exact | Fate::Nearly) => {
-                Ok(LoadedTensor::packed(&full, shape, form, weight.packed()?))
-            }
+            (Some(weight), Fate::Exact | Fate::Nearly) => Ok(tensors.packed(&full, shape, form, weight.packed()?)),
             _ => Ok(tensors.get(&full, shape)?.in_form(form)),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -18,6 +19,10 @@ const HASH_WHOLE: u64 = 256 << 20;
 const SAMPLE_EVERY: usize = 16 << 20;
 const SAMPLE_BYTES: usize = 4096;
 
+/// What a good disk reads while a GPU is opened, and how much is asked for at a time.
+const EXPECTED_BYTES: u64 = 1 << 30;
+const EXPECTED_STEP: usize = 8 << 20;
+
 /// A file compiled into the binary.
 #[derive(Clone, Copy)]
 pub(in crate::model) struct EmbeddedFile {
@@ -26,14 +31,15 @@ pub(in crate::model) struct EmbeddedFile {
 }
 
 enum Bytes {
-    Mapped(memmap2::Mmap),
+    /// In memory, and the file itself.
+    Mapped(memmap2::Mmap, File),
     Embedded(&'static [u8]),
 }
 
 impl Bytes {
     fn slice(&self) -> &[u8] {
         match self {
-            Bytes::Mapped(map) => map,
+            Bytes::Mapped(map, _) => map,
             Bytes::Embedded(bytes) => bytes,
         }
     }
@@ -62,16 +68,12 @@ pub struct LoadedTensor<'a> {
     shape: Cow<'a, [usize]>,
     dtype: Dtype,
     data: Cow<'a, [u8]>,
+    /// Where `data` lies on the disk, if it is borrowed from a file.
+    file: Option<(&'a File, u64)>,
     form: Form,
 }
 
 impl LoadedTensor<'_> {
-    /// Bytes of a form that a device reads as they are.
-    pub(super) fn packed<'a>(name: &str, shape: &[usize], form: Form, data: Cow<'a, [u8]>) -> LoadedTensor<'a> {
-        let (name, shape) = (Cow::Owned(name.to_owned()), Cow::Owned(shape.to_vec()));
-        LoadedTensor { name, shape, dtype: Dtype::U8, data, form }
-    }
-
     /// The same values as f32.
     #[must_use]
     pub(super) fn into_f32(self) -> Self {
@@ -80,7 +82,7 @@ impl LoadedTensor<'_> {
         }
         let wide = |b: &[u8]| half::bf16::from_le_bytes([b[0], b[1]]).to_f32().to_le_bytes();
         let data = self.data.chunks_exact(2).flat_map(wide).collect();
-        LoadedTensor { data: Cow::Owned(data), dtype: Dtype::F32, ..self }
+        LoadedTensor { data: Cow::Owned(data), file: None, dtype: Dtype::F32, ..self }
     }
 
     /// The same, to take this form on the device.
@@ -91,7 +93,8 @@ impl LoadedTensor<'_> {
 
     /// As backends take it.
     pub fn view(&self) -> WeightView<'_> {
-        WeightView { name: &self.name, shape: &self.shape, dtype: self.dtype, data: &self.data, form: self.form }
+        let LoadedTensor { name, shape, dtype, data, file, form } = self;
+        WeightView { name, shape, dtype: *dtype, data, file: *file, form: *form }
     }
 }
 
@@ -167,7 +170,8 @@ impl Tensors {
         let origin = paths.first().and_then(|p| p.parent()).map(|p| p.display().to_string()).unwrap_or_default();
         let mut tensors = Tensors { files: Vec::new(), index: BTreeMap::new(), origin, format: None };
         for path in paths {
-            tensors.add(Bytes::Mapped(map(path)?), &path.display().to_string())?;
+            let (map, file) = map(path)?;
+            tensors.add(Bytes::Mapped(map, file), &path.display().to_string())?;
         }
         Ok(tensors)
     }
@@ -202,6 +206,31 @@ impl Tensors {
         Ok(())
     }
 
+    /// Asks the system to bring the first of the files into memory, on a thread of its own: for the time in which a device is opened.
+    /// Nothing is entered into this program's address space, which would hold up the opening.
+    pub(in crate::model) fn expect(&self) {
+        let mut left = EXPECTED_BYTES;
+        let mut wanted = Vec::new();
+        for file in &self.files {
+            if let (Bytes::Mapped(map, file), true) = (file, left > 0) {
+                let bytes = left.min(map.len() as u64);
+                left -= bytes;
+                wanted.extend(file.try_clone().map(|file| (file, bytes)));
+            }
+        }
+        let ask = move || {
+            for (file, bytes) in wanted {
+                for at in (0..bytes).step_by(EXPECTED_STEP) {
+                    let length = std::num::NonZeroU64::new(bytes.min(EXPECTED_STEP as u64));
+                    // A hint: whoever reads brings in what is missing.
+                    let _ = rustix::fs::fadvise(&file, at, length, rustix::fs::Advice::WillNeed);
+                }
+            }
+        };
+        // As above.
+        let _ = std::thread::Builder::new().name("read-ahead".into()).spawn(ask);
+    }
+
     /// Whether there is a tensor of this name.
     pub fn contains(&self, name: &str) -> bool {
         self.index.contains_key(name)
@@ -225,7 +254,7 @@ impl Tensors {
         if let Some(weight) = self.published(name, shape)? {
             let (dtype, data) = weight.values()?;
             let (name, shape) = (Cow::Owned(name.to_owned()), Cow::Owned(shape.to_vec()));
-            return Ok(LoadedTensor { name, shape, dtype, data: Cow::Owned(data), form: Form::Bf16 });
+            return Ok(LoadedTensor { name, shape, dtype, data: Cow::Owned(data), file: None, form: Form::Bf16 });
         }
         self.check_plain(name, shape)?;
         let (name, entry, bytes) = self.entry(name)?;
@@ -235,7 +264,33 @@ impl Tensors {
             _ => (Dtype::F32, Cow::Borrowed(bytes)),
         };
         let (name, shape) = (Cow::Borrowed(name), Cow::Borrowed(entry.shape.as_slice()));
-        Ok(LoadedTensor { name, shape, dtype, data, form: Form::Bf16 })
+        let file = self.file_of(&data);
+        Ok(LoadedTensor { name, shape, dtype, data, file, form: Form::Bf16 })
+    }
+
+    /// Bytes of a form that a device reads as they are.
+    pub(super) fn packed<'a>(
+        &'a self,
+        name: &str,
+        shape: &[usize],
+        form: Form,
+        data: Cow<'a, [u8]>,
+    ) -> LoadedTensor<'a> {
+        let (name, shape) = (Cow::Owned(name.to_owned()), Cow::Owned(shape.to_vec()));
+        let file = self.file_of(&data);
+        LoadedTensor { name, shape, dtype: Dtype::U8, data, file, form }
+    }
+
+    /// The file that these bytes were borrowed from, and where they begin in it.
+    fn file_of(&self, bytes: &[u8]) -> Option<(&File, u64)> {
+        let first = bytes.as_ptr().addr();
+        self.files.iter().find_map(|file| match file {
+            Bytes::Mapped(map, file) => {
+                let at = first.checked_sub(map.as_ptr().addr())?;
+                (at + bytes.len() <= map.len()).then_some((file, at as u64))
+            }
+            Bytes::Embedded(_) => None,
+        })
     }
 
     /// Whether [`Tensors::get`] would succeed, without touching the contents.
@@ -300,13 +355,14 @@ impl Tensors {
 }
 
 #[allow(unsafe_code)]
-fn map(path: &Path) -> Result<memmap2::Mmap> {
+fn map(path: &Path) -> Result<(memmap2::Mmap, File)> {
     let fail = |cause| ModelError::File { path: path.into(), cause };
-    let file = std::fs::File::open(path).map_err(fail)?;
+    let file = File::open(path).map_err(fail)?;
     // SAFETY: the map is read-only and lives inside `Bytes`, which hands out slices bound to its own lifetime. As with
     // every memory map, the file must not be shortened or rewritten while the program runs; weight files are written
     // once, under another name, and never changed in place by this program.
-    unsafe { memmap2::Mmap::map(&file) }.map_err(fail)
+    let map = unsafe { memmap2::Mmap::map(&file) }.map_err(fail)?;
+    Ok((map, file))
 }
 
 fn widen_f16(bytes: &[u8]) -> Vec<u8> {

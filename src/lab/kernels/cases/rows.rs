@@ -104,8 +104,8 @@ pub fn norm_gate_up<B: Backend + 'static>(b: &mut B, s: Sizes, case: Case) -> Re
     let (_, up) = weight(s.form, case.seed + 2, s.intermediate, s.hidden);
     let shape = [s.intermediate, s.hidden];
     let w = b.gate_up_matrix(
-        WeightView { name: "gate", shape: &shape, dtype, data: &gate, form: s.form },
-        WeightView { name: "up", shape: &shape, dtype, data: &up, form: s.form },
+        WeightView { name: "gate", shape: &shape, dtype, data: &gate, file: None, form: s.form },
+        WeightView { name: "up", shape: &shape, dtype, data: &up, file: None, form: s.form },
     )?;
     let n = norm(b, case.seed + 1, s.hidden)?;
     let mut op =
