@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::model::Checkpoint;
-use crate::model::quantize::quantize;
-use crate::protocol::engine::Cancel;
+use crate::model::quantize::{kept_folders, quantize};
+use crate::protocol::engine::{Cancel, EngineOptions, WeightsChoice};
 
 /// Weights of fewer bytes are packed faster than they are worth keeping.
 const WORTH_BYTES: u64 = 1 << 30;
@@ -29,6 +29,12 @@ pub(super) fn earlier(checkpoint: Checkpoint, dir: &Path) -> (Checkpoint, Option
             (checkpoint, Some(line))
         }
     }
+}
+
+/// Whether a start may take packed weights of an earlier one in place of the folder's.
+pub(super) fn likely(options: &EngineOptions) -> bool {
+    let packs = options.weights != WeightsChoice::Bf16;
+    packs && options.keep_weights.as_deref().is_some_and(|dir| !kept_folders(dir).is_empty())
 }
 
 /// Packs in the background what was just loaded, unless it is small, kept already, or the disk is too full. The line says so.

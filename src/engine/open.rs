@@ -4,6 +4,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
 
@@ -49,11 +50,19 @@ pub(super) fn run(
     commands: &Receiver<Command>,
     events: &Sender<EngineEvent>,
 ) -> Result<(), Failure> {
+    let since = Instant::now();
     let mut checkpoint = Checkpoint::open(&options.model)?;
     checkpoint.check()?;
+    tracing::debug!(ms = since.elapsed().as_millis(), "checkpoint open");
+    if !keep::likely(options) {
+        checkpoint.expect();
+    }
     let mut notes = options.notes.clone();
     match open_gpu(options) {
+        // Whoever started this may have found no tokenizer meanwhile.
+        Gpu::Opened(_) if !loading(events, 0.0) => Ok(()),
         Gpu::Opened(backend) => {
+            tracing::debug!(ms = since.elapsed().as_millis(), "device open");
             notes.extend(fit::choose(backend.as_ref(), &mut checkpoint, options.weights, options.context)?);
             load(*backend, earlier(checkpoint, options, &mut notes), options, notes, commands, events)
         }
@@ -70,6 +79,11 @@ pub(super) fn run(
             load(cpu, earlier(checkpoint, options, &mut notes), options, notes, commands, events)
         }
     }
+}
+
+/// Says how far loading is; false where nobody listens.
+fn loading(events: &Sender<EngineEvent>, done: f64) -> bool {
+    events.send(EngineEvent::Loading { what: "reading weights".into(), done }).is_ok()
 }
 
 /// The checkpoint, or what an earlier start packed from it.
@@ -139,10 +153,12 @@ fn load<B: DraftOps>(
 ) -> Result<(), Failure> {
     notes.extend(unknown_tensors(&checkpoint));
     notes.extend(checkpoint.kept()?.map(|kept| kept.to_string()));
+    let since = Instant::now();
     let model = Model::load(&mut backend, &checkpoint, |done| {
         // Nobody listens any more when the program is ending.
-        let _ = events.send(EngineEvent::Loading { what: "reading weights".into(), done });
+        loading(events, done);
     })?;
+    tracing::debug!(ms = since.elapsed().as_millis(), "weights loaded");
     if let Some(dir) = &options.keep_weights {
         notes.extend(keep::for_next_time(&checkpoint, dir, keep::free_bytes(dir)));
     }
@@ -181,6 +197,7 @@ fn load<B: DraftOps>(
         memory: backend.memory(),
         notes,
     };
+    tracing::debug!(ms = since.elapsed().as_millis(), "ready");
     Worker { decoder: Decoder::new(head), backend, model, live, info, events }.serve(commands);
     Ok(())
 }

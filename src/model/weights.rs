@@ -233,6 +233,13 @@ impl Checkpoint {
         }
     }
 
+    /// Asks the system for the first of the weights, which will be wanted soon. Does not wait.
+    pub fn expect(&self) {
+        if let Source::Tensors(tensors) = &self.source {
+            tensors.expect();
+        }
+    }
+
     /// Hash over format, spec, tensor contents and the form they take, 32 hex digits. Saved state is valid only under the same. Large
     /// checkpoints are sampled ([`Tensors::hash_into`]), so this takes well under a second.
     pub fn fingerprint(&self) -> String {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::cli::SessionChoice;
 use super::devices::{self, Chosen};
@@ -21,6 +22,8 @@ use crate::text::sources::SourceOptions;
 use crate::text::{TextModel, files};
 
 const GIB: f64 = (1u64 << 30) as f64;
+/// How long an engine that is not needed after all may take to notice.
+const GIVEN_UP: Duration = Duration::from_secs(3);
 
 /// A desk with its engine.
 pub struct Opened {
@@ -220,6 +223,28 @@ fn overrides(context: &Context) -> Vec<(String, String)> {
     rows.filter_map(|(row, way)| Some((way.name.to_owned(), settings.value(row)?))).collect()
 }
 
+/// An engine that opens its device while this thread reads what it needs itself. One that nobody takes is waited for: a
+/// program must not end in the middle of opening a GPU.
+struct Starting(Option<worker::Engine>);
+
+impl Starting {
+    fn started(mut self) -> Option<worker::Engine> {
+        self.0.take()
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        let Some(worker::Engine { commands, events, thread }) = self.0.take() else { return };
+        // Without listeners it ends as soon as its device is open.
+        drop((commands, events));
+        let given_up = Instant::now() + GIVEN_UP;
+        while !thread.is_finished() && Instant::now() < given_up {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
 /// Starts engine and desk.
 ///
 /// # Errors
@@ -227,7 +252,11 @@ fn overrides(context: &Context) -> Vec<(String, String)> {
 pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: Attendance) -> Result<Opened, Failure> {
     let config = context.config();
     let engine_options = engine_options(context)?;
-    let (text, stop) = text(&engine_options.model)?;
+    let name = engine_options.model.clone();
+    let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
+    // Before anything else: opening a GPU and loading weights is what a start waits for.
+    let engine = Starting(Some(worker::spawn(engine_options).map_err(no_thread)?));
+    let (text, stop) = text(&name)?;
     let mut loaded = context.loaded.clone();
     loaded.recommend(&text.recommended);
     if let Some(why) =
@@ -239,8 +268,9 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
         true => (store(context)?, None),
         false => scratch(context).map(|(store, dir)| (store, Some(dir)))?,
     };
-    let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
-    let engine = worker::spawn(engine_options).map_err(no_thread)?;
+    let Some(engine) = engine.started() else {
+        return Err(Failure::new(Exit::Failure, "internal error: an engine that was given away"));
+    };
     let desk = desk::spawn(desk::Options {
         store,
         discard: !save,
