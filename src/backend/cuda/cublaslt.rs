@@ -13,11 +13,14 @@ use std::ptr::null_mut;
 use cudarc::cublaslt::{result, sys};
 
 use super::driver::{DevicePtr, Driver, GEMM_ROWS, Gemm, GemmOut, Queue, failed};
+use super::launch;
 use super::nvidia::Nvidia;
 use crate::backend::Result;
 
 /// Scratch the library may use; refused algorithms that want more.
 const WORKSPACE_BYTES: usize = 32 << 20;
+/// A word behind two results that says whether they differ.
+const FLAG_BYTES: usize = 16;
 /// Candidates asked for per shape.
 const CANDIDATES: usize = 8;
 
@@ -107,10 +110,10 @@ impl CublasLt {
         let probe = Gemm { x: gemm.w, d: 0, rows: most, scale: 1.0, ..*gemm };
         let candidates = self.candidates(&probe)?;
         let size = gemm.to.value_bytes() as usize;
-        let scratch = device.alloc(2 * most * gemm.out * size)?;
+        let scratch = device.alloc(2 * most * gemm.out * size + FLAG_BYTES)?;
         let mut chosen = Plan::Refused;
         for algorithm in candidates {
-            // SAFETY: scratch holds two results of `most` rows.
+            // SAFETY: scratch holds two results of `most` rows and a flag.
             if unsafe { self.rows_keep_their_bits(device, &probe, &algorithm, scratch, size) }? {
                 chosen = Plan::Algorithm(algorithm);
                 break;
@@ -120,7 +123,8 @@ impl CublasLt {
         Ok(chosen)
     }
 
-    /// All rows at once against the same rows in differently placed parts.
+    /// All rows at once against the same rows in differently placed parts. Compared on the device: carrying both results to the
+    /// host took longer than the first long text itself.
     unsafe fn rows_keep_their_bits(
         &mut self,
         device: &Nvidia,
@@ -131,11 +135,12 @@ impl CublasLt {
     ) -> Result<bool> {
         let row = probe.out * size;
         let total = probe.rows * row;
-        let part = scratch + total as u64;
-        let mut host = vec![0u8; 2 * total];
-        // SAFETY: `scratch` has room for two results, `probe.x` for all rows; `host` is read after the wait.
+        let (part, flag) = (scratch + total as u64, scratch + 2 * total as u64);
+        let mut differ = [0u8; 4];
+        // SAFETY: `scratch` has room for two results and the flag, `probe.x` for all rows; `differ` is read after the wait. Rows are a
+        // multiple of 64, so results end with a whole word of 16 bytes.
         unsafe {
-            device.fill(scratch, 0, 2 * total, Queue::Compute)?;
+            device.fill(scratch, 0, 2 * total + FLAG_BYTES, Queue::Compute)?;
             if self.matmul(device, &Gemm { d: scratch, ..*probe }, algorithm).is_err() {
                 return Ok(false);
             }
@@ -157,10 +162,10 @@ impl CublasLt {
                 }
                 start += rows;
             }
-            device.copy_out(host.as_mut_ptr(), scratch, 2 * total, Queue::Compute)?;
+            launch::Differ { found: flag, a: scratch, b: part, n16: (start * row / 16) as u64 }.launch(device)?;
+            device.copy_out(differ.as_mut_ptr(), flag, differ.len(), Queue::Compute)?;
             device.synchronize(Queue::Compute)?;
-            let (whole, parts) = host.split_at(total);
-            Ok(whole[..start * row] == parts[..start * row])
+            Ok(differ == [0; 4])
         }
     }
 

@@ -23,6 +23,7 @@ macro_rules! images {
 
 /// Every image; symbols are unique over all of them.
 pub const IMAGES: &[Image] = images![
+    "compare",
     "draft",
     "gemm",
     "lightning",

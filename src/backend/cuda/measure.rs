@@ -28,6 +28,29 @@ pub struct Ceilings {
 const RUNS: usize = 6;
 
 impl Cuda {
+    /// Whether two arrays of 16-byte words differ, by the comparison that the GEMM library is proved with.
+    ///
+    /// # Errors
+    /// The device's; arrays of different or odd lengths.
+    pub fn differ(&mut self, a: &[u8], b: &[u8]) -> Result<bool> {
+        if a.len() != b.len() || !a.len().is_multiple_of(16) {
+            return Err(super::shape(
+                "differ",
+                "equally many words of 16 bytes",
+                format!("{} and {}", a.len(), b.len()),
+            ));
+        }
+        let device = self.device.clone();
+        let made = |bytes| device.zeroed("measurement", bytes, Account::Work);
+        let (first, second, flag) = (made(a.len())?, made(b.len())?, made(16)?);
+        self.staging.send_bytes(first.ptr(), a)?;
+        self.staging.send_bytes(second.ptr(), b)?;
+        let n16 = (a.len() / 16) as u64;
+        // SAFETY: both arrays have so many words, the flag is one.
+        unsafe { launch::Differ { found: flag.ptr(), a: first.ptr(), b: second.ptr(), n16 }.launch(device.driver())? };
+        Ok(self.staging.fetch(flag.ptr(), 4)? != [0; 4])
+    }
+
     /// Measures the ceilings with buffers of `bytes` and a GEMM of `n` rows and columns.
     ///
     /// # Errors

@@ -224,10 +224,28 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
             sparse(checks, cpu, dev, sizes, Case { pass, position: *position, seed: 23 });
         }
     }
+    checks.add("comparison: one bit in any place is found".to_owned(), || one_bit_is_found(dev));
     rows_alone_and_together(checks, dev, sizes);
     packed::forms(checks, cpu, dev, sizes, verify, prefill);
     cuts::layers(checks, cpu, sizes);
     cuts::layers(checks, dev, sizes);
+}
+
+fn one_bit_is_found(dev: &mut Cuda) -> Result<Outcome, String> {
+    let a: Vec<u8> = (0..16 * (3 * 1024 + 5)).map(|i| (i * 7 % 251) as u8).collect();
+    if dev.differ(&a, &a).map_err(words)? {
+        return Err("equal arrays are said to differ".into());
+    }
+    for place in [0, 5, 1024 * 16 + 11, 2 * 1024 * 16 - 1, a.len() - 1] {
+        let mut b = a.clone();
+        if let Some(byte) = b.get_mut(place) {
+            *byte ^= 0x10;
+        }
+        if !dev.differ(&a, &b).map_err(words)? {
+            return Err(format!("a bit in byte {place} is not found"));
+        }
+    }
+    Ok(Outcome::Holds)
 }
 
 /// A sparse layer: appended rows against the oracle's, choice and attention against the formulas.

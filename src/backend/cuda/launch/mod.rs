@@ -119,6 +119,7 @@ macro_rules! skinny_kernels {
     };
 }
 
+mod compare;
 mod draft;
 mod gemm;
 mod lightning;
@@ -135,6 +136,7 @@ mod sparse_prefill;
 mod tests;
 mod top_logits;
 
+pub use compare::*;
 pub use draft::*;
 pub use gemm::*;
 pub use lightning::*;
@@ -161,6 +163,7 @@ const TABLE: &[&[tests::Row]] = &[
     top_logits::ROWS,
     gemm::ROWS,
     draft::ROWS,
+    compare::ROWS,
 ];
 
 /// Blocks of `by` that hold `n`, at least one.
