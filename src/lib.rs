@@ -14,6 +14,7 @@
 //! | 4 desk | [`desk`] | one conversation: joins text, engine and session; the only place that knows both |
 //! | 4 app | [`app`] | interface state, changed in one function |
 //! | 5 ui | [`ui`] | drawing, read-only |
+//! | 5 server | [`server`] | the model for other programs: HTTP, a queue, the longest kept prefix |
 //! | 6 shell | [`shell`] | command line, terminal, one-shot, doctor |
 //! | 7 lab | [`lab`] | kernel checks, golden data, rates, bench, eval, capture: what proves and measures the rest |
 //!
@@ -38,6 +39,7 @@ pub mod engine;
 pub mod lab;
 pub mod model;
 pub mod protocol;
+pub mod server;
 pub mod session;
 pub mod settings;
 pub mod shell;

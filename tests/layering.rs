@@ -17,6 +17,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("session", 3),
     ("desk", 4),
     ("app", 4),
+    ("server", 5),
     ("ui", 5),
     ("shell", 6),
     ("lab", 7),

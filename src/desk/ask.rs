@@ -162,7 +162,7 @@ impl State {
 }
 
 /// A seed for one answer. Below 2^53, so that it survives every JSON reader.
-fn fresh_seed() -> u64 {
+pub fn fresh_seed() -> u64 {
     let id = blake3::hash(format!("{:?}{:?}", std::time::SystemTime::now(), Instant::now()).as_bytes());
     id.as_bytes().first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b)) >> 11
 }

@@ -68,6 +68,7 @@ use crate::session::{Store, StoreError, Writer};
 use crate::settings::SaveStates;
 pub use crate::settings::Settings;
 use crate::text::{TextError, TextModel};
+pub use ask::fresh_seed;
 use feeder::Feeder;
 use inbox::Inbox;
 use keeper::Keeper;

@@ -17,7 +17,7 @@ use crate::transcript::{Message, MessageId, Role};
 const PROBE: &str = "?";
 /// Put behind the content of an assistant turn to find its end in the rendered text, and taken out again. A private-use
 /// character: no template treats it as white space, and it is removed from text of others.
-const MARK: char = '\u{10FFFC}';
+pub const MARK: char = '\u{10FFFC}';
 
 /// A place in a rendered text where a message is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,20 @@ pub fn safe_name(name: &str) -> String {
     name.chars().map(|c| if c == '"' { '\'' } else { c }).filter(|c| !c.is_control()).collect()
 }
 
+/// A rendered text without its [`MARK`]s, and where they were.
+pub fn unmarked(marked: &str) -> (String, Vec<usize>) {
+    let mut text = String::with_capacity(marked.len());
+    let mut places = Vec::new();
+    let mut pieces = marked.split(MARK).peekable();
+    while let Some(piece) = pieces.next() {
+        text.push_str(piece);
+        if pieces.peek().is_some() {
+            places.push(text.len());
+        }
+    }
+    (text, places)
+}
+
 /// Renders conversations for one model.
 #[derive(Clone, Debug)]
 pub struct Renderer {
@@ -62,7 +76,7 @@ impl Renderer {
     }
 
     /// Text of others, made harmless.
-    pub(super) fn safe<'a>(&self, text: &'a str) -> Cow<'a, str> {
+    pub fn safe<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let shielded = self.text.tokenizer.shield(text);
         if shielded.contains(MARK) { Cow::Owned(shielded.replace(MARK, "")) } else { shielded }
     }
@@ -115,15 +129,7 @@ impl Renderer {
         turns.extend(probe.map(|p| ChatMessage::new(ChatRole::User, p)));
         let marked = self.text.template.render_until(&turns, &RenderOptions::prompt(think), halt.stop)?;
         drop(turns);
-        let mut text = String::with_capacity(marked.len());
-        let mut places = Vec::new();
-        let mut pieces = marked.split(MARK).peekable();
-        while let Some(piece) = pieces.next() {
-            text.push_str(piece);
-            if pieces.peek().is_some() {
-                places.push(text.len());
-            }
-        }
+        let (text, places) = unmarked(&marked);
         // A template that drops a whole turn or shows it twice leaves no safe way to tell which end is which.
         let cuts = if places.len() == ends.len() {
             places.iter().zip(ends).map(|(end, (message, kind))| Cut { end: *end, message, kind }).collect()

@@ -31,8 +31,19 @@ const MARK: &str = "sala-chat data directory 1";
 /// State files without a row stay this long: a database brought back from a copy may know them.
 const ORPHAN_AGE: Duration = Duration::from_secs(3 * 24 * 3600);
 /// What the program itself may have put into a directory before the store is opened there for the first time.
-const BEFORE_US: [&str; 9] =
-    ["segments", "locks", "state", "weights", "presets", "config.toml", "reserve", "lost+found", "machine.json"];
+const BEFORE_US: [&str; 11] = [
+    "segments",
+    "locks",
+    "state",
+    "weights",
+    "presets",
+    "requests",
+    "config.toml",
+    "serve.key",
+    "reserve",
+    "lost+found",
+    "machine.json",
+];
 
 /// Where things lie in a data directory.
 #[derive(Clone, Debug)]

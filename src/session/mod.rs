@@ -29,6 +29,7 @@ mod directory;
 mod disk;
 mod error;
 mod export;
+mod find;
 mod format;
 mod history;
 mod import;

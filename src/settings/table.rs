@@ -210,6 +210,18 @@ settings! {
         }
     }
 
+    /// The server for other programs: sala-chat serve
+    serve: ServeConfig {
+        /// address and port; anything but a loopback address needs a key
+        listen: String = text("127.0.0.1:8181");
+        /// file with the key that clients must show; empty: none on a loopback address, else one that is made
+        key_file: String = text("");
+        /// requests that may wait for the engine; more are told to come again
+        queue: usize = int(64, 1, 4096);
+        /// state of requests on disk
+        max_state_gib: f64 = float(20.0, 0.0, 1e6);
+    }
+
     /// The screen
     ui: UiConfig {
         /// colours: auto, dark, light, plain

@@ -16,7 +16,7 @@ use crate::settings::Value;
 pub use commands::{
     BenchArgs, BenchWhat, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DemoArgs, DoctorArgs, DraftArgs,
     DraftCommand, EvalArgs, ExportArgs, FillArg, FormatArg, ImportArgs, LibraryArgs, LibraryCommand, LsArgs, ModelArgs,
-    ModelCommand, NameArgs, PackTo, PruneArgs, RmArgs, SearchArgs, TuningArgs,
+    ModelCommand, NameArgs, PackTo, PruneArgs, RmArgs, SearchArgs, ServeArgs, TuningArgs,
 };
 pub use options::SettingArgs;
 pub use task::{Ask, Chat, Format, SessionChoice, Task};

@@ -89,6 +89,20 @@ pub fn store_to_read(context: &Context) -> Result<Arc<Store>, Failure> {
     Ok(Arc::new(store))
 }
 
+/// The store of the server's requests, beside that of the conversations: the terminal's list is not flooded, and the two have
+/// limits of their own.
+///
+/// # Errors
+/// As [`store`].
+pub fn store_of_requests(context: &Context) -> Result<Arc<Store>, Failure> {
+    let max_state_bytes = (context.config().serve.max_state_gib * GIB) as u64;
+    let limits = Limits { max_state_bytes, trash_days: 0, ..limits(context) };
+    let folder = context.dirs.data.join("requests");
+    super::dirs::make_private(&context.dirs.data)
+        .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display())))?;
+    Ok(Arc::new(Store::open(&folder, Arc::new(RealDisk), limits)?)).inspect(|store| say_notes(context, store))
+}
+
 fn say_notes(context: &Context, store: &Store) {
     for note in store.notes().iter().filter(|_| !context.quiet) {
         out::tell(&Clean::line(&format!("sala-chat: {note}")));
@@ -96,7 +110,10 @@ fn say_notes(context: &Context, store: &Store) {
 }
 
 /// A store that goes away with the returned folder; in memory where the system has such a place.
-fn scratch(context: &Context) -> Result<(Arc<Store>, Scratch), Failure> {
+///
+/// # Errors
+/// There is no such place.
+pub fn scratch(context: &Context) -> Result<(Arc<Store>, Scratch), Failure> {
     let dir = Scratch::new();
     let dir = dir.map_err(|e| Failure::new(Exit::Disk, format!("no room for a session without saving: {e}")))?;
     let limits = Limits { min_free_bytes: 0, ..limits(context) };
@@ -223,6 +240,11 @@ fn overrides(context: &Context) -> Vec<(String, String)> {
     rows.filter_map(|(row, way)| Some((way.name.to_owned(), settings.value(row)?))).collect()
 }
 
+/// Tokens between two kept states inside a long text.
+pub fn piece(context: &Context) -> usize {
+    usize::try_from(context.config().sessions.checkpoint_every).unwrap_or(usize::MAX).max(1024)
+}
+
 /// An engine that opens its device while this thread reads what it needs itself. One that nobody takes is waited for: a
 /// program must not end in the middle of opening a GPU.
 struct Starting(Option<worker::Engine>);
@@ -291,7 +313,7 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
             confirm_files: usize::try_from(config.load.confirm_files).unwrap_or(usize::MAX),
         },
         sources: SourceOptions::new(&config.load),
-        piece: usize::try_from(config.sessions.checkpoint_every).unwrap_or(usize::MAX).max(1024),
+        piece: piece(context),
         save_state: config.sessions.save_state,
         presets: Some(context.dirs.presets()),
         overrides: overrides(context),

@@ -31,7 +31,7 @@ pub use long::Halt;
 pub use part::Part;
 pub use recommended::Recommended;
 pub use spell::{Before, Walk};
-pub use stream::{Begin, Delta, StreamDecoder};
+pub use stream::{Begin, Delta, PlainDecoder, StreamDecoder};
 pub use template::{ChatMessage, ChatRole, RenderOptions, Template};
 pub use tokenizer::{Specials, Tokenizer};
 

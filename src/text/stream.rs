@@ -307,6 +307,38 @@ impl StreamDecoder {
     }
 }
 
+/// Text of a raw completion: thoughts and all, control tokens left out.
+#[derive(Clone, Debug)]
+pub struct PlainDecoder {
+    tokenizer: Arc<Tokenizer>,
+    characters: Detokenizer,
+}
+
+impl PlainDecoder {
+    /// A decoder for what goes on behind other text.
+    pub fn new(tokenizer: Arc<Tokenizer>) -> PlainDecoder {
+        let characters = Detokenizer::new(&tokenizer, Before::Text);
+        PlainDecoder { tokenizer, characters }
+    }
+
+    /// Text of one more token.
+    pub fn push(&mut self, id: Token) -> String {
+        let mut text = String::new();
+        match self.tokenizer.pieces.get(id) {
+            Piece::Bytes(bytes) => self.characters.push(bytes, &mut text),
+            Piece::Special(_) => self.characters.edge(&mut text),
+        }
+        text
+    }
+
+    /// What was still held back. Call once, after the last token.
+    pub fn finish(&mut self) -> String {
+        let mut text = String::new();
+        self.characters.finish(&mut text);
+        text
+    }
+}
+
 #[cfg(test)]
 #[path = "stream_tests.rs"]
 mod tests;

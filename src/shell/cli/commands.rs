@@ -23,6 +23,8 @@ pub enum Command {
     Prune(PruneArgs),
     /// Documents whose state is kept
     Library(LibraryArgs),
+    /// Answer other programs on this machine: OpenAI's and Anthropic's APIs
+    Serve(ServeArgs),
     /// Measure speed
     Bench(BenchArgs),
     /// Judge the model by reference logits, perplexity, consistency and needles
@@ -41,6 +43,20 @@ pub enum Command {
     Manual,
     /// A guided tour of one minute; nothing of it is kept
     Demo(DemoArgs),
+}
+
+/// `serve`.
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    /// Where to listen, if not serve.listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Option<String>,
+    /// File with the key that clients must show, if not serve.key_file; made if it is not there
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub key_file: Option<PathBuf>,
+    /// Keep nothing on disk
+    #[arg(long)]
+    pub no_save: bool,
 }
 
 /// `demo`.

@@ -1,0 +1,179 @@
+//! What travels between a connection and the thread that feeds the engine: a question with its way back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::refusal::Refusal;
+use crate::desk::render::Rendered;
+use crate::protocol::engine::{Cancel, Sampling, SpecMode, Token};
+use crate::transcript::{Finish, MessageId};
+
+/// Text that a slow reader may leave unread; an answer whose reader is behind by more is ended.
+const UNREAD_BYTES: usize = 4 << 20;
+
+/// What the model reads.
+#[derive(Clone, Debug)]
+pub(super) struct Prompt {
+    /// Its text, special tokens as literals, and where state is worth keeping.
+    pub rendered: Arc<Rendered>,
+    /// Given: these tokens, raw. Only state of just these counts as kept.
+    pub tokens: Option<Arc<Vec<Token>>>,
+    /// The field it came from, for errors.
+    pub field: &'static str,
+}
+
+/// How it is answered.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub sampling: Sampling,
+    pub max_tokens: u64,
+    /// Texts that end the answer; they are not part of it.
+    pub stop: Vec<String>,
+    pub spec: SpecMode,
+    /// Tokens of thought after which the answer begins; 0 is no limit.
+    pub thinking_budget: u64,
+    /// Whether a text that repeats itself is ended.
+    pub stop_loops: bool,
+    /// The text as it is: no thoughts are taken out.
+    pub raw: bool,
+}
+
+/// What is remembered of an answer beside its state.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    /// Its row, from which its id is made.
+    pub message: MessageId,
+    /// The answer before it.
+    pub parent: Option<MessageId>,
+    /// What was asked, as JSON; empty where nothing is remembered but state.
+    pub text: String,
+}
+
+/// A question.
+#[derive(Debug)]
+pub(super) struct Ask {
+    pub prompt: Prompt,
+    pub wish: Wish,
+    /// Answers wanted, and how many of them there were.
+    pub wanted: usize,
+    pub given: usize,
+    pub record: Option<Record>,
+    pub cancel: Cancel,
+    pub to: Teller,
+    pub asked: Instant,
+}
+
+/// Why an answer ended, and what it took.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Whole {
+    pub finish: Finish,
+    /// A stop text that ended it.
+    pub stopped_by: Option<String>,
+    pub completion_tokens: u64,
+    pub thought_tokens: u64,
+}
+
+/// What becomes of a question.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Said {
+    /// It is read. Comes first, once for each answer.
+    Begun { index: usize, prompt_tokens: u64, cached_tokens: u64 },
+    /// So many tokens of the prompt are read.
+    Reading { done: u64, total: u64 },
+    /// More of an answer.
+    Text { index: usize, thinking: String, answer: String },
+    /// An answer is complete.
+    Ended { index: usize, whole: Whole },
+    /// It failed. Nothing comes after it.
+    Failed(Refusal),
+}
+
+impl Said {
+    fn bytes(&self) -> usize {
+        match self {
+            Said::Text { thinking, answer, .. } => thinking.len() + answer.len(),
+            Said::Begun { .. } | Said::Reading { .. } | Said::Ended { .. } | Said::Failed(_) => 0,
+        }
+    }
+}
+
+/// The way back to a connection. Never waits.
+#[derive(Clone, Debug)]
+pub(super) struct Teller {
+    to: UnboundedSender<Said>,
+    unread: Arc<AtomicUsize>,
+}
+
+impl Teller {
+    /// Tells it; false when nobody listens any more, or listens too slowly.
+    pub(super) fn tell(&self, said: Said) -> bool {
+        let bytes = said.bytes();
+        let unread = self.unread.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.to.send(said).is_ok() && unread <= UNREAD_BYTES
+    }
+}
+
+/// The connection's end. Dropping it ends the answer within a round.
+#[derive(Debug)]
+pub(super) struct Listener {
+    from: UnboundedReceiver<Said>,
+    unread: Arc<AtomicUsize>,
+    cancel: Cancel,
+}
+
+impl Listener {
+    /// The two ends.
+    pub(super) fn pair(cancel: &Cancel) -> (Teller, Listener) {
+        let (to, from) = unbounded_channel();
+        let unread = Arc::new(AtomicUsize::new(0));
+        let teller = Teller { to, unread: Arc::clone(&unread) };
+        (teller, Listener { from, unread, cancel: cancel.clone() })
+    }
+
+    fn taken(&self, said: Option<Said>) -> Option<Said> {
+        if let Some(said) = &said {
+            self.unread.fetch_sub(said.bytes(), Ordering::Relaxed);
+        }
+        said
+    }
+
+    /// The next word; `None` when nothing comes any more.
+    pub(super) async fn next(&mut self) -> Option<Said> {
+        let said = self.from.recv().await;
+        self.taken(said)
+    }
+
+    /// The same for a body that is polled.
+    pub(super) fn poll_next(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Option<Said>> {
+        self.from.poll_recv(context).map(|said| self.taken(said))
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_falls_behind_or_goes_away_ends_the_answer() {
+        let cancel = Cancel::default();
+        let (teller, mut listener) = Listener::pair(&cancel);
+        let text = |bytes| Said::Text { index: 0, thinking: String::new(), answer: "x".repeat(bytes) };
+        assert!(teller.tell(text(UNREAD_BYTES)));
+        assert!(!teller.tell(text(1)));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(listener.poll_next(&mut context).is_ready());
+        assert!(teller.tell(text(1)));
+        assert!(!cancel.is_cancelled());
+        drop(listener);
+        assert!(cancel.is_cancelled() && !teller.tell(text(1)));
+    }
+}

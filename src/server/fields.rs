@@ -1,0 +1,183 @@
+//! Reading JSON objects field by field. Each error names the field; what nobody read is refused, so that nothing a client asks
+//! for is left undone without a word.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use super::refusal::Refusal;
+use crate::text::near::nearest;
+
+type Read<T> = Result<T, Refusal>;
+
+/// The fields of an object that were not read yet.
+#[derive(Debug)]
+pub(super) struct Fields {
+    map: Map<String, Value>,
+    /// Where it is: `messages[2].`; empty for the body.
+    at: String,
+    /// Fields that were asked for.
+    known: Vec<&'static str>,
+}
+
+/// What a value is, in the words of JSON.
+pub(super) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+impl Fields {
+    /// The fields of a body.
+    pub(super) fn body(value: Value) -> Read<Fields> {
+        Fields::of(value, "")
+    }
+
+    /// The fields of what is found at `at`.
+    pub(super) fn of(value: Value, at: &str) -> Read<Fields> {
+        match value {
+            Value::Object(map) => {
+                let at = if at.is_empty() { String::new() } else { format!("{at}.") };
+                Ok(Fields { map, at, known: Vec::new() })
+            }
+            other if at.is_empty() => Err(Refusal::new(
+                400,
+                "invalid_json",
+                format!("the body must be a JSON object, it is {}", kind(&other)),
+            )),
+            other => Err(Refusal::field(at, format!("{at} must be an object, it is {}", kind(&other)))),
+        }
+    }
+
+    /// Full name of a field.
+    pub(super) fn name(&self, field: &str) -> String {
+        format!("{}{field}", self.at)
+    }
+
+    /// An error about a field.
+    pub(super) fn wrong(&self, field: &str, what: impl std::fmt::Display) -> Refusal {
+        let name = self.name(field);
+        Refusal::field(&name, format!("{name} {what}"))
+    }
+
+    /// The value of a field; `null` is as if it were not there.
+    pub(super) fn take(&mut self, field: &'static str) -> Option<Value> {
+        self.known.push(field);
+        self.map.remove(field).filter(|v| !v.is_null())
+    }
+
+    /// A field that must be there.
+    pub(super) fn need(&mut self, field: &'static str) -> Read<Value> {
+        self.take(field).ok_or_else(|| {
+            let mut refusal = self.wrong(field, "is missing");
+            refusal.code = "missing_required_parameter";
+            refusal
+        })
+    }
+
+    pub(super) fn text(&mut self, field: &'static str) -> Read<Option<String>> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong(field, format!("must be a string, it is {}", kind(&other)))),
+        }
+    }
+
+    pub(super) fn truth(&mut self, field: &'static str) -> Read<Option<bool>> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::Bool(value)) => Ok(Some(value)),
+            Some(other) => Err(self.wrong(field, format!("must be true or false, it is {}", kind(&other)))),
+        }
+    }
+
+    pub(super) fn whole(&mut self, field: &'static str, range: RangeInclusive<u64>) -> Read<Option<u64>> {
+        let Some(value) = self.take(field) else { return Ok(None) };
+        match value.as_u64().filter(|n| range.contains(n)) {
+            Some(n) => Ok(Some(n)),
+            None => Err(self.wrong(
+                field,
+                format!("must be a whole number from {} to {}, it is {value}", range.start(), range.end()),
+            )),
+        }
+    }
+
+    pub(super) fn number(&mut self, field: &'static str, range: RangeInclusive<f64>) -> Read<Option<f32>> {
+        let Some(value) = self.take(field) else { return Ok(None) };
+        match value.as_f64().filter(|n| range.contains(n)) {
+            Some(n) => Ok(Some(n as f32)),
+            None => {
+                Err(self
+                    .wrong(field, format!("must be a number from {} to {}, it is {value}", range.start(), range.end())))
+            }
+        }
+    }
+
+    pub(super) fn list(&mut self, field: &'static str) -> Read<Option<Vec<Value>>> {
+        match self.take(field) {
+            None => Ok(None),
+            Some(Value::Array(list)) => Ok(Some(list)),
+            Some(other) => Err(self.wrong(field, format!("must be an array, it is {}", kind(&other)))),
+        }
+    }
+
+    pub(super) fn object(&mut self, field: &'static str) -> Read<Option<Fields>> {
+        let name = self.name(field);
+        self.take(field).map(|value| Fields::of(value, &name)).transpose()
+    }
+
+    /// Fields that change nothing here and may be sent.
+    pub(super) fn ignore(&mut self, fields: &[&'static str]) {
+        for field in fields {
+            let _ = self.take(field);
+        }
+    }
+
+    /// Fields that would change the answer and are not served, unless they ask for what is done anyway.
+    pub(super) fn refuse(&mut self, field: &'static str, unless: impl Fn(&Value) -> bool) -> Read<()> {
+        match self.take(field) {
+            Some(value) if !unless(&value) => {
+                let mut refusal = self.wrong(field, "is not supported by this server");
+                refusal.code = "unsupported_parameter";
+                Err(refusal)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses what was not read.
+    pub(super) fn done(self) -> Read<()> {
+        let Some(field) = self.map.keys().next() else { return Ok(()) };
+        let near = nearest(field, self.known.iter().copied());
+        let near = near.map_or(String::new(), |n| format!(". Did you mean {}{n}?", self.at));
+        let mut refusal = self.wrong(field, format!("is not known here{near}"));
+        refusal.code = "unknown_parameter";
+        Err(refusal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn errors_name_the_field_and_unknown_ones_the_nearest() {
+        let mut fields = Fields::body(json!({ "temperature": 3, "seed": null, "max_token": 5 })).unwrap();
+        let wrong = fields.number("temperature", 0.0..=2.0).unwrap_err();
+        assert_eq!(wrong.param.as_deref(), Some("temperature"));
+        assert_eq!(wrong.message, "temperature must be a number from 0 to 2, it is 3");
+        assert_eq!(fields.whole("seed", 0..=9), Ok(None));
+        assert_eq!(fields.whole("max_tokens", 1..=9), Ok(None));
+        let unknown = fields.done().unwrap_err();
+        assert_eq!(unknown.message, "max_token is not known here. Did you mean max_tokens?");
+        assert_eq!(Fields::body(json!([])).unwrap_err().status, 400);
+        let mut inner = Fields::of(json!({ "text": 1 }), "messages[0]").unwrap();
+        assert_eq!(inner.text("text").unwrap_err().param.as_deref(), Some("messages[0].text"));
+    }
+}

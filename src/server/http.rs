@@ -1,0 +1,261 @@
+//! Connections: accepting, limits of time and number, the table of paths, and ending in good order.
+
+use std::io;
+use std::net::TcpListener;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, Uri, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use axum::routing::{get, post};
+use hyper::body::Body as _;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep};
+
+use super::refusal::{Family, Refusal};
+use super::{Phase, Shared, chat, door, plain};
+
+/// Connections at a time; more are turned away with a word.
+const CONNECTIONS: usize = 512;
+/// A request's head, or the next one on the same connection, has come by then.
+const HEAD: Duration = Duration::from_secs(30);
+/// Bytes of a request's head.
+const HEAD_BYTES: usize = 64 << 10;
+/// Lines of it.
+const HEAD_LINES: usize = 100;
+/// A request's body has come by then.
+const BODY: Duration = Duration::from_secs(120);
+/// Bytes of it: several times what the longest context takes.
+pub(super) const BODY_BYTES: usize = 32 << 20;
+/// A reader that takes nothing for so long is gone.
+const STUCK: Duration = Duration::from_secs(60);
+/// Threads that render and tokenize.
+const RENDERERS: usize = 4;
+/// After a connection could not be accepted, as where there are too many open files.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Paths there are, as the counters name them.
+const PATHS: [&str; 7] =
+    ["/health", "/metrics", "/v1/models", "/tokenize", "/detokenize", "/v1/chat/completions", "/v1/models/"];
+
+/// Answers until told to end.
+pub(super) fn serve(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(RENDERERS).build()?;
+    let served = runtime.block_on(accept(Arc::clone(shared), listener));
+    runtime.shutdown_background();
+    served
+}
+
+fn router(shared: &Arc<Shared>) -> Router {
+    Router::new()
+        .route("/health", get(plain::health))
+        .route("/metrics", get(plain::metrics))
+        .route("/v1/models", get(plain::models))
+        .route("/v1/models/{id}", get(plain::model_route))
+        .route("/tokenize", post(plain::tokenize))
+        .route("/detokenize", post(plain::detokenize))
+        .route("/v1/chat/completions", post(chat::completions))
+        .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(Arc::clone(shared), admit))
+        .with_state(Arc::clone(shared))
+}
+
+async fn unknown(method: Method, uri: Uri) -> Response {
+    let message = format!("{method} {} is not known here", uri.path());
+    Refusal::new(404, "unknown_url", message).respond(Family::of(uri.path()))
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Response {
+    let message = format!("{} does not take {method}", uri.path());
+    Refusal::new(405, "method_not_allowed", message).respond(Family::of(uri.path()))
+}
+
+/// Lets requests in, and counts them.
+async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let family = Family::of(path);
+    let label = PATHS.into_iter().rfind(|known| path == *known || known.ends_with('/') && path.starts_with(known));
+    // Whether it is alive may be asked by anybody who may talk to it at all.
+    let key = shared.key.as_ref();
+    let admitted = match door::let_in(key, request.uri(), request.headers()) {
+        Err(refusal) if refusal.status == 401 && path == "/health" => Ok(()),
+        other => other,
+    };
+    let response = match admitted {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.respond(family),
+    };
+    shared.metrics.request(label.unwrap_or("other"), response.status().as_u16());
+    response
+}
+
+/// Reads a JSON body.
+pub(super) async fn json(headers: &HeaderMap, body: Body) -> Result<Value, Refusal> {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if !kind.eq_ignore_ascii_case("application/json") {
+        let message =
+            format!("the body must be application/json, it is {}", if kind.is_empty() { "nothing" } else { kind });
+        return Err(Refusal::new(415, "unsupported_media_type", message));
+    }
+    let bytes = match tokio::time::timeout(BODY, bytes_of(body)).await {
+        Ok(bytes) => bytes?,
+        Err(_) => return Err(Refusal::new(408, "request_timeout", "the body did not come in time")),
+    };
+    serde_json::from_slice(&bytes).map_err(|e| Refusal::new(400, "invalid_json", format!("the body is not JSON: {e}")))
+}
+
+async fn bytes_of(mut body: Body) -> Result<Vec<u8>, Refusal> {
+    let too_large =
+        || Refusal::new(413, "request_too_large", format!("the body is larger than {} MiB", BODY_BYTES >> 20));
+    if body.size_hint().lower() > BODY_BYTES as u64 {
+        return Err(too_large());
+    }
+    let mut bytes = Vec::new();
+    while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let frame = frame.map_err(|e| Refusal::new(400, "invalid_body", format!("the body broke off: {e}")))?;
+        let data: Bytes = frame.into_data().unwrap_or_default();
+        if bytes.len() + data.len() > BODY_BYTES {
+            return Err(too_large());
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes)
+}
+
+/// Waits until the server is to end, or more.
+async fn reached(phase: &mut watch::Receiver<Phase>, at: Phase) {
+    // The sender lives as long as the connections do.
+    let _ = phase.wait_for(|p| *p >= at).await.map(drop);
+}
+
+async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let router = router(&shared);
+    let mut phase = shared.phase.subscribe();
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut open = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => match Arc::clone(&room).try_acquire_owned() {
+                    Ok(permit) => drop(open.spawn(connection(Arc::clone(&shared), stream, router.clone(), permit))),
+                    Err(_) => turn_away(&stream),
+                },
+                Err(e) => {
+                    tracing::warn!("a connection was not accepted: {e}");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            },
+            Some(_) = open.join_next() => {}
+            () = reached(&mut phase, Phase::Ending) => break,
+        }
+    }
+    drop(listener);
+    loop {
+        tokio::select! {
+            ended = open.join_next() => if ended.is_none() { return Ok(()) },
+            () = reached(&mut phase, Phase::Stopping) => {
+                open.shutdown().await;
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Too many connections: a word, if the socket takes it at once.
+fn turn_away(stream: &TcpStream) {
+    let body = Refusal::new(503, "too_many_connections", "too many connections").to_json(Family::OpenAi).to_string();
+    let head = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n";
+    let whole = format!("{head}retry-after: 1\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let _ = stream.try_write(whole.as_bytes());
+}
+
+/// Counts an open connection.
+struct Counted(Arc<Shared>, #[allow(dead_code, reason = "given back when dropped")] OwnedSemaphorePermit);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.metrics.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+async fn connection(shared: Arc<Shared>, stream: TcpStream, router: Router, permit: OwnedSemaphorePermit) {
+    shared.metrics.connections.fetch_add(1, Ordering::Relaxed);
+    let mut phase = shared.phase.subscribe();
+    let _counted = Counted(Arc::clone(&shared), permit);
+    // Words of a stream must not wait for more to fill a packet.
+    let _ = stream.set_nodelay(true);
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_BYTES).max_headers(HEAD_LINES);
+    let service = TowerToHyperService::new(router);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(Paced { stream, stuck: None }), service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = reached(&mut phase, Phase::Ending) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(e) = ended {
+        tracing::debug!("a connection ended: {e}");
+    }
+}
+
+/// A stream whose reader must take something now and then.
+struct Paced {
+    stream: TcpStream,
+    /// Runs while nothing can be written.
+    stuck: Option<Pin<Box<Sleep>>>,
+}
+
+impl Paced {
+    fn paced<T>(&mut self, context: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            self.stuck = None;
+            return polled;
+        }
+        let stuck = self.stuck.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + STUCK)));
+        ready!(stuck.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the reader takes nothing")))
+    }
+}
+
+impl AsyncRead for Paced {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Paced {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(context, from);
+        self.paced(context, polled)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

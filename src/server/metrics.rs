@@ -1,0 +1,108 @@
+//! Counters, in Prometheus' text form.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Upper ends of the time to first token, in seconds.
+const BUCKETS: [f64; 9] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
+
+/// What was counted since the start.
+#[derive(Debug, Default)]
+pub(super) struct Metrics {
+    /// By path and status.
+    requests: Mutex<BTreeMap<(&'static str, u16), u64>>,
+    pub prompt_tokens: AtomicU64,
+    pub cached_tokens: AtomicU64,
+    pub generated_tokens: AtomicU64,
+    pub drafted_tokens: AtomicU64,
+    pub accepted_tokens: AtomicU64,
+    pub running: AtomicU64,
+    pub connections: AtomicU64,
+    first_token: [AtomicU64; BUCKETS.len()],
+    first_token_count: AtomicU64,
+    first_token_us: AtomicU64,
+}
+
+impl Metrics {
+    /// A request was answered.
+    pub(super) fn request(&self, path: &'static str, status: u16) {
+        *self.requests.lock().unwrap_or_else(PoisonError::into_inner).entry((path, status)).or_default() += 1;
+    }
+
+    /// The first token of an answer came.
+    pub(super) fn first_token(&self, after: Duration) {
+        for (bucket, end) in self.first_token.iter().zip(BUCKETS) {
+            bucket.fetch_add(u64::from(after.as_secs_f64() <= end), Ordering::Relaxed);
+        }
+        self.first_token_count.fetch_add(1, Ordering::Relaxed);
+        let us = u64::try_from(after.as_micros()).unwrap_or(u64::MAX);
+        self.first_token_us.fetch_add(us, Ordering::Relaxed);
+    }
+
+    /// All of it. `gauges` are looked up now: name, help, value.
+    pub(super) fn text(&self, gauges: &[(&str, &str, u64)]) -> String {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut out = String::new();
+        let head = |out: &mut String, name: &str, help: &str, kind: &str| {
+            // Writing to a string does not fail.
+            let _ = writeln!(out, "# HELP sala_chat_{name} {help}\n# TYPE sala_chat_{name} {kind}");
+        };
+        head(&mut out, "requests_total", "Requests answered, by path and status.", "counter");
+        for ((path, status), count) in self.requests.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let _ = writeln!(out, "sala_chat_requests_total{{path=\"{path}\",status=\"{status}\"}} {count}");
+        }
+        let counters = [
+            ("prompt_tokens_total", "Tokens of prompts.", &self.prompt_tokens),
+            ("cached_tokens_total", "Tokens of prompts found in kept state.", &self.cached_tokens),
+            ("generated_tokens_total", "Tokens generated.", &self.generated_tokens),
+            ("drafted_tokens_total", "Tokens drafted by speculation.", &self.drafted_tokens),
+            ("accepted_tokens_total", "Drafted tokens accepted.", &self.accepted_tokens),
+        ];
+        for (name, help, counter) in counters {
+            head(&mut out, name, help, "counter");
+            let _ = writeln!(out, "sala_chat_{name} {}", get(counter));
+        }
+        let own = [
+            ("requests_running", "Answers being read or written.", get(&self.running)),
+            ("connections", "Open connections.", get(&self.connections)),
+        ];
+        for (name, help, value) in own.iter().chain(gauges) {
+            head(&mut out, name, help, "gauge");
+            let _ = writeln!(out, "sala_chat_{name} {value}");
+        }
+        head(&mut out, "first_token_seconds", "From a request to its first token.", "histogram");
+        for (bucket, end) in self.first_token.iter().zip(BUCKETS) {
+            let _ = writeln!(out, "sala_chat_first_token_seconds_bucket{{le=\"{end}\"}} {}", get(bucket));
+        }
+        let count = get(&self.first_token_count);
+        let _ = writeln!(out, "sala_chat_first_token_seconds_bucket{{le=\"+Inf\"}} {count}");
+        let _ = writeln!(out, "sala_chat_first_token_seconds_sum {}", get(&self.first_token_us) as f64 / 1e6);
+        let _ = writeln!(out, "sala_chat_first_token_seconds_count {count}");
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_prometheus_form() {
+        let metrics = Metrics::default();
+        metrics.request("/health", 200);
+        metrics.first_token(Duration::from_millis(200));
+        let text = metrics.text(&[("requests_waiting", "In the queue.", 3)]);
+        assert!(text.contains("sala_chat_requests_total{path=\"/health\",status=\"200\"} 1\n"), "{text}");
+        assert!(
+            text.contains("le=\"0.1\"} 0\n") && text.contains("le=\"0.25\"} 1\n") && text.contains("le=\"+Inf\"} 1\n")
+        );
+        assert!(text.contains("\nsala_chat_requests_waiting 3\n"));
+        for line in text.lines().filter(|l| !l.starts_with('#')) {
+            assert!(line.rsplit_once(' ').is_some_and(|(_, n)| n.parse::<f64>().is_ok()), "{line}");
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The local server: the model for other programs, over HTTP, in the forms of the OpenAI and Anthropic APIs.
+//!
+//! Connections (`http`) run on one thread with tokio; each request is read by the file of its API (`chat`, `plain`), rendered
+//! (`prompt`), and put into a bounded queue as an [`ask::Ask`]. One thread (`worker`) feeds the engine: it finds the longest
+//! kept prefix (`prefix`), has the rest read, and keeps the state (`keep`). What it says comes back through a channel that
+//! never makes it wait; the connection turns it into one object or a stream (`reply`).
+//!
+//! Invariants: a client that goes away ends its answer within a round; a slow one is ended before it holds more than a few
+//! megabytes; nothing is answered to a web page (`door`).
+
+mod answer;
+mod ask;
+mod chat;
+mod door;
+mod fields;
+mod http;
+mod keep;
+mod metrics;
+mod plain;
+mod prefix;
+mod prompt;
+mod refusal;
+mod reply;
+mod sampling;
+mod stops;
+mod worker;
+
+use std::net::TcpListener;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crossbeam_channel::Sender;
+use tokio::sync::watch;
+
+use crate::desk::EngineChannels;
+use crate::desk::render::Renderer;
+use crate::protocol::engine::{ModelInfo, Token};
+use crate::session::{Store, Unsaved};
+use crate::settings::Settings;
+use crate::text::TextModel;
+use ask::Ask;
+pub use door::Key;
+use keep::Keep;
+use metrics::Metrics;
+use worker::Worker;
+
+/// All a server needs to begin.
+#[derive(Debug)]
+pub struct Options {
+    /// Where state of requests is kept: a store of its own.
+    pub store: Arc<Store>,
+    /// Tokenizer and template of the model the engine loads.
+    pub text: TextModel,
+    /// Ids that end a turn.
+    pub stop: Vec<Token>,
+    /// The engine thread.
+    pub engine: EngineChannels,
+    /// How answers are made where a request does not say.
+    pub settings: Settings,
+    /// Tokens between two kept states inside a long prompt.
+    pub piece: usize,
+    /// Requests that may wait.
+    pub queue: usize,
+    /// What a client has to show; `None`: nothing.
+    pub key: Option<Key>,
+}
+
+/// Why nothing can be answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Down {
+    /// A sentence.
+    pub why: String,
+    /// Exit code of the program.
+    pub code: i32,
+}
+
+/// What the engine is.
+#[derive(Clone, Debug)]
+enum EngineIs {
+    Loading { what: String, done: f64 },
+    Ready(Box<ModelInfo>),
+    Down(Down),
+}
+
+/// What a running server is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Serving,
+    /// Running answers end, nothing new is taken.
+    Ending,
+    /// Running answers are stopped.
+    Stopping,
+}
+
+/// Ends a server. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Stop(watch::Sender<Phase>);
+
+impl Stop {
+    /// The first time, running answers end and then the server does; the second time they are stopped where they are.
+    pub fn stop(&self) {
+        self.0.send_modify(|phase| {
+            *phase = match *phase {
+                Phase::Serving => Phase::Ending,
+                Phase::Ending | Phase::Stopping => Phase::Stopping,
+            };
+        });
+    }
+}
+
+/// What all connections share.
+#[derive(Debug)]
+struct Shared {
+    renderer: Renderer,
+    stop_ids: Vec<Token>,
+    settings: Settings,
+    piece: usize,
+    queue: usize,
+    /// Requests in the queue.
+    waiting: AtomicUsize,
+    asks: Sender<Ask>,
+    engine: RwLock<EngineIs>,
+    phase: watch::Sender<Phase>,
+    metrics: Metrics,
+    key: Option<Key>,
+    /// Seconds since the epoch.
+    started: u64,
+}
+
+impl Shared {
+    fn set_engine(&self, is: EngineIs) {
+        let down = matches!(is, EngineIs::Down(_));
+        *self.engine.write().unwrap_or_else(PoisonError::into_inner) = is;
+        if down {
+            Stop(self.phase.clone()).stop();
+        }
+    }
+
+    fn engine(&self) -> EngineIs {
+        self.engine.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Seconds since the epoch.
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
+}
+
+/// A server that has begun to load its model.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    worker: JoinHandle<Result<(), Unsaved>>,
+    /// Closed: the worker ends.
+    orders: Sender<()>,
+}
+
+/// How a server ended that had to.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The engine failed.
+    #[error("{}", .0.why)]
+    Engine(Down),
+    /// The network refuses.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// Something could not be saved.
+    #[error("state of the last requests is not kept: {0}")]
+    Unsaved(Unsaved),
+    /// A thread failed.
+    #[error("internal error: the thread that feeds the engine has failed; start again")]
+    Panicked,
+}
+
+impl Server {
+    /// Starts the thread that feeds the engine.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn start(options: Options) -> std::io::Result<Server> {
+        let Options { store, text, stop, engine, settings, piece, queue, key } = options;
+        let (asks, inbox) = crossbeam_channel::unbounded();
+        let (orders, ends) = crossbeam_channel::bounded(0);
+        let keep = Keep::new(store)?;
+        let shared = Arc::new(Shared {
+            renderer: Renderer::new(text),
+            stop_ids: stop,
+            settings,
+            piece,
+            queue,
+            waiting: AtomicUsize::new(0),
+            asks,
+            engine: RwLock::new(EngineIs::Loading { what: "starting".into(), done: 0.0 }),
+            phase: watch::Sender::new(Phase::Serving),
+            metrics: Metrics::default(),
+            key,
+            started: now_s(),
+        });
+        let worker = Worker::new(Arc::clone(&shared), inbox, ends, engine, keep);
+        let worker = std::thread::Builder::new().name("server".into()).spawn(move || worker.run())?;
+        Ok(Server { shared, worker, orders })
+    }
+
+    /// What ends it.
+    pub fn stop(&self) -> Stop {
+        Stop(self.shared.phase.clone())
+    }
+
+    /// Answers until it is told to stop; then what was kept is saved.
+    ///
+    /// # Errors
+    /// The engine failed, or state is not on disk.
+    pub fn serve(self, listener: TcpListener) -> Result<(), ServeError> {
+        let served = http::serve(&self.shared, listener);
+        drop(self.orders);
+        let saved = self.worker.join().map_err(|_| ServeError::Panicked)?;
+        served?;
+        if let EngineIs::Down(down) = self.shared.engine() {
+            return Err(ServeError::Engine(down));
+        }
+        saved.map_err(ServeError::Unsaved)
+    }
+}

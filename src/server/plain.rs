@@ -1,0 +1,134 @@
+//! What needs no answer of the model: health, models, counters, tokens.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use super::fields::{Fields, kind};
+use super::prompt::Conversation;
+use super::refusal::{Family, Refusal};
+use super::reply::{model, model_named, object, render};
+use super::{EngineIs, Shared, chat, http};
+use crate::protocol::engine::{ModelInfo, Token};
+use crate::text::{Before, Specials};
+
+/// `GET /health`.
+pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
+    let (status, value) = match shared.engine() {
+        EngineIs::Ready(info) => (200, json!({ "status": "ok", "model": info.name })),
+        EngineIs::Loading { what, done } => (503, json!({ "status": "loading", "what": what, "done": done })),
+        EngineIs::Down(down) => (500, json!({ "status": "failed", "why": down.why })),
+    };
+    let mut response = object(&value);
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response
+}
+
+/// `GET /metrics`.
+pub(super) async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
+    let waiting = shared.waiting.load(Ordering::Relaxed) as u64;
+    let ready = u64::from(matches!(shared.engine(), EngineIs::Ready(_)));
+    let text = shared.metrics.text(&[
+        ("requests_waiting", "Requests in the queue.", waiting),
+        ("queue_limit", "Requests that may wait.", shared.queue as u64),
+        ("ready", "The model is loaded.", ready),
+    ]);
+    let mut response = Body::from(text).into_response();
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+fn describe(shared: &Shared, info: &ModelInfo) -> Value {
+    json!({
+        "id": info.name,
+        "object": "model",
+        "created": shared.started,
+        "owned_by": "sala-chat",
+        "max_model_len": info.context_limit,
+    })
+}
+
+/// `GET /v1/models`.
+pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Response {
+    match model(&shared) {
+        Ok(info) => object(&json!({ "object": "list", "data": [describe(&shared, &info)] })),
+        Err(refusal) => refusal.respond(Family::OpenAi),
+    }
+}
+
+/// `GET /v1/models/ID`.
+pub(super) async fn model_route(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+    match model_named(&shared, Some(id)) {
+        Ok(info) => object(&describe(&shared, &info)),
+        Err(refusal) => refusal.respond(Family::OpenAi),
+    }
+}
+
+async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+    let mut fields = Fields::body(http::json(headers, body).await?)?;
+    let info = model_named(shared, fields.text("model")?)?;
+    let (prompt, messages) = (fields.text("prompt")?, fields.list("messages")?);
+    let special = fields.truth("add_special_tokens")?.unwrap_or(true);
+    let tokens = match (prompt, messages) {
+        (Some(prompt), None) => {
+            fields.done()?;
+            let shared = Arc::clone(shared);
+            let encode = move || {
+                let tokenizer = &shared.renderer.model().tokenizer;
+                if special { tokenizer.encode_prompt(&prompt) } else { tokenizer.encode_behind(&prompt, Before::Edge) }
+            };
+            tokio::task::spawn_blocking(encode).await
+        }
+        (None, Some(messages)) => {
+            let think = super::sampling::thinking(shared, &mut fields)?;
+            fields.done()?;
+            let turns = chat::turns(messages)?;
+            let conversation = Conversation { turns, think, ..Conversation::default() };
+            let rendered = render(shared, conversation, "messages").await?;
+            let shared = Arc::clone(shared);
+            tokio::task::spawn_blocking(move || shared.renderer.model().tokenizer.encode_prompt(&rendered.text)).await
+        }
+        _ => return Err(Refusal::field("prompt", "either prompt or messages must be given")),
+    };
+    let tokens = tokens.map_err(|_| Refusal::internal("internal error while tokenizing"))?;
+    let tokens = tokens.map_err(|e| Refusal::internal(e.to_string()))?;
+    Ok(object(&json!({ "count": tokens.len(), "max_model_len": info.context_limit, "tokens": tokens })))
+}
+
+/// `POST /tokenize`.
+pub(super) async fn tokenize(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
+    tokens_of(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
+}
+
+/// A list of token ids of this model.
+pub(super) fn token_list(shared: &Shared, list: &[Value], field: &str) -> Result<Vec<Token>, Refusal> {
+    let most = shared.renderer.model().tokenizer.max_id();
+    let token = |value: &Value| value.as_u64().and_then(|n| Token::try_from(n).ok()).filter(|t| *t <= most);
+    list.iter()
+        .map(|v| token(v).ok_or_else(|| Refusal::field(field, format!("{field} must hold token ids from 0 to {most}"))))
+        .collect()
+}
+
+async fn text_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+    let mut fields = Fields::body(http::json(headers, body).await?)?;
+    let _ = model_named(shared, fields.text("model")?)?;
+    let list = match fields.need("tokens")? {
+        Value::Array(list) => list,
+        other => return Err(fields.wrong("tokens", format!("must be an array, it is {}", kind(&other)))),
+    };
+    fields.done()?;
+    let tokens = token_list(shared, &list, "tokens")?;
+    let text = shared.renderer.model().tokenizer.decode(&tokens, Specials::Show);
+    Ok(object(&json!({ "prompt": text })))
+}
+
+/// `POST /detokenize`.
+pub(super) async fn detokenize(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
+    text_of(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
+}

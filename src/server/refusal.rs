@@ -1,0 +1,107 @@
+//! Why a request is not answered: a status, a sentence, and the field it is about, in the form of each API.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+/// Not part of HTTP: the client went away. For the counters; nobody reads it.
+pub(super) const CLIENT_GONE: u16 = 499;
+
+/// A request that is not answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// Of HTTP.
+    pub status: u16,
+    /// A word for programs.
+    pub code: &'static str,
+    /// The field that is wrong.
+    pub param: Option<String>,
+    /// A sentence: what, and what to do next.
+    pub message: String,
+}
+
+/// Which API a request belongs to: each has its own form of errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    /// `/v1/chat/completions` and everything like it.
+    OpenAi,
+    /// `/v1/messages`.
+    Anthropic,
+}
+
+impl Family {
+    /// Of a path.
+    pub(super) fn of(path: &str) -> Family {
+        if path.starts_with("/v1/messages") { Family::Anthropic } else { Family::OpenAi }
+    }
+}
+
+impl Refusal {
+    pub(super) fn new(status: u16, code: &'static str, message: impl Into<String>) -> Refusal {
+        Refusal { status, code, param: None, message: message.into() }
+    }
+
+    /// A field is wrong.
+    pub(super) fn field(param: impl Into<String>, message: impl Into<String>) -> Refusal {
+        let mut refusal = Refusal::new(400, "invalid_value", message);
+        refusal.param = Some(param.into());
+        refusal
+    }
+
+    /// Something here failed.
+    pub(super) fn internal(message: impl Into<String>) -> Refusal {
+        Refusal::new(500, "internal_error", message)
+    }
+
+    /// It was given up.
+    pub(super) fn gone() -> Refusal {
+        Refusal::new(CLIENT_GONE, "client_closed_request", "the client went away")
+    }
+
+    fn kind(&self, family: Family) -> &'static str {
+        match (family, self.status) {
+            (_, 401) => "authentication_error",
+            (_, 403) => "permission_error",
+            (Family::Anthropic, 404) => "not_found_error",
+            (Family::Anthropic, 413) => "request_too_large",
+            (_, 429) => "rate_limit_error",
+            (Family::Anthropic, 503) => "overloaded_error",
+            (Family::OpenAi, 503) => "service_unavailable_error",
+            (Family::Anthropic, 500..) => "api_error",
+            (Family::OpenAi, 500..) => "server_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    /// The object that says it.
+    pub(super) fn to_json(&self, family: Family) -> Value {
+        let kind = self.kind(family);
+        match family {
+            Family::OpenAi => json!({
+                "error": { "message": self.message, "type": kind, "param": self.param, "code": self.code }
+            }),
+            Family::Anthropic => {
+                let message = match &self.param {
+                    Some(param) if !self.message.contains(param.as_str()) => format!("{param}: {}", self.message),
+                    _ => self.message.clone(),
+                };
+                json!({ "type": "error", "error": { "type": kind, "message": message } })
+            }
+        }
+    }
+
+    /// As a response.
+    pub(super) fn respond(&self, family: Family) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Body::from(self.to_json(family).to_string())).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        match self.status {
+            401 => drop(headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+            429 | 503 => drop(headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"))),
+            _ => {}
+        }
+        response
+    }
+}

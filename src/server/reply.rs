@@ -1,0 +1,256 @@
+//! From words of the worker to a response: one object, or a stream of events.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use hyper::body::Frame;
+use serde_json::Value;
+
+use super::ask::{Ask, Listener, Prompt, Record, Said, Whole, Wish};
+use super::prompt::Conversation;
+use super::refusal::Refusal;
+use super::{EngineIs, Phase, Shared};
+use crate::desk::render::Rendered;
+use crate::protocol::engine::{Cancel, ModelInfo};
+use crate::transcript::Finish;
+
+/// Bytes of one frame of a stream; more goes into the next.
+const FRAME_BYTES: usize = 16 << 10;
+
+/// The model, if it can answer.
+pub(super) fn model(shared: &Shared) -> Result<ModelInfo, Refusal> {
+    match shared.engine() {
+        EngineIs::Ready(info) => Ok(*info),
+        EngineIs::Loading { what, done } => {
+            Err(Refusal::new(503, "model_loading", format!("the model is being loaded: {what}, {:.0} %", done * 100.0)))
+        }
+        EngineIs::Down(down) => Err(Refusal::internal(down.why)),
+    }
+}
+
+/// The model, if it is the one that a request names.
+pub(super) fn model_named(shared: &Shared, name: Option<String>) -> Result<ModelInfo, Refusal> {
+    let model = model(shared)?;
+    match name {
+        Some(name) if !name.eq_ignore_ascii_case(&model.name) && name != "default" => {
+            let message = format!("there is no model {name} here, only {} (or default)", model.name);
+            let mut refusal = Refusal::new(404, "model_not_found", message);
+            refusal.param = Some("model".into());
+            Err(refusal)
+        }
+        _ => Ok(model),
+    }
+}
+
+/// Renders on a thread of its own: a conversation may be as long as the context.
+pub(super) async fn render(
+    shared: &Arc<Shared>,
+    conversation: Conversation,
+    field: &'static str,
+) -> Result<Rendered, Refusal> {
+    let shared = Arc::clone(shared);
+    let rendered = tokio::task::spawn_blocking(move || conversation.render(&shared.renderer, field));
+    rendered.await.map_err(|_| Refusal::internal("internal error while the messages were rendered"))?
+}
+
+/// Puts a question into the queue.
+pub(super) fn submit(
+    shared: &Shared,
+    prompt: Prompt,
+    wish: Wish,
+    wanted: usize,
+    record: Option<Record>,
+) -> Result<Listener, Refusal> {
+    if *shared.phase.borrow() > Phase::Serving {
+        return Err(Refusal::new(503, "shutting_down", "the server is ending"));
+    }
+    let taken =
+        shared.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < shared.queue).then_some(n + 1));
+    if taken.is_err() {
+        let message = format!("{} requests wait already (serve.queue); try again later", shared.queue);
+        return Err(Refusal::new(429, "queue_full", message));
+    }
+    let cancel = Cancel::default();
+    let (to, listener) = Listener::pair(&cancel);
+    let ask = Ask { prompt, wish, wanted, given: 0, record, cancel, to, asked: Instant::now() };
+    match shared.asks.send(ask) {
+        Ok(()) => Ok(listener),
+        Err(_) => Err(Refusal::new(503, "shutting_down", "the server is ending")),
+    }
+}
+
+/// One of the answers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Choice {
+    pub thinking: String,
+    pub answer: String,
+    pub whole: Option<Whole>,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Collected {
+    pub usage: Usage,
+    pub choices: Vec<Choice>,
+}
+
+/// What was read and written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    pub prompt_tokens: u64,
+    pub cached_tokens: u64,
+    pub completion_tokens: u64,
+    pub thought_tokens: u64,
+}
+
+impl Usage {
+    /// Takes in what was said. The prompt of several answers counts once.
+    pub(super) fn take(&mut self, said: &Said) {
+        match said {
+            Said::Begun { index: 0, prompt_tokens, cached_tokens } => {
+                (self.prompt_tokens, self.cached_tokens) = (*prompt_tokens, *cached_tokens);
+            }
+            Said::Ended { whole, .. } => {
+                self.completion_tokens += whole.completion_tokens;
+                self.thought_tokens += whole.thought_tokens;
+            }
+            Said::Begun { .. } | Said::Reading { .. } | Said::Text { .. } | Said::Failed(_) => {}
+        }
+    }
+}
+
+const BROKE_OFF: &str = "the answer broke off: the server is ending";
+
+/// Waits for all answers. An answer that was given up is an error.
+pub(super) async fn collect(mut listener: Listener, wanted: usize) -> Result<Collected, Refusal> {
+    let mut all = Collected { usage: Usage::default(), choices: vec![Choice::default(); wanted] };
+    let mut ended = 0;
+    while ended < wanted {
+        let said = listener.next().await.ok_or_else(|| Refusal::new(503, "shutting_down", BROKE_OFF))?;
+        all.usage.take(&said);
+        match said {
+            Said::Text { index, thinking, answer } => {
+                if let Some(choice) = all.choices.get_mut(index) {
+                    choice.thinking.push_str(&thinking);
+                    choice.answer.push_str(&answer);
+                }
+            }
+            Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
+                return Err(Refusal::new(503, "shutting_down", BROKE_OFF));
+            }
+            Said::Ended { index, whole } => {
+                ended += 1;
+                if let Some(choice) = all.choices.get_mut(index) {
+                    choice.whole = Some(whole);
+                }
+            }
+            Said::Failed(refusal) => return Err(refusal),
+            Said::Begun { .. } | Said::Reading { .. } => {}
+        }
+    }
+    Ok(all)
+}
+
+/// How the events of an API look.
+pub(super) trait Form: Send + Unpin + 'static {
+    /// Writes what one word means; true after the last one.
+    fn said(&mut self, said: &Said, out: &mut String) -> bool;
+    /// Writes that it failed after the stream had begun.
+    fn failed(&mut self, refusal: &Refusal, out: &mut String);
+}
+
+/// An event without a name.
+pub(super) fn data(out: &mut String, value: &Value) {
+    out.push_str("data: ");
+    out.push_str(&value.to_string());
+    out.push_str("\n\n");
+}
+
+/// A stream of events.
+struct Events<F> {
+    listener: Listener,
+    form: F,
+    first: Option<Said>,
+    ended: bool,
+}
+
+impl<F: Form> Events<F> {
+    /// Writes what one word means.
+    fn write(&mut self, said: Option<&Said>, out: &mut String) {
+        self.ended = match said {
+            None => {
+                self.form.failed(&Refusal::new(503, "shutting_down", BROKE_OFF), out);
+                true
+            }
+            Some(Said::Failed(refusal)) => {
+                self.form.failed(refusal, out);
+                true
+            }
+            // A comment: whoever waits sees that something goes on.
+            Some(Said::Reading { done, total }) => {
+                out.push_str(&format!(": read {done} of {total}\n\n"));
+                false
+            }
+            Some(said) => self.form.said(said, out),
+        };
+    }
+}
+
+impl<F: Form> hyper::body::Body for Events<F> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let mut out = String::new();
+        if let Some(first) = self.first.take() {
+            self.write(Some(&first), &mut out);
+        }
+        while !self.ended && out.len() < FRAME_BYTES {
+            match self.listener.poll_next(context) {
+                Poll::Ready(said) => self.write(said.as_ref(), &mut out),
+                Poll::Pending if out.is_empty() => return Poll::Pending,
+                Poll::Pending => break,
+            }
+        }
+        match out.is_empty() {
+            true => Poll::Ready(None),
+            false => Poll::Ready(Some(Ok(Frame::data(out.into())))),
+        }
+    }
+}
+
+/// A stream of events; what fails before the first one has a status of its own.
+pub(super) async fn stream(mut listener: Listener, form: impl Form) -> Result<Response, Refusal> {
+    let first = match listener.next().await {
+        Some(Said::Failed(refusal)) => return Err(refusal),
+        Some(said) => said,
+        None => return Err(Refusal::new(503, "shutting_down", BROKE_OFF)),
+    };
+    let mut response = Body::new(Events { listener, form, first: Some(first), ended: false }).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    Ok(response)
+}
+
+/// An object.
+pub(super) fn object(value: &Value) -> Response {
+    let mut response = Body::from(value.to_string()).into_response();
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// An id of an answer.
+pub(super) fn fresh_id(prefix: &str) -> String {
+    format!("{prefix}{:014x}", crate::desk::fresh_seed())
+}

@@ -1,0 +1,96 @@
+//! Fields that say how an answer is drawn, alike in every API.
+
+use serde_json::Value;
+
+use super::Shared;
+use super::ask::Wish;
+use super::fields::{Fields, kind};
+use super::refusal::Refusal;
+use crate::desk::fresh_seed;
+use crate::protocol::desk::ThinkMode;
+
+/// Stop texts of a request.
+const STOPS: usize = 16;
+/// Bytes of one.
+const STOP_BYTES: usize = 1 << 10;
+/// Tokens no answer exceeds.
+pub(super) const MOST_TOKENS: u64 = 1 << 24;
+
+/// Reads `stop`: a text or a list of them.
+pub(super) fn stops(fields: &mut Fields, name: &'static str) -> Result<Vec<String>, Refusal> {
+    let list = match fields.take(name) {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(list)) => list,
+        Some(one) => vec![one],
+    };
+    if list.len() > STOPS {
+        return Err(fields.wrong(name, format!("has {} texts, at most {STOPS} are allowed", list.len())));
+    }
+    list.into_iter()
+        .map(|stop| match stop {
+            Value::String(text) if !text.is_empty() && text.len() <= STOP_BYTES => Ok(text),
+            Value::String(_) => Err(fields.wrong(name, format!("must be texts of 1 to {STOP_BYTES} bytes"))),
+            other => Err(fields.wrong(name, format!("must be a text or a list of texts, there is {}", kind(&other)))),
+        })
+        .collect()
+}
+
+/// Reads what all APIs have; `most` is the longest answer asked for, if any.
+pub(super) fn wish(
+    shared: &Shared,
+    fields: &mut Fields,
+    stop: Vec<String>,
+    most: Option<u64>,
+) -> Result<Wish, Refusal> {
+    let defaults = &shared.settings;
+    let mut sampling = defaults.for_answer(fresh_seed);
+    let set = |field: &mut f32, value: Option<f32>| {
+        if let Some(value) = value {
+            *field = value;
+        }
+    };
+    set(&mut sampling.temperature, fields.number("temperature", 0.0..=2.0)?);
+    set(&mut sampling.top_p, fields.number("top_p", 0.0..=1.0)?);
+    set(&mut sampling.min_p, fields.number("min_p", 0.0..=1.0)?);
+    set(&mut sampling.presence_penalty, fields.number("presence_penalty", -2.0..=2.0)?);
+    set(&mut sampling.frequency_penalty, fields.number("frequency_penalty", -2.0..=2.0)?);
+    set(&mut sampling.repeat_penalty, fields.number("repetition_penalty", 0.1..=10.0)?);
+    if let Some(k) = fields.whole("top_k", 0..=256)? {
+        sampling.top_k = u32::try_from(k).unwrap_or(u32::MAX);
+    }
+    if let Some(seed) = fields.take("seed") {
+        // Any whole number is a seed, negative ones too.
+        let seed = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
+        sampling.seed = seed.ok_or_else(|| fields.wrong("seed", "must be a whole number"))?;
+    }
+    Ok(Wish {
+        sampling,
+        max_tokens: most.unwrap_or(defaults.max_tokens),
+        stop,
+        spec: defaults.spec,
+        thinking_budget: defaults.thinking_budget,
+        stop_loops: defaults.stop_loops,
+        raw: false,
+    })
+}
+
+/// Whether the model is to think, as other servers of open models take it and as OpenAI does.
+pub(super) fn thinking(shared: &Shared, fields: &mut Fields) -> Result<ThinkMode, Refusal> {
+    let mut mode = shared.settings.think;
+    if let Some(effort) = fields.text("reasoning_effort")? {
+        mode = match effort.as_str() {
+            "none" | "minimal" => ThinkMode::Off,
+            "low" | "medium" | "high" | "xhigh" => mode,
+            _ => return Err(fields.wrong("reasoning_effort", "must be none, minimal, low, medium, high or xhigh")),
+        };
+    }
+    if let Some(mut inner) = fields.object("chat_template_kwargs")? {
+        match inner.truth("enable_thinking")? {
+            Some(true) => mode = ThinkMode::On,
+            Some(false) => mode = ThinkMode::Off,
+            None => {}
+        }
+        inner.done()?;
+    }
+    Ok(mode)
+}

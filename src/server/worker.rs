@@ -1,0 +1,499 @@
+//! The thread between connections and engine: takes questions from the queue, makes the longest kept prefix live, has the rest
+//! read and answered, and keeps what came of it.
+//!
+//! One question at a time has the engine's state; the others wait. Nothing here waits for a connection.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, never, select};
+
+use super::Shared;
+use super::answer::Answer;
+use super::ask::{Ask, Said};
+use super::keep::Keep;
+use super::prefix;
+use super::refusal::Refusal;
+use super::{Down, EngineIs};
+use crate::base::grouped;
+use crate::desk::EngineChannels;
+use crate::desk::path::Path;
+use crate::desk::segments::{self, Absorbed, Step};
+use crate::protocol::engine::{
+    Cancel, Command, Ended, EngineEvent, EngineFault, Generate, Job, JobStats, Look, ModelInfo, RowSource, StateImage,
+};
+use crate::session::Unsaved;
+use crate::text::{Halt, TextError};
+use crate::transcript::Finish;
+
+/// How often questions are looked for that nobody waits for any more.
+const TICK: Duration = Duration::from_millis(50);
+/// Times a question is planned anew because kept state turned out damaged.
+const ATTEMPTS: u32 = 8;
+/// Why nothing can be answered once the engine's thread is gone.
+const GONE: &str = "the engine is gone; start sala-chat serve again";
+
+/// What the engine is doing for a question.
+enum Doing {
+    /// Putting state back: the command, and the path that is live then.
+    Restoring(u64, Path),
+    /// Reading a step, or answering the last one.
+    Running(u64, Step),
+}
+
+/// A question that has the engine.
+struct Running {
+    ask: Ask,
+    doing: Doing,
+    steps: VecDeque<Step>,
+    answer: Answer,
+    /// Prompt tokens that need not be read, that have been, and in all.
+    cached: u64,
+    read: u64,
+    prompt: u64,
+    /// Something was added to what is kept.
+    grown: bool,
+    attempts: u32,
+    /// Ends its jobs: the client is gone, or a stop text was written.
+    cancel: Cancel,
+}
+
+/// The thread's own state.
+pub(super) struct Worker {
+    shared: Arc<Shared>,
+    asks: Receiver<Ask>,
+    /// Closed: end.
+    orders: Receiver<()>,
+    commands: Option<Sender<Command>>,
+    events: Receiver<EngineEvent>,
+    keep: Keep,
+    /// Questions that wait.
+    queue: VecDeque<Ask>,
+    live: Path,
+    running: Option<Box<Running>>,
+    model: Option<ModelInfo>,
+    next_id: u64,
+}
+
+/// How a job ended.
+struct JobDone {
+    ended: Ended,
+    prompt: u64,
+    generated: u64,
+    image: Option<StateImage>,
+    stats: JobStats,
+}
+
+impl Worker {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        asks: Receiver<Ask>,
+        orders: Receiver<()>,
+        engine: EngineChannels,
+        keep: Keep,
+    ) -> Worker {
+        Worker {
+            shared,
+            asks,
+            orders,
+            commands: Some(engine.commands),
+            events: engine.events,
+            keep,
+            queue: VecDeque::new(),
+            live: Path::default(),
+            running: None,
+            model: None,
+            next_id: 0,
+        }
+    }
+
+    /// Runs until told to end; then what was handed over is saved.
+    ///
+    /// # Errors
+    /// What is not on disk.
+    pub(super) fn run(mut self) -> Result<(), Unsaved> {
+        let mut ending = false;
+        loop {
+            self.look_for_gone();
+            self.begin_next();
+            if ending && self.running.is_none() {
+                break;
+            }
+
+            let saves = self.keep.events.clone();
+            let tick = if self.running.is_some() { crossbeam_channel::after(TICK) } else { never() };
+            select! {
+                recv(self.asks) -> ask => match ask {
+                    Ok(ask) => self.queue.push_back(ask),
+                    Err(_) => self.asks = never(),
+                },
+                recv(self.events) -> event => match event {
+                    Ok(event) => self.on_engine(event),
+                    Err(_) => self.down(GONE.to_owned(), 1),
+                },
+                recv(saves) -> event => match event {
+                    Ok(event) => self.keep.on_event(event),
+                    Err(_) => self.keep.events = never(),
+                },
+                recv(self.orders) -> _ => {
+                    ending = true;
+                    self.orders = never();
+                    self.running.iter().for_each(|r| r.ask.cancel.cancel());
+                }
+                recv(tick) -> _ => {}
+            }
+        }
+        if let Some(commands) = self.commands.take() {
+            // Bounded channel: an engine that hangs must not keep the program from ending.
+            let _ = commands.send_timeout(Command::Shutdown, Duration::from_secs(2));
+        }
+        self.keep.close()
+    }
+
+    /// Ends what nobody waits for any more.
+    fn look_for_gone(&self) {
+        if let Some(running) = self.running.as_ref().filter(|r| r.ask.cancel.is_cancelled()) {
+            running.cancel.cancel();
+        }
+    }
+
+    /// A number no command had before.
+    fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Takes the next question that somebody still waits for, if the engine is free and there.
+    fn begin_next(&mut self) {
+        let waited = self.queue.len();
+        self.queue.retain(|ask| !ask.cancel.is_cancelled());
+        self.shared.waiting.fetch_sub(waited - self.queue.len(), Ordering::Relaxed);
+        while self.running.is_none()
+            && self.model.is_some()
+            && let Some(ask) = self.queue.pop_front()
+        {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.begin(ask, 0);
+        }
+    }
+
+    fn refuse(&mut self, ask: &Ask, refusal: Refusal) {
+        ask.to.tell(Said::Failed(refusal));
+    }
+
+    /// Plans a question and begins with it.
+    fn begin(&mut self, ask: Ask, attempts: u32) {
+        let Some(model) = &self.model else { return };
+        let (limit, fingerprint) = (model.context_limit, model.fingerprint.clone());
+        match self.plan(&ask, limit, &fingerprint) {
+            Err(refusal) => self.refuse(&ask, refusal),
+            Ok((base, steps)) => {
+                let cached = base.position();
+                let to_read: u64 = steps.iter().map(|s| s.prompt.len() as u64).sum();
+                let prompt = cached + to_read;
+                let answer = Answer::new(&self.shared, &ask);
+                if attempts == 0 {
+                    ask.to.tell(Said::Begun { index: ask.given, prompt_tokens: prompt, cached_tokens: cached });
+                    self.shared.metrics.prompt_tokens.fetch_add(prompt, Ordering::Relaxed);
+                    self.shared.metrics.cached_tokens.fetch_add(cached, Ordering::Relaxed);
+                }
+                self.shared.metrics.running.store(1, Ordering::Relaxed);
+                let doing = Doing::Restoring(0, base.clone());
+                let running = Running {
+                    ask,
+                    doing,
+                    steps,
+                    answer,
+                    cached,
+                    read: 0,
+                    prompt,
+                    grown: false,
+                    attempts,
+                    cancel: Cancel::default(),
+                };
+                self.make_live(Box::new(running), base);
+            }
+        }
+    }
+
+    /// The longest kept prefix and what has to be read behind it.
+    fn plan(&mut self, ask: &Ask, limit: u64, fingerprint: &str) -> Result<(Path, VecDeque<Step>), Refusal> {
+        if !prefix::of_live(&self.live, &ask.prompt).1 {
+            self.keep.settle();
+        }
+        let internal =
+            |e: crate::session::StoreError| Refusal::internal(format!("kept state cannot be looked up: {e}"));
+        let base = prefix::longest(&self.keep.store, fingerprint, &self.live, &ask.prompt).map_err(internal)?;
+        let most = usize::try_from(limit).unwrap_or(usize::MAX);
+        let too_long = |tokens: String| {
+            let field = ask.prompt.field;
+            let mut refusal = Refusal::field(
+                field,
+                format!("{field}: the prompt has {tokens} tokens, the context holds {}", grouped(limit)),
+            );
+            refusal.code = "context_length_exceeded";
+            refusal
+        };
+        let steps = match &ask.prompt.tokens {
+            Some(tokens) => {
+                let from = usize::try_from(base.position()).unwrap_or(usize::MAX);
+                let prompt = tokens.get(from..).unwrap_or_default().to_vec();
+                let (text_end, kind) = (ask.prompt.rendered.text.len(), crate::session::SegmentKind::Turn);
+                vec![Step { prompt, text_end, kind, message: None }]
+            }
+            None => {
+                let cancel = &ask.cancel;
+                let halt = Halt { stop: &|| cancel.is_cancelled(), most };
+                let shared = &self.shared;
+                segments::steps(&shared.renderer, shared.piece, &ask.prompt.rendered, &base, &halt).map_err(
+                    |e| match e {
+                        TextError::TooLong { .. } => too_long(format!("more than {}", grouped(limit))),
+                        TextError::Stopped => Refusal::gone(),
+                        other => Refusal::internal(other.to_string()),
+                    },
+                )?
+            }
+        };
+        let total = base.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
+        if total >= limit {
+            return Err(too_long(grouped(total)));
+        }
+        if steps.last().is_none_or(|s| s.prompt.is_empty()) {
+            return Err(Refusal::field(
+                ask.prompt.field,
+                format!("{}: there is nothing to answer to", ask.prompt.field),
+            ));
+        }
+        Ok((base, steps.into()))
+    }
+
+    fn send(&mut self, command: Command) -> bool {
+        self.commands.as_ref().is_some_and(|c| c.send(command).is_ok())
+    }
+
+    /// Makes `base` live; rows it shares with the live path stay where they are.
+    fn make_live(&mut self, mut running: Box<Running>, base: Path) {
+        let common = self.live.common(&base);
+        if common == self.live.segments().len() && common == base.segments().len() {
+            return self.next_step(running);
+        }
+        let (rows, end) = match base.head() {
+            None => (Vec::new(), None),
+            Some(tip) => match self.keep.store.open_path(&tip, common) {
+                Ok(opened) if opened.plan.usable == base.segments().len() => (opened.rows, opened.end),
+                Ok(_) => return self.plan_again(*running, "kept state is damaged"),
+                Err(e) => return self.fail(*running, Refusal::internal(e.to_string())),
+            },
+        };
+        let id = self.id();
+        let keep = base.prefix(common).position();
+        let rows = rows.into_iter().map(|r| r as Arc<dyn RowSource>).collect();
+        let history = base.tokens();
+        running.doing = Doing::Restoring(id, base);
+        self.running = Some(running);
+        if !self.send(Command::Restore { id, keep, rows, end, history }) {
+            self.down(GONE.to_owned(), 1);
+        }
+    }
+
+    /// Begins the next step.
+    fn next_step(&mut self, mut running: Box<Running>) {
+        let Some(step) = running.steps.pop_front() else {
+            return self.fail(*running, Refusal::internal("internal error: there is nothing to answer to"));
+        };
+        let generate = match running.steps.is_empty() {
+            false => None,
+            true => match self.generate(&running) {
+                Ok(generate) => Some(generate),
+                Err(refusal) => return self.fail(*running, refusal),
+            },
+        };
+        let id = self.id();
+        let cancel = running.cancel.clone();
+        let job = Job { id, prompt: step.prompt.clone(), generate, score: None, export: true, cancel };
+        running.doing = Doing::Running(id, step);
+        self.running = Some(running);
+        if !self.send(Command::Run(job)) {
+            self.down(GONE.to_owned(), 1);
+        }
+    }
+
+    fn generate(&self, running: &Running) -> Result<Generate, Refusal> {
+        let wish = &running.ask.wish;
+        let steering = running.answer.steering(&self.shared, wish).map_err(|e| Refusal::internal(e.to_string()))?;
+        // Each of several answers has noise of its own.
+        let seed = wish.sampling.seed.wrapping_add(running.ask.given as u64);
+        Ok(Generate {
+            sampling: crate::protocol::engine::Sampling { seed, ..wish.sampling },
+            max_tokens: wish.max_tokens,
+            stop: self.shared.stop_ids.clone(),
+            spec: wish.spec,
+            steering,
+            look: Look::default(),
+        })
+    }
+
+    fn on_engine(&mut self, event: EngineEvent) {
+        match event {
+            EngineEvent::Loading { what, done } => {
+                self.shared.set_engine(EngineIs::Loading { what, done });
+            }
+            EngineEvent::Ready(info) => {
+                self.shared.set_engine(EngineIs::Ready(Box::new(info.clone())));
+                self.model = Some(info);
+            }
+            EngineEvent::Failed { id, fault } => self.failed(id, fault),
+            EngineEvent::Restored { id, .. } => match self.running.take() {
+                Some(mut running) => match &mut running.doing {
+                    Doing::Restoring(expected, path) if *expected == id => {
+                        self.live = std::mem::take(path);
+                        self.next_step(running);
+                    }
+                    _ => self.running = Some(running),
+                },
+                None => {}
+            },
+            EngineEvent::Reading { id, done, .. } => {
+                if let Some(running) = self.running_job(id) {
+                    let done = running.cached + running.read + done;
+                    running.ask.to.tell(Said::Reading { done, total: running.prompt });
+                }
+            }
+            EngineEvent::Tokens { id, tokens, .. } => {
+                let shared = Arc::clone(&self.shared);
+                if let Some(running) = self.running_job(id) {
+                    let Running { answer, ask, cancel, .. } = running;
+                    if !answer.take(&shared, ask, &tokens) {
+                        cancel.cancel();
+                    }
+                }
+            }
+            EngineEvent::Done { id, ended, prompt_in_state, generated_in_state, image, stats, .. } => {
+                let done = JobDone { ended, prompt: prompt_in_state, generated: generated_in_state, image, stats };
+                if self.running_job(id).is_some()
+                    && let Some(running) = self.running.take()
+                {
+                    self.job_done(running, done);
+                }
+            }
+        }
+    }
+
+    /// The question that a job belongs to.
+    fn running_job(&mut self, id: u64) -> Option<&mut Running> {
+        self.running.as_deref_mut().filter(|r| matches!(&r.doing, Doing::Running(job, _) if *job == id))
+    }
+
+    fn job_done(&mut self, mut running: Box<Running>, done: JobDone) {
+        let placeholder = Doing::Restoring(0, Path::default());
+        let Doing::Running(_, step) = std::mem::replace(&mut running.doing, placeholder) else {
+            return self.fail(*running, Refusal::internal("internal error: a job nobody asked for"));
+        };
+        let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        let absorbed = Absorbed {
+            prompt: count(done.prompt),
+            generated: &running.answer.generated,
+            generated_in_state: count(done.generated),
+        };
+        let fingerprint = self.model.as_ref().map_or("", |m| m.fingerprint.as_str());
+        let rendered = &running.ask.prompt.rendered;
+        let added = segments::absorb(&self.shared.renderer, fingerprint, &mut self.live, rendered, &step, absorbed);
+        match added {
+            Ok(Some((content, _))) => {
+                self.keep.segment(content, done.image);
+                running.grown = true;
+            }
+            Ok(None) => {}
+            Err(why) => {
+                self.live = Path::default();
+                return self.fail(*running, Refusal::internal(why));
+            }
+        }
+        running.read += done.prompt;
+        if done.ended == Ended::Read && !running.steps.is_empty() {
+            return self.next_step(running);
+        }
+        let metrics = &self.shared.metrics;
+        metrics.drafted_tokens.fetch_add(done.stats.spec.drafted, Ordering::Relaxed);
+        metrics.accepted_tokens.fetch_add(done.stats.spec.accepted, Ordering::Relaxed);
+        self.answered(*running, done.ended);
+    }
+
+    /// An answer is complete, or was given up.
+    fn answered(&mut self, mut running: Running, ended: Ended) {
+        if running.grown
+            && let Some(tip) = self.live.head()
+        {
+            self.keep.hold(tip, running.ask.record.as_ref());
+        }
+        self.shared.metrics.running.store(0, Ordering::Relaxed);
+        let finish = match ended {
+            Ended::Stop | Ended::Read => Finish::Stop,
+            Ended::Length => Finish::Length,
+            Ended::Context => Finish::Context,
+            Ended::Repeats => Finish::Repeats,
+            Ended::Cancelled => Finish::Stopped,
+        };
+        running.answer.finish(&running.ask, finish);
+        self.shared.metrics.generated_tokens.fetch_add(running.answer.tokens(), Ordering::Relaxed);
+        let mut ask = running.ask;
+        ask.given += 1;
+        let gone = finish == Finish::Stopped && !running.answer.stopped_by_text();
+        if ask.given < ask.wanted && !gone {
+            self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+            self.queue.push_front(ask);
+        }
+    }
+
+    fn fail(&mut self, running: Running, refusal: Refusal) {
+        self.shared.metrics.running.store(0, Ordering::Relaxed);
+        self.refuse(&running.ask, refusal);
+    }
+
+    /// Begins anew with what is kept after all.
+    fn plan_again(&mut self, running: Running, why: &str) {
+        let attempts = running.attempts + 1;
+        if attempts > ATTEMPTS {
+            return self.fail(running, Refusal::internal(why.to_owned()));
+        }
+        self.begin(running.ask, attempts);
+    }
+
+    fn failed(&mut self, id: u64, fault: EngineFault) {
+        self.live = Path::default();
+        if let EngineFault::Fatal { why, code } = fault {
+            return self.down(why, code);
+        }
+        let ours = self.running.as_ref().is_some_and(|r| match &r.doing {
+            Doing::Restoring(of, _) | Doing::Running(of, _) => *of == id,
+        });
+        let Some(running) = self.running.take_if(|_| ours) else { return };
+        match fault {
+            EngineFault::RowsLost(fault) => match self.keep.store.note_fault(&fault) {
+                Ok(true) if running.answer.generated.is_empty() => self.plan_again(*running, &fault.why),
+                Ok(_) => self.fail(*running, Refusal::internal(fault.to_string())),
+                Err(e) => self.fail(*running, Refusal::internal(e.to_string())),
+            },
+            EngineFault::Stopped => self.fail(*running, Refusal::gone()),
+            EngineFault::Device(why) | EngineFault::Fatal { why, .. } => self.fail(*running, Refusal::internal(why)),
+        }
+    }
+
+    /// Nothing can be answered any more.
+    fn down(&mut self, why: String, code: i32) {
+        self.commands = None;
+        self.events = never();
+        self.model = None;
+        self.live = Path::default();
+        if let Some(running) = self.running.take() {
+            self.fail(*running, Refusal::internal(why.clone()));
+        }
+        while let Some(ask) = self.queue.pop_front() {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.refuse(&ask, Refusal::internal(why.clone()));
+        }
+        self.shared.set_engine(EngineIs::Down(Down { why, code }));
+    }
+}

@@ -1,0 +1,182 @@
+//! `sala-chat serve`: opens what the server needs, says where it listens, and ends it in good order.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::cli::ServeArgs;
+use super::failure::{Exit, Failure};
+use super::{Context, dirs, open, out};
+use crate::desk::{EngineChannels, Settings};
+use crate::engine::worker;
+use crate::server::{Key, Options, ServeError, Server, Stop};
+use crate::text::files;
+use crate::text::sanitize::Clean;
+
+/// Bytes of a key file.
+const KEY_BYTES: u64 = 4 << 10;
+/// Characters of a key.
+const KEY_LENGTH: std::ops::RangeInclusive<usize> = 16..=1024;
+
+/// The key file that was named.
+fn named_key_file(context: &Context, args: &ServeArgs) -> Option<PathBuf> {
+    let set = Some(context.config().serve.key_file.as_str()).filter(|f| !f.is_empty()).map(PathBuf::from);
+    args.key_file.clone().or(set)
+}
+
+/// A key of 256 random bits.
+fn fresh_key() -> Result<String, Failure> {
+    let mut random = [0u8; 32];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut f| std::io::Read::read_exact(&mut f, &mut random));
+    read.map_err(|e| Failure::new(Exit::Failure, format!("no random numbers for a key: {e}")))?;
+    Ok(blake3::Hash::from_bytes(random).to_hex().to_string())
+}
+
+/// The key in a file, which is made if it is not there. Whether it was made.
+fn key_in(path: &Path) -> Result<(Key, bool), Failure> {
+    let fail = |e: std::io::Error| Failure::new(Exit::Failure, format!("{}: {e}", path.display()));
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) => {
+            if meta.mode() & 0o077 != 0 {
+                let message = format!("{}: others can read this key", path.display());
+                return Err(Failure::new(Exit::Usage, message).hint(format!("chmod 600 {}", path.display())));
+            }
+            let text = files::read_text(path, KEY_BYTES)
+                .map_err(|e| Failure::new(Exit::Failure, format!("{}: {e}", path.display())))?;
+            let text = text.trim();
+            if !KEY_LENGTH.contains(&text.len()) || !text.bytes().all(|b| b.is_ascii_graphic()) {
+                let (least, most) = (KEY_LENGTH.start(), KEY_LENGTH.end());
+                let message = format!("{}: a key is one word of {least} to {most} ASCII characters", path.display());
+                return Err(Failure::new(Exit::Usage, message));
+            }
+            Ok((Key::new(text), false))
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
+                dirs::make_private(folder).map_err(fail)?;
+            }
+            let key = fresh_key()?;
+            let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+            file.and_then(|mut f| writeln!(f, "{key}").and_then(|()| f.sync_all())).map_err(fail)?;
+            Ok((Key::new(&key), true))
+        }
+        Err(e) => Err(fail(e)),
+    }
+}
+
+/// The addresses that a text means.
+fn addresses(text: &str) -> Result<Vec<SocketAddr>, Failure> {
+    let wrong = |why: String| Failure::usage(format!("--listen {text}: {why}"));
+    let found: Vec<SocketAddr> =
+        text.to_socket_addrs().map_err(|e| wrong(format!("{e} (ADDR:PORT is needed)")))?.collect();
+    if found.is_empty() { Err(wrong("no such address".into())) } else { Ok(found) }
+}
+
+/// SIGINT, SIGTERM and SIGHUP: the first lets running answers end, the second stops them, the third ends the process.
+fn watch_signals(stop: Stop) -> Result<(), Failure> {
+    let no_signals = |e: std::io::Error| Failure::new(Exit::Failure, format!("no signal handlers: {e}"));
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(no_signals)?;
+    let watch = move || {
+        for (count, signal) in signals.forever().enumerate() {
+            if count >= 2 {
+                std::process::exit(128 + signal);
+            }
+            stop.stop();
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(no_signals)?;
+    Ok(())
+}
+
+/// `sala-chat serve`.
+///
+/// # Errors
+/// The address, the key file, the store or the model cannot be used; the engine failed.
+pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
+    let config = context.config();
+    let listen = args.listen.as_deref().unwrap_or(&config.serve.listen);
+    let addresses = addresses(listen)?;
+    let open_to_others = addresses.iter().any(|a| !a.ip().is_loopback());
+    let key_file = named_key_file(context, args);
+    let key_file = key_file.or_else(|| open_to_others.then(|| context.dirs.data.join("serve.key")));
+    let engine_options = open::engine_options(context)?;
+    let (text, stop) = open::text(&engine_options.model)?;
+    let mut loaded = context.loaded.clone();
+    loaded.recommend(&text.recommended);
+    let key = key_file.as_deref().map(key_in).transpose()?;
+    let listener = TcpListener::bind(addresses.as_slice())
+        .map_err(|e| Failure::new(Exit::Failure, format!("{listen}: {e}")).hint("Another port: --listen ADDR:PORT"))?;
+    let address = listener.local_addr()?;
+    let (store, _scratch) = match args.no_save {
+        true => open::scratch(context).map(|(store, dir)| (store, Some(dir)))?,
+        false => (open::store_of_requests(context)?, None),
+    };
+    let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
+    let engine = worker::spawn(engine_options).map_err(no_thread)?;
+    let server = Server::start(Options {
+        store,
+        text,
+        stop,
+        engine: EngineChannels { commands: engine.commands, events: engine.events },
+        settings: Settings::of(&loaded.config),
+        piece: open::piece(context),
+        queue: config.serve.queue,
+        key: key.as_ref().map(|(key, _)| key.clone()),
+    })
+    .map_err(no_thread)?;
+    watch_signals(server.stop())?;
+    out::line(&Clean::line(&format!("sala-chat serves http://{address}/v1")))?;
+    if !context.quiet {
+        say_who(open_to_others, key_file.as_deref(), key.is_some_and(|(_, made)| made));
+    }
+    let served = server.serve(listener);
+    // A panic of the engine has been told by its last event.
+    let _ = engine.thread.join();
+    match served {
+        Ok(()) => Ok(Exit::Ok),
+        Err(ServeError::Engine(down)) => Err(Failure::new(Exit::from_code(down.code), down.why)),
+        Err(e @ ServeError::Unsaved(_)) => Err(Failure::new(Exit::Disk, e.to_string())),
+        Err(e @ (ServeError::Io(_) | ServeError::Panicked)) => Err(Failure::new(Exit::Failure, e.to_string())),
+    }
+}
+
+/// Says on standard error who can talk to it.
+fn say_who(open_to_others: bool, key_file: Option<&Path>, made: bool) {
+    let who = if open_to_others {
+        "Every computer that reaches this address can use the model and read answers it names, if it has the key."
+    } else {
+        "Programs on this computer can use the model."
+    };
+    out::tell(&Clean::line(who));
+    if let Some(file) = key_file {
+        let made = if made { " (made just now)" } else { "" };
+        out::tell(&Clean::line(&format!("The key is in {}{made}; nothing is encrypted on the way.", file.display())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_is_made_for_its_owner_alone_and_found_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("below/key");
+        assert!(key_in(&path).unwrap().1);
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.trim().len(), 64);
+        assert!(!key_in(&path).unwrap().1);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(key_in(&path).unwrap_err().message.contains("others can read"));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::write(&path, "short\n").unwrap();
+        assert!(key_in(&path).unwrap_err().message.contains("16 to 1024"));
+    }
+}

@@ -1,0 +1,161 @@
+//! Bad input, bad clients and bad moments: each has its status, and the next request is answered.
+
+use std::io::{Read, Write};
+
+use serde_json::{Value, json};
+
+use crate::client::{Reply, Running, Setup, permits};
+use crate::{CHAT, question, with};
+
+#[test]
+fn wrong_requests_name_the_field_and_have_a_status() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup { context_limit: 2_000, ..Setup::default() });
+    let cases: Vec<(Value, u16, &str, &str)> = vec![
+        (json!([1]), 400, "invalid_json", ""),
+        (json!({}), 400, "missing_required_parameter", "messages"),
+        (json!({ "messages": [] }), 400, "invalid_value", "messages"),
+        (json!({ "messages": "hi" }), 400, "invalid_value", "messages"),
+        (json!({ "messages": [7] }), 400, "invalid_value", "messages[0]"),
+        (json!({ "messages": [{ "role": "king", "content": "x" }] }), 400, "invalid_value", "messages[0].role"),
+        (json!({ "messages": [{ "content": "x" }] }), 400, "invalid_value", "messages[0].role"),
+        (json!({ "messages": [{ "role": "user", "content": 5 }] }), 400, "invalid_value", "messages[0].content"),
+        (
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }] }),
+            400,
+            "invalid_value",
+            "messages[0].content[0].type",
+        ),
+        (with(question("x"), "temperature", json!(2.5)), 400, "invalid_value", "temperature"),
+        (with(question("x"), "temperature", json!("hot")), 400, "invalid_value", "temperature"),
+        (with(question("x"), "max_tokens", json!(0)), 400, "invalid_value", "max_tokens"),
+        (with(question("x"), "n", json!(99)), 400, "invalid_value", "n"),
+        (with(question("x"), "stop", json!([1])), 400, "invalid_value", "stop"),
+        (with(question("x"), "seed", json!("a")), 400, "invalid_value", "seed"),
+        (with(question("x"), "logit_bias", json!({ "5": 1 })), 400, "unsupported_parameter", "logit_bias"),
+        (with(question("x"), "temprature", json!(1)), 400, "unknown_parameter", "temprature"),
+        (with(question("x"), "model", json!("gpt-9")), 404, "model_not_found", "model"),
+        (question(&"word ".repeat(3_000)), 400, "context_length_exceeded", "messages"),
+    ];
+    for (body, status, code, param) in cases {
+        let shown: String = body.to_string().chars().take(200).collect();
+        assert_eq!(server.post(CHAT, &body).error(), (status, code.into(), param.into()), "{shown}");
+    }
+    // What changes nothing may be sent.
+    let polite = with(with(question("x"), "user", json!("me")), "temperature", Value::Null);
+    assert_eq!(server.post(CHAT, &polite).status, 200);
+    server.end();
+}
+
+#[test]
+fn wrong_paths_methods_types_and_bodies_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    assert_eq!(server.get("/v2/nothing").error(), (404, "unknown_url".into(), String::new()));
+    let wrong_method = server.get(CHAT);
+    assert_eq!(wrong_method.error(), (405, "method_not_allowed".into(), String::new()));
+    assert!(wrong_method.head.to_lowercase().contains("allow: post"), "{}", wrong_method.head);
+    let post = |kind: &str, body: &str| {
+        let length = body.len();
+        server.raw(&format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{kind}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+        ))
+    };
+    assert_eq!(post("", "{}").error().0, 415);
+    assert_eq!(post("content-type: text/plain\r\n", "{}").error().0, 415);
+    let json = "content-type: application/json; charset=utf-8\r\n";
+    assert_eq!(post(json, "{\"a\":").error().1, "invalid_json");
+    assert_eq!(post(json, "").error().1, "invalid_json");
+    assert_eq!(post(json, &"[".repeat(100_000)).error().1, "invalid_json");
+    let huge = server.raw(&format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 999999999999\r\nconnection: close\r\n\r\n{{"
+    ));
+    assert_eq!(huge.error(), (413, "request_too_large".into(), String::new()));
+    // Not HTTP at all, and heads beyond all measure: the connection ends, the server does not.
+    assert_eq!(server.raw("GARBAGE\r\n\r\n").status, 400);
+    let many: String = (0..500).map(|i| format!("x-{i}: y\r\n")).collect();
+    assert_eq!(server.raw(&format!("GET /health HTTP/1.1\r\nhost: localhost\r\n{many}\r\n")).status, 431);
+    assert_eq!(server.get("/health").status, 200);
+    server.end();
+}
+
+#[test]
+fn a_web_page_and_a_client_without_the_key_stay_outside() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup { key: Some("a-long-enough-key"), ..Setup::default() });
+    let models = |headers: &str| {
+        server.raw(&format!("GET /v1/models HTTP/1.1\r\nhost: localhost\r\n{headers}connection: close\r\n\r\n"))
+    };
+    assert_eq!(models("").error(), (401, "missing_api_key".into(), String::new()));
+    assert_eq!(models("authorization: Bearer wrong\r\n").error().0, 401);
+    assert_eq!(models("authorization: Bearer a-long-enough-key\r\n").status, 200);
+    assert_eq!(models("x-api-key: a-long-enough-key\r\n").status, 200);
+    assert_eq!(models("authorization: Bearer a-long-enough-key\r\norigin: http://localhost\r\n").error().0, 403);
+    // Whether it is alive is no secret.
+    assert_eq!(server.get("/health").status, 200);
+    server.end();
+    let server = Running::start(dir.path(), Setup::default());
+    let rebound = server.raw("GET /v1/models HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n");
+    assert_eq!(rebound.error(), (403, "host_not_allowed".into(), String::new()));
+    server.end();
+}
+
+#[test]
+fn a_full_queue_says_so_and_a_client_that_leaves_frees_the_engine() {
+    let dir = tempfile::tempdir().unwrap();
+    let (gate, permit) = crossbeam_channel::unbounded();
+    let server = Running::start(dir.path(), Setup { gate: Some(permit), queue: 1, ..Setup::default() });
+    let body = with(question("Hi"), "stream", true.into());
+    let mut first = server.open();
+    first.write_all(server.request(CHAT, "", &body.to_string()).as_bytes()).unwrap();
+    // Its stream has begun: it has the engine, which waits at the gate.
+    let mut head = [0u8; 12];
+    first.read_exact(&mut head).unwrap();
+    let mut second = server.open();
+    second.write_all(server.request(CHAT, "", &body.to_string()).as_bytes()).unwrap();
+    server.until("the second waits", || server.metric("requests_waiting") == 1);
+    let third = server.post(CHAT, &question("Hi"));
+    assert_eq!(third.error(), (429, "queue_full".into(), String::new()));
+    assert!(third.head.to_lowercase().contains("retry-after"));
+    // The first goes away before a single token: the second has its turn without any permit for the first.
+    drop(first);
+    permits(&gate, 40);
+    let second = Reply::read(second);
+    assert!(second.body.ends_with("[DONE]\n\n"), "{}", second.body);
+    server.end();
+}
+
+#[test]
+fn ending_lets_a_running_answer_end_and_refuses_new_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let (gate, permit) = crossbeam_channel::unbounded();
+    let server = Running::start(dir.path(), Setup { gate: Some(permit), ..Setup::default() });
+    let mut running = server.open();
+    let body = with(question("Hi"), "stream", true.into());
+    running.write_all(server.request(CHAT, "", &body.to_string()).as_bytes()).unwrap();
+    let mut first = [0u8; 1];
+    running.read_exact(&mut first).unwrap();
+    server.stop.stop();
+    server.until("nobody is let in", || std::net::TcpStream::connect(server.address).is_err());
+    permits(&gate, 40);
+    let mut rest = String::new();
+    running.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("[DONE]") && rest.contains("friend"), "{rest}");
+    server.end();
+}
+
+#[test]
+fn many_idle_connections_do_not_keep_others_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    let idle: Vec<_> = (0..200).map(|_| server.open()).collect();
+    // Half a head each.
+    for mut stream in &idle {
+        stream.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: loc").unwrap();
+    }
+    assert_eq!(server.post(CHAT, &question("Hi")).status, 200);
+    assert!(server.metric("connections") >= 200);
+    drop(idle);
+    server.until("they are gone", || server.metric("connections") <= 2);
+    server.end();
+}

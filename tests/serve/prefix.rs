@@ -1,0 +1,97 @@
+//! What was read once is not read again: live, across requests, and across runs of the server.
+
+use serde_json::{Value, json};
+
+use crate::CHAT;
+use crate::client::{Running, Setup};
+use crate::support::digest_answers;
+use crate::support::text_model;
+
+fn setup() -> Setup {
+    Setup { script: digest_answers(text_model(None)), ..Setup::default() }
+}
+
+fn ask(server: &Running, messages: &Value) -> (String, u64, u64) {
+    let reply = server.post(CHAT, &json!({ "messages": messages, "temperature": 0 }));
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let reply = reply.json();
+    let usage = &reply["usage"];
+    (
+        reply["choices"][0]["message"]["content"].as_str().unwrap().to_owned(),
+        usage["prompt_tokens"].as_u64().unwrap(),
+        usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap(),
+    )
+}
+
+fn long(what: &str) -> String {
+    format!("{what}: {}", "some words of it, ".repeat(60))
+}
+
+#[test]
+fn a_client_that_sends_everything_again_pays_only_for_what_is_new() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), setup());
+    let mut messages = json!([{ "role": "system", "content": long("Rules") }, { "role": "user", "content": "First?" }]);
+    let (first, prompt, cached) = ask(&server, &messages);
+    assert_eq!(cached, 0);
+    let mut answers = vec![first.clone()];
+    let mut known = prompt;
+    for question in ["Second?", "Third?"] {
+        let list = messages.as_array_mut().unwrap();
+        list.push(json!({ "role": "assistant", "content": answers.last().unwrap() }));
+        list.push(json!({ "role": "user", "content": question }));
+        let (answer, prompt, cached) = ask(&server, &messages);
+        assert!(cached >= known, "{cached} of {prompt} found, {known} were known");
+        assert!(prompt - cached < 40, "{} read", prompt - cached);
+        known = prompt;
+        answers.push(answer);
+    }
+    // Another conversation with the same rules: they are found, and what was live is left alone on disk.
+    let other =
+        json!([{ "role": "system", "content": long("Rules") }, { "role": "user", "content": "Something else" }]);
+    let (_, prompt, cached) = ask(&server, &other);
+    assert!(cached > 100 && prompt - cached < 40, "{cached} of {prompt}");
+    // And back to the first one, from disk.
+    let (again, prompt, cached) = ask(&server, &messages);
+    assert!(prompt - cached < 40, "{cached} of {prompt}");
+    assert!(again.starts_with("state "));
+    let counted = (server.metric("prompt_tokens_total"), server.metric("cached_tokens_total"));
+    server.end();
+    assert!(counted.1 > 0 && counted.1 < counted.0);
+
+    // The next day.
+    let server = Running::start(dir.path(), setup());
+    let list = messages.as_array_mut().unwrap();
+    list.push(json!({ "role": "assistant", "content": answers.last().unwrap() }));
+    list.push(json!({ "role": "user", "content": "Fourth?" }));
+    let (_, prompt, cached) = ask(&server, &messages);
+    assert!(cached >= known && prompt - cached < 40, "{cached} of {prompt}, {known} were known");
+    server.end();
+}
+
+#[test]
+fn state_is_that_of_the_path_whatever_was_live_before() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let talk = json!([{ "role": "system", "content": long("Rules") }, { "role": "user", "content": long("First") }]);
+    let noise = json!([{ "role": "user", "content": long("Noise") }]);
+    let server = Running::start(one.path(), setup());
+    let (alone, ..) = ask(&server, &talk);
+    server.end();
+    let server = Running::start(two.path(), setup());
+    ask(&server, &noise);
+    ask(&server, &json!([{ "role": "system", "content": long("Rules") }, { "role": "user", "content": "Other" }]));
+    let (beside, ..) = ask(&server, &talk);
+    server.end();
+    // The fake's answer is a hash over its state: read in one go, or in part taken from disk.
+    assert_eq!(alone, beside);
+}
+
+#[test]
+fn requests_are_not_in_the_list_of_conversations() {
+    let home = tempfile::tempdir().unwrap();
+    let server = Running::start(&home.path().join("requests"), setup());
+    ask(&server, &json!([{ "role": "user", "content": "Hi" }]));
+    server.end();
+    let store = crate::support::store(home.path());
+    assert!(store.sessions(sala_chat::session::SessionFilter::Live, 9).unwrap().is_empty());
+}
