@@ -8,7 +8,7 @@ use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::ThinkMode;
 use sala_chat::protocol::engine::{
     Cancel, CheckpointImage, Command, DeviceChoice, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job,
-    Look, Looked, LookedAt, RowSource, RowsImage, Sampling, Scoring, SpecMode, StateImage, Token,
+    Look, Looked, LookedAt, MAIN, RowSource, RowsImage, Sampling, Scoring, SpecMode, StateImage, Token,
 };
 use sala_chat::text::template::{ChatMessage, ChatRole, RenderOptions};
 use sala_chat::text::{Specials, TextModel};
@@ -82,7 +82,7 @@ impl Harness {
     fn run(&self, prompt: Vec<Token>, generate: Option<Generate>, cancel: Cancel) -> Result<Done, String> {
         self.engine
             .commands
-            .send(Command::Run(Job { id: 7, prompt, generate, score: None, export: true, cancel }))
+            .send(Command::Run(Job { id: 7, sequence: MAIN, prompt, generate, score: None, export: true, cancel }))
             .unwrap();
         let (mut tokens, mut looked) = (Vec::new(), Vec::new());
         loop {
@@ -113,6 +113,7 @@ impl Harness {
             .commands
             .send(Command::Restore {
                 id: 9,
+                sequence: MAIN,
                 keep,
                 rows: rows.into_iter().map(|r| Arc::new(r) as Arc<dyn RowSource>).collect(),
                 end,
@@ -173,6 +174,7 @@ fn a_stop_while_reading_keeps_whole_chunks_and_says_so() {
     let cancel = Cancel::default();
     let job = Job {
         id: 7,
+        sequence: MAIN,
         prompt: long.clone(),
         generate: h.generate(SpecMode::Auto),
         score: None,
@@ -228,8 +230,15 @@ fn scoring_with_blocks_hidden_finds_what_rests_on_them_and_leaves_the_state() {
     let answer = t.encode_plain("The document says: \"The access code of Minfell is 749245.\"").unwrap();
     // Nothing, the fact, another place.
     let hidden = vec![Vec::new(), vec![fact], vec![other]];
-    let job =
-        |score| Job { id: 7, prompt: tokens.clone(), generate: None, score, export: true, cancel: Cancel::default() };
+    let job = |score| Job {
+        id: 7,
+        sequence: MAIN,
+        prompt: tokens.clone(),
+        generate: None,
+        score,
+        export: true,
+        cancel: Cancel::default(),
+    };
     let run = |job: Job| {
         h.engine.commands.send(Command::Run(job)).unwrap();
         loop {

@@ -46,6 +46,17 @@ pub trait Images: Memory {
         }
         Ok(())
     }
+    /// Copies the first `positions` positions of a cache into another one of the same shape, which has room for them. Rows in
+    /// flight are waited for.
+    fn copy_rows(
+        &mut self,
+        to: &mut Self::Cache,
+        from: &Self::Cache,
+        spec: &SparseSpec,
+        positions: usize,
+    ) -> Result<()>;
+    /// Copies a committed state, with nothing pending in either.
+    fn copy_state(&mut self, to: &mut Self::Recurrent, from: &Self::Recurrent) -> Result<()>;
     /// What [`Images::restore_rows`] left on its way: rows of the first `keep` positions arrive, others may be given up.
     /// Nothing is on its way afterwards.
     fn sync_rows(&mut self, _keep: usize) -> Result<()> {

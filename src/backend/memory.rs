@@ -18,6 +18,8 @@ pub trait Memory: Sized + Send + 'static {
     type Recurrent: Send;
     /// Chosen blocks of one sparse layer, per row and KV head.
     type Selection: Send;
+    /// Sums of attention mass of one sequence ([`Sparse::add_mass`](super::Sparse::add_mass)).
+    type Sums: Send;
     /// `cpu`, `cuda`.
     fn kind(&self) -> &'static str;
     /// For people: `CPU, 2 threads`, `NVIDIA H200`.
@@ -56,6 +58,8 @@ pub trait Memory: Sized + Send + 'static {
     fn recurrent(&mut self, spec: &LightningSpec) -> Result<Self::Recurrent>;
     /// Room for the selection of any pass up to `limit` positions.
     fn selection(&mut self, spec: &SparseSpec, limit: usize) -> Result<Self::Selection>;
+    /// Empty sums for another sequence that uses this selection.
+    fn sums(&mut self, sel: &Self::Selection) -> Result<Self::Sums>;
     /// Grows a cache so that positions below `limit` can be written. Called outside of steps.
     fn reserve(&mut self, cache: &mut Self::Cache, limit: usize) -> Result<()>;
     /// Memory in use.

@@ -41,7 +41,7 @@ pub use lightning::Lightning;
 pub use memory::Memory;
 pub use rows::Rows;
 pub use sparse::{BlockMass, MASS, MassOf, Sparse};
-pub use steps::Steps;
+pub use steps::{Place, Steps};
 
 use crate::base::{GOLDEN, mix};
 use crate::protocol::engine::{Dtype, RowsFault, Token};

@@ -70,6 +70,8 @@ pub trait Sparse: Memory {
     fn clear_mass(&mut self, sel: &mut Self::Selection, rows: usize) -> Result<()>;
     /// Both sums, and whatever a pass that failed left, become 0.
     fn reset_mass(&mut self, sel: &mut Self::Selection) -> Result<()>;
+    /// Puts the sums of another sequence in the place of those that are here, and gives these. Between passes.
+    fn exchange_sums(&mut self, sel: &mut Self::Selection, sums: &mut Self::Sums);
     /// One of the sums: a value a block, up to the position. Waits.
     fn read_mass(&mut self, sel: &Self::Selection, of: MassOf) -> Result<Vec<BlockMass>>;
     /// Mass of each of the first `rows` rows of the last verify pass, before it is cleared: a value a block. Waits.

@@ -3,8 +3,29 @@
 use super::{Memory, Pass, Result, StepKey};
 use crate::protocol::engine::Token;
 
+/// Where a sequence stands on a device. A device stands at one place at a time; [`Steps::go_to`] changes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Which sequence; 0 for the one a device begins with. No two that are alive have the same.
+    pub id: u64,
+    /// Tokens the state has absorbed, pending ones included.
+    pub position: usize,
+    /// Accepted rows that the recurrent states have not absorbed.
+    pub pending: usize,
+    /// Half of the pending ring that holds them, where a device has one.
+    pub slot: usize,
+}
+
 /// Position, tokens and pending rows of the passes, and CUDA graphs of their work.
 pub trait Steps: Memory {
+    /// Where the device stands.
+    fn place(&self) -> Place;
+    /// Goes on with another sequence, between two passes: position, pending rows and rows in flight are from now on its own.
+    fn go_to(&mut self, place: Place) -> Result<()>;
+    /// A place for a new sequence, at position 0; the device stands there. Buffers made from now on are that sequence's.
+    fn new_place(&mut self) -> Result<Place>;
+    /// The sequence of this id is gone: what is kept for its place is dropped. Not the place where the device stands.
+    fn forget_place(&mut self, id: u64);
     /// Tokens the state has absorbed, pending ones included.
     fn position(&self) -> usize;
     /// Moves to `position` with nothing pending. Used by restore and reset.

@@ -9,7 +9,7 @@ use super::render::{Rendered, Renderer};
 use super::segments::{self, Absorbed, Step};
 use super::{DeskError, Done};
 use crate::protocol::engine::{
-    Cancel, CheckpointImage, Command, EngineFault, Generate, Job, ModelInfo, RowSource, Scoring, Token,
+    Cancel, CheckpointImage, Command, EngineFault, Generate, Job, MAIN, ModelInfo, RowSource, Scoring, Token,
 };
 use crate::session::{NewSegment, SegmentKind, StoredRows, TextBoundary};
 use crate::text::TextModel;
@@ -112,7 +112,7 @@ impl Feeder {
             Some(Last::Generate(generate)) => (Some(generate), None),
             Some(Last::Score(score)) => (None, Some(score)),
         };
-        self.command(Command::Run(Job { id, prompt, generate, score, export, cancel }))?;
+        self.command(Command::Run(Job { id, sequence: MAIN, prompt, generate, score, export, cancel }))?;
         Ok(id)
     }
 
@@ -131,7 +131,7 @@ impl Feeder {
             Some(_) => self.in_flight.extend(rows.iter().cloned()),
         }
         let rows = rows.into_iter().map(|rows| rows as Arc<dyn RowSource>).collect();
-        self.command(Command::Restore { id, keep, rows, end, history: target.tokens() })?;
+        self.command(Command::Restore { id, sequence: MAIN, keep, rows, end, history: target.tokens() })?;
         Ok(id)
     }
 

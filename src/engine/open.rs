@@ -9,7 +9,7 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender};
 
 use super::speculate::Decoder;
-use super::worker::Worker;
+use super::worker::{MAX_SEQUENCES, Worker};
 use super::{fit, keep};
 use crate::backend::BackendError;
 use crate::backend::cpu::Cpu;
@@ -192,13 +192,14 @@ fn load<B: DraftOps>(
             .map(|(_, shape)| shape.iter().product::<usize>() as u64)
             .sum(),
         context_limit: live.limit() as u64,
+        max_sequences: MAX_SEQUENCES as u32,
         draft: head.as_ref().map(|head| head.name().to_string()),
         fingerprint: checkpoint.fingerprint(),
         memory: backend.memory(),
         notes,
     };
     tracing::debug!(ms = since.elapsed().as_millis(), "ready");
-    Worker { decoder: Decoder::new(head), backend, model, live, info, events }.serve(commands);
+    Worker::new(backend, model, live, Decoder::new(head), info, events).serve(commands);
     Ok(())
 }
 

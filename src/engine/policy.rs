@@ -302,10 +302,8 @@ impl Policy {
         depth < plan.at_least || survival * self.calibration.head_depth(depth) >= cost
     }
 
-    /// Learns from a round. `lookup` is what the n-gram lookup offered, used or not, and `emitted` the round's tokens:
-    /// whether it would have been right is known either way.
-    pub fn observe(&mut self, source: Source, outcome: &Outcome<'_>, lookup: Option<&Lookup>, emitted: &[u32]) {
-        let tokens = outcome.accepted + 1;
+    /// Learns what drafts are worth from a round whose time says nothing. `lookup` and `emitted` as for [`Policy::observe`].
+    pub fn learn(&mut self, source: Source, outcome: &Outcome<'_>, lookup: Option<&Lookup>, emitted: &[u32]) {
         if let Some(l) = lookup {
             let right = l.tokens.iter().zip(emitted).take_while(|(a, b)| a == b).count();
             for j in 0..(right + 1).min(emitted.len()).min(l.tokens.len()) {
@@ -328,6 +326,13 @@ impl Policy {
                 (self.ngram_misses, self.ngram_demand) = (0, 16);
             }
         }
+    }
+
+    /// Learns from a round. `lookup` is what the n-gram lookup offered, used or not, and `emitted` the round's tokens:
+    /// whether it would have been right is known either way.
+    pub fn observe(&mut self, source: Source, outcome: &Outcome<'_>, lookup: Option<&Lookup>, emitted: &[u32]) {
+        self.learn(source, outcome, lookup, emitted);
+        let tokens = outcome.accepted + 1;
         self.costs.observe(outcome);
 
         let plain = self.costs.verify(outcome.context, 1);

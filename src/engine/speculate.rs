@@ -14,11 +14,11 @@ use std::time::Instant;
 
 use super::look;
 use crate::backend::draft::DraftOps;
-use crate::backend::{MassOf, TopLogits};
+use crate::backend::{MAX_VERIFY_ROWS, MassOf, TopLogits};
 use crate::engine::ngram::{Lookup, NgramIndex};
 use crate::engine::policy::{MAX_DEPTH, Offer, Outcome, Plan, Policy, Source};
 use crate::engine::sampler::Sampler;
-use crate::model::draft::{DraftError, DraftHead, Tables};
+use crate::model::draft::{DraftError, DraftHead, DraftWindow, Tables};
 use crate::model::{Live, Model, ModelError};
 use crate::protocol::engine::{
     CheckpointImage, Dtype, Ended, Generate, ImageTensor, Looked, LookedAt, SpecMode, SpecStats, Steer, Steered, Token,
@@ -139,29 +139,120 @@ struct Drafts {
     steps: usize,
 }
 
-/// Draws a conversation's tokens, with whatever drafts pay.
-pub struct Decoder<B: DraftOps> {
-    head: Option<DraftHead<B>>,
+/// A round between its pass over the weights and its draw.
+pub struct Proposal {
+    /// The pending token and its drafts: the rows to verify.
+    rows: Vec<Token>,
+    drafts: Drafts,
+    plan: Plan,
+    lookup: Option<Lookup>,
+    position: usize,
+    began: Instant,
+}
+
+impl Proposal {
+    /// The rows to verify, at the position of the state.
+    pub fn rows(&self) -> &[Token] {
+        &self.rows
+    }
+}
+
+/// Whose time a round took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Its own: what it took says what drafts cost.
+    Alone,
+    /// That of other sequences too: only what drafts were worth is learned.
+    Shared,
+}
+
+/// What a round does next.
+pub enum Proposed {
+    /// These rows are to be verified.
+    Rows(Box<Proposal>),
+    /// Nothing: it is over.
+    Over(Round),
+}
+
+/// What a decoder knows of one conversation.
+#[derive(Default)]
+struct Talk {
     index: NgramIndex,
     policy: Policy,
     finder: Option<Finder>,
     generation: Option<Generation>,
     stats: SpecStats,
     emitted: u64,
+    /// Top logits behind the last token that was read, for a generation that begins without reading more.
+    behind: Option<TopLogits>,
+}
+
+/// What is known of a conversation that is not in hand ([`Decoder::swap`]).
+pub struct Parked<B: DraftOps> {
+    talk: Talk,
+    window: Option<DraftWindow<B>>,
+}
+
+/// Draws a conversation's tokens, with whatever drafts pay.
+pub struct Decoder<B: DraftOps> {
+    head: Option<DraftHead<B>>,
+    now: Talk,
 }
 
 impl<B: DraftOps> Decoder<B> {
     /// A decoder of an empty conversation. Give `head`'s layers to [`Live::new`].
     pub fn new(head: Option<DraftHead<B>>) -> Self {
-        Decoder {
-            head,
-            index: NgramIndex::default(),
-            policy: Policy::default(),
-            finder: None,
-            generation: None,
-            stats: SpecStats::default(),
-            emitted: 0,
+        Decoder { head, now: Talk::default() }
+    }
+
+    /// What is to be known of another conversation: nothing yet, but what drafts cost on this device.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn another(&self, b: &mut B) -> Result<Parked<B>> {
+        let window = match &self.head {
+            Some(head) => Some(head.another(b)?),
+            None => None,
+        };
+        Ok(Parked { talk: Talk { policy: self.now.policy.clone(), ..Talk::default() }, window })
+    }
+
+    /// Takes another conversation in hand, and leaves the one that was in its place.
+    ///
+    /// # Errors
+    /// `other` was made by a decoder with a head where this one has none, or the other way round.
+    pub fn swap(&mut self, other: &mut Parked<B>) -> Result<()> {
+        match (&mut self.head, &mut other.window) {
+            (Some(head), Some(window)) => head.swap(window),
+            (None, None) => {}
+            (Some(_), None) | (None, Some(_)) => {
+                return Err(DecodeError::Order("a conversation of another draft head"));
+            }
         }
+        std::mem::swap(&mut self.now, &mut other.talk);
+        Ok(())
+    }
+
+    /// Makes `to` know what is known of the conversation in hand, which nothing generates now.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn copy_to(&mut self, b: &mut B, model: &Model<B>, to: &mut Parked<B>) -> Result<()> {
+        let tensors = self.export(b, model)?;
+        to.talk = Talk {
+            index: self.now.index.clone(),
+            policy: self.now.policy.clone(),
+            behind: self.now.behind.clone(),
+            ..Talk::default()
+        };
+        let position = self.now.index.tokens().len();
+        if let (Some(head), Some(window)) = (&mut self.head, &mut to.window) {
+            head.swap(window);
+            let restored = head.restore(b, &tensors, position);
+            head.swap(window);
+            restored?;
+        }
+        Ok(())
     }
 
     /// The draft head in use.
@@ -176,22 +267,22 @@ impl<B: DraftOps> Decoder<B> {
 
     /// Replaces the n-gram lookup. Benchmarks and proofs use it to choose which drafts are made.
     pub fn set_finder(&mut self, finder: Finder) {
-        self.finder = Some(finder);
+        self.now.finder = Some(finder);
     }
 
     /// Every token of the state, and the pending one.
     pub fn history(&self) -> &[Token] {
-        self.index.tokens()
+        self.now.index.tokens()
     }
 
     /// What drafts were worth and what they cost so far.
     pub fn policy(&self) -> &Policy {
-        &self.policy
+        &self.now.policy
     }
 
     /// Readies the n-gram lookup for a state that is being restored: [`Decoder::restore`] with the same `history` follows.
     pub fn look_up_in(&mut self, history: &[Token]) {
-        self.index.sync(history);
+        self.now.index.sync(history);
     }
 
     /// The conversation is now `history`, all of it in the state; `end` is the saved state it was restored from.
@@ -199,15 +290,15 @@ impl<B: DraftOps> Decoder<B> {
     /// # Errors
     /// The device.
     pub fn restore(&mut self, b: &mut B, history: &[Token], end: Option<&CheckpointImage>) -> Result<()> {
-        self.generation = None;
-        self.index.sync(history);
+        (self.now.generation, self.now.behind) = (None, None);
+        self.now.index.sync(history);
         let tensors = end.map_or(&[][..], |e| e.tensors.as_slice());
         if let Some(head) = &mut self.head {
             head.restore(b, tensors, history.len())?;
         }
         let saved = tensors.iter().find(|t| t.name == CALIBRATION);
         if let Some(calibration) = saved.and_then(|t| serde_json::from_slice(&t.data).ok()) {
-            self.policy.set_calibration(calibration);
+            self.now.policy.set_calibration(calibration);
         }
         Ok(())
     }
@@ -218,10 +309,10 @@ impl<B: DraftOps> Decoder<B> {
     /// The device.
     pub fn export(&mut self, b: &mut B, model: &Model<B>) -> Result<Vec<ImageTensor>> {
         let mut tensors = match &mut self.head {
-            Some(head) => head.export(b, &Tables::from(model), self.index.tokens())?,
+            Some(head) => head.export(b, &Tables::from(model), self.now.index.tokens())?,
             None => Vec::new(),
         };
-        let json = serde_json::to_vec(self.policy.calibration()).unwrap_or_default();
+        let json = serde_json::to_vec(self.now.policy.calibration()).unwrap_or_default();
         tensors.push(ImageTensor {
             name: CALIBRATION.into(),
             dtype: Dtype::U8,
@@ -244,16 +335,25 @@ impl<B: DraftOps> Decoder<B> {
         chunk: &[Token],
         following: usize,
     ) -> Result<()> {
-        self.generation = None;
-        let start = live.position().checked_sub(chunk.len()).filter(|s| *s <= self.index.tokens().len());
+        (self.now.generation, self.now.behind) = (None, None);
+        let start = live.position().checked_sub(chunk.len()).filter(|s| *s <= self.now.index.tokens().len());
         let Some(start) = start else {
             return Err(DecodeError::Order("the chunk is not the end of the state"));
         };
-        self.index.truncate(start);
-        self.index.extend(chunk);
+        self.now.index.truncate(start);
+        self.now.index.extend(chunk);
         if let (Some(head), Some(aux_hidden)) = (&mut self.head, live.aux_hidden()) {
-            head.read(b, &Tables::from(model), aux_hidden, start, chunk.len(), self.index.tokens(), following)?;
+            head.read(b, &Tables::from(model), aux_hidden, start, chunk.len(), self.now.index.tokens(), following)?;
         }
+        Ok(())
+    }
+
+    /// Keeps the top logits behind what was just read, for a generation that begins later, or in a fork. Waits.
+    ///
+    /// # Errors
+    /// The device, or the last pass of `live` read nothing.
+    pub fn keep_last(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>) -> Result<()> {
+        self.now.behind = Some(live.prefill_logits(b, model)?);
         Ok(())
     }
 
@@ -263,7 +363,7 @@ impl<B: DraftOps> Decoder<B> {
     /// # Errors
     /// The device, or neither a prefill nor a pending token to go on from.
     pub fn begin(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>, wish: &Generate) -> Result<Round> {
-        let sampler = Sampler::new(wish.sampling, self.index.tokens());
+        let sampler = Sampler::new(wish.sampling, self.now.index.tokens());
         let generation = Generation {
             sampler,
             stop: wish.stop.clone(),
@@ -275,20 +375,23 @@ impl<B: DraftOps> Decoder<B> {
             looked: [0, 0],
         };
         live.reset_mass(b)?;
-        self.policy.begin();
-        (self.stats, self.emitted) = (SpecStats::default(), 0);
-        let (position, known) = (live.position(), self.index.tokens().len());
+        self.now.policy.begin();
+        (self.now.stats, self.now.emitted) = (SpecStats::default(), 0);
+        let (position, known) = (live.position(), self.now.index.tokens().len());
         if wish.max_tokens == 0 {
             return Ok(Round { ended: Some(Ended::Length), ..Round::default() });
         }
-        let generation = self.generation.insert(generation);
+        let generation = self.now.generation.insert(generation);
         if known == position + 1 {
             return Ok(Round::default());
         }
         if known != position || position == 0 {
             return Err(DecodeError::Order("nothing to generate from: the history is not the state's"));
         }
-        let row = live.prefill_logits(b, model)?;
+        let row = match self.now.behind.take() {
+            Some(row) => row,
+            None => live.prefill_logits(b, model)?,
+        };
         finite(&row, position)?;
         let token = generation.sampler.draw(&row, position as u64, &[]);
         let Some(token) = token else {
@@ -305,8 +408,8 @@ impl<B: DraftOps> Decoder<B> {
 
     /// Adds tokens to the text; says whether the generation is complete.
     fn report(&mut self, tokens: &[Token]) -> Option<Ended> {
-        self.index.extend(tokens);
-        let generation = self.generation.as_mut()?;
+        self.now.index.extend(tokens);
+        let generation = self.now.generation.as_mut()?;
         tokens.iter().for_each(|&t| generation.sampler.accept(t));
         generation.remaining = generation.remaining.saturating_sub(tokens.len() as u64);
         (generation.remaining == 0).then_some(Ended::Length)
@@ -317,26 +420,40 @@ impl<B: DraftOps> Decoder<B> {
     /// # Errors
     /// The device, or no generation under way.
     pub fn round(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>) -> Result<Round> {
+        let proposal = match self.propose(b, model, live, MAX_VERIFY_ROWS)? {
+            Proposed::Over(round) => return Ok(round),
+            Proposed::Rows(proposal) => proposal,
+        };
+        live.verify(b, model, proposal.rows())?;
+        let top_logits = live.top_logits(b, proposal.rows().len())?;
+        self.settle(b, model, live, *proposal, &top_logits, Pace::Alone)
+    }
+
+    /// The first half of a round: the rows that it wants verified, at most `most`.
+    ///
+    /// # Errors
+    /// The device, or no generation under way.
+    pub fn propose(&mut self, b: &mut B, model: &Model<B>, live: &Live<B>, most: usize) -> Result<Proposed> {
         let began = Instant::now();
         let position = live.position();
-        let Some(generation) = &self.generation else {
+        let Some(generation) = &self.now.generation else {
             return Err(DecodeError::Order("no generation is under way"));
         };
-        let Some(&pending) = self.index.tokens().get(position) else {
+        let Some(&pending) = self.now.index.tokens().get(position) else {
             return Err(DecodeError::Order("no token is pending"));
         };
         let Some(room) = live.limit().checked_sub(position + 1) else {
-            return Ok(Round { ended: Some(Ended::Context), ..Round::default() });
+            return Ok(Proposed::Over(Round { ended: Some(Ended::Context), ..Round::default() }));
         };
         let wanted = usize::try_from(generation.remaining.saturating_sub(1)).unwrap_or(usize::MAX);
-        let room = room.min(wanted).min(MAX_DEPTH);
+        let room = room.min(wanted).min(MAX_DEPTH).min(most.saturating_sub(1));
 
-        let lookup = match (generation.mode, &mut self.finder) {
+        let lookup = match (generation.mode, &mut self.now.finder) {
             (SpecMode::Off, _) => None,
-            (_, Some(finder)) => finder(self.index.tokens(), room),
-            (_, None) => self.index.lookup(room, 0),
+            (_, Some(finder)) => finder(self.now.index.tokens(), room),
+            (_, None) => self.now.index.lookup(room, 0),
         };
-        let plan = self.policy.plan(Offer {
+        let plan = self.now.policy.plan(Offer {
             mode: generation.mode,
             context: position,
             head: self.head.as_ref().is_some_and(|h| h.ready(position)),
@@ -352,23 +469,39 @@ impl<B: DraftOps> Decoder<B> {
             }
             Source::Head => self.draft(b, model, &plan, position)?,
         };
-
         let mut rows = vec![pending];
         rows.extend(&drafts.tokens);
-        live.verify(b, model, &rows)?;
-        let top_logits = live.top_logits(b, rows.len())?;
-        let Some(generation) = &mut self.generation else {
+        Ok(Proposed::Rows(Box::new(Proposal { rows, drafts, plan, lookup, position, began })))
+    }
+
+    /// The second half: draws from the verified rows, and advances `live` by what is accepted.
+    ///
+    /// # Errors
+    /// The device, or no generation under way.
+    pub fn settle(
+        &mut self,
+        b: &mut B,
+        model: &Model<B>,
+        live: &mut Live<B>,
+        proposal: Proposal,
+        top_logits: &[TopLogits],
+        pace: Pace,
+    ) -> Result<Round> {
+        let Proposal { drafts, plan, lookup, position, began, .. } = proposal;
+        let Some(generation) = &mut self.now.generation else {
             return Err(DecodeError::Order("no generation is under way"));
         };
         let Matched { tokens, accepted, ended: matched } =
-            draw_and_match(generation, &top_logits, &drafts.tokens, position + 1)?;
+            draw_and_match(generation, top_logits, &drafts.tokens, position + 1)?;
         if tokens.is_empty() && matched.is_none() {
             return Err(DecodeError::Order("the model made no top logits"));
         }
         let looked = generation.look(b, model, live, &tokens, accepted + 1)?;
+        let first = live.first_row();
         live.advance(b, accepted + 1)?;
         if let (Some(head), Some(aux_hidden)) = (&mut self.head, live.aux_hidden()) {
-            head.keep(b, &Tables::from(model), aux_hidden, position, accepted + 1, self.index.tokens())?;
+            let rows = first..first + accepted + 1;
+            head.keep(b, &Tables::from(model), aux_hidden, rows, position, self.now.index.tokens())?;
         }
         let complete = self.report(&tokens);
         let ended = matched.or(complete);
@@ -383,8 +516,12 @@ impl<B: DraftOps> Decoder<B> {
             steps: drafts.steps,
             verify_s: began.elapsed().as_secs_f64() - drafts.extend_s - drafts.steps_s,
         };
-        if !b.rows_in_flight() {
-            self.policy.observe(plan.source, &outcome, lookup.as_ref(), &tokens);
+        match pace {
+            Pace::Alone if !b.rows_in_flight() => {
+                self.now.policy.observe(plan.source, &outcome, lookup.as_ref(), &tokens);
+            }
+            Pace::Alone => {}
+            Pace::Shared => self.now.policy.learn(plan.source, &outcome, lookup.as_ref(), &tokens),
         }
         self.count(plan.source, outcome.drafted, accepted, tokens.len());
         Ok(Round { tokens, ended, looked })
@@ -395,7 +532,7 @@ impl<B: DraftOps> Decoder<B> {
     /// # Errors
     /// The device.
     pub fn looked_at(&self, b: &mut B, model: &Model<B>, live: &mut Live<B>) -> Result<LookedAt> {
-        let [thoughts, answer] = self.generation.as_ref().map_or([0, 0], |g| g.looked);
+        let [thoughts, answer] = self.now.generation.as_ref().map_or([0, 0], |g| g.looked);
         let spec = &model.spec().sparse;
         Ok(LookedAt {
             thoughts: look::shares(&live.mass(b, MassOf::Thoughts)?, thoughts, spec),
@@ -405,13 +542,13 @@ impl<B: DraftOps> Decoder<B> {
 
     /// A chain of drafts from the head, as long as the policy expects the next one to pay.
     fn draft(&mut self, b: &mut B, model: &Model<B>, plan: &Plan, position: usize) -> Result<Drafts> {
-        let (Some(head), Some(generation)) = (&mut self.head, &self.generation) else {
+        let (Some(head), Some(generation)) = (&mut self.head, &self.now.generation) else {
             return Ok(Drafts::default());
         };
         let tables = Tables::from(model);
         let mut drafts = Drafts::default();
         let mut at = Instant::now();
-        let mut row = head.extend(b, &tables, self.index.tokens())?;
+        let mut row = head.extend(b, &tables, self.now.index.tokens())?;
         drafts.extend_s = lap(&mut at);
         let mut survival = 1.0;
         loop {
@@ -423,12 +560,12 @@ impl<B: DraftOps> Decoder<B> {
             };
             let depth = drafts.tokens.len() + 1;
             drafts.confidence.push(draft.confidence);
-            survival = self.policy.survival(depth, survival, draft.confidence);
-            if !self.policy.keeps(plan, depth, survival, position) {
+            survival = self.now.policy.survival(depth, survival, draft.confidence);
+            if !self.now.policy.keeps(plan, depth, survival, position) {
                 break;
             }
             drafts.tokens.push(draft.token);
-            if !self.policy.goes_on(plan, depth, survival, position) {
+            if !self.now.policy.goes_on(plan, depth, survival, position) {
                 break;
             }
             row = head.step(b, &tables, draft.token)?;
@@ -439,7 +576,7 @@ impl<B: DraftOps> Decoder<B> {
     }
 
     fn count(&mut self, source: Source, drafted: usize, accepted: usize, tokens: usize) {
-        let s = &mut self.stats;
+        let s = &mut self.now.stats;
         s.rounds += 1;
         s.drafted += drafted as u64;
         s.accepted += accepted as u64;
@@ -455,14 +592,14 @@ impl<B: DraftOps> Decoder<B> {
             *tried += 1;
             *right += u64::from(j < accepted);
         }
-        self.emitted += tokens as u64;
-        s.mean_accept_length = self.emitted as f64 / s.rounds as f64;
-        s.time_vs_plain = self.policy.time_vs_plain();
+        self.now.emitted += tokens as u64;
+        s.mean_accept_length = self.now.emitted as f64 / s.rounds as f64;
+        s.time_vs_plain = self.now.policy.time_vs_plain();
     }
 
     /// Counters since [`Decoder::begin`].
     pub fn stats(&self) -> &SpecStats {
-        &self.stats
+        &self.now.stats
     }
 }
 

@@ -511,7 +511,7 @@ impl<B: DraftOps> Bench<'_, B> {
             self.live.advance(&mut self.b, 3)?;
             if let Some(aux_hidden) = self.live.aux_hidden() {
                 let history = self.history.get(..at + 4).context("history too short")?;
-                head.keep(&mut self.b, &tables, aux_hidden, at, 3, history)?;
+                head.keep(&mut self.b, &tables, aux_hidden, 0..3, at, history)?;
             }
             if step >= 2 * WARM_UP {
                 self.b.synchronize()?;

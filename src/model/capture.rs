@@ -260,7 +260,7 @@ mod tests {
                 right += usize::from(drafted == sample.tokens[at + 1]);
                 all += 1;
                 b.write(&mut buf, &sample.aux_hidden[at * width..(at + 1) * width]).unwrap();
-                head.keep(&mut b, &tables, &buf, at, 1, &sample.tokens[..at + 1]).unwrap();
+                head.keep(&mut b, &tables, &buf, 0..1, at, &sample.tokens[..at + 1]).unwrap();
             }
         }
         assert!(all > 10 && right * 10 >= all * 7, "{right} of {all}");

@@ -16,6 +16,7 @@ mod load;
 mod nvfp4;
 mod save;
 
+use std::ops::Range;
 use std::path::Path;
 
 use crate::backend::draft::{DraftOps, PENDING_ROWS};
@@ -98,6 +99,16 @@ pub struct DraftHead<B: DraftOps> {
     /// Auxiliary hidden states of positions `next..next + waiting` wait in `bufs.aux_hidden`.
     waiting: usize,
     /// Rows drafted beyond `next`.
+    ahead: usize,
+}
+
+/// What a head knows of a conversation that is not in hand ([`DraftHead::swap`]).
+pub struct DraftWindow<B: DraftOps> {
+    window: B::Window,
+    aux_hidden: B::Buf,
+    first: usize,
+    next: usize,
+    waiting: usize,
     ahead: usize,
 }
 
@@ -199,6 +210,26 @@ impl<B: DraftOps> DraftHead<B> {
         })
     }
 
+    /// An empty window for another conversation.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn another(&self, b: &mut B) -> Result<DraftWindow<B>> {
+        let aux_hidden = b.draft_buf(PENDING_ROWS, self.aux_width(), BufKind::Activation)?;
+        let window = b.draft_window(&self.config.shape)?;
+        Ok(DraftWindow { window, aux_hidden, first: 0, next: 0, waiting: 0, ahead: 0 })
+    }
+
+    /// Takes another conversation's window in hand, and leaves the one that was in its place.
+    pub fn swap(&mut self, other: &mut DraftWindow<B>) {
+        std::mem::swap(&mut self.window, &mut other.window);
+        std::mem::swap(&mut self.bufs.aux_hidden, &mut other.aux_hidden);
+        std::mem::swap(&mut self.first, &mut other.first);
+        std::mem::swap(&mut self.next, &mut other.next);
+        std::mem::swap(&mut self.waiting, &mut other.waiting);
+        std::mem::swap(&mut self.ahead, &mut other.ahead);
+    }
+
     /// For people.
     pub fn name(&self) -> &str {
         &self.name
@@ -272,7 +303,7 @@ impl<B: DraftOps> DraftHead<B> {
         Ok(())
     }
 
-    /// Keeps the auxiliary hidden states of the first `rows` rows of a verify pass at `start`, the accepted ones, until they are wanted. `history`
+    /// Keeps the auxiliary hidden states of `rows` of a verify pass, the accepted ones, the first of which stands at `start`, until they are wanted. `history`
     /// reaches at least to the token of position `start`.
     ///
     /// # Errors
@@ -282,19 +313,20 @@ impl<B: DraftOps> DraftHead<B> {
         b: &mut B,
         tables: &Tables<'_, B>,
         aux_hidden: &B::Buf,
+        rows: Range<usize>,
         start: usize,
-        rows: usize,
         history: &[Token],
     ) -> Result<()> {
         self.ahead = 0;
         if self.next + self.waiting != start {
             self.reset(start);
         }
-        if self.waiting + rows > PENDING_ROWS {
+        if self.waiting + rows.len() > PENDING_ROWS {
             self.flush(b, tables, history)?;
         }
-        b.draft_copy(&mut self.bufs.aux_hidden, self.waiting, aux_hidden, 0..rows)?;
-        self.waiting += rows;
+        let kept = rows.len();
+        b.draft_copy(&mut self.bufs.aux_hidden, self.waiting, aux_hidden, rows)?;
+        self.waiting += kept;
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 use crate::backend::{Backend, HeadRows, Pass, Result as BackendResult, internal};
 use crate::spec::{Mixer, ModelSpec};
 
-use super::state::{LayerState, Live, MixBufs};
+use super::state::{LayerState, MixBufs, Workspace};
 use super::weights::Source;
 use super::{Checkpoint, ModelError, Result};
 
@@ -107,7 +107,8 @@ impl<B: Backend> Model<B> {
     pub(super) fn run(
         &self,
         b: &mut B,
-        live: &mut Live<B>,
+        work: &mut Workspace<B>,
+        layers: &mut [LayerState<B>],
         pass: Pass,
         probe: Option<&mut Probe<'_, B>>,
     ) -> BackendResult<()> {
@@ -117,7 +118,7 @@ impl<B: Backend> Model<B> {
             None => &mut ignore,
         };
         let (eps, scale) = (self.spec.eps, self.spec.residual_scale);
-        let Live { h, mid, aux_hidden, sparse_spec, sparse, lightning, layers, .. } = live;
+        let Workspace { h, mid, aux_hidden, sparse_spec, sparse, lightning, .. } = work;
         b.embed(h, &self.embed, self.spec.scale_emb, pass)?;
         probe(b, Seen::Embedding(h))?;
         if self.layers.len() != layers.len() {
@@ -165,9 +166,9 @@ impl<B: Backend> Model<B> {
     }
 
     /// Logits of the chosen rows of the last pass.
-    pub(super) fn logits(&self, b: &mut B, live: &mut Live<B>, rows: HeadRows, pass: Pass) -> BackendResult<()> {
+    pub(super) fn logits(&self, b: &mut B, work: &mut Workspace<B>, rows: HeadRows, pass: Pass) -> BackendResult<()> {
         let s = &self.spec;
-        b.head(&mut live.logits, &live.h, &self.norm, s.eps, s.logit_divisor, self.head(), rows, pass)
+        b.head(&mut work.logits, &work.h, &self.norm, s.eps, s.logit_divisor, self.head(), rows, pass)
     }
 }
 

@@ -34,6 +34,7 @@ pub mod golden;
 mod published;
 pub mod quantize;
 pub mod score;
+mod sequence;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -41,7 +42,7 @@ mod weights;
 
 pub use demo::{DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, demo_draft};
 pub use forward::Model;
-pub use state::Live;
+pub use state::{Live, Sequence};
 pub use weights::{Checkpoint, Kept, LoadedTensor, Recipe, Tensors};
 
 use std::path::PathBuf;

@@ -36,7 +36,7 @@ impl<B: Backend> Live<B> {
             self.prefill(b, model, chunk)?;
             let pass = Pass::Prefill { rows: chunk.len() };
             for row in (0..chunk.len()).filter(|row| wanted(n * most + row)) {
-                model.logits(b, self, HeadRows::At(row), pass)?;
+                model.logits(b, &mut self.work, HeadRows::At(row), pass)?;
                 let logits = self.logits(b, 1)?;
                 each(n * most + row, logits.get(..vocab).unwrap_or(&logits))?;
             }

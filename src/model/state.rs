@@ -1,4 +1,7 @@
-//! Live state of one conversation: caches, recurrent states, working buffers, and the rules of their use.
+//! Live state of a conversation: caches, recurrent states, working buffers, and the rules of their use.
+//!
+//! What belongs to one conversation is a [`Sequence`]; what a pass works in is there once for all of them. [`Live`] is both,
+//! with one sequence in hand; [`super::sequence`] takes another in its place.
 //!
 //! Owns the order of calls that keeps principle 1 (state is a function of the segment path): every pass is advanced
 //! exactly once, only accepted rows enter the recurrent state, pending rows are folded before a prefill or an export.
@@ -8,11 +11,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, BlockMass, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, MassOf, Pass, StepKey, TopLogits, internal,
+    Backend, BlockMass, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, MassOf, Pass, Place, StepKey, TopLogits, internal,
     layer_tensor,
 };
 use crate::protocol::engine::{CheckpointImage, ImageTensor, RowSource, RowsImage, Token};
-use crate::spec::{DenseRule, LightningSpec, Mixer, SparseSpec};
+use crate::spec::{DenseRule, LightningSpec, Mixer, ModelSpec, SparseSpec};
 
 use super::forward::Probe;
 use super::{Model, ModelError, Result};
@@ -41,16 +44,32 @@ pub(super) struct AuxHidden<B: Backend> {
 
 /// Where the state is between calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     /// Nothing is under way.
     Synced,
     /// A pass ran and has not been advanced.
     Ran(Pass),
 }
 
-/// One conversation's state on a device. See [`crate::model`] for the order of calls.
-pub struct Live<B: Backend> {
+/// One conversation's state on a device.
+pub struct Sequence<B: Backend> {
     pub(super) layers: Vec<LayerState<B>>,
+    /// Its sums of attention mass while another sequence is in hand; those of the one in hand are in the selection.
+    pub(super) sums: Option<B::Sums>,
+    /// Where the device stood when it was put aside.
+    pub(super) place: Place,
+    pub(super) position: usize,
+    /// Accepted rows of the last verify pass that the recurrent states have not absorbed yet.
+    pub(super) pending: usize,
+    pub(super) phase: Phase,
+    /// Given tokens since the segment began, while it may go on.
+    pub(super) segment: usize,
+    /// Its first row in the last verify pass.
+    pub(super) first_row: usize,
+}
+
+/// What passes work in, whoever's they are.
+pub(super) struct Workspace<B: Backend> {
     /// The residual stream. `[rows, hidden]`
     pub(super) h: B::Buf,
     /// `[rows, intermediate]`
@@ -62,16 +81,41 @@ pub struct Live<B: Backend> {
     pub(super) aux_hidden: Option<AuxHidden<B>>,
     /// The model's, with the dense rule in force now.
     pub(super) sparse_spec: SparseSpec,
-    lightning_spec: LightningSpec,
-    limit: usize,
-    position: usize,
-    /// Accepted rows of the last verify pass that the recurrent states have not absorbed yet.
-    pending: usize,
-    phase: Phase,
-    /// Given tokens since the segment began, while it may go on.
-    segment: usize,
-    /// The last prefill pass, for [`Live::prefill_logits`].
-    last_prefill: Option<Pass>,
+    pub(super) lightning_spec: LightningSpec,
+    pub(super) limit: usize,
+    /// The last prefill pass of the sequence in hand, for [`Live::prefill_logits`].
+    pub(super) last_prefill: Option<Pass>,
+}
+
+/// A conversation's state and what its passes work in. See [`crate::model`] for the order of calls.
+pub struct Live<B: Backend> {
+    pub(super) now: Sequence<B>,
+    pub(super) work: Workspace<B>,
+}
+
+impl<B: Backend> LayerState<B> {
+    /// What an empty conversation remembers, layer by layer.
+    pub(super) fn all(b: &mut B, spec: &ModelSpec, limit: usize) -> Result<Vec<Self>> {
+        let mut layers = Vec::with_capacity(spec.mixers.len());
+        for mixer in &spec.mixers {
+            layers.push(match mixer {
+                Mixer::Sparse => LayerState::Sparse(b.cache(&spec.sparse, limit)?),
+                Mixer::Lightning => LayerState::Lightning(b.recurrent(&spec.lightning)?),
+            });
+        }
+        Ok(layers)
+    }
+}
+
+impl<B: Backend> Sequence<B> {
+    pub(super) fn empty(layers: Vec<LayerState<B>>, sums: Option<B::Sums>, place: Place) -> Self {
+        Sequence { layers, sums, place, position: 0, pending: 0, phase: Phase::Synced, segment: 0, first_row: 0 }
+    }
+
+    /// Tokens in the state.
+    pub fn position(&self) -> usize {
+        self.position
+    }
 }
 
 impl<B: Backend> Live<B> {
@@ -85,13 +129,7 @@ impl<B: Backend> Live<B> {
             let reason = format!("layer {bad} of {} has no hidden state to keep", spec.mixers.len());
             return Err(ModelError::Order { op: "Live::new", reason });
         }
-        let mut layers = Vec::with_capacity(spec.mixers.len());
-        for mixer in &spec.mixers {
-            layers.push(match mixer {
-                Mixer::Sparse => LayerState::Sparse(b.cache(&spec.sparse, limit)?),
-                Mixer::Lightning => LayerState::Lightning(b.recurrent(&spec.lightning)?),
-            });
-        }
+        let layers = LayerState::all(b, spec, limit)?;
         let mix = |b: &mut B, width: usize, out: usize| -> Result<MixBufs<B>> {
             Ok(MixBufs { x: b.buf(width, BufKind::Activation)?, o: b.buf(out, BufKind::Wide)? })
         };
@@ -115,8 +153,7 @@ impl<B: Backend> Live<B> {
             })
         };
         b.seek(0)?;
-        Ok(Live {
-            layers,
+        let work = Workspace {
             h: b.buf(spec.hidden, BufKind::Residual)?,
             mid: b.buf(spec.intermediate, BufKind::Activation)?,
             logits: b.buf(spec.vocab, BufKind::Logits)?,
@@ -126,47 +163,49 @@ impl<B: Backend> Live<B> {
             sparse_spec: spec.sparse.clone(),
             lightning_spec: spec.lightning.clone(),
             limit,
-            position: 0,
-            pending: 0,
-            phase: Phase::Synced,
-            segment: 0,
             last_prefill: None,
-        })
+        };
+        Ok(Live { now: Sequence::empty(layers, None, b.place()), work })
     }
 
     /// Tokens in the state: accepted ones that are not folded yet included.
     pub fn position(&self) -> usize {
-        self.position
+        self.now.position
     }
 
     /// Tokens the caches may hold.
     pub fn limit(&self) -> usize {
-        self.limit
+        self.work.limit
     }
 
     /// The auxiliary hidden states of the last pass `[rows, aux·hidden]`; `None` if none are kept.
     pub fn aux_hidden(&self) -> Option<&B::Buf> {
-        self.aux_hidden.as_ref().map(|t| &t.buf)
+        self.work.aux_hidden.as_ref().map(|t| &t.buf)
+    }
+
+    /// The row of the last verify pass with which the sequence in hand begins: those before it are of other sequences.
+    pub fn first_row(&self) -> usize {
+        self.now.first_row
     }
 
     /// The residual stream after the last layer of the last pass `[rows, hidden]`, before the final norm.
     pub fn hidden(&self) -> &B::Buf {
-        &self.h
+        &self.work.h
     }
 
     /// Changes when rows are dense. For comparisons; the default rule keeps rows independent of what follows.
     pub fn set_dense_rule(&mut self, rule: DenseRule) {
-        self.sparse_spec.dense_rule = rule;
+        self.work.sparse_spec.dense_rule = rule;
     }
 
     /// The next given token begins a segment, though the last chunk would have let its own go on.
     pub fn begin_segment(&mut self) {
-        self.segment = 0;
+        self.now.segment = 0;
     }
 
     /// Given tokens that the present segment has so far; 0 where the next one begins a segment.
     pub fn segment_read(&self) -> usize {
-        self.segment
+        self.now.segment
     }
 
     /// Reads one chunk of given tokens (at most [`prefill_rows`](crate::backend::Memory::prefill_rows)) at the current position. Follow it with
@@ -192,9 +231,9 @@ impl<B: Backend> Live<B> {
         let pass = Pass::Prefill { rows: tokens.len() };
         self.begin("prefill", b, model, tokens, b.prefill_rows())?;
         self.fold(b)?;
-        model.run(b, self, pass, probe)?;
-        self.phase = Phase::Ran(pass);
-        self.last_prefill = Some(pass);
+        model.run(b, &mut self.work, &mut self.now.layers, pass, probe)?;
+        self.now.phase = Phase::Ran(pass);
+        self.work.last_prefill = Some(pass);
         Ok(())
     }
 
@@ -203,11 +242,11 @@ impl<B: Backend> Live<B> {
     /// # Errors
     /// No prefill was the last pass, or the device.
     pub fn prefill_logits(&mut self, b: &mut B, model: &Model<B>) -> Result<TopLogits> {
-        let Some(pass) = self.last_prefill else {
+        let Some(pass) = self.work.last_prefill else {
             return Err(ModelError::Order { op: "prefill_logits", reason: "the last pass was no prefill".into() });
         };
-        model.logits(b, self, HeadRows::Last, pass)?;
-        b.top_logits(&self.logits, model.spec().vocab, HeadRows::Last, pass)?;
+        model.logits(b, &mut self.work, HeadRows::Last, pass)?;
+        b.top_logits(&self.work.logits, model.spec().vocab, HeadRows::Last, pass)?;
         let row = b.read_top_logits(1)?.into_iter().next();
         Ok(row.ok_or_else(|| internal("prefill_logits", "no row of logits was found"))?)
     }
@@ -221,18 +260,19 @@ impl<B: Backend> Live<B> {
         let pass = Pass::Verify { rows: tokens.len() };
         self.begin("verify", b, model, tokens, MAX_VERIFY_ROWS)?;
         b.step(StepKey::Verify(tokens.len()), &mut |b| {
-            model.run(b, self, pass, None)?;
-            model.logits(b, self, HeadRows::All, pass)?;
-            b.top_logits(&self.logits, model.spec().vocab, HeadRows::All, pass)
+            model.run(b, &mut self.work, &mut self.now.layers, pass, None)?;
+            model.logits(b, &mut self.work, HeadRows::All, pass)?;
+            b.top_logits(&self.work.logits, model.spec().vocab, HeadRows::All, pass)
         })?;
-        self.phase = Phase::Ran(pass);
-        self.last_prefill = None;
+        self.now.phase = Phase::Ran(pass);
+        self.now.first_row = 0;
+        self.work.last_prefill = None;
         Ok(())
     }
 
     /// Checks that a pass may start and readies tokens and caches for it.
     fn begin(&mut self, op: &'static str, b: &mut B, model: &Model<B>, tokens: &[Token], most: usize) -> Result<()> {
-        match self.phase {
+        match self.now.phase {
             Phase::Synced => {}
             // A verify pass whose rows were all refused.
             Phase::Ran(Pass::Verify { .. }) => self.advance(b, 0)?,
@@ -248,18 +288,18 @@ impl<B: Backend> Live<B> {
         if let Some(token) = tokens.iter().find(|t| **t as usize >= vocab) {
             return Err(ModelError::Token { token: *token, vocab });
         }
-        let needed = self.position + rows;
-        if needed > self.limit {
-            return Err(ModelError::Context { needed, limit: self.limit });
+        let needed = self.now.position + rows;
+        if needed > self.work.limit {
+            return Err(ModelError::Context { needed, limit: self.work.limit });
         }
         self.reserve(b, needed)?;
-        b.segment_at(self.segment);
+        b.segment_at(self.now.segment);
         b.set_tokens(tokens)?;
         Ok(())
     }
 
     fn reserve(&mut self, b: &mut B, length: usize) -> Result<()> {
-        for layer in &mut self.layers {
+        for layer in &mut self.now.layers {
             match layer {
                 LayerState::Sparse(cache) => b.reserve(cache, length)?,
                 LayerState::Lightning(_) => {}
@@ -281,7 +321,7 @@ impl<B: Backend> Live<B> {
     /// # Errors
     /// The device.
     pub fn logits(&mut self, b: &mut B, rows: usize) -> Result<Vec<f32>> {
-        Ok(b.read(&self.logits, rows)?)
+        Ok(b.read(&self.work.logits, rows)?)
     }
 
     /// Accepts the first `rows` rows of the last pass: all of a prefill, any number of a verify.
@@ -290,7 +330,7 @@ impl<B: Backend> Live<B> {
     /// No pass to advance, or more rows than it had.
     pub fn advance(&mut self, b: &mut B, rows: usize) -> Result<()> {
         let fail = |reason: String| Err(ModelError::Order { op: "advance", reason });
-        let Phase::Ran(pass) = self.phase else {
+        let Phase::Ran(pass) = self.now.phase else {
             return fail("no pass has run since the last advance".into());
         };
         match pass {
@@ -301,20 +341,20 @@ impl<B: Backend> Live<B> {
                 return fail(format!("{rows} of {all} verified rows"));
             }
             Pass::Prefill { .. } => {
-                self.pending = 0;
-                self.segment = if rows.is_multiple_of(GRID) { self.segment + rows } else { 0 };
+                self.now.pending = 0;
+                self.now.segment = if rows.is_multiple_of(GRID) { self.now.segment + rows } else { 0 };
             }
             Pass::Verify { .. } => {
-                self.pending = rows;
-                self.segment = if rows == 0 { self.segment } else { 0 };
+                self.now.pending = rows;
+                self.now.segment = if rows == 0 { self.now.segment } else { 0 };
             }
         }
-        if let (Pass::Verify { rows: all }, Some((_, selection))) = (pass, &mut self.sparse) {
+        if let (Pass::Verify { rows: all }, Some((_, selection))) = (pass, &mut self.work.sparse) {
             b.clear_mass(selection, all)?;
         }
         b.advance(pass, rows)?;
-        self.position += rows;
-        self.phase = Phase::Synced;
+        self.now.position += rows;
+        self.now.phase = Phase::Synced;
         Ok(())
     }
 
@@ -324,22 +364,22 @@ impl<B: Backend> Live<B> {
     /// # Errors
     /// No verify pass to advance, rows that it did not have, or the device.
     pub fn add_mass(&mut self, b: &mut B, rows: Range<usize>, of: MassOf) -> Result<()> {
-        match self.phase {
+        match self.now.phase {
             Phase::Ran(Pass::Verify { rows: all }) if rows.end <= all => {}
             Phase::Ran(_) | Phase::Synced => {
                 let reason = format!("rows {rows:?} are not of a verify pass that waits to be advanced");
                 return Err(ModelError::Order { op: "add_mass", reason });
             }
         }
-        match &mut self.sparse {
-            Some((_, selection)) => Ok(b.add_mass(selection, &self.sparse_spec, rows, of)?),
+        match &mut self.work.sparse {
+            Some((_, selection)) => Ok(b.add_mass(selection, &self.work.sparse_spec, rows, of)?),
             None => Ok(()),
         }
     }
 
     /// Rows of prefill passes from now on do not attend to these blocks of the sparse layers; to all again when there are none.
     pub fn hide_blocks(&mut self, b: &mut B, blocks: &[Range<u32>]) {
-        if let Some((_, selection)) = &mut self.sparse {
+        if let Some((_, selection)) = &mut self.work.sparse {
             b.hide_blocks(selection, blocks);
         }
     }
@@ -349,7 +389,7 @@ impl<B: Backend> Live<B> {
     /// # Errors
     /// The device.
     pub fn reset_mass(&mut self, b: &mut B) -> Result<()> {
-        match &mut self.sparse {
+        match &mut self.work.sparse {
             Some((_, selection)) => Ok(b.reset_mass(selection)?),
             None => Ok(()),
         }
@@ -360,7 +400,7 @@ impl<B: Backend> Live<B> {
     /// # Errors
     /// The device.
     pub fn mass(&mut self, b: &mut B, of: MassOf) -> Result<Vec<BlockMass>> {
-        match &self.sparse {
+        match &self.work.sparse {
             Some((_, selection)) => Ok(b.read_mass(selection, of)?),
             None => Ok(Vec::new()),
         }
@@ -372,7 +412,7 @@ impl<B: Backend> Live<B> {
     /// # Errors
     /// The device.
     pub fn row_mass(&mut self, b: &mut B, rows: usize) -> Result<Vec<Vec<u32>>> {
-        match &self.sparse {
+        match &self.work.sparse {
             Some((_, selection)) => Ok(b.read_row_mass(selection, rows)?),
             None => Ok(Vec::new()),
         }
@@ -383,24 +423,24 @@ impl<B: Backend> Live<B> {
     /// # Errors
     /// The device; an unadvanced prefill.
     pub fn fold(&mut self, b: &mut B) -> Result<()> {
-        match self.phase {
+        match self.now.phase {
             Phase::Synced => {}
             Phase::Ran(Pass::Verify { .. }) => self.advance(b, 0)?,
             Phase::Ran(Pass::Prefill { .. }) => {
                 return Err(ModelError::Order { op: "fold", reason: "the last prefill chunk was not advanced".into() });
             }
         }
-        if self.pending == 0 {
+        if self.now.pending == 0 {
             return Ok(());
         }
-        for layer in &mut self.layers {
+        for layer in &mut self.now.layers {
             match layer {
-                LayerState::Lightning(state) => b.fold(state, &self.lightning_spec)?,
+                LayerState::Lightning(state) => b.fold(state, &self.work.lightning_spec)?,
                 LayerState::Sparse(_) => {}
             }
         }
         b.folded();
-        self.pending = 0;
+        self.now.pending = 0;
         Ok(())
     }
 
@@ -409,15 +449,15 @@ impl<B: Backend> Live<B> {
     /// # Errors
     /// Positions outside the state, or the device.
     pub fn export_rows(&mut self, b: &mut B, positions: Range<usize>) -> Result<RowsImage> {
-        if positions.start > positions.end || positions.end > self.position {
-            let reason = format!("{positions:?} of {} tokens", self.position);
+        if positions.start > positions.end || positions.end > self.now.position {
+            let reason = format!("{positions:?} of {} tokens", self.now.position);
             return Err(ModelError::Order { op: "export_rows", reason });
         }
         let mut tensors = Vec::new();
-        for (i, layer) in self.layers.iter().enumerate() {
+        for (i, layer) in self.now.layers.iter().enumerate() {
             match layer {
                 LayerState::Sparse(cache) => {
-                    for mut tensor in b.read_rows(cache, &self.sparse_spec, positions.clone())? {
+                    for mut tensor in b.read_rows(cache, &self.work.sparse_spec, positions.clone())? {
                         tensor.name = layer_tensor(&tensor.name, i);
                         tensors.push(tensor);
                     }
@@ -435,17 +475,17 @@ impl<B: Backend> Live<B> {
     pub fn export_end(&mut self, b: &mut B) -> Result<CheckpointImage> {
         self.fold(b)?;
         let mut tensors = Vec::new();
-        for (i, layer) in self.layers.iter().enumerate() {
+        for (i, layer) in self.now.layers.iter().enumerate() {
             match layer {
                 LayerState::Lightning(state) => {
-                    let mut tensor = b.read_state(state, &self.lightning_spec)?;
+                    let mut tensor = b.read_state(state, &self.work.lightning_spec)?;
                     tensor.name = layer_tensor("state", i);
                     tensors.push(tensor);
                 }
                 LayerState::Sparse(_) => {}
             }
         }
-        Ok(CheckpointImage { position: self.position as u64, tensors })
+        Ok(CheckpointImage { position: self.now.position as u64, tensors })
     }
 
     /// Makes the state equal a saved path: the first `keep` tokens of the caches stay (they must be common to both),
@@ -475,8 +515,8 @@ impl<B: Backend> Live<B> {
         end: Option<&CheckpointImage>,
     ) -> Result<()> {
         let bad = |text: String| Err(ModelError::Image(text));
-        if keep > self.position {
-            return bad(format!("{keep} tokens should stay, {} are there", self.position));
+        if keep > self.now.position {
+            return bad(format!("{keep} tokens should stay, {} are there", self.now.position));
         }
         let mut length = keep;
         for feed in rows {
@@ -485,8 +525,8 @@ impl<B: Backend> Live<B> {
             }
             length += usize::try_from(feed.rows()).unwrap_or(usize::MAX - length);
         }
-        if length > self.limit {
-            return Err(ModelError::Context { needed: length, limit: self.limit });
+        if length > self.work.limit {
+            return Err(ModelError::Context { needed: length, limit: self.work.limit });
         }
         match end {
             Some(end) if end.position != length as u64 => {
@@ -499,15 +539,15 @@ impl<B: Backend> Live<B> {
             let wanted = layer_tensor(name, layer);
             tensors.iter().position(|t| t.name == wanted)
         };
-        self.phase = Phase::Synced;
-        self.pending = 0;
-        self.segment = 0;
-        self.last_prefill = None;
+        self.now.phase = Phase::Synced;
+        self.now.pending = 0;
+        self.now.segment = 0;
+        self.work.last_prefill = None;
         // Rows still in flight would be written over those of this path.
         b.sync_rows(keep)?;
         self.reserve(b, length)?;
         let mut caches = Vec::new();
-        for (i, layer) in self.layers.iter_mut().enumerate() {
+        for (i, layer) in self.now.layers.iter_mut().enumerate() {
             match layer {
                 LayerState::Sparse(cache) => caches.push((i, cache)),
                 LayerState::Lightning(state) => {
@@ -521,15 +561,15 @@ impl<B: Backend> Live<B> {
                             }
                         },
                     };
-                    b.write_state(state, &self.lightning_spec, image)?;
+                    b.write_state(state, &self.work.lightning_spec, image)?;
                 }
             }
         }
         if !rows.is_empty() {
-            b.restore_rows(&mut caches, &self.sparse_spec, rows)?;
+            b.restore_rows(&mut caches, &self.work.sparse_spec, rows)?;
         }
         b.seek(length)?;
-        self.position = length;
+        self.now.position = length;
         // A pass that failed may have left some.
         self.reset_mass(b)
     }

@@ -348,12 +348,22 @@ pub struct Scoring {
     pub hidden: Vec<Vec<std::ops::Range<u32>>>,
 }
 
+/// One of the conversations an engine holds side by side. One that was never restored is empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SequenceId(pub u32);
+
+/// The conversation on screen.
+pub const MAIN: SequenceId = SequenceId(0);
+
 /// One segment: a prompt, read by prefill, then a completion, by decode.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Chosen by the desk, repeated in every event.
     pub id: u64,
-    /// Tokens to read. May be empty only when `generate` continues a state that has a pending token.
+    /// On top of whose state.
+    pub sequence: SequenceId,
+    /// Tokens to read. May be empty only when `generate` continues a state that has a pending token, or one that a job which
+    /// only read has just left, or a fork of that.
     pub prompt: Vec<Token>,
     /// `None`: read only.
     pub generate: Option<Generate>,
@@ -441,7 +451,8 @@ impl Default for EngineOptions {
     }
 }
 
-/// Desk to engine. The channel is bounded; the engine handles one at a time, in order.
+/// Desk to engine. The channel is bounded. Commands to one sequence are done in order; those to different sequences side by
+/// side. After a failure the commands to that sequence that wait already fail too, up to the next [`Command::Restore`].
 #[derive(Debug)]
 pub enum Command {
     /// Makes the live state equal a segment path: cut the caches back to `keep` tokens (which must be common to both
@@ -450,6 +461,8 @@ pub enum Command {
     Restore {
         /// Repeated in the answer.
         id: u64,
+        /// Whose state.
+        sequence: SequenceId,
         /// Tokens of the live caches that stay.
         keep: u64,
         /// Rows to append, consecutive from `keep`.
@@ -461,6 +474,22 @@ pub enum Command {
     },
     /// Runs one segment on top of the live state.
     Run(Job),
+    /// The live state of `from` also becomes that of `to`, once everything asked of both before is done. Answered by
+    /// [`EngineEvent::Restored`].
+    Fork {
+        /// Repeated in the answer.
+        id: u64,
+        /// Stays as it is.
+        from: SequenceId,
+        /// Whatever it was is forgotten.
+        to: SequenceId,
+    },
+    /// Forgets a sequence and gives its memory back, once everything asked of it before is done; without an answer. It may be
+    /// used again, and is empty then.
+    Release {
+        /// Which.
+        sequence: SequenceId,
+    },
     /// Ends the thread.
     Shutdown,
 }
@@ -561,8 +590,10 @@ pub struct ModelInfo {
     pub dtype: String,
     /// Parameters.
     pub parameters: u64,
-    /// Tokens the caches may hold.
+    /// Tokens the caches of one sequence may hold.
     pub context_limit: u64,
+    /// Sequences that may be live at a time.
+    pub max_sequences: u32,
     /// Name of the draft head, if one is in use.
     pub draft: Option<String>,
     /// Hash over weights, spec and format: state is only valid with the same.
@@ -601,7 +632,7 @@ pub enum EngineEvent {
     },
     /// The model is loaded.
     Ready(ModelInfo),
-    /// A restore is done.
+    /// A restore or a fork is done.
     Restored {
         /// Of the command.
         id: u64,
@@ -653,9 +684,9 @@ pub enum EngineEvent {
         /// Memory now.
         memory: MemoryInfo,
     },
-    /// A job or a restore failed. The live state is empty afterwards; restore to go on.
+    /// A job, a restore or a fork failed. The sequence it changes is empty afterwards; restore to go on. Others go on.
     Failed {
-        /// Of the job or restore; 0 for the model itself.
+        /// Of the job, restore or fork; 0 for the model itself.
         id: u64,
         /// Why.
         fault: EngineFault,

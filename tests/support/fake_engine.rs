@@ -291,7 +291,9 @@ pub fn spawn(mut o: Options) -> Fake {
         for command in inbox {
             match command {
                 Command::Shutdown => return,
-                Command::Restore { id, keep, rows, end, history } => {
+                // The desk has one conversation.
+                Command::Fork { .. } | Command::Release { .. } => panic!("{command:?}"),
+                Command::Restore { id, keep, rows, end, history, .. } => {
                     let event = match restore(&mut state, keep, &rows, end.as_ref(), &history, o.late) {
                         Ok(()) => EngineEvent::Restored { id, ms: 1.0 },
                         Err(fault) => {

@@ -160,6 +160,18 @@ impl Cache {
         self.slots(part).write(first, values);
     }
 
+    /// Copies whole panels until the first `positions` positions are here. Rows behind them are dead.
+    pub(super) fn copy_from(&mut self, from: &Cache, spec: &SparseSpec, positions: usize) {
+        let (dim, block) = (self.dim, self.block);
+        for (part, _) in Part::ALL {
+            let rows = part.rows(spec, 0..positions).end;
+            let values = rows.next_multiple_of(part.panel(block).unwrap_or(1)) * dim;
+            for (to, from) in self.heads.iter_mut().zip(&from.heads) {
+                to.part_mut(part)[..values].copy_from_slice(&from.part(part)[..values]);
+            }
+        }
+    }
+
     /// One of the four arrays, to be written beside the others.
     fn slots(&mut self, part: Part) -> Slots<'_> {
         Slots {

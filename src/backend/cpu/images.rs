@@ -95,6 +95,17 @@ impl Images for Cpu {
         })
     }
 
+    fn copy_rows(&mut self, to: &mut Cache, from: &Cache, spec: &SparseSpec, positions: usize) -> Result<()> {
+        self.reserve(to, positions)?;
+        to.copy_from(from, spec, positions);
+        Ok(())
+    }
+
+    fn copy_state(&mut self, to: &mut Recurrent, from: &Recurrent) -> Result<()> {
+        to.write(&from.read());
+        Ok(())
+    }
+
     fn read_state(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
         Ok(image("state", vec![spec.heads, spec.head_dim, spec.head_dim], &state.read()))
     }

@@ -1,7 +1,7 @@
 //! Weights, activations and states in the machine's memory.
 
 use super::matrix::{self, Matrix};
-use super::{Buf, Cache, Cpu, PREFILL_ROWS, Recurrent, Selection};
+use super::{Buf, Cache, Cpu, PREFILL_ROWS, Recurrent, Selection, Sums};
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView};
 use crate::protocol::engine::{Dtype, MemoryInfo};
 use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
@@ -13,6 +13,7 @@ impl Memory for Cpu {
     type Cache = Cache;
     type Recurrent = Recurrent;
     type Selection = Selection;
+    type Sums = Sums;
 
     fn kind(&self) -> &'static str {
         "cpu"
@@ -94,6 +95,10 @@ impl Memory for Cpu {
 
     fn selection(&mut self, spec: &SparseSpec, limit: usize) -> Result<Selection> {
         Ok(Selection::new(spec, PREFILL_ROWS, limit))
+    }
+
+    fn sums(&mut self, sel: &Selection) -> Result<Sums> {
+        Ok(sel.empty_sums())
     }
 
     fn reserve(&mut self, cache: &mut Cache, limit: usize) -> Result<()> {

@@ -19,7 +19,7 @@ mod steps;
 pub use cache::Cache;
 pub use lightning::Recurrent;
 pub use matrix::Matrix;
-pub use sparse::Selection;
+pub use sparse::{Selection, Sums};
 
 use self::lightning::RopeTable;
 use super::{Pass, TopLogits};
@@ -36,6 +36,9 @@ pub struct Cpu {
     tokens: Vec<Token>,
     /// Accepted rows of the last verify pass, remembered in every recurrent state.
     pending: usize,
+    /// Of the sequence in hand, and the greatest given so far.
+    place: u64,
+    places: u64,
     rope: RopeTable,
     top_logits: Vec<TopLogits>,
     memory: MemoryInfo,
@@ -88,6 +91,8 @@ impl Cpu {
             position: 0,
             tokens: Vec::new(),
             pending: 0,
+            place: 0,
+            places: 0,
             rope: RopeTable::default(),
             top_logits: Vec::new(),
             memory: MemoryInfo::default(),

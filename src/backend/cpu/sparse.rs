@@ -103,6 +103,10 @@ impl Sparse for Cpu {
         Ok(())
     }
 
+    fn exchange_sums(&mut self, sel: &mut Selection, sums: &mut Sums) {
+        std::mem::swap(&mut sel.sums, sums);
+    }
+
     fn read_mass(&mut self, sel: &Selection, of: MassOf) -> Result<Vec<BlockMass>> {
         let [thoughts, answer] = &sel.sums;
         let sum = match of {
@@ -124,6 +128,9 @@ const TILE_QUERIES: usize = 96;
 /// Marks a row that attends to every block up to its own.
 pub(super) const ALL: u32 = u32::MAX;
 
+/// Sums over rows: of thoughts, of the answer. `[ld]` each
+pub type Sums = [Vec<BlockMass>; 2];
+
 /// Chosen blocks of one sparse layer for the rows of the last pass.
 pub struct Selection {
     /// Blocks in each list, or [`ALL`]. `[rows, kv_heads]`
@@ -138,8 +145,7 @@ pub struct Selection {
     pub(super) ld: usize,
     /// Tokens of a block.
     block: usize,
-    /// Sums over rows: of thoughts, of the answer. `[ld]`
-    pub(super) sums: [Vec<BlockMass>; 2],
+    pub(super) sums: Sums,
     /// Blocks that rows of prefill passes do not attend to.
     hidden: Vec<Range<u32>>,
 }
@@ -157,6 +163,10 @@ impl Selection {
             sums: [vec![BlockMass::default(); ld], vec![BlockMass::default(); ld]],
             hidden: Vec::new(),
         }
+    }
+
+    pub(super) fn empty_sums(&self) -> Sums {
+        [vec![BlockMass::default(); self.ld], vec![BlockMass::default(); self.ld]]
     }
 
     fn sum(&mut self, of: MassOf) -> &mut Vec<BlockMass> {

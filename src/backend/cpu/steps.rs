@@ -1,10 +1,28 @@
 //! The step: a few numbers, and work that runs at once.
 
 use super::Cpu;
-use crate::backend::{Pass, Result, StepKey, Steps};
+use crate::backend::{Pass, Place, Result, StepKey, Steps};
 use crate::protocol::engine::Token;
 
 impl Steps for Cpu {
+    fn place(&self) -> Place {
+        Place { id: self.place, position: self.position, pending: self.pending, slot: 0 }
+    }
+
+    fn go_to(&mut self, place: Place) -> Result<()> {
+        (self.place, self.position, self.pending) = (place.id, place.position, place.pending);
+        Ok(())
+    }
+
+    fn new_place(&mut self) -> Result<Place> {
+        self.places += 1;
+        let place = Place { id: self.places, ..Place::default() };
+        self.go_to(place)?;
+        Ok(place)
+    }
+
+    fn forget_place(&mut self, _id: u64) {}
+
     fn position(&self) -> usize {
         self.position
     }

@@ -70,13 +70,13 @@ impl DraftOps for Cuda {
     type Window = Window;
 
     fn draft_buf(&mut self, rows: usize, width: usize, kind: BufKind) -> Result<Buf> {
-        self.touch();
+        self.touch_own();
         Buf::with_rows(&self.device, width, kind, rows.next_multiple_of(GEMM_ROWS))
     }
 
     fn draft_window(&mut self, shape: &DraftShape) -> Result<Window> {
         limits::draft(shape)?;
-        self.touch();
+        self.touch_own();
         self.draft_step()?;
         let bytes = shape.capacity() * shape.kv_heads * HEAD * 2;
         let splits = shape.capacity().div_ceil(launch::DRAFT_SLOTS as usize);

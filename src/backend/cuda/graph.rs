@@ -1,8 +1,8 @@
 //! Graphs of steps.
 //!
 //! A step runs eagerly the first time (kernels are loaded, scratch is allocated), is recorded the second time and
-//! replayed from then on. A CUDA graph holds raw addresses, so it is valid for the buffers it was made with: whenever
-//! the backend makes or frees a buffer its epoch moves on, and CUDA graphs of an older epoch are dropped.
+//! replayed from then on. A CUDA graph holds raw addresses, so it is valid for the buffers it was made with: it belongs to a
+//! sequence, and whenever the backend makes or frees a buffer that it may name it is dropped.
 
 use std::collections::HashMap;
 
@@ -27,26 +27,24 @@ pub(super) enum Stage {
     Replay,
 }
 
-/// Graphs by key, of one epoch.
+/// What a CUDA graph is filed under here: the step, and the sequence whose buffers it names.
+pub(super) type Key = (StepKey, u64);
+
+/// Graphs by key.
 pub(super) struct Graphs {
     device: Device,
-    epoch: u64,
-    entries: HashMap<StepKey, Entry>,
+    entries: HashMap<Key, Entry>,
     /// Graphs made since the start.
     made: usize,
 }
 
 impl Graphs {
     pub(super) fn new(device: &Device) -> Self {
-        Graphs { device: device.clone(), epoch: 0, entries: HashMap::new(), made: 0 }
+        Graphs { device: device.clone(), entries: HashMap::new(), made: 0 }
     }
 
-    /// What comes next for `key`, in the present epoch.
-    pub(super) fn stage(&mut self, key: StepKey, epoch: u64) -> Stage {
-        if self.epoch != epoch {
-            self.clear();
-            self.epoch = epoch;
-        }
+    /// What comes next for `key`.
+    pub(super) fn stage(&self, key: Key) -> Stage {
         match self.entries.get(&key) {
             None | Some(Entry::Eager) => Stage::RunEagerly,
             Some(Entry::Warm) => Stage::Record,
@@ -55,21 +53,21 @@ impl Graphs {
     }
 
     /// A first run is done.
-    pub(super) fn warmed(&mut self, key: StepKey) {
+    pub(super) fn warmed(&mut self, key: Key) {
         self.entries.entry(key).or_insert(Entry::Warm);
     }
 
-    pub(super) fn keep(&mut self, key: StepKey, graph: Graph) {
+    pub(super) fn keep(&mut self, key: Key, graph: Graph) {
         self.made += 1;
         self.entries.insert(key, Entry::Recorded(graph));
     }
 
     /// The device cannot record this step.
-    pub(super) fn refuse(&mut self, key: StepKey) {
+    pub(super) fn refuse(&mut self, key: Key) {
         self.entries.insert(key, Entry::Eager);
     }
 
-    pub(super) fn replay(&self, key: StepKey) -> Result<()> {
+    pub(super) fn replay(&self, key: Key) -> Result<()> {
         match self.entries.get(&key) {
             Some(Entry::Recorded(graph)) => self.device.driver().replay(graph),
             Some(Entry::Warm | Entry::Eager) | None => Ok(()),
@@ -83,12 +81,23 @@ impl Graphs {
 
     /// Forgets every CUDA graph.
     pub(super) fn clear(&mut self) {
-        if self.entries.is_empty() {
+        self.forget(|_| true);
+    }
+
+    /// Forgets those of one sequence.
+    pub(super) fn forget_of(&mut self, sequence: u64) {
+        self.forget(|key| key.1 == sequence);
+    }
+
+    fn forget(&mut self, which: impl Fn(&Key) -> bool) {
+        let (gone, kept) = self.entries.drain().partition::<HashMap<_, _>, _>(|(key, _)| which(key));
+        self.entries = kept;
+        if gone.is_empty() {
             return;
         }
         // A CUDA graph may still be running; errors of that work were or will be reported by whoever waits for it.
         let _ = self.device.driver().synchronize(Queue::Compute);
-        for (_, entry) in self.entries.drain() {
+        for entry in gone.into_values() {
             if let Entry::Recorded(graph) = entry {
                 self.device.driver().drop_graph(graph);
             }

@@ -1,7 +1,7 @@
 //! What the device holds.
 
 use super::device::{Account, DeviceBuffer};
-use super::tensors::{Buf, Cache, HEAD, Matrix, Recurrent, Selection, Vector, floats};
+use super::tensors::{Buf, Cache, HEAD, Matrix, Recurrent, Selection, Sums, Vector, floats};
 use super::{Cuda, launch, limits, shape};
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView};
 use crate::protocol::engine::{Dtype, MemoryInfo};
@@ -14,6 +14,7 @@ impl Memory for Cuda {
     type Cache = Cache;
     type Recurrent = Recurrent;
     type Selection = Selection;
+    type Sums = Sums;
 
     fn kind(&self) -> &'static str {
         "cuda"
@@ -83,13 +84,13 @@ impl Memory for Cuda {
     }
 
     fn cache(&mut self, spec: &SparseSpec, limit: usize) -> Result<Cache> {
-        self.touch();
+        self.touch_own();
         Cache::new(&self.device, &self.ledger, spec, limit)
     }
 
     fn recurrent(&mut self, spec: &LightningSpec) -> Result<Recurrent> {
         limits::lightning(spec)?;
-        self.touch();
+        self.touch_own();
         self.prepare_rope(spec)?;
         let pending = 2 * MAX_VERIFY_ROWS * spec.kv_heads * HEAD * 2;
         Ok(Recurrent {
@@ -105,8 +106,12 @@ impl Memory for Cuda {
         Selection::new(&self.device, spec, limit, self.prefill_rows)
     }
 
+    fn sums(&mut self, sel: &Selection) -> Result<Sums> {
+        sel.empty_sums(&self.device)
+    }
+
     fn reserve(&mut self, cache: &mut Cache, limit: usize) -> Result<()> {
-        cache.reserve(&self.device, &self.ledger, limit)
+        cache.reserve(&self.device, limit)
     }
 
     fn memory(&self) -> MemoryInfo {

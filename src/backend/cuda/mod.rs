@@ -49,13 +49,14 @@ mod steps;
 mod tensors;
 mod weights;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use draft::Window;
 pub use driver::DeviceInfo;
 use driver::{Queue, failed};
 pub use nvidia::{list, usable};
-pub use tensors::{Buf, Cache, Matrix, Recurrent, Selection, Vector};
+pub use tensors::{Buf, Cache, Matrix, Recurrent, Selection, Sums, Vector};
 
 use super::{BackendError, GRID, Result};
 pub use cards::Card;
@@ -96,8 +97,8 @@ pub struct Cuda {
     step: Step,
     draft: Option<StepParameters>,
     staging: Staging,
-    /// Rows of the last restore, until all are here.
-    lazy_restore: Option<Arc<LazyRestore>>,
+    /// Rows of the last restore of each sequence, until all are here.
+    lazy_restores: HashMap<u64, Arc<LazyRestore>>,
     scratch: Scratch,
     top_logits: Option<TopLogitsBuffers>,
     rope: Option<Rope>,
@@ -107,8 +108,8 @@ pub struct Cuda {
     prefill_rows: usize,
     /// Given tokens of the segment before the pass under way.
     segment_read: usize,
-    /// Moves on whenever a buffer that a CUDA graph may name is made.
-    epoch: u64,
+    /// The greatest number of a place given so far.
+    places: u64,
     notes: Vec<String>,
 }
 
@@ -155,8 +156,8 @@ impl Cuda {
             options,
             prefill_rows,
             segment_read: 0,
-            lazy_restore: None,
-            epoch: 1,
+            lazy_restores: HashMap::new(),
+            places: 0,
             notes: Vec::new(),
             device,
         })
@@ -208,9 +209,15 @@ impl Cuda {
         self.touch();
     }
 
-    /// A buffer that CUDA graphs may name was made or is about to go.
+    /// A buffer that CUDA graphs of any sequence may name was made or is about to go.
     fn touch(&mut self) {
-        self.epoch += 1;
+        self.graphs.clear();
+    }
+
+    /// One of the sequence in hand.
+    fn touch_own(&mut self) {
+        let own = self.step.place().id;
+        self.graphs.forget_of(own);
     }
 }
 

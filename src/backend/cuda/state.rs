@@ -9,7 +9,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::device::DeviceBuffer;
-use super::driver::DevicePtr;
+use super::driver::{DevicePtr, Queue};
 use super::growable::Growable;
 use super::lazy_restore::{InFlight, LazyRestore, Source};
 use super::staging::Incoming;
@@ -165,22 +165,44 @@ impl Images for Cuda {
         for ((_, cache), sources) in caches.iter_mut().zip(of_cache) {
             cache.set_in_flight(Some(InFlight { lazy_restore: Arc::clone(&lazy_restore), sources }));
         }
-        self.lazy_restore = Some(lazy_restore);
+        self.lazy_restores.insert(self.step.place().id, lazy_restore);
         Ok(())
     }
 
+    fn copy_rows(&mut self, to: &mut Cache, from: &Cache, spec: &SparseSpec, positions: usize) -> Result<()> {
+        if let Some(in_flight) = from.in_flight() {
+            in_flight.wait_for(std::slice::from_ref(&(0..positions)))?;
+        }
+        to.set_in_flight(None);
+        for (index, rows) in row_ranges(spec, &(0..positions)).into_iter().enumerate() {
+            let (source, target) = (from.array(index), to.array(index));
+            within(source, &rows, from.row_bytes)?;
+            within(target, &rows, to.row_bytes)?;
+            let bytes = rows.len() * from.row_bytes;
+            // SAFETY: both have memory under these rows; they are different caches.
+            unsafe { self.device.driver().copy(target.ptr(), source.ptr(), bytes, Queue::Compute)? };
+        }
+        Ok(())
+    }
+
+    fn copy_state(&mut self, to: &mut Recurrent, from: &Recurrent) -> Result<()> {
+        let bytes = from.state.bytes().min(to.state.bytes());
+        // SAFETY: both have this size; they are different states.
+        unsafe { self.device.driver().copy(to.state.ptr(), from.state.ptr(), bytes, Queue::Compute) }
+    }
+
     fn sync_rows(&mut self, keep: usize) -> Result<()> {
-        self.lazy_restore.take().map_or(Ok(()), |a| a.sync(keep))
+        self.lazy_restores.remove(&self.step.place().id).map_or(Ok(()), |a| a.sync(keep))
     }
 
     fn stop_on(&mut self, cancel: &Cancel) {
-        if let Some(lazy_restore) = &self.lazy_restore {
+        if let Some(lazy_restore) = self.lazy_restores.get(&self.step.place().id) {
             lazy_restore.stop_on(cancel);
         }
     }
 
     fn rows_in_flight(&self) -> bool {
-        self.lazy_restore.as_ref().is_some_and(|a| !a.complete())
+        self.lazy_restores.get(&self.step.place().id).is_some_and(|a| !a.complete())
     }
 
     fn read_state(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
@@ -240,7 +262,7 @@ impl Cuda {
 
     fn zero(&mut self, buffer: &DeviceBuffer) -> Result<()> {
         // SAFETY: the buffer has this size.
-        unsafe { self.device.driver().fill(buffer.ptr(), 0, buffer.bytes(), super::driver::Queue::Compute) }
+        unsafe { self.device.driver().fill(buffer.ptr(), 0, buffer.bytes(), Queue::Compute) }
     }
 
     pub(super) fn words(&mut self, at: DevicePtr, n: usize) -> Result<Vec<u32>> {

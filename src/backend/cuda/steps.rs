@@ -3,11 +3,13 @@
 //! The host keeps the authority and sends a copy before a pass needs it, in stream order, from page-locked slots that are
 //! not reused before the device has read them. Graphs only ever see the two fixed device addresses.
 
+use std::sync::Arc;
+
 use super::Cuda;
 use super::device::{Account, Device, DeviceBuffer, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
 use super::graph::Stage;
-use crate::backend::{BackendError, Pass, Result, StepKey, Steps, internal};
+use crate::backend::{BackendError, Pass, Place, Result, StepKey, Steps, internal};
 use crate::protocol::engine::Token;
 
 /// Bytes of the struct; both structs of `kernels/common.cuh` are four 32-bit words.
@@ -117,6 +119,8 @@ impl Drop for StepParameters {
 /// `struct Step { u32 position, pending, slot, reserved; }` and the tokens of the next pass.
 pub(super) struct Step {
     step_parameters: StepParameters,
+    /// Of the sequence in hand.
+    sequence: u64,
     position: u32,
     pending: u32,
     slot: u32,
@@ -129,6 +133,7 @@ impl Step {
     pub(super) fn new(device: &Device, rows: usize) -> Result<Self> {
         Ok(Step {
             step_parameters: StepParameters::new(device, rows)?,
+            sequence: 0,
             position: 0,
             pending: 0,
             slot: 0,
@@ -152,6 +157,20 @@ impl Step {
 
     pub(super) fn pending(&self) -> usize {
         self.pending as usize
+    }
+
+    pub(super) fn place(&self) -> Place {
+        Place { id: self.sequence, position: self.position(), pending: self.pending(), slot: self.slot as usize }
+    }
+
+    /// Another sequence's numbers; sent as those of [`Step::seek`] are.
+    pub(super) fn go_to(&mut self, place: Place) -> Result<()> {
+        self.sequence = place.id;
+        self.position = narrow(place.position)?;
+        self.pending = narrow(place.pending)?;
+        self.slot = narrow(place.slot)?;
+        self.unsent = true;
+        Ok(())
     }
 
     pub(super) fn set_tokens(&mut self, tokens: &[Token]) -> Result<()> {
@@ -215,6 +234,31 @@ pub(super) fn narrow(value: usize) -> Result<u32> {
 }
 
 impl Steps for Cuda {
+    fn place(&self) -> Place {
+        self.step.place()
+    }
+
+    fn go_to(&mut self, place: Place) -> Result<()> {
+        self.forget_rope();
+        self.step.go_to(place)
+    }
+
+    fn new_place(&mut self) -> Result<Place> {
+        self.places += 1;
+        let place = Place { id: self.places, ..Place::default() };
+        self.go_to(place)?;
+        // Caches of different sequences do not grow in step.
+        self.ledger = Arc::default();
+        Ok(place)
+    }
+
+    fn forget_place(&mut self, id: u64) {
+        self.graphs.forget_of(id);
+        if let Some(lazy_restore) = self.lazy_restores.remove(&id) {
+            lazy_restore.give_up();
+        }
+    }
+
     fn position(&self) -> usize {
         self.step.position()
     }
@@ -236,13 +280,15 @@ impl Steps for Cuda {
     fn step(&mut self, key: StepKey, body: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.forget_rope();
         self.step.flush()?;
-        if self.lazy_restore.as_ref().is_some_and(|a| a.complete()) {
-            self.lazy_restore = None;
+        let own = self.step.place().id;
+        let key = (key, own);
+        if self.lazy_restores.get(&own).is_some_and(|a| a.complete()) {
+            self.lazy_restores.remove(&own);
         }
-        let stage = if self.options.no_graphs || self.lazy_restore.is_some() {
+        let stage = if self.options.no_graphs || self.lazy_restores.contains_key(&own) {
             Stage::RunEagerly
         } else {
-            self.graphs.stage(key, self.epoch)
+            self.graphs.stage(key)
         };
         match stage {
             Stage::RunEagerly => {

@@ -126,7 +126,7 @@ pub struct Vector {
     pub(super) n: usize,
 }
 
-/// What all caches of a model take together: they grow in step, so one refusal speaks for all.
+/// What all caches of a sequence take together: they grow in step, so one refusal speaks for all.
 #[derive(Default)]
 pub(super) struct CacheLedger {
     /// Bytes per position over all living caches.
@@ -194,13 +194,14 @@ impl Cache {
     }
 
     /// Memory under positions below `limit`.
-    pub(super) fn reserve(&mut self, device: &Device, ledger: &CacheLedger, limit: usize) -> Result<()> {
+    pub(super) fn reserve(&mut self, device: &Device, limit: usize) -> Result<()> {
         if limit > self.limit {
             return Err(shape("reserve", format!("at most {} positions", self.limit), limit));
         }
         let rounded = limit.next_multiple_of(self.spec.block).min(self.limit);
         let sizes = [rounded, rounded, self.spec.level1_rows(rounded), self.spec.level2_rows(rounded)]
             .map(|n| n * self.row_bytes);
+        let ledger = &self.ledger;
         let parts = [&mut self.k, &mut self.v, &mut self.k1, &mut self.k2];
         if parts.iter().zip(sizes).all(|(part, bytes)| part.wants(bytes) == 0) {
             return Ok(());
@@ -245,6 +246,16 @@ pub struct Recurrent {
     pub(super) slopes: DeviceBuffer,
 }
 
+/// Sums over rows, of thoughts and of the answer: `[score_blocks][2]` u64 each.
+pub struct Sums([DeviceBuffer; 2]);
+
+impl Sums {
+    pub(super) fn both(&self) -> [&DeviceBuffer; 2] {
+        let Sums([thoughts, answer]) = self;
+        [thoughts, answer]
+    }
+}
+
 /// Chosen blocks of one sparse layer and the scratch that choosing and attending need.
 pub struct Selection {
     /// What the longest list decides the size of.
@@ -257,8 +268,7 @@ pub struct Selection {
     pub(super) lse: DeviceBuffer,
     /// Attention of the rows of a verify pass, `[16][score_blocks]` u32.
     pub(super) mass: DeviceBuffer,
-    /// Sums over rows, of thoughts and of the answer: `[score_blocks][2]` u64.
-    pub(super) sums: [DeviceBuffer; 2],
+    pub(super) sums: Sums,
     /// Blocks that rows of prefill passes do not attend to.
     pub(super) hidden: Vec<std::ops::Range<u32>>,
     pub(super) plan: SelectionPlan,
@@ -368,7 +378,7 @@ impl Selection {
             scores: work((v * kv * score_blocks * 2).max(SCORE_BYTES.min(rows * kv * score_blocks * 2)))?,
             lse: work((v * heads * plan.lse_splits * 8).max(rows * heads * 4))?,
             mass: work(v * score_blocks * 4)?,
-            sums: [work(score_blocks * 16)?, work(score_blocks * 16)?],
+            sums: sums(device, score_blocks)?,
             hidden: Vec::new(),
             plan,
         })
@@ -397,9 +407,14 @@ impl Selection {
         Ok(true)
     }
 
+    /// Those of another sequence.
+    pub(super) fn empty_sums(&self, device: &Device) -> Result<Sums> {
+        sums(device, self.plan.score_blocks)
+    }
+
     /// The sum of thoughts or of the answer.
     pub(super) fn sum(&self, of: MassOf) -> &DeviceBuffer {
-        let [thoughts, answer] = &self.sums;
+        let [thoughts, answer] = self.sums.both();
         match of {
             MassOf::Thoughts => thoughts,
             MassOf::Answer => answer,
@@ -410,6 +425,11 @@ impl Selection {
     pub(super) fn score_rows(&self, kv_heads: usize, blocks: usize) -> usize {
         (self.scores.bytes() / (kv_heads * blocks * 2).max(1) / 8 * 8).max(8)
     }
+}
+
+fn sums(device: &Device, score_blocks: usize) -> Result<Sums> {
+    let sum = || device.zeroed("attention mass", score_blocks * 16, Account::Work);
+    Ok(Sums([sum()?, sum()?]))
 }
 
 /// Values of an array as f32.

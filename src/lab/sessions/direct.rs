@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::{PATIENCE, REPEATS, median, message, plain};
 use crate::engine::worker::{self, Engine};
 use crate::protocol::engine::{
-    Cancel, Command, EngineEvent, EngineFault, Generate, ImageTensor, Job, Look, RowSource, Sampling, SpecMode,
+    Cancel, Command, EngineEvent, EngineFault, Generate, ImageTensor, Job, Look, MAIN, RowSource, Sampling, SpecMode,
     StateImage, Token,
 };
 use crate::session::{
@@ -103,7 +103,7 @@ impl Direct {
         let feeds = saved.rows.iter().cloned();
         let rows = feeds.map(|rows| rows as Arc<dyn RowSource>).collect();
         let (end, history) = (saved.end, Arc::new(history));
-        self.command(Command::Restore { id: self.last, keep: 0, rows, end, history })?;
+        self.command(Command::Restore { id: self.last, sequence: MAIN, keep: 0, rows, end, history })?;
         while !matches!(self.next(LOADING)?, EngineEvent::Restored { .. }) {}
         Ok(saved.rows)
     }
@@ -129,6 +129,7 @@ impl Direct {
         let generate = Generate { sampling, max_tokens: tokens, stop, spec, steering: None, look };
         let job = Job {
             id: self.last,
+            sequence: MAIN,
             prompt,
             generate: Some(generate),
             score: None,
@@ -161,6 +162,7 @@ impl Direct {
         self.last += 1;
         self.command(Command::Run(Job {
             id: self.last,
+            sequence: MAIN,
             prompt,
             generate: None,
             score: None,

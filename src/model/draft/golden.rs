@@ -295,7 +295,7 @@ fn run<B: DraftOps>(b: &mut B, head: &mut DraftHead<B>, tables: &Tables<'_, B>, 
     let mut row_aux = b.draft_buf(1, width, BufKind::Activation)?;
     for (p, aux) in aux.chunks_exact(width).enumerate() {
         b.write(&mut row_aux, aux)?;
-        head.keep(b, tables, &row_aux, p, 1, &tokens)?;
+        head.keep(b, tables, &row_aux, 0..1, p, &tokens)?;
         if p + 1 < rows {
             head.extend(b, tables, tokens.get(..p + 2).unwrap_or_default())?;
             streams.extend(b.read(&head.bufs.stream, 1)?);
@@ -326,7 +326,7 @@ fn run<B: DraftOps>(b: &mut B, head: &mut DraftHead<B>, tables: &Tables<'_, B>, 
     // Two drafts accepted and a bonus token: drafted rows are replaced.
     if let (Ok(next), Ok(aux)) = (case.tokens("in.round2_next_tokens"), case.floats("in.round2_aux")) {
         b.write(&mut aux_hidden, &aux)?;
-        head.keep(b, tables, &aux_hidden, rows, next.len(), &tokens)?;
+        head.keep(b, tables, &aux_hidden, 0..next.len(), rows, &tokens)?;
         let history: Vec<Token> = tokens.iter().chain(&next).copied().collect();
         let drafted = chain(b, head, tables, &history, &case.list("round2_chain_tokens"))?;
         case.check_choices("", "round2_chain_tokens", "out.round2_chain_logits", &drafted);

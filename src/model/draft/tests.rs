@@ -294,7 +294,7 @@ fn a_head_may_borrow_the_models_tables() {
         DraftHead::load(&mut b, "borrows", &config, &stored(&rest), &spec, &DraftOptions::default()).unwrap();
     let mut aux_hidden = b.draft_buf(1, 384, BufKind::Activation).unwrap();
     b.write(&mut aux_hidden, &[0.5; 384]).unwrap();
-    head.keep(&mut b, &tables, &aux_hidden, 0, 1, &[7, 8]).unwrap();
+    head.keep(&mut b, &tables, &aux_hidden, 0..1, 0, &[7, 8]).unwrap();
     let borrowed = head.extend(&mut b, &tables, &[7, 8]).unwrap();
     // The same tables as the head's own: its output tied to its embedding.
     let tied = set(&config, |c| {
@@ -303,7 +303,7 @@ fn a_head_may_borrow_the_models_tables() {
     let mut with_own = rest.clone();
     with_own.push(("embed_tokens.weight".into(), embed));
     let mut head = DraftHead::load(&mut b, "owns", &tied, &stored(&with_own), &spec, &DraftOptions::default()).unwrap();
-    head.keep(&mut b, &tables, &aux_hidden, 0, 1, &[7, 8]).unwrap();
+    head.keep(&mut b, &tables, &aux_hidden, 0..1, 0, &[7, 8]).unwrap();
     assert_eq!(head.extend(&mut b, &tables, &[7, 8]).unwrap(), borrowed);
     assert_eq!(borrowed.ids.len(), crate::backend::TOP_LOGITS);
 }

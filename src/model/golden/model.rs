@@ -85,8 +85,8 @@ impl<B: Backend> Replay<'_, B> {
             let chunk = &ids[at..at + rows];
             self.live.prefill_probed(self.b, &self.model, chunk, Some(&mut |b, what| seen(b, at, rows, what)))?;
             for r in (0..rows).filter(|r| wanted(at + r)) {
-                self.model.logits(self.b, &mut self.live, HeadRows::At(r), Pass::Prefill { rows })?;
-                logits(at + r, &self.b.read(&self.live.logits, 1)?[..vocab]);
+                self.model.logits(self.b, &mut self.live.work, HeadRows::At(r), Pass::Prefill { rows })?;
+                logits(at + r, &self.b.read(&self.live.work.logits, 1)?[..vocab]);
             }
             self.live.advance(self.b, rows)?;
             at += rows;
@@ -105,7 +105,7 @@ impl<B: Backend> Replay<'_, B> {
             Vec::new()
         };
         let checked = self.golden.has("checksums");
-        self.live.sparse_spec.dense_rule = spec.sparse.for_call(ids.len());
+        self.live.work.sparse_spec.dense_rule = spec.sparse.for_call(ids.len());
 
         let collected: RefCell<Collected> = RefCell::default();
         let chosen: RefCell<BTreeMap<usize, Vec<Vec<Vec<u32>>>>> = RefCell::default();
@@ -240,13 +240,13 @@ impl<B: Backend> Replay<'_, B> {
             return Ok(());
         }
         debug_assert_eq!(self.live.position(), length);
-        self.live.sparse_spec.dense_rule = DenseRule::Token;
+        self.live.work.sparse_spec.dense_rule = DenseRule::Token;
         let (mut logits, mut chosen) = (Vec::new(), Vec::new());
         for id in self.golden.indices("decode_ids")? {
             logits.extend(self.step(id as Token)?);
-            if let Some((_, selection)) = &self.live.sparse {
+            if let Some((_, selection)) = &self.live.work.sparse {
                 // All sparse layers share the buffer: the last one's choice is left in it.
-                chosen.extend(self.b.read_selection(selection, &self.live.sparse_spec, 1)?);
+                chosen.extend(self.b.read_selection(selection, &self.live.work.sparse_spec, 1)?);
             }
         }
         report.compare(self.name, "decode_logits", Kind::Rows, &logits, &self.golden.floats("decode_logits")?);
@@ -270,7 +270,7 @@ impl<B: Backend> Replay<'_, B> {
     fn alternatives(&mut self, ids: &[Token], middle: &CheckpointImage, report: &mut Report) -> Result<()> {
         let start = usize::try_from(middle.position).unwrap_or(0);
         // The last grid point up to which the token rule is the dense one, and what the dense one has come to there.
-        let fork = (self.live.sparse_spec.dense_len.saturating_sub(1) / GRID * GRID).clamp(start, ids.len());
+        let fork = (self.live.work.sparse_spec.dense_len.saturating_sub(1) / GRID * GRID).clamp(start, ids.len());
         let mut dense: Option<(CheckpointImage, Vec<f32>)> = None;
         for (tensor, rows, rule, norm) in ALTERNATIVES {
             if !self.golden.has(tensor) {
@@ -288,9 +288,9 @@ impl<B: Backend> Replay<'_, B> {
                     (start, Vec::new())
                 }
             };
-            self.live.sparse_spec.dense_rule = rule;
-            self.live.sparse_spec.dense_rule = self.live.sparse_spec.for_call(ids.len());
-            self.live.sparse_spec.score_norm = norm;
+            self.live.work.sparse_spec.dense_rule = rule;
+            self.live.work.sparse_spec.dense_rule = self.live.work.sparse_spec.for_call(ids.len());
+            self.live.work.sparse_spec.score_norm = norm;
             for end in [fork, ids.len()] {
                 self.read(&ids[..end], at, at, &mut |_, _, _, _| Ok(()), &|r| late.contains(&r), &mut |_, l| {
                     found.extend_from_slice(l)
@@ -300,7 +300,7 @@ impl<B: Backend> Replay<'_, B> {
                     dense = Some((self.live.export_end(self.b)?, found.clone()));
                 }
             }
-            self.live.sparse_spec.score_norm = ScoreNorm::Level2;
+            self.live.work.sparse_spec.score_norm = ScoreNorm::Level2;
             let golden = self.golden.floats(tensor)?;
             // Earlier rows choose every block under every rule: the main run has judged them.
             let vocab = self.model.spec().vocab;
@@ -320,13 +320,13 @@ impl<B: Backend> Replay<'_, B> {
         let golden = self.golden.floats("logits_incremental")?;
         let length = golden.len() / self.model.spec().vocab;
         self.live.reset(self.b)?;
-        self.live.sparse_spec.dense_rule = DenseRule::Call;
-        self.live.sparse_spec.dense_rule = self.live.sparse_spec.for_call(PREFILL);
+        self.live.work.sparse_spec.dense_rule = DenseRule::Call;
+        self.live.work.sparse_spec.dense_rule = self.live.work.sparse_spec.for_call(PREFILL);
         let mut found = Vec::new();
         self.read(&ids[..PREFILL], 0, PREFILL, &mut |_, _, _, _| Ok(()), &|_| true, &mut |_, l| {
             found.extend_from_slice(l)
         })?;
-        self.live.sparse_spec.dense_rule = DenseRule::Token;
+        self.live.work.sparse_spec.dense_rule = DenseRule::Token;
         for id in &ids[PREFILL..length] {
             let logits = self.step(*id)?;
             found.extend(logits);

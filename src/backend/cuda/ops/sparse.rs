@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::super::driver::Queue;
 use super::super::limits::BLOCK;
-use super::super::tensors::{Buf, Cache, HEAD, Selection, dense_until};
+use super::super::tensors::{Buf, Cache, HEAD, Selection, Sums, dense_until};
 use super::super::{Cuda, launch, shape, u32_of};
 use super::check_rows;
 use crate::backend::sparse::is_hidden;
@@ -358,12 +358,16 @@ impl Sparse for Cuda {
     }
 
     fn reset_mass(&mut self, sel: &mut Selection) -> Result<()> {
-        let [thoughts, answer] = &sel.sums;
+        let [thoughts, answer] = sel.sums.both();
         for buffer in [&sel.mass, thoughts, answer] {
             // SAFETY: the buffer has this size.
             unsafe { self.device.driver().fill(buffer.ptr(), 0, buffer.bytes(), Queue::Compute)? };
         }
         Ok(())
+    }
+
+    fn exchange_sums(&mut self, sel: &mut Selection, sums: &mut Sums) {
+        std::mem::swap(&mut sel.sums, sums);
     }
 
     fn read_mass(&mut self, sel: &Selection, of: MassOf) -> Result<Vec<BlockMass>> {

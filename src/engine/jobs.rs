@@ -1,0 +1,258 @@
+//! Jobs in turns: a chunk of a prompt, a decode round, and what is done when one ends.
+
+use std::time::Instant;
+
+use super::schedule::{self, Want};
+use super::speculate::{DecodeError, Round};
+use super::speed::{Speed, rate};
+use super::worker::Worker;
+use crate::backend::draft::DraftOps;
+use crate::model::ModelError;
+use crate::model::score::log_prob;
+use crate::protocol::engine::{Ended, EngineEvent, Job, JobStats, LookedAt, Scoring, SequenceId, StateImage};
+
+/// A job under way.
+pub(super) struct Run {
+    job: Job,
+    /// Tokens of the state before it.
+    start: usize,
+    stage: Stage,
+    /// Since this stage began.
+    begun: Instant,
+    speed: Speed,
+    /// Turns without a part in them.
+    waited: u64,
+    /// Given tokens in the state.
+    prompt: usize,
+    stats: JobStats,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Reading,
+    /// From this position on.
+    Writing(usize),
+}
+
+impl Run {
+    pub(super) fn id(&self) -> u64 {
+        self.job.id
+    }
+}
+
+/// What a turn made of a job.
+enum Now {
+    GoesOn,
+    Ended(Ended, Vec<Vec<f32>>),
+}
+
+impl<B: DraftOps> Worker<'_, B> {
+    /// Takes up a job; its first part comes with the next turn.
+    pub(super) fn begin(&mut self, sequence: SequenceId, job: Job) -> Result<(), DecodeError> {
+        self.take(sequence)?;
+        self.backend.stop_on(&job.cancel);
+        let start = self.live.position();
+        let needed = start + job.prompt.len();
+        if needed > self.live.limit() {
+            return Err(ModelError::Context { needed, limit: self.live.limit() }.into());
+        }
+        self.live.begin_segment();
+        let begun = Instant::now();
+        let (stage, speed) = (Stage::Reading, Speed::new(begun));
+        let run = Run { job, start, stage, begun, speed, waited: 0, prompt: 0, stats: JobStats::default() };
+        match self.seats.get_mut(&sequence) {
+            Some(seat) => seat.run = Some(run),
+            None => return Err(DecodeError::Order("a job of a sequence that is not there")),
+        }
+        Ok(())
+    }
+
+    /// One turn of all jobs.
+    pub(super) fn turn(&mut self) {
+        let (mut ids, mut wants) = (Vec::new(), Vec::new());
+        for (id, seat) in &self.seats {
+            if let Some(run) = &seat.run {
+                ids.push(*id);
+                wants.push(match run.stage {
+                    // A stopped one ends with its next part: at once.
+                    Stage::Reading if run.job.cancel.is_cancelled() => Want::Read { left: 0, waited: run.waited },
+                    Stage::Reading => Want::Read { left: run.job.prompt.len() - run.prompt, waited: run.waited },
+                    Stage::Writing(_) => Want::Write,
+                });
+            }
+        }
+        let turn = schedule::turn(&wants, self.backend.prefill_rows(), self.read_per_s);
+        if let Some((reader, rows)) = turn.read {
+            for (i, id) in ids.iter().enumerate() {
+                if let Some(run) = self.seats.get_mut(id).and_then(|seat| seat.run.as_mut()) {
+                    run.waited = if i == reader { 0 } else { run.waited + 1 };
+                }
+            }
+            if let Some(id) = ids.get(reader) {
+                self.part(*id, |worker, run| worker.read(run, rows, !turn.write.is_empty()));
+            }
+        }
+        for id in turn.write.iter().filter_map(|i| ids.get(*i)) {
+            self.part(*id, Self::write);
+        }
+    }
+
+    /// Does a part of a sequence's job; whatever comes of it is nothing to the others.
+    fn part(&mut self, sequence: SequenceId, work: impl FnOnce(&mut Self, &mut Run) -> Result<Now, DecodeError>) {
+        let Some(mut run) = self.seats.get_mut(&sequence).and_then(|seat| seat.run.take()) else { return };
+        let id = run.id();
+        let done = self.take(sequence).and_then(|()| work(self, &mut run));
+        let done = done.and_then(|now| match now {
+            Now::GoesOn => Ok(Some(run)),
+            Now::Ended(ended, scored) => self.finish(run, ended, scored).map(|()| None),
+        });
+        match done {
+            Ok(run) => {
+                if let Some(seat) = self.seats.get_mut(&sequence) {
+                    seat.run = run;
+                }
+            }
+            Err(error) => self.fail(sequence, id, &error),
+        }
+    }
+
+    /// A chunk of a prompt; what follows the last one.
+    fn read(&mut self, run: &mut Run, rows: usize, beside: bool) -> Result<Now, DecodeError> {
+        let left = run.job.prompt.get(run.prompt..).unwrap_or_default();
+        if !left.is_empty() && run.job.cancel.is_cancelled() {
+            self.all_read(run)?;
+            return Ok(Now::Ended(Ended::Cancelled, Vec::new()));
+        }
+        if let Some(chunk) = left.get(..rows.min(left.len())).filter(|chunk| !chunk.is_empty()) {
+            let begun = Instant::now();
+            self.live.prefill(&mut self.backend, &self.model, chunk)?;
+            self.live.advance(&mut self.backend, chunk.len())?;
+            run.prompt += chunk.len();
+            let following = left.len() - chunk.len();
+            self.decoder.read(&mut self.backend, &self.model, &self.live, chunk, following)?;
+            if beside {
+                self.backend.synchronize().map_err(ModelError::from)?;
+                self.read_per_s = Some(rate(chunk.len() as u64, begun.elapsed()));
+            }
+            let tokens_per_s = run.speed.add(chunk.len() as u64, Instant::now());
+            let (done, total) = (run.prompt as u64, run.job.prompt.len() as u64);
+            self.send(EngineEvent::Reading { id: run.id(), done, total, tokens_per_s });
+        }
+        if run.prompt < run.job.prompt.len() {
+            return Ok(Now::GoesOn);
+        }
+        self.all_read(run)?;
+        match (run.job.generate.clone(), run.job.score.clone()) {
+            (Some(wish), _) => {
+                run.begun = Instant::now();
+                (run.stage, run.speed) = (Stage::Writing(self.live.position()), Speed::new(run.begun));
+                let round = self.decoder.begin(&mut self.backend, &self.model, &mut self.live, &wish)?;
+                Ok(self.told(run, round))
+            }
+            (None, Some(scoring)) => self.score(run, &scoring),
+            (None, None) => {
+                if run.prompt > 0 {
+                    self.decoder.keep_last(&mut self.backend, &self.model, &mut self.live)?;
+                }
+                Ok(Now::Ended(Ended::Read, Vec::new()))
+            }
+        }
+    }
+
+    fn all_read(&mut self, run: &mut Run) -> Result<(), DecodeError> {
+        self.backend.synchronize().map_err(ModelError::from)?;
+        run.stats.prefilled_tokens = run.prompt as u64;
+        run.stats.prefill_ms = run.begun.elapsed().as_secs_f64() * 1e3;
+        Ok(())
+    }
+
+    /// A decode round.
+    fn write(&mut self, run: &mut Run) -> Result<Now, DecodeError> {
+        if run.job.cancel.is_cancelled() {
+            return Ok(Now::Ended(Ended::Cancelled, Vec::new()));
+        }
+        let round = self.decoder.round(&mut self.backend, &self.model, &mut self.live)?;
+        Ok(self.told(run, round))
+    }
+
+    /// Tells what a round brought.
+    fn told(&mut self, run: &mut Run, round: Round) -> Now {
+        run.stats.generated_tokens += round.tokens.len() as u64;
+        let tokens_per_s = run.speed.add(round.tokens.len() as u64, Instant::now());
+        if !round.tokens.is_empty() {
+            let (tokens, looked) = (round.tokens, round.looked);
+            self.send(EngineEvent::Tokens { id: run.id(), tokens, tokens_per_s, looked });
+        }
+        match round.ended {
+            Some(ended) => Now::Ended(ended, Vec::new()),
+            None if run.job.cancel.is_cancelled() => Now::Ended(Ended::Cancelled, Vec::new()),
+            None => Now::GoesOn,
+        }
+    }
+
+    /// Scores a text behind the state once for each list of hidden blocks, and puts the state back each time. One turn: others
+    /// wait.
+    fn score(&mut self, run: &Run, scoring: &Scoring) -> Result<Now, DecodeError> {
+        let (b, live, model) = (&mut self.backend, &mut self.live, &self.model);
+        let (at, mut ended, mut scored) = (live.position(), Ended::Read, Vec::new());
+        let Some((_, rows)) = scoring.tokens.split_last().filter(|(_, rows)| !rows.is_empty()) else {
+            return Ok(Now::Ended(ended, scored));
+        };
+        let needed = at + rows.len();
+        if needed > live.limit() {
+            return Err(ModelError::Context { needed, limit: live.limit() }.into());
+        }
+        let end = live.export_end(b)?;
+        for hidden in &scoring.hidden {
+            if run.job.cancel.is_cancelled() {
+                ended = Ended::Cancelled;
+                break;
+            }
+            let mut scores = Vec::with_capacity(rows.len());
+            live.hide_blocks(b, hidden);
+            let done = live.score(b, model, rows, &|_| true, &mut |row, logits| {
+                let token = scoring.tokens.get(row + 1).copied().unwrap_or_default();
+                scores.push(log_prob(logits, token) as f32);
+                Ok(())
+            });
+            live.hide_blocks(b, &[]);
+            done?;
+            live.restore(b, at, &[], Some(&end))?;
+            scored.push(scores);
+        }
+        Ok(Now::Ended(ended, scored))
+    }
+
+    /// The state as it is to be kept, and word of the end.
+    fn finish(&mut self, mut run: Run, ended: Ended, scored: Vec<Vec<f32>>) -> Result<(), DecodeError> {
+        let (mut generated, mut looked_at) = (0, LookedAt::default());
+        if let Stage::Writing(from) = run.stage {
+            generated = self.live.position() - from;
+            run.stats.decode_ms = run.begun.elapsed().as_secs_f64() * 1e3;
+            run.stats.spec = self.decoder.stats().clone();
+            looked_at = self.decoder.looked_at(&mut self.backend, &self.model, &mut self.live)?;
+            let tokens_per_s = rate(run.stats.generated_tokens, run.begun.elapsed());
+            tracing::debug!(tokens_per_s, ?ended, "answer");
+        }
+        let image = if run.job.export {
+            let rows = self.live.export_rows(&mut self.backend, run.start..self.live.position())?;
+            let mut end = self.live.export_end(&mut self.backend)?;
+            end.tensors.extend(self.decoder.export(&mut self.backend, &self.model)?);
+            Some(StateImage { rows, end: Some(end) })
+        } else {
+            None
+        };
+        self.send(EngineEvent::Done {
+            id: run.id(),
+            ended,
+            prompt_in_state: run.prompt as u64,
+            generated_in_state: generated as u64,
+            image,
+            stats: run.stats,
+            looked_at,
+            scored,
+            memory: self.backend.memory(),
+        });
+        Ok(())
+    }
+}

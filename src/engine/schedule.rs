@@ -1,0 +1,116 @@
+//! Whose turn it is: a pure function of what the sequences want.
+//!
+//! A turn is one chunk of one prompt, then one decode round of every sequence that writes. So nobody starves: whoever writes is
+//! in every turn, and prompts take turns. While somebody writes, a chunk is only as long as [`CHUNK_SECONDS`] allow, so that
+//! answers keep a rate of about 1 / (that and a round); alone, prompts are read in whole passes. Chunks are multiples of
+//! [`GRID`] counted from the segment's start, and so what is read does not depend on any of this.
+
+use crate::backend::{GRID, MAX_VERIFY_ROWS};
+
+/// What a chunk may take while somebody writes: 40 rounds a second with rounds of 5 ms, and four fifths of the device for reading.
+pub const CHUNK_SECONDS: f64 = 0.02;
+/// Turns that a prompt waits for shorter ones at most.
+const PATIENCE: u64 = 3;
+
+/// What a sequence with a job wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// To read a prompt.
+    Read {
+        /// Tokens of it that are left.
+        left: usize,
+        /// Turns since it last read some.
+        waited: u64,
+    },
+    /// To decode a round.
+    Write,
+}
+
+/// Who does what next; sequences by their place in what was asked about.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// Reads a chunk of this many tokens, or what is left of its prompt.
+    pub read: Option<(usize, usize)>,
+    /// Decode a round, side by side.
+    pub write: Vec<usize>,
+    /// Most rows each of them may have verified, the pending token included.
+    pub rows: usize,
+}
+
+/// The next turn of sequences that want `wants`. A prefill pass takes at most `most` rows, a multiple of [`GRID`];
+/// `tokens_per_s` is how fast the last chunk was read, if one was.
+pub fn turn(wants: &[Want], most: usize, tokens_per_s: Option<f64>) -> Turn {
+    let write: Vec<usize> = (0..).zip(wants).filter(|(_, w)| **w == Want::Write).map(|(i, _)| i).collect();
+    let readers = (0..).zip(wants).filter_map(|(i, want)| match want {
+        Want::Read { left, waited } => Some((i, *left, *waited)),
+        Want::Write => None,
+    });
+    let late = readers.clone().filter(|r| r.2 >= PATIENCE).max_by_key(|r| (r.2, std::cmp::Reverse(r.0)));
+    let next = late.or_else(|| readers.min_by_key(|r| (r.1, r.0)));
+    let read = next.map(|(i, ..)| (i, chunk_rows(write.len(), most, tokens_per_s)));
+    let rows = (MAX_VERIFY_ROWS / write.len().max(1)).max(1);
+    Turn { read, write, rows }
+}
+
+fn chunk_rows(writers: usize, most: usize, tokens_per_s: Option<f64>) -> usize {
+    match (writers, tokens_per_s) {
+        (0, _) => most,
+        // How fast this device reads is seen with little at stake.
+        (_, None) => GRID,
+        (_, Some(rate)) => ((rate * CHUNK_SECONDS) as usize / GRID * GRID).clamp(GRID, most),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: usize = 4096;
+
+    #[test]
+    fn alone_everything_goes_in_whole_passes() {
+        assert_eq!(turn(&[], MOST, None), Turn { read: None, write: vec![], rows: 16 });
+        let read = turn(&[Want::Read { left: 100_000, waited: 0 }], MOST, Some(20_000.0));
+        assert_eq!(read, Turn { read: Some((0, MOST)), write: vec![], rows: 16 });
+        assert_eq!(turn(&[Want::Write], MOST, None), Turn { read: None, write: vec![0], rows: 16 });
+    }
+
+    #[test]
+    fn whoever_writes_is_in_every_turn_and_rows_are_shared() {
+        for n in 1..=16 {
+            let mut wants = vec![Want::Write; n];
+            wants.insert(n / 2, Want::Read { left: 1 << 20, waited: 0 });
+            let turn = turn(&wants, MOST, Some(25_000.0));
+            assert_eq!(turn.write.len(), n);
+            assert!(turn.rows >= 1 && turn.rows * n <= MAX_VERIFY_ROWS);
+            // 20 ms at 25,000 tokens a second are 500 tokens.
+            assert_eq!(turn.read, Some((n / 2, 448)));
+        }
+    }
+
+    #[test]
+    fn chunks_are_on_the_grid_and_bounded() {
+        let wants = [Want::Write, Want::Read { left: 9000, waited: 0 }];
+        let rows = |rate| turn(&wants, MOST, rate).read.unwrap().1;
+        assert_eq!([rows(None), rows(Some(0.0)), rows(Some(3.0)), rows(Some(f64::INFINITY))], [64, 64, 64, MOST]);
+        for rate in (0..400_000).step_by(777) {
+            assert!(rows(Some(f64::from(rate))).is_multiple_of(GRID));
+        }
+    }
+
+    #[test]
+    fn a_short_question_goes_before_a_long_document_and_nobody_starves() {
+        let wants = [Want::Read { left: 1_000_000, waited: 1 }, Want::Read { left: 30, waited: 0 }];
+        assert_eq!(turn(&wants, MOST, None).read.unwrap().0, 1);
+        // Short ones without end: the long one is served every fourth turn.
+        let (mut waited, mut served) = (0, 0);
+        for _ in 0..100 {
+            let wants = [Want::Read { left: 1_000_000, waited }, Want::Read { left: 30, waited: 0 }];
+            match turn(&wants, MOST, None).read.unwrap().0 {
+                0 => (waited, served) = (0, served + 1),
+                _ => waited += 1,
+            }
+        }
+        assert_eq!(served, 25);
+    }
+}
