@@ -285,12 +285,12 @@ impl Steps for Cuda {
         if self.lazy_restores.get(&own).is_some_and(|a| a.complete()) {
             self.lazy_restores.remove(&own);
         }
-        let stage = if self.options.no_graphs || self.lazy_restores.contains_key(&own) {
-            Stage::RunEagerly
-        } else {
-            self.graphs.stage(key)
-        };
-        match stage {
+        if self.options.no_graphs || self.lazy_restores.contains_key(&own) {
+            let run = body(self);
+            self.forget_rope();
+            return run;
+        }
+        match self.graphs.stage(key) {
             Stage::RunEagerly => {
                 body(self)?;
                 self.graphs.warmed(key);
