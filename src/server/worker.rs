@@ -22,7 +22,8 @@ use crate::desk::EngineChannels;
 use crate::desk::path::Path;
 use crate::desk::segments::{self, Absorbed, Step};
 use crate::protocol::engine::{
-    Cancel, Command, Ended, EngineEvent, EngineFault, Generate, Job, JobStats, Look, ModelInfo, RowSource, StateImage,
+    Cancel, Command, Ended, EngineEvent, EngineFault, Generate, Job, JobStats, Look, MAIN, ModelInfo, RowSource,
+    StateImage,
 };
 use crate::session::Unsaved;
 use crate::text::{Halt, TextError};
@@ -293,7 +294,7 @@ impl Worker {
         let history = base.tokens();
         running.doing = Doing::Restoring(id, base);
         self.running = Some(running);
-        if !self.send(Command::Restore { id, keep, rows, end, history }) {
+        if !self.send(Command::Restore { id, sequence: MAIN, keep, rows, end, history }) {
             self.down(GONE.to_owned(), 1);
         }
     }
@@ -312,7 +313,7 @@ impl Worker {
         };
         let id = self.id();
         let cancel = running.cancel.clone();
-        let job = Job { id, prompt: step.prompt.clone(), generate, score: None, export: true, cancel };
+        let job = Job { id, sequence: MAIN, prompt: step.prompt.clone(), generate, score: None, export: true, cancel };
         running.doing = Doing::Running(id, step);
         self.running = Some(running);
         if !self.send(Command::Run(job)) {
