@@ -1,5 +1,7 @@
 //! The server for other programs, against a scripted engine whose answers and refusals depend on the state it has.
 
+#[path = "serve/apis.rs"]
+mod apis;
 #[path = "serve/client.rs"]
 mod client;
 #[path = "serve/faults.rs"]

@@ -2,10 +2,11 @@
 
 use super::Shared;
 use super::ask::{Ask, Said, Whole, Wish};
+use super::prompt::Turn;
 use super::stops::Stops;
 use crate::protocol::engine::{Steering, Token};
 use crate::text::steer::Watched;
-use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder, TextError};
+use crate::text::{Begin, ChatRole, Delta, PlainDecoder, StreamDecoder, TextError};
 use crate::transcript::Finish;
 
 /// How tokens become text.
@@ -27,6 +28,8 @@ pub(super) struct Answer {
     /// Tokens up to the one that completed a stop text.
     counted: u64,
     index: usize,
+    /// What was told.
+    said: Delta,
 }
 
 impl Answer {
@@ -38,7 +41,16 @@ impl Answer {
             false => Decoder::Chat(StreamDecoder::new(tokenizer, begin)),
         };
         let stops = Stops::new(&ask.wish.stop);
-        Answer { generated: Vec::new(), decoder, begin, stops, stopped_by: None, counted: 0, index: ask.given }
+        Answer {
+            generated: Vec::new(),
+            decoder,
+            begin,
+            stops,
+            stopped_by: None,
+            counted: 0,
+            index: ask.given,
+            said: Delta::default(),
+        }
     }
 
     /// What watches it while it is drawn.
@@ -82,13 +94,15 @@ impl Answer {
         }
     }
 
-    fn tell(&self, ask: &Ask, delta: Delta) -> bool {
+    fn tell(&mut self, ask: &Ask, delta: Delta) -> bool {
         let Delta { thinking, answer } = delta;
+        self.said.thinking.push_str(&thinking);
+        self.said.answer.push_str(&answer);
         (thinking.is_empty() && answer.is_empty()) || ask.to.tell(Said::Text { index: self.index, thinking, answer })
     }
 
-    /// It is complete.
-    pub(super) fn finish(&mut self, ask: &Ask, finish: Finish) {
+    /// Nothing more comes: tells what was held back.
+    pub(super) fn close(&mut self, ask: &Ask) {
         if self.stopped_by.is_none() {
             let last = match &mut self.decoder {
                 Decoder::Chat(decoder) => decoder.finish(),
@@ -101,6 +115,10 @@ impl Answer {
             }
             self.tell(ask, delta);
         }
+    }
+
+    /// Tells that it is complete.
+    pub(super) fn finish(&mut self, ask: &Ask, finish: Finish) {
         let thought_tokens = match &self.decoder {
             Decoder::Chat(decoder) => decoder.thought_tokens(),
             Decoder::Raw(_) => 0,
@@ -109,6 +127,11 @@ impl Answer {
         let stopped_by = self.stopped_by.clone();
         let whole = Whole { finish, stopped_by, completion_tokens: self.counted, thought_tokens };
         ask.to.tell(Said::Ended { index: self.index, whole });
+    }
+
+    /// The answer as a turn of the conversation.
+    pub(super) fn turn(&self) -> Turn {
+        Turn { thinking: self.said.thinking.clone(), ..Turn::new(ChatRole::Assistant, &self.said.answer) }
     }
 
     /// Tokens that count as the answer's.

@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::records::Record;
 use super::refusal::Refusal;
 use crate::desk::render::Rendered;
 use crate::protocol::engine::{Cancel, Sampling, SpecMode, Token};
-use crate::transcript::{Finish, MessageId};
+use crate::transcript::Finish;
 
 /// Text that a slow reader may leave unread; an answer whose reader is behind by more is ended.
 const UNREAD_BYTES: usize = 4 << 20;
@@ -39,17 +40,6 @@ pub(super) struct Wish {
     pub stop_loops: bool,
     /// The text as it is: no thoughts are taken out.
     pub raw: bool,
-}
-
-/// What is remembered of an answer beside its state.
-#[derive(Clone, Debug)]
-pub(super) struct Record {
-    /// Its row, from which its id is made.
-    pub message: MessageId,
-    /// The answer before it.
-    pub parent: Option<MessageId>,
-    /// What was asked, as JSON; empty where nothing is remembered but state.
-    pub text: String,
 }
 
 /// A question.

@@ -216,7 +216,7 @@ impl Form for Chunks {
                 }
             }
             Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
-                self.failed(&Refusal::new(503, "shutting_down", "the answer was stopped: the server is ending"), out);
+                self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
                 return true;
             }
             Said::Ended { index, whole } => {

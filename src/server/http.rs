@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 
 use super::refusal::{Family, Refusal};
-use super::{Phase, Shared, chat, door, plain};
+use super::{Phase, Shared, chat, completions, door, messages, plain, responses};
 
 /// Connections at a time; more are turned away with a word.
 const CONNECTIONS: usize = 512;
@@ -50,8 +50,19 @@ const RENDERERS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Paths there are, as the counters name them.
-const PATHS: [&str; 7] =
-    ["/health", "/metrics", "/v1/models", "/tokenize", "/detokenize", "/v1/chat/completions", "/v1/models/"];
+const PATHS: [&str; 11] = [
+    "/health",
+    "/metrics",
+    "/v1/models",
+    "/v1/models/",
+    "/tokenize",
+    "/detokenize",
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+];
 
 /// Answers until told to end.
 pub(super) fn serve(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
@@ -72,6 +83,10 @@ fn router(shared: &Arc<Shared>) -> Router {
         .route("/tokenize", post(plain::tokenize))
         .route("/detokenize", post(plain::detokenize))
         .route("/v1/chat/completions", post(chat::completions))
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/responses", post(responses::responses))
+        .route("/v1/messages", post(messages::messages))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(Arc::clone(shared), admit))

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::Receiver;
 
-use super::ask::Record;
+use super::records::Record;
 use crate::protocol::engine::StateImage;
 use crate::session::{
     Change, NewSegment, NewSession, Save, SaveEvent, SegmentId, SessionFilter, Store, StoreError, Unsaved, Writer,
@@ -61,7 +61,8 @@ impl Keep {
             id: message,
             parent: record.and_then(|r| r.parent),
             role: Role::Assistant,
-            text: record.map_or_else(String::new, |r| r.text.clone()),
+            // Turns are plain data: they are always JSON.
+            text: record.and_then(|r| serde_json::to_string(&r.turns).ok()).unwrap_or_default(),
             thinking: String::new(),
             created_ms,
             meta: MessageMeta::default(),

@@ -1,6 +1,6 @@
 //! The local server: the model for other programs, over HTTP, in the forms of the OpenAI and Anthropic APIs.
 //!
-//! Connections (`http`) run on one thread with tokio; each request is read by the file of its API (`chat`, `plain`), rendered
+//! Connections (`http`) run on one thread with tokio; each request is read by the file of its API (`chat`, `completions`, `responses`, `messages`, `plain`), rendered
 //! (`prompt`), and put into a bounded queue as an [`ask::Ask`]. One thread (`worker`) feeds the engine: it finds the longest
 //! kept prefix (`prefix`), has the rest read, and keeps the state (`keep`). What it says comes back through a channel that
 //! never makes it wait; the connection turns it into one object or a stream (`reply`).
@@ -11,16 +11,20 @@
 mod answer;
 mod ask;
 mod chat;
+mod completions;
 mod door;
 mod fields;
 mod http;
 mod keep;
+mod messages;
 mod metrics;
 mod plain;
 mod prefix;
 mod prompt;
+mod records;
 mod refusal;
 mod reply;
+mod responses;
 mod sampling;
 mod stops;
 mod worker;
@@ -44,6 +48,7 @@ use ask::Ask;
 pub use door::Key;
 use keep::Keep;
 use metrics::Metrics;
+use records::Records;
 use worker::Worker;
 
 /// All a server needs to begin.
@@ -63,6 +68,8 @@ pub struct Options {
     pub piece: usize,
     /// Requests that may wait.
     pub queue: usize,
+    /// Requests that are read and answered side by side.
+    pub side_by_side: usize,
     /// What a client has to show; `None`: nothing.
     pub key: Option<Key>,
 }
@@ -118,12 +125,14 @@ struct Shared {
     settings: Settings,
     piece: usize,
     queue: usize,
+    side_by_side: usize,
     /// Requests in the queue.
     waiting: AtomicUsize,
     asks: Sender<Ask>,
     engine: RwLock<EngineIs>,
     phase: watch::Sender<Phase>,
     metrics: Metrics,
+    records: Records,
     key: Option<Key>,
     /// Seconds since the epoch.
     started: u64,
@@ -180,9 +189,10 @@ impl Server {
     /// # Errors
     /// The system has no thread to give.
     pub fn start(options: Options) -> std::io::Result<Server> {
-        let Options { store, text, stop, engine, settings, piece, queue, key } = options;
+        let Options { store, text, stop, engine, settings, piece, queue, side_by_side, key } = options;
         let (asks, inbox) = crossbeam_channel::unbounded();
         let (orders, ends) = crossbeam_channel::bounded(0);
+        let records = Records::new(Arc::clone(&store));
         let keep = Keep::new(store)?;
         let shared = Arc::new(Shared {
             renderer: Renderer::new(text),
@@ -190,11 +200,13 @@ impl Server {
             settings,
             piece,
             queue,
+            side_by_side,
             waiting: AtomicUsize::new(0),
             asks,
             engine: RwLock::new(EngineIs::Loading { what: "starting".into(), done: 0.0 }),
             phase: watch::Sender::new(Phase::Serving),
             metrics: Metrics::default(),
+            records,
             key,
             started: now_s(),
         });

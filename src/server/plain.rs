@@ -8,6 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
+use tokio::task::JoinError;
 
 use super::fields::{Fields, kind};
 use super::prompt::Conversation;
@@ -15,7 +16,7 @@ use super::refusal::{Family, Refusal};
 use super::reply::{model, model_named, object, render};
 use super::{EngineIs, Shared, chat, http};
 use crate::protocol::engine::{ModelInfo, Token};
-use crate::text::{Before, Specials};
+use crate::text::{Before, Specials, TextError};
 
 /// `GET /health`.
 pub(super) async fn health(State(shared): State<Arc<Shared>>) -> Response {
@@ -70,6 +71,18 @@ pub(super) async fn model_route(State(shared): State<Arc<Shared>>, Path(id): Pat
     }
 }
 
+/// What a thread that tokenized has found.
+fn joined(tokens: Result<Result<Vec<Token>, TextError>, JoinError>) -> Result<Vec<Token>, Refusal> {
+    let tokens = tokens.map_err(|_| Refusal::internal("internal error while tokenizing"))?;
+    tokens.map_err(|e| Refusal::internal(e.to_string()))
+}
+
+/// Tokens of a rendered prompt, found on a thread of its own.
+pub(super) async fn encode(shared: &Arc<Shared>, text: String) -> Result<Vec<Token>, Refusal> {
+    let shared = Arc::clone(shared);
+    joined(tokio::task::spawn_blocking(move || shared.renderer.model().tokenizer.encode_prompt(&text)).await)
+}
+
 async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     let mut fields = Fields::body(http::json(headers, body).await?)?;
     let info = model_named(shared, fields.text("model")?)?;
@@ -83,21 +96,17 @@ async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Res
                 let tokenizer = &shared.renderer.model().tokenizer;
                 if special { tokenizer.encode_prompt(&prompt) } else { tokenizer.encode_behind(&prompt, Before::Edge) }
             };
-            tokio::task::spawn_blocking(encode).await
+            joined(tokio::task::spawn_blocking(encode).await)?
         }
         (None, Some(messages)) => {
             let think = super::sampling::thinking(shared, &mut fields)?;
             fields.done()?;
             let turns = chat::turns(messages)?;
             let conversation = Conversation { turns, think, ..Conversation::default() };
-            let rendered = render(shared, conversation, "messages").await?;
-            let shared = Arc::clone(shared);
-            tokio::task::spawn_blocking(move || shared.renderer.model().tokenizer.encode_prompt(&rendered.text)).await
+            encode(shared, render(shared, conversation, "messages").await?.text).await?
         }
         _ => return Err(Refusal::field("prompt", "either prompt or messages must be given")),
     };
-    let tokens = tokens.map_err(|_| Refusal::internal("internal error while tokenizing"))?;
-    let tokens = tokens.map_err(|e| Refusal::internal(e.to_string()))?;
     Ok(object(&json!({ "count": tokens.len(), "max_model_len": info.context_limit, "tokens": tokens })))
 }
 

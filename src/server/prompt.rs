@@ -1,5 +1,6 @@
 //! From turns, whatever API they came by, to the text that the model reads, and the places where state is worth keeping.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::refusal::Refusal;
@@ -13,7 +14,7 @@ use crate::transcript::MessageId;
 const APART_BYTES: usize = 256;
 
 /// A call of a function that the model made.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Call {
     pub id: String,
     pub name: String,
@@ -22,15 +23,18 @@ pub(super) struct Call {
 }
 
 /// One turn of a conversation.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Turn {
     pub role: ChatRole,
     pub text: String,
     /// Thoughts before the text, of an answer.
+    #[serde(default)]
     pub thinking: String,
     /// Calls after it.
+    #[serde(default)]
     pub calls: Vec<Call>,
     /// Which call this is the result of.
+    #[serde(default)]
     pub call_id: Option<String>,
 }
 
@@ -74,6 +78,15 @@ fn worth_keeping(turns: &[Turn]) -> Vec<usize> {
     places
 }
 
+/// The turns with those of the system at the beginning made one: templates take one.
+fn one_system_text(turns: &[Turn]) -> Vec<Turn> {
+    let count = turns.iter().take_while(|t| t.role == ChatRole::System).count();
+    let (system, rest) = turns.split_at(count);
+    let text = system.iter().map(|t| t.text.as_str()).collect::<Vec<_>>().join("\n\n");
+    let one = (count > 0).then(|| Turn::new(ChatRole::System, text));
+    one.into_iter().chain(rest.iter().cloned()).collect()
+}
+
 impl Conversation {
     fn messages(&self, renderer: &Renderer, turns: &[Turn], marked: &[usize]) -> Value {
         let message = |(i, turn): (usize, &Turn)| {
@@ -102,9 +115,10 @@ impl Conversation {
 
     /// The text, and where in it state is to be kept. `field` is what an error of the template is about.
     pub(super) fn render(&self, renderer: &Renderer, field: &'static str) -> Result<Rendered, Refusal> {
-        let (turns, answer) = match self.turns.split_last() {
+        let turns = one_system_text(&self.turns);
+        let (turns, answer) = match turns.split_last() {
             Some((last, before)) if self.open && last.role == ChatRole::Assistant => (before, Some(last)),
-            _ => (self.turns.as_slice(), None),
+            _ => (turns.as_slice(), None),
         };
         let options = RenderOptions {
             add_generation_prompt: true,

@@ -13,8 +13,9 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
 use serde_json::Value;
 
-use super::ask::{Ask, Listener, Prompt, Record, Said, Whole, Wish};
+use super::ask::{Ask, Listener, Prompt, Said, Whole, Wish};
 use super::prompt::Conversation;
+use super::records::Record;
 use super::refusal::Refusal;
 use super::{EngineIs, Phase, Shared};
 use crate::desk::render::Rendered;
@@ -126,7 +127,18 @@ impl Usage {
     }
 }
 
-const BROKE_OFF: &str = "the answer broke off: the server is ending";
+impl Usage {
+    /// Adds another prompt's.
+    pub(super) fn add(&mut self, other: &Usage) {
+        self.prompt_tokens += other.prompt_tokens;
+        self.cached_tokens += other.cached_tokens;
+        self.completion_tokens += other.completion_tokens;
+        self.thought_tokens += other.thought_tokens;
+    }
+}
+
+/// Said where an answer ends that nobody stopped.
+pub(super) const BROKE_OFF: &str = "the answer broke off: the server is ending";
 
 /// Waits for all answers. An answer that was given up is an error.
 pub(super) async fn collect(mut listener: Listener, wanted: usize) -> Result<Collected, Refusal> {
@@ -171,6 +183,17 @@ pub(super) fn data(out: &mut String, value: &Value) {
     out.push_str("data: ");
     out.push_str(&value.to_string());
     out.push_str("\n\n");
+}
+
+/// An event with a name, which its data repeat as their type.
+pub(super) fn event(out: &mut String, name: &str, mut value: Value) {
+    if let Some(map) = value.as_object_mut() {
+        map.insert("type".into(), name.into());
+    }
+    out.push_str("event: ");
+    out.push_str(name);
+    out.push('\n');
+    data(out, &value);
 }
 
 /// A stream of events.

@@ -74,16 +74,18 @@ pub(super) fn wish(
     })
 }
 
+/// Reads how much the model is to think: only not at all is another way to answer here.
+pub(super) fn effort(fields: &mut Fields, name: &'static str, mode: ThinkMode) -> Result<ThinkMode, Refusal> {
+    match fields.text(name)?.as_deref() {
+        Some("none" | "minimal") => Ok(ThinkMode::Off),
+        None | Some("low" | "medium" | "high" | "xhigh") => Ok(mode),
+        Some(_) => Err(fields.wrong(name, "must be none, minimal, low, medium, high or xhigh")),
+    }
+}
+
 /// Whether the model is to think, as other servers of open models take it and as OpenAI does.
 pub(super) fn thinking(shared: &Shared, fields: &mut Fields) -> Result<ThinkMode, Refusal> {
-    let mut mode = shared.settings.think;
-    if let Some(effort) = fields.text("reasoning_effort")? {
-        mode = match effort.as_str() {
-            "none" | "minimal" => ThinkMode::Off,
-            "low" | "medium" | "high" | "xhigh" => mode,
-            _ => return Err(fields.wrong("reasoning_effort", "must be none, minimal, low, medium, high or xhigh")),
-        };
-    }
+    let mut mode = effort(fields, "reasoning_effort", shared.settings.think)?;
     if let Some(mut inner) = fields.object("chat_template_kwargs")? {
         match inner.truth("enable_thinking")? {
             Some(true) => mode = ThinkMode::On,

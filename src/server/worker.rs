@@ -1,7 +1,9 @@
 //! The thread between connections and engine: takes questions from the queue, makes the longest kept prefix live, has the rest
 //! read and answered, and keeps what came of it.
 //!
-//! One question at a time has the engine's state; the others wait. Nothing here waits for a connection.
+//! Each question that is read or answered has a lane: a sequence of the engine with a state of its own, and they go on side by
+//! side. A lane stays live when its answer is complete: whoever goes on with it has nothing to put back. Nothing here waits for a
+//! connection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use crate::desk::EngineChannels;
 use crate::desk::path::Path;
 use crate::desk::segments::{self, Absorbed, Step};
 use crate::protocol::engine::{
-    Cancel, Command, Ended, EngineEvent, EngineFault, Generate, Job, JobStats, Look, MAIN, ModelInfo, RowSource,
+    Cancel, Command, Ended, EngineEvent, EngineFault, Generate, Job, JobStats, Look, ModelInfo, RowSource, SequenceId,
     StateImage,
 };
 use crate::session::Unsaved;
@@ -61,6 +63,16 @@ struct Running {
     cancel: Cancel,
 }
 
+/// A sequence of the engine.
+struct Lane {
+    sequence: SequenceId,
+    /// What its state has absorbed.
+    live: Path,
+    running: Option<Box<Running>>,
+    /// When its last answer began, counted in answers.
+    used: u64,
+}
+
 /// The thread's own state.
 pub(super) struct Worker {
     shared: Arc<Shared>,
@@ -72,10 +84,11 @@ pub(super) struct Worker {
     keep: Keep,
     /// Questions that wait.
     queue: VecDeque<Ask>,
-    live: Path,
-    running: Option<Box<Running>>,
+    lanes: Vec<Lane>,
     model: Option<ModelInfo>,
     next_id: u64,
+    /// Answers begun.
+    begun: u64,
 }
 
 /// How a job ended.
@@ -103,10 +116,10 @@ impl Worker {
             events: engine.events,
             keep,
             queue: VecDeque::new(),
-            live: Path::default(),
-            running: None,
+            lanes: Vec::new(),
             model: None,
             next_id: 0,
+            begun: 0,
         }
     }
 
@@ -119,12 +132,11 @@ impl Worker {
         loop {
             self.look_for_gone();
             self.begin_next();
-            if ending && self.running.is_none() {
+            if ending && !self.is_busy() {
                 break;
             }
-
             let saves = self.keep.events.clone();
-            let tick = if self.running.is_some() { crossbeam_channel::after(TICK) } else { never() };
+            let tick = if self.is_busy() { crossbeam_channel::after(TICK) } else { never() };
             select! {
                 recv(self.asks) -> ask => match ask {
                     Ok(ask) => self.queue.push_back(ask),
@@ -141,7 +153,7 @@ impl Worker {
                 recv(self.orders) -> _ => {
                     ending = true;
                     self.orders = never();
-                    self.running.iter().for_each(|r| r.ask.cancel.cancel());
+                    self.running().for_each(|r| r.ask.cancel.cancel());
                 }
                 recv(tick) -> _ => {}
             }
@@ -153,11 +165,17 @@ impl Worker {
         self.keep.close()
     }
 
+    fn running(&self) -> impl Iterator<Item = &Running> {
+        self.lanes.iter().filter_map(|l| l.running.as_deref())
+    }
+
+    fn is_busy(&self) -> bool {
+        self.running().next().is_some()
+    }
+
     /// Ends what nobody waits for any more.
     fn look_for_gone(&self) {
-        if let Some(running) = self.running.as_ref().filter(|r| r.ask.cancel.is_cancelled()) {
-            running.cancel.cancel();
-        }
+        self.running().filter(|r| r.ask.cancel.is_cancelled()).for_each(|r| r.cancel.cancel());
     }
 
     /// A number no command had before.
@@ -166,29 +184,42 @@ impl Worker {
         self.next_id
     }
 
-    /// Takes the next question that somebody still waits for, if the engine is free and there.
+    /// Takes the next questions that somebody still waits for, as long as there is a lane for them.
     fn begin_next(&mut self) {
         let waited = self.queue.len();
         self.queue.retain(|ask| !ask.cancel.is_cancelled());
         self.shared.waiting.fetch_sub(waited - self.queue.len(), Ordering::Relaxed);
-        while self.running.is_none()
-            && self.model.is_some()
+        while self.model.is_some()
+            && self.lanes.iter().any(|l| l.running.is_none())
             && let Some(ask) = self.queue.pop_front()
         {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             self.begin(ask, 0);
         }
+        self.shared.metrics.running.store(self.running().count() as u64, Ordering::Relaxed);
+    }
+
+    /// The free lane whose live state is the longest beginning of a prompt; else the one used longest ago.
+    fn lane_for(&self, ask: &Ask) -> Option<usize> {
+        let free = self.lanes.iter().enumerate().filter(|(_, l)| l.running.is_none());
+        let fit = |lane: &Lane| match prefix::of_live(&lane.live, &ask.prompt) {
+            (path, true) => path.text_bytes(),
+            (_, false) => 0,
+        };
+        free.max_by_key(|(_, lane)| (fit(lane), std::cmp::Reverse(lane.used))).map(|(i, _)| i)
     }
 
     fn refuse(&mut self, ask: &Ask, refusal: Refusal) {
         ask.to.tell(Said::Failed(refusal));
     }
 
-    /// Plans a question and begins with it.
+    /// Plans a question and begins with it on a free lane.
     fn begin(&mut self, ask: Ask, attempts: u32) {
-        let Some(model) = &self.model else { return };
+        let (Some(model), Some(lane)) = (&self.model, self.lane_for(&ask)) else {
+            return self.refuse(&ask, Refusal::internal("internal error: there is no lane for it"));
+        };
         let (limit, fingerprint) = (model.context_limit, model.fingerprint.clone());
-        match self.plan(&ask, limit, &fingerprint) {
+        match self.plan(lane, &ask, limit, &fingerprint) {
             Err(refusal) => self.refuse(&ask, refusal),
             Ok((base, steps)) => {
                 let cached = base.position();
@@ -200,33 +231,33 @@ impl Worker {
                     self.shared.metrics.prompt_tokens.fetch_add(prompt, Ordering::Relaxed);
                     self.shared.metrics.cached_tokens.fetch_add(cached, Ordering::Relaxed);
                 }
-                self.shared.metrics.running.store(1, Ordering::Relaxed);
+                self.begun += 1;
+                if let Some(lane) = self.lanes.get_mut(lane) {
+                    lane.used = self.begun;
+                }
                 let doing = Doing::Restoring(0, base.clone());
-                let running = Running {
-                    ask,
-                    doing,
-                    steps,
-                    answer,
-                    cached,
-                    read: 0,
-                    prompt,
-                    grown: false,
-                    attempts,
-                    cancel: Cancel::default(),
-                };
-                self.make_live(Box::new(running), base);
+                let (read, grown, cancel) = (0, false, Cancel::default());
+                let running = Running { ask, doing, steps, answer, cached, read, prompt, grown, attempts, cancel };
+                self.make_live(lane, Box::new(running), base);
             }
         }
     }
 
     /// The longest kept prefix and what has to be read behind it.
-    fn plan(&mut self, ask: &Ask, limit: u64, fingerprint: &str) -> Result<(Path, VecDeque<Step>), Refusal> {
-        if !prefix::of_live(&self.live, &ask.prompt).1 {
+    fn plan(
+        &mut self,
+        lane: usize,
+        ask: &Ask,
+        limit: u64,
+        fingerprint: &str,
+    ) -> Result<(Path, VecDeque<Step>), Refusal> {
+        let live = self.lanes.get(lane).map(|l| l.live.clone()).unwrap_or_default();
+        if live.segments().is_empty() || !prefix::of_live(&live, &ask.prompt).1 {
             self.keep.settle();
         }
         let internal =
             |e: crate::session::StoreError| Refusal::internal(format!("kept state cannot be looked up: {e}"));
-        let base = prefix::longest(&self.keep.store, fingerprint, &self.live, &ask.prompt).map_err(internal)?;
+        let base = prefix::longest(&self.keep.store, fingerprint, &live, &ask.prompt).map_err(internal)?;
         let most = usize::try_from(limit).unwrap_or(usize::MAX);
         let too_long = |tokens: String| {
             let field = ask.prompt.field;
@@ -270,15 +301,20 @@ impl Worker {
         Ok((base, steps.into()))
     }
 
-    fn send(&mut self, command: Command) -> bool {
-        self.commands.as_ref().is_some_and(|c| c.send(command).is_ok())
+    fn send(&mut self, command: Command) {
+        if self.commands.as_ref().is_none_or(|c| c.send(command).is_err()) {
+            self.down(GONE.to_owned(), 1);
+        }
     }
 
-    /// Makes `base` live; rows it shares with the live path stay where they are.
-    fn make_live(&mut self, mut running: Box<Running>, base: Path) {
-        let common = self.live.common(&base);
-        if common == self.live.segments().len() && common == base.segments().len() {
-            return self.next_step(running);
+    /// Makes `base` live in a lane; rows it shares with the live path stay where they are.
+    fn make_live(&mut self, at: usize, mut running: Box<Running>, base: Path) {
+        let Some(lane) = self.lanes.get(at) else {
+            return self.fail(*running, Refusal::internal("internal error: there is no such lane"));
+        };
+        let (sequence, common) = (lane.sequence, lane.live.common(&base));
+        if common == lane.live.segments().len() && common == base.segments().len() {
+            return self.next_step(at, running);
         }
         let (rows, end) = match base.head() {
             None => (Vec::new(), None),
@@ -293,15 +329,20 @@ impl Worker {
         let rows = rows.into_iter().map(|r| r as Arc<dyn RowSource>).collect();
         let history = base.tokens();
         running.doing = Doing::Restoring(id, base);
-        self.running = Some(running);
-        if !self.send(Command::Restore { id, sequence: MAIN, keep, rows, end, history }) {
-            self.down(GONE.to_owned(), 1);
+        self.put(at, running);
+        self.send(Command::Restore { id, sequence, keep, rows, end, history });
+    }
+
+    /// Gives a lane its question.
+    fn put(&mut self, at: usize, running: Box<Running>) {
+        if let Some(lane) = self.lanes.get_mut(at) {
+            lane.running = Some(running);
         }
     }
 
     /// Begins the next step.
-    fn next_step(&mut self, mut running: Box<Running>) {
-        let Some(step) = running.steps.pop_front() else {
+    fn next_step(&mut self, at: usize, mut running: Box<Running>) {
+        let (Some(step), Some(sequence)) = (running.steps.pop_front(), self.lanes.get(at).map(|l| l.sequence)) else {
             return self.fail(*running, Refusal::internal("internal error: there is nothing to answer to"));
         };
         let generate = match running.steps.is_empty() {
@@ -313,12 +354,10 @@ impl Worker {
         };
         let id = self.id();
         let cancel = running.cancel.clone();
-        let job = Job { id, sequence: MAIN, prompt: step.prompt.clone(), generate, score: None, export: true, cancel };
+        let job = Job { id, sequence, prompt: step.prompt.clone(), generate, score: None, export: true, cancel };
         running.doing = Doing::Running(id, step);
-        self.running = Some(running);
-        if !self.send(Command::Run(job)) {
-            self.down(GONE.to_owned(), 1);
-        }
+        self.put(at, running);
+        self.send(Command::Run(job));
     }
 
     fn generate(&self, running: &Running) -> Result<Generate, Refusal> {
@@ -343,19 +382,26 @@ impl Worker {
             }
             EngineEvent::Ready(info) => {
                 self.shared.set_engine(EngineIs::Ready(Box::new(info.clone())));
+                let most = u32::try_from(self.shared.side_by_side).unwrap_or(u32::MAX).min(info.max_sequences.max(1));
+                let lane = |n| Lane { sequence: SequenceId(n), live: Path::default(), running: None, used: 0 };
+                self.lanes = (0..most).map(lane).collect();
                 self.model = Some(info);
             }
             EngineEvent::Failed { id, fault } => self.failed(id, fault),
-            EngineEvent::Restored { id, .. } => match self.running.take() {
-                Some(mut running) => match &mut running.doing {
-                    Doing::Restoring(expected, path) if *expected == id => {
-                        self.live = std::mem::take(path);
-                        self.next_step(running);
+            EngineEvent::Restored { id, .. } => {
+                if let Some(at) = self.lane_of(id)
+                    && let Some(lane) = self.lanes.get_mut(at)
+                    && let Some(mut running) = lane.running.take()
+                {
+                    match &mut running.doing {
+                        Doing::Restoring(_, path) => {
+                            lane.live = std::mem::take(path);
+                            self.next_step(at, running);
+                        }
+                        Doing::Running(..) => lane.running = Some(running),
                     }
-                    _ => self.running = Some(running),
-                },
-                None => {}
-            },
+                }
+            }
             EngineEvent::Reading { id, done, .. } => {
                 if let Some(running) = self.running_job(id) {
                     let done = running.cached + running.read + done;
@@ -374,22 +420,34 @@ impl Worker {
             EngineEvent::Done { id, ended, prompt_in_state, generated_in_state, image, stats, .. } => {
                 let done = JobDone { ended, prompt: prompt_in_state, generated: generated_in_state, image, stats };
                 if self.running_job(id).is_some()
-                    && let Some(running) = self.running.take()
+                    && let Some(at) = self.lane_of(id)
+                    && let Some(running) = self.lanes.get_mut(at).and_then(|l| l.running.take())
                 {
-                    self.job_done(running, done);
+                    self.job_done(at, running, done);
                 }
             }
         }
     }
 
-    /// The question that a job belongs to.
-    fn running_job(&mut self, id: u64) -> Option<&mut Running> {
-        self.running.as_deref_mut().filter(|r| matches!(&r.doing, Doing::Running(job, _) if *job == id))
+    /// The lane that a command belongs to.
+    fn lane_of(&self, id: u64) -> Option<usize> {
+        self.lanes.iter().position(|l| {
+            l.running.as_ref().is_some_and(|r| match &r.doing {
+                Doing::Restoring(of, _) | Doing::Running(of, _) => *of == id,
+            })
+        })
     }
 
-    fn job_done(&mut self, mut running: Box<Running>, done: JobDone) {
+    /// The question that a job belongs to.
+    fn running_job(&mut self, id: u64) -> Option<&mut Running> {
+        let at = self.lane_of(id)?;
+        self.lanes.get_mut(at)?.running.as_deref_mut().filter(|r| matches!(&r.doing, Doing::Running(..)))
+    }
+
+    fn job_done(&mut self, at: usize, mut running: Box<Running>, done: JobDone) {
         let placeholder = Doing::Restoring(0, Path::default());
-        let Doing::Running(_, step) = std::mem::replace(&mut running.doing, placeholder) else {
+        let doing = std::mem::replace(&mut running.doing, placeholder);
+        let (Doing::Running(_, step), Some(lane)) = (doing, self.lanes.get_mut(at)) else {
             return self.fail(*running, Refusal::internal("internal error: a job nobody asked for"));
         };
         let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
@@ -400,36 +458,37 @@ impl Worker {
         };
         let fingerprint = self.model.as_ref().map_or("", |m| m.fingerprint.as_str());
         let rendered = &running.ask.prompt.rendered;
-        let added = segments::absorb(&self.shared.renderer, fingerprint, &mut self.live, rendered, &step, absorbed);
-        match added {
+        match segments::absorb(&self.shared.renderer, fingerprint, &mut lane.live, rendered, &step, absorbed) {
             Ok(Some((content, _))) => {
                 self.keep.segment(content, done.image);
                 running.grown = true;
             }
             Ok(None) => {}
             Err(why) => {
-                self.live = Path::default();
+                self.empty(at);
                 return self.fail(*running, Refusal::internal(why));
             }
         }
         running.read += done.prompt;
         if done.ended == Ended::Read && !running.steps.is_empty() {
-            return self.next_step(running);
+            return self.next_step(at, running);
         }
         let metrics = &self.shared.metrics;
         metrics.drafted_tokens.fetch_add(done.stats.spec.drafted, Ordering::Relaxed);
         metrics.accepted_tokens.fetch_add(done.stats.spec.accepted, Ordering::Relaxed);
-        self.answered(*running, done.ended);
+        self.answered(at, *running, done.ended);
+    }
+
+    /// What a lane's state is, is not known any more, or not wanted.
+    fn empty(&mut self, at: usize) {
+        let Some(lane) = self.lanes.get_mut(at) else { return };
+        lane.live = Path::default();
+        let sequence = lane.sequence;
+        self.send(Command::Release { sequence });
     }
 
     /// An answer is complete, or was given up.
-    fn answered(&mut self, mut running: Running, ended: Ended) {
-        if running.grown
-            && let Some(tip) = self.live.head()
-        {
-            self.keep.hold(tip, running.ask.record.as_ref());
-        }
-        self.shared.metrics.running.store(0, Ordering::Relaxed);
+    fn answered(&mut self, at: usize, mut running: Running, ended: Ended) {
         let finish = match ended {
             Ended::Stop | Ended::Read => Finish::Stop,
             Ended::Length => Finish::Length,
@@ -437,6 +496,8 @@ impl Worker {
             Ended::Repeats => Finish::Repeats,
             Ended::Cancelled => Finish::Stopped,
         };
+        running.answer.close(&running.ask);
+        self.hold(at, &mut running, finish);
         running.answer.finish(&running.ask, finish);
         self.shared.metrics.generated_tokens.fetch_add(running.answer.tokens(), Ordering::Relaxed);
         let mut ask = running.ask;
@@ -448,8 +509,23 @@ impl Worker {
         }
     }
 
+    /// Keeps what the state belongs to, before the answer is told to be complete: whoever names it finds it.
+    fn hold(&mut self, at: usize, running: &mut Running, finish: Finish) {
+        let named = running.ask.record.take().filter(|_| finish != Finish::Stopped || running.answer.stopped_by_text());
+        let named = named.map(|mut record| {
+            record.turns.push(running.answer.turn());
+            record
+        });
+        let tip = self.lanes.get(at).and_then(|l| l.live.head());
+        if let Some(tip) = tip.filter(|_| running.grown || named.is_some()) {
+            self.keep.hold(tip, named.as_ref());
+        }
+        if let Some(record) = named {
+            self.shared.records.add(record);
+        }
+    }
+
     fn fail(&mut self, running: Running, refusal: Refusal) {
-        self.shared.metrics.running.store(0, Ordering::Relaxed);
         self.refuse(&running.ask, refusal);
     }
 
@@ -463,14 +539,12 @@ impl Worker {
     }
 
     fn failed(&mut self, id: u64, fault: EngineFault) {
-        self.live = Path::default();
         if let EngineFault::Fatal { why, code } = fault {
             return self.down(why, code);
         }
-        let ours = self.running.as_ref().is_some_and(|r| match &r.doing {
-            Doing::Restoring(of, _) | Doing::Running(of, _) => *of == id,
-        });
-        let Some(running) = self.running.take_if(|_| ours) else { return };
+        let Some(at) = self.lane_of(id) else { return };
+        let Some(running) = self.lanes.get_mut(at).and_then(|l| l.running.take()) else { return };
+        self.empty(at);
         match fault {
             EngineFault::RowsLost(fault) => match self.keep.store.note_fault(&fault) {
                 Ok(true) if running.answer.generated.is_empty() => self.plan_again(*running, &fault.why),
@@ -478,8 +552,20 @@ impl Worker {
                 Err(e) => self.fail(*running, Refusal::internal(e.to_string())),
             },
             EngineFault::Stopped => self.fail(*running, Refusal::gone()),
+            // It may be memory: what is live and not at work has some.
+            EngineFault::Device(why) if running.answer.generated.is_empty() && self.release_idle() => {
+                self.plan_again(*running, &why);
+            }
             EngineFault::Device(why) | EngineFault::Fatal { why, .. } => self.fail(*running, Refusal::internal(why)),
         }
+    }
+
+    /// Gives back the memory of lanes that have nothing to do; whether there was any.
+    fn release_idle(&mut self) -> bool {
+        let idle = |l: &Lane| l.running.is_none() && !l.live.segments().is_empty();
+        let idle: Vec<usize> = self.lanes.iter().enumerate().filter(|(_, l)| idle(l)).map(|(i, _)| i).collect();
+        idle.iter().for_each(|at| self.empty(*at));
+        !idle.is_empty()
     }
 
     /// Nothing can be answered any more.
@@ -487,9 +573,10 @@ impl Worker {
         self.commands = None;
         self.events = never();
         self.model = None;
-        self.live = Path::default();
-        if let Some(running) = self.running.take() {
-            self.fail(*running, Refusal::internal(why.clone()));
+        for lane in std::mem::take(&mut self.lanes) {
+            if let Some(running) = lane.running {
+                self.fail(*running, Refusal::internal(why.clone()));
+            }
         }
         while let Some(ask) = self.queue.pop_front() {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);

@@ -125,6 +125,7 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
         settings: Settings::of(&loaded.config),
         piece: open::piece(context),
         queue: config.serve.queue,
+        side_by_side: config.serve.side_by_side,
         key: key.as_ref().map(|(key, _)| key.clone()),
     })
     .map_err(no_thread)?;

@@ -26,6 +26,7 @@ pub struct Setup {
     pub script: Script,
     pub context_limit: u64,
     pub queue: usize,
+    pub side_by_side: usize,
     pub key: Option<&'static str>,
     pub settings: Settings,
     pub gate: Option<Receiver<()>>,
@@ -39,6 +40,7 @@ impl Default for Setup {
             text,
             context_limit: 100_000,
             queue: 4,
+            side_by_side: 2,
             key: None,
             settings: Settings::default(),
             gate: None,
@@ -80,6 +82,7 @@ impl Running {
             settings: setup.settings,
             piece: 1024,
             queue: setup.queue,
+            side_by_side: setup.side_by_side,
             key: setup.key.map(Key::new),
         })
         .unwrap();

@@ -104,7 +104,8 @@ fn a_web_page_and_a_client_without_the_key_stay_outside() {
 fn a_full_queue_says_so_and_a_client_that_leaves_frees_the_engine() {
     let dir = tempfile::tempdir().unwrap();
     let (gate, permit) = crossbeam_channel::unbounded();
-    let server = Running::start(dir.path(), Setup { gate: Some(permit), queue: 1, ..Setup::default() });
+    let server =
+        Running::start(dir.path(), Setup { gate: Some(permit), queue: 1, side_by_side: 1, ..Setup::default() });
     let body = with(question("Hi"), "stream", true.into());
     let mut first = server.open();
     first.write_all(server.request(CHAT, "", &body.to_string()).as_bytes()).unwrap();

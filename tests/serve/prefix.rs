@@ -95,3 +95,25 @@ fn requests_are_not_in_the_list_of_conversations() {
     let store = crate::support::store(home.path());
     assert!(store.sessions(sala_chat::session::SessionFilter::Live, 9).unwrap().is_empty());
 }
+
+#[test]
+fn two_conversations_side_by_side_stay_live_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), setup());
+    let mut talks: Vec<Value> = ["One", "Two"].map(|w| json!([{ "role": "user", "content": long(w) }])).into();
+    let mut known = [0, 0];
+    for round in 0..3 {
+        for (talk, known) in talks.iter_mut().zip(&mut known) {
+            let (answer, prompt, cached) = ask(&server, talk);
+            assert!(cached >= *known, "round {round}: {cached} found, {known} were known");
+            *known = prompt;
+            let list = talk.as_array_mut().unwrap();
+            list.push(json!({ "role": "assistant", "content": answer }));
+            list.push(json!({ "role": "user", "content": "Go on" }));
+        }
+    }
+    // Nothing had to be put back or read again: each job read only what was new.
+    let read: Vec<usize> = server.log.try_iter().map(|(given, _)| given.len()).collect();
+    assert!(read.iter().skip(4).all(|n| *n < 40), "{read:?}");
+    server.end();
+}

@@ -2,6 +2,7 @@
 //! segment path, its KV rows are the tokens, and its answers can depend on that hash: a desk that restores anything
 //! wrongly gets another answer, or the fake refuses.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sala_chat::protocol::engine::{
     BlockLook, CheckpointImage, Command, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobStats, Looked,
-    LookedAt, MemoryInfo, ModelInfo, RowSource, RowsImage, StateImage, Steered, Token,
+    LookedAt, MemoryInfo, ModelInfo, RowSource, RowsImage, SequenceId, StateImage, Steered, Token,
 };
 
 /// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
@@ -285,32 +286,36 @@ pub fn spawn(mut o: Options) -> Fake {
             dtype: "f32".into(),
             context_limit: o.context_limit,
             fingerprint: o.fingerprint.clone(),
+            max_sequences: 16,
             ..ModelInfo::default()
         }));
-        let mut state = State::empty();
+        let mut states: HashMap<SequenceId, State> = HashMap::new();
         for command in inbox {
             match command {
                 Command::Shutdown => return,
-                // The desk has one conversation.
-                Command::Fork { .. } | Command::Release { .. } => panic!("{command:?}"),
-                Command::Restore { id, keep, rows, end, history, .. } => {
-                    let event = match restore(&mut state, keep, &rows, end.as_ref(), &history, o.late) {
+                // Nobody forks yet.
+                Command::Fork { .. } => panic!("{command:?}"),
+                Command::Release { sequence } => drop(states.remove(&sequence)),
+                Command::Restore { id, sequence, keep, rows, end, history } => {
+                    let state = states.entry(sequence).or_insert_with(State::empty);
+                    let event = match restore(state, keep, &rows, end.as_ref(), &history, o.late) {
                         Ok(()) => EngineEvent::Restored { id, ms: 1.0 },
                         Err(fault) => {
-                            state = State::empty();
+                            *state = State::empty();
                             EngineEvent::Failed { id, fault }
                         }
                     };
                     let _ = out.send(event);
                 }
                 Command::Run(job) => {
+                    let state = states.entry(job.sequence).or_insert_with(State::empty);
                     assert!(state.live);
                     // Rows that never come: only a stop ends the wait.
                     if o.never && !state.coming.is_empty() {
                         while !job.cancel.is_cancelled() {
                             std::thread::sleep(Duration::from_millis(1));
                         }
-                        state = State::empty();
+                        *state = State::empty();
                         let _ = out.send(EngineEvent::Failed { id: job.id, fault: EngineFault::Stopped });
                         o.never = false;
                         continue;
@@ -318,12 +323,12 @@ pub fn spawn(mut o: Options) -> Fake {
                     let mut coming = state.coming.drain(..);
                     if let Some(lost) = coming.find_map(|r| r.load("k.0").err()) {
                         drop(coming);
-                        state = State::empty();
+                        *state = State::empty();
                         let _ = out.send(EngineEvent::Failed { id: job.id, fault: EngineFault::RowsLost(lost) });
                         continue;
                     }
                     drop(coming);
-                    let (done, given, generated) = run(&mut state, &job, &mut o, &out);
+                    let (done, given, generated) = run(state, &job, &mut o, &out);
                     let _ = log_in.send((given, generated));
                     let _ = out.send(done);
                 }

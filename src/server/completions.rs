@@ -1,0 +1,197 @@
+//! `POST /v1/completions`: text goes on, without a template.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::ask::{Prompt, Said, Wish};
+use super::chat::{MOST_CHOICES, reason, usage};
+use super::fields::{Fields, kind};
+use super::plain::token_list;
+use super::refusal::{Family, Refusal};
+use super::reply::{self, Form, Usage, data, fresh_id, model_named, object, submit};
+use super::sampling::{MOST_TOKENS, stops, wish};
+use super::{Shared, http, now_s};
+use crate::desk::render::Rendered;
+use crate::protocol::engine::Token;
+use crate::text::Before;
+use crate::transcript::Finish;
+
+/// Prompts of one request.
+const MOST_PROMPTS: usize = 256;
+/// Tokens of an answer whose length nobody says, as in OpenAI's API.
+const TOKENS: u64 = 16;
+
+/// What is to go on.
+enum Given {
+    Text(String),
+    Tokens(Vec<Token>),
+}
+
+/// Reads `prompt`: a text, tokens, or a list of either.
+fn prompts(shared: &Shared, fields: &mut Fields) -> Result<Vec<Given>, Refusal> {
+    let one = |value: Value, at: &str| match value {
+        Value::String(text) => Ok(Given::Text(text)),
+        Value::Array(list) => Ok(Given::Tokens(token_list(shared, &list, at)?)),
+        other => Err(Refusal::field(at, format!("{at} must be a text or a list of token ids, it is {}", kind(&other)))),
+    };
+    let given = match fields.need("prompt")? {
+        Value::Array(list) if list.first().is_some_and(|v| !v.is_number()) => list
+            .into_iter()
+            .enumerate()
+            .map(|(i, value)| one(value, &format!("prompt[{i}]")))
+            .collect::<Result<Vec<_>, _>>()?,
+        single => vec![one(single, "prompt")?],
+    };
+    if given.len() > MOST_PROMPTS {
+        return Err(fields.wrong("prompt", format!("has {} prompts, at most {MOST_PROMPTS} are allowed", given.len())));
+    }
+    Ok(given)
+}
+
+/// What the model reads. A text may hold special tokens as literals: whoever writes no messages writes the template.
+fn prompt(shared: &Shared, given: &Given) -> Prompt {
+    let (text, tokens) = match given {
+        Given::Text(text) => (text.clone(), None),
+        Given::Tokens(tokens) => {
+            let tokenizer = &shared.renderer.model().tokenizer;
+            let rest = tokens.strip_prefix(tokenizer.bos().as_slice()).unwrap_or(tokens);
+            (tokenizer.spell(rest, Before::Edge), Some(Arc::new(tokens.clone())))
+        }
+    };
+    Prompt { rendered: Arc::new(Rendered { text, cuts: Vec::new() }), tokens, field: "prompt" }
+}
+
+/// How a completion is sent.
+struct Sent {
+    id: String,
+    model: String,
+    created: u64,
+    include_usage: bool,
+    wanted: usize,
+}
+
+impl Sent {
+    fn whole(&self, choices: Value) -> Value {
+        json!({
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        })
+    }
+
+    fn choice(&self, index: usize, text: &str, finish: Option<&str>) -> Value {
+        let mut chunk =
+            self.whole(json!([{ "index": index, "text": text, "logprobs": null, "finish_reason": finish }]));
+        if self.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+}
+
+/// The stream of a completion.
+struct Chunks {
+    sent: Sent,
+    /// Sent before the answer.
+    echo: String,
+    usage: Usage,
+    ended: usize,
+}
+
+impl Form for Chunks {
+    fn said(&mut self, said: &Said, out: &mut String) -> bool {
+        self.usage.take(said);
+        match said {
+            Said::Begun { index, .. } if !self.echo.is_empty() => {
+                data(out, &self.sent.choice(*index, &self.echo, None));
+            }
+            Said::Text { index, answer, .. } => data(out, &self.sent.choice(*index, answer, None)),
+            Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
+                self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
+                return true;
+            }
+            Said::Ended { index, whole } => {
+                data(out, &self.sent.choice(*index, "", Some(reason(whole.finish))));
+                self.ended += 1;
+                if self.ended == self.sent.wanted {
+                    if self.sent.include_usage {
+                        let mut last = self.sent.whole(json!([]));
+                        last["usage"] = usage(&self.usage);
+                        data(out, &last);
+                    }
+                    out.push_str("data: [DONE]\n\n");
+                    return true;
+                }
+            }
+            Said::Begun { .. } | Said::Reading { .. } | Said::Failed(_) => {}
+        }
+        false
+    }
+
+    fn failed(&mut self, refusal: &Refusal, out: &mut String) {
+        data(out, &refusal.to_json(Family::OpenAi));
+    }
+}
+
+async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+    let mut fields = Fields::body(http::json(headers, body).await?)?;
+    let info = model_named(shared, fields.text("model")?)?;
+    let given = prompts(shared, &mut fields)?;
+    let stop = stops(&mut fields, "stop")?;
+    let most = fields.whole("max_tokens", 0..=MOST_TOKENS)?.unwrap_or(TOKENS);
+    let wish = Wish { raw: true, thinking_budget: 0, ..wish(shared, &mut fields, stop, Some(most))? };
+    let wanted = fields.whole("n", 1..=MOST_CHOICES)?.unwrap_or(1);
+    let wanted = usize::try_from(wanted).unwrap_or(1);
+    let echo = fields.truth("echo")?.unwrap_or(false);
+    let streamed = fields.truth("stream")?.unwrap_or(false);
+    let mut include_usage = false;
+    if let Some(mut options) = fields.object("stream_options")? {
+        include_usage = options.truth("include_usage")?.unwrap_or(false);
+        options.ignore(&["include_obfuscation", "continuous_usage_stats"]);
+        options.done()?;
+    }
+    fields.refuse("logprobs", |_| false)?;
+    fields.refuse("best_of", |v| v.as_u64() == Some(wanted as u64))?;
+    fields.refuse("suffix", |v| v == "")?;
+    fields.refuse("logit_bias", |v| v.as_object().is_some_and(serde_json::Map::is_empty))?;
+    fields.ignore(&["user"]);
+    fields.done()?;
+    let sent = Sent { id: fresh_id("cmpl-"), model: info.name, created: now_s(), include_usage, wanted };
+    if streamed {
+        let [one] = given.as_slice() else {
+            return Err(Refusal::field("prompt", "prompt: a stream has one prompt"));
+        };
+        let prompt = prompt(shared, one);
+        let echo = if echo { prompt.rendered.text.clone() } else { String::new() };
+        let listener = submit(shared, prompt, wish, wanted, None)?;
+        return reply::stream(listener, Chunks { sent, echo, usage: Usage::default(), ended: 0 }).await;
+    }
+    let mut choices = Vec::new();
+    let mut all = Usage::default();
+    for given in &given {
+        let prompt = prompt(shared, given);
+        let echo = if echo { prompt.rendered.text.clone() } else { String::new() };
+        let collected = reply::collect(submit(shared, prompt, wish.clone(), wanted, None)?, wanted).await?;
+        all.add(&collected.usage);
+        for choice in collected.choices {
+            let finish = choice.whole.as_ref().map(|w| reason(w.finish));
+            let text = format!("{echo}{}", choice.answer);
+            choices.push(json!({ "index": choices.len(), "text": text, "logprobs": null, "finish_reason": finish }));
+        }
+    }
+    let mut whole = sent.whole(choices.into());
+    whole["usage"] = usage(&all);
+    Ok(object(&whole))
+}
+
+/// `POST /v1/completions`.
+pub(super) async fn completions(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
+    answer(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::OpenAi))
+}

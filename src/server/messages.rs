@@ -1,0 +1,304 @@
+//! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's form.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::ask::{Prompt, Said, Whole};
+use super::chat::content;
+use super::fields::{Fields, kind};
+use super::prompt::{Call, Conversation, Turn};
+use super::refusal::{Family, Refusal};
+use super::reply::{self, Form, Usage, event, fresh_id, model_named, object, render, submit};
+use super::sampling::{MOST_TOKENS, stops, wish};
+use super::{Shared, http};
+use crate::protocol::desk::ThinkMode;
+use crate::text::ChatRole;
+use crate::transcript::Finish;
+
+/// Adds a block of a message to its turns. The result of a call is a turn of its own.
+fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
+    let mut fields = Fields::of(value, at)?;
+    let of = fields.text("type")?.unwrap_or_default();
+    fields.ignore(&["cache_control", "citations"]);
+    let own = match turns.last_mut() {
+        Some(turn) if turn.role == role => turn,
+        _ => {
+            turns.push(Turn::new(role, ""));
+            let Some(turn) = turns.last_mut() else { return Ok(()) };
+            turn
+        }
+    };
+    match (of.as_str(), role) {
+        ("text", _) => own.text.push_str(&fields.text("text")?.unwrap_or_default()),
+        ("thinking", ChatRole::Assistant) => {
+            own.thinking.push_str(&fields.text("thinking")?.unwrap_or_default());
+            fields.ignore(&["signature"]);
+        }
+        ("redacted_thinking", ChatRole::Assistant) => fields.ignore(&["data"]),
+        ("tool_use", ChatRole::Assistant) => {
+            let id = fields.text("id")?.unwrap_or_default();
+            let name = fields.text("name")?.unwrap_or_default();
+            let arguments = fields.take("input").unwrap_or_else(|| json!({}));
+            own.calls.push(Call { id, name, arguments });
+        }
+        ("tool_result", ChatRole::User) => {
+            let id = fields.text("tool_use_id")?;
+            let place = fields.name("content");
+            let value = fields.take("content");
+            fields.ignore(&["is_error"]);
+            let mut result = Turn::new(ChatRole::Tool, content(value, &place, &["text"])?);
+            result.call_id = id;
+            // What was begun for it and holds nothing.
+            if turns.last().is_some_and(|t| t.role == role && t.text.is_empty()) {
+                turns.pop();
+            }
+            turns.push(result);
+        }
+        (other, _) => return Err(fields.wrong("type", format!("is {other:?}: this model reads text only"))),
+    }
+    fields.done()
+}
+
+/// The turns of a conversation.
+fn turns(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
+    let mut turns = Vec::new();
+    if let Some(system) = fields.take("system") {
+        let text = content(Some(system), "system", &["text"])?;
+        if !text.is_empty() {
+            turns.push(Turn::new(ChatRole::System, text));
+        }
+    }
+    let messages = match fields.need("messages")? {
+        Value::Array(messages) if !messages.is_empty() => messages,
+        Value::Array(_) => return Err(fields.wrong("messages", "is empty: there is nothing to answer")),
+        other => return Err(fields.wrong("messages", format!("must be an array, it is {}", kind(&other)))),
+    };
+    for (i, message) in messages.into_iter().enumerate() {
+        let at = format!("messages[{i}]");
+        let mut message = Fields::of(message, &at)?;
+        let role = match message.text("role")?.as_deref() {
+            Some("user") => ChatRole::User,
+            Some("assistant") => ChatRole::Assistant,
+            other => {
+                return Err(
+                    message.wrong("role", format!("must be user or assistant, it is {}", other.unwrap_or("nothing")))
+                );
+            }
+        };
+        match message.need("content")? {
+            Value::String(text) => turns.push(Turn::new(role, text)),
+            Value::Array(blocks) => {
+                turns.push(Turn::new(role, ""));
+                for (j, value) in blocks.into_iter().enumerate() {
+                    block(value, &format!("{at}.content[{j}]"), role, &mut turns)?;
+                }
+            }
+            other => {
+                return Err(message.wrong("content", format!("must be a string or an array, it is {}", kind(&other))));
+            }
+        }
+        message.done()?;
+    }
+    Ok(turns)
+}
+
+/// Whether and how long the model is to think.
+fn thinking(shared: &Shared, fields: &mut Fields) -> Result<(ThinkMode, Option<u64>), Refusal> {
+    let Some(mut thinking) = fields.object("thinking")? else {
+        return Ok((shared.settings.think, None));
+    };
+    let budget = thinking.whole("budget_tokens", 1..=MOST_TOKENS)?;
+    thinking.ignore(&["display"]);
+    let mode = match thinking.text("type")?.as_deref() {
+        Some("enabled" | "adaptive") => ThinkMode::On,
+        Some("disabled") => ThinkMode::Off,
+        _ => return Err(thinking.wrong("type", "must be enabled, adaptive or disabled")),
+    };
+    thinking.done()?;
+    Ok((mode, budget))
+}
+
+fn usage(usage: &Usage) -> Value {
+    json!({
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    })
+}
+
+/// Why an answer ended, and the text that ended it.
+fn reason(whole: &Whole) -> (&'static str, Option<&str>) {
+    match (whole.finish, &whole.stopped_by) {
+        (_, Some(stop)) => ("stop_sequence", Some(stop)),
+        (Finish::Length, None) => ("max_tokens", None),
+        (Finish::Context, None) => ("model_context_window_exceeded", None),
+        (Finish::Stop | Finish::Repeats | Finish::Stopped | Finish::Failed, None) => ("end_turn", None),
+    }
+}
+
+/// The stream of a message: thoughts are a block, then the text is one.
+struct Events {
+    id: String,
+    model: String,
+    usage: Usage,
+    /// The block that is open: its number, and whether it is of thoughts.
+    open: Option<(usize, bool)>,
+    blocks: usize,
+}
+
+impl Events {
+    fn close(&mut self, out: &mut String) {
+        if let Some((index, thoughts)) = self.open.take() {
+            if thoughts {
+                let delta = json!({ "type": "signature_delta", "signature": "" });
+                event(out, "content_block_delta", json!({ "index": index, "delta": delta }));
+            }
+            event(out, "content_block_stop", json!({ "index": index }));
+        }
+    }
+
+    fn text(&mut self, thoughts: bool, text: &str, out: &mut String) {
+        if text.is_empty() {
+            return;
+        }
+        if self.open.is_none_or(|(_, of)| of != thoughts) {
+            self.close(out);
+            let block = match thoughts {
+                true => json!({ "type": "thinking", "thinking": "", "signature": "" }),
+                false => json!({ "type": "text", "text": "" }),
+            };
+            event(out, "content_block_start", json!({ "index": self.blocks, "content_block": block }));
+            self.open = Some((self.blocks, thoughts));
+            self.blocks += 1;
+        }
+        let delta = match thoughts {
+            true => json!({ "type": "thinking_delta", "thinking": text }),
+            false => json!({ "type": "text_delta", "text": text }),
+        };
+        event(out, "content_block_delta", json!({ "index": self.blocks - 1, "delta": delta }));
+    }
+}
+
+impl Form for Events {
+    fn said(&mut self, said: &Said, out: &mut String) -> bool {
+        self.usage.take(said);
+        match said {
+            Said::Begun { .. } => {
+                let message = json!({
+                    "id": self.id,
+                    "type": "message",
+                    "role": "assistant",
+                    "model": self.model,
+                    "content": [],
+                    "stop_reason": null,
+                    "stop_sequence": null,
+                    "usage": usage(&self.usage),
+                });
+                event(out, "message_start", json!({ "message": message }));
+            }
+            Said::Text { thinking, answer, .. } => {
+                self.text(true, thinking, out);
+                self.text(false, answer, out);
+            }
+            Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
+                self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
+                return true;
+            }
+            Said::Ended { whole, .. } => {
+                self.close(out);
+                let (reason, stop) = reason(whole);
+                let delta = json!({ "stop_reason": reason, "stop_sequence": stop });
+                event(out, "message_delta", json!({ "delta": delta, "usage": usage(&self.usage) }));
+                event(out, "message_stop", json!({}));
+                return true;
+            }
+            Said::Reading { .. } | Said::Failed(_) => {}
+        }
+        false
+    }
+
+    fn failed(&mut self, refusal: &Refusal, out: &mut String) {
+        event(out, "error", refusal.to_json(Family::Anthropic));
+    }
+}
+
+/// What both paths read.
+fn conversation(shared: &Shared, fields: &mut Fields) -> Result<(Conversation, Option<u64>), Refusal> {
+    let turns = turns(fields)?;
+    let (think, budget) = thinking(shared, fields)?;
+    fields.refuse("tools", |v| v.as_array().is_some_and(Vec::is_empty))?;
+    fields.refuse("tool_choice", |v| v["type"] == "none" || v["type"] == "auto")?;
+    let open = turns.last().is_some_and(|t| t.role == ChatRole::Assistant);
+    Ok((Conversation { turns, think, open, ..Conversation::default() }, budget))
+}
+
+async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+    let mut fields = Fields::body(http::json(headers, body).await?)?;
+    let info = model_named(shared, fields.text("model")?)?;
+    let (conversation, budget) = conversation(shared, &mut fields)?;
+    let Some(most) = fields.whole("max_tokens", 1..=MOST_TOKENS)? else {
+        fields.need("max_tokens")?;
+        return Err(fields.wrong("max_tokens", "is missing"));
+    };
+    let stop = stops(&mut fields, "stop_sequences")?;
+    let mut wish = wish(shared, &mut fields, stop, Some(most))?;
+    wish.thinking_budget = budget.unwrap_or(wish.thinking_budget);
+    let streamed = fields.truth("stream")?.unwrap_or(false);
+    fields.ignore(&["metadata", "service_tier", "container", "inference_geo", "output_config", "context_management"]);
+    fields.done()?;
+    let rendered = render(shared, conversation, "messages").await?;
+    let prompt = Prompt { rendered: Arc::new(rendered), tokens: None, field: "messages" };
+    let listener = submit(shared, prompt, wish, 1, None)?;
+    let id = fresh_id("msg_");
+    if streamed {
+        let form = Events { id, model: info.name, usage: Usage::default(), open: None, blocks: 0 };
+        return reply::stream(listener, form).await;
+    }
+    let all = reply::collect(listener, 1).await?;
+    let choice = all.choices.into_iter().next().unwrap_or_default();
+    let mut blocks = Vec::new();
+    if !choice.thinking.is_empty() {
+        blocks.push(json!({ "type": "thinking", "thinking": choice.thinking, "signature": "" }));
+    }
+    if !choice.answer.is_empty() {
+        blocks.push(json!({ "type": "text", "text": choice.answer }));
+    }
+    let (reason, stop) = choice.whole.as_ref().map_or(("end_turn", None), reason);
+    Ok(object(&json!({
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "model": info.name,
+        "content": blocks,
+        "stop_reason": reason,
+        "stop_sequence": stop,
+        "usage": usage(&all.usage),
+    })))
+}
+
+/// `POST /v1/messages`.
+pub(super) async fn messages(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
+    answer(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::Anthropic))
+}
+
+async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
+    let mut fields = Fields::body(http::json(headers, body).await?)?;
+    let _ = model_named(shared, fields.text("model")?)?;
+    let (conversation, _) = conversation(shared, &mut fields)?;
+    fields.ignore(&["output_config", "context_management"]);
+    fields.done()?;
+    let rendered = render(shared, conversation, "messages").await?;
+    let tokens = super::plain::encode(shared, rendered.text).await?;
+    Ok(object(&json!({ "input_tokens": tokens.len() })))
+}
+
+/// `POST /v1/messages/count_tokens`.
+pub(super) async fn count_tokens(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
+    counted(&shared, &headers, body).await.unwrap_or_else(|refusal| refusal.respond(Family::Anthropic))
+}
