@@ -10,6 +10,7 @@
 //! | 1 backend | [`backend`] | fused operations on one device: CPU (oracle) or CUDA |
 //! | 2 model | [`model`] | weights, live state, the one forward pass, the draft head |
 //! | 3 engine | [`engine`] | the thread that owns model and state: prefill, decode, speculation, sampling |
+//! | 3 remote | [`remote`] | the same thread for a server elsewhere: requests, streams, retries; its state is text |
 //! | 3 session | [`session`] | the disk: SQLite, immutable segments, library, search, trash |
 //! | 4 desk | [`desk`] | one conversation: joins text, engine and session; the only place that knows both |
 //! | 4 app | [`app`] | interface state, changed in one function |
@@ -39,6 +40,7 @@ pub mod engine;
 pub mod lab;
 pub mod model;
 pub mod protocol;
+pub mod remote;
 pub mod server;
 pub mod session;
 pub mod settings;

@@ -14,6 +14,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("backend", 1),
     ("model", 2),
     ("engine", 3),
+    ("remote", 3),
     ("session", 3),
     ("desk", 4),
     ("app", 4),

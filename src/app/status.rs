@@ -53,7 +53,8 @@ pub fn context(app: &App) -> Option<String> {
         80..95 => " !",
         _ => " !!",
     };
-    Some(format!("{}/{} {share}%{mark}", short_count(used), short_count(limit)))
+    let about = if app.meters.estimated { "~" } else { "" };
+    Some(format!("{about}{}/{} {share}%{mark}", short_count(used), short_count(limit)))
 }
 
 fn activity(app: &App) -> (String, Role) {

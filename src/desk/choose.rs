@@ -135,7 +135,7 @@ impl State {
         then: impl FnOnce(&mut State, Decision) -> Done + Send + 'static,
     ) -> Done {
         let Offer { plan: offer, need, to_read, total, too_long: why } = offer;
-        let (limit, files) = (self.meters.context_limit, offer.files.len());
+        let (limit, files) = (self.firm_limit(), offer.files.len());
         if limit > 0 && total + offer.reserve > limit {
             if files == 1 || self.attendance == Attendance::Absent {
                 return Err(DeskError::TooLong(why));
@@ -163,7 +163,7 @@ impl State {
             "{what}, {} tokens{kept}{}, leaves {}.",
             grouped(need),
             self.about(to_read),
-            grouped(limit.saturating_sub(total))
+            grouped(self.meters.context_limit.saturating_sub(total))
         );
         if files > 1 && self.attendance == Attendance::Present {
             return self.ask_plan(text, offer, Some("load"), then);

@@ -4,7 +4,7 @@ use super::link::{EngineState, JobEnd};
 use super::work::{Feeding, Then};
 use super::{Attendance, DeskError, Done, State, Work};
 use crate::protocol::desk::{Activity, Level, Notice};
-use crate::protocol::engine::{EngineEvent, EngineFault};
+use crate::protocol::engine::{EngineEvent, EngineFault, ModelInfo};
 
 impl State {
     pub(super) fn on_engine(&mut self, event: EngineEvent) {
@@ -67,12 +67,16 @@ impl State {
                 let done = f.feed.end(self, f.step, Ok(end));
                 return self.after(done);
             }
+            EngineEvent::Waiting { id, what } if id == f.id => self.working(Activity::Busy { what }),
+            // A server has told its name and its limit only now.
+            EngineEvent::Ready(info) => self.take_model(&info),
+            EngineEvent::Note(text) => self.note(Level::Warn, text),
             EngineEvent::Failed { .. }
             | EngineEvent::Loading { .. }
-            | EngineEvent::Ready(_)
             | EngineEvent::Restored { .. }
             | EngineEvent::Reading { .. }
             | EngineEvent::Tokens { .. }
+            | EngineEvent::Waiting { .. }
             | EngineEvent::Done { .. } => {}
         }
         self.work = Work::Feeding(f);
@@ -82,12 +86,7 @@ impl State {
     fn on_idle_engine(&mut self, event: EngineEvent, waited: bool) {
         match event {
             EngineEvent::Ready(info) => {
-                self.meters.context_limit = info.context_limit;
-                self.meters.model = info.clone();
-                self.feeder.loaded(&info);
-                self.tell(Notice::Ready(info.clone()));
-                // How much fits is known from now on.
-                self.tell(Notice::Meters(self.meters.clone()));
+                self.take_model(&info);
                 for note in &info.notes {
                     if self.device_notes.is_news(note) {
                         self.note(Level::Warn, note.clone());
@@ -119,12 +118,23 @@ impl State {
                 let what = if done > 0.0 { format!("{what} {:.0}%", done * 100.0) } else { what };
                 self.activity(Activity::Starting { what });
             }
+            EngineEvent::Note(text) => self.note(Level::Warn, text),
             // Late events of a job that was given up.
             EngineEvent::Restored { .. }
             | EngineEvent::Reading { .. }
             | EngineEvent::Tokens { .. }
+            | EngineEvent::Waiting { .. }
             | EngineEvent::Done { .. } => {}
         }
+    }
+
+    /// What answers is known, and how much fits.
+    fn take_model(&mut self, info: &ModelInfo) {
+        self.meters.context_limit = info.context_limit;
+        self.meters.model = info.clone();
+        self.feeder.loaded(info);
+        self.tell(Notice::Ready(info.clone()));
+        self.tell(Notice::Meters(self.meters.clone()));
     }
 
     /// Progress of the rows in flight, while somebody waits for them.

@@ -293,6 +293,7 @@ impl State {
         let keep = path.prefix(have).position();
         let (rows, end) = match path.head() {
             None => (Vec::new(), None),
+            Some(_) if self.feeder.server().is_some() => (Vec::new(), None),
             Some(tip) => match self.keeper.store.open_path(&tip, have) {
                 Ok(opened) if opened.plan.usable != path.segments().len() => return then(self, Ok(false)),
                 Ok(opened) => (opened.rows, opened.end),

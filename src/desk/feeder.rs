@@ -40,6 +40,8 @@ pub(super) struct Feeder {
     fingerprint: String,
     /// Ends what runs.
     pub(super) cancel: Cancel,
+    /// Tokens of the live path up to here, as a server counted them.
+    pub(super) counted: Option<(u64, u64)>,
 }
 
 impl Feeder {
@@ -53,7 +55,14 @@ impl Feeder {
             piece,
             fingerprint: String::new(),
             cancel: Cancel::default(),
+            counted: None,
         }
+    }
+
+    /// Tokens in the context as they are shown: a server's own count where it has counted just this path.
+    pub(super) fn shown_position(&self) -> u64 {
+        let position = self.live.position();
+        self.counted.filter(|(at, _)| *at == position).map_or(position, |(_, tokens)| tokens)
     }
 
     /// The model, if it is loaded.
@@ -62,6 +71,11 @@ impl Feeder {
             EngineState::Ready(info) => Some(info),
             EngineState::Starting | EngineState::Down { .. } => None,
         }
+    }
+
+    /// The server that answers, if it is none of this machine's engines: its state is text, and counts are estimates.
+    pub(super) fn server(&self) -> Option<&str> {
+        self.model().and_then(|m| m.server.as_deref())
     }
 
     /// Names the model that state belongs to; empty until one is loaded.

@@ -317,8 +317,10 @@ impl State {
         {
             info.complete = true;
             let info = info.clone();
-            message.meta.prefilled_tokens = fed.read;
-            message.meta.reused_tokens = item.tokens.saturating_sub(fed.read);
+            // A server reads it with the question, and counts it there.
+            let here = self.feeder.server().is_none();
+            message.meta.prefilled_tokens = if here { fed.read } else { 0 };
+            message.meta.reused_tokens = if here { item.tokens.saturating_sub(fed.read) } else { 0 };
             message.meta.prefill_ms = fed.prefill_ms;
             self.amend(message);
             self.tell(Notice::Finished(message.clone()));

@@ -27,11 +27,20 @@ impl State {
             None if message.role != Role::Assistant => {
                 Err(DeskError::Refused(format!("#{number} is no answer. /look shows what an answer looked at.")))
             }
+            None if self.feeder.server().is_some() => Err(self.not_there("where an answer looked", "/look and /why")),
             None => Err(DeskError::Refused(format!(
                 "What #{number} looked at is not known: it was written before this was kept, or has a word only. /regen answers \
                  again."
             ))),
         }
+    }
+
+    /// What a server does not tell: it takes a model on this machine.
+    pub(super) fn not_there(&self, what: &str, commands: &str) -> DeskError {
+        let server = self.feeder.server().unwrap_or("The server");
+        DeskError::Refused(format!(
+            "{server} does not tell {what}: {commands} need a model on this machine (--engine here)."
+        ))
     }
 
     /// `/look [#N] [K]`.

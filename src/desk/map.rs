@@ -8,6 +8,9 @@ use crate::transcript::{Message, Role};
 impl State {
     /// `/map`.
     pub(super) fn map(&mut self) -> Done {
+        if self.feeder.server().is_some() {
+            return Err(self.not_there("what it has in its context, and where it looked", "/map and /look"));
+        }
         self.tell(Notice::Map(self.context_map()));
         Ok(())
     }

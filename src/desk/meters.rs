@@ -19,10 +19,18 @@ impl State {
         }
     }
 
+    /// Whether the tokens in the context are only estimated.
+    pub(super) fn is_estimated(&self) -> bool {
+        let counted = self.feeder.counted.is_some_and(|(at, _)| at == self.feeder.live.position());
+        self.feeder.server().is_some() && !counted
+    }
+
     /// Tokens in the state now.
     pub(super) fn show_position(&mut self, position: u64) {
-        if self.meters.context_used != position {
-            self.meters.context_used = position;
+        let counted = self.feeder.counted.filter(|(at, _)| *at == position).map(|(_, tokens)| tokens);
+        let (shown, estimated) = (counted.unwrap_or(position), self.feeder.server().is_some() && counted.is_none());
+        if (self.meters.context_used, self.meters.estimated) != (shown, estimated) {
+            (self.meters.context_used, self.meters.estimated) = (shown, estimated);
             self.tell(Notice::Meters(self.meters.clone()));
         }
     }
@@ -40,7 +48,8 @@ impl State {
 
     /// Sends the numbers.
     pub(super) fn report_meters(&mut self) {
-        self.meters.context_used = self.feeder.live.position();
+        self.meters.context_used = self.feeder.shown_position();
+        self.meters.estimated = self.is_estimated();
         self.meters.sampling = self.sampling();
         let path = self.talk.conversation.path();
         self.meters.checkpoints = path.iter().filter(|m| self.talk.ends.contains_key(&m.id)).count() as u64;
@@ -66,6 +75,7 @@ impl State {
     pub(super) fn forget_speeds(&mut self) {
         self.meters = Meters {
             context_used: self.meters.context_used,
+            estimated: self.meters.estimated,
             context_limit: self.meters.context_limit,
             state_bytes: self.meters.state_bytes,
             model: std::mem::take(&mut self.meters.model),

@@ -23,6 +23,9 @@ impl State {
 
     /// `/stats`.
     pub(super) fn stats(&mut self) -> Done {
+        if self.feeder.server().is_some() {
+            return self.server_stats();
+        }
         let m = &self.meters;
         let s = &m.spec;
         let none = || "none yet".to_owned();
@@ -80,12 +83,40 @@ impl State {
         self.page("Numbers", text)
     }
 
+    /// `/stats` of a server: what it tells, and what it does not.
+    fn server_stats(&self) -> Done {
+        let m = &self.meters;
+        let none = || "none yet".to_owned();
+        let answered = (m.tokens_per_s > 0.0)
+            .then(|| format!("{:.1} tokens/s, first token after {:.2} s", m.tokens_per_s, m.ttft_ms / 1000.0));
+        let last = self.talk.conversation.path().into_iter().rev().find(|m| m.role == Role::Assistant);
+        let counts = last.map(|m| &m.meta).filter(|_| !m.estimated).map(|meta| {
+            let prompt = meta.prefilled_tokens + meta.reused_tokens;
+            let (prompt, kept) = (grouped(prompt), grouped(meta.reused_tokens));
+            format!("{prompt} tokens read, {kept} of them cached there, {} written", grouped(meta.completion_tokens))
+        });
+        let text = format!(
+            "| | |\n|---|---|\n| model | {} |\n| server | {} |\n| context | {}{} of {} tokens |\n| last answer | {} |\n| counted there | {} |\n\n\
+             A server tells nothing of drafts, of its memory and of where it looked, and keeps no state for this program: a \
+             resumed conversation is read again by the server. `~` marks an estimate.\n",
+            m.model.name,
+            m.model.device,
+            if m.estimated { "~" } else { "" },
+            grouped(self.feeder.shown_position()),
+            if m.context_limit == 0 { "an unknown number of".to_owned() } else { grouped(m.context_limit) },
+            answered.unwrap_or_else(none),
+            counts.unwrap_or_else(|| "nothing yet".to_owned()),
+        );
+        self.page("Numbers", text)
+    }
+
     /// `/ctx`: which item takes how many tokens.
     pub(super) fn context_page(&mut self) -> Done {
-        let used = self.feeder.live.position();
+        let used = self.feeder.shown_position();
         let limit = self.meters.context_limit;
         let mut text = format!(
-            "{} of {} tokens used, {} left.\n\n| # | who | tokens | |\n|---|---|---|---|\n",
+            "{}{} of {} tokens used, {} left.\n\n| # | who | tokens | |\n|---|---|---|---|\n",
+            if self.is_estimated() { "~" } else { "" },
             grouped(used),
             grouped(limit),
             grouped(limit.saturating_sub(used))
@@ -100,6 +131,9 @@ impl State {
             text.push_str(&format!("| {} | {} | {} | {title} |\n", i + 1, role_word(message), grouped(tokens)));
         }
         text.push_str("\nThoughts and the template's own tokens are not listed.\n");
+        if self.feeder.server().is_some() {
+            text.push_str("The items are estimated: a server counts in tokens of its own.\n");
+        }
         self.page("Context", text)
     }
 
@@ -164,13 +198,19 @@ impl State {
 
     /// `/doctor`.
     pub(super) fn doctor(&mut self) -> Done {
+        let network = match self.feeder.server() {
+            Some(server) => {
+                format!("What you ask and load goes to {server}. No telemetry, no update check, no other network use")
+            }
+            None => "No telemetry, no update check, no network use outside a download you ask for".to_owned(),
+        };
         let m = &self.meters.model;
         let sizes = self.keeper.store.sizes()?;
         let notes: String = m.notes.iter().map(|n| format!("- {n}\n")).collect();
         let text = format!(
             "| | |\n|---|---|\n| program | sala-chat {} |\n| model | {}, {} parameters, {} |\n| device | {} |\n| context | up to {} tokens \
-             |\n| draft head | {} |\n| data | {} |\n| kept state | {} |\n| texts | {} |\n\n{notes}\nNo telemetry, no update check, no network \
-             use outside a download you ask for. More checks: `sala-chat doctor` in a shell.\n",
+             |\n| draft head | {} |\n| data | {} |\n| kept state | {} |\n| texts | {} |\n\n{notes}\n{network}. More \
+             checks: `sala-chat doctor` in a shell.\n",
             env!("CARGO_PKG_VERSION"),
             m.name,
             grouped(m.parameters),

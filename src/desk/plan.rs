@@ -93,6 +93,10 @@ impl Feeder {
 
     /// The longest prefix that can be made live: it is live already, or its checkpoint and all rows are on disk.
     fn usable(&self, keeper: &Keeper, path: &Path) -> Done<Path> {
+        if self.server().is_some() {
+            // Its history is all that is needed.
+            return Ok(path.clone());
+        }
         let live = self.live.segments().len();
         let from_live = if self.live.common(path) == live { live } else { 0 };
         for n in (from_live + 1..=path.segments().len()).rev() {
@@ -170,7 +174,7 @@ impl State {
     /// holds.
     pub(super) fn bounded<T>(&self, work: impl FnOnce(&Halt<'_>) -> T) -> T {
         let inbox = &self.inbox;
-        let most = match self.meters.context_limit {
+        let most = match self.firm_limit() {
             0 => usize::MAX,
             limit => usize::try_from(limit).unwrap_or(usize::MAX),
         };
@@ -184,10 +188,16 @@ impl State {
         Ok(counted?.len() as u64)
     }
 
+    /// Tokens beyond which a text is refused; 0 where there is no such number. A server counts in tokens of its own and refuses by
+    /// them.
+    pub(super) fn firm_limit(&self) -> u64 {
+        if self.feeder.server().is_some() { 0 } else { self.meters.context_limit }
+    }
+
     /// Refuses what does not fit, before anything was read. `what` is what would be read.
     pub(super) fn fitting(&self, plan: Done<Plan>, what: &str) -> Done<Plan> {
         let plan = self.known_size(plan, what)?;
-        let limit = self.meters.context_limit;
+        let limit = self.firm_limit();
         let reserve = self.reserve();
         if limit == 0 || plan.total() + reserve <= limit {
             return Ok(plan);

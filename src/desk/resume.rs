@@ -152,7 +152,7 @@ impl State {
         self.when_planned(rendered, State::plan_past, |desk, rendered, plan| {
             let plan = desk.known_size(plan, THIS_CONVERSATION)?;
             let (read, total) = (plan.to_read(), plan.total());
-            if read <= UNASKED || desk.talk.rights != Rights::Write {
+            if read <= UNASKED || desk.feeder.server().is_some() || desk.talk.rights != Rights::Write {
                 return desk.resume_with(plan, rendered, then);
             }
             let (why, about) = (desk.why_no_state(), desk.about(read));
@@ -176,7 +176,12 @@ impl State {
         self.execute(plan, rendered, None, PromptReading::begun(), |desk, _, fed| {
             let fed = fed?;
             let (kept, all) = (grouped(fed.reused), grouped(fed.reused + fed.read));
-            if !(desk.opened.take_quiet() && fed.read == 0) {
+            let quiet = desk.opened.take_quiet() && (fed.read == 0 || desk.feeder.server().is_some());
+            if desk.feeder.server().is_some() && !quiet {
+                let text =
+                    format!("No kept state: a resumed conversation is read again by the server (about {all} tokens).");
+                desk.note(Level::Info, text);
+            } else if !quiet {
                 desk.note(Level::Info, format!("Resumed {kept} of {all} tokens in {:.1} s", fed.ms / 1000.0));
             }
             desk.report_meters();

@@ -35,6 +35,10 @@ impl State {
     }
 
     pub(super) fn say_reading_again(&self, plan: &Plan) {
+        if self.feeder.server().is_some() {
+            // Nothing is read here.
+            return;
+        }
         let (read, total) = (grouped(plan.to_read()), grouped(plan.total()));
         let about = self.about(plan.to_read());
         self.note(Level::Info, format!("Reading {read} of {total} tokens again{about}."));
@@ -65,10 +69,11 @@ impl State {
                 Err(e) if no_room(&e) => return Ok(()),
                 plan => plan?,
             };
-            if plan.total() > desk.meters.context_limit {
+            let limit = desk.firm_limit();
+            if limit > 0 && plan.total() > limit {
                 return Ok(());
             }
-            if !desk.said_thoughts_leave {
+            if !desk.said_thoughts_leave && desk.feeder.server().is_none() {
                 desk.said_thoughts_leave = true;
                 let text = "This model's template drops earlier thoughts: answers are read again without them, behind the scenes.";
                 desk.note(Level::Info, text);

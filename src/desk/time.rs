@@ -40,7 +40,14 @@ impl State {
             0 => "the beginning".to_owned(),
             n => format!("#{n}"),
         };
-        self.note(Level::Info, format!("{what} {place}: {reused} tokens shared, {read} read again, {time}."));
+        self.note(
+            Level::Info,
+            match self.feeder.server() {
+                // What it reads again it does not say.
+                Some(_) => format!("{what} {place}."),
+                None => format!("{what} {place}: {reused} tokens shared, {read} read again, {time}."),
+            },
+        );
         self.report_meters();
     }
 

@@ -39,6 +39,9 @@ struct Asked {
 impl State {
     /// `/why [#N] [K]`.
     pub(super) fn why(&mut self, at: Option<u64>, count: Option<u64>) -> Done {
+        if self.feeder.server().is_some() {
+            return Err(self.not_there("how likely a text is", "/look and /why"));
+        }
         self.looked(at)?;
         self.with_engine(move |desk| {
             let (number, message, sources) = desk.looked(at)?;

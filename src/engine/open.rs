@@ -197,6 +197,7 @@ fn load<B: DraftOps>(
         fingerprint: checkpoint.fingerprint(),
         memory: backend.memory(),
         notes,
+        server: None,
     };
     tracing::debug!(ms = since.elapsed().as_millis(), "ready");
     Worker::new(backend, model, live, Decoder::new(head), info, events).serve(commands);

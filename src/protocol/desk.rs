@@ -122,6 +122,8 @@ pub enum FileState {
 pub struct Meters {
     /// Tokens in the context.
     pub context_used: u64,
+    /// They are estimated: a server counts in tokens of its own, and has not told how many these are.
+    pub estimated: bool,
     /// Tokens it may hold.
     pub context_limit: u64,
     /// Speculation in this session.

@@ -560,6 +560,20 @@ impl SpecStats {
     }
 }
 
+/// What a server counted of one answer, in its own tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    /// Tokens it was given.
+    pub prompt_tokens: u64,
+    /// Of these, tokens that it did not have to read.
+    pub cached_tokens: u64,
+    /// Tokens of thoughts and answer.
+    pub completion_tokens: u64,
+    /// Of these, tokens of thoughts, where it tells them apart.
+    pub thought_tokens: u64,
+}
+
 /// Measured times of one job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -574,6 +588,8 @@ pub struct JobStats {
     pub decode_ms: f64,
     /// Speculation.
     pub spec: SpecStats,
+    /// What a server counted; `None` from an engine of this machine, whose tokens are the model's.
+    pub usage: Option<Usage>,
 }
 
 /// What is running.
@@ -602,6 +618,9 @@ pub struct ModelInfo {
     pub memory: MemoryInfo,
     /// Notes to be shown once: fallbacks taken while loading.
     pub notes: Vec<String>,
+    /// Address of the server that answers; `None` for an engine of this machine. A server keeps no state and tells nothing of
+    /// where it looked; any path can be restored from its history alone, and tokens are counted only roughly.
+    pub server: Option<String>,
 }
 
 /// Device memory in bytes.
@@ -661,6 +680,15 @@ pub enum EngineEvent {
         /// Where each of them looked, if [`Look::each_token`] asked for it; empty for the first token of an answer.
         looked: Vec<Looked>,
     },
+    /// A job waits for something that is not the engine's own.
+    Waiting {
+        /// Of the job.
+        id: u64,
+        /// For the status line.
+        what: String,
+    },
+    /// Something to be said once, whatever goes on.
+    Note(String),
     /// A job ended.
     Done {
         /// Of the job.

@@ -21,8 +21,8 @@ pub use layers::{Loaded, Origin, load, problems};
 pub use row::{Flag, Kind, Row, Way};
 pub use session::Settings;
 pub use table::{
-    ClipboardConfig, Config, LoadConfig, LogConfig, ModelConfig, SamplingConfig, SessionsConfig, SpeculationConfig,
-    ThinkingConfig, UiConfig,
+    ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, SamplingConfig, SessionsConfig,
+    SpeculationConfig, ThinkingConfig, UiConfig,
 };
 pub use toml::Value;
 pub use value::Field;

@@ -116,6 +116,24 @@ settings! {
         reserve_answer: u64 = int(4096, 0, TOKENS);
     }
 
+    /// A server that answers in place of this machine
+    engine: EngineConfig {
+        /// chat server that answers, as http://127.0.0.1:8000/v1; empty: this machine
+        url: String = text("").flags(&[Flag::Takes("engine", "URL")]).detours(&[("here", "engine.url", "")]);
+        /// name of its model; empty: the only one it has
+        model: String = text("");
+        /// variable that holds its key
+        key_env: String = text("OPENAI_API_KEY");
+        /// file that holds its key, in place of the variable
+        key_file: String = text("");
+        /// tokens of its context where it does not say them; 0 is unknown
+        context: u64 = int(0, 0, TOKENS);
+        /// seconds until an answer begins: it reads the conversation first
+        wait_s: u64 = int(900, 1, 86_400);
+        /// seconds of silence in the middle of an answer
+        stall_s: u64 = int(60, 1, 86_400);
+    }
+
     /// Speculative decoding
     speculation: SpeculationConfig {
         /// speculative decoding: auto drafts where it pays; on, off, or a depth

@@ -80,6 +80,10 @@ pub(super) fn run(
 
 /// What `thinking.mode` asks for and the template of the model in the settings cannot do.
 fn no_switch(config: &Config) -> Option<String> {
+    if !config.engine.url.is_empty() {
+        // A server has its own way, and says so.
+        return None;
+    }
     let model = match config.model_source() {
         ModelSource::Path(path) => path,
         ModelSource::Auto => model_cmd::installed(&config.model).map_or("demo".into(), |p| p.display().to_string()),

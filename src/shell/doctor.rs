@@ -8,11 +8,12 @@ use rustix::fs::statvfs;
 use serde_json::json;
 
 use super::quantize_cmd::kept_dir;
-use super::{Context, Exit, Failure, dirs, model_cmd};
+use super::{Context, Exit, Failure, dirs, model_cmd, remote_engine};
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
 use crate::model::quantize::kept_folders;
 use crate::model::{Checkpoint, Live, Model};
+use crate::remote;
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +40,14 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     findings.extend(folders(context));
     findings.push(gpu(context.config().model.gpu as usize, model_cmd::installed(&context.config().model)));
     findings.push(weights(context));
+    findings.extend(server(context));
     findings.push(disk(&context.dirs.data));
     findings.extend(kept_weights(&kept_dir(&context.dirs)));
     findings.push(model());
     findings.push(finding(
         "privacy",
         Verdict::Fine,
-        "No telemetry, no update check; the network is used only for a download that you ask for. State files contain your conversations; this wipes them: sala-chat prune --state --all",
+        "No telemetry, no update check; the network is used only for a download that you ask for, and for a server that you name. State files contain your conversations; this wipes them: sala-chat prune --state --all",
     ));
     if files {
         findings.extend(listed_files(context));
@@ -107,6 +109,19 @@ fn folders(context: &Context) -> Vec<Finding> {
             }
         })
         .collect()
+}
+
+/// The server that answers in place of this machine, if the settings name one.
+fn server(context: &Context) -> Option<Finding> {
+    let options = match remote_engine::options(context) {
+        Ok(options) => options?,
+        Err(failure) => return Some(finding("server", Verdict::Miss, failure.message)),
+    };
+    let key = if options.key.is_some() { "A key is sent." } else { "No key is sent." };
+    Some(match remote::probe(&options) {
+        Ok(said) => finding("server", Verdict::Fine, format!("{said} {key}")),
+        Err(line) => finding("server", Verdict::Note, format!("{line} {key}")),
+    })
 }
 
 #[cfg(not(feature = "cuda"))]

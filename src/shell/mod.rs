@@ -25,6 +25,7 @@ mod out;
 mod panic;
 pub mod plain;
 mod quantize_cmd;
+mod remote_engine;
 pub mod run;
 mod serve_cmd;
 mod sessions_cmd;

@@ -70,12 +70,16 @@ impl Run {
     fn usage(&self, answer: &Message) -> Value {
         let prefilled = answer.meta.prefilled_tokens + self.documents_read;
         let reused = answer.meta.reused_tokens.saturating_sub(self.documents_read);
-        json!({
+        let mut usage = json!({
             "prompt_tokens": prefilled + reused,
             "reused_tokens": reused,
             "prefilled_tokens": prefilled,
             "completion_tokens": answer.meta.completion_tokens,
-        })
+        });
+        if let Some(usage) = usage.as_object_mut().filter(|_| self.meters.estimated) {
+            usage.insert("estimated".to_owned(), json!(true));
+        }
+        usage
     }
 
     /// Times from the start of reading, of the same tokens that [`Run::usage`] counts.

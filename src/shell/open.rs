@@ -7,16 +7,17 @@ use std::time::{Duration, Instant};
 use super::cli::SessionChoice;
 use super::devices::{self, Chosen};
 use super::failure::{Exit, Failure};
-use super::{Context, model_cmd, out, quantize_cmd};
+use super::{Context, model_cmd, out, quantize_cmd, remote_engine};
 use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, LoadLimits, Opening, Settings};
 use crate::engine::worker;
 use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError, Recipe,
 };
 use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, Token, WeightsChoice};
+use crate::remote;
 use crate::session::{Limits, RealDisk, Scratch, Store, StoreError};
 use crate::settings::table::session_rows;
-use crate::settings::{Device, DraftSource, Loaded, ModelSource, Origin, Weights};
+use crate::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
 use crate::text::sanitize::Clean;
 use crate::text::sources::SourceOptions;
 use crate::text::{TextModel, files};
@@ -267,18 +268,44 @@ impl Drop for Starting {
     }
 }
 
+fn no_thread(e: std::io::Error) -> Failure {
+    Failure::new(Exit::Failure, format!("no thread to run on: {e}"))
+}
+
+/// What answers, begun, and what the desk has to know of it.
+struct Begun {
+    engine: Starting,
+    text: TextModel,
+    stop: Vec<Token>,
+    save_state: SaveStates,
+    piece: usize,
+}
+
+/// Begins what answers: a server if one is named, else a model on this machine.
+fn begin(context: &Context) -> Result<Begun, Failure> {
+    if let Some(options) = remote_engine::options(context)? {
+        let text = remote::text_model().map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
+        let remote::Engine { commands, events, thread } = remote::spawn(options, &text).map_err(no_thread)?;
+        let engine = Starting(Some(worker::Engine { commands, events, thread }));
+        let stop = text.tokenizer.stop_ids(&[]);
+        // Its state is text: there is nothing to keep beside that, and nothing to cut it for.
+        return Ok(Begun { engine, text, stop, save_state: SaveStates::Never, piece: usize::MAX });
+    }
+    let engine_options = engine_options(context)?;
+    let name = engine_options.model.clone();
+    // Before anything else: opening a GPU and loading weights is what a start waits for.
+    let engine = Starting(Some(worker::spawn(engine_options).map_err(no_thread)?));
+    let (text, stop) = text(&name)?;
+    Ok(Begun { engine, text, stop, save_state: context.config().sessions.save_state, piece: piece(context) })
+}
+
 /// Starts engine and desk.
 ///
 /// # Errors
 /// No data directory, no model, no thread.
 pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: Attendance) -> Result<Opened, Failure> {
     let config = context.config();
-    let engine_options = engine_options(context)?;
-    let name = engine_options.model.clone();
-    let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
-    // Before anything else: opening a GPU and loading weights is what a start waits for.
-    let engine = Starting(Some(worker::spawn(engine_options).map_err(no_thread)?));
-    let (text, stop) = text(&name)?;
+    let Begun { engine, text, stop, save_state, piece } = begin(context)?;
     let mut loaded = context.loaded.clone();
     loaded.recommend(&text.recommended);
     if let Some(why) =
@@ -313,8 +340,8 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
             confirm_files: usize::try_from(config.load.confirm_files).unwrap_or(usize::MAX),
         },
         sources: SourceOptions::new(&config.load),
-        piece: piece(context),
-        save_state: config.sessions.save_state,
+        piece,
+        save_state,
         presets: Some(context.dirs.presets()),
         overrides: overrides(context),
         device_notes: match attendance {

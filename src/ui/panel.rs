@@ -70,10 +70,13 @@ fn context(app: &App, lines: &mut Lines<'_, '_>) {
     let m = &app.meters;
     if m.context_limit == 0 {
         lines.title("context");
-        lines.line("known when the model is loaded", Role::Dim);
+        let unsaid = app.model.as_ref().is_some_and(|m| m.server.is_some());
+        let why = if unsaid { "not told by the server: engine.context" } else { "known when the model is loaded" };
+        lines.line(why, Role::Dim);
         return;
     }
-    lines.title(&format!("context  {} of {}", grouped(m.context_used), grouped(m.context_limit)));
+    let about = if m.estimated { "~" } else { "" };
+    lines.title(&format!("context  {about}{} of {}", grouped(m.context_used), grouped(m.context_limit)));
     let cells = usize::from(lines.area.width).saturating_sub(4);
     let meter = lines.painter.meter(cells, m.context_used as f64 / m.context_limit as f64);
     lines.line(&meter, Role::Key);
@@ -164,7 +167,11 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     lines.title("engine");
     if let Some(info) = &app.model {
         lines.line(&format!("{} {}, {}", info.name, info.dtype, info.device), Role::Text);
-        lines.line(&format!("draft   {}", info.draft.as_deref().unwrap_or("n-gram only")), Role::Dim);
+        let draft = info.draft.as_deref().unwrap_or("n-gram only");
+        lines.line(
+            &if info.server.is_some() { "a server, no kept state".into() } else { format!("draft   {draft}") },
+            Role::Dim,
+        );
     }
     // Only what was measured: nothing is said of an answer before there is one.
     let answer = (m.tokens_per_s > 0.0).then(|| format!("answer  {:.1} t/s", m.tokens_per_s));

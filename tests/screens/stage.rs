@@ -326,6 +326,7 @@ pub fn documents() -> Vec<sala_chat::protocol::desk::DocumentRow> {
 /// Numbers for the status line.
 pub fn meters(model: ModelInfo) -> Meters {
     Meters {
+        estimated: false,
         context_used: model.context_limit * 58 / 100,
         context_limit: model.context_limit,
         spec: SpecStats {

@@ -73,12 +73,11 @@ impl State {
             let sampling = desk.sampling_again(&again);
             let answer = desk.new_answer(&rendered, sampling, started)?;
             desk.write_answer(answer, plan, rendered, move |desk, made| {
-                let text = format!(
-                    "Answered again: {} tokens shared, {} read for the question.",
-                    grouped(shared),
-                    grouped(read)
-                );
-                desk.note(Level::Info, text);
+                if desk.feeder.server().is_none() {
+                    let (shared, read) = (grouped(shared), grouped(read));
+                    let text = format!("Answered again: {shared} tokens shared, {read} read for the question.");
+                    desk.note(Level::Info, text);
+                }
                 desk.made_again(again, made)
             })
         })

@@ -10,9 +10,9 @@ use super::super::render::Rendered;
 use super::super::work::Wanted;
 use super::super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{Activity, Level, Notice};
-use crate::protocol::engine::{Ended, JobStats, LookedAt, Sampling, Token};
+use crate::protocol::engine::{Ended, JobStats, LookedAt, Sampling, Token, Usage};
 use crate::text::{Begin, Delta, StreamDecoder};
-use crate::transcript::{Finish, Message, MessageId, Role, Sources};
+use crate::transcript::{Finish, Message, MessageId, MessageMeta, Role, Sources};
 
 /// An answer that is being written.
 pub(super) struct Answer {
@@ -197,6 +197,15 @@ impl State {
             message.meta.prefilled_tokens = *read;
             message.meta.prefill_ms = *prefill_ms;
             message.meta.tokens_per_s = decode_speed(&end.stats);
+            match end.stats.usage {
+                Some(usage) => self.count_as(usage, &mut message.meta),
+                // It may have kept some of it, and does not say.
+                None if self.feeder.server().is_some() => {
+                    message.meta.reused_tokens = 0;
+                    message.meta.prefilled_tokens = reused + read;
+                }
+                None => {}
+            }
             message.meta.looked = self.sources(&message, rendered, &end.looked_at).or(message.meta.looked);
             self.meters.tokens_per_s = message.meta.tokens_per_s;
         }
@@ -212,9 +221,20 @@ impl State {
         }
     }
 
+    /// A server's own counts take the place of estimates.
+    fn count_as(&mut self, usage: Usage, meta: &mut MessageMeta) {
+        meta.reused_tokens = usage.cached_tokens;
+        meta.prefilled_tokens = usage.prompt_tokens - usage.cached_tokens.min(usage.prompt_tokens);
+        meta.completion_tokens = usage.completion_tokens;
+        if usage.thought_tokens > 0 {
+            meta.thought_tokens = usage.thought_tokens;
+        }
+        self.feeder.counted = Some((self.feeder.live.position(), usage.prompt_tokens + usage.completion_tokens));
+    }
+
     /// A sentence, once for each share, when the context is nearly full.
     fn warn_of_full_context(&mut self) {
-        let (used, limit) = (self.feeder.live.position(), self.meters.context_limit);
+        let (used, limit) = (self.feeder.shown_position(), self.meters.context_limit);
         if limit == 0 {
             return;
         }

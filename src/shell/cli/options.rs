@@ -33,7 +33,7 @@ fn flags(screen: bool) -> impl Iterator<Item = (&'static Row, &'static Flag)> {
 /// Where an option stands in help.
 fn heading(row: &Row) -> &'static str {
     match row.section() {
-        "model" | "speculation" => "Model",
+        "model" | "engine" | "speculation" => "Model",
         "ui" => "Screen",
         _ => "Answer",
     }

@@ -1,0 +1,287 @@
+//! The chat protocol: what is sent, and what each event of the answer says. Pure.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::codec::{Conversation, Thinking, Turn};
+use crate::protocol::engine::{Sampling, Usage};
+
+/// Fields that a server may not know: left out when it says so, and then named once.
+const OPTIONAL: [&str; 14] = [
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "add_generation_prompt",
+];
+
+/// How an answer is to be drawn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draw {
+    pub(super) sampling: Sampling,
+    /// `None`: as many as the server gives.
+    pub(super) max_tokens: Option<u64>,
+}
+
+impl Serialize for Turn {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        json!({"role": self.role, "content": self.text}).serialize(serializer)
+    }
+}
+
+/// The body of a request. `left_out`: fields that this server does not take.
+pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_out: &BTreeSet<&'static str>) -> Value {
+    let s = draw.sampling;
+    let mut body = Map::new();
+    let mut put = |name: &str, value: Value| drop(body.insert(name.to_owned(), value));
+    put("model", json!(model));
+    put("messages", json!(conversation.turns));
+    put("stream", json!(true));
+    put("stream_options", json!({"include_usage": true}));
+    // The newer name only where the older one is refused: servers that run at home know the older one.
+    let limit = if left_out.contains("max_tokens") { "max_completion_tokens" } else { "max_tokens" };
+    if let Some(tokens) = draw.max_tokens {
+        put(limit, json!(tokens));
+    }
+    // Written as they were given: an f32 made an f64 would show digits that nobody chose.
+    let number = |x: f32| x.to_string().parse::<f64>().map_or(Value::Null, |x| json!(x));
+    put("temperature", number(s.temperature));
+    put("top_p", number(s.top_p));
+    put("seed", json!(s.seed));
+    for (name, value, off) in [
+        ("presence_penalty", s.presence_penalty, 0.0),
+        ("frequency_penalty", s.frequency_penalty, 0.0),
+        ("min_p", s.min_p, 0.0),
+        ("repetition_penalty", s.repeat_penalty, 1.0),
+    ] {
+        if value != off {
+            put(name, number(value));
+        }
+    }
+    if s.top_k > 0 {
+        put("top_k", json!(s.top_k));
+    }
+    match conversation.thinking {
+        Thinking::Auto => {}
+        Thinking::On => put("chat_template_kwargs", json!({"enable_thinking": true})),
+        Thinking::Off => put("chat_template_kwargs", json!({"enable_thinking": false})),
+    }
+    if conversation.open {
+        put("continue_final_message", json!(true));
+        put("add_generation_prompt", json!(false));
+    }
+    for name in left_out {
+        body.remove(*name);
+    }
+    Value::Object(body)
+}
+
+/// The fields of a request that a refusal names.
+pub(super) fn refused_fields(sent: &Value, said: &str) -> Vec<&'static str> {
+    let named = |name: &str| {
+        said.match_indices(name).any(|(at, _)| {
+            let part = |c: char| c.is_alphanumeric() || c == '_';
+            let before = said.get(..at).and_then(|s| s.chars().next_back());
+            let after = said.get(at + name.len()..).and_then(|s| s.chars().next());
+            !before.is_some_and(part) && !after.is_some_and(part)
+        })
+    };
+    OPTIONAL.into_iter().filter(|name| sent.get(name).is_some() && named(name)).collect()
+}
+
+/// How the server says that an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finished {
+    /// By itself.
+    Stop,
+    /// It is as long as was allowed.
+    Length,
+    /// The server did not let it go on.
+    Filtered,
+}
+
+/// What one event says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Chunk {
+    pub(super) thinking: String,
+    pub(super) text: String,
+    pub(super) finished: Option<Finished>,
+    pub(super) usage: Option<Usage>,
+}
+
+/// What an event of an answer can be.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Event {
+    /// `[DONE]`.
+    Done,
+    /// More of the answer.
+    Chunk(Chunk),
+    /// The server failed while it answered: its words.
+    Failed(String),
+    /// Nothing that can be understood.
+    Strange,
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    #[serde(default)]
+    choices: Option<Vec<Choice>>,
+    #[serde(default)]
+    usage: Option<WireUsage>,
+    #[serde(default)]
+    error: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    #[serde(default)]
+    index: u64,
+    #[serde(default)]
+    delta: Option<Delta>,
+    /// In a whole answer.
+    #[serde(default)]
+    message: Option<Delta>,
+    #[serde(default)]
+    finish_reason: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct Delta {
+    #[serde(default)]
+    content: Option<String>,
+    #[serde(default)]
+    reasoning_content: Option<String>,
+    /// Another server's name for it; both may come, and say the same.
+    #[serde(default)]
+    reasoning: Option<String>,
+    #[serde(default)]
+    refusal: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct WireUsage {
+    #[serde(default)]
+    prompt_tokens: Option<u64>,
+    #[serde(default)]
+    completion_tokens: Option<u64>,
+    #[serde(default)]
+    prompt_tokens_details: Option<Cached>,
+    #[serde(default)]
+    completion_tokens_details: Option<Reasoned>,
+}
+
+#[derive(Deserialize)]
+struct Cached {
+    #[serde(default)]
+    cached_tokens: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Reasoned {
+    #[serde(default)]
+    reasoning_tokens: Option<u64>,
+}
+
+impl From<WireUsage> for Usage {
+    fn from(u: WireUsage) -> Usage {
+        let prompt_tokens = u.prompt_tokens.unwrap_or(0);
+        let cached = u.prompt_tokens_details.and_then(|d| d.cached_tokens).unwrap_or(0);
+        Usage {
+            prompt_tokens,
+            // Nobody can have kept more than there is.
+            cached_tokens: cached.min(prompt_tokens),
+            completion_tokens: u.completion_tokens.unwrap_or(0),
+            thought_tokens: u.completion_tokens_details.and_then(|d| d.reasoning_tokens).unwrap_or(0),
+        }
+    }
+}
+
+/// Reads the data of one event, or a whole answer that came as one object.
+pub(super) fn event(data: &str) -> Event {
+    if data.trim() == "[DONE]" {
+        return Event::Done;
+    }
+    let Ok(wire) = serde_json::from_str::<Wire>(data) else {
+        return Event::Strange;
+    };
+    if let Some(error) = wire.error.filter(|e| !e.is_null()) {
+        return Event::Failed(words_of(&error).unwrap_or_else(|| "no reason given".to_owned()));
+    }
+    if wire.choices.is_none() && wire.usage.is_none() {
+        return Event::Strange;
+    }
+    let mut chunk = Chunk { usage: wire.usage.map(Usage::from), ..Chunk::default() };
+    // One answer was asked for; a server that gives more is not mixed up.
+    for choice in wire.choices.into_iter().flatten().filter(|c| c.index == 0) {
+        let delta = choice.delta.or(choice.message).unwrap_or_default();
+        chunk.thinking.extend(delta.reasoning_content.or(delta.reasoning));
+        chunk.text.extend(delta.content);
+        chunk.text.extend(delta.refusal);
+        chunk.finished = match choice.finish_reason.as_deref() {
+            None | Some("") => chunk.finished,
+            Some("length" | "max_tokens") => Some(Finished::Length),
+            Some("content_filter") => Some(Finished::Filtered),
+            Some(_) => Some(Finished::Stop),
+        };
+    }
+    Event::Chunk(chunk)
+}
+
+/// The server's own words in an error object: `{"error":{"message"}}`, `{"message"}`, `{"detail"}` or a plain string.
+pub(super) fn words_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(s) => Some(s.clone()).filter(|s| !s.trim().is_empty()),
+        Value::Array(list) => {
+            let all: Vec<String> = list.iter().take(4).filter_map(words_of).collect();
+            (!all.is_empty()).then(|| all.join("; "))
+        }
+        Value::Object(map) => {
+            let inner = ["error", "message", "detail", "msg"].iter().find_map(|k| map.get(*k).and_then(words_of))?;
+            // A list of faults says which field each is about.
+            let place = map
+                .get("loc")
+                .and_then(Value::as_array)
+                .map(|loc| loc.iter().filter_map(Value::as_str).filter(|l| *l != "body").collect::<Vec<_>>().join("."));
+            match place.filter(|p| !p.is_empty()) {
+                Some(place) => Some(format!("{place}: {inner}")),
+                None => Some(inner),
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => None,
+    }
+}
+
+/// A model of the server's list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub(super) name: String,
+    /// Tokens of its context, where the server says it.
+    pub(super) context: Option<u64>,
+}
+
+/// The models of `/v1/models`; `None` where that is no such list.
+pub(super) fn models(list: &Value) -> Option<Vec<Listed>> {
+    let listed = |m: &Value| {
+        let context = ["max_model_len", "context_length", "max_context_length", "context_window"]
+            .iter()
+            .find_map(|k| m.get(*k).and_then(Value::as_u64))
+            .or_else(|| m.get("meta").and_then(|meta| meta.get("n_ctx")).and_then(Value::as_u64));
+        Some(Listed { name: m.get("id")?.as_str()?.to_owned(), context: context.filter(|c| *c > 0) })
+    };
+    Some(list.get("data")?.as_array()?.iter().filter_map(listed).collect())
+}
+
+#[cfg(test)]
+#[path = "chat_tests.rs"]
+mod tests;

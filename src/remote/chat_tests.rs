@@ -1,0 +1,106 @@
+//! Bodies and events of the chat protocol.
+
+use super::super::codec::Role;
+use super::*;
+
+fn conversation(thinking: Thinking, open: bool) -> Conversation {
+    let turn = |role, text: &str| Turn { role, text: text.into() };
+    Conversation { turns: vec![turn(Role::System, "s"), turn(Role::User, "q")], thinking, open, in_thought: false }
+}
+
+const DRAW: Draw = Draw {
+    sampling: Sampling {
+        temperature: 0.7,
+        top_k: 0,
+        top_p: 0.95,
+        min_p: 0.0,
+        repeat_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        seed: 7,
+    },
+    max_tokens: Some(99),
+};
+
+#[test]
+fn a_plain_request_holds_what_every_server_knows_and_no_more() {
+    let sent = body("m", &conversation(Thinking::Auto, false), DRAW, &BTreeSet::new());
+    let messages = json!([{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]);
+    let wanted = json!({"model": "m", "messages": messages, "stream": true, "stream_options": {"include_usage": true},
+        "max_tokens": 99, "temperature": 0.7, "top_p": 0.95, "seed": 7});
+    assert_eq!(sent, wanted);
+}
+
+#[test]
+fn what_is_set_is_sent_and_what_was_refused_is_not() {
+    let mut draw = DRAW;
+    (draw.sampling.top_k, draw.sampling.min_p, draw.sampling.repeat_penalty) = (40, 0.05, 1.1);
+    let sent = body("m", &conversation(Thinking::Off, true), draw, &BTreeSet::new());
+    assert_eq!((&sent["top_k"], &sent["min_p"], &sent["repetition_penalty"]), (&json!(40), &json!(0.05), &json!(1.1)));
+    assert_eq!(sent["chat_template_kwargs"], json!({"enable_thinking": false}));
+    assert_eq!(sent["continue_final_message"], json!(true));
+    let left_out = BTreeSet::from(["top_k", "max_tokens"]);
+    let sent = body("m", &conversation(Thinking::On, false), draw, &left_out);
+    assert!(sent.get("top_k").is_none() && sent.get("max_tokens").is_none());
+    assert_eq!(sent["max_completion_tokens"], json!(99));
+}
+
+#[test]
+fn a_refusal_names_whole_fields_that_were_sent() {
+    let sent = json!({"max_tokens": 1, "top_p": 1, "seed": 1});
+    assert_eq!(refused_fields(&sent, "Unsupported parameter: 'max_tokens'"), ["max_tokens"]);
+    assert_eq!(refused_fields(&sent, "body.top_p, seed: extra fields not permitted"), ["top_p", "seed"]);
+    assert!(refused_fields(&sent, "max_tokens_total is 5, seeds, top_k").is_empty());
+}
+
+#[test]
+fn events_of_several_servers_are_understood() {
+    let chunk = |data: &str| match event(data) {
+        Event::Chunk(c) => c,
+        other => panic!("{data}: {other:?}"),
+    };
+    let text = chunk(
+        r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":"a"},"finish_reason":null}],"usage":null}"#,
+    );
+    assert_eq!((text.text.as_str(), text.finished), ("a", None));
+    let both = chunk(r#"{"choices":[{"delta":{"reasoning_content":"r","reasoning":"r","content":null}}]}"#);
+    assert_eq!((both.thinking.as_str(), both.text.as_str()), ("r", ""));
+    let other = chunk(r#"{"choices":[{"delta":{"reasoning":"o"}},{"index":1,"delta":{"content":"not asked for"}}]}"#);
+    assert_eq!((other.thinking.as_str(), other.text.as_str()), ("o", ""));
+    assert_eq!(chunk(r#"{"choices":[{"delta":{},"finish_reason":"length"}]}"#).finished, Some(Finished::Length));
+    assert_eq!(chunk(r#"{"choices":[{"delta":{},"finish_reason":"eos"}]}"#).finished, Some(Finished::Stop));
+    let whole =
+        chunk(r#"{"object":"chat.completion","choices":[{"message":{"content":"all"},"finish_reason":"stop"}]}"#);
+    assert_eq!((whole.text.as_str(), whole.finished), ("all", Some(Finished::Stop)));
+    let usage = chunk(
+        r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":20},
+        "completion_tokens_details":{"reasoning_tokens":2}}}"#,
+    );
+    let wanted = Usage { prompt_tokens: 9, cached_tokens: 9, completion_tokens: 3, thought_tokens: 2 };
+    assert_eq!(usage.usage, Some(wanted));
+    assert_eq!(event(" [DONE] "), Event::Done);
+    assert_eq!(event(r#"{"error":{"message":"out of memory","code":500}}"#), Event::Failed("out of memory".into()));
+    for strange in ["", "{", "[]", "7", "{}", r#"{"choices":7}"#, r#"{"choices":[{"delta":{"content":{"a":1}}}]}"#] {
+        assert_eq!(event(strange), Event::Strange, "{strange}");
+    }
+}
+
+#[test]
+fn the_servers_words_are_found_where_servers_put_them() {
+    let words = |v: Value| words_of(&v);
+    assert_eq!(words(json!({"error": {"message": "no", "type": "x"}})).unwrap(), "no");
+    assert_eq!(words(json!({"object": "error", "message": "too long"})).unwrap(), "too long");
+    assert_eq!(words(json!({"detail": [{"loc": ["body", "seed"], "msg": "extra"}]})).unwrap(), "seed: extra");
+    assert_eq!(words(json!({"error": "plain"})).unwrap(), "plain");
+    assert_eq!(words(json!({"code": 7})), None);
+}
+
+#[test]
+fn models_and_their_contexts_are_read_off_the_list() {
+    let list = json!({"data": [{"id": "a", "max_model_len": 5}, {"id": "b", "meta": {"n_ctx": 6, "n_ctx_train": 7}},
+        {"id": "c", "context_length": 8}, {"id": "d"}, {"name": "no id"}]});
+    let all = models(&list).unwrap();
+    let seen: Vec<(&str, Option<u64>)> = all.iter().map(|m| (m.name.as_str(), m.context)).collect();
+    assert_eq!(seen, [("a", Some(5)), ("b", Some(6)), ("c", Some(8)), ("d", None)]);
+    assert_eq!(models(&json!({"models": []})), None);
+}

@@ -1,0 +1,75 @@
+//! The key of a server: sent, and never shown.
+
+use std::path::Path;
+
+/// Shortest key that is looked for in what a server says: shorter ones are words of every text.
+const LEAST: usize = 6;
+/// No key is longer.
+const MOST: u64 = 64 << 10;
+
+/// A secret. Nothing prints it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(String);
+
+impl Key {
+    /// A key of visible ASCII characters, without the white space around it.
+    ///
+    /// # Errors
+    /// A phrase: what is wrong with it. It does not hold the key.
+    pub fn new(text: &str) -> Result<Key, &'static str> {
+        let text = text.trim();
+        match text {
+            "" => Err("it is empty"),
+            text if !text.bytes().all(|b| b.is_ascii_graphic()) => Err("it holds characters that no key has"),
+            text => Ok(Key(text.to_owned())),
+        }
+    }
+
+    /// The key in a file.
+    ///
+    /// # Errors
+    /// A phrase: the file cannot be read, or holds no key.
+    pub fn read(file: &Path) -> Result<Key, String> {
+        use std::io::Read as _;
+        let mut text = String::new();
+        let opened = std::fs::File::open(file).map_err(|e| e.to_string())?;
+        opened.take(MOST).read_to_string(&mut text).map_err(|e| e.to_string())?;
+        Key::new(&text).map_err(str::to_owned)
+    }
+
+    /// What is sent.
+    pub(super) fn bearer(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+
+    /// A text without the key, should a server repeat it.
+    pub(super) fn without(&self, text: &str) -> String {
+        if self.0.len() < LEAST { text.to_owned() } else { text.replace(&self.0, "(key)") }
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key(not shown)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_sent_and_never_printed() {
+        let key = Key::new(" sk-verysecret\n").unwrap();
+        assert_eq!(key.bearer(), "Bearer sk-verysecret");
+        assert!(!format!("{key:?}").contains("secret"));
+        assert_eq!(key.without("Incorrect key sk-verysecret."), "Incorrect key (key).");
+    }
+
+    #[test]
+    fn what_cannot_be_a_header_is_no_key() {
+        assert_eq!(Key::new("  "), Err("it is empty"));
+        assert!(Key::new("a\nb").is_err());
+        assert!(Key::new("schlüssel").is_err());
+    }
+}

@@ -1,0 +1,244 @@
+//! The program itself with `--engine`: one-shot answers, line mode, what is kept and what is said.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::chat_server::{ChatServer, Reply, STREAM, answer, delta, end, events, refusal};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_sala-chat");
+
+fn command(home: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(BINARY);
+    command
+        .args(arguments)
+        .current_dir(home)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", home)
+        .env("SALA_CHAT_DATA_DIR", home.join("data"))
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(home: &Path, arguments: &[&str]) -> Output {
+    command(home, arguments).output().unwrap()
+}
+
+fn object(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The program fed line by line; standard output at the end. A line `@words` waits until these were printed.
+fn lines(home: &Path, arguments: &[&str], lines: &[&str]) -> String {
+    let mut child = command(home, arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let (printed, all) = std::sync::mpsc::channel();
+    let reader = std::thread::spawn(move || {
+        let mut piece = [0; 4096];
+        while let Ok(n @ 1..) = stdout.read(&mut piece) {
+            printed.send(piece[..n].to_vec()).unwrap();
+        }
+    });
+    let mut said = Vec::new();
+    let has = |said: &[u8], words: &str| String::from_utf8_lossy(said).contains(words);
+    for line in lines {
+        match line.strip_prefix('@') {
+            Some(words) => {
+                while !has(&said, words) {
+                    said.extend(all.recv_timeout(Duration::from_secs(60)).expect(words));
+                }
+            }
+            None => writeln!(stdin, "{line}").unwrap(),
+        }
+    }
+    drop(stdin);
+    child.wait().unwrap();
+    reader.join().unwrap();
+    said.extend(all.iter().flatten());
+    String::from_utf8(said).unwrap()
+}
+
+#[test]
+fn one_question_is_answered_with_the_servers_counts() {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("notes.txt"), "The gate is red.\n").unwrap();
+    let server = ChatServer::start(vec![answer("Red \u{1b}[31m.")]);
+    let output = run(home.path(), &["--engine", &server.url, "-p", "Which colour?", "-f", "notes.txt", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let said = object(&output);
+    assert_eq!((&said["text"], &said["finish_reason"]), (&json!("Red \u{1b}[31m."), &json!("stop")));
+    assert_eq!((&said["model"], &said["device"]), (&json!("tiny"), &json!(server.url)));
+    let usage = json!({"prompt_tokens": 100, "reused_tokens": 60, "prefilled_tokens": 40, "completion_tokens": 5});
+    assert_eq!(said["usage"], usage);
+    let asked = server.asked();
+    let messages = asked[0]["messages"].as_array().unwrap();
+    let contents: Vec<&str> = messages.iter().map(|m| m["content"].as_str().unwrap()).collect();
+    assert_eq!(contents[0], "<document name=\"notes.txt\">\nThe gate is red.\n</document>");
+    assert_eq!(contents[2], "Which colour?");
+    assert!(!output.stdout.contains(&0x1b));
+}
+
+#[test]
+fn a_server_without_counts_is_estimated_and_marked() {
+    let home = tempfile::tempdir().unwrap();
+    let bytes = [STREAM.as_bytes(), &events(&[delta("content", "Yes."), end("stop")])].concat();
+    let server = ChatServer::start(vec![Reply::Pieces(vec![bytes], Duration::ZERO)]);
+    let said = object(&run(home.path(), &["--engine", &server.url, "-p", "q", "--json"]));
+    assert_eq!((&said["usage"]["estimated"], &said["usage"]["reused_tokens"]), (&json!(true), &json!(0)));
+    assert!(said["usage"]["prompt_tokens"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn a_failure_is_one_line_with_a_code_and_what_came_is_kept() {
+    let home = tempfile::tempdir().unwrap();
+    let begun = [STREAM.as_bytes(), &events(&[delta("content", "Half an ")])].concat();
+    let begun = Reply::Pieces(vec![begun], Duration::ZERO);
+    let server = ChatServer::start(vec![begun, refusal("401 Unauthorized", "no \u{1b}]0;key"), answer("Whole.")]);
+    let output = run(home.path(), &["--engine", &server.url, "-p", "q"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(std::str::from_utf8(&output.stdout).unwrap().trim(), "Half an");
+    assert!(err(&output).contains("in the middle of the answer") && err(&output).contains("is kept"), "{output:?}");
+
+    let output = run(home.path(), &["--engine", &server.url, "-p", "again", "-c", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let message = object(&output)["error"]["message"].as_str().map(str::to_owned);
+    let message = message.unwrap_or_else(|| object(&output).to_string());
+    assert!(message.contains("wants a key (401)") && message.contains("\\x1b]0;key"), "{message}");
+
+    // The half answer is part of the conversation.
+    let output = run(home.path(), &["--engine", &server.url, "-p", "and now?", "-c"]);
+    assert!(output.status.success(), "{output:?}");
+    let asked = server.asked();
+    let contents: Vec<&str> =
+        asked.last().unwrap()["messages"].as_array().unwrap().iter().map(|m| m["content"].as_str().unwrap()).collect();
+    assert_eq!(contents[..2], ["q", "Half an "]);
+    assert_eq!(contents.last().unwrap(), &"and now?");
+}
+
+#[test]
+fn the_key_of_a_variable_or_a_file_is_sent_and_printed_nowhere() {
+    const SECRET: &str = "sk-verysecretkey";
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("key"), format!("{SECRET}\n")).unwrap();
+    let says = || refusal("401 Unauthorized", &format!("Incorrect key {SECRET}"));
+    let server = ChatServer::start(vec![says(), says(), answer("Yes.")]);
+    let mut all = Vec::new();
+    let ask = ["--engine", &server.url, "-p", "q", "--json", "-vv"];
+    all.push(command(home.path(), &ask).env("OPENAI_API_KEY", SECRET).output().unwrap());
+    all.push(command(home.path(), &ask).env("SALA_CHAT_ENGINE_KEY_FILE", "key").output().unwrap());
+    let named = |c: &mut Command| c.env("SALA_CHAT_ENGINE_KEY_ENV", "MINE").env("MINE", SECRET).output().unwrap();
+    all.push(named(&mut command(home.path(), &ask)));
+    all.push(named(&mut command(home.path(), &["--engine", &server.url, "doctor", "--json"])));
+    all.push(named(&mut command(home.path(), &["--engine", &server.url, "config", "show"])));
+    let seen = server.seen.lock().unwrap();
+    assert!(seen.iter().all(|s| s.headers.contains(&format!("Bearer {SECRET}"))), "{seen:?}");
+    assert_eq!(seen.len(), 7);
+    for output in &all {
+        let printed = [&output.stdout[..], &output.stderr[..]].concat();
+        assert!(!String::from_utf8_lossy(&printed).contains(SECRET), "{output:?}");
+    }
+    assert!(
+        String::from_utf8_lossy(&all[3].stdout).contains("answers; its models: tiny. A key is sent."),
+        "{:?}",
+        all[3]
+    );
+    assert!(files_below(&home.path().join("data")).iter().all(|f| !holds(f, SECRET.as_bytes())), "nor written");
+}
+
+fn files_below(dir: &Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        match entry.file_type().unwrap().is_dir() {
+            true => found.extend(files_below(&entry.path())),
+            false => found.push(entry.path()),
+        }
+    }
+    found
+}
+
+fn holds(file: &Path, what: &[u8]) -> bool {
+    std::fs::read(file).unwrap().windows(what.len()).any(|w| w == what)
+}
+
+#[test]
+fn settings_that_are_none_are_usage_errors() {
+    let home = tempfile::tempdir().unwrap();
+    for (address, words) in [
+        ("localhost:8000", "engine.url"),
+        ("http://me:hunter2@127.0.0.1/v1", "engine.key_env"),
+        ("http://127.0.0.1:1/v1?key=hunter2", "engine.url"),
+    ] {
+        let output = run(home.path(), &["--engine", address, "-p", "q"]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(err(&output).contains(words) && !err(&output).contains("hunter2"), "{}", err(&output));
+    }
+    let mut command = command(home.path(), &["--engine", "http://127.0.0.1:1/v1", "-p", "q"]);
+    let output = command.env("SALA_CHAT_ENGINE_KEY_FILE", "nowhere").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("engine.key_file nowhere cannot be used"), "{}", err(&output));
+}
+
+#[test]
+fn a_conversation_goes_back_forth_and_on_over_text_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let server = ChatServer::start((1..=6).map(|n| answer(&format!("Answer {n}."))).collect());
+    let typed = [
+        "first",
+        "@Answer 1.",
+        "/stats",
+        "@counted there",
+        "second",
+        "@Answer 2.",
+        "/undo",
+        "@Went back",
+        "third",
+        "@Answer 3.",
+        "/undo",
+        "/redo",
+        "@Went forward",
+        "/look",
+        "/why",
+        "/map",
+        "@/map and /look",
+        "/aside by the way",
+        "@Answer 4.",
+        "/quit",
+    ];
+    let said = lines(home.path(), &["--engine", &server.url, "--plain"], &typed);
+    for words in [
+        "does not tell where an answer looked",
+        "does not tell how likely a text is",
+        "does not tell what it has in its context",
+        "A server tells nothing of drafts",
+        "100 tokens read, 60 of them cached there",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(!said.contains("read again,"), "{said}");
+    let asked = server.asked();
+    let contents = |n: usize| -> Vec<String> {
+        let messages = asked[n]["messages"].as_array().unwrap();
+        messages.iter().map(|m| m["content"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(contents(1), ["first", "Answer 1.", "second"]);
+    assert_eq!(contents(2), ["first", "Answer 1.", "third"]);
+    assert_eq!(contents(3), ["first", "Answer 1.", "third", "Answer 3.", "by the way"]);
+
+    // Another day, the other way round, and another branch.
+    let said = lines(home.path(), &["--engine", &server.url, "--plain", "-c"], &["fourth", "@Answer 5.", "/quit"]);
+    assert!(said.contains("No kept state: a resumed conversation is read again by the server"), "{said}");
+    let asked = server.asked();
+    let last = asked.last().unwrap()["messages"].as_array().unwrap();
+    assert_eq!(last.len(), 5, "{last:?}");
+    assert_eq!(last[4]["content"], json!("fourth"));
+    let found = run(home.path(), &["search", "third", "--json"]);
+    assert!(String::from_utf8_lossy(&found.stdout).contains("third"), "{found:?}");
+}
