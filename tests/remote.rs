@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use chat_server::{ChatServer, Reply, STREAM, answer, delta, end, events, refusal, reply, stream, usage};
 use sala_chat::protocol::engine::{
-    Cancel, Command, Ended, EngineEvent, EngineFault, Generate, Job, JobStats, Look, ModelInfo, Sampling, SpecMode,
-    Token,
+    Cancel, Command, Ended, EngineEvent, EngineFault, Generate, Job, JobStats, Look, MAIN, ModelInfo, Sampling,
+    SpecMode, Token,
 };
 use sala_chat::remote::{Engine, Key, Patience, RemoteOptions, spawn, text_model};
 use sala_chat::text::{ChatMessage, ChatRole, RenderOptions, StreamDecoder, TextModel};
@@ -71,7 +71,7 @@ impl Client {
 
     fn restore(&self, history: Vec<Token>) {
         let history = std::sync::Arc::new(history);
-        let restore = Command::Restore { id: 1, keep: 0, rows: Vec::new(), end: None, history };
+        let restore = Command::Restore { id: 1, sequence: MAIN, keep: 0, rows: Vec::new(), end: None, history };
         self.engine.commands.send(restore).unwrap();
     }
 
@@ -96,7 +96,10 @@ impl Client {
             look: Look::default(),
         };
         let (generate, score, export, cancel) = (Some(generate), None, false, cancel.clone());
-        self.engine.commands.send(Command::Run(Job { id, prompt, generate, score, export, cancel })).unwrap();
+        self.engine
+            .commands
+            .send(Command::Run(Job { id, sequence: MAIN, prompt, generate, score, export, cancel }))
+            .unwrap();
         id
     }
 

@@ -1,9 +1,9 @@
 //! The engine thread of a remote engine: one command after another, as the desk expects it of any engine.
 //!
-//! Its state is the token list. A stop drops the request; what had come by then is in the state and nothing else, as with the
+//! The state of a sequence is its token list. Jobs are done one after another, whatever sequence they belong to. A stop drops the request; what had come by then is in the state and nothing else, as with the
 //! engine of this machine. A server that is away when the program starts is no failure: each question tries again.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,8 +19,8 @@ use super::sse::Events;
 use super::write::Writer;
 use crate::base::grouped;
 use crate::protocol::engine::{
-    Cancel, Command, Ended, EngineEvent, EngineFault, Generate, Job, JobStats, LookedAt, MemoryInfo, ModelInfo, Steer,
-    Steered, Token, Usage,
+    Cancel, Command, Ended, EngineEvent, EngineFault, Job, JobStats, LookedAt, MemoryInfo, ModelInfo, SequenceId,
+    Steer, Steered, Token, Usage,
 };
 use crate::text::TextModel;
 use crate::text::sanitize::sanitize_line;
@@ -33,6 +33,8 @@ const WINDOW: Duration = Duration::from_secs(2);
 const CLOSING: Duration = Duration::from_millis(10);
 /// A request is sent again without fields that were refused at most so often.
 const REFUSALS: usize = 8;
+/// Conversations at a time: they are only text.
+const SEQUENCES: u32 = 16;
 /// Models that are named when one has to be chosen.
 const NAMED: usize = 8;
 
@@ -90,7 +92,7 @@ struct Worker {
     model: Option<Listed>,
     /// Tokens of the context where the server does not say it.
     context: Option<u64>,
-    state: Vec<Token>,
+    states: HashMap<SequenceId, Vec<Token>>,
     /// Fields that this server does not take.
     left_out: BTreeSet<&'static str>,
     /// It was said that a budget for thoughts does not hold there.
@@ -117,8 +119,8 @@ impl Worker {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| format!("no connections can be made: {e}"))?;
         let RemoteOptions { model: wanted, context, .. } = options;
-        let (model, state, left_out, said_budget) = (None, Vec::new(), BTreeSet::new(), false);
-        Ok(Worker { client, runtime, codec, events, wanted, model, context, state, left_out, said_budget })
+        let (model, states, left_out, said_budget) = (None, HashMap::new(), BTreeSet::new(), false);
+        Ok(Worker { client, runtime, codec, events, wanted, model, context, states, left_out, said_budget })
     }
 
     fn send(&self, event: EngineEvent) {
@@ -134,23 +136,57 @@ impl Worker {
         for note in self.client.exposed_key().into_iter().chain(failed) {
             self.send(EngineEvent::Note(note));
         }
-        for command in commands {
+        let mut waiting: VecDeque<Command> = VecDeque::new();
+        while let Some(command) = waiting.pop_front().or_else(|| commands.recv().ok()) {
             match command {
-                Command::Restore { id, history, .. } => {
-                    self.state = history.to_vec();
+                Command::Restore { id, sequence, history, .. } => {
+                    self.states.insert(sequence, history.to_vec());
                     self.send(EngineEvent::Restored { id, ms: 0.0 });
                 }
-                Command::Run(job) => {
-                    let event = self.run(&job).unwrap_or_else(|fault| {
-                        self.state.clear();
-                        let fault = line_of(fault).map_or(EngineFault::Stopped, EngineFault::Device);
-                        EngineEvent::Failed { id: job.id, fault }
-                    });
-                    self.send(event);
+                Command::Fork { id, from, to } => {
+                    let state = self.states.get(&from).cloned().unwrap_or_default();
+                    self.states.insert(to, state);
+                    self.send(EngineEvent::Restored { id, ms: 0.0 });
                 }
+                Command::Release { sequence } => drop(self.states.remove(&sequence)),
+                Command::Run(job) => match self.run(&job) {
+                    Ok(done) => self.send(done),
+                    Err(fault) => {
+                        let fault = line_of(fault).map_or(EngineFault::Stopped, EngineFault::Device);
+                        self.send(EngineEvent::Failed { id: job.id, fault: fault.clone() });
+                        self.states.remove(&job.sequence);
+                        waiting.extend(commands.try_iter());
+                        waiting = self.without_lost(waiting, job.sequence, &fault);
+                    }
+                },
                 Command::Shutdown => return,
             }
         }
+    }
+
+    /// What waits after a failure: jobs on the state that is lost fail too, up to the next one that is put in its place.
+    fn without_lost(&self, waiting: VecDeque<Command>, lost: SequenceId, fault: &EngineFault) -> VecDeque<Command> {
+        let mut is_lost = true;
+        let mut left = VecDeque::new();
+        for command in waiting {
+            match &command {
+                Command::Run(job) if is_lost && job.sequence == lost => {
+                    self.send(EngineEvent::Failed { id: job.id, fault: fault.clone() });
+                    continue;
+                }
+                Command::Restore { sequence: new, .. } | Command::Fork { to: new, .. } if *new == lost => {
+                    is_lost = false
+                }
+                Command::Release { sequence } if *sequence == lost => is_lost = false,
+                Command::Run(_)
+                | Command::Restore { .. }
+                | Command::Fork { .. }
+                | Command::Release { .. }
+                | Command::Shutdown => {}
+            }
+            left.push_back(command);
+        }
+        left
     }
 
     fn info(&self) -> ModelInfo {
@@ -161,6 +197,7 @@ impl Worker {
             device_kind: "remote".to_owned(),
             context_limit: self.limit().unwrap_or(0),
             fingerprint: format!("text:{}", self.codec.tokenizer.hash()),
+            max_sequences: SEQUENCES,
             server: Some(self.client.shown.clone()),
             ..ModelInfo::default()
         }
@@ -196,19 +233,21 @@ impl Worker {
 
     fn run(&mut self, job: &Job) -> Result<EngineEvent, Fault> {
         let began = Instant::now();
-        self.state.extend_from_slice(&job.prompt);
+        let mut state = self.states.remove(&job.sequence).unwrap_or_default();
+        state.extend_from_slice(&job.prompt);
         let read = job.prompt.len() as u64;
         let Some(generate) = &job.generate else {
             if job.score.is_some() {
                 return Err(Fault::Failed("internal error: a server scores no text".to_owned()));
             }
+            self.states.insert(job.sequence, state);
             return Ok(done(job, Ended::Read, 0, JobStats { prefilled_tokens: read, ..JobStats::default() }));
         };
         if self.model.is_none() {
             self.find_model(&job.cancel)?;
             self.send(EngineEvent::Ready(self.info()));
         }
-        let conversation = self.codec.conversation(&self.state).map_err(Fault::Failed)?;
+        let conversation = self.codec.conversation(&state).map_err(Fault::Failed)?;
         let codec = self.codec.clone();
         let mut received = Received {
             id: job.id,
@@ -221,7 +260,9 @@ impl Worker {
             over_budget: false,
             recent: VecDeque::new(),
         };
-        let ended = match self.answer(job, generate, &conversation, &mut received) {
+        let max_tokens = self.room(generate.max_tokens, state.len() as u64);
+        let draw = Draw { sampling: generate.sampling, max_tokens };
+        let ended = match self.answer(job, draw, &conversation, &mut received) {
             Ok(ended) => ended,
             Err(Fault::Stopped) => Ended::Cancelled,
             Err(fault) => return Err(fault),
@@ -236,7 +277,8 @@ impl Worker {
         let limit = self.limit();
         let full = usage.zip(limit).is_some_and(|(u, limit)| u.prompt_tokens + u.completion_tokens >= limit);
         let ended = if ended == Ended::Length && full { Ended::Context } else { ended };
-        self.state.extend_from_slice(&received.tokens);
+        state.extend_from_slice(&received.tokens);
+        self.states.insert(job.sequence, state);
         let generated = received.tokens.len() as u64;
         let stats = JobStats {
             prefilled_tokens: read,
@@ -257,9 +299,9 @@ impl Worker {
 
     /// The limit of an answer that is sent; `None` leaves it to the server, which knows how much room is left. Servers refuse a
     /// limit beyond it, and how much it is can only be estimated here.
-    fn room(&self, max_tokens: u64) -> Option<u64> {
+    fn room(&self, max_tokens: u64, used: u64) -> Option<u64> {
         let Some(limit) = self.limit() else { return Some(max_tokens) };
-        let left = limit.saturating_sub(self.state.len() as u64).max(limit / 4);
+        let left = limit.saturating_sub(used).max(limit / 4);
         (max_tokens <= left).then_some(max_tokens)
     }
 
@@ -267,12 +309,10 @@ impl Worker {
     fn answer(
         &mut self,
         job: &Job,
-        generate: &Generate,
+        draw: Draw,
         conversation: &Conversation,
         received: &mut Received<'_>,
     ) -> Result<Ended, Fault> {
-        let max_tokens = self.room(generate.max_tokens);
-        let draw = Draw { sampling: generate.sampling, max_tokens };
         for _ in 0..REFUSALS {
             let name = self.model.as_ref().map_or("", |m| m.name.as_str());
             let body = chat::body(name, conversation, draw, &self.left_out);

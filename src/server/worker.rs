@@ -402,6 +402,9 @@ impl Worker {
                     }
                 }
             }
+            // Told by an engine that is a server itself.
+            EngineEvent::Note(note) => tracing::warn!("{note}"),
+            EngineEvent::Waiting { .. } => {}
             EngineEvent::Reading { id, done, .. } => {
                 if let Some(running) = self.running_job(id) {
                     let done = running.cached + running.read + done;
