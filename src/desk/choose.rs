@@ -64,7 +64,9 @@ impl State {
         let need: u64 = items.iter().map(|i| i.tokens).sum();
         let before = read.total().saturating_sub(need);
         let (free, reserve) = (self.meters.context_limit.saturating_sub(before), self.reserve());
-        let file = |i: &Item| PlanFile { name: i.name.clone(), tokens: i.tokens, kept: i.kept };
+        // A server keeps nothing of a document that was read once.
+        let here = self.feeder.server().is_none();
+        let file = |i: &Item| PlanFile { name: i.name.clone(), tokens: i.tokens, kept: i.kept && here };
         let files = items.iter().map(file).collect();
         let plan = LoadPlan { files, free, reserve, tokens_per_s: self.reading_speed };
         let (to_read, total) = (read.to_read(), read.total());

@@ -176,6 +176,10 @@ impl State {
             self.add_to_library(&info, 0, tip);
         }
         let (read, all) = (grouped(fed.read), grouped(info.tokens));
-        self.note(Level::Info, format!("{} is in the library: {all} tokens, {read} read.", info.name));
+        let what = match self.feeder.server() {
+            Some(_) => format!("about {all} tokens, as text alone: a server keeps no state"),
+            None => format!("{all} tokens, {read} read"),
+        };
+        self.note(Level::Info, format!("{} is in the library: {what}.", info.name));
     }
 }

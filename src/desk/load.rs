@@ -376,6 +376,9 @@ impl State {
             many => format!("{} files", many.len()),
         };
         let text = match kept {
+            _ if self.feeder.server().is_some() => {
+                format!("{what}: about {} tokens, which the server reads with the next question.", grouped(total))
+            }
             0 => format!("Read {what}: {} tokens in {seconds:.1} s.", grouped(total)),
             k if k == total => format!("{what}: {} tokens from library, {seconds:.1} s.", grouped(total)),
             k => format!(

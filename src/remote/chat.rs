@@ -193,16 +193,26 @@ struct Reasoned {
     reasoning_tokens: Option<u64>,
 }
 
+/// No count of tokens is larger.
+const MOST_TOKENS: u64 = 1 << 40;
+
+impl WireUsage {
+    /// What was counted; `None` where nothing was.
+    fn counted(self) -> Option<Usage> {
+        (self.prompt_tokens.is_some() || self.completion_tokens.is_some()).then(|| self.into())
+    }
+}
+
 impl From<WireUsage> for Usage {
     fn from(u: WireUsage) -> Usage {
-        let prompt_tokens = u.prompt_tokens.unwrap_or(0);
+        let prompt_tokens = u.prompt_tokens.unwrap_or(0).min(MOST_TOKENS);
         let cached = u.prompt_tokens_details.and_then(|d| d.cached_tokens).unwrap_or(0);
         Usage {
             prompt_tokens,
             // Nobody can have kept more than there is.
             cached_tokens: cached.min(prompt_tokens),
-            completion_tokens: u.completion_tokens.unwrap_or(0),
-            thought_tokens: u.completion_tokens_details.and_then(|d| d.reasoning_tokens).unwrap_or(0),
+            completion_tokens: u.completion_tokens.unwrap_or(0).min(MOST_TOKENS),
+            thought_tokens: u.completion_tokens_details.and_then(|d| d.reasoning_tokens).unwrap_or(0).min(MOST_TOKENS),
         }
     }
 }
@@ -221,7 +231,7 @@ pub(super) fn event(data: &str) -> Event {
     if wire.choices.is_none() && wire.usage.is_none() {
         return Event::Strange;
     }
-    let mut chunk = Chunk { usage: wire.usage.map(Usage::from), ..Chunk::default() };
+    let mut chunk = Chunk { usage: wire.usage.and_then(WireUsage::counted), ..Chunk::default() };
     // One answer was asked for; a server that gives more is not mixed up.
     for choice in wire.choices.into_iter().flatten().filter(|c| c.index == 0) {
         let delta = choice.delta.or(choice.message).unwrap_or_default();
@@ -277,7 +287,10 @@ pub(super) fn models(list: &Value) -> Option<Vec<Listed>> {
             .iter()
             .find_map(|k| m.get(*k).and_then(Value::as_u64))
             .or_else(|| m.get("meta").and_then(|meta| meta.get("n_ctx")).and_then(Value::as_u64));
-        Some(Listed { name: m.get("id")?.as_str()?.to_owned(), context: context.filter(|c| *c > 0) })
+        Some(Listed {
+            name: m.get("id")?.as_str()?.to_owned(),
+            context: context.filter(|c| (1..MOST_TOKENS).contains(c)),
+        })
     };
     Some(list.get("data")?.as_array()?.iter().filter_map(listed).collect())
 }

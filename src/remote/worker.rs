@@ -23,7 +23,6 @@ use crate::protocol::engine::{
     Steer, Steered, Token, Usage,
 };
 use crate::text::TextModel;
-use crate::text::sanitize::sanitize_line;
 
 /// Commands that may wait.
 const COMMANDS: usize = 4;
@@ -132,7 +131,7 @@ impl Worker {
         self.send(EngineEvent::Loading { what: format!("asking {}", self.client.shown), done: 0.0 });
         let failed = self.find_model(&Cancel::default()).err().and_then(line_of);
         self.send(EngineEvent::Ready(self.info()));
-        let failed = failed.map(|line| format!("{line} Each question tries again."));
+        let failed = failed.map(|line| format!("{} Each question tries again.", sentence(&line)));
         for note in self.client.exposed_key().into_iter().chain(failed) {
             self.send(EngineEvent::Note(note));
         }
@@ -192,7 +191,7 @@ impl Worker {
     fn info(&self) -> ModelInfo {
         let name = self.model.as_ref().map(|m| m.name.clone()).or_else(|| self.wanted.clone());
         ModelInfo {
-            name: sanitize_line(&name.unwrap_or_else(|| "unknown".to_owned())).into_owned(),
+            name: self.client.cleaned(&name.unwrap_or_else(|| "unknown".to_owned())),
             device: self.client.shown.clone(),
             device_kind: "remote".to_owned(),
             context_limit: self.limit().unwrap_or(0),
@@ -214,7 +213,10 @@ impl Worker {
                 // A server need not list what it has; a wrong name it refuses.
                 found.unwrap_or_else(|| Listed { name: wanted.clone(), context: None })
             }
-            (None, Err(fault)) => return Err(fault),
+            (None, Err(Fault::Stopped)) => return Err(Fault::Stopped),
+            (None, Err(Fault::Refused { line, .. } | Fault::Failed(line))) => {
+                return Err(Fault::Failed(format!("{} engine.model names a model without asking.", sentence(&line))));
+            }
             (None, Ok(mut all)) => match (all.pop(), all.len()) {
                 (None, _) => return Err(Fault::Failed(format!("{shown} has no model. Name one with engine.model."))),
                 (Some(only), 0) => only,
@@ -345,6 +347,11 @@ impl Worker {
     }
 }
 
+/// A line that another sentence follows.
+fn sentence(line: &str) -> String {
+    if line.ends_with(['.', '?', '!', '…']) { line.to_owned() } else { format!("{line}.") }
+}
+
 fn line_of(fault: Fault) -> Option<String> {
     match fault {
         Fault::Stopped => None,
@@ -458,8 +465,9 @@ impl Received<'_> {
             Event::Failed(said) => {
                 let words = client.cleaned(&said);
                 return Err(Fault::Failed(format!(
-                    "{} failed while it answered: {words} {}",
+                    "{} failed while it answered: {} {}",
                     client.shown,
+                    sentence(&words),
                     kept(self)
                 )));
             }

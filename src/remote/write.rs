@@ -52,7 +52,8 @@ impl<'c> Writer<'c> {
     fn thought(&mut self, text: &str, tokens: &mut Vec<Token>) -> Result<(), TextError> {
         let mut text = text;
         match self.place {
-            Place::Start => {
+            // A server may think again in the middle of an answer: the transcript keeps all thoughts together.
+            Place::Start | Place::Answer => {
                 text = text.trim_start();
                 if text.is_empty() {
                     return Ok(());
@@ -62,8 +63,6 @@ impl<'c> Writer<'c> {
                 self.place = Place::Thought;
             }
             Place::Thought => {}
-            // Thoughts in the middle of an answer: servers that do so mean them apart, and there is no place for them.
-            Place::Answer => return Ok(()),
         }
         let whole = std::mem::take(&mut self.held) + text;
         let solid = whole.trim_end();
@@ -116,6 +115,12 @@ mod tests {
             written(false, &[("\n Hm", ""), (", so.\n", ""), ("\n", " \n"), ("", "\nYes."), ("x", "")]);
         assert_eq!(raw, "<think>\nHm, so.\n</think>\n\nYes.");
         assert_eq!((thinking.as_str(), answer.as_str()), ("Hm, so.", "Yes."));
+    }
+
+    #[test]
+    fn thoughts_in_the_middle_of_an_answer_are_thoughts() {
+        let (_, thinking, answer) = written(false, &[("a", "b "), ("c", ""), ("", "d")]);
+        assert_eq!((thinking.as_str(), answer.as_str()), ("ac", "b d"));
     }
 
     #[test]
