@@ -6,6 +6,7 @@
 // order, so T rows are bit for bit T single steps. Accepted rows of the pass before are absorbed first ("pending"); the
 // rows of this pass are only remembered. Bytes moved: S read once, written once if anything was pending.
 #include "common.cuh"
+#include "sequences.cuh"
 
 constexpr u32 TILE_V = 32;
 constexpr u32 GROUPS_K = 16;  // threads that share a column of S, eight rows each
@@ -81,14 +82,14 @@ struct StatePart {
 };
 
 // Where this thread's part of S lies, and the pending rows absorbed into it. Block (4 tiles, heads), 128 threads.
-DEVICE StatePart absorb_pending(float* state, const bf16* pend_k, const bf16* pend_v, const float* slopes, const Step* step, u32 heads, u32 kv_heads) {
+DEVICE StatePart absorb_pending(float* state, const bf16* pend_k, const bf16* pend_v, const float* slopes, u32 accepted, u32 slot, u32 heads, u32 kv_heads) {
     const u32 head = blockIdx.y, k0 = (threadIdx.x >> 3) * 8, v0 = blockIdx.x * TILE_V + (threadIdx.x & 7) * 4;
     StatePart part;
     part.decay = expf(-slopes[head]);
     part.at = state + (u64(head) * HEAD + k0) * HEAD + v0;
     part.load();
-    const u32 pending = min(step->pending, MAX_VERIFY);
-    const u64 half = u64(step->slot & 1) * MAX_VERIFY * kv_heads * HEAD + u64(head / (heads / kv_heads)) * HEAD;
+    const u32 pending = min(accepted, MAX_VERIFY);
+    const u64 half = u64(slot & 1) * MAX_VERIFY * kv_heads * HEAD + u64(head / (heads / kv_heads)) * HEAD;
     for (u32 r = 0; r < pending; r++) {
         const u64 row = half + u64(r) * kv_heads * HEAD;
         part.absorb(load16(pend_k + row + k0), *reinterpret_cast<const uint2*>(pend_v + row + v0));
@@ -97,9 +98,10 @@ DEVICE StatePart absorb_pending(float* state, const bf16* pend_k, const bf16* pe
     return part;
 }
 
+// With one sequence gridDim.z is 1; with several, block z works for the sequence whose rows begin with row z, if there is one.
 KERNEL(128, 4)
 lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col, u32 v_col, const float* q_norm, const float* k_norm, const float2* rope,
-                 float* state, bf16* pend_k, bf16* pend_v, const float* slopes, const Step* step, u32 heads, u32 kv_heads, float scale, float eps, u32 rows) {
+                 const Row* at, const RowState* of, u32 heads, u32 kv_heads, float scale, float eps, u32 all, u32 sequences) {
     __shared__ __align__(16) bf16 q[MAX_VERIFY][HEAD];
     __shared__ __align__(16) bf16 k[MAX_VERIFY][HEAD];
     __shared__ __align__(16) bf16 v[MAX_VERIFY][TILE_V];
@@ -109,8 +111,14 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
 
     // State, pending rows and norms are older than the launches under way.
     allow_next();
+    const Row row = at[blockIdx.z];
+    const auto [state, pend_k, pend_v, slopes] = of[blockIdx.z];
+    if (row.first != blockIdx.z) return;
+    const u32 rows = sequences > 1 ? row.rows : all;
+    x += u64(row.first) * ldx, o += u64(row.first) * ldo;
+    if (rope) rope += row.first * 64;
     if (q_norm && k_norm && threadIdx.x < 8) prefetch_line((threadIdx.x < 4 ? q_norm : k_norm) + (threadIdx.x & 3) * 32);
-    StatePart part = absorb_pending(state, pend_k, pend_v, slopes, step, heads, kv_heads);
+    StatePart part = absorb_pending(state, pend_k, pend_v, slopes, row.pending, row.slot, heads, kv_heads);
     wait_for_previous();
 
     // All rows are asked for before any is worked on: v by as many lanes as it takes, then q and k of four rows at a time.
@@ -146,7 +154,7 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
     }
     if (head % (heads / kv_heads)) return;
     // Remembered until it is known how many are accepted.
-    const u64 half = u64((step->slot & 1) ^ 1) * MAX_VERIFY * kv_heads * HEAD + u64(kv_head) * HEAD;
+    const u64 half = u64((row.slot & 1) ^ 1) * MAX_VERIFY * kv_heads * HEAD + u64(kv_head) * HEAD;
     if (brings) store16(pend_v + half + u64(threadIdx.x >> 2) * kv_heads * HEAD + tile + (threadIdx.x & 3) * 8, my_v);
     if (blockIdx.x == 0)
         for (u32 i = threadIdx.x; i < rows * 16; i += 128) store16(pend_k + half + u64(i >> 4) * kv_heads * HEAD + (i & 15) * 8, load16(&k[i >> 4][(i & 15) * 8]));
@@ -155,7 +163,7 @@ lightning_verify(float* o, u32 ldo, const bf16* x, u32 ldx, u32 q_col, u32 k_col
 KERNEL(128, 4) lightning_fold(float* state, const bf16* pend_k, const bf16* pend_v, const float* slopes, const Step* step, u32 heads, u32 kv_heads) {
     wait_for_previous();
     allow_next();
-    absorb_pending(state, pend_k, pend_v, slopes, step, heads, kv_heads);
+    absorb_pending(state, pend_k, pend_v, slopes, step->pending, step->slot, heads, kv_heads);
 }
 
 // Prefill: q and k of all heads, one warp a head.
@@ -225,7 +233,7 @@ lightning_prefill(float* o, u32 ldo, const bf16* qk, u32 ldqk, const bf16* v, u3
     fetch(0);
     const float slope = slopes[head];
     if (threadIdx.x <= CHUNK) sh.power[threadIdx.x] = expf(-slope * float(threadIdx.x));
-    absorb_pending(state, pend_k, pend_v, slopes, step, heads, kv_heads);
+    absorb_pending(state, pend_k, pend_v, slopes, step->pending, step->slot, heads, kv_heads);
     __syncthreads();  // the absorbed state is read back in another layout
 
     float s[2][4][4];  // S[32·warp + 16·m + g (+8)][8·n + 2t (+1)] of the tile

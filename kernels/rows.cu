@@ -4,6 +4,7 @@
 // norm_rows and gate_rows share their arithmetic with the GEMMs that norm or gate on the way (common.cuh), so a row
 // has the same bits whichever made it. Widths are multiples of 8.
 #include "common.cuh"
+#include "sequences.cuh"
 
 KERNEL(256, 4) fill_f32(float* dst, u64 n, float value) {
     wait_for_previous();
@@ -69,12 +70,12 @@ KERNEL(256, 4) embed_rows(float* h, const bf16* table, const u32* tokens, u32 hi
 }
 
 // The angle is a float32 product (docs/model.md §4), its sine and cosine are those of that float32 value.
-KERNEL(256, 4) rope_table(float2* table, const float* inv_freq, const Step* step, u32 rows) {
+KERNEL(256, 4) rope_table(float2* table, const float* inv_freq, const Step* step, const Row* at, u32 rows) {
     wait_for_previous();
     allow_next();
     const u32 i = blockIdx.x * 256 + threadIdx.x;
     if (i >= rows * 64) return;
-    float angle = float(step->position + i / 64) * inv_freq[i % 64], s, c;
+    float angle = float(at ? at[i / 64].position : step->position + i / 64) * inv_freq[i % 64], s, c;
     sincos_exact(angle, &s, &c);
     table[i] = make_float2(c, s);
 }

@@ -5,6 +5,7 @@
 // A row is worked on with the same arithmetic whatever the number of rows; splits are cut at absolute places.
 #include "attention.cuh"
 #include "cut.cuh"
+#include "sequences.cuh"
 
 constexpr u32 KEYS = 256;  // compressed keys of a launch block: 64 a warp
 constexpr u32 WARP_KEYS = 64;
@@ -13,23 +14,36 @@ constexpr u32 WARP_KEYS = 64;
 
 // Block (row, KV head), a thread a lane of the head. Keys of this pass are read from x, older ones from the cache, so blocks do
 // not depend on each other. Bytes moved: k, v once, keys of completed windows once more (2·3 times in prefill, from level 2).
-KERNEL(128, 8) append_kv(bf16* k, bf16* v, bf16* k1, bf16* k2, const bf16* xk, const bf16* xv, u32 ldx, const Step* step, u32 kv_heads, u32 rows) {
-    allow_next();
-    wait_for_previous();
-    const u32 start = step->position, r = blockIdx.x, p = start + r, lane = blockIdx.y * HEAD + threadIdx.x, width = kv_heads * HEAD;
-    k[u64(p) * width + lane] = xk[u64(r) * ldx + lane];
-    v[u64(p) * width + lane] = xv[u64(r) * ldx + lane];
+// A sequence's rows begin with xk, xv at position `start`.
+DEVICE void append_row(const RowCache& to, const bf16* xk, const bf16* xv, u32 ldx, u32 start, u32 r, u32 kv_heads) {
+    const u32 p = start + r, lane = blockIdx.y * HEAD + threadIdx.x, width = kv_heads * HEAD;
+    to.k[u64(p) * width + lane] = xk[u64(r) * ldx + lane];
+    to.v[u64(p) * width + lane] = xv[u64(r) * ldx + lane];
     auto mean = [&](u32 window) {
         float s = 0.f;
 #pragma unroll 32
         for (u32 i = 0; i < window; i++) {
             const u32 at = p + 1 - window + i;
-            s += widen(at >= start ? xk[u64(at - start) * ldx + lane] : k[u64(at) * width + lane]);
+            s += widen(at >= start ? xk[u64(at - start) * ldx + lane] : to.k[u64(at) * width + lane]);
         }
         return narrow(s / float(window));
     };
-    if ((p + 1) % 16 == 0 && p + 1 >= 32) k1[u64((p + 1) / 16 - 2) * width + lane] = mean(32);
-    if ((p + 1) % 64 == 0 && p + 1 >= 128) k2[u64((p + 1) / 64 - 2) * width + lane] = mean(128);
+    if ((p + 1) % 16 == 0 && p + 1 >= 32) to.k1[u64((p + 1) / 16 - 2) * width + lane] = mean(32);
+    if ((p + 1) % 64 == 0 && p + 1 >= 128) to.k2[u64((p + 1) / 64 - 2) * width + lane] = mean(128);
+}
+
+KERNEL(128, 8) append_kv(bf16* k, bf16* v, bf16* k1, bf16* k2, const bf16* xk, const bf16* xv, u32 ldx, const Step* step, u32 kv_heads, u32 rows) {
+    allow_next();
+    wait_for_previous();
+    append_row(RowCache{k, v, k1, k2}, xk, xv, ldx, step->position, blockIdx.x, kv_heads);
+}
+
+KERNEL(128, 8) append_kv_verify(const bf16* xk, const bf16* xv, u32 ldx, const Row* at, const RowCache* of, u32 kv_heads, u32 rows) {
+    allow_next();
+    const u32 start = at[blockIdx.x].start, first = at[blockIdx.x].first;
+    const RowCache to = of[blockIdx.x];
+    wait_for_previous();
+    append_row(to, xk + u64(first) * ldx, xv + u64(first) * ldx, ldx, start, blockIdx.x - first, kv_heads);
 }
 
 // ---- block selection -----------------------------------------------------------------------------------------------------
@@ -48,28 +62,28 @@ DEVICE void fetch_keys(uint4* to, const bf16* keys, u32 first, u32 tiles, u32 co
 
 // (max, Σ 2^(s − max)) over 256 keys per row and head. Block (split, KV head, row), 4 warps of 64 keys.
 KERNEL(128, 2)
-select_lse(float2* part, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows,
-           u32 splits, u32 all_below) {
+select_lse(float2* part, const bf16* q, u32 ldq, u32 level, u32 window, u32 stride, const Row* at, const RowCache* of, u32 heads, u32 kv_heads, float scale,
+           u32 rows, u32 splits, u32 all_below) {
     SHARED_BYTES(bytes);
     __shared__ float2 merged[4][GROUP];
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads;
-    const u32 kv_head = blockIdx.y, first = blockIdx.x * KEYS, position = step->position;
+    const u32 kv_head = blockIdx.y, first = blockIdx.x * KEYS, r = blockIdx.z, position = at[r].position, start = at[r].start;
+    const bf16* keys = level == 2 ? of[r].k2 : of[r].k1;
     uint4* mine = reinterpret_cast<uint4*>(bytes) + warp * WARP_KEYS * 16;
-    const u32 most = visible_keys(position + rows - 1, window, stride);
+    const u32 count = visible_keys(position, window, stride);
     allow_next();
-    if ((position + rows - 1) / BLOCK < all_below) {  // every row takes every block
+    if (position / BLOCK < all_below) {  // the row takes every block
         wait_for_previous();
         return;
     }
     // Keys that no row of this pass completes are older than the launches under way.
-    const bool old = position && first + KEYS <= visible_keys(position - 1, window, stride);
-    if (old) fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, most, kv_heads * HEAD);
+    const bool old = start && first + KEYS <= visible_keys(start - 1, window, stride);
+    if (old) fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, kv_heads * HEAD);
     wait_for_previous();
-    if (first >= most) return;
-    if (!old) fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, most, kv_heads * HEAD);
+    if (first >= count) return;
+    if (!old) fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, kv_heads * HEAD);
     const float unit = scale * LOG2E;
-    for (u32 r = blockIdx.z; r < rows; r += gridDim.z) {
-        const u32 count = visible_keys(position + r, window, stride);
+    {
         Queries query;
         query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
         copy_wait<0>();
@@ -96,45 +110,44 @@ select_lse(float2* part, const bf16* q, u32 ldq, const bf16* keys, u32 window, u
         l1 += shuffle_xor(l1, 1), l1 += shuffle_xor(l1, 2);
         if (t == 0) merged[warp][g] = make_float2(m0, l0), merged[warp][g + 8] = make_float2(m1, l1);
         __syncthreads();  // all warps' parts
-        if (threadIdx.x < group && first < count) {
+        if (threadIdx.x < group) {
             float m = NEVER, l = 0.f;
             for (u32 w = 0; w < 4; w++) m = fmaxf(m, merged[w][threadIdx.x].x);
             for (u32 w = 0; w < 4; w++) l += merged[w][threadIdx.x].y * exp2_fast(merged[w][threadIdx.x].x - m);
             part[(u64(r) * heads + kv_head * group + threadIdx.x) * splits + blockIdx.x] = make_float2(m, l);
         }
-        __syncthreads();  // parts read
     }
 }
 
 // Pooled scores of 64 KV blocks per row: B_b = max of A_j, j in 4b − 1 .. 4b + 3, A_j = bf16(Σ_heads 2^(s_j − z_head)).
 // Block (64 KV blocks, KV head, row), 4 warps of 64 keys; the last one also has the 8 keys before the first.
 KERNEL(128, 2)
-select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, const bf16* k1, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads,
+select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 window, u32 stride, const Row* at, const RowCache* of, u32 heads, u32 kv_heads,
               float scale, u32 rows, u32 splits, u32 score_blocks, u32 all_below) {
     SHARED_BYTES(bytes);
     __shared__ float z[GROUP];
     __shared__ float level1[8 + KEYS];  // A of keys first − 8 .. first + 255
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads;
-    const u32 kv_head = blockIdx.y, b0 = blockIdx.x * 64, first = b0 * 4, position = step->position;
+    const u32 kv_head = blockIdx.y, b0 = blockIdx.x * 64, first = b0 * 4, r = blockIdx.z, p = at[r].position, start = at[r].start;
+    const bf16* k1 = of[r].k1;
     uint4* mine = reinterpret_cast<uint4*>(bytes) + warp * WARP_KEYS * 16;
     allow_next();
-    const u32 last_block = (position + rows - 1) / BLOCK;
+    const u32 last_block = p / BLOCK;
     if (b0 > last_block || last_block < all_below) {
         wait_for_previous();
         return;
     }
-    const u32 most = visible_keys(position + rows - 1, 32, 16);
+    const u32 count = visible_keys(p, 32, 16);
     auto fetch = [&]() {
-        fetch_keys(mine, k1 + kv_head * HEAD, first + warp * WARP_KEYS, 8, most, kv_heads * HEAD);
-        if (warp == 3) fetch_keys(reinterpret_cast<uint4*>(bytes) + 4 * WARP_KEYS * 16, k1 + kv_head * HEAD, first - 8, b0 ? 1 : 0, most, kv_heads * HEAD);
+        fetch_keys(mine, k1 + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, kv_heads * HEAD);
+        if (warp == 3) fetch_keys(reinterpret_cast<uint4*>(bytes) + 4 * WARP_KEYS * 16, k1 + kv_head * HEAD, first - 8, b0 ? 1 : 0, count, kv_heads * HEAD);
     };
-    const bool old = position && first + KEYS <= visible_keys(position - 1, 32, 16);  // as in select_lse
+    const bool old = start && first + KEYS <= visible_keys(start - 1, 32, 16);  // as in select_lse
     if (old) fetch();
     wait_for_previous();
     if (!old) fetch();
     const float unit = scale * LOG2E;
-    for (u32 r = blockIdx.z; r < rows; r += gridDim.z) {
-        const u32 p = position + r, count = visible_keys(p, 32, 16);
+    {
         const u32 parts = (visible_keys(p, window, stride) + KEYS - 1) / KEYS;
         for (u32 h = warp; h < group; h += 4) {
             const float2* from = part + (u64(r) * heads + kv_head * group + h) * splits;
@@ -148,7 +161,7 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, const bf
         Queries query;
         query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
         copy_wait<0>();
-        __syncthreads();  // z written; `level1` of the row before read
+        __syncthreads();  // z written
         const float z0 = g < group ? z[g] : INFINITY, z1 = g + 8 < group ? z[g + 8] : INFINITY;
         auto tile = [&](const uint4* from, int at) {  // at: index in `level1` of the tile's first key
             float s[4] = {};
@@ -185,13 +198,13 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, const bf
 // `score_blocks` apart, a multiple of 64.
 constexpr u32 OWN = 32;
 KERNEL(512, 1)
-select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_heads, u32 score_blocks, u32 cap, u32 init, u32 local, u32 topk,
+select_top(u32* list, u32* count, const bf16* scores, const Step* step, const Row* at, u32 kv_heads, u32 score_blocks, u32 cap, u32 init, u32 local, u32 topk,
            u32 dense_until, u32 row0, u32 rows) {
     __shared__ u32 sums[16];
     __shared__ uint2 reached[2][16];
     allow_next();
     wait_for_previous();
-    const u32 row = row0 + blockIdx.y, p = step->position + row, last = p / BLOCK, n = last + 1;
+    const u32 row = row0 + blockIdx.y, p = at ? at[row].position : step->position + row, last = p / BLOCK, n = last + 1;
     u32* to = list + (u64(row) * kv_heads + blockIdx.x) * cap;
     if (n <= topk || p + 1 < dense_until) {
         const u32 all = min(n, cap);
@@ -267,25 +280,26 @@ select_top(u32* list, u32* count, const bf16* scores, const Step* step, u32 kv_h
 constexpr u32 SPLIT_BLOCKS = 2;
 
 KERNEL(128, 4)
-attend_verify(float* part_o, float2* part_ml, float2* part_block, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count,
-              u32 cap, const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows, u32 splits) {
+attend_verify(float* part_o, float2* part_ml, float2* part_block, const bf16* q, u32 ldq, const u32* list, const u32* count, u32 cap, const Row* at,
+              const RowCache* of, u32 heads, u32 kv_heads, float scale, u32 rows, u32 splits) {
     SHARED_BYTES(bytes);
     const u32 warp = threadIdx.x >> 5, group = heads / kv_heads;
     const u32 split = blockIdx.x, kv_head = blockIdx.y, r = blockIdx.z, width = kv_heads * HEAD;
     allow_next();
+    const u32 p = at[r].position;
+    const bf16 *k = of[r].k, *v = of[r].v;
     wait_for_previous();
     const u32 chosen = count[r * kv_heads + kv_head], entry = split * SPLIT_BLOCKS + (warp >> 1);
     if (split * SPLIT_BLOCKS >= chosen) return;
-    const u32 p = step->position + r;
     // An odd list's last split has one block: the other two warps see no key.
     const u32 start = entry < chosen ? list[(u64(r) * kv_heads + kv_head) * cap + entry] * BLOCK + (warp & 1) * 32 : p + 1;
     const u32 keys = start <= p ? min(32u, p + 1 - start) : 0;
     const u64 first = u64(keys ? start : 0) * width + kv_head * HEAD;
     Queries query;
     query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
-    const u64 at = (u64(r) * heads + kv_head * group) * splits + split;
-    attend_128(bytes, query, k + first, v + first, [&](u32 j) { return j < keys; }, [&](u32 j) { return u64(j) * width; }, scale, group, part_o + at * HEAD,
-               part_ml + at, splits, part_block + at * SPLIT_BLOCKS);
+    const u64 to = (u64(r) * heads + kv_head * group) * splits + split;
+    attend_128(bytes, query, k + first, v + first, [&](u32 j) { return j < keys; }, [&](u32 j) { return u64(j) * width; }, scale, group, part_o + to * HEAD,
+               part_ml + to, splits, part_block + to * SPLIT_BLOCKS);
 }
 
 // Shares of a head's attention are counted in whole numbers: they add up to the same whatever their order.

@@ -5,8 +5,26 @@ use crate::spec::LightningSpec;
 
 /// Operations of the lightning layers (docs/model.md §4).
 pub trait Lightning: Memory {
+    /// Makes states of a layer known, as [`Sparse::bind_caches`](super::Sparse::bind_caches) does.
+    fn bind_states(&mut self, _layer: usize, _states: &mut [&mut Self::Recurrent]) -> Result<()> {
+        Ok(())
+    }
     /// Lightning attention up to and including the read of the state: qk-norm, RoPE, recurrence (docs/model.md §4,
-    /// steps 2-5). `q_norm`, `k_norm` are `None` where the spec has no qk-norm. `o [rows, heads·d]`
+    /// steps 2-5). `q_norm`, `k_norm` are `None` where the spec has no qk-norm. `o [rows, heads·d]`. A state for each group of the
+    /// pass.
+    #[allow(clippy::too_many_arguments)]
+    fn lightning_rows(
+        &mut self,
+        o: &mut Self::Buf,
+        x: &Self::Buf,
+        q_norm: Option<&Self::Vector>,
+        k_norm: Option<&Self::Vector>,
+        states: &mut [&mut Self::Recurrent],
+        spec: &LightningSpec,
+        eps: f32,
+        pass: Pass,
+    ) -> Result<()>;
+    /// [`Lightning::lightning_rows`] of the sequence in hand.
     #[allow(clippy::too_many_arguments)]
     fn lightning(
         &mut self,
@@ -18,7 +36,9 @@ pub trait Lightning: Memory {
         spec: &LightningSpec,
         eps: f32,
         pass: Pass,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        self.lightning_rows(o, x, q_norm, k_norm, &mut [state], spec, eps, pass)
+    }
     /// Absorbs pending rows, `S ← λ·S + k vᵀ` row by row. A no-op when nothing is pending.
     fn fold(&mut self, state: &mut Self::Recurrent, spec: &LightningSpec) -> Result<()>;
 }

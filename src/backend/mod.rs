@@ -41,7 +41,7 @@ pub use lightning::Lightning;
 pub use memory::Memory;
 pub use rows::Rows;
 pub use sparse::{BlockMass, MASS, MassOf, Sparse};
-pub use steps::{Place, Steps};
+pub use steps::{Group, Place, Steps};
 
 use crate::base::{GOLDEN, mix};
 use crate::protocol::engine::{Dtype, RowsFault, Token};
@@ -63,7 +63,7 @@ pub enum Pass {
         /// Rows of this chunk.
         rows: usize,
     },
-    /// Decode (one row) or verify (up to [`MAX_VERIFY_ROWS`]): row i has position `position + i`.
+    /// Decode (one row) or verify (up to [`MAX_VERIFY_ROWS`]): row i has position `position + i`; or as [`Steps::set_rows`] says.
     Verify {
         /// Rows of this pass.
         rows: usize,
@@ -82,8 +82,10 @@ impl Pass {
 /// What a CUDA graph is filed under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StepKey {
-    /// The target over this many rows; 1 is plain decode.
+    /// The target over this many rows of one sequence; 1 is plain decode.
     Verify(usize),
+    /// The target over this many rows of several sequences.
+    VerifyMany(usize),
     /// One recursive draft step.
     Draft,
     /// Extending the draft window by this many verified rows.

@@ -34,10 +34,34 @@ pub(crate) fn is_hidden(hidden: &[Range<u32>], block: u32, own: u32) -> bool {
 
 /// Operations of the sparse layers (docs/model.md §5).
 pub trait Sparse: Memory {
+    /// Makes caches of a layer, one for each group of the coming verify pass, known to it. Outside of steps, and before every one
+    /// that is replayed; what it says holds until it is said anew.
+    fn bind_caches(&mut self, _layer: usize, _caches: &mut [&mut Self::Cache]) -> Result<()> {
+        Ok(())
+    }
     /// Appends the k, v columns of `x` at the rows' positions and writes every compressed key whose window they
-    /// complete (docs/model.md §5.3).
-    fn append_kv(&mut self, cache: &mut Self::Cache, x: &Self::Buf, spec: &SparseSpec, pass: Pass) -> Result<()>;
+    /// complete (docs/model.md §5.3). A cache for each group of the pass.
+    fn append_rows(
+        &mut self,
+        caches: &mut [&mut Self::Cache],
+        x: &Self::Buf,
+        spec: &SparseSpec,
+        pass: Pass,
+    ) -> Result<()>;
+    /// [`Sparse::append_rows`] of the sequence in hand.
+    fn append_kv(&mut self, cache: &mut Self::Cache, x: &Self::Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
+        self.append_rows(&mut [cache], x, spec, pass)
+    }
     /// Chooses blocks per row and KV head (docs/model.md §5.4-5.6), every row by its own position.
+    fn select_rows(
+        &mut self,
+        sel: &mut Self::Selection,
+        x: &Self::Buf,
+        caches: &[&Self::Cache],
+        spec: &SparseSpec,
+        pass: Pass,
+    ) -> Result<()>;
+    /// [`Sparse::select_rows`] of the sequence in hand.
     fn select_blocks(
         &mut self,
         sel: &mut Self::Selection,
@@ -45,9 +69,21 @@ pub trait Sparse: Memory {
         cache: &Self::Cache,
         spec: &SparseSpec,
         pass: Pass,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        self.select_rows(sel, x, &[cache], spec, pass)
+    }
     /// Softmax attention over the chosen blocks (docs/model.md §5.7). `o [rows, heads·d]`. A verify pass adds each row's
     /// attention to the mass of the blocks it went to.
+    fn attend_rows(
+        &mut self,
+        o: &mut Self::Buf,
+        x: &Self::Buf,
+        sel: &mut Self::Selection,
+        caches: &[&Self::Cache],
+        spec: &SparseSpec,
+        pass: Pass,
+    ) -> Result<()>;
+    /// [`Sparse::attend_rows`] of the sequence in hand.
     fn attend(
         &mut self,
         o: &mut Self::Buf,
@@ -56,24 +92,33 @@ pub trait Sparse: Memory {
         cache: &Self::Cache,
         spec: &SparseSpec,
         pass: Pass,
-    ) -> Result<()>;
+    ) -> Result<()> {
+        self.attend_rows(o, x, sel, &[cache], spec, pass)
+    }
     /// Blocks chosen in the last pass: `[rows][kv_heads]`, ascending. A row that ran densely reads as all its blocks.
     fn read_selection(&mut self, sel: &Self::Selection, spec: &SparseSpec, rows: usize) -> Result<Vec<Vec<Vec<u32>>>>;
     /// Rows of prefill passes from now on do not attend to these blocks, their own apart; nothing is hidden when there are none.
     /// For measurements: what was chosen is filtered, nothing else takes its place.
     fn hide_blocks(&mut self, sel: &mut Self::Selection, blocks: &[Range<u32>]);
-    /// Adds the mass of rows `rows` of the last verify pass, which has not been advanced, to one of the sums. Outside of
-    /// steps; does not wait.
-    fn add_mass(&mut self, sel: &mut Self::Selection, spec: &SparseSpec, rows: Range<usize>, of: MassOf) -> Result<()>;
-    /// Forgets the mass of the first `rows` rows of the last verify pass; follows every verify pass. Outside of steps; does
-    /// not wait.
-    fn clear_mass(&mut self, sel: &mut Self::Selection, rows: usize) -> Result<()>;
+    /// Adds the mass of rows `rows` of the last verify pass, the first of which stands at `position`, to one of the sums. Outside
+    /// of steps; does not wait.
+    fn add_mass(
+        &mut self,
+        sel: &mut Self::Selection,
+        spec: &SparseSpec,
+        rows: Range<usize>,
+        position: usize,
+        of: MassOf,
+    ) -> Result<()>;
+    /// Forgets the mass of rows `rows` of the last verify pass; every row's is forgotten before the next one. Outside of steps;
+    /// does not wait.
+    fn clear_mass(&mut self, sel: &mut Self::Selection, rows: Range<usize>) -> Result<()>;
     /// Both sums, and whatever a pass that failed left, become 0.
     fn reset_mass(&mut self, sel: &mut Self::Selection) -> Result<()>;
     /// Puts the sums of another sequence in the place of those that are here, and gives these. Between passes.
     fn exchange_sums(&mut self, sel: &mut Self::Selection, sums: &mut Self::Sums);
     /// One of the sums: a value a block, up to the position. Waits.
     fn read_mass(&mut self, sel: &Self::Selection, of: MassOf) -> Result<Vec<BlockMass>>;
-    /// Mass of each of the first `rows` rows of the last verify pass, before it is cleared: a value a block. Waits.
-    fn read_row_mass(&mut self, sel: &Self::Selection, rows: usize) -> Result<Vec<Vec<u32>>>;
+    /// Mass of each of rows `rows` of the last verify pass, before it is cleared: a value for each of `blocks` blocks. Waits.
+    fn read_row_mass(&mut self, sel: &Self::Selection, rows: Range<usize>, blocks: usize) -> Result<Vec<Vec<u32>>>;
 }

@@ -16,6 +16,27 @@ pub struct Place {
     pub slot: usize,
 }
 
+impl Place {
+    /// Behind the first `rows` rows of a pass, as [`Steps::advance`] goes.
+    pub fn advanced(self, pass: Pass, rows: usize) -> Place {
+        let position = self.position + rows;
+        match pass {
+            Pass::Prefill { .. } => Place { position, pending: 0, ..self },
+            // The pass has absorbed the old half and written its rows to the other one.
+            Pass::Verify { .. } => Place { position, pending: rows, slot: self.slot ^ 1, ..self },
+        }
+    }
+}
+
+/// The rows of one sequence in a verify pass of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Where it stands: its first row's position, and what is pending.
+    pub place: Place,
+    /// How many rows, at least one.
+    pub rows: usize,
+}
+
 /// Position, tokens and pending rows of the passes, and CUDA graphs of their work.
 pub trait Steps: Memory {
     /// Where the device stands.
@@ -33,8 +54,11 @@ pub trait Steps: Memory {
     /// Given tokens of the segment before the coming prefill pass. A device may read a segment's first rows in another way
     /// than the rest; it may go by nothing else, so that state stays a function of the segment path.
     fn segment_at(&mut self, read: usize);
-    /// Tokens of the coming pass.
+    /// Tokens of the coming pass, whose rows are those of the sequence in hand.
     fn set_tokens(&mut self, tokens: &[Token]) -> Result<()>;
+    /// Tokens of the coming verify pass, whose rows are those of several sequences, one after the other: where each stands and how
+    /// many rows it has. None of them is advanced by [`Steps::advance`]; where they stand is the caller's.
+    fn set_rows(&mut self, groups: &[Group], tokens: &[Token]) -> Result<()>;
     /// Runs `body`; a GPU runs it eagerly the first time, records it the second, and replays the CUDA graph later.
     fn step(&mut self, key: StepKey, body: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()>;
     /// Accepts the first `rows` rows of the last pass: position += rows; after a verify pass they become pending in

@@ -3,9 +3,10 @@
 use std::time::Instant;
 
 use super::schedule::{self, Want};
-use super::speculate::{DecodeError, Round};
+use super::speculate::{DecodeError, Pace, Proposal, Proposed, Round};
 use super::speed::{Speed, rate};
 use super::worker::Worker;
+use crate::backend::TopLogits;
 use crate::backend::draft::DraftOps;
 use crate::model::ModelError;
 use crate::model::score::log_prob;
@@ -38,6 +39,13 @@ impl Run {
     pub(super) fn id(&self) -> u64 {
         self.job.id
     }
+}
+
+/// A job whose rows are to be verified.
+struct Waiting {
+    sequence: SequenceId,
+    run: Run,
+    proposal: Box<Proposal>,
 }
 
 /// What a turn made of a job.
@@ -92,16 +100,24 @@ impl<B: DraftOps> Worker<'_, B> {
                 self.part(*id, |worker, run| worker.read(run, rows, !turn.write.is_empty()));
             }
         }
-        for id in turn.write.iter().filter_map(|i| ids.get(*i)) {
-            self.part(*id, Self::write);
+        let writers: Vec<SequenceId> = turn.write.iter().filter_map(|i| ids.get(*i)).copied().collect();
+        match writers.as_slice() {
+            [] => {}
+            [one] => self.part(*one, Self::write),
+            several => self.write_beside(several, turn.rows),
         }
     }
 
     /// Does a part of a sequence's job; whatever comes of it is nothing to the others.
     fn part(&mut self, sequence: SequenceId, work: impl FnOnce(&mut Self, &mut Run) -> Result<Now, DecodeError>) {
         let Some(mut run) = self.seats.get_mut(&sequence).and_then(|seat| seat.run.take()) else { return };
-        let id = run.id();
         let done = self.take(sequence).and_then(|()| work(self, &mut run));
+        self.conclude(sequence, run, done);
+    }
+
+    /// What becomes of a job after a part of it.
+    fn conclude(&mut self, sequence: SequenceId, run: Run, done: Result<Now, DecodeError>) {
+        let id = run.id();
         let done = done.and_then(|now| match now {
             Now::GoesOn => Ok(Some(run)),
             Now::Ended(ended, scored) => self.finish(run, ended, scored).map(|()| None),
@@ -173,6 +189,86 @@ impl<B: DraftOps> Worker<'_, B> {
         }
         let round = self.decoder.round(&mut self.backend, &self.model, &mut self.live)?;
         Ok(self.told(run, round))
+    }
+
+    /// A decode round of several sequences: one pass over the weights for all of them, of at most `rows` rows each.
+    fn write_beside(&mut self, ids: &[SequenceId], rows: usize) {
+        let mut proposed: Vec<Waiting> = Vec::with_capacity(ids.len());
+        for id in ids {
+            proposed.extend(self.propose(*id, rows));
+        }
+        let Some(first) = proposed.first().map(|p| p.sequence) else { return };
+        let mut rows = match self.take(first).and_then(|()| self.verify(&proposed)) {
+            Ok(rows) => rows.into_iter(),
+            Err(error) => {
+                for waiting in proposed {
+                    self.fail(waiting.sequence, waiting.run.id(), &error);
+                }
+                return;
+            }
+        };
+        // To empty a sequence forgets what the rows of this pass looked at: after all of them are done.
+        let mut failed = Vec::new();
+        for Waiting { sequence, mut run, proposal } in proposed {
+            let own: Vec<TopLogits> = rows.by_ref().take(proposal.rows().len()).collect();
+            let round = self.take(sequence).and_then(|()| {
+                let (b, model, live) = (&mut self.backend, &self.model, &mut self.live);
+                self.decoder.settle(b, model, live, *proposal, &own, Pace::Shared)
+            });
+            match round {
+                Ok(round) => {
+                    let now = self.told(&mut run, round);
+                    self.conclude(sequence, run, Ok(now));
+                }
+                Err(error) => failed.push((sequence, run.id(), error)),
+            }
+        }
+        for (sequence, id, error) in failed {
+            self.fail(sequence, id, &error);
+        }
+    }
+
+    /// The rows that a sequence wants verified beside those of others; `None` where its part is over without them.
+    fn propose(&mut self, sequence: SequenceId, rows: usize) -> Option<Waiting> {
+        let mut run = self.seats.get_mut(&sequence)?.run.take()?;
+        let proposed = self.take(sequence).and_then(|()| {
+            // Rows in flight are waited for one by one, as they are chosen: at nobody else's cost.
+            if run.job.cancel.is_cancelled() || self.backend.rows_in_flight() {
+                return self.write(&mut run).map(Err);
+            }
+            let (b, model) = (&mut self.backend, &self.model);
+            match self.decoder.propose(b, model, &self.live, rows, Pace::Shared)? {
+                Proposed::Over(round) => Ok(Err(self.told(&mut run, round))),
+                Proposed::Rows(proposal) => {
+                    self.live.make_room(b, proposal.rows().len())?;
+                    Ok(Ok(proposal))
+                }
+            }
+        });
+        match proposed {
+            Ok(Ok(proposal)) => return Some(Waiting { sequence, run, proposal }),
+            Ok(Err(now)) => self.conclude(sequence, run, Ok(now)),
+            Err(error) => self.conclude(sequence, run, Err(error)),
+        }
+        None
+    }
+
+    /// One pass over the rows of all; the first of them is in hand.
+    fn verify(&mut self, proposed: &[Waiting]) -> Result<Vec<TopLogits>, DecodeError> {
+        let Some((own, others)) = proposed.split_first() else { return Ok(Vec::new()) };
+        let mut beside = Vec::with_capacity(others.len());
+        // Both are in the order of their numbers.
+        let mut next = others.iter().peekable();
+        for (id, seat) in &mut self.seats {
+            if let Some(waiting) = next.next_if(|waiting| waiting.sequence == *id)
+                && let Some(aside) = &mut seat.aside
+            {
+                beside.push((&mut aside.sequence, waiting.proposal.rows()));
+            }
+        }
+        self.live.verify_beside(&mut self.backend, &self.model, own.proposal.rows(), &mut beside)?;
+        let rows = proposed.iter().map(|waiting| waiting.proposal.rows().len()).sum();
+        Ok(self.live.top_logits(&mut self.backend, rows)?)
     }
 
     /// Tells what a round brought.

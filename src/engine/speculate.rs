@@ -420,7 +420,7 @@ impl<B: DraftOps> Decoder<B> {
     /// # Errors
     /// The device, or no generation under way.
     pub fn round(&mut self, b: &mut B, model: &Model<B>, live: &mut Live<B>) -> Result<Round> {
-        let proposal = match self.propose(b, model, live, MAX_VERIFY_ROWS)? {
+        let proposal = match self.propose(b, model, live, MAX_VERIFY_ROWS, Pace::Alone)? {
             Proposed::Over(round) => return Ok(round),
             Proposed::Rows(proposal) => proposal,
         };
@@ -433,7 +433,14 @@ impl<B: DraftOps> Decoder<B> {
     ///
     /// # Errors
     /// The device, or no generation under way.
-    pub fn propose(&mut self, b: &mut B, model: &Model<B>, live: &Live<B>, most: usize) -> Result<Proposed> {
+    pub fn propose(
+        &mut self,
+        b: &mut B,
+        model: &Model<B>,
+        live: &Live<B>,
+        most: usize,
+        pace: Pace,
+    ) -> Result<Proposed> {
         let began = Instant::now();
         let position = live.position();
         let Some(generation) = &self.now.generation else {
@@ -453,10 +460,13 @@ impl<B: DraftOps> Decoder<B> {
             (_, Some(finder)) => finder(self.now.index.tokens(), room),
             (_, None) => self.now.index.lookup(room, 0),
         };
+        // The head drafts for one after the other, while a row of the pass costs next to nothing: beside others only who insists
+        // on drafts has them from it.
+        let heads = pace == Pace::Alone || generation.mode != SpecMode::Auto;
         let plan = self.now.policy.plan(Offer {
             mode: generation.mode,
             context: position,
-            head: self.head.as_ref().is_some_and(|h| h.ready(position)),
+            head: heads && self.head.as_ref().is_some_and(|h| h.ready(position)),
             ngram: lookup.as_ref(),
             room,
         });

@@ -103,12 +103,23 @@ impl<B: Backend> Model<B> {
         self.layers.iter().map(layer).sum::<u64>() + bytes(self.head())
     }
 
-    /// Embedding and all layers over the pass's tokens.
+    /// Makes the states of the sequences of the coming verify pass known to the device, layer by layer.
+    pub(super) fn bind(&self, b: &mut B, sequences: &mut [&mut [LayerState<B>]]) -> BackendResult<()> {
+        for (i, w) in self.layers.iter().enumerate() {
+            match &w.mixer {
+                MixerWeights::Sparse => b.bind_caches(i, &mut caches_of(sequences, i)?)?,
+                MixerWeights::Lightning { .. } => b.bind_states(i, &mut states_of(sequences, i)?)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Embedding and all layers over the pass's tokens, of which the sequences have as many rows each as the backend was told.
     pub(super) fn run(
         &self,
         b: &mut B,
         work: &mut Workspace<B>,
-        layers: &mut [LayerState<B>],
+        sequences: &mut [&mut [LayerState<B>]],
         pass: Pass,
         probe: Option<&mut Probe<'_, B>>,
     ) -> BackendResult<()> {
@@ -121,36 +132,32 @@ impl<B: Backend> Model<B> {
         let Workspace { h, mid, aux_hidden, sparse_spec, sparse, lightning, .. } = work;
         b.embed(h, &self.embed, self.spec.scale_emb, pass)?;
         probe(b, Seen::Embedding(h))?;
-        if self.layers.len() != layers.len() {
-            return Err(internal("forward", "state of another number of layers"));
-        }
-        for (i, (w, state)) in self.layers.iter().zip(layers.iter_mut()).enumerate() {
-            match (&w.mixer, state) {
-                (MixerWeights::Sparse, LayerState::Sparse(cache)) => {
+        for (i, w) in self.layers.iter().enumerate() {
+            match &w.mixer {
+                MixerWeights::Sparse => {
+                    let mut caches = caches_of(sequences, i)?;
                     let Some((MixBufs { x, o }, selection)) = sparse.as_mut() else {
                         return Err(internal("forward", "a sparse layer without its buffers"));
                     };
                     b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
-                    b.append_kv(cache, x, sparse_spec, pass)?;
-                    b.select_blocks(selection, x, cache, sparse_spec, pass)?;
+                    b.append_rows(&mut caches, x, sparse_spec, pass)?;
+                    let caches: Vec<&B::Cache> = caches.into_iter().map(|cache| &*cache).collect();
+                    b.select_rows(selection, x, &caches, sparse_spec, pass)?;
                     probe(b, Seen::Selection { layer: i, selection })?;
-                    b.attend(o, x, selection, cache, sparse_spec, pass)?;
+                    b.attend_rows(o, x, selection, &caches, sparse_spec, pass)?;
                     probe(b, Seen::Mixer { layer: i, output: o })?;
                     b.gate_output(h, o, None, eps, x, sparse_spec.gate_columns(), &w.out, scale, pass)?;
                 }
-                (MixerWeights::Lightning { q_norm, k_norm, output_norm }, LayerState::Lightning(recurrent)) => {
+                MixerWeights::Lightning { q_norm, k_norm, output_norm } => {
+                    let mut states = states_of(sequences, i)?;
                     let Some(MixBufs { x, o }) = lightning.as_mut() else {
                         return Err(internal("forward", "a lightning layer without its buffers"));
                     };
                     let spec = &self.spec.lightning;
                     b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
-                    b.lightning(o, x, q_norm.as_ref(), k_norm.as_ref(), recurrent, spec, eps, pass)?;
+                    b.lightning_rows(o, x, q_norm.as_ref(), k_norm.as_ref(), &mut states, spec, eps, pass)?;
                     probe(b, Seen::Mixer { layer: i, output: o })?;
                     b.gate_output(h, o, output_norm.as_ref(), eps, x, spec.gate_columns(), &w.out, scale, pass)?;
-                }
-                (MixerWeights::Sparse, LayerState::Lightning(_))
-                | (MixerWeights::Lightning { .. }, LayerState::Sparse(_)) => {
-                    return Err(internal("forward", "weights and state of a layer are of different kinds"));
                 }
             }
             b.norm_gate_up(mid, h, &w.post_norm, eps, &w.gate_up, pass)?;
@@ -170,6 +177,30 @@ impl<B: Backend> Model<B> {
         let s = &self.spec;
         b.head(&mut work.logits, &work.h, &self.norm, s.eps, s.logit_divisor, self.head(), rows, pass)
     }
+}
+
+/// The caches of layer `layer`.
+fn caches_of<'a, B: Backend>(
+    sequences: &'a mut [&mut [LayerState<B>]],
+    layer: usize,
+) -> BackendResult<Vec<&'a mut B::Cache>> {
+    let caches = sequences.iter_mut().map(|layers| match layers.get_mut(layer) {
+        Some(LayerState::Sparse(cache)) => Ok(cache),
+        Some(LayerState::Lightning(_)) | None => Err(internal("forward", "a sparse layer has no cache")),
+    });
+    caches.collect()
+}
+
+/// The states of layer `layer`.
+fn states_of<'a, B: Backend>(
+    sequences: &'a mut [&mut [LayerState<B>]],
+    layer: usize,
+) -> BackendResult<Vec<&'a mut B::Recurrent>> {
+    let states = sequences.iter_mut().map(|layers| match layers.get_mut(layer) {
+        Some(LayerState::Lightning(state)) => Ok(state),
+        Some(LayerState::Sparse(_)) | None => Err(internal("forward", "a lightning layer has no state")),
+    });
+    states.collect()
 }
 
 /// Reads or makes one packed weight after the other and reports progress.

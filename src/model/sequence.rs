@@ -3,9 +3,10 @@
 //! What a sequence computes is a function of its own path, whatever other sequences did in between: nothing but scratch is
 //! shared, and every pass writes the scratch that it reads.
 
-use crate::backend::{Backend, internal};
+use crate::backend::{Backend, Group, MAX_VERIFY_ROWS, Pass, StepKey, internal};
+use crate::protocol::engine::Token;
 
-use super::state::{LayerState, Live, Phase, Sequence};
+use super::state::{LayerState, Live, Phase, Sequence, fits};
 use super::{Model, ModelError, Result};
 
 impl<B: Backend> Live<B> {
@@ -75,6 +76,62 @@ impl<B: Backend> Live<B> {
         }
         b.seek(position)?;
         (to.position, to.pending, to.phase, to.segment) = (position, 0, Phase::Synced, self.now.segment);
+        Ok(())
+    }
+
+    /// One verify pass over rows of several sequences: `own` of the one in hand, then those of `others`, which are put aside; at most
+    /// 16 in all, each as in [`Live::verify`]. What each computes is what it computes alone, bit for bit. Each is in hand and
+    /// advanced before its next pass; [`Live::first_row`] says where its rows are.
+    ///
+    /// # Errors
+    /// As [`Live::verify`], of any of them: nothing has been computed then, unless the device failed.
+    pub fn verify_beside(
+        &mut self,
+        b: &mut B,
+        model: &Model<B>,
+        own: &[Token],
+        others: &mut [(&mut Sequence<B>, &[Token])],
+    ) -> Result<()> {
+        if others.is_empty() {
+            return self.verify(b, model, own);
+        }
+        let Live { now, work } = self;
+        now.place = b.place();
+        let mut sequences: Vec<(&mut Sequence<B>, &[Token])> = vec![(now, own)];
+        sequences.extend(others.iter_mut().map(|(sequence, tokens)| (&mut **sequence, *tokens)));
+        let mut groups = Vec::with_capacity(sequences.len());
+        for (sequence, tokens) in &mut sequences {
+            fits("verify", model, tokens, MAX_VERIFY_ROWS)?;
+            if sequence.phase != Phase::Synced {
+                let reason = "a sequence has a pass that was not advanced".into();
+                return Err(ModelError::Order { op: "verify", reason });
+            }
+            let needed = sequence.position + tokens.len();
+            if needed > work.limit {
+                return Err(ModelError::Context { needed, limit: work.limit });
+            }
+            for layer in &mut sequence.layers {
+                if let LayerState::Sparse(cache) = layer {
+                    b.reserve(cache, needed)?;
+                }
+            }
+            groups.push(Group { place: sequence.place, rows: tokens.len() });
+        }
+        let tokens: Vec<Token> = sequences.iter().flat_map(|(_, tokens)| *tokens).copied().collect();
+        fits("verify", model, &tokens, MAX_VERIFY_ROWS)?;
+        let pass = Pass::Verify { rows: tokens.len() };
+        b.set_rows(&groups, &tokens)?;
+        let mut layers: Vec<&mut [LayerState<B>]> = Vec::with_capacity(sequences.len());
+        layers.extend(sequences.iter_mut().map(|(sequence, _)| sequence.layers.as_mut_slice()));
+        model.bind(b, &mut layers)?;
+        b.step(StepKey::VerifyMany(tokens.len()), &mut |b| work.verify(b, model, &mut layers, pass))?;
+        let mut first_row = 0;
+        for (sequence, tokens) in sequences {
+            sequence.phase = Phase::Ran(Pass::Verify { rows: tokens.len() });
+            sequence.first_row = first_row;
+            first_row += tokens.len();
+        }
+        work.last_prefill = None;
         Ok(())
     }
 

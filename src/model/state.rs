@@ -11,8 +11,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, BlockMass, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, MassOf, Pass, Place, StepKey, TopLogits, internal,
-    layer_tensor,
+    Backend, BlockMass, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, MassOf, Pass, Place, Result as BackendResult,
+    StepKey, TopLogits, internal, layer_tensor,
 };
 use crate::protocol::engine::{CheckpointImage, ImageTensor, RowSource, RowsImage, Token};
 use crate::spec::{DenseRule, LightningSpec, Mixer, ModelSpec, SparseSpec};
@@ -104,6 +104,34 @@ impl<B: Backend> LayerState<B> {
             });
         }
         Ok(layers)
+    }
+}
+
+/// Whether tokens can be the rows of a pass.
+pub(super) fn fits<B: Backend>(op: &'static str, model: &Model<B>, tokens: &[Token], most: usize) -> Result<()> {
+    let rows = tokens.len();
+    if rows == 0 || rows > most {
+        return Err(ModelError::Order { op, reason: format!("{rows} rows; it takes 1 to {most}") });
+    }
+    let vocab = model.spec().vocab;
+    match tokens.iter().find(|t| **t as usize >= vocab) {
+        Some(token) => Err(ModelError::Token { token: *token, vocab }),
+        None => Ok(()),
+    }
+}
+
+impl<B: Backend> Workspace<B> {
+    /// A verify pass as far as it may be recorded.
+    pub(super) fn verify(
+        &mut self,
+        b: &mut B,
+        model: &Model<B>,
+        sequences: &mut [&mut [LayerState<B>]],
+        pass: Pass,
+    ) -> BackendResult<()> {
+        model.run(b, self, sequences, pass, None)?;
+        model.logits(b, self, HeadRows::All, pass)?;
+        b.top_logits(&self.logits, model.spec().vocab, HeadRows::All, pass)
     }
 }
 
@@ -231,7 +259,7 @@ impl<B: Backend> Live<B> {
         let pass = Pass::Prefill { rows: tokens.len() };
         self.begin("prefill", b, model, tokens, b.prefill_rows())?;
         self.fold(b)?;
-        model.run(b, &mut self.work, &mut self.now.layers, pass, probe)?;
+        model.run(b, &mut self.work, &mut [&mut self.now.layers], pass, probe)?;
         self.now.phase = Phase::Ran(pass);
         self.work.last_prefill = Some(pass);
         Ok(())
@@ -259,11 +287,9 @@ impl<B: Backend> Live<B> {
     pub fn verify(&mut self, b: &mut B, model: &Model<B>, tokens: &[Token]) -> Result<()> {
         let pass = Pass::Verify { rows: tokens.len() };
         self.begin("verify", b, model, tokens, MAX_VERIFY_ROWS)?;
-        b.step(StepKey::Verify(tokens.len()), &mut |b| {
-            model.run(b, &mut self.work, &mut self.now.layers, pass, None)?;
-            model.logits(b, &mut self.work, HeadRows::All, pass)?;
-            b.top_logits(&self.work.logits, model.spec().vocab, HeadRows::All, pass)
-        })?;
+        let Live { now, work } = self;
+        model.bind(b, &mut [&mut now.layers])?;
+        b.step(StepKey::Verify(tokens.len()), &mut |b| work.verify(b, model, &mut [&mut now.layers], pass))?;
         self.now.phase = Phase::Ran(pass);
         self.now.first_row = 0;
         self.work.last_prefill = None;
@@ -280,22 +306,23 @@ impl<B: Backend> Live<B> {
                 return Err(ModelError::Order { op, reason: "the last prefill chunk was not advanced".into() });
             }
         }
-        let rows = tokens.len();
-        if rows == 0 || rows > most {
-            return Err(ModelError::Order { op, reason: format!("{rows} rows; it takes 1 to {most}") });
-        }
-        let vocab = model.spec().vocab;
-        if let Some(token) = tokens.iter().find(|t| **t as usize >= vocab) {
-            return Err(ModelError::Token { token: *token, vocab });
-        }
+        fits(op, model, tokens, most)?;
+        self.make_room(b, tokens.len())?;
+        b.segment_at(self.now.segment);
+        b.set_tokens(tokens)?;
+        Ok(())
+    }
+
+    /// Puts memory under `rows` more positions, which a pass does by itself: for who wants to know before.
+    ///
+    /// # Errors
+    /// A full context, or not enough memory.
+    pub fn make_room(&mut self, b: &mut B, rows: usize) -> Result<()> {
         let needed = self.now.position + rows;
         if needed > self.work.limit {
             return Err(ModelError::Context { needed, limit: self.work.limit });
         }
-        self.reserve(b, needed)?;
-        b.segment_at(self.now.segment);
-        b.set_tokens(tokens)?;
-        Ok(())
+        self.reserve(b, needed)
     }
 
     fn reserve(&mut self, b: &mut B, length: usize) -> Result<()> {
@@ -350,7 +377,7 @@ impl<B: Backend> Live<B> {
             }
         }
         if let (Pass::Verify { rows: all }, Some((_, selection))) = (pass, &mut self.work.sparse) {
-            b.clear_mass(selection, all)?;
+            b.clear_mass(selection, self.now.first_row..self.now.first_row + all)?;
         }
         b.advance(pass, rows)?;
         self.now.position += rows;
@@ -372,7 +399,11 @@ impl<B: Backend> Live<B> {
             }
         }
         match &mut self.work.sparse {
-            Some((_, selection)) => Ok(b.add_mass(selection, &self.work.sparse_spec, rows, of)?),
+            Some((_, selection)) => {
+                let (first, position) = (self.now.first_row, self.now.position + rows.start);
+                let rows = first + rows.start..first + rows.end;
+                Ok(b.add_mass(selection, &self.work.sparse_spec, rows, position, of)?)
+            }
             None => Ok(()),
         }
     }
@@ -413,7 +444,10 @@ impl<B: Backend> Live<B> {
     /// The device.
     pub fn row_mass(&mut self, b: &mut B, rows: usize) -> Result<Vec<Vec<u32>>> {
         match &self.work.sparse {
-            Some((_, selection)) => Ok(b.read_row_mass(selection, rows)?),
+            Some((_, selection)) => {
+                let blocks = (self.now.position + rows).div_ceil(self.work.sparse_spec.block);
+                Ok(b.read_row_mass(selection, self.now.first_row..self.now.first_row + rows, blocks)?)
+            }
             None => Ok(Vec::new()),
         }
     }

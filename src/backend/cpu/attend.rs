@@ -10,20 +10,28 @@ use crate::backend::{MASS, Pass};
 use crate::spec::SparseSpec;
 
 /// Softmax attention over the chosen blocks (docs/model.md §5.7). `o [rows, heads·d]`. Rows of a verify pass add their
-/// attention to the selection's mass.
-pub(super) fn attend(o: &mut [f32], q: Queries<'_>, sel: &mut Selection, cache: &Cache, spec: &SparseSpec, pass: Pass) {
+/// attention to the selection's mass. The first row of `q` and `o` is row `row` of the pass.
+pub(super) fn attend(
+    o: &mut [f32],
+    row: usize,
+    q: Queries<'_>,
+    sel: &mut Selection,
+    cache: &Cache,
+    spec: &SparseSpec,
+    pass: Pass,
+) {
     let rows = q.x.len() / q.width;
     let tile = tile_rows(spec);
     let lists = tile * spec.kv_heads;
-    let ld = sel.ld;
+    let (ld, listed) = (sel.ld, spec.kv_heads * spec.topk);
     let masses: Vec<Option<&mut [u32]>> = match pass {
-        Pass::Verify { .. } => sel.mass.chunks_mut(tile * ld).map(Some).take(rows.div_ceil(tile)).collect(),
+        Pass::Verify { .. } => sel.mass[row * ld..(row + rows) * ld].chunks_mut(tile * ld).map(Some).collect(),
         Pass::Prefill { .. } => (0..rows.div_ceil(tile)).map(|_| None).collect(),
     };
     o.par_chunks_mut(tile * spec.heads * spec.head_dim)
         .zip(q.x.par_chunks(tile * q.width))
-        .zip(sel.counts[..rows * spec.kv_heads].par_chunks(lists))
-        .zip(sel.blocks[..rows * spec.kv_heads * spec.topk].par_chunks(lists * spec.topk))
+        .zip(sel.counts[row * spec.kv_heads..(row + rows) * spec.kv_heads].par_chunks(lists))
+        .zip(sel.blocks[row * listed..(row + rows) * listed].par_chunks(lists * spec.topk))
         .zip(masses)
         .enumerate()
         .for_each_init(Scratch::default, |scratch, (i, ((((o, x), counts), blocks), mass))| {

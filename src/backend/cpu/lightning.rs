@@ -16,43 +16,54 @@ use crate::backend::{GRID, Lightning, MAX_VERIFY_ROWS, Pass, Result};
 use crate::spec::LightningSpec;
 
 impl Lightning for Cpu {
-    fn lightning(
+    fn lightning_rows(
         &mut self,
         o: &mut Buf,
         x: &Buf,
         q_norm: Option<&Vec<f32>>,
         k_norm: Option<&Vec<f32>>,
-        state: &mut Recurrent,
+        states: &mut [&mut Recurrent],
         spec: &LightningSpec,
         eps: f32,
         pass: Pass,
     ) -> Result<()> {
         #[cfg_attr(not(test), expect(unused_mut, reason = "only tests plant errors"))]
-        let (mut first, mut slopes) = (self.position, spec.slopes());
+        let mut slopes = spec.slopes();
         #[cfg(test)]
-        match self.planted {
-            Some(Planted::Rotation) if matches!(pass, Pass::Verify { .. }) => first += 1,
-            Some(Planted::Decay) => slopes.rotate_left(1),
-            Some(Planted::Rotation | Planted::StaleBlock) | None => {}
+        if self.planted == Some(Planted::Decay) {
+            slopes.rotate_left(1);
         }
-        if let Some(theta) = spec.rope_theta {
-            self.rope.prepare(first, pass.rows(), spec.head_dim, theta);
+        let (mut row, out) = (0, spec.heads * spec.head_dim);
+        let groups = self.groups(pass, states.len())?;
+        self.ropes.resize_with(self.ropes.len().max(groups.len()), RopeTable::default);
+        for ((group, state), table) in groups.iter().zip(states).zip(&mut self.ropes) {
+            #[cfg_attr(not(test), expect(unused_mut, reason = "only tests plant errors"))]
+            let mut first = group.place.position;
+            #[cfg(test)]
+            if self.planted == Some(Planted::Rotation) && matches!(pass, Pass::Verify { .. }) {
+                first += 1;
+            }
+            if let Some(theta) = spec.rope_theta {
+                table.prepare(first, group.rows, spec.head_dim, theta);
+            }
+            let rows = row..row + group.rows;
+            let input = Input {
+                x: &x.rows(pass)[rows.start * x.width..rows.end * x.width],
+                width: x.width,
+                q_norm: q_norm.map(Vec::as_slice),
+                k_norm: k_norm.map(Vec::as_slice),
+                rope: spec.rope_theta.map(|_| &*table),
+                slopes: &slopes,
+                spec,
+                eps,
+            };
+            let form = match pass {
+                Pass::Prefill { .. } => Form::Chunk,
+                Pass::Verify { .. } => Form::Recurrent { pending: group.place.pending },
+            };
+            attend(&mut o.rows_mut(pass)[rows.start * out..rows.end * out], &input, state, form);
+            row = rows.end;
         }
-        let input = Input {
-            x: x.rows(pass),
-            width: x.width,
-            q_norm: q_norm.map(Vec::as_slice),
-            k_norm: k_norm.map(Vec::as_slice),
-            rope: spec.rope_theta.map(|_| &self.rope),
-            slopes: &slopes,
-            spec,
-            eps,
-        };
-        let form = match pass {
-            Pass::Prefill { .. } => Form::Chunk,
-            Pass::Verify { .. } => Form::Recurrent { pending: self.pending },
-        };
-        attend(o.rows_mut(pass), &input, state, form);
         Ok(())
     }
 

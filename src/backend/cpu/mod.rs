@@ -22,7 +22,7 @@ pub use matrix::Matrix;
 pub use sparse::{Selection, Sums};
 
 use self::lightning::RopeTable;
-use super::{Pass, TopLogits};
+use super::{Group, Pass, Result, Steps, TopLogits, internal};
 use crate::protocol::engine::{MemoryInfo, Token};
 
 /// Rows of a prefill pass.
@@ -34,12 +34,15 @@ pub struct Cpu {
     /// Position of row 0 of the coming pass.
     position: usize,
     tokens: Vec<Token>,
+    /// Sequences of the coming verify pass, if they are several.
+    groups: Vec<Group>,
     /// Accepted rows of the last verify pass, remembered in every recurrent state.
     pending: usize,
     /// Of the sequence in hand, and the greatest given so far.
     place: u64,
     places: u64,
-    rope: RopeTable,
+    /// Of each sequence of a pass.
+    ropes: Vec<RopeTable>,
     top_logits: Vec<TopLogits>,
     memory: MemoryInfo,
     /// Tokens and place of the coming draft pass.
@@ -90,16 +93,29 @@ impl Cpu {
             threads: rayon::current_num_threads(),
             position: 0,
             tokens: Vec::new(),
+            groups: Vec::new(),
             pending: 0,
             place: 0,
             places: 0,
-            rope: RopeTable::default(),
+            ropes: Vec::new(),
             top_logits: Vec::new(),
             memory: MemoryInfo::default(),
             draft: draft::DraftStep::default(),
             #[cfg(test)]
             planted: None,
         }
+    }
+
+    /// The sequences of a pass: where each stands, and its rows.
+    fn groups(&self, pass: Pass, given: usize) -> Result<Vec<Group>> {
+        let groups = match (pass, self.groups.is_empty()) {
+            (Pass::Verify { .. }, false) => self.groups.clone(),
+            _ => vec![Group { place: self.place(), rows: pass.rows() }],
+        };
+        if groups.len() != given || groups.iter().map(|g| g.rows).sum::<usize>() != pass.rows() {
+            return Err(internal("verify", "rows and sequences of a pass do not belong together"));
+        }
+        Ok(groups)
     }
 
     fn count_weight(&mut self, bytes: usize) {

@@ -17,26 +17,39 @@ use crate::backend::{BackendError, BlockMass, MAX_VERIFY_ROWS, MassOf, Pass, Res
 use crate::spec::{ScoreNorm, SparseSpec};
 
 impl Sparse for Cpu {
-    fn append_kv(&mut self, cache: &mut Cache, x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
+    fn append_rows(&mut self, caches: &mut [&mut Cache], x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
         let k = spec.heads * spec.head_dim;
         let v = k + spec.kv_heads * spec.head_dim;
-        cache.append(spec, x.rows(pass), x.width, k, v, self.position);
-        #[cfg(test)]
-        if self.planted == Some(super::Planted::StaleBlock) {
-            cache.make_stale(self.position..self.position + pass.rows(), 3);
+        let mut rest = x.rows(pass);
+        for (group, cache) in self.groups(pass, caches.len())?.iter().zip(caches) {
+            let (own, others) = rest.split_at(group.rows * x.width);
+            cache.append(spec, own, x.width, k, v, group.place.position);
+            rest = others;
+            #[cfg(test)]
+            if self.planted == Some(super::Planted::StaleBlock) {
+                cache.make_stale(group.place.position..group.place.position + group.rows, 3);
+            }
         }
         Ok(())
     }
 
-    fn select_blocks(
+    fn select_rows(
         &mut self,
         sel: &mut Selection,
         x: &Buf,
-        cache: &Cache,
+        caches: &[&Cache],
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()> {
-        select(sel, Queries { x: x.rows(pass), width: x.width, first: self.position }, cache, spec);
+        let mut row = 0;
+        sel.positions.clear();
+        for (group, cache) in self.groups(pass, caches.len())?.iter().zip(caches) {
+            let first = group.place.position;
+            sel.positions.extend(first..first + group.rows);
+            let own = &x.rows(pass)[row * x.width..(row + group.rows) * x.width];
+            select(sel, row, Queries { x: own, width: x.width, first }, cache, spec);
+            row += group.rows;
+        }
         match pass {
             Pass::Prefill { rows } => sel.leave_out_hidden(spec, rows),
             Pass::Verify { .. } => Ok(()),
@@ -47,26 +60,28 @@ impl Sparse for Cpu {
         sel.hidden = blocks.to_vec();
     }
 
-    fn attend(
+    fn attend_rows(
         &mut self,
         o: &mut Buf,
         x: &Buf,
         sel: &mut Selection,
-        cache: &Cache,
+        caches: &[&Cache],
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()> {
-        let q = Queries { x: x.rows(pass), width: x.width, first: self.position };
-        if let Pass::Verify { .. } = pass
-            && (self.position + pass.rows()).div_ceil(spec.block) > sel.ld
-        {
-            return Err(BackendError::Shape {
-                op: "attend",
-                expected: format!("at most {} positions", sel.ld * spec.block),
-                found: (self.position + pass.rows()).to_string(),
-            });
+        let (mut row, out) = (0, spec.heads * spec.head_dim);
+        for (group, cache) in self.groups(pass, caches.len())?.iter().zip(caches) {
+            let end = group.place.position + group.rows;
+            if matches!(pass, Pass::Verify { .. }) && end.div_ceil(spec.block) > sel.ld {
+                let expected = format!("at most {} positions", sel.ld * spec.block);
+                return Err(BackendError::Shape { op: "attend", expected, found: end.to_string() });
+            }
+            let rows = row..row + group.rows;
+            let own = &x.rows(pass)[rows.start * x.width..rows.end * x.width];
+            let q = Queries { x: own, width: x.width, first: group.place.position };
+            attend::attend(&mut o.rows_mut(pass)[rows.start * out..rows.end * out], row, q, sel, cache, spec, pass);
+            row = rows.end;
         }
-        attend::attend(o.rows_mut(pass), q, sel, cache, spec, pass);
         Ok(())
     }
 
@@ -74,12 +89,19 @@ impl Sparse for Cpu {
         Ok((0..rows).map(|row| sel.read(spec, row)).collect())
     }
 
-    fn add_mass(&mut self, sel: &mut Selection, spec: &SparseSpec, rows: Range<usize>, of: MassOf) -> Result<()> {
+    fn add_mass(
+        &mut self,
+        sel: &mut Selection,
+        spec: &SparseSpec,
+        rows: Range<usize>,
+        position: usize,
+        of: MassOf,
+    ) -> Result<()> {
         let ld = sel.ld;
-        for r in rows {
+        for (i, r) in rows.enumerate() {
             let row = sel.mass.get(r * ld..(r + 1) * ld);
             let row = row.ok_or_else(|| internal("add_mass", "more rows than a verify pass has"))?.to_vec();
-            let own = (self.position + r) / spec.block;
+            let own = (position + i) / spec.block;
             for (b, (sum, share)) in sel.sum(of).iter_mut().zip(row).enumerate().take(own + 1) {
                 if spec.is_forced(b, own) {
                     sum.forced += u64::from(share);
@@ -91,9 +113,9 @@ impl Sparse for Cpu {
         Ok(())
     }
 
-    fn clear_mass(&mut self, sel: &mut Selection, rows: usize) -> Result<()> {
-        let n = (rows * sel.ld).min(sel.mass.len());
-        sel.mass[..n].fill(0);
+    fn clear_mass(&mut self, sel: &mut Selection, rows: Range<usize>) -> Result<()> {
+        let all = sel.mass.len();
+        sel.mass[(rows.start * sel.ld).min(all)..(rows.end * sel.ld).min(all)].fill(0);
         Ok(())
     }
 
@@ -116,9 +138,9 @@ impl Sparse for Cpu {
         Ok(sum.iter().take(self.position.div_ceil(sel.block)).copied().collect())
     }
 
-    fn read_row_mass(&mut self, sel: &Selection, rows: usize) -> Result<Vec<Vec<u32>>> {
-        let blocks = (self.position + rows).div_ceil(sel.block);
-        Ok(sel.mass.chunks_exact(sel.ld).take(rows).map(|row| row.iter().take(blocks).copied().collect()).collect())
+    fn read_row_mass(&mut self, sel: &Selection, rows: Range<usize>, blocks: usize) -> Result<Vec<Vec<u32>>> {
+        let of_rows = sel.mass.chunks_exact(sel.ld).take(rows.end).skip(rows.start);
+        Ok(of_rows.map(|row| row.iter().take(blocks).copied().collect()).collect())
     }
 }
 
@@ -137,8 +159,8 @@ pub struct Selection {
     pub(super) counts: Vec<u32>,
     /// Ascending. `[rows, kv_heads, topk]`
     pub(super) blocks: Vec<u32>,
-    /// Position of row 0.
-    first: usize,
+    /// Position of each row.
+    positions: Vec<usize>,
     /// Attention of the rows of a verify pass, `[16, ld]`.
     pub(super) mass: Vec<u32>,
     /// Blocks of the largest context.
@@ -156,7 +178,7 @@ impl Selection {
         Selection {
             counts: vec![ALL; lists],
             blocks: vec![0; lists * spec.topk],
-            first: 0,
+            positions: Vec::new(),
             mass: vec![0; MAX_VERIFY_ROWS * ld],
             ld,
             block: spec.block,
@@ -183,7 +205,7 @@ impl Selection {
             return Ok(());
         }
         for row in 0..rows {
-            let own = ((self.first + row) / spec.block) as u32;
+            let own = (self.position(row) / spec.block) as u32;
             for (g, mut left) in self.read(spec, row).into_iter().enumerate() {
                 left.retain(|b| !is_hidden(&self.hidden, *b, own));
                 let list = row * spec.kv_heads + g;
@@ -198,9 +220,13 @@ impl Selection {
         Ok(())
     }
 
+    fn position(&self, row: usize) -> usize {
+        self.positions.get(row).copied().unwrap_or_default()
+    }
+
     /// `[kv_heads]` lists of row `row`.
     pub(super) fn read(&self, spec: &SparseSpec, row: usize) -> Vec<Vec<u32>> {
-        let own = (self.first + row) / spec.block;
+        let own = self.position(row) / spec.block;
         (0..spec.kv_heads)
             .map(|g| {
                 let list = row * spec.kv_heads + g;
@@ -228,15 +254,14 @@ pub(super) fn tile_rows(spec: &SparseSpec) -> usize {
     (TILE_QUERIES / (spec.heads / spec.kv_heads)).max(1)
 }
 
-/// Chooses blocks for every row by its own position (docs/model.md §5.4-5.6).
-pub(super) fn select(sel: &mut Selection, q: Queries<'_>, cache: &Cache, spec: &SparseSpec) {
-    let rows = q.x.len() / q.width;
+/// Chooses blocks for every row by its own position (docs/model.md §5.4-5.6); the first row of `q` is row `row` of the pass.
+pub(super) fn select(sel: &mut Selection, row: usize, q: Queries<'_>, cache: &Cache, spec: &SparseSpec) {
+    let rows = row * spec.kv_heads..(row + q.x.len() / q.width) * spec.kv_heads;
     let tile = tile_rows(spec);
-    sel.first = q.first;
     let lists = tile * spec.kv_heads;
-    sel.counts[..rows * spec.kv_heads]
+    sel.counts[rows.clone()]
         .par_chunks_mut(lists)
-        .zip(sel.blocks[..rows * spec.kv_heads * spec.topk].par_chunks_mut(lists * spec.topk))
+        .zip(sel.blocks[rows.start * spec.topk..rows.end * spec.topk].par_chunks_mut(lists * spec.topk))
         .zip(q.x.par_chunks(tile * q.width))
         .enumerate()
         .for_each_init(Scratch::default, |scratch, (i, ((counts, blocks), x))| {

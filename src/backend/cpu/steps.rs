@@ -1,7 +1,7 @@
 //! The step: a few numbers, and work that runs at once.
 
 use super::Cpu;
-use crate::backend::{Pass, Place, Result, StepKey, Steps};
+use crate::backend::{Group, Pass, Place, Result, StepKey, Steps};
 use crate::protocol::engine::Token;
 
 impl Steps for Cpu {
@@ -38,6 +38,13 @@ impl Steps for Cpu {
     fn set_tokens(&mut self, tokens: &[Token]) -> Result<()> {
         self.tokens.clear();
         self.tokens.extend_from_slice(tokens);
+        self.groups.clear();
+        Ok(())
+    }
+
+    fn set_rows(&mut self, groups: &[Group], tokens: &[Token]) -> Result<()> {
+        self.set_tokens(tokens)?;
+        self.groups.extend_from_slice(groups);
         Ok(())
     }
 
@@ -46,12 +53,7 @@ impl Steps for Cpu {
     }
 
     fn advance(&mut self, pass: Pass, rows: usize) -> Result<()> {
-        self.position += rows;
-        self.pending = match pass {
-            Pass::Prefill { .. } => 0,
-            Pass::Verify { .. } => rows,
-        };
-        Ok(())
+        self.go_to(self.place().advanced(pass, rows))
     }
 
     fn folded(&mut self) {

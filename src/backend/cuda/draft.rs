@@ -33,7 +33,7 @@ impl Cuda {
     fn draft_step(&mut self) -> Result<&mut StepParameters> {
         if self.draft.is_none() {
             let rows = self.prefill_rows.max(PENDING_ROWS);
-            self.draft = Some(StepParameters::new(&self.device, rows)?);
+            self.draft = Some(StepParameters::of_draft(&self.device, rows)?);
         }
         self.draft.as_mut().ok_or_else(|| shape("draft", "a draft step", "none"))
     }
@@ -96,7 +96,7 @@ impl DraftOps for Cuda {
     fn draft_seek(&mut self, tokens: &[Token], position: usize, first: usize) -> Result<()> {
         let words = [narrow(position)?, narrow(first)?, 0, 0];
         let step = self.draft_step()?;
-        step.send_all(words, tokens)
+        step.send_all(&words, tokens)
     }
 
     fn draft_copy(&mut self, dst: &mut Buf, dst_row: usize, src: &Buf, rows: Range<usize>) -> Result<()> {

@@ -30,6 +30,10 @@ pub(super) enum Stage {
 /// What a CUDA graph is filed under here: the step, and the sequence whose buffers it names.
 pub(super) type Key = (StepKey, u64);
 
+/// In place of a sequence: the step names the buffers of none. Also the place that a device begins with, whose buffers go with
+/// those that all steps use.
+pub(super) const ANY: u64 = 0;
+
 /// Graphs by key.
 pub(super) struct Graphs {
     device: Device,

@@ -85,7 +85,8 @@ impl Memory for Cuda {
 
     fn cache(&mut self, spec: &SparseSpec, limit: usize) -> Result<Cache> {
         self.touch_own();
-        Cache::new(&self.device, &self.ledger, spec, limit)
+        let table = self.tables.other();
+        Cache::new(&self.device, &self.ledger, spec, limit, table)
     }
 
     fn recurrent(&mut self, spec: &LightningSpec) -> Result<Recurrent> {
@@ -98,6 +99,7 @@ impl Memory for Cuda {
             pend_k: self.device.zeroed("pending rows", pending, Account::State)?,
             pend_v: self.device.zeroed("pending rows", pending, Account::State)?,
             slopes: self.upload_floats(&spec.slopes(), Account::State)?,
+            table: self.tables.other(),
         })
     }
 

@@ -10,7 +10,7 @@
 //! | `cards` | limits of other cards, to run their code paths here |
 //! | `emulated` | the same kernels on the CPU |
 //! | `device`, `growable`, `staging` | memory: owned, growing, on its way |
-//! | `steps`, `graph` | what changes between steps; CUDA graphs |
+//! | `steps`, `tables`, `graph` | what changes between steps; whose rows a pass has; CUDA graphs |
 //! | `launch`, `limits` | the table of kernels; what none is written for |
 //! | `tensors`, `memory` | the buffers |
 //! | `weights`, `packed` | weights on their way to the device; packed weights in and out |
@@ -46,6 +46,7 @@ mod packed;
 mod staging;
 mod state;
 mod steps;
+mod tables;
 mod tensors;
 mod weights;
 
@@ -68,6 +69,7 @@ pub use measure::Ceilings;
 use ops::{Rope, Scratch, TopLogitsBuffers};
 use staging::Staging;
 use steps::{Step, StepParameters};
+use tables::Tables;
 use tensors::CacheLedger;
 
 /// Rows of a prefill pass on a GPU with room for the buffers, on a smaller one, and emulated.
@@ -95,6 +97,7 @@ pub struct Cuda {
     // Graphs name the addresses of everything below, so they go first.
     graphs: Graphs,
     step: Step,
+    tables: Tables,
     draft: Option<StepParameters>,
     staging: Staging,
     /// Rows of the last restore of each sequence, until all are here.
@@ -147,6 +150,7 @@ impl Cuda {
         Ok(Cuda {
             graphs: Graphs::new(&device),
             step: Step::new(&device, prefill_rows)?,
+            tables: Tables::new(&device)?,
             draft: None,
             staging: Staging::new(&device)?,
             scratch: Scratch::default(),

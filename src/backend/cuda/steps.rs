@@ -1,4 +1,5 @@
-//! What changes from step to step, in device memory: `Step` of `kernels/common.cuh` and the tokens of the pass.
+//! What changes from step to step, in device memory: `Step` of `kernels/common.cuh`, the rows of a verify pass
+//! (`kernels/sequences.cuh`) and the tokens of the pass.
 //!
 //! The host keeps the authority and sends a copy before a pass needs it, in stream order, from page-locked slots that are
 //! not reused before the device has read them. Graphs only ever see the two fixed device addresses.
@@ -8,20 +9,26 @@ use std::sync::Arc;
 use super::Cuda;
 use super::device::{Account, Device, DeviceBuffer, Pinned};
 use super::driver::{DevicePtr, Event, Queue};
-use super::graph::Stage;
-use crate::backend::{BackendError, Pass, Place, Result, StepKey, Steps, internal};
+use super::graph::{ANY, Stage};
+use crate::backend::{BackendError, Group, MAX_VERIFY_ROWS, Pass, Place, Result, StepKey, Steps, internal};
 use crate::protocol::engine::Token;
 
-/// Bytes of the struct; both structs of `kernels/common.cuh` are four 32-bit words.
-const STRUCT_BYTES: usize = 16;
-/// Where the tokens start in device memory: right behind the struct, so that both go in one copy.
-const TOKENS_AT: usize = STRUCT_BYTES;
+/// Words of `Step` and of `DraftStep` of `kernels/common.cuh`.
+const STRUCT_WORDS: usize = 4;
+/// Words of `Row` of `kernels/sequences.cuh`.
+const ROW_WORDS: usize = 8;
+/// Where the rows of a verify pass lie behind `Step`.
+const ROWS_AT: usize = STRUCT_WORDS * 4;
+/// Words before the tokens of a pass of the model: `Step`, and an entry for each row of a verify pass.
+const STEP_WORDS: usize = STRUCT_WORDS + MAX_VERIFY_ROWS * ROW_WORDS;
 /// Structs that may be in flight at once.
 const SLOTS: usize = 64;
 
-/// Four words and a list of tokens in device memory, sent in stream order.
+/// A few words and a list of tokens behind them in device memory, sent in stream order.
 pub(super) struct StepParameters {
     device: Device,
+    /// Bytes before the tokens.
+    tokens_at: usize,
     memory: DeviceBuffer,
     slots: Pinned,
     next_slot: usize,
@@ -33,13 +40,20 @@ pub(super) struct StepParameters {
 }
 
 impl StepParameters {
+    /// `DraftStep`, and room for `rows` tokens.
+    pub(super) fn of_draft(device: &Device, rows: usize) -> Result<Self> {
+        Self::new(device, STRUCT_WORDS, rows)
+    }
+
     /// Zeros, and room for `rows` tokens.
-    pub(super) fn new(device: &Device, rows: usize) -> Result<Self> {
+    fn new(device: &Device, words: usize, rows: usize) -> Result<Self> {
+        let tokens_at = words * 4;
         Ok(StepParameters {
-            memory: device.zeroed("step", TOKENS_AT + rows * 4, Account::Work)?,
-            slots: device.pinned(SLOTS * STRUCT_BYTES)?,
+            tokens_at,
+            memory: device.zeroed("step", tokens_at + rows * 4, Account::Work)?,
+            slots: device.pinned(SLOTS * tokens_at)?,
             next_slot: 0,
-            whole: [device.pinned(TOKENS_AT + rows * 4)?, device.pinned(TOKENS_AT + rows * 4)?],
+            whole: [device.pinned(tokens_at + rows * 4)?, device.pinned(tokens_at + rows * 4)?],
             whole_sent: [device.driver().event()?, device.driver().event()?],
             next_whole: 0,
             token_room: rows,
@@ -54,11 +68,11 @@ impl StepParameters {
 
     /// `const u32*` of the tokens.
     pub(super) fn tokens_ptr(&self) -> DevicePtr {
-        self.memory.ptr() + TOKENS_AT as u64
+        self.memory.ptr() + self.tokens_at as u64
     }
 
     /// Both at once.
-    pub(super) fn send_all(&mut self, words: [u32; 4], tokens: &[Token]) -> Result<()> {
+    pub(super) fn send_all(&mut self, words: &[u32], tokens: &[Token]) -> Result<()> {
         if tokens.len() > self.token_room {
             return Err(BackendError::Shape {
                 op: "set_tokens",
@@ -81,28 +95,29 @@ impl StepParameters {
             self.device.driver().copy_in(
                 self.memory.ptr(),
                 pinned.as_ptr(),
-                TOKENS_AT + tokens.len() * 4,
+                self.tokens_at + tokens.len() * 4,
                 Queue::Compute,
             )?
         };
         self.device.driver().record(sent, Queue::Compute)
     }
 
-    /// The struct alone.
-    pub(super) fn send(&mut self, words: [u32; 4]) -> Result<()> {
+    /// The words alone.
+    pub(super) fn send(&mut self, words: &[u32]) -> Result<()> {
         if self.next_slot == SLOTS {
             self.device.driver().synchronize(Queue::Compute)?;
             self.next_slot = 0;
         }
-        let at = self.next_slot * STRUCT_BYTES;
+        let bytes = self.tokens_at;
+        let at = self.next_slot * bytes;
         self.next_slot += 1;
-        let slot = self.slots.as_mut_slice().get_mut(at..at + STRUCT_BYTES);
+        let slot = self.slots.as_mut_slice().get_mut(at..at + bytes);
         let slot = slot.ok_or_else(|| internal("step", "no slot is left for its parameters"))?;
         for (bytes, word) in slot.chunks_exact_mut(4).zip(words) {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         // SAFETY: the slot is not written again before a wait for the queue.
-        unsafe { self.device.driver().copy_in(self.memory.ptr(), slot.as_ptr(), STRUCT_BYTES, Queue::Compute) }
+        unsafe { self.device.driver().copy_in(self.memory.ptr(), slot.as_ptr(), bytes, Queue::Compute) }
     }
 }
 
@@ -116,9 +131,12 @@ impl Drop for StepParameters {
     }
 }
 
-/// `struct Step { u32 position, pending, slot, reserved; }` and the tokens of the next pass.
+/// `struct Step { u32 position, pending, slot, reserved; }`, where each row of a verify pass stands, and the tokens of the next
+/// pass.
 pub(super) struct Step {
     step_parameters: StepParameters,
+    /// Sequences of the coming verify pass, if they are several.
+    groups: Vec<Group>,
     /// Of the sequence in hand.
     sequence: u64,
     position: u32,
@@ -132,7 +150,8 @@ impl Step {
     /// At position 0 with nothing pending; passes of up to `rows` rows.
     pub(super) fn new(device: &Device, rows: usize) -> Result<Self> {
         Ok(Step {
-            step_parameters: StepParameters::new(device, rows)?,
+            step_parameters: StepParameters::new(device, STEP_WORDS, rows)?,
+            groups: Vec::new(),
             sequence: 0,
             position: 0,
             pending: 0,
@@ -146,9 +165,35 @@ impl Step {
         self.step_parameters.ptr()
     }
 
+    /// `const Row*`: 16 of them
+    pub(super) fn rows_ptr(&self) -> DevicePtr {
+        self.step_parameters.ptr() + ROWS_AT as u64
+    }
+
     /// `const u32*` of the tokens.
     pub(super) fn tokens_ptr(&self) -> DevicePtr {
         self.step_parameters.tokens_ptr()
+    }
+
+    /// The sequences of a pass: where each stands, and its rows.
+    pub(super) fn groups(&self, pass: Pass, given: usize) -> Result<Vec<Group>> {
+        let groups = match (pass, self.groups.is_empty()) {
+            (Pass::Verify { .. }, false) => self.groups.clone(),
+            _ => vec![Group { place: self.place(), rows: pass.rows() }],
+        };
+        if groups.len() != given || groups.iter().map(|g| g.rows).sum::<usize>() != pass.rows() {
+            return Err(internal("verify", "rows and sequences of a pass do not belong together"));
+        }
+        Ok(groups)
+    }
+
+    /// Those of the coming verify pass; all rows are the sequence's in hand where nothing else was said.
+    pub(super) fn verify_groups(&self) -> Vec<Group> {
+        if self.groups.is_empty() {
+            vec![Group { place: self.place(), rows: MAX_VERIFY_ROWS }]
+        } else {
+            self.groups.clone()
+        }
     }
 
     pub(super) fn position(&self) -> usize {
@@ -165,6 +210,7 @@ impl Step {
 
     /// Another sequence's numbers; sent as those of [`Step::seek`] are.
     pub(super) fn go_to(&mut self, place: Place) -> Result<()> {
+        self.groups.clear();
         self.sequence = place.id;
         self.position = narrow(place.position)?;
         self.pending = narrow(place.pending)?;
@@ -174,7 +220,22 @@ impl Step {
     }
 
     pub(super) fn set_tokens(&mut self, tokens: &[Token]) -> Result<()> {
-        self.step_parameters.send_all(self.words(), tokens)?;
+        self.groups.clear();
+        self.send(tokens)
+    }
+
+    pub(super) fn set_rows(&mut self, groups: &[Group], tokens: &[Token]) -> Result<()> {
+        let rows: usize = groups.iter().map(|g| g.rows).sum();
+        if rows > MAX_VERIFY_ROWS || rows != tokens.len() {
+            return Err(internal("set_rows", "rows and tokens of a pass do not belong together"));
+        }
+        self.groups = groups.to_vec();
+        self.send(tokens)
+    }
+
+    fn send(&mut self, tokens: &[Token]) -> Result<()> {
+        let words = self.words()?;
+        self.step_parameters.send_all(&words, tokens)?;
         self.unsent = false;
         Ok(())
     }
@@ -195,21 +256,24 @@ impl Step {
                 found: rows.to_string(),
             });
         }
-        self.position = narrow(self.position() + rows)?;
-        match pass {
-            Pass::Prefill { .. } => self.pending = 0,
-            Pass::Verify { .. } => {
-                // The pass absorbed the old half and wrote its rows to the other one.
-                self.slot ^= 1;
-                self.pending = narrow(rows)?;
-            }
-        }
-        self.unsent = true;
-        Ok(())
+        self.go_to(self.place().advanced(pass, rows))
     }
 
-    fn words(&self) -> [u32; 4] {
-        [self.position, self.pending, self.slot, 0]
+    /// `Step` of the sequence in hand, and the rows of the groups, or of that sequence.
+    fn words(&self) -> Result<Vec<u32>> {
+        let mut words = Vec::with_capacity(STEP_WORDS);
+        words.extend([self.position, self.pending, self.slot, 0]);
+        let mut first = 0;
+        for Group { place, rows } in &self.verify_groups() {
+            let own = [narrow(place.position)?, first, narrow(*rows)?, narrow(place.pending)?, narrow(place.slot)?];
+            let [start, first_row, rows_of, pending, slot] = own;
+            for i in 0..rows_of {
+                words.extend([start.saturating_add(i), start, first_row, rows_of, pending, slot, 0, 0]);
+            }
+            first += rows_of;
+        }
+        words.resize(STEP_WORDS, 0);
+        Ok(words)
     }
 
     /// Every layer has absorbed its pending rows.
@@ -221,7 +285,8 @@ impl Step {
     /// Sends what has changed; called before whatever reads the step, and never has anything to do inside a CUDA graph.
     pub(super) fn flush(&mut self) -> Result<()> {
         if self.unsent {
-            self.step_parameters.send(self.words())?;
+            let words = self.words()?;
+            self.step_parameters.send(&words)?;
             self.unsent = false;
         }
         Ok(())
@@ -253,7 +318,9 @@ impl Steps for Cuda {
     }
 
     fn forget_place(&mut self, id: u64) {
-        self.graphs.forget_of(id);
+        if id != ANY {
+            self.graphs.forget_of(id);
+        }
         if let Some(lazy_restore) = self.lazy_restores.remove(&id) {
             lazy_restore.give_up();
         }
@@ -277,11 +344,21 @@ impl Steps for Cuda {
         self.step.set_tokens(tokens)
     }
 
+    fn set_rows(&mut self, groups: &[Group], tokens: &[Token]) -> Result<()> {
+        self.forget_rope();
+        self.step.set_rows(groups, tokens)
+    }
+
     fn step(&mut self, key: StepKey, body: &mut dyn FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.forget_rope();
         self.step.flush()?;
+        self.tables.flush()?;
         let own = self.step.place().id;
-        let key = (key, own);
+        // A verify pass finds its sequences in the tables, whoever they are; a draft step names the buffers of one.
+        let key = match key {
+            StepKey::Verify(_) | StepKey::VerifyMany(_) => (key, ANY),
+            StepKey::Draft | StepKey::DraftExtend(_) => (key, own),
+        };
         if self.lazy_restores.get(&own).is_some_and(|a| a.complete()) {
             self.lazy_restores.remove(&own);
         }
@@ -297,7 +374,9 @@ impl Steps for Cuda {
             }
             Stage::Record => {
                 let recorded = self.device.driver().begin_capture().and_then(|()| {
+                    self.tables.fixed(true);
                     let run = body(self);
+                    self.tables.fixed(false);
                     let graph = self.device.driver().end_capture();
                     run.and(graph)
                 });

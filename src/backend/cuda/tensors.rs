@@ -13,6 +13,7 @@ use super::device::{Account, Device, DeviceBuffer};
 use super::driver::DevicePtr;
 use super::growable::Growable;
 use super::lazy_restore::InFlight;
+use super::tables::{Entry, TableId};
 use super::{launch, limits, shape, u32_of};
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, MassOf, Result};
 use crate::base::grouped;
@@ -144,6 +145,8 @@ pub struct Cache {
     /// Bytes of one position in k.
     pub(super) row_bytes: usize,
     pub(super) limit: usize,
+    /// Where kernels find it.
+    pub(super) table: TableId,
     /// Rows of k and v that are still in flight. Goes before the memory that they come to.
     in_flight: Option<InFlight>,
     ledger: Arc<CacheLedger>,
@@ -152,7 +155,13 @@ pub struct Cache {
 }
 
 impl Cache {
-    pub(super) fn new(device: &Device, ledger: &Arc<CacheLedger>, spec: &SparseSpec, limit: usize) -> Result<Self> {
+    pub(super) fn new(
+        device: &Device,
+        ledger: &Arc<CacheLedger>,
+        spec: &SparseSpec,
+        limit: usize,
+        table: TableId,
+    ) -> Result<Self> {
         limits::sparse(spec)?;
         limits::positions(limit)?;
         // A block is loaded whole, so the last one has memory to its end.
@@ -167,6 +176,7 @@ impl Cache {
             k2: Growable::new(device, "compressed keys", rows(spec.level2_rows(limit)))?,
             row_bytes,
             limit,
+            table,
             in_flight: None,
             ledger: Arc::clone(ledger),
             bytes_per_token,
@@ -176,6 +186,11 @@ impl Cache {
             ledger.approved.store(0, Ordering::Relaxed);
         }
         Ok(cache)
+    }
+
+    /// `RowCache`
+    pub(super) fn entry(&self) -> Entry {
+        [self.k.ptr(), self.v.ptr(), self.k1.ptr(), self.k2.ptr()]
     }
 
     /// The shape it was made for.
@@ -244,6 +259,15 @@ pub struct Recurrent {
     pub(super) pend_v: DeviceBuffer,
     /// Decay rates `[heads]`.
     pub(super) slopes: DeviceBuffer,
+    /// Where kernels find it.
+    pub(super) table: TableId,
+}
+
+impl Recurrent {
+    /// `RowState`
+    pub(super) fn entry(&self) -> Entry {
+        [self.state.ptr(), self.pend_k.ptr(), self.pend_v.ptr(), self.slopes.ptr()]
+    }
 }
 
 /// Sums over rows, of thoughts and of the answer: `[score_blocks][2]` u64 each.

@@ -143,8 +143,9 @@ fn sparse<B: Backend>(b: &mut B, sizes: Sizes, position: usize, parts: &[Part]) 
         b.attend(&mut o, &x, &mut selection, &cache, &spec, part.pass)?;
         out.extend(b.read(&o, part.accepted)?);
         if let Pass::Verify { rows } = part.pass {
-            b.add_mass(&mut selection, &spec, 0..part.accepted, MassOf::Answer)?;
-            b.clear_mass(&mut selection, rows)?;
+            let position = b.position();
+            b.add_mass(&mut selection, &spec, 0..part.accepted, position, MassOf::Answer)?;
+            b.clear_mass(&mut selection, 0..rows)?;
         }
         b.advance(part.pass, part.accepted)?;
     }

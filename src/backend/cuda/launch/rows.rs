@@ -22,8 +22,11 @@ kernels! { "rows.cu", device:
     )
     grid [rows, 1, 1], threads 256, shared 0;
 
-    /// `table[r][i] = (cos, sin)(fl(position_r · inv_freq[i]))`, i < 64; once per pass, read by every lightning layer
-    RopeTable [rope_table] (table: Ptr("float2*"), inv_freq: Ptr("const float*"), step: Ptr("const Step*"), rows: u32)
+    /// `table[r][i] = (cos, sin)(fl(position_r · inv_freq[i]))`, i < 64; once per pass, read by every lightning layer; `at` is
+    /// null in prefill
+    RopeTable [rope_table] (
+        table: Ptr("float2*"), inv_freq: Ptr("const float*"), step: Ptr("const Step*"), at: Ptr("const Row*"), rows: u32,
+    )
     grid [up(rows * 64, 256), 1, 1], threads 256, shared 0;
 
     /// `dst = bf16(src · rstd · norm · mul)`; `norm` null: `bf16(src · mul)`

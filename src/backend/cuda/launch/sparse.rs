@@ -16,28 +16,37 @@ kernels! { "sparse.cu", device:
     )
     grid [rows, kv_heads, 1], threads 128, shared 0;
 
-    /// `part[row][head][split] = (max, Σexp)` over 256 compressed keys each; nothing where every row has at most
+    /// The same for 1..16 rows of a verify pass, each in the cache of its own sequence
+    AppendKvVerify [append_kv_verify] (
+        xk: Ptr("const bf16*"), xv: Ptr("const bf16*"), ldx: u32, at: Ptr("const Row*"), of: Ptr("const RowCache*"),
+        kv_heads: u32, rows: u32,
+    )
+    grid [rows, kv_heads, 1], threads 128, shared 0;
+
+    /// `part[row][head][split] = (max, Σexp)` over 256 compressed keys of level 1 or 2 each; nothing for rows that have at most
     /// `all_below` blocks
     SelectLse [select_lse] (
-        part: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32, keys: Ptr("const bf16*"), window: u32, stride: u32,
-        step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32, all_below: u32,
+        part: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32, level: u32, window: u32, stride: u32, at: Ptr("const Row*"),
+        of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32, all_below: u32,
     )
     grid [splits, kv_heads, rows], threads 128, shared 65_536;
 
     /// Pooled block scores `[row][kv][score_blocks]`, 64 blocks a launch block; `window`, `stride` are those of the keys
     /// that `select_lse` read; `score_blocks` a multiple of 64, at most 16384
     SelectScores [select_scores] (
-        scores: Ptr("bf16*"), part: Ptr("const float2*"), q: Ptr("const bf16*"), ldq: u32, k1: Ptr("const bf16*"),
-        window: u32, stride: u32, step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, rows: u32,
-        splits: u32, score_blocks: u32, all_below: u32,
+        scores: Ptr("bf16*"), part: Ptr("const float2*"), q: Ptr("const bf16*"), ldq: u32, window: u32, stride: u32,
+        at: Ptr("const Row*"), of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32,
+        score_blocks: u32, all_below: u32,
     )
     grid [up(score_blocks, 64), kv_heads, rows], threads 128, shared 67_584;
 
     /// Forced blocks, then best by score, ties to the lower index; `list [row][kv][cap]` ascending, `count [row][kv]`;
-    /// rows `row0..row0+rows` of the pass, `scores` starts at row0. A row at p with `p + 1 < dense_until` takes every block
+    /// rows `row0..row0+rows` of the pass, `scores` starts at row0. A row at p with `p + 1 < dense_until` takes every block.
+    /// `at` is null in prefill
     SelectTop [select_top] (
-        list: Ptr("u32*"), count: Ptr("u32*"), scores: Ptr("const bf16*"), step: Ptr("const Step*"), kv_heads: u32,
-        score_blocks: u32, cap: u32, init: u32, local: u32, topk: u32, dense_until: u32, row0: u32, rows: u32,
+        list: Ptr("u32*"), count: Ptr("u32*"), scores: Ptr("const bf16*"), step: Ptr("const Step*"), at: Ptr("const Row*"),
+        kv_heads: u32, score_blocks: u32, cap: u32, init: u32, local: u32, topk: u32, dense_until: u32, row0: u32,
+        rows: u32,
     )
     grid [kv_heads, rows, 1], threads 512, shared 0;
 
@@ -45,8 +54,8 @@ kernels! { "sparse.cu", device:
     /// `part_block [row][head][2·splits]` (max, Σexp); `splits = ceil(cap/2)`
     AttendVerify [attend_verify] (
         part_o: Ptr("float*"), part_ml: Ptr("float2*"), part_block: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32,
-        k: Ptr("const bf16*"), v: Ptr("const bf16*"), list: Ptr("const u32*"), count: Ptr("const u32*"), cap: u32,
-        step: Ptr("const Step*"), heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32,
+        list: Ptr("const u32*"), count: Ptr("const u32*"), cap: u32, at: Ptr("const Row*"), of: Ptr("const RowCache*"),
+        heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32,
     )
     grid [splits, kv_heads, rows], threads 128, shared 34_816;
 

@@ -3,10 +3,11 @@
 use super::super::device::{Account, DeviceBuffer};
 use super::super::driver::DevicePtr;
 use super::super::launch;
+use super::super::tables::Tables;
 use super::super::tensors::{Buf, HEAD, Recurrent, Vector};
 use super::super::{Cuda, shape, u32_of};
 use super::check_rows;
-use crate::backend::{Lightning, MAX_VERIFY_ROWS, Pass, Result};
+use crate::backend::{Lightning, MAX_VERIFY_ROWS, Pass, Result, internal};
 use crate::spec::LightningSpec;
 
 /// Angles of the rows of a pass, the same for every lightning layer.
@@ -26,14 +27,22 @@ fn frequencies(theta: f64) -> Vec<f32> {
 }
 
 impl Lightning for Cuda {
+    fn bind_states(&mut self, layer: usize, states: &mut [&mut Recurrent]) -> Result<()> {
+        let table = Tables::of_layer(layer)?;
+        for state in states.iter_mut() {
+            state.table = table;
+        }
+        self.bind(table, states.iter().map(|state| state.entry()).collect())
+    }
+
     #[allow(clippy::too_many_arguments)]
-    fn lightning(
+    fn lightning_rows(
         &mut self,
         o: &mut Buf,
         x: &Buf,
         q_norm: Option<&Vector>,
         k_norm: Option<&Vector>,
-        state: &mut Recurrent,
+        states: &mut [&mut Recurrent],
         spec: &LightningSpec,
         eps: f32,
         pass: Pass,
@@ -43,39 +52,44 @@ impl Lightning for Cuda {
         x.narrow("lightning", (spec.heads + 2 * spec.kv_heads) * HEAD)?;
         let to = o.wide("lightning", width)?;
         check_rows("lightning", o, pass.rows())?;
-        let rope = self.angles(spec, pass.rows())?;
+        self.step.groups(pass, states.len())?;
+        let rope = self.angles(spec, pass)?;
         let [q_norm, k_norm] = [q_norm, k_norm].map(|norm| norm.map_or(0, |norm| norm.memory.ptr()));
         let (heads, kv, ldo, ldx) = (u32_of(spec.heads)?, u32_of(spec.kv_heads)?, u32_of(o.width)?, u32_of(x.width)?);
         let (k_col, v_col) = (u32_of(width)?, u32_of((spec.heads + spec.kv_heads) * HEAD)?);
-        let (s, pend_k, pend_v, slopes) =
-            (state.state.ptr(), state.pend_k.ptr(), state.pend_v.ptr(), state.slopes.ptr());
+        let first = states.first().ok_or_else(|| internal("lightning", "a pass of no sequence"))?;
+        let (table, [s, pend_k, pend_v, slopes]) = (first.table, first.entry());
         match pass {
-            // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-            Pass::Verify { rows } => unsafe {
-                launch::LightningVerify {
-                    o: to,
-                    ldo,
-                    x: x.ptr(),
-                    ldx,
-                    q_col: 0,
-                    k_col,
-                    v_col,
-                    q_norm,
-                    k_norm,
-                    rope,
-                    state: s,
-                    pend_k,
-                    pend_v,
-                    slopes,
-                    step: self.step.ptr(),
-                    heads,
-                    kv_heads: kv,
-                    scale: spec.scale,
-                    eps,
-                    rows: u32_of(rows)?,
+            Pass::Verify { rows } => {
+                self.bind(table, states.iter().map(|state| state.entry()).collect())?;
+                self.tables.flush()?;
+                // With several, a block for each row looks whether a sequence begins there: the recording fits any of them.
+                let sequences = u32_of(if states.len() > 1 { rows } else { 1 })?;
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
+                unsafe {
+                    launch::LightningVerify {
+                        o: to,
+                        ldo,
+                        x: x.ptr(),
+                        ldx,
+                        q_col: 0,
+                        k_col,
+                        v_col,
+                        q_norm,
+                        k_norm,
+                        rope,
+                        at: self.step.rows_ptr(),
+                        of: self.tables.ptr(table),
+                        heads,
+                        kv_heads: kv,
+                        scale: spec.scale,
+                        eps,
+                        all: u32_of(rows)?,
+                        sequences,
+                    }
+                    .launch(self.device.driver())
                 }
-                .launch(self.device.driver())
-            },
+            }
             Pass::Prefill { rows } => {
                 let qk_width = (spec.heads + spec.kv_heads) * HEAD;
                 let qk = self.input_room(qk_width)?;
@@ -171,11 +185,15 @@ impl Cuda {
     }
 
     /// The table of this pass, made by the first layer that needs it; null where nothing is rotated.
-    pub(super) fn angles(&mut self, spec: &LightningSpec, rows: usize) -> Result<DevicePtr> {
+    pub(super) fn angles(&mut self, spec: &LightningSpec, pass: Pass) -> Result<DevicePtr> {
         let Some(theta) = spec.rope_theta else {
             return Ok(0);
         };
         let step = self.step.ptr();
+        let at = match pass {
+            Pass::Verify { .. } => self.step.rows_ptr(),
+            Pass::Prefill { .. } => 0,
+        };
         match &mut self.rope {
             Some(rope) if rope.theta.to_bits() == theta.to_bits() => {
                 if !rope.fresh {
@@ -185,7 +203,8 @@ impl Cuda {
                             table: rope.table.ptr(),
                             inv_freq: rope.frequencies.ptr(),
                             step,
-                            rows: u32_of(rows)?,
+                            at,
+                            rows: u32_of(pass.rows())?,
                         }
                         .launch(self.device.driver())?
                     };

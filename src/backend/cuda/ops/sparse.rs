@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::super::driver::Queue;
+use super::super::driver::{DevicePtr, Queue};
 use super::super::limits::BLOCK;
+use super::super::tables::{Entry, TableId, Tables};
 use super::super::tensors::{Buf, Cache, HEAD, Selection, Sums, dense_until};
 use super::super::{Cuda, launch, shape, u32_of};
 use super::check_rows;
@@ -16,7 +17,32 @@ fn softmax_scale() -> f32 {
     1.0 / (HEAD as f32).sqrt()
 }
 
+/// The one cache of a prefill pass.
+fn only<T>(caches: &[T]) -> Result<&T> {
+    match caches {
+        [cache] => Ok(cache),
+        _ => Err(internal("prefill", "a pass of several sequences")),
+    }
+}
+
 impl Cuda {
+    /// The table that says in whose caches the rows of the pass are.
+    fn table_of(&mut self, caches: &[&Cache]) -> Result<DevicePtr> {
+        let table = caches.first().ok_or_else(|| internal("verify", "a pass of no sequence"))?.table;
+        self.bind(table, caches.iter().map(|cache| cache.entry()).collect())?;
+        self.tables.flush()?;
+        Ok(self.tables.ptr(table))
+    }
+
+    /// Entries of a table, one for each group of the coming verify pass.
+    pub(super) fn bind(&mut self, table: TableId, of: Vec<Entry>) -> Result<()> {
+        let groups = self.step.verify_groups();
+        if groups.len() != of.len() {
+            return Err(internal("verify", "caches and sequences of a pass do not belong together"));
+        }
+        self.tables.set(table, &groups, &of)
+    }
+
     /// Takes hidden blocks out of the lists of a prefill pass, on the host: such passes are measurements and no part of answering.
     fn leave_out_hidden(&mut self, sel: &Selection, spec: &SparseSpec, rows: usize) -> Result<()> {
         if sel.hidden.is_empty() {
@@ -42,39 +68,51 @@ impl Cuda {
 }
 
 impl Sparse for Cuda {
-    fn append_kv(&mut self, cache: &mut Cache, x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
+    fn bind_caches(&mut self, layer: usize, caches: &mut [&mut Cache]) -> Result<()> {
+        let table = Tables::of_layer(layer)?;
+        for cache in caches.iter_mut() {
+            cache.table = table;
+        }
+        self.bind(table, caches.iter().map(|cache| cache.entry()).collect())
+    }
+
+    fn append_rows(&mut self, caches: &mut [&mut Cache], x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
         self.step.flush()?;
         x.narrow("append_kv", (spec.heads + 2 * spec.kv_heads) * HEAD)?;
-        if let Some(in_flight) = cache.in_flight() {
-            // Windows of compressed keys that end in the new rows begin before them.
-            let at = self.step.position();
-            let before = at.saturating_sub(4 * spec.kernel)..at;
-            in_flight.wait_for(std::slice::from_ref(&before))?;
+        let groups = self.step.groups(pass, caches.len())?;
+        for (group, cache) in groups.iter().zip(caches.iter()) {
+            if let Some(in_flight) = cache.in_flight() {
+                // Windows of compressed keys that end in the new rows begin before them. Beside others, nothing is waited for later.
+                let at = group.place.position;
+                let from = if groups.len() > 1 { 0 } else { at.saturating_sub(4 * spec.kernel) };
+                in_flight.wait_for(std::slice::from_ref(&(from..at)))?;
+            }
         }
         let (xk, xv) = (x.column(spec.heads * HEAD), x.column((spec.heads + spec.kv_heads) * HEAD));
-        // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-        unsafe {
-            launch::AppendKv {
-                k: cache.k.ptr(),
-                v: cache.v.ptr(),
-                k1: cache.k1.ptr(),
-                k2: cache.k2.ptr(),
-                xk,
-                xv,
-                ldx: u32_of(x.width)?,
-                step: self.step.ptr(),
-                kv_heads: u32_of(spec.kv_heads)?,
-                rows: u32_of(pass.rows())?,
+        let (ldx, kv_heads) = (u32_of(x.width)?, u32_of(spec.kv_heads)?);
+        match pass {
+            Pass::Verify { rows } => {
+                let of = self.table_of(&caches.iter().map(|cache| &**cache).collect::<Vec<_>>())?;
+                let (at, rows) = (self.step.rows_ptr(), u32_of(rows)?);
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
+                unsafe { launch::AppendKvVerify { xk, xv, ldx, at, of, kv_heads, rows }.launch(self.device.driver()) }
             }
-            .launch(self.device.driver())
+            Pass::Prefill { rows } => {
+                let [k, v, k1, k2] = only(caches)?.entry();
+                let (step, rows) = (self.step.ptr(), u32_of(rows)?);
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
+                unsafe {
+                    launch::AppendKv { k, v, k1, k2, xk, xv, ldx, step, kv_heads, rows }.launch(self.device.driver())
+                }
+            }
         }
     }
 
-    fn select_blocks(
+    fn select_rows(
         &mut self,
         sel: &mut Selection,
         x: &Buf,
-        cache: &Cache,
+        caches: &[&Cache],
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()> {
@@ -85,12 +123,17 @@ impl Sparse for Cuda {
             self.touch();
         }
         let plan = sel.plan;
-        if (self.step.position() + pass.rows()).div_ceil(spec.block) > plan.score_blocks {
+        let groups = self.step.groups(pass, caches.len())?;
+        if groups.iter().any(|g| (g.place.position + g.rows).div_ceil(spec.block) > plan.score_blocks) {
             return Err(internal("select_blocks", "a pass beyond the context that its selection was made for"));
         }
-        let keys = match spec.score_norm {
-            ScoreNorm::Level2 => cache.k2.ptr(),
-            ScoreNorm::Level1 => cache.k1.ptr(),
+        let level = match spec.score_norm {
+            ScoreNorm::Level2 => 2,
+            ScoreNorm::Level1 => 1,
+        };
+        let (at, of) = match pass {
+            Pass::Verify { .. } => (self.step.rows_ptr(), self.table_of(caches)?),
+            Pass::Prefill { .. } => (0, 0),
         };
         let (ldq, heads, kv) = (u32_of(x.width)?, u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
         let (lse_window, lse_stride) = (plan.keys.window, plan.keys.stride);
@@ -105,6 +148,7 @@ impl Sparse for Cuda {
                     count: sel.count.ptr(),
                     scores: sel.scores.ptr(),
                     step,
+                    at,
                     kv_heads: kv,
                     score_blocks,
                     cap: u32_of(plan.cap)?,
@@ -129,10 +173,11 @@ impl Sparse for Cuda {
                         part: sel.lse.ptr(),
                         q,
                         ldq,
-                        keys,
+                        level,
                         window: lse_window,
                         stride: lse_stride,
-                        step,
+                        at,
+                        of,
                         heads,
                         kv_heads: kv,
                         scale,
@@ -149,10 +194,10 @@ impl Sparse for Cuda {
                         part: sel.lse.ptr(),
                         q,
                         ldq,
-                        k1: cache.k1.ptr(),
                         window: lse_window,
                         stride: lse_stride,
-                        step,
+                        at,
+                        of,
                         heads,
                         kv_heads: kv,
                         scale,
@@ -166,6 +211,8 @@ impl Sparse for Cuda {
                 top(blocks, 0, rows)
             }
             Pass::Prefill { rows } => {
+                let [_, _, k1, k2] = only(caches)?.entry();
+                let keys = if level == 2 { k2 } else { k1 };
                 let blocks =
                     (self.step.position() + rows).div_ceil(spec.block).next_multiple_of(64).min(plan.score_blocks);
                 let part = sel.score_rows(spec.kv_heads, blocks);
@@ -197,7 +244,7 @@ impl Sparse for Cuda {
                             z: sel.lse.ptr(),
                             q,
                             ldq,
-                            k1: cache.k1.ptr(),
+                            k1,
                             window: lse_window,
                             stride: lse_stride,
                             step,
@@ -217,28 +264,32 @@ impl Sparse for Cuda {
         }
     }
 
-    fn attend(
+    fn attend_rows(
         &mut self,
         o: &mut Buf,
         x: &Buf,
         sel: &mut Selection,
-        cache: &Cache,
+        caches: &[&Cache],
         spec: &SparseSpec,
         pass: Pass,
     ) -> Result<()> {
         self.step.flush()?;
-        self.await_chosen(cache, sel, spec, pass.rows())?;
+        self.step.groups(pass, caches.len())?;
+        // Of several, all rows have been waited for.
+        if let [cache] = caches {
+            self.await_chosen(cache, sel, spec, pass.rows())?;
+        }
         let q = x.narrow("attend", spec.heads * HEAD)?;
         let to = o.wide("attend", spec.heads * HEAD)?;
         check_rows("attend", o, pass.rows())?;
         let (ldo, ldq, heads, kv) = (u32_of(o.width)?, u32_of(x.width)?, u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
         let (cap, splits) = (u32_of(sel.plan.cap)?, u32_of(sel.plan.attend_splits)?);
         let (list, count) = (sel.lists.list.ptr(), sel.count.ptr());
-        let (k, v, scale, d, step) =
-            (cache.k.ptr(), cache.v.ptr(), softmax_scale(), self.device.driver(), self.step.ptr());
+        let scale = softmax_scale();
         match pass {
             Pass::Verify { rows } => {
-                let rows = u32_of(rows)?;
+                let (rows, at, of) = (u32_of(rows)?, self.step.rows_ptr(), self.table_of(caches)?);
+                let d = self.device.driver();
                 let (part_o, part_ml, part_block) =
                     (sel.lists.part_o.ptr(), sel.lists.part_ml.ptr(), sel.lists.part_block.ptr());
                 let ldm = u32_of(sel.plan.score_blocks)?;
@@ -250,12 +301,11 @@ impl Sparse for Cuda {
                         part_block,
                         q,
                         ldq,
-                        k,
-                        v,
                         list,
                         count,
                         cap,
-                        step,
+                        at,
+                        of,
                         heads,
                         kv_heads: kv,
                         scale,
@@ -286,6 +336,8 @@ impl Sparse for Cuda {
                 }
             }
             Pass::Prefill { rows } => {
+                let [k, v, ..] = only(caches)?.entry();
+                let (d, step) = (self.device.driver(), self.step.ptr());
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
                     launch::AttendPrefill {
@@ -327,20 +379,27 @@ impl Sparse for Cuda {
         sel.hidden = blocks.to_vec();
     }
 
-    fn add_mass(&mut self, sel: &mut Selection, spec: &SparseSpec, rows: Range<usize>, of: MassOf) -> Result<()> {
+    fn add_mass(
+        &mut self,
+        sel: &mut Selection,
+        spec: &SparseSpec,
+        rows: Range<usize>,
+        position: usize,
+        of: MassOf,
+    ) -> Result<()> {
         if rows.end > MAX_VERIFY_ROWS {
             return Err(shape("add_mass", format!("at most {MAX_VERIFY_ROWS} rows"), rows.end));
         }
         if rows.is_empty() {
             return Ok(());
         }
-        let position = self.step.position();
-        let blocks = (position + rows.end).div_ceil(spec.block);
+        let blocks = (position + rows.len()).div_ceil(spec.block);
         let launch = launch::MassAdd {
             sums: sel.sum(of).ptr(),
             mass: sel.mass.ptr(),
             ldm: u32_of(sel.plan.score_blocks)?,
-            position: u32_of(position)?,
+            // Of row 0, as if it were the same sequence's; may be less than nothing.
+            position: u32_of(position)?.wrapping_sub(u32_of(rows.start)?),
             blocks: u32_of(blocks.min(sel.plan.score_blocks))?,
             init: u32_of(spec.init_blocks)?,
             local: u32_of(spec.local_blocks)?,
@@ -351,10 +410,11 @@ impl Sparse for Cuda {
         unsafe { launch.launch(self.device.driver()) }
     }
 
-    fn clear_mass(&mut self, sel: &mut Selection, rows: usize) -> Result<()> {
-        let bytes = (rows * sel.plan.score_blocks * 4).min(sel.mass.bytes());
+    fn clear_mass(&mut self, sel: &mut Selection, rows: Range<usize>) -> Result<()> {
+        let row = sel.plan.score_blocks * 4;
+        let (from, to) = ((rows.start * row).min(sel.mass.bytes()), (rows.end * row).min(sel.mass.bytes()));
         // SAFETY: within the buffer.
-        unsafe { self.device.driver().fill(sel.mass.ptr(), 0, bytes, Queue::Compute) }
+        unsafe { self.device.driver().fill(sel.mass.ptr() + from as u64, 0, to - from, Queue::Compute) }
     }
 
     fn reset_mass(&mut self, sel: &mut Selection) -> Result<()> {
@@ -380,10 +440,10 @@ impl Sparse for Cuda {
         Ok(words.chunks_exact(2).map(|pair| BlockMass { chosen: pair[0], forced: pair[1] }).collect())
     }
 
-    fn read_row_mass(&mut self, sel: &Selection, rows: usize) -> Result<Vec<Vec<u32>>> {
+    fn read_row_mass(&mut self, sel: &Selection, rows: Range<usize>, blocks: usize) -> Result<Vec<Vec<u32>>> {
         let ld = sel.plan.score_blocks;
-        let blocks = (self.step.position() + rows).div_ceil(BLOCK).min(ld);
-        let words = self.words(sel.mass.ptr(), rows.min(MAX_VERIFY_ROWS) * ld)?;
+        let (first, rows) = (rows.start.min(MAX_VERIFY_ROWS), rows.end.min(MAX_VERIFY_ROWS));
+        let words = self.words(sel.mass.ptr() + (first * ld * 4) as u64, rows.saturating_sub(first) * ld)?;
         Ok(words.chunks_exact(ld).map(|row| row.iter().take(blocks).copied().collect()).collect())
     }
 }

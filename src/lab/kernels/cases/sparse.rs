@@ -127,8 +127,9 @@ impl<B: Backend> SparseCase<B> {
             chosen.extend(b.read_selection(&self.selection, spec, rows.len())?);
             output.extend(b.read(&self.o, rows.len())?);
             if let Pass::Verify { rows } = pass {
-                mass.extend(b.read_row_mass(&self.selection, rows)?);
-                b.clear_mass(&mut self.selection, rows)?;
+                let blocks = (b.position() + rows).div_ceil(spec.block);
+                mass.extend(b.read_row_mass(&self.selection, 0..rows, blocks)?);
+                b.clear_mass(&mut self.selection, 0..rows)?;
             }
             b.advance(pass, rows.len())?;
         }

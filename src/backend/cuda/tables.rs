@@ -1,0 +1,140 @@
+//! In whose caches and states the rows of a verify pass are: for each layer an entry for each of 16 rows, in device memory
+//! (`RowCache` and `RowState` of `kernels/sequences.cuh`).
+//!
+//! The host keeps the same tables, compares, and sends only what changes, which is nothing while one conversation goes on. CUDA
+//! graphs name the tables and never what is in them.
+
+use std::ops::Range;
+
+use super::device::{Account, Device, DeviceBuffer, Pinned};
+use super::driver::{DevicePtr, Event, Queue};
+use crate::backend::{BackendError, Group, MAX_VERIFY_ROWS, Result, internal};
+
+/// Layers whose tables keep their number.
+const LAYERS: usize = 96;
+/// Tables of caches and states that belong to no layer, as tests and measurements use them; taken in turn.
+const OTHERS: usize = 160;
+/// Four addresses a row.
+const ENTRY_WORDS: usize = 4;
+const TABLE_WORDS: usize = MAX_VERIFY_ROWS * ENTRY_WORDS;
+const TABLE_BYTES: usize = TABLE_WORDS * 8;
+
+/// Addresses of one sequence in one layer, in the order of the kernels' struct.
+pub(super) type Entry = [DevicePtr; ENTRY_WORDS];
+
+/// Number of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TableId(usize);
+
+/// All tables.
+pub(super) struct Tables {
+    device: Device,
+    memory: DeviceBuffer,
+    /// What the device has once `changed` is sent.
+    here: Vec<u64>,
+    /// Tables that the device does not have yet.
+    changed: Option<Range<usize>>,
+    halves: [Pinned; 2],
+    sent: [Event; 2],
+    next: usize,
+    made: usize,
+    /// A step is being recorded: what it names must be there already.
+    fixed: bool,
+}
+
+impl Tables {
+    pub(super) fn new(device: &Device) -> Result<Self> {
+        let tables = LAYERS + OTHERS;
+        Ok(Tables {
+            memory: device.zeroed("tables", tables * TABLE_BYTES, Account::Work)?,
+            here: vec![0; tables * TABLE_WORDS],
+            changed: None,
+            halves: [device.pinned(tables * TABLE_BYTES)?, device.pinned(tables * TABLE_BYTES)?],
+            sent: [device.driver().event()?, device.driver().event()?],
+            next: 0,
+            made: 0,
+            fixed: false,
+            device: device.clone(),
+        })
+    }
+
+    /// A table for a cache or state that belongs to no layer yet.
+    pub(super) fn other(&mut self) -> TableId {
+        self.made += 1;
+        TableId(LAYERS + self.made % OTHERS)
+    }
+
+    /// The table of a layer.
+    pub(super) fn of_layer(layer: usize) -> Result<TableId> {
+        if layer < LAYERS {
+            return Ok(TableId(layer));
+        }
+        Err(BackendError::Unsupported(format!("layer {layer} is beyond the {LAYERS} that the kernels have tables for")))
+    }
+
+    /// Where a table lies.
+    pub(super) fn ptr(&self, table: TableId) -> DevicePtr {
+        self.memory.ptr() + (table.0 * TABLE_BYTES) as u64
+    }
+
+    /// Says in whose buffers the rows of the groups are; rows behind them are the last one's.
+    pub(super) fn set(&mut self, table: TableId, groups: &[Group], of: &[Entry]) -> Result<()> {
+        let last = of.last().ok_or_else(|| internal("verify", "a pass of no sequence"))?;
+        let rows = groups.iter().zip(of).flat_map(|(group, entry)| std::iter::repeat_n(entry, group.rows));
+        let words = rows.chain(std::iter::repeat(last)).take(MAX_VERIFY_ROWS).flatten();
+        let here = self.here.get_mut(table.0 * TABLE_WORDS..(table.0 + 1) * TABLE_WORDS);
+        let here = here.ok_or_else(|| internal("verify", "a table that is not there"))?;
+        let mut differs = false;
+        for (here, word) in here.iter_mut().zip(words) {
+            differs |= here != word;
+            *here = *word;
+        }
+        if differs {
+            let changed = self.changed.take().unwrap_or(table.0..table.0 + 1);
+            self.changed = Some(changed.start.min(table.0)..changed.end.max(table.0 + 1));
+        }
+        Ok(())
+    }
+
+    /// While a step is recorded nothing may change.
+    pub(super) fn fixed(&mut self, fixed: bool) {
+        self.fixed = fixed;
+    }
+
+    /// Sends what has changed, in stream order.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        let Some(changed) = self.changed.clone() else {
+            return Ok(());
+        };
+        if self.fixed {
+            return Err(internal("verify", "a step names buffers that were not bound before"));
+        }
+        let half = self.next;
+        self.next ^= 1;
+        let words = self.here.get(changed.start * TABLE_WORDS..changed.end * TABLE_WORDS);
+        let (Some(words), Some(pinned), Some(sent)) = (words, self.halves.get_mut(half), self.sent.get(half)) else {
+            return Err(internal("verify", "there are two buffers of tables, this is neither"));
+        };
+        self.device.driver().wait_host(sent)?;
+        let bytes: &[u8] = bytemuck::cast_slice(words);
+        let slot = pinned.as_mut_slice().get_mut(..bytes.len());
+        let slot = slot.ok_or_else(|| internal("verify", "more tables than there is room for"))?;
+        slot.copy_from_slice(bytes);
+        let dst = self.memory.ptr() + (changed.start * TABLE_BYTES) as u64;
+        // SAFETY: the half is not written again before `sent` has passed; the tables are this long.
+        unsafe { self.device.driver().copy_in(dst, slot.as_ptr(), bytes.len(), Queue::Compute)? };
+        self.device.driver().record(sent, Queue::Compute)?;
+        self.changed = None;
+        Ok(())
+    }
+}
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        // Copies read the pinned halves; errors of earlier work were reported where it was given.
+        let _ = self.device.driver().synchronize(Queue::Compute);
+        for event in &mut self.sent {
+            self.device.driver().drop_event(std::mem::replace(event, Event(0)));
+        }
+    }
+}
