@@ -12,6 +12,7 @@
 //! - *verify*: passes of 1 to 16 rows with half of the rows accepted, divided by the one-row pass.
 //! - *draft round*: with `--draft-round`, extend, four recursive steps and a verify pass of six rows, divided by a single step.
 //! - *speculation*: with `--speculation`, the decoder as a chat uses it, with drafts all wrong and all right.
+//! - *sequences*: with `--sequences`, forks of the state beside each other, a pass over rows of all of them; compared bit for bit with each alone.
 //! - *save and restore*: the whole state to host memory and back; the state is compared by what it predicts.
 //!
 //! After each part the state goes back to the frontier (rows are cut, the recurrent state restored), so parts do not add up.
@@ -30,6 +31,7 @@
 //! Traps: random tokens make speculation by text look bad, which is why no acceptance is reported here; a GPU that was idle
 //! raises its clocks during the first second, so very short runs read low.
 
+mod sequences;
 mod speculation;
 mod work;
 
@@ -51,6 +53,7 @@ use crate::shell::cli::{BenchArgs, FillArg};
 use crate::shell::devices::{self, Chosen, Opened};
 use crate::shell::{Context, Exit, Failure, open};
 use crate::spec::Mixer;
+use sequences::Beside;
 use speculation::Speculation;
 use work::{prefill_flops, step_bytes};
 
@@ -105,6 +108,8 @@ struct Row {
     draft_round_over_step: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     speculation: Option<Speculation>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    sequences: Vec<Beside>,
     peak_memory_bytes: u64,
     memory: MemoryInfo,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -235,6 +240,7 @@ fn table(report: &Value, rows: &[Row]) -> String {
                 s.wrong_over_plain, s.wrong_slowest_window, s.right_over_plain, s.same_text
             );
         }
+        out.extend(r.sequences.iter().map(Beside::line));
         if let (Some(save), Some(restore)) = (r.save_gb_per_s, r.restore_gb_per_s) {
             let _ = writeln!(
                 out,
@@ -368,6 +374,10 @@ impl<B: DraftOps> Bench<'_, B> {
         }
         if self.args.speculation {
             row.speculation = Some(self.speculation(&end)?);
+        }
+        if !self.args.sequences.is_empty() {
+            let counts: Vec<usize> = self.args.sequences.iter().map(|n| (*n).clamp(1, MAX_VERIFY_ROWS)).collect();
+            row.sequences = self.sequences(&counts, &end)?;
         }
         row.memory = self.b.memory();
         row.peak_memory_bytes = row.memory.used;

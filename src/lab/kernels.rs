@@ -2,6 +2,8 @@
 //! the device can do at all. A check that fails or breaks hides no other; any miss ends with exit code 1 and is named.
 
 #[cfg(feature = "cuda")]
+mod beside;
+#[cfg(feature = "cuda")]
 mod cases;
 #[cfg(feature = "cuda")]
 pub mod checks;

@@ -1,5 +1,6 @@
 //! The whole model on a device: against the CPU's text, and against itself where equal bits are promised.
 
+use super::beside::beside;
 use super::checks::{Checks, Extent, Outcome};
 use crate::backend::cpu::Cpu;
 use crate::backend::cuda::Cuda;
@@ -20,7 +21,7 @@ pub struct Subject<B: Backend> {
     limit: usize,
 }
 
-fn words(e: impl std::fmt::Display) -> String {
+pub(super) fn words(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
@@ -35,11 +36,11 @@ impl<B: Backend> Subject<B> {
         Ok(Subject { b, model, limit })
     }
 
-    fn live(&mut self) -> Result<Live<B>, String> {
+    pub(super) fn live(&mut self) -> Result<Live<B>, String> {
         Live::new(&mut self.b, &self.model, self.limit, &[]).map_err(words)
     }
 
-    fn read(&mut self, live: &mut Live<B>, tokens: &[Token], chunk: usize) -> Result<TopLogits, String> {
+    pub(super) fn read(&mut self, live: &mut Live<B>, tokens: &[Token], chunk: usize) -> Result<TopLogits, String> {
         let mut last = TopLogits::default();
         for part in tokens.chunks(chunk.min(self.b.prefill_rows())) {
             live.prefill(&mut self.b, &self.model, part).map_err(words)?;
@@ -77,11 +78,11 @@ fn lead(c: &TopLogits) -> Result<(Token, f32), String> {
     }
 }
 
-fn prompt(vocab: usize, n: usize) -> Vec<Token> {
+pub(super) fn prompt(vocab: usize, n: usize) -> Vec<Token> {
     (0..n as u64).map(|i| (crate::backend::synthetic_value(77, i, 1.0).to_bits() >> 4) % vocab as u32).collect()
 }
 
-fn same(a: &[TopLogits], b: &[TopLogits], what: &str) -> Result<(), String> {
+pub(super) fn same(a: &[TopLogits], b: &[TopLogits], what: &str) -> Result<(), String> {
     let bits = |c: &TopLogits| {
         (c.ids.clone(), c.logits.iter().map(|l| l.to_bits()).collect::<Vec<_>>(), c.log_sum_exp.to_bits())
     };
@@ -200,15 +201,50 @@ struct Plan {
     steps: usize,
     /// Rows of the verify passes that must equal single steps.
     row_counts: &'static [usize],
+    /// Tokens read and rows of the sequences of common passes.
+    beside: &'static [&'static [(usize, usize)]],
 }
 
 /// A model that is always there, on the device against the CPU and against itself.
 pub fn run(checks: &mut Checks, mut open: impl FnMut() -> Result<Cuda, String>, extent: Extent) {
     let plan = match extent {
-        Extent::Emulated => Plan { model: "synthetic:tiny", read: 70, texts: &[66], steps: 4, row_counts: &[5, 16] },
-        Extent::Device => {
-            Plan { model: "demo", read: 1000, texts: &[100, 3000], steps: 64, row_counts: &[2, 5, 8, 16] }
-        }
+        Extent::Emulated => Plan {
+            model: "synthetic:tiny",
+            read: 70,
+            texts: &[66],
+            steps: 4,
+            row_counts: &[5, 16],
+            beside: &[&[(70, 2), (5, 1), (33, 3)]],
+        },
+        Extent::Device => Plan {
+            model: "demo",
+            read: 1000,
+            texts: &[100, 3000],
+            steps: 64,
+            row_counts: &[2, 5, 8, 16],
+            beside: &[
+                &[(1000, 1), (1000, 1)],
+                &[(70, 2), (5, 1), (5000, 5), (640, 3), (1, 4)],
+                &[
+                    (100, 1),
+                    (200, 1),
+                    (300, 1),
+                    (400, 1),
+                    (500, 1),
+                    (600, 1),
+                    (700, 1),
+                    (800, 1),
+                    (900, 1),
+                    (1000, 1),
+                    (2000, 1),
+                    (3000, 1),
+                    (4000, 1),
+                    (5000, 1),
+                    (6000, 1),
+                    (7000, 1),
+                ],
+            ],
+        },
     };
     let device = open().and_then(|b| Subject::new(b, plan.model, 8192));
     match (device, Subject::new(Cpu::new(), plan.model, 8192)) {
@@ -217,6 +253,9 @@ pub fn run(checks: &mut Checks, mut open: impl FnMut() -> Result<Cuda, String>, 
                 against_oracle(checks, &mut oracle, &mut device, *n, plan.steps);
             }
             with_itself(checks, &mut device, plan.read, plan.row_counts);
+            for sequences in plan.beside {
+                beside(checks, &mut device, sequences);
+            }
         }
         (device, oracle) => checks.add(format!("{} loads", plan.model), || {
             let reason = device.err().or(oracle.err()).unwrap_or_default();

@@ -227,6 +227,9 @@ pub struct BenchArgs {
     /// Measure speculation with drafts that are all wrong, and all right
     #[arg(long)]
     pub speculation: bool,
+    /// Measure these numbers of sequences beside each other, 1 to 16
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    pub sequences: Vec<usize>,
     /// Recorded with the result
     #[arg(long, value_name = "TEXT")]
     pub commit: Option<String>,
