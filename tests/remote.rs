@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use chat_server::{ChatServer, Reply, STREAM, answer, delta, end, events, refusal, reply, stream, usage};
 use sala_chat::protocol::engine::{
     Cancel, Command, Ended, EngineEvent, EngineFault, Generate, Job, JobStats, Look, MAIN, ModelInfo, Sampling,
-    SpecMode, Token,
+    SequenceId, SpecMode, Token,
 };
 use sala_chat::remote::{Engine, Key, Patience, RemoteOptions, spawn, text_model};
 use sala_chat::text::{ChatMessage, ChatRole, RenderOptions, StreamDecoder, TextModel};
@@ -88,6 +88,10 @@ impl Client {
     }
 
     fn send(&mut self, prompt: Vec<Token>, max_tokens: u64, cancel: &Cancel) -> u64 {
+        self.send_to(MAIN, prompt, max_tokens, cancel)
+    }
+
+    fn send_to(&mut self, sequence: SequenceId, prompt: Vec<Token>, max_tokens: u64, cancel: &Cancel) -> u64 {
         self.next += 1;
         let id = self.next;
         let generate = Generate {
@@ -99,10 +103,7 @@ impl Client {
             look: Look::default(),
         };
         let (generate, score, export, cancel) = (Some(generate), None, false, cancel.clone());
-        self.engine
-            .commands
-            .send(Command::Run(Job { id, sequence: MAIN, prompt, generate, score, export, cancel }))
-            .unwrap();
+        self.engine.commands.send(Command::Run(Job { id, sequence, prompt, generate, score, export, cancel })).unwrap();
         id
     }
 
@@ -119,7 +120,7 @@ impl Client {
         let mut decoder = StreamDecoder::new(self.text.tokenizer.clone(), sala_chat::text::Begin::Answer);
         loop {
             match self.engine.events.recv_timeout(Duration::from_secs(20)).expect("an event in time") {
-                EngineEvent::Tokens { tokens, .. } => {
+                EngineEvent::Tokens { id, tokens, .. } if id == job => {
                     told.tokens += tokens.len() as u64;
                     let delta = decoder.push_all(&tokens);
                     told.thinking += &delta.thinking;
@@ -443,4 +444,60 @@ fn a_context_that_is_full_is_told_from_an_answer_that_is_long_enough() {
     let mut client = Client::of(&server);
     assert_eq!(client.ask("q").ended, Some(Ended::Context));
     assert_eq!(client.ask("q").ended, Some(Ended::Length));
+}
+
+#[test]
+fn sequences_are_answered_side_by_side_and_forks_share_their_past() {
+    let begun = [STREAM.as_bytes(), &events(&[delta("content", "Eins")])].concat();
+    let server = ChatServer::start(vec![Reply::Stall(begun), answer("Zwei."), answer("Drei.")]);
+    let patience = Patience { stall: Duration::from_secs(60), ..QUICK };
+    let mut client = Client::new(RemoteOptions { patience, ..options(&server.url) });
+    let (one, two, cancel) = (SequenceId(1), SequenceId(2), Cancel::default());
+    let prompt = client.prompt(&[ChatMessage::new(ChatRole::User, "slow?")]);
+    let slow = client.send_to(one, prompt, 64, &cancel);
+    // Only once the slow one has its answer is the next reply the other's.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while server.asked().is_empty() {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+    let prompt = client.prompt(&[ChatMessage::new(ChatRole::User, "quick?")]);
+    let quick = client.send_to(two, prompt, 64, &Cancel::default());
+    assert_eq!(client.told(quick).text, "Zwei.");
+    // A fork waits for neither of the others.
+    client.engine.commands.send(Command::Fork { id: 5, from: two, to: SequenceId(3) }).unwrap();
+    let more = "<|im_end|>\n<|im_start|>user\nmore?<|im_end|>\n<|im_start|>assistant\n";
+    let more = client.text.tokenizer.encode_prompt(more).unwrap();
+    let fork = client.send_to(SequenceId(3), more, 64, &Cancel::default());
+    assert_eq!(client.told(fork).text, "Drei.");
+    assert_eq!(server.asked()[2]["messages"].as_array().unwrap().len(), 3);
+    cancel.cancel();
+    assert_eq!(client.told(slow).ended, Some(Ended::Cancelled));
+}
+
+#[test]
+fn what_waits_behind_a_failure_fails_with_it_up_to_the_next_restore() {
+    let slow = Reply::Pieces(
+        vec![Vec::new(), b"HTTP/1.1 403 No\r\ncontent-length: 0\r\n\r\n".to_vec()],
+        Duration::from_millis(300),
+    );
+    let server = ChatServer::start(vec![slow, answer("Yes.")]);
+    let mut client = Client::of(&server);
+    let prompt = client.prompt(&[ChatMessage::new(ChatRole::User, "q")]);
+    let ids = [0, 1].map(|_| client.send(prompt.clone(), 64, &Cancel::default()));
+    client.restore(Vec::new());
+    let last = client.send(prompt, 64, &Cancel::default());
+    for id in ids {
+        assert!(client.told(id).failed.unwrap().contains("(403)"));
+    }
+    assert_eq!(client.told(last).text, "Yes.");
+    assert_eq!(server.asked().len(), 2);
+}
+
+#[test]
+fn an_answer_that_is_complete_needs_no_last_word() {
+    let said = events(&[delta("content", "Yes."), end("stop")]);
+    let server = ChatServer::start(vec![Reply::Stall([STREAM.as_bytes(), &said].concat())]);
+    let told = Client::of(&server).ask("q");
+    assert_eq!((told.text.as_str(), told.ended), ("Yes.", Some(Ended::Stop)));
 }

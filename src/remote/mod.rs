@@ -4,14 +4,16 @@
 //! restored: all that is needed of it is [`crate::protocol::engine::Command::Restore`]'s history. Tokens are a code for text
 //! here (`codec`), which the server never sees; their number is an estimate until the server says its own.
 //!
-//! Four parts: `sse` turns bytes into events and `chat` these into text (both pure), `client` is the connection with its
-//! failures and their words, and `worker` the thread that speaks with the desk. Everything a server says is checked before
+//! `sse` turns bytes into events and `chat` these into text (both pure), `client` is the connection with its failures and
+//! their words, `asking` and `receive` are a question and its answer, and `worker` is the thread that speaks with the desk. Everything a server says is checked before
 //! it is shown, sized before it is kept, and free of the key before it is either.
 
+mod asking;
 mod chat;
 mod client;
 mod codec;
 mod key;
+mod receive;
 mod sse;
 mod worker;
 mod write;
