@@ -501,3 +501,21 @@ fn an_answer_that_is_complete_needs_no_last_word() {
     let told = Client::of(&server).ask("q");
     assert_eq!((told.text.as_str(), told.ended), ("Yes.", Some(Ended::Stop)));
 }
+
+#[test]
+fn an_answer_goes_on_where_the_server_can_do_that() {
+    let cannot = refusal("422 Unprocessable", "Unexpected keys in the request: {'continue_final_message'}");
+    let server = ChatServer::start(vec![answer("er."), cannot]);
+    let mut client = Client::of(&server);
+    let ask = [ChatMessage::new(ChatRole::User, "q")];
+    let rendered = client.text.template.render(&ask, &RenderOptions::prompt(Default::default())).unwrap();
+    let prompt = client.text.tokenizer.encode_prompt(&(rendered + "The answ")).unwrap();
+    let id = client.send(prompt.clone(), 64, &Cancel::default());
+    assert_eq!(client.told(id).text, "er.");
+    let sent = &server.asked()[0];
+    assert_eq!(sent["messages"][1], json!({"role": "assistant", "content": "The answ"}));
+    assert_eq!((&sent["continue_final_message"], &sent["add_generation_prompt"]), (&json!(true), &json!(false)));
+    client.restore(Vec::new());
+    let id = client.send(prompt, 64, &Cancel::default());
+    assert!(client.told(id).failed.unwrap().ends_with("does not go on with an answer. /regen asks again."));
+}

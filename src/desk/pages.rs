@@ -206,17 +206,18 @@ impl State {
         };
         let m = &self.meters.model;
         let sizes = self.keeper.store.sizes()?;
+        let what = match m.server {
+            Some(_) => m.name.clone(),
+            None => format!("{}, {} parameters, {}", m.name, grouped(m.parameters), m.dtype),
+        };
         let notes: String = m.notes.iter().map(|n| format!("- {n}\n")).collect();
         let text = format!(
-            "| | |\n|---|---|\n| program | sala-chat {} |\n| model | {}, {} parameters, {} |\n| device | {} |\n| context | up to {} tokens \
-             |\n| draft head | {} |\n| data | {} |\n| kept state | {} |\n| texts | {} |\n\n{notes}\n{network}. More \
+            "| | |\n|---|---|\n| program | sala-chat {} |\n| model | {} |\n| device | {} |\n| context | {} |\n| draft head | {} |\n| data | {} |\n| kept state | {} |\n| texts | {} |\n\n{notes}\n{network}. More \
              checks: `sala-chat doctor` in a shell.\n",
             env!("CARGO_PKG_VERSION"),
-            m.name,
-            grouped(m.parameters),
-            m.dtype,
+            what,
             m.device,
-            grouped(m.context_limit),
+            m.holds(),
             m.draft.as_deref().unwrap_or("none"),
             self.keeper.store.root().display(),
             bytes(sizes.state_bytes),

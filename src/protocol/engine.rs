@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::base::grouped;
+
 /// A token id of the model's vocabulary.
 pub type Token = u32;
 
@@ -621,6 +623,16 @@ pub struct ModelInfo {
     /// Address of the server that answers; `None` for an engine of this machine. A server keeps no state and tells nothing of
     /// where it looked; any path can be restored from its history alone, and tokens are counted only roughly.
     pub server: Option<String>,
+}
+
+impl ModelInfo {
+    /// What its context holds: `up to 4,096 tokens`.
+    pub fn holds(&self) -> String {
+        match self.context_limit {
+            0 => "a context of unknown length (engine.context)".to_owned(),
+            limit => format!("up to {} tokens", grouped(limit)),
+        }
+    }
 }
 
 /// Device memory in bytes.

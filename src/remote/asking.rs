@@ -7,7 +7,7 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 
 use super::RemoteOptions;
-use super::chat::{self, Draw, Listed};
+use super::chat::{self, Draw, Listed, Refused};
 use super::client::{Client, Fault};
 use super::codec::{Codec, Conversation};
 use super::receive::{Received, receive, sentence};
@@ -177,10 +177,14 @@ impl Asking {
                 Err(Fault::Refused { line, said }) => (line, said),
                 Err(fault) => return Err(fault),
             };
-            let fields = chat::refused_fields(&body, &said);
-            if fields.is_empty() {
-                return Err(Fault::Failed(line));
-            }
+            let fields = match chat::refused(&body, &said) {
+                Refused::All => return Err(Fault::Failed(line)),
+                Refused::GoingOn => {
+                    let at = &self.client.shown;
+                    return Err(Fault::Failed(format!("{at} does not go on with an answer. /regen asks again.")));
+                }
+                Refused::Fields(fields) => fields,
+            };
             let names = fields.join(", ");
             self.left_out.borrow_mut().extend(fields);
             let note = format!("{} does not take {names}: left out from now on.", self.client.shown);

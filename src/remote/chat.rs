@@ -9,7 +9,7 @@ use super::codec::{Conversation, Thinking, Turn};
 use crate::protocol::engine::{Sampling, Usage};
 
 /// Fields that a server may not know: left out when it says so, and then named once.
-const OPTIONAL: [&str; 14] = [
+const OPTIONAL: [&str; 12] = [
     "stream_options",
     "max_tokens",
     "max_completion_tokens",
@@ -22,9 +22,9 @@ const OPTIONAL: [&str; 14] = [
     "min_p",
     "repetition_penalty",
     "chat_template_kwargs",
-    "continue_final_message",
-    "add_generation_prompt",
 ];
+/// Fields without which an answer cannot go on.
+const GOING_ON: [&str; 2] = ["continue_final_message", "add_generation_prompt"];
 
 /// How an answer is to be drawn.
 #[derive(Clone, Copy, Debug)]
@@ -87,8 +87,19 @@ pub(super) fn body(model: &str, conversation: &Conversation, draw: Draw, left_ou
     Value::Object(body)
 }
 
-/// The fields of a request that a refusal names.
-pub(super) fn refused_fields(sent: &Value, said: &str) -> Vec<&'static str> {
+/// What a refusal is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// Fields that can be left out.
+    Fields(Vec<&'static str>),
+    /// Going on with an answer.
+    GoingOn,
+    /// The request as a whole.
+    All,
+}
+
+/// What a refusal of a request is about, by the fields it names.
+pub(super) fn refused(sent: &Value, said: &str) -> Refused {
     let named = |name: &str| {
         said.match_indices(name).any(|(at, _)| {
             let part = |c: char| c.is_alphanumeric() || c == '_';
@@ -97,7 +108,14 @@ pub(super) fn refused_fields(sent: &Value, said: &str) -> Vec<&'static str> {
             !before.is_some_and(part) && !after.is_some_and(part)
         })
     };
-    OPTIONAL.into_iter().filter(|name| sent.get(name).is_some() && named(name)).collect()
+    let refused = |name: &&'static str| sent.get(name).is_some() && named(name);
+    if GOING_ON.iter().any(|name| refused(name)) {
+        return Refused::GoingOn;
+    }
+    match OPTIONAL.into_iter().filter(refused).collect::<Vec<_>>() {
+        none if none.is_empty() => Refused::All,
+        fields => Refused::Fields(fields),
+    }
 }
 
 /// How the server says that an answer ended.

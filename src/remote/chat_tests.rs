@@ -48,9 +48,12 @@ fn what_is_set_is_sent_and_what_was_refused_is_not() {
 #[test]
 fn a_refusal_names_whole_fields_that_were_sent() {
     let sent = json!({"max_tokens": 1, "top_p": 1, "seed": 1});
-    assert_eq!(refused_fields(&sent, "Unsupported parameter: 'max_tokens'"), ["max_tokens"]);
-    assert_eq!(refused_fields(&sent, "body.top_p, seed: extra fields not permitted"), ["top_p", "seed"]);
-    assert!(refused_fields(&sent, "max_tokens_total is 5, seeds, top_k").is_empty());
+    let fields = |said| refused(&sent, said);
+    assert_eq!(fields("Unsupported parameter: 'max_tokens'"), Refused::Fields(vec!["max_tokens"]));
+    assert_eq!(fields("body.top_p, seed: extra fields not permitted"), Refused::Fields(vec!["top_p", "seed"]));
+    assert_eq!(fields("max_tokens_total is 5, seeds, top_k"), Refused::All);
+    let going_on = json!({"seed": 1, "continue_final_message": true});
+    assert_eq!(refused(&going_on, "Unexpected keys: {'seed', 'continue_final_message'}"), Refused::GoingOn);
 }
 
 #[test]

@@ -127,8 +127,9 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
                 n if n >= 1_000_000_000 => format!(", {:.1}B parameters", n as f64 / 1e9),
                 n => format!(", {:.1}M parameters", n as f64 / 1e6),
             };
-            let limit = crate::app::entry::grouped(info.context_limit);
-            lines.push(Row::of(format!("{}{size}, on {}. Up to {limit} tokens.", info.name, info.device), Role::Text));
+            let holds = info.holds();
+            let holds = holds.split_at_checked(1).map_or(String::new(), |(a, z)| a.to_uppercase() + z);
+            lines.push(Row::of(format!("{}{size}, on {}. {holds}.", info.name, info.device), Role::Text));
         }
     }
     lines.push(Row::default());

@@ -56,12 +56,7 @@ impl Plain {
         let mut out = Vec::new();
         match notice {
             Notice::Ready(info) => {
-                out.push(Out::Line(format!(
-                    "{} on {}, up to {} tokens.",
-                    info.name,
-                    info.device,
-                    grouped(info.context_limit)
-                )));
+                out.push(Out::Line(format!("{} on {}, {}.", info.name, info.device, info.holds())));
                 if info.name == "demo" {
                     out.push(Out::Line(
                         "This is the small built-in demo model. The 9B model: sala-chat model download".into(),
