@@ -109,7 +109,7 @@ pub(super) fn refused(sent: &Value, said: &str) -> Refused {
         })
     };
     let refused = |name: &&'static str| sent.get(name).is_some() && named(name);
-    if GOING_ON.iter().any(|name| refused(name)) {
+    if GOING_ON.iter().any(&refused) {
         return Refused::GoingOn;
     }
     match OPTIONAL.into_iter().filter(refused).collect::<Vec<_>>() {
