@@ -75,6 +75,8 @@ impl Harness {
             stop: self.stop.clone(),
             spec,
             steering: None,
+            constraint: None,
+            likely: None,
             look: Look::default(),
         })
     }
@@ -251,7 +253,7 @@ fn scoring_with_blocks_hidden_finds_what_rests_on_them_and_leaves_the_state() {
             }
         }
     };
-    let (scored_image, scored, read) = run(job(Some(Scoring { tokens: answer.clone(), hidden })));
+    let (scored_image, scored, read) = run(job(Some(Scoring { tokens: answer.clone(), likely: None, hidden })));
     assert_eq!(read, tokens.len() as u64);
     let sums: Vec<f32> = scored.iter().map(|s| s.iter().sum()).collect();
     assert!(scored.iter().all(|s| s.len() == answer.len() - 1));

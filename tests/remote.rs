@@ -100,6 +100,8 @@ impl Client {
             stop: Vec::new(),
             spec: SpecMode::Auto,
             steering: None,
+            constraint: None,
+            likely: None,
             look: Look::default(),
         };
         let (generate, score, export, cancel) = (Some(generate), None, false, cancel.clone());

@@ -105,6 +105,8 @@ impl Harness {
             stop: self.stop.clone(),
             spec: wish.spec,
             steering: None,
+            constraint: None,
+            likely: None,
             look: Look::default(),
         };
         let generate = (wish.tokens > 0).then_some(generate);

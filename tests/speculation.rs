@@ -14,7 +14,7 @@ use sala_chat::engine::speculate::{Decoder, Finder};
 use sala_chat::model::draft::{DraftHead, DraftOptions};
 use sala_chat::model::{Checkpoint, DEMO_TOKENIZER, Live, Model};
 use sala_chat::protocol::engine::{
-    CheckpointImage, Ended, Generate, Look, RowsImage, Sampling, SpecMode, SpecStats, Token,
+    CheckpointImage, Constrain, Constraint, Ended, Generate, Look, RowsImage, Sampling, SpecMode, SpecStats, Token,
 };
 use tokenizers::Tokenizer;
 
@@ -139,7 +139,16 @@ impl Rig {
 
 fn wish(temperature: f32, spec: SpecMode, max_tokens: u64) -> Generate {
     let sampling = Sampling { temperature, top_p: 1.0, seed: 17, ..Sampling::default() };
-    Generate { sampling, max_tokens, stop: vec![2, IM_END], spec, steering: None, look: Look::default() }
+    Generate {
+        sampling,
+        max_tokens,
+        stop: vec![2, IM_END],
+        spec,
+        steering: None,
+        constraint: None,
+        likely: None,
+        look: Look::default(),
+    }
 }
 
 fn mix(a: u64, b: u64) -> u64 {
@@ -313,6 +322,48 @@ fn limits_are_kept_in_the_middle_of_a_round() {
     let (answer, ended) = rig.generate(&Generate { stop: vec![stop], ..wish(0.0, SpecMode::Depth(15), 1000) });
     assert_eq!((answer.as_slice(), ended), (&plain.text[prompt.len()..][..first], Ended::Stop));
     assert_eq!(rig.live.position(), prompt.len() + first);
+}
+
+/// Lets every third id come next, and counts what became text.
+struct Thirds(Vec<Token>);
+
+impl Constrain for Thirds {
+    fn allows(&mut self, token: Token) -> bool {
+        token % 3 == self.0.len() as u32 % 3
+    }
+
+    fn any(&mut self) -> Option<Token> {
+        Some(300 + self.0.len() as u32 % 3)
+    }
+
+    fn accept(&mut self, token: Token) {
+        self.0.push(token);
+    }
+}
+
+#[test]
+fn a_mask_holds_and_the_text_under_it_is_the_same_with_any_drafts() {
+    let _alone = alone();
+    let prompt = skill("story").prompts.remove(1);
+    let mut rig = Rig::new(Head::Own, 8192);
+    for temperature in [0.0, 0.9] {
+        let constraint = Some(Constraint(Arc::new(|| Box::new(Thirds(Vec::new())))));
+        let masked = |spec| Generate { constraint: constraint.clone(), stop: vec![], ..wish(temperature, spec, 40) };
+        rig.reset();
+        rig.read(&prompt);
+        let (plain, _) = rig.generate(&masked(SpecMode::Off));
+        assert!(plain.iter().enumerate().all(|(i, t)| t % 3 == i as u32 % 3), "{plain:?}");
+        let state = rig.state();
+        let text: Arc<Vec<Token>> = Arc::new(prompt.iter().chain(&plain).copied().collect());
+        for script in [Script::Right, Script::Random, Script::Wrong] {
+            rig.decoder.set_finder(finder(script, text.clone()));
+            rig.reset();
+            rig.read(&prompt);
+            let (drafted, _) = rig.generate(&masked(SpecMode::Depth(7)));
+            assert_eq!((&drafted, rig.state()), (&plain, state.clone()), "{script:?} at {temperature}");
+        }
+        assert!(rig.decoder.stats().drafted > 0);
+    }
 }
 
 #[test]

@@ -47,6 +47,8 @@ impl State {
             spec: settings.spec,
             steering: watched.steering(&self.feeder.renderer.model().tokenizer, begin, spent)?,
             look: Look { thoughts_until: self.thoughts_until(begin)?, each_token: false },
+            constraint: None,
+            likely: None,
         })
     }
 

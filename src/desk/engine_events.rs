@@ -57,6 +57,7 @@ impl State {
                 looked_at,
                 scored,
                 memory,
+                ..
             } if id == f.id => {
                 self.meters.model.memory = memory;
                 self.meters.spec.add(&stats.spec);

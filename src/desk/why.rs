@@ -75,8 +75,11 @@ impl State {
     fn score(&mut self, asked: Asked, rendered: Arc<Rendered>, plan: Plan) -> Done {
         let before = self.feeder.live.clone();
         let hidden = self.hidden(&asked, &rendered, &plan)?;
-        let scoring =
-            Scoring { tokens: asked.tokens.clone(), hidden: std::iter::once(Vec::new()).chain(hidden).collect() };
+        let scoring = Scoring {
+            tokens: asked.tokens.clone(),
+            likely: None,
+            hidden: std::iter::once(Vec::new()).chain(hidden).collect(),
+        };
         let last = ToAnswer { last: Last::Score(scoring), message: None };
         self.activity(Activity::Busy { what: "scoring the answer again".into() });
         self.execute(plan, rendered, Some(last), PromptReading::begun(), move |desk, _, fed| {

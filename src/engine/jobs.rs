@@ -9,8 +9,8 @@ use super::worker::Worker;
 use crate::backend::TopLogits;
 use crate::backend::draft::DraftOps;
 use crate::model::ModelError;
-use crate::model::score::log_prob;
-use crate::protocol::engine::{Ended, EngineEvent, Job, JobStats, LookedAt, Scoring, SequenceId, StateImage};
+use crate::model::score::{likely, log_prob};
+use crate::protocol::engine::{Ended, EngineEvent, Job, JobStats, Likely, LookedAt, Scoring, SequenceId, StateImage};
 
 /// A job under way.
 pub(super) struct Run {
@@ -26,6 +26,8 @@ pub(super) struct Run {
     /// Given tokens in the state.
     prompt: usize,
     stats: JobStats,
+    /// What scoring tells of each token.
+    likely: Vec<Likely>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +69,8 @@ impl<B: DraftOps> Worker<'_, B> {
         self.live.begin_segment();
         let begun = Instant::now();
         let (stage, speed) = (Stage::Reading, Speed::new(begun));
-        let run = Run { job, start, stage, begun, speed, waited: 0, prompt: 0, stats: JobStats::default() };
+        let (stats, likely) = (JobStats::default(), Vec::new());
+        let run = Run { job, start, stage, begun, speed, waited: 0, prompt: 0, stats, likely };
         match self.seats.get_mut(&sequence) {
             Some(seat) => seat.run = Some(run),
             None => return Err(DecodeError::Order("a job of a sequence that is not there")),
@@ -276,8 +279,8 @@ impl<B: DraftOps> Worker<'_, B> {
         run.stats.generated_tokens += round.tokens.len() as u64;
         let tokens_per_s = run.speed.add(round.tokens.len() as u64, Instant::now());
         if !round.tokens.is_empty() {
-            let (tokens, looked) = (round.tokens, round.looked);
-            self.send(EngineEvent::Tokens { id: run.id(), tokens, tokens_per_s, looked });
+            let Round { tokens, looked, likely, .. } = round;
+            self.send(EngineEvent::Tokens { id: run.id(), tokens, tokens_per_s, looked, likely });
         }
         match round.ended {
             Some(ended) => Now::Ended(ended, Vec::new()),
@@ -288,7 +291,7 @@ impl<B: DraftOps> Worker<'_, B> {
 
     /// Scores a text behind the state once for each list of hidden blocks, and puts the state back each time. One turn: others
     /// wait.
-    fn score(&mut self, run: &Run, scoring: &Scoring) -> Result<Now, DecodeError> {
+    fn score(&mut self, run: &mut Run, scoring: &Scoring) -> Result<Now, DecodeError> {
         let (b, live, model) = (&mut self.backend, &mut self.live, &self.model);
         let (at, mut ended, mut scored) = (live.position(), Ended::Read, Vec::new());
         let Some((_, rows)) = scoring.tokens.split_last().filter(|(_, rows)| !rows.is_empty()) else {
@@ -299,7 +302,7 @@ impl<B: DraftOps> Worker<'_, B> {
             return Err(ModelError::Context { needed, limit: live.limit() }.into());
         }
         let end = live.export_end(b)?;
-        for hidden in &scoring.hidden {
+        for (n, hidden) in scoring.hidden.iter().enumerate() {
             if run.job.cancel.is_cancelled() {
                 ended = Ended::Cancelled;
                 break;
@@ -309,6 +312,9 @@ impl<B: DraftOps> Worker<'_, B> {
             let done = live.score(b, model, rows, &|_| true, &mut |row, logits| {
                 let token = scoring.tokens.get(row + 1).copied().unwrap_or_default();
                 scores.push(log_prob(logits, token) as f32);
+                if let Some(most) = scoring.likely.filter(|_| n == 0) {
+                    run.likely.push(likely(logits, token, most.into()));
+                }
                 Ok(())
             });
             live.hide_blocks(b, &[]);
@@ -347,6 +353,7 @@ impl<B: DraftOps> Worker<'_, B> {
             stats: run.stats,
             looked_at,
             scored,
+            likely: run.likely,
             memory: self.backend.memory(),
         });
         Ok(())

@@ -21,7 +21,8 @@ use crate::engine::sampler::Sampler;
 use crate::model::draft::{DraftError, DraftHead, DraftWindow, Tables};
 use crate::model::{Live, Model, ModelError};
 use crate::protocol::engine::{
-    CheckpointImage, Dtype, Ended, Generate, ImageTensor, Looked, LookedAt, SpecMode, SpecStats, Steer, Steered, Token,
+    CheckpointImage, Constrain, Dtype, Ended, Generate, ImageTensor, Likely, Looked, LookedAt, SpecMode, SpecStats,
+    Steer, Steered, Token,
 };
 
 /// Name of the tensor that keeps what drafts were worth, as JSON.
@@ -63,6 +64,8 @@ pub struct Round {
     pub ended: Option<Ended>,
     /// Where each of its rows looked, if it was asked for.
     pub looked: Vec<Looked>,
+    /// How likely each token was, if it was asked for.
+    pub likely: Vec<Likely>,
 }
 
 /// Looks for drafts: every token so far and the most that are useful.
@@ -76,6 +79,9 @@ struct Generation {
     /// Tokens that may still be reported.
     remaining: u64,
     steer: Option<Box<dyn Steer>>,
+    constraint: Option<Box<dyn Constrain>>,
+    /// The likeliest tokens that are told with each one.
+    likely: Option<u8>,
     /// Where rows looked is told one by one.
     each_token: bool,
     /// The token that ends the thoughts, while they are written.
@@ -85,15 +91,44 @@ struct Generation {
 }
 
 impl Generation {
+    /// Draws a token from a row, of those that may come next. Where none of the row's may, one that does: a row holds only the
+    /// likeliest.
+    fn draw(&mut self, row: &TopLogits, position: u64, path: &[Token]) -> Option<Token> {
+        let Some(constraint) = &mut self.constraint else {
+            return self.sampler.draw(row, position, path);
+        };
+        let known = row.ids.iter().copied().zip(row.logits.iter().copied());
+        let (ids, logits) = known.filter(|(token, _)| constraint.allows(*token)).unzip();
+        let allowed = TopLogits { ids, logits, log_sum_exp: row.log_sum_exp };
+        self.sampler.draw(&allowed, position, path).or_else(|| constraint.any())
+    }
+
     /// What becomes of a token that was drawn; `None` ends the turn.
     fn steered(&mut self, token: Token) -> Option<(Token, bool)> {
         let ends = self.stop.contains(&token);
-        match self.steer.as_mut().map_or(Steered::Take, |s| s.drawn(token, ends)) {
-            Steered::Take if ends => None,
-            Steered::Take => Some((token, false)),
-            Steered::Instead(other) => Some((other, false)),
-            Steered::Last => Some((token, true)),
+        let (token, last) = match self.steer.as_mut().map_or(Steered::Take, |s| s.drawn(token, ends)) {
+            Steered::Take if ends => return None,
+            Steered::Take => (token, false),
+            Steered::Instead(other) => (other, false),
+            Steered::Last => (token, true),
+        };
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token);
         }
+        Some((token, last))
+    }
+
+    /// How likely a token of a row was, if that is told.
+    fn likely(&self, row: &TopLogits, token: Token) -> Option<Likely> {
+        let most = usize::from(self.likely?);
+        let log_prob = |logit: f32| (f64::from(logit) - f64::from(row.log_sum_exp)) as f32;
+        let known = row.ids.iter().zip(&row.logits);
+        let own = known.clone().find(|(id, _)| **id == token).map(|(_, logit)| *logit);
+        let least = row.logits.last().copied().unwrap_or(f32::NEG_INFINITY);
+        Some(Likely {
+            log_prob: log_prob(own.unwrap_or(least)),
+            best: known.take(most).map(|(id, logit)| (*id, log_prob(*logit))).collect(),
+        })
     }
 
     /// Counts where the accepted rows of the last pass looked: row i wrote `tokens[i]`. Before they are advanced.
@@ -370,6 +405,8 @@ impl<B: DraftOps> Decoder<B> {
             mode: wish.spec,
             remaining: wish.max_tokens,
             steer: wish.steering.as_ref().map(|s| (s.0)()),
+            constraint: wish.constraint.as_ref().map(|c| (c.0)()),
+            likely: wish.likely,
             each_token: wish.look.each_token,
             thoughts_until: wish.look.thoughts_until,
             looked: [0, 0],
@@ -393,7 +430,7 @@ impl<B: DraftOps> Decoder<B> {
             None => live.prefill_logits(b, model)?,
         };
         finite(&row, position)?;
-        let token = generation.sampler.draw(&row, position as u64, &[]);
+        let token = generation.draw(&row, position as u64, &[]);
         let Some(token) = token else {
             return Err(DecodeError::Order("the model made no top logits"));
         };
@@ -401,9 +438,10 @@ impl<B: DraftOps> Decoder<B> {
             return Ok(Round { ended: Some(Ended::Stop), ..Round::default() });
         };
         generation.thoughts_until = generation.thoughts_until.filter(|end| *end != token);
+        let likely = generation.likely(&row, token).into_iter().collect();
         let complete = self.report(&[token]);
         let ended = if last { Some(Ended::Repeats) } else { complete };
-        Ok(Round { tokens: vec![token], ended, looked: Vec::new() })
+        Ok(Round { tokens: vec![token], ended, looked: Vec::new(), likely })
     }
 
     /// Adds tokens to the text; says whether the generation is complete.
@@ -501,7 +539,7 @@ impl<B: DraftOps> Decoder<B> {
         let Some(generation) = &mut self.now.generation else {
             return Err(DecodeError::Order("no generation is under way"));
         };
-        let Matched { tokens, accepted, ended: matched } =
+        let Matched { tokens, accepted, ended: matched, likely } =
             draw_and_match(generation, top_logits, &drafts.tokens, position + 1)?;
         if tokens.is_empty() && matched.is_none() {
             return Err(DecodeError::Order("the model made no top logits"));
@@ -534,7 +572,7 @@ impl<B: DraftOps> Decoder<B> {
             Pace::Shared => self.now.policy.learn(plan.source, &outcome, lookup.as_ref(), &tokens),
         }
         self.count(plan.source, outcome.drafted, accepted, tokens.len());
-        Ok(Round { tokens, ended, looked })
+        Ok(Round { tokens, ended, looked, likely })
     }
 
     /// Where the rows of this generation looked so far. Waits for the device.
@@ -622,6 +660,8 @@ struct Matched {
     accepted: usize,
     /// [`Ended::Stop`]: a token that ends the turn was drawn behind `tokens`. [`Ended::Repeats`]: the last one is the last.
     ended: Option<Ended>,
+    /// How likely each of them was, if that is told.
+    likely: Vec<Likely>,
 }
 
 /// Whether a row's best logits and their sum are numbers. `position` is that of the token to be drawn.
@@ -643,7 +683,7 @@ fn draw_and_match(
     for (i, row) in rows.iter().enumerate() {
         finite(row, position + i)?;
         let path = drafts.get(..i).unwrap_or_default();
-        let Some(token) = generation.sampler.draw(row, (position + i) as u64, path) else {
+        let Some(token) = generation.draw(row, (position + i) as u64, path) else {
             break;
         };
         // In order: what would follow a stop must not enter text or state.
@@ -651,6 +691,7 @@ fn draw_and_match(
             matched.ended = Some(Ended::Stop);
             break;
         };
+        matched.likely.extend(generation.likely(row, token));
         matched.tokens.push(token);
         if last {
             matched.ended = Some(Ended::Repeats);

@@ -1,7 +1,7 @@
 //! Teacher-forced scoring: what the model gives every token of a text that is known beforehand. For evaluation.
 
 use crate::backend::{Backend, HeadRows, Pass};
-use crate::protocol::engine::Token;
+use crate::protocol::engine::{Likely, Token};
 
 use super::{Live, Model, Result};
 
@@ -15,6 +15,23 @@ pub fn log_sum_exp(logits: &[f32]) -> f64 {
 pub fn log_prob(logits: &[f32], token: Token) -> f64 {
     let logit = usize::try_from(token).ok().and_then(|t| logits.get(t));
     logit.map_or(f64::NEG_INFINITY, |l| f64::from(*l)) - log_sum_exp(logits)
+}
+
+/// How likely a token is, and the `most` likeliest in its place.
+pub fn likely(logits: &[f32], token: Token, most: usize) -> Likely {
+    let all = log_sum_exp(logits);
+    let log_prob = |logit: f32| (f64::from(logit) - all) as f32;
+    let mut best: Vec<(Token, f32)> = Vec::with_capacity(most + 1);
+    for (id, logit) in (0..).zip(logits.iter().copied()) {
+        // Of equal ones the lowest id is first.
+        let at = best.partition_point(|(_, other)| *other >= logit);
+        if at < most {
+            best.insert(at, (id, logit));
+            best.truncate(most);
+        }
+    }
+    let own = usize::try_from(token).ok().and_then(|t| logits.get(t)).copied().unwrap_or(f32::NEG_INFINITY);
+    Likely { log_prob: log_prob(own), best: best.into_iter().map(|(id, logit)| (id, log_prob(logit))).collect() }
 }
 
 impl<B: Backend> Live<B> {
@@ -43,5 +60,22 @@ impl<B: Backend> Live<B> {
             self.advance(b, chunk.len())?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_likeliest_come_first_and_add_up() {
+        let logits = [0.5, 2.0, -1.0, 2.0];
+        let told = likely(&logits, 2, 2);
+        let ids: Vec<Token> = told.best.iter().map(|b| b.0).collect();
+        assert_eq!(ids, [1, 3]);
+        assert_eq!(f64::from(told.log_prob), f64::from(log_prob(&logits, 2) as f32));
+        let all: f32 = likely(&logits, 0, 9).best.iter().map(|b| b.1.exp()).sum();
+        assert!((all - 1.0).abs() < 1e-6);
+        assert_eq!(likely(&logits, 0, 0).best, []);
     }
 }

@@ -262,6 +262,10 @@ pub struct Generate {
     pub steering: Option<Steering>,
     /// What is told about where it looked.
     pub look: Look,
+    /// Says which tokens may be drawn; all may where there is none.
+    pub constraint: Option<Constraint>,
+    /// The likeliest tokens that are told with each token, and how likely it was: [`EngineEvent::Tokens`].
+    pub likely: Option<u8>,
 }
 
 /// What becomes of a token that was drawn.
@@ -296,6 +300,43 @@ impl PartialEq for Steering {
     fn eq(&self, other: &Steering) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
+}
+
+/// Says which tokens of an answer may be drawn, in order. What it says must depend on those tokens alone, so that an answer is
+/// the same with speculation on and off.
+pub trait Constrain: Send {
+    /// Whether a token may come next.
+    fn allows(&mut self, token: Token) -> bool;
+    /// A token that may come next, for where none of the likeliest may; `None`: nothing may.
+    fn any(&mut self) -> Option<Token>;
+    /// This is the next token of the text.
+    fn accept(&mut self, token: Token);
+}
+
+/// Makes a [`Constrain`] for each run of an answer.
+#[derive(Clone)]
+pub struct Constraint(pub Arc<dyn Fn() -> Box<dyn Constrain> + Send + Sync>);
+
+impl std::fmt::Debug for Constraint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Constraint")
+    }
+}
+
+impl PartialEq for Constraint {
+    fn eq(&self, other: &Constraint) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// How likely a token was, and which were likeliest in its place: natural logarithms, before temperature and everything else
+/// that the sampling does.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Likely {
+    /// The token's; of one that is not among the known ones, the least of them, which is more than its own.
+    pub log_prob: f32,
+    /// The likeliest, most first.
+    pub best: Vec<(Token, f32)>,
 }
 
 /// What a generation tells about where it looked.
@@ -346,6 +387,8 @@ pub struct LookedAt {
 pub struct Scoring {
     /// The text.
     pub tokens: Vec<Token>,
+    /// The likeliest tokens that are told with each token, and how likely it was: `likely` of [`EngineEvent::Done`].
+    pub likely: Option<u8>,
     /// Blocks that its rows do not attend to in the sparse layers; the recurrent states keep what they have read of them.
     pub hidden: Vec<Vec<std::ops::Range<u32>>>,
 }
@@ -691,6 +734,8 @@ pub enum EngineEvent {
         tokens_per_s: f64,
         /// Where each of them looked, if [`Look::each_token`] asked for it; empty for the first token of an answer.
         looked: Vec<Looked>,
+        /// How likely each of them was, if [`Generate::likely`] asked for it.
+        likely: Vec<Likely>,
     },
     /// A job waits for something that is not the engine's own.
     Waiting {
@@ -721,6 +766,8 @@ pub enum EngineEvent {
         /// For each list of [`Scoring::hidden`] the natural logarithm of the probability of each token but the first; fewer lists
         /// when it was cancelled.
         scored: Vec<Vec<f32>>,
+        /// How likely they were with nothing hidden, if [`Scoring::likely`] asked for it: of each token but the first.
+        likely: Vec<Likely>,
         /// Memory now.
         memory: MemoryInfo,
     },

@@ -204,6 +204,7 @@ fn done(job: &Job, ended: Ended, generated: u64, stats: JobStats) -> EngineEvent
         stats,
         looked_at: LookedAt::default(),
         scored: Vec::new(),
+        likely: Vec::new(),
         memory: MemoryInfo::default(),
     }
 }

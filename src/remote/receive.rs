@@ -219,6 +219,6 @@ impl<'c> Received<'c> {
         // The first of the window is where its time begins.
         let counted: usize = self.recent.iter().skip(1).map(|(_, n)| n).sum();
         let tokens_per_s = if since > 0.0 { counted as f64 / since } else { 0.0 };
-        tell(EngineEvent::Tokens { id: self.id, tokens, tokens_per_s, looked: Vec::new() });
+        tell(EngineEvent::Tokens { id: self.id, tokens, tokens_per_s, looked: Vec::new(), likely: Vec::new() });
     }
 }

@@ -1,10 +1,11 @@
 //! The answer that is being written: tokens to text, stop texts, counts.
 
 use super::Shared;
-use super::ask::{Ask, Said, Whole, Wish};
-use super::prompt::Turn;
+use super::ask::{Ask, Said, Told, Whole, Wish};
+use super::calls::{Calls, Part};
+use super::prompt::{Call, Turn};
 use super::stops::Stops;
-use crate::protocol::engine::{Steering, Token};
+use crate::protocol::engine::{Likely, Steering, Token};
 use crate::text::steer::Watched;
 use crate::text::{Begin, ChatRole, Delta, PlainDecoder, StreamDecoder, TextError};
 use crate::transcript::Finish;
@@ -28,8 +29,15 @@ pub(super) struct Answer {
     /// Tokens up to the one that completed a stop text.
     counted: u64,
     index: usize,
+    calls: Option<Calls>,
+    /// What is certain and was not told yet.
+    delta: Delta,
+    told: Vec<Told>,
     /// What was told.
     said: Delta,
+    called: Vec<Call>,
+    /// Somebody listens.
+    heard: bool,
 }
 
 impl Answer {
@@ -49,7 +57,12 @@ impl Answer {
             stopped_by: None,
             counted: 0,
             index: ask.given,
+            calls: ask.wish.calls.then(Calls::default),
+            delta: Delta::default(),
+            told: Vec::new(),
             said: Delta::default(),
+            called: Vec::new(),
+            heard: true,
         }
     }
 
@@ -65,12 +78,12 @@ impl Answer {
     }
 
     /// Tokens of a round. False when it is to end here.
-    pub(super) fn take(&mut self, shared: &Shared, ask: &Ask, tokens: &[Token]) -> bool {
+    pub(super) fn take(&mut self, shared: &Shared, ask: &Ask, tokens: &[Token], likely: Vec<Likely>) -> bool {
         if self.generated.is_empty() && !tokens.is_empty() {
             shared.metrics.first_token(ask.asked.elapsed());
         }
         self.generated.extend_from_slice(tokens);
-        let mut delta = Delta::default();
+        let mut likely = likely.into_iter();
         for &token in tokens {
             if self.stopped_by.is_some() {
                 break;
@@ -80,25 +93,55 @@ impl Answer {
                 Decoder::Chat(decoder) => decoder.push(token),
                 Decoder::Raw(decoder) => Delta { thinking: String::new(), answer: decoder.push(token) },
             };
-            self.add(&mut delta, more);
+            self.add(ask, more);
+            if let Some(likely) = likely.next() {
+                let thought = matches!(&self.decoder, Decoder::Chat(decoder) if decoder.in_thought());
+                self.told.push(Told { token, likely, thought });
+            }
         }
-        self.tell(ask, delta) && self.stopped_by.is_none()
+        self.tell(ask);
+        self.heard && self.stopped_by.is_none()
     }
 
-    fn add(&mut self, delta: &mut Delta, more: Delta) {
-        delta.thinking.push_str(&more.thinking);
+    fn add(&mut self, ask: &Ask, more: Delta) {
+        self.delta.thinking.push_str(&more.thinking);
         if !more.answer.is_empty() {
             let (certain, stop) = self.stops.push(&more.answer);
-            delta.answer.push_str(&certain);
             self.stopped_by = stop;
+            self.text(ask, &certain);
         }
     }
 
-    fn tell(&mut self, ask: &Ask, delta: Delta) -> bool {
-        let Delta { thinking, answer } = delta;
+    /// More of the answer's text, in which there may be calls.
+    fn text(&mut self, ask: &Ask, text: &str) {
+        let parts = match &mut self.calls {
+            None => return self.delta.answer.push_str(text),
+            Some(calls) => calls.push(text),
+        };
+        self.parts(ask, parts);
+    }
+
+    fn parts(&mut self, ask: &Ask, parts: Vec<Part>) {
+        for part in parts {
+            match part {
+                Part::Text(text) => self.delta.answer.push_str(&text),
+                Part::Call(call) => {
+                    self.tell(ask);
+                    self.called.push(call.clone());
+                    self.heard &= ask.to.tell(Said::Call { index: self.index, call });
+                }
+            }
+        }
+    }
+
+    /// Tells what is certain and was not told yet.
+    fn tell(&mut self, ask: &Ask) {
+        let (Delta { thinking, answer }, tokens) = (std::mem::take(&mut self.delta), std::mem::take(&mut self.told));
         self.said.thinking.push_str(&thinking);
         self.said.answer.push_str(&answer);
-        (thinking.is_empty() && answer.is_empty()) || ask.to.tell(Said::Text { index: self.index, thinking, answer })
+        if !(thinking.is_empty() && answer.is_empty() && tokens.is_empty()) {
+            self.heard &= ask.to.tell(Said::Text { index: self.index, thinking, answer, tokens });
+        }
     }
 
     /// Nothing more comes: tells what was held back.
@@ -108,13 +151,15 @@ impl Answer {
                 Decoder::Chat(decoder) => decoder.finish(),
                 Decoder::Raw(decoder) => Delta { thinking: String::new(), answer: decoder.finish() },
             };
-            let mut delta = Delta::default();
-            self.add(&mut delta, last);
-            if self.stopped_by.is_none() {
-                delta.answer.push_str(&self.stops.finish());
-            }
-            self.tell(ask, delta);
+            self.add(ask, last);
         }
+        if self.stopped_by.is_none() {
+            let held = self.stops.finish();
+            self.text(ask, &held);
+        }
+        let held = self.calls.as_mut().map(Calls::finish).unwrap_or_default();
+        self.parts(ask, held);
+        self.tell(ask);
     }
 
     /// Tells that it is complete.
@@ -125,13 +170,15 @@ impl Answer {
         };
         let finish = if self.stopped_by.is_some() { Finish::Stop } else { finish };
         let stopped_by = self.stopped_by.clone();
-        let whole = Whole { finish, stopped_by, completion_tokens: self.counted, thought_tokens };
+        let whole =
+            Whole { finish, stopped_by, completion_tokens: self.counted, thought_tokens, calls: self.called.len() };
         ask.to.tell(Said::Ended { index: self.index, whole });
     }
 
     /// The answer as a turn of the conversation.
     pub(super) fn turn(&self) -> Turn {
-        Turn { thinking: self.said.thinking.clone(), ..Turn::new(ChatRole::Assistant, &self.said.answer) }
+        let (thinking, calls) = (self.said.thinking.clone(), self.called.clone());
+        Turn { thinking, calls, ..Turn::new(ChatRole::Assistant, &self.said.answer) }
     }
 
     /// Tokens that count as the answer's.

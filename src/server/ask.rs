@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::prompt::Call;
 use super::records::Record;
 use super::refusal::Refusal;
 use crate::desk::render::Rendered;
-use crate::protocol::engine::{Cancel, Sampling, SpecMode, Token};
+use crate::protocol::engine::{Cancel, Constraint, Likely, Sampling, SpecMode, Token};
 use crate::transcript::Finish;
 
 /// Text that a slow reader may leave unread; an answer whose reader is behind by more is ended.
@@ -40,6 +41,14 @@ pub(super) struct Wish {
     pub stop_loops: bool,
     /// The text as it is: no thoughts are taken out.
     pub raw: bool,
+    /// Calls of functions are taken out of the text.
+    pub calls: bool,
+    /// Which tokens may be drawn.
+    pub constraint: Option<Constraint>,
+    /// How likely tokens were is told, with so many of the likeliest in their place.
+    pub likely: Option<u8>,
+    /// The same of the prompt's tokens.
+    pub score: Option<u8>,
 }
 
 /// A question.
@@ -64,6 +73,17 @@ pub(super) struct Whole {
     pub stopped_by: Option<String>,
     pub completion_tokens: u64,
     pub thought_tokens: u64,
+    /// Calls of functions in it.
+    pub calls: usize,
+}
+
+/// A token of an answer, where that is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Told {
+    pub token: Token,
+    pub likely: Likely,
+    /// It is part of a thought.
+    pub thought: bool,
 }
 
 /// What becomes of a question.
@@ -71,10 +91,14 @@ pub(super) struct Whole {
 pub(super) enum Said {
     /// It is read. Comes first, once for each answer.
     Begun { index: usize, prompt_tokens: u64, cached_tokens: u64 },
+    /// How likely each token of the prompt was, but the first.
+    Scored { tokens: Vec<Token>, likely: Vec<Likely> },
     /// So many tokens of the prompt are read.
     Reading { done: u64, total: u64 },
     /// More of an answer.
-    Text { index: usize, thinking: String, answer: String },
+    Text { index: usize, thinking: String, answer: String, tokens: Vec<Told> },
+    /// A call of a function in an answer.
+    Call { index: usize, call: Call },
     /// An answer is complete.
     Ended { index: usize, whole: Whole },
     /// It failed. Nothing comes after it.
@@ -84,8 +108,13 @@ pub(super) enum Said {
 impl Said {
     fn bytes(&self) -> usize {
         match self {
-            Said::Text { thinking, answer, .. } => thinking.len() + answer.len(),
-            Said::Begun { .. } | Said::Reading { .. } | Said::Ended { .. } | Said::Failed(_) => 0,
+            Said::Text { thinking, answer, tokens, .. } => {
+                let told: usize =
+                    tokens.iter().map(|t| size_of::<Told>() + size_of_val(t.likely.best.as_slice())).sum();
+                thinking.len() + answer.len() + told
+            }
+            Said::Call { call, .. } => call.arguments.to_string().len(),
+            Said::Begun { .. } | Said::Scored { .. } | Said::Reading { .. } | Said::Ended { .. } | Said::Failed(_) => 0,
         }
     }
 }
@@ -156,7 +185,8 @@ mod tests {
     fn a_reader_that_falls_behind_or_goes_away_ends_the_answer() {
         let cancel = Cancel::default();
         let (teller, mut listener) = Listener::pair(&cancel);
-        let text = |bytes| Said::Text { index: 0, thinking: String::new(), answer: "x".repeat(bytes) };
+        let text =
+            |bytes| Said::Text { index: 0, thinking: String::new(), answer: "x".repeat(bytes), tokens: Vec::new() };
         assert!(teller.tell(text(UNREAD_BYTES)));
         assert!(!teller.tell(text(1)));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());

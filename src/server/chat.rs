@@ -8,14 +8,17 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::ask::{Prompt, Said};
+use super::ask::{Prompt, Said, Told, Whole};
+use super::completions::MOST_LIKELY;
 use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
 use super::refusal::{Family, Refusal};
 use super::reply::{self, Collected, Form, Usage, data, fresh_id, model_named, object, render, submit};
 use super::sampling::{MOST_TOKENS, stops, thinking, wish};
-use super::{Shared, http, now_s};
+use super::tools::Tools;
+use super::{Shared, http, likely, now_s};
 use crate::text::ChatRole;
+use crate::text::grammar::Grammar;
 use crate::transcript::Finish;
 
 /// Answers to one request.
@@ -34,8 +37,9 @@ const IGNORED: [&str; 9] = [
 ];
 
 /// Why an answer ended, in OpenAI's words.
-pub(super) fn reason(finish: Finish) -> &'static str {
-    match finish {
+pub(super) fn reason(whole: &Whole) -> &'static str {
+    match whole.finish {
+        Finish::Stop | Finish::Repeats if whole.calls > 0 => "tool_calls",
         Finish::Stop | Finish::Repeats => "stop",
         Finish::Length | Finish::Context => "length",
         Finish::Stopped | Finish::Failed => "error",
@@ -86,6 +90,15 @@ pub(super) fn content(value: Option<Value>, at: &str, kinds: &[&str]) -> Result<
 /// Arguments of a call: JSON in a string. What is no JSON was written by a model and is handed back as it was.
 pub(super) fn arguments(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+/// A call as an object; its arguments are JSON in a string.
+fn call_object(call: &Call) -> Value {
+    json!({
+        "id": call.id,
+        "type": "function",
+        "function": { "name": call.name, "arguments": call.arguments.to_string() },
+    })
 }
 
 fn call(value: Value, at: &str) -> Result<Call, Refusal> {
@@ -141,8 +154,30 @@ pub(super) fn turns(messages: Vec<Value>) -> Result<Vec<Turn>, Refusal> {
     messages.into_iter().enumerate().map(|(i, value)| turn(value, &format!("messages[{i}]"))).collect()
 }
 
+/// What an answer has to be, as `response_format` and as `text.format` of a response say it: there the schema stands beside its
+/// type.
+pub(super) fn format_of(mut format: Fields) -> Result<Option<Grammar>, Refusal> {
+    let of = format.text("type")?;
+    let schema_of = |mut fields: Fields| {
+        let schema = fields.need("schema")?;
+        fields.ignore(&["name", "description", "strict"]);
+        fields.done()?;
+        Ok(Some(Grammar::Json(schema)))
+    };
+    match of.as_deref() {
+        Some("text") => format.done().map(|()| None),
+        Some("json_object") => format.done().map(|()| Some(Grammar::object())),
+        Some("json_schema") => match format.object("json_schema")? {
+            Some(inner) => format.done().and_then(|()| schema_of(inner)),
+            None => schema_of(format),
+        },
+        _ => Err(format.wrong("type", "must be text, json_object or json_schema")),
+    }
+}
+
 /// How a chat completion is sent.
 struct Sent {
+    shared: Arc<Shared>,
     id: String,
     model: String,
     fingerprint: String,
@@ -150,17 +185,37 @@ struct Sent {
     /// A last event says what was read and written.
     include_usage: bool,
     wanted: usize,
+    /// How likely tokens were is told.
+    likely: bool,
 }
 
 impl Sent {
+    fn likely(&self, tokens: &[Told]) -> Value {
+        match self.likely {
+            true => likely::chat(&self.shared.renderer.model().tokenizer, tokens),
+            false => Value::Null,
+        }
+    }
+
     fn whole(&self, all: &Collected) -> Value {
         let choices = all.choices.iter().enumerate().map(|(index, choice)| {
             let mut message = json!({ "role": "assistant", "content": choice.answer });
+            if !choice.calls.is_empty() {
+                if choice.answer.is_empty() {
+                    message["content"] = Value::Null;
+                }
+                message["tool_calls"] = choice.calls.iter().map(call_object).collect();
+            }
             if !choice.thinking.is_empty() {
                 message["reasoning_content"] = choice.thinking.as_str().into();
             }
-            let finish = choice.whole.as_ref().map(|w| reason(w.finish));
-            json!({ "index": index, "message": message, "logprobs": null, "finish_reason": finish })
+            let finish = choice.whole.as_ref().map(reason);
+            json!({
+                "index": index,
+                "message": message,
+                "logprobs": self.likely(&choice.tokens),
+                "finish_reason": finish,
+            })
         });
         json!({
             "id": self.id,
@@ -198,6 +253,8 @@ struct Chunks {
     sent: Sent,
     usage: Usage,
     ended: usize,
+    /// Calls in the answer that is being sent.
+    calls: usize,
 }
 
 impl Form for Chunks {
@@ -207,21 +264,30 @@ impl Form for Chunks {
             Said::Begun { index, .. } => {
                 data(out, &self.sent.choice(*index, json!({ "role": "assistant", "content": "" }), None));
             }
-            Said::Text { index, thinking, answer } => {
+            Said::Text { index, thinking, answer, tokens } => {
                 if !thinking.is_empty() {
                     data(out, &self.sent.choice(*index, json!({ "reasoning_content": thinking }), None));
                 }
-                if !answer.is_empty() {
-                    data(out, &self.sent.choice(*index, json!({ "content": answer }), None));
+                if !answer.is_empty() || tokens.iter().any(|t| !t.thought) {
+                    let mut chunk = self.sent.choice(*index, json!({ "content": answer }), None);
+                    chunk["choices"][0]["logprobs"] = self.sent.likely(tokens);
+                    data(out, &chunk);
                 }
+            }
+            Said::Call { index, call } => {
+                let mut object = call_object(call);
+                object["index"] = self.calls.into();
+                self.calls += 1;
+                data(out, &self.sent.choice(*index, json!({ "tool_calls": [object] }), None));
             }
             Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
                 self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
                 return true;
             }
             Said::Ended { index, whole } => {
-                data(out, &self.sent.choice(*index, json!({}), Some(reason(whole.finish))));
+                data(out, &self.sent.choice(*index, json!({}), Some(reason(whole))));
                 self.ended += 1;
+                self.calls = 0;
                 if self.ended == self.sent.wanted {
                     if self.sent.include_usage {
                         let mut last = self.sent.chunk(json!([]));
@@ -232,7 +298,7 @@ impl Form for Chunks {
                     return true;
                 }
             }
-            Said::Reading { .. } | Said::Failed(_) => {}
+            Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
         }
         false
     }
@@ -252,7 +318,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let stop = stops(&mut fields, "stop")?;
     let most = fields.whole("max_completion_tokens", 1..=MOST_TOKENS)?;
     let most = most.or(fields.whole("max_tokens", 1..=MOST_TOKENS)?);
-    let wish = wish(shared, &mut fields, stop, most)?;
+    let mut wish = wish(shared, &mut fields, stop, most)?;
     let think = thinking(shared, &mut fields)?;
     let wanted = usize::try_from(fields.whole("n", 1..=MOST_CHOICES)?.unwrap_or(1)).unwrap_or(1);
     let streamed = fields.truth("stream")?.unwrap_or(false);
@@ -262,21 +328,31 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         options.ignore(&["include_obfuscation", "continuous_usage_stats"]);
         options.done()?;
     }
-    fields.refuse("logprobs", |v| v == false)?;
-    fields.refuse("top_logprobs", |v| v == 0)?;
+    let likely = fields.truth("logprobs")?.unwrap_or(false);
+    let most_likely = fields.whole("top_logprobs", 0..=MOST_LIKELY)?;
+    if most_likely.is_some_and(|n| n > 0) && !likely {
+        return Err(fields.wrong("top_logprobs", "needs logprobs: true"));
+    }
+    wish.likely = likely.then_some(most_likely.and_then(|n| u8::try_from(n).ok()).unwrap_or(0));
     fields.refuse("logit_bias", |v| v.as_object().is_some_and(serde_json::Map::is_empty))?;
-    fields.refuse("tools", |v| v.as_array().is_some_and(Vec::is_empty))?;
-    fields.refuse("tool_choice", |v| v == "none" || v == "auto")?;
-    fields.refuse("response_format", |v| v["type"] == "text")?;
+    let tools = Tools::read(&mut fields, "parameters")?;
+    wish.calls = tools.may_be_called();
+    let grammar = match fields.object("response_format")? {
+        Some(format) => format_of(format)?,
+        None => None,
+    };
     fields.refuse("modalities", |v| *v == json!(["text"]))?;
     fields.ignore(&["parallel_tool_calls"]);
     fields.ignore(&IGNORED);
     fields.done()?;
-    let conversation = Conversation { turns, think, ..Conversation::default() };
-    let rendered = render(shared, conversation, "messages").await?;
+    let grammar = tools.grammar(&shared.renderer).map(|g| (g, "tools")).or(grammar.map(|g| (g, "response_format")));
+    let rendered = render(shared, Conversation { turns, tools, think, open: false }, "messages").await?;
+    wish.constraint = reply::constraint(shared, grammar, &rendered).await?;
     let prompt = Prompt { rendered: Arc::new(rendered), tokens: None, field: "messages" };
     let listener = submit(shared, prompt, wish, wanted, None)?;
     let sent = Sent {
+        shared: Arc::clone(shared),
+        likely,
         id: fresh_id("chatcmpl-"),
         model: info.name,
         fingerprint: info.fingerprint.chars().take(12).collect(),
@@ -285,7 +361,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         wanted,
     };
     if streamed {
-        return reply::stream(listener, Chunks { sent, usage: Usage::default(), ended: 0 }).await;
+        return reply::stream(listener, Chunks { sent, usage: Usage::default(), ended: 0, calls: 0 }).await;
     }
     Ok(object(&sent.whole(&reply::collect(listener, wanted).await?)))
 }

@@ -11,18 +11,21 @@ use serde_json::{Value, json};
 use super::ask::{Prompt, Said, Wish};
 use super::chat::{MOST_CHOICES, reason, usage};
 use super::fields::{Fields, kind};
+use super::likely::Table;
 use super::plain::token_list;
 use super::refusal::{Family, Refusal};
-use super::reply::{self, Form, Usage, data, fresh_id, model_named, object, submit};
+use super::reply::{self, Choice, Collected, Form, Usage, data, fresh_id, model_named, object, submit};
 use super::sampling::{MOST_TOKENS, stops, wish};
 use super::{Shared, http, now_s};
-use crate::desk::render::Rendered;
+use crate::desk::render::{MARK, Rendered};
 use crate::protocol::engine::Token;
 use crate::text::Before;
 use crate::transcript::Finish;
 
 /// Prompts of one request.
 const MOST_PROMPTS: usize = 256;
+/// Likeliest tokens that are told with each one.
+pub(super) const MOST_LIKELY: u64 = 20;
 /// Tokens of an answer whose length nobody says, as in OpenAI's API.
 const TOKENS: u64 = 16;
 
@@ -53,8 +56,9 @@ fn prompts(shared: &Shared, fields: &mut Fields) -> Result<Vec<Given>, Refusal> 
     Ok(given)
 }
 
-/// What the model reads. A text may hold special tokens as literals: whoever writes no messages writes the template.
-fn prompt(shared: &Shared, given: &Given) -> Prompt {
+/// What the model reads, and its text for an echo. A text may hold special tokens as literals: whoever writes no messages
+/// writes the template.
+fn prompt(shared: &Shared, given: &Given) -> (Prompt, String) {
     let (text, tokens) = match given {
         Given::Text(text) => (text.clone(), None),
         Given::Tokens(tokens) => {
@@ -63,11 +67,21 @@ fn prompt(shared: &Shared, given: &Given) -> Prompt {
             (tokenizer.spell(rest, Before::Edge), Some(Arc::new(tokens.clone())))
         }
     };
-    Prompt { rendered: Arc::new(Rendered { text, cuts: Vec::new() }), tokens, field: "prompt" }
+    // Tokens that spell no text must not be found under a text that happens to look like them.
+    let key = match &tokens {
+        Some(tokens) if text.contains('\u{FFFD}') => {
+            let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+            format!("{MARK}{}", blake3::hash(&bytes).to_hex())
+        }
+        _ => text.clone(),
+    };
+    let rendered = Arc::new(Rendered { text: key, cuts: Vec::new() });
+    (Prompt { rendered, tokens, field: "prompt" }, text)
 }
 
 /// How a completion is sent.
 struct Sent {
+    shared: Arc<Shared>,
     id: String,
     model: String,
     created: u64,
@@ -86,9 +100,10 @@ impl Sent {
         })
     }
 
-    fn choice(&self, index: usize, text: &str, finish: Option<&str>) -> Value {
+    fn choice(&self, index: usize, text: &str, table: Option<&Table>, finish: Option<&str>) -> Value {
+        let table = table.map(Table::to_json);
         let mut chunk =
-            self.whole(json!([{ "index": index, "text": text, "logprobs": null, "finish_reason": finish }]));
+            self.whole(json!([{ "index": index, "text": text, "logprobs": table, "finish_reason": finish }]));
         if self.include_usage {
             chunk["usage"] = Value::Null;
         }
@@ -103,22 +118,34 @@ struct Chunks {
     echo: String,
     usage: Usage,
     ended: usize,
+    likely: bool,
+    /// Characters of the text so far.
+    at: usize,
 }
 
 impl Form for Chunks {
     fn said(&mut self, said: &Said, out: &mut String) -> bool {
         self.usage.take(said);
         match said {
-            Said::Begun { index, .. } if !self.echo.is_empty() => {
-                data(out, &self.sent.choice(*index, &self.echo, None));
+            Said::Begun { index, .. } => {
+                self.at = self.echo.chars().count();
+                if !self.echo.is_empty() {
+                    data(out, &self.sent.choice(*index, &self.echo, None, None));
+                }
             }
-            Said::Text { index, answer, .. } => data(out, &self.sent.choice(*index, answer, None)),
+            Said::Text { index, answer, tokens, .. } => {
+                let mut table = Table::at(self.at);
+                let tokenizer = &self.sent.shared.renderer.model().tokenizer;
+                tokens.iter().for_each(|t| table.add(tokenizer, t.token, Some(&t.likely)));
+                self.at = table.end();
+                data(out, &self.sent.choice(*index, answer, Some(&table).filter(|_| self.likely), None));
+            }
             Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
                 self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
                 return true;
             }
             Said::Ended { index, whole } => {
-                data(out, &self.sent.choice(*index, "", Some(reason(whole.finish))));
+                data(out, &self.sent.choice(*index, "", None, Some(reason(whole))));
                 self.ended += 1;
                 if self.ended == self.sent.wanted {
                     if self.sent.include_usage {
@@ -130,7 +157,7 @@ impl Form for Chunks {
                     return true;
                 }
             }
-            Said::Begun { .. } | Said::Reading { .. } | Said::Failed(_) => {}
+            Said::Call { .. } | Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
         }
         false
     }
@@ -140,13 +167,25 @@ impl Form for Chunks {
     }
 }
 
+/// How likely the tokens of a choice were, behind those of the prompt if they were scored.
+fn table(shared: &Shared, all: &Collected, choice: &Choice) -> Table {
+    let tokenizer = &shared.renderer.model().tokenizer;
+    let mut table = Table::default();
+    if let Some((tokens, likely)) = &all.scored {
+        let known = std::iter::once(None).chain(likely.iter().map(Some));
+        tokens.iter().zip(known).for_each(|(token, likely)| table.add(tokenizer, *token, likely));
+    }
+    choice.tokens.iter().for_each(|t| table.add(tokenizer, t.token, Some(&t.likely)));
+    table
+}
+
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     let mut fields = Fields::body(http::json(headers, body).await?)?;
     let info = model_named(shared, fields.text("model")?)?;
     let given = prompts(shared, &mut fields)?;
     let stop = stops(&mut fields, "stop")?;
     let most = fields.whole("max_tokens", 0..=MOST_TOKENS)?.unwrap_or(TOKENS);
-    let wish = Wish { raw: true, thinking_budget: 0, ..wish(shared, &mut fields, stop, Some(most))? };
+    let mut wish = Wish { raw: true, thinking_budget: 0, ..wish(shared, &mut fields, stop, Some(most))? };
     let wanted = fields.whole("n", 1..=MOST_CHOICES)?.unwrap_or(1);
     let wanted = usize::try_from(wanted).unwrap_or(1);
     let echo = fields.truth("echo")?.unwrap_or(false);
@@ -157,33 +196,46 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         options.ignore(&["include_obfuscation", "continuous_usage_stats"]);
         options.done()?;
     }
-    fields.refuse("logprobs", |_| false)?;
+    wish.likely = fields.whole("logprobs", 0..=MOST_LIKELY)?.and_then(|n| u8::try_from(n).ok());
+    wish.score = wish.likely.filter(|_| echo);
     fields.refuse("best_of", |v| v.as_u64() == Some(wanted as u64))?;
     fields.refuse("suffix", |v| v == "")?;
     fields.refuse("logit_bias", |v| v.as_object().is_some_and(serde_json::Map::is_empty))?;
     fields.ignore(&["user"]);
     fields.done()?;
-    let sent = Sent { id: fresh_id("cmpl-"), model: info.name, created: now_s(), include_usage, wanted };
+    let sent = Sent {
+        shared: Arc::clone(shared),
+        id: fresh_id("cmpl-"),
+        model: info.name,
+        created: now_s(),
+        include_usage,
+        wanted,
+    };
     if streamed {
         let [one] = given.as_slice() else {
             return Err(Refusal::field("prompt", "prompt: a stream has one prompt"));
         };
-        let prompt = prompt(shared, one);
-        let echo = if echo { prompt.rendered.text.clone() } else { String::new() };
+        let (prompt, text) = prompt(shared, one);
+        let echo = if echo { text } else { String::new() };
+        if wish.score.is_some() {
+            return Err(Refusal::field("logprobs", "logprobs of an echoed prompt are not streamed"));
+        }
+        let likely = wish.likely.is_some();
         let listener = submit(shared, prompt, wish, wanted, None)?;
-        return reply::stream(listener, Chunks { sent, echo, usage: Usage::default(), ended: 0 }).await;
+        return reply::stream(listener, Chunks { sent, echo, usage: Usage::default(), ended: 0, likely, at: 0 }).await;
     }
     let mut choices = Vec::new();
     let mut all = Usage::default();
     for given in &given {
-        let prompt = prompt(shared, given);
-        let echo = if echo { prompt.rendered.text.clone() } else { String::new() };
+        let (prompt, text) = prompt(shared, given);
+        let echo = if echo { text } else { String::new() };
         let collected = reply::collect(submit(shared, prompt, wish.clone(), wanted, None)?, wanted).await?;
         all.add(&collected.usage);
-        for choice in collected.choices {
-            let finish = choice.whole.as_ref().map(|w| reason(w.finish));
+        for choice in &collected.choices {
+            let finish = choice.whole.as_ref().map(reason);
             let text = format!("{echo}{}", choice.answer);
-            choices.push(json!({ "index": choices.len(), "text": text, "logprobs": null, "finish_reason": finish }));
+            let table = wish.likely.map(|_| table(shared, &collected, choice).to_json());
+            choices.push(json!({ "index": choices.len(), "text": text, "logprobs": table, "finish_reason": finish }));
         }
     }
     let mut whole = sent.whole(choices.into());

@@ -71,6 +71,11 @@ impl Fields {
         self.map.remove(field).filter(|v| !v.is_null())
     }
 
+    /// The value of a field that is read later.
+    pub(super) fn peek(&self, field: &str) -> Option<Value> {
+        self.map.get(field).filter(|v| !v.is_null()).cloned()
+    }
+
     /// A field that must be there.
     pub(super) fn need(&mut self, field: &'static str) -> Read<Value> {
         self.take(field).ok_or_else(|| {

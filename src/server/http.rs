@@ -14,7 +14,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use hyper::body::Body as _;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -49,20 +49,32 @@ const RENDERERS: usize = 4;
 /// After a connection could not be accepted, as where there are too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Paths there are, as the counters name them.
-const PATHS: [&str; 11] = [
-    "/health",
-    "/metrics",
-    "/v1/models",
-    "/v1/models/",
-    "/tokenize",
-    "/detokenize",
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
+/// What answers a path.
+type Handlers = MethodRouter<Arc<Shared>>;
+
+/// Every path there is.
+const ROUTES: [(&str, fn() -> Handlers); 11] = [
+    ("/health", || get(plain::health)),
+    ("/metrics", || get(plain::metrics)),
+    ("/v1/models", || get(plain::models)),
+    ("/v1/models/{id}", || get(plain::model_route)),
+    ("/tokenize", || post(plain::tokenize)),
+    ("/detokenize", || post(plain::detokenize)),
+    ("/v1/chat/completions", || post(chat::completions)),
+    ("/v1/completions", || post(completions::completions)),
+    ("/v1/responses", || post(responses::responses)),
+    ("/v1/messages", || post(messages::messages)),
+    ("/v1/messages/count_tokens", || post(messages::count_tokens)),
 ];
+
+/// A path as the counters name it.
+fn label(path: &str) -> &'static str {
+    let matches = |route: &str| match route.split_once('{') {
+        None => path == route,
+        Some((before, _)) => path.len() > before.len() && path.starts_with(before),
+    };
+    ROUTES.iter().map(|(route, _)| *route).find(|route| matches(route)).unwrap_or("other")
+}
 
 /// Answers until told to end.
 pub(super) fn serve(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<()> {
@@ -75,18 +87,8 @@ pub(super) fn serve(shared: &Arc<Shared>, listener: TcpListener) -> io::Result<(
 }
 
 fn router(shared: &Arc<Shared>) -> Router {
-    Router::new()
-        .route("/health", get(plain::health))
-        .route("/metrics", get(plain::metrics))
-        .route("/v1/models", get(plain::models))
-        .route("/v1/models/{id}", get(plain::model_route))
-        .route("/tokenize", post(plain::tokenize))
-        .route("/detokenize", post(plain::detokenize))
-        .route("/v1/chat/completions", post(chat::completions))
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/responses", post(responses::responses))
-        .route("/v1/messages", post(messages::messages))
-        .route("/v1/messages/count_tokens", post(messages::count_tokens))
+    let routes = ROUTES.iter().fold(Router::new(), |router, (path, handlers)| router.route(path, handlers()));
+    routes
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(Arc::clone(shared), admit))
@@ -107,7 +109,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Response {
 async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let family = Family::of(path);
-    let label = PATHS.into_iter().rfind(|known| path == *known || known.ends_with('/') && path.starts_with(known));
+    let label = label(path);
     // Whether it is alive may be asked by anybody who may talk to it at all.
     let key = shared.key.as_ref();
     let admitted = match door::let_in(key, request.uri(), request.headers()) {
@@ -118,7 +120,7 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.respond(family),
     };
-    shared.metrics.request(label.unwrap_or("other"), response.status().as_u16());
+    shared.metrics.request(label, response.status().as_u16());
     response
 }
 

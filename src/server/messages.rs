@@ -9,15 +9,17 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::ask::{Prompt, Said, Whole};
-use super::chat::content;
+use super::chat::{content, format_of};
 use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
 use super::refusal::{Family, Refusal};
 use super::reply::{self, Form, Usage, event, fresh_id, model_named, object, render, submit};
 use super::sampling::{MOST_TOKENS, stops, wish};
+use super::tools::Tools;
 use super::{Shared, http};
 use crate::protocol::desk::ThinkMode;
 use crate::text::ChatRole;
+use crate::text::grammar::Grammar;
 use crate::transcript::Finish;
 
 /// Adds a block of a message to its turns. The result of a call is a turn of its own.
@@ -132,9 +134,15 @@ fn usage(usage: &Usage) -> Value {
     })
 }
 
+/// A call as a block.
+fn tool_use(call: &Call) -> Value {
+    json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments })
+}
+
 /// Why an answer ended, and the text that ended it.
 fn reason(whole: &Whole) -> (&'static str, Option<&str>) {
     match (whole.finish, &whole.stopped_by) {
+        (Finish::Stop | Finish::Repeats, None) if whole.calls > 0 => ("tool_use", None),
         (_, Some(stop)) => ("stop_sequence", Some(stop)),
         (Finish::Length, None) => ("max_tokens", None),
         (Finish::Context, None) => ("model_context_window_exceeded", None),
@@ -206,6 +214,17 @@ impl Form for Events {
                 self.text(true, thinking, out);
                 self.text(false, answer, out);
             }
+            Said::Call { call, .. } => {
+                self.close(out);
+                let index = self.blocks;
+                self.blocks += 1;
+                let mut block = tool_use(call);
+                block["input"] = json!({});
+                event(out, "content_block_start", json!({ "index": index, "content_block": block }));
+                let delta = json!({ "type": "input_json_delta", "partial_json": call.arguments.to_string() });
+                event(out, "content_block_delta", json!({ "index": index, "delta": delta }));
+                event(out, "content_block_stop", json!({ "index": index }));
+            }
             Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
                 self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
                 return true;
@@ -218,7 +237,7 @@ impl Form for Events {
                 event(out, "message_stop", json!({}));
                 return true;
             }
-            Said::Reading { .. } | Said::Failed(_) => {}
+            Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
         }
         false
     }
@@ -232,10 +251,22 @@ impl Form for Events {
 fn conversation(shared: &Shared, fields: &mut Fields) -> Result<(Conversation, Option<u64>), Refusal> {
     let turns = turns(fields)?;
     let (think, budget) = thinking(shared, fields)?;
-    fields.refuse("tools", |v| v.as_array().is_some_and(Vec::is_empty))?;
-    fields.refuse("tool_choice", |v| v["type"] == "none" || v["type"] == "auto")?;
+    let tools = Tools::read(fields, "input_schema")?;
     let open = turns.last().is_some_and(|t| t.role == ChatRole::Assistant);
-    Ok((Conversation { turns, think, open, ..Conversation::default() }, budget))
+    Ok((Conversation { turns, tools, think, open }, budget))
+}
+
+/// Reads `output_config`: the schema of the answer.
+fn output(fields: &mut Fields) -> Result<Option<Grammar>, Refusal> {
+    fields.ignore(&["cache_control"]);
+    let Some(mut output) = fields.object("output_config")? else { return Ok(None) };
+    let grammar = match output.object("format")? {
+        Some(format) => format_of(format)?,
+        None => None,
+    };
+    output.ignore(&["effort"]);
+    output.done()?;
+    Ok(grammar)
 }
 
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
@@ -250,9 +281,14 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let mut wish = wish(shared, &mut fields, stop, Some(most))?;
     wish.thinking_budget = budget.unwrap_or(wish.thinking_budget);
     let streamed = fields.truth("stream")?.unwrap_or(false);
-    fields.ignore(&["metadata", "service_tier", "container", "inference_geo", "output_config", "context_management"]);
+    let grammar = output(&mut fields)?;
+    fields.ignore(&["metadata", "service_tier", "inference_geo"]);
     fields.done()?;
+    wish.calls = conversation.tools.may_be_called();
+    let forced = conversation.tools.grammar(&shared.renderer).map(|g| (g, "tools"));
     let rendered = render(shared, conversation, "messages").await?;
+    let grammar = forced.or(grammar.map(|g| (g, "output_config")));
+    wish.constraint = reply::constraint(shared, grammar, &rendered).await?;
     let prompt = Prompt { rendered: Arc::new(rendered), tokens: None, field: "messages" };
     let listener = submit(shared, prompt, wish, 1, None)?;
     let id = fresh_id("msg_");
@@ -269,6 +305,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     if !choice.answer.is_empty() {
         blocks.push(json!({ "type": "text", "text": choice.answer }));
     }
+    blocks.extend(choice.calls.iter().map(tool_use));
     let (reason, stop) = choice.whole.as_ref().map_or(("end_turn", None), reason);
     Ok(object(&json!({
         "id": id,
@@ -291,7 +328,7 @@ async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Resul
     let mut fields = Fields::body(http::json(headers, body).await?)?;
     let _ = model_named(shared, fields.text("model")?)?;
     let (conversation, _) = conversation(shared, &mut fields)?;
-    fields.ignore(&["output_config", "context_management"]);
+    fields.ignore(&["output_config", "cache_control"]);
     fields.done()?;
     let rendered = render(shared, conversation, "messages").await?;
     let tokens = super::plain::encode(shared, rendered.text).await?;

@@ -1,7 +1,7 @@
 //! The local server: the model for other programs, over HTTP, in the forms of the OpenAI and Anthropic APIs.
 //!
 //! Connections (`http`) run on one thread with tokio; each request is read by the file of its API (`chat`, `completions`, `responses`, `messages`, `plain`), rendered
-//! (`prompt`), and put into a bounded queue as an [`ask::Ask`]. One thread (`worker`) feeds the engine: it finds the longest
+//! (`prompt`), and put into a bounded queue as an `Ask`. One thread (`worker`) feeds the engine: it finds the longest
 //! kept prefix (`prefix`), has the rest read, and keeps the state (`keep`). What it says comes back through a channel that
 //! never makes it wait; the connection turns it into one object or a stream (`reply`).
 //!
@@ -10,12 +10,14 @@
 
 mod answer;
 mod ask;
+mod calls;
 mod chat;
 mod completions;
 mod door;
 mod fields;
 mod http;
 mod keep;
+mod likely;
 mod messages;
 mod metrics;
 mod plain;
@@ -27,11 +29,12 @@ mod reply;
 mod responses;
 mod sampling;
 mod stops;
+mod tools;
 mod worker;
 
 use std::net::TcpListener;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -44,6 +47,7 @@ use crate::protocol::engine::{ModelInfo, Token};
 use crate::session::{Store, Unsaved};
 use crate::settings::Settings;
 use crate::text::TextModel;
+use crate::text::grammar::Grammars;
 use ask::Ask;
 pub use door::Key;
 use keep::Keep;
@@ -133,6 +137,7 @@ struct Shared {
     phase: watch::Sender<Phase>,
     metrics: Metrics,
     records: Records,
+    grammars: OnceLock<Result<Grammars, String>>,
     key: Option<Key>,
     /// Seconds since the epoch.
     started: u64,
@@ -145,6 +150,12 @@ impl Shared {
         if down {
             Stop(self.phase.clone()).stop();
         }
+    }
+
+    /// The compiler of grammars, made when it is first needed.
+    fn grammars(&self) -> Result<&Grammars, String> {
+        let made = self.grammars.get_or_init(|| Grammars::new(&self.renderer.model().tokenizer, &self.stop_ids));
+        made.as_ref().map_err(Clone::clone)
     }
 
     fn engine(&self) -> EngineIs {
@@ -207,6 +218,7 @@ impl Server {
             phase: watch::Sender::new(Phase::Serving),
             metrics: Metrics::default(),
             records,
+            grammars: OnceLock::new(),
             key,
             started: now_s(),
         });

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::refusal::Refusal;
+use super::tools::Tools;
 use crate::desk::render::{Cut, MARK, Rendered, Renderer, unmarked};
 use crate::protocol::desk::ThinkMode;
 use crate::session::SegmentKind;
@@ -48,8 +49,8 @@ impl Turn {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Conversation {
     pub turns: Vec<Turn>,
-    /// Functions the model may call, in OpenAI's form.
-    pub tools: Vec<Value>,
+    /// Functions the model may call.
+    pub tools: Tools,
     pub think: ThinkMode,
     /// The last turn is an answer that is to be gone on with.
     pub open: bool,
@@ -115,7 +116,8 @@ impl Conversation {
 
     /// The text, and where in it state is to be kept. `field` is what an error of the template is about.
     pub(super) fn render(&self, renderer: &Renderer, field: &'static str) -> Result<Rendered, Refusal> {
-        let turns = one_system_text(&self.turns);
+        let mut turns = one_system_text(&self.turns);
+        let tools = self.tools.show(renderer, &mut turns);
         let (turns, answer) = match turns.split_last() {
             Some((last, before)) if self.open && last.role == ChatRole::Assistant => (before, Some(last)),
             _ => (turns.as_slice(), None),
@@ -123,7 +125,7 @@ impl Conversation {
         let options = RenderOptions {
             add_generation_prompt: true,
             thinking: self.think,
-            tools: self.tools.iter().map(|t| safe_json(renderer, t)).collect(),
+            tools: tools.iter().map(|t| safe_json(renderer, t)).collect(),
         };
         let template = &renderer.model().template;
         let render = |marked: &[usize]| {

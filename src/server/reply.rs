@@ -13,13 +13,15 @@ use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
 use serde_json::Value;
 
-use super::ask::{Ask, Listener, Prompt, Said, Whole, Wish};
-use super::prompt::Conversation;
+use super::ask::{Ask, Listener, Prompt, Said, Told, Whole, Wish};
+use super::prompt::{Call, Conversation};
 use super::records::Record;
 use super::refusal::Refusal;
 use super::{EngineIs, Phase, Shared};
 use crate::desk::render::Rendered;
-use crate::protocol::engine::{Cancel, ModelInfo};
+use crate::protocol::engine::{Cancel, Constraint, Likely, ModelInfo, Token};
+use crate::text::Begin;
+use crate::text::grammar::Grammar;
 use crate::transcript::Finish;
 
 /// Bytes of one frame of a stream; more goes into the next.
@@ -61,6 +63,24 @@ pub(super) async fn render(
     rendered.await.map_err(|_| Refusal::internal("internal error while the messages were rendered"))?
 }
 
+/// What keeps the answer to a rendered prompt to the grammar that a field asks for, compiled on a thread of its own.
+pub(super) async fn constraint(
+    shared: &Arc<Shared>,
+    grammar: Option<(Grammar, &'static str)>,
+    rendered: &Rendered,
+) -> Result<Option<Constraint>, Refusal> {
+    let Some((grammar, field)) = grammar else { return Ok(None) };
+    let (shared, begin) = (Arc::clone(shared), Begin::after_prompt(&rendered.text));
+    let compile = move || match shared.grammars() {
+        Ok(grammars) => {
+            grammars.constraint(&grammar, begin).map_err(|why| Refusal::field(field, format!("{field}: {why}")))
+        }
+        Err(why) => Err(Refusal::internal(format!("no answer can be kept to a grammar: {why}"))),
+    };
+    let compiled = tokio::task::spawn_blocking(compile).await;
+    compiled.map_err(|_| Refusal::internal("internal error while a grammar was compiled"))?.map(Some)
+}
+
 /// Puts a question into the queue.
 pub(super) fn submit(
     shared: &Shared,
@@ -92,6 +112,9 @@ pub(super) fn submit(
 pub(super) struct Choice {
     pub thinking: String,
     pub answer: String,
+    /// Its tokens, where that was asked for.
+    pub tokens: Vec<Told>,
+    pub calls: Vec<Call>,
     pub whole: Option<Whole>,
 }
 
@@ -99,6 +122,8 @@ pub(super) struct Choice {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Collected {
     pub usage: Usage,
+    /// Tokens of the prompt and how likely all but the first were, where that was asked for.
+    pub scored: Option<(Vec<Token>, Vec<Likely>)>,
     pub choices: Vec<Choice>,
 }
 
@@ -122,7 +147,12 @@ impl Usage {
                 self.completion_tokens += whole.completion_tokens;
                 self.thought_tokens += whole.thought_tokens;
             }
-            Said::Begun { .. } | Said::Reading { .. } | Said::Text { .. } | Said::Failed(_) => {}
+            Said::Begun { .. }
+            | Said::Scored { .. }
+            | Said::Reading { .. }
+            | Said::Text { .. }
+            | Said::Call { .. }
+            | Said::Failed(_) => {}
         }
     }
 }
@@ -142,14 +172,21 @@ pub(super) const BROKE_OFF: &str = "the answer broke off: the server is ending";
 
 /// Waits for all answers. An answer that was given up is an error.
 pub(super) async fn collect(mut listener: Listener, wanted: usize) -> Result<Collected, Refusal> {
-    let mut all = Collected { usage: Usage::default(), choices: vec![Choice::default(); wanted] };
+    let mut all = Collected { choices: vec![Choice::default(); wanted], ..Collected::default() };
     let mut ended = 0;
     while ended < wanted {
         let said = listener.next().await.ok_or_else(|| Refusal::new(503, "shutting_down", BROKE_OFF))?;
         all.usage.take(&said);
         match said {
-            Said::Text { index, thinking, answer } => {
+            Said::Call { index, call } => {
                 if let Some(choice) = all.choices.get_mut(index) {
+                    choice.calls.push(call);
+                }
+            }
+            Said::Scored { tokens, likely } => all.scored = Some((tokens, likely)),
+            Said::Text { index, thinking, answer, tokens } => {
+                if let Some(choice) = all.choices.get_mut(index) {
+                    choice.tokens.extend(tokens);
                     choice.thinking.push_str(&thinking);
                     choice.answer.push_str(&answer);
                 }

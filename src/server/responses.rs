@@ -9,15 +9,17 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::ask::{Prompt, Said};
-use super::chat::{arguments, content};
+use super::chat::{arguments, content, format_of};
 use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
 use super::records::Records;
 use super::refusal::{Family, Refusal};
 use super::reply::{self, Choice, Form, Usage, event, fresh_id, model_named, object, render, submit};
 use super::sampling::{MOST_TOKENS, effort, wish};
+use super::tools::Tools;
 use super::{Shared, http, now_s};
 use crate::text::ChatRole;
+use crate::text::grammar::Grammar;
 use crate::transcript::Finish;
 
 /// Parts of messages that are texts.
@@ -124,7 +126,10 @@ impl Sent {
             if !choice.thinking.is_empty() {
                 output.push(self.thoughts(&choice.thinking, "completed"));
             }
-            output.push(self.message(Some(&choice.answer), status));
+            if !choice.answer.is_empty() || choice.calls.is_empty() {
+                output.push(self.message(Some(&choice.answer), status));
+            }
+            output.extend(choice.calls.iter().map(|c| function_call(c, "completed")));
             if status == "incomplete" {
                 incomplete = json!({ "reason": "max_output_tokens" });
             }
@@ -151,6 +156,18 @@ impl Sent {
         }
         response
     }
+}
+
+/// A call as an item.
+fn function_call(call: &Call, status: &str) -> Value {
+    json!({
+        "type": "function_call",
+        "id": format!("fc_{}", call.id),
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": call.arguments.to_string(),
+        "status": status,
+    })
 }
 
 /// A text of a message.
@@ -261,13 +278,30 @@ impl Form for Events {
                 self.text(true, thinking, out);
                 self.text(false, answer, out);
             }
+            Said::Call { call, .. } => {
+                self.end("completed", out);
+                let index = self.items;
+                self.items += 1;
+                let mut item = function_call(call, "in_progress");
+                item["arguments"] = "".into();
+                let id = item["id"].clone();
+                self.tell(out, "response.output_item.added", json!({ "output_index": index, "item": item }));
+                let written = call.arguments.to_string();
+                let delta = json!({ "item_id": id, "output_index": index, "delta": written });
+                self.tell(out, "response.function_call_arguments.delta", delta);
+                let done = json!({ "item_id": id, "output_index": index, "arguments": written, "name": call.name });
+                self.tell(out, "response.function_call_arguments.done", done);
+                let item = function_call(call, "completed");
+                self.tell(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
+                self.choice.calls.push(call.clone());
+            }
             Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
                 self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
                 return true;
             }
             Said::Ended { whole, .. } => {
                 let status = status(whole.finish);
-                if self.open != Some(false) {
+                if self.open != Some(false) && self.choice.calls.is_empty() {
                     self.end("completed", out);
                     self.begin(false, out);
                 }
@@ -276,7 +310,7 @@ impl Form for Events {
                 self.tell(out, &format!("response.{status}"), json!({ "response": response }));
                 return true;
             }
-            Said::Reading { .. } | Said::Failed(_) => {}
+            Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
         }
         false
     }
@@ -288,6 +322,19 @@ impl Form for Events {
     }
 }
 
+/// Reads `text`: what was said, to be repeated, and what it means.
+fn text_format(fields: &mut Fields) -> Result<(Value, Option<Grammar>), Refusal> {
+    let said = fields.take("text").unwrap_or_else(|| json!({ "format": { "type": "text" } }));
+    let mut text = Fields::of(said.clone(), "text")?;
+    let grammar = match text.object("format")? {
+        Some(format) => format_of(format)?,
+        None => None,
+    };
+    text.ignore(&["verbosity"]);
+    text.done()?;
+    Ok((said, grammar))
+}
+
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     let mut fields = Fields::body(http::json(headers, body).await?)?;
     let info = model_named(shared, fields.text("model")?)?;
@@ -295,7 +342,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let instructions = fields.text("instructions")?;
     let previous = fields.text("previous_response_id")?;
     let most = fields.whole("max_output_tokens", 1..=MOST_TOKENS)?;
-    let wish = wish(shared, &mut fields, Vec::new(), most)?;
+    let mut wish = wish(shared, &mut fields, Vec::new(), most)?;
     let mut think = shared.settings.think;
     let reasoning = fields.take("reasoning");
     if let Some(value) = reasoning.clone() {
@@ -307,9 +354,10 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let store = fields.truth("store")?.unwrap_or(true);
     let streamed = fields.truth("stream")?.unwrap_or(false);
     let metadata = fields.take("metadata").unwrap_or_else(|| json!({}));
-    fields.refuse("tools", |v| v.as_array().is_some_and(Vec::is_empty))?;
-    fields.refuse("tool_choice", |v| v == "none" || v == "auto")?;
-    fields.refuse("text", |v| v.get("format").is_none_or(|f| f["type"] == "text"))?;
+    let (offered, choice) = (fields.peek("tools"), fields.peek("tool_choice"));
+    let tools = Tools::read(&mut fields, "parameters")?;
+    wish.calls = tools.may_be_called();
+    let (text, grammar) = text_format(&mut fields)?;
     fields.refuse("background", |v| v == false)?;
     fields.refuse("truncation", |v| v == "disabled")?;
     fields.refuse("top_logprobs", |v| v == 0)?;
@@ -324,7 +372,9 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let mut turns: Vec<Turn> = instructions.iter().map(|text| Turn::new(ChatRole::System, text)).collect();
     turns.extend(earlier);
     turns.extend(asked);
-    let rendered = render(shared, Conversation { turns, think, ..Conversation::default() }, "input").await?;
+    let grammar = tools.grammar(&shared.renderer).map(|g| (g, "tools")).or(grammar.map(|g| (g, "text")));
+    let rendered = render(shared, Conversation { turns, tools, think, open: false }, "input").await?;
+    wish.constraint = reply::constraint(shared, grammar, &rendered).await?;
     let sent = Sent {
         id: Records::id(&record),
         created: now_s(),
@@ -338,9 +388,9 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
             "reasoning": reasoning.unwrap_or_else(|| json!({ "effort": null, "summary": null })),
             "store": store,
             "temperature": wish.sampling.temperature,
-            "text": { "format": { "type": "text" } },
-            "tool_choice": "auto",
-            "tools": [],
+            "text": text,
+            "tool_choice": choice.unwrap_or_else(|| "auto".into()),
+            "tools": offered.unwrap_or_else(|| json!([])),
             "top_p": wish.sampling.top_p,
             "truncation": "disabled",
         }),

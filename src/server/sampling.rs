@@ -71,6 +71,10 @@ pub(super) fn wish(
         thinking_budget: defaults.thinking_budget,
         stop_loops: defaults.stop_loops,
         raw: false,
+        calls: false,
+        constraint: None,
+        likely: None,
+        score: None,
     })
 }
 

@@ -24,8 +24,8 @@ use crate::desk::EngineChannels;
 use crate::desk::path::Path;
 use crate::desk::segments::{self, Absorbed, Step};
 use crate::protocol::engine::{
-    Cancel, Command, Ended, EngineEvent, EngineFault, Generate, Job, JobStats, Look, ModelInfo, RowSource, SequenceId,
-    StateImage,
+    Cancel, Command, Ended, EngineEvent, EngineFault, Generate, Job, JobStats, Likely, Look, ModelInfo, RowSource,
+    Scoring, SequenceId, StateImage, Token,
 };
 use crate::session::Unsaved;
 use crate::text::{Halt, TextError};
@@ -40,6 +40,8 @@ const GONE: &str = "the engine is gone; start sala-chat serve again";
 
 /// What the engine is doing for a question.
 enum Doing {
+    /// Scoring the prompt, for a request that wants to know how likely it is: the command.
+    Scoring(u64),
     /// Putting state back: the command, and the path that is live then.
     Restoring(u64, Path),
     /// Reading a step, or answering the last one.
@@ -222,6 +224,11 @@ impl Worker {
         match self.plan(lane, &ask, limit, &fingerprint) {
             Err(refusal) => self.refuse(&ask, refusal),
             Ok((base, steps)) => {
+                if let Some(most) = ask.wish.score {
+                    let mut tokens = base.tokens().to_vec();
+                    tokens.extend(steps.iter().flat_map(|s| s.prompt.iter().copied()));
+                    return self.begin_scoring(lane, ask, tokens, most);
+                }
                 let cached = base.position();
                 let to_read: u64 = steps.iter().map(|s| s.prompt.len() as u64).sum();
                 let prompt = cached + to_read;
@@ -257,7 +264,11 @@ impl Worker {
         }
         let internal =
             |e: crate::session::StoreError| Refusal::internal(format!("kept state cannot be looked up: {e}"));
-        let base = prefix::longest(&self.keep.store, fingerprint, &live, &ask.prompt).map_err(internal)?;
+        // What is scored is the prompt as it is cut into tokens, from its first one on.
+        let base = match ask.wish.score {
+            Some(_) => Path::default(),
+            None => prefix::longest(&self.keep.store, fingerprint, &live, &ask.prompt).map_err(internal)?,
+        };
         let most = usize::try_from(limit).unwrap_or(usize::MAX);
         let too_long = |tokens: String| {
             let field = ask.prompt.field;
@@ -372,6 +383,8 @@ impl Worker {
             spec: wish.spec,
             steering,
             look: Look::default(),
+            constraint: wish.constraint.clone(),
+            likely: wish.likely,
         })
     }
 
@@ -398,7 +411,7 @@ impl Worker {
                             lane.live = std::mem::take(path);
                             self.next_step(at, running);
                         }
-                        Doing::Running(..) => lane.running = Some(running),
+                        Doing::Scoring(_) | Doing::Running(..) => lane.running = Some(running),
                     }
                 }
             }
@@ -411,15 +424,16 @@ impl Worker {
                     running.ask.to.tell(Said::Reading { done, total: running.prompt });
                 }
             }
-            EngineEvent::Tokens { id, tokens, .. } => {
+            EngineEvent::Tokens { id, tokens, likely, .. } => {
                 let shared = Arc::clone(&self.shared);
                 if let Some(running) = self.running_job(id) {
                     let Running { answer, ask, cancel, .. } = running;
-                    if !answer.take(&shared, ask, &tokens) {
+                    if !answer.take(&shared, ask, &tokens, likely) {
                         cancel.cancel();
                     }
                 }
             }
+            EngineEvent::Done { id, likely, ended, .. } if self.is_scoring(id) => self.scored(id, ended, likely),
             EngineEvent::Done { id, ended, prompt_in_state, generated_in_state, image, stats, .. } => {
                 let done = JobDone { ended, prompt: prompt_in_state, generated: generated_in_state, image, stats };
                 if self.running_job(id).is_some()
@@ -432,11 +446,55 @@ impl Worker {
         }
     }
 
+    fn is_scoring(&self, id: u64) -> bool {
+        self.running().any(|r| matches!(&r.doing, Doing::Scoring(of) if *of == id))
+    }
+
+    /// A prompt was scored: tells it, and begins with the answer.
+    fn scored(&mut self, id: u64, ended: Ended, likely: Vec<Likely>) {
+        let Some(at) = self.lane_of(id) else { return };
+        let Some(running) = self.lanes.get_mut(at).and_then(|l| l.running.take()) else { return };
+        if ended == Ended::Cancelled {
+            return self.fail(*running, Refusal::gone());
+        }
+        let mut ask = running.ask;
+        ask.wish.score = None;
+        ask.to.tell(Said::Scored { tokens: running.answer.generated, likely });
+        self.begin(ask, 0);
+    }
+
+    /// Has the prompt scored, on an empty state.
+    fn begin_scoring(&mut self, lane: usize, ask: Ask, tokens: Vec<Token>, most: u8) {
+        let id = self.id();
+        let cancel = Cancel::default();
+        let score = Scoring { tokens: tokens.clone(), likely: Some(most), hidden: vec![Vec::new()] };
+        self.empty(lane);
+        let Some(sequence) = self.lanes.get(lane).map(|l| l.sequence) else {
+            return self.refuse(&ask, Refusal::internal("internal error: there is no such lane"));
+        };
+        let job = Job {
+            id,
+            sequence,
+            prompt: Vec::new(),
+            generate: None,
+            score: Some(score),
+            export: false,
+            cancel: cancel.clone(),
+        };
+        let (mut answer, doing) = (Answer::new(&self.shared, &ask), Doing::Scoring(id));
+        answer.generated = tokens;
+        let (cached, read, prompt, grown, attempts) = (0, 0, 0, false, 0);
+        let running =
+            Running { ask, doing, steps: VecDeque::new(), answer, cached, read, prompt, grown, attempts, cancel };
+        self.put(lane, Box::new(running));
+        self.send(Command::Run(job));
+    }
+
     /// The lane that a command belongs to.
     fn lane_of(&self, id: u64) -> Option<usize> {
         self.lanes.iter().position(|l| {
             l.running.as_ref().is_some_and(|r| match &r.doing {
-                Doing::Restoring(of, _) | Doing::Running(of, _) => *of == id,
+                Doing::Scoring(of) | Doing::Restoring(of, _) | Doing::Running(of, _) => *of == id,
             })
         })
     }

@@ -9,6 +9,7 @@ mod child;
 pub mod clock;
 mod encoding;
 pub mod files;
+pub mod grammar;
 mod long;
 pub mod near;
 mod part;

@@ -189,3 +189,187 @@ fn messages_have_anthropics_form_whole_and_streamed() {
     assert_eq!(error.json()["error"]["type"], "invalid_request_error");
     server.end();
 }
+
+fn person() -> Value {
+    json!({
+        "type": "object",
+        "properties": { "name": { "type": "string" }, "age": { "type": "integer" } },
+        "required": ["name", "age"],
+        "additionalProperties": false,
+    })
+}
+
+#[test]
+fn an_answer_keeps_to_a_schema_in_every_api() {
+    let dir = tempfile::tempdir().unwrap();
+    // The engine wants to say something else entirely.
+    let server = Running::start(dir.path(), Setup::default());
+    let check = |text: &str| {
+        let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert!(value["name"].is_string() && value["age"].is_i64(), "{value}");
+    };
+    let messages = json!([{ "role": "user", "content": "Who?" }]);
+    let format =
+        json!({ "type": "json_schema", "json_schema": { "name": "person", "strict": true, "schema": person() } });
+    let chat = json!({ "messages": messages, "response_format": format });
+    let whole = server.post(crate::CHAT, &chat);
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    assert_eq!(whole.json()["choices"][0]["finish_reason"], "stop");
+    check(whole.json()["choices"][0]["message"]["content"].as_str().unwrap());
+    let text = json!({ "format": { "type": "json_schema", "name": "person", "schema": person() } });
+    check(&text_of(&respond(&server, &json!({ "input": "Who?", "text": text }))));
+    let output = json!({ "format": { "type": "json_schema", "schema": person() } });
+    let message =
+        server.post(MESSAGES, &json!({ "max_tokens": 99, "messages": messages, "output_config": output })).json();
+    check(message["content"][0]["text"].as_str().unwrap());
+    let object = json!({ "messages": messages, "response_format": { "type": "json_object" } });
+    let object = server.post(crate::CHAT, &object).json();
+    let text = object["choices"][0]["message"]["content"].as_str().unwrap();
+    assert!(serde_json::from_str::<Value>(text).unwrap().is_object(), "{text}");
+    for schema in [json!({ "type": "no such type" }), json!({ "type": "string", "minLength": 9, "maxLength": 1 })] {
+        let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
+        let error = server.post(crate::CHAT, &json!({ "messages": messages, "response_format": format })).error();
+        assert_eq!((error.0, error.2.as_str()), (400, "response_format"), "{schema}");
+    }
+    server.end();
+}
+
+#[test]
+fn how_likely_tokens_were_is_told_as_evaluations_ask_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    // As lm-eval's local-completions asks for the likelihood of a continuation: tokens, echoed, one more drawn.
+    let tokens = server.post("/tokenize", &json!({ "prompt": "Once upon a time" })).json()["tokens"].clone();
+    let count = tokens.as_array().unwrap().len();
+    let ask = json!({
+        "model": "fake", "prompt": [tokens], "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": true, "temperature": 0,
+    });
+    let reply = server.post("/v1/completions", &ask);
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let told = &reply.json()["choices"][0]["logprobs"];
+    let values = told["token_logprobs"].as_array().unwrap();
+    assert_eq!(values.len(), count + 1);
+    assert!(values[0].is_null() && values[1..].iter().all(|v| v == -0.5), "{values:?}");
+    assert!(told["top_logprobs"][0].is_null());
+    for (value, best) in values.iter().zip(told["top_logprobs"].as_array().unwrap()).skip(1) {
+        let most = best.as_object().unwrap().values().map(|v| v.as_f64().unwrap()).fold(f64::NEG_INFINITY, f64::max);
+        assert_eq!(value.as_f64(), Some(most));
+    }
+    let offsets = told["text_offset"].as_array().unwrap();
+    assert_eq!(offsets.len(), count + 1);
+    // Without an echo those of the answer alone; and the same in a chat.
+    let own = json!({ "prompt": "Once", "max_tokens": 3, "logprobs": 2 });
+    let own = server.post("/v1/completions", &own).json();
+    assert_eq!(own["choices"][0]["logprobs"]["token_logprobs"], json!([-0.5, -0.5, -0.5]));
+    let chat = json!({
+        "messages": [{ "role": "user", "content": "Hi" }], "logprobs": true, "top_logprobs": 2, "max_tokens": 3,
+    });
+    let whole = server.post(crate::CHAT, &chat).json();
+    let content = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!((content.len(), content[0]["top_logprobs"].as_array().unwrap().len()), (3, 2));
+    let words: String = content.iter().map(|c| c["token"].as_str().unwrap()).collect();
+    assert_eq!(whole["choices"][0]["message"]["content"], words);
+    let mut streamed = chat.clone();
+    streamed["stream"] = true.into();
+    let events = server.post(crate::CHAT, &streamed).events();
+    let told = events.iter().filter_map(|e| e["choices"][0]["logprobs"]["content"].as_array()).flatten().count();
+    assert_eq!(told, 3);
+    let wrong = json!({ "messages": [{ "role": "user", "content": "Hi" }], "top_logprobs": 2 });
+    assert_eq!(server.post(crate::CHAT, &wrong).error().2, "top_logprobs");
+    server.end();
+}
+
+fn functions() -> Value {
+    let parameters =
+        json!({ "type": "object", "properties": { "place": { "type": "string" } }, "required": ["place"] });
+    json!([{ "type": "function", "function": { "name": "weather", "description": "Weather.", "parameters": parameters } }])
+}
+
+/// An engine that calls a function of its own accord.
+fn caller() -> Setup {
+    let call = "Let me see.<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"place\": \"Rome\"}}\n</tool_call>";
+    Setup { script: answers(text_model(None), call), ..Setup::default() }
+}
+
+#[test]
+fn calls_of_functions_come_in_the_form_of_each_api() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), caller());
+    let messages = json!([{ "role": "user", "content": "Rain in Rome?" }]);
+    let ask = json!({ "messages": messages, "tools": functions() });
+    let whole = server.post(crate::CHAT, &ask);
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    let whole = whole.json();
+    let choice = &whole["choices"][0];
+    assert_eq!(
+        (&choice["finish_reason"], &choice["message"]["content"]),
+        (&json!("tool_calls"), &json!("Let me see."))
+    );
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"place\":\"Rome\"}" }));
+    // Its result is told, and the conversation goes on.
+    let mut more = messages.clone();
+    more.as_array_mut().unwrap().push(choice["message"].clone());
+    more.as_array_mut().unwrap().push(json!({ "role": "tool", "tool_call_id": call["id"], "content": "Dry." }));
+    let next = server.post(crate::CHAT, &json!({ "messages": more, "tools": functions() }));
+    assert_eq!(next.status, 200, "{}", next.body);
+    assert!(next.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() > 0);
+    let mut streamed = ask.clone();
+    streamed["stream"] = true.into();
+    let events = server.post(crate::CHAT, &streamed).events();
+    let calls: Vec<&Value> =
+        events.iter().map(|e| &e["choices"][0]["delta"]["tool_calls"][0]).filter(|c| !c.is_null()).collect();
+    assert_eq!((calls.len(), &calls[0]["index"], &calls[0]["function"]["name"]), (1, &json!(0), &json!("weather")));
+
+    let tools = json!([{ "type": "function", "name": "weather", "parameters": { "type": "object" } }]);
+    let response = respond(&server, &json!({ "input": "Rain in Rome?", "tools": tools }));
+    let item = &response["output"][1];
+    assert_eq!((&item["type"], &item["arguments"]), (&json!("function_call"), &json!("{\"place\":\"Rome\"}")));
+    let output = json!([{ "type": "function_call_output", "call_id": item["call_id"], "output": "Dry." }]);
+    respond(&server, &json!({ "input": output, "previous_response_id": response["id"], "tools": tools }));
+    let events = server.post(RESPONSES, &json!({ "input": "Rain?", "tools": tools, "stream": true }));
+    assert!(names(&events).contains(&"response.function_call_arguments.done".to_owned()));
+
+    let tools = json!([{ "name": "weather", "description": "Weather.", "input_schema": { "type": "object" } }]);
+    let ask = json!({ "max_tokens": 200, "messages": messages, "tools": tools });
+    let message = server.post(MESSAGES, &ask).json();
+    assert_eq!(message["stop_reason"], "tool_use", "{message}");
+    let block = &message["content"][1];
+    assert_eq!((&block["type"], &block["input"]), (&json!("tool_use"), &json!({ "place": "Rome" })));
+    let mut more = messages.clone();
+    more.as_array_mut().unwrap().push(json!({ "role": "assistant", "content": message["content"] }));
+    let result = json!([{ "type": "tool_result", "tool_use_id": block["id"], "content": "Dry." }]);
+    more.as_array_mut().unwrap().push(json!({ "role": "user", "content": result }));
+    let next = server.post(MESSAGES, &json!({ "max_tokens": 200, "messages": more, "tools": tools }));
+    assert_eq!(next.status, 200, "{}", next.body);
+    let mut streamed = ask.clone();
+    streamed["stream"] = true.into();
+    let events = server.post(MESSAGES, &streamed).events();
+    let json: String = events.iter().filter_map(|e| e["delta"]["partial_json"].as_str()).collect();
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), json!({ "place": "Rome" }));
+    server.end();
+}
+
+#[test]
+fn a_call_can_be_asked_for_and_forbidden() {
+    let dir = tempfile::tempdir().unwrap();
+    // This engine would rather chat.
+    let server = Running::start(dir.path(), Setup::default());
+    let messages = json!([{ "role": "user", "content": "Rain in Rome?" }]);
+    let ask = |choice: Value| {
+        server.post(crate::CHAT, &json!({ "messages": messages, "tools": functions(), "tool_choice": choice }))
+    };
+    for choice in [json!("required"), json!({ "type": "function", "function": { "name": "weather" } })] {
+        let reply = ask(choice).json();
+        let call = &reply["choices"][0]["message"]["tool_calls"][0];
+        assert_eq!(call["function"]["name"], "weather", "{reply}");
+        let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        assert!(arguments["place"].is_string());
+    }
+    assert_eq!(ask(json!("none")).json()["choices"][0]["message"]["content"], "Hello there, friend.");
+    assert_eq!(ask(json!("auto")).json()["choices"][0]["finish_reason"], "stop");
+    assert_eq!(ask(json!({ "type": "function", "function": { "name": "other" } })).error().2, "tool_choice");
+    let unknown = json!({ "messages": messages, "tools": [{ "type": "web_search" }] });
+    assert_eq!(server.post(crate::CHAT, &unknown).error().2, "tools[0].type");
+    server.end();
+}

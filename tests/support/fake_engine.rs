@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sala_chat::protocol::engine::{
-    BlockLook, CheckpointImage, Command, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobStats, Looked,
-    LookedAt, MemoryInfo, ModelInfo, RowSource, RowsImage, SequenceId, StateImage, Steered, Token,
+    BlockLook, CheckpointImage, Command, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobStats, Likely,
+    Looked, LookedAt, MemoryInfo, ModelInfo, RowSource, RowsImage, Scoring, SequenceId, StateImage, Steered, Token,
 };
 
 /// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
@@ -165,6 +165,17 @@ fn score(context: &[Token], text: &[Token], hidden: &[std::ops::Range<u32>]) -> 
     (1..text.len()).map(|end| if sure(end) { -0.1 } else { -7.0 }).collect()
 }
 
+/// How likely it "finds" a token: sure, with those after it far behind.
+fn likely(token: Token, most: u8) -> Likely {
+    let best = (0..u32::from(most)).map(|i| (token + i, -0.5 - i as f32)).collect();
+    Likely { log_prob: -0.5, best }
+}
+
+fn scored_likely(score: &Scoring) -> Vec<Likely> {
+    let rest = score.tokens.iter().skip(1);
+    score.likely.map(|most| rest.map(|t| likely(*t, most)).collect()).unwrap_or_default()
+}
+
 /// Waits for a permit; false when the job was cancelled first.
 fn permit(gate: Option<&Receiver<()>>, job: &Job) -> bool {
     loop {
@@ -210,6 +221,7 @@ fn run(
     let context = state.tokens.clone();
     if let (Some(g), Ended::Read) = (&job.generate, ended) {
         let mut steer = g.steering.as_ref().map(|s| (s.0)());
+        let mut constraint = g.constraint.as_ref().map(|c| (c.0)());
         let mut answer = (o.script)(&state.hash.to_hex(), &state.tokens).into_iter();
         ended = loop {
             if !permit(o.gate.as_ref(), job) {
@@ -226,7 +238,15 @@ fn run(
                 state.absorb(1, t);
                 generated.push(t);
             }
-            match answer.next() {
+            let next = answer.next();
+            let next = match &mut constraint {
+                None => next,
+                Some(c) => {
+                    let drawn = next.filter(|t| c.allows(*t)).or_else(|| c.any());
+                    drawn.filter(|t| !g.stop.contains(t)).inspect(|t| c.accept(*t))
+                }
+            };
+            match next {
                 None => break Ended::Stop,
                 Some(t) => {
                     let (t, last) = match steer.as_mut().map_or(Steered::Take, |s| s.drawn(t, false)) {
@@ -240,6 +260,7 @@ fn run(
                         tokens: vec![t],
                         tokens_per_s: 100.0,
                         looked: Vec::new(),
+                        likely: g.likely.map(|most| likely(t, most)).into_iter().collect(),
                     });
                     if last {
                         break Ended::Repeats;
@@ -263,6 +284,7 @@ fn run(
         image: job.export.then(|| state.image(from)),
         stats,
         looked_at: look(&context, &generated),
+        likely: job.score.as_ref().map(scored_likely).unwrap_or_default(),
         scored: job
             .score
             .as_ref()

@@ -98,7 +98,8 @@ fn generation(sampling: Sampling, stop: &[Token]) -> Generation {
     let sampler = Sampler::new(sampling, &[]);
     let (stop, mode) = (stop.to_vec(), SpecMode::Auto);
     let (each_token, thoughts_until, looked) = (false, None, [0, 0]);
-    Generation { sampler, stop, mode, remaining: 100, steer: None, each_token, thoughts_until, looked }
+    let (steer, constraint, likely) = (None, None, None);
+    Generation { sampler, stop, mode, remaining: 100, steer, constraint, likely, each_token, thoughts_until, looked }
 }
 
 fn greedy(stop: &[Token]) -> Generation {
@@ -114,11 +115,11 @@ fn nothing_behind_a_stop_is_drawn() {
     // Rows say 1, 2, 4; 2 ends the turn although it was drafted and the row behind it agrees.
     let rows = [sure(1), sure(2), sure(4)];
     let got = draw_and_match(&mut greedy(&[2]), &rows, &[1, 2], 7).unwrap();
-    assert_eq!(got, Matched { tokens: vec![1], accepted: 1, ended: Some(Ended::Stop) });
+    assert_eq!(got, Matched { tokens: vec![1], accepted: 1, ended: Some(Ended::Stop), ..Matched::default() });
     let got = draw_and_match(&mut greedy(&[]), &rows, &[1, 2], 7).unwrap();
-    assert_eq!(got, Matched { tokens: vec![1, 2, 4], accepted: 2, ended: None });
+    assert_eq!(got, Matched { tokens: vec![1, 2, 4], accepted: 2, ended: None, ..Matched::default() });
     let got = draw_and_match(&mut greedy(&[]), &rows, &[3, 2], 7).unwrap();
-    assert_eq!(got, Matched { tokens: vec![1], accepted: 0, ended: None });
+    assert_eq!(got, Matched { tokens: vec![1], accepted: 0, ended: None, ..Matched::default() });
 }
 
 /// Says what it was scripted to say, token by token.
@@ -141,12 +142,24 @@ fn a_token_put_in_place_of_another_stands_whatever_was_drafted() {
     };
     let instead = [Steered::Take, Steered::Instead(3)];
     // The draft agreed with the draw, not with what stands in its place: the row behind it is of another text.
-    assert_eq!(steered(&instead, &[], &[1, 2]), Matched { tokens: vec![1, 3], accepted: 1, ended: None });
-    assert_eq!(steered(&instead, &[], &[1, 3]), Matched { tokens: vec![1, 3, 4], accepted: 2, ended: None });
+    assert_eq!(
+        steered(&instead, &[], &[1, 2]),
+        Matched { tokens: vec![1, 3], accepted: 1, ended: None, ..Matched::default() }
+    );
+    assert_eq!(
+        steered(&instead, &[], &[1, 3]),
+        Matched { tokens: vec![1, 3, 4], accepted: 2, ended: None, ..Matched::default() }
+    );
     // In place of a token that would have ended the turn, too.
-    assert_eq!(steered(&instead, &[2], &[1, 2]), Matched { tokens: vec![1, 3], accepted: 1, ended: None });
+    assert_eq!(
+        steered(&instead, &[2], &[1, 2]),
+        Matched { tokens: vec![1, 3], accepted: 1, ended: None, ..Matched::default() }
+    );
     let last = [Steered::Take, Steered::Last];
-    assert_eq!(steered(&last, &[], &[1, 2]), Matched { tokens: vec![1, 2], accepted: 1, ended: Some(Ended::Repeats) });
+    assert_eq!(
+        steered(&last, &[], &[1, 2]),
+        Matched { tokens: vec![1, 2], accepted: 1, ended: Some(Ended::Repeats), ..Matched::default() }
+    );
 }
 
 #[test]

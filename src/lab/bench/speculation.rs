@@ -149,6 +149,8 @@ impl<B: DraftOps> Bench<'_, B> {
             stop: Vec::new(),
             spec,
             steering: None,
+            constraint: None,
+            likely: None,
             look: Look::default(),
         };
         let mut round = decoder.begin(b, model, live, &wish)?;

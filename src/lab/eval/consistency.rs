@@ -147,7 +147,16 @@ fn write<B: DraftOps>(
     decoder.restore(b, known, None).map_err(broken)?;
     let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
     let look = Look::default();
-    let wish = Generate { sampling, max_tokens: WRITTEN, stop: Vec::new(), spec, steering: None, look };
+    let wish = Generate {
+        sampling,
+        max_tokens: WRITTEN,
+        stop: Vec::new(),
+        spec,
+        steering: None,
+        constraint: None,
+        likely: None,
+        look,
+    };
     let mut round = decoder.begin(b, model, live, &wish).map_err(broken)?;
     let mut tokens = round.tokens;
     while round.ended.is_none() {

@@ -126,7 +126,8 @@ impl Direct {
         self.last += 1;
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
         let (stop, spec, look) = (Vec::new(), SpecMode::Off, Look::default());
-        let generate = Generate { sampling, max_tokens: tokens, stop, spec, steering: None, look };
+        let generate =
+            Generate { sampling, max_tokens: tokens, stop, spec, steering: None, constraint: None, likely: None, look };
         let job = Job {
             id: self.last,
             sequence: MAIN,

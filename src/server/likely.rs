@@ -1,0 +1,82 @@
+//! How likely tokens were, in the forms of the completions and of the chat completions.
+
+use serde_json::{Map, Value, json};
+
+use super::ask::Told;
+use crate::protocol::engine::{Likely, Token};
+use crate::text::{Before, Tokenizer};
+
+/// A number that JSON can hold; what is no number is `null`.
+fn number(log_prob: f32) -> Value {
+    if log_prob.is_finite() { json!(log_prob) } else { Value::Null }
+}
+
+/// The `logprobs` of a completion, filled token by token.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    tokens: Vec<String>,
+    log_probs: Vec<Value>,
+    best: Vec<Value>,
+    offsets: Vec<usize>,
+    /// Characters of the text so far.
+    at: usize,
+}
+
+impl Table {
+    /// For a stretch of text that begins at this character.
+    pub(super) fn at(at: usize) -> Table {
+        Table { at, ..Table::default() }
+    }
+
+    /// One more token; the first of a prompt has nothing before it that could make it likely.
+    pub(super) fn add(&mut self, tokenizer: &Tokenizer, token: Token, likely: Option<&Likely>) {
+        let spell = |token: Token| tokenizer.spell(&[token], Before::Text);
+        let text = spell(token);
+        self.offsets.push(self.at);
+        self.at += text.chars().count();
+        self.log_probs.push(likely.map_or(Value::Null, |l| number(l.log_prob)));
+        self.best.push(likely.map_or(Value::Null, |likely| {
+            let mut best = Map::new();
+            for (token, log_prob) in &likely.best {
+                // Most first: of two that are spelled alike the likelier one is told.
+                best.entry(spell(*token)).or_insert_with(|| number(*log_prob));
+            }
+            best.entry(text.clone()).or_insert_with(|| number(likely.log_prob));
+            Value::Object(best)
+        }));
+        self.tokens.push(text);
+    }
+
+    /// Where the next stretch begins.
+    pub(super) fn end(&self) -> usize {
+        self.at
+    }
+
+    /// The object.
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "tokens": self.tokens,
+            "token_logprobs": self.log_probs,
+            "top_logprobs": self.best,
+            "text_offset": self.offsets,
+        })
+    }
+}
+
+/// The `logprobs` of a chat completion; thoughts are left out.
+pub(super) fn chat(tokenizer: &Tokenizer, tokens: &[Told]) -> Value {
+    let one = |token: Token, log_prob: f32| {
+        let text = tokenizer.spell(&[token], Before::Text);
+        json!({ "token": text, "logprob": number(log_prob), "bytes": text.as_bytes() })
+    };
+    let content: Value = tokens
+        .iter()
+        .filter(|t| !t.thought)
+        .map(|told| {
+            let mut entry = one(told.token, told.likely.log_prob);
+            entry["top_logprobs"] = told.likely.best.iter().map(|(token, log_prob)| one(*token, *log_prob)).collect();
+            entry
+        })
+        .collect();
+    json!({ "content": content, "refusal": null })
+}

@@ -1,0 +1,321 @@
+//! Functions that a request offers: read from each API, shown to the model, and forced where the request says so.
+
+use serde_json::{Map, Value, json};
+
+use super::fields::{Fields, kind};
+use super::prompt::Turn;
+use super::refusal::Refusal;
+use crate::desk::render::Renderer;
+use crate::text::grammar::Grammar;
+use crate::text::{ChatRole, RenderOptions};
+
+/// Functions of one request.
+const MOST: usize = 256;
+
+/// A function that the model may call.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Tool {
+    name: String,
+    description: Option<String>,
+    /// A JSON schema.
+    parameters: Value,
+}
+
+/// Whether the model has to call one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) enum Choice {
+    #[default]
+    Auto,
+    /// It must not.
+    None,
+    /// One of them.
+    Any,
+    /// This one.
+    Named(String),
+}
+
+/// The functions of a request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Tools {
+    list: Vec<Tool>,
+    choice: Choice,
+}
+
+/// Reads a function whose fields are `name`, `description` and its schema.
+fn tool(mut fields: Fields, schema: &'static str) -> Result<Tool, Refusal> {
+    let name = fields.text("name")?.ok_or_else(|| fields.wrong("name", "is missing"))?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':' | '/');
+    if name.is_empty() || name.len() > 128 || !name.chars().all(plain) {
+        return Err(fields.wrong("name", "must be 1 to 128 letters, digits, _, -, ., : or /"));
+    }
+    let description = fields.text("description")?;
+    let parameters = match fields.take(schema) {
+        None => json!({ "type": "object", "properties": {} }),
+        Some(Value::Object(map)) => Value::Object(map),
+        Some(other) => return Err(fields.wrong(schema, format!("must be a JSON schema, it is {}", kind(&other)))),
+    };
+    fields.ignore(&["strict", "cache_control", "defer_loading", "input_examples", "eager_input_streaming"]);
+    fields.done()?;
+    Ok(Tool { name, description, parameters })
+}
+
+/// Reads `tools`. `beside` is where the schema stands in a function that is not below `function`.
+fn list(fields: &mut Fields, beside: &'static str) -> Result<Vec<Tool>, Refusal> {
+    let given = fields.list("tools")?.unwrap_or_default();
+    if given.len() > MOST {
+        return Err(fields.wrong("tools", format!("has {} functions, at most {MOST} are allowed", given.len())));
+    }
+    let one = |(i, value): (usize, Value)| {
+        let at = format!("tools[{i}]");
+        let mut fields = Fields::of(value, &at)?;
+        fields.refuse("type", |v| v == "function" || v == "custom")?;
+        match fields.object("function")? {
+            Some(function) => fields.done().and_then(|()| tool(function, "parameters")),
+            None => tool(fields, beside),
+        }
+    };
+    given.into_iter().enumerate().map(one).collect()
+}
+
+impl Tools {
+    /// Reads `tools` and `tool_choice` of any of the APIs; `schema` is where a function's schema stands.
+    pub(super) fn read(fields: &mut Fields, schema: &'static str) -> Result<Tools, Refusal> {
+        let list = list(fields, schema)?;
+        let choice = match fields.take("tool_choice") {
+            None => Choice::Auto,
+            Some(Value::String(word)) => match word.as_str() {
+                "auto" => Choice::Auto,
+                "none" => Choice::None,
+                "required" => Choice::Any,
+                _ => return Err(fields.wrong("tool_choice", "must be auto, none, required, or name a function")),
+            },
+            Some(value @ Value::Object(_)) => {
+                let mut inner = Fields::of(value, &fields.name("tool_choice"))?;
+                let of = inner.text("type")?.unwrap_or_default();
+                inner.ignore(&["disable_parallel_tool_use"]);
+                let below = inner.object("function")?;
+                let name = match below {
+                    Some(mut function) => function.text("name")?,
+                    None => inner.text("name")?,
+                };
+                inner.done()?;
+                match (of.as_str(), name) {
+                    ("auto", None) => Choice::Auto,
+                    ("none", None) => Choice::None,
+                    ("any", None) => Choice::Any,
+                    ("function" | "tool", Some(name)) => Choice::Named(name),
+                    _ => return Err(fields.wrong("tool_choice", "must be auto, none, any, or name a function")),
+                }
+            }
+            Some(other) => return Err(fields.wrong("tool_choice", format!("is {}", kind(&other)))),
+        };
+        let known = match &choice {
+            Choice::Named(name) => list.iter().any(|t| t.name == *name),
+            Choice::Any => !list.is_empty(),
+            Choice::Auto | Choice::None => true,
+        };
+        if !known {
+            return Err(fields.wrong("tool_choice", "asks for a function that is not in tools"));
+        }
+        Ok(Tools { list, choice })
+    }
+
+    /// Whether calls are looked for in the answer.
+    pub(super) fn may_be_called(&self) -> bool {
+        !self.list.is_empty() && self.choice != Choice::None
+    }
+
+    fn as_json(&self) -> Vec<Value> {
+        let one = |t: &Tool| {
+            let mut function = Map::new();
+            function.insert("name".into(), t.name.clone().into());
+            if let Some(description) = &t.description {
+                function.insert("description".into(), description.clone().into());
+            }
+            function.insert("parameters".into(), t.parameters.clone());
+            json!({ "type": "function", "function": function })
+        };
+        self.list.iter().map(one).collect()
+    }
+
+    /// Shows them to the model: what the template takes, or else words in the system text.
+    pub(super) fn show(&self, renderer: &Renderer, turns: &mut Vec<Turn>) -> Vec<Value> {
+        if !self.may_be_called() {
+            return Vec::new();
+        }
+        if takes_tools(renderer) {
+            return self.as_json();
+        }
+        let mut text = String::from("You may call these functions. They are described by JSON schemas:\n<tools>\n");
+        for tool in self.as_json() {
+            text.push_str(&tool["function"].to_string());
+            text.push('\n');
+        }
+        text.push_str(
+            "</tools>\nA call is written as JSON between two marks, and its result is then told to you:\n\
+             <tool_call>\n{\"name\": NAME, \"arguments\": {…}}\n</tool_call>",
+        );
+        match turns.first_mut().filter(|t| t.role == ChatRole::System) {
+            Some(system) => system.text = format!("{}\n\n{text}", system.text),
+            None => turns.insert(0, Turn::new(ChatRole::System, text)),
+        }
+        // A template without functions knows no calls and no results either.
+        for turn in turns.iter_mut() {
+            for call in std::mem::take(&mut turn.calls) {
+                let call = json!({ "name": call.name, "arguments": call.arguments });
+                let gap = if turn.text.is_empty() { "" } else { "\n" };
+                turn.text = format!("{}{gap}<tool_call>\n{call}\n</tool_call>", turn.text);
+            }
+            if turn.role == ChatRole::Tool {
+                *turn = Turn::new(ChatRole::User, format!("<tool_response>\n{}\n</tool_response>", turn.text));
+            }
+        }
+        Vec::new()
+    }
+
+    /// What an answer has to be that must call a function.
+    pub(super) fn grammar(&self, renderer: &Renderer) -> Option<Grammar> {
+        let wanted: Vec<&Tool> = match &self.choice {
+            Choice::Auto | Choice::None => return None,
+            Choice::Any => self.list.iter().collect(),
+            Choice::Named(name) => self.list.iter().filter(|t| t.name == *name).collect(),
+        };
+        let native = takes_tools(renderer);
+        let mut text = String::from("start: ");
+        let names: Vec<String> = (0..wanted.len()).map(|i| format!("call_{i}")).collect();
+        text.push_str(&names.join(" | "));
+        text.push('\n');
+        for (i, tool) in wanted.iter().enumerate() {
+            text.push_str(&if native { native_call(i, tool) } else { json_call(i, tool) });
+        }
+        Some(Grammar::Lark(text))
+    }
+}
+
+/// A text in Lark.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// A call as JSON between two marks.
+fn json_call(i: usize, tool: &Tool) -> String {
+    let schema = json!({
+        "type": "object",
+        "properties": { "name": { "const": tool.name }, "arguments": tool.parameters },
+        "required": ["name", "arguments"],
+        "additionalProperties": false,
+    });
+    format!("call_{i}: \"<tool_call>\\n\" json_{i} \"\\n</tool_call>\"\njson_{i}: %json {schema}\n")
+}
+
+/// A call as the released model writes it: its parameters in the order of the schema.
+fn native_call(i: usize, tool: &Tool) -> String {
+    let mut call = format!("call_{i}: {}", quoted(&format!("<function name=\"{}\">", tool.name)));
+    let mut rules = String::new();
+    let required = tool.parameters["required"].as_array().cloned().unwrap_or_default();
+    let properties = tool.parameters["properties"].as_object().cloned().unwrap_or_default();
+    for (j, (name, schema)) in properties.iter().enumerate() {
+        let optional = if required.iter().any(|r| r == name) { "" } else { "?" };
+        call.push_str(&format!(" parameter_{i}_{j}{optional}"));
+        let open = quoted(&format!("<param name=\"{name}\">"));
+        let value = match schema["type"] == "string" && schema.get("enum").is_none() {
+            true => "/[^<&\\n]+/".to_owned(),
+            false => match schema["enum"].as_array() {
+                Some(words) if words.iter().all(Value::is_string) => {
+                    words.iter().filter_map(Value::as_str).map(quoted).collect::<Vec<_>>().join(" | ")
+                }
+                _ => format!("%json {schema}"),
+            },
+        };
+        rules.push_str(&format!("parameter_{i}_{j}: {open} value_{i}_{j} \"</param>\"\nvalue_{i}_{j}: {value}\n"));
+    }
+    format!("{call} \"</function>\"\n{rules}")
+}
+
+/// Whether the model's template shows functions by itself.
+fn takes_tools(renderer: &Renderer) -> bool {
+    let messages = json!([{ "role": "user", "content": "?" }]);
+    let parameters = json!({ "type": "object", "properties": {}, "required": [] });
+    let tool =
+        json!({ "type": "function", "function": { "name": "probe", "description": "-", "parameters": parameters } });
+    let render = |tools: Vec<Value>| {
+        let options = RenderOptions { add_generation_prompt: true, tools, ..RenderOptions::default() };
+        renderer.model().template.render_json(&messages, &options)
+    };
+    render(vec![tool]).is_ok_and(|text| text.contains("probe"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+    use crate::server::calls::{Calls, Part};
+    use crate::text::grammar::Grammars;
+    use crate::text::{Before, Begin, TextModel};
+
+    fn renderer(template: Option<&str>) -> Renderer {
+        let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
+        Renderer::new(TextModel::from_bytes(tokenizer, config, None, template.map(str::as_bytes)).unwrap())
+    }
+
+    fn tools(choice: Value) -> Result<Tools, Refusal> {
+        let parameters = json!({
+            "type": "object",
+            "properties": {
+                "place": { "type": "string" },
+                "days": { "type": "integer" },
+                "unit": { "type": "string", "enum": ["C", "F"] },
+            },
+            "required": ["place", "days", "unit"],
+        });
+        let function = json!({ "name": "weather", "description": "Weather.", "parameters": parameters });
+        let body = json!({ "tools": [{ "type": "function", "function": function }], "tool_choice": choice });
+        Tools::read(&mut Fields::body(body)?, "parameters")
+    }
+
+    const RELEASED: &str = include_str!("../../tests/templates/released.jinja");
+
+    #[test]
+    fn a_template_without_functions_is_told_of_them_in_words() {
+        let plain = renderer(None);
+        let offered = tools(json!("auto")).unwrap();
+        let mut turns = vec![Turn::new(ChatRole::User, "Rain?"), Turn::new(ChatRole::Tool, "yes")];
+        assert_eq!(offered.show(&plain, &mut turns), Vec::<Value>::new());
+        assert!(turns[0].role == ChatRole::System && turns[0].text.contains("\"weather\""), "{}", turns[0].text);
+        assert_eq!(turns[2].text, "<tool_response>\nyes\n</tool_response>");
+        let mut turns = vec![Turn::new(ChatRole::User, "Rain?")];
+        assert_eq!(offered.show(&renderer(Some(RELEASED)), &mut turns).len(), 1);
+        assert_eq!(turns.len(), 1);
+        assert!(!tools(json!("none")).unwrap().may_be_called());
+        assert_eq!(
+            tools(json!({ "type": "function", "function": { "name": "x" } })).unwrap_err().param.as_deref(),
+            Some("tool_choice")
+        );
+    }
+
+    #[test]
+    fn an_answer_that_must_be_a_call_is_one_in_either_way_of_writing() {
+        for template in [None, Some(RELEASED)] {
+            let renderer = renderer(template);
+            let tokenizer = &renderer.model().tokenizer;
+            let stop = tokenizer.stop_ids(&[]);
+            let grammars = Grammars::new(tokenizer, &stop).unwrap();
+            let grammar = tools(json!("required")).unwrap().grammar(&renderer).unwrap();
+            let constraint =
+                grammars.constraint(&grammar, Begin::Answer).unwrap_or_else(|e| panic!("{e}: {grammar:?}"));
+            let mut masked = (constraint.0)();
+            let mut written = Vec::new();
+            while let Some(token) = masked.any().filter(|t| !stop.contains(t)) {
+                masked.accept(token);
+                written.push(token);
+                assert!(written.len() < 300);
+            }
+            let text = tokenizer.spell(&written, Before::Text);
+            let parts = Calls::default().push(&text);
+            let [Part::Call(call)] = parts.as_slice() else { panic!("{text}: {parts:?}") };
+            assert_eq!(call.name, "weather");
+            assert!(call.arguments["days"].is_i64() && call.arguments["place"].is_string(), "{text}");
+            assert!(call.arguments["unit"] == "C" || call.arguments["unit"] == "F", "{text}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Answers that keep to a grammar: a JSON schema or Lark text becomes a mask over tokens, by `llguidance`.
+//!
+//! What may come next depends on the answer's tokens alone. Thoughts in front of an answer are free. Grammars come from outside:
+//! they are compiled with the library's limits, and what fails there is a sentence.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
+
+use super::caught::caught;
+use super::stream::{Begin, StreamDecoder};
+use super::tokenizer::{Piece, Tokenizer};
+use crate::protocol::engine::{Constrain, Constraint, Token};
+
+/// Bytes that end a part of a text in the grammars that there are.
+const CLOSING: [u8; 5] = [b'"', b'<', b'}', b']', b'>'];
+
+/// What an answer has to be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Grammar {
+    /// A JSON value of this schema.
+    Json(Value),
+    /// Text of this Lark grammar.
+    Lark(String),
+}
+
+impl Grammar {
+    /// Any JSON object.
+    pub fn object() -> Grammar {
+        Grammar::Json(json!({ "type": "object" }))
+    }
+}
+
+/// Compiles grammars for one tokenizer.
+pub struct Grammars {
+    factory: ParserFactory,
+    tokenizer: Arc<Tokenizer>,
+    stop: Vec<Token>,
+}
+
+impl std::fmt::Debug for Grammars {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Grammars")
+    }
+}
+
+impl Grammars {
+    /// For a tokenizer and the ids that end a turn.
+    ///
+    /// # Errors
+    /// The library cannot use the vocabulary, or nothing ends a turn: a phrase.
+    pub fn new(tokenizer: &Arc<Tokenizer>, stop: &[Token]) -> Result<Grammars, String> {
+        let end = stop.first().copied().ok_or("this model has no token that ends an answer")?;
+        let words: Vec<Vec<u8>> = (0..=tokenizer.max_id())
+            .map(|id| match tokenizer.pieces.get(id) {
+                Piece::Bytes(bytes) => bytes.to_vec(),
+                // Marked: never taken for text.
+                Piece::Special(literal) => [&[TokTrie::SPECIAL_TOKEN_MARKER], literal.as_bytes()].concat(),
+            })
+            .collect();
+        let made = caught(move || {
+            let count = u32::try_from(words.len()).unwrap_or(u32::MAX);
+            let environment: TokEnv =
+                Arc::new(ApproximateTokEnv::new(TokTrie::from(&TokRxInfo::new(count, end), &words)));
+            let mut factory = ParserFactory::new_simple(&environment)?;
+            factory.quiet();
+            anyhow::Ok(factory)
+        });
+        let factory = made.ok_or("the library fails on this vocabulary")?.map_err(|e| one_line(&e.to_string()))?;
+        Ok(Grammars { factory, tokenizer: Arc::clone(tokenizer), stop: stop.to_vec() })
+    }
+
+    /// What keeps an answer that begins like this to a grammar.
+    ///
+    /// # Errors
+    /// The grammar is none, says what no text can be, or is beyond a limit: a phrase.
+    pub fn constraint(&self, grammar: &Grammar, begin: Begin) -> Result<Constraint, String> {
+        let parser = caught(|| match grammar {
+            Grammar::Json(schema) => self.factory.create_parser(TopLevelGrammar::from_json_schema(schema.clone())),
+            Grammar::Lark(text) => self.factory.create_parser(TopLevelGrammar::from_lark(text.clone())),
+        });
+        let parser = parser.ok_or("the library fails on it")?.map_err(|e| one_line(&e.to_string()))?;
+        let mut matcher = Matcher::new(Ok(parser));
+        let first = matcher.compute_mask_or_eos().map_err(|e| one_line(&e.to_string()))?;
+        if first.is_zero() {
+            return Err("no text keeps to it".to_owned());
+        }
+        let first = Mutex::new(matcher);
+        let (tokenizer, stop) = (Arc::clone(&self.tokenizer), self.stop.clone());
+        Ok(Constraint(Arc::new(move || {
+            let matcher = first.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
+            let thoughts = (begin == Begin::Thought).then(|| StreamDecoder::new(tokenizer.clone(), begin));
+            let (tokenizer, stop) = (tokenizer.clone(), stop.clone());
+            Box::new(Masked { matcher, mask: None, thoughts, accepted: 0, tokenizer, stop })
+        })))
+    }
+}
+
+/// One line of the library's words.
+fn one_line(text: &str) -> String {
+    text.lines().map(str::trim).find(|l| !l.is_empty()).unwrap_or("it cannot be used").chars().take(300).collect()
+}
+
+/// Keeps one answer to its grammar.
+struct Masked {
+    matcher: Matcher,
+    /// What may come next, once it was asked for.
+    mask: Option<SimpleVob>,
+    /// While a thought is open, which is free.
+    thoughts: Option<StreamDecoder>,
+    /// Tokens behind the thoughts.
+    accepted: usize,
+    tokenizer: Arc<Tokenizer>,
+    stop: Vec<Token>,
+}
+
+impl Masked {
+    /// What may come next; `None` where the answer is complete, or the library has failed: then it ends.
+    fn mask(&mut self) -> Option<&SimpleVob> {
+        if self.mask.is_none() && !self.matcher.is_stopped() {
+            self.mask = self.matcher.compute_mask().ok();
+        }
+        self.mask.as_ref()
+    }
+
+    /// The bytes of a token that is text.
+    fn bytes(&self, token: Token) -> Option<&[u8]> {
+        match self.tokenizer.pieces.get(token) {
+            Piece::Bytes(bytes) if !bytes.is_empty() => Some(bytes),
+            Piece::Bytes(_) | Piece::Special(_) => None,
+        }
+    }
+}
+
+impl Constrain for Masked {
+    fn allows(&mut self, token: Token) -> bool {
+        if self.thoughts.is_some() {
+            return true;
+        }
+        if self.stop.contains(&token) {
+            return self.mask().is_none() || self.matcher.is_accepting().unwrap_or(true);
+        }
+        self.bytes(token).is_some() && self.mask().is_some_and(|mask| mask.is_allowed(token))
+    }
+
+    fn any(&mut self) -> Option<Token> {
+        let end = self.stop.first().copied();
+        if self.mask().is_none() || self.matcher.is_accepting().unwrap_or(true) {
+            return end;
+        }
+        // What leads to an end: a byte that closes something, each in its turn since some of them are text in some places; a digit;
+        // then the shortest. White space last: it may go on for ever.
+        let most = self.tokenizer.max_id();
+        let allowed: Vec<Token> = match self.mask() {
+            Some(mask) => (0..=most).filter(|t| mask.is_allowed(*t)).collect(),
+            None => Vec::new(),
+        };
+        let rank = |bytes: &[u8]| match bytes {
+            [one] if CLOSING.contains(one) => {
+                let at = CLOSING.iter().position(|c| c == one).unwrap_or(0);
+                (at + self.accepted) % CLOSING.len()
+            }
+            [b'0'..=b'9'] => CLOSING.len(),
+            bytes if bytes.iter().all(u8::is_ascii_whitespace) => CLOSING.len() + 2,
+            _ => CLOSING.len() + 1,
+        };
+        let told = |token: &Token| self.bytes(*token).map(|b| (rank(b), b.len(), *token));
+        allowed.iter().filter_map(told).min().map(|(.., token)| token).or(end)
+    }
+
+    fn accept(&mut self, token: Token) {
+        if let Some(thoughts) = &mut self.thoughts {
+            thoughts.push(token);
+            if !thoughts.in_thought() {
+                self.thoughts = None;
+            }
+            return;
+        }
+        self.mask = None;
+        self.accepted += 1;
+        if !self.stop.contains(&token) {
+            // What fails here is told by the next mask: there is none, and the answer ends.
+            let _ = self.matcher.consume_token(token);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+    use crate::text::{Before, TextModel};
+
+    fn grammars() -> (Arc<Tokenizer>, Grammars) {
+        let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
+        let text = TextModel::from_bytes(tokenizer, config, None, None).unwrap();
+        let stop = text.tokenizer.stop_ids(&[]);
+        let grammars = Grammars::new(&text.tokenizer, &stop).unwrap();
+        (text.tokenizer, grammars)
+    }
+
+    fn schema() -> Value {
+        json!({
+            "type": "object",
+            "properties": { "name": { "type": "string" }, "age": { "type": "integer" } },
+            "required": ["name", "age"],
+            "additionalProperties": false,
+        })
+    }
+
+    #[test]
+    fn what_is_no_json_of_the_schema_cannot_be_drawn() {
+        let (tokenizer, grammars) = grammars();
+        let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Answer).unwrap();
+        let stop = tokenizer.stop_ids(&[])[0];
+        let follows = |text: &str| {
+            let mut masked = (constraint.0)();
+            tokenizer.encode_behind(text, Before::Text).unwrap().into_iter().all(|token| {
+                let allowed = masked.allows(token);
+                masked.accept(token);
+                allowed
+            }) && masked.allows(stop)
+        };
+        assert!(follows("{\"name\": \"Ann\", \"age\": 7}"));
+        for wrong in [
+            "{}",
+            "{\"name\": \"Ann\"}",
+            "{\"name\": 7, \"age\": 7}",
+            "Sure: {\"name\"",
+            "{\"name\": \"Ann\", \"age\": 7",
+        ] {
+            assert!(!follows(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_answer_of_what_is_left_to_the_grammar_is_json_of_the_schema() {
+        let (tokenizer, grammars) = grammars();
+        let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Thought).unwrap();
+        let mut masked = (constraint.0)();
+        // Thoughts are free.
+        for token in tokenizer.encode_behind("Hm {.\n</think>", Before::Text).unwrap() {
+            assert!(masked.allows(token));
+            masked.accept(token);
+        }
+        let mut written = Vec::new();
+        for _ in 0..200 {
+            let token = masked.any().unwrap();
+            if tokenizer.stop_ids(&[]).contains(&token) {
+                break;
+            }
+            assert!(masked.allows(token));
+            masked.accept(token);
+            written.push(token);
+        }
+        let text = tokenizer.spell(&written, Before::Text);
+        let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert!(value["name"].is_string() && value["age"].is_i64(), "{value}");
+    }
+
+    #[test]
+    fn a_schema_that_cannot_be_met_is_refused_with_a_sentence() {
+        let (_, grammars) = grammars();
+        let refused = |grammar| grammars.constraint(&grammar, Begin::Answer).unwrap_err();
+        for schema in
+            [json!({ "type": "no such type" }), json!({ "type": "string", "minLength": 5, "maxLength": 2 }), json!(7)]
+        {
+            let why = refused(Grammar::Json(schema.clone()));
+            assert!(!why.is_empty() && !why.contains('\n'), "{schema}: {why}");
+        }
+        assert!(!refused(Grammar::Lark("start: (((".into())).is_empty());
+    }
+}
