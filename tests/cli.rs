@@ -100,6 +100,13 @@ fn settings_can_be_shown_checked_and_changed() {
     let json: serde_json::Value = serde_json::from_str(out(&home.run(&["config", "show", "--json"]))).unwrap();
     assert_eq!(json["sampling.temperature"], 0.3);
 
+    home.write(".config/sala-chat/config.toml", "[ui]\ntheme = \"sea\"\ncode_theme = \"nrod\"\n");
+    home.write(".config/sala-chat/themes/sea.toml", "[colours]\n\nyou = \"bleu\"\n");
+    let check = home.run(&["config", "check"]);
+    assert_eq!(check.status.code(), Some(2));
+    assert!(out(&check).contains("themes/sea.toml, line 3: you: bleu is no colour"), "{}", out(&check));
+    assert!(out(&check).contains("ui.code_theme: no code theme nrod: did you mean nord?"), "{}", out(&check));
+
     home.write(".config/sala-chat/config.toml", "[ui]\ntehme = \"dark\"\n[sampling]\ntemperature = 9\n");
     let check = home.run(&["config", "check"]);
     assert_eq!(check.status.code(), Some(2));

@@ -145,10 +145,18 @@ fn an_answer_names_the_lines_it_looked_at() {
     s.press("2");
     assert_eq!(s.sent(), [Request::Look { at: Some(4), passage: Some(2) }]);
     let text = "    [1] war.txt 41,210-41,262  31%\n      41210  The door opened,\n      41211  and a thin face\n    \n\nMeasured.\n";
-    s.tell(Notice::Looked { number: 4, title: "What #4 looked at".into(), text: text.into() });
+    s.tell(Notice::Looked { number: 4, sentence: (0, 0), title: "What #4 looked at".into(), text: text.into() });
     picture("looked_page_80x24", &mut s);
     s.press("1");
     assert_eq!(s.sent(), [Request::Look { at: Some(4), passage: Some(1) }]);
+    // Right goes through its sentences, Left back to all of it.
+    let page = |sentence| Notice::Looked { number: 4, sentence, title: "What #4 looked at".into(), text: "x".into() };
+    s.press("right").tell(page((0, 2))).press("right").tell(page((1, 2))).press("right").tell(page((2, 2)));
+    let of = |sentence| Request::LookSentence { at: Some(4), sentence };
+    assert_eq!(s.press("right").sent(), [of(1), of(2)]);
+    assert!(s.screen().contains("Left/Right other sentences"), "{}", s.screen());
+    s.press("left").tell(page((1, 2))).press("left");
+    assert_eq!(s.sent(), [of(1), Request::Look { at: Some(4), passage: None }]);
     s.press("esc esc").type_text("/copy look 4").press("enter");
     assert!(s.screen().contains("no passage [4]; the answer looked at 3"), "{}", s.screen());
 }
@@ -536,4 +544,9 @@ fn history_search_is_fuzzy() {
     ]));
     s.press("ctrl-r").type_text("ann");
     picture("history_search_80x24", &mut s);
+}
+
+#[test]
+fn the_list_of_themes_shows_what_each_role_looks_like() {
+    pictures("themes", themes);
 }

@@ -2,6 +2,7 @@
 
 use super::list::fuzzy;
 use crate::commands::{COMMANDS, Command, Completes, find};
+use crate::settings::Theme;
 
 /// A completion that can be taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub struct Names<'a> {
     pub sessions: Vec<&'a str>,
     /// Documents.
     pub documents: Vec<&'a str>,
+    /// Theme files.
+    pub themes: Vec<&'a str>,
 }
 
 /// Finds what could be completed in `line` (the text up to the caret).
@@ -71,6 +74,7 @@ pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
         Completes::Paths => Wanted::Paths(from, word.to_string()),
         Completes::Sessions => pick(names.sessions.clone()),
         Completes::Documents => pick(names.documents.clone()),
+        Completes::Themes => pick(Theme::WORDS.iter().copied().chain(names.themes.iter().copied()).collect()),
         Completes::Commands => Wanted::Known(from, commands(word, "")),
         Completes::Words(words) => pick(words.to_vec()),
         Completes::After(words) => {
@@ -162,7 +166,9 @@ mod tests {
 
     #[test]
     fn commands_words_and_paths() {
-        let names = Names { sessions: vec!["war-and-peace", "contract"], documents: vec!["notes.md"] };
+        let names =
+            Names { sessions: vec!["war-and-peace", "contract"], documents: vec!["notes.md"], themes: vec!["solar"] };
+        assert_eq!(texts(wanted("/theme ", &names)), ["auto", "dark", "light", "plain", "solar"]);
         assert_eq!(texts(wanted("/re", &names)), ["/resume", "/rename", "/redo", "/regen", "/read"]);
         assert_eq!(texts(wanted("/clea", &names)), ["/clear"]);
         assert_eq!(texts(wanted("/load a.txt --", &names))[..2], ["--as", "--head"]);

@@ -26,6 +26,7 @@ mod notices;
 pub mod offers;
 pub mod options;
 pub mod overlay;
+pub mod palette;
 mod perform;
 pub mod pick;
 mod render;
@@ -33,6 +34,7 @@ pub mod rows;
 pub mod selection;
 pub mod status;
 pub mod tabs;
+mod themes;
 pub mod tour;
 pub mod transcript;
 mod update;
@@ -52,6 +54,7 @@ use history::History;
 use keys::Key;
 use options::UiConfig;
 use overlay::Overlay;
+use palette::{Palette, ThemeRow};
 use pick::FilePick;
 use selection::Selection;
 use tabs::Tabs;
@@ -118,6 +121,12 @@ pub enum Event {
     Copied(Result<String, String>),
     /// Answer to [`Effect::Keep`]: the sentence to show.
     Kept(Result<String, String>),
+    /// Answer to [`Effect::Theme`]: its colours, or what is wrong with it.
+    Theme(Result<Palette, String>),
+    /// Answer to [`Effect::ListThemes`].
+    Themes(Vec<ThemeRow>),
+    /// Answer to [`Effect::CodeTheme`]: its name, or what is wrong with it.
+    CodeTheme(Result<String, String>),
     /// Answer to [`Effect::Highlight`].
     Highlighted {
         /// As written after the fence.
@@ -163,6 +172,12 @@ pub enum Effect {
         /// Value, as it is written there.
         value: String,
     },
+    /// Read a theme, built in or from a file; answered by [`Event::Theme`].
+    Theme(String),
+    /// List the themes there are; answered by [`Event::Themes`].
+    ListThemes,
+    /// Colour code by another theme from now on; answered by [`Event::CodeTheme`].
+    CodeTheme(String),
     /// Colour a code block; answered by [`Event::Highlighted`].
     Highlight {
         /// As written after the fence.
@@ -427,6 +442,15 @@ impl App {
     /// The last answer, for `/copy`.
     fn last_answer(&self) -> Option<&crate::transcript::Message> {
         self.transcript.messages().rfind(|m| m.role == crate::transcript::Role::Assistant)
+    }
+
+    /// The colours to draw with: those of the theme that is looked at in the list of themes, else the chosen one's.
+    pub fn palette(&self) -> &Palette {
+        match &self.overlay {
+            Some(Overlay::Themes(list)) => list.selected().and_then(|row| row.palette.as_ref().ok()),
+            _ => None,
+        }
+        .unwrap_or(&self.config.theme)
     }
 
     fn relayout(&mut self) {

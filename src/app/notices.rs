@@ -97,7 +97,14 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.overlay = Some(Overlay::Page(Page::new(line(&title), clean(&text))));
             Redraw::Now
         }
-        Notice::Looked { number, title, text } | Notice::Why { number, title, text, .. } => {
+        Notice::Looked { number, sentence, title, text } => {
+            app.popup = None;
+            let mut page = Page::new(line(&title), clean(&text));
+            (page.looked, page.sentence) = (Some(number), sentence);
+            app.overlay = Some(Overlay::Page(page));
+            Redraw::Now
+        }
+        Notice::Why { number, title, text, .. } => {
             app.popup = None;
             let mut page = Page::new(line(&title), clean(&text));
             page.looked = Some(number);
@@ -196,8 +203,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             Redraw::Now
         }
         Notice::Display(display) => {
-            app.config.set_display(&display);
-            effects.push(Effect::Repaint);
+            super::themes::display(app, &display, effects);
             Redraw::Now
         }
         Notice::Bye { farewell, unsaved } => {

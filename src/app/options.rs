@@ -1,6 +1,7 @@
 //! What the user can set about the interface. Filled by the configuration, changed by `/theme` and `/think`.
 
 use super::keys::KeyTable;
+use super::palette::Palette;
 use crate::protocol::desk::Display;
 pub use crate::settings::{ClipboardMethod, Switch as Panel, Theme as ThemeName, ThoughtView as ThinkShow};
 
@@ -12,6 +13,18 @@ pub enum Glyphs {
     Unicode,
     /// `|`, `-`, `#`, `.` only.
     Ascii,
+}
+
+/// How many colours the terminal shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Depth {
+    /// Its own 16.
+    Sixteen,
+    /// Those and a fixed cube.
+    Fixed,
+    /// Red, green and blue of 8 bits.
+    #[default]
+    Rgb,
 }
 
 /// When the terminal is asked to notify that an answer is complete.
@@ -30,9 +43,19 @@ pub enum Notify {
 #[derive(Clone, Debug)]
 pub struct UiConfig {
     /// Colours.
-    pub theme: ThemeName,
+    pub theme: Palette,
+    /// The terminal's background is light: what the theme `auto` follows.
+    pub light: bool,
+    /// Folder of theme files.
+    pub themes_dir: Option<std::path::PathBuf>,
+    /// Names of the themes there, for completion.
+    pub themes: Vec<String>,
+    /// Colours of code.
+    pub code_theme: String,
     /// False for `NO_COLOR` and `CLICOLOR=0`: attributes only, whatever the theme.
     pub colour: bool,
+    /// Colours that the terminal shows.
+    pub depth: Depth,
     /// Frame characters.
     pub glyphs: Glyphs,
     /// Glyphs were `auto`: use ASCII after all when the terminal draws lines two cells wide.
@@ -81,17 +104,17 @@ impl UiConfig {
         vec![
             ("thinking.show", self.think_show.word().to_owned()),
             ("ui.look", self.look.to_string()),
-            ("ui.theme", self.theme.word().to_owned()),
+            ("ui.theme", self.theme.name.clone()),
+            ("ui.code_theme", self.code_theme.clone()),
         ]
     }
 
-    /// Takes what a preset kept.
+    /// Takes what a preset kept, but for the themes: those are read outside.
     pub fn set_display(&mut self, display: &Display) {
         for (key, value) in display {
             match *key {
                 "thinking.show" => self.think_show = ThinkShow::from_word(value).unwrap_or(self.think_show),
                 "ui.look" => self.look = value.parse().unwrap_or(self.look),
-                "ui.theme" => self.theme = ThemeName::from_word(value).unwrap_or(self.theme),
                 _ => {}
             }
         }
@@ -101,8 +124,13 @@ impl UiConfig {
 impl Default for UiConfig {
     fn default() -> Self {
         UiConfig {
-            theme: ThemeName::Auto,
+            theme: Palette::built_in(ThemeName::Auto, false),
+            light: false,
+            themes_dir: None,
+            themes: Vec::new(),
+            code_theme: "auto".into(),
             colour: true,
+            depth: Depth::Rgb,
             glyphs: Glyphs::Unicode,
             probe_glyphs: true,
             panel: Panel::Auto,

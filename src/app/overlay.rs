@@ -4,8 +4,9 @@ use super::list::List;
 use super::map::MapView;
 use super::markdown::{Colours, Style, render};
 use super::options::Glyphs;
+use super::palette::ThemeRow;
 use super::rows::Row;
-use crate::protocol::desk::{DocumentRow, SearchRow, SessionRow, TimelineRow};
+use crate::protocol::desk::{DocumentRow, Request, SearchRow, SessionRow, TimelineRow};
 use crate::transcript::Finish;
 
 /// A text to read, with a scroll position.
@@ -21,6 +22,8 @@ pub struct Page {
     pub top: usize,
     /// Number of the answer whose passages it shows: digits open them.
     pub looked: Option<u64>,
+    /// Which sentence of that answer it shows, 0 for all of it, and how many there are.
+    pub sentence: (u64, u64),
     height: usize,
     width: usize,
 }
@@ -95,6 +98,8 @@ pub enum Overlay {
     Prompts(List<String>),
     /// The context as cells.
     Map(MapView),
+    /// Themes: the selected one is drawn with.
+    Themes(List<ThemeRow>),
 }
 
 impl Overlay {
@@ -115,6 +120,7 @@ impl Overlay {
             | Overlay::Found { .. }
             | Overlay::Timeline(_)
             | Overlay::Documents { .. }
+            | Overlay::Themes(_)
             | Overlay::Prompts(_) => {}
         }
     }
@@ -129,7 +135,20 @@ impl Overlay {
             | Overlay::Timeline(_)
             | Overlay::Documents { .. }
             | Overlay::Prompts(_)
+            | Overlay::Themes(_)
             | Overlay::Map(_) => None,
+        }
+    }
+
+    /// What asks for the next sentence of the answer that it is about, or the one before.
+    pub fn other_sentence(&self, forward: bool) -> Option<Request> {
+        let Overlay::Page(page) = self else { return None };
+        let ((shown, all), at) = (page.sentence, page.looked);
+        match (forward, shown) {
+            (true, shown) if shown < all => Some(Request::LookSentence { at, sentence: shown + 1 }),
+            (false, 1) => Some(Request::Look { at, passage: None }),
+            (false, shown @ 2..) => Some(Request::LookSentence { at, sentence: shown - 1 }),
+            _ => None,
         }
     }
 
@@ -142,6 +161,7 @@ impl Overlay {
             Overlay::Timeline(list) => list.step(by),
             Overlay::Documents { list, .. } => list.step(by),
             Overlay::Prompts(list) => list.step(by),
+            Overlay::Themes(list) => list.step(by),
             Overlay::Map(view) => view.step(by.saturating_mul(isize::try_from(view.row).unwrap_or(1))),
         }
     }
@@ -152,6 +172,7 @@ impl Overlay {
             Overlay::Sessions(list) => Some(list.query()),
             Overlay::Documents { list, .. } => Some(list.query()),
             Overlay::Prompts(list) => Some(list.query()),
+            Overlay::Themes(list) => Some(list.query()),
             Overlay::Page(_)
             | Overlay::Aside { .. }
             | Overlay::Found { .. }
@@ -171,6 +192,7 @@ impl Overlay {
             Overlay::Sessions(list) => list.set_query(query),
             Overlay::Documents { list, .. } => list.set_query(query),
             Overlay::Prompts(list) => list.set_query(query),
+            Overlay::Themes(list) => list.set_query(query),
             Overlay::Page(_)
             | Overlay::Aside { .. }
             | Overlay::Found { .. }
@@ -182,6 +204,10 @@ impl Overlay {
     /// Keys shown at its foot.
     pub fn footer(&self) -> &'static str {
         match self {
+            Overlay::Page(page) if page.sentence.0 > 0 => "Left/Right other sentences   Up/Down scroll   Esc closes",
+            Overlay::Page(page) if page.sentence.1 > 0 => {
+                "1-9 opens a passage   Right by sentence   Up/Down scroll   Esc closes"
+            }
             Overlay::Page(page) if page.looked.is_some() => "1-9 opens a passage   Up/Down scroll   Esc closes",
             Overlay::Page(_) => "Up/Down PgUp/PgDn scroll   Esc closes",
             Overlay::Aside { done: None, .. } => "answering; not kept   Esc stops and closes",
@@ -191,6 +217,7 @@ impl Overlay {
             Overlay::Timeline(_) => "Enter goes there   f forks there   Esc closes",
             Overlay::Documents { .. } => "type to filter   Enter shows the text   Esc closes",
             Overlay::Map(_) => "arrows move   Enter opens   Esc closes",
+            Overlay::Themes(_) => "Up/Down show   type to filter   Enter takes   Esc keeps what was",
             Overlay::Prompts(_) => "type to search   Ctrl-R next   Enter takes   Esc closes",
         }
     }

@@ -5,6 +5,7 @@ use super::keys::ACTIONS;
 use super::markdown::{Colours, Style, render};
 use super::mention;
 use super::options::ThinkShow;
+use super::themes;
 use super::{App, Effect};
 use crate::commands::{self, CopyWhat, Local, Outcome, WhileBusy, help};
 use crate::protocol::desk::{Level, PresetAction, Request};
@@ -141,7 +142,7 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
             Err(why) => note(app, Level::Error, &why),
         },
         Local::Show(display) => {
-            app.config.set_display(&display);
+            themes::display(app, &display, effects);
             if display.iter().any(|(key, _)| *key == "thinking.show") {
                 let how = match app.config.think_show {
                     ThinkShow::Open => "always open",
@@ -150,7 +151,12 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
                 };
                 note(app, Level::Info, &format!("Thoughts are {how}."));
             }
-            effects.push(Effect::Repaint);
+        }
+        Local::Themes => effects.push(Effect::ListThemes),
+        Local::Names(row) => {
+            let display = app.config.display();
+            let now = display.iter().find(|(key, _)| *key == row.name).map_or("", |(_, value)| value.as_str());
+            open_page(app, row.name, page::names(row, now));
         }
         Local::Save { key, value, now } => {
             if let Some(outcome) = now {

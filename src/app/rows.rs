@@ -46,6 +46,8 @@ pub enum Role {
     Key,
     /// Coloured code: index into the terminal's 16 colours.
     Ansi(u8),
+    /// Coloured code: red, green, blue.
+    Rgb(u8, u8, u8),
 }
 
 /// A role plus the marks markdown can add to it.

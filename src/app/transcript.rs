@@ -291,6 +291,15 @@ impl Transcript {
         self.colours.insert(lang, code, lines);
     }
 
+    /// Code is coloured otherwise from now on: what is known of colours is forgotten.
+    pub fn forget_colours(&mut self) {
+        for e in self.entries.iter_mut().filter(|e| !e.code().is_empty()) {
+            e.reset();
+        }
+        self.colours = Colours::default();
+        self.asked.clear();
+    }
+
     /// Code blocks on screen whose colours nobody asked for yet.
     pub fn uncoloured(&mut self) -> Vec<(String, String)> {
         let mut wanted = Vec::new();

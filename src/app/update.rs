@@ -4,7 +4,7 @@ use super::acts::{hint, note, quit, stop};
 use super::find::Find;
 use super::mention::{self, Found};
 use super::transcript::Scroll;
-use super::{App, Armed, Effect, Event, Phase, Question, Redraw, input, notices, perform, selection};
+use super::{App, Armed, Effect, Event, Phase, Question, Redraw, input, notices, perform, selection, themes};
 use crate::protocol::desk::Level;
 use crate::text::sanitize::sanitize;
 
@@ -93,6 +93,18 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
         }
         Event::Copied(Ok(what)) => {
             copied(app, &what, now);
+            Redraw::Now
+        }
+        Event::Theme(read) => {
+            themes::read(app, read);
+            Redraw::Now
+        }
+        Event::Themes(rows) => {
+            themes::open(app, rows);
+            Redraw::Now
+        }
+        Event::CodeTheme(read) => {
+            themes::code(app, read);
             Redraw::Now
         }
         Event::Highlighted { lang, code, lines } => {

@@ -47,6 +47,10 @@ pub enum Local {
     Copy(CopyWhat),
     /// `/theme NAME`, `/think show|fold|hide`, `/set` with what the screen keeps.
     Show(Display),
+    /// `/theme`: the list of themes.
+    Themes,
+    /// `/set KEY` for a setting that takes names: which there are.
+    Names(&'static crate::settings::Row),
     /// `/set KEY VALUE --save`: changed now, where a session can, and in the settings file.
     Save {
         /// Full name of the setting.
@@ -112,6 +116,8 @@ pub enum Completes {
     Sessions,
     /// Names of documents of this conversation.
     Documents,
+    /// Themes.
+    Themes,
     /// Names of commands.
     Commands,
     /// Fixed words.

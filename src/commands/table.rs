@@ -1,7 +1,7 @@
 //! The table of requests and slash commands. A new command is a row of [`COMMANDS`] here; if it asks the desk for something
 //! new, also a row of the requests, whose verb the desk has in `desk/dispatch.rs`.
 
-use super::Completes::{After, Commands, Documents, Nothing, Paths, Sessions, Words};
+use super::Completes::{After, Commands, Documents, Nothing, Paths, Sessions, Themes, Words};
 use super::args::{Args, tokens};
 use super::request::{WhileBusy, requests};
 use super::words::{BranchTarget, CopyWhat, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction};
@@ -9,7 +9,7 @@ use super::{Command, Group, Local, Outcome};
 use crate::protocol::engine::SpecMode;
 use crate::settings::preset::BUILT_IN;
 use crate::settings::row::Keeper;
-use crate::settings::{Field, Theme, ThinkMode, session, table as settings};
+use crate::settings::{Field, Kind, ThinkMode, session, table as settings};
 use crate::transcript::MessageId;
 
 requests! {
@@ -132,6 +132,13 @@ requests! {
         /// Which passage, from 1; all if `None`.
         passage: Option<u64>,
     }, Runs => look;
+    /// `/look [#N] sK`: what one sentence of an answer looked at.
+    LookSentence {
+        /// Which answer; the last if `None`.
+        at: Option<u64>,
+        /// Which of its sentences, from 1.
+        sentence: u64,
+    }, Runs => look_sentence;
     /// `/map`.
     Map, Runs => map;
     /// `/why [#N] [K]`: what an answer becomes less likely without.
@@ -594,12 +601,20 @@ pub const COMMANDS: &[Command] = &[
     Command {
         name: "theme",
         group: Group::Settings,
-        usage: "auto|dark|light|plain",
-        help: "colours",
+        usage: "[NAME|FILE]",
+        help: "colours: choose from a list that shows them",
+        options: &[
+            ("auto, dark, light, plain", "built in; auto asks the terminal, plain has no colour"),
+            ("NAME", "NAME.toml of the folder themes beside the settings file"),
+            ("FILE", "a theme file elsewhere"),
+        ],
         example: "/theme light",
-        wrong: "/theme pink",
-        completes: Words(Theme::WORDS),
-        parse: |a| change("theme", &a.one("auto, dark, light or plain")?),
+        wrong: "/theme a b",
+        completes: Themes,
+        parse: |a| match a.at_most_one()? {
+            None => local(Local::Themes),
+            Some(name) => change("theme", &name),
+        },
         ..ROW
     },
     Command {
@@ -615,15 +630,16 @@ pub const COMMANDS: &[Command] = &[
         name: "look",
         aliases: &["sources", "looked"],
         group: Group::Documents,
-        usage: "[#N] [K]",
-        help: "which lines an answer looked at",
+        usage: "[#N] [K|sK]",
+        help: "which lines an answer looked at, or one sentence of it",
         options: &[
             ("#N", "the answer with this number, not the last"),
             ("K", "open the passage of this number, as `[K]` below the answer"),
+            ("sK", "what its sentence of this number looked at; /look lists them"),
         ],
-        example: "/look #8 2",
+        example: "/look #8 s2",
         wrong: "/look two",
-        parse: |a| answer_and_number(a).and_then(|(at, passage)| desk(Request::Look { at, passage })),
+        parse: look,
         ..ROW
     },
     Command {
@@ -857,6 +873,8 @@ fn set(a: &Args<'_>) -> Result<Outcome, String> {
         [] => desk(Request::Set(None)),
         [key, value] => change(key, value),
         [key] => Err(match settings::session_row(key) {
+            Some(row) if row.name == "ui.theme" => return local(Local::Themes),
+            Some(row) if matches!(row.kind, Kind::Named(..)) => return local(Local::Names(row)),
             Some(row) => format!("{key} needs a value: {}", row.kind.range()),
             None => session::parse(key, "").err().unwrap_or_default(),
         }),
@@ -919,6 +937,22 @@ fn open(a: &Args<'_>) -> Result<Outcome, String> {
     match inner.and_then(|n| n.parse().ok()).filter(|n| *n > 0) {
         Some(passage) => desk(Request::Look { at: None, passage: Some(passage) }),
         None => desk(Request::Open(name)),
+    }
+}
+
+/// `/look [#N] [K|sK]`.
+fn look(a: &Args<'_>) -> Result<Outcome, String> {
+    let number = |word: &str, mark: char| word.strip_prefix(mark)?.parse::<u64>().ok().filter(|n| *n > 0);
+    let (sentence, answer) = (|word: &str| number(word, 's'), |word: &str| number(word, '#'));
+    let words: Vec<&str> = a.words()?.iter().map(String::as_str).collect();
+    let named = match words.as_slice() {
+        [word] => sentence(word).map(|sentence| (None, sentence)),
+        [at, word] => answer(at).zip(sentence(word)).map(|(at, sentence)| (Some(at), sentence)),
+        _ => None,
+    };
+    match named {
+        Some((at, sentence)) => desk(Request::LookSentence { at, sentence }),
+        None => answer_and_number(a).and_then(|(at, passage)| desk(Request::Look { at, passage })),
     }
 }
 

@@ -27,8 +27,8 @@ pub use table::{
 pub use toml::Value;
 pub use value::Field;
 pub use words::{
-    ClipboardMethod, Device, DraftSource, Glyphs, ModelSource, SaveStates, Switch, Theme, ThinkMode, ThoughtView,
-    Weights,
+    CODE_THEMES, ClipboardMethod, Device, DraftSource, Glyphs, ModelSource, SaveStates, Switch, Theme, ThinkMode,
+    ThoughtView, Weights,
 };
 
 use crate::protocol::engine::{Sampling, SpecMode};

@@ -51,6 +51,22 @@ pub fn values(config: &Config) -> Vec<(String, Value)> {
     rows.chain(open).collect()
 }
 
+/// The names that a setting takes, the one in use marked: the page of `/set KEY` without a value.
+pub fn names(row: &Row, now: &str) -> String {
+    let list: String = row
+        .kind
+        .words()
+        .iter()
+        .map(|name| if *name == now { format!("- **{name}** (in use)\n") } else { format!("- {name}\n") })
+        .collect();
+    let file = if row.kind.words().contains(&now) { String::new() } else { format!("\nIn use: {now}\n") };
+    format!(
+        "{}. `/set {} NAME` takes one, `--save` keeps it.\n\n{list}{file}",
+        row.help,
+        row.session.map_or(row.name, |way| way.name)
+    )
+}
+
 /// How a setting is changed, in a few words.
 fn ways(row: &Row) -> String {
     match &row.session {

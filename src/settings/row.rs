@@ -18,6 +18,8 @@ pub enum Kind {
     Text(&'static str),
     /// One of these words: built-in, all.
     Word(&'static str, &'static [&'static str]),
+    /// One of these words, or what a file is called: built-in, words.
+    Named(&'static str, &'static [&'static str]),
     /// One of these words, the first is built in, or a whole number: least, most.
     WordOrInt(&'static [&'static str], i64, i64),
 }
@@ -116,6 +118,10 @@ pub(super) const fn word(default: &'static str, words: &'static [&'static str]) 
     spec(Kind::Word(default, words))
 }
 
+pub(super) const fn named(default: &'static str, words: &'static [&'static str]) -> Spec {
+    spec(Kind::Named(default, words))
+}
+
 pub(super) const fn word_or_int(words: &'static [&'static str], least: i64, most: i64) -> Spec {
     spec(Kind::WordOrInt(words, least, most))
 }
@@ -159,7 +165,7 @@ impl Kind {
             Kind::Bool(b) => Value::Boolean(b),
             Kind::Int(i, ..) => Value::Integer(i),
             Kind::Float(f, ..) => Value::Float(f),
-            Kind::Text(t) | Kind::Word(t, _) => Value::String(t.to_owned()),
+            Kind::Text(t) | Kind::Word(t, _) | Kind::Named(t, _) => Value::String(t.to_owned()),
             Kind::WordOrInt(words, ..) => Value::String(words.first().copied().unwrap_or_default().to_owned()),
         }
     }
@@ -173,6 +179,7 @@ impl Kind {
             Kind::Int(_, least, most, also) => format!("a whole number from {least} to {most}{}", words_of(also)),
             Kind::Float(_, least, most) => format!("{least} to {most}"),
             Kind::Word(_, words) => format!("one of {}", words.join(", ")),
+            Kind::Named(_, words) => format!("one of {}, or a file", words.join(", ")),
             Kind::WordOrInt(words, least, most) => {
                 format!("one of {}, or a whole number from {least} to {most}", words.join(", "))
             }
@@ -185,7 +192,7 @@ impl Kind {
             Kind::Bool(_) => vec!["true", "false"],
             Kind::Int(.., also) => also.iter().map(|(word, _)| *word).collect(),
             Kind::Float(..) | Kind::Text(_) => Vec::new(),
-            Kind::Word(_, words) | Kind::WordOrInt(words, ..) => words.to_vec(),
+            Kind::Word(_, words) | Kind::Named(_, words) | Kind::WordOrInt(words, ..) => words.to_vec(),
         }
     }
 
@@ -207,6 +214,7 @@ impl Kind {
             (Kind::Word(_, words) | Kind::WordOrInt(words, ..), Value::String(s)) if words.contains(&s.as_str()) => {
                 Some(value.clone())
             }
+            (Kind::Named(..), Value::String(s)) if is_name(s) => Some(value.clone()),
             (Kind::WordOrInt(_, least, most), Value::Integer(i)) if (least..=most).contains(i) => Some(value.clone()),
             _ => None,
         };
@@ -222,7 +230,7 @@ impl Kind {
         let itself = || Value::String(text.to_owned());
         let whole = || text.replace(['_', ','], "").parse().map_or_else(|_| itself(), Value::Integer);
         let value = match self {
-            Kind::Text(_) | Kind::Word(..) => itself(),
+            Kind::Text(_) | Kind::Word(..) | Kind::Named(..) => itself(),
             Kind::Bool(_) => match text {
                 "true" | "on" | "yes" | "1" => Value::Boolean(true),
                 "false" | "off" | "no" | "0" => Value::Boolean(false),
@@ -245,6 +253,11 @@ impl Kind {
             (_, other) => other.to_string(),
         }
     }
+}
+
+/// Whether a file can be called so.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 4096 && !text.chars().any(char::is_control)
 }
 
 fn words_of(also: &[(&'static str, i64)]) -> String {

@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use super::row::{Flag, Keeper, Row, Spec, float, from, int, text, truth, word, word_or_int};
+use super::row::{Flag, Keeper, Row, Spec, float, from, int, named, text, truth, word, word_or_int};
 use super::value::Field;
-use super::words::{ClipboardMethod, Device, Glyphs, SaveStates, Switch, Theme, ThinkMode, ThoughtView, Weights};
+use super::words::{
+    CODE_THEMES, ClipboardMethod, Device, Glyphs, SaveStates, Switch, Theme, ThinkMode, ThoughtView, Weights,
+};
 use crate::protocol::engine::SpecMode;
 
 /// Makes the structs and [`ROWS`] of the rows.
@@ -244,8 +246,10 @@ settings! {
 
     /// The screen
     ui: UiConfig {
-        /// colours: auto, dark, light, plain
-        theme: Theme = word("auto", Theme::WORDS).session("theme", &[], Keeper::Screen);
+        /// colours: auto, dark, light, plain, a file of the folder themes beside this one, or a path
+        theme: String = named("auto", Theme::WORDS).session("theme", &[], Keeper::Screen);
+        /// colours of code: auto is the terminal's own; /set code_theme lists more; or a .tmTheme file
+        code_theme: String = named("auto", CODE_THEMES).session("code_theme", &[], Keeper::Screen);
         /// the terminal's second screen; auto is off inside Zellij
         alternate_screen: Switch = word("auto", Switch::WORDS)
             .flags(&[Flag::Screen("no-alt-screen", "off", "stay on the terminal's first screen")]);

@@ -82,7 +82,8 @@ fn wrong_values_and_broken_files_are_refused_in_one_line() {
     for (text, expected) in [
         ("[sampling]\ntemperature = 7", "sampling.temperature must be 0 to 2 (got 7)"),
         ("[ui]\nmouse = \"yes\"", "ui.mouse must be true or false (got \"yes\")"),
-        ("[ui]\ntheme = \"pink\"", "ui.theme must be one of auto, dark, light, plain (got \"pink\")"),
+        ("[ui]\ntheme = 3", "ui.theme must be one of auto, dark, light, plain, or a file (got 3)"),
+        ("[ui]\npanel = \"pink\"", "ui.panel must be one of auto, on, off (got \"pink\")"),
         ("ui = 3", "ui must be a table: [ui] (got 3)"),
         ("[keys]\nf2 = 3", "keys.f2 must be text in quotes (got 3)"),
         ("a = 1\nb = = 2", "line 2"),
@@ -139,6 +140,7 @@ fn probes(kind: &Kind) -> (Vec<String>, Vec<String>) {
         }
         Kind::Text(_) => (own(&["a b", "auto"]), Vec::new()),
         Kind::Word(_, words) => (own(words), own(&["nonsense", "", "3"])),
+        Kind::Named(_, words) => (own(words).into_iter().chain(["a file.x".into()]).collect(), own(&["", "a\u{1b}b"])),
         Kind::WordOrInt(words, least, most) => {
             let numbers = [least.to_string(), most.to_string()];
             (

@@ -101,7 +101,7 @@ words! {
         Off = "off",
     }
 
-    /// Colours: all themes use the terminal's own 16 colours and attributes.
+    /// The built-in colours: all of them use the terminal's own 16 colours and attributes.
     Theme {
         /// Dark unless the terminal says otherwise.
         #[default]
@@ -136,6 +136,44 @@ words! {
         File = "file",
     }
 }
+
+/// Colours of code there are without a file: `auto`, which uses the terminal's own 16 colours, and the themes that come
+/// with the parser. A test of the highlighter compares them with its own.
+pub const CODE_THEMES: &[&str] = &[
+    "auto",
+    "1337",
+    "ansi",
+    "base16",
+    "base16-256",
+    "base16-eighties-dark",
+    "base16-mocha-dark",
+    "base16-ocean-dark",
+    "base16-ocean-light",
+    "catppuccin-frappe",
+    "catppuccin-latte",
+    "catppuccin-macchiato",
+    "catppuccin-mocha",
+    "coldark-cold",
+    "coldark-dark",
+    "darkneon",
+    "dracula",
+    "github",
+    "gruvbox-dark",
+    "gruvbox-light",
+    "inspiredgithub",
+    "monokai-extended",
+    "monokai-extended-bright",
+    "monokai-extended-light",
+    "monokai-extended-origin",
+    "nord",
+    "onehalfdark",
+    "onehalflight",
+    "solarized-dark",
+    "solarized-light",
+    "sublime-snazzy",
+    "twodark",
+    "zenburn",
+];
 
 /// Whether the model thinks before it answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

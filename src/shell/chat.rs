@@ -1,14 +1,16 @@
 //! `sala-chat [PATH…]`: a desk behind the full screen.
 
+use std::ffi::OsString;
 use std::io::IsTerminal;
 
 use super::cli::{Chat, SessionChoice};
 use super::dirs::Dirs;
 use super::failure::{Exit, Failure};
 use super::run::{self, DeskHandle};
+use super::themes::Themes;
 use super::{Context, open, plain};
 use crate::app::keys::KeyTable;
-use crate::app::options::{Glyphs, UiConfig};
+use crate::app::options::{Depth, Glyphs, UiConfig};
 use crate::app::tour::Tour;
 use crate::desk::Attendance;
 use crate::protocol::desk::{LoadOptions, Request};
@@ -34,7 +36,10 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
     }
     let offset = jiff::tz::TimeZone::system().to_offset(clock::now());
     Ok(UiConfig {
-        theme: ui.theme,
+        themes_dir: Some(context.dirs.themes()),
+        themes: Themes { folder: Some(context.dirs.themes()), ..Themes::default() }.names("toml"),
+        code_theme: ui.code_theme.clone(),
+        depth: depth(variable("COLORTERM"), variable("TERM")),
         colour: variable("NO_COLOR").is_none() && variable("CLICOLOR").is_none_or(|v| v != "0"),
         glyphs: match ui.glyphs {
             settings::Glyphs::Unicode => Glyphs::Unicode,
@@ -65,6 +70,18 @@ fn ui_config(context: &Context) -> Result<UiConfig, Failure> {
         utc_offset_min: offset.seconds() / 60,
         ..UiConfig::default()
     })
+}
+
+/// How many colours the terminal says it has.
+fn depth(colorterm: Option<OsString>, term: Option<OsString>) -> Depth {
+    let has = |value: &Option<OsString>, words: &[&str]| {
+        value.as_ref().is_some_and(|v| words.iter().any(|w| v.to_string_lossy().to_lowercase().contains(w)))
+    };
+    match () {
+        () if has(&colorterm, &["truecolor", "24bit"]) || has(&term, &["direct", "kitty", "alacritty"]) => Depth::Rgb,
+        () if has(&term, &["256"]) => Depth::Fixed,
+        () => Depth::Sixteen,
+    }
 }
 
 /// Whether line mode is used: a terminal that cannot place its cursor gets lines, like a pipe or a screen reader that
@@ -144,4 +161,21 @@ fn part(
         _ => Exit::from_code(code),
     };
     Ok((exit, tour))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_terminal_says_how_many_colours_it_has() {
+        let says = |colorterm: &str, term: &str| {
+            let set = |v: &str| Some(OsString::from(v)).filter(|v| !v.is_empty());
+            depth(set(colorterm), set(term))
+        };
+        assert_eq!(says("truecolor", "xterm-256color"), Depth::Rgb);
+        assert_eq!(says("", "xterm-256color"), Depth::Fixed);
+        assert_eq!(says("", "linux"), Depth::Sixteen);
+        assert_eq!(says("", ""), Depth::Sixteen);
+    }
 }

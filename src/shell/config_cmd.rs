@@ -6,6 +6,7 @@ use std::path::Path;
 use super::cli::ConfigCommand;
 use super::dirs::make_private;
 use super::failure::{Exit, Failure};
+use super::themes::Themes;
 use super::{model_cmd, open, out};
 use crate::app::keys::KeyTable;
 use crate::settings::{self, Config, ModelSource, Origin, page, table};
@@ -16,6 +17,7 @@ pub(super) fn run(
     action: &ConfigCommand,
     file: &Path,
     variables: &[(String, String)],
+    themes: &Themes,
     json: bool,
 ) -> Result<Exit, Failure> {
     let say = |line: String| out::line(&Clean::text(&line));
@@ -27,6 +29,9 @@ pub(super) fn run(
             let mut notes = Vec::new();
             if let Ok(loaded) = settings::load(file, variables, &[]) {
                 notes.extend(no_switch(&loaded.config));
+                let ui = &loaded.config.ui;
+                problems.extend(themes.theme(&ui.theme).err().map(|e| format!("ui.theme: {e}")));
+                problems.extend(themes.code(&ui.code_theme).err().map(|e| format!("ui.code_theme: {e}")));
                 let mut keys = KeyTable::default();
                 let bad = loaded.config.keys.iter().filter_map(|(key, action)| keys.bind(key, action).err());
                 problems.extend(bad.map(|e| format!("{}: {e}", file.display())));

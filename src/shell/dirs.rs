@@ -56,6 +56,11 @@ impl Dirs {
         self.config.join("presets")
     }
 
+    /// Folder of the user's themes.
+    pub fn themes(&self) -> PathBuf {
+        self.config.join("themes")
+    }
+
     /// The settings file if no other was named.
     pub fn config_file(&self) -> PathBuf {
         self.config.join("config.toml")

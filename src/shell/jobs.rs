@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, unbounded};
 
+use super::themes::Themes;
 use crate::app::Event;
 use crate::app::list::fuzzy;
 use crate::ui::highlight::Highlighter;
@@ -34,6 +35,13 @@ pub enum Job {
     },
     /// Find files below the working folder.
     Files(String),
+    /// Colour by another theme from now on.
+    CodeTheme {
+        /// Its name, or its file.
+        name: String,
+        /// Where it is looked for.
+        themes: Themes,
+    },
     /// Colour a block.
     Highlight {
         /// Language.
@@ -62,6 +70,10 @@ pub fn start_jobs(to: Sender<Event>) -> io::Result<Sender<Job>> {
                     let found = list_paths(&prefix, home.as_deref());
                     Some(Event::Paths { prefix, found })
                 }
+                Job::CodeTheme { name, themes } => Some(Event::CodeTheme(themes.code(&name).map(|theme| {
+                    highlighter.get_or_insert_with(Highlighter::default).set_theme(theme);
+                    name
+                }))),
                 Job::Highlight { lang, code } => {
                     let lines = highlighter.get_or_insert_with(Highlighter::default).lines(&lang, &code);
                     lines.map(|lines| Event::Highlighted { lang, code, lines })

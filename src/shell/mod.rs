@@ -31,6 +31,7 @@ mod serve_cmd;
 mod sessions_cmd;
 pub mod signals;
 pub mod term;
+mod themes;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -175,7 +176,8 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     let variables = settings_variables(std::env::vars_os())?;
     // `config` must work on a broken file.
     if let Some(Command::Config(args)) = &cli.command {
-        return config_cmd::run(&args.action, &config_file, &variables, cli.global.json);
+        let themes = themes::Themes { folder: Some(dirs.themes()), home: std::env::home_dir(), light: false };
+        return config_cmd::run(&args.action, &config_file, &variables, &themes, cli.global.json);
     }
     if let Some(Command::Completions(args)) = &cli.command {
         let mut script = Vec::new();

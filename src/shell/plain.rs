@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use crate::app::tour::Tour;
 use crate::commands::{self, Local, Outcome, WhileBusy, help};
 use crate::protocol::desk::{Activity, Choice, Request};
+use crate::settings;
 
 pub use feed::{Lines, run, start_lines};
 
@@ -276,7 +277,11 @@ impl Plain {
                 let how = if self.looks_hidden { "not " } else { "" };
                 vec![Out::Line(format!("What answers looked at is {how}said."))]
             }
-            Outcome::Local(Local::Copy(_) | Local::Show(_) | Local::Keys) => {
+            Outcome::Local(Local::Names(row)) => {
+                let text = settings::page::names(row, "");
+                text.lines().map(|l| Out::Line(l.replace(['`', '*'], ""))).collect()
+            }
+            Outcome::Local(Local::Copy(_) | Local::Show(_) | Local::Themes | Local::Keys) => {
                 vec![Out::Line("That command needs the full screen; start without --plain.".into())]
             }
         }

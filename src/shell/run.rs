@@ -21,8 +21,10 @@ use super::out;
 use super::panic::{CrashNote, install};
 use super::signals::{Outside, watch_signals, watch_terminal};
 use super::term::{self, Guard, Leave, Modes};
+use super::themes::Themes;
 use super::{clipboard, config_cmd, jobs};
 use crate::app::options::{Glyphs, ThemeName, UiConfig};
+use crate::app::palette::Palette;
 use crate::app::tour::Tour;
 use crate::app::{App, Effect, Event, Phase, Redraw, status, update};
 use crate::protocol::desk::{Notice, Request};
@@ -101,9 +103,9 @@ pub fn run(config: UiConfig, desk: DeskHandle, tour: Option<Tour>) -> io::Result
     if config.probe_glyphs && answers.wide_lines {
         config.glyphs = Glyphs::Ascii;
     }
-    if let (ThemeName::Auto, Some(true)) = (config.theme, answers.light) {
-        config.theme = ThemeName::Light;
-    }
+    config.light = answers.light == Some(true);
+    config.theme = Palette::built_in(ThemeName::Auto, config.light);
+    let (theme, code_theme) = (config.settings.config.ui.theme.clone(), config.code_theme.clone());
     watch_terminal(outside_to)?;
     let (events_to, events) = unbounded();
     for event in typed_ahead(&typed) {
@@ -133,6 +135,11 @@ pub fn run(config: UiConfig, desk: DeskHandle, tour: Option<Tour>) -> io::Result
         crash,
     };
     this.app.tour = tour;
+    // A theme that cannot be read is told in the transcript and keeps nobody from it.
+    this.perform(Effect::Theme(theme))?;
+    if code_theme != "auto" {
+        this.perform(Effect::CodeTheme(code_theme))?;
+    }
     let end = match this.go(&events, &outside) {
         Ok(end) => end,
         // The terminal cannot be written any more: most likely it is gone.
@@ -273,6 +280,17 @@ impl Loop {
                     None => Err("There is no settings file to write.".into()),
                 };
                 return self.apply(Event::Kept(said));
+            }
+            Effect::Theme(name) => {
+                let read = Themes::of(&self.app.config).theme(&name);
+                return self.apply(Event::Theme(read));
+            }
+            Effect::ListThemes => {
+                let rows = Themes::of(&self.app.config).list();
+                return self.apply(Event::Themes(rows));
+            }
+            Effect::CodeTheme(name) => {
+                drop(self.jobs.send(Job::CodeTheme { name, themes: Themes::of(&self.app.config) }))
             }
             Effect::Highlight { lang, code } => drop(self.jobs.send(Job::Highlight { lang, code })),
             Effect::Editor(text) => {

@@ -1,7 +1,7 @@
 //! Drawing: the state of the interface to cells. Reads, never changes, never sends.
 //!
-//! Places come from `app::layout`, rows of text from `app`; this layer chooses colours and characters. Colours are the
-//! terminal's own (ANSI names and attributes only), chosen in [`theme`]. The terminal's cursor always stands at the
+//! Places come from `app::layout`, rows of text from `app`; this layer chooses colours and characters. Colours come
+//! from the palette and are fitted to the terminal in [`theme`]. The terminal's cursor always stands at the
 //! caret, or is hidden when nothing can be typed.
 
 mod chrome;
@@ -30,7 +30,7 @@ fn rect(area: Area) -> Rect {
 
 /// Draws one frame. `app` must have seen [`crate::app::Event::Frame`] since its last change.
 pub fn draw(app: &App, frame: &mut Frame<'_>) {
-    let theme = Theme::new(&app.config);
+    let theme = Theme::new(&app.config, app.palette());
     let area = frame.area();
     let mut painter = Painter::new(frame.buffer_mut(), theme);
     if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {

@@ -1,33 +1,33 @@
-//! Colours: what a role looks like. ANSI colours and attributes only; the background and the ordinary foreground are
-//! the terminal's own. No colour carries meaning alone: words and marks say the same.
+//! Colours: how the looks of a palette are drawn by the terminal there is. The background and the ordinary foreground
+//! are the terminal's own unless a theme file says otherwise. No colour carries meaning alone: words and marks say the
+//! same.
 
 use ratatui::style::{Color, Modifier, Style};
 
-use crate::app::options::{Glyphs, ThemeName, UiConfig};
-use crate::app::rows::{Face, Role};
+use crate::app::options::{Depth, Glyphs, ThemeName, UiConfig};
+use crate::app::palette::{Colour, Look, Mark, Palette};
+use crate::app::rows::Face;
+#[cfg(test)]
+use crate::app::rows::Role;
 
 /// A palette and a set of characters.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Theme {
-    palette: ThemeName,
+    palette: Palette,
+    depth: Depth,
     glyphs: Glyphs,
 }
 
 impl Theme {
-    /// From the options.
-    pub fn new(config: &UiConfig) -> Theme {
-        let palette = if config.colour { config.theme } else { ThemeName::Plain };
-        Theme { palette, glyphs: config.glyphs }
+    /// Of the options, with these colours unless none are wanted.
+    pub fn new(config: &UiConfig, palette: &Palette) -> Theme {
+        let palette = if config.colour { palette.clone() } else { Palette::built_in(ThemeName::Plain, false) };
+        Theme { palette, depth: config.depth, glyphs: config.glyphs }
     }
 
     /// How a piece of text looks.
     pub fn style(&self, face: Face) -> Style {
-        let mut style = match self.palette {
-            ThemeName::Plain => plain(face.role),
-            // Without an answer from the terminal, dark: its colours are readable on both.
-            ThemeName::Auto | ThemeName::Dark => coloured(face.role, Color::Cyan, Color::Yellow, Color::Green),
-            ThemeName::Light => coloured(face.role, Color::Blue, Color::Magenta, Color::Green),
-        };
+        let mut style = drawn(self.palette.look(face.role), self.depth);
         if face.strong {
             style = style.add_modifier(Modifier::BOLD);
         }
@@ -75,54 +75,87 @@ impl Theme {
     }
 }
 
-fn plain(role: Role) -> Style {
-    let style = Style::new();
-    match role {
-        Role::Text | Role::Info | Role::Code | Role::Math | Role::Ansi(_) | Role::Quote => style,
-        Role::Dim | Role::Rule => style.add_modifier(Modifier::DIM),
-        Role::Heading | Role::You | Role::Sala | Role::Document | Role::Warn | Role::Key => {
-            style.add_modifier(Modifier::BOLD)
+/// Red, green and blue of the terminal's 16 colours in most terminals: what a colour is compared with where a terminal
+/// has no more than these.
+const USUAL: [(u8, u8, u8); 16] = [
+    (0, 0, 0),
+    (205, 0, 0),
+    (0, 205, 0),
+    (205, 205, 0),
+    (0, 0, 238),
+    (205, 0, 205),
+    (0, 205, 205),
+    (229, 229, 229),
+    (127, 127, 127),
+    (255, 0, 0),
+    (0, 255, 0),
+    (255, 255, 0),
+    (92, 92, 255),
+    (255, 0, 255),
+    (0, 255, 255),
+    (255, 255, 255),
+];
+
+/// How a look is drawn by a terminal with so many colours.
+fn drawn(look: Look, depth: Depth) -> Style {
+    let mut style = Style::new();
+    for (mark, modifier) in [
+        (Mark::Bold, Modifier::BOLD),
+        (Mark::Dim, Modifier::DIM),
+        (Mark::Italic, Modifier::ITALIC),
+        (Mark::Underlined, Modifier::UNDERLINED),
+        (Mark::Reversed, Modifier::REVERSED),
+    ] {
+        if look.has(mark) {
+            style = style.add_modifier(modifier);
         }
-        Role::Link => style.add_modifier(Modifier::UNDERLINED),
-        Role::Match => style.add_modifier(Modifier::UNDERLINED | Modifier::BOLD),
-        Role::Error | Role::Alert | Role::Selected => style.add_modifier(Modifier::REVERSED),
+    }
+    let (fg, bg) = (look.fg.map(|c| shown(c, depth)), look.bg.map(|c| shown(c, depth)));
+    if fg.is_some() && fg == bg {
+        // Different colours that the terminal cannot tell apart: nothing could be read.
+        return style.add_modifier(Modifier::REVERSED);
+    }
+    match fg {
+        // Mapped to what may be the terminal's background, text would vanish: its own foreground is safe.
+        Some(Colour::Ansi(0 | 7 | 15)) if look.bg.is_none() && fg != look.fg => {}
+        Some(colour) => style = style.fg(cell(colour)),
+        None => {}
+    }
+    if let Some(colour) = bg {
+        style = style.bg(cell(colour));
+    }
+    style
+}
+
+/// The nearest colour that the terminal has.
+fn shown(colour: Colour, depth: Depth) -> Colour {
+    let (Some(rgb), false) = (colour.rgb(), depth == Depth::Rgb) else { return colour };
+    match (depth, colour) {
+        (Depth::Fixed, Colour::Rgb(..)) => {
+            nearest(rgb, (16..=255).filter_map(|n| Some((Colour::Fixed(n), Colour::Fixed(n).rgb()?))))
+        }
+        (Depth::Sixteen, _) => nearest(rgb, (0..).map(Colour::Ansi).zip(USUAL)),
+        _ => colour,
     }
 }
 
-fn coloured(role: Role, accent: Color, warn: Color, good: Color) -> Style {
-    let style = Style::new();
-    match role {
-        Role::Text => style,
-        Role::Dim | Role::Rule => style.add_modifier(Modifier::DIM),
-        Role::Heading => style.fg(accent).add_modifier(Modifier::BOLD),
-        Role::Code => style.fg(warn),
-        Role::Math => style.add_modifier(Modifier::ITALIC),
-        Role::Link => style.fg(accent).add_modifier(Modifier::UNDERLINED),
-        Role::Match => style.fg(warn).add_modifier(Modifier::UNDERLINED | Modifier::BOLD),
-        Role::Quote => style.fg(good),
-        Role::You => style.fg(good),
-        Role::Sala => style.fg(accent),
-        Role::Document => style.fg(Color::Magenta),
-        Role::Info => style.add_modifier(Modifier::DIM),
-        Role::Warn => style.fg(warn),
-        Role::Error => style.fg(Color::Red).add_modifier(Modifier::BOLD),
-        Role::Alert => style.fg(Color::Red).add_modifier(Modifier::REVERSED | Modifier::BOLD),
-        Role::Selected => style.add_modifier(Modifier::REVERSED),
-        Role::Key => style.fg(accent),
-        Role::Ansi(n) => style.fg(ansi(n)),
-    }
+fn nearest(to: (u8, u8, u8), colours: impl Iterator<Item = (Colour, (u8, u8, u8))>) -> Colour {
+    let apart = |a: u8, b: u8| (i32::from(a) - i32::from(b)).pow(2);
+    let (r, g, b) = to;
+    let best = colours.min_by_key(|(_, c)| apart(c.0, r) + apart(c.1, g) + apart(c.2, b));
+    best.map_or(Colour::Terminal, |(colour, _)| colour)
 }
 
-fn ansi(n: u8) -> Color {
+fn cell(colour: Colour) -> Color {
     const NAMES: [Color; 16] = [
-        Color::Reset, // black on black cannot be read
+        Color::Black,
         Color::Red,
         Color::Green,
         Color::Yellow,
         Color::Blue,
         Color::Magenta,
         Color::Cyan,
-        Color::Reset, // white on white neither
+        Color::Gray,
         Color::DarkGray,
         Color::LightRed,
         Color::LightGreen,
@@ -130,7 +163,46 @@ fn ansi(n: u8) -> Color {
         Color::LightBlue,
         Color::LightMagenta,
         Color::LightCyan,
-        Color::Reset,
+        Color::White,
     ];
-    NAMES.get(usize::from(n)).copied().unwrap_or(Color::Reset)
+    match colour {
+        Colour::Terminal => Color::Reset,
+        Colour::Ansi(n) => NAMES.get(usize::from(n)).copied().unwrap_or(Color::Reset),
+        Colour::Fixed(n) => Color::Indexed(n),
+        Colour::Rgb(r, g, b) => Color::Rgb(r, g, b),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_gets_the_colours_it_has() {
+        let look = |words| Look::parse(words).unwrap();
+        let fg = |words, depth| drawn(look(words), depth).fg;
+        assert_eq!(fg("#ff0505", Depth::Rgb), Some(Color::Rgb(255, 5, 5)));
+        assert_eq!(fg("#ff0505", Depth::Fixed), Some(Color::Indexed(196)));
+        assert_eq!(fg("#ff0505", Depth::Sixteen), Some(Color::LightRed));
+        assert_eq!(fg("196", Depth::Fixed), Some(Color::Indexed(196)));
+        assert_eq!(fg("green", Depth::Sixteen), Some(Color::Green));
+        // What would come near the terminal's own background is its own foreground.
+        assert_eq!(fg("#101010", Depth::Sixteen), None);
+        assert_eq!(fg("#f8f8f8", Depth::Sixteen), None);
+        let same = drawn(look("#ff0505 on #ee0101"), Depth::Sixteen);
+        assert!(same.add_modifier.contains(Modifier::REVERSED) && same.fg.is_none() && same.bg.is_none());
+    }
+
+    #[test]
+    fn without_colour_there_is_none_whatever_the_theme() {
+        let theme = Palette::read("t", "t", "[colours]\ntext = \"red on 236\"").unwrap();
+        let config = UiConfig { theme, colour: false, ..UiConfig::default() };
+        let drawn = Theme::new(&config, &config.theme);
+        for role in crate::app::palette::ROLES.iter().map(|r| r.role).chain([Role::Ansi(3), Role::Rgb(1, 2, 3)]) {
+            let style = drawn.style(role.into());
+            assert_eq!((style.fg, style.bg), (None, None), "{role:?}");
+        }
+        let config = UiConfig { colour: true, ..config };
+        assert_eq!(Theme::new(&config, &config.theme).style(Role::Text.into()).fg, Some(Color::Red));
+    }
 }

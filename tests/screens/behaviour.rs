@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use sala_chat::app::options::{ThemeName, ThinkShow, UiConfig};
+use sala_chat::app::palette::Palette;
 use sala_chat::app::{App, Effect, Event, update};
 use sala_chat::protocol::desk::{Activity, Choice, GotoTarget, Notice, PresetAction, Request, SessionView};
 use sala_chat::transcript::{MessageId, Role};
@@ -181,14 +182,15 @@ fn a_preset_is_saved_with_how_things_are_shown_and_brings_it_back() {
     let mut s = open(80, 24);
     s.type_text("/think hide").press("enter");
     s.type_text("/preset save mine").press("enter");
-    let display =
-        vec![("thinking.show", "hide".to_string()), ("ui.look", "true".to_string()), ("ui.theme", "auto".to_string())];
+    let display = [("thinking.show", "hide"), ("ui.look", "true"), ("ui.theme", "auto"), ("ui.code_theme", "auto")];
+    let display = display.map(|(key, value)| (key, value.to_string())).to_vec();
     let save = PresetAction::Save { name: "mine".into(), display };
     assert_eq!(s.sent(), [Request::Preset(save)]);
     s.tell(Notice::Display(vec![("thinking.show", "open".into()), ("ui.theme", "light".into())]));
-    let config = &s.app.config;
-    assert_eq!((config.think_show, config.theme), (ThinkShow::Open, ThemeName::Light));
-    assert_eq!(s.effects, [Effect::Repaint]);
+    assert_eq!(s.app.config.think_show, ThinkShow::Open);
+    assert_eq!(s.effects, [Effect::Theme("light".into()), Effect::Repaint]);
+    s.event(Event::Theme(Ok(Palette::built_in(ThemeName::Light, false))));
+    assert_eq!(s.app.config.theme.name, "light");
 }
 
 #[test]
@@ -768,7 +770,8 @@ fn a_name_that_only_resembles_a_command_is_answered_and_stays() {
 fn what_the_screen_keeps_is_set_there_and_settings_are_a_page() {
     let mut s = Stage::new(80, 24).ready(demo());
     s.type_text("/set theme light").press("enter");
-    assert_eq!(s.app.config.theme, ThemeName::Light);
+    assert_eq!(s.effects, [Effect::Theme("light".into()), Effect::Repaint]);
+    s.event(Event::Theme(Ok(Palette::built_in(ThemeName::Light, false))));
     s.type_text("/settings theme").press("enter");
     assert!(s.screen().contains("ui.theme light: colours"), "{}", s.screen());
     s.press("esc").type_text("/help clipboard").press("enter");
@@ -855,4 +858,63 @@ fn set_with_save_changes_now_and_in_the_file() {
     assert!(s.screen().contains("ui.max_width = 90"));
     s.type_text("/set ui.max_width 9 --save").press("enter");
     assert!(s.screen().contains("must be"), "{}", s.screen());
+}
+
+/// The foreground of the first cell that holds this text.
+fn foreground(s: &mut Stage, text: &str) -> ratatui::style::Color {
+    let terminal = s.terminal();
+    let buffer = terminal.backend().buffer();
+    for y in 0..buffer.area.height {
+        let line: String = (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect();
+        if let Some(at) = line.find(text) {
+            let x = u16::try_from(line[..at].chars().count()).unwrap();
+            return buffer[(x, y)].fg;
+        }
+    }
+    panic!("{text} is not on the screen");
+}
+
+#[test]
+fn moving_in_the_list_of_themes_shows_them_and_only_enter_takes_one() {
+    use ratatui::style::Color;
+    let mut s = themes(80, 24);
+    assert_eq!(s.app.palette().name, "auto");
+    // auto, dark, light, plain, sea
+    s.press("down down down down");
+    assert_eq!(foreground(&mut s, "quote"), Color::Rgb(0x2a, 0xa1, 0x98));
+    s.press("esc");
+    assert_eq!((s.app.palette().name.as_str(), s.app.config.theme.name.as_str()), ("auto", "auto"));
+    s.type_text("/theme").press("enter");
+    assert_eq!(s.effects.last(), Some(&Effect::ListThemes));
+    s.event(Event::Themes(theme_rows())).type_text("tor").press("enter");
+    assert!(matches!(s.app.overlay, Some(sala_chat::app::overlay::Overlay::Themes(_))), "a broken one is not taken");
+    s.press("backspace backspace backspace").type_text("sea").press("enter");
+    assert_eq!(s.app.config.theme.name, "sea");
+    assert!(s.screen().contains("Theme sea."), "{}", s.screen());
+    assert_eq!(foreground(&mut s, " sala "), Color::Cyan, "what it does not name is as in its base");
+    s.type_text("/theme s");
+    assert!(s.app.popup.as_ref().unwrap().candidates.iter().any(|c| c.text == "sea"));
+    s.press("ctrl-u").type_text("/theme nothing").press("enter");
+    s.event(Event::Theme(Err("no theme nothing: there are auto".into())));
+    assert_eq!(s.app.config.theme.name, "sea");
+    assert!(s.screen().contains("no theme nothing"), "{}", s.screen());
+}
+
+#[test]
+fn another_code_theme_colours_what_is_on_screen_again() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Added(message(3, Role::Assistant, "```rust\nfn main() {}\n```")));
+    s.screen();
+    let asked = |s: &mut Stage| s.effects.drain(..).filter(|e| matches!(e, Effect::Highlight { .. })).count();
+    assert_eq!(asked(&mut s), 1);
+    s.screen();
+    assert_eq!(asked(&mut s), 0);
+    s.type_text("/set code_theme nord").press("enter");
+    assert!(s.effects.contains(&Effect::CodeTheme("nord".into())));
+    s.event(Event::CodeTheme(Ok("nord".into()))).screen();
+    assert_eq!(asked(&mut s), 1);
+    s.event(Event::CodeTheme(Err("no code theme nrod: did you mean nord?".into())));
+    assert!(s.screen().contains("did you mean nord?") && s.app.config.code_theme == "nord");
+    s.type_text("/set code_theme").press("enter");
+    assert!(s.screen().contains("base16-ocean-dark"), "{}", s.screen());
 }

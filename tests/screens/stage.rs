@@ -3,7 +3,8 @@
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use sala_chat::app::keys::Key;
-use sala_chat::app::options::{Glyphs, UiConfig};
+use sala_chat::app::options::{Glyphs, ThemeName, UiConfig};
+use sala_chat::app::palette::{Palette, ThemeRow};
 use sala_chat::app::{App, Effect, Event, update};
 use sala_chat::protocol::desk::{
     Activity, ContextMap, Meters, Notice, OpenSession, Place, Request, SaveState, SessionView, Stretch,
@@ -238,6 +239,7 @@ pub fn looked() -> Sources {
         own: 0.1,
         block_tokens: 64,
         blocks: (0..10).map(|i| (8_000 + i, 310)).chain((0..10).map(|i| (7_000 + i, 220))).collect(),
+        ..Sources::default()
     }
 }
 
@@ -381,4 +383,27 @@ pub fn conversing(stage: Stage) -> Stage {
     stage.tell(Notice::Meters(meters(gpu())));
     stage.tell(Notice::Save(SaveState::Saved(TIME)));
     stage
+}
+
+/// Themes as a folder with a good and a broken file gives them.
+pub fn theme_rows() -> Vec<ThemeRow> {
+    let built_in = ThemeName::WORDS.iter().filter_map(|w| ThemeName::from_word(w));
+    let built_in = built_in.map(|t| ThemeRow {
+        name: t.word().into(),
+        origin: "built in".into(),
+        palette: Ok(Palette::built_in(t, false)),
+    });
+    let own = [("sea", "[colours]\nquote = \"#2aa198\"\n"), ("torn", "[colours]\nquoet = \"#2aa198\"\n")];
+    let own = own.map(|(name, text)| {
+        let origin = format!("~/.config/sala-chat/themes/{name}.toml");
+        ThemeRow { name: name.into(), palette: Palette::read(name, &origin, text), origin }
+    });
+    built_in.chain(own).collect()
+}
+
+/// `/theme` was entered.
+pub fn themes(width: u16, height: u16) -> Stage {
+    let mut s = open(width, height);
+    s.event(Event::Themes(theme_rows()));
+    s
 }

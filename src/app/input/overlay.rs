@@ -27,6 +27,11 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
         Code::Esc => close_overlay(app, effects),
         Code::Left if matches!(overlay, Overlay::Map(_)) => move_in_map(overlay, -1),
         Code::Right if matches!(overlay, Overlay::Map(_)) => move_in_map(overlay, 1),
+        Code::Left | Code::Right => {
+            if let Some(request) = overlay.other_sentence(key.code == Code::Right) {
+                send(app, request, effects);
+            }
+        }
         Code::Up => overlay.step(-1),
         Code::Down => overlay.step(1),
         Code::PageUp => overlay.step(-page),
@@ -86,7 +91,7 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
                 'j' => list.step(1),
                 _ => {}
             },
-            Overlay::Sessions(_) | Overlay::Documents { .. } | Overlay::Prompts(_) => {
+            Overlay::Sessions(_) | Overlay::Documents { .. } | Overlay::Prompts(_) | Overlay::Themes(_) => {
                 let query = format!("{}{c}", overlay.query().unwrap_or(""));
                 overlay.set_query(query);
             }
@@ -136,6 +141,10 @@ fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
         }
         Overlay::Timeline(list) => list.selected().map(|r| Request::Goto(GotoTarget::Message(r.message))),
         Overlay::Documents { list, .. } => list.selected().map(|r| Request::Open(r.name.clone())),
+        Overlay::Themes(list) => {
+            let row = list.selected().cloned();
+            return super::super::themes::take(app, row);
+        }
         Overlay::Prompts(list) => {
             if let Some(prompt) = list.selected().cloned() {
                 app.composer.set(&prompt);

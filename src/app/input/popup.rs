@@ -12,6 +12,7 @@ fn names(app: &App) -> Names<'_> {
     Names {
         sessions: app.sessions.iter().map(|s| s.name.as_str()).collect(),
         documents: app.session.documents.iter().map(|d| d.name.as_str()).collect(),
+        themes: app.config.themes.iter().map(String::as_str).collect(),
     }
 }
 

@@ -52,7 +52,9 @@ fn arg(row: &'static Row, flag: &'static Flag) -> Arg {
             // Words are listed by the parser; a range is not.
             let help = match row.kind {
                 Kind::Int(..) | Kind::Float(..) => format!("{} [{}]", sentence(row.help), row.kind.range()),
-                Kind::Bool(_) | Kind::Text(_) | Kind::Word(..) | Kind::WordOrInt(..) => sentence(row.help),
+                Kind::Bool(_) | Kind::Text(_) | Kind::Word(..) | Kind::Named(..) | Kind::WordOrInt(..) => {
+                    sentence(row.help)
+                }
             };
             arg.value_name(*value).value_parser(RowParser(row)).allow_negative_numbers(true).help(help).global(true)
         }
@@ -86,7 +88,9 @@ impl TypedValueParser for RowParser {
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let words = match self.0.kind {
             Kind::Word(_, words) => words,
-            Kind::Bool(_) | Kind::Int(..) | Kind::Float(..) | Kind::Text(_) | Kind::WordOrInt(..) => return None,
+            Kind::Bool(_) | Kind::Int(..) | Kind::Float(..) | Kind::Text(_) | Kind::Named(..) | Kind::WordOrInt(..) => {
+                return None;
+            }
         };
         let detours = self.0.detours.iter().map(|(word, ..)| *word);
         Some(Box::new(words.iter().copied().chain(detours).map(PossibleValue::new)))
