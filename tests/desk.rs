@@ -105,6 +105,25 @@ fn an_answer_remembers_which_lines_it_looked_at() {
     assert!((best.first_line..=best.last_line).contains(&120) && best.last_line - best.first_line < 8, "{looked:?}");
     assert!(best.share > 0.3 && (looked.first - 0.8).abs() < 0.01, "{looked:?}");
     assert!(best.lines(&notes).any(|(n, l)| n == 120 && l.starts_with("Entry 120:")));
+    // Its only sentence looked there too.
+    let sentences = looked.by_sentence(&answer.text);
+    let words: Vec<&str> = sentences.iter().map(|s| s.0).collect();
+    assert_eq!(words.concat().replace(' ', ""), answer.text.replace(' ', ""), "{words:?}");
+    let of = |n: usize| sentences[n].1.first().map(|p| (p.number, p.document.clone(), p.first_line));
+    assert!(
+        of(0).is_some_and(|(n, name, line)| n == 1 && name.as_deref() == Some("notes.txt") && line > 100),
+        "{sentences:?}"
+    );
+    let mut page = |request| {
+        t.send(request);
+        t.wait("a page", |n| if let Notice::Looked { text, .. } = n { Some(text.clone()) } else { None })
+    };
+    let all = page(Request::Look { at: None, passage: None });
+    assert!(all.contains("s1 Entry 120: the station") && all.contains("notes.txt 1"), "{all}");
+    let one = page(Request::LookSentence { at: None, sentence: 1 });
+    assert!(one.starts_with("Entry 120:") && one.contains("  120  Entry 120:"), "{one}");
+    let refused = t.note(Request::LookSentence { at: None, sentence: 9 });
+    assert!(refused.contains("has no sentence s9: there is s1 only"), "{refused}");
     // The next answer says the same, and looks at what was said too.
     let second = t.ask("Again?").meta.looked.unwrap();
     assert!(second.passages.iter().any(|p| p.document.is_some()), "{second:?}");

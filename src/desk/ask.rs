@@ -5,6 +5,7 @@
 mod again;
 mod answer;
 mod aside;
+mod sentences;
 
 use std::sync::Arc;
 use std::time::Instant;

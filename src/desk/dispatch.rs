@@ -158,6 +158,10 @@ impl Execute for Dispatch<'_> {
         self.0.look(at, passage)
     }
 
+    fn look_sentence(&mut self, at: Option<u64>, sentence: u64) -> Done {
+        self.0.look_at_sentence(at, sentence)
+    }
+
     fn map(&mut self) -> Done {
         self.0.map()
     }

@@ -43,8 +43,8 @@ impl State {
         f.look(self);
         match event {
             EngineEvent::Reading { id, done, .. } if id == f.id => f.feed.reading(self, done),
-            EngineEvent::Tokens { id, tokens, tokens_per_s, .. } if id == f.id => {
-                f.feed.tokens(self, &tokens, tokens_per_s);
+            EngineEvent::Tokens { id, tokens, tokens_per_s, looked, .. } if id == f.id => {
+                f.feed.tokens(self, &tokens, &looked, tokens_per_s);
                 f.generated.extend_from_slice(&tokens);
             }
             EngineEvent::Done {

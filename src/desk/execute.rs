@@ -15,7 +15,7 @@ use super::segments::Step;
 use super::work::{Feed, Feeding, Then, Wanted};
 use super::{DeskError, Done, State, Work};
 use crate::protocol::desk::{Activity, ReadingProgress};
-use crate::protocol::engine::{Ended, Token};
+use crate::protocol::engine::{Ended, Looked, Token};
 use crate::settings::SaveStates;
 use crate::transcript::MessageId;
 
@@ -71,8 +71,8 @@ pub(super) fn per_second(tokens: u64, elapsed: Duration) -> f64 {
 pub(super) trait Watch: Send + 'static {
     /// Prefill went on.
     fn reading(&mut self, desk: &mut State, progress: Progress);
-    /// A round of decoding.
-    fn tokens(&mut self, _desk: &mut State, _tokens: &[Token], _tokens_per_s: f64) {}
+    /// A round of decoding, and where each of its tokens looked if that was asked for.
+    fn tokens(&mut self, _desk: &mut State, _tokens: &[Token], _looked: &[Looked], _tokens_per_s: f64) {}
     /// Now and then.
     fn tick(&mut self, _desk: &mut State) {}
 }
@@ -154,8 +154,8 @@ where
         desk.show_position(position);
     }
 
-    fn tokens(&mut self, desk: &mut State, tokens: &[Token], tokens_per_s: f64) {
-        self.watch.tokens(desk, tokens, tokens_per_s);
+    fn tokens(&mut self, desk: &mut State, tokens: &[Token], looked: &[Looked], tokens_per_s: f64) {
+        self.watch.tokens(desk, tokens, looked, tokens_per_s);
     }
 
     fn tick(&mut self, desk: &mut State) {

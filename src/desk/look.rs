@@ -6,6 +6,8 @@ use crate::transcript::{Message, Passage, Role, Sources};
 
 /// Lines of each passage on the page of all.
 const SHOWN_LINES: usize = 6;
+/// Characters of each sentence there.
+const SHOWN_CHARACTERS: usize = 60;
 /// Lines shown before and behind a passage that is opened.
 const LINES_AROUND: u64 = 10;
 /// Lines shown of one that is opened.
@@ -45,9 +47,9 @@ impl State {
 
     /// `/look [#N] [K]`.
     pub(super) fn look(&mut self, at: Option<u64>, passage: Option<u64>) -> Done {
-        let (number, _, sources) = self.looked(at)?;
+        let (number, message, sources) = self.looked(at)?;
         let (title, text) = match passage {
-            None => (format!("What #{number} looked at"), self.looked_page(sources)),
+            None => (format!("What #{number} looked at"), self.looked_page(message, sources)),
             Some(k) => {
                 let passage = usize::try_from(k - 1).ok().and_then(|i| sources.passages.get(i));
                 let Some(passage) = passage else {
@@ -61,7 +63,39 @@ impl State {
                 (format!("[{k}] {} ({})", passage.place(), passage.percent()), self.passage_page(passage)?)
             }
         };
-        self.tell(Notice::Looked { number, title, text });
+        let sentence = (0, sources.by_sentence(&message.text).len() as u64);
+        self.tell(Notice::Looked { number, sentence, title, text });
+        Ok(())
+    }
+
+    /// `/look [#N] sK`: what one sentence of an answer looked at.
+    pub(super) fn look_at_sentence(&mut self, at: Option<u64>, sentence: u64) -> Done {
+        let (number, message, sources) = self.looked(at)?;
+        let sentences = sources.by_sentence(&message.text);
+        let found = usize::try_from(sentence).ok().and_then(|n| sentences.get(n.checked_sub(1)?));
+        let Some((words, passages)) = found else {
+            let what = match sentences.len() {
+                0 => "its sentences were not told apart when it was written. /regen answers again".to_owned(),
+                1 => "there is s1 only".to_owned(),
+                n => format!("there are s1 to s{n}"),
+            };
+            return Err(DeskError::Refused(format!("#{number} has no sentence s{sentence}: {what}.")));
+        };
+        let mut text = format!("{words}\n\n");
+        if passages.is_empty() {
+            text.push_str("No passage stood out: attention stayed with the question and the answer itself.\n");
+        }
+        for passage in passages {
+            text.push_str(&format!("    {}  {}\n", passage.place(), passage.percent()));
+            let lines = self.holder(passage).map_or(&[][..], |m| std::slice::from_ref(m));
+            for (n, line) in lines.iter().flat_map(|m| passage.lines(&m.text)).take(SHOWN_LINES) {
+                text.push_str(&format!("    {n:>7}  {line}\n"));
+            }
+            text.push_str("    \n");
+        }
+        let title = format!("What sentence s{sentence} of #{number} looked at");
+        let sentence = (sentence, sentences.len() as u64);
+        self.tell(Notice::Looked { number, sentence, title, text });
         Ok(())
     }
 
@@ -70,7 +104,7 @@ impl State {
         self.talk.conversation.at_number(passage.number)
     }
 
-    fn looked_page(&self, sources: &Sources) -> String {
+    fn looked_page(&self, message: &Message, sources: &Sources) -> String {
         let mut text = String::new();
         for (heading, passages) in [("", &sources.passages), ("While it thought:", &sources.thoughts)] {
             if passages.is_empty() {
@@ -91,6 +125,7 @@ impl State {
         if sources.passages.is_empty() && sources.thoughts.is_empty() {
             text.push_str("No passage stood out: attention stayed with the question and the answer itself.\n");
         }
+        text.push_str(&by_sentence(message, sources));
         let percent = |share: f32| format!("{:.0}%", f64::from(share) * 100.0);
         text.push_str(&format!(
             "\nThis is where attention of the sparse layers went while the answer was written, measured, not claimed by the model. {} of all of \
@@ -122,4 +157,24 @@ impl State {
         };
         Ok(around.lines(&message.text).map(line).collect::<Vec<_>>().join("\n"))
     }
+}
+
+/// Sentences with their passages: the part of the page that says what was looked at when.
+fn by_sentence(message: &Message, sources: &Sources) -> String {
+    let sentences = sources.by_sentence(&message.text);
+    if sentences.is_empty() {
+        return "\nWhat each sentence looked at was not kept when this was written. /regen answers again.\n".into();
+    }
+    let mut text = "\nSentence by sentence, /look sN shows the lines:\n\n".to_owned();
+    for (n, (words, passages)) in (1..).zip(&sentences) {
+        let mut words: String = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        if let Some((end, _)) = words.char_indices().nth(SHOWN_CHARACTERS) {
+            words.truncate(end);
+            words.push('…');
+        }
+        let places: Vec<String> = passages.iter().map(|p| format!("{} {}", p.place(), p.percent())).collect();
+        let places = if places.is_empty() { "nothing stood out".into() } else { places.join(", ") };
+        text.push_str(&format!("    s{n} {words}\n        {places}\n"));
+    }
+    text
 }

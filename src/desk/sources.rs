@@ -3,6 +3,7 @@
 //! Positions become bytes of the rendered text by walking along it with the tokens of the live path; bytes become lines of the
 //! message whose text stands there. What belongs to no message (the template's own words) is nobody's passage. Pure.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::path::Path;
@@ -10,10 +11,12 @@ use super::render::{Rendered, Renderer};
 use crate::protocol::engine::{Looked, LookedAt};
 use crate::session::TextBoundary;
 use crate::text::{Before, Specials, Walk};
-use crate::transcript::{Message, Passage, Role, Sources};
+use crate::transcript::{Message, Passage, Role, Seen, Sentence, Sources};
 
 /// Passages that are kept of an answer.
 const MOST_PASSAGES: usize = 8;
+/// Passages that are kept of each of its sentences.
+const SENTENCE_PASSAGES: usize = 3;
 /// Blocks that are kept of an answer.
 const MOST_BLOCKS: usize = 256;
 /// A block below this share is no passage of its own.
@@ -201,7 +204,7 @@ impl Map {
     }
 
     /// What an answer looked at; `None` where the engine did not say.
-    pub(super) fn sources(&self, text: &str, looked: &LookedAt) -> Option<Sources> {
+    pub(super) fn sources(&self, text: &str, looked: &LookedAt, sentences: &[(usize, Looked)]) -> Option<Sources> {
         if looked.answer.tokens + looked.thoughts.tokens == 0 {
             return None;
         }
@@ -213,7 +216,18 @@ impl Map {
         blocks.sort_by_key(|(block, share)| (std::cmp::Reverse(*share), *block));
         blocks.truncate(MOST_BLOCKS);
         blocks.sort_unstable();
+        let mut names = BTreeMap::new();
+        let sentences = sentences.iter().map(|(end, looked)| {
+            let mut passages = self.passages(text, &self.shares(looked));
+            passages.truncate(SENTENCE_PASSAGES);
+            names.extend(passages.iter().filter_map(|p| Some((p.number, p.document.clone()?))));
+            Sentence { end: *end as u64, seen: passages.iter().map(Seen::from).collect() }
+        });
+        let sentences = sentences.collect();
         Some(Sources {
+            tokens: looked.answer.tokens,
+            sentences,
+            names,
             passages: self.passages(text, &shares),
             thoughts: self.passages(text, &self.shares(&looked.thoughts)),
             first: rounded(first(&looked.answer)),

@@ -114,7 +114,7 @@ fn every_block_is_found_in_the_text(tokenizer: &str) {
         }
         // A passage is named by the lines of the document's own text.
         let block = block_of(&map, &rendered, "number 77 is");
-        let sources = map.sources(&rendered.text, &looked(&[(0, 0.8), (block, 0.15), (block + 9, 0.05)])).unwrap();
+        let sources = map.sources(&rendered.text, &looked(&[(0, 0.8), (block, 0.15), (block + 9, 0.05)]), &[]).unwrap();
         let passage = &sources.passages[0];
         assert_eq!((passage.document.as_deref(), passage.number), (Some("notes.txt"), 2));
         assert!((passage.first_line..=passage.last_line).contains(&77), "{passage:?}");
@@ -143,18 +143,27 @@ fn neighbours_are_joined_where_both_stand_out_and_stay_in_their_message() {
     let path: Vec<&Message> = messages.iter().collect();
     let map = renderer.map(&rendered, &path, &live, 64);
     let shares = [(0, 0.5), (5, 0.002), (6, 0.2), (7, 0.1), (8, 0.004), (12, 0.1), (14, 0.094)];
-    let sources = map.sources(&rendered.text, &looked(&shares)).unwrap();
+    let sources = map.sources(&rendered.text, &looked(&shares), &[]).unwrap();
     let blocks: Vec<(u32, u32)> = sources.passages.iter().map(|p| (p.first_block, p.last_block)).collect();
     assert_eq!(blocks, [(6, 7), (12, 12), (14, 14)], "{:?}", sources.passages);
     assert!((sources.passages[0].share - 0.6).abs() < 1e-3);
     // What the question and the answer themselves got is no passage, nor are the template's words.
     let own = (map.edges.len() - 2) as u32;
-    let sources = map.sources(&rendered.text, &looked(&[(0, 0.5), (own, 0.4), (6, 0.1)])).unwrap();
+    let sources = map.sources(&rendered.text, &looked(&[(0, 0.5), (own, 0.4), (6, 0.1)]), &[]).unwrap();
     assert_eq!(sources.passages.len(), 1);
     assert!((sources.own - 0.8).abs() < 1e-3, "{sources:?}");
+    // A sentence has passages of its own, named like those of the answer.
+    let first = looked(&[(0, 0.8), (6, 0.15), (12, 0.05)]).answer;
+    let told = [(9, first), (20, looked(&[(0, 1.0)]).answer)];
+    let sources = map.sources(&rendered.text, &looked(&shares), &told).unwrap();
+    let of = sources.by_sentence("It is 77. It is that");
+    assert_eq!((of[0].0, of[1].0, of[1].1.len()), ("It is 77.", "It is that", 0));
+    let sixth = &of[0].1[0];
+    assert_eq!((sixth.document.as_deref(), sixth.number), (Some("notes.txt"), 2));
+    assert!((sixth.share - 0.75).abs() < 1e-3, "{of:?}");
     // An engine that says nothing, and one that looked at the first block only.
-    assert_eq!(map.sources(&rendered.text, &LookedAt::default()), None);
-    assert_eq!(map.sources(&rendered.text, &looked(&[(0, 1.0)])).unwrap().passages, []);
+    assert_eq!(map.sources(&rendered.text, &LookedAt::default(), &[]), None);
+    assert_eq!(map.sources(&rendered.text, &looked(&[(0, 1.0)]), &[]).unwrap().passages, []);
 }
 
 #[test]
@@ -164,6 +173,6 @@ fn a_document_read_evenly_is_one_passage() {
     let path: Vec<&Message> = messages.iter().collect();
     let map = renderer.map(&rendered, &path, &live, 64);
     let even: Vec<(u32, f32)> = (1..20).map(|b| (b, 0.01)).collect();
-    let passages = map.sources(&rendered.text, &looked(&even)).unwrap().passages;
+    let passages = map.sources(&rendered.text, &looked(&even), &[]).unwrap().passages;
     assert!(passages.len() <= MOST_PASSAGES && passages.iter().all(|p| p.share <= 1.0), "{passages:?}");
 }

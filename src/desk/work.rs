@@ -12,7 +12,7 @@ use super::segments::Step;
 use super::{Done, State};
 use crate::commands::WhileBusy;
 use crate::protocol::desk::Activity;
-use crate::protocol::engine::Token;
+use crate::protocol::engine::{Looked, Token};
 use crate::text::sources::{Gathered, SourceError};
 
 /// How often something that runs gets a chance to save and to refresh its numbers.
@@ -78,8 +78,8 @@ pub(super) struct Feeding {
 pub(super) trait Feed: Send {
     /// Prefill went on: tokens of this job read so far.
     fn reading(&mut self, desk: &mut State, done: u64);
-    /// A round of decoding.
-    fn tokens(&mut self, desk: &mut State, tokens: &[Token], tokens_per_s: f64);
+    /// A round of decoding, and where each of its tokens looked.
+    fn tokens(&mut self, desk: &mut State, tokens: &[Token], looked: &[Looked], tokens_per_s: f64);
     /// Now and then.
     fn tick(&mut self, desk: &mut State);
     /// It ended.

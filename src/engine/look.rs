@@ -16,15 +16,17 @@ pub(super) fn shares(sums: &[BlockMass], tokens: u64, spec: &SparseSpec) -> Look
     Looked { tokens, block_tokens: u32::try_from(spec.block).unwrap_or(u32::MAX), blocks: blocks.collect() }
 }
 
-/// One row at `position`.
+/// One row at `position`. This is done between steps of decoding, for each token: of a long context's blocks, the many that
+/// the row did not choose cost no more than being passed over.
 pub(super) fn row(mass: &[u32], position: usize, spec: &SparseSpec) -> Looked {
     let own = position / spec.block;
-    let split = |(block, mass): (usize, &u32)| match spec.is_forced(block, own) {
-        true => BlockMass { chosen: 0, forced: u64::from(*mass) },
-        false => BlockMass { chosen: u64::from(*mass), forced: 0 },
-    };
-    let sums: Vec<BlockMass> = mass.iter().enumerate().map(split).collect();
-    shares(&sums, 1, spec)
+    let all: u64 = mass.iter().map(|m| u64::from(*m)).sum();
+    let blocks = mass.iter().enumerate().filter(|(_, mass)| **mass > 0).map(|(block, mass)| {
+        let share = (f64::from(*mass) / all as f64) as f32;
+        let forced = if spec.is_forced(block, own) { share } else { 0.0 };
+        BlockLook { block: u32::try_from(block).unwrap_or(u32::MAX), share, forced }
+    });
+    Looked { tokens: 1, block_tokens: u32::try_from(spec.block).unwrap_or(u32::MAX), blocks: blocks.collect() }
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@
 //! - *decode*: single steps, each waiting for its top logits as a chat does; median and 99th percentile of the host's clock,
 //!   speed from the sum. `device_ms` repeats the steps without waiting for top logits; what is missing from the waiting
 //!   run's time is `idle_share`, the part in which the device waits for the host.
+//! - *look*: the steps without waiting again, with where each token looks not measured, summed as for an answer, and told for
+//!   each token: the shares are what that costs. The last waits for the device after each step, as a chat does anyway.
 //! - *verify*: passes of 1 to 16 rows with half of the rows accepted, divided by the one-row pass.
 //! - *draft round*: with `--draft-round`, extend, four recursive steps and a verify pass of six rows, divided by a single step.
 //! - *speculation*: with `--speculation`, the decoder as a chat uses it, with drafts all wrong and all right.
@@ -45,10 +47,10 @@ use serde_json::{Value, json};
 use crate::backend::draft::DraftOps;
 #[cfg(feature = "cuda")]
 use crate::backend::prelude::*;
-use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS};
+use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS, MassOf};
 use crate::model::draft::{DraftHead, DraftOptions, Tables};
 use crate::model::{Checkpoint, Live, Model};
-use crate::protocol::engine::{Dtype, ImageTensor, MemoryInfo, RowsImage, Token};
+use crate::protocol::engine::{CheckpointImage, Dtype, ImageTensor, MemoryInfo, RowsImage, Token};
 use crate::shell::cli::{BenchArgs, FillArg};
 use crate::shell::devices::{self, Chosen, Opened};
 use crate::shell::{Context, Exit, Failure, open};
@@ -76,6 +78,21 @@ struct VerifyTime {
     all_right_tokens_per_s: f64,
 }
 
+/// What it costs to measure where a token looks: single steps on the device without waiting, the least of some runs.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct LookCost {
+    /// Not measured.
+    off_ms: f64,
+    /// Summed over the answer.
+    summed_ms: f64,
+    /// Summed, and told for each token: what a chat asks for.
+    told_ms: f64,
+    /// `summed_ms` over `off_ms`, less one.
+    summed_share: f64,
+    /// `told_ms` over `off_ms`, less one.
+    told_share: f64,
+}
+
 /// What one context gave. Absent figures were not asked for.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Row {
@@ -100,6 +117,7 @@ struct Row {
     p99_ms: f64,
     device_ms: f64,
     idle_share: f64,
+    look: LookCost,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     verify: Vec<VerifyTime>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -222,6 +240,15 @@ fn table(report: &Value, rows: &[Row]) -> String {
             r.p50_ms,
             r.p99_ms,
             100.0 * r.idle_share
+        );
+        let _ = writeln!(
+            out,
+            "          look: {:.3} ms a step without, {:.3} summed ({:+.2}%), {:.3} told for each token ({:+.2}%)",
+            r.look.off_ms,
+            r.look.summed_ms,
+            100.0 * r.look.summed_share,
+            r.look.told_ms,
+            100.0 * r.look.told_share
         );
         for v in &r.verify {
             let _ = writeln!(
@@ -353,6 +380,7 @@ impl<B: DraftOps> Bench<'_, B> {
         row.decode_gb_per_s = row.bytes_per_token * row.decode_tokens_per_s / 1e9;
         row.read_bandwidth_share = self.read_gb_per_s.map(|read| row.decode_gb_per_s / read);
         self.live.restore(&mut self.b, context, &[], Some(&end))?;
+        row.look = self.look_cost(context, &end)?;
         if !self.args.no_verify {
             for rows in VERIFY_ROWS {
                 let (ms, all_ms) = (self.verify(rows, rows.div_ceil(2))?, self.verify(rows, rows)?);
@@ -444,6 +472,38 @@ impl<B: DraftOps> Bench<'_, B> {
         self.live.restore(&mut self.b, 0, &images, Some(&end))?;
         self.b.sync_rows(context)?;
         Ok(())
+    }
+
+    /// Steps as [`Bench::decode`] makes them without waiting, with nothing measured, the sums, and each token's own; by
+    /// turns, so that a clock that changes meanwhile meets all of them.
+    fn look_cost(&mut self, context: usize, end: &CheckpointImage) -> anyhow::Result<LookCost> {
+        const ROUNDS: usize = 3;
+        let mut least = [f64::INFINITY; 3];
+        for _ in 0..ROUNDS {
+            for (kind, least) in least.iter_mut().enumerate() {
+                let mut start = Instant::now();
+                for step in 0..self.decode + WARM_UP {
+                    if step == WARM_UP {
+                        self.b.synchronize()?;
+                        start = Instant::now();
+                    }
+                    self.live.verify(&mut self.b, &self.model, &[17 % self.model.spec().vocab as Token])?;
+                    if kind > 0 {
+                        self.live.add_mass(&mut self.b, 0..1, MassOf::Answer)?;
+                    }
+                    if kind > 1 {
+                        std::hint::black_box(self.live.row_mass(&mut self.b, 1)?);
+                    }
+                    self.live.advance(&mut self.b, 1)?;
+                }
+                self.b.synchronize()?;
+                *least = least.min(start.elapsed().as_secs_f64() * 1e3 / self.decode.max(1) as f64);
+                self.live.restore(&mut self.b, context, &[], Some(end))?;
+            }
+        }
+        let [off_ms, summed_ms, told_ms] = least;
+        let share = |ms: f64| ms / off_ms - 1.0;
+        Ok(LookCost { off_ms, summed_ms, told_ms, summed_share: share(summed_ms), told_share: share(told_ms) })
     }
 
     fn decode(&mut self, row: &mut Row) -> anyhow::Result<()> {

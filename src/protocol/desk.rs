@@ -426,6 +426,8 @@ pub enum Notice {
     Looked {
         /// Number of the answer.
         number: u64,
+        /// Which of its sentences is shown, 0 for all of it, and how many there are.
+        sentence: (u64, u64),
         /// Heading.
         title: String,
         /// Markdown.

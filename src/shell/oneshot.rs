@@ -52,18 +52,27 @@ fn reason(finish: Option<Finish>) -> &'static str {
     }
 }
 
+fn place(p: &Passage) -> Value {
+    json!({
+        "document": p.document,
+        "message": p.number,
+        "first_line": p.first_line,
+        "last_line": p.last_line,
+        "share": (f64::from(p.share) * 1e4).round() / 1e4,
+    })
+}
+
 /// Passages that were looked at while the answer was written, most first. What was said has no document, but a message number.
 fn looked_at(answer: &Message) -> Value {
-    let place = |p: &Passage| {
-        json!({
-            "document": p.document,
-            "message": p.number,
-            "first_line": p.first_line,
-            "last_line": p.last_line,
-            "share": (f64::from(p.share) * 1e4).round() / 1e4,
-        })
-    };
     answer.meta.looked.iter().flat_map(|l| &l.passages).map(place).collect()
+}
+
+/// The same for each sentence of the answer.
+fn looked_at_by_sentence(answer: &Message) -> Value {
+    let told = answer.meta.looked.as_ref().map(|l| l.by_sentence(&answer.text)).unwrap_or_default();
+    told.into_iter()
+        .map(|(text, passages)| json!({ "text": text, "looked_at": passages.iter().map(place).collect::<Value>() }))
+        .collect()
 }
 
 impl Run {
@@ -113,6 +122,7 @@ impl Run {
             "text": answer.text,
             "thinking": answer.thinking,
             "looked_at": looked_at(answer),
+            "looked_at_by_sentence": looked_at_by_sentence(answer),
             "finish_reason": reason(answer.meta.finish),
             "session": self.session,
             "not_saved": self.unsaved.as_ref().map(|u| &u.reason),
@@ -411,7 +421,9 @@ impl<'a> Printer<'a> {
             Format::Json => Ok(out::line(&Clean::json(&run.object(answer)))?),
             Format::JsonLines => {
                 let stats = json!({ "usage": run.usage(answer), "timing": run.timing(answer), "speculation": run.speculation() });
-                self.event("look", || json!({ "looked_at": looked_at(answer) }))?;
+                self.event("look", || {
+                    json!({ "looked_at": looked_at(answer), "looked_at_by_sentence": looked_at_by_sentence(answer) })
+                })?;
                 self.event("stats", || stats)?;
                 let (session, seed) = (run.session.clone(), answer.meta.seed);
                 let not_saved = run.unsaved.as_ref().map(|u| &u.reason);

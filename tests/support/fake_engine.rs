@@ -217,7 +217,7 @@ fn run(
             tokens_per_s: 1000.0,
         });
     }
-    let mut last_outside = None;
+    let (mut last_outside, mut said) = (None, Vec::new());
     let context = state.tokens.clone();
     if let (Some(g), Ended::Read) = (&job.generate, ended) {
         let mut steer = g.steering.as_ref().map(|s| (s.0)());
@@ -255,11 +255,19 @@ fn run(
                         Steered::Last => (t, true),
                     };
                     last_outside = Some(t);
+                    said.push(t);
+                    // The first token is drawn from the last row that was read.
+                    let told = match g.look.each_token && said.len() > 1 {
+                        true => {
+                            vec![Looked { tokens: 1, ..look(&context, &said[said.len().saturating_sub(4)..]).answer }]
+                        }
+                        false => Vec::new(),
+                    };
                     let _ = out.send(EngineEvent::Tokens {
                         id: job.id,
                         tokens: vec![t],
                         tokens_per_s: 100.0,
-                        looked: Vec::new(),
+                        looked: told,
                         likely: g.likely.map(|most| likely(t, most)).into_iter().collect(),
                     });
                     if last {

@@ -9,8 +9,9 @@ use super::super::plan::Plan;
 use super::super::render::Rendered;
 use super::super::work::Wanted;
 use super::super::{DeskError, Done, State, grouped};
+use super::sentences::Sentences;
 use crate::protocol::desk::{Activity, Level, Notice};
-use crate::protocol::engine::{Ended, JobStats, LookedAt, Sampling, Token, Usage};
+use crate::protocol::engine::{Ended, JobStats, Looked, LookedAt, Sampling, Token, Usage};
 use crate::text::{Begin, Delta, StreamDecoder};
 use crate::transcript::{Finish, Message, MessageId, MessageMeta, Role, Sources};
 
@@ -22,6 +23,9 @@ pub(super) struct Answer {
     begin: Begin,
     spent: u64,
     decoder: StreamDecoder,
+    sentences: Sentences,
+    /// Tokens that an earlier run wrote.
+    written: u64,
     /// Enter was pressed.
     started: Instant,
     first_token: Option<Instant>,
@@ -79,7 +83,22 @@ impl Answer {
         let decoder = StreamDecoder::new(tokenizer.clone(), begin);
         let (first_token, thought, saved, dirty) = (None, None, Instant::now(), false);
         let before = (message.meta.thought_ms, message.meta.thought_tokens.max(spent));
-        Ok(Answer { before, message, sampling, begin, spent, decoder, started, first_token, thought, saved, dirty })
+        let (sentences, written) = (Sentences::behind(message.text.len()), message.meta.completion_tokens);
+        Ok(Answer {
+            before,
+            message,
+            sampling,
+            begin,
+            spent,
+            decoder,
+            sentences,
+            written,
+            started,
+            first_token,
+            thought,
+            saved,
+            dirty,
+        })
     }
 
     /// Words of the user's that the answer goes on after.
@@ -89,14 +108,21 @@ impl Answer {
     }
 
     fn take(&mut self, desk: &mut State, delta: Delta) {
+        self.keep(&delta);
+        self.show(desk, delta);
+    }
+
+    fn keep(&mut self, delta: &Delta) {
+        self.message.thinking.push_str(&delta.thinking);
+        self.message.text.push_str(&delta.answer);
+        self.dirty |= !delta.thinking.is_empty() || !delta.answer.is_empty();
+    }
+
+    fn show(&self, desk: &mut State, delta: Delta) {
         for (thinking, text) in [(true, delta.thinking), (false, delta.answer)] {
-            if text.is_empty() {
-                continue;
+            if !text.is_empty() {
+                desk.tell(Notice::Delta { message: self.message.id, thinking, text });
             }
-            self.dirty = true;
-            let whole = if thinking { &mut self.message.thinking } else { &mut self.message.text };
-            whole.push_str(&text);
-            desk.tell(Notice::Delta { message: self.message.id, thinking, text });
         }
     }
 }
@@ -106,10 +132,20 @@ impl Watch for Answer {
         desk.show_reading(self.started, progress);
     }
 
-    fn tokens(&mut self, desk: &mut State, tokens: &[Token], tokens_per_s: f64) {
+    fn tokens(&mut self, desk: &mut State, tokens: &[Token], looked: &[Looked], tokens_per_s: f64) {
         self.first_token.get_or_insert_with(Instant::now);
         self.message.meta.completion_tokens += tokens.len() as u64;
-        let delta = self.decoder.push_all(tokens);
+        let mut delta = Delta::default();
+        for (n, token) in tokens.iter().enumerate() {
+            let (thought, old) = (self.decoder.in_thought(), self.message.text.len());
+            let piece = self.decoder.push(*token);
+            self.keep(&piece);
+            if !thought {
+                self.sentences.token(&self.message.text, old, looked.get(n));
+            }
+            delta.thinking.push_str(&piece.thinking);
+            delta.answer.push_str(&piece.answer);
+        }
         if self.decoder.in_thought() {
             let (since, ms) = self.thought.get_or_insert((Instant::now(), 0.0));
             *ms = since.elapsed().as_secs_f64() * 1000.0;
@@ -120,7 +156,7 @@ impl Watch for Answer {
         } else {
             desk.working(Activity::Answering { tokens_per_s });
         }
-        self.take(desk, delta);
+        self.show(desk, delta);
     }
 
     fn tick(&mut self, desk: &mut State) {
@@ -158,7 +194,8 @@ impl State {
 
     /// Runs the engine and writes what it says into the answer. Kept state that is lost before the first word is read again.
     fn go_on_writing(&mut self, answer: Answer, plan: Plan, rendered: Arc<Rendered>, then: Finished) -> Done {
-        let generate = self.generate(answer.sampling, answer.begin, answer.spent)?;
+        let mut generate = self.generate(answer.sampling, answer.begin, answer.spent)?;
+        generate.look.each_token = true;
         let to_answer = ToAnswer { last: Last::Generate(generate), message: Some(answer.message.id) };
         let again = Arc::clone(&rendered);
         let answered = Arc::clone(&rendered);
@@ -176,17 +213,24 @@ impl State {
     }
 
     /// Where the answer to the last message of its path looked, in documents and lines.
-    fn sources(&self, answer: &Message, rendered: &Rendered, looked: &LookedAt) -> Option<Sources> {
+    fn sources(
+        &self,
+        answer: &Message,
+        rendered: &Rendered,
+        looked: &LookedAt,
+        sentences: &[(usize, Looked)],
+    ) -> Option<Sources> {
         let path = self.talk.conversation.path_to(answer.parent);
         let block = looked.answer.block_tokens.max(looked.thoughts.block_tokens) as usize;
         let map = self.feeder.renderer.map(rendered, &path, &self.feeder.live, block);
-        map.sources(&rendered.text, looked)
+        map.sources(&rendered.text, looked, sentences)
     }
 
     fn answer_ended(&mut self, mut answer: Answer, rendered: &Rendered, fed: Done<Fed>, then: Finished) -> Done {
         let last = answer.decoder.finish();
         answer.take(self, last);
         let mut message = answer.message;
+        let sentences = answer.sentences.finish(&message.text);
         message.meta.finish = Some(finish_of(&fed));
         if let Some(first) = answer.first_token {
             message.meta.ttft_ms = first.duration_since(answer.started).as_secs_f64() * 1000.0;
@@ -206,7 +250,12 @@ impl State {
                 }
                 None => {}
             }
-            message.meta.looked = self.sources(&message, rendered, &end.looked_at).or(message.meta.looked);
+            let new = self.sources(&message, rendered, &end.looked_at, &sentences);
+            message.meta.looked = match (message.meta.looked.take(), new) {
+                // An answer that was gone on with looked where all its parts did.
+                (Some(before), Some(new)) => Some(before.then(new, answer.written)),
+                (before, new) => new.or(before),
+            };
             self.meters.tokens_per_s = message.meta.tokens_per_s;
         }
         self.amend(&message);

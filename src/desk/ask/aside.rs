@@ -7,7 +7,7 @@ use super::super::feeder::Last;
 use super::super::{DeskError, Done, State};
 use super::{THIS_QUESTION, finish_of};
 use crate::protocol::desk::{Activity, Notice};
-use crate::protocol::engine::{Ended, Token};
+use crate::protocol::engine::{Ended, Looked, Token};
 use crate::text::{Begin, StreamDecoder};
 use crate::transcript::{Message, Role};
 
@@ -33,7 +33,7 @@ impl Watch for AsideAnswer {
     fn reading(&mut self, desk: &mut State, progress: Progress) {
         desk.show_reading(self.started, progress);
     }
-    fn tokens(&mut self, desk: &mut State, tokens: &[Token], tokens_per_s: f64) {
+    fn tokens(&mut self, desk: &mut State, tokens: &[Token], _looked: &[Looked], tokens_per_s: f64) {
         self.text.push_str(&self.decoder.push_all(tokens).answer);
         desk.working(Activity::Answering { tokens_per_s });
         if self.shown == Shown::Yes {

@@ -1,0 +1,109 @@
+//! Where each sentence of an answer looked: the engine tells it for each token, sentences end in the text.
+
+use std::collections::BTreeMap;
+
+use crate::protocol::engine::{BlockLook, Looked};
+
+/// Shorter ones are numbers of lists and the like, and belong to what follows.
+const LEAST_CHARACTERS: usize = 4;
+
+/// Sentences of a text that grows.
+#[derive(Debug)]
+pub(super) struct Sentences {
+    /// Byte that the present one begins at.
+    from: usize,
+    /// Block to share and forced share, summed over `tokens` tokens of the present one.
+    sums: BTreeMap<u32, (f64, f64)>,
+    tokens: u64,
+    block_tokens: u32,
+    /// Ends, in bytes of the text, and where it looked meanwhile.
+    done: Vec<(usize, Looked)>,
+}
+
+/// Whether this is a whole sentence, once white space follows.
+fn is_sentence(text: &str) -> bool {
+    let text = text.trim();
+    let words = text.trim_end_matches(['"', '\'', ')', ']', '*', '_', '”', '’', '»', '`']);
+    text.chars().count() >= LEAST_CHARACTERS && words.ends_with(['.', '!', '?', '…', '。', '！', '？'])
+}
+
+impl Sentences {
+    /// Of a text that has so many bytes already.
+    pub(super) fn behind(bytes: usize) -> Sentences {
+        Sentences { from: bytes, sums: BTreeMap::new(), tokens: 0, block_tokens: 0, done: Vec::new() }
+    }
+
+    /// A token made the text so long that it ends in `text[old..]`, and looked there while it was drawn.
+    pub(super) fn token(&mut self, text: &str, old: usize, looked: Option<&Looked>) {
+        let before = text.get(self.from..old).unwrap_or("");
+        let space = text.get(old..).is_some_and(|new| new.starts_with(char::is_whitespace));
+        let line_over = before.ends_with('\n') && before.trim().chars().count() >= LEAST_CHARACTERS;
+        // In scripts without spaces nothing follows the mark.
+        let wide = before.trim_end().ends_with(['。', '！', '？']) && old < text.len();
+        if line_over || (is_sentence(before) && (space || before.ends_with(char::is_whitespace) || wide)) {
+            self.close(old);
+        }
+        let Some(looked) = looked else { return };
+        self.tokens += looked.tokens;
+        self.block_tokens = looked.block_tokens;
+        for block in &looked.blocks {
+            let sum = self.sums.entry(block.block).or_default();
+            let tokens = looked.tokens as f64;
+            *sum = (sum.0 + tokens * f64::from(block.share), sum.1 + tokens * f64::from(block.forced));
+        }
+    }
+
+    fn close(&mut self, end: usize) {
+        let tokens = std::mem::take(&mut self.tokens);
+        let mean = |sum: f64| (sum / tokens.max(1) as f64) as f32;
+        let blocks = std::mem::take(&mut self.sums).into_iter();
+        let blocks =
+            blocks.map(|(block, (share, forced))| BlockLook { block, share: mean(share), forced: mean(forced) });
+        let looked = Looked { tokens, block_tokens: self.block_tokens, blocks: blocks.collect() };
+        self.done.push((end, looked));
+        self.from = end;
+    }
+
+    /// All of them; the last one ends where the text does.
+    pub(super) fn finish(mut self, text: &str) -> Vec<(usize, Looked)> {
+        if text.get(self.from..).is_some_and(|rest| !rest.trim().is_empty()) {
+            self.close(text.len());
+        }
+        self.done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(pieces: &[&str]) -> Vec<String> {
+        let (mut text, mut sentences) = (String::new(), Sentences::behind(0));
+        for (n, piece) in (0..).zip(pieces) {
+            let old = text.len();
+            text.push_str(piece);
+            let block = BlockLook { block: n, share: 1.0, forced: 0.0 };
+            sentences.token(&text, old, Some(&Looked { tokens: 1, block_tokens: 64, blocks: vec![block] }));
+        }
+        let done = sentences.finish(&text);
+        let blocks: usize = done.iter().map(|(_, l)| l.blocks.len()).sum();
+        assert_eq!(blocks, pieces.len(), "no token is lost and none counts twice");
+        for (_, looked) in &done {
+            let all: f32 = looked.blocks.iter().map(|b| b.share).sum();
+            assert!((all - 1.0).abs() < 1e-5 && looked.tokens as usize == looked.blocks.len());
+        }
+        let mut from = 0;
+        done.into_iter().map(|(end, _)| text[std::mem::replace(&mut from, end)..end].to_owned()).collect()
+    }
+
+    #[test]
+    fn sentences_end_where_white_space_follows_their_mark() {
+        assert_eq!(ends(&["It is", " red", ".", " So", " is", " that", "!"]), ["It is red.", " So is that!"]);
+        assert_eq!(ends(&["Rate", " 3", ".", "5", " is", " low", "."]), ["Rate 3.5 is low."]);
+        assert_eq!(ends(&["1", ".", " First", " point", "\n", "2", ".", " Second"]), ["1. First point\n", "2. Second"]);
+        assert_eq!(ends(&["He said \"no", ".\"", " Then", " left"]), ["He said \"no.\"", " Then left"]);
+        assert_eq!(ends(&["桥是红色的", "。", "它很长", "。"]), ["桥是红色的。", "它很长。"]);
+        assert_eq!(ends(&["One two.\n\n", "Three"]), ["One two.\n\n", "Three"]);
+        assert!(ends(&[]).is_empty());
+    }
+}
