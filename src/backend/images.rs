@@ -46,15 +46,20 @@ pub trait Images: Memory {
         }
         Ok(())
     }
-    /// Copies the first `positions` positions of a cache into another one of the same shape, which has room for them. Rows in
-    /// flight are waited for.
+    /// Makes the first `positions` positions of a cache those of another one of the same shape; a device that can has them in the
+    /// same memory. Rows in flight are waited for.
     fn copy_rows(
         &mut self,
         to: &mut Self::Cache,
-        from: &Self::Cache,
+        from: &mut Self::Cache,
         spec: &SparseSpec,
         positions: usize,
     ) -> Result<()>;
+    /// Rows from position `keep` on are about to be written anew: they may not be in memory that another cache has too. Rows
+    /// behind all that was ever written need no such word.
+    fn own_rows(&mut self, _cache: &mut Self::Cache, _spec: &SparseSpec, _keep: usize) -> Result<()> {
+        Ok(())
+    }
     /// Copies a committed state, with nothing pending in either.
     fn copy_state(&mut self, to: &mut Self::Recurrent, from: &Self::Recurrent) -> Result<()>;
     /// What [`Images::restore_rows`] left on its way: rows of the first `keep` positions arrive, others may be given up.

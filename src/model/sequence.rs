@@ -45,7 +45,8 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Makes `to` what the sequence in hand is, row by row; whatever it was is forgotten. Rows in flight are waited for.
+    /// Makes `to` what the sequence in hand is; whatever it was is forgotten. Rows of the caches are in the memory of both where the
+    /// device can do that. Rows in flight are waited for.
     ///
     /// # Errors
     /// A pass that has not been advanced, not enough memory, the device: `to` must be reset then.
@@ -61,10 +62,9 @@ impl<B: Backend> Live<B> {
 
     fn copy_layers(&mut self, b: &mut B, to: &mut Sequence<B>) -> Result<()> {
         let position = self.now.position;
-        for (from, to) in self.now.layers.iter().zip(&mut to.layers) {
+        for (from, to) in self.now.layers.iter_mut().zip(&mut to.layers) {
             match (from, to) {
                 (LayerState::Sparse(from), LayerState::Sparse(to)) => {
-                    b.reserve(to, position)?;
                     b.copy_rows(to, from, &self.work.sparse_spec, position)?;
                 }
                 (LayerState::Lightning(from), LayerState::Lightning(to)) => b.copy_state(to, from)?,

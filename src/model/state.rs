@@ -579,6 +579,11 @@ impl<B: Backend> Live<B> {
         self.work.last_prefill = None;
         // Rows still in flight would be written over those of this path.
         b.sync_rows(keep)?;
+        for layer in &mut self.now.layers {
+            if let LayerState::Sparse(cache) = layer {
+                b.own_rows(cache, &self.work.sparse_spec, keep)?;
+            }
+        }
         self.reserve(b, length)?;
         let mut caches = Vec::new();
         for (i, layer) in self.now.layers.iter_mut().enumerate() {

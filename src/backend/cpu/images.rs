@@ -95,7 +95,7 @@ impl Images for Cpu {
         })
     }
 
-    fn copy_rows(&mut self, to: &mut Cache, from: &Cache, spec: &SparseSpec, positions: usize) -> Result<()> {
+    fn copy_rows(&mut self, to: &mut Cache, from: &mut Cache, spec: &SparseSpec, positions: usize) -> Result<()> {
         self.reserve(to, positions)?;
         to.copy_from(from, spec, positions);
         Ok(())

@@ -186,6 +186,8 @@ pub trait Driver: Send + Sync {
     fn reserve(&self, bytes: usize) -> Result<DevicePtr>;
     /// Puts zeroed or arbitrary memory under part of a reserved range; both multiples of the granularity.
     fn map(&self, at: DevicePtr, bytes: usize) -> Result<Mapping>;
+    /// Puts the memory of a mapping under another reserved range too; it is there until neither has it.
+    fn map_again(&self, at: DevicePtr, of: &Mapping) -> Result<Mapping>;
     /// Takes the memory away.
     fn unmap(&self, mapping: Mapping);
     /// Gives the address space back.

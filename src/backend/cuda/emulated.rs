@@ -227,6 +227,17 @@ fn guards_hold(at: u64, bytes: usize) -> bool {
     before.iter().chain(after).all(|b| *b == GUARD_BYTE)
 }
 
+/// Puts the memory of a file under part of a reserved range.
+///
+/// # Safety
+/// The range is from `reserve`; the file holds `bytes`.
+unsafe fn put(at: DevicePtr, bytes: usize, file: i32) -> Result<()> {
+    let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+    // SAFETY: the caller's.
+    let put = unsafe { libc::mmap(at as *mut c_void, bytes, rights, kind, file, 0) };
+    if put == libc::MAP_FAILED { Err(failed("map", std::io::Error::last_os_error())) } else { Ok(()) }
+}
+
 impl Driver for Emulated {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -291,21 +302,41 @@ impl Driver for Emulated {
 
     fn map(&self, at: DevicePtr, bytes: usize) -> Result<Mapping> {
         self.not_capturing("map")?;
-        // SAFETY: inside a range from `reserve`.
-        unsafe {
-            if libc::mprotect(at as *mut c_void, bytes, libc::PROT_READ | libc::PROT_WRITE) != 0 {
+        // SAFETY: a fresh file in memory; `at` is inside a range from `reserve`.
+        let handle = unsafe {
+            let file = libc::memfd_create(c"device".as_ptr(), libc::MFD_CLOEXEC);
+            if file < 0 || libc::ftruncate(file, bytes as libc::off_t) != 0 {
                 return Err(failed("map", std::io::Error::last_os_error()));
             }
+            put(at, bytes, file)?;
             std::ptr::write_bytes(at as *mut u8, POISON, bytes);
-        }
+            file as u64
+        };
         self.state().mapped += bytes as u64;
-        Ok(Mapping { at, bytes, handle: 0 })
+        Ok(Mapping { at, bytes, handle })
+    }
+
+    fn map_again(&self, at: DevicePtr, of: &Mapping) -> Result<Mapping> {
+        self.not_capturing("map")?;
+        // SAFETY: the file of a mapping; `at` is inside a range from `reserve`.
+        let handle = unsafe {
+            let file = libc::dup(of.handle as i32);
+            if file < 0 {
+                return Err(failed("map", std::io::Error::last_os_error()));
+            }
+            put(at, of.bytes, file)?;
+            file as u64
+        };
+        Ok(Mapping { at, bytes: of.bytes, handle })
     }
 
     fn unmap(&self, mapping: Mapping) {
-        // SAFETY: from `map`.
-        unsafe { libc::mprotect(mapping.at as *mut c_void, mapping.bytes, libc::PROT_NONE) };
-        self.state().mapped -= mapping.bytes as u64;
+        // SAFETY: from `map`: the range becomes what `reserve` gave, and the file goes with its last holder.
+        unsafe {
+            let none = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+            libc::mmap(mapping.at as *mut c_void, mapping.bytes, libc::PROT_NONE, none, -1, 0);
+            libc::close(mapping.handle as i32);
+        }
     }
 
     fn release(&self, at: DevicePtr, bytes: usize) {

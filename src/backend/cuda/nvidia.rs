@@ -146,6 +146,27 @@ fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u3
 }
 
 impl Nvidia {
+    /// Puts physical memory under part of a reserved range.
+    ///
+    /// # Safety
+    /// `handle` holds `bytes`, a multiple of the granularity; nothing is mapped at `at` yet.
+    unsafe fn put(&self, at: DevicePtr, bytes: usize, handle: u64) -> Result<()> {
+        let say = |e: result::DriverError| failed(format!("mapping {bytes} bytes"), e);
+        let access = sys::CUmemAccessDesc {
+            location: allocation_kind(self.device).location,
+            flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: the caller's.
+        unsafe {
+            sys::cuMemMap(at, bytes, 0, handle, 0).result().map_err(say)?;
+            if let Err(e) = sys::cuMemSetAccess(at, bytes, &raw const access, 1).result() {
+                let _ = sys::cuMemUnmap(at, bytes);
+                return Err(say(e));
+            }
+        }
+        Ok(())
+    }
+
     /// Opens GPU `ordinal`: context, streams, kernel images, GEMM library.
     ///
     /// # Errors
@@ -320,27 +341,33 @@ impl Driver for Nvidia {
 
     fn map(&self, at: DevicePtr, bytes: usize) -> Result<Mapping> {
         self.bind("map")?;
-        let say = |e: result::DriverError| failed(format!("mapping {bytes} bytes"), e);
         let kind = allocation_kind(self.device);
         let mut handle = 0;
         // SAFETY: sizes are multiples of the granularity, `at` lies in a reserved range.
         unsafe {
-            sys::cuMemCreate(&raw mut handle, bytes, &raw const kind, 0).result().map_err(say)?;
-            if let Err(e) = sys::cuMemMap(at, bytes, 0, handle, 0).result() {
+            sys::cuMemCreate(&raw mut handle, bytes, &raw const kind, 0)
+                .result()
+                .map_err(|e| failed(format!("mapping {bytes} bytes"), e))?;
+            self.put(at, bytes, handle).inspect_err(|_| {
                 let _ = sys::cuMemRelease(handle);
-                return Err(say(e));
-            }
-            let access = sys::CUmemAccessDesc {
-                location: kind.location,
-                flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-            };
-            if let Err(e) = sys::cuMemSetAccess(at, bytes, &raw const access, 1).result() {
-                let _ = sys::cuMemUnmap(at, bytes);
-                let _ = sys::cuMemRelease(handle);
-                return Err(say(e));
-            }
+            })?;
         }
         Ok(Mapping { at, bytes, handle })
+    }
+
+    fn map_again(&self, at: DevicePtr, of: &Mapping) -> Result<Mapping> {
+        self.bind("map")?;
+        let mut handle = 0;
+        // SAFETY: `of` is mapped, `at` lies in a reserved range; a reference of its own, released with the mapping.
+        unsafe {
+            sys::cuMemRetainAllocationHandle(&raw mut handle, of.at as *mut std::ffi::c_void)
+                .result()
+                .map_err(|e| failed(format!("sharing {} bytes", of.bytes), e))?;
+            self.put(at, of.bytes, handle).inspect_err(|_| {
+                let _ = sys::cuMemRelease(handle);
+            })?;
+        }
+        Ok(Mapping { at, bytes: of.bytes, handle })
     }
 
     fn unmap(&self, mapping: Mapping) {

@@ -38,6 +38,15 @@ impl Cache {
             _ => &self.k2,
         }
     }
+
+    fn array_mut(&mut self, index: usize) -> &mut Growable {
+        match index {
+            0 => &mut self.k,
+            1 => &mut self.v,
+            2 => &mut self.k1,
+            _ => &mut self.k2,
+        }
+    }
 }
 
 impl Images for Cuda {
@@ -169,18 +178,36 @@ impl Images for Cuda {
         Ok(())
     }
 
-    fn copy_rows(&mut self, to: &mut Cache, from: &Cache, spec: &SparseSpec, positions: usize) -> Result<()> {
+    fn copy_rows(&mut self, to: &mut Cache, from: &mut Cache, spec: &SparseSpec, positions: usize) -> Result<()> {
         if let Some(in_flight) = from.in_flight() {
             in_flight.wait_for(std::slice::from_ref(&(0..positions)))?;
         }
         to.set_in_flight(None);
-        for (index, rows) in row_ranges(spec, &(0..positions)).into_iter().enumerate() {
+        let ranges = row_ranges(spec, &(0..positions));
+        let mut common = [0; 4];
+        for ((index, common), rows) in common.iter_mut().enumerate().zip(&ranges) {
+            within(from.array(index), rows, from.row_bytes)?;
+            let bytes = rows.end * from.row_bytes;
+            *common = to.array_mut(index).share(from.array_mut(index), bytes)?;
+        }
+        to.reserve(&self.device, positions)?;
+        for ((index, common), rows) in common.into_iter().enumerate().zip(&ranges) {
             let (source, target) = (from.array(index), to.array(index));
-            within(source, &rows, from.row_bytes)?;
-            within(target, &rows, to.row_bytes)?;
-            let bytes = rows.len() * from.row_bytes;
-            // SAFETY: both have memory under these rows; they are different caches.
-            unsafe { self.device.driver().copy(target.ptr(), source.ptr(), bytes, Queue::Compute)? };
+            within(target, rows, to.row_bytes)?;
+            let rest = rows.end * from.row_bytes - common;
+            if rest > 0 {
+                let (to, from) = (target.ptr() + common as u64, source.ptr() + common as u64);
+                // SAFETY: both have memory under these rows, each its own.
+                unsafe { self.device.driver().copy(to, from, rest, Queue::Compute)? };
+            }
+        }
+        Ok(())
+    }
+
+    fn own_rows(&mut self, cache: &mut Cache, spec: &SparseSpec, keep: usize) -> Result<()> {
+        for (index, rows) in row_ranges(spec, &(0..keep)).iter().enumerate() {
+            let kept = rows.end * cache.row_bytes;
+            cache.array_mut(index).own(kept)?;
         }
         Ok(())
     }
