@@ -14,7 +14,7 @@ use crate::backend::{Result, internal};
 
 /// Memory is added at least this much at a time, so that growth is rare beside steps.
 const STEP_BYTES: usize = 2 << 20;
-/// And by this share of what is there, so that long contexts grow rarely too.
+/// And by this share of what the array has for itself, so that long contexts grow rarely too.
 const SPARE_SHARE: usize = 32;
 
 /// Memory in the accounts, until its last holder lets go of it.
@@ -96,8 +96,10 @@ impl Growable {
     pub(crate) fn wants(&self, bytes: usize) -> usize {
         match &self.backing {
             Backing::Mapped { mapped, .. } if bytes <= *mapped => 0,
-            Backing::Mapped { mapped, step, reserved, .. } => {
-                bytes.max(mapped + mapped / SPARE_SHARE).next_multiple_of(*step).min(*reserved).saturating_sub(*mapped)
+            Backing::Mapped { mapped, step, reserved, parts, .. } => {
+                // A fork that has just begun may not need more than a step.
+                let own: usize = parts.iter().filter(|part| !part.is_shared()).map(|part| part.mapping.bytes).sum();
+                bytes.max(mapped + own / SPARE_SHARE).next_multiple_of(*step).min(*reserved).saturating_sub(*mapped)
             }
             Backing::Whole(_) => 0,
         }
