@@ -284,8 +284,14 @@ fn listen(
                 Ok(())
             }
             Notice::Activity(Activity::Reading(p)) => printer.reading(&p),
+            // Before there is an answer: it would stand in its last line.
+            Notice::Activity(Activity::Busy { what }) if run.first_token_ms.is_none() => {
+                printer.busy(&what);
+                Ok(())
+            }
             Notice::Note(level, text) => printer.note(level, &text),
             Notice::Fatal { error, code } => {
+                printer.clear_progress();
                 failed = Some(Failure::new(Exit::from_code(code), error));
                 Ok(())
             }
@@ -395,6 +401,13 @@ impl<'a> Printer<'a> {
             out::progress(&Clean::line(&said));
         }
         Ok(())
+    }
+
+    fn busy(&mut self, what: &str) {
+        if self.context.shows_progress() && self.format != Format::JsonLines {
+            self.progress = Some(Instant::now());
+            out::progress(&Clean::line(what));
+        }
     }
 
     fn clear_progress(&mut self) {
