@@ -454,6 +454,11 @@ fn a_stopped_load_asks_what_to_do_and_keeps_the_part_that_was_read() {
     let before: usize = t.work().0;
     t.ask("What is it about?");
     assert!(before < 384 + 40, "what was read is not read again: {before}");
+    // The file is what it was, however much of it was kept.
+    assert!(t.load("long.txt").starts_with("Read long.txt"));
+    t.sync();
+    let changed = |n: &&Notice| matches!(n, Notice::Note(_, text) if text.contains("changed on disk"));
+    assert!(t.seen.iter().find(changed).is_none());
 }
 
 /// Text that neither tokenizer finds easy: characters outside its vocabulary, spaces at odd places.

@@ -57,7 +57,11 @@ pub(super) fn run(context: &Context, args: &DoctorArgs) -> Result<Exit, Failure>
     let mut checks = Checks::default();
     let mut device = open(args.kernels)?;
     let (name, gemms) = (device.describe(), device.gemm_library().map(str::to_owned));
-    let extent = if device.info().capability == 0 { Extent::Emulated } else { Extent::Device };
+    let extent = match (device.info().capability, args.tuning.limits) {
+        (0, _) => Extent::Emulated,
+        (_, Some(_)) => Extent::Limits,
+        (_, None) => Extent::Device,
+    };
     if args.kernels {
         checks::operations(&mut checks, &mut crate::backend::cpu::Cpu::new(), &mut device, extent);
         drop(device);

@@ -5,6 +5,7 @@
 //! types, equal bits when run twice, and for verify passes equal bits when captured and replayed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use serde::Serialize;
 
@@ -37,6 +38,8 @@ pub struct Check {
     pub ok: bool,
     /// What was wrong.
     pub message: Option<String>,
+    /// How long it took, milliseconds.
+    pub ms: f64,
 }
 
 /// How much to run.
@@ -46,6 +49,9 @@ pub enum Extent {
     Emulated,
     /// All row counts and positions, real head counts.
     Device,
+    /// The same heads with the rows and positions that differ most: for a device within the limits of another card, whose launches
+    /// differ while the arithmetic is that of [`Extent::Device`].
+    Limits,
 }
 
 /// Finished checks, in order.
@@ -58,6 +64,7 @@ pub struct Checks {
 impl Checks {
     /// Runs one check; errors and panics inside become its failure.
     pub fn add(&mut self, name: String, check: impl FnOnce() -> Result<Outcome, String>) {
+        let begun = Instant::now();
         let outcome = catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|cause| {
             let words = cause
                 .downcast_ref::<String>()
@@ -65,16 +72,18 @@ impl Checks {
                 .or_else(|| cause.downcast_ref::<&str>().map(|s| (*s).to_owned()));
             Err(format!("panicked: {}", words.unwrap_or_default()))
         });
-        self.list.push(match outcome {
-            Ok(Outcome::Holds) => Check { name, error: None, budget: None, ok: true, message: None },
+        let (error, budget, ok, message) = match outcome {
+            Ok(Outcome::Holds) => (None, None, true, None),
             Ok(Outcome::Error { error, budget }) => {
                 // NaN is never within a budget.
                 let ok = error <= budget;
                 let message = (!ok).then(|| format!("relative error {error:.3e}, at most {budget:.1e} allowed"));
-                Check { name, error: Some(error), budget: Some(budget), ok, message }
+                (Some(error), Some(budget), ok, message)
             }
-            Err(message) => Check { name, error: None, budget: None, ok: false, message: Some(message) },
-        });
+            Err(message) => (None, None, false, Some(message)),
+        };
+        let ms = begun.elapsed().as_secs_f64() * 1e3;
+        self.list.push(Check { name, error, budget, ok, message, ms });
     }
 
     /// Checks that failed.
@@ -165,33 +174,20 @@ macro_rules! compare {
 
 /// All operations of `dev` against the CPU.
 pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Extent) {
+    let real = Sizes {
+        hidden: 1024,
+        intermediate: 1536,
+        vocab: 5003,
+        heads: 32,
+        kv_heads: 2,
+        lightning_heads: 32,
+        form: Form::Bf16,
+    };
+    let small = Sizes { hidden: 256, intermediate: 320, vocab: 2311, heads: 4, lightning_heads: 2, ..real };
     let (sizes, verify, prefill): (Sizes, &[usize], &[usize]) = match extent {
-        Extent::Emulated => (
-            Sizes {
-                hidden: 256,
-                intermediate: 320,
-                vocab: 2311,
-                heads: 4,
-                kv_heads: 2,
-                lightning_heads: 2,
-                form: Form::Bf16,
-            },
-            &[1, 5, 16],
-            &[65],
-        ),
-        Extent::Device => (
-            Sizes {
-                hidden: 1024,
-                intermediate: 1536,
-                vocab: 5003,
-                heads: 32,
-                kv_heads: 2,
-                lightning_heads: 32,
-                form: Form::Bf16,
-            },
-            &[1, 2, 5, 8, 16],
-            &[63, 64, 65, 1000],
-        ),
+        Extent::Emulated => (small, &[1, 5, 16], &[65]),
+        Extent::Device => (real, &[1, 2, 5, 8, 16], &[63, 64, 65, 1000]),
+        Extent::Limits => (real, &[1, 8, 16], &[65]),
     };
     for pass in cases::passes(verify, prefill) {
         let case = Case { pass, position: 0, seed: 11 };
@@ -216,6 +212,7 @@ pub fn operations(checks: &mut Checks, cpu: &mut Cpu, dev: &mut Cuda, extent: Ex
     let positions: &[usize] = match extent {
         Extent::Emulated => &[63, 6143],
         Extent::Device => &[0, 15, 63, 64, 65, 127, 128, 6143, 6144, 6145, 20_000],
+        Extent::Limits => &[0, 127, 6144, 20_000],
     };
     for pass in cases::passes(verify, prefill) {
         // Long passes reach many positions by themselves.
