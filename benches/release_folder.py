@@ -427,7 +427,10 @@ def stopping(s, tokens):
     t.idle()
     began = time.time()
     t.type(f"/load {path}\r")
-    t.until(r"Read [2-7]0 percent", 120)
+    # So much is asked about first.
+    if tokens > 50_000 and t.until(r"leaves [\d,]+\.", 60):
+        t.type("y\r")
+    t.until(r"Read [2-7]0 percent", 60)
     t.type("\x03")
     t.until(r"keep what is read", 20)
     s.say("stopped load, s until it asked", round(time.time() - began, 2))

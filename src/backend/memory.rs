@@ -34,7 +34,7 @@ pub trait Memory: Sized + Send + 'static {
     ///
     /// # Errors
     /// The first limit that it breaks.
-    fn check(&self, spec: &ModelSpec) -> Result<()>;
+    fn check(&mut self, spec: &ModelSpec) -> Result<()>;
     /// Stacks `parts` along the out axis into one weight; each part takes its own form.
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Self::Matrix>;
     /// Gate and up projection of the MLP, for [`Rows::norm_gate_up`](super::Rows::norm_gate_up); the backend may interleave them.

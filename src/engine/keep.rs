@@ -9,7 +9,9 @@ use crate::protocol::engine::{Cancel, EngineOptions, WeightsChoice};
 
 /// Weights of fewer bytes are packed faster than they are worth keeping.
 const WORTH_BYTES: u64 = 1 << 30;
-/// Threads that pack in the background: the conversation goes on beside them.
+/// The share of the threads that pack in the background: the conversation goes on beside them.
+const SHARE: usize = 4;
+/// But at least these.
 const THREADS: usize = 2;
 
 /// The weights of an earlier start in place of the folder's, where they are kept below `dir`. The line says what was found.
@@ -51,7 +53,8 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
     }
     let (checkpoint, folder) = (Arc::clone(checkpoint), dir.join(checkpoint.fingerprint()));
     let work = move || {
-        let Ok(pool) = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build() else { return };
+        let threads = std::thread::available_parallelism().map_or(0, usize::from) / SHARE;
+        let Ok(pool) = rayon::ThreadPoolBuilder::new().num_threads(threads.max(THREADS)).build() else { return };
         if let Err(error) = pool.install(|| quantize(&checkpoint, &folder, &Cancel::default(), &mut |_| ())) {
             tracing::warn!("packed weights are not kept: {error}");
         }

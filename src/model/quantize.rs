@@ -70,6 +70,7 @@ pub fn quantize(
         return Err(ModelError::Unknown(source.name().to_owned()));
     };
     source.check()?;
+    source.expect();
     std::fs::create_dir_all(out).map_err(at(out))?;
     let id = source.fingerprint();
     let parts = parts(source.spec());

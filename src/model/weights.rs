@@ -6,6 +6,7 @@
 //! |---|---|
 //! | here | where weights come from, their expected names, the fingerprint |
 //! | `tensors` | the mapping of files into memory and the look-up of tensors by their names; never converts bf16 or f32, widens f16 to f32 (exact) |
+//! | `ahead` | files on their way into memory before they are read |
 //! | `recipe` | which form each weight of a plain folder takes |
 //! | `kept` | what becomes of weights that somebody packed already, and the line that says so |
 
@@ -19,6 +20,7 @@ use super::format::Format;
 use super::quantize::{METHOD, sealed};
 use super::{ModelError, Result, demo};
 
+mod ahead;
 mod kept;
 mod recipe;
 mod tensors;
@@ -233,10 +235,11 @@ impl Checkpoint {
         }
     }
 
-    /// Asks the system for the first of the weights, which will be wanted soon. Does not wait.
+    /// Asks the system for plain weights, which will be loaded soon. Does not wait.
     pub fn expect(&self) {
         if let Source::Tensors(tensors) = &self.source {
-            tensors.expect();
+            let expected = Checkpoint::expected_tensors(&self.spec);
+            tensors.expect(expected.iter().map(|(name, _)| name.as_str()));
         }
     }
 

@@ -36,7 +36,7 @@ impl Memory for Cpu {
     }
 
     /// Plain equations have no limits.
-    fn check(&self, _spec: &ModelSpec) -> Result<()> {
+    fn check(&mut self, _spec: &ModelSpec) -> Result<()> {
         Ok(())
     }
 

@@ -9,13 +9,19 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::mem::{size_of, zeroed};
 use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
 
 use cudarc::cublaslt::{result, sys};
 
-use super::driver::{DevicePtr, Driver, GEMM_ROWS, Gemm, GemmOut, Queue, failed};
+use super::device::Device;
+use super::driver::{DevicePtr, Driver, GEMM_ROWS, Gemm, GemmOut, failed};
 use super::launch;
 use super::nvidia::Nvidia;
 use crate::backend::Result;
+use crate::spec::{Mixer, ModelSpec};
 
 /// Scratch the library may use; refused algorithms that want more.
 const WORKSPACE_BYTES: usize = 32 << 20;
@@ -24,7 +30,7 @@ const FLAG_BYTES: usize = 16;
 /// Candidates asked for per shape.
 const CANDIDATES: usize = 8;
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shape {
     out: usize,
     inner: usize,
@@ -77,71 +83,91 @@ impl CublasLt {
         &self.name
     }
 
-    /// Runs one GEMM; `Ok(false)` where the shape is refused.
+    /// Runs one GEMM on the compute queue; `Ok(false)` where the shape is refused.
     ///
     /// # Safety
     /// As for [`Driver::gemm`]; the context is current.
     pub(super) unsafe fn run(&mut self, device: &Nvidia, gemm: &Gemm) -> Result<bool> {
         let shape = Shape { out: gemm.out, inner: gemm.inner, to: gemm.to };
-        let plan = match self.plans.get(&shape) {
-            Some(plan) => *plan,
-            None => {
-                // SAFETY: the caller's; the check only reads `w`.
-                let plan = unsafe { self.plan(device, gemm) }?;
-                self.plans.insert(shape, plan);
-                plan
-            }
-        };
-        let Plan::Algorithm(algorithm) = plan else {
+        let Plan::Algorithm(algorithm) = self.planned(device, shape)? else {
             return Ok(false);
         };
+        let workspace = match self.workspace {
+            Some(at) => at,
+            None => *self.workspace.insert(device.alloc(WORKSPACE_BYTES)?),
+        };
         // SAFETY: the caller's.
-        unsafe { self.matmul(device, gemm, &algorithm) }?;
+        unsafe { self.matmul(gemm, &algorithm, self.stream, workspace) }?;
         Ok(true)
     }
 
+    /// Chooses the algorithm of a shape before it is needed. What goes wrong is met again when it is.
+    pub(super) fn prepare(&mut self, device: &Nvidia, out: usize, inner: usize, to: GemmOut) {
+        if let Err(error) = self.planned(device, Shape { out, inner, to }) {
+            tracing::debug!("GEMM library: {error}");
+        }
+    }
+
+    fn planned(&mut self, device: &Nvidia, shape: Shape) -> Result<Plan> {
+        if let Some(plan) = self.plans.get(&shape) {
+            return Ok(*plan);
+        }
+        let begun = Instant::now();
+        let plan = self.plan(device, shape)?;
+        tracing::debug!(out = shape.out, inner = shape.inner, ms = begun.elapsed().as_millis(), "GEMM proved");
+        self.plans.insert(shape, plan);
+        Ok(plan)
+    }
+
     /// Picks the algorithm of a shape and proves it on the device.
-    unsafe fn plan(&mut self, device: &Nvidia, gemm: &Gemm) -> Result<Plan> {
-        // The weight's own rows serve as activations: real numbers, already there.
-        let most = (gemm.out / GEMM_ROWS * GEMM_ROWS).min(2048);
+    fn plan(&mut self, device: &Nvidia, shape: Shape) -> Result<Plan> {
+        let most = (shape.out / GEMM_ROWS * GEMM_ROWS).min(2048);
         if most < 4 * GEMM_ROWS {
             return Ok(Plan::Refused);
         }
-        let probe = Gemm { x: gemm.w, d: 0, rows: most, scale: 1.0, ..*gemm };
-        let candidates = self.candidates(&probe)?;
-        let size = gemm.to.value_bytes() as usize;
-        let scratch = device.alloc(2 * most * gemm.out * size + FLAG_BYTES)?;
-        let mut chosen = Plan::Refused;
-        for algorithm in candidates {
-            // SAFETY: scratch holds two results of `most` rows and a flag.
-            if unsafe { self.rows_keep_their_bits(device, &probe, &algorithm, scratch, size) }? {
-                chosen = Plan::Algorithm(algorithm);
-                break;
-            }
-        }
+        let size = shape.to.value_bytes() as usize;
+        let (weight, result) = (shape.out * shape.inner * 2, most * shape.out * size);
+        let scratch = device.alloc(weight.next_multiple_of(256) + 2 * result + FLAG_BYTES + WORKSPACE_BYTES)?;
+        let chosen = self.prove(device, shape, most, scratch);
         device.free(scratch);
-        Ok(chosen)
+        chosen
     }
 
-    /// All rows at once against the same rows in differently placed parts. Compared on the device: carrying both results to the
-    /// host took longer than the first long text itself.
+    fn prove(&mut self, device: &Nvidia, shape: Shape, most: usize, scratch: DevicePtr) -> Result<Plan> {
+        let Shape { out, inner, to } = shape;
+        let results = scratch + (out * inner * 2).next_multiple_of(256) as u64;
+        // Any weight will do, and its first rows as activations: how an algorithm adds up does not depend on what it adds up.
+        let random = launch::RandomBf16 { dst: scratch, n: (out * inner) as u64, std: 1.0, seed: 1 };
+        // SAFETY: scratch begins with a weight.
+        unsafe { random.as_launch(device.info(), "random_bf16", |launch| device.launch_beside(launch))? };
+        let probe = Gemm { x: scratch, w: scratch, d: results, rows: most, out, inner, to, scale: 1.0 };
+        for algorithm in self.candidates(&probe)? {
+            // SAFETY: scratch holds two results of `most` rows, a flag and the workspace behind the weight.
+            if unsafe { self.rows_keep_their_bits(device, &probe, &algorithm) }? {
+                return Ok(Plan::Algorithm(algorithm));
+            }
+        }
+        Ok(Plan::Refused)
+    }
+
+    /// All rows at once against the same rows in differently placed parts, behind each other at `probe.d`. Compared on the device:
+    /// carrying both to the host takes longer than a text of some hundred tokens.
     unsafe fn rows_keep_their_bits(
         &mut self,
         device: &Nvidia,
         probe: &Gemm,
         algorithm: &sys::cublasLtMatmulAlgo_t,
-        scratch: DevicePtr,
-        size: usize,
     ) -> Result<bool> {
-        let row = probe.out * size;
+        let row = probe.out * probe.to.value_bytes() as usize;
         let total = probe.rows * row;
-        let (part, flag) = (scratch + total as u64, scratch + 2 * total as u64);
-        let mut differ = [0u8; 4];
-        // SAFETY: `scratch` has room for two results and the flag, `probe.x` for all rows; `differ` is read after the wait. Rows are a
-        // multiple of 64, so results end with a whole word of 16 bytes.
+        let (whole, part) = (probe.d, probe.d + total as u64);
+        let flag = part + total as u64;
+        let (stream, workspace) = (device.side_stream().cast(), flag + FLAG_BYTES as u64);
+        // SAFETY: `d` has room for two results, the flag and the workspace, `x` for all rows. Rows are a multiple of 64, so results end
+        // with a whole word of 16 bytes.
         unsafe {
-            device.fill(scratch, 0, 2 * total + FLAG_BYTES, Queue::Compute)?;
-            if self.matmul(device, &Gemm { d: scratch, ..*probe }, algorithm).is_err() {
+            device.zero_beside(whole, 2 * total + FLAG_BYTES)?;
+            if self.matmul(probe, algorithm, stream, workspace).is_err() {
                 return Ok(false);
             }
             // Cuts at and within tiles, on the grid of 64: what chunked prefill does.
@@ -157,15 +183,14 @@ impl CublasLt {
                     rows,
                     ..*probe
                 };
-                if self.matmul(device, &call, algorithm).is_err() {
+                if self.matmul(&call, algorithm, stream, workspace).is_err() {
                     return Ok(false);
                 }
                 start += rows;
             }
-            launch::Differ { found: flag, a: scratch, b: part, n16: (start * row / 16) as u64 }.launch(device)?;
-            device.copy_out(differ.as_mut_ptr(), flag, differ.len(), Queue::Compute)?;
-            device.synchronize(Queue::Compute)?;
-            Ok(differ == [0; 4])
+            let compare = launch::Differ { found: flag, a: whole, b: part, n16: (start * row / 16) as u64 };
+            compare.as_launch(device.info(), "differ", |launch| device.launch_beside(launch))?;
+            Ok(device.word_beside(flag)? == 0)
         }
     }
 
@@ -218,11 +243,13 @@ impl CublasLt {
         }
     }
 
-    unsafe fn matmul(&mut self, device: &Nvidia, gemm: &Gemm, algorithm: &sys::cublasLtMatmulAlgo_t) -> Result<()> {
-        let workspace = match self.workspace {
-            Some(at) => at,
-            None => *self.workspace.insert(device.alloc(WORKSPACE_BYTES)?),
-        };
+    unsafe fn matmul(
+        &self,
+        gemm: &Gemm,
+        algorithm: &sys::cublasLtMatmulAlgo_t,
+        stream: sys::cudaStream_t,
+        workspace: DevicePtr,
+    ) -> Result<()> {
         let call = Call::new(gemm)?;
         let (alpha, beta) = match gemm.to {
             GemmOut::Bf16 | GemmOut::F32 => (1.0f32, 0.0f32),
@@ -246,11 +273,66 @@ impl CublasLt {
                 algorithm,
                 workspace as *mut c_void,
                 WORKSPACE_BYTES,
-                self.stream,
+                stream,
             )
         }
         .map_err(|e| failed(format!("cuBLASLt [{} x {}] x [{} x {}]", gemm.rows, gemm.inner, gemm.out, gemm.inner), e))
     }
+}
+
+/// Proofs of a model's shapes while its weights are loaded; given up with it.
+pub(super) struct Proofs {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Proofs {
+    /// Begins. Without a thread the first long text waits for them.
+    pub(super) fn start(device: &Device, spec: &ModelSpec) -> Proofs {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (device, shapes, asked) = (device.clone(), shapes(spec), Arc::clone(&stop));
+        let work = move || {
+            for Shape { out, inner, to } in shapes {
+                if asked.load(Ordering::Relaxed) {
+                    return;
+                }
+                device.driver().prepare_gemm(out, inner, to);
+            }
+        };
+        Proofs { stop, thread: std::thread::Builder::new().name("gemm-proofs".into()).spawn(work).ok() }
+    }
+}
+
+impl Drop for Proofs {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // What it could not do is done when it is needed, or never.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Shapes of a model's GEMMs over many rows, each once.
+fn shapes(spec: &ModelSpec) -> Vec<Shape> {
+    let mut all = Vec::new();
+    let mut add = |out: usize, inner: usize, to: GemmOut| {
+        let shape = Shape { out, inner, to };
+        if !all.contains(&shape) {
+            all.push(shape);
+        }
+    };
+    for mixer in &spec.mixers {
+        let (projections, heads) = match mixer {
+            Mixer::Sparse => (spec.sparse.projection_width(), spec.sparse.heads * spec.sparse.head_dim),
+            Mixer::Lightning => (spec.lightning.projection_width(), spec.lightning.heads * spec.lightning.head_dim),
+        };
+        add(projections, spec.hidden, GemmOut::Bf16);
+        add(spec.hidden, heads, GemmOut::AddF32);
+        add(2 * spec.intermediate, spec.hidden, GemmOut::Bf16);
+        add(spec.hidden, spec.intermediate, GemmOut::AddF32);
+    }
+    all
 }
 
 impl Drop for CublasLt {
@@ -307,5 +389,26 @@ impl Drop for Call {
                 let _ = result::destroy_matmul_desc(self.desc);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_shape_of_the_released_model_is_proved_once() {
+        let checkpoint = crate::model::Checkpoint::open("synthetic:9b").unwrap();
+        let of = |out, inner, to| Shape { out, inner, to };
+        let mut found = shapes(checkpoint.spec());
+        found.sort_by_key(|s| (s.out, s.inner));
+        let expected = [
+            of(4_096, 4_096, GemmOut::AddF32),
+            of(4_096, 16_384, GemmOut::AddF32),
+            of(8_704, 4_096, GemmOut::Bf16),
+            of(16_384, 4_096, GemmOut::Bf16),
+            of(32_768, 4_096, GemmOut::Bf16),
+        ];
+        assert_eq!(found, expected);
     }
 }

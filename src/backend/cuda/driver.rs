@@ -232,6 +232,10 @@ pub trait Driver: Send + Sync {
     /// As for [`Driver::launch`]; `x` and `d` must be valid up to `rows` rounded up to [`GEMM_ROWS`].
     unsafe fn gemm(&self, gemm: &Gemm) -> Result<bool>;
 
+    /// Makes ready for library GEMMs `[rows, inner] × [out, inner]ᵀ`, which the first of them would wait for otherwise. What goes wrong
+    /// here is left to that one. May be called beside everything else.
+    fn prepare_gemm(&self, _out: usize, _inner: usize, _to: GemmOut) {}
+
     /// A new event.
     fn event(&self) -> Result<Event>;
     /// Marks the present end of a queue.

@@ -1,5 +1,6 @@
 //! What the device holds.
 
+use super::cublaslt::Proofs;
 use super::device::{Account, DeviceBuffer};
 use super::tensors::{Buf, Cache, HEAD, Matrix, Recurrent, Selection, Sums, Vector, floats};
 use super::{Cuda, launch, limits, shape};
@@ -38,8 +39,12 @@ impl Memory for Cuda {
         self.prefill_rows
     }
 
-    fn check(&self, spec: &ModelSpec) -> Result<()> {
-        limits::model(spec, self.info().shared_limit)
+    fn check(&mut self, spec: &ModelSpec) -> Result<()> {
+        limits::model(spec, self.info().shared_limit)?;
+        if !self.options.own_gemm {
+            self.proofs = Some(Proofs::start(&self.device, spec));
+        }
+        Ok(())
     }
 
     fn matrix(&mut self, parts: &[WeightView<'_>]) -> Result<Matrix> {

@@ -61,6 +61,7 @@ pub use tensors::{Buf, Cache, Matrix, Recurrent, Selection, Sums, Vector};
 
 use super::{BackendError, GRID, Result};
 pub use cards::Card;
+use cublaslt::Proofs;
 use device::Device;
 pub use device::Guards;
 use graph::Graphs;
@@ -103,6 +104,8 @@ pub struct Cuda {
     /// Rows of the last restore of each sequence, until all are here.
     lazy_restores: HashMap<u64, Arc<LazyRestore>>,
     scratch: Scratch,
+    /// Of the model that is being loaded, or was.
+    proofs: Option<Proofs>,
     top_logits: Option<TopLogitsBuffers>,
     rope: Option<Rope>,
     ledger: Arc<CacheLedger>,
@@ -154,6 +157,7 @@ impl Cuda {
             draft: None,
             staging: Staging::new(&device)?,
             scratch: Scratch::default(),
+            proofs: None,
             top_logits: None,
             rope: None,
             ledger: Arc::default(),
@@ -228,6 +232,7 @@ impl Cuda {
 impl Drop for Cuda {
     fn drop(&mut self) {
         self.graphs.clear();
+        self.proofs = None;
         // Buffers are freed next; errors of earlier work were reported where it was given.
         let _ = self.device.driver().synchronize(Queue::Compute);
     }

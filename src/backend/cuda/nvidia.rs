@@ -14,9 +14,14 @@ use cudarc::driver::{result, sys};
 
 use super::cards::Card;
 use super::cublaslt::CublasLt;
-use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Event, Follow, Gemm, Graph, Launch, Mapping, Queue, failed};
+use super::driver::{
+    Arg, DeviceInfo, DevicePtr, Driver, Event, Follow, Gemm, GemmOut, Graph, Launch, Mapping, Queue, failed,
+};
 use super::images;
 use crate::backend::Result;
+
+/// Memory that has to be free for the GEMM library to be proved before it is needed.
+const ROOM_FOR_PROOFS: u64 = 4 << 30;
 
 /// A kernel looked up once, and the dynamic shared memory it has been allowed.
 #[derive(Clone, Copy)]
@@ -31,6 +36,8 @@ pub struct Nvidia {
     context: sys::CUcontext,
     compute: sys::CUstream,
     copy: sys::CUstream,
+    /// For proofs of the GEMM library: they wait for nothing, and nothing waits for them.
+    side: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     kernels: Mutex<HashMap<&'static str, Kernel>>,
     library: Library,
@@ -189,6 +196,7 @@ impl Nvidia {
         unsafe { result::ctx::set_current(context) }.map_err(say("cuCtxSetCurrent"))?;
         let compute = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(say("cuStreamCreate"))?;
         let copy = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(say("cuStreamCreate"))?;
+        let side = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(say("cuStreamCreate"))?;
         let mut modules = Vec::new();
         for image in images::IMAGES {
             // SAFETY: embedded by the build, a fat binary with its own length inside.
@@ -229,7 +237,8 @@ impl Nvidia {
             card.limit(&mut info);
         }
         let library = Library::open(context, compute);
-        Ok(Nvidia { device, context, compute, copy, modules, kernels: Mutex::default(), library, granularity, info })
+        let kernels = Mutex::default();
+        Ok(Nvidia { device, context, compute, copy, side, modules, kernels, library, granularity, info })
     }
 
     fn bind(&self, op: &str) -> Result<()> {
@@ -269,6 +278,87 @@ impl Nvidia {
         }
         kernels.insert(launch.kernel, kernel);
         Ok(kernel.function)
+    }
+
+    /// # Safety
+    /// As for [`Driver::launch`].
+    unsafe fn launch_on(&self, stream: sys::CUstream, launch: &Launch<'_>) -> Result<()> {
+        self.bind(launch.kernel)?;
+        let function = self.kernel(launch)?;
+        let mut params: [*mut c_void; 32] = [null_mut(); 32];
+        if launch.args.len() > params.len() {
+            return Err(failed(launch.kernel, "too many arguments"));
+        }
+        for (param, arg) in params.iter_mut().zip(launch.args) {
+            *param = std::ptr::from_ref::<Arg>(arg).cast_mut().cast();
+        }
+        // SAFETY: an all-zero attribute is valid; the union member written is the one the id names.
+        let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+        let overlap = self.info.overlap && launch.follow == Follow::Overlap;
+        let config = sys::CUlaunchConfig {
+            gridDimX: launch.grid[0],
+            gridDimY: launch.grid[1],
+            gridDimZ: launch.grid[2],
+            blockDimX: launch.block[0],
+            blockDimY: launch.block[1],
+            blockDimZ: launch.block[2],
+            sharedMemBytes: launch.shared_bytes,
+            hStream: stream,
+            attrs: if overlap { &raw mut attribute } else { null_mut() },
+            numAttrs: u32::from(overlap),
+        };
+        // SAFETY: argument types are the caller's; the driver copies them before it returns.
+        unsafe { sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), null_mut()) }.result().map_err(
+            |e| {
+                failed(
+                    launch.kernel,
+                    format!(
+                        "{e} (grid {:?}, block {:?}, {} bytes of shared memory)",
+                        launch.grid, launch.block, launch.shared_bytes
+                    ),
+                )
+            },
+        )
+    }
+
+    /// # Safety
+    /// As for [`Driver::launch`].
+    pub(super) unsafe fn launch_beside(&self, launch: &Launch<'_>) -> Result<()> {
+        // SAFETY: the caller's.
+        unsafe { self.launch_on(self.side, launch) }
+    }
+
+    pub(super) fn side_stream(&self) -> sys::CUstream {
+        self.side
+    }
+
+    /// Sets bytes to zero, on the side.
+    ///
+    /// # Safety
+    /// `dst` must be device memory.
+    pub(super) unsafe fn zero_beside(&self, dst: DevicePtr, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's.
+        unsafe { sys::cuMemsetD8Async(dst, 0, bytes, self.side) }
+            .result()
+            .map_err(|e| failed(format!("filling {bytes} bytes"), e))
+    }
+
+    /// A word of device memory when everything on the side is done.
+    ///
+    /// # Safety
+    /// `src` must be device memory.
+    pub(super) unsafe fn word_beside(&self, src: DevicePtr) -> Result<u32> {
+        let mut word = [0u8; 4];
+        // SAFETY: the caller's; the host reads after the wait.
+        unsafe {
+            sys::cuMemcpyDtoHAsync_v2(word.as_mut_ptr().cast(), src, word.len(), self.side)
+                .result()
+                .map_err(|e| failed("copying a word from the device", e))?;
+            result::stream::synchronize(self.side).map_err(|e| failed("device work", e))?;
+        }
+        Ok(u32::from_le_bytes(word))
     }
 
     fn find(&self, name: &str) -> Result<sys::CUfunction> {
@@ -435,44 +525,8 @@ impl Driver for Nvidia {
     }
 
     unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
-        self.bind(launch.kernel)?;
-        let function = self.kernel(launch)?;
-        let mut params: [*mut c_void; 32] = [null_mut(); 32];
-        if launch.args.len() > params.len() {
-            return Err(failed(launch.kernel, "too many arguments"));
-        }
-        for (param, arg) in params.iter_mut().zip(launch.args) {
-            *param = std::ptr::from_ref::<Arg>(arg).cast_mut().cast();
-        }
-        // SAFETY: an all-zero attribute is valid; the union member written is the one the id names.
-        let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
-        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        attribute.value.programmaticStreamSerializationAllowed = 1;
-        let overlap = self.info.overlap && launch.follow == Follow::Overlap;
-        let config = sys::CUlaunchConfig {
-            gridDimX: launch.grid[0],
-            gridDimY: launch.grid[1],
-            gridDimZ: launch.grid[2],
-            blockDimX: launch.block[0],
-            blockDimY: launch.block[1],
-            blockDimZ: launch.block[2],
-            sharedMemBytes: launch.shared_bytes,
-            hStream: self.compute,
-            attrs: if overlap { &raw mut attribute } else { null_mut() },
-            numAttrs: u32::from(overlap),
-        };
-        // SAFETY: argument types are the caller's; the driver copies them before it returns.
-        unsafe { sys::cuLaunchKernelEx(&raw const config, function, params.as_mut_ptr(), null_mut()) }.result().map_err(
-            |e| {
-                failed(
-                    launch.kernel,
-                    format!(
-                        "{e} (grid {:?}, block {:?}, {} bytes of shared memory)",
-                        launch.grid, launch.block, launch.shared_bytes
-                    ),
-                )
-            },
-        )
+        // SAFETY: the caller's.
+        unsafe { self.launch_on(self.compute, launch) }
     }
 
     fn gemm_library(&self) -> Option<&str> {
@@ -486,6 +540,14 @@ impl Driver for Nvidia {
         self.bind("gemm")?;
         // SAFETY: the caller's.
         unsafe { lock(cublaslt).run(self, gemm) }
+    }
+
+    fn prepare_gemm(&self, out: usize, inner: usize, to: GemmOut) {
+        // What a proof takes is not to be missing where memory is short.
+        let room = self.free_bytes().is_ok_and(|free| free >= ROOM_FOR_PROOFS);
+        if let (Some((_, cublaslt)), true) = (self.library.get(), room) {
+            lock(cublaslt).prepare(self, out, inner, to);
+        }
     }
 
     fn event(&self) -> Result<Event> {
@@ -592,6 +654,7 @@ impl Drop for Nvidia {
             }
             let _ = result::stream::destroy(self.compute);
             let _ = result::stream::destroy(self.copy);
+            let _ = result::stream::destroy(self.side);
             let _ = result::primary_ctx::release(self.device);
         }
     }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
+use super::ahead::Ahead;
 use crate::backend::{Form, WeightView};
 use crate::model::format::Format;
 use crate::model::published::Weight;
@@ -19,10 +21,6 @@ const HASH_WHOLE: u64 = 256 << 20;
 const SAMPLE_EVERY: usize = 16 << 20;
 const SAMPLE_BYTES: usize = 4096;
 
-/// What a good disk reads while a GPU is opened, and how much is asked for at a time.
-const EXPECTED_BYTES: u64 = 1 << 30;
-const EXPECTED_STEP: usize = 8 << 20;
-
 /// A file compiled into the binary.
 #[derive(Clone, Copy)]
 pub(in crate::model) struct EmbeddedFile {
@@ -32,7 +30,7 @@ pub(in crate::model) struct EmbeddedFile {
 
 enum Bytes {
     /// In memory, and the file itself.
-    Mapped(memmap2::Mmap, File),
+    Mapped(memmap2::Mmap, Arc<File>),
     Embedded(&'static [u8]),
 }
 
@@ -60,6 +58,8 @@ pub struct Tensors {
     origin: String,
     /// What the folder says of packed weights.
     format: Option<Format>,
+    /// Reads the files ahead, once that was asked for.
+    ahead: OnceLock<Ahead>,
 }
 
 /// One tensor, checked. Borrowed from the file except where it had to be widened.
@@ -168,17 +168,19 @@ impl Tensors {
     /// A file that cannot be mapped or is damaged.
     pub fn open_files(paths: &[PathBuf]) -> Result<Tensors> {
         let origin = paths.first().and_then(|p| p.parent()).map(|p| p.display().to_string()).unwrap_or_default();
-        let mut tensors = Tensors { files: Vec::new(), index: BTreeMap::new(), origin, format: None };
+        let mut tensors =
+            Tensors { files: Vec::new(), index: BTreeMap::new(), origin, format: None, ahead: OnceLock::new() };
         for path in paths {
             let (map, file) = map(path)?;
-            tensors.add(Bytes::Mapped(map, file), &path.display().to_string())?;
+            tensors.add(Bytes::Mapped(map, Arc::new(file)), &path.display().to_string())?;
         }
         Ok(tensors)
     }
 
     pub(in crate::model) fn embedded(files: &[EmbeddedFile]) -> Result<Tensors> {
         let origin = files.first().map(|f| f.name).unwrap_or_default().to_string();
-        let mut tensors = Tensors { files: Vec::new(), index: BTreeMap::new(), origin, format: None };
+        let mut tensors =
+            Tensors { files: Vec::new(), index: BTreeMap::new(), origin, format: None, ahead: OnceLock::new() };
         for file in files {
             tensors.add(Bytes::Embedded(file.bytes), file.name)?;
         }
@@ -206,29 +208,16 @@ impl Tensors {
         Ok(())
     }
 
-    /// Asks the system to bring the first of the files into memory, on a thread of its own: for the time in which a device is opened.
-    /// Nothing is entered into this program's address space, which would hold up the opening.
-    pub(in crate::model) fn expect(&self) {
-        let mut left = EXPECTED_BYTES;
-        let mut wanted = Vec::new();
-        for file in &self.files {
-            if let (Bytes::Mapped(map, file), true) = (file, left > 0) {
-                let bytes = left.min(map.len() as u64);
-                left -= bytes;
-                wanted.extend(file.try_clone().map(|file| (file, bytes)));
-            }
-        }
-        let ask = move || {
-            for (file, bytes) in wanted {
-                for at in (0..bytes).step_by(EXPECTED_STEP) {
-                    let length = std::num::NonZeroU64::new(bytes.min(EXPECTED_STEP as u64));
-                    // A hint: whoever reads brings in what is missing.
-                    let _ = rustix::fs::fadvise(&file, at, length, rustix::fs::Advice::WillNeed);
-                }
+    /// Asks the system for the tensors of these names, in this order, a little ahead of whoever takes them. Does not wait.
+    pub(in crate::model) fn expect<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
+        let place = |name| {
+            let entry = self.index.get(name)?;
+            match self.files.get(entry.file)? {
+                Bytes::Mapped(_, file) => Some((Arc::clone(file), entry.range.start as u64, entry.range.len() as u64)),
+                Bytes::Embedded(_) => None,
             }
         };
-        // As above.
-        let _ = std::thread::Builder::new().name("read-ahead".into()).spawn(ask);
+        self.ahead.get_or_init(|| Ahead::start(names.into_iter().filter_map(place)));
     }
 
     /// Whether there is a tensor of this name.
@@ -258,6 +247,9 @@ impl Tensors {
         }
         self.check_plain(name, shape)?;
         let (name, entry, bytes) = self.entry(name)?;
+        if let Some(ahead) = self.ahead.get() {
+            ahead.took(bytes.len() as u64);
+        }
         let (dtype, data) = match entry.dtype {
             safetensors::Dtype::BF16 => (Dtype::Bf16, Cow::Borrowed(bytes)),
             safetensors::Dtype::F16 => (Dtype::F32, Cow::Owned(widen_f16(bytes))),
@@ -287,7 +279,7 @@ impl Tensors {
         self.files.iter().find_map(|file| match file {
             Bytes::Mapped(map, file) => {
                 let at = first.checked_sub(map.as_ptr().addr())?;
-                (at + bytes.len() <= map.len()).then_some((file, at as u64))
+                (at + bytes.len() <= map.len()).then_some((&**file, at as u64))
             }
             Bytes::Embedded(_) => None,
         })

@@ -14,7 +14,7 @@
 //! extent the contract names, that it stays allocated until the queue has passed the launch (or as long as a CUDA graph
 //! holds it), and that outputs do not overlap inputs unless the contract allows it.
 
-use super::driver::{Arg, DevicePtr, Driver, Follow, Launch};
+use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Follow, Launch};
 use crate::backend::Result;
 
 /// `SOURCE, DEVICE: rows`; a row is
@@ -32,17 +32,26 @@ macro_rules! kernels {
             pub struct $params { $(pub $field: field_type!($type)),+ }
 
             impl $params {
+                /// The launch of one of the row's symbols, handed to `then`.
+                pub fn as_launch<R>(
+                    &self,
+                    $device: &super::DeviceInfo,
+                    symbol: &'static str,
+                    then: impl FnOnce(&super::Launch<'_>) -> R,
+                ) -> R {
+                    let _ = $device;
+                    let $params { $($field),+ } = *self;
+                    let args = [$(super::Arg::from($field)),+];
+                    then(&super::launch_of($device, symbol, $grid, $threads, $shared, &args))
+                }
+
                 /// One of the row's symbols.
                 ///
                 /// # Safety
                 /// See the module: every pointer must span what kernels/README.md says.
                 pub(super) unsafe fn launch_as(&self, d: &dyn super::Driver, symbol: &'static str) -> super::Result<()> {
-                    let $device = d.info();
-                    let _ = $device;
-                    let $params { $($field),+ } = *self;
-                    let args = [$(super::Arg::from($field)),+];
                     // SAFETY: the caller's.
-                    unsafe { super::run(d, symbol, $grid, $threads, $shared, &args) }
+                    self.as_launch(d.info(), symbol, |launch| unsafe { d.launch(launch) })
                 }
             }
             launcher!($params $($symbol)+);
@@ -176,17 +185,14 @@ fn up64(n: u64, by: u64) -> u32 {
     u32::try_from(n.div_ceil(by).max(1)).unwrap_or(u32::MAX)
 }
 
-/// # Safety
-/// See the module.
-unsafe fn run(
-    d: &dyn Driver,
+fn launch_of<'a>(
+    device: &DeviceInfo,
     kernel: &'static str,
     grid: [u32; 3],
     threads: u32,
     shared_bytes: u32,
-    args: &[Arg],
-) -> Result<()> {
-    let follow = if d.info().overlap { Follow::Overlap } else { Follow::After };
-    // SAFETY: the caller's.
-    unsafe { d.launch(&Launch { kernel, grid, block: [threads, 1, 1], shared_bytes, follow, args }) }
+    args: &'a [Arg],
+) -> Launch<'a> {
+    let follow = if device.overlap { Follow::Overlap } else { Follow::After };
+    Launch { kernel, grid, block: [threads, 1, 1], shared_bytes, follow, args }
 }
