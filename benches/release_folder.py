@@ -429,7 +429,7 @@ def stopping(s, tokens):
     t.type(f"/load {path}\r")
     # So much is asked about first.
     if tokens > 50_000 and t.until(r"leaves [\d,]+\.", 60):
-        t.type("y\r")
+        t.type("\r")
     t.until(r"Read [2-7]0 percent", 60)
     t.type("\x03")
     t.until(r"keep what is read", 20)
