@@ -1,13 +1,16 @@
 """A model folder of the released kind at full size, and everything that can be done with one.
 
-    python3 benches/release_folder.py make FOLDER [--tiny]
+    python3 benches/release_folder.py make FOLDER [--tiny] [--layers N] [--gptq]
     python3 benches/release_folder.py run PROGRAM FOLDER OUT_DIR [--device cuda] [--tokens 500000] [--only PART,PART]
 
 `make` writes four shards of bf16 weights with random values (PyTorch, on a GPU where there is one), a tokenizer of the
 released kind with 73,448 ids (tests/tokenizers, its vocabulary filled with joined pieces) and a template of the released
 kind (tests/templates). `run` starts the program on it: loading, warm and cold, against plain reads of the same files; typing
 while it loads; a document of so many tokens; a load that is stopped and goes on; a resume in another process; a fork;
-`eval`. It prints a line for each figure and writes OUT_DIR/release.json. `--tiny` makes a small one, to try all this on a CPU.
+`eval`. It prints a line for each figure and writes OUT_DIR/release.json. `--tiny` makes a small one, to try all this on a CPU;
+`--layers N` one with fewer layers of full size; `--gptq` writes the layers' weights as GPTQ does, 4 bits in groups of 128.
+The part `packing` (run when asked for with --only) packs the weights while loading and by `model quantize`, and starts from
+those.
 """
 
 import argparse
@@ -90,6 +93,42 @@ def tensors(c):
     yield "lm_head.weight", (c["vocab_size"], h), 2 * (h / c["dim_model_base"]) / h**0.5
 
 
+GROUP = 128
+
+
+def gptq(parts):
+    """The same weights as GPTQ (version 1) holds them."""
+    for name, shape, deviation in parts:
+        if ".self_attn." not in name and ".mlp." not in name or deviation is None:
+            yield name, shape, deviation
+            continue
+        (out, inner), base = shape, name.removesuffix(".weight")
+        yield base + ".qweight", (inner // 8, out), "any"
+        # One less than the zero point, 8.
+        yield base + ".qzeros", (inner // GROUP, out // 8), "zeros"
+        yield base + ".scales", (inner // GROUP, out), deviation / 4.6
+
+
+def packed(name, shape, what):
+    """Whole numbers and scales of a packed weight."""
+    if what == "zeros":
+        return b"\x77" * (4 * size(shape))
+    if torch is None:
+        return random.Random(name).randbytes(4 * size(shape)) if what == "any" else struct.pack("<e", what) * size(shape)
+    where = "cuda" if torch.cuda.is_available() else "cpu"
+    draw = torch.Generator(device=where).manual_seed(sum(name.encode()) * 7919 + len(name))
+    if what == "any":
+        values = torch.randint(-2**31, 2**31, shape, generator=draw, device=where, dtype=torch.int32)
+    else:
+        values = ((torch.rand(shape, generator=draw, device=where) * 0.4 + 0.8) * what).half().view(torch.int16)
+    return values.cpu().numpy().data
+
+
+def kind(name):
+    """A tensor's type in the file, and the bytes of a value."""
+    return {"qweight": ("I32", 4), "qzeros": ("I32", 4), "scales": ("F16", 2)}.get(name.rsplit(".", 1)[1], ("BF16", 2))
+
+
 def bf16(name, shape, deviation):
     """Normally distributed values of a tensor; a norm's are 1. Without PyTorch 256 different ones, good enough for a try."""
     if deviation is None:
@@ -110,34 +149,41 @@ def shard(path, parts):
     """One safetensors file: the length of the header, the header, the values."""
     header, at = {}, 0
     for name, shape, _ in parts:
-        bytes_ = 2 * size(shape)
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [at, at + bytes_]}
+        dtype, value = kind(name)
+        bytes_ = value * size(shape)
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + bytes_]}
         at += bytes_
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name, shape, deviation in parts:
-            file.write(bf16(name, shape, deviation))
+            file.write(bf16(name, shape, deviation) if kind(name)[0] == "BF16" else packed(name, shape, deviation))
     return [name for name, _, _ in parts], at
 
 
-def make(folder, tiny):
+def make(folder, tiny, layers, as_gptq):
     began = time.time()
     folder.mkdir(parents=True, exist_ok=True)
     config = json.loads((ROOT / "src/model/config_9b.json").read_text())
     config["vocab_size"] = IDS
     if tiny:
         config.update(TINY)
+    if layers:
+        config.update(num_hidden_layers=layers, mixer_types=config["mixer_types"][:layers])
     every = list(tensors(config))
-    total = sum(2 * size(shape) for _, shape, _ in every)
+    if as_gptq:
+        every = list(gptq(every))
+        config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "sym": True, "desc_act": False}
+    length = lambda part: kind(part[0])[1] * size(part[1])
+    total = sum(map(length, every))
     cut, groups = total / SHARDS, [[]]
     filled = 0
     for part in every:
         if filled >= cut * len(groups) and len(groups) < SHARDS:
             groups.append([])
         groups[-1].append(part)
-        filled += 2 * size(part[1])
+        filled += length(part)
     names = [f"model-{i + 1:05}-of-{len(groups):05}.safetensors" for i in range(len(groups))]
     weights, written = {}, 0
     with concurrent.futures.ThreadPoolExecutor(len(groups)) as pool:
@@ -153,7 +199,7 @@ def make(folder, tiny):
         "add_bos_token": True, "add_eos_token": False, "bos_token": "<s>", "eos_token": "<|im_end|>", "unk_token": "<unk>",
         "pad_token": "</s>", "tokenizer_class": "LlamaTokenizerFast", "clean_up_tokenization_spaces": False,
         "chat_template": (ROOT / "tests/templates/released.jinja").read_text()})
-    print(f"folder: {len(names)} shards, {written / 1e9:.2f} GB of bf16, {time.time() - began:.1f} s", flush=True)
+    print(f"folder: {len(names)} shards, {written / 1e9:.2f} GB, {time.time() - began:.1f} s", flush=True)
 
 
 def size(shape):
@@ -168,7 +214,7 @@ def size(shape):
 class Session:
     def __init__(self, args):
         self.program, self.folder, self.device = args.program, args.folder, args.device
-        self.out, self.cold = args.out, args.cold
+        self.out, self.cold, self.warm = args.out, args.cold, args.warm
         self.out.mkdir(parents=True, exist_ok=True)
         self.home = self.out / "home"
         self.figures = {}
@@ -243,7 +289,7 @@ def starts(s):
     question = ("-p", "What is the capital of France, and why?", "--max-tokens", "1", "--no-save", "--temp", "0")
     plain_reads(s.folder)
     rows = []
-    for _ in range(5):
+    for _ in range(s.warm):
         events = s.events(*question)
         stats = s.last(events, "stats")
         rows.append((s.first(events, "stats"), s.first(events, "start"), stats["timing"]))
@@ -444,6 +490,35 @@ def stopping(s, tokens):
     resumed(s)
 
 
+def packing(s):
+    """4 bits: packed while loading, packed by `model quantize` to where starts look for them, and started from there."""
+    question = ("-p", "What is the capital of France, and why?", "--max-tokens", "1", "--no-save", "--temp", "0",
+                "--weights", "4bit")
+    plain_reads(s.folder)
+    timing = s.last(s.events(*question), "stats")["timing"]
+    s.say("packed while loading, warm, s to ready", round(timing["load_ms"] / 1e3, 2))
+    kept = next((s.home / "weights").iterdir())
+    began = time.time()
+    done = subprocess.run(s.command("model", "quantize", s.folder, "--to", "4bit", "-o", kept, "--json"), capture_output=True,
+                          env=s.environment, timeout=200)
+    s.say("model quantize, s", round(time.time() - began, 1))
+    try:
+        made = json.loads(done.stdout)
+        s.say("model quantize, bytes", made["bytes"])
+        s.say("model quantize, greatest squared error of a part", max(p["squared_error"] for p in made["parts"]))
+    except ValueError:
+        s.say("model quantize, said", done.stderr.decode()[-400:])
+    rows = [s.last(s.events(*question), "stats")["timing"] for _ in range(s.warm)]
+    s.say("start with kept weights, warm, ms to ready", [round(r["load_ms"]) for r in rows])
+    s.say("start with kept weights, warm, ms to the first token", [round(r["first_token_ms"]) for r in rows])
+    forget(kept)
+    rate, _ = plain_reads(kept)
+    forget(kept)
+    timing = s.last(s.events(*question), "stats")["timing"]
+    s.say("start with kept weights, cold, s to ready", round(timing["load_ms"] / 1e3, 2))
+    s.say("start with kept weights, cold, plain parallel reads GB/s", round(rate, 2))
+
+
 def evaluating(s):
     began = time.time()
     done = subprocess.run(s.command("eval", "--skip", "needles", "--json"), capture_output=True, env=s.environment,
@@ -465,6 +540,8 @@ def main():
     maker = what.add_parser("make")
     maker.add_argument("folder", type=pathlib.Path)
     maker.add_argument("--tiny", action="store_true")
+    maker.add_argument("--layers", type=int, default=0)
+    maker.add_argument("--gptq", action="store_true")
     runner = what.add_parser("run")
     runner.add_argument("program", type=lambda p: pathlib.Path(p).resolve())
     runner.add_argument("folder", type=lambda p: pathlib.Path(p).resolve())
@@ -472,13 +549,14 @@ def main():
     runner.add_argument("--device", default="cuda")
     runner.add_argument("--tokens", type=int, default=500_000)
     runner.add_argument("--cold", type=int, default=1, help="times that everything is read from the disk")
+    runner.add_argument("--warm", type=int, default=5, help="starts from the page cache")
     runner.add_argument("--only", default="starts,typing,reading,stopping,evaluating")
     args = parser.parse_args()
     if args.what == "make":
-        return make(args.folder, args.tiny)
+        return make(args.folder, args.tiny, args.layers, args.gptq)
     s = Session(args)
     parts = {"starts": lambda: starts(s), "typing": lambda: typing(s), "reading": lambda: reading(s, args.tokens),
-             "stopping": lambda: stopping(s, args.tokens), "evaluating": lambda: evaluating(s)}
+             "stopping": lambda: stopping(s, args.tokens), "packing": lambda: packing(s), "evaluating": lambda: evaluating(s)}
     failed = 0
     for name in args.only.split(","):
         began = time.time()

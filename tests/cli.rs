@@ -401,3 +401,49 @@ fn pdf_files_are_read_in_a_child_process() {
         assert!(error.starts_with("broken.pdf: ") && !error.contains('\n'), "{error}");
     }
 }
+
+#[test]
+fn a_folder_is_packed_with_what_lies_beside_its_weights_and_goes_on_where_it_was() {
+    let home = Home::new();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tiny-mixed");
+    for name in ["config.json", "model.safetensors"] {
+        home.write(&format!("model/{name}"), std::fs::read(fixture.join(name)).unwrap());
+    }
+    home.write("model/tokenizer.json", "{}");
+    home.write("model/eagle3/config.json", "a head");
+    home.write("model/eagle3/model.safetensors", "its weights");
+    let pack = |to: &str, into: &str| home.run(&["model", "quantize", "model", "--to", to, "-o", into, "--json"]);
+    let made = pack("8bit", "packed");
+    assert_eq!(made.status.code(), Some(0), "{}", err(&made));
+    let said: serde_json::Value = serde_json::from_str(out(&made)).unwrap();
+    assert_eq!(said["weights"], "8-bit");
+    let parts = said["parts"].as_array().unwrap();
+    assert!(parts.iter().any(|p| p["part"] == "embedding") && parts.iter().any(|p| p["part"] == "layer 0"));
+    let worst = parts.iter().map(|p| p["squared_error"].as_f64().unwrap()).fold(0.0, f64::max);
+    assert!(worst > 1e-6 && worst < 1e-3, "{worst}");
+    let read = |name: &str| std::fs::read(home.path(name)).unwrap();
+    assert_eq!(read("packed/tokenizer.json"), b"{}");
+    assert_eq!(read("packed/eagle3/config.json"), b"a head");
+    assert_eq!(read("packed/eagle3/model.safetensors"), b"its weights");
+    let config: serde_json::Value = serde_json::from_slice(&read("packed/config.json")).unwrap();
+    assert_eq!(config["quantization_config"]["format"], "8-bit");
+    assert!(!home.path("packed/model.safetensors").exists());
+
+    // A run that was killed: the index is written last, a part is missing.
+    let part = read("packed/part-001.safetensors");
+    for name in ["part-001.safetensors", "model.safetensors.index.json"] {
+        std::fs::remove_file(home.path(&format!("packed/{name}"))).unwrap();
+    }
+    let again = home.run(&["model", "quantize", "model", "--to", "8bit", "-o", "packed"]);
+    assert_eq!(again.status.code(), Some(0), "{}", err(&again));
+    assert!(out(&again).contains("Use it: sala-chat --model packed"), "{}", out(&again));
+    assert_eq!(read("packed/part-001.safetensors"), part);
+
+    for (to, into, why) in [("4bit", "packed", "holds another model"), ("8bit", "model", "-o is the folder itself")] {
+        let refused = pack(to, into);
+        assert_eq!(refused.status.code(), Some(2), "{}", err(&refused));
+        assert!(out(&refused).contains(why), "{}", out(&refused));
+    }
+    let missing = home.run(&["model", "quantize", "nowhere", "--to", "8bit", "-o", "x"]);
+    assert_eq!(missing.status.code(), Some(3), "{}", err(&missing));
+}

@@ -62,9 +62,3 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
     std::thread::Builder::new().name("keep-weights".into()).spawn(work).ok()?;
     Some(format!("The packed weights ({size}) are being kept in {} for a faster start.", dir.display()))
 }
-
-/// Bytes free on the disk of a folder that may not exist yet.
-pub(super) fn free_bytes(dir: &Path) -> Option<u64> {
-    let at = dir.ancestors().find(|d| d.exists())?;
-    rustix::fs::statvfs(at).ok().map(|stat| stat.f_bavail * stat.f_frsize)
-}

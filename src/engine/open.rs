@@ -14,7 +14,8 @@ use super::{fit, keep};
 use crate::backend::BackendError;
 use crate::backend::cpu::Cpu;
 use crate::backend::draft::DraftOps;
-use crate::model::draft::{DraftError, DraftHead, DraftOptions};
+use crate::model::draft::{BESIDE, DraftError, DraftHead, DraftOptions};
+use crate::model::quantize::free_bytes;
 use crate::model::{Checkpoint, Live, Model, ModelError, Recipe};
 use crate::protocol::engine::{Command, DeviceChoice, DraftChoice, Dtype, EngineEvent, EngineOptions, ModelInfo};
 
@@ -160,7 +161,7 @@ fn load<B: DraftOps>(
     })?;
     tracing::debug!(ms = since.elapsed().as_millis(), "weights loaded");
     if let Some(dir) = &options.keep_weights {
-        notes.extend(keep::for_next_time(&checkpoint, dir, keep::free_bytes(dir)));
+        notes.extend(keep::for_next_time(&checkpoint, dir, free_bytes(dir)));
     }
     let head = match open_head(&mut backend, &model, &checkpoint, &options.draft) {
         Ok(head) => head,
@@ -225,7 +226,7 @@ fn open_head<B: DraftOps>(
         DraftChoice::Folder(folder) => Some(folder),
         DraftChoice::Auto => None,
     };
-    let beside = checkpoint.directory().map(|dir| dir.join("eagle3")).filter(|dir| dir.is_dir());
+    let beside = checkpoint.directory().map(|dir| dir.join(BESIDE)).filter(|dir| dir.is_dir());
     match folder.map(Path::to_path_buf).or(beside) {
         Some(folder) => DraftHead::open(backend, &folder, model.spec(), &DraftOptions::default()).map(Some),
         None if checkpoint.name() == "demo" => {

@@ -31,6 +31,9 @@ pub use config::{DraftConfig, DraftOptions};
 pub(super) use golden::replay;
 use load::Weights;
 
+/// The folder of a head that came with its model, in the model's folder.
+pub const BESIDE: &str = "eagle3";
+
 /// Why a head can not be used. One line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

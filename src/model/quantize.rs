@@ -107,6 +107,13 @@ pub fn quantize(
     Ok(Some(total))
 }
 
+/// Bytes free on the disk of a folder that may not exist yet.
+pub fn free_bytes(folder: &Path) -> Option<u64> {
+    let folder = std::path::absolute(folder).ok()?;
+    let there = folder.ancestors().find(|d| d.exists())?;
+    rustix::fs::statvfs(there).ok().map(|stat| stat.f_bavail * stat.f_frsize)
+}
+
 /// What a finished folder says it was made from, if its files are what its index says (sampled as fingerprints are).
 pub(super) fn sealed(folder: &Path) -> Option<(String, Tensors)> {
     let text = crate::text::files::read_text(&folder.join(INDEX), crate::text::files::MODEL_CONFIG_BYTES).ok()?;

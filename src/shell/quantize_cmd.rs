@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use rustix::fs::statvfs;
-
 use super::cli::PackTo;
 use super::signals::Ending;
 use super::{Context, Exit, Failure, dirs};
-use crate::model::quantize::{Part, quantize};
+use crate::model::draft::BESIDE;
+use crate::model::quantize::{Part, free_bytes, quantize};
 use crate::model::{Checkpoint, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, Recipe};
 use crate::protocol::engine::Cancel;
 
@@ -29,8 +28,9 @@ pub(super) fn run(context: &Context, folder: &Path, to: PackTo, output: &Path) -
         PackTo::Bits4 => Recipe::Bits4,
     });
     refuse_folder(&source, output)?;
-    let needed = source.bytes(source.recipe()) + SPARE_BYTES;
-    if let Some(free) = free(output).filter(|free| free + already(output) < needed) {
+    let head_bytes = source.directory().map_or(0, |from| already(&from.join(BESIDE)));
+    let needed = source.bytes(source.recipe()) + head_bytes + SPARE_BYTES;
+    if let Some(free) = free_bytes(output).filter(|free| free + already(output) < needed) {
         let text = format!("{} needs {}, {} are free there", output.display(), gb(needed), gb(free));
         return Err(Failure::new(Exit::Disk, text).hint("Free space, or choose a folder on a larger disk"));
     }
@@ -51,7 +51,14 @@ pub(super) fn run(context: &Context, folder: &Path, to: PackTo, output: &Path) -
         return Err(Failure::new(Exit::Stopped, text).hint("The same command goes on where it was"));
     };
     match source.directory() {
-        Some(from) => copy_beside(from, output)?,
+        Some(from) => {
+            copy_beside(from, output, |name| !is_weights(name))?;
+            let head = from.join(BESIDE);
+            if head.is_dir() {
+                std::fs::create_dir_all(output.join(BESIDE))?;
+                copy_beside(&head, &output.join(BESIDE), |_| true)?;
+            }
+        }
         None => {
             std::fs::write(output.join("tokenizer.json"), DEMO_TOKENIZER)?;
             std::fs::write(output.join("tokenizer_config.json"), DEMO_TOKENIZER_CONFIG)?;
@@ -93,28 +100,26 @@ fn refuse_folder(source: &Checkpoint, output: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn free(at: &Path) -> Option<u64> {
-    let at = std::path::absolute(at).ok()?;
-    let at: PathBuf = at.ancestors().find(|d| d.exists())?.into();
-    let stat = statvfs(&at).ok()?;
-    Some(stat.f_bavail * stat.f_frsize)
-}
-
-/// Bytes of parts that an earlier run wrote.
+/// Bytes of the files of a folder: of parts that an earlier run wrote, or of a draft head.
 fn already(output: &Path) -> u64 {
     let entries = std::fs::read_dir(output).into_iter().flatten().flatten();
     entries.filter_map(|e| e.metadata().ok()).filter(|m| m.is_file()).map(|m| m.len()).sum()
 }
 
-/// Tokenizer, template and licence, as they are; the draft head's folder is named by whoever wants it.
-fn copy_beside(from: &Path, to: &Path) -> Result<(), Failure> {
+/// Packed anew, or said anew.
+fn is_weights(name: &str) -> bool {
+    name.contains(".safetensors") || name == "config.json" || name == "hf_quant_config.json"
+}
+
+/// Tokenizer, template and licence, as they are; of a draft head everything, its weights too.
+fn copy_beside(from: &Path, to: &Path, wanted: impl Fn(&str) -> bool) -> Result<(), Failure> {
     for entry in std::fs::read_dir(from)?.flatten() {
         let name = entry.file_name();
         let text = name.to_string_lossy().into_owned();
-        let weights = text.contains(".safetensors") || text == "config.json" || text == "hf_quant_config.json";
         // Through links: folders of the hub's cache consist of them.
         let Ok(meta) = std::fs::metadata(entry.path()) else { continue };
-        if meta.is_file() && !weights && !text.starts_with('.') && meta.len() <= BESIDE_BYTES {
+        let small = meta.len() <= BESIDE_BYTES || is_weights(&text);
+        if meta.is_file() && wanted(&text) && small && !text.starts_with('.') {
             std::fs::copy(entry.path(), to.join(&name))?;
         }
     }

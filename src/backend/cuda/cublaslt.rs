@@ -25,6 +25,8 @@ use crate::spec::{Mixer, ModelSpec};
 
 /// Scratch the library may use; refused algorithms that want more.
 const WORKSPACE_BYTES: usize = 32 << 20;
+/// What the library wants of the address of its workspace.
+const ALIGNED: usize = 256;
 /// A word behind two results that says whether they differ.
 const FLAG_BYTES: usize = 16;
 /// Candidates asked for per shape.
@@ -114,7 +116,8 @@ impl CublasLt {
         }
         let begun = Instant::now();
         let plan = self.plan(device, shape)?;
-        tracing::debug!(out = shape.out, inner = shape.inner, ms = begun.elapsed().as_millis(), "GEMM proved");
+        let (ms, refused) = (begun.elapsed().as_millis(), matches!(plan, Plan::Refused));
+        tracing::debug!(out = shape.out, inner = shape.inner, ms, refused, "GEMM of the library");
         self.plans.insert(shape, plan);
         Ok(plan)
     }
@@ -127,7 +130,7 @@ impl CublasLt {
         }
         let size = shape.to.value_bytes() as usize;
         let (weight, result) = (shape.out * shape.inner * 2, most * shape.out * size);
-        let scratch = device.alloc(weight.next_multiple_of(256) + 2 * result + FLAG_BYTES + WORKSPACE_BYTES)?;
+        let scratch = device.alloc(weight.next_multiple_of(ALIGNED) + WORKSPACE_BYTES + 2 * result + FLAG_BYTES)?;
         let chosen = self.prove(device, shape, most, scratch);
         device.free(scratch);
         chosen
@@ -135,15 +138,16 @@ impl CublasLt {
 
     fn prove(&mut self, device: &Nvidia, shape: Shape, most: usize, scratch: DevicePtr) -> Result<Plan> {
         let Shape { out, inner, to } = shape;
-        let results = scratch + (out * inner * 2).next_multiple_of(256) as u64;
+        let workspace = scratch + (out * inner * 2).next_multiple_of(ALIGNED) as u64;
+        let results = workspace + WORKSPACE_BYTES as u64;
         // Any weight will do, and its first rows as activations: how an algorithm adds up does not depend on what it adds up.
         let random = launch::RandomBf16 { dst: scratch, n: (out * inner) as u64, std: 1.0, seed: 1 };
         // SAFETY: scratch begins with a weight.
         unsafe { random.as_launch(device.info(), "random_bf16", |launch| device.launch_beside(launch))? };
         let probe = Gemm { x: scratch, w: scratch, d: results, rows: most, out, inner, to, scale: 1.0 };
         for algorithm in self.candidates(&probe)? {
-            // SAFETY: scratch holds two results of `most` rows, a flag and the workspace behind the weight.
-            if unsafe { self.rows_keep_their_bits(device, &probe, &algorithm) }? {
+            // SAFETY: scratch holds a workspace, two results of `most` rows and a flag behind the weight.
+            if unsafe { self.rows_keep_their_bits(device, &probe, &algorithm, workspace) }? {
                 return Ok(Plan::Algorithm(algorithm));
             }
         }
@@ -157,13 +161,14 @@ impl CublasLt {
         device: &Nvidia,
         probe: &Gemm,
         algorithm: &sys::cublasLtMatmulAlgo_t,
+        workspace: DevicePtr,
     ) -> Result<bool> {
         let row = probe.out * probe.to.value_bytes() as usize;
         let total = probe.rows * row;
         let (whole, part) = (probe.d, probe.d + total as u64);
         let flag = part + total as u64;
-        let (stream, workspace) = (device.side_stream().cast(), flag + FLAG_BYTES as u64);
-        // SAFETY: `d` has room for two results, the flag and the workspace, `x` for all rows. Rows are a multiple of 64, so results end
+        let stream = device.side_stream().cast();
+        // SAFETY: `d` has room for two results and the flag, `x` for all rows. Rows are a multiple of 64, so results end
         // with a whole word of 16 bytes.
         unsafe {
             device.zero_beside(whole, 2 * total + FLAG_BYTES)?;

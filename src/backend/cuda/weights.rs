@@ -1,6 +1,7 @@
 //! Weights on their way to the device: rows of several tensors in one matrix, gate and up in turns, bf16 from what the
 //! checkpoint has and packed on the device where they take a form of fewer bits; or made up on the device.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::IoSliceMut;
 
@@ -13,6 +14,12 @@ use super::{Cuda, failed, launch, shape};
 use crate::backend::forms::{Interleaving, PAIR_ROWS};
 use crate::backend::{Form, Result, WeightView, internal};
 use crate::protocol::engine::Dtype;
+
+thread_local! {
+    /// Pieces of gate and up on their way into one weight. Kept: memory of this size would be got from the system and given back for
+    /// each of them.
+    static READ: RefCell<[Vec<u8>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
+}
 
 /// bf16 rows on the device at a time while a weight is packed.
 const SLICE_BYTES: usize = 64 << 20;

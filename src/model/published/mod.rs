@@ -217,6 +217,11 @@ impl<'a> Weight<'a> {
     /// The packed bytes of its own form.
     pub(super) fn packed(&self) -> Result<Cow<'a, [u8]>> {
         self.checked()?;
+        self.packed_unchecked()
+    }
+
+    /// The same of a folder whose contents were checked otherwise.
+    pub(super) fn packed_unchecked(&self) -> Result<Cow<'a, [u8]>> {
         self.reader.packed().ok_or_else(|| self.parts.refuse(self.layout.part, "has no form of its own".into()))
     }
 
