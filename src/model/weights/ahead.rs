@@ -10,8 +10,8 @@ use std::time::Duration;
 const AHEAD_BYTES: u64 = 1 << 30;
 /// Bytes asked for at a time.
 const STEP_BYTES: u64 = 8 << 20;
-/// Each waits while the disk's queue is full.
-const THREADS: usize = 2;
+/// Most threads: each waits while the disk's queue is full.
+const THREADS: usize = 16;
 /// Between two looks at how far the loading is.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -33,6 +33,10 @@ struct Shared {
     stop: AtomicBool,
 }
 
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from).min(THREADS)
+}
+
 /// Asks the system for files until everything was asked for, or until this is dropped.
 pub(super) struct Ahead(Arc<Shared>);
 
@@ -48,7 +52,7 @@ impl Ahead {
             }
         }
         let shared = Arc::new(Shared { steps, ..Shared::default() });
-        for _ in 0..THREADS {
+        for _ in 0..threads() {
             let shared = Arc::clone(&shared);
             // Without a thread it is only slower.
             let _ = std::thread::Builder::new().name("read-ahead".into()).spawn(move || shared.ask());
@@ -132,12 +136,12 @@ mod tests {
         let ahead = start();
         let asked = || ahead.0.next.load(Ordering::Relaxed);
         // Each thread waits with one step in its hand.
-        let reached = (AHEAD_BYTES / STEP_BYTES) as usize + 1 + THREADS;
+        let reached = (AHEAD_BYTES / STEP_BYTES) as usize + 1 + threads();
         wait("the first part", &|| asked() == reached);
         std::thread::sleep(20 * PAUSE);
         assert_eq!(asked(), reached);
         ahead.took(AHEAD_BYTES / 2);
-        wait("the rest", &|| asked() == steps + THREADS);
+        wait("the rest", &|| asked() == steps + threads());
         wait("its threads are gone", &|| Arc::strong_count(&ahead.0) == 1);
         let given_up = start();
         let left = Arc::clone(&given_up.0);
