@@ -121,9 +121,9 @@ fn an_answer_remembers_which_lines_it_looked_at() {
     let all = page(Request::Look { at: None, passage: None });
     assert!(all.contains("s1 Entry 120: the station") && all.contains("notes.txt 1"), "{all}");
     let one = page(Request::LookSentence { at: None, sentence: 1 });
-    assert!(one.starts_with("Entry 120:") && one.contains("  120  Entry 120:"), "{one}");
-    let refused = t.note(Request::LookSentence { at: None, sentence: 9 });
-    assert!(refused.contains("has no sentence s9: there is s1 only"), "{refused}");
+    assert!(one.starts_with("Entry 120:") && one.contains("notes.txt 1"), "{one}");
+    t.send(Request::LookSentence { at: None, sentence: 9 });
+    t.note_with("has no sentence s9: there is s1 only");
     // The next answer says the same, and looks at what was said too.
     let second = t.ask("Again?").meta.looked.unwrap();
     assert!(second.passages.iter().any(|p| p.document.is_some()), "{second:?}");

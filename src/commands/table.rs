@@ -631,7 +631,7 @@ pub const COMMANDS: &[Command] = &[
         aliases: &["sources", "looked"],
         group: Group::Documents,
         usage: "[#N] [K|sK]",
-        help: "which lines an answer looked at, or one sentence of it",
+        help: "which lines an answer looked at",
         options: &[
             ("#N", "the answer with this number, not the last"),
             ("K", "open the passage of this number, as `[K]` below the answer"),

@@ -140,7 +140,6 @@ mod tests {
             ("background = \"red\"", 1, "background must be"),
             ("colours = 3", 1, "colours must be a table"),
             ("a = = 2", 1, ""),
-            ("[colours]\nyou = \"red\nsala = 1", 2, ""),
         ] {
             let error = Palette::read("t", "t.toml", text).unwrap_err();
             assert!(error.starts_with(&format!("t.toml, line {line}: ")) && error.contains(why), "{error}");
