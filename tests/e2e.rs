@@ -97,6 +97,54 @@ fn a_document_is_put_on_the_shelf_without_a_terminal() {
     assert!(String::from_utf8_lossy(&missing.stderr).contains("No such file: none.txt"), "{missing:?}");
 }
 
+fn answered(home: &Path, arguments: &[&str]) -> Value {
+    let output = program(home, &[&["--device", "cpu", "--json"], arguments].concat()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn several_answers_from_a_script_are_those_of_their_seeds() {
+    let home = tempfile::tempdir().unwrap();
+    let question = ["--no-save", "--temp", "1.5", "--max-tokens", "24", "-p", "What is sala-chat?"];
+    let several = answered(home.path(), &[&question[..], &["-n", "3", "--seed", "5"]].concat());
+    let answers = several["answers"].as_array().unwrap();
+    assert_eq!(answers.iter().map(|a| a["seed"].as_u64().unwrap()).collect::<Vec<_>>(), [5, 6, 7]);
+    assert_eq!(several["text"], answers[0]["text"]);
+    let texts: std::collections::HashSet<&str> = answers.iter().map(|a| a["text"].as_str().unwrap()).collect();
+    assert!(texts.len() > 1, "{several}");
+    for answer in answers {
+        let seed = answer["seed"].to_string();
+        let alone = answered(home.path(), &[&question[..], &["--seed", &seed]].concat());
+        assert!(
+            alone["text"] == answer["text"] && alone["finish_reason"] == answer["finish_reason"],
+            "{alone} {answer}"
+        );
+        assert!(alone["answers"].is_null());
+    }
+}
+
+#[test]
+fn every_document_of_the_library_is_asked_from_a_script() {
+    let home = tempfile::tempdir().unwrap();
+    for (name, word) in [("one.txt", "KV-4471"), ("two.txt", "BX-9003")] {
+        let text = document(900, &format!("The password of the north gate is {word}."));
+        std::fs::write(home.path().join(name), text).unwrap();
+    }
+    let output = program(home.path(), &["--device", "cpu", "library", "add", "one.txt", "two.txt"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let all = answered(home.path(), &["ask-all", QUESTION]);
+    let said = |n: usize, word: &str| all["answers"][n]["text"].as_str().unwrap().contains(word);
+    assert!(said(0, "KV-4471") && said(1, "BX-9003"), "{all}");
+    for answer in all["answers"].as_array().unwrap() {
+        let p = answer["mean_log_probability"].as_f64().unwrap();
+        assert!((-1.0..=0.0).contains(&p) && answer["finish_reason"] == "stop", "{all}");
+    }
+    let table = program(home.path(), &["--device", "cpu", "ask-all", QUESTION, "--library", "two*"]).output().unwrap();
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.starts_with("two.txt: ") && table.contains("BX-9003") && table.lines().count() == 1, "{table}");
+}
+
 /// Each signal at each phase of a question: what the program was doing is the last event it told of.
 #[test]
 fn one_signal_ends_a_question_in_every_phase() {
@@ -266,7 +314,9 @@ fn answers(questions: &[String]) -> Vec<String> {
 #[test]
 fn the_model_speaks_the_truth_about_every_command() {
     use sala_chat::commands::{COMMANDS, is_command, parse};
-    let asked: Vec<&str> = COMMANDS.iter().map(|c| c.name).collect();
+    // Commands that came after the model was trained.
+    let unknown = ["ask-all", "when"];
+    let asked: Vec<&str> = COMMANDS.iter().map(|c| c.name).filter(|n| !unknown.contains(n)).collect();
     let questions: Vec<String> = asked.iter().map(|name| format!("What does /{name} do?")).collect();
     for (name, answer) in asked.iter().zip(answers(&questions)) {
         assert!(answer.contains(&format!("/{name}")), "/{name}: {answer}");

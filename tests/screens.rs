@@ -12,9 +12,9 @@ use sala_chat::app::options::UiConfig;
 use sala_chat::app::tour::Tour;
 use sala_chat::protocol::desk::{
     Activity, Choice, FileProgress, FileState, Level, LoadPlan, Notice, PlanFile, ReadingProgress, Request, SaveState,
-    SearchRow, SessionRow, SessionView, TreeView,
+    SearchRow, SessionRow, SessionView, Shelf, ShelfRow, TreeView,
 };
-use sala_chat::transcript::{Finish, MessageId, Role};
+use sala_chat::transcript::{Finish, Message, MessageId, Passage, Role};
 use stage::*;
 
 /// Sizes every layout is looked at in.
@@ -413,6 +413,108 @@ fn choices_that_do_not_fit_into_a_line_get_a_row_each() {
         ],
     });
     picture("question_rows_80x24", &mut s);
+}
+
+#[test]
+fn answers_side_by_side() {
+    for (w, h) in [(80, 24), (160, 50)] {
+        let mut s = open(w, h);
+        s.tell(Notice::Several(vec![(MessageId(11), 41), (MessageId(12), 42), (MessageId(13), 43)]));
+        s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
+        let text =
+            "It is **Natasha** who breaks it to him, but not in words: Pierre sees it in her face before she speaks.";
+        s.tell(Notice::Delta { message: MessageId(11), thinking: false, text: text.into() });
+        s.tell(Notice::Delta { message: MessageId(12), thinking: true, text: "Let me see".into() });
+        let screen = s.screen();
+        assert!(screen.contains("1  seed 41  writing") && screen.contains("2  seed 42  thinking"), "{screen}");
+        assert!(screen.contains("3  seed 43  waiting") && screen.contains("Natasha who breaks"), "{screen}");
+        let long = "Natasha does, at Princess Marya's, without saying it.\n\n".repeat(9);
+        for (id, text) in [(11, text), (12, long.as_str()), (13, "Nobody: he guesses.")] {
+            s.tell(Notice::Finished(Message { text: text.into(), ..answer(id, text) }));
+        }
+        let choice = |key, label: &str| Choice { key, label: label.into() };
+        s.tell(Notice::Question {
+            id: 1,
+            text: "Which answer goes on?".into(),
+            choices: vec![
+                choice('1', "It is Natasha"),
+                choice('2', "Natasha does"),
+                choice('3', "Nobody"),
+                choice('\x1b', "keep the last; /branch shows the others"),
+            ],
+        });
+        let screen = s.screen();
+        assert!(screen.contains("Which answer goes on?") && screen.contains("Esc keep the last"), "{screen}");
+        assert!(screen.contains("Princess Marya") && screen.contains("2  seed 42"), "{screen}");
+        s.sent();
+        s.press("2");
+        assert_eq!(s.sent(), [Request::Choose { question: 1, key: '2' }]);
+        s.tell(Notice::Session(SessionView { branch: (2, 3), ..SessionView::default() }));
+        assert!(s.app.overlay.is_none());
+    }
+    // Esc stops what is being written; what there is stays to be chosen from.
+    let mut s = open(80, 24);
+    s.tell(Notice::Several(vec![(MessageId(11), 41), (MessageId(12), 42)]));
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
+    s.sent();
+    s.press("esc");
+    assert_eq!(s.sent(), [Request::Stop]);
+    assert!(s.app.overlay.is_some());
+}
+
+#[test]
+fn a_question_to_the_library_is_a_table() {
+    let passage = Passage {
+        document: Some("war-and-peace.txt".into()),
+        number: 1,
+        first_line: 41_210,
+        last_line: 41_262,
+        ..Passage::default()
+    };
+    let row = |document: &str, text: &str| ShelfRow {
+        document: document.into(),
+        text: text.into(),
+        finish: Some(Finish::Stop),
+        log_probability: Some(-0.0726),
+        ..ShelfRow::default()
+    };
+    let war = "Natasha Rostova, in the house of Princess Marya; she says nothing, and he understands it from her face and \
+               from her silence, which is the way in which such things are said in this book.";
+    let rows = vec![
+        ShelfRow { passages: vec![passage], ..row("war-and-peace.txt", war) },
+        row("minutes.md", "The minutes do not say."),
+        ShelfRow { document: "contract.pdf".into(), text: "In annex".into(), ..ShelfRow::default() },
+        ShelfRow {
+            document: "old.txt".into(),
+            failed: Some("no kept state of this model; --read reads it".into()),
+            ..ShelfRow::default()
+        },
+    ];
+    let mut shelf = Shelf { question: "Who tells Pierre that Andrei is dying?".into(), rows, over: false };
+    for (w, h) in [(80, 24), (160, 50)] {
+        let mut s = open(w, h);
+        s.tell(Notice::Activity(Activity::Busy { what: "2 of 3 documents answered".into() }));
+        shelf.over = false;
+        s.tell(Notice::Shelf(shelf.clone()));
+        let screen = s.screen();
+        let first = screen.lines().find(|l| l.contains("war-and-peace.txt")).unwrap();
+        assert!(
+            first.contains("Natasha") && first.contains("41,210-41,262") && first.trim_end().ends_with("93%"),
+            "{screen}"
+        );
+        // The chosen answer is there as a whole.
+        assert!(screen.contains("(no kept state of this model") && screen.contains("in this book."), "{screen}");
+        // Not before all have answered.
+        s.sent();
+        s.press("enter");
+        assert_eq!(s.sent(), []);
+        shelf.over = true;
+        s.press("down");
+        s.tell(Notice::Shelf(shelf.clone()));
+        s.tell(Notice::Activity(Activity::Idle));
+        s.press("enter");
+        assert_eq!(s.sent(), [Request::OpenAsked(1)]);
+    }
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn straight(engine: Engine) -> Straight {
 type Detour = fn(&mut Talk, &Path) -> String;
 
 /// All detours.
-const DETOURS: [(&str, Detour); 8] = [
+const DETOURS: [(&str, Detour); 9] = [
     ("undo", |t, _| {
         t.ask(QUESTIONS[0]);
         t.ask(QUESTIONS[1]);
@@ -114,6 +114,19 @@ const DETOURS: [(&str, Detour); 8] = [
         t.finished();
         t.sync();
         assert_eq!(t.view().branch, (3, 3));
+        t.ask(QUESTIONS[2]).text
+    }),
+    ("several", |t, _| {
+        t.ask(QUESTIONS[0]);
+        t.ask(QUESTIONS[1]);
+        t.send(Request::Regen { at: None, count: 3, temperature: None, seed: None });
+        let question = t.wait("which answer goes on", |n| match n {
+            Notice::Question { id, .. } => Some(*id),
+            _ => None,
+        });
+        t.send(Request::Choose { question, key: '2' });
+        t.sync();
+        assert_eq!(t.view().branch, (3, 4));
         t.ask(QUESTIONS[2]).text
     }),
     ("edit", |t, _| {

@@ -32,6 +32,8 @@ pub mod pick;
 mod render;
 pub mod rows;
 pub mod selection;
+pub mod several;
+pub mod shelf;
 pub mod status;
 pub mod tabs;
 mod themes;
@@ -369,6 +371,8 @@ pub struct App {
     find_here: Option<String>,
     /// The aside that still runs was closed by the user.
     aside_dismissed: bool,
+    /// Answers that are written side by side: they are not in the transcript until one of them goes on.
+    beside: Vec<crate::transcript::MessageId>,
     redraw: Redraw,
 }
 
@@ -412,6 +416,7 @@ impl App {
             show_after_open: None,
             find_here: None,
             aside_dismissed: false,
+            beside: Vec::new(),
             redraw: Redraw::Now,
         };
         app.relayout();

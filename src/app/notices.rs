@@ -9,6 +9,8 @@ use super::mention;
 use super::options::Notify;
 use super::overlay::{Overlay, Page};
 use super::pick::FilePick;
+use super::several::Several;
+use super::shelf::ShelfView;
 use super::status::duration;
 use super::{App, Asker, Effect, Phase, Question, Redraw, SessionHead};
 use crate::base::percent;
@@ -62,12 +64,28 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.transcript.add(message);
             Redraw::Now
         }
+        Notice::Several(answers) => {
+            app.waiting = false;
+            app.popup = None;
+            app.beside = answers.iter().map(|(id, _)| *id).collect();
+            app.overlay = Some(Overlay::Several(Several::new(&answers)));
+            Redraw::Now
+        }
         Notice::Delta { message, thinking, text } => {
-            app.transcript.delta(message, thinking, &text);
+            match &mut app.overlay {
+                _ if !app.beside.contains(&message) => app.transcript.delta(message, thinking, &text),
+                Some(Overlay::Several(several)) => several.delta(message, thinking, &text),
+                // Closed by the user.
+                _ => {}
+            }
             Redraw::Stream
         }
         Notice::Finished(message) => {
-            app.transcript.finish(message);
+            match &mut app.overlay {
+                _ if !app.beside.contains(&message.id) => app.transcript.finish(message),
+                Some(Overlay::Several(several)) => several.finish(&message),
+                _ => {}
+            }
             Redraw::Now
         }
         Notice::Activity(activity) => self::activity(app, activity, now, effects),
@@ -116,6 +134,19 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.overlay = Some(Overlay::Map(MapView::new(map)));
             Redraw::Now
         }
+        Notice::Shelf(shelf) => {
+            let before = match &app.overlay {
+                Some(Overlay::Shelf(view)) => Some(view),
+                _ => None,
+            };
+            // Closed by the user, who has opened something else meanwhile: it comes back when it is complete.
+            if before.is_some() || app.overlay.is_none() || shelf.over {
+                app.popup = None;
+                app.overlay = Some(Overlay::Shelf(ShelfView::new(shelf, before)));
+            }
+            app.waiting = false;
+            Redraw::Stream
+        }
         Notice::Aside { question, text, done } => {
             let text = format!("**{}**\n\n{}", line(&question), clean(&text));
             let glyphs = app.config.glyphs;
@@ -131,8 +162,12 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.waiting = false;
             Redraw::Stream
         }
-        Notice::Question { id, text, choices } => {
+        Notice::Question { id, text, mut choices } => {
             app.waiting = false;
+            if matches!(app.overlay, Some(Overlay::Several(_))) {
+                // The answers themselves stand on the screen.
+                choices.iter_mut().filter(|c| c.key.is_ascii_digit()).for_each(|c| c.label.clear());
+            }
             app.questions.push_back(Question { asker: Asker::Desk(id), text: clean(&text), choices, pick: None });
             Redraw::Now
         }
@@ -230,6 +265,11 @@ fn session(app: &mut App, view: SessionView, effects: &mut Vec<Effect>) {
         documents: view.documents.into_iter().map(document_row).collect(),
         map: view.map,
     };
+    // One of the answers goes on, and is in the transcript.
+    app.beside.clear();
+    if matches!(app.overlay, Some(Overlay::Several(_))) {
+        app.overlay = None;
+    }
     // Places in another conversation mean nothing in this one.
     app.find = None;
     app.selection = None;

@@ -6,6 +6,8 @@ use super::markdown::{Colours, Style, render};
 use super::options::Glyphs;
 use super::palette::ThemeRow;
 use super::rows::Row;
+use super::several::Several;
+use super::shelf::ShelfView;
 use crate::protocol::desk::{DocumentRow, Request, SearchRow, SessionRow, TimelineRow};
 use crate::transcript::Finish;
 
@@ -100,6 +102,10 @@ pub enum Overlay {
     Map(MapView),
     /// Themes: the selected one is drawn with.
     Themes(List<ThemeRow>),
+    /// Answers that are written side by side.
+    Several(Several),
+    /// What the documents of the library say to a question.
+    Shelf(ShelfView),
 }
 
 impl Overlay {
@@ -116,11 +122,14 @@ impl Overlay {
             }
             // A margin on both sides; heading, a blank row, what is under the cursor, keys.
             Overlay::Map(view) => view.set_size(width.saturating_sub(4), height.saturating_sub(5)),
+            // A margin on both sides; heading, keys.
+            Overlay::Several(several) => several.set_size(width.saturating_sub(2), height.saturating_sub(2), glyphs),
             Overlay::Sessions(_)
             | Overlay::Found { .. }
             | Overlay::Timeline(_)
             | Overlay::Documents { .. }
             | Overlay::Themes(_)
+            | Overlay::Shelf(_)
             | Overlay::Prompts(_) => {}
         }
     }
@@ -136,6 +145,8 @@ impl Overlay {
             | Overlay::Documents { .. }
             | Overlay::Prompts(_)
             | Overlay::Themes(_)
+            | Overlay::Several(_)
+            | Overlay::Shelf(_)
             | Overlay::Map(_) => None,
         }
     }
@@ -162,6 +173,8 @@ impl Overlay {
             Overlay::Documents { list, .. } => list.step(by),
             Overlay::Prompts(list) => list.step(by),
             Overlay::Themes(list) => list.step(by),
+            Overlay::Several(several) => several.scroll(by),
+            Overlay::Shelf(shelf) => shelf.list.step(by),
             Overlay::Map(view) => view.step(by.saturating_mul(isize::try_from(view.row).unwrap_or(1))),
         }
     }
@@ -173,10 +186,12 @@ impl Overlay {
             Overlay::Documents { list, .. } => Some(list.query()),
             Overlay::Prompts(list) => Some(list.query()),
             Overlay::Themes(list) => Some(list.query()),
+            Overlay::Shelf(shelf) => Some(shelf.list.query()),
             Overlay::Page(_)
             | Overlay::Aside { .. }
             | Overlay::Found { .. }
             | Overlay::Timeline(_)
+            | Overlay::Several(_)
             | Overlay::Map(_) => None,
         }
     }
@@ -193,10 +208,12 @@ impl Overlay {
             Overlay::Documents { list, .. } => list.set_query(query),
             Overlay::Prompts(list) => list.set_query(query),
             Overlay::Themes(list) => list.set_query(query),
+            Overlay::Shelf(shelf) => shelf.list.set_query(query),
             Overlay::Page(_)
             | Overlay::Aside { .. }
             | Overlay::Found { .. }
             | Overlay::Timeline(_)
+            | Overlay::Several(_)
             | Overlay::Map(_) => {}
         }
     }
@@ -218,6 +235,10 @@ impl Overlay {
             Overlay::Documents { .. } => "type to filter   Enter shows the text   Esc closes",
             Overlay::Map(_) => "arrows move   Enter opens   Esc closes",
             Overlay::Themes(_) => "Up/Down show   type to filter   Enter takes   Esc keeps what was",
+            Overlay::Shelf(shelf) if shelf.over => "type to filter   Enter opens the answer in a session   Esc closes",
+            Overlay::Shelf(_) => "asking   Esc stops",
+            Overlay::Several(several) if several.done() => "Up/Down scroll   Esc closes",
+            Overlay::Several(_) => "answering   Esc stops",
             Overlay::Prompts(_) => "type to search   Ctrl-R next   Enter takes   Esc closes",
         }
     }

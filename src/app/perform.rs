@@ -129,7 +129,9 @@ pub(super) fn run(app: &mut App, outcome: Outcome, effects: &mut Vec<Effect>) {
                 let save = PresetAction::Save { name, display };
                 send(app, Request::Preset(save), effects);
             }
-            Request::Regen { .. } | Request::Continue(_) => occupy(app, request, effects),
+            Request::Regen { .. } | Request::Continue(_) | Request::AskAll { .. } | Request::When(_) => {
+                occupy(app, request, effects)
+            }
             other => send(app, other, effects),
         },
     }

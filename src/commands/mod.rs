@@ -21,6 +21,9 @@ pub use words::{BranchTarget, CopyWhat, ExportFormat, GotoTarget, LibraryAction,
 
 use crate::settings::preset::Display;
 
+/// Answers to one question that can be made at once: each can be chosen with a key.
+pub const MOST_ANSWERS: u64 = 9;
+
 /// What a command does.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {

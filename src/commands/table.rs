@@ -5,7 +5,7 @@ use super::Completes::{After, Commands, Documents, Nothing, Paths, Sessions, The
 use super::args::{Args, tokens};
 use super::request::{WhileBusy, requests};
 use super::words::{BranchTarget, CopyWhat, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction};
-use super::{Command, Group, Local, Outcome};
+use super::{Command, Group, Local, MOST_ANSWERS, Outcome};
 use crate::protocol::engine::SpecMode;
 use crate::settings::preset::BUILT_IN;
 use crate::settings::row::Keeper;
@@ -15,6 +15,13 @@ use crate::transcript::MessageId;
 requests! {
     /// Ask the model. Queued by the interface while busy.
     Ask(text: String), Waits => ask;
+    /// Ask the model for several answers, each with a seed of its own.
+    AskForSeveral {
+        /// The question.
+        text: String,
+        /// How many answers.
+        count: u64,
+    }, Waits => ask_for_several;
     /// Stop reading or answering at the next token.
     Stop, Waits => stop;
     /// Answer to a question of the desk: the key of the chosen option.
@@ -123,6 +130,19 @@ requests! {
     Goto(target: GotoTarget), Waits => goto;
     /// `/aside QUESTION`.
     Aside(question: String), Waits => aside;
+    /// `/ask-all [--library GLOB] [--read] QUESTION`.
+    AskAll {
+        /// The question.
+        question: String,
+        /// Names of the documents that are meant; all if `None`.
+        library: Option<String>,
+        /// Documents without kept state are read first.
+        read: bool,
+    }, Waits => ask_all;
+    /// `/when QUESTION`.
+    When(question: String), Waits => when;
+    /// Enter in the table of answers: a new session that ends with the answer of this row.
+    OpenAsked(row: usize), Waits => open_asked;
     /// `/compact [instruction]`.
     Compact(instruction: Option<String>), Waits => compact;
     /// `/look [#N] [K]`: what an answer looked at; with `K` the passage of that number.
@@ -419,7 +439,7 @@ pub const COMMANDS: &[Command] = &[
         help: "answer again, beside the old answer",
         options: &[
             ("#N", "the answer with this number, not the last"),
-            ("COUNT", "how many answers, 1 to 16"),
+            ("COUNT", "how many answers, side by side, 1 to 9"),
             ("temp=T", "with this temperature"),
             ("seed=S", "with this seed"),
         ],
@@ -502,6 +522,30 @@ pub const COMMANDS: &[Command] = &[
         example: "/aside what was his name?",
         wrong: "/aside",
         parse: |a| a.text("a question").and_then(|t| desk(Request::Aside(t))),
+        ..ROW
+    },
+    Command {
+        name: "ask-all",
+        group: Group::Documents,
+        usage: "[--library GLOB] [--read] QUESTION",
+        help: "ask every document of the library, side by side",
+        options: &[
+            ("--library GLOB", "only documents whose names match"),
+            ("--read", "read those whose state is not kept"),
+        ],
+        example: "/ask-all --library *.txt Who is the tenant?",
+        wrong: "/ask-all",
+        parse: ask_all,
+        ..ROW
+    },
+    Command {
+        name: "when",
+        group: Group::Time,
+        usage: "QUESTION",
+        help: "from which line of the document on an answer holds",
+        example: "/when who did it?",
+        wrong: "/when",
+        parse: |a| a.text("a question").and_then(|t| desk(Request::When(t))),
         ..ROW
     },
     Command {
@@ -824,11 +868,31 @@ fn regen(a: &Args<'_>) -> Result<Outcome, String> {
             count = word
                 .parse()
                 .ok()
-                .filter(|n| (1..=16).contains(n))
-                .ok_or(format!("COUNT must be 1 to 16 (got {word})"))?;
+                .filter(|n| (1..=MOST_ANSWERS).contains(n))
+                .ok_or(format!("COUNT must be 1 to {MOST_ANSWERS} (got {word})"))?;
         }
     }
     desk(Request::Regen { at, count, temperature, seed })
+}
+
+fn ask_all(a: &Args<'_>) -> Result<Outcome, String> {
+    let (mut rest, mut library, mut read) = (a.raw, None, false);
+    while let Some(option) = rest.split_whitespace().next().filter(|word| word.starts_with("--")) {
+        rest = rest.get(option.len()..).unwrap_or("").trim_start();
+        match option {
+            "--read" => read = true,
+            "--library" => {
+                let glob = rest.split_whitespace().next().ok_or("--library needs a pattern of names")?;
+                library = Some(glob.to_owned());
+                rest = rest.get(glob.len()..).unwrap_or("").trim_start();
+            }
+            other => return Err(format!("there is no option {other}")),
+        }
+    }
+    if rest.is_empty() {
+        return Err("needs a question".into());
+    }
+    desk(Request::AskAll { question: rest.to_owned(), library, read })
 }
 
 fn fork(a: &Args<'_>) -> Result<Outcome, String> {

@@ -6,16 +6,20 @@ mod again;
 mod answer;
 mod aside;
 mod sentences;
+mod several;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::render::Rendered;
+use super::work::Wanted;
 use super::{DeskError, Done, State};
 use crate::protocol::engine::{Generate, Look, Sampling, Token};
 use crate::text::steer::Watched;
 use crate::text::{Before, Begin};
 use crate::transcript::{Finish, Message, MessageId, MessageMeta, Role};
+use again::{Again, known_count};
+pub(super) use answer::finish_of_job;
 use answer::{Answer, finish_of};
 pub(super) use aside::Shown;
 
@@ -38,7 +42,7 @@ impl State {
     }
 
     /// What to generate for an answer that begins like this; `spent` tokens of its thought were written before.
-    fn generate(&self, sampling: Sampling, begin: Begin, spent: u64) -> Done<Generate> {
+    pub(super) fn generate(&self, sampling: Sampling, begin: Begin, spent: u64) -> Done<Generate> {
         let settings = &self.talk.settings;
         let watched = Watched { thought_tokens: settings.thinking_budget, loops: settings.stop_loops };
         Ok(Generate {
@@ -54,7 +58,7 @@ impl State {
     }
 
     /// The token that ends the thoughts of an answer that begins inside them; `None` where it is no single one.
-    fn thoughts_until(&self, begin: Begin) -> Done<Option<Token>> {
+    pub(super) fn thoughts_until(&self, begin: Begin) -> Done<Option<Token>> {
         match begin {
             Begin::Answer => Ok(None),
             Begin::Thought => {
@@ -78,7 +82,7 @@ impl State {
     }
 
     /// The conversation up to the head and the place where the model answers.
-    fn prompt(&self, path: &[&Message], what: &str) -> Done<Arc<Rendered>> {
+    pub(super) fn prompt(&self, path: &[&Message], what: &str) -> Done<Arc<Rendered>> {
         let rendered = self.bounded(|halt| self.feeder.renderer.prompt(path, self.talk.settings.think, halt));
         Ok(Arc::new(self.known_size(rendered.map_err(DeskError::from), what)?))
     }
@@ -88,8 +92,21 @@ impl State {
         self.ask_below(self.talk.conversation.head(), text)
     }
 
+    /// `AskForSeveral`: answers with seeds that count on from the first one's.
+    pub(super) fn ask_for_several(&mut self, text: String, count: u64) -> Done {
+        known_count(count)?;
+        match count {
+            0 | 1 => self.ask(text),
+            count => self.ask_with(self.talk.conversation.head(), text, count),
+        }
+    }
+
     /// Adds a question below `parent` and answers it.
     pub(super) fn ask_below(&mut self, parent: Option<MessageId>, text: String) -> Done {
+        self.ask_with(parent, text, 1)
+    }
+
+    fn ask_with(&mut self, parent: Option<MessageId>, text: String, count: u64) -> Done {
         if text.trim().is_empty() {
             return Err(DeskError::Refused("The question is empty. Nothing was asked.".into()));
         }
@@ -113,11 +130,16 @@ impl State {
                     desk.move_head(parent);
                     desk.show_session();
                 }
+                let mut safe = Wanted::Texts(0);
                 for message in new {
-                    desk.add_message(message)?;
+                    safe = desk.add_message(message)?;
                 }
                 desk.typed = None;
                 let sampling = desk.next_sampling();
+                if let Some(question) = desk.talk.conversation.head().filter(|_| count > 1) {
+                    let several = Again::first(question, count, sampling.seed);
+                    return desk.when_saved(safe, |desk| desk.answer_again(several));
+                }
                 let answer = desk.new_answer(&rendered, sampling, started)?;
                 desk.write_answer(answer, plan, rendered, |desk, _| desk.sync_quietly())
             })

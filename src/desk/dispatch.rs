@@ -1,5 +1,6 @@
 //! Each request and what the desk does for it. The list of requests is in [`crate::commands`]; a new one needs its verb here.
 
+use super::shelf::Wish;
 use super::{Attendance, DeskError, Done, State};
 use crate::commands::{BranchTarget, Execute, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction};
 use crate::protocol::engine::SpecMode;
@@ -14,6 +15,10 @@ impl Execute for Dispatch<'_> {
 
     fn ask(&mut self, text: String) -> Done {
         self.0.ask(text)
+    }
+
+    fn ask_for_several(&mut self, text: String, count: u64) -> Done {
+        self.0.ask_for_several(text, count)
     }
 
     fn stop(&mut self) -> Done {
@@ -148,6 +153,18 @@ impl Execute for Dispatch<'_> {
 
     fn aside(&mut self, question: String) -> Done {
         self.0.aside(&question)
+    }
+
+    fn ask_all(&mut self, question: String, library: Option<String>, read: bool) -> Done {
+        self.0.ask_all(Wish { question, library, read })
+    }
+
+    fn when(&mut self, question: String) -> Done {
+        self.0.when(&question)
+    }
+
+    fn open_asked(&mut self, row: usize) -> Done {
+        self.0.open_asked(row)
     }
 
     fn compact(&mut self, instruction: Option<String>) -> Done {

@@ -24,6 +24,11 @@ impl State {
                 self.after(done);
             }
             (Work::Feeding(f), event) => self.on_job(f, event),
+            (Work::Branching(branching), event) => {
+                if let Some(other) = self.on_branches(branching, event) {
+                    self.on_idle_engine(other, false);
+                }
+            }
             (Work::Starting(then), event) => {
                 self.on_idle_engine(event, true);
                 match self.feeder.link.state {

@@ -9,7 +9,8 @@ use super::render::{Rendered, Renderer};
 use super::segments::{self, Absorbed, Step};
 use super::{DeskError, Done};
 use crate::protocol::engine::{
-    Cancel, CheckpointImage, Command, EngineFault, Generate, Job, MAIN, ModelInfo, RowSource, Scoring, Token,
+    Cancel, CheckpointImage, Command, EngineFault, Generate, Job, MAIN, ModelInfo, RowSource, Scoring, SequenceId,
+    Token,
 };
 use crate::session::{NewSegment, SegmentKind, StoredRows, TextBoundary};
 use crate::text::TextModel;
@@ -120,13 +121,24 @@ impl Feeder {
 
     /// Starts a job on top of the live state; its number is returned.
     pub(super) fn start_job(&mut self, prompt: Vec<Token>, last: Option<Last>, export: bool) -> Done<u64> {
+        self.start_job_in(MAIN, prompt, last, export)
+    }
+
+    /// The same in any sequence.
+    pub(super) fn start_job_in(
+        &mut self,
+        sequence: SequenceId,
+        prompt: Vec<Token>,
+        last: Option<Last>,
+        export: bool,
+    ) -> Done<u64> {
         let (id, cancel) = (self.link.id(), self.cancel.clone());
         let (generate, score) = match last {
             None => (None, None),
             Some(Last::Generate(generate)) => (Some(generate), None),
             Some(Last::Score(score)) => (None, Some(score)),
         };
-        self.command(Command::Run(Job { id, sequence: MAIN, prompt, generate, score, export, cancel }))?;
+        self.command(Command::Run(Job { id, sequence, prompt, generate, score, export, cancel }))?;
         Ok(id)
     }
 
@@ -147,6 +159,33 @@ impl Feeder {
         let rows = rows.into_iter().map(|rows| rows as Arc<dyn RowSource>).collect();
         self.command(Command::Restore { id, sequence: MAIN, keep, rows, end, history: target.tokens() })?;
         Ok(id)
+    }
+
+    /// The same in another sequence than the conversation's.
+    pub(super) fn start_restore_in(
+        &mut self,
+        sequence: SequenceId,
+        target: &Path,
+        keep: u64,
+        rows: Vec<Arc<StoredRows>>,
+        end: Option<CheckpointImage>,
+    ) -> Done<u64> {
+        let id = self.link.id();
+        let rows = rows.into_iter().map(|rows| rows as Arc<dyn RowSource>).collect();
+        self.command(Command::Restore { id, sequence, keep, rows, end, history: target.tokens() })?;
+        Ok(id)
+    }
+
+    /// Begins to make the state of one sequence that of another, too.
+    pub(super) fn start_fork(&mut self, from: SequenceId, to: SequenceId) -> Done<u64> {
+        let id = self.link.id();
+        self.command(Command::Fork { id, from, to })?;
+        Ok(id)
+    }
+
+    /// Gives a sequence back.
+    pub(super) fn release(&mut self, sequence: SequenceId) -> Done {
+        self.command(Command::Release { sequence })
     }
 
     /// How much of the rows in flight has come; `None` when nothing is waited for.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use super::execute::{Fed, PromptReading};
 use super::load::document_info;
 use super::path::Path as SegmentPath;
+use super::work::Then;
 use super::{DeskError, Done, State, grouped};
 use crate::base::bytes;
 use crate::protocol::desk::{DocumentRow, Level, LibraryAction, LoadOptions, Notice};
@@ -132,17 +133,22 @@ impl State {
         self.gather(&[path.to_owned()], &LoadOptions::default(), |desk, gathered| {
             desk.with_engine(|desk| {
                 let before = desk.feeder.live.clone();
-                desk.library_read(gathered.documents.into(), before)
+                desk.library_read(gathered.documents.into(), before, Box::new(|_, ()| Ok(())))
             })
         })
     }
 
-    /// Reads the first of the documents into the library, then the others, then goes back to the path `before`.
-    fn library_read(&mut self, mut documents: VecDeque<Document>, before: SegmentPath) -> Done {
+    /// Reads the first of the documents into the library, then the others, then goes back to the path `before`, and on.
+    pub(super) fn library_read(
+        &mut self,
+        mut documents: VecDeque<Document>,
+        before: SegmentPath,
+        then: Then<()>,
+    ) -> Done {
         let Some(document) = documents.pop_front().filter(|_| !self.feeder.stopped()) else {
             return self.return_to(before, |desk| {
                 desk.report_meters();
-                Ok(())
+                then(desk, ())
             });
         };
         let path = document.path.map(|p| p.display().to_string());
@@ -164,7 +170,7 @@ impl State {
                 if !desk.feeder.stopped() {
                     desk.library_has(info, &fed);
                 }
-                desk.library_read(documents, before)
+                desk.library_read(documents, before, then)
             })
         })
     }

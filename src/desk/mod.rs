@@ -19,6 +19,7 @@
 //! 4. Nothing is destroyed: going back moves the head of the message tree ([`conversation`]).
 
 mod ask;
+mod branches;
 mod choose;
 pub mod conversation;
 mod dispatch;
@@ -46,11 +47,13 @@ mod resume;
 mod run;
 pub mod segments;
 mod sessions;
+mod shelf;
 mod sources;
 mod sync;
 mod talk;
 mod time;
 mod told;
+mod when;
 mod why;
 mod work;
 
@@ -291,6 +294,8 @@ struct State {
     /// The question of the present request, until it is saved: should that fail, it goes back to where it was typed.
     typed: Option<String>,
     said_thoughts_leave: bool,
+    /// Rows of the last table of answers.
+    asked: Vec<shelf::Asked>,
     attendance: Attendance,
     reserve_answer: u64,
     load_limits: LoadLimits,
@@ -325,6 +330,7 @@ impl State {
             resume_pending: false,
             typed: None,
             said_thoughts_leave: false,
+            asked: Vec::new(),
             attendance: o.attendance,
             reserve_answer: o.reserve_answer,
             load_limits: o.load,

@@ -244,7 +244,11 @@ impl State {
             // What is being saved is saved; whoever waits for it looks whether to stop.
             Work::Saving { then, .. } => self.resumed(then, ()),
             Work::Idle => {}
-            work @ (Work::Ready(_) | Work::Gathering { .. } | Work::Restoring { .. } | Work::Feeding(_)) => {
+            work @ (Work::Ready(_)
+            | Work::Gathering { .. }
+            | Work::Restoring { .. }
+            | Work::Feeding(_)
+            | Work::Branching(_)) => {
                 self.work = work;
                 self.activity(Activity::Stopping);
             }
@@ -284,6 +288,10 @@ impl State {
                     self.show_in_flight(self.feeder.live.position());
                 }
                 self.work = Work::Feeding(f);
+            }
+            Work::Branching(mut b) => {
+                b.look(self);
+                self.work = Work::Branching(b);
             }
             work => self.work = work,
         }

@@ -125,6 +125,12 @@ impl Renderer {
         edges
     }
 
+    /// Bytes of the rendered text where a message of this number stands, and the line of its own text they begin with.
+    pub(super) fn place_of(&self, rendered: &Rendered, path: &[&Message], number: u64) -> Option<(Range<usize>, u64)> {
+        let items = self.items(rendered, path);
+        items.into_iter().find(|i| i.number == number).map(|i| (i.range, i.line))
+    }
+
     /// What stands where, for an answer to the last message of `path`.
     pub(super) fn map(&self, rendered: &Rendered, path: &[&Message], live: &Path, block: usize) -> Map {
         let items = self.items(rendered, path);

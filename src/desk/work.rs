@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
+use super::branches::Branching;
 use super::link::JobEnd;
 use super::path::Path;
 use super::segments::Step;
@@ -62,6 +63,8 @@ pub(super) enum Work {
     Restoring { id: u64, target: Path, then: Then<Done<f64>> },
     /// A segment is read or an answer written.
     Feeding(Feeding),
+    /// Branches are read and written beside the conversation.
+    Branching(Box<Branching>),
 }
 
 /// A job of the engine.
@@ -109,7 +112,8 @@ impl Work {
                 | Work::Gathering { .. }
                 | Work::Asking { .. }
                 | Work::Restoring { .. }
-                | Work::Feeding(_),
+                | Work::Feeding(_)
+                | Work::Branching(_),
                 WhileBusy::Runs,
             ) => Turn::Beside,
             (_, WhileBusy::Waits) => Turn::Later,
@@ -123,6 +127,7 @@ impl Work {
             Work::Saving { until, .. } => Some(*until),
             Work::Restoring { .. } => Some(Instant::now() + TICK),
             Work::Feeding(f) => Some(f.next_tick),
+            Work::Branching(b) => Some(b.deadline()),
         }
     }
 
@@ -157,6 +162,7 @@ impl std::fmt::Debug for Work {
             Work::Asking { .. } => "Asking",
             Work::Restoring { .. } => "Restoring",
             Work::Feeding(_) => "Feeding",
+            Work::Branching(_) => "Branching",
         })
     }
 }

@@ -374,6 +374,45 @@ pub struct ContextMap {
     pub answer: Option<u64>,
 }
 
+/// One question, and what many documents say to it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shelf {
+    /// The question.
+    pub question: String,
+    /// A row for each document.
+    pub rows: Vec<ShelfRow>,
+    /// Nothing more comes.
+    pub over: bool,
+}
+
+/// What one document says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ShelfRow {
+    /// The document.
+    pub document: String,
+    /// Its tokens.
+    pub tokens: u64,
+    /// The answer, as far as it is written.
+    pub text: String,
+    /// Why it ended; `None` before, and where there is none.
+    pub finish: Option<Finish>,
+    /// Why there is no answer.
+    pub failed: Option<String>,
+    /// What it looked at, most first.
+    pub passages: Vec<Passage>,
+    /// Mean of the natural logarithms of the probabilities that the model gives to the answer's tokens; `None` where it is not known.
+    pub log_probability: Option<f64>,
+    /// Tokens of the answer.
+    pub answer_tokens: u64,
+}
+
+impl ShelfRow {
+    /// How likely each token of the answer is on average, 0 to 1: the geometric mean.
+    pub fn likelihood(&self) -> Option<f64> {
+        self.log_probability.map(f64::exp)
+    }
+}
+
 /// What became of an answer with a passage hidden.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Why {
@@ -405,6 +444,9 @@ pub enum Notice {
         /// The text. Whole characters only.
         text: String,
     },
+    /// Answers to the question at the end of the open session are written side by side: their messages and seeds. What is told of
+    /// them follows as [`Notice::Delta`] and [`Notice::Finished`]; a [`Notice::Session`] says which one goes on.
+    Several(Vec<(MessageId, u64)>),
     /// The answer is complete; replaces what the deltas built.
     Finished(Message),
     /// What goes on.
@@ -446,6 +488,8 @@ pub enum Notice {
         /// One for each of its first passages.
         rows: Vec<Why>,
     },
+    /// The answers to `/ask-all`, as far as they are; the last one is over.
+    Shelf(Shelf),
     /// Part of an aside's answer, shown in an overlay and not kept.
     Aside {
         /// The question.

@@ -5,6 +5,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use super::commit::role_of;
 use super::error::{Result, StoreError, one_line};
 use super::seal::{self, bytes_at, number_at};
+use super::segment::SegmentId;
 use super::store::Store;
 use crate::transcript::{Message, MessageId, MessageMeta};
 
@@ -127,5 +128,17 @@ impl Store {
     pub fn path(&self, head: MessageId) -> Result<Vec<Message>> {
         let found = self.read(|db| climb(db, head))?;
         if found.is_empty() { Err(StoreError::NoMessage { id: head.0 }) } else { Ok(found) }
+    }
+
+    /// A message that ends in this segment, the oldest.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn message_ending(&self, segment: &SegmentId) -> Result<Option<MessageId>> {
+        self.read(|db| {
+            let sql = "SELECT min(message) FROM message_segment WHERE segment = ?1";
+            let id: Option<i64> = db.prepare_cached(sql)?.query_row([segment.0], |row| row.get(0))?;
+            Ok(id.map(MessageId))
+        })
     }
 }

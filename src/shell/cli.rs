@@ -14,9 +14,9 @@ use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, ValueHi
 use super::failure::Failure;
 use crate::settings::Value;
 pub use commands::{
-    BenchArgs, BenchWhat, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DemoArgs, DoctorArgs, DraftArgs,
-    DraftCommand, EvalArgs, ExportArgs, FillArg, FormatArg, ImportArgs, LibraryArgs, LibraryCommand, LsArgs, ModelArgs,
-    ModelCommand, NameArgs, PackTo, PruneArgs, RmArgs, SearchArgs, ServeArgs, TuningArgs,
+    AskAllArgs, BenchArgs, BenchWhat, Command, CompletionsArgs, ConfigArgs, ConfigCommand, DemoArgs, DoctorArgs,
+    DraftArgs, DraftCommand, EvalArgs, ExportArgs, FillArg, FormatArg, ImportArgs, LibraryArgs, LibraryCommand, LsArgs,
+    ModelArgs, ModelCommand, NameArgs, PackTo, PruneArgs, RmArgs, SearchArgs, ServeArgs, TuningArgs,
 };
 pub use options::SettingArgs;
 pub use task::{Ask, Chat, Format, SessionChoice, Task};
@@ -75,6 +75,9 @@ pub struct ChatArgs {
     /// Load this first (several times for several)
     #[arg(short, long = "file", value_name = "FILE", value_hint = ValueHint::AnyPath, help_heading = "Question")]
     pub files: Vec<String>,
+    /// So many answers, written side by side, each with a seed of its own
+    #[arg(short = 'n', long = "answers", value_name = "N", requires = "prompt", conflicts_with = "raw", value_parser = clap::value_parser!(u64).range(1..=crate::commands::MOST_ANSWERS), help_heading = "Question")]
+    pub answers: Option<u64>,
     /// Events as JSON lines instead of text
     #[arg(long, conflicts_with = "json", requires = "prompt", help_heading = "Question")]
     pub jsonl: bool,
@@ -174,7 +177,8 @@ impl Cli {
                     (_, _, true) => Format::Raw,
                     _ => Format::Text,
                 };
-                Ok(Task::Ask(Ask { prompt, files: paths, session, save, format }))
+                let answers = chat.answers;
+                Ok(Task::Ask(Ask { prompt, files: paths, session, save, format, answers }))
             }
             None if self.global.json => Err(Failure::usage("--json needs a question (-p) or a command")),
             None => {

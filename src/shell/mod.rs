@@ -4,6 +4,7 @@
 //! `exit`. Standard output carries answers only; progress and notes go to standard error, and only to a terminal.
 
 mod announce;
+mod ask_all;
 pub mod chat;
 pub mod cli;
 pub mod clipboard;
@@ -193,7 +194,7 @@ fn run(arguments: &[OsString], laboratory: Laboratory) -> Result<Exit, Failure> 
     let (json, quiet, verbose) = (cli.global.json, cli.global.quiet, cli.global.verbose);
     let mut context = Context { began, loaded, config_file, dirs, json, quiet };
     let task = cli.task(context.config().sessions.resume_last)?;
-    if matches!(task, Task::Ask(_) | Task::Chat(_) | Task::Command(Command::Serve(_))) {
+    if matches!(task, Task::Ask(_) | Task::Chat(_) | Task::Command(Command::Serve(_) | Command::AskAll(_))) {
         let name = context.config().sampling.preset.clone();
         let preset = crate::desk::presets::find(Some(&context.dirs.presets()), &name);
         context.loaded.take_preset(&preset.map_err(|e| Failure::new(Exit::Usage, e))?)?;
@@ -249,6 +250,7 @@ fn dispatch(context: &Context, task: Task, laboratory: Laboratory) -> Result<Exi
             Command::Prune(args) => sessions_cmd::prune(context, &args),
             Command::Library(args) => sessions_cmd::library(context, &args.action),
             Command::Serve(args) => serve_cmd::run(context, &args),
+            Command::AskAll(args) => ask_all::run(context, &args),
             Command::Bench(args) => (laboratory.bench)(context, &args),
             Command::Eval(args) => (laboratory.eval)(context, &args),
             Command::Doctor(args) if args.in_laboratory() => (laboratory.check)(context, &args),

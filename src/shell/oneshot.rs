@@ -16,7 +16,7 @@ use crate::protocol::desk::{Activity, Level, LoadOptions, Meters, Notice, Readin
 use crate::protocol::engine::ModelInfo;
 use crate::settings::ThoughtView;
 use crate::text::sanitize::Clean;
-use crate::transcript::{Finish, Message, Passage, Role};
+use crate::transcript::{Finish, Message, MessageId, Passage, Role};
 
 /// What the model sees standard input as.
 const STDIN_NAME: &str = "stdin";
@@ -36,12 +36,15 @@ struct Run {
     documents_read: u64,
     /// Time for them, milliseconds.
     documents_ms: f64,
-    answer: Option<Message>,
+    /// Answers that were asked for, in the order of their seeds; the first goes on.
+    answers: Vec<Message>,
+    /// Those that are written side by side.
+    beside: Vec<MessageId>,
     unsaved: Option<Unsaved>,
 }
 
 /// Why an answer ended, in words for scripts.
-fn reason(finish: Option<Finish>) -> &'static str {
+pub(super) fn reason(finish: Option<Finish>) -> &'static str {
     match finish {
         Some(Finish::Stop) => "stop",
         Some(Finish::Length) => "length",
@@ -63,8 +66,12 @@ fn place(p: &Passage) -> Value {
 }
 
 /// Passages that were looked at while the answer was written, most first. What was said has no document, but a message number.
-fn looked_at(answer: &Message) -> Value {
-    answer.meta.looked.iter().flat_map(|l| &l.passages).map(place).collect()
+pub(super) fn looked_at(passages: &[Passage]) -> Value {
+    passages.iter().map(place).collect()
+}
+
+fn looked_at_by(answer: &Message) -> Value {
+    looked_at(answer.meta.looked.as_ref().map_or(&[][..], |l| &l.passages))
 }
 
 /// The same for each sentence of the answer.
@@ -76,14 +83,38 @@ fn looked_at_by_sentence(answer: &Message) -> Value {
 }
 
 impl Run {
+    /// An answer is complete.
+    fn take(&mut self, answer: Message) {
+        self.answers.push(answer);
+        let place = |m: &Message| self.beside.iter().position(|id| *id == m.id);
+        self.answers.sort_by_key(place);
+    }
+
+    /// One object for each of several answers.
+    fn several(&self) -> Value {
+        let one = |m: &Message| {
+            json!({
+                "text": m.text,
+                "thinking": m.thinking,
+                "seed": m.meta.seed,
+                "finish_reason": reason(m.meta.finish),
+                "completion_tokens": m.meta.completion_tokens,
+                "looked_at": looked_at_by(m),
+            })
+        };
+        self.answers.iter().map(one).collect()
+    }
+
     fn usage(&self, answer: &Message) -> Value {
         let prefilled = answer.meta.prefilled_tokens + self.documents_read;
         let reused = answer.meta.reused_tokens.saturating_sub(self.documents_read);
+        // What was read for one of them was read for all.
+        let beside = self.answers.iter().filter(|m| m.id != answer.id).map(|m| m.meta.completion_tokens).sum::<u64>();
         let mut usage = json!({
             "prompt_tokens": prefilled + reused,
             "reused_tokens": reused,
             "prefilled_tokens": prefilled,
-            "completion_tokens": answer.meta.completion_tokens,
+            "completion_tokens": answer.meta.completion_tokens + beside,
         });
         if let Some(usage) = usage.as_object_mut().filter(|_| self.meters.estimated) {
             usage.insert("estimated".to_owned(), json!(true));
@@ -117,11 +148,11 @@ impl Run {
         })
     }
 
-    fn object(&self, answer: &Message) -> Value {
-        json!({
+    fn object(&self, answer: &Message, several: bool) -> Value {
+        let mut object = json!({
             "text": answer.text,
             "thinking": answer.thinking,
-            "looked_at": looked_at(answer),
+            "looked_at": looked_at_by(answer),
             "looked_at_by_sentence": looked_at_by_sentence(answer),
             "finish_reason": reason(answer.meta.finish),
             "session": self.session,
@@ -132,7 +163,11 @@ impl Run {
             "usage": self.usage(answer),
             "timing": self.timing(answer),
             "speculation": self.speculation(),
-        })
+        });
+        if let Some(object) = object.as_object_mut().filter(|_| several) {
+            object.insert("answers".into(), self.several());
+        }
+        object
     }
 }
 
@@ -191,15 +226,19 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
         // Should the desk be gone already, its last notice says why.
         let _ = requests.send(Request::Load { paths, options });
     }
-    let _ = requests.send(Request::Ask(ask.prompt.clone()));
-    let mut printer = Printer::new(context, ask.format);
+    let text = ask.prompt.clone();
+    let _ = requests.send(match ask.answers {
+        None | Some(0 | 1) => Request::Ask(text),
+        Some(count) => Request::AskForSeveral { text, count },
+    });
+    let mut printer = Printer::new(context, ask.format, ask.answers);
     let mut run = Run::default();
     let listened = listen(&opened.desk.notices, &requests, &mut printer, &mut run, started);
     let joined = opened.desk.thread.join();
     let _ = opened.engine.join();
     if let Some(signal) = ending.signal() {
         // What there is of an answer is on standard output; the code says why there is no more.
-        return match (listened, &run.answer) {
+        return match (listened, run.answers.first()) {
             (Ok(()), Some(answer)) => printer.end(&run, answer).map(|()| Exit::Signal(signal)),
             (Ok(()) | Err(_), _) => Err(Failure::new(Exit::Signal(signal), "stopped before there was an answer")),
         };
@@ -208,7 +247,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
     if joined.is_err() {
         return Err(Failure::new(Exit::Failure, "the desk ended unexpectedly. What was said is saved: sala-chat -c"));
     }
-    let Some(answer) = &run.answer else {
+    let Some(answer) = run.answers.first() else {
         if let Some(unsaved) = &run.unsaved {
             return Err(not_saved(unsaved));
         }
@@ -226,7 +265,7 @@ pub fn run(context: &Context, ask: &Ask) -> Result<Exit, Failure> {
 }
 
 /// The answer was given, but it is not on disk: a script must not go on as if it were.
-fn not_saved(unsaved: &Unsaved) -> Failure {
+pub(super) fn not_saved(unsaved: &Unsaved) -> Failure {
     Failure::new(Exit::from_code(unsaved.code), format!("not saved: {}", unsaved.reason))
 }
 
@@ -258,7 +297,14 @@ fn listen(
                 run.first_token_ms.get_or_insert_with(|| printer.context.began.elapsed().as_secs_f64() * 1000.0);
                 Ok(())
             }
-            Notice::Delta { thinking, text, .. } => printer.delta(thinking, &text),
+            Notice::Several(answers) => {
+                run.beside = answers.iter().map(|(id, _)| *id).collect();
+                Ok(())
+            }
+            Notice::Delta { message, thinking, text } => {
+                let which = printer.place(message, &run.beside);
+                printer.delta(which, thinking, &text)
+            }
             Notice::Finished(m) if m.role == Role::Document => {
                 run.documents_read += m.meta.prefilled_tokens;
                 run.documents_ms += m.meta.prefill_ms;
@@ -270,12 +316,14 @@ fn listen(
                 )
             }
             Notice::Finished(m) => {
-                run.answer = Some(m);
-                Ok(())
+                let which = printer.place(m.id, &run.beside);
+                let told = printer.finished(which, &m);
+                run.take(m);
+                told
             }
             // What follows an answer is done too: where the template drops thoughts it is read again without them, or the
             // next `-c` would find none of it.
-            Notice::Activity(Activity::Idle) if run.answer.is_some() => {
+            Notice::Activity(Activity::Idle) if !run.answers.is_empty() => {
                 let _ = requests.send(Request::Quit);
                 Ok(())
             }
@@ -307,6 +355,7 @@ fn listen(
             | Notice::Why { .. }
             | Notice::Map(_)
             | Notice::Aside { .. }
+            | Notice::Shelf(_)
             | Notice::Question { .. }
             | Notice::Plan { .. }
             | Notice::Display(_)
@@ -335,16 +384,58 @@ struct Printer<'a> {
     thoughts: bool,
     progress: Option<Instant>,
     ends_with_newline: bool,
+    /// So many answers were asked for.
+    answers: Option<u64>,
+    /// Those that were heard of, where they are not written side by side.
+    heard: Vec<MessageId>,
 }
 
 impl<'a> Printer<'a> {
-    fn new(context: &'a Context, format: Format) -> Printer<'a> {
+    fn new(context: &'a Context, format: Format, answers: Option<u64>) -> Printer<'a> {
         Printer {
             context,
             format,
             thoughts: context.config().thinking.show == ThoughtView::Open,
             progress: None,
             ends_with_newline: true,
+            answers,
+            heard: Vec::new(),
+        }
+    }
+
+    fn several(&self) -> bool {
+        self.answers.is_some_and(|n| n > 1)
+    }
+
+    /// Which of the answers a message is, from 0.
+    fn place(&mut self, message: MessageId, beside: &[MessageId]) -> usize {
+        if let Some(at) = beside.iter().position(|id| *id == message) {
+            return at;
+        }
+        self.heard.iter().position(|id| *id == message).unwrap_or_else(|| {
+            self.heard.push(message);
+            self.heard.len() - 1
+        })
+    }
+
+    /// An answer is complete: of several, each is told as a whole.
+    fn finished(&mut self, which: usize, answer: &Message) -> Result<(), Failure> {
+        self.clear_progress();
+        if !self.several() {
+            return Ok(());
+        }
+        match self.format {
+            Format::Json | Format::Raw => Ok(()),
+            Format::JsonLines => self.event("answer", || {
+                json!({
+                    "answer": which, "text": answer.text, "seed": answer.meta.seed,
+                    "finish_reason": reason(answer.meta.finish)
+                })
+            }),
+            Format::Text => {
+                let seed = answer.meta.seed.unwrap_or_default();
+                self.answer(&format!("[{}] seed {seed}\n{}\n\n", which + 1, answer.text.trim_end()))
+            }
         }
     }
 
@@ -369,9 +460,14 @@ impl<'a> Printer<'a> {
         Ok(out::line(&Clean::json(&line))?)
     }
 
-    fn delta(&mut self, thinking: bool, text: &str) -> Result<(), Failure> {
+    fn delta(&mut self, which: usize, thinking: bool, text: &str) -> Result<(), Failure> {
         self.clear_progress();
         match (self.format, thinking) {
+            (Format::JsonLines, _) if self.several() => {
+                let event = if thinking { "think" } else { "token" };
+                self.event(event, || json!({ "answer": which, "text": text }))
+            }
+            _ if self.several() => Ok(()),
             (Format::JsonLines, true) => self.event("think", || json!({ "text": text })),
             (Format::JsonLines, false) => self.event("token", || json!({ "text": text })),
             (Format::Json, _) => Ok(()),
@@ -431,11 +527,11 @@ impl<'a> Printer<'a> {
 
     fn end(&mut self, run: &Run, answer: &Message) -> Result<(), Failure> {
         match self.format {
-            Format::Json => Ok(out::line(&Clean::json(&run.object(answer)))?),
+            Format::Json => Ok(out::line(&Clean::json(&run.object(answer, self.answers.is_some())))?),
             Format::JsonLines => {
                 let stats = json!({ "usage": run.usage(answer), "timing": run.timing(answer), "speculation": run.speculation() });
                 self.event("look", || {
-                    json!({ "looked_at": looked_at(answer), "looked_at_by_sentence": looked_at_by_sentence(answer) })
+                    json!({ "looked_at": looked_at_by(answer), "looked_at_by_sentence": looked_at_by_sentence(answer) })
                 })?;
                 self.event("stats", || stats)?;
                 let (session, seed) = (run.session.clone(), answer.meta.seed);
@@ -481,7 +577,7 @@ mod tests {
             meta: MessageMeta { finish: Some(Finish::Stop), seed: Some(3), ..meta },
         };
         let run = Run { documents_read: 1000, documents_ms: 485.0, ..Run::default() };
-        let object = run.object(&answer);
+        let object = run.object(&answer, false);
         assert_eq!(
             object["usage"],
             json!({"prompt_tokens": 1210, "reused_tokens": 200, "prefilled_tokens": 1010, "completion_tokens": 7})
@@ -505,7 +601,7 @@ mod tests {
         let looked = Sources { passages: vec![passage, said], ..Sources::default() };
         let answer = Message { meta: MessageMeta { looked: Some(looked), ..answer.meta.clone() }, ..answer };
         assert_eq!(
-            run.object(&answer)["looked_at"],
+            run.object(&answer, false)["looked_at"],
             json!([
                 {"document": "war.txt", "message": 2, "first_line": 41_210, "last_line": 41_262, "share": 0.3142},
                 {"document": null, "message": 4, "first_line": 1, "last_line": 1, "share": 0.1},

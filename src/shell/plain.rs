@@ -64,6 +64,8 @@ pub struct Plain {
     /// The answer's prefix was printed.
     speaking: bool,
     thinking: bool,
+    /// Answers that are written side by side, with their seeds.
+    beside: Vec<(crate::transcript::MessageId, u64)>,
     /// Tenth of the progress said last.
     tenth: u64,
     save_said: Option<String>,

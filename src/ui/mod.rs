@@ -12,6 +12,7 @@ mod paint;
 mod panel;
 mod pick;
 mod reading;
+mod several;
 pub mod theme;
 mod transcript;
 

@@ -9,10 +9,11 @@ use crate::app::list::List;
 use crate::app::overlay::{Overlay, Page};
 use crate::app::palette::{ROLES, ThemeRow};
 use crate::app::rows::{Face, Role, Row, Span};
+use crate::app::shelf::{self, ShelfView};
 use crate::app::wrap::{ellipsis, fit, width, wrap_text};
 use crate::app::{App, Question};
 use crate::base::bytes;
-use crate::protocol::desk::{DocumentRow, SearchRow, SessionRow, TimelineRow};
+use crate::protocol::desk::{DocumentRow, SearchRow, SessionRow, ShelfRow, TimelineRow};
 
 /// From here on the list of sessions has room for all its columns.
 const ALL_COLUMNS: u16 = 76;
@@ -28,6 +29,8 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
     match overlay {
         Overlay::Page(page) | Overlay::Aside { page, .. } => draw_page(page, painter, area),
         Overlay::Map(view) => super::map::draw(view, painter, area),
+        Overlay::Shelf(shelf) => draw_shelf(shelf, painter, area),
+        Overlay::Several(several) => super::several::draw(several, painter, area),
         Overlay::Sessions(l) => {
             let right = if area.width < ALL_COLUMNS {
                 "tokens  changed     "
@@ -150,6 +153,44 @@ fn list<T>(
         if chosen {
             painter.mark(area, top + line, Role::Selected);
         }
+    }
+}
+
+/// Rows below the table that show the chosen answer.
+const ANSWER_ROWS: u16 = 6;
+
+fn draw_shelf(view: &ShelfView, painter: &mut Painter<'_>, area: Rect) {
+    let below = if area.height > 3 * ANSWER_ROWS { ANSWER_ROWS } else { area.height / 3 };
+    let top = Rect { height: area.height.saturating_sub(below), ..area };
+    let columns = ["   document", "lines looked at  likely "];
+    list(painter, top, &view.question, &view.list, &columns, NOTHING, |(_, r), cells| answered(r, cells));
+    let Some((_, row)) = view.list.selected() else { return };
+    let answer = Rect { y: top.bottom(), height: below.saturating_sub(1), ..area };
+    painter.clear(Rect { height: below, ..answer });
+    painter.rule(Rect { height: 1, ..answer });
+    let text = if row.failed.is_some() { shelf::said(row) } else { row.text.clone() };
+    let rows = wrap_text(&text, Role::Text, usize::from(area.width).saturating_sub(4));
+    for (i, row) in rows.iter().take(usize::from(answer.height).saturating_sub(1)).enumerate() {
+        if let Ok(i) = u16::try_from(i) {
+            painter.row(answer, i + 1, 2, row);
+        }
+    }
+}
+
+fn answered(r: &ShelfRow, cells: usize) -> Row {
+    let tail = format!("{:>15} {:>6}", shelf::lines(r), shelf::likely(r));
+    let room = cells.saturating_sub(width(&tail) + 2);
+    let name = room.min(24).min(room / 2);
+    Row {
+        spans: vec![
+            Span::new(fit(&r.document, name), Role::Document),
+            Span::new(
+                format!("  {}", fit(&shelf::said(r), room - name)),
+                if r.failed.is_some() { Role::Dim } else { Role::Text },
+            ),
+            Span::new(tail, Role::Dim),
+        ],
+        ..Row::default()
     }
 }
 

@@ -73,6 +73,9 @@ impl Running {
             gate: setup.gate,
             late: false,
             never: false,
+            sequences: 16,
+            room: 16,
+            seeds: None,
         });
         let server = Server::start(Options {
             store: store(dir),

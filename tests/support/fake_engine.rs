@@ -2,7 +2,7 @@
 //! segment path, its KV rows are the tokens, and its answers can depend on that hash: a desk that restores anything
 //! wrongly gets another answer, or the fake refuses.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,8 +10,10 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sala_chat::protocol::engine::{
     BlockLook, CheckpointImage, Command, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobStats, Likely,
-    Looked, LookedAt, MemoryInfo, ModelInfo, RowSource, RowsImage, Scoring, SequenceId, StateImage, Steered, Token,
+    Looked, LookedAt, MAIN, MemoryInfo, ModelInfo, RowSource, RowsImage, Scoring, SequenceId, StateImage, Steered,
+    Token,
 };
+use sala_chat::text::{Before, TextModel};
 
 /// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
 pub type Script = Box<dyn FnMut(&str, &[Token]) -> Vec<Token> + Send>;
@@ -30,6 +32,11 @@ pub struct Options {
     pub late: bool,
     /// And the first time they do not come at all.
     pub never: bool,
+    /// Sequences it says it has, and those it has memory for.
+    pub sequences: u32,
+    pub room: u32,
+    /// An answer begins with its seed.
+    pub seeds: Option<TextModel>,
 }
 
 /// The other side of the channels.
@@ -44,6 +51,7 @@ pub struct Fake {
     pub thread: JoinHandle<()>,
 }
 
+#[derive(Clone)]
 struct State {
     tokens: Vec<Token>,
     hash: blake3::Hash,
@@ -222,7 +230,12 @@ fn run(
     if let (Some(g), Ended::Read) = (&job.generate, ended) {
         let mut steer = g.steering.as_ref().map(|s| (s.0)());
         let mut constraint = g.constraint.as_ref().map(|c| (c.0)());
-        let mut answer = (o.script)(&state.hash.to_hex(), &state.tokens).into_iter();
+        let seed = |text: &TextModel| {
+            let seed = format!("seed {} ", g.sampling.seed);
+            text.tokenizer.encode_behind(&seed, Before::Text).unwrap()
+        };
+        let seed = o.seeds.as_ref().map(seed).unwrap_or_default();
+        let mut answer = seed.into_iter().chain((o.script)(&state.hash.to_hex(), &state.tokens));
         ended = loop {
             if !permit(o.gate.as_ref(), job) {
                 break Ended::Cancelled;
@@ -316,16 +329,37 @@ pub fn spawn(mut o: Options) -> Fake {
             dtype: "f32".into(),
             context_limit: o.context_limit,
             fingerprint: o.fingerprint.clone(),
-            max_sequences: 16,
+            max_sequences: o.sequences,
             ..ModelInfo::default()
         }));
-        let mut states: HashMap<SequenceId, State> = HashMap::new();
+        let mut states: BTreeMap<SequenceId, State> = BTreeMap::new();
         for command in inbox {
+            // A sequence there is no room for fails, the others go on.
+            let wants = match &command {
+                Command::Restore { id, sequence, .. } | Command::Fork { id, to: sequence, .. } => {
+                    Some((*id, *sequence))
+                }
+                Command::Run(job) => Some((job.id, job.sequence)),
+                Command::Release { .. } | Command::Shutdown => None,
+            };
+            if let Some((id, sequence)) = wants.filter(|(_, s)| *s != MAIN && !states.contains_key(s)) {
+                if states.keys().filter(|s| **s != MAIN).count() as u32 + 1 >= o.room {
+                    let fault = EngineFault::Device("no memory for another conversation".into());
+                    let _ = out.send(EngineEvent::Failed { id, fault });
+                    continue;
+                }
+                states.insert(sequence, State::empty());
+            }
             match command {
                 Command::Shutdown => return,
-                // Nobody forks yet.
-                Command::Fork { .. } => panic!("{command:?}"),
-                Command::Release { sequence } => drop(states.remove(&sequence)),
+                Command::Fork { id, from, to } => {
+                    let copy = states.get(&from).cloned().unwrap_or_else(State::empty);
+                    states.insert(to, copy);
+                    let _ = out.send(EngineEvent::Restored { id, ms: 1.0 });
+                }
+                Command::Release { sequence } => {
+                    states.remove(&sequence);
+                }
                 Command::Restore { id, sequence, keep, rows, end, history } => {
                     let state = states.entry(sequence).or_insert_with(State::empty);
                     let event = match restore(state, keep, &rows, end.as_ref(), &history, o.late) {

@@ -81,6 +81,9 @@ pub struct Setup {
     pub never: bool,
     pub script: Script,
     pub load: LoadLimits,
+    pub sequences: u32,
+    pub room: u32,
+    pub seeds: bool,
 }
 
 impl Default for Setup {
@@ -99,6 +102,9 @@ impl Default for Setup {
             late: false,
             never: false,
             load: LoadLimits::default(),
+            sequences: 16,
+            room: 16,
+            seeds: false,
         }
     }
 }
@@ -137,6 +143,9 @@ impl Talk {
             gate: setup.gate,
             late: setup.late,
             never: setup.never,
+            sequences: setup.sequences,
+            room: setup.room,
+            seeds: setup.seeds.then(|| setup.text.clone()),
         });
         let Fake { commands, events, log, thread } = fake;
         let mut talk = Talk::with_engine(

@@ -8,9 +8,21 @@ use super::as_arrow;
 use crate::protocol::desk::{GotoTarget, Request};
 
 pub(super) fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
-    if let Some(Overlay::Aside { done: None, .. }) = app.overlay.take() {
-        app.aside_dismissed = true;
-        stop(app, effects);
+    match app.overlay.take() {
+        Some(Overlay::Aside { done: None, .. }) => {
+            app.aside_dismissed = true;
+            stop(app, effects);
+        }
+        // What there is of the answers stays to be chosen from.
+        Some(Overlay::Several(several)) if !several.done() => {
+            app.overlay = Some(Overlay::Several(several));
+            stop(app, effects);
+        }
+        Some(Overlay::Shelf(shelf)) if !shelf.over => {
+            app.overlay = Some(Overlay::Shelf(shelf));
+            stop(app, effects);
+        }
+        _ => {}
     }
 }
 
@@ -55,7 +67,7 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
             send(app, request, effects);
         }
         Code::Char(c) if !key.ctrl && !key.alt => match overlay {
-            Overlay::Page(_) | Overlay::Aside { .. } => match c {
+            Overlay::Page(_) | Overlay::Aside { .. } | Overlay::Several(_) => match c {
                 'q' => close_overlay(app, effects),
                 ' ' => overlay.step(page),
                 'j' => overlay.step(1),
@@ -91,7 +103,11 @@ pub(super) fn overlay_key(app: &mut App, key: Key, effects: &mut Vec<Effect>) {
                 'j' => list.step(1),
                 _ => {}
             },
-            Overlay::Sessions(_) | Overlay::Documents { .. } | Overlay::Prompts(_) | Overlay::Themes(_) => {
+            Overlay::Sessions(_)
+            | Overlay::Documents { .. }
+            | Overlay::Prompts(_)
+            | Overlay::Themes(_)
+            | Overlay::Shelf(_) => {
                 let query = format!("{}{c}", overlay.query().unwrap_or(""));
                 overlay.set_query(query);
             }
@@ -109,7 +125,7 @@ fn move_in_map(overlay: &mut Overlay, by: isize) {
 fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
     let Some(overlay) = &app.overlay else { return };
     let request = match overlay {
-        Overlay::Page(_) | Overlay::Aside { .. } => return,
+        Overlay::Page(_) | Overlay::Aside { .. } | Overlay::Several(_) => return,
         Overlay::Map(view) => match (view.opens(), view.stretch().map(|s| s.number)) {
             (Some(request), _) => Some(request),
             (None, number) => {
@@ -145,6 +161,11 @@ fn take_from_overlay(app: &mut App, effects: &mut Vec<Effect>) {
             let row = list.selected().cloned();
             return super::super::themes::take(app, row);
         }
+        // Before all have answered the desk has nothing to open.
+        Overlay::Shelf(shelf) => match shelf.list.selected().filter(|(_, r)| shelf.over && r.finish.is_some()) {
+            Some((at, _)) => Some(Request::OpenAsked(*at)),
+            None => return,
+        },
         Overlay::Prompts(list) => {
             if let Some(prompt) = list.selected().cloned() {
                 app.composer.set(&prompt);

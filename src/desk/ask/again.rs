@@ -5,17 +5,28 @@ use std::time::Instant;
 use super::super::conversation::first_words;
 use super::super::{DeskError, Done, State, grouped};
 use super::THIS_QUESTION;
+use crate::commands::MOST_ANSWERS;
 use crate::protocol::desk::{Choice, Level};
 use crate::protocol::engine::Sampling;
 use crate::transcript::{MessageId, Role};
 
 /// Answers that are being made to one question.
-struct Again {
-    question: MessageId,
-    count: u64,
+pub(super) struct Again {
+    pub(super) question: MessageId,
+    pub(super) count: u64,
+    /// It was answered before.
+    pub(super) answered: bool,
     temperature: Option<f32>,
+    /// Of the first of them; the others count on from it.
     seed: Option<u64>,
     made: Vec<MessageId>,
+}
+
+impl Again {
+    /// First answers to a question.
+    pub(super) fn first(question: MessageId, count: u64, seed: u64) -> Again {
+        Again { question, count, answered: false, temperature: None, seed: Some(seed), made: Vec::new() }
+    }
 }
 
 impl State {
@@ -28,9 +39,7 @@ impl State {
         seed: Option<u64>,
     ) -> Done {
         self.talk.may_write()?;
-        if !(1..=9).contains(&count.max(1)) {
-            return Err(DeskError::Refused(format!("Between 1 and 9 answers can be made at once (got {count}).")));
-        }
+        known_count(count)?;
         if let Some(t) = temperature.filter(|t| !(0.0..=2.0).contains(t)) {
             return Err(DeskError::Refused(format!("temperature must be 0 to 2 (got {t})")));
         }
@@ -38,7 +47,7 @@ impl State {
         if temperature.unwrap_or(self.talk.settings.sampling.temperature) == 0.0 {
             self.note(Level::Info, "Greedy answers repeat themselves; /regen temp=0.7 draws another one.");
         }
-        let again = Again { question, count: count.max(1), temperature, seed, made: Vec::new() };
+        let again = Again { question, count: count.max(1), answered: true, temperature, seed, made: Vec::new() };
         self.with_engine(move |desk| {
             desk.talk.may_write()?;
             desk.answer_again(again)
@@ -62,7 +71,11 @@ impl State {
         }
     }
 
-    fn answer_again(&mut self, again: Again) -> Done {
+    /// Makes the answers side by side; one after another where the engine has one conversation only.
+    pub(super) fn answer_again(&mut self, again: Again) -> Done {
+        if again.count > 1 && self.lanes() > 0 {
+            return self.answer_side_by_side(again);
+        }
         let started = Instant::now();
         self.move_head(Some(again.question));
         self.show_session();
@@ -70,10 +83,10 @@ impl State {
         self.when_planned(rendered, State::plan_answer, move |desk, rendered, plan| {
             let plan = desk.fitting(plan, THIS_QUESTION)?;
             let (shared, read) = (plan.base.position(), plan.to_read());
-            let sampling = desk.sampling_again(&again);
+            let sampling = desk.sampling_again(&again, again.made.len() as u64);
             let answer = desk.new_answer(&rendered, sampling, started)?;
             desk.write_answer(answer, plan, rendered, move |desk, made| {
-                if desk.feeder.server().is_none() {
+                if again.answered && desk.feeder.server().is_none() {
                     let (shared, read) = (grouped(shared), grouped(read));
                     let text = format!("Answered again: {shared} tokens shared, {read} read for the question.");
                     desk.note(Level::Info, text);
@@ -83,8 +96,8 @@ impl State {
         })
     }
 
-    fn sampling_again(&self, again: &Again) -> Sampling {
-        let i = again.made.len() as u64;
+    /// How answer `i` of them is drawn.
+    pub(super) fn sampling_again(&self, again: &Again, i: u64) -> Sampling {
         let mut sampling = self.next_sampling();
         sampling.temperature = again.temperature.unwrap_or(sampling.temperature);
         sampling.seed = match again.seed {
@@ -105,11 +118,19 @@ impl State {
             self.show_session();
             return self.sync_quietly();
         }
-        self.choose_answer(again.made)
+        self.choose_answer(again.made, |desk, chosen| {
+            desk.move_head(Some(chosen));
+            desk.show_session();
+            desk.sync_quietly()
+        })
     }
 
     /// Several answers to one question: which one goes on.
-    fn choose_answer(&mut self, made: Vec<MessageId>) -> Done {
+    pub(super) fn choose_answer(
+        &mut self,
+        made: Vec<MessageId>,
+        then: impl FnOnce(&mut State, MessageId) -> Done + Send + 'static,
+    ) -> Done {
         let mut choices: Vec<Choice> = made
             .iter()
             .zip('1'..='9')
@@ -121,11 +142,18 @@ impl State {
         choices.push(Choice { key: '\x1b', label: "keep the last; /branch shows the others".into() });
         self.ask_user("Which answer goes on?".into(), choices, move |desk, key| {
             let chosen = key.to_digit(10).and_then(|n| made.get((n as usize).checked_sub(1)?));
-            if let Some(id) = chosen {
-                desk.move_head(Some(*id));
+            match chosen.or(made.last()) {
+                Some(id) => then(desk, *id),
+                None => Err(DeskError::Failed("internal error: no answer was made".into())),
             }
-            desk.show_session();
-            desk.sync_quietly()
         })
     }
+}
+
+/// Refuses a number of answers that is not possible.
+pub(super) fn known_count(count: u64) -> Done {
+    if (1..=MOST_ANSWERS).contains(&count.max(1)) {
+        return Ok(());
+    }
+    Err(DeskError::Refused(format!("Between 1 and {MOST_ANSWERS} answers can be made at once (got {count}).")))
 }

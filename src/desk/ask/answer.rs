@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::super::execute::{Fed, Progress, ToAnswer, Watch};
 use super::super::feeder::Last;
+use super::super::path::Path;
 use super::super::plan::Plan;
 use super::super::render::Rendered;
 use super::super::work::Wanted;
@@ -43,6 +44,11 @@ pub(super) fn finish_of(fed: &Done<Fed>) -> Finish {
         Err(DeskError::Stopped) => Ended::Cancelled,
         Ok(Fed { end: None, .. }) | Err(_) => return Finish::Failed,
     };
+    finish_of_job(ended)
+}
+
+/// How a job that answers ended.
+pub(in crate::desk) fn finish_of_job(ended: Ended) -> Finish {
     match ended {
         Ended::Stop | Ended::Read => Finish::Stop,
         Ended::Length => Finish::Length,
@@ -107,6 +113,43 @@ impl Answer {
         self
     }
 
+    /// Takes tokens of a round. While it thinks: for how many milliseconds, and tokens of the thoughts.
+    pub(super) fn write(&mut self, desk: &mut State, tokens: &[Token], looked: &[Looked]) -> Option<(f64, u64)> {
+        self.first_token.get_or_insert_with(Instant::now);
+        self.message.meta.completion_tokens += tokens.len() as u64;
+        let mut delta = Delta::default();
+        for (n, token) in tokens.iter().enumerate() {
+            let (thought, old) = (self.decoder.in_thought(), self.message.text.len());
+            let piece = self.decoder.push(*token);
+            self.keep(&piece);
+            if !thought {
+                self.sentences.token(&self.message.text, old, looked.get(n));
+            }
+            delta.thinking.push_str(&piece.thinking);
+            delta.answer.push_str(&piece.answer);
+        }
+        let thinks = self.decoder.in_thought().then(|| {
+            let (since, ms) = self.thought.get_or_insert((Instant::now(), 0.0));
+            *ms = since.elapsed().as_secs_f64() * 1000.0;
+            (self.before.0 + *ms, self.before.1 + self.decoder.thought_tokens())
+        });
+        if let Some(thought) = thinks {
+            (self.message.meta.thought_ms, self.message.meta.thought_tokens) = thought;
+        }
+        self.show(desk, delta);
+        thinks
+    }
+
+    /// Its message.
+    pub(super) fn id(&self) -> MessageId {
+        self.message.id
+    }
+
+    /// How it is drawn.
+    pub(super) fn sampling(&self) -> Sampling {
+        self.sampling
+    }
+
     fn take(&mut self, desk: &mut State, delta: Delta) {
         self.keep(&delta);
         self.show(desk, delta);
@@ -133,30 +176,10 @@ impl Watch for Answer {
     }
 
     fn tokens(&mut self, desk: &mut State, tokens: &[Token], looked: &[Looked], tokens_per_s: f64) {
-        self.first_token.get_or_insert_with(Instant::now);
-        self.message.meta.completion_tokens += tokens.len() as u64;
-        let mut delta = Delta::default();
-        for (n, token) in tokens.iter().enumerate() {
-            let (thought, old) = (self.decoder.in_thought(), self.message.text.len());
-            let piece = self.decoder.push(*token);
-            self.keep(&piece);
-            if !thought {
-                self.sentences.token(&self.message.text, old, looked.get(n));
-            }
-            delta.thinking.push_str(&piece.thinking);
-            delta.answer.push_str(&piece.answer);
+        match self.write(desk, tokens, looked) {
+            Some((ms, tokens)) => desk.working(Activity::Thinking { tokens_per_s, ms, tokens }),
+            None => desk.working(Activity::Answering { tokens_per_s }),
         }
-        if self.decoder.in_thought() {
-            let (since, ms) = self.thought.get_or_insert((Instant::now(), 0.0));
-            *ms = since.elapsed().as_secs_f64() * 1000.0;
-            let ms = self.before.0 + *ms;
-            let tokens = self.before.1 + self.decoder.thought_tokens();
-            (self.message.meta.thought_ms, self.message.meta.thought_tokens) = (ms, tokens);
-            desk.working(Activity::Thinking { tokens_per_s, ms, tokens });
-        } else {
-            desk.working(Activity::Answering { tokens_per_s });
-        }
-        self.show(desk, delta);
     }
 
     fn tick(&mut self, desk: &mut State) {
@@ -194,9 +217,7 @@ impl State {
 
     /// Runs the engine and writes what it says into the answer. Kept state that is lost before the first word is read again.
     fn go_on_writing(&mut self, answer: Answer, plan: Plan, rendered: Arc<Rendered>, then: Finished) -> Done {
-        let mut generate = self.generate(answer.sampling, answer.begin, answer.spent)?;
-        generate.look.each_token = true;
-        let to_answer = ToAnswer { last: Last::Generate(generate), message: Some(answer.message.id) };
+        let to_answer = ToAnswer { last: self.last_of(&answer)?, message: Some(answer.message.id) };
         let again = Arc::clone(&rendered);
         let answered = Arc::clone(&rendered);
         self.execute(plan, rendered, Some(to_answer), answer, move |desk, answer, fed| match fed {
@@ -212,37 +233,67 @@ impl State {
         })
     }
 
-    /// Where the answer to the last message of its path looked, in documents and lines.
+    /// What follows the prompt of an answer.
+    pub(super) fn last_of(&self, answer: &Answer) -> Done<Last> {
+        let mut generate = self.generate(answer.sampling, answer.begin, answer.spent)?;
+        generate.look.each_token = true;
+        Ok(Last::Generate(generate))
+    }
+
+    /// The message of an answer that is written beside others: it is not shown as the end of the conversation.
+    pub(super) fn add_answer_quietly(&mut self, answer: &Answer) -> Done {
+        self.add_quietly(answer.message.clone())
+    }
+
+    /// Where the answer to the last message of its path looked, in documents and lines. `live` is the state behind it.
     fn sources(
         &self,
         answer: &Message,
         rendered: &Rendered,
-        looked: &LookedAt,
-        sentences: &[(usize, Looked)],
+        (looked, sentences): (&LookedAt, &[(usize, Looked)]),
+        live: &Path,
     ) -> Option<Sources> {
         let path = self.talk.conversation.path_to(answer.parent);
+        self.sources_behind(&path, rendered, (looked, sentences), live)
+    }
+
+    /// The same for an answer to the last of these messages.
+    pub(in crate::desk) fn sources_behind(
+        &self,
+        path: &[&Message],
+        rendered: &Rendered,
+        (looked, sentences): (&LookedAt, &[(usize, Looked)]),
+        live: &Path,
+    ) -> Option<Sources> {
         let block = looked.answer.block_tokens.max(looked.thoughts.block_tokens) as usize;
-        let map = self.feeder.renderer.map(rendered, &path, &self.feeder.live, block);
+        let map = self.feeder.renderer.map(rendered, path, live, block);
         map.sources(&rendered.text, looked, sentences)
     }
 
-    fn answer_ended(&mut self, mut answer: Answer, rendered: &Rendered, fed: Done<Fed>, then: Finished) -> Done {
+    /// Completes the message of an answer, saves it and tells it. `live` is the state behind it.
+    pub(super) fn complete(
+        &mut self,
+        mut answer: Answer,
+        rendered: &Rendered,
+        fed: &Done<Fed>,
+        live: &Path,
+    ) -> MessageId {
         let last = answer.decoder.finish();
         answer.take(self, last);
         let mut message = answer.message;
         let sentences = answer.sentences.finish(&message.text);
-        message.meta.finish = Some(finish_of(&fed));
+        message.meta.finish = Some(finish_of(fed));
         if let Some(first) = answer.first_token {
             message.meta.ttft_ms = first.duration_since(answer.started).as_secs_f64() * 1000.0;
             self.meters.ttft_ms = message.meta.ttft_ms;
         }
-        if let Ok(Fed { end: Some(end), reused, read, prefill_ms, .. }) = &fed {
+        if let Ok(Fed { end: Some(end), reused, read, prefill_ms, .. }) = fed {
             message.meta.reused_tokens = *reused;
             message.meta.prefilled_tokens = *read;
             message.meta.prefill_ms = *prefill_ms;
             message.meta.tokens_per_s = decode_speed(&end.stats);
             match end.stats.usage {
-                Some(usage) => self.count_as(usage, &mut message.meta),
+                Some(usage) => self.count_as(usage, &mut message.meta, live.position()),
                 // It may have kept some of it, and does not say.
                 None if self.feeder.server().is_some() => {
                     message.meta.reused_tokens = 0;
@@ -250,7 +301,7 @@ impl State {
                 }
                 None => {}
             }
-            let new = self.sources(&message, rendered, &end.looked_at, &sentences);
+            let new = self.sources(&message, rendered, (&end.looked_at, &sentences), live);
             message.meta.looked = match (message.meta.looked.take(), new) {
                 // An answer that was gone on with looked where all its parts did.
                 (Some(before), Some(new)) => Some(before.then(new, answer.written)),
@@ -261,6 +312,13 @@ impl State {
         self.amend(&message);
         let id = message.id;
         self.tell(Notice::Finished(message));
+        id
+    }
+
+    fn answer_ended(&mut self, answer: Answer, rendered: &Rendered, fed: Done<Fed>, then: Finished) -> Done {
+        let live = std::mem::take(&mut self.feeder.live);
+        let id = self.complete(answer, rendered, &fed, &live);
+        self.feeder.live = live;
         self.show_tree();
         self.report_meters();
         self.warn_of_full_context();
@@ -271,18 +329,18 @@ impl State {
     }
 
     /// A server's own counts take the place of estimates.
-    fn count_as(&mut self, usage: Usage, meta: &mut MessageMeta) {
+    fn count_as(&mut self, usage: Usage, meta: &mut MessageMeta, position: u64) {
         meta.reused_tokens = usage.cached_tokens;
         meta.prefilled_tokens = usage.prompt_tokens - usage.cached_tokens.min(usage.prompt_tokens);
         meta.completion_tokens = usage.completion_tokens;
         if usage.thought_tokens > 0 {
             meta.thought_tokens = usage.thought_tokens;
         }
-        self.feeder.counted = Some((self.feeder.live.position(), usage.prompt_tokens + usage.completion_tokens));
+        self.feeder.counted = Some((position, usage.prompt_tokens + usage.completion_tokens));
     }
 
     /// A sentence, once for each share, when the context is nearly full.
-    fn warn_of_full_context(&mut self) {
+    pub(super) fn warn_of_full_context(&mut self) {
         let (used, limit) = (self.feeder.shown_position(), self.meters.context_limit);
         if limit == 0 {
             return;

@@ -25,6 +25,8 @@ pub enum Command {
     Library(LibraryArgs),
     /// Answer other programs on this machine: OpenAI's and Anthropic's APIs
     Serve(ServeArgs),
+    /// Ask every document of the library the same question
+    AskAll(AskAllArgs),
     /// Measure speed
     Bench(BenchArgs),
     /// Judge the model by reference logits, perplexity, consistency and needles
@@ -65,6 +67,20 @@ pub struct DemoArgs {
     /// Line by line, for screen readers and plain terminals
     #[arg(long)]
     pub plain: bool,
+}
+
+/// `ask-all`.
+#[derive(Clone, Debug, Args)]
+pub struct AskAllArgs {
+    /// The question
+    #[arg(value_name = "QUESTION")]
+    pub question: String,
+    /// Only documents whose names match
+    #[arg(long, value_name = "GLOB")]
+    pub library: Option<String>,
+    /// First read those whose state is not kept
+    #[arg(long)]
+    pub read: bool,
 }
 
 /// `ls`.

@@ -41,6 +41,8 @@ pub struct Ask {
     pub save: bool,
     /// Form of the answer.
     pub format: Format,
+    /// So many answers, each with a seed of its own; `None`: one, and nothing is said of its number.
+    pub answers: Option<u64>,
 }
 
 /// `sala-chat [PATH…]`.

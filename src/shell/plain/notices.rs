@@ -64,6 +64,7 @@ impl Plain {
                 }
             }
             Notice::Session(view) => {
+                self.beside.clear();
                 if !view.name.is_empty() {
                     out.push(Out::Line(format!(
                         "Session {}, {} messages.",
@@ -84,6 +85,12 @@ impl Plain {
                     out.push(Out::Line(format!("document: {}, {} tokens.", sanitize_line(&d.name), grouped(d.tokens))));
                 }
             }
+            Notice::Several(answers) => {
+                out.push(Out::Line(format!("{} answers are being written.", answers.len())));
+                self.beside = answers;
+            }
+            // One after the other, when they are complete.
+            Notice::Delta { message, .. } if self.beside.iter().any(|(id, _)| *id == message) => {}
             Notice::Delta { thinking: true, .. } => {
                 if !self.thinking {
                     self.thinking = true;
@@ -95,7 +102,10 @@ impl Plain {
                 self.pending.push_str(&sanitize(&text));
                 self.speak(false, &mut out);
             }
-            Notice::Finished(m) => self.finished(&m, &mut out),
+            Notice::Finished(m) => match self.beside.iter().position(|(id, _)| *id == m.id) {
+                Some(at) => self.one_of_several(at, &m, &mut out),
+                None => self.finished(&m, &mut out),
+            },
             Notice::Activity(activity) => self.activity(activity, &mut out),
             Notice::Meters(_) | Notice::Prompts(_) | Notice::Display(_) | Notice::Tree(_) => {}
             Notice::Save(state) => self.saved(&state, &mut out),
@@ -114,6 +124,12 @@ impl Plain {
                 );
             }
             Notice::Map(map) => out.extend(crate::app::map::sentences(&map).into_iter().map(Out::Line)),
+            Notice::Shelf(shelf) => {
+                if shelf.over {
+                    out.push(Out::Line(format!("{}:", sanitize_line(&shelf.question))));
+                    out.extend(crate::app::shelf::sentences(&shelf).into_iter().map(Out::Line));
+                }
+            }
             Notice::Aside { text, done, .. } => {
                 let clean = sanitize(&text).into_owned();
                 if done.is_some() {
@@ -221,6 +237,11 @@ impl Plain {
         }
         self.speak(true, out);
         out.push(Out::Line(String::new()));
+        self.ending(m, out);
+    }
+
+    /// How an answer ended, and what it looked at.
+    fn ending(&self, m: &Message, out: &mut Vec<Out>) {
         match m.meta.finish {
             Some(Finish::Stopped) => out.push(Out::Line("(stopped; /continue goes on)".into())),
             Some(Finish::Length) => out.push(Out::Line("(length limit; /continue goes on)".into())),
@@ -231,6 +252,13 @@ impl Plain {
         }
         let sources = m.meta.looked.as_ref().filter(|_| !self.looks_hidden);
         out.extend(sources.and_then(crate::app::looked::sentence).map(Out::Line));
+    }
+
+    /// An answer that was written beside others, whole.
+    fn one_of_several(&mut self, at: usize, m: &Message, out: &mut Vec<Out>) {
+        let seed = self.beside.get(at).map_or(0, |(_, seed)| *seed);
+        out.push(Out::Line(format!("answer {} (seed {seed}): {}", at + 1, sanitize(&m.text))));
+        self.ending(m, out);
     }
 
     fn activity(&mut self, activity: Activity, out: &mut Vec<Out>) {

@@ -1,0 +1,163 @@
+//! Answers to one question that are written side by side: a grid over the transcript.
+
+use super::markdown::{Colours, Style, render};
+use super::options::Glyphs;
+use super::rows::Row;
+use crate::text::sanitize::sanitize;
+use crate::transcript::{Finish, Message, MessageId};
+
+/// Narrower columns are no good to read.
+const COLUMN: usize = 36;
+/// Cells between two columns.
+pub const GAP: usize = 3;
+
+/// One of the answers.
+#[derive(Clone, Debug)]
+pub struct Alternative {
+    id: MessageId,
+    /// What it was drawn with.
+    pub seed: u64,
+    text: String,
+    thinks: bool,
+    /// Set when it is complete.
+    pub finish: Option<Finish>,
+    /// Its rows at the present width.
+    rows: Vec<Row>,
+    stale: bool,
+}
+
+/// The grid.
+#[derive(Clone, Debug, Default)]
+pub struct Several {
+    answers: Vec<Alternative>,
+    /// First row shown of answers that are complete.
+    top: usize,
+    size: (usize, usize),
+}
+
+impl Several {
+    /// Answers of which nothing is written yet.
+    pub fn new(answers: &[(MessageId, u64)]) -> Several {
+        let empty = |(id, seed): &(MessageId, u64)| Alternative {
+            id: *id,
+            seed: *seed,
+            text: String::new(),
+            thinks: false,
+            finish: None,
+            rows: Vec::new(),
+            stale: true,
+        };
+        Several { answers: answers.iter().map(empty).collect(), ..Several::default() }
+    }
+
+    fn find(&mut self, id: MessageId) -> Option<&mut Alternative> {
+        self.answers.iter_mut().find(|a| a.id == id)
+    }
+
+    /// More text.
+    pub fn delta(&mut self, id: MessageId, thinking: bool, text: &str) {
+        if let Some(a) = self.find(id) {
+            a.thinks = thinking;
+            if !thinking {
+                a.text.push_str(text);
+                a.stale = true;
+            }
+        }
+    }
+
+    /// One is complete.
+    pub fn finish(&mut self, message: &Message) {
+        if let Some(a) = self.find(message.id) {
+            a.text.clone_from(&message.text);
+            a.finish = message.meta.finish.or(Some(Finish::Failed));
+            (a.thinks, a.stale) = (false, true);
+        }
+    }
+
+    /// Whether all are complete.
+    pub fn done(&self) -> bool {
+        self.answers.iter().all(|a| a.finish.is_some())
+    }
+
+    /// Columns and rows of the grid.
+    fn grid(&self) -> (usize, usize) {
+        let most = ((self.size.0 + GAP) / (COLUMN + GAP)).max(1);
+        let columns = self.answers.len().clamp(1, most);
+        (columns, self.answers.len().div_ceil(columns).max(1))
+    }
+
+    /// Cells and rows of one place of the grid.
+    pub fn place(&self) -> (usize, usize) {
+        let (columns, rows) = self.grid();
+        (((self.size.0 + GAP) / columns).saturating_sub(GAP).max(1), (self.size.1 / rows).max(2))
+    }
+
+    /// Lays it out.
+    pub(super) fn set_size(&mut self, width: usize, height: usize, glyphs: Glyphs) {
+        if self.size != (width, height) {
+            self.size = (width, height);
+            self.answers.iter_mut().for_each(|a| a.stale = true);
+        }
+        let (cells, _) = self.place();
+        let colours = Colours::default();
+        for a in self.answers.iter_mut().filter(|a| a.stale) {
+            a.stale = false;
+            a.rows = render(&sanitize(&a.text), Style { cells, glyphs, colours: &colours }).rows().to_vec();
+        }
+        self.scroll(0);
+    }
+
+    /// Scrolls what is complete.
+    pub(super) fn scroll(&mut self, by: isize) {
+        let room = self.place().1 - 1;
+        let most = self.answers.iter().map(|a| a.rows.len().saturating_sub(room)).max().unwrap_or(0);
+        self.top = self.top.saturating_add_signed(by).min(most);
+    }
+
+    /// Each answer: column and row of its place, its heading, and its rows that are shown: the end of what is being written.
+    pub fn shown(&self) -> impl Iterator<Item = (usize, usize, String, &[Row])> {
+        let (columns, _) = self.grid();
+        let room = self.place().1 - 1;
+        self.answers.iter().enumerate().map(move |(i, a)| {
+            let state = match (a.finish, a.thinks) {
+                (None, true) => "thinking",
+                (None, false) if a.text.is_empty() => "waiting",
+                (None, false) => "writing",
+                (Some(Finish::Stop), _) => "",
+                (Some(Finish::Length), _) => "length limit",
+                (Some(Finish::Context), _) => "context full",
+                (Some(Finish::Repeats), _) => "repeats itself",
+                (Some(Finish::Stopped), _) => "stopped",
+                (Some(Finish::Failed), _) => "failed",
+            };
+            let top = match a.finish {
+                None => a.rows.len().saturating_sub(room),
+                Some(_) => self.top.min(a.rows.len().saturating_sub(room)),
+            };
+            let rows = a.rows.get(top..(top + room).min(a.rows.len())).unwrap_or(&[]);
+            (i % columns, i / columns, format!("{}  seed {}  {state}", i + 1, a.seed), rows)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grid_has_a_place_for_each_within_the_area() {
+        for (width, height) in [(78, 17), (158, 43), (36, 5), (20, 9)] {
+            for n in 1..=9 {
+                let ids: Vec<(MessageId, u64)> = (1..=n).map(|i| (MessageId(i), 7)).collect();
+                let mut several = Several::new(&ids);
+                several.delta(MessageId(1), false, "word ".repeat(200).as_str());
+                several.set_size(width, height, Glyphs::Unicode);
+                let (cells, rows) = several.place();
+                for (column, row, _, shown) in several.shown() {
+                    assert!(column * (cells + GAP) + cells <= width, "{width} {n} {cells}");
+                    assert!(shown.len() < rows && (rows == 2 || (row + 1) * rows <= height), "{height} {n} {rows}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The table of answers to one question, for the screen and for lines of text.
+
+use super::list::List;
+use crate::protocol::desk::{Shelf, ShelfRow};
+use crate::text::sanitize::{sanitize, sanitize_line};
+use crate::transcript::Finish;
+
+/// The table, with the row that is chosen.
+#[derive(Clone, Debug)]
+pub struct ShelfView {
+    /// The question, cleaned.
+    pub question: String,
+    /// Rows with their place in the table as the desk has it.
+    pub list: List<(usize, ShelfRow)>,
+    /// Nothing more comes.
+    pub over: bool,
+}
+
+impl ShelfView {
+    /// A table as the desk tells it; `before` is the one on the screen, whose filter and place stay.
+    pub fn new(shelf: Shelf, before: Option<&ShelfView>) -> ShelfView {
+        let clean = |(i, row): (usize, ShelfRow)| {
+            let (document, text) = (sanitize_line(&row.document).into_owned(), sanitize(&row.text).into_owned());
+            let failed = row.failed.map(|why| sanitize_line(&why).into_owned());
+            (i, ShelfRow { document, text, failed, ..row })
+        };
+        let rows = shelf.rows.into_iter().enumerate().map(clean).collect();
+        let mut list = List::new(rows, |(_, r): &(usize, ShelfRow)| format!("{} {}", r.document, r.text));
+        if let Some(before) = before {
+            list.set_query(before.list.query().to_owned());
+            list.select(before.list.selected_index());
+        }
+        ShelfView { question: sanitize_line(&shelf.question).into_owned(), list, over: shelf.over }
+    }
+}
+
+/// `41,210-41,262`: the lines that an answer looked at most, in its own document.
+pub fn lines(row: &ShelfRow) -> String {
+    let own = row.passages.iter().find(|p| p.document.as_deref() == Some(row.document.as_str()));
+    let place = own.map(|p| p.place());
+    place.and_then(|place| place.get(row.document.len() + 1..).map(str::to_owned)).unwrap_or_default()
+}
+
+/// `93%`: how likely each token of the answer is on average.
+pub fn likely(row: &ShelfRow) -> String {
+    row.likelihood().map_or(String::new(), |p| format!("{:.0}%", p * 100.0))
+}
+
+/// The answer on a line, or why there is none.
+pub fn said(row: &ShelfRow) -> String {
+    match (&row.failed, row.finish) {
+        (Some(why), _) => format!("({why})"),
+        (None, Some(Finish::Stopped)) => format!("{} (stopped)", flat(&row.text)),
+        (None, None) if row.text.is_empty() => String::new(),
+        (None, _) => flat(&row.text),
+    }
+}
+
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The table as sentences.
+pub fn sentences(shelf: &Shelf) -> Vec<String> {
+    let row = |r: &ShelfRow| {
+        let mut notes = Vec::new();
+        notes.extend(Some(lines(r)).filter(|l| !l.is_empty()).map(|l| format!("lines {l}")));
+        notes.extend(Some(likely(r)).filter(|p| !p.is_empty()).map(|p| format!("each token {p} likely")));
+        let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
+        format!("{}: {}{notes}", sanitize_line(&r.document), sanitize_line(&said(r)))
+    };
+    shelf.rows.iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transcript::Passage;
+
+    #[test]
+    fn a_row_says_the_answer_its_lines_and_how_likely_it_is() {
+        let passage = |document: &str| Passage {
+            document: Some(document.into()),
+            number: 1,
+            first_line: 41_210,
+            last_line: 41_262,
+            ..Passage::default()
+        };
+        let answered = ShelfRow {
+            document: "war.txt".into(),
+            text: "Prince\nAndrei\u{1b}[2J".into(),
+            finish: Some(Finish::Stop),
+            passages: vec![passage("other.txt"), passage("war.txt")],
+            log_probability: Some(-0.0726),
+            ..ShelfRow::default()
+        };
+        let failed = ShelfRow { document: "b.txt".into(), failed: Some("no kept state".into()), ..ShelfRow::default() };
+        let shelf = Shelf { question: "Who?".into(), rows: vec![answered, failed], over: true };
+        let said = sentences(&shelf);
+        assert!(said[0].starts_with("war.txt: Prince Andrei") && !said[0].contains('\u{1b}'), "{said:?}");
+        assert!(said[0].ends_with("(lines 41,210-41,262; each token 93% likely)"), "{said:?}");
+        assert_eq!(said[1], "b.txt: (no kept state)");
+        let mut view = ShelfView::new(shelf.clone(), None);
+        view.list.set_query("b.txt".into());
+        let again = ShelfView::new(shelf, Some(&view));
+        assert_eq!(again.list.selected().map(|(at, _)| *at), Some(1));
+    }
+}

@@ -1,0 +1,178 @@
+//! Several answers to one question, written side by side: each is the one that its seed gives alone.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::branches::{Branch, Fan, Grown, Lanes};
+use super::super::execute::{Fed, PromptReading, Watch};
+use super::super::feeder::Last;
+use super::super::path::Path;
+use super::super::render::Rendered;
+use super::super::segments::Step;
+use super::super::{DeskError, Done, State, grouped};
+use super::THIS_QUESTION;
+use super::again::Again;
+use super::answer::Answer;
+use crate::protocol::desk::{Activity, Level, Notice};
+use crate::protocol::engine::{Looked, Token};
+use crate::settings::SaveStates;
+use crate::transcript::MessageId;
+
+/// One of them.
+struct Slot {
+    id: MessageId,
+    /// `None` once it is complete.
+    answer: Option<Answer>,
+    last: Option<Last>,
+    /// Tokens per second.
+    rate: f64,
+    /// The state behind it.
+    path: Path,
+    failed: Option<DeskError>,
+}
+
+/// All of them.
+struct Several {
+    rendered: Arc<Rendered>,
+    base: Path,
+    steps: VecDeque<Step>,
+    slots: Vec<Slot>,
+    begun: usize,
+}
+
+impl State {
+    /// Reads all but the question, then answers it side by side.
+    pub(super) fn answer_side_by_side(&mut self, again: Again) -> Done {
+        let started = Instant::now();
+        self.move_head(Some(again.question));
+        self.show_session();
+        let rendered = self.prompt(&self.talk.conversation.path(), THIS_QUESTION)?;
+        self.when_planned(rendered, State::plan_answer, move |desk, rendered, plan| {
+            let mut plan = desk.fitting(plan, THIS_QUESTION)?;
+            plan.steps.pop();
+            let of = Arc::clone(&rendered);
+            desk.execute(plan, rendered, None, PromptReading::begun(), move |desk, _, fed| {
+                fed?;
+                if desk.feeder.stopped() {
+                    return Err(DeskError::Stopped);
+                }
+                desk.write_side_by_side(again, of, started)
+            })
+        })
+    }
+
+    fn write_side_by_side(&mut self, again: Again, rendered: Arc<Rendered>, started: Instant) -> Done {
+        let plan = self.plan_answer(&rendered)?;
+        let (shared, read) = (plan.base.position(), plan.to_read());
+        let mut slots = Vec::new();
+        for i in 0..again.count {
+            let answer = self.new_answer(&rendered, self.sampling_again(&again, i), started)?;
+            let last = Some(self.last_of(&answer)?);
+            let (id, rate, path) = (answer.id(), 0.0, Path::default());
+            slots.push(Slot { id, answer: Some(answer), last, rate, path, failed: None });
+        }
+        for answer in slots.iter().filter_map(|s| s.answer.as_ref()) {
+            self.add_answer_quietly(answer)?;
+        }
+        if again.answered {
+            let text =
+                format!("Answering again: {} tokens shared, {} read for the question.", grouped(shared), grouped(read));
+            self.note(Level::Info, text);
+        }
+        let answers = slots.iter().filter_map(|s| s.answer.as_ref()).map(|a| (a.id(), a.sampling().seed)).collect();
+        self.tell(Notice::Several(answers));
+        self.activity(Activity::Answering { tokens_per_s: 0.0 });
+        self.branch_out(Several { rendered, base: plan.base, steps: plan.steps.into(), slots, begun: 0 })
+    }
+}
+
+impl Fan for Several {
+    fn next(&mut self, desk: &mut State) -> Option<(usize, Branch)> {
+        let which = self.begun;
+        let last = self.slots.get_mut(which)?.last.take()?;
+        self.begun += 1;
+        let export = desk.keeper.policy != SaveStates::Never;
+        let (base, rendered, steps) = (self.base.clone(), Arc::clone(&self.rendered), self.steps.clone());
+        Some((which, Branch { base, rendered, steps, last, export }))
+    }
+
+    fn tokens(&mut self, desk: &mut State, which: usize, tokens: &[Token], looked: &[Looked], tokens_per_s: f64) {
+        let Some(slot) = self.slots.get_mut(which) else { return };
+        slot.rate = tokens_per_s;
+        if let Some(answer) = &mut slot.answer {
+            answer.write(desk, tokens, looked);
+        }
+        let tokens_per_s = self.slots.iter().filter(|s| s.answer.is_some()).map(|s| s.rate).sum();
+        desk.working(Activity::Answering { tokens_per_s });
+    }
+
+    fn tick(&mut self, desk: &mut State) {
+        self.slots.iter_mut().filter_map(|s| s.answer.as_mut()).for_each(|answer| answer.tick(desk));
+    }
+
+    fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>) -> Option<Branch> {
+        let slot = self.slots.get_mut(which)?;
+        let answer = slot.answer.take()?;
+        let fed = grown.map(|mut grown| {
+            slot.path = std::mem::take(&mut grown.path);
+            let last = grown.segments.len().saturating_sub(1);
+            for (i, (segment, image, whole)) in grown.segments.into_iter().enumerate() {
+                // What comes before the last is a piece of a long question.
+                desk.save_segment(segment, image, Some(slot.id).filter(|_| whole && i == last));
+            }
+            let (reused, read, prefill_ms) = (self.base.position(), grown.read, grown.prefill_ms);
+            Fed { reused, read, prefill_ms, end: grown.end, ..Fed::default() }
+        });
+        desk.complete(answer, &self.rendered, &fed, &slot.path);
+        slot.failed = fed.err();
+        None
+    }
+
+    fn over(mut self: Box<Self>, desk: &mut State, lanes: Lanes) -> Done {
+        // Stopped before there was room for them.
+        for slot in &mut self.slots {
+            if let Some(answer) = slot.answer.take() {
+                desk.complete(answer, &self.rendered, &Err(DeskError::Stopped), &Path::default());
+                slot.failed = Some(DeskError::Stopped);
+            }
+        }
+        desk.report_meters();
+        desk.warn_of_full_context();
+        let made: Vec<(MessageId, Path)> = self
+            .slots
+            .iter_mut()
+            .filter(|s| s.answer.is_none() && s.failed.is_none())
+            .map(|s| (s.id, std::mem::take(&mut s.path)))
+            .collect();
+        if made.is_empty() || desk.feeder.model().is_none() {
+            desk.release(lanes);
+            let failed = self.slots.into_iter().find_map(|s| s.failed);
+            desk.show_session();
+            return Err(failed.unwrap_or(DeskError::Stopped));
+        }
+        let ids = made.iter().map(|(id, _)| *id).collect();
+        desk.choose_answer(ids, move |desk, chosen| {
+            let Some((id, path)) = made.into_iter().find(|(id, _)| *id == chosen) else {
+                desk.release(lanes);
+                return Err(DeskError::Failed("internal error: an answer that was not made".into()));
+            };
+            desk.move_head(Some(id));
+            desk.show_session();
+            let back = path.clone();
+            let then = |desk: &mut State| {
+                desk.show_tree();
+                desk.report_meters();
+                desk.sync_quietly()
+            };
+            desk.adopt(
+                lanes,
+                path,
+                Box::new(move |desk, adopted| match adopted {
+                    true => then(desk),
+                    false => desk.return_to(back, then),
+                }),
+            )
+        })
+    }
+}

@@ -1,0 +1,431 @@
+//! Branches: jobs on states of their own, side by side in sequences beside the conversation's.
+//!
+//! Who wants them is a [`Fan`]: it names the next branch whenever a sequence is free, is told what each one writes, and ends
+//! when there is nothing left. The conversation's own state stays where it is. A branch begins with a fork of that state or with
+//! kept state from the disk; its segments are the same as if it had been the conversation, byte for byte.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::feeder::Last;
+use super::link::JobEnd;
+use super::path::Path;
+use super::render::Rendered;
+use super::segments::{self, Absorbed, Step};
+use super::work::Then;
+use super::{DeskError, Done, State, Work};
+use crate::protocol::engine::{EngineEvent, EngineFault, Looked, MAIN, SequenceId, StateImage, Token};
+use crate::session::NewSegment;
+
+/// How often a fan gets a chance to save and to show how far it is.
+const TICK: Duration = Duration::from_millis(200);
+
+/// Something to be done on a state.
+#[derive(Clone, Debug)]
+pub(super) struct Branch {
+    /// The state.
+    pub(super) base: Path,
+    /// The text that is read on top of it, and its steps; the last one is followed by `last`.
+    pub(super) rendered: Arc<Rendered>,
+    pub(super) steps: VecDeque<Step>,
+    pub(super) last: Last,
+    /// The state behind it is kept.
+    pub(super) export: bool,
+}
+
+/// What became of a branch.
+#[derive(Debug, Default)]
+pub(super) struct Grown {
+    /// Its path now.
+    pub(super) path: Path,
+    /// Segments it added, and whether each holds all of its step.
+    pub(super) segments: Vec<(NewSegment, Option<StateImage>, bool)>,
+    /// Tokens read, and the time for them in milliseconds.
+    pub(super) read: u64,
+    pub(super) prefill_ms: f64,
+    /// The last job.
+    pub(super) end: Option<JobEnd>,
+}
+
+/// Wants branches.
+pub(super) trait Fan: Send {
+    /// The next branch, with a number of the fan's own.
+    fn next(&mut self, desk: &mut State) -> Option<(usize, Branch)>;
+    /// A round of decoding.
+    fn tokens(&mut self, desk: &mut State, which: usize, tokens: &[Token], looked: &[Looked], tokens_per_s: f64);
+    /// Now and then.
+    fn tick(&mut self, _desk: &mut State) {}
+    /// A branch has ended. What is returned follows in the same sequence.
+    fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>) -> Option<Branch>;
+    /// All have ended.
+    fn over(self: Box<Self>, desk: &mut State, lanes: Lanes) -> Done;
+}
+
+/// What a sequence does.
+struct Doing {
+    which: usize,
+    /// Of the command.
+    id: u64,
+    branch: Branch,
+    /// Steps that are not begun.
+    left: VecDeque<Step>,
+    /// The step that is read, with the tokens it has reported; `None` while the base is made.
+    step: Option<(Step, Vec<Token>)>,
+    grown: Grown,
+}
+
+/// A sequence beside the conversation's.
+struct Lane {
+    sequence: SequenceId,
+    path: Path,
+    doing: Option<Doing>,
+}
+
+/// Sequences that have done their work, and hold what it came to.
+#[derive(Debug, Default)]
+pub(super) struct Lanes(Vec<(SequenceId, Path)>);
+
+/// Branches that run.
+pub(super) struct Branching {
+    lanes: Vec<Lane>,
+    /// Sequences there may be.
+    most: usize,
+    fan: Box<dyn Fan>,
+    /// Branches there was no room for when they were begun.
+    waiting: Vec<(usize, Branch)>,
+    next_tick: Instant,
+    fatal: Option<EngineFault>,
+}
+
+impl std::fmt::Debug for Branching {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Branching in {} sequences", self.lanes.len())
+    }
+}
+
+impl Branching {
+    /// When it wants to be looked at without any event.
+    pub(super) fn deadline(&self) -> Instant {
+        self.next_tick
+    }
+
+    /// The sequence whose command this is.
+    fn lane_of(&mut self, id: u64) -> Option<&mut Lane> {
+        self.lanes.iter_mut().find(|lane| lane.doing.as_ref().is_some_and(|doing| doing.id == id))
+    }
+
+    /// Begins as many branches as there is room for. False when none runs and none is to come.
+    fn fill(&mut self, desk: &mut State) -> bool {
+        while !desk.feeder.stopped() && self.fatal.is_none() {
+            let free = self.lanes.iter().position(|lane| lane.doing.is_none());
+            if free.is_none() && self.lanes.len() >= self.most {
+                break;
+            }
+            let Some((which, branch)) = self.waiting.pop().or_else(|| self.fan.next(desk)) else { break };
+            let at = free.unwrap_or_else(|| {
+                let used = |n: &u32| self.lanes.iter().any(|lane| lane.sequence == SequenceId(*n));
+                let number = (MAIN.0 + 1..).find(|n| !used(n)).unwrap_or(MAIN.0 + 1);
+                self.lanes.push(Lane { sequence: SequenceId(number), path: Path::default(), doing: None });
+                self.lanes.len() - 1
+            });
+            self.begin(desk, at, which, branch);
+        }
+        if desk.feeder.stopped() {
+            for (which, _) in std::mem::take(&mut self.waiting) {
+                self.fan.ended(desk, which, Err(DeskError::Stopped));
+            }
+        }
+        self.lanes.iter().any(|lane| lane.doing.is_some())
+    }
+
+    /// Begins a branch in a sequence.
+    fn begin(&mut self, desk: &mut State, at: usize, which: usize, branch: Branch) {
+        let Some(lane) = self.lanes.get_mut(at) else { return };
+        let grown = Grown { path: branch.base.clone(), ..Grown::default() };
+        let begun = match lane.is_at(&branch.base) {
+            true => Ok(None),
+            false => lane.make(desk, &branch.base).map(Some),
+        };
+        let done = begun.and_then(|making| {
+            let left = branch.steps.clone();
+            let mut doing = Doing { which, id: 0, branch, left, step: None, grown };
+            match making {
+                Some(id) => doing.id = id,
+                None => doing.go_on(desk, lane.sequence)?,
+            }
+            lane.doing = Some(doing);
+            Ok(())
+        });
+        if let Err(e) = done {
+            lane.path = Path::default();
+            self.finish(desk, at, which, Err(e));
+        }
+    }
+
+    /// A branch has ended; what follows in its sequence is begun.
+    fn finish(&mut self, desk: &mut State, at: usize, which: usize, grown: Done<Grown>) {
+        let next = self.fan.ended(desk, which, grown);
+        if let Some(branch) = next.filter(|_| !desk.feeder.stopped()) {
+            self.begin(desk, at, which, branch);
+        }
+    }
+
+    /// An event; given back if it is about something else.
+    fn take(&mut self, desk: &mut State, event: EngineEvent) -> Option<EngineEvent> {
+        match event {
+            EngineEvent::Restored { id, .. } if self.lane_of(id).is_some() => self.made(desk, id),
+            EngineEvent::Reading { id, .. } if self.lane_of(id).is_some() => {}
+            EngineEvent::Tokens { id, tokens, tokens_per_s, looked, .. } if self.lane_of(id).is_some() => {
+                let Some(doing) = self.lane_of(id).and_then(|lane| lane.doing.as_mut()) else { return None };
+                if let Some((_, generated)) = &mut doing.step {
+                    generated.extend_from_slice(&tokens);
+                }
+                let which = doing.which;
+                self.fan.tokens(desk, which, &tokens, &looked, tokens_per_s);
+            }
+            EngineEvent::Done { id, .. } if self.lane_of(id).is_some() => self.job_done(desk, event),
+            EngineEvent::Failed { id, ref fault } if self.lane_of(id).is_some() => {
+                let fault = fault.clone();
+                self.failed(desk, id, fault);
+            }
+            EngineEvent::Failed { id: _, fault: ref fault @ EngineFault::Fatal { .. } } => {
+                let fault = fault.clone();
+                desk.feeder.failed(&fault);
+                self.lost(desk, &fault);
+            }
+            event => return Some(event),
+        }
+        None
+    }
+
+    /// The base of a branch is there.
+    fn made(&mut self, desk: &mut State, id: u64) {
+        let Some(at) = self.lanes.iter().position(|l| l.doing.as_ref().is_some_and(|d| d.id == id)) else { return };
+        let lane = &mut self.lanes[at];
+        let Some(mut doing) = lane.doing.take() else { return };
+        lane.path = doing.branch.base.clone();
+        let which = doing.which;
+        let begun = match desk.feeder.stopped() {
+            true => Err(DeskError::Stopped),
+            false => doing.go_on(desk, lane.sequence),
+        };
+        match begun {
+            Ok(()) => lane.doing = Some(doing),
+            Err(e) => self.finish(desk, at, which, Err(e)),
+        }
+    }
+
+    fn job_done(&mut self, desk: &mut State, event: EngineEvent) {
+        let EngineEvent::Done {
+            id,
+            ended,
+            prompt_in_state,
+            generated_in_state,
+            image,
+            stats,
+            looked_at,
+            scored,
+            memory,
+            ..
+        } = event
+        else {
+            return;
+        };
+        let Some(at) = self.lanes.iter().position(|l| l.doing.as_ref().is_some_and(|d| d.id == id)) else { return };
+        let lane = &mut self.lanes[at];
+        let Some(mut doing) = lane.doing.take() else { return };
+        let Some((step, generated)) = doing.step.take() else { return };
+        desk.meters.model.memory = memory;
+        desk.meters.spec.add(&stats.spec);
+        let (prompt_in_state, generated_in_state) = (prompt_in_state as usize, generated_in_state as usize);
+        let mut end = JobEnd { ended, prompt_in_state, generated, generated_in_state, image, stats, looked_at, scored };
+        doing.grown.read += prompt_in_state as u64;
+        doing.grown.prefill_ms += end.stats.prefill_ms;
+        let image = end.image.take();
+        let done = Absorbed { prompt: prompt_in_state, generated: &end.generated, generated_in_state };
+        let feeder = &desk.feeder;
+        let rendered = &doing.branch.rendered;
+        let absorbed = segments::absorb(&feeder.renderer, feeder.fingerprint(), &mut lane.path, rendered, &step, done);
+        let which = doing.which;
+        let grown = match absorbed {
+            Err(e) => Err(DeskError::Failed(e)),
+            Ok(segment) => {
+                doing.grown.segments.extend(segment.map(|(segment, whole)| (segment, image, whole)));
+                let stopped = end.ended == crate::protocol::engine::Ended::Cancelled;
+                doing.grown.end = Some(end);
+                match doing.left.is_empty() || stopped {
+                    true => {
+                        doing.grown.path = lane.path.clone();
+                        Ok(doing.grown)
+                    }
+                    false => match doing.go_on(desk, lane.sequence) {
+                        Ok(()) => {
+                            lane.doing = Some(doing);
+                            return;
+                        }
+                        Err(e) => Err(e),
+                    },
+                }
+            }
+        };
+        self.finish(desk, at, which, grown);
+    }
+
+    /// A command to a sequence failed; its state is empty. One there is no room for waits until another has ended.
+    fn failed(&mut self, desk: &mut State, id: u64, fault: EngineFault) {
+        if matches!(fault, EngineFault::Fatal { .. }) {
+            desk.feeder.failed(&fault);
+            return self.lost(desk, &fault);
+        }
+        let Some(at) = self.lanes.iter().position(|l| l.doing.as_ref().is_some_and(|d| d.id == id)) else { return };
+        let lane = &mut self.lanes[at];
+        lane.path = Path::default();
+        let Some(doing) = lane.doing.take() else { return };
+        let others = self.lanes.iter().any(|lane| lane.doing.is_some());
+        let nothing = doing.step.as_ref().is_none_or(|(_, generated)| generated.is_empty());
+        if nothing && others && matches!(fault, EngineFault::Device(_)) {
+            tracing::debug!(%fault, "a sequence less");
+            let lane = self.lanes.remove(at);
+            self.most = self.lanes.len();
+            self.waiting.push((doing.which, doing.branch));
+            // Where the engine is gone the next command says so.
+            let _ = desk.feeder.release(lane.sequence);
+            return;
+        }
+        let e = desk.keeper.set_aside(fault.into());
+        self.finish(desk, at, doing.which, Err(e));
+    }
+
+    /// The engine is gone.
+    fn lost(&mut self, desk: &mut State, fault: &EngineFault) {
+        self.fatal = Some(fault.clone());
+        let all: Vec<usize> = self.lanes.drain(..).filter_map(|lane| lane.doing.map(|doing| doing.which)).collect();
+        for which in all {
+            self.fan.ended(desk, which, Err(fault.clone().into()));
+        }
+    }
+}
+
+impl Lane {
+    fn is_at(&self, path: &Path) -> bool {
+        let common = self.path.common(path);
+        common == self.path.segments().len() && common == path.segments().len()
+    }
+
+    /// Begins to make a state in this sequence: a fork of the conversation's, or from the disk.
+    fn make(&mut self, desk: &mut State, base: &Path) -> Done<u64> {
+        if desk.feeder.is_at(base) {
+            return desk.feeder.start_fork(MAIN, self.sequence);
+        }
+        let have = self.path.common(base);
+        let keep = base.prefix(have).position();
+        let (rows, end) = match base.head() {
+            None => (Vec::new(), None),
+            Some(tip) => {
+                let opened = desk.keeper.store.open_path(&tip, have)?;
+                if opened.plan.usable != base.segments().len() {
+                    return Err(DeskError::Refused("Its kept state is not on disk any more.".into()));
+                }
+                (opened.rows, opened.end)
+            }
+        };
+        desk.feeder.start_restore_in(self.sequence, base, keep, rows, end)
+    }
+}
+
+impl Doing {
+    /// Starts the next step.
+    fn go_on(&mut self, desk: &mut State, sequence: SequenceId) -> Done {
+        let Some(step) = self.left.pop_front() else {
+            return Err(DeskError::Failed("internal error: a branch without steps".into()));
+        };
+        let last = self.left.is_empty().then(|| self.branch.last.clone());
+        self.id = desk.feeder.start_job_in(sequence, step.prompt.clone(), last, self.branch.export)?;
+        self.step = Some((step, Vec::new()));
+        Ok(())
+    }
+}
+
+impl State {
+    /// How many branches can run beside the conversation.
+    pub(super) fn lanes(&self) -> usize {
+        let most = self.feeder.model().map_or(0, |m| m.max_sequences);
+        usize::try_from(most.saturating_sub(1)).unwrap_or(0)
+    }
+
+    /// Runs branches; nothing else goes on meanwhile.
+    pub(super) fn branch_out(&mut self, fan: impl Fan + 'static) -> Done {
+        let lanes = self.lanes();
+        if lanes == 0 {
+            return Err(DeskError::Refused("This engine holds one conversation at a time.".into()));
+        }
+        let branching = Branching {
+            lanes: Vec::new(),
+            most: lanes,
+            fan: Box::new(fan),
+            waiting: Vec::new(),
+            next_tick: Instant::now() + TICK,
+            fatal: None,
+        };
+        self.go_on_branching(Box::new(branching))
+    }
+
+    fn go_on_branching(&mut self, mut branching: Box<Branching>) -> Done {
+        if branching.fill(self) {
+            self.work = Work::Branching(branching);
+            return Ok(());
+        }
+        let Branching { lanes, fan, fatal, .. } = *branching;
+        let lanes = Lanes(lanes.into_iter().map(|lane| (lane.sequence, lane.path)).collect());
+        let done = fan.over(self, lanes);
+        match fatal {
+            Some(fault) => Err(fault.into()),
+            None => done,
+        }
+    }
+
+    /// An event while branches run.
+    pub(super) fn on_branches(&mut self, mut branching: Box<Branching>, event: EngineEvent) -> Option<EngineEvent> {
+        branching.look(self);
+        let other = branching.take(self, event);
+        let done = self.go_on_branching(branching);
+        self.after(done);
+        other
+    }
+
+    /// Gives sequences back.
+    pub(super) fn release(&mut self, lanes: Lanes) {
+        for (sequence, _) in lanes.0 {
+            // Where the engine is gone there is nothing to give back.
+            let _ = self.feeder.release(sequence);
+        }
+    }
+
+    /// Makes the state of a branch the conversation's, and gives all sequences back. `then` gets false when no sequence holds it.
+    pub(super) fn adopt(&mut self, lanes: Lanes, path: Path, then: Then<bool>) -> Done {
+        let holds = lanes.0.iter().find(|(_, held)| held.head().is_some() && held.head() == path.head());
+        let Some((from, _)) = holds else {
+            self.release(lanes);
+            return then(self, false);
+        };
+        let id = self.feeder.start_fork(*from, MAIN)?;
+        self.release(lanes);
+        let then = Box::new(|desk: &mut State, done: Done<f64>| match done {
+            Ok(_) => then(desk, true),
+            Err(e) => Err(e),
+        });
+        self.work = Work::Restoring { id, target: path, then };
+        Ok(())
+    }
+}
+
+impl Branching {
+    /// Gives the fan its chance if it is time.
+    pub(super) fn look(&mut self, desk: &mut State) {
+        if Instant::now() >= self.next_tick {
+            self.fan.tick(desk);
+            self.next_tick = Instant::now() + TICK;
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! `/ask-all`: one question to every document of the library, each behind its own kept state, side by side. Nothing of it is kept;
+//! a fork can be opened at any answer.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::branches::{Branch, Fan, Grown, Lanes};
+use super::feeder::Last;
+use super::path::Path;
+use super::render::Rendered;
+use super::segments::{self, Step};
+use super::work::Then;
+use super::{DeskError, Done, State, grouped};
+use crate::protocol::desk::{Activity, Level, Notice, Shelf, ShelfRow};
+use crate::protocol::engine::{Ended, Looked, Sampling, Scoring, Token};
+use crate::session::{DocumentRecord, SegmentId};
+use crate::text::tokenizer::SHIELD;
+use crate::text::{Before, Begin, StreamDecoder};
+use crate::transcript::{DocumentInfo, Message, MessageMeta, Role};
+
+/// What is said to be too long.
+const THIS_QUESTION: &str = "This question";
+
+/// Which documents, and what of them.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wish {
+    pub(super) question: String,
+    /// Names that are meant; all if `None`.
+    pub(super) library: Option<String>,
+    /// Documents without kept state are read first.
+    pub(super) read: bool,
+}
+
+/// What an answer of the table was given to, to be opened.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    record: DocumentRecord,
+    question: String,
+    row: ShelfRow,
+    thinking: String,
+    seed: u64,
+}
+
+/// A question to a document, ready to be read.
+struct Ready {
+    /// The document and what stands before it, then the question.
+    messages: Vec<Message>,
+    rendered: Arc<Rendered>,
+    path: Path,
+}
+
+/// A document that is being asked.
+struct Being {
+    record: DocumentRecord,
+    row: ShelfRow,
+    thinking: String,
+    ready: Option<Ready>,
+    decoder: Option<StreamDecoder>,
+    /// Its steps once more, to be scored.
+    steps: Vec<Step>,
+    generated: Vec<Token>,
+}
+
+struct AskAll {
+    question: String,
+    sampling: Sampling,
+    asked: Vec<Being>,
+    begun: usize,
+    /// The table has changed since it was told.
+    changed: bool,
+    started: Instant,
+}
+
+impl State {
+    /// `/ask-all`.
+    pub(super) fn ask_all(&mut self, wish: Wish) -> Done {
+        if wish.question.trim().is_empty() {
+            return Err(DeskError::Refused("/ask-all QUESTION asks every document of the library.".into()));
+        }
+        self.with_engine(move |desk| {
+            desk.keeps_state("/ask-all")?;
+            let (kept, others) = desk.shelved(wish.library.as_deref())?;
+            if kept.is_empty() && others.is_empty() {
+                let which = wish.library.map_or(String::new(), |glob| format!(" called {glob}"));
+                return Err(DeskError::Refused(format!(
+                    "There is no document{which} in the library. /load and /library add put them there."
+                )));
+            }
+            if wish.read && !others.is_empty() {
+                return desk.read_shelved(others, wish);
+            }
+            desk.ask_documents(wish.question, kept, others)
+        })
+    }
+
+    /// Refuses what asks kept state where there is none.
+    pub(super) fn keeps_state(&self, what: &str) -> Done {
+        match self.feeder.server() {
+            None => Ok(()),
+            Some(_) => Err(DeskError::Refused(format!("{what} asks kept states, and a server keeps none of ours."))),
+        }
+    }
+
+    /// The documents of the library that are meant: those whose state of this model is kept, and the others. Of one text the
+    /// entry with the least before it.
+    fn shelved(&self, library: Option<&str>) -> Done<(Vec<DocumentRecord>, Vec<DocumentRecord>)> {
+        let pattern = library.map(glob::Pattern::new).transpose();
+        let pattern = pattern
+            .map_err(|e| DeskError::Refused(format!("{} is no pattern of names: {e}", library.unwrap_or(""))))?;
+        let (mut kept, mut others): (Vec<DocumentRecord>, Vec<DocumentRecord>) = (Vec::new(), Vec::new());
+        let mut records = self.keeper.store.documents()?;
+        records.retain(|d| pattern.as_ref().is_none_or(|p| p.matches(&d.document.name)));
+        // The last used come first.
+        records.sort_by_key(|d| d.document.prefix.is_some());
+        for record in records {
+            let same =
+                |d: &DocumentRecord| d.document.hash == record.document.hash && d.document.name == record.document.name;
+            if kept.iter().any(same) {
+                continue;
+            }
+            let usable = record.fingerprint == self.feeder.fingerprint() && self.is_kept(&record.document.segment)?;
+            match usable {
+                true => {
+                    others.retain(|d| !same(d));
+                    kept.push(record);
+                }
+                false if others.iter().any(same) => {}
+                false => others.push(record),
+            }
+        }
+        for list in [&mut kept, &mut others] {
+            list.sort_by(|a, b| a.document.name.cmp(&b.document.name));
+        }
+        Ok((kept, others))
+    }
+
+    /// Whether all of the state that ends in this segment can be had.
+    fn is_kept(&self, segment: &SegmentId) -> Done<bool> {
+        let path = self.keeper.stored_path(segment)?;
+        let plan = self.keeper.restorable(segment)?;
+        Ok(path.head() == Some(*segment) && plan.is_some_and(|plan| plan.usable == path.segments().len()))
+    }
+
+    /// Reads documents again from their files, then asks.
+    fn read_shelved(&mut self, others: Vec<DocumentRecord>, wish: Wish) -> Done {
+        let there = |d: &DocumentRecord| d.document.path.clone().filter(|p| std::path::Path::new(p).is_file());
+        let files: Vec<String> = others.iter().filter_map(there).collect();
+        let wish = Wish { read: false, ..wish };
+        if files.is_empty() {
+            return self.ask_all(wish);
+        }
+        self.gather(&files, &Default::default(), move |desk, gathered| {
+            let before = desk.feeder.live.clone();
+            let then: Then<()> = Box::new(move |desk, ()| match desk.feeder.stopped() {
+                true => Err(DeskError::Stopped),
+                // Their state is being written.
+                false => desk.when_saved(super::work::Wanted::States, move |desk| desk.ask_all(wish)),
+            });
+            desk.library_read(gathered.documents.into(), before, then)
+        })
+    }
+
+    fn ask_documents(&mut self, question: String, kept: Vec<DocumentRecord>, others: Vec<DocumentRecord>) -> Done {
+        let being = |record: DocumentRecord, failed: Option<String>| Being {
+            row: ShelfRow {
+                document: record.document.name.clone(),
+                tokens: record.document.tokens,
+                failed,
+                ..ShelfRow::default()
+            },
+            record,
+            thinking: String::new(),
+            ready: None,
+            decoder: None,
+            steps: Vec::new(),
+            generated: Vec::new(),
+        };
+        let why = |d: &DocumentRecord| match &d.document.path {
+            Some(_) => "no kept state of this model; --read reads it".to_owned(),
+            None => "no kept state of this model, and no file to read it from".to_owned(),
+        };
+        let mut asked: Vec<Being> = kept.into_iter().map(|d| being(d, None)).collect();
+        let count = asked.len();
+        asked.extend(others.into_iter().map(|d| {
+            let why = why(&d);
+            being(d, Some(why))
+        }));
+        // Answers that are to be compared are not drawn by lot.
+        let sampling = Sampling { temperature: 0.0, ..self.talk.settings.for_answer(|| 0) };
+        self.activity(Activity::Busy { what: format!("asking {count} documents") });
+        let fan = AskAll { question, sampling, asked, begun: 0, changed: true, started: Instant::now() };
+        fan.tell(self, false);
+        self.branch_out(fan)
+    }
+
+    /// The messages behind a kept document with a question, as they render to just its state.
+    fn behind(&self, record: &DocumentRecord, question: &str) -> Done<Ready> {
+        let segment = record.document.segment;
+        let path = self.keeper.stored_path(&segment)?;
+        if path.head() != Some(segment) {
+            return Err(DeskError::Refused("its kept state is gone".into()));
+        }
+        let mut candidates = Vec::new();
+        if let Some(id) = self.keeper.store.message_ending(&segment)? {
+            candidates.push(self.keeper.store.path(id)?);
+        }
+        if let Some(text) = self.document_text(record, &path) {
+            let d = &record.document;
+            let mut document = self.draft(Role::Document, None, text);
+            document.meta.document = Some(DocumentInfo {
+                name: d.name.clone(),
+                path: d.path.clone(),
+                hash: d.hash.clone(),
+                tokens: d.tokens,
+                lines: d.lines,
+                complete: true,
+            });
+            let system = self.default_system.clone().filter(|s| !s.trim().is_empty());
+            let system = system.map(|text| self.draft(Role::System, None, text));
+            candidates.extend(system.map(|s| vec![s, document.clone()]));
+            candidates.push(vec![document]);
+        }
+        for mut messages in candidates {
+            messages.push(self.draft(Role::User, None, question.to_owned()));
+            let refs: Vec<&Message> = messages.iter().collect();
+            let rendered = self.prompt(&refs, THIS_QUESTION)?;
+            if path.unchanged(&rendered.text).segments().len() == path.segments().len() {
+                return Ok(Ready { messages, rendered, path });
+            }
+        }
+        Err(DeskError::Refused("its text cannot be put together again from what is kept".into()))
+    }
+
+    /// The text of a document, spelled from the tokens that were read.
+    fn document_text(&self, record: &DocumentRecord, path: &Path) -> Option<String> {
+        let before = path.segments().iter().find(|s| Some(s.id) == record.document.prefix);
+        let from = before.map_or(0, |s| usize::try_from(s.content.boundary.bytes).unwrap_or(usize::MAX));
+        let text = self.feeder.renderer.model().tokenizer.spell(&path.tokens(), Before::Edge);
+        let name = super::render::safe_name(&record.document.name);
+        let name = self.feeder.renderer.safe(&name);
+        let opening = format!("<document name=\"{name}\">\n");
+        let rest = text.get(from..)?;
+        let start = rest.find(&opening)? + opening.len();
+        let end = rest.rfind("\n</document>")?;
+        let body = rest.get(start..end)?;
+        Some(body.chars().filter(|c| *c != SHIELD).collect())
+    }
+
+    /// Enter in the table: a new session that ends with this answer.
+    pub(super) fn open_asked(&mut self, at: usize) -> Done {
+        let Some(asked) = self.asked.get(at).cloned() else {
+            return Err(DeskError::Refused("That answer is not there any more. /ask-all asks again.".into()));
+        };
+        if asked.row.finish.is_none() {
+            return Err(DeskError::Refused(format!("{} was not answered.", asked.row.document)));
+        }
+        let Ready { messages, .. } = self.behind(&asked.record, &asked.question)?;
+        self.start_new(None)?;
+        let mut parent = None;
+        for mut message in messages {
+            // A copy: the document may be in another session, too.
+            message.id = self.keeper.store.new_message_id();
+            (message.parent, message.created_ms) = (parent, super::now_ms());
+            parent = Some(message.id);
+            let document = message.meta.document.as_ref().is_some_and(|d| d.hash == asked.record.document.hash);
+            let id = message.id;
+            self.add_quietly(message)?;
+            if document {
+                self.point(id, asked.record.document.segment);
+            }
+        }
+        let mut answer = self.draft(Role::Assistant, parent, asked.row.text.clone());
+        answer.thinking = asked.thinking;
+        answer.meta = MessageMeta {
+            finish: asked.row.finish,
+            seed: Some(asked.seed),
+            model: self.feeder.model().map(|m| m.name.clone()),
+            completion_tokens: asked.row.answer_tokens,
+            ..MessageMeta::default()
+        };
+        self.add_quietly(answer)?;
+        self.show_session();
+        self.note(
+            Level::Info,
+            format!("A new session with {}: its state is kept, the answer goes on from there.", asked.row.document),
+        );
+        self.sync_quietly()
+    }
+}
+
+impl AskAll {
+    fn tell(&self, desk: &State, over: bool) {
+        let rows = self.asked.iter().map(|b| b.row.clone()).collect();
+        desk.tell(Notice::Shelf(Shelf { question: self.question.clone(), rows, over }));
+    }
+
+    fn answered(&self) -> usize {
+        self.asked.iter().filter(|b| b.row.finish.is_some()).count()
+    }
+
+    fn prepare(&mut self, desk: &mut State, which: usize) -> Done<Option<Branch>> {
+        let Some(being) = self.asked.get_mut(which).filter(|b| b.row.failed.is_none()) else { return Ok(None) };
+        let ready = desk.behind(&being.record, &self.question)?;
+        let (renderer, piece) = (&desk.feeder.renderer, desk.feeder.piece);
+        let steps = desk.bounded(|halt| segments::steps(renderer, piece, &ready.rendered, &ready.path, halt))?;
+        let total = ready.path.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
+        let limit = desk.meters.context_limit;
+        if limit > 0 && total + desk.reserve() > limit {
+            let (total, limit) = (grouped(total), grouped(limit));
+            return Err(DeskError::TooLong(format!("{total} tokens with the question; the context holds {limit}")));
+        }
+        let begin = Begin::after_prompt(&ready.rendered.text);
+        let last = Last::Generate(desk.generate(self.sampling, begin, 0)?);
+        being.decoder = Some(StreamDecoder::new(renderer.model().tokenizer.clone(), begin));
+        being.steps = steps.clone();
+        let (base, rendered) = (ready.path.clone(), Arc::clone(&ready.rendered));
+        being.ready = Some(ready);
+        Ok(Some(Branch { base, rendered, steps: steps.into(), last, export: false }))
+    }
+
+    /// An answer is complete: what it looked at, and the branch that scores it.
+    fn answer(being: &mut Being, desk: &State, grown: Grown) -> Option<Branch> {
+        let end = grown.end?;
+        if let Some(decoder) = &mut being.decoder {
+            let rest = decoder.finish();
+            being.row.text.push_str(&rest.answer);
+            being.thinking.push_str(&rest.thinking);
+        }
+        being.row.finish = Some(super::ask::finish_of_job(end.ended));
+        being.row.answer_tokens = end.generated.len() as u64;
+        let ready = being.ready.as_ref()?;
+        let messages: Vec<&Message> = ready.messages.iter().collect();
+        let looked = desk.sources_behind(&messages, &ready.rendered, (&end.looked_at, &[]), &grown.path);
+        being.row.passages = looked.map(|l| l.passages).unwrap_or_default();
+        being.generated = end.generated;
+        if end.ended == Ended::Cancelled || being.generated.is_empty() {
+            return None;
+        }
+        // The prompt's last token is scored with the answer, so that the answer's first token has a score too.
+        let mut steps = std::mem::take(&mut being.steps);
+        let first = steps.last_mut().filter(|step| step.prompt.len() > 1)?.prompt.pop()?;
+        let tokens = std::iter::once(first).chain(being.generated.iter().copied()).collect();
+        let last = Last::Score(Scoring { tokens, hidden: vec![Vec::new()], ..Scoring::default() });
+        let (base, rendered) = (ready.path.clone(), Arc::clone(&ready.rendered));
+        Some(Branch { base, rendered, steps: steps.into(), last, export: false })
+    }
+
+    /// How likely each token of an answer is on average: the mean of the natural logarithms, thoughts left out.
+    fn weigh(being: &mut Being, desk: &State, scores: &[f32]) -> Option<f64> {
+        let begin = being.ready.as_ref().map(|r| Begin::after_prompt(&r.rendered.text))?;
+        let until = desk.thoughts_until(begin).ok().flatten();
+        let thoughts = until.and_then(|t| being.generated.iter().position(|g| *g == t)).map_or(0, |at| at + 1);
+        let said = scores.get(thoughts..).filter(|s| !s.is_empty() && scores.len() == being.generated.len())?;
+        Some(said.iter().map(|s| f64::from(*s)).sum::<f64>() / said.len() as f64)
+    }
+
+    fn say_how_far(&mut self, desk: &mut State) {
+        self.changed = true;
+        let of = self.asked.iter().filter(|b| b.row.failed.is_none()).count();
+        desk.working(Activity::Busy { what: format!("{} of {of} documents answered", self.answered()) });
+    }
+}
+
+impl Fan for AskAll {
+    fn next(&mut self, desk: &mut State) -> Option<(usize, Branch)> {
+        while self.begun < self.asked.len() {
+            let which = self.begun;
+            self.begun += 1;
+            match self.prepare(desk, which) {
+                Ok(Some(branch)) => return Some((which, branch)),
+                Ok(None) => {}
+                Err(DeskError::Stopped) => return None,
+                Err(e) => {
+                    if let Some(being) = self.asked.get_mut(which) {
+                        being.row.failed = Some(e.to_string());
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn tokens(&mut self, _desk: &mut State, which: usize, tokens: &[Token], _looked: &[Looked], _tokens_per_s: f64) {
+        let Some(being) = self.asked.get_mut(which) else { return };
+        if let Some(decoder) = &mut being.decoder {
+            let delta = decoder.push_all(tokens);
+            being.row.text.push_str(&delta.answer);
+            being.thinking.push_str(&delta.thinking);
+            self.changed |= !delta.answer.is_empty();
+        }
+    }
+
+    fn tick(&mut self, desk: &mut State) {
+        if std::mem::take(&mut self.changed) {
+            self.tell(desk, false);
+        }
+    }
+
+    fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>) -> Option<Branch> {
+        let being = self.asked.get_mut(which)?;
+        let scoring = being.row.finish.is_some();
+        let next = match grown {
+            Ok(grown) if !scoring => Self::answer(being, desk, grown),
+            Ok(grown) => {
+                let scored = grown.end.map(|end| end.scored).unwrap_or_default();
+                being.row.log_probability = scored.first().and_then(|scores| Self::weigh(being, desk, scores));
+                None
+            }
+            Err(DeskError::Stopped) => None,
+            // An answer without a score is an answer.
+            Err(e) if scoring => {
+                tracing::debug!(%e, "not scored");
+                None
+            }
+            Err(e) => {
+                being.row.failed = Some(e.to_string());
+                None
+            }
+        };
+        if next.is_none() {
+            (being.ready, being.decoder) = (None, None);
+        }
+        self.say_how_far(desk);
+        next
+    }
+
+    fn over(self: Box<Self>, desk: &mut State, lanes: Lanes) -> Done {
+        desk.release(lanes);
+        self.tell(desk, true);
+        desk.report_meters();
+        let (answered, of, seconds) = (self.answered(), self.asked.len(), self.started.elapsed().as_secs_f64());
+        let stopped = if desk.feeder.stopped() { "Stopped: " } else { "" };
+        desk.note(Level::Info, format!("{stopped}{answered} of {of} documents answered in {seconds:.1} s."));
+        let Self { question, sampling, asked, .. } = *self;
+        let asked = asked.into_iter().map(|b| Asked {
+            record: b.record,
+            question: question.clone(),
+            row: b.row,
+            thinking: b.thinking,
+            seed: sampling.seed,
+        });
+        desk.asked = asked.collect();
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! `/when`: the same question at kept states along one long document: where does the answer change? Nothing of it is kept.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::branches::{Branch, Fan, Grown, Lanes};
+use super::feeder::Last;
+use super::path::Path;
+use super::render::Rendered;
+use super::segments;
+use super::{DeskError, Done, State, grouped};
+use crate::protocol::desk::{Activity, Notice};
+use crate::protocol::engine::{Ended, Looked, Sampling, Token};
+use crate::text::{Begin, StreamDecoder};
+use crate::transcript::{Message, Role};
+
+/// States that are asked at most, evenly spread.
+const MOST_PLACES: usize = 32;
+
+/// A state along the document.
+struct Place {
+    path: Path,
+    rendered: Arc<Rendered>,
+    /// Line of the document that it has read last.
+    line: u64,
+    decoder: Option<StreamDecoder>,
+    text: String,
+    done: bool,
+    failed: Option<String>,
+}
+
+struct When {
+    question: String,
+    document: String,
+    lines: u64,
+    sampling: Sampling,
+    places: Vec<Place>,
+    begun: usize,
+    started: Instant,
+}
+
+impl State {
+    /// `/when QUESTION`.
+    pub(super) fn when(&mut self, question: &str) -> Done {
+        if question.trim().is_empty() {
+            return Err(DeskError::Refused(
+                "/when QUESTION asks along the longest document of this conversation.".into(),
+            ));
+        }
+        let question = question.to_owned();
+        self.with_engine(move |desk| {
+            desk.keeps_state("/when")?;
+            let (document, places) = desk.places(&question)?;
+            let info = document.meta.document.as_ref();
+            let (name, lines) = info.map_or((String::new(), 0), |d| (d.name.clone(), d.lines));
+            desk.activity(Activity::Busy { what: format!("asking at {} places", places.len()) });
+            let sampling = Sampling { temperature: 0.0, ..desk.talk.settings.for_answer(|| 0) };
+            let started = Instant::now();
+            desk.branch_out(When { question, document: name, lines, sampling, places, begun: 0, started })
+        })
+    }
+
+    /// The longest document of the branch, and the states along it that can be had.
+    fn places(&self, question: &str) -> Done<(Message, Vec<Place>)> {
+        let path = self.talk.conversation.path();
+        let tokens = |m: &&Message| m.meta.document.as_ref().map(|d| d.tokens);
+        let longest =
+            (1..).zip(&path).filter_map(|(n, m)| Some((n, *m, tokens(m)?))).max_by_key(|(_, _, tokens)| *tokens);
+        let Some((number, document, _)) = longest else {
+            return Err(DeskError::Refused("There is no document in this conversation. /load PATH reads one.".into()));
+        };
+        let question = self.draft(Role::User, Some(document.id), question.to_owned());
+        let before = self.talk.conversation.path_to(Some(document.id));
+        let messages: Vec<&Message> = before.into_iter().chain([&question]).collect();
+        let rendered = self.prompt(&messages, "This question")?;
+        let lost =
+            || DeskError::Refused("The state along this document is not kept. /load it again in a new session.".into());
+        let (range, first_line) = self.feeder.renderer.place_of(&rendered, &messages, number).ok_or_else(lost)?;
+        let segment = self.talk.ends.get(&document.id).ok_or_else(lost)?;
+        let stored = self.keeper.stored_path(segment)?.unchanged(&rendered.text);
+        let mut kept = Vec::new();
+        for n in 1..=stored.segments().len() {
+            let prefix = stored.prefix(n);
+            let read = prefix.text_bytes();
+            let Some(tip) = prefix.head().filter(|_| read > range.start) else { continue };
+            if self.keeper.restorable(&tip)?.is_some_and(|plan| plan.usable == n) {
+                kept.push((prefix, read));
+            }
+        }
+        if kept.is_empty() {
+            return Err(lost());
+        }
+        let count = kept.len().min(MOST_PLACES);
+        // The last one is the whole document.
+        let chosen = (1..=count).map(|i| i * kept.len() / count - 1).filter_map(|i| kept.get(i));
+        let place = |(path, read): &(Path, usize)| {
+            // What follows the document follows what was read of it.
+            let rest = rendered.text.get((*read).max(range.end)..)?;
+            let text = rendered.text.get(..*read)?;
+            let upto = text.get(range.start..(*read).min(range.end))?;
+            Some(Place {
+                rendered: Arc::new(Rendered { text: format!("{text}{rest}"), cuts: Vec::new() }),
+                line: first_line + upto.bytes().filter(|b| *b == b'\n').count() as u64,
+                path: path.clone(),
+                decoder: None,
+                text: String::new(),
+                done: false,
+                failed: None,
+            })
+        };
+        Ok((document.clone(), chosen.filter_map(place).collect()))
+    }
+}
+
+impl When {
+    fn prepare(&mut self, desk: &mut State, which: usize) -> Done<Option<Branch>> {
+        let Some(place) = self.places.get_mut(which) else { return Ok(None) };
+        let (renderer, piece) = (&desk.feeder.renderer, desk.feeder.piece);
+        let steps = desk.bounded(|halt| segments::steps(renderer, piece, &place.rendered, &place.path, halt))?;
+        let begin = Begin::after_prompt(&place.rendered.text);
+        place.decoder = Some(StreamDecoder::new(renderer.model().tokenizer.clone(), begin));
+        let last = Last::Generate(desk.generate(self.sampling, begin, 0)?);
+        let (base, rendered) = (place.path.clone(), Arc::clone(&place.rendered));
+        Ok(Some(Branch { base, rendered, steps: steps.into(), last, export: false }))
+    }
+
+    fn done(&self) -> usize {
+        self.places.iter().filter(|p| p.done).count()
+    }
+
+    /// One line for each answer, from the first line on at which it is given.
+    fn page(&self) -> String {
+        let mut text = String::new();
+        let mut before: Option<String> = None;
+        let asked = self.places.iter().filter(|p| p.done || p.failed.is_some());
+        for place in asked {
+            let said = match &place.failed {
+                Some(why) => format!("({why})"),
+                None => format!("\"{}\"", place.text.split_whitespace().collect::<Vec<_>>().join(" ")),
+            };
+            if before.as_ref() != Some(&said) {
+                text.push_str(&format!("    from line {}: {said}\n", grouped(place.line)));
+                before = Some(said);
+            }
+        }
+        let (done, of, seconds) = (self.done(), self.places.len(), self.started.elapsed().as_secs_f64());
+        format!(
+            "{text}\nAsked with nothing behind the line read, at {done} of {of} kept states along {} ({} lines), in {seconds:.1} s: {}.\n",
+            self.document,
+            grouped(self.lines),
+            self.places.iter().filter(|p| p.done).map(|p| grouped(p.line)).collect::<Vec<_>>().join(", ")
+        )
+    }
+}
+
+impl Fan for When {
+    fn next(&mut self, desk: &mut State) -> Option<(usize, Branch)> {
+        while self.begun < self.places.len() {
+            let which = self.begun;
+            self.begun += 1;
+            match self.prepare(desk, which) {
+                Ok(Some(branch)) => return Some((which, branch)),
+                Ok(None) => {}
+                Err(DeskError::Stopped) => return None,
+                Err(e) => {
+                    if let Some(place) = self.places.get_mut(which) {
+                        place.failed = Some(e.to_string());
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn tokens(&mut self, _desk: &mut State, which: usize, tokens: &[Token], _looked: &[Looked], _tokens_per_s: f64) {
+        if let Some(place) = self.places.get_mut(which)
+            && let Some(decoder) = &mut place.decoder
+        {
+            place.text.push_str(&decoder.push_all(tokens).answer);
+        }
+    }
+
+    fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>) -> Option<Branch> {
+        let place = self.places.get_mut(which)?;
+        let rest = place.decoder.take().map(|mut decoder| decoder.finish().answer);
+        place.text.push_str(&rest.unwrap_or_default());
+        match grown {
+            // Half an answer is no other answer.
+            Ok(grown) => place.done = grown.end.is_some_and(|end| end.ended != Ended::Cancelled),
+            Err(DeskError::Stopped) => {}
+            Err(e) => place.failed = Some(e.to_string()),
+        }
+        desk.working(Activity::Busy { what: format!("{} of {} places asked", self.done(), self.places.len()) });
+        None
+    }
+
+    fn over(self: Box<Self>, desk: &mut State, lanes: Lanes) -> Done {
+        desk.release(lanes);
+        desk.report_meters();
+        if self.done() == 0 && desk.feeder.stopped() {
+            return Err(DeskError::Stopped);
+        }
+        desk.tell(Notice::Page { title: format!("When: {}", self.question), text: self.page() });
+        Ok(())
+    }
+}
