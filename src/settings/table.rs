@@ -234,7 +234,7 @@ settings! {
     serve: ServeConfig {
         /// address and port; anything but a loopback address needs a key
         listen: String = text("127.0.0.1:8181");
-        /// file with the key that clients must show; empty: none on a loopback address, else one that is made
+        /// file with the key that clients must show; empty: made where one is needed
         key_file: String = text("");
         /// requests that may wait for the engine; more are told to come again
         queue: usize = int(64, 1, 4096);
