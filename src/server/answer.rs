@@ -57,7 +57,7 @@ impl Answer {
             stopped_by: None,
             counted: 0,
             index: ask.given,
-            calls: ask.wish.calls.then(Calls::default),
+            calls: ask.wish.calls.clone(),
             delta: Delta::default(),
             told: Vec::new(),
             said: Delta::default(),

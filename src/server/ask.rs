@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::calls::Calls;
 use super::prompt::Call;
 use super::records::Record;
 use super::refusal::Refusal;
@@ -42,7 +43,7 @@ pub(super) struct Wish {
     /// The text as it is: no thoughts are taken out.
     pub raw: bool,
     /// Calls of functions are taken out of the text.
-    pub calls: bool,
+    pub calls: Option<Calls>,
     /// Which tokens may be drawn.
     pub constraint: Option<Constraint>,
     /// How likely tokens were is told, with so many of the likeliest in their place.

@@ -24,12 +24,22 @@ pub(super) enum Part {
 pub(super) struct Calls {
     /// The end of the answer that is a call, or may be the beginning of one.
     held: String,
+    /// The answer is a call and nothing else, as JSON.
+    whole: bool,
 }
 
 impl Calls {
+    /// For an answer that must be a call.
+    pub(super) fn whole() -> Calls {
+        Calls { held: String::new(), whole: true }
+    }
+
     /// More of the answer: what is certain of it.
     pub(super) fn push(&mut self, text: &str) -> Vec<Part> {
         self.held.push_str(text);
+        if self.whole {
+            return Vec::new();
+        }
         let mut parts = Vec::new();
         loop {
             let first = OPENINGS.iter().filter_map(|pair| Some((self.held.find(pair.0)?, pair))).min_by_key(|f| f.0);
@@ -64,10 +74,21 @@ impl Calls {
 
     /// The answer is complete: what was held back is text after all.
     pub(super) fn finish(&mut self) -> Vec<Part> {
+        let held = std::mem::take(&mut self.held);
+        if let Some((name, arguments)) = json_call(&held).filter(|_| self.whole) {
+            return vec![Part::Call(Call { id: fresh_id("call_"), name, arguments })];
+        }
         let mut parts = Vec::new();
-        text_part(&mut parts, std::mem::take(&mut self.held));
+        text_part(&mut parts, held);
         parts
     }
+}
+
+/// Name and arguments of a call that is written as JSON.
+fn json_call(text: &str) -> Option<(String, Value)> {
+    let value: Value = serde_json::from_str(text.trim()).ok()?;
+    let name = value.get("name")?.as_str()?.to_owned();
+    Some((name, value.get("arguments").cloned().unwrap_or_else(|| Value::Object(Map::new()))))
 }
 
 fn text_part(parts: &mut Vec<Part>, text: String) {
@@ -81,11 +102,7 @@ fn text_part(parts: &mut Vec<Part>, text: String) {
 fn call(written: &str, open: &str, close: &str) -> Option<Call> {
     let inner = written.strip_prefix(open)?.strip_suffix(close)?;
     let (name, arguments) = match open {
-        "<tool_call>" => {
-            let value: Value = serde_json::from_str(inner.trim()).ok()?;
-            let name = value.get("name")?.as_str()?.to_owned();
-            (name, value.get("arguments").cloned().unwrap_or_else(|| Value::Object(Map::new())))
-        }
+        "<tool_call>" => json_call(inner)?,
         _ => {
             let (name, parameters) = inner.split_once("\">")?;
             (unescaped(name), Value::Object(parameters_of(parameters)?))

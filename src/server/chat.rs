@@ -336,7 +336,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     wish.likely = likely.then_some(most_likely.and_then(|n| u8::try_from(n).ok()).unwrap_or(0));
     fields.refuse("logit_bias", |v| v.as_object().is_some_and(serde_json::Map::is_empty))?;
     let tools = Tools::read(&mut fields, "parameters")?;
-    wish.calls = tools.may_be_called();
+    wish.calls = tools.calls();
     let grammar = match fields.object("response_format")? {
         Some(format) => format_of(format)?,
         None => None,
@@ -345,7 +345,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     fields.ignore(&["parallel_tool_calls"]);
     fields.ignore(&IGNORED);
     fields.done()?;
-    let grammar = tools.grammar(&shared.renderer).map(|g| (g, "tools")).or(grammar.map(|g| (g, "response_format")));
+    let grammar = tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "response_format")));
     let rendered = render(shared, Conversation { turns, tools, think, open: false }, "messages").await?;
     wish.constraint = reply::constraint(shared, grammar, &rendered).await?;
     let prompt = Prompt { rendered: Arc::new(rendered), tokens: None, field: "messages" };

@@ -284,8 +284,8 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let grammar = output(&mut fields)?;
     fields.ignore(&["metadata", "service_tier", "inference_geo"]);
     fields.done()?;
-    wish.calls = conversation.tools.may_be_called();
-    let forced = conversation.tools.grammar(&shared.renderer).map(|g| (g, "tools"));
+    wish.calls = conversation.tools.calls();
+    let forced = conversation.tools.grammar().map(|g| (g, "tools"));
     let rendered = render(shared, conversation, "messages").await?;
     let grammar = forced.or(grammar.map(|g| (g, "output_config")));
     wish.constraint = reply::constraint(shared, grammar, &rendered).await?;

@@ -356,7 +356,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let metadata = fields.take("metadata").unwrap_or_else(|| json!({}));
     let (offered, choice) = (fields.peek("tools"), fields.peek("tool_choice"));
     let tools = Tools::read(&mut fields, "parameters")?;
-    wish.calls = tools.may_be_called();
+    wish.calls = tools.calls();
     let (text, grammar) = text_format(&mut fields)?;
     fields.refuse("background", |v| v == false)?;
     fields.refuse("truncation", |v| v == "disabled")?;
@@ -372,7 +372,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let mut turns: Vec<Turn> = instructions.iter().map(|text| Turn::new(ChatRole::System, text)).collect();
     turns.extend(earlier);
     turns.extend(asked);
-    let grammar = tools.grammar(&shared.renderer).map(|g| (g, "tools")).or(grammar.map(|g| (g, "text")));
+    let grammar = tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "text")));
     let rendered = render(shared, Conversation { turns, tools, think, open: false }, "input").await?;
     wish.constraint = reply::constraint(shared, grammar, &rendered).await?;
     let sent = Sent {

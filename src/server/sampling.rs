@@ -71,7 +71,7 @@ pub(super) fn wish(
         thinking_budget: defaults.thinking_budget,
         stop_loops: defaults.stop_loops,
         raw: false,
-        calls: false,
+        calls: None,
         constraint: None,
         likely: None,
         score: None,

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::calls::Calls;
 use super::fields::{Fields, kind};
 use super::prompt::Turn;
 use super::refusal::Refusal;
@@ -173,63 +174,38 @@ impl Tools {
         Vec::new()
     }
 
-    /// What an answer has to be that must call a function.
-    pub(super) fn grammar(&self, renderer: &Renderer) -> Option<Grammar> {
+    /// What an answer has to be that must call a function: the call alone, as JSON.
+    pub(super) fn grammar(&self) -> Option<Grammar> {
         let wanted: Vec<&Tool> = match &self.choice {
             Choice::Auto | Choice::None => return None,
             Choice::Any => self.list.iter().collect(),
             Choice::Named(name) => self.list.iter().filter(|t| t.name == *name).collect(),
         };
-        let native = takes_tools(renderer);
-        let mut text = String::from("start: ");
-        let names: Vec<String> = (0..wanted.len()).map(|i| format!("call_{i}")).collect();
-        text.push_str(&names.join(" | "));
-        text.push('\n');
-        for (i, tool) in wanted.iter().enumerate() {
-            text.push_str(&if native { native_call(i, tool) } else { json_call(i, tool) });
-        }
-        Some(Grammar::Lark(text))
-    }
-}
-
-/// A text in Lark.
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
-}
-
-/// A call as JSON between two marks.
-fn json_call(i: usize, tool: &Tool) -> String {
-    let schema = json!({
-        "type": "object",
-        "properties": { "name": { "const": tool.name }, "arguments": tool.parameters },
-        "required": ["name", "arguments"],
-        "additionalProperties": false,
-    });
-    format!("call_{i}: \"<tool_call>\\n\" json_{i} \"\\n</tool_call>\"\njson_{i}: %json {schema}\n")
-}
-
-/// A call as the released model writes it: its parameters in the order of the schema.
-fn native_call(i: usize, tool: &Tool) -> String {
-    let mut call = format!("call_{i}: {}", quoted(&format!("<function name=\"{}\">", tool.name)));
-    let mut rules = String::new();
-    let required = tool.parameters["required"].as_array().cloned().unwrap_or_default();
-    let properties = tool.parameters["properties"].as_object().cloned().unwrap_or_default();
-    for (j, (name, schema)) in properties.iter().enumerate() {
-        let optional = if required.iter().any(|r| r == name) { "" } else { "?" };
-        call.push_str(&format!(" parameter_{i}_{j}{optional}"));
-        let open = quoted(&format!("<param name=\"{name}\">"));
-        let value = match schema["type"] == "string" && schema.get("enum").is_none() {
-            true => "/[^<&\\n]+/".to_owned(),
-            false => match schema["enum"].as_array() {
-                Some(words) if words.iter().all(Value::is_string) => {
-                    words.iter().filter_map(Value::as_str).map(quoted).collect::<Vec<_>>().join(" | ")
-                }
-                _ => format!("%json {schema}"),
-            },
+        let one = |tool: &&Tool| {
+            json!({
+                "type": "object",
+                "properties": { "name": { "const": tool.name }, "arguments": tool.parameters },
+                "required": ["name", "arguments"],
+                "additionalProperties": false,
+            })
         };
-        rules.push_str(&format!("parameter_{i}_{j}: {open} value_{i}_{j} \"</param>\"\nvalue_{i}_{j}: {value}\n"));
+        let mut schemas: Vec<Value> = wanted.iter().map(one).collect();
+        let last = schemas.pop()?;
+        if schemas.is_empty() {
+            return Some(Grammar::Json(last));
+        }
+        schemas.push(last);
+        Some(Grammar::Json(json!({ "anyOf": schemas })))
     }
-    format!("{call} \"</function>\"\n{rules}")
+
+    /// How calls are looked for in the answer.
+    pub(super) fn calls(&self) -> Option<Calls> {
+        match &self.choice {
+            _ if !self.may_be_called() => None,
+            Choice::Any | Choice::Named(_) => Some(Calls::whole()),
+            Choice::Auto | Choice::None => Some(Calls::default()),
+        }
+    }
 }
 
 /// Whether the model's template shows functions by itself.
@@ -249,7 +225,7 @@ fn takes_tools(renderer: &Renderer) -> bool {
 mod tests {
     use super::*;
     use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
-    use crate::server::calls::{Calls, Part};
+    use crate::server::calls::Part;
     use crate::text::grammar::Grammars;
     use crate::text::{Before, Begin, TextModel};
 
@@ -294,28 +270,27 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_must_be_a_call_is_one_in_either_way_of_writing() {
-        for template in [None, Some(RELEASED)] {
-            let renderer = renderer(template);
-            let tokenizer = &renderer.model().tokenizer;
-            let stop = tokenizer.stop_ids(&[]);
-            let grammars = Grammars::new(tokenizer, &stop).unwrap();
-            let grammar = tools(json!("required")).unwrap().grammar(&renderer).unwrap();
-            let constraint =
-                grammars.constraint(&grammar, Begin::Answer).unwrap_or_else(|e| panic!("{e}: {grammar:?}"));
-            let mut masked = (constraint.0)();
-            let mut written = Vec::new();
-            while let Some(token) = masked.any().filter(|t| !stop.contains(t)) {
-                masked.accept(token);
-                written.push(token);
-                assert!(written.len() < 300);
-            }
-            let text = tokenizer.spell(&written, Before::Text);
-            let parts = Calls::default().push(&text);
-            let [Part::Call(call)] = parts.as_slice() else { panic!("{text}: {parts:?}") };
-            assert_eq!(call.name, "weather");
-            assert!(call.arguments["days"].is_i64() && call.arguments["place"].is_string(), "{text}");
-            assert!(call.arguments["unit"] == "C" || call.arguments["unit"] == "F", "{text}");
+    fn an_answer_that_must_be_a_call_is_one() {
+        let renderer = renderer(Some(RELEASED));
+        let tokenizer = &renderer.model().tokenizer;
+        let stop = tokenizer.stop_ids(&[]);
+        let grammars = Grammars::new(tokenizer, &stop).unwrap();
+        let forced = tools(json!("required")).unwrap();
+        let constraint = grammars.constraint(&forced.grammar().unwrap(), Begin::Answer).unwrap();
+        let mut masked = (constraint.0)();
+        let mut written = Vec::new();
+        while let Some(token) = masked.any().filter(|t| !stop.contains(t)) {
+            masked.accept(token);
+            written.push(token);
+            assert!(written.len() < 300);
         }
+        let text = tokenizer.spell(&written, Before::Text);
+        let mut calls = forced.calls().unwrap();
+        assert_eq!(calls.push(&text), []);
+        let parts = calls.finish();
+        let [Part::Call(call)] = parts.as_slice() else { panic!("{text}: {parts:?}") };
+        assert_eq!(call.name, "weather");
+        assert!(call.arguments["days"].is_number() && call.arguments["place"].is_string(), "{text}");
+        assert!(call.arguments["unit"] == "C" || call.arguments["unit"] == "F", "{text}");
     }
 }

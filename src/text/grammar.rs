@@ -1,4 +1,4 @@
-//! Answers that keep to a grammar: a JSON schema or Lark text becomes a mask over tokens, by `llguidance`.
+//! Answers that keep to a grammar: a JSON schema becomes a mask over tokens, by `llguidance`.
 //!
 //! What may come next depends on the answer's tokens alone. Thoughts in front of an answer are free. Grammars come from outside:
 //! they are compiled with the library's limits, and what fails there is a sentence.
@@ -23,8 +23,6 @@ const CLOSING: [u8; 5] = [b'"', b'<', b'}', b']', b'>'];
 pub enum Grammar {
     /// A JSON value of this schema.
     Json(Value),
-    /// Text of this Lark grammar.
-    Lark(String),
 }
 
 impl Grammar {
@@ -80,7 +78,6 @@ impl Grammars {
     pub fn constraint(&self, grammar: &Grammar, begin: Begin) -> Result<Constraint, String> {
         let parser = caught(|| match grammar {
             Grammar::Json(schema) => self.factory.create_parser(TopLevelGrammar::from_json_schema(schema.clone())),
-            Grammar::Lark(text) => self.factory.create_parser(TopLevelGrammar::from_lark(text.clone())),
         });
         let parser = parser.ok_or("the library fails on it")?.map_err(|e| one_line(&e.to_string()))?;
         let mut matcher = Matcher::new(Ok(parser));
@@ -271,6 +268,5 @@ mod tests {
             let why = refused(Grammar::Json(schema.clone()));
             assert!(!why.is_empty() && !why.contains('\n'), "{schema}: {why}");
         }
-        assert!(!refused(Grammar::Lark("start: (((".into())).is_empty());
     }
 }

@@ -102,7 +102,7 @@ def responses(client, model):
     second = client.responses.create(model=model, input="And?", previous_response_id=first.id, max_output_tokens=20)
     cached = second.usage.input_tokens_details.cached_tokens
     check("previous response is kept", cached > first.usage.input_tokens, second.usage)
-    with client.responses.stream(model=model, input="And what else?", previous_response_id=first.id, max_output_tokens=20) as stream:
+    with client.responses.stream(model=model, input="And what else?", previous_response_id=first.id, max_output_tokens=400) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_response()
     check("response stream", kinds[0] == "response.created" and final.output_text is not None, kinds)
