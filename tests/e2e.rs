@@ -106,7 +106,7 @@ fn answered(home: &Path, arguments: &[&str]) -> Value {
 #[test]
 fn several_answers_from_a_script_are_those_of_their_seeds() {
     let home = tempfile::tempdir().unwrap();
-    let question = ["--no-save", "--temp", "1.5", "--max-tokens", "24", "-p", "What is sala-chat?"];
+    let question = ["--no-save", "--temp", "1.5", "--max-tokens", "24", "-p", "Tell me a story about a ship."];
     let several = answered(home.path(), &[&question[..], &["-n", "3", "--seed", "5"]].concat());
     let answers = several["answers"].as_array().unwrap();
     assert_eq!(answers.iter().map(|a| a["seed"].as_u64().unwrap()).collect::<Vec<_>>(), [5, 6, 7]);

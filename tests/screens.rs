@@ -503,7 +503,7 @@ fn a_question_to_the_library_is_a_table() {
             "{screen}"
         );
         // The chosen answer is there as a whole.
-        assert!(screen.contains("(no kept state of this model") && screen.contains("in this book."), "{screen}");
+        assert!(screen.contains("(no kept state of this mo") && screen.contains("in this book."), "{screen}");
         // Not before all have answered.
         s.sent();
         s.press("enter");

@@ -417,6 +417,7 @@ fn the_demo_head_is_accepted_as_often_as_its_card_says() {
         ("story", 3.70, 6),
     ];
     let (mut steps, mut want, mut got) = (0.0, 0.0, 0.0);
+    let mut off: Vec<String> = Vec::new();
     for (name, tokens_per_step, prompts) in card {
         let skill = skill(name);
         let (mut rounds, mut tokens) = (0u64, 0u64);
@@ -430,9 +431,12 @@ fn the_demo_head_is_accepted_as_often_as_its_card_says() {
         }
         let rate = tokens as f64 / rounds as f64;
         eprintln!("{name}: {rate:.3} tokens per step over {rounds} steps, the card says {tokens_per_step}");
-        assert!((rate / tokens_per_step - 1.0).abs() < 0.12, "{name}: {rate} against {tokens_per_step}");
+        if (rate / tokens_per_step - 1.0).abs() >= 0.12 {
+            off.push(format!("{name}: {rate} against {tokens_per_step}"));
+        }
         (steps, want, got) = (steps + rounds as f64, want + tokens_per_step * rounds as f64, got + tokens as f64);
     }
+    assert!(off.is_empty(), "{off:?}");
     assert!(
         (got / want - 1.0).abs() < 0.05,
         "{} against {} tokens per step over {steps} steps",

@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(texts(wanted("/re", &names)), ["/resume", "/rename", "/redo", "/regen", "/read"]);
         assert_eq!(texts(wanted("/clea", &names)), ["/clear"]);
         assert_eq!(texts(wanted("/load a.txt --", &names))[..2], ["--as", "--head"]);
-        assert_eq!(texts(wanted("/set the", &names)), ["theme", "thinking_budget"]);
+        assert_eq!(texts(wanted("/set the", &names)), ["theme", "code_theme", "thinking_budget"]);
         assert_eq!(texts(wanted("/set theme li", &names)).first().map(String::as_str), Some("light"));
         assert_eq!(texts(wanted("/tl", &names)).first().map(String::as_str), Some("/timeline"));
         assert_eq!(texts(wanted("/resume con", &names)), ["contract"]);

@@ -4,8 +4,8 @@
 mod contrast;
 pub mod file;
 
-use super::options::ThemeName;
 use super::rows::Role;
+use crate::settings::Theme as ThemeName;
 
 /// A colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

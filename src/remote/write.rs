@@ -111,8 +111,7 @@ mod tests {
 
     #[test]
     fn thoughts_are_put_between_their_marks() {
-        let (raw, thinking, answer) =
-            written(false, &[("\n Hm", ""), (", so.\n", ""), ("\n", " \n"), ("", "\nYes."), ("x", "")]);
+        let (raw, thinking, answer) = written(false, &[("\n Hm", ""), (", so.\n", ""), ("\n", " \n"), ("", "\nYes.")]);
         assert_eq!(raw, "<think>\nHm, so.\n</think>\n\nYes.");
         assert_eq!((thinking.as_str(), answer.as_str()), ("Hm, so.", "Yes."));
     }

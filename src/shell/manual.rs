@@ -98,7 +98,7 @@ mod tests {
             assert!(page.contains(&plain(&format!("/{}", c.name))), "/{}", c.name);
         }
         for sub in super::super::cli::command().get_subcommands() {
-            assert!(page.contains(&format!(".SS \"{}\"", sub.get_name())), "{}", sub.get_name());
+            assert!(page.contains(&format!(".SS \"{}\"", plain(sub.get_name()))), "{}", sub.get_name());
         }
         for name in ["\\-\\-device", "\\-p, \\-\\-prompt TEXT", "ctrl\\-r, ", "128+n signal"] {
             assert!(page.contains(name.trim_end_matches(", ")), "{name}");

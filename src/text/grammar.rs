@@ -188,11 +188,11 @@ impl Constrain for Masked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
     use crate::text::{Before, TextModel};
 
     fn grammars() -> (Arc<Tokenizer>, Grammars) {
-        let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
+        let tokenizer = include_bytes!("../../assets/demo/tokenizer.json");
+        let config = include_bytes!("../../assets/demo/tokenizer_config.json");
         let text = TextModel::from_bytes(tokenizer, config, None, None).unwrap();
         let stop = text.tokenizer.stop_ids(&[]);
         let grammars = Grammars::new(&text.tokenizer, &stop).unwrap();

@@ -6,7 +6,7 @@ use toml_edit::{Document, Item, Table};
 
 use super::contrast::{LEAST, ratio};
 use super::{Colour, Look, Palette, ROLES, place};
-use crate::app::options::ThemeName;
+use crate::settings::Theme as ThemeName;
 use crate::text::near::nearest;
 
 /// Keys of a theme file.
@@ -96,7 +96,7 @@ fn colour(palette: &mut Palette, role: &str, value: &Item, background: Option<(u
         let contrast = ratio(fg, bg);
         if contrast < LEAST {
             return Err(here(format!(
-                "{role}: the contrast with the background is {contrast:.1}, and text needs {LEAST:.1}: choose colours further apart"
+                "{role}: the contrast with the background is {contrast:.2}, and text needs {LEAST:.2}: choose colours further apart"
             )));
         }
     }
@@ -113,10 +113,10 @@ mod tests {
 
     #[test]
     fn a_file_changes_the_roles_that_it_names() {
-        let text = "base = \"light\"\nbackground = \"#fdf6e3\"\n[colours]\nyou = \"#859900 bold\"\nselected = \"white on blue\"\n";
+        let text = "base = \"light\"\nbackground = \"#fdf6e3\"\n[colours]\nyou = \"#657b00 bold\"\nselected = \"white on blue\"\n";
         let palette = Palette::read("mine", "mine.toml", text).unwrap();
         assert_eq!(palette.name, "mine");
-        assert_eq!(palette.look(Role::You).fg, Some(Colour::Rgb(0x85, 0x99, 0)));
+        assert_eq!(palette.look(Role::You).fg, Some(Colour::Rgb(0x65, 0x7b, 0)));
         assert_eq!(palette.look(Role::Selected).bg, Some(Colour::Ansi(4)));
         assert_eq!(palette.look(Role::Sala), Palette::built_in(ThemeName::Light, false).look(Role::Sala));
         assert_eq!(Palette::read("e", "e", "").unwrap().look(Role::Sala).fg, Some(Colour::Ansi(6)));
@@ -134,7 +134,7 @@ mod tests {
             ("[colours]\n\nyuo = \"red\"", 3, "unknown role yuo: did you mean you?"),
             ("[colours]\nyou = \"rred\"", 2, "you: rred is no colour"),
             ("[colours]\nyou = 3", 2, "you must be text in quotes"),
-            ("[colours]\nyou = \"#333333 on #222222\"", 2, "contrast with the background is 1.3"),
+            ("[colours]\nyou = \"#333333 on #222222\"", 2, "contrast with the background is 1.2"),
             ("background = \"#ffffff\"\n[colours]\n\nquote = \"#eeee00\"", 4, "quote: the contrast"),
             ("[colours]\nyou = \"red on red\"", 2, "the same colour"),
             ("background = \"red\"", 1, "background must be"),
