@@ -1,5 +1,5 @@
 //! Palettes: what every role looks like. One table has the roles with their names and the built-in looks, in the same
-//! words as a theme file; [`file`] reads such a file. What a terminal can show of it is the drawing layer's business.
+//! words as a theme file; [`mod@file`] reads such a file. What a terminal can show of it is the drawing layer's business.
 
 mod contrast;
 pub mod file;

@@ -24,7 +24,7 @@ fn line(command: &Command) -> String {
 pub fn page(demo: bool, keys: &str) -> String {
     let mut text = String::from(
         "Type a question and press Enter. `/load FILE` reads a document, then ask about it. Everything is saved as it \
-         happens; nothing leaves this computer.\n\n",
+         happens, on this computer.\n\n",
     );
     if demo {
         text.push_str("This is the small built-in demo model. Get the 9B model with: `sala-chat model download`\n\n");

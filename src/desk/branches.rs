@@ -177,7 +177,7 @@ impl Branching {
             EngineEvent::Restored { id, .. } if self.lane_of(id).is_some() => self.made(desk, id),
             EngineEvent::Reading { id, .. } if self.lane_of(id).is_some() => {}
             EngineEvent::Tokens { id, tokens, tokens_per_s, looked, .. } if self.lane_of(id).is_some() => {
-                let Some(doing) = self.lane_of(id).and_then(|lane| lane.doing.as_mut()) else { return None };
+                let doing = self.lane_of(id)?.doing.as_mut()?;
                 if let Some((_, generated)) = &mut doing.step {
                     generated.extend_from_slice(&tokens);
                 }

@@ -9,7 +9,7 @@ use super::feeder::Last;
 use super::path::Path;
 use super::render::Rendered;
 use super::segments::{self, Step};
-use super::work::Then;
+use super::work::{Then, Wanted};
 use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{Activity, Level, Notice, Shelf, ShelfRow};
 use crate::protocol::engine::{Ended, Looked, Sampling, Scoring, Token};
@@ -79,18 +79,24 @@ impl State {
         }
         self.with_engine(move |desk| {
             desk.keeps_state("/ask-all")?;
-            let (kept, others) = desk.shelved(wish.library.as_deref())?;
-            if kept.is_empty() && others.is_empty() {
-                let which = wish.library.map_or(String::new(), |glob| format!(" called {glob}"));
-                return Err(DeskError::Refused(format!(
-                    "There is no document{which} in the library. /load and /library add put them there."
-                )));
-            }
-            if wish.read && !others.is_empty() {
-                return desk.read_shelved(others, wish);
-            }
-            desk.ask_documents(wish.question, kept, others)
+            // What was read last may still be on its way to the disk: its entry of the library, and its state.
+            desk.keeper.wait_for_texts();
+            desk.when_saved(Wanted::States, move |desk| desk.ask_shelf(wish))
         })
+    }
+
+    fn ask_shelf(&mut self, wish: Wish) -> Done {
+        let (kept, others) = self.shelved(wish.library.as_deref())?;
+        if kept.is_empty() && others.is_empty() {
+            let which = wish.library.map_or(String::new(), |glob| format!(" called {glob}"));
+            return Err(DeskError::Refused(format!(
+                "There is no document{which} in the library. /load and /library add put them there."
+            )));
+        }
+        if wish.read && !others.is_empty() {
+            return self.read_shelved(others, wish);
+        }
+        self.ask_documents(wish.question, kept, others)
     }
 
     /// Refuses what asks kept state where there is none.
@@ -153,8 +159,7 @@ impl State {
             let before = desk.feeder.live.clone();
             let then: Then<()> = Box::new(move |desk, ()| match desk.feeder.stopped() {
                 true => Err(DeskError::Stopped),
-                // Their state is being written.
-                false => desk.when_saved(super::work::Wanted::States, move |desk| desk.ask_all(wish)),
+                false => desk.ask_all(wish),
             });
             desk.library_read(gathered.documents.into(), before, then)
         })

@@ -8,6 +8,7 @@ use super::feeder::Last;
 use super::path::Path;
 use super::render::Rendered;
 use super::segments;
+use super::work::Wanted;
 use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{Activity, Notice};
 use crate::protocol::engine::{Ended, Looked, Sampling, Token};
@@ -50,14 +51,19 @@ impl State {
         let question = question.to_owned();
         self.with_engine(move |desk| {
             desk.keeps_state("/when")?;
-            let (document, places) = desk.places(&question)?;
-            let info = document.meta.document.as_ref();
-            let (name, lines) = info.map_or((String::new(), 0), |d| (d.name.clone(), d.lines));
-            desk.activity(Activity::Busy { what: format!("asking at {} places", places.len()) });
-            let sampling = Sampling { temperature: 0.0, ..desk.talk.settings.for_answer(|| 0) };
-            let started = Instant::now();
-            desk.branch_out(When { question, document: name, lines, sampling, places, begun: 0, started })
+            // A document that was just read may still be on its way to the disk.
+            desk.when_saved(Wanted::States, move |desk| desk.ask_along(question))
         })
+    }
+
+    fn ask_along(&mut self, question: String) -> Done {
+        let (document, places) = self.places(&question)?;
+        let info = document.meta.document.as_ref();
+        let (name, lines) = info.map_or((String::new(), 0), |d| (d.name.clone(), d.lines));
+        self.activity(Activity::Busy { what: format!("asking at {} places", places.len()) });
+        let sampling = Sampling { temperature: 0.0, ..self.talk.settings.for_answer(|| 0) };
+        let started = Instant::now();
+        self.branch_out(When { question, document: name, lines, sampling, places, begun: 0, started })
     }
 
     /// The longest document of the branch, and the states along it that can be had.

@@ -248,7 +248,7 @@ settings! {
     ui: UiConfig {
         /// colours: auto, dark, light, plain, a file of the folder themes beside this one, or a path
         theme: String = named("auto", Theme::WORDS).session("theme", &[], Keeper::Screen);
-        /// colours of code: auto is the terminal's own; /set code_theme lists more; or a .tmTheme file
+        /// colours of code: auto, a name of /set code_theme, or a .tmTheme file
         code_theme: String = named("auto", CODE_THEMES).session("code_theme", &[], Keeper::Screen);
         /// the terminal's second screen; auto is off inside Zellij
         alternate_screen: Switch = word("auto", Switch::WORDS)
