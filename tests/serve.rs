@@ -8,6 +8,8 @@ mod client;
 mod faults;
 #[path = "serve/prefix.rs"]
 mod prefix;
+#[path = "serve/slow_disk.rs"]
+mod slow_disk;
 mod support;
 
 use client::{Running, Setup, answers};

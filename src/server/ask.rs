@@ -61,6 +61,8 @@ pub(super) struct Ask {
     pub wanted: usize,
     pub given: usize,
     pub record: Option<Record>,
+    /// State behind it is kept.
+    pub keep: bool,
     pub cancel: Cancel,
     pub to: Teller,
     pub asked: Instant,

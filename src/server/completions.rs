@@ -30,6 +30,7 @@ pub(super) const MOST_LIKELY: u64 = 20;
 const TOKENS: u64 = 16;
 
 /// What is to go on.
+#[derive(Clone)]
 enum Given {
     Text(String),
     Tokens(Vec<Token>),
@@ -54,6 +55,13 @@ fn prompts(shared: &Shared, fields: &mut Fields) -> Result<Vec<Given>, Refusal> 
         return Err(fields.wrong("prompt", format!("has {} prompts, at most {MOST_PROMPTS} are allowed", given.len())));
     }
     Ok(given)
+}
+
+/// [`prompt`], on a thread of its own: to spell many tokens takes time.
+async fn prompt_of(shared: &Arc<Shared>, given: &Given) -> Result<(Prompt, String), Refusal> {
+    let (shared, given) = (Arc::clone(shared), given.clone());
+    let made = tokio::task::spawn_blocking(move || prompt(&shared, &given));
+    made.await.map_err(|_| Refusal::internal("internal error while the prompt was read"))
 }
 
 /// What the model reads, and its text for an echo. A text may hold special tokens as literals: whoever writes no messages
@@ -215,7 +223,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         let [one] = given.as_slice() else {
             return Err(Refusal::field("prompt", "prompt: a stream has one prompt"));
         };
-        let (prompt, text) = prompt(shared, one);
+        let (prompt, text) = prompt_of(shared, one).await?;
         let echo = if echo { text } else { String::new() };
         if wish.score.is_some() {
             return Err(Refusal::field("logprobs", "logprobs of an echoed prompt are not streamed"));
@@ -227,7 +235,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let mut choices = Vec::new();
     let mut all = Usage::default();
     for given in &given {
-        let (prompt, text) = prompt(shared, given);
+        let (prompt, text) = prompt_of(shared, given).await?;
         let echo = if echo { text } else { String::new() };
         let collected = reply::collect(submit(shared, prompt, wish.clone(), wanted, None)?, wanted).await?;
         all.add(&collected.usage);

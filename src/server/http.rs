@@ -42,6 +42,8 @@ const HEAD_LINES: usize = 100;
 const BODY: Duration = Duration::from_secs(120);
 /// Bytes of it: several times what the longest context takes.
 pub(super) const BODY_BYTES: usize = 32 << 20;
+/// A body longer than this is parsed on a thread of its own.
+const LONG_BYTES: usize = 64 << 10;
 /// A reader that takes nothing for so long is gone.
 const STUCK: Duration = Duration::from_secs(60);
 /// Threads that render and tokenize.
@@ -137,7 +139,12 @@ pub(super) async fn json(headers: &HeaderMap, body: Body) -> Result<Value, Refus
         Ok(bytes) => bytes?,
         Err(_) => return Err(Refusal::new(408, "request_timeout", "the body did not come in time")),
     };
-    serde_json::from_slice(&bytes).map_err(|e| Refusal::new(400, "invalid_json", format!("the body is not JSON: {e}")))
+    let long = bytes.len() > LONG_BYTES;
+    let broken = || Refusal::internal("internal error while the body was read");
+    let parse = move || serde_json::from_slice(&bytes);
+    // Reading a long one would keep all other connections waiting.
+    let parsed = if long { tokio::task::spawn_blocking(parse).await.map_err(|_| broken())? } else { parse() };
+    parsed.map_err(|e| Refusal::new(400, "invalid_json", format!("the body is not JSON: {e}")))
 }
 
 async fn bytes_of(mut body: Body) -> Result<Vec<u8>, Refusal> {

@@ -3,12 +3,14 @@
 //! Each request that added state is a session of one message, whose link holds the path in the store; the session changed
 //! longest ago goes first. The terminal's own store and list are another place.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::Receiver;
 
+use super::fresh::{Fresh, FreshState};
 use super::records::Record;
 use crate::protocol::engine::StateImage;
 use crate::session::{
@@ -20,7 +22,7 @@ use crate::transcript::{Message, MessageMeta, Role};
 const REMEMBERED: usize = 2_000;
 /// Requests between two looks at how many there are.
 const TIDY_EVERY: u64 = 128;
-/// How long a request waits for state that is being written and that it may want.
+/// How long the end waits for what is being written.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The store and its writer.
@@ -29,9 +31,12 @@ pub(super) struct Keep {
     pub store: Arc<Store>,
     writer: Writer,
     pub events: Receiver<SaveEvent>,
-    /// Saves whose state is not on disk yet.
-    pending: HashSet<u64>,
+    /// What is on its way to disk, and with which save.
+    pub fresh: Fresh,
+    pending: HashMap<u64, SegmentId>,
     saves: u64,
+    /// Forgets old requests.
+    tidying: Option<JoinHandle<()>>,
     /// A failure was told.
     said: bool,
 }
@@ -40,14 +45,28 @@ impl Keep {
     pub(super) fn new(store: Arc<Store>) -> std::io::Result<Keep> {
         let (to, events) = crossbeam_channel::unbounded();
         let writer = Writer::start(Arc::clone(&store), to)?;
-        Ok(Keep { store, writer, events, pending: HashSet::new(), saves: 0, said: false })
+        Ok(Keep {
+            store,
+            writer,
+            events,
+            fresh: Fresh::default(),
+            pending: HashMap::new(),
+            saves: 0,
+            tidying: None,
+            said: false,
+        })
     }
 
     /// Records a segment and its state.
     pub(super) fn segment(&mut self, content: NewSegment, image: Option<StateImage>) {
-        let images = image.map(|image| (content.id(), image)).into_iter().collect();
+        let segment = content.id();
+        if let Some(image) = &image {
+            let most = self.store.limits().max_pending_bytes;
+            self.fresh.add(FreshState { content: content.clone(), image: image.clone() }, most);
+        }
+        let images = image.map(|image| (segment, image)).into_iter().collect();
         let id = self.writer.save(Save { changes: vec![Change::AddSegment(Box::new(content))], images });
-        self.pending.insert(id);
+        self.pending.insert(id, segment);
     }
 
     /// Holds the path that ends in `tip` in the store, for an answer or for its state alone.
@@ -80,23 +99,12 @@ impl Keep {
             Change::MoveHead { session, head: Some(message) },
             Change::Link { message, segment: tip },
         ];
-        self.pending.insert(self.writer.save(Save { changes, images: Vec::new() }));
+        self.writer.save(Save { changes, images: Vec::new() });
         self.saves += 1;
-        if self.saves.is_multiple_of(TIDY_EVERY) {
-            self.tidy();
-        }
-    }
-
-    /// Forgets the requests that are too many.
-    pub(super) fn tidy(&mut self) {
-        let forget = || -> Result<(), StoreError> {
-            for old in self.store.sessions(SessionFilter::Live, usize::MAX)?.iter().skip(REMEMBERED) {
-                self.store.delete(old.id)?;
-            }
-            self.store.empty_trash(Some(0)).map(drop)
-        };
-        if let Err(e) = forget() {
-            tracing::warn!("old requests are not forgotten: {e}");
+        if self.saves.is_multiple_of(TIDY_EVERY) && self.tidying.as_ref().is_none_or(JoinHandle::is_finished) {
+            let store = Arc::clone(&self.store);
+            // Without a thread it is done at the end.
+            self.tidying = std::thread::Builder::new().name("tidy".into()).spawn(move || tidy(&store)).ok();
         }
     }
 
@@ -104,24 +112,27 @@ impl Keep {
     pub(super) fn on_event(&mut self, event: SaveEvent) {
         match event {
             SaveEvent::Text { .. } => {}
-            SaveEvent::Saved { id, .. } => drop(self.pending.remove(&id)),
+            SaveEvent::Saved { id, .. } => self.written(id),
+            // It is tried again: until then it is had from memory.
+            SaveEvent::NotSaved { lasting: false, reason, .. } => self.warn(&reason),
             SaveEvent::TextOnly { id, reason, .. } | SaveEvent::NotSaved { id, reason, .. } => {
-                self.pending.remove(&id);
-                if !std::mem::replace(&mut self.said, true) {
-                    tracing::warn!("state of requests is not kept: {reason}");
-                }
+                self.written(id);
+                self.warn(&reason);
             }
             SaveEvent::Recovered => self.said = false,
         }
     }
 
-    /// Waits for what is being written.
-    pub(super) fn settle(&mut self) {
-        if !self.pending.is_empty() {
-            self.writer.flush(Instant::now() + PATIENCE);
-            while let Ok(event) = self.events.try_recv() {
-                self.on_event(event);
-            }
+    /// Its state is on disk, or will never be.
+    fn written(&mut self, save: u64) {
+        if let Some(segment) = self.pending.remove(&save) {
+            self.fresh.remove(&segment);
+        }
+    }
+
+    fn warn(&mut self, reason: &str) {
+        if !std::mem::replace(&mut self.said, true) {
+            tracing::warn!("state of requests is not kept: {reason}");
         }
     }
 
@@ -130,7 +141,24 @@ impl Keep {
     /// # Errors
     /// What is not on disk.
     pub(super) fn close(mut self) -> Result<(), Unsaved> {
-        self.tidy();
+        if let Some(tidying) = self.tidying.take() {
+            // It has no result; a panic of it was printed.
+            let _ = tidying.join();
+        }
+        tidy(&self.store);
         self.writer.close(Instant::now() + PATIENCE)
+    }
+}
+
+/// Forgets the requests that are too many.
+fn tidy(store: &Store) {
+    let forget = || -> Result<(), StoreError> {
+        for old in store.sessions(SessionFilter::Live, usize::MAX)?.iter().skip(REMEMBERED) {
+            store.delete(old.id)?;
+        }
+        store.empty_trash(Some(0)).map(drop)
+    };
+    if let Err(e) = forget() {
+        tracing::warn!("old requests are not forgotten: {e}");
     }
 }

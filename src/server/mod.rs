@@ -1,8 +1,8 @@
 //! The local server: the model for other programs, over HTTP, in the forms of the OpenAI and Anthropic APIs.
 //!
 //! Connections (`http`) run on one thread with tokio; each request is read by the file of its API (`chat`, `completions`, `responses`, `messages`, `plain`), rendered
-//! (`prompt`), and put into a bounded queue as an `Ask`. One thread (`worker`) feeds the engine: it finds the longest
-//! kept prefix (`prefix`), has the rest read, and keeps the state (`keep`). What it says comes back through a channel that
+//! (`prompt`), and put into a bounded queue as an `Ask`. One thread (`worker`) feeds the engine: it has the longest
+//! kept prefix found (`planner`, `prefix`), has the rest read, and keeps the state (`keep`, `fresh`). What it says comes back through a channel that
 //! never makes it wait; the connection turns it into one object or a stream (`reply`).
 //!
 //! Invariants: a client that goes away ends its answer within a round; a slow one is ended before it holds more than a few
@@ -15,12 +15,14 @@ mod chat;
 mod completions;
 mod door;
 mod fields;
+mod fresh;
 mod http;
 mod keep;
 mod likely;
 mod messages;
 mod metrics;
 mod plain;
+mod planner;
 mod prefix;
 mod prompt;
 mod records;
@@ -52,6 +54,7 @@ use ask::Ask;
 pub use door::Key;
 use keep::Keep;
 use metrics::Metrics;
+use planner::Planner;
 use records::Records;
 use worker::Worker;
 
@@ -204,7 +207,7 @@ impl Server {
         let (asks, inbox) = crossbeam_channel::unbounded();
         let (orders, ends) = crossbeam_channel::bounded(0);
         let records = Records::new(Arc::clone(&store));
-        let keep = Keep::new(store)?;
+        let keep = Keep::new(Arc::clone(&store))?;
         let shared = Arc::new(Shared {
             renderer: Renderer::new(text),
             stop_ids: stop,
@@ -222,7 +225,8 @@ impl Server {
             key,
             started: now_s(),
         });
-        let worker = Worker::new(Arc::clone(&shared), inbox, ends, engine, keep);
+        let planner = Planner::start(&shared, &store, side_by_side)?;
+        let worker = Worker::new(Arc::clone(&shared), inbox, ends, engine, keep, planner);
         let worker = std::thread::Builder::new().name("server".into()).spawn(move || worker.run())?;
         Ok(Server { shared, worker, orders })
     }

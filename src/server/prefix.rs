@@ -1,12 +1,32 @@
-//! The longest kept prefix of a prompt: live, or on disk from whichever request or run of the program.
+//! The longest kept prefix of a prompt: live, on its way to disk, or on disk from whichever request or run of the program.
 //!
 //! A text is compared with the texts that states were recorded with; so it does not matter how an answer was cut into tokens.
 //! A prompt of tokens is compared token by token as well.
 
-use crate::desk::path::Path;
-use crate::session::{Store, StoreError};
+use std::sync::Arc;
 
 use super::ask::Prompt;
+use super::fresh::{Fresh, FreshState};
+use crate::desk::path::Path;
+use crate::protocol::engine::{CheckpointImage, RowSource};
+use crate::session::{SegmentId, Store, StoreError};
+
+/// Times that a prefix is looked for anew because state turned out damaged when it was opened.
+const ATTEMPTS: usize = 8;
+
+/// Kept state of a path, ready to be put back: rows of each of its segments, and the state at its end.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub rows: Vec<Arc<dyn RowSource>>,
+    pub end: Option<CheckpointImage>,
+}
+
+/// A path that can be put back: its first segments are on disk, the others on their way there.
+struct Found {
+    path: Path,
+    stored: Option<SegmentId>,
+    fresh: Vec<Arc<FreshState>>,
+}
 
 /// Whether a path is the beginning of a prompt of tokens; a prompt of text has been compared already.
 fn same_tokens(path: &Path, prompt: &Prompt) -> bool {
@@ -16,38 +36,115 @@ fn same_tokens(path: &Path, prompt: &Prompt) -> bool {
     })
 }
 
-/// The part of the live path that a prompt begins with, leaving something to be read. Whether that is all of it.
-pub(super) fn of_live(live: &Path, prompt: &Prompt) -> (Path, bool) {
+/// Whether a prompt begins with all of a live path, and goes on behind it.
+fn begins_with(prompt: &Prompt, live: &Path) -> bool {
     let text = &prompt.rendered.text;
-    let mut same = live.unchanged(text);
-    while !same.segments().is_empty() && (same.text_bytes() >= text.len() || !same_tokens(&same, prompt)) {
-        same = same.prefix(same.segments().len() - 1);
-    }
-    let whole = same.segments().len() == live.segments().len();
-    (same, whole)
+    live.unchanged(text).segments().len() == live.segments().len()
+        && live.text_bytes() < text.len()
+        && same_tokens(live, prompt)
 }
 
-/// The longest prefix of a prompt that can be made live.
+/// The stored path that ends in `tip`, if all of it can be put back.
+fn stored(store: &Store, tip: &SegmentId) -> Result<Option<Path>, StoreError> {
+    match store.plan_restore(tip) {
+        Ok(plan) => Ok(Some(Path::new(plan.path).prefix(plan.usable))),
+        Err(StoreError::NoSegment { .. }) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// The longest prefix on its way to disk that is longer than `least` bytes.
+fn among_fresh(
+    store: &Store,
+    fingerprint: &str,
+    fresh: &Fresh,
+    prompt: &Prompt,
+    least: usize,
+) -> Result<Option<Found>, StoreError> {
+    for tip in fresh.under(fingerprint, &prompt.rendered.text) {
+        let (below, states) = fresh.path(tip);
+        let mut path = match &below {
+            None => Path::default(),
+            Some(id) => match stored(store, id)? {
+                Some(path) => path,
+                None => continue,
+            },
+        };
+        // Anything of the stored part that cannot be put back makes it another path.
+        if path.head() != below {
+            continue;
+        }
+        for state in &states {
+            path.push(state.content.clone());
+        }
+        if path.text_bytes() <= least {
+            break;
+        }
+        if same_tokens(&path, prompt) {
+            return Ok(Some(Found { path, stored: below, fresh: states }));
+        }
+    }
+    Ok(None)
+}
+
+/// The longest prefix on disk that is longer than `least` bytes.
+fn among_stored(store: &Store, fingerprint: &str, prompt: &Prompt, least: usize) -> Result<Option<Found>, StoreError> {
+    for id in store.segments_under(fingerprint, &prompt.rendered.text)? {
+        // What comes after a path that is too short is shorter still, but may have lost less.
+        if let Some(path) = stored(store, &id)?.filter(|p| p.text_bytes() > least)
+            && same_tokens(&path, prompt)
+        {
+            return Ok(Some(Found { stored: path.head(), path, fresh: Vec::new() }));
+        }
+    }
+    Ok(None)
+}
+
+/// Opens what was found; `None` where it turned out damaged.
+fn open(store: &Store, found: &Found) -> Result<Option<Kept>, StoreError> {
+    let (mut rows, mut end): (Vec<Arc<dyn RowSource>>, _) = (Vec::new(), None);
+    if let Some(tip) = &found.stored {
+        let opened = match store.open_path(tip, 0) {
+            Ok(opened) => opened,
+            Err(StoreError::NoSegment { .. }) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        if opened.plan.usable + found.fresh.len() != found.path.segments().len() {
+            return Ok(None);
+        }
+        rows.extend(opened.rows.into_iter().map(|r| r as Arc<dyn RowSource>));
+        end = opened.end;
+    }
+    if let Some(last) = found.fresh.last() {
+        rows.extend(found.fresh.iter().map(|s| Arc::new(s.image.rows.clone()) as Arc<dyn RowSource>));
+        end = last.image.end.clone();
+    }
+    Ok(Some(Kept { rows, end }))
+}
+
+/// The longest prefix of a prompt that is live or can be put back, and where it comes from; `None`: it is live, or empty.
 ///
 /// # Errors
 /// The store cannot be read.
-pub(super) fn longest(store: &Store, fingerprint: &str, live: &Path, prompt: &Prompt) -> Result<Path, StoreError> {
-    let (same, whole) = of_live(live, prompt);
-    let least = if whole { same.text_bytes() } else { 0 };
-    for id in store.segments_under(fingerprint, &prompt.rendered.text)? {
-        let plan = match store.plan_restore(&id) {
-            Ok(plan) => plan,
-            Err(StoreError::NoSegment { .. }) => continue,
-            Err(e) => return Err(e),
-        };
-        let path = Path::new(plan.path).prefix(plan.usable);
-        if path.text_bytes() <= least {
-            // What comes after it is shorter, but may have lost less.
-            continue;
+pub(super) fn longest(
+    store: &Store,
+    fingerprint: &str,
+    live: &[Path],
+    fresh: &Fresh,
+    prompt: &Prompt,
+) -> Result<(Path, Option<Kept>), StoreError> {
+    let live =
+        live.iter().filter(|l| begins_with(prompt, l)).max_by_key(|l| l.text_bytes()).cloned().unwrap_or_default();
+    for _ in 0..ATTEMPTS {
+        let mut found = among_fresh(store, fingerprint, fresh, prompt, live.text_bytes())?;
+        let least = found.as_ref().map_or(live.text_bytes(), |f| f.path.text_bytes());
+        if let Some(longer) = among_stored(store, fingerprint, prompt, least)? {
+            found = Some(longer);
         }
-        if same_tokens(&path, prompt) {
-            return Ok(path);
+        let Some(found) = found else { break };
+        if let Some(kept) = open(store, &found)? {
+            return Ok((found.path, Some(kept)));
         }
     }
-    Ok(if whole { same } else { Path::default() })
+    Ok((live, None))
 }

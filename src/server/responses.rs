@@ -364,8 +364,13 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     fields.ignore(&["include", "user", "parallel_tool_calls", "service_tier", "max_tool_calls", "stream_options"]);
     fields.ignore(&["prompt_cache_key", "prompt_cache_retention", "safety_identifier", "client_metadata"]);
     fields.done()?;
-    let (parent, earlier) = match &previous {
-        Some(id) => shared.records.find(id, "previous_response_id").map(|(at, turns)| (Some(at), turns))?,
+    let (parent, earlier) = match previous.clone() {
+        Some(id) => {
+            let shared = Arc::clone(shared);
+            let found = tokio::task::spawn_blocking(move || shared.records.find(&id, "previous_response_id"));
+            let found = found.await.map_err(|_| Refusal::internal("internal error while an answer was looked up"))?;
+            found.map(|(at, turns)| (Some(at), turns))?
+        }
         None => (None, Vec::new()),
     };
     let record = shared.records.begin(parent, asked.clone());

@@ -238,8 +238,8 @@ settings! {
         key_file: String = text("");
         /// requests that may wait for the engine; more are told to come again
         queue: usize = int(64, 1, 4096);
-        /// requests that are read and answered side by side; each has memory for its own context
-        side_by_side: usize = int(4, 1, 16);
+        /// requests that are read and answered side by side; others wait
+        side_by_side: usize = int(8, 1, 16);
         /// state of requests on disk
         max_state_gib: f64 = float(20.0, 0.0, 1e6);
     }

@@ -257,6 +257,16 @@ fn how_likely_tokens_were_is_told_as_evaluations_ask_for_it() {
     }
     let offsets = told["text_offset"].as_array().unwrap();
     assert_eq!(offsets.len(), count + 1);
+    // With nothing to be drawn the prompt is scored, and not read a second time.
+    let jobs = server.log.try_iter().count();
+    assert_eq!(jobs, 2);
+    let nothing = server.post("/v1/completions", &crate::with(ask.clone(), "max_tokens", 0.into())).json();
+    assert_eq!(nothing["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap().len(), count);
+    assert_eq!(
+        (&nothing["choices"][0]["finish_reason"], &nothing["usage"]["prompt_tokens"]),
+        (&json!("length"), &json!(count))
+    );
+    assert_eq!(server.log.try_iter().count(), 1);
     // Without an echo those of the answer alone; and the same in a chat.
     let own = json!({ "prompt": "Once", "max_tokens": 3, "logprobs": 2 });
     let own = server.post("/v1/completions", &own).json();

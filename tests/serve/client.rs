@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use crossbeam_channel::{Receiver, Sender};
 use sala_chat::desk::{EngineChannels, Settings};
 use sala_chat::protocol::engine::Token;
 use sala_chat::server::{Key, Options, ServeError, Server, Stop};
+use sala_chat::session::Store;
 use sala_chat::text::{Before, TextModel};
 use serde_json::Value;
 
@@ -30,6 +32,10 @@ pub struct Setup {
     pub key: Option<&'static str>,
     pub settings: Settings,
     pub gate: Option<Receiver<()>>,
+    /// In place of one on the machine's own disk.
+    pub store: Option<Arc<Store>>,
+    /// Sequences of the engine.
+    pub sequences: u32,
 }
 
 impl Default for Setup {
@@ -44,6 +50,8 @@ impl Default for Setup {
             key: None,
             settings: Settings::default(),
             gate: None,
+            store: None,
+            sequences: 16,
         }
     }
 }
@@ -73,12 +81,12 @@ impl Running {
             gate: setup.gate,
             late: false,
             never: false,
-            sequences: 16,
+            sequences: setup.sequences,
             room: 16,
             seeds: None,
         });
         let server = Server::start(Options {
-            store: store(dir),
+            store: setup.store.unwrap_or_else(|| store(dir)),
             text: setup.text,
             stop: stop_ids,
             engine: EngineChannels { commands: fake.commands, events: fake.events },

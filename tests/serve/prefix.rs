@@ -7,11 +7,11 @@ use crate::client::{Running, Setup};
 use crate::support::digest_answers;
 use crate::support::text_model;
 
-fn setup() -> Setup {
+pub fn setup() -> Setup {
     Setup { script: digest_answers(text_model(None)), ..Setup::default() }
 }
 
-fn ask(server: &Running, messages: &Value) -> (String, u64, u64) {
+pub fn ask(server: &Running, messages: &Value) -> (String, u64, u64) {
     let reply = server.post(CHAT, &json!({ "messages": messages, "temperature": 0 }));
     assert_eq!(reply.status, 200, "{}", reply.body);
     let reply = reply.json();
@@ -23,7 +23,7 @@ fn ask(server: &Running, messages: &Value) -> (String, u64, u64) {
     )
 }
 
-fn long(what: &str) -> String {
+pub fn long(what: &str) -> String {
     format!("{what}: {}", "some words of it, ".repeat(60))
 }
 

@@ -1,0 +1,148 @@
+//! State on its way to disk. Whoever wants it meanwhile has it from memory, so that nobody waits for a disk.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::protocol::engine::StateImage;
+use crate::session::{NewSegment, SegmentId, TextBoundary};
+
+/// A segment and its state, as the engine gave it. The writer holds the same bytes.
+#[derive(Debug)]
+pub(super) struct FreshState {
+    pub content: NewSegment,
+    pub image: StateImage,
+}
+
+impl FreshState {
+    fn bytes(&self) -> u64 {
+        let tensors = self.image.rows.tensors.iter().chain(self.image.end.iter().flat_map(|e| &e.tensors));
+        tensors.map(|t| t.data.len() as u64).sum()
+    }
+}
+
+/// What is being written, by segment. Cheap to clone: a clone is what it was then.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fresh {
+    states: Arc<HashMap<SegmentId, Arc<FreshState>>>,
+    bytes: u64,
+}
+
+impl Fresh {
+    /// Adds a state, unless more than `most` bytes would be held: a disk that hangs must not fill the memory.
+    pub(super) fn add(&mut self, state: FreshState, most: u64) {
+        let bytes = state.bytes();
+        if self.bytes + bytes <= most {
+            self.bytes += bytes;
+            let before = Arc::make_mut(&mut self.states).insert(state.content.id(), Arc::new(state));
+            self.bytes -= before.map_or(0, |s| s.bytes());
+        }
+    }
+
+    /// It is on disk, or will never be.
+    pub(super) fn remove(&mut self, id: &SegmentId) {
+        if self.states.contains_key(id) {
+            let gone = Arc::make_mut(&mut self.states).remove(id);
+            self.bytes -= gone.map_or(0, |s| s.bytes());
+        }
+    }
+
+    /// Segments with a state at their end that lies in `text`, before its last byte, with everything up to there being the text
+    /// they were recorded with; the deepest first.
+    pub(super) fn under(&self, fingerprint: &str, text: &str) -> Vec<SegmentId> {
+        let end = |boundary: TextBoundary| usize::try_from(boundary.bytes).ok().filter(|end| *end < text.len());
+        let mut ends: Vec<(usize, [u8; 32], SegmentId)> = self
+            .states
+            .iter()
+            .filter(|(_, s)| s.image.end.is_some() && s.content.fingerprint == fingerprint)
+            .filter_map(|(id, s)| Some((end(s.content.boundary)?, s.content.boundary.hash, *id)))
+            .collect();
+        ends.sort_unstable_by_key(|(end, ..)| *end);
+        let mut hash = blake3::Hasher::new();
+        let mut done = 0;
+        let mut found = Vec::new();
+        for (end, wanted, id) in ends {
+            hash.update(text.as_bytes().get(done..end).unwrap_or_default());
+            done = end;
+            if *hash.finalize().as_bytes() == wanted {
+                found.push(id);
+            }
+        }
+        found.reverse();
+        found
+    }
+
+    /// The states up to and with that of `tip`, root first, as far as they are here, and the segment on disk that they follow.
+    pub(super) fn path(&self, tip: SegmentId) -> (Option<SegmentId>, Vec<Arc<FreshState>>) {
+        let (mut next, mut path) = (Some(tip), Vec::new());
+        while let Some(state) = next.and_then(|id| self.states.get(&id)) {
+            next = state.content.parent;
+            path.push(Arc::clone(state));
+        }
+        path.reverse();
+        (next, path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::engine::{CheckpointImage, Dtype, ImageTensor};
+    use crate::session::SegmentKind;
+
+    fn state(parent: Option<SegmentId>, start: u64, text: &str, ends: bool) -> FreshState {
+        let tensor = ImageTensor { name: "k".into(), dtype: Dtype::U8, shape: vec![10], data: Arc::new(vec![0; 10]) };
+        let mut image = StateImage::default();
+        image.rows.tensors.push(tensor);
+        image.end = ends.then(CheckpointImage::default);
+        let content = NewSegment {
+            fingerprint: "f".into(),
+            parent,
+            start,
+            prompt: vec![u32::try_from(text.len()).unwrap()],
+            completion: Vec::new(),
+            boundary: TextBoundary::of(text),
+            kind: SegmentKind::Turn,
+        };
+        FreshState { content, image }
+    }
+
+    #[test]
+    fn what_is_being_written_is_found_by_its_text_the_deepest_first() {
+        let mut fresh = Fresh::default();
+        let on_disk = SegmentId([7; 32]);
+        let first = state(Some(on_disk), 5, "one ", true);
+        let first_id = first.content.id();
+        let second = state(Some(first_id), 6, "one two ", false);
+        let second_id = second.content.id();
+        let third = state(Some(second_id), 7, "one two three ", true);
+        let third_id = third.content.id();
+        for s in [first, second, third, state(None, 0, "other ", true)] {
+            fresh.add(s, 1_000);
+        }
+        // The second has no state at its end, but what builds on it does.
+        assert_eq!(fresh.under("f", "one two three four"), [third_id, first_id]);
+        assert_eq!(fresh.under("f", "one two three "), [first_id]);
+        assert_eq!(fresh.under("g", "one two three four"), []);
+        let (stored, path) = fresh.path(third_id);
+        assert_eq!(stored, Some(on_disk));
+        assert_eq!(path.iter().map(|s| s.content.start).collect::<Vec<_>>(), [5, 6, 7]);
+        let before = fresh.clone();
+        fresh.remove(&third_id);
+        assert_eq!(fresh.under("f", "one two three four"), [first_id]);
+        assert_eq!(before.under("f", "one two three four").len(), 2);
+    }
+
+    #[test]
+    fn no_more_is_held_than_allowed_and_the_same_state_counts_once() {
+        let mut fresh = Fresh::default();
+        fresh.add(state(None, 0, "a", true), 25);
+        fresh.add(state(None, 0, "a", true), 25);
+        fresh.add(state(None, 0, "ab", true), 25);
+        assert_eq!((fresh.bytes, fresh.states.len()), (20, 2));
+        fresh.add(state(None, 0, "abc", true), 25);
+        assert_eq!((fresh.bytes, fresh.states.len()), (20, 2));
+        let ids: Vec<SegmentId> = fresh.states.keys().copied().collect();
+        ids.iter().for_each(|id| fresh.remove(id));
+        assert_eq!((fresh.bytes, fresh.states.len()), (0, 0));
+    }
+}

@@ -1,0 +1,139 @@
+//! Plans: the longest kept prefix of a prompt, ready to be put back, and what has to be read behind it. Made on threads of their
+//! own: to look through a long text, to cut it into tokens and to open files takes time that whoever feeds the engine has not.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use super::Shared;
+use super::ask::{Ask, Prompt};
+use super::fresh::Fresh;
+use super::prefix::{self, Kept};
+use super::refusal::Refusal;
+use crate::base::grouped;
+use crate::desk::path::Path;
+use crate::desk::segments::{self, Step};
+use crate::protocol::engine::RowsFault;
+use crate::session::{SegmentKind, Store, StoreError};
+use crate::text::{Halt, TextError};
+
+/// A question to be planned, and what was live and what was being written when it was asked.
+pub(super) struct Wanted {
+    pub ask: Ask,
+    /// Times that it was planned with state that turned out damaged.
+    pub attempts: u32,
+    pub live: Vec<Path>,
+    pub fresh: Fresh,
+    /// What was found damaged the last time.
+    pub lost: Option<RowsFault>,
+    /// Tokens that the context holds.
+    pub limit: u64,
+    pub fingerprint: String,
+}
+
+/// How a question is answered.
+pub(super) struct Plan {
+    /// The state it begins with.
+    pub base: Path,
+    /// Where that comes from; `None`: it was live.
+    pub kept: Option<Kept>,
+    /// What is read behind it; the last one is what is answered to.
+    pub steps: VecDeque<Step>,
+}
+
+/// A question that is planned.
+pub(super) struct Planned {
+    pub ask: Ask,
+    pub attempts: u32,
+    pub plan: Result<Plan, Refusal>,
+}
+
+/// The threads that plan.
+pub(super) struct Planner {
+    to: Sender<Wanted>,
+    pub plans: Receiver<Planned>,
+}
+
+impl Planner {
+    /// Starts so many threads, which end when it is dropped.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub(super) fn start(shared: &Arc<Shared>, store: &Arc<Store>, threads: usize) -> std::io::Result<Planner> {
+        let (to, wanted) = unbounded::<Wanted>();
+        let (planned, plans) = unbounded();
+        for _ in 0..threads {
+            let (shared, store) = (Arc::clone(shared), Arc::clone(store));
+            let (wanted, planned) = (wanted.clone(), planned.clone());
+            std::thread::Builder::new().name("planner".into()).spawn(move || {
+                for wanted in wanted {
+                    let made = catch_unwind(AssertUnwindSafe(|| plan(&shared, &store, &wanted)));
+                    let made = made.unwrap_or_else(|_| Err(Refusal::internal("internal error while it was planned")));
+                    let Wanted { ask, attempts, .. } = wanted;
+                    // Nobody takes it any more when the server has ended.
+                    let _ = planned.send(Planned { ask, attempts, plan: made });
+                }
+            })?;
+        }
+        Ok(Planner { to, plans })
+    }
+
+    /// Has a question planned.
+    pub(super) fn want(&self, wanted: Wanted) {
+        // The threads live as long as this does.
+        let _ = self.to.send(wanted);
+    }
+}
+
+/// The refusal of a prompt of `tokens` tokens.
+fn too_long(prompt: &Prompt, tokens: &str, limit: u64) -> Refusal {
+    let field = prompt.field;
+    let message = format!("{field}: the prompt has {tokens} tokens, the context holds {}", grouped(limit));
+    Refusal { code: "context_length_exceeded", ..Refusal::field(field, message) }
+}
+
+fn plan(shared: &Shared, store: &Store, wanted: &Wanted) -> Result<Plan, Refusal> {
+    let Wanted { ask, limit, .. } = wanted;
+    let internal = |e: StoreError| Refusal::internal(format!("kept state cannot be looked up: {e}"));
+    if let Some(fault) = &wanted.lost
+        && !store.note_fault(fault).map_err(|e| Refusal::internal(e.to_string()))?
+    {
+        return Err(Refusal::internal(fault.to_string()));
+    }
+    let (base, kept) = match ask.wish.score {
+        // What is scored is the prompt as it is cut into tokens, from its first one on.
+        Some(_) => (Path::default(), None),
+        None => {
+            prefix::longest(store, &wanted.fingerprint, &wanted.live, &wanted.fresh, &ask.prompt).map_err(internal)?
+        }
+    };
+    let steps = steps(shared, ask, &base, *limit)?;
+    let total = base.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
+    if total >= *limit {
+        return Err(too_long(&ask.prompt, &grouped(total), *limit));
+    }
+    if steps.last().is_none_or(|s| s.prompt.is_empty()) {
+        let field = ask.prompt.field;
+        return Err(Refusal::field(field, format!("{field}: there is nothing to answer to")));
+    }
+    Ok(Plan { base, kept, steps: steps.into() })
+}
+
+/// What is read behind `base`.
+fn steps(shared: &Shared, ask: &Ask, base: &Path, limit: u64) -> Result<Vec<Step>, Refusal> {
+    let rendered = &ask.prompt.rendered;
+    if let Some(tokens) = &ask.prompt.tokens {
+        let from = usize::try_from(base.position()).unwrap_or(usize::MAX);
+        let prompt = tokens.get(from..).unwrap_or_default().to_vec();
+        return Ok(vec![Step { prompt, text_end: rendered.text.len(), kind: SegmentKind::Turn, message: None }]);
+    }
+    let most = usize::try_from(limit).unwrap_or(usize::MAX);
+    let halt = Halt { stop: &|| ask.cancel.is_cancelled(), most };
+    segments::steps(&shared.renderer, shared.piece, rendered, base, &halt).map_err(|e| match e {
+        TextError::TooLong { .. } => too_long(&ask.prompt, &format!("more than {}", grouped(limit)), limit),
+        TextError::Stopped => Refusal::gone(),
+        other => Refusal::internal(other.to_string()),
+    })
+}

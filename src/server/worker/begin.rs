@@ -1,0 +1,170 @@
+//! From a plan to the first token: the lane, the state that is put back, the steps that are read.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use super::lanes::{Doing, Running};
+use super::{Parked, Worker};
+use crate::desk::path::Path;
+use crate::protocol::engine::{Cancel, Command, Generate, Job, Look, RowsFault, Sampling, Scoring, Token};
+use crate::server::answer::Answer;
+use crate::server::ask::{Ask, Said};
+use crate::server::planner::{Plan, Planned};
+use crate::server::prefix::Kept;
+use crate::server::refusal::Refusal;
+
+/// Times a question is planned anew because kept state turned out damaged.
+const ATTEMPTS: u32 = 8;
+/// Bytes of text that another has to be reading anyway for a question to wait for it.
+const WORTH_BYTES: usize = 1_024;
+
+impl Worker {
+    /// A plan is made: begins with it, unless what it rests on is not there any more or will soon be better.
+    pub(super) fn on_plan(&mut self, planned: Planned) {
+        let Planned { ask, attempts, plan } = planned;
+        let plan = match plan {
+            Ok(plan) if self.model.is_some() => plan,
+            Ok(_) => return self.refuse(&ask, Refusal::internal(super::GONE)),
+            Err(refusal) => return self.refuse(&ask, refusal),
+        };
+        if ask.wish.score.is_none()
+            && let Some((at, end)) = self.lanes.ahead_of(&ask, plan.base.text_bytes(), WORTH_BYTES)
+        {
+            let begun = self.lanes.get(at).map_or(0, |l| l.used);
+            self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+            self.parked.push(Parked { ask, at, begun, end });
+            return;
+        }
+        let free = plan.kept.is_some() || plan.base.segments().is_empty();
+        match self.lanes.place_for(&plan.base, free) {
+            Some(at) => self.begin(at, ask, attempts, plan),
+            // Somebody else went on with the state that it was to begin with.
+            None => self.want_plan(ask, attempts, None),
+        }
+    }
+
+    /// Begins with a question on an idle lane.
+    fn begin(&mut self, at: usize, ask: Ask, attempts: u32, plan: Plan) {
+        let Plan { base, kept, steps } = plan;
+        self.begun += 1;
+        if let Some(lane) = self.lanes.get_mut(at) {
+            lane.used = self.begun;
+        }
+        if let Some(most) = ask.wish.score {
+            let tokens = steps.iter().flat_map(|s| s.prompt.iter().copied()).collect();
+            return self.begin_scoring(at, ask, tokens, most);
+        }
+        let cached = base.position();
+        let prompt = cached + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
+        if attempts == 0 {
+            ask.to.tell(Said::Begun { index: ask.given, prompt_tokens: prompt, cached_tokens: cached });
+            self.shared.metrics.prompt_tokens.fetch_add(prompt, Ordering::Relaxed);
+            self.shared.metrics.cached_tokens.fetch_add(cached, Ordering::Relaxed);
+        }
+        let answer = Answer::new(&self.shared, &ask);
+        let doing = Doing::Restoring(0, Path::default());
+        let (read, grown, cancel) = (0, false, Cancel::default());
+        let running = Running { ask, doing, steps, answer, cached, read, prompt, grown, attempts, cancel };
+        self.make_live(at, Box::new(running), base, kept);
+    }
+
+    /// Begins anew with what is kept after all.
+    pub(super) fn plan_again(&mut self, running: Running, why: &str, lost: Option<RowsFault>) {
+        let attempts = running.attempts + 1;
+        if attempts > ATTEMPTS {
+            return self.refuse(&running.ask, Refusal::internal(why.to_owned()));
+        }
+        self.want_plan(running.ask, attempts, lost);
+    }
+
+    /// Makes `base` live in a lane; rows it shares with the live path stay where they are.
+    fn make_live(&mut self, at: usize, mut running: Box<Running>, base: Path, kept: Option<Kept>) {
+        let Some(lane) = self.lanes.get(at) else {
+            return self.refuse(&running.ask, Refusal::internal("internal error: there is no such lane"));
+        };
+        let (sequence, common) = (lane.sequence, lane.live.common(&base));
+        if common == lane.live.segments().len() && common == base.segments().len() {
+            return self.next_step(at, running);
+        }
+        let Kept { rows, end } = kept.unwrap_or_default();
+        let id = self.id();
+        let keep = base.prefix(common).position();
+        let rows = rows.into_iter().skip(common).collect();
+        let history = base.tokens();
+        running.doing = Doing::Restoring(id, base);
+        self.put(at, running);
+        self.send(Command::Restore { id, sequence, keep, rows, end, history });
+    }
+
+    /// Gives a lane its question.
+    pub(super) fn put(&mut self, at: usize, running: Box<Running>) {
+        if let Some(lane) = self.lanes.get_mut(at) {
+            lane.running = Some(running);
+        }
+    }
+
+    /// Begins the next step.
+    pub(super) fn next_step(&mut self, at: usize, mut running: Box<Running>) {
+        let sequence = self.lanes.get(at).map(|l| l.sequence);
+        let (Some(step), Some(sequence)) = (running.steps.pop_front(), sequence) else {
+            return self.refuse(&running.ask, Refusal::internal("internal error: there is nothing to answer to"));
+        };
+        let generate = match running.steps.is_empty() {
+            false => None,
+            true => match self.generate(&running) {
+                Ok(generate) => Some(generate),
+                Err(refusal) => return self.refuse(&running.ask, refusal),
+            },
+        };
+        let id = self.id();
+        let (cancel, export) = (running.cancel.clone(), running.ask.keep);
+        let job = Job { id, sequence, prompt: step.prompt.clone(), generate, score: None, export, cancel };
+        running.doing = Doing::Running(id, step);
+        self.put(at, running);
+        self.send(Command::Run(job));
+    }
+
+    fn generate(&self, running: &Running) -> Result<Generate, Refusal> {
+        let wish = &running.ask.wish;
+        let steering = running.answer.steering(&self.shared, wish).map_err(|e| Refusal::internal(e.to_string()))?;
+        // Each of several answers has noise of its own.
+        let seed = wish.sampling.seed.wrapping_add(running.ask.given as u64);
+        Ok(Generate {
+            sampling: Sampling { seed, ..wish.sampling },
+            max_tokens: wish.max_tokens,
+            stop: self.shared.stop_ids.clone(),
+            spec: wish.spec,
+            steering,
+            look: Look::default(),
+            constraint: wish.constraint.clone(),
+            likely: wish.likely,
+        })
+    }
+
+    /// Has the prompt scored, on an empty state.
+    fn begin_scoring(&mut self, at: usize, ask: Ask, tokens: Vec<Token>, most: u8) {
+        let id = self.id();
+        let cancel = Cancel::default();
+        let score = Scoring { tokens: tokens.clone(), likely: Some(most), hidden: vec![Vec::new()] };
+        self.empty(at);
+        let Some(sequence) = self.lanes.get(at).map(|l| l.sequence) else {
+            return self.refuse(&ask, Refusal::internal("internal error: there is no such lane"));
+        };
+        let job = Job {
+            id,
+            sequence,
+            prompt: Vec::new(),
+            generate: None,
+            score: Some(score),
+            export: false,
+            cancel: cancel.clone(),
+        };
+        let (mut answer, doing) = (Answer::new(&self.shared, &ask), Doing::Scoring(id));
+        answer.generated = tokens;
+        let (cached, read, prompt, grown, attempts) = (0, 0, 0, false, 0);
+        let running =
+            Running { ask, doing, steps: VecDeque::new(), answer, cached, read, prompt, grown, attempts, cancel };
+        self.put(at, Box::new(running));
+        self.send(Command::Run(job));
+    }
+}

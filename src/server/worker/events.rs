@@ -1,0 +1,238 @@
+//! What the engine says, and what becomes of a question with it: tokens, the end of a step, the end of an answer, failures.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Worker;
+use super::lanes::{Doing, Lanes, Running};
+use crate::desk::path::Path;
+use crate::desk::segments::{self, Absorbed};
+use crate::protocol::engine::{Ended, EngineEvent, EngineFault, JobStats, Likely, MemoryInfo, ModelInfo, StateImage};
+use crate::server::EngineIs;
+use crate::server::answer::Answer;
+use crate::server::ask::Said;
+use crate::server::refusal::Refusal;
+use crate::transcript::Finish;
+
+/// The share of a device's memory that idle lanes leave free: one part of so many.
+const SPARE: u64 = 16;
+
+/// How a job ended.
+struct JobDone {
+    ended: Ended,
+    prompt: u64,
+    generated: u64,
+    image: Option<StateImage>,
+    stats: JobStats,
+}
+
+fn finish_of(ended: Ended) -> Finish {
+    match ended {
+        Ended::Stop | Ended::Read => Finish::Stop,
+        Ended::Length => Finish::Length,
+        Ended::Context => Finish::Context,
+        Ended::Repeats => Finish::Repeats,
+        Ended::Cancelled => Finish::Stopped,
+    }
+}
+
+impl Worker {
+    pub(super) fn on_engine(&mut self, event: EngineEvent) {
+        match event {
+            EngineEvent::Loading { what, done } => {
+                self.shared.set_engine(EngineIs::Loading { what, done });
+            }
+            EngineEvent::Ready(info) => self.ready(info),
+            EngineEvent::Failed { id, fault } => self.failed(id, fault),
+            EngineEvent::Restored { id, .. } => self.restored(id),
+            // Told by an engine that is a server itself.
+            EngineEvent::Note(note) => tracing::warn!("{note}"),
+            EngineEvent::Waiting { .. } => {}
+            EngineEvent::Reading { id, done, .. } => {
+                if let Some(running) = self.lanes.job(id) {
+                    let done = running.cached + running.read + done;
+                    running.ask.to.tell(Said::Reading { done, total: running.prompt });
+                }
+            }
+            EngineEvent::Tokens { id, tokens, likely, .. } => {
+                let shared = Arc::clone(&self.shared);
+                if let Some(running) = self.lanes.job(id) {
+                    let Running { answer, ask, cancel, .. } = running;
+                    if !answer.take(&shared, ask, &tokens, likely) {
+                        cancel.cancel();
+                    }
+                }
+            }
+            EngineEvent::Done { id, likely, ended, .. } if self.is_scoring(id) => self.scored(id, ended, likely),
+            EngineEvent::Done { id, ended, prompt_in_state, generated_in_state, image, stats, memory, .. } => {
+                let done = JobDone { ended, prompt: prompt_in_state, generated: generated_in_state, image, stats };
+                if self.lanes.job(id).is_some()
+                    && let Some(at) = self.lanes.of(id)
+                    && let Some(running) = self.lanes.take(at)
+                {
+                    self.job_done(at, running, done);
+                    self.leave_room(&memory);
+                }
+            }
+        }
+    }
+
+    fn ready(&mut self, info: ModelInfo) {
+        self.shared.set_engine(EngineIs::Ready(Box::new(info.clone())));
+        self.lanes = Lanes::new(info.max_sequences.max(1));
+        self.model = Some(info);
+    }
+
+    fn restored(&mut self, id: u64) {
+        let Some(at) = self.lanes.of(id) else { return };
+        let Some(mut running) = self.lanes.take(at) else { return };
+        if let Doing::Restoring(_, path) = &mut running.doing
+            && let Some(lane) = self.lanes.get_mut(at)
+        {
+            lane.live = std::mem::take(path);
+            return self.next_step(at, running);
+        }
+        self.put(at, running);
+    }
+
+    fn is_scoring(&self, id: u64) -> bool {
+        self.lanes.running().any(|r| matches!(&r.doing, Doing::Scoring(of) if *of == id))
+    }
+
+    /// A prompt was scored: tells it, and has the answer planned, if there is to be one. Nothing of it is kept: who scores texts
+    /// does so with thousands of them.
+    fn scored(&mut self, id: u64, ended: Ended, likely: Vec<Likely>) {
+        let Some(at) = self.lanes.of(id) else { return };
+        let Some(running) = self.lanes.take(at) else { return };
+        if ended == Ended::Cancelled {
+            return self.refuse(&running.ask, Refusal::gone());
+        }
+        let Running { mut ask, answer, .. } = *running;
+        ask.wish.score = None;
+        ask.keep = false;
+        let tokens = answer.generated;
+        let count = tokens.len() as u64;
+        ask.to.tell(Said::Scored { tokens, likely });
+        if ask.wish.max_tokens > 0 {
+            return self.want_plan(ask, 0, None);
+        }
+        for index in 0..ask.wanted {
+            ask.given = index;
+            ask.to.tell(Said::Begun { index, prompt_tokens: count, cached_tokens: 0 });
+            Answer::new(&self.shared, &ask).finish(&ask, Finish::Length);
+        }
+        self.shared.metrics.prompt_tokens.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn job_done(&mut self, at: usize, mut running: Box<Running>, done: JobDone) {
+        let placeholder = Doing::Restoring(0, Path::default());
+        let doing = std::mem::replace(&mut running.doing, placeholder);
+        let (Doing::Running(_, step), Some(lane)) = (doing, self.lanes.get_mut(at)) else {
+            return self.refuse(&running.ask, Refusal::internal("internal error: a job nobody asked for"));
+        };
+        let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        let absorbed = Absorbed {
+            prompt: count(done.prompt),
+            generated: &running.answer.generated,
+            generated_in_state: count(done.generated),
+        };
+        let fingerprint = self.model.as_ref().map_or("", |m| m.fingerprint.as_str());
+        let rendered = &running.ask.prompt.rendered;
+        match segments::absorb(&self.shared.renderer, fingerprint, &mut lane.live, rendered, &step, absorbed) {
+            Ok(Some((content, _))) if running.ask.keep => {
+                self.keep.segment(content, done.image);
+                running.grown = true;
+            }
+            Ok(_) => {}
+            Err(why) => {
+                self.empty(at);
+                return self.refuse(&running.ask, Refusal::internal(why));
+            }
+        }
+        running.read += done.prompt;
+        if done.ended == Ended::Read && !running.steps.is_empty() {
+            return self.next_step(at, running);
+        }
+        let metrics = &self.shared.metrics;
+        metrics.drafted_tokens.fetch_add(done.stats.spec.drafted, Ordering::Relaxed);
+        metrics.accepted_tokens.fetch_add(done.stats.spec.accepted, Ordering::Relaxed);
+        self.answered(at, *running, finish_of(done.ended));
+    }
+
+    /// An answer is complete, or was given up.
+    fn answered(&mut self, at: usize, mut running: Running, finish: Finish) {
+        running.answer.close(&running.ask);
+        match running.ask.keep {
+            true => self.hold(at, &mut running, finish),
+            // Nobody else knows what its state builds on.
+            false => self.empty(at),
+        }
+        // Counted before it is told: whoever was answered finds it counted.
+        self.shared.metrics.generated_tokens.fetch_add(running.answer.tokens(), Ordering::Relaxed);
+        running.answer.finish(&running.ask, finish);
+        let mut ask = running.ask;
+        ask.given += 1;
+        let gone = finish == Finish::Stopped && !running.answer.stopped_by_text();
+        if ask.given < ask.wanted && !gone {
+            self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+            self.queue.push_front(ask);
+        }
+    }
+
+    /// Keeps what the state belongs to, before the answer is told to be complete: whoever names it finds it.
+    fn hold(&mut self, at: usize, running: &mut Running, finish: Finish) {
+        let named = running.ask.record.take().filter(|_| finish != Finish::Stopped || running.answer.stopped_by_text());
+        let named = named.map(|mut record| {
+            record.turns.push(running.answer.turn());
+            record
+        });
+        let tip = self.lanes.get(at).and_then(|l| l.live.head());
+        if let Some(tip) = tip.filter(|_| running.grown || named.is_some()) {
+            self.keep.hold(tip, named.as_ref());
+        }
+        if let Some(record) = named {
+            self.shared.records.add(record);
+        }
+    }
+
+    fn failed(&mut self, id: u64, fault: EngineFault) {
+        if let EngineFault::Fatal { why, code } = fault {
+            return self.down(why, code);
+        }
+        let Some(at) = self.lanes.of(id) else { return };
+        let Some(running) = self.lanes.take(at) else { return };
+        self.empty(at);
+        match fault {
+            EngineFault::RowsLost(fault) if running.answer.generated.is_empty() => {
+                let why = fault.to_string();
+                self.plan_again(*running, &why, Some(fault));
+            }
+            EngineFault::RowsLost(fault) => self.refuse(&running.ask, Refusal::internal(fault.to_string())),
+            EngineFault::Stopped => self.refuse(&running.ask, Refusal::gone()),
+            // It may be memory: what is live and not at work has some.
+            EngineFault::Device(why) if running.answer.generated.is_empty() && self.release_idle() => {
+                self.plan_again(*running, &why, None);
+            }
+            EngineFault::Device(why) | EngineFault::Fatal { why, .. } => {
+                self.refuse(&running.ask, Refusal::internal(why));
+            }
+        }
+    }
+
+    /// Gives back the memory of lanes that have nothing to do; whether there was any.
+    fn release_idle(&mut self) -> bool {
+        let idle = self.lanes.idle();
+        idle.iter().for_each(|at| self.empty(*at));
+        !idle.is_empty()
+    }
+
+    /// Answers that are written need memory more than those that are complete: where little is left, idle lanes give theirs back,
+    /// but for the one used last.
+    fn leave_room(&mut self, memory: &MemoryInfo) {
+        if memory.total.saturating_sub(memory.used) < memory.total / SPARE
+            && let [oldest, _, ..] = self.lanes.idle().as_slice()
+        {
+            self.empty(*oldest);
+        }
+    }
+}

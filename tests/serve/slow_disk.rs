@@ -1,0 +1,142 @@
+//! A disk that takes its time: nobody waits for it, and what is on its way there is had from memory.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use sala_chat::session::{Disk, DiskFile, Limits, Look, RealDisk, Store};
+use serde_json::{Value, json};
+
+use crate::client::{Running, Setup, permits};
+use crate::prefix::{ask, long, setup};
+use crate::{CHAT, with};
+
+/// A disk on which no file of state is made while it hangs.
+#[derive(Debug, Default)]
+struct Hanging {
+    hangs: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Hanging {
+    fn set(&self, hangs: bool) {
+        *self.hangs.lock().unwrap() = hangs;
+        self.changed.notify_all();
+    }
+}
+
+impl Disk for Hanging {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn DiskFile>> {
+        if path.components().any(|c| c.as_os_str() == "segments") {
+            let hangs = self.hangs.lock().unwrap();
+            drop(self.changed.wait_while(hangs, |hangs| *hangs).unwrap());
+        }
+        RealDisk.create(path)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.sync_dir(dir)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        RealDisk.remove(path)
+    }
+    fn read_at(&self, path: &Path, offset: u64, len: u64) -> io::Result<Vec<u8>> {
+        RealDisk.read_at(path, offset, len)
+    }
+    fn look(&self, path: &Path) -> io::Result<Look> {
+        RealDisk.look(path)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
+        RealDisk.list(dir)
+    }
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        RealDisk.make_dir(dir)
+    }
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        RealDisk.free_bytes(dir)
+    }
+}
+
+/// A server whose engine holds two sequences, on a disk that hangs.
+fn on_hanging_disk(dir: &Path) -> (Running, Arc<Hanging>) {
+    let disk = Arc::new(Hanging::default());
+    let limits = Limits { min_free_bytes: 0, ..Limits::default() };
+    let store = Arc::new(Store::open(dir, Arc::clone(&disk) as Arc<dyn Disk>, limits).unwrap());
+    disk.set(true);
+    let server = Running::start(dir, Setup { store: Some(store), sequences: 2, ..setup() });
+    (server, disk)
+}
+
+fn system_and(question: &str) -> Value {
+    json!([{ "role": "system", "content": long("Rules") }, { "role": "user", "content": question }])
+}
+
+#[test]
+fn nobody_waits_for_a_disk_and_what_is_being_written_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, disk) = on_hanging_disk(dir.path());
+    let begun = Instant::now();
+    let mut talk = system_and("First?");
+    let (answer, first, cached) = ask(&server, &talk);
+    assert_eq!(cached, 0);
+    // Others, until nothing of it is live any more; what begins alike is found though nothing is on disk.
+    for question in ["Second?", "Third?"] {
+        let (_, prompt, cached) = ask(&server, &system_and(question));
+        assert!(cached > 100 && prompt - cached < 40, "{cached} of {prompt}");
+    }
+    for what in ["Noise", "More noise"] {
+        assert_eq!(ask(&server, &json!([{ "role": "user", "content": long(what) }])).2, 0);
+    }
+    let list = talk.as_array_mut().unwrap();
+    list.push(json!({ "role": "assistant", "content": answer }));
+    list.push(json!({ "role": "user", "content": "And then?" }));
+    let (answer, prompt, cached) = ask(&server, &talk);
+    assert!(cached >= first && prompt - cached < 40, "{cached} of {prompt}, {first} were known");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    disk.set(false);
+    server.end();
+
+    // The same conversation where no disk hangs and nothing was put back: the fake's answers are hashes over its state.
+    let other = tempfile::tempdir().unwrap();
+    let server = Running::start(other.path(), setup());
+    ask(&server, &system_and("First?"));
+    assert_eq!(ask(&server, &talk).0, answer);
+    server.end();
+    // And all of it came to disk after all.
+    let server = Running::start(dir.path(), setup());
+    let list = talk.as_array_mut().unwrap();
+    list.push(json!({ "role": "assistant", "content": answer }));
+    list.push(json!({ "role": "user", "content": "And now?" }));
+    assert!(ask(&server, &talk).2 >= prompt);
+    server.end();
+}
+
+#[test]
+fn what_two_begin_with_is_read_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let (gate, permit) = crossbeam_channel::unbounded();
+    let server = Running::start(dir.path(), Setup { gate: Some(permit), ..setup() });
+    let send = |question: &str| {
+        let body = with(json!({ "messages": system_and(question), "temperature": 0 }), "stream", true.into());
+        let body = with(body, "stream_options", json!({ "include_usage": true }));
+        let mut stream = server.open();
+        io::Write::write_all(&mut stream, server.request(CHAT, "", &body.to_string()).as_bytes()).unwrap();
+        stream
+    };
+    let first = send("One?");
+    server.until("the first is read", || server.metric("prompt_tokens_total") > 0);
+    // It comes while the first is being read, and would have a place; it is planned, and then waits.
+    let second = send("Two?");
+    server
+        .until("the second waits", || server.metric("requests_waiting") == 1 && server.metric("requests_running") == 1);
+    permits(&gate, 200);
+    let usage = |stream| crate::client::Reply::read(stream).events().last().unwrap()["usage"].clone();
+    let cached = |usage: &Value| usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    let (first, second) = (usage(first), usage(second));
+    assert_eq!(cached(&first), 0);
+    assert!(cached(&second) > 100, "{second}");
+    server.end();
+}
