@@ -62,6 +62,10 @@ pub trait Memory: Sized + Send + 'static {
     fn sums(&mut self, sel: &Self::Selection) -> Result<Self::Sums>;
     /// Grows a cache so that positions below `limit` can be written. Called outside of steps.
     fn reserve(&mut self, cache: &mut Self::Cache, limit: usize) -> Result<()>;
+    /// Bytes that [`Memory::reserve`] of `limit` positions would take.
+    fn wants(&self, cache: &Self::Cache, limit: usize) -> u64;
+    /// Bytes that caches and states may still take; `None` where nobody knows.
+    fn room(&self) -> Result<Option<u64>>;
     /// Memory in use.
     fn memory(&self) -> MemoryInfo;
 }

@@ -43,7 +43,7 @@ pub use rows::Rows;
 pub use sparse::{BlockMass, MASS, MassOf, Sparse};
 pub use steps::{Group, Place, Steps};
 
-use crate::base::{GOLDEN, mix};
+use crate::base::{GOLDEN, bytes, mix};
 use crate::protocol::engine::{Dtype, RowsFault, Token};
 
 /// Prefill chunks start on multiples of this, counted from the segment's start. Also the chunk of the lightning form.
@@ -180,7 +180,7 @@ pub enum BackendError {
         found: String,
     },
     /// Not enough memory, computed or reported.
-    #[error("{what} needs {needed} bytes, {free} are free; {advice}")]
+    #[error("{what} needs {}, {} are free; {advice}", bytes(*needed), bytes(*free))]
     Memory {
         /// What was to be allocated.
         what: String,

@@ -83,6 +83,7 @@ impl State {
             | EngineEvent::Reading { .. }
             | EngineEvent::Tokens { .. }
             | EngineEvent::Waiting { .. }
+            | EngineEvent::Evicted { .. }
             | EngineEvent::Done { .. } => {}
         }
         self.work = Work::Feeding(f);
@@ -130,6 +131,7 @@ impl State {
             | EngineEvent::Reading { .. }
             | EngineEvent::Tokens { .. }
             | EngineEvent::Waiting { .. }
+            | EngineEvent::Evicted { .. }
             | EngineEvent::Done { .. } => {}
         }
     }

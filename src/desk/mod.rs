@@ -240,9 +240,10 @@ impl From<EngineFault> for DeskError {
     fn from(fault: EngineFault) -> DeskError {
         match fault {
             EngineFault::Stopped => DeskError::Stopped,
-            fault @ (EngineFault::RowsLost(_) | EngineFault::Device(_) | EngineFault::Fatal { .. }) => {
-                DeskError::Engine(fault)
-            }
+            fault @ (EngineFault::RowsLost(_)
+            | EngineFault::Evicted
+            | EngineFault::Device(_)
+            | EngineFault::Fatal { .. }) => DeskError::Engine(fault),
         }
     }
 }
@@ -253,7 +254,7 @@ impl DeskError {
         match self {
             DeskError::Engine(EngineFault::Fatal { code, .. }) => *code,
             DeskError::RowsLost(_) => 7,
-            DeskError::Engine(EngineFault::RowsLost(_) | EngineFault::Device(_))
+            DeskError::Engine(EngineFault::RowsLost(_) | EngineFault::Evicted | EngineFault::Device(_))
             | DeskError::Text(_)
             | DeskError::Refused(_)
             | DeskError::Failed(_) => 1,

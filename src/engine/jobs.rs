@@ -2,12 +2,13 @@
 
 use std::time::Instant;
 
+use super::room;
 use super::schedule::{self, Want};
 use super::speculate::{DecodeError, Pace, Proposal, Proposed, Round};
 use super::speed::{Speed, rate};
-use super::worker::Worker;
-use crate::backend::TopLogits;
+use super::worker::{Worker, guarded};
 use crate::backend::draft::DraftOps;
+use crate::backend::{MAX_VERIFY_ROWS, TopLogits};
 use crate::model::ModelError;
 use crate::model::score::{likely, log_prob};
 use crate::protocol::engine::{Ended, EngineEvent, Job, JobStats, Likely, LookedAt, Scoring, SequenceId, StateImage};
@@ -23,6 +24,10 @@ pub(super) struct Run {
     speed: Speed,
     /// Turns without a part in them.
     waited: u64,
+    /// How long its context may become: it has been promised memory for that.
+    pub(super) goal: usize,
+    /// Waits until another gives memory back.
+    pub(super) stalled: bool,
     /// Given tokens in the state.
     prompt: usize,
     stats: JobStats,
@@ -53,6 +58,8 @@ struct Waiting {
 /// What a turn made of a job.
 enum Now {
     GoesOn,
+    /// There is no memory for its next part yet.
+    Stalled,
     Ended(Ended, Vec<Vec<f32>>),
 }
 
@@ -70,7 +77,9 @@ impl<B: DraftOps> Worker<'_, B> {
         let begun = Instant::now();
         let (stage, speed) = (Stage::Reading, Speed::new(begun));
         let (stats, likely) = (JobStats::default(), Vec::new());
-        let run = Run { job, start, stage, begun, speed, waited: 0, prompt: 0, stats, likely };
+        let goal = self.promise(&job)?;
+        let stalled = false;
+        let run = Run { job, start, stage, begun, speed, waited: 0, goal, stalled, prompt: 0, stats, likely };
         match self.seats.get_mut(&sequence) {
             Some(seat) => seat.run = Some(run),
             None => return Err(DecodeError::Order("a job of a sequence that is not there")),
@@ -78,11 +87,27 @@ impl<B: DraftOps> Worker<'_, B> {
         Ok(())
     }
 
+    /// Word of the end of a job that was stopped before it began.
+    pub(super) fn never_begun(&self, id: u64) {
+        self.send(EngineEvent::Done {
+            id,
+            ended: Ended::Cancelled,
+            prompt_in_state: 0,
+            generated_in_state: 0,
+            image: None,
+            stats: JobStats::default(),
+            looked_at: LookedAt::default(),
+            scored: Vec::new(),
+            likely: Vec::new(),
+            memory: self.backend.memory(),
+        });
+    }
+
     /// One turn of all jobs.
     pub(super) fn turn(&mut self) {
         let (mut ids, mut wants) = (Vec::new(), Vec::new());
         for (id, seat) in &self.seats {
-            if let Some(run) = &seat.run {
+            if let Some(run) = seat.run.as_ref().filter(|run| !run.stalled || run.job.cancel.is_cancelled()) {
                 ids.push(*id);
                 wants.push(match run.stage {
                     // A stopped one ends with its next part: at once.
@@ -114,22 +139,33 @@ impl<B: DraftOps> Worker<'_, B> {
     /// Does a part of a sequence's job; whatever comes of it is nothing to the others.
     fn part(&mut self, sequence: SequenceId, work: impl FnOnce(&mut Self, &mut Run) -> Result<Now, DecodeError>) {
         let Some(mut run) = self.seats.get_mut(&sequence).and_then(|seat| seat.run.take()) else { return };
-        let done = self.take(sequence).and_then(|()| work(self, &mut run));
+        let done = guarded(|| {
+            self.take(sequence)?;
+            work(self, &mut run)
+        });
         self.conclude(sequence, run, done);
     }
 
     /// What becomes of a job after a part of it.
-    fn conclude(&mut self, sequence: SequenceId, run: Run, done: Result<Now, DecodeError>) {
+    fn conclude(&mut self, sequence: SequenceId, mut run: Run, done: Result<Now, DecodeError>) {
         let id = run.id();
         let done = done.and_then(|now| match now {
-            Now::GoesOn => Ok(Some(run)),
-            Now::Ended(ended, scored) => self.finish(run, ended, scored).map(|()| None),
+            Now::GoesOn | Now::Stalled => {
+                run.stalled = matches!(now, Now::Stalled);
+                Ok(Some(run))
+            }
+            Now::Ended(ended, scored) => guarded(|| self.finish(run, ended, scored)).map(|()| None),
         });
         match done {
-            Ok(run) => {
+            Ok(Some(run)) => {
                 if let Some(seat) = self.seats.get_mut(&sequence) {
-                    seat.run = run;
+                    seat.run = Some(run);
                 }
+            }
+            // What it was promised is free.
+            Ok(None) => {
+                self.ended = Some(Instant::now());
+                self.go_on();
             }
             Err(error) => self.fail(sequence, id, &error),
         }
@@ -143,6 +179,9 @@ impl<B: DraftOps> Worker<'_, B> {
             return Ok(Now::Ended(Ended::Cancelled, Vec::new()));
         }
         if let Some(chunk) = left.get(..rows.min(left.len())).filter(|chunk| !chunk.is_empty()) {
+            if !self.room_for_rows(run.id(), chunk.len())? {
+                return Ok(Now::Stalled);
+            }
             let begun = Instant::now();
             self.live.prefill(&mut self.backend, &self.model, chunk)?;
             self.live.advance(&mut self.backend, chunk.len())?;
@@ -190,8 +229,24 @@ impl<B: DraftOps> Worker<'_, B> {
         if run.job.cancel.is_cancelled() {
             return Ok(Now::Ended(Ended::Cancelled, Vec::new()));
         }
+        if let Some(now) = self.no_room_to_write(run, MAX_VERIFY_ROWS)? {
+            return Ok(now);
+        }
         let round = self.decoder.round(&mut self.backend, &self.model, &mut self.live)?;
         Ok(self.told(run, round))
+    }
+
+    /// What becomes of an answer that there is no memory for: where nobody can be waited for, it ends as at the end of its context.
+    fn no_room_to_write(&mut self, run: &Run, rows: usize) -> Result<Option<Now>, DecodeError> {
+        match self.room_for_rows(run.id(), rows) {
+            Ok(true) => Ok(None),
+            Ok(false) => Ok(Some(Now::Stalled)),
+            Err(error) if room::for_want_of_memory(&error) => {
+                self.send(EngineEvent::Note(format!("An answer ends early: {error}.")));
+                Ok(Some(Now::Ended(Ended::Context, Vec::new())))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// A decode round of several sequences: one pass over the weights for all of them, of at most `rows` rows each.
@@ -199,9 +254,15 @@ impl<B: DraftOps> Worker<'_, B> {
         let mut proposed: Vec<Waiting> = Vec::with_capacity(ids.len());
         for id in ids {
             proposed.extend(self.propose(*id, rows));
+            self.in_pass = proposed.len();
         }
+        self.in_pass = 0;
         let Some(first) = proposed.first().map(|p| p.sequence) else { return };
-        let mut rows = match self.take(first).and_then(|()| self.verify(&proposed)) {
+        let verified = guarded(|| {
+            self.take(first)?;
+            self.verify(&proposed)
+        });
+        let mut rows = match verified {
             Ok(rows) => rows.into_iter(),
             Err(error) => {
                 for waiting in proposed {
@@ -214,7 +275,8 @@ impl<B: DraftOps> Worker<'_, B> {
         let mut failed = Vec::new();
         for Waiting { sequence, mut run, proposal } in proposed {
             let own: Vec<TopLogits> = rows.by_ref().take(proposal.rows().len()).collect();
-            let round = self.take(sequence).and_then(|()| {
+            let round = guarded(|| {
+                self.take(sequence)?;
                 let (b, model, live) = (&mut self.backend, &self.model, &mut self.live);
                 self.decoder.settle(b, model, live, *proposal, &own, Pace::Shared)
             });
@@ -234,18 +296,19 @@ impl<B: DraftOps> Worker<'_, B> {
     /// The rows that a sequence wants verified beside those of others; `None` where its part is over without them.
     fn propose(&mut self, sequence: SequenceId, rows: usize) -> Option<Waiting> {
         let mut run = self.seats.get_mut(&sequence)?.run.take()?;
-        let proposed = self.take(sequence).and_then(|()| {
+        let proposed = guarded(|| {
+            self.take(sequence)?;
             // Rows in flight are waited for one by one, as they are chosen: at nobody else's cost.
             if run.job.cancel.is_cancelled() || self.backend.rows_in_flight() {
                 return self.write(&mut run).map(Err);
             }
+            if let Some(now) = self.no_room_to_write(&run, rows)? {
+                return Ok(Err(now));
+            }
             let (b, model) = (&mut self.backend, &self.model);
             match self.decoder.propose(b, model, &self.live, rows, Pace::Shared)? {
                 Proposed::Over(round) => Ok(Err(self.told(&mut run, round))),
-                Proposed::Rows(proposal) => {
-                    self.live.make_room(b, proposal.rows().len())?;
-                    Ok(Ok(proposal))
-                }
+                Proposed::Rows(proposal) => Ok(Ok(proposal)),
             }
         });
         match proposed {
@@ -264,7 +327,7 @@ impl<B: DraftOps> Worker<'_, B> {
         let mut next = others.iter().peekable();
         for (id, seat) in &mut self.seats {
             if let Some(waiting) = next.next_if(|waiting| waiting.sequence == *id)
-                && let Some(aside) = &mut seat.aside
+                && let Some(aside) = seat.aside()
             {
                 beside.push((&mut aside.sequence, waiting.proposal.rows()));
             }

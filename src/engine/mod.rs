@@ -4,9 +4,12 @@ mod jobs;
 mod look;
 pub mod ngram;
 pub mod policy;
+pub mod room;
 pub mod sampler;
 pub mod schedule;
+mod seats;
 pub mod speculate;
+mod tasks;
 pub mod worker;
 
 pub mod fit;

@@ -82,6 +82,20 @@ pub(super) fn run(
     }
 }
 
+/// Loads what was asked for onto a device that is open, and serves commands until the end.
+pub(super) fn run_on<B: DraftOps>(
+    backend: B,
+    options: &EngineOptions,
+    commands: &Receiver<Command>,
+    events: &Sender<EngineEvent>,
+) -> Result<(), Failure> {
+    let mut checkpoint = Checkpoint::open(&options.model)?;
+    checkpoint.check()?;
+    let mut notes = options.notes.clone();
+    notes.extend(fit::choose(&backend, &mut checkpoint, options.weights, options.context)?);
+    load(backend, earlier(checkpoint, options, &mut notes), options, notes, commands, events)
+}
+
 /// Says how far loading is; false where nobody listens.
 fn loading(events: &Sender<EngineEvent>, done: f64) -> bool {
     events.send(EngineEvent::Loading { what: "reading weights".into(), done }).is_ok()

@@ -31,6 +31,8 @@ pub mod draft;
 pub mod format;
 mod forward;
 pub mod golden;
+mod images;
+mod mass;
 mod published;
 pub mod quantize;
 pub mod score;

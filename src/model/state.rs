@@ -5,16 +5,14 @@
 //!
 //! Owns the order of calls that keeps principle 1 (state is a function of the segment path): every pass is advanced
 //! exactly once, only accepted rows enter the recurrent state, pending rows are folded before a prefill or an export.
-//! Never holds tokens or text. Formats of images: [`crate::protocol::engine`].
-
-use std::ops::Range;
-use std::sync::Arc;
+//! Never holds tokens or text. What is saved of it and put back: [`super::images`]; where its rows looked: [`super::mass`].
 
 use crate::backend::{
-    Backend, BlockMass, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, MassOf, Pass, Place, Result as BackendResult,
-    StepKey, TopLogits, internal, layer_tensor,
+    Backend, BackendError, BufKind, GRID, HeadRows, MAX_VERIFY_ROWS, Pass, Place, Result as BackendResult, StepKey,
+    TopLogits, internal,
 };
-use crate::protocol::engine::{CheckpointImage, ImageTensor, RowSource, RowsImage, Token};
+use crate::base::grouped;
+use crate::protocol::engine::Token;
 use crate::spec::{DenseRule, LightningSpec, Mixer, ModelSpec, SparseSpec};
 
 use super::forward::Probe;
@@ -143,6 +141,35 @@ impl<B: Backend> Sequence<B> {
     /// Tokens in the state.
     pub fn position(&self) -> usize {
         self.position
+    }
+
+    /// Bytes that a context of `length` tokens, at most the limit, would take beyond what it has.
+    pub fn wants(&self, b: &B, length: usize) -> u64 {
+        let caches = self.layers.iter().map(|layer| match layer {
+            LayerState::Sparse(cache) => b.wants(cache, length),
+            LayerState::Lightning(_) => 0,
+        });
+        caches.sum()
+    }
+
+    /// The longest context up to `length` tokens that takes `free` bytes at most, and not less than what it has.
+    pub fn longest(&self, b: &B, length: usize, free: u64) -> usize {
+        let (mut fits, mut beyond) = (self.position, length + 1);
+        while fits + 1 < beyond {
+            let middle = fits + (beyond - fits) / 2;
+            if self.wants(b, middle) <= free { fits = middle } else { beyond = middle }
+        }
+        fits
+    }
+}
+
+/// A context that does not fit, and what does.
+pub(super) fn no_room<B: Backend>(sequence: &Sequence<B>, b: &B, length: usize, free: u64) -> BackendError {
+    BackendError::Memory {
+        what: format!("a context of {} tokens", grouped(length as u64)),
+        needed: sequence.wants(b, length),
+        free,
+        advice: format!("Fits with at most {} tokens", grouped(sequence.longest(b, length, free) as u64)),
     }
 }
 
@@ -322,10 +349,26 @@ impl<B: Backend> Live<B> {
         if needed > self.work.limit {
             return Err(ModelError::Context { needed, limit: self.work.limit });
         }
+        let wants = self.wants(b, needed);
+        if wants > 0
+            && let Some(free) = b.room()?.filter(|free| *free < wants)
+        {
+            return Err(no_room(&self.now, b, needed, free).into());
+        }
         self.reserve(b, needed)
     }
 
-    fn reserve(&mut self, b: &mut B, length: usize) -> Result<()> {
+    /// Bytes that a context of `length` tokens would take beyond what the sequence in hand has.
+    pub fn wants(&self, b: &B, length: usize) -> u64 {
+        self.now.wants(b, length.min(self.work.limit))
+    }
+
+    /// The longest context up to `length` tokens for which the sequence in hand takes `free` bytes at most.
+    pub fn longest(&self, b: &B, length: usize, free: u64) -> usize {
+        self.now.longest(b, length.min(self.work.limit), free)
+    }
+
+    pub(super) fn reserve(&mut self, b: &mut B, length: usize) -> Result<()> {
         for layer in &mut self.now.layers {
             match layer {
                 LayerState::Sparse(cache) => b.reserve(cache, length)?,
@@ -385,73 +428,6 @@ impl<B: Backend> Live<B> {
         Ok(())
     }
 
-    /// Adds what rows `rows` of the last verify pass, not advanced yet, attended to in the sparse layers to one of the sums.
-    /// Call it for accepted rows only.
-    ///
-    /// # Errors
-    /// No verify pass to advance, rows that it did not have, or the device.
-    pub fn add_mass(&mut self, b: &mut B, rows: Range<usize>, of: MassOf) -> Result<()> {
-        match self.now.phase {
-            Phase::Ran(Pass::Verify { rows: all }) if rows.end <= all => {}
-            Phase::Ran(_) | Phase::Synced => {
-                let reason = format!("rows {rows:?} are not of a verify pass that waits to be advanced");
-                return Err(ModelError::Order { op: "add_mass", reason });
-            }
-        }
-        match &mut self.work.sparse {
-            Some((_, selection)) => {
-                let (first, position) = (self.now.first_row, self.now.position + rows.start);
-                let rows = first + rows.start..first + rows.end;
-                Ok(b.add_mass(selection, &self.work.sparse_spec, rows, position, of)?)
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Rows of prefill passes from now on do not attend to these blocks of the sparse layers; to all again when there are none.
-    pub fn hide_blocks(&mut self, b: &mut B, blocks: &[Range<u32>]) {
-        if let Some((_, selection)) = &mut self.work.sparse {
-            b.hide_blocks(selection, blocks);
-        }
-    }
-
-    /// Both sums become 0.
-    ///
-    /// # Errors
-    /// The device.
-    pub fn reset_mass(&mut self, b: &mut B) -> Result<()> {
-        match &mut self.work.sparse {
-            Some((_, selection)) => Ok(b.reset_mass(selection)?),
-            None => Ok(()),
-        }
-    }
-
-    /// One of the sums, a value a KV block; empty without sparse layers. Waits.
-    ///
-    /// # Errors
-    /// The device.
-    pub fn mass(&mut self, b: &mut B, of: MassOf) -> Result<Vec<BlockMass>> {
-        match &self.work.sparse {
-            Some((_, selection)) => Ok(b.read_mass(selection, of)?),
-            None => Ok(Vec::new()),
-        }
-    }
-
-    /// What each of the first `rows` rows of the last verify pass, not advanced yet, attended to, a value a KV block, in
-    /// units of [`MASS`](crate::backend::MASS) a head and layer. Waits.
-    ///
-    /// # Errors
-    /// The device.
-    pub fn row_mass(&mut self, b: &mut B, rows: usize) -> Result<Vec<Vec<u32>>> {
-        match &self.work.sparse {
-            Some((_, selection)) => {
-                let blocks = (self.now.position + rows).div_ceil(self.work.sparse_spec.block);
-                Ok(b.read_row_mass(selection, self.now.first_row..self.now.first_row + rows, blocks)?)
-            }
-            None => Ok(Vec::new()),
-        }
-    }
-
     /// Absorbs accepted rows into the recurrent states. Refused rows of an unadvanced verify are dropped.
     ///
     /// # Errors
@@ -476,148 +452,5 @@ impl<B: Backend> Live<B> {
         b.folded();
         self.now.pending = 0;
         Ok(())
-    }
-
-    /// KV rows of `positions`, for saving. Waits.
-    ///
-    /// # Errors
-    /// Positions outside the state, or the device.
-    pub fn export_rows(&mut self, b: &mut B, positions: Range<usize>) -> Result<RowsImage> {
-        if positions.start > positions.end || positions.end > self.now.position {
-            let reason = format!("{positions:?} of {} tokens", self.now.position);
-            return Err(ModelError::Order { op: "export_rows", reason });
-        }
-        let mut tensors = Vec::new();
-        for (i, layer) in self.now.layers.iter().enumerate() {
-            match layer {
-                LayerState::Sparse(cache) => {
-                    for mut tensor in b.read_rows(cache, &self.work.sparse_spec, positions.clone())? {
-                        tensor.name = layer_tensor(&tensor.name, i);
-                        tensors.push(tensor);
-                    }
-                }
-                LayerState::Lightning(_) => {}
-            }
-        }
-        Ok(RowsImage { start: positions.start as u64, rows: positions.len() as u64, tensors })
-    }
-
-    /// The recurrent states at the current position, for saving. Folds first. Waits.
-    ///
-    /// # Errors
-    /// The device.
-    pub fn export_end(&mut self, b: &mut B) -> Result<CheckpointImage> {
-        self.fold(b)?;
-        let mut tensors = Vec::new();
-        for (i, layer) in self.now.layers.iter().enumerate() {
-            match layer {
-                LayerState::Lightning(state) => {
-                    let mut tensor = b.read_state(state, &self.work.lightning_spec)?;
-                    tensor.name = layer_tensor("state", i);
-                    tensors.push(tensor);
-                }
-                LayerState::Sparse(_) => {}
-            }
-        }
-        Ok(CheckpointImage { position: self.now.position as u64, tensors })
-    }
-
-    /// Makes the state equal a saved path: the first `keep` tokens of the caches stay (they must be common to both),
-    /// `rows` follow without gaps, and `end` is the recurrent state after the last of them. `keep` 0 without rows is an
-    /// empty state; then `end` may be `None`. Tensors of `end` that are no recurrent state are ignored.
-    ///
-    /// # Errors
-    /// Images that do not fit this model or leave gaps: nothing has been changed if the plan is wrong; after an error
-    /// while writing, reset.
-    pub fn restore(&mut self, b: &mut B, keep: usize, rows: &[RowsImage], end: Option<&CheckpointImage>) -> Result<()> {
-        // Tensors are shared, not copied.
-        let feeds = rows.iter().map(|r| Arc::new(r.clone()) as Arc<dyn RowSource>);
-        let feeds: Vec<Arc<dyn RowSource>> = feeds.collect();
-        self.restore_from(b, keep, &feeds, end)
-    }
-
-    /// The same with rows that may still be in files: small state first, then rows as fast as they come. On a device that
-    /// copies by itself they go on coming afterwards, beside whatever is done next ([`restore_rows`](crate::backend::Images::restore_rows)).
-    ///
-    /// # Errors
-    /// As [`Live::restore`]; rows that turn out to be unreadable, these or those of the restore before.
-    pub fn restore_from(
-        &mut self,
-        b: &mut B,
-        keep: usize,
-        rows: &[Arc<dyn RowSource>],
-        end: Option<&CheckpointImage>,
-    ) -> Result<()> {
-        let bad = |text: String| Err(ModelError::Image(text));
-        if keep > self.now.position {
-            return bad(format!("{keep} tokens should stay, {} are there", self.now.position));
-        }
-        let mut length = keep;
-        for feed in rows {
-            if feed.start() != length as u64 {
-                return bad(format!("rows from {} do not follow {length}", feed.start()));
-            }
-            length += usize::try_from(feed.rows()).unwrap_or(usize::MAX - length);
-        }
-        if length > self.work.limit {
-            return Err(ModelError::Context { needed: length, limit: self.work.limit });
-        }
-        match end {
-            Some(end) if end.position != length as u64 => {
-                return bad(format!("the state is at {}, its rows end at {length}", end.position));
-            }
-            None if length != 0 => return bad(format!("no recurrent state at {length}")),
-            Some(_) | None => {}
-        }
-        let named = |tensors: &'_ [ImageTensor], name: &str, layer: usize| -> Option<usize> {
-            let wanted = layer_tensor(name, layer);
-            tensors.iter().position(|t| t.name == wanted)
-        };
-        self.now.phase = Phase::Synced;
-        self.now.pending = 0;
-        self.now.segment = 0;
-        self.work.last_prefill = None;
-        // Rows still in flight would be written over those of this path.
-        b.sync_rows(keep)?;
-        for layer in &mut self.now.layers {
-            if let LayerState::Sparse(cache) = layer {
-                b.own_rows(cache, &self.work.sparse_spec, keep)?;
-            }
-        }
-        self.reserve(b, length)?;
-        let mut caches = Vec::new();
-        for (i, layer) in self.now.layers.iter_mut().enumerate() {
-            match layer {
-                LayerState::Sparse(cache) => caches.push((i, cache)),
-                LayerState::Lightning(state) => {
-                    let image = match end {
-                        None => None,
-                        Some(end) => match named(&end.tensors, "state", i).and_then(|at| end.tensors.get(at)) {
-                            Some(tensor) => Some(tensor),
-                            None if length == 0 => None,
-                            None => {
-                                return bad(format!("it has no `{}`", layer_tensor("state", i)));
-                            }
-                        },
-                    };
-                    b.write_state(state, &self.work.lightning_spec, image)?;
-                }
-            }
-        }
-        if !rows.is_empty() {
-            b.restore_rows(&mut caches, &self.work.sparse_spec, rows)?;
-        }
-        b.seek(length)?;
-        self.now.position = length;
-        // A pass that failed may have left some.
-        self.reset_mass(b)
-    }
-
-    /// Empties the state. Also the way out after a device error.
-    ///
-    /// # Errors
-    /// The device.
-    pub fn reset(&mut self, b: &mut B) -> Result<()> {
-        self.restore(b, 0, &[], None)
     }
 }

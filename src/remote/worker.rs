@@ -103,7 +103,9 @@ struct Worker {
 /// The sequences that a command reads or changes.
 fn touched(command: &Command) -> Vec<SequenceId> {
     match command {
-        Command::Restore { sequence, .. } | Command::Release { sequence } => vec![*sequence],
+        Command::Restore { sequence, .. } | Command::Release { sequence } | Command::MayEvict { sequence } => {
+            vec![*sequence]
+        }
         Command::Run(job) => vec![job.sequence],
         Command::Fork { from, to, .. } => vec![*from, *to],
         Command::Shutdown => Vec::new(),
@@ -173,8 +175,8 @@ impl Worker {
                     let _ = happens.send(Happened::Over(job, end));
                 });
             }
-            // It ends the loop before it comes here.
-            Command::Shutdown => {}
+            // Texts take no memory worth speaking of. And a shutdown ends the loop before it comes here.
+            Command::MayEvict { .. } | Command::Shutdown => {}
         }
     }
 
@@ -213,6 +215,7 @@ impl Worker {
                 | Command::Restore { .. }
                 | Command::Fork { .. }
                 | Command::Release { .. }
+                | Command::MayEvict { .. }
                 | Command::Shutdown => {}
             }
             self.waiting.push_back(command);

@@ -340,7 +340,7 @@ pub fn spawn(mut o: Options) -> Fake {
                     Some((*id, *sequence))
                 }
                 Command::Run(job) => Some((job.id, job.sequence)),
-                Command::Release { .. } | Command::Shutdown => None,
+                Command::Release { .. } | Command::MayEvict { .. } | Command::Shutdown => None,
             };
             if let Some((id, sequence)) = wants.filter(|(_, s)| *s != MAIN && !states.contains_key(s)) {
                 if states.keys().filter(|s| **s != MAIN).count() as u32 + 1 >= o.room {
@@ -357,6 +357,7 @@ pub fn spawn(mut o: Options) -> Fake {
                     states.insert(to, copy);
                     let _ = out.send(EngineEvent::Restored { id, ms: 1.0 });
                 }
+                Command::MayEvict { .. } => {}
                 Command::Release { sequence } => {
                     states.remove(&sequence);
                 }

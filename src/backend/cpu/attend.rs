@@ -77,8 +77,8 @@ impl WithSimd for AttendTile<'_> {
             cursor.clear();
             cursor.resize(rows, 0);
             for b in 0..=last_block {
-                let (keys, values) =
-                    (&head.k[b * block * dim..][..block * dim], &head.v[b * block * dim..][..block * dim]);
+                let (at_block, len) = (b * block * dim, block * dim);
+                let (keys, values) = (head.k.at(at_block, len), head.v.at(at_block, len));
                 let push = |queries: &mut Vec<usize>, outs: &mut Vec<usize>, r: usize| {
                     queries.extend((g * group..(g + 1) * group).map(|h| r * q.width + h * dim));
                     outs.extend((g * group..(g + 1) * group).map(|h| r * out_width + h * dim));

@@ -2,20 +2,26 @@
 //!
 //! Keys lie transposed in panels, so that scores of a row are sums over lanes in one fixed order.
 
+use super::pages::{Account, Pages};
 use crate::spec::SparseSpec;
 
 /// Compressed keys per panel.
 pub(super) const PANEL: usize = 64;
+/// Positions that come into memory together.
+const PAGE_BLOCKS: usize = 16;
+/// Panels of compressed keys of level 1 in a page; of level 2, one.
+const LEVEL1_PANELS: usize = 4;
+
 /// One KV head of one layer.
 pub(super) struct HeadCache {
     /// Keys, `[block][lane][token of block]`.
-    pub(super) k: Vec<f32>,
+    pub(super) k: Pages,
     /// Values, `[token][lane]`.
-    pub(super) v: Vec<f32>,
+    pub(super) v: Pages,
     /// Level-1 compressed keys, `[panel][lane][key of panel]`.
-    pub(super) k1: Vec<f32>,
+    pub(super) k1: Pages,
     /// Level-2 compressed keys, laid out alike.
-    pub(super) k2: Vec<f32>,
+    pub(super) k2: Pages,
 }
 
 /// KV and compressed keys of one sparse layer, f32.
@@ -24,55 +30,45 @@ pub struct Cache {
     spec: SparseSpec,
     pub(super) dim: usize,
     pub(super) block: usize,
-    /// Positions that can be written.
-    capacity: usize,
 }
 
-/// Where lane `lane` of key `at` lies in panels of `panel` keys.
-fn place(at: usize, lane: usize, panel: usize, dim: usize) -> usize {
-    (at / panel * dim + lane) * panel + at % panel
+/// The panel of `panel` keys that holds key `at`: where it begins and its values.
+fn panel_of(at: usize, panel: usize, dim: usize) -> (usize, usize) {
+    (at / panel * panel * dim, panel * dim)
 }
 
 impl Cache {
-    pub(super) fn new(spec: &SparseSpec) -> Cache {
-        let head = || HeadCache { k: Vec::new(), v: Vec::new(), k1: Vec::new(), k2: Vec::new() };
-        Cache {
-            heads: (0..spec.kv_heads).map(|_| head()).collect(),
-            spec: spec.clone(),
-            dim: spec.head_dim,
-            block: spec.block,
-            capacity: 0,
-        }
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.heads.iter().map(|h| 4 * (h.k.capacity() + h.v.capacity() + h.k1.capacity() + h.k2.capacity())).sum()
-    }
-
-    /// Makes positions below `limit` writable, in steps that grow with the cache.
-    pub(super) fn reserve(&mut self, limit: usize) {
-        if limit <= self.capacity {
-            return;
-        }
-        // An eighth more than asked: few copies, little waste.
-        let capacity = (limit + limit / 8).next_multiple_of(self.block * 16);
-        let (dim, block) = (self.dim, self.block);
-        let grow = |v: &mut Vec<f32>, len: usize| {
-            if v.is_empty() {
-                // Zero pages of the system, touched when they are used.
-                *v = vec![0.0; len];
-                return;
-            }
-            v.reserve_exact(len - v.len());
-            v.resize(len, 0.0);
+    pub(super) fn new(spec: &SparseSpec, account: &Account) -> Cache {
+        let (dim, block) = (spec.head_dim, spec.block);
+        let pages = |rows: usize| Pages::new(rows * dim, account);
+        let head = || HeadCache {
+            k: pages(PAGE_BLOCKS * block),
+            v: pages(PAGE_BLOCKS * block),
+            k1: pages(LEVEL1_PANELS * PANEL),
+            k2: pages(PANEL),
         };
-        for h in &mut self.heads {
-            grow(&mut h.k, capacity.next_multiple_of(block) * dim);
-            grow(&mut h.v, capacity.next_multiple_of(block) * dim);
-            grow(&mut h.k1, self.spec.level1_rows(capacity).next_multiple_of(PANEL) * dim);
-            grow(&mut h.k2, self.spec.level2_rows(capacity).next_multiple_of(PANEL) * dim);
+        Cache { heads: (0..spec.kv_heads).map(|_| head()).collect(), spec: spec.clone(), dim, block }
+    }
+
+    /// Values of an array that hold positions below `limit`.
+    fn values(&self, part: Part, limit: usize) -> usize {
+        part.rows(&self.spec, 0..limit.next_multiple_of(self.block)).end * self.dim
+    }
+
+    /// Bytes that [`Cache::reserve`] of `limit` positions would take.
+    pub(super) fn wants(&self, limit: usize) -> usize {
+        let of = |head: &HeadCache| -> usize {
+            Part::ALL.iter().map(|(part, _)| head.part(*part).wants(self.values(*part, limit))).sum()
+        };
+        self.heads.iter().map(of).sum()
+    }
+
+    /// Makes positions below `limit` writable.
+    pub(super) fn reserve(&mut self, limit: usize) {
+        for (part, _) in Part::ALL {
+            let values = self.values(part, limit);
+            self.heads.iter_mut().for_each(|head| head.part_mut(part).grow(values));
         }
-        self.capacity = capacity;
     }
 
     /// Writes keys and values `[rows, kv_heads·d]` (rows of `x` at `columns`) from position `first` on, and every
@@ -90,10 +86,10 @@ impl Cache {
         for (g, head) in self.heads.iter_mut().enumerate() {
             for (r, row) in x.chunks_exact(width).enumerate() {
                 let p = first + r;
-                for (lane, key) in row[k_column + g * dim..][..dim].iter().enumerate() {
-                    head.k[place(p, lane, block, dim)] = *key;
-                }
-                head.v[p * dim..][..dim].copy_from_slice(&row[v_column + g * dim..][..dim]);
+                let (start, len) = panel_of(p, block, dim);
+                let lanes = head.k.at_mut(start, len)[p % block..].iter_mut().step_by(block);
+                lanes.zip(&row[k_column + g * dim..][..dim]).for_each(|(to, key)| *to = *key);
+                head.v.at_mut(p * dim, dim).copy_from_slice(&row[v_column + g * dim..][..dim]);
             }
         }
         self.compress(spec, first..first + x.len() / width);
@@ -102,16 +98,14 @@ impl Cache {
     /// Leaves in `block` what stood one block before, once `written` has reached its end.
     #[cfg(test)]
     pub(super) fn make_stale(&mut self, written: std::ops::Range<usize>, block: usize) {
-        let (dim, size) = (self.dim, self.block);
+        let size = self.block;
         if !written.contains(&((block + 1) * size - 1)) {
             return;
         }
-        for head in &mut self.heads {
-            for t in block * size..(block + 1) * size {
-                for lane in 0..dim {
-                    head.k[place(t, lane, size, dim)] = head.k[place(t - size, lane, size, dim)];
-                }
-                head.v.copy_within((t - size) * dim..(t - size + 1) * dim, t * dim);
+        for t in block * size..(block + 1) * size {
+            for part in [Part::K, Part::V] {
+                let before = self.read(part, t - size..t - size + 1);
+                self.write(part, t, &before);
             }
         }
     }
@@ -119,21 +113,20 @@ impl Cache {
     /// Writes the compressed keys whose window ends inside `positions`.
     fn compress(&mut self, spec: &SparseSpec, positions: std::ops::Range<usize>) {
         let (dim, block) = (self.dim, self.block);
-        for head in &mut self.heads {
-            for (factor, is_level1) in [(1, true), (4, false)] {
+        let mut sums = vec![0.0; dim];
+        for HeadCache { k, k1, k2, .. } in &mut self.heads {
+            for (factor, part, dst) in [(1, Part::Level1, k1), (4, Part::Level2, k2)] {
                 let (kernel, stride) = (factor * spec.kernel, factor * spec.stride);
-                let count = |length: usize| {
-                    if is_level1 { spec.level1_rows(length) } else { spec.level2_rows(length) }
-                };
-                let dst = if is_level1 { &mut head.k1 } else { &mut head.k2 };
-                for j in count(positions.start)..count(positions.end) {
-                    for lane in 0..dim {
-                        let mut sum = 0.0;
-                        for t in j * stride..j * stride + kernel {
-                            sum += head.k[place(t, lane, block, dim)];
-                        }
-                        dst[place(j, lane, PANEL, dim)] = sum / kernel as f32;
+                for j in part.rows(spec, positions.clone()) {
+                    sums.fill(0.0);
+                    for t in j * stride..j * stride + kernel {
+                        let (start, len) = panel_of(t, block, dim);
+                        let lanes = k.at(start, len)[t % block..].iter().step_by(block);
+                        sums.iter_mut().zip(lanes).for_each(|(sum, key)| *sum += key);
                     }
+                    let (start, len) = panel_of(j, PANEL, dim);
+                    let lanes = dst.at_mut(start, len)[j % PANEL..].iter_mut().step_by(PANEL);
+                    lanes.zip(&sums).for_each(|(to, sum)| *to = sum / kernel as f32);
                 }
             }
         }
@@ -144,10 +137,12 @@ impl Cache {
         let mut out = Vec::with_capacity(range.len() * self.heads.len() * self.dim);
         for at in range {
             for head in &self.heads {
+                let array = head.part(part);
                 match part.panel(self.block) {
-                    None => out.extend_from_slice(&head.v[at * self.dim..][..self.dim]),
+                    None => out.extend_from_slice(array.at(at * self.dim, self.dim)),
                     Some(panel) => {
-                        out.extend((0..self.dim).map(|lane| head.part(part)[place(at, lane, panel, self.dim)]))
+                        let (start, len) = panel_of(at, panel, self.dim);
+                        out.extend(array.at(start, len)[at % panel..].iter().step_by(panel));
                     }
                 }
             }
@@ -160,15 +155,22 @@ impl Cache {
         self.slots(part).write(first, values);
     }
 
-    /// Copies whole panels until the first `positions` positions are here. Rows behind them are dead.
-    pub(super) fn copy_from(&mut self, from: &Cache, spec: &SparseSpec, positions: usize) {
-        let (dim, block) = (self.dim, self.block);
+    /// Has the first `positions` positions of another cache, in the same memory until one of the two writes there. Rows behind them
+    /// are dead.
+    pub(super) fn share(&mut self, from: &Cache, positions: usize) {
         for (part, _) in Part::ALL {
-            let rows = part.rows(spec, 0..positions).end;
-            let values = rows.next_multiple_of(part.panel(block).unwrap_or(1)) * dim;
+            let values = self.values(part, positions);
             for (to, from) in self.heads.iter_mut().zip(&from.heads) {
-                to.part_mut(part)[..values].copy_from_slice(&from.part(part)[..values]);
+                to.part_mut(part).share(from.part(part), values);
             }
+        }
+    }
+
+    /// Positions from `keep` on are about to be written anew: nothing there need be copied from what others have too.
+    pub(super) fn own(&mut self, keep: usize) {
+        for (part, _) in Part::ALL {
+            let values = self.values(part, keep);
+            self.heads.iter_mut().for_each(|head| head.part_mut(part).own(values));
         }
     }
 
@@ -184,7 +186,7 @@ impl Cache {
     /// All four, each to be written by its own thread.
     pub(super) fn all_slots(&mut self) -> [(Part, &'static str, Slots<'_>); 4] {
         let (dim, block) = (self.dim, self.block);
-        let [mut k, mut v, mut k1, mut k2]: [Vec<&mut [f32]>; 4] = Default::default();
+        let [mut k, mut v, mut k1, mut k2]: [Vec<&mut Pages>; 4] = Default::default();
         for h in &mut self.heads {
             k.push(&mut h.k);
             v.push(&mut h.v);
@@ -206,7 +208,7 @@ pub(super) struct Slots<'a> {
     /// Rows of a panel, for arrays that have some.
     panel: Option<usize>,
     /// One for each KV head.
-    heads: Vec<&'a mut [f32]>,
+    heads: Vec<&'a mut Pages>,
 }
 
 impl Slots<'_> {
@@ -222,10 +224,11 @@ impl Slots<'_> {
             let at = first + i / heads;
             let head = &mut self.heads[i % heads];
             match self.panel {
-                None => head[at * dim..][..dim].copy_from_slice(row),
+                None => head.at_mut(at * dim, dim).copy_from_slice(row),
                 Some(panel) => {
+                    let (start, len) = panel_of(at, panel, dim);
                     // Lanes of a panel lie `panel` apart.
-                    let lanes = head[place(at, 0, panel, dim)..].iter_mut().step_by(panel);
+                    let lanes = head.at_mut(start, len)[at % panel..].iter_mut().step_by(panel);
                     lanes.zip(row).for_each(|(to, value)| *to = *value);
                 }
             }
@@ -266,7 +269,7 @@ impl Part {
 }
 
 impl HeadCache {
-    fn part(&self, part: Part) -> &[f32] {
+    fn part(&self, part: Part) -> &Pages {
         match part {
             Part::K => &self.k,
             Part::V => &self.v,
@@ -274,7 +277,7 @@ impl HeadCache {
             Part::Level2 => &self.k2,
         }
     }
-    fn part_mut(&mut self, part: Part) -> &mut [f32] {
+    fn part_mut(&mut self, part: Part) -> &mut Pages {
         match part {
             Part::K => &mut self.k,
             Part::V => &mut self.v,

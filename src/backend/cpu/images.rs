@@ -95,9 +95,13 @@ impl Images for Cpu {
         })
     }
 
-    fn copy_rows(&mut self, to: &mut Cache, from: &mut Cache, spec: &SparseSpec, positions: usize) -> Result<()> {
-        self.reserve(to, positions)?;
-        to.copy_from(from, spec, positions);
+    fn copy_rows(&mut self, to: &mut Cache, from: &mut Cache, _spec: &SparseSpec, positions: usize) -> Result<()> {
+        to.share(from, positions);
+        self.reserve(to, positions)
+    }
+
+    fn own_rows(&mut self, cache: &mut Cache, _spec: &SparseSpec, keep: usize) -> Result<()> {
+        cache.own(keep);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use rayon::prelude::*;
 
 #[cfg(test)]
 use super::Planted;
+use super::pages::{Account, Charge};
 use super::simd::{self, Gemm, Into, gemm, rms_norm};
 use super::{Buf, Cpu};
 use crate::backend::{GRID, Lightning, MAX_VERIFY_ROWS, Pass, Result};
@@ -84,17 +85,17 @@ pub(super) struct HeadState {
 /// Recurrent state of one lightning layer and its pending rows.
 pub struct Recurrent {
     heads: Vec<HeadState>,
+    /// What it takes, until it goes.
+    _charge: Charge,
 }
 
 impl Recurrent {
-    pub(super) fn new(spec: &LightningSpec) -> Recurrent {
+    pub(super) fn new(spec: &LightningSpec, account: &Account) -> Recurrent {
         let d = spec.head_dim;
         let head = || HeadState { s: vec![0.0; d * d], pending: vec![0.0; 2 * MAX_VERIFY_ROWS * d] };
-        Recurrent { heads: (0..spec.heads).map(|_| head()).collect() }
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.heads.iter().map(|h| 4 * (h.s.len() + h.pending.len())).sum()
+        let heads: Vec<HeadState> = (0..spec.heads).map(|_| head()).collect();
+        let bytes = heads.iter().map(|h| 4 * (h.s.len() + h.pending.len())).sum();
+        Recurrent { heads, _charge: account.charge(bytes) }
     }
 
     /// `[heads, d, d]`

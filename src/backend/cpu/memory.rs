@@ -84,13 +84,11 @@ impl Memory for Cpu {
     }
 
     fn cache(&mut self, spec: &SparseSpec, _limit: usize) -> Result<Cache> {
-        Ok(Cache::new(spec))
+        Ok(Cache::new(spec, &self.state))
     }
 
     fn recurrent(&mut self, spec: &LightningSpec) -> Result<Recurrent> {
-        let state = Recurrent::new(spec);
-        self.memory.state += state.bytes() as u64;
-        Ok(state)
+        Ok(Recurrent::new(spec, &self.state))
     }
 
     fn selection(&mut self, spec: &SparseSpec, limit: usize) -> Result<Selection> {
@@ -102,24 +100,40 @@ impl Memory for Cpu {
     }
 
     fn reserve(&mut self, cache: &mut Cache, limit: usize) -> Result<()> {
-        let before = cache.bytes() as u64;
         cache.reserve(limit);
-        self.memory.state += cache.bytes() as u64 - before;
         Ok(())
+    }
+
+    fn wants(&self, cache: &Cache, limit: usize) -> u64 {
+        cache.wants(limit) as u64
+    }
+
+    fn room(&self) -> Result<Option<u64>> {
+        let most = self.most_state.get_or_init(|| {
+            let available = system_bytes("/proc/meminfo", "MemAvailable:")?;
+            Some(self.state.bytes() + available.saturating_sub(SPARE_BYTES))
+        });
+        Ok(most.map(|most| most.saturating_sub(self.state.bytes())))
     }
 
     fn memory(&self) -> MemoryInfo {
         let (used, total) = process_memory();
-        MemoryInfo { used, total, ..self.memory }
+        MemoryInfo { state: self.state.bytes(), used, total, ..self.memory }
     }
 }
 
+/// Memory left to others when caches grow.
+const SPARE_BYTES: u64 = 512 << 20;
+
 /// Bytes this process uses and the machine has; zero where the system does not say.
 fn process_memory() -> (u64, u64) {
-    let kib = |file: &str, key: &str| {
-        let text = std::fs::read_to_string(file).ok()?;
-        let line = text.lines().find(|l| l.starts_with(key))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    };
-    (kib("/proc/self/status", "VmRSS:").unwrap_or(0) * 1024, kib("/proc/meminfo", "MemTotal:").unwrap_or(0) * 1024)
+    let used = system_bytes("/proc/self/status", "VmRSS:");
+    (used.unwrap_or(0), system_bytes("/proc/meminfo", "MemTotal:").unwrap_or(0))
+}
+
+/// A line of a file of the system that tells KiB.
+fn system_bytes(file: &str, key: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let line = text.lines().find(|l| l.starts_with(key))?;
+    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
 }

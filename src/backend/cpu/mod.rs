@@ -1,16 +1,19 @@
 //! The CPU backend: every operation in f32. The oracle for other backends, and the engine of the built-in model.
 //!
 //! A file for each trait of [`crate::backend`]: `memory`, `steps`, `rows`, `sparse`, `lightning`, `images`; beside them what they are made of:
-//! `matrix` (GEMM), `cache` and `attend` (InfLLM-V2), `simd` (vector kernels), `draft`. Operations run at once. Sums have a fixed order that
+//! `matrix` (GEMM), `cache`, its `pages`, and `attend` (InfLLM-V2), `simd` (vector kernels), `draft`. Operations run at once. Sums have a fixed order that
 //! does not depend on the number of rows.
 
 mod attend;
 mod cache;
 mod draft;
+#[cfg(any(test, feature = "emulated"))]
+pub mod faults;
 mod images;
 mod lightning;
 mod matrix;
 mod memory;
+mod pages;
 mod rows;
 mod simd;
 mod sparse;
@@ -20,6 +23,8 @@ pub use cache::Cache;
 pub use lightning::Recurrent;
 pub use matrix::Matrix;
 pub use sparse::{Selection, Sums};
+
+use std::sync::OnceLock;
 
 use self::lightning::RopeTable;
 use super::{Group, Pass, Result, Steps, TopLogits, internal};
@@ -45,6 +50,12 @@ pub struct Cpu {
     ropes: Vec<RopeTable>,
     top_logits: Vec<TopLogits>,
     memory: MemoryInfo,
+    /// Of caches and recurrent states.
+    state: pages::Account,
+    /// What they may be at most: what was free when that was first asked.
+    most_state: OnceLock<Option<u64>>,
+    #[cfg(any(test, feature = "emulated"))]
+    faults: faults::Faults,
     /// Tokens and place of the coming draft pass.
     draft: draft::DraftStep,
     /// An error made on purpose, to see that it is found.
@@ -100,10 +111,25 @@ impl Cpu {
             ropes: Vec::new(),
             top_logits: Vec::new(),
             memory: MemoryInfo::default(),
+            state: pages::Account::default(),
+            most_state: OnceLock::new(),
+            #[cfg(any(test, feature = "emulated"))]
+            faults: faults::Faults::default(),
             draft: draft::DraftStep::default(),
             #[cfg(test)]
             planted: None,
         }
+    }
+
+    /// Caches and states take `bytes` at most.
+    pub fn with_room(bytes: u64) -> Cpu {
+        Cpu { most_state: OnceLock::from(Some(bytes)), ..Cpu::new() }
+    }
+
+    /// For tests (feature `emulated`): with faults to come.
+    #[cfg(any(test, feature = "emulated"))]
+    pub fn with_faults(self, faults: faults::Faults) -> Cpu {
+        Cpu { faults, ..self }
     }
 
     /// The sequences of a pass: where each stands, and its rows.

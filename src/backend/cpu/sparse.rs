@@ -10,6 +10,7 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::cache::{Cache, PANEL};
+use super::pages::Pages;
 use super::simd::{self, Gemm, Into, add_exp, exp_sum, gemm};
 use super::{Buf, Cpu, attend};
 use crate::backend::sparse::is_hidden;
@@ -366,7 +367,7 @@ fn log_sum_exp<S: Simd>(
     q: &Queries<'_>,
     begin: usize,
     group: usize,
-    keys: &[f32],
+    keys: &Pages,
     spec: &SparseSpec,
     visible: impl Fn(usize) -> usize,
 ) {
@@ -380,7 +381,7 @@ fn log_sum_exp<S: Simd>(
     at.clear();
     at.extend((0..n).map(|i| i * PANEL));
     s.resize(s.len().max(n * PANEL), 0.0);
-    for (panel, b) in keys.chunks_exact(PANEL * dim).take(visible(last).div_ceil(PANEL)).enumerate() {
+    for (panel, b) in keys.panels(PANEL * dim).take(visible(last).div_ceil(PANEL)).enumerate() {
         gemm(simd, &Gemm { a: q.x, a_rows: queries, b, ldb: PANEL, k: dim, n: PANEL, c_rows: at, into: Into::Set }, s);
         for i in 0..n {
             let seen = visible(q.first + begin + i / group).saturating_sub(panel * PANEL).min(PANEL);
@@ -408,7 +409,7 @@ fn group_scores<S: Simd>(
     q: &Queries<'_>,
     begin: usize,
     group: usize,
-    keys: &[f32],
+    keys: &Pages,
     spec: &SparseSpec,
     level1: usize,
 ) {
@@ -416,7 +417,7 @@ fn group_scores<S: Simd>(
     let (n, dim, factor) = (queries.len(), spec.head_dim, softmax_scale(spec));
     scores.clear();
     scores.resize(n / group * level1, 0.0);
-    for (panel, b) in keys.chunks_exact(PANEL * dim).take(level1.div_ceil(PANEL)).enumerate() {
+    for (panel, b) in keys.panels(PANEL * dim).take(level1.div_ceil(PANEL)).enumerate() {
         gemm(simd, &Gemm { a: q.x, a_rows: queries, b, ldb: PANEL, k: dim, n: PANEL, c_rows: at, into: Into::Set }, s);
         for i in 0..n {
             let r = i / group;

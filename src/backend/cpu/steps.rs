@@ -28,6 +28,8 @@ impl Steps for Cpu {
     }
 
     fn seek(&mut self, position: usize) -> Result<()> {
+        #[cfg(any(test, feature = "emulated"))]
+        self.faults.alive()?;
         self.position = position;
         self.pending = 0;
         Ok(())
@@ -39,6 +41,8 @@ impl Steps for Cpu {
         self.tokens.clear();
         self.tokens.extend_from_slice(tokens);
         self.groups.clear();
+        #[cfg(any(test, feature = "emulated"))]
+        self.faults.strike(tokens)?;
         Ok(())
     }
 

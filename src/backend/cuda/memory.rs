@@ -2,7 +2,7 @@
 
 use super::cublaslt::Proofs;
 use super::device::{Account, DeviceBuffer};
-use super::tensors::{Buf, Cache, HEAD, Matrix, Recurrent, Selection, Sums, Vector, floats};
+use super::tensors::{Buf, Cache, HEAD, Matrix, Recurrent, SPARE_BYTES, Selection, Sums, Vector, floats};
 use super::{Cuda, launch, limits, shape};
 use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView};
 use crate::protocol::engine::{Dtype, MemoryInfo};
@@ -119,6 +119,14 @@ impl Memory for Cuda {
 
     fn reserve(&mut self, cache: &mut Cache, limit: usize) -> Result<()> {
         cache.reserve(&self.device, limit)
+    }
+
+    fn wants(&self, cache: &Cache, limit: usize) -> u64 {
+        cache.wants(limit)
+    }
+
+    fn room(&self) -> Result<Option<u64>> {
+        Ok(Some(self.device.driver().free_bytes()?.saturating_sub(SPARE_BYTES)))
     }
 
     fn memory(&self) -> MemoryInfo {

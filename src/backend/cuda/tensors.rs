@@ -23,7 +23,7 @@ use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
 /// Width of a head that the kernels are written for.
 pub(super) const HEAD: usize = 128;
 /// Memory left to others when caches grow.
-const SPARE_BYTES: u64 = 256 << 20;
+pub(super) const SPARE_BYTES: u64 = 256 << 20;
 /// Scores of a prefill pass are made in parts that fit into this.
 const SCORE_BYTES: usize = 32 << 20;
 
@@ -208,14 +208,25 @@ impl Cache {
         self.in_flight = in_flight;
     }
 
+    /// Positions below `limit` in whole blocks, and the bytes of each array that hold them.
+    fn sizes(&self, limit: usize) -> (usize, [usize; 4]) {
+        let rounded = limit.next_multiple_of(self.spec.block).min(self.limit);
+        let rows = [rounded, rounded, self.spec.level1_rows(rounded), self.spec.level2_rows(rounded)];
+        (rounded, rows.map(|n| n * self.row_bytes))
+    }
+
+    /// Bytes that [`Cache::reserve`] of `limit` positions would take.
+    pub(super) fn wants(&self, limit: usize) -> u64 {
+        let parts = [&self.k, &self.v, &self.k1, &self.k2];
+        parts.iter().zip(self.sizes(limit).1).map(|(part, bytes)| part.wants(bytes) as u64).sum()
+    }
+
     /// Memory under positions below `limit`.
     pub(super) fn reserve(&mut self, device: &Device, limit: usize) -> Result<()> {
         if limit > self.limit {
             return Err(shape("reserve", format!("at most {} positions", self.limit), limit));
         }
-        let rounded = limit.next_multiple_of(self.spec.block).min(self.limit);
-        let sizes = [rounded, rounded, self.spec.level1_rows(rounded), self.spec.level2_rows(rounded)]
-            .map(|n| n * self.row_bytes);
+        let (rounded, sizes) = self.sizes(limit);
         let ledger = &self.ledger;
         let parts = [&mut self.k, &mut self.v, &mut self.k1, &mut self.k2];
         if parts.iter().zip(sizes).all(|(part, bytes)| part.wants(bytes) == 0) {

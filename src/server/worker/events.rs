@@ -47,7 +47,7 @@ impl Worker {
             EngineEvent::Restored { id, .. } => self.restored(id),
             // Told by an engine that is a server itself.
             EngineEvent::Note(note) => tracing::warn!("{note}"),
-            EngineEvent::Waiting { .. } => {}
+            EngineEvent::Waiting { .. } | EngineEvent::Evicted { .. } => {}
             EngineEvent::Reading { id, done, .. } => {
                 if let Some(running) = self.lanes.job(id) {
                     let done = running.cached + running.read + done;
@@ -213,6 +213,8 @@ impl Worker {
             EngineFault::Device(why) if running.answer.generated.is_empty() && self.release_idle() => {
                 self.plan_again(*running, &why, None);
             }
+            // Its lane was given to another before it began.
+            fault @ EngineFault::Evicted => self.plan_again(*running, &fault.to_string(), None),
             EngineFault::Device(why) | EngineFault::Fatal { why, .. } => {
                 self.refuse(&running.ask, Refusal::internal(why));
             }

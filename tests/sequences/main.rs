@@ -1,9 +1,13 @@
 //! Many sequences beside each other: each writes the same tokens and leaves the same state as alone.
 
+mod faults;
+mod memory;
+
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use sala_chat::engine::worker::{Engine, spawn};
+use sala_chat::backend::cpu::Cpu;
+use sala_chat::engine::worker::{Engine, spawn, spawn_on};
 use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::ThinkMode;
 use sala_chat::protocol::engine::{
@@ -13,6 +17,8 @@ use sala_chat::protocol::engine::{
 use sala_chat::text::TextModel;
 use sala_chat::text::template::{ChatMessage, ChatRole, RenderOptions};
 
+/// What is said of a sequence that was evicted is under its number and this.
+const EVICTED: u64 = 1 << 40;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Harness {
@@ -38,6 +44,11 @@ struct Said {
     fault: Option<EngineFault>,
     in_state: (u64, u64),
     bytes: Vec<(String, Vec<u8>)>,
+    image: Option<StateImage>,
+    /// What it waited for.
+    waited: Vec<String>,
+    /// Bytes of all states when it was done.
+    state_bytes: u64,
 }
 
 fn bytes(image: &StateImage) -> Vec<(String, Vec<u8>)> {
@@ -56,10 +67,20 @@ impl Dice {
     }
 }
 
+fn options(context: u64) -> EngineOptions {
+    EngineOptions { device: DeviceChoice::Cpu, context: Some(context), ..EngineOptions::default() }
+}
+
 impl Harness {
     fn start() -> Harness {
-        let options = EngineOptions { device: DeviceChoice::Cpu, context: Some(20_000), ..EngineOptions::default() };
-        let engine = spawn(options).unwrap();
+        Harness::with(spawn(options(20_000)).unwrap())
+    }
+
+    fn on(device: Cpu, context: u64) -> Harness {
+        Harness::with(spawn_on(device, options(context)).unwrap())
+    }
+
+    fn with(engine: Engine) -> Harness {
         let text =
             TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None).unwrap();
         let stop = text.tokenizer.stop_ids(&[2, 4]);
@@ -132,11 +153,20 @@ impl Harness {
                 said.entry(id).or_default().tokens.extend(tokens);
                 None
             }
-            EngineEvent::Done { id, ended, prompt_in_state, generated_in_state, image, .. } => {
+            EngineEvent::Done { id, ended, prompt_in_state, generated_in_state, image, memory, .. } => {
                 let s = said.entry(id).or_default();
                 (s.ended, s.in_state) = (Some(ended), (prompt_in_state, generated_in_state));
                 s.bytes = image.iter().flat_map(bytes).collect();
+                (s.image, s.state_bytes) = (image, memory.state);
                 Some(id)
+            }
+            EngineEvent::Waiting { id, what } => {
+                said.entry(id).or_default().waited.push(what);
+                None
+            }
+            EngineEvent::Evicted { sequence } => {
+                said.entry(EVICTED + u64::from(sequence.0)).or_default();
+                None
             }
             EngineEvent::Failed { id, fault } => {
                 said.entry(id).or_default().fault = Some(fault);

@@ -1,0 +1,295 @@
+//! Memory by need: what fits is computed before it is promised, idle sequences make room in the order of their last use, and who finds
+//! none waits for others to end, by name.
+//!
+//! A job is promised its whole context, prompt and longest answer, before it begins; what the jobs under way were promised and do
+//! not have yet is nobody else's. So none of them runs out of memory half-way, unless another program takes it.
+
+use std::time::Duration;
+
+use super::seats::{Held, Seat};
+use super::speculate::DecodeError;
+use super::tasks::Task;
+use super::worker::Worker;
+use crate::backend::draft::DraftOps;
+use crate::backend::{BackendError, MAX_VERIFY_ROWS};
+use crate::base::{bytes, counted, grouped};
+use crate::model::ModelError;
+use crate::protocol::engine::{EngineEvent, Job, SequenceId};
+
+/// What whoever holds a sequence may take to give it back when a job in it has ended.
+pub(super) const PATIENCE: Duration = Duration::from_millis(500);
+
+/// What becomes of a task.
+pub(super) enum Grant {
+    Go,
+    Wait,
+    Never(DecodeError),
+}
+
+/// What is asked for, and what there is. Bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The whole of it.
+    pub all: u64,
+    /// With less than this it cannot begin.
+    pub least: u64,
+    /// Neither taken nor promised.
+    pub left: u64,
+    /// What there is for all sequences together.
+    pub total: u64,
+    /// Idle sequences that may be evicted.
+    pub evictable: bool,
+    /// Jobs under way, which give memory back when they end.
+    pub others: usize,
+    /// One has ended just now, and whoever holds it may give its memory back.
+    pub hope: bool,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// There is room for all of it.
+    All,
+    /// Evict a sequence and ask again.
+    Evict,
+    /// Wait until one of the others ends.
+    Wait,
+    /// Nobody else will give anything back: begin with what there is.
+    Some,
+    /// There is no room for it.
+    Nothing,
+}
+
+/// Decides about an ask.
+pub fn answer(ask: Ask) -> Answer {
+    // Nobody is evicted or waited for in vain.
+    let hopeless = ask.least > ask.total;
+    match ask {
+        _ if ask.all <= ask.left => Answer::All,
+        _ if hopeless => Answer::Nothing,
+        _ if ask.evictable => Answer::Evict,
+        _ if ask.others > 0 || ask.hope => Answer::Wait,
+        _ if ask.least <= ask.left => Answer::Some,
+        _ => Answer::Nothing,
+    }
+}
+
+/// Whether it is memory that is missing.
+fn is_memory(error: &ModelError) -> bool {
+    matches!(error, ModelError::Backend(BackendError::Memory { .. }))
+}
+
+/// Positions that a job comes to: those it cannot do without, and all it asks for.
+fn reach(job: &Job, position: usize, limit: usize) -> [usize; 2] {
+    let most = job.generate.as_ref().map_or(0, |wish| usize::try_from(wish.max_tokens).unwrap_or(usize::MAX));
+    let scored = job.score.as_ref().map_or(0, |scoring| scoring.tokens.len());
+    let read = position.saturating_add(job.prompt.len());
+    // Drafts are verified beyond the last token.
+    let rows = if most > 0 { MAX_VERIFY_ROWS } else { 0 };
+    [read.saturating_add(rows), read.saturating_add(most.max(scored)).saturating_add(rows)].map(|n| n.min(limit))
+}
+
+impl<B: DraftOps> Worker<'_, B> {
+    /// Bytes that a context of `length` tokens would take beyond what a sequence has.
+    fn wants(&self, sequence: SequenceId, length: usize) -> u64 {
+        match self.seats.get(&sequence).map(|seat| &seat.held) {
+            Some(Held::InHand) => self.live.wants(&self.backend, length),
+            Some(Held::Aside(aside)) => aside.sequence.wants(&self.backend, length.min(self.live.limit())),
+            Some(Held::Nothing) | None => self.sequence_bytes,
+        }
+    }
+
+    /// How long the context of a job becomes, from which all else is computed: as long as it asks for, or as there is memory.
+    pub(super) fn promise(&self, job: &Job) -> Result<usize, DecodeError> {
+        let [_, all] = reach(job, self.live.position(), self.live.limit());
+        Ok(match self.backend.room().map_err(ModelError::from)? {
+            Some(free) => {
+                let left = free.saturating_sub(self.promised(job.sequence));
+                self.live.longest(&self.backend, all, left)
+            }
+            None => all,
+        })
+    }
+
+    /// Bytes that jobs of others than `sequence` were promised and do not have yet.
+    fn promised(&self, sequence: SequenceId) -> u64 {
+        let running = self.seats.iter().filter_map(|(id, seat)| seat.run.as_ref().map(|run| (*id, run.goal)));
+        running.filter(|(id, _)| *id != sequence).map(|(id, goal)| self.wants(id, goal)).sum()
+    }
+
+    /// Whether there is memory for the next task of a sequence. Who asked before comes first.
+    pub(super) fn grant(&mut self, sequence: SequenceId) -> Grant {
+        match self.look_for_room(sequence) {
+            Ok(grant) => grant,
+            Err(error) => Grant::Never(error),
+        }
+    }
+
+    fn look_for_room(&mut self, sequence: SequenceId) -> Result<Grant, DecodeError> {
+        loop {
+            let Some(seat) = self.seats.get(&sequence) else { return Ok(Grant::Go) };
+            let (position, limit) = (self.position(sequence), self.live.limit());
+            let [least, all] = match seat.queue.front() {
+                None | Some(Task::Lost { .. } | Task::Release | Task::MayEvict) => return Ok(Grant::Go),
+                // It ends at once.
+                Some(Task::Run(job)) if job.cancel.is_cancelled() => return Ok(Grant::Go),
+                Some(Task::Run(job)) => reach(job, position, limit),
+                // What is common costs nothing.
+                Some(Task::Fork { .. }) => [0; 2],
+                Some(Task::Restore { keep, rows, .. }) => {
+                    let tokens = keep + rows.iter().map(|rows| rows.rows()).sum::<u64>();
+                    [usize::try_from(tokens).unwrap_or(usize::MAX).min(limit); 2]
+                }
+            };
+            let asked = seat.waits.unwrap_or(u64::MAX);
+            let wants = self.wants(sequence, all);
+            let Some(free) = self.backend.room().map_err(ModelError::from)?.filter(|_| wants > 0) else {
+                return Ok(Grant::Go);
+            };
+            let left = free.saturating_sub(self.promised(sequence));
+            let behind = self.seats.values().any(|seat| seat.waits.is_some_and(|since| since < asked));
+            let ask = Ask {
+                all: wants,
+                least: self.wants(sequence, least),
+                left,
+                total: free + self.backend.memory().state,
+                evictable: self.victim(sequence).is_some(),
+                others: self.others(),
+                hope: self.hope(sequence),
+            };
+            match answer(ask) {
+                Answer::All | Answer::Evict if behind && (ask.others > 0 || ask.hope) => {
+                    return Ok(self.wait(sequence, all, ask));
+                }
+                Answer::All | Answer::Some if self.has_state(sequence) => return Ok(Grant::Go),
+                // Now it can be told what its rows take.
+                Answer::All | Answer::Some => self.make(sequence)?,
+                Answer::Evict => self.evict_for(sequence)?,
+                Answer::Wait => return Ok(self.wait(sequence, all, ask)),
+                Answer::Nothing => return Ok(Grant::Never(self.no_room(sequence, least, left))),
+            }
+        }
+    }
+
+    fn no_room(&self, sequence: SequenceId, length: usize, free: u64) -> DecodeError {
+        let what = format!("memory for a context of {} tokens", grouped(length as u64));
+        let needed = self.wants(sequence, length);
+        let advice = "close a conversation, or choose a shorter context with --ctx".to_owned();
+        ModelError::from(BackendError::Memory { what, needed, free, advice }).into()
+    }
+
+    /// A task waits, and says for what.
+    fn wait(&mut self, sequence: SequenceId, length: usize, ask: Ask) -> Grant {
+        self.clock += 1;
+        let since = self.clock;
+        let Some(seat) = self.seats.get_mut(&sequence) else { return Grant::Go };
+        if seat.waits.is_none() {
+            seat.waits = Some(since);
+            if let Some(id) = seat.queue.front().and_then(Task::id) {
+                self.tell_waiting(id, length, ask.all, ask.left, ask.others);
+            }
+        }
+        Grant::Wait
+    }
+
+    fn tell_waiting(&self, id: u64, length: usize, wants: u64, left: u64, others: usize) {
+        let what = format!(
+            "waiting for memory: {} tokens need {}, {} are free; {} still at work",
+            grouped(length as u64),
+            bytes(wants),
+            bytes(left),
+            counted(others as u64, "other")
+        );
+        self.send(EngineEvent::Waiting { id, what });
+    }
+
+    /// Whether an idle sequence has memory that its holder may give back: for so long after a job ended.
+    fn hope(&self, asker: SequenceId) -> bool {
+        let idle = |(id, seat): (&SequenceId, &Seat<B>)| *id != asker && seat.run.is_none() && self.has_state(*id);
+        self.ended.is_some_and(|at| at.elapsed() < PATIENCE) && self.seats.iter().any(idle)
+    }
+
+    /// Jobs under way that do not wait for memory themselves.
+    fn others(&self) -> usize {
+        let runs = self.seats.values().filter_map(|seat| seat.run.as_ref());
+        runs.filter(|run| !run.stalled).count() + self.in_pass
+    }
+
+    /// Memory for `rows` more positions of the sequence in hand, whose job was promised some and finds it gone; `false` where it has to
+    /// wait until another ends.
+    ///
+    /// # Errors
+    /// There is none, and nobody to wait for.
+    pub(super) fn room_for_rows(&mut self, id: u64, rows: usize) -> Result<bool, DecodeError> {
+        let rows = rows.min(self.live.limit() - self.live.position());
+        loop {
+            let error = match self.live.make_room(&mut self.backend, rows) {
+                Ok(()) => return Ok(true),
+                Err(error) if is_memory(&error) => error,
+                Err(error) => return Err(error.into()),
+            };
+            let sequence = self.in_hand;
+            if self.victim(sequence).is_some() {
+                self.evict_for(sequence)?;
+                continue;
+            }
+            let others = self.others();
+            if others == 0 {
+                return Err(error.into());
+            }
+            let length = self.live.position() + rows;
+            let left = self.backend.room().map_err(ModelError::from)?.unwrap_or_default();
+            self.tell_waiting(id, length, self.live.wants(&self.backend, length), left, others);
+            return Ok(false);
+        }
+    }
+
+    /// Some memory was given back: whoever waits in the middle of a job looks again.
+    pub(super) fn go_on(&mut self) {
+        self.moved = true;
+        for run in self.seats.values_mut().filter_map(|seat| seat.run.as_mut()) {
+            run.stalled = false;
+        }
+    }
+}
+
+/// Whether an error says that memory is missing.
+pub(super) fn for_want_of_memory(error: &DecodeError) -> bool {
+    matches!(error, DecodeError::Model(error) if is_memory(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASK: Ask = Ask { all: 10, least: 4, left: 0, total: 100, evictable: false, others: 0, hope: false };
+
+    #[test]
+    fn what_fits_is_given_and_nobody_loses_anything_for_it() {
+        for evictable in [false, true] {
+            assert_eq!(answer(Ask { left: 10, evictable, others: 3, ..ASK }), Answer::All);
+        }
+    }
+
+    #[test]
+    fn idle_sequences_make_room_before_anybody_waits() {
+        assert_eq!(answer(Ask { left: 9, evictable: true, others: 3, ..ASK }), Answer::Evict);
+        assert_eq!(answer(Ask { left: 9, others: 3, ..ASK }), Answer::Wait);
+        assert_eq!(answer(Ask { left: 0, others: 1, ..ASK }), Answer::Wait);
+        assert_eq!(answer(Ask { left: 9, hope: true, ..ASK }), Answer::Wait);
+    }
+
+    #[test]
+    fn where_nobody_gives_anything_back_less_will_do_or_it_is_refused() {
+        assert_eq!(answer(Ask { left: 9, ..ASK }), Answer::Some);
+        assert_eq!(answer(Ask { left: 4, ..ASK }), Answer::Some);
+        assert_eq!(answer(Ask { left: 3, ..ASK }), Answer::Nothing);
+    }
+
+    #[test]
+    fn nobody_is_evicted_or_waited_for_in_vain() {
+        let ask = Ask { all: 200, least: 101, left: 10, evictable: true, others: 5, ..ASK };
+        assert_eq!(answer(ask), Answer::Nothing);
+        assert_eq!(answer(Ask { least: 100, ..ask }), Answer::Evict);
+    }
+}

@@ -1,0 +1,200 @@
+//! The sequences of an engine: one in hand, the others put aside, and some that have nothing yet.
+
+use std::collections::VecDeque;
+
+use super::jobs::Run;
+use super::speculate::{DecodeError, Parked};
+use super::tasks::Task;
+use super::worker::Worker;
+use crate::backend::draft::DraftOps;
+use crate::model::{Live, Sequence};
+use crate::protocol::engine::{EngineEvent, MAIN, SequenceId};
+
+/// A sequence that is not in hand.
+pub(super) struct Aside<B: DraftOps> {
+    pub(super) sequence: Sequence<B>,
+    pub(super) talk: Parked<B>,
+}
+
+/// Where a sequence's state is.
+pub(super) enum Held<B: DraftOps> {
+    /// It has none: it is empty, and takes no memory.
+    Nothing,
+    /// In the worker's `live` and `decoder`.
+    InHand,
+    Aside(Box<Aside<B>>),
+}
+
+/// A sequence, what it does and what it is to do.
+pub(super) struct Seat<B: DraftOps> {
+    pub(super) held: Held<B>,
+    /// The job under way.
+    pub(super) run: Option<Run>,
+    pub(super) queue: VecDeque<Task>,
+    /// Its holder can do without it.
+    pub(super) may_evict: bool,
+    /// When it last had something to do; greater is later.
+    pub(super) used: u64,
+    /// Since when its next task waits for memory.
+    pub(super) waits: Option<u64>,
+}
+
+impl<B: DraftOps> Seat<B> {
+    pub(super) fn new(held: Held<B>) -> Self {
+        Seat { held, run: None, queue: VecDeque::new(), may_evict: false, used: 0, waits: None }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.run.is_none() && self.queue.is_empty()
+    }
+
+    pub(super) fn aside(&mut self) -> Option<&mut Aside<B>> {
+        match &mut self.held {
+            Held::Aside(aside) => Some(aside),
+            Held::InHand | Held::Nothing => None,
+        }
+    }
+}
+
+const MISSING: DecodeError = DecodeError::Order("a sequence that is not there");
+
+impl<B: DraftOps> Worker<'_, B> {
+    /// Tokens in a sequence's state.
+    pub(super) fn position(&self, sequence: SequenceId) -> usize {
+        match self.seats.get(&sequence).map(|seat| &seat.held) {
+            Some(Held::InHand) => self.live.position(),
+            Some(Held::Aside(aside)) => aside.sequence.position(),
+            Some(Held::Nothing) | None => 0,
+        }
+    }
+
+    /// Gives a sequence what an empty one has, if it has nothing.
+    pub(super) fn make(&mut self, sequence: SequenceId) -> Result<(), DecodeError> {
+        if !matches!(self.seats.get(&sequence).ok_or(MISSING)?.held, Held::Nothing) {
+            return Ok(());
+        }
+        let made = self.live.another(&mut self.backend, &self.model)?;
+        let aside = match self.decoder.another(&mut self.backend) {
+            Ok(talk) => Aside { sequence: made, talk },
+            Err(error) => {
+                Live::release(&mut self.backend, made);
+                return Err(error);
+            }
+        };
+        if let Some(seat) = self.seats.get_mut(&sequence) {
+            seat.held = Held::Aside(Box::new(aside));
+        }
+        Ok(())
+    }
+
+    /// Takes a sequence in hand.
+    pub(super) fn take(&mut self, sequence: SequenceId) -> Result<(), DecodeError> {
+        if sequence == self.in_hand {
+            return Ok(());
+        }
+        self.make(sequence)?;
+        let seat = self.seats.get_mut(&sequence).ok_or(MISSING)?;
+        let Held::Aside(mut aside) = std::mem::replace(&mut seat.held, Held::InHand) else { return Err(MISSING) };
+        self.live.swap(&mut self.backend, &mut aside.sequence)?;
+        self.decoder.swap(&mut aside.talk)?;
+        if let Some(seat) = self.seats.get_mut(&self.in_hand) {
+            seat.held = Held::Aside(aside);
+        }
+        self.in_hand = sequence;
+        Ok(())
+    }
+
+    /// Forgets a sequence; its place in the queue of what was asked behind it is that of a new one.
+    pub(super) fn release(&mut self, sequence: SequenceId) -> Result<(), DecodeError> {
+        if sequence == MAIN {
+            // There always is one on screen. Its memory goes when another needs it.
+            self.empty(MAIN, None);
+            return Ok(());
+        }
+        self.put_down(sequence)?;
+        self.drop_state(sequence);
+        if let Some(seat) = self.seats.remove(&sequence) {
+            for task in seat.queue {
+                self.queue(sequence, task);
+            }
+        }
+        self.go_on();
+        Ok(())
+    }
+
+    /// Sees that another sequence is in hand.
+    fn put_down(&mut self, sequence: SequenceId) -> Result<(), DecodeError> {
+        if self.in_hand != sequence {
+            return Ok(());
+        }
+        let made = self.seats.iter().find(|(_, seat)| matches!(seat.held, Held::Aside(_))).map(|(id, _)| *id);
+        match made {
+            Some(other) => self.take(other),
+            None => self.hand_over(sequence, MAIN),
+        }
+    }
+
+    /// What a sequence has is from now on another's that has nothing, and empty.
+    fn hand_over(&mut self, from: SequenceId, to: SequenceId) -> Result<(), DecodeError> {
+        let seat = self.seats.get_mut(&from).ok_or(MISSING)?;
+        let held = std::mem::replace(&mut seat.held, Held::Nothing);
+        if self.in_hand == from {
+            self.in_hand = to;
+        }
+        self.seats.get_mut(&to).ok_or(MISSING)?.held = held;
+        self.empty(to, None);
+        Ok(())
+    }
+
+    /// Gives the memory of a sequence back that is not in hand.
+    fn drop_state(&mut self, sequence: SequenceId) {
+        let seat = self.seats.get_mut(&sequence);
+        if let Some(Held::Aside(aside)) = seat.map(|seat| std::mem::replace(&mut seat.held, Held::Nothing)) {
+            Live::release(&mut self.backend, aside.sequence);
+        }
+    }
+
+    /// Whose memory may go to another: that of an idle sequence that is empty, or else the one that was used longest ago of those that
+    /// may be evicted.
+    pub(super) fn victim(&self, asker: SequenceId) -> Option<SequenceId> {
+        let idle = self
+            .seats
+            .iter()
+            .filter(|(id, seat)| **id != asker && seat.is_idle() && !matches!(seat.held, Held::Nothing));
+        let empty = |id: &SequenceId| self.position(*id) == 0;
+        let can = idle.filter(|(id, seat)| seat.may_evict || empty(id));
+        can.min_by_key(|(id, seat)| (!empty(id), seat.used)).map(|(id, _)| *id)
+    }
+
+    pub(super) fn has_state(&self, sequence: SequenceId) -> bool {
+        self.seats.get(&sequence).is_some_and(|seat| !matches!(seat.held, Held::Nothing))
+    }
+
+    /// Gives the memory of a [`Worker::victim`] to a sequence that needs some.
+    pub(super) fn evict_for(&mut self, asker: SequenceId) -> Result<(), DecodeError> {
+        let Some(victim) = self.victim(asker) else { return Ok(()) };
+        let lost = self.position(victim) > 0;
+        if self.has_state(asker) {
+            if self.in_hand == victim {
+                self.take(asker)?;
+            }
+            self.drop_state(victim);
+        } else {
+            self.hand_over(victim, asker)?;
+        }
+        if lost {
+            self.evicted.insert(victim);
+            self.send(EngineEvent::Evicted { sequence: victim });
+        }
+        if victim == MAIN {
+            if let Some(seat) = self.seats.get_mut(&MAIN) {
+                seat.may_evict = false;
+            }
+        } else {
+            // Its place is free for another one, too.
+            self.seats.remove(&victim);
+        }
+        self.go_on();
+        Ok(())
+    }
+}

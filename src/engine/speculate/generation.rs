@@ -1,0 +1,156 @@
+//! A generation under way: what is drawn from a row, what becomes of it, and what verified rows say about drafts.
+
+use super::{DecodeError, Result};
+use crate::backend::draft::DraftOps;
+use crate::backend::{MassOf, TopLogits};
+use crate::engine::look;
+use crate::engine::sampler::Sampler;
+use crate::model::{Live, Model};
+use crate::protocol::engine::{Constrain, Ended, Likely, Looked, SpecMode, Steer, Steered, Token};
+
+/// A generation under way.
+pub(super) struct Generation {
+    pub(super) sampler: Sampler,
+    pub(super) stop: Vec<Token>,
+    pub(super) mode: SpecMode,
+    /// Tokens that may still be reported.
+    pub(super) remaining: u64,
+    pub(super) steer: Option<Box<dyn Steer>>,
+    pub(super) constraint: Option<Box<dyn Constrain>>,
+    /// The likeliest tokens that are told with each one.
+    pub(super) likely: Option<u8>,
+    /// Where rows looked is told one by one.
+    pub(super) each_token: bool,
+    /// The token that ends the thoughts, while they are written.
+    pub(super) thoughts_until: Option<Token>,
+    /// Rows that wrote thoughts, and the answer.
+    pub(super) looked: [u64; 2],
+}
+
+impl Generation {
+    /// Draws a token from a row, of those that may come next. Where none of the row's may, one that does: a row holds only the
+    /// likeliest.
+    pub(super) fn draw(&mut self, row: &TopLogits, position: u64, path: &[Token]) -> Option<Token> {
+        let Some(constraint) = &mut self.constraint else {
+            return self.sampler.draw(row, position, path);
+        };
+        let known = row.ids.iter().copied().zip(row.logits.iter().copied());
+        let (ids, logits) = known.filter(|(token, _)| constraint.allows(*token)).unzip();
+        let allowed = TopLogits { ids, logits, log_sum_exp: row.log_sum_exp };
+        self.sampler.draw(&allowed, position, path).or_else(|| constraint.any())
+    }
+
+    /// What becomes of a token that was drawn; `None` ends the turn.
+    pub(super) fn steered(&mut self, token: Token) -> Option<(Token, bool)> {
+        let ends = self.stop.contains(&token);
+        let (token, last) = match self.steer.as_mut().map_or(Steered::Take, |s| s.drawn(token, ends)) {
+            Steered::Take if ends => return None,
+            Steered::Take => (token, false),
+            Steered::Instead(other) => (other, false),
+            Steered::Last => (token, true),
+        };
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token);
+        }
+        Some((token, last))
+    }
+
+    /// How likely a token of a row was, if that is told.
+    pub(super) fn likely(&self, row: &TopLogits, token: Token) -> Option<Likely> {
+        let most = usize::from(self.likely?);
+        let log_prob = |logit: f32| (f64::from(logit) - f64::from(row.log_sum_exp)) as f32;
+        let known = row.ids.iter().zip(&row.logits);
+        let own = known.clone().find(|(id, _)| **id == token).map(|(_, logit)| *logit);
+        let least = row.logits.last().copied().unwrap_or(f32::NEG_INFINITY);
+        Some(Likely {
+            log_prob: log_prob(own.unwrap_or(least)),
+            best: known.take(most).map(|(id, logit)| (*id, log_prob(*logit))).collect(),
+        })
+    }
+
+    /// Counts where the accepted rows of the last pass looked: row i wrote `tokens[i]`. Before they are advanced.
+    pub(super) fn look<B: DraftOps>(
+        &mut self,
+        b: &mut B,
+        model: &Model<B>,
+        live: &mut Live<B>,
+        tokens: &[Token],
+        rows: usize,
+    ) -> Result<Vec<Looked>> {
+        let thoughts = match self.thoughts_until {
+            None => 0,
+            Some(end) => match tokens.iter().position(|t| *t == end) {
+                None => rows,
+                // The row that wrote the end of the thoughts is theirs.
+                Some(at) => {
+                    self.thoughts_until = None;
+                    (at + 1).min(rows)
+                }
+            },
+        };
+        live.add_mass(b, 0..thoughts, MassOf::Thoughts)?;
+        live.add_mass(b, thoughts..rows, MassOf::Answer)?;
+        self.looked[0] += thoughts as u64;
+        self.looked[1] += (rows - thoughts) as u64;
+        if !self.each_token {
+            return Ok(Vec::new());
+        }
+        let (position, spec) = (live.position(), &model.spec().sparse);
+        let rows = live.row_mass(b, tokens.len().min(rows))?;
+        Ok(rows.iter().enumerate().map(|(i, mass)| look::row(mass, position + i, spec)).collect())
+    }
+}
+
+/// What verified rows say about drafts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Matched {
+    /// Drawn tokens, in order: the accepted drafts and one more, unless it ends the turn.
+    pub(super) tokens: Vec<Token>,
+    /// Drafts that equal the draw.
+    pub(super) accepted: usize,
+    /// [`Ended::Stop`]: a token that ends the turn was drawn behind `tokens`. [`Ended::Repeats`]: the last one is the last.
+    pub(super) ended: Option<Ended>,
+    /// How likely each of them was, if that is told.
+    pub(super) likely: Vec<Likely>,
+}
+
+/// Whether a row's best logits and their sum are numbers. `position` is that of the token to be drawn.
+pub(super) fn finite(row: &TopLogits, position: usize) -> Result<()> {
+    // The sum runs over the whole vocabulary: one value that is no number shows in it.
+    let whole = row.log_sum_exp.is_finite() && row.logits.first().is_none_or(|z| z.is_finite());
+    if whole { Ok(()) } else { Err(DecodeError::NotFinite { position }) }
+}
+
+/// Draws a token from every row in turn for as long as the draws equal the drafts (docs/speculative.md §6.2). Row i is
+/// behind the first i drafts and draws output position `position + i`. What is drawn never depends on a draft.
+pub(super) fn draw_and_match(
+    generation: &mut Generation,
+    rows: &[TopLogits],
+    drafts: &[Token],
+    position: usize,
+) -> Result<Matched> {
+    let mut matched = Matched::default();
+    for (i, row) in rows.iter().enumerate() {
+        finite(row, position + i)?;
+        let path = drafts.get(..i).unwrap_or_default();
+        let Some(token) = generation.draw(row, (position + i) as u64, path) else {
+            break;
+        };
+        // In order: what would follow a stop must not enter text or state.
+        let Some((token, last)) = generation.steered(token) else {
+            matched.ended = Some(Ended::Stop);
+            break;
+        };
+        matched.likely.extend(generation.likely(row, token));
+        matched.tokens.push(token);
+        if last {
+            matched.ended = Some(Ended::Repeats);
+            break;
+        }
+        if drafts.get(i) != Some(&token) {
+            break;
+        }
+        matched.accepted += 1;
+    }
+    Ok(matched)
+}

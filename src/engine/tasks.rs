@@ -1,0 +1,299 @@
+//! What is asked of the sequences: a queue for each, and what is next in it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::room::Grant;
+use super::seats::{Held, Seat};
+use super::speculate::DecodeError;
+use super::worker::{MAX_SEQUENCES, Worker, guarded};
+use crate::backend::draft::DraftOps;
+use crate::model::ModelError;
+use crate::protocol::engine::{CheckpointImage, Command, EngineEvent, EngineFault, Job, RowSource, SequenceId, Token};
+
+/// What was asked of a sequence.
+pub(super) enum Task {
+    Restore {
+        id: u64,
+        keep: u64,
+        rows: Vec<Arc<dyn RowSource>>,
+        end: Option<CheckpointImage>,
+        history: Arc<Vec<Token>>,
+    },
+    Run(Job),
+    /// A fork of what failed or is gone.
+    Lost {
+        id: u64,
+        fault: EngineFault,
+    },
+    /// Waits in the queues of both, and is done when it is the next of both.
+    Fork {
+        id: u64,
+        from: SequenceId,
+        to: SequenceId,
+    },
+    Release,
+    MayEvict,
+}
+
+impl Task {
+    /// Whose answer is waited for, if one is.
+    pub(super) fn id(&self) -> Option<u64> {
+        match self {
+            Task::Restore { id, .. } | Task::Fork { id, .. } | Task::Lost { id, .. } => Some(*id),
+            Task::Run(job) => Some(job.id),
+            Task::Release | Task::MayEvict => None,
+        }
+    }
+
+    fn is_fork(&self, fork: u64) -> bool {
+        matches!(self, Task::Fork { id, .. } if *id == fork)
+    }
+}
+
+/// For whatever rests on a job or restore that failed.
+fn refused() -> EngineFault {
+    EngineFault::Device("what it was to go on from failed; send it again behind a restore".to_owned())
+}
+
+impl<B: DraftOps> Worker<'_, B> {
+    /// Puts a command into the queue of its sequence.
+    pub(super) fn take_in(&mut self, command: Command) {
+        self.moved = true;
+        match command {
+            Command::Restore { id, sequence, keep: 1.., .. } if self.evicted.contains(&sequence) => {
+                self.send(EngineEvent::Failed { id, fault: EngineFault::Evicted });
+            }
+            Command::Restore { id, sequence, keep, rows, end, history } => {
+                self.evicted.remove(&sequence);
+                self.queue(sequence, Task::Restore { id, keep, rows, end, history });
+            }
+            Command::Run(job) if self.evicted.contains(&job.sequence) => {
+                self.send(EngineEvent::Failed { id: job.id, fault: EngineFault::Evicted });
+            }
+            Command::Run(job) => self.queue(job.sequence, Task::Run(job)),
+            Command::Release { sequence } => {
+                self.evicted.remove(&sequence);
+                // Else it is empty already.
+                if self.seats.contains_key(&sequence) {
+                    self.queue(sequence, Task::Release);
+                }
+            }
+            Command::MayEvict { sequence } if self.seats.contains_key(&sequence) => {
+                self.queue(sequence, Task::MayEvict);
+            }
+            Command::MayEvict { .. } | Command::Shutdown => {}
+            Command::Fork { id, from, to } if from == to => {
+                let why = "a sequence cannot be a fork of itself".to_owned();
+                self.send(EngineEvent::Failed { id, fault: EngineFault::Device(why) });
+            }
+            Command::Fork { id, from, to } if self.evicted.contains(&from) => {
+                self.evicted.remove(&to);
+                self.queue(to, Task::Lost { id, fault: EngineFault::Evicted });
+            }
+            Command::Fork { id, from, to } => {
+                if self.seat(from, id) && self.seat(to, id) {
+                    self.evicted.remove(&to);
+                    self.queue(from, Task::Fork { id, from, to });
+                    self.queue(to, Task::Fork { id, from, to });
+                }
+            }
+        }
+    }
+
+    pub(super) fn queue(&mut self, sequence: SequenceId, task: Task) {
+        if self.seat(sequence, task.id().unwrap_or_default())
+            && let Some(seat) = self.seats.get_mut(&sequence)
+        {
+            seat.queue.push_back(task);
+        }
+    }
+
+    /// Sees that a sequence is there; `false`, and said to whoever asked with `id`, where there is none to be had.
+    fn seat(&mut self, sequence: SequenceId, id: u64) -> bool {
+        if self.seats.contains_key(&sequence) {
+            return true;
+        }
+        if self.seats.len() >= MAX_SEQUENCES {
+            let why = format!("{MAX_SEQUENCES} conversations are open at a time at most; close one");
+            self.send(EngineEvent::Failed { id, fault: EngineFault::Device(why) });
+            return false;
+        }
+        self.seats.insert(sequence, Seat::new(Held::Nothing));
+        true
+    }
+
+    /// Does what is next in the queues, as far as it is no job and there is memory for it, and starts jobs.
+    pub(super) fn start(&mut self) {
+        // What there was no memory for is looked at again when some was given back.
+        let waits = self.seats.iter().filter(|(_, seat)| seat.waits.is_some() && !self.moved);
+        let mut without_room: BTreeSet<SequenceId> = waits.map(|(id, _)| *id).collect();
+        self.moved = false;
+        while let Some(sequence) = self.ready(&without_room) {
+            match self.grant(sequence) {
+                Grant::Go => self.next_task(sequence),
+                Grant::Wait => {
+                    without_room.insert(sequence);
+                }
+                Grant::Never(error) => {
+                    let task = self.seats.get_mut(&sequence).and_then(|seat| seat.queue.pop_front());
+                    if let Some(Task::Fork { id, from, to }) = &task {
+                        self.leave_queues(*id, [*from, *to]);
+                    }
+                    self.fail(sequence, task.and_then(|task| task.id()).unwrap_or_default(), &error);
+                }
+            }
+            if std::mem::take(&mut self.moved) {
+                without_room.clear();
+            }
+        }
+    }
+
+    fn next_task(&mut self, sequence: SequenceId) {
+        self.clock += 1;
+        let Some(seat) = self.seats.get_mut(&sequence) else { return };
+        let Some(task) = seat.queue.pop_front() else { return };
+        let waited = seat.waits.take().is_some();
+        (seat.used, seat.may_evict) = (self.clock, matches!(task, Task::MayEvict));
+        let id = task.id().unwrap_or_default();
+        let done = guarded(|| match task {
+            Task::Restore { keep, rows, end, history, .. } => {
+                self.take(sequence)?;
+                self.restore(id, keep, &rows, end.as_ref(), &history)
+            }
+            // There still is no memory for it, and need not be.
+            Task::Run(job) if waited && job.cancel.is_cancelled() => {
+                self.never_begun(job.id);
+                Ok(())
+            }
+            Task::Run(job) => self.begin(sequence, job),
+            Task::Fork { from, to, .. } => {
+                self.fork(id, from, to);
+                Ok(())
+            }
+            Task::Lost { fault, .. } => {
+                self.send(EngineEvent::Failed { id, fault });
+                self.empty(sequence, None);
+                self.cut(sequence);
+                Ok(())
+            }
+            Task::Release => self.release(sequence),
+            Task::MayEvict => {
+                self.moved = true;
+                Ok(())
+            }
+        });
+        if let Err(error) = done {
+            self.fail(sequence, id, &error);
+        }
+    }
+
+    /// What waits for a sequence that failed rests on what is gone: all of it up to what does not look back.
+    pub(super) fn cut(&mut self, sequence: SequenceId) {
+        let Some(seat) = self.seats.get_mut(&sequence) else { return };
+        let (mut jobs, mut forks) = (Vec::new(), Vec::new());
+        while let Some(task) = seat.queue.pop_front() {
+            match task {
+                Task::Run(job) => jobs.push(job.id),
+                Task::Fork { id, from, to } if from == sequence => forks.push((id, to)),
+                Task::MayEvict => {}
+                Task::Fork { .. } | Task::Restore { .. } | Task::Release | Task::Lost { .. } => {
+                    seat.queue.push_front(task);
+                    break;
+                }
+            }
+        }
+        for id in jobs {
+            self.send(EngineEvent::Failed { id, fault: refused() });
+        }
+        for (fork, to) in forks {
+            let queue = self.seats.get_mut(&to).into_iter().flat_map(|seat| &mut seat.queue);
+            for task in queue.filter(|task| task.is_fork(fork)) {
+                *task = Task::Lost { id: fork, fault: refused() };
+            }
+        }
+    }
+
+    /// A sequence whose next task can be done now, if there is memory for it: who waits for some longest is asked first.
+    fn ready(&self, except: &BTreeSet<SequenceId>) -> Option<SequenceId> {
+        let next = |id: &SequenceId| self.seats.get(id).filter(|s| s.run.is_none()).and_then(|s| s.queue.front());
+        let can = |id: &SequenceId| match next(id) {
+            None => false,
+            // The one that is to become a fork asks for both.
+            Some(Task::Fork { id: fork, from, to }) => {
+                let both = [from, to].into_iter().all(|side| next(side).is_some_and(|task| task.is_fork(*fork)));
+                both && id == to
+            }
+            Some(Task::Restore { .. } | Task::Run(_) | Task::Lost { .. } | Task::Release | Task::MayEvict) => true,
+        };
+        let stopped = |id: &SequenceId| matches!(next(id), Some(Task::Run(job)) if job.cancel.is_cancelled());
+        let ready = self.seats.iter().filter(|(id, _)| can(id) && (!except.contains(id) || stopped(id)));
+        ready.min_by_key(|(id, seat)| (seat.waits.unwrap_or(u64::MAX), **id)).map(|(id, _)| *id)
+    }
+
+    fn leave_queues(&mut self, fork: u64, sides: [SequenceId; 2]) {
+        for side in sides {
+            let front = self.seats.get_mut(&side).map(|seat| &mut seat.queue);
+            if let Some(queue) = front
+                && queue.front().is_some_and(|task| task.is_fork(fork))
+            {
+                queue.pop_front();
+            }
+        }
+    }
+
+    /// Both queues have come to it; it was taken from one of them.
+    fn fork(&mut self, id: u64, from: SequenceId, to: SequenceId) {
+        self.leave_queues(id, [from, to]);
+        let begun = Instant::now();
+        match guarded(|| self.copy(from, to)) {
+            Ok(()) => self.send(EngineEvent::Restored { id, ms: begun.elapsed().as_secs_f64() * 1e3 }),
+            Err(error) => self.fail(to, id, &error),
+        }
+    }
+
+    fn copy(&mut self, from: SequenceId, to: SequenceId) -> Result<(), DecodeError> {
+        self.take(from)?;
+        self.make(to)?;
+        for side in [from, to] {
+            if let Some(seat) = self.seats.get_mut(&side) {
+                seat.used = self.clock;
+            }
+        }
+        let missing = DecodeError::Order("a sequence that is not there");
+        let aside = self.seats.get_mut(&to).and_then(Seat::aside).ok_or(missing)?;
+        self.live.copy_to(&mut self.backend, &mut aside.sequence)?;
+        self.decoder.copy_to(&mut self.backend, &self.model, &mut aside.talk)
+    }
+
+    fn restore(
+        &mut self,
+        id: u64,
+        keep: u64,
+        rows: &[Arc<dyn RowSource>],
+        end: Option<&CheckpointImage>,
+        history: &[Token],
+    ) -> Result<(), DecodeError> {
+        let begun = Instant::now();
+        let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+        let (live, backend, decoder) = (&mut self.live, &mut self.backend, &mut self.decoder);
+        // The index over a long history is made while its rows are copied.
+        std::thread::scope(|scope| {
+            let index = scope.spawn(|| decoder.look_up_in(history));
+            let restored = live.restore_from(backend, keep, rows, end);
+            // It has no way to fail but a panic, which goes the way of this thread's own.
+            if let Err(panic) = index.join() {
+                std::panic::resume_unwind(panic);
+            }
+            restored
+        })?;
+        if history.len() != self.live.position() {
+            let text = format!("{} tokens for a state of {}", history.len(), self.live.position());
+            return Err(ModelError::Image(text).into());
+        }
+        self.decoder.restore(&mut self.backend, history, end)?;
+        self.send(EngineEvent::Restored { id, ms: begun.elapsed().as_secs_f64() * 1e3 });
+        Ok(())
+    }
+}

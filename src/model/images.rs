@@ -1,0 +1,154 @@
+//! State to be saved, and saved state put back.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::state::{LayerState, Live, Phase};
+use super::{ModelError, Result};
+use crate::backend::{Backend, layer_tensor};
+use crate::protocol::engine::{CheckpointImage, ImageTensor, RowSource, RowsImage};
+
+impl<B: Backend> Live<B> {
+    /// KV rows of `positions`, for saving. Waits.
+    ///
+    /// # Errors
+    /// Positions outside the state, or the device.
+    pub fn export_rows(&mut self, b: &mut B, positions: Range<usize>) -> Result<RowsImage> {
+        if positions.start > positions.end || positions.end > self.now.position {
+            let reason = format!("{positions:?} of {} tokens", self.now.position);
+            return Err(ModelError::Order { op: "export_rows", reason });
+        }
+        let mut tensors = Vec::new();
+        for (i, layer) in self.now.layers.iter().enumerate() {
+            match layer {
+                LayerState::Sparse(cache) => {
+                    for mut tensor in b.read_rows(cache, &self.work.sparse_spec, positions.clone())? {
+                        tensor.name = layer_tensor(&tensor.name, i);
+                        tensors.push(tensor);
+                    }
+                }
+                LayerState::Lightning(_) => {}
+            }
+        }
+        Ok(RowsImage { start: positions.start as u64, rows: positions.len() as u64, tensors })
+    }
+
+    /// The recurrent states at the current position, for saving. Folds first. Waits.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn export_end(&mut self, b: &mut B) -> Result<CheckpointImage> {
+        self.fold(b)?;
+        let mut tensors = Vec::new();
+        for (i, layer) in self.now.layers.iter().enumerate() {
+            match layer {
+                LayerState::Lightning(state) => {
+                    let mut tensor = b.read_state(state, &self.work.lightning_spec)?;
+                    tensor.name = layer_tensor("state", i);
+                    tensors.push(tensor);
+                }
+                LayerState::Sparse(_) => {}
+            }
+        }
+        Ok(CheckpointImage { position: self.now.position as u64, tensors })
+    }
+
+    /// Makes the state equal a saved path: the first `keep` tokens of the caches stay (they must be common to both),
+    /// `rows` follow without gaps, and `end` is the recurrent state after the last of them. `keep` 0 without rows is an
+    /// empty state; then `end` may be `None`. Tensors of `end` that are no recurrent state are ignored.
+    ///
+    /// # Errors
+    /// Images that do not fit this model or leave gaps: nothing has been changed if the plan is wrong; after an error
+    /// while writing, reset.
+    pub fn restore(&mut self, b: &mut B, keep: usize, rows: &[RowsImage], end: Option<&CheckpointImage>) -> Result<()> {
+        // Tensors are shared, not copied.
+        let feeds = rows.iter().map(|r| Arc::new(r.clone()) as Arc<dyn RowSource>);
+        let feeds: Vec<Arc<dyn RowSource>> = feeds.collect();
+        self.restore_from(b, keep, &feeds, end)
+    }
+
+    /// The same with rows that may still be in files: small state first, then rows as fast as they come. On a device that
+    /// copies by itself they go on coming afterwards, beside whatever is done next ([`restore_rows`](crate::backend::Images::restore_rows)).
+    ///
+    /// # Errors
+    /// As [`Live::restore`]; rows that turn out to be unreadable, these or those of the restore before.
+    pub fn restore_from(
+        &mut self,
+        b: &mut B,
+        keep: usize,
+        rows: &[Arc<dyn RowSource>],
+        end: Option<&CheckpointImage>,
+    ) -> Result<()> {
+        let bad = |text: String| Err(ModelError::Image(text));
+        if keep > self.now.position {
+            return bad(format!("{keep} tokens should stay, {} are there", self.now.position));
+        }
+        let mut length = keep;
+        for feed in rows {
+            if feed.start() != length as u64 {
+                return bad(format!("rows from {} do not follow {length}", feed.start()));
+            }
+            length += usize::try_from(feed.rows()).unwrap_or(usize::MAX - length);
+        }
+        if length > self.work.limit {
+            return Err(ModelError::Context { needed: length, limit: self.work.limit });
+        }
+        match end {
+            Some(end) if end.position != length as u64 => {
+                return bad(format!("the state is at {}, its rows end at {length}", end.position));
+            }
+            None if length != 0 => return bad(format!("no recurrent state at {length}")),
+            Some(_) | None => {}
+        }
+        let named = |tensors: &'_ [ImageTensor], name: &str, layer: usize| -> Option<usize> {
+            let wanted = layer_tensor(name, layer);
+            tensors.iter().position(|t| t.name == wanted)
+        };
+        self.now.phase = Phase::Synced;
+        self.now.pending = 0;
+        self.now.segment = 0;
+        self.work.last_prefill = None;
+        // Rows still in flight would be written over those of this path.
+        b.sync_rows(keep)?;
+        for layer in &mut self.now.layers {
+            if let LayerState::Sparse(cache) = layer {
+                b.own_rows(cache, &self.work.sparse_spec, keep)?;
+            }
+        }
+        self.reserve(b, length)?;
+        let mut caches = Vec::new();
+        for (i, layer) in self.now.layers.iter_mut().enumerate() {
+            match layer {
+                LayerState::Sparse(cache) => caches.push((i, cache)),
+                LayerState::Lightning(state) => {
+                    let image = match end {
+                        None => None,
+                        Some(end) => match named(&end.tensors, "state", i).and_then(|at| end.tensors.get(at)) {
+                            Some(tensor) => Some(tensor),
+                            None if length == 0 => None,
+                            None => {
+                                return bad(format!("it has no `{}`", layer_tensor("state", i)));
+                            }
+                        },
+                    };
+                    b.write_state(state, &self.work.lightning_spec, image)?;
+                }
+            }
+        }
+        if !rows.is_empty() {
+            b.restore_rows(&mut caches, &self.work.sparse_spec, rows)?;
+        }
+        b.seek(length)?;
+        self.now.position = length;
+        // A pass that failed may have left some.
+        self.reset_mass(b)
+    }
+
+    /// Empties the state. Also the way out after a device error.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn reset(&mut self, b: &mut B) -> Result<()> {
+        self.restore(b, 0, &[], None)
+    }
+}

@@ -1,0 +1,76 @@
+//! Where the rows of the sequence in hand looked in the sparse layers, and blocks that are hidden from them.
+
+use std::ops::Range;
+
+use super::state::{Live, Phase};
+use super::{ModelError, Result};
+use crate::backend::{Backend, BlockMass, MassOf, Pass};
+
+impl<B: Backend> Live<B> {
+    /// Adds what rows `rows` of the last verify pass, not advanced yet, attended to in the sparse layers to one of the sums.
+    /// Call it for accepted rows only.
+    ///
+    /// # Errors
+    /// No verify pass to advance, rows that it did not have, or the device.
+    pub fn add_mass(&mut self, b: &mut B, rows: Range<usize>, of: MassOf) -> Result<()> {
+        match self.now.phase {
+            Phase::Ran(Pass::Verify { rows: all }) if rows.end <= all => {}
+            Phase::Ran(_) | Phase::Synced => {
+                let reason = format!("rows {rows:?} are not of a verify pass that waits to be advanced");
+                return Err(ModelError::Order { op: "add_mass", reason });
+            }
+        }
+        match &mut self.work.sparse {
+            Some((_, selection)) => {
+                let (first, position) = (self.now.first_row, self.now.position + rows.start);
+                let rows = first + rows.start..first + rows.end;
+                Ok(b.add_mass(selection, &self.work.sparse_spec, rows, position, of)?)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Rows of prefill passes from now on do not attend to these blocks of the sparse layers; to all again when there are none.
+    pub fn hide_blocks(&mut self, b: &mut B, blocks: &[Range<u32>]) {
+        if let Some((_, selection)) = &mut self.work.sparse {
+            b.hide_blocks(selection, blocks);
+        }
+    }
+
+    /// Both sums become 0.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn reset_mass(&mut self, b: &mut B) -> Result<()> {
+        match &mut self.work.sparse {
+            Some((_, selection)) => Ok(b.reset_mass(selection)?),
+            None => Ok(()),
+        }
+    }
+
+    /// One of the sums, a value a KV block; empty without sparse layers. Waits.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn mass(&mut self, b: &mut B, of: MassOf) -> Result<Vec<BlockMass>> {
+        match &self.work.sparse {
+            Some((_, selection)) => Ok(b.read_mass(selection, of)?),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// What each of the first `rows` rows of the last verify pass, not advanced yet, attended to, a value a KV block, in
+    /// units of [`MASS`](crate::backend::MASS) a head and layer. Waits.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn row_mass(&mut self, b: &mut B, rows: usize) -> Result<Vec<Vec<u32>>> {
+        match &self.work.sparse {
+            Some((_, selection)) => {
+                let blocks = (self.now.position + rows).div_ceil(self.work.sparse_spec.block);
+                Ok(b.read_row_mass(selection, self.now.first_row..self.now.first_row + rows, blocks)?)
+            }
+            None => Ok(Vec::new()),
+        }
+    }
+}

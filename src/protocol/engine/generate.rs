@@ -1,0 +1,151 @@
+//! What to generate: sampling, speculation, and who looks at tokens as they are drawn.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Look, Token};
+
+/// How the next token is chosen. Order of the filters: docs/speculative.md §6.1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sampling {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// Keep the k best; 0 keeps all.
+    pub top_k: u32,
+    /// Smallest set with at least this mass; 1 keeps all.
+    pub top_p: f32,
+    /// Drop what is below this share of the best.
+    pub min_p: f32,
+    /// Divides positive and multiplies negative logits of seen tokens; 1 is off.
+    pub repeat_penalty: f32,
+    /// Subtracted once from seen tokens; 0 is off.
+    pub presence_penalty: f32,
+    /// Subtracted per occurrence; 0 is off.
+    pub frequency_penalty: f32,
+    /// Noise is keyed by (seed, position), so a seed reproduces a text whatever else changes.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Sampling {
+            temperature: 0.7,
+            top_k: 0,
+            top_p: 0.95,
+            min_p: 0.0,
+            repeat_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            seed: 0,
+        }
+    }
+}
+
+/// Whether and how far to draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum SpecMode {
+    /// Plain decoding.
+    Off,
+    /// Draft whenever it is expected to pay.
+    #[default]
+    Auto,
+    /// Always draft, depth by the policy.
+    On,
+    /// Always draft this many tokens (1..=15).
+    Depth(u8),
+}
+
+/// What to generate after the given tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generate {
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// At most this many.
+    pub max_tokens: u64,
+    /// Ids that end the turn. The one that ended it is not part of the state.
+    pub stop: Vec<Token>,
+    /// Speculation.
+    pub spec: SpecMode,
+    /// Looks at each token as it is drawn; nothing does where there is none.
+    pub steering: Option<Steering>,
+    /// What is told about where it looked.
+    pub look: Look,
+    /// Says which tokens may be drawn; all may where there is none.
+    pub constraint: Option<Constraint>,
+    /// The likeliest tokens that are told with each token, and how likely it was: [`EngineEvent::Tokens`].
+    pub likely: Option<u8>,
+}
+
+/// What becomes of a token that was drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steered {
+    /// It is the next token of the text.
+    Take,
+    /// This one is, in its place.
+    Instead(Token),
+    /// It is, and the last one: the text repeats itself ([`Ended::Repeats`]).
+    Last,
+}
+
+/// Looks at each token of an answer, in order, before it becomes text. What it says must depend on those tokens alone, so
+/// that an answer is the same with speculation on and off.
+pub trait Steer: Send {
+    /// `token` was drawn; it does not end the turn unless `ends` is set.
+    fn drawn(&mut self, token: Token, ends: bool) -> Steered;
+}
+
+/// Makes a [`Steer`] for each run of an answer.
+#[derive(Clone)]
+pub struct Steering(pub Arc<dyn Fn() -> Box<dyn Steer> + Send + Sync>);
+
+impl std::fmt::Debug for Steering {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Steering")
+    }
+}
+
+impl PartialEq for Steering {
+    fn eq(&self, other: &Steering) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// Says which tokens of an answer may be drawn, in order. What it says must depend on those tokens alone, so that an answer is
+/// the same with speculation on and off.
+pub trait Constrain: Send {
+    /// Whether a token may come next.
+    fn allows(&mut self, token: Token) -> bool;
+    /// A token that may come next, for where none of the likeliest may; `None`: nothing may.
+    fn any(&mut self) -> Option<Token>;
+    /// This is the next token of the text.
+    fn accept(&mut self, token: Token);
+}
+
+/// Makes a [`Constrain`] for each run of an answer.
+#[derive(Clone)]
+pub struct Constraint(pub Arc<dyn Fn() -> Box<dyn Constrain> + Send + Sync>);
+
+impl std::fmt::Debug for Constraint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Constraint")
+    }
+}
+
+impl PartialEq for Constraint {
+    fn eq(&self, other: &Constraint) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// How likely a token was, and which were likeliest in its place: natural logarithms, before temperature and everything else
+/// that the sampling does.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Likely {
+    /// The token's; of one that is not among the known ones, the least of them, which is more than its own.
+    pub log_prob: f32,
+    /// The likeliest, most first.
+    pub best: Vec<(Token, f32)>,
+}

@@ -1,0 +1,152 @@
+//! State as it crosses between engine and session: arrays of rows, states at a position, and why rows cannot be had back.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// Why saved rows cannot be had back.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct RowsFault {
+    /// The segment they belong to, by the name of its file; `None` for rows of no file.
+    pub segment: Option<[u8; 32]>,
+    /// A phrase.
+    pub why: String,
+    /// They will never be had; false for what may pass, as a disk that does not answer.
+    pub lasting: bool,
+}
+
+impl RowsFault {
+    /// Rows of no file: an array that is not there, a reader that ended early.
+    pub fn new(why: impl Into<String>) -> RowsFault {
+        RowsFault { segment: None, why: why.into(), lasting: false }
+    }
+}
+
+/// Number type of stored values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// 32-bit IEEE.
+    F32,
+    /// bfloat16.
+    Bf16,
+    /// 32-bit unsigned (token ids).
+    U32,
+    /// Bytes.
+    U8,
+}
+
+impl Dtype {
+    /// Bytes of one value.
+    pub fn size(self) -> usize {
+        match self {
+            Dtype::F32 | Dtype::U32 => 4,
+            Dtype::Bf16 => 2,
+            Dtype::U8 => 1,
+        }
+    }
+}
+
+/// A named array, little-endian, rows in position order.
+#[derive(Clone)]
+pub struct ImageTensor {
+    /// `k.{layer}`, `v.{layer}`, `k1.{layer}`, `k2.{layer}` in rows; `state.{layer}`, `draft.*` in end states.
+    pub name: String,
+    /// Type of the values.
+    pub dtype: Dtype,
+    /// Slowest axis first.
+    pub shape: Vec<usize>,
+    /// The bytes. Shared, so that saving copies nothing.
+    pub data: Arc<Vec<u8>>,
+}
+
+impl std::fmt::Debug for ImageTensor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {:?} {:?} ({} bytes)", self.name, self.dtype, self.shape, self.data.len())
+    }
+}
+
+/// KV rows of consecutive positions: what a segment adds to the caches. Append-only, independent of how it was computed.
+#[derive(Clone, Debug, Default)]
+pub struct RowsImage {
+    /// Position of the first row.
+    pub start: u64,
+    /// How many positions.
+    pub rows: u64,
+    /// `k.{layer}` and `v.{layer}` `[rows, kv_heads, head_dim]`; `k1.{layer}`, `k2.{layer}`: the compressed keys whose
+    /// window ends inside these rows.
+    pub tensors: Vec<ImageTensor>,
+}
+
+/// Where KV rows come from when they are put back: memory, or files that are read and checked on the way to the device.
+pub trait RowSource: Send + Sync + std::fmt::Debug {
+    /// Position of the first row.
+    fn start(&self) -> u64;
+    /// How many positions.
+    fn rows(&self) -> u64;
+    /// Type and shape of an array of this name (as in [`RowsImage::tensors`]), if there is one.
+    fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)>;
+    /// Fills `into` with bytes of an array, from byte `at` on. Several threads call it at a time; multiples of
+    /// [`SOURCE_BYTES`] cost least.
+    ///
+    /// # Errors
+    /// No such bytes, or they cannot be read, or are not what was saved.
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault>;
+    /// An array as a whole.
+    ///
+    /// # Errors
+    /// As [`RowSource::fill`].
+    fn load(&self, name: &str) -> Result<ImageTensor, RowsFault>;
+}
+
+/// [`RowSource::fill`] is best asked for multiples of this: bytes under one checksum, as many as one block of 64 positions has
+/// in the 9B model, so that a block can be read on its own.
+pub const SOURCE_BYTES: usize = 32 << 10;
+/// What one thread best reads at a time of an array that is wanted whole: little enough to stay in a processor's cache.
+pub const PIECE_BYTES: usize = 32 * SOURCE_BYTES;
+
+impl RowSource for RowsImage {
+    fn start(&self) -> u64 {
+        self.start
+    }
+
+    fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)> {
+        let found = self.tensors.iter().find(|t| t.name == name);
+        found.map(|t| (t.dtype, t.shape.clone()))
+    }
+
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault> {
+        let found = self.tensors.iter().find(|t| t.name == name);
+        let from = found.and_then(|t| t.data.get(at..)?.get(..into.len()));
+        into.copy_from_slice(from.ok_or_else(|| RowsFault::new(format!("{name} has no such bytes")))?);
+        Ok(())
+    }
+
+    fn load(&self, name: &str) -> Result<ImageTensor, RowsFault> {
+        let found = self.tensors.iter().find(|t| t.name == name);
+        found.cloned().ok_or_else(|| RowsFault::new(format!("there is no {name}")))
+    }
+}
+
+/// Recurrent state at one position, with nothing pending.
+#[derive(Clone, Debug, Default)]
+pub struct CheckpointImage {
+    /// Tokens the state has absorbed.
+    pub position: u64,
+    /// `state.{layer}` `[heads, head_dim, head_dim]` f32, and the draft window (`draft.*`) if there is a head.
+    pub tensors: Vec<ImageTensor>,
+}
+
+/// Everything one segment keeps. Crosses from engine to session and back.
+#[derive(Clone, Debug, Default)]
+pub struct StateImage {
+    /// KV rows the segment added.
+    pub rows: RowsImage,
+    /// State at its end; `None` where thinned.
+    pub end: Option<CheckpointImage>,
+}

@@ -1,0 +1,59 @@
+//! Where attention went, and texts that are scored instead of written.
+
+use serde::{Deserialize, Serialize};
+
+use super::Token;
+
+/// What a generation tells about where it looked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// What is written up to and including this token are thoughts; `None`: there are none.
+    pub thoughts_until: Option<Token>,
+    /// Tell it for each token of [`EngineEvent::Tokens`] too.
+    pub each_token: bool,
+}
+
+/// Where attention of the sparse layers went while tokens were written, summed over tokens, heads and layers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Looked {
+    /// Tokens it is summed over. An answer's first token is not among them: it is drawn from the last row that was read.
+    pub tokens: u64,
+    /// Tokens of a block.
+    pub block_tokens: u32,
+    /// Blocks that got any, ascending.
+    pub blocks: Vec<BlockLook>,
+}
+
+/// What one block got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BlockLook {
+    /// Block b holds the tokens from `b · block_tokens` on.
+    pub block: u32,
+    /// Share of all attention, 0 to 1; over all blocks they add up to 1.
+    pub share: f32,
+    /// The part of `share` that it got while it was forced: one of the first blocks, or in the local window before the token.
+    pub forced: f32,
+}
+
+/// Where an answer and the thoughts before it looked.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LookedAt {
+    /// While thoughts were written.
+    pub thoughts: Looked,
+    /// While the answer was written.
+    pub answer: Looked,
+}
+
+/// A text to be scored behind the prompt, once for each list of hidden blocks. The state afterwards is that behind the prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scoring {
+    /// The text.
+    pub tokens: Vec<Token>,
+    /// The likeliest tokens that are told with each token, and how likely it was: `likely` of [`EngineEvent::Done`].
+    pub likely: Option<u8>,
+    /// Blocks that its rows do not attend to in the sparse layers; the recurrent states keep what they have read of them.
+    pub hidden: Vec<Vec<std::ops::Range<u32>>>,
+}

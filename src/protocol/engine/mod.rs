@@ -1,0 +1,249 @@
+//! What the desk tells the engine thread, and what it hears back.
+
+mod generate;
+mod image;
+mod look;
+mod options;
+mod stats;
+
+pub use generate::{Constrain, Constraint, Generate, Likely, Sampling, SpecMode, Steer, Steered, Steering};
+pub use image::{
+    CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsImage, SOURCE_BYTES, StateImage,
+};
+pub use look::{BlockLook, Look, Looked, LookedAt, Scoring};
+pub use options::{DeviceChoice, DraftChoice, EngineOptions, MemoryInfo, ModelInfo, WeightsChoice};
+pub use stats::{JobStats, SpecStats, Usage};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+/// A token id of the model's vocabulary.
+pub type Token = u32;
+
+/// Stops a job between two prefill chunks or two decode rounds. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// Asks the job to end.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+    /// Whether somebody asked.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// One of the conversations an engine holds side by side. One that was never restored is empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SequenceId(pub u32);
+
+/// The conversation on screen.
+pub const MAIN: SequenceId = SequenceId(0);
+
+/// One segment: a prompt, read by prefill, then a completion, by decode.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Chosen by the desk, repeated in every event.
+    pub id: u64,
+    /// On top of whose state.
+    pub sequence: SequenceId,
+    /// Tokens to read. May be empty only when `generate` continues a state that has a pending token, or one that a job which
+    /// only read has just left, or a fork of that.
+    pub prompt: Vec<Token>,
+    /// `None`: read only.
+    pub generate: Option<Generate>,
+    /// Score a text instead of generating one.
+    pub score: Option<Scoring>,
+    /// Export a [`StateImage`] at the end. False for asides and `--no-save`.
+    pub export: bool,
+    /// Ends it early.
+    pub cancel: Cancel,
+}
+
+/// Why a command was not done, or why there is no engine. The live state is empty afterwards.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineFault {
+    /// A job that waited for saved rows was stopped.
+    #[error("stopped while saved rows were on their way")]
+    Stopped,
+    /// Saved rows the state needs cannot be had back. A path without their segment can be restored.
+    #[error("saved state cannot be used: {0}")]
+    RowsLost(RowsFault),
+    /// The sequence was evicted before ([`Command::MayEvict`]): it is to be restored first.
+    #[error("its state was given up for others' memory; restore it first")]
+    Evicted,
+    /// The model or its device failed, and is ready for the next command.
+    #[error("{0}")]
+    Device(String),
+    /// Nothing more can be done with this engine.
+    #[error("{why}")]
+    Fatal {
+        /// One line: what, where, what to do next.
+        why: String,
+        /// Exit code if the program ends because of it (docs/interface.md §2).
+        code: i32,
+    },
+}
+
+/// Desk to engine. The channel is bounded. Commands to one sequence are done in order; those to different sequences side by
+/// side. After a failure the commands to that sequence that wait already fail too, up to the next [`Command::Restore`].
+#[derive(Debug)]
+pub enum Command {
+    /// Makes the live state equal a segment path: cut the caches back to `keep` tokens (which must be common to both
+    /// paths), append `rows` in order, put `end` in place. `keep = 0`, nothing else: an empty state. `history` is the
+    /// whole path's tokens, for n-gram drafts and penalties.
+    Restore {
+        /// Repeated in the answer.
+        id: u64,
+        /// Whose state.
+        sequence: SequenceId,
+        /// Tokens of the live caches that stay.
+        keep: u64,
+        /// Rows to append, consecutive from `keep`.
+        rows: Vec<Arc<dyn RowSource>>,
+        /// State at the end of the last row; `None` only for an empty path.
+        end: Option<CheckpointImage>,
+        /// All tokens of the path.
+        history: Arc<Vec<Token>>,
+    },
+    /// Runs one segment on top of the live state.
+    Run(Job),
+    /// The live state of `from` also becomes that of `to`, once everything asked of both before is done. Answered by
+    /// [`EngineEvent::Restored`].
+    Fork {
+        /// Repeated in the answer.
+        id: u64,
+        /// Stays as it is.
+        from: SequenceId,
+        /// Whatever it was is forgotten.
+        to: SequenceId,
+    },
+    /// Forgets a sequence and gives its memory back, once everything asked of it before is done; without an answer. It may be
+    /// used again, and is empty then.
+    Release {
+        /// Which.
+        sequence: SequenceId,
+    },
+    /// Once everything asked of it before is done, this sequence is only kept because there is room: its holder has its state on
+    /// disk, or can do without. Where another needs the memory, those that were used last are kept longest, and
+    /// [`EngineEvent::Evicted`] tells. The next command to it takes this back; a job or a fork of it that comes too late fails with
+    /// [`EngineFault::Evicted`], and so does all that follows, up to a restore, a fork onto it, or its release.
+    MayEvict {
+        /// Which.
+        sequence: SequenceId,
+    },
+    /// Ends the thread.
+    Shutdown,
+}
+
+/// Why a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Read-only job, all read.
+    Read,
+    /// A stop id was drawn.
+    Stop,
+    /// `max_tokens`.
+    Length,
+    /// The context limit.
+    Context,
+    /// The text repeated itself.
+    Repeats,
+    /// Cancelled. State and events agree: everything reported is in the state, nothing else.
+    Cancelled,
+}
+
+/// Engine to desk.
+#[derive(Debug)]
+pub enum EngineEvent {
+    /// The model is being loaded.
+    Loading {
+        /// What is being done, for the status line.
+        what: String,
+        /// Share done, 0 to 1.
+        done: f64,
+    },
+    /// The model is loaded.
+    Ready(ModelInfo),
+    /// A restore or a fork is done.
+    Restored {
+        /// Of the command.
+        id: u64,
+        /// How long it took.
+        ms: f64,
+    },
+    /// Prefill goes on. At most one per chunk.
+    Reading {
+        /// Of the job.
+        id: u64,
+        /// Tokens read so far.
+        done: u64,
+        /// Tokens to read.
+        total: u64,
+        /// Over the last two seconds.
+        tokens_per_s: f64,
+    },
+    /// Tokens of one round, in order. All of them are in the text; the last may still be outside the state.
+    Tokens {
+        /// Of the job.
+        id: u64,
+        /// The ids.
+        tokens: Vec<Token>,
+        /// Over the last two seconds.
+        tokens_per_s: f64,
+        /// Where each of them looked, if [`Look::each_token`] asked for it; empty for the first token of an answer.
+        looked: Vec<Looked>,
+        /// How likely each of them was, if [`Generate::likely`] asked for it.
+        likely: Vec<Likely>,
+    },
+    /// A job or a restore waits for something that is not the engine's own, or for memory that others give back.
+    Waiting {
+        /// Of the job.
+        id: u64,
+        /// For the status line.
+        what: String,
+    },
+    /// A sequence that might be evicted was: it is empty, and its memory is another's.
+    Evicted {
+        /// Which.
+        sequence: SequenceId,
+    },
+    /// Something to be said once, whatever goes on.
+    Note(String),
+    /// A job ended.
+    Done {
+        /// Of the job.
+        id: u64,
+        /// Why.
+        ended: Ended,
+        /// Given tokens that are in the state now (fewer than asked when cancelled while reading).
+        prompt_in_state: u64,
+        /// Generated tokens that are in the state now. The rest of the reported ones (at most one: the last drawn)
+        /// must be given again by the next job.
+        generated_in_state: u64,
+        /// For saving, if asked. Covers exactly what is in the state.
+        image: Option<StateImage>,
+        /// Times.
+        stats: JobStats,
+        /// Where the generated tokens looked.
+        looked_at: LookedAt,
+        /// For each list of [`Scoring::hidden`] the natural logarithm of the probability of each token but the first; fewer lists
+        /// when it was cancelled.
+        scored: Vec<Vec<f32>>,
+        /// How likely they were with nothing hidden, if [`Scoring::likely`] asked for it: of each token but the first.
+        likely: Vec<Likely>,
+        /// Memory now.
+        memory: MemoryInfo,
+    },
+    /// A job, a restore or a fork failed. The sequence it changes is empty afterwards; restore to go on. Others go on.
+    Failed {
+        /// Of the job, restore or fork; 0 for the model itself.
+        id: u64,
+        /// Why.
+        fault: EngineFault,
+    },
+}

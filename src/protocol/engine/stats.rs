@@ -1,0 +1,84 @@
+//! What was measured of a job.
+
+use serde::{Deserialize, Serialize};
+
+/// Counters of speculation over one job or a session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SpecStats {
+    /// Passes over the weights while decoding.
+    pub rounds: u64,
+    /// Tokens drafted.
+    pub drafted: u64,
+    /// Drafted tokens accepted.
+    pub accepted: u64,
+    /// Tokens emitted per round.
+    pub mean_accept_length: f64,
+    /// Rounds drafted by the EAGLE-3 head.
+    pub eagle_rounds: u64,
+    /// Rounds drafted by n-gram lookup.
+    pub ngram_rounds: u64,
+    /// Rounds without a draft.
+    pub plain_rounds: u64,
+    /// `[depth]`: (tried, accepted) at draft position depth + 1.
+    pub per_position: Vec<(u64, u64)>,
+    /// Measured time of the decode rounds over what plain steps would have taken; 0 when not known.
+    pub time_vs_plain: f64,
+}
+
+impl SpecStats {
+    /// Adds another job's counters.
+    pub fn add(&mut self, o: &SpecStats) {
+        let emitted = self.mean_accept_length * self.rounds as f64 + o.mean_accept_length * o.rounds as f64;
+        let weighted = self.time_vs_plain * self.rounds as f64 + o.time_vs_plain * o.rounds as f64;
+        self.rounds += o.rounds;
+        self.drafted += o.drafted;
+        self.accepted += o.accepted;
+        self.eagle_rounds += o.eagle_rounds;
+        self.ngram_rounds += o.ngram_rounds;
+        self.plain_rounds += o.plain_rounds;
+        if self.rounds > 0 {
+            self.mean_accept_length = emitted / self.rounds as f64;
+            self.time_vs_plain = weighted / self.rounds as f64;
+        }
+        if self.per_position.len() < o.per_position.len() {
+            self.per_position.resize(o.per_position.len(), (0, 0));
+        }
+        for (a, b) in self.per_position.iter_mut().zip(&o.per_position) {
+            a.0 += b.0;
+            a.1 += b.1;
+        }
+    }
+}
+
+/// What a server counted of one answer, in its own tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    /// Tokens it was given.
+    pub prompt_tokens: u64,
+    /// Of these, tokens that it did not have to read.
+    pub cached_tokens: u64,
+    /// Tokens of thoughts and answer.
+    pub completion_tokens: u64,
+    /// Of these, tokens of thoughts, where it tells them apart.
+    pub thought_tokens: u64,
+}
+
+/// Measured times of one job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct JobStats {
+    /// Tokens read by prefill.
+    pub prefilled_tokens: u64,
+    /// Time for them.
+    pub prefill_ms: f64,
+    /// Tokens generated.
+    pub generated_tokens: u64,
+    /// Time for them.
+    pub decode_ms: f64,
+    /// Speculation.
+    pub spec: SpecStats,
+    /// What a server counted; `None` from an engine of this machine, whose tokens are the model's.
+    pub usage: Option<Usage>,
+}

@@ -1,0 +1,251 @@
+//! Memory by need: what fits is computed before it is promised, idle sequences make room, and who finds none waits by name.
+
+use std::sync::Arc;
+
+use super::*;
+use sala_chat::protocol::engine::{CheckpointImage, Dtype, ImageTensor, RowSource, RowsFault};
+
+/// A short conversation of the built-in model takes this: its recurrent states, and a page of each array.
+const SHORT: u64 = 819_200 + 3 * (2 * 512 + 128 + 32) * 1024;
+
+fn short(h: &Harness, i: usize) -> Wish {
+    let ask = ["What is 17 + 25?", "What is sala-chat?", "Name three colours.", "Tell me of the sea."][i % 4];
+    let long = "The lamp is in the attic. ".repeat(10 * i);
+    Wish { prompt: h.question(&format!("{long}{ask}")), seed: Some(i as u64), spec: SpecMode::Auto, tokens: 60 }
+}
+
+/// Of the memory that eight take, short as the answers of some may be.
+const MISSING: u64 = 1 << 20;
+
+/// What all eight say, each in a sequence of its own; `after` is sent behind each job.
+fn eight(h: &Harness, wishes: &[Wish], after: impl Fn(SequenceId) -> Option<Command>) -> HashMap<u64, Said> {
+    let mut said = HashMap::new();
+    for (i, wish) in (1u32..).zip(wishes) {
+        h.send(h.job(u64::from(i), SequenceId(i), wish, &Cancel::default()));
+        if let Some(command) = after(SequenceId(i)) {
+            h.send(command);
+        }
+    }
+    let mut left = wishes.len();
+    while left > 0 {
+        left -= usize::from(h.hear(&mut said).is_some());
+    }
+    said
+}
+
+#[test]
+fn memory_that_runs_out_while_eight_answer_makes_one_wait_and_none_fail() {
+    let free = Harness::start();
+    let wishes: Vec<Wish> = (0..8).map(|i| short(&free, i)).collect();
+    let alone: Vec<Said> = wishes.iter().map(|w| free.alone(w)).collect();
+    let h = Harness::on(Cpu::with_room(8 * SHORT - MISSING), 20_000);
+    // Their holder can do without them when they are done.
+    let said = eight(&h, &wishes, |sequence| Some(Command::MayEvict { sequence }));
+    for (i, alone) in (1u64..).zip(&alone) {
+        same(&said[&i], alone, &format!("job {i}"));
+    }
+    let waited: Vec<&String> = (1..9).flat_map(|i| &said[&i].waited).collect();
+    assert_eq!(waited.len(), 1, "{waited:?}");
+    let what = waited[0];
+    assert!(what.starts_with("waiting for memory: ") && what.contains(" are free; 7 others still at work"), "{what}");
+    let evicted: Vec<u64> = said.keys().filter(|id| **id >= EVICTED).copied().collect();
+    assert_eq!(evicted.len(), 1, "one gave its memory: {evicted:?}");
+}
+
+#[test]
+fn what_is_given_back_a_moment_after_an_answer_is_waited_for() {
+    let free = Harness::start();
+    let wishes: Vec<Wish> = (0..3).map(|i| short(&free, i)).collect();
+    let alone: Vec<Said> = wishes.iter().map(|w| free.alone(w)).collect();
+    let h = Harness::on(Cpu::with_room(2 * SHORT), 20_000);
+    let mut said = HashMap::new();
+    for (i, wish) in (1u32..).zip(&wishes) {
+        h.send(h.job(u64::from(i), SequenceId(i), wish, &Cancel::default()));
+    }
+    let mut left = 3;
+    while left > 0 {
+        if let Some(id) = h.hear(&mut said) {
+            left -= 1;
+            h.send(Command::Release { sequence: SequenceId(id as u32) });
+        }
+    }
+    for (i, alone) in (1u64..).zip(&alone) {
+        same(&said[&i], alone, &format!("job {i}"));
+    }
+    assert_eq!((1..4).map(|i| said[&i].waited.len()).sum::<usize>(), 1);
+}
+
+#[test]
+fn the_one_used_longest_ago_is_evicted_and_comes_back_with_its_bits() {
+    let free = Harness::start();
+    let (first, more) = (short(&free, 3), short(&free, 1));
+    let then = {
+        free.alone(&first);
+        let mut said = HashMap::new();
+        free.send(free.job(3, MAIN, &more, &Cancel::default()));
+        while free.hear(&mut said) != Some(3) {}
+        said.remove(&3).unwrap()
+    };
+    let h = Harness::on(Cpu::with_room(3 * SHORT), 20_000);
+    let mut said = HashMap::new();
+    let mut run = |id: u64, sequence: SequenceId, wish: &Wish| {
+        h.send(h.job(id, sequence, wish, &Cancel::default()));
+        while h.hear(&mut said) != Some(id) {}
+        (said.remove(&id).unwrap(), said.keys().filter(|id| **id >= EVICTED).copied().collect::<Vec<_>>())
+    };
+    let sequences = [1, 2, 3].map(SequenceId);
+    let mut image = None;
+    for (id, sequence) in (10..).zip(sequences) {
+        let (done, evicted) = run(id, sequence, &first);
+        assert_eq!((done.fault, evicted), (None, vec![]));
+        image = done.image.or(image);
+        h.send(Command::MayEvict { sequence });
+    }
+    // Taken back by what is asked of it: 2 is the one used longest ago now.
+    run(20, sequences[0], &more);
+    h.send(Command::MayEvict { sequence: sequences[0] });
+    let (done, evicted) = run(21, SequenceId(4), &first);
+    assert_eq!((done.fault, evicted), (None, vec![EVICTED + 2]));
+    // What comes too late is told so, also to a fork, up to a restore.
+    for (id, command) in [
+        (30, h.job(30, sequences[1], &more, &Cancel::default())),
+        (31, Command::Fork { id: 31, from: sequences[1], to: SequenceId(4) }),
+        (32, h.job(32, sequences[1], &more, &Cancel::default())),
+    ] {
+        h.send(command);
+        let mut said = HashMap::new();
+        while h.hear(&mut said) != Some(id) {}
+        assert_eq!(said[&id].fault, Some(EngineFault::Evicted), "{id}");
+    }
+    let image = image.unwrap();
+    let mut history = first.prompt.clone();
+    history.extend(&free.alone(&first).tokens[..image.rows.rows as usize - first.prompt.len()]);
+    let rows: Vec<Arc<dyn RowSource>> = vec![Arc::new(image.rows.clone())];
+    let (end, history) = (image.end.clone(), Arc::new(history));
+    h.send(Command::Restore { id: 40, sequence: sequences[1], keep: 0, rows, end, history });
+    let mut said = HashMap::new();
+    h.send(h.job(41, sequences[1], &more, &Cancel::default()));
+    while h.hear(&mut said) != Some(41) {}
+    same(&said[&41], &then, "behind a restore");
+}
+
+#[test]
+fn what_can_never_fit_is_refused_at_once_with_numbers() {
+    let free = Harness::start();
+    let long = free.question(&"The lamp is in the attic. ".repeat(1500));
+    let tokens = long.len();
+    assert!(tokens > 4_096);
+    let read = Wish { prompt: long, seed: None, spec: SpecMode::Off, tokens: 0 };
+    let wish = short(&free, 0);
+    let alone = free.alone(&wish);
+    let h = Harness::on(Cpu::with_room(3 * SHORT), 20_000);
+    let mut said: HashMap<u64, Said> = HashMap::new();
+    h.send(h.job(1, SequenceId(1), &wish, &Cancel::default()));
+    h.send(h.job(2, SequenceId(2), &read, &Cancel::default()));
+    while !said.contains_key(&1) || said[&1].ended.is_none() || !said.contains_key(&2) {
+        h.hear(&mut said);
+    }
+    let fault = said[&2].fault.clone().unwrap().to_string();
+    assert!(fault.contains("memory for a context of") && fault.contains(" are free; "), "{fault}");
+    same(&said[&1], &alone, "beside it");
+    // A question that fits with a shorter answer than it asks for is answered, as far as memory goes.
+    let endless = Wish { tokens: 19_000, ..wish };
+    h.send(h.job(3, MAIN, &endless, &Cancel::default()));
+    h.send(Command::Release { sequence: SequenceId(1) });
+    while h.hear(&mut said) != Some(3) {}
+    assert_eq!((said[&3].fault.clone(), &said[&3].tokens), (None, &alone.tokens));
+}
+
+#[test]
+fn a_job_that_waits_for_memory_can_be_stopped() {
+    let free = Harness::start();
+    let wish = |tokens| Wish { tokens, ..short(&free, 0) };
+    let h = Harness::on(Cpu::with_room(SHORT), 20_000);
+    let (mut said, cancel) = (HashMap::new(), Cancel::default());
+    let steady = Wish { prompt: h.question("Tell me of the sea."), seed: Some(1), spec: SpecMode::Off, tokens: 900 };
+    h.send(h.job(1, SequenceId(1), &steady, &Cancel::default()));
+    h.send(h.job(2, SequenceId(2), &wish(20), &cancel));
+    while said.get(&2).is_none_or(|s: &Said| s.waited.is_empty()) {
+        assert_eq!(h.hear(&mut said), None, "{said:?}");
+    }
+    cancel.cancel();
+    while said[&2].ended.is_none() && said[&2].fault.is_none() {
+        h.hear(&mut said);
+    }
+    assert_eq!((said[&2].ended, said[&2].in_state), (Some(Ended::Cancelled), (0, 0)));
+}
+
+/// Rows of zeros that were never computed.
+#[derive(Debug)]
+struct Zeros(u64);
+
+impl RowSource for Zeros {
+    fn start(&self) -> u64 {
+        0
+    }
+    fn rows(&self) -> u64 {
+        self.0
+    }
+    fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)> {
+        let n = self.0 as usize;
+        let rows = match name.split_once('.')?.0 {
+            "k1" => (n - 32) / 16 + 1,
+            "k2" => (n - 128) / 64 + 1,
+            _ => n,
+        };
+        Some((Dtype::Bf16, vec![rows, 1, 128]))
+    }
+    fn fill(&self, _: &str, _: usize, into: &mut [u8]) -> Result<(), RowsFault> {
+        into.fill(0);
+        Ok(())
+    }
+    fn load(&self, name: &str) -> Result<ImageTensor, RowsFault> {
+        let (dtype, shape) = self.array(name).ok_or_else(|| RowsFault::new("no such array"))?;
+        let data = Arc::new(vec![0; shape.iter().product::<usize>() * dtype.size()]);
+        Ok(ImageTensor { name: name.into(), dtype, shape, data })
+    }
+}
+
+#[test]
+fn a_fork_of_60_000_tokens_shares_their_rows() {
+    const TOKENS: u64 = 60_000;
+    let h = Harness::on(Cpu::new(), 80_000);
+    let state = |layer: usize| ImageTensor {
+        name: format!("state.{layer}"),
+        dtype: Dtype::F32,
+        shape: vec![2, 128, 128],
+        data: Arc::new(vec![0; 2 * 128 * 128 * 4]),
+    };
+    let end = CheckpointImage { position: TOKENS, tensors: [0, 1, 3, 5, 7].map(state).into() };
+    let history = Arc::new((0..TOKENS as u32).map(|i| 300 + i * 7919 % 997).collect());
+    let rows: Vec<Arc<dyn RowSource>> = vec![Arc::new(Zeros(TOKENS))];
+    h.send(Command::Restore { id: 1, sequence: MAIN, keep: 0, rows, end: Some(end), history });
+    let wish = Wish { tokens: 1, ..short(&h, 0) };
+    let mut said = HashMap::new();
+    let (mut bytes, mut forks) = (Vec::new(), Vec::new());
+    for i in 0..4 {
+        if i > 0 {
+            h.send(Command::Fork { id: 100, from: MAIN, to: SequenceId(i) });
+            let ms = loop {
+                match h.engine.events.recv_timeout(PATIENCE).unwrap() {
+                    EngineEvent::Restored { id: 100, ms } => break ms,
+                    EngineEvent::Failed { fault, .. } => panic!("{fault}"),
+                    _ => {}
+                }
+            };
+            forks.push(ms);
+        }
+        let id = 10 + u64::from(i);
+        h.send(h.job(id, SequenceId(i), &wish, &Cancel::default()));
+        while h.hear(&mut said) != Some(id) {}
+        assert_eq!(said[&id].fault, None);
+        bytes.push(said[&id].state_bytes);
+    }
+    // Keys and values alone are 184 MB.
+    assert!(bytes[0] > 180_000_000, "{bytes:?}");
+    let most = bytes.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+    assert!(most < 10_000_000, "{bytes:?}");
+    // Milliseconds; whatever else runs on the machine.
+    assert!(forks.iter().all(|ms| *ms < 250.0), "{forks:?}");
+    println!("a fork: {forks:.1?} ms, {} KB", most / 1000);
+}
