@@ -164,10 +164,7 @@ impl Answer {
 
     /// Tells that it is complete.
     pub(super) fn finish(&mut self, ask: &Ask, finish: Finish) {
-        let thought_tokens = match &self.decoder {
-            Decoder::Chat(decoder) => decoder.thought_tokens(),
-            Decoder::Raw(_) => 0,
-        };
+        let thought_tokens = self.thought_tokens();
         let finish = if self.stopped_by.is_some() { Finish::Stop } else { finish };
         let stopped_by = self.stopped_by.clone();
         let whole =
@@ -179,6 +176,14 @@ impl Answer {
     pub(super) fn turn(&self) -> Turn {
         let (thinking, calls) = (self.said.thinking.clone(), self.called.clone());
         Turn { thinking, calls, ..Turn::new(ChatRole::Assistant, &self.said.answer) }
+    }
+
+    /// Tokens of thoughts among them.
+    pub(super) fn thought_tokens(&self) -> u64 {
+        match &self.decoder {
+            Decoder::Chat(decoder) => decoder.thought_tokens(),
+            Decoder::Raw(_) => 0,
+        }
     }
 
     /// Tokens that count as the answer's.

@@ -1,20 +1,21 @@
 //! Connections: accepting, limits of time and number, the table of paths, and ending in good order.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
+use axum::{Extension, Router};
 use hyper::body::Body as _;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -22,16 +23,17 @@ use hyper_util::service::TowerToHyperService;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 
 use super::refusal::{Family, Refusal};
 use super::{Phase, Shared, chat, completions, door, messages, plain, responses};
 
-/// Connections at a time; more are turned away with a word.
+/// Connections at a time. For one more, the oldest goes that never asked anything; where all have, it is turned away with a word.
 const CONNECTIONS: usize = 512;
+/// A connection that was told to go has gone by then.
+const GOING: Duration = Duration::from_secs(1);
 /// A request's head, or the next one on the same connection, has come by then.
 const HEAD: Duration = Duration::from_secs(30);
 /// Bytes of a request's head.
@@ -55,7 +57,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 type Handlers = MethodRouter<Arc<Shared>>;
 
 /// Every path there is.
-const ROUTES: [(&str, fn() -> Handlers); 11] = [
+const ROUTES: [(&str, fn() -> Handlers); 13] = [
     ("/health", || get(plain::health)),
     ("/metrics", || get(plain::metrics)),
     ("/v1/models", || get(plain::models)),
@@ -65,6 +67,8 @@ const ROUTES: [(&str, fn() -> Handlers); 11] = [
     ("/v1/chat/completions", || post(chat::completions)),
     ("/v1/completions", || post(completions::completions)),
     ("/v1/responses", || post(responses::responses)),
+    ("/v1/responses/{id}/input_items", || get(responses::named::input_items)),
+    ("/v1/responses/{id}", || get(responses::named::get).delete(responses::named::delete)),
     ("/v1/messages", || post(messages::messages)),
     ("/v1/messages/count_tokens", || post(messages::count_tokens)),
 ];
@@ -73,7 +77,10 @@ const ROUTES: [(&str, fn() -> Handlers); 11] = [
 fn label(path: &str) -> &'static str {
     let matches = |route: &str| match route.split_once('{') {
         None => path == route,
-        Some((before, _)) => path.len() > before.len() && path.starts_with(before),
+        Some((before, name)) => {
+            let after = name.split_once('}').map_or("", |(_, after)| after);
+            path.len() > before.len() + after.len() && path.starts_with(before) && path.ends_with(after)
+        }
     };
     ROUTES.iter().map(|(route, _)| *route).find(|route| matches(route)).unwrap_or("other")
 }
@@ -112,6 +119,9 @@ async fn admit(State(shared): State<Arc<Shared>>, request: Request, next: Next) 
     let path = request.uri().path();
     let family = Family::of(path);
     let label = label(path);
+    if let Some(guest) = request.extensions().get::<Arc<Guest>>() {
+        guest.asked.store(true, Ordering::Relaxed);
+    }
     // Whether it is alive may be asked by anybody who may talk to it at all.
     let key = shared.key.as_ref();
     let admitted = match door::let_in(key, request.uri(), request.headers()) {
@@ -171,19 +181,68 @@ async fn reached(phase: &mut watch::Receiver<Phase>, at: Phase) {
     let _ = phase.wait_for(|p| *p >= at).await.map(drop);
 }
 
+/// A connection, as those who wait for a place see it.
+#[derive(Default)]
+struct Guest {
+    /// It has sent a request.
+    asked: AtomicBool,
+    leave: Notify,
+}
+
+/// Who is there, in the order they came.
+#[derive(Default)]
+struct Guests(VecDeque<Weak<Guest>>);
+
+impl Guests {
+    fn come(&mut self) -> Arc<Guest> {
+        let guest = Arc::new(Guest::default());
+        self.0.retain(|g| g.strong_count() > 0);
+        self.0.push_back(Arc::downgrade(&guest));
+        guest
+    }
+
+    /// Tells the oldest that never asked anything to go; whether there was one.
+    fn make_place(&mut self) -> bool {
+        let silent = |g: &Weak<Guest>| g.upgrade().filter(|g| !g.asked.load(Ordering::Relaxed));
+        let Some((at, guest)) = self.0.iter().enumerate().find_map(|(at, g)| Some((at, silent(g)?))) else {
+            return false;
+        };
+        self.0.remove(at);
+        guest.leave.notify_one();
+        true
+    }
+}
+
 async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let router = router(&shared);
     let mut phase = shared.phase.subscribe();
     let room = Arc::new(Semaphore::new(CONNECTIONS));
     let mut open = JoinSet::new();
+    let mut guests = Guests::default();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => match Arc::clone(&room).try_acquire_owned() {
-                    Ok(permit) => drop(open.spawn(connection(Arc::clone(&shared), stream, router.clone(), permit))),
-                    Err(_) => turn_away(&stream),
-                },
+                Ok((stream, _)) => {
+                    let permit = Arc::clone(&room).try_acquire_owned().ok();
+                    if permit.is_none() && !guests.make_place() {
+                        turn_away(&stream);
+                        continue;
+                    }
+                    let (shared, room) = (Arc::clone(&shared), Arc::clone(&room));
+                    let guest = guests.come();
+                    let router = router.clone().layer(Extension(Arc::clone(&guest)));
+                    open.spawn(async move {
+                        let permit = match permit {
+                            Some(permit) => Some(permit),
+                            None => tokio::time::timeout(GOING, room.acquire_owned()).await.ok().and_then(Result::ok),
+                        };
+                        match permit {
+                            Some(permit) => connection(shared, stream, router, permit, &guest).await,
+                            None => turn_away(&stream),
+                        }
+                    });
+                }
                 Err(e) => {
                     tracing::warn!("a connection was not accepted: {e}");
                     tokio::time::sleep(PAUSE).await;
@@ -222,7 +281,13 @@ impl Drop for Counted {
     }
 }
 
-async fn connection(shared: Arc<Shared>, stream: TcpStream, router: Router, permit: OwnedSemaphorePermit) {
+async fn connection(
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    router: Router,
+    permit: OwnedSemaphorePermit,
+    guest: &Guest,
+) {
     shared.metrics.connections.fetch_add(1, Ordering::Relaxed);
     let mut phase = shared.phase.subscribe();
     let _counted = Counted(Arc::clone(&shared), permit);
@@ -234,6 +299,7 @@ async fn connection(shared: Arc<Shared>, stream: TcpStream, router: Router, perm
     let mut connection = pin!(builder.serve_connection(TokioIo::new(Paced { stream, stuck: None }), service));
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
+        () = guest.leave.notified() => return,
         () = reached(&mut phase, Phase::Ending) => {
             connection.as_mut().graceful_shutdown();
             connection.await

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crossbeam_channel::Receiver;
 
 use super::fresh::{Fresh, FreshState};
-use super::records::Record;
+use super::records::{Record, Records};
 use crate::protocol::engine::StateImage;
 use crate::session::{
     Change, NewSegment, NewSession, Save, SaveEvent, SegmentId, SessionFilter, Store, StoreError, Unsaved, Writer,
@@ -80,8 +80,7 @@ impl Keep {
             id: message,
             parent: record.and_then(|r| r.parent),
             role: Role::Assistant,
-            // Turns are plain data: they are always JSON.
-            text: record.and_then(|r| serde_json::to_string(&r.turns).ok()).unwrap_or_default(),
+            text: record.map(Record::row).unwrap_or_default(),
             thinking: String::new(),
             created_ms,
             meta: MessageMeta::default(),
@@ -136,17 +135,22 @@ impl Keep {
         }
     }
 
-    /// Writes what is left.
+    /// Writes what is left, and forgets what is to be forgotten.
     ///
     /// # Errors
     /// What is not on disk.
-    pub(super) fn close(mut self) -> Result<(), Unsaved> {
+    pub(super) fn close(mut self, records: &Records) -> Result<(), Unsaved> {
         if let Some(tidying) = self.tidying.take() {
             // It has no result; a panic of it was printed.
             let _ = tidying.join();
         }
-        tidy(&self.store);
-        self.writer.close(Instant::now() + PATIENCE)
+        let until = Instant::now() + PATIENCE;
+        // What is about to be written may build on what would be forgotten.
+        if self.writer.flush(until) {
+            records.forget();
+            tidy(&self.store);
+        }
+        self.writer.close(until)
     }
 }
 

@@ -1,4 +1,9 @@
 //! `POST /v1/responses`: OpenAI's responses. An id names the state behind an answer: whoever names an older one forks there.
+//! What can be done with an id later is in `named`.
+
+mod events;
+pub(super) mod named;
+mod sent;
 
 use std::sync::Arc;
 
@@ -8,19 +13,21 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::ask::{Prompt, Said};
+use super::ask::Prompt;
 use super::chat::{arguments, content, format_of};
 use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
-use super::records::Records;
+use super::records::{Record, Records};
 use super::refusal::{Family, Refusal};
-use super::reply::{self, Choice, Form, Usage, event, fresh_id, model_named, object, render, submit};
+use super::reply::{self, fresh_id, model_named, object, render, submit};
 use super::sampling::{MOST_TOKENS, effort, wish};
 use super::tools::Tools;
 use super::{Shared, http, now_s};
 use crate::text::ChatRole;
 use crate::text::grammar::Grammar;
 use crate::transcript::Finish;
+use events::Events;
+pub(super) use sent::{Sent, status};
 
 /// Parts of messages that are texts.
 const TEXTS: [&str; 3] = ["input_text", "output_text", "text"];
@@ -87,241 +94,6 @@ fn input(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     Ok(turns)
 }
 
-/// How a response is sent: what the request said, repeated.
-struct Sent {
-    id: String,
-    created: u64,
-    model: String,
-    asked: Value,
-    thoughts_id: String,
-    message_id: String,
-}
-
-impl Sent {
-    fn thoughts(&self, text: &str, status: &str) -> Value {
-        json!({
-            "type": "reasoning",
-            "id": self.thoughts_id,
-            "status": status,
-            "summary": [],
-            "content": [{ "type": "reasoning_text", "text": text }],
-        })
-    }
-
-    fn message(&self, text: Option<&str>, status: &str) -> Value {
-        let content = text.map(part);
-        json!({
-            "type": "message",
-            "id": self.message_id,
-            "status": status,
-            "role": "assistant",
-            "content": content.into_iter().collect::<Value>(),
-        })
-    }
-
-    fn response(&self, status: &str, choice: Option<&Choice>, usage: Option<&Usage>) -> Value {
-        let mut output = Vec::new();
-        let mut incomplete = Value::Null;
-        if let Some(choice) = choice {
-            if !choice.thinking.is_empty() {
-                output.push(self.thoughts(&choice.thinking, "completed"));
-            }
-            if !choice.answer.is_empty() || choice.calls.is_empty() {
-                output.push(self.message(Some(&choice.answer), status));
-            }
-            output.extend(choice.calls.iter().map(|c| function_call(c, "completed")));
-            if status == "incomplete" {
-                incomplete = json!({ "reason": "max_output_tokens" });
-            }
-        }
-        let mut response = json!({
-            "id": self.id,
-            "object": "response",
-            "created_at": self.created,
-            "status": status,
-            "error": null,
-            "incomplete_details": incomplete,
-            "model": self.model,
-            "output": output,
-            "usage": usage.map(|u| json!({
-                "input_tokens": u.prompt_tokens,
-                "input_tokens_details": { "cached_tokens": u.cached_tokens },
-                "output_tokens": u.completion_tokens,
-                "output_tokens_details": { "reasoning_tokens": u.thought_tokens },
-                "total_tokens": u.prompt_tokens + u.completion_tokens,
-            })),
-        });
-        if let (Some(map), Some(asked)) = (response.as_object_mut(), self.asked.as_object()) {
-            map.extend(asked.clone());
-        }
-        response
-    }
-}
-
-/// A call as an item.
-fn function_call(call: &Call, status: &str) -> Value {
-    json!({
-        "type": "function_call",
-        "id": format!("fc_{}", call.id),
-        "call_id": call.id,
-        "name": call.name,
-        "arguments": call.arguments.to_string(),
-        "status": status,
-    })
-}
-
-/// A text of a message.
-fn part(text: &str) -> Value {
-    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
-}
-
-fn status(finish: Finish) -> &'static str {
-    match finish {
-        Finish::Length | Finish::Context => "incomplete",
-        Finish::Stop | Finish::Repeats => "completed",
-        Finish::Stopped | Finish::Failed => "failed",
-    }
-}
-
-/// The stream of a response.
-struct Events {
-    sent: Sent,
-    choice: Choice,
-    usage: Usage,
-    number: u64,
-    /// The output item that is open: of thoughts or of text.
-    open: Option<bool>,
-    items: u64,
-}
-
-impl Events {
-    fn tell(&mut self, out: &mut String, name: &str, mut value: Value) {
-        value["sequence_number"] = self.number.into();
-        self.number += 1;
-        event(out, name, value);
-    }
-
-    fn begin(&mut self, thoughts: bool, out: &mut String) {
-        let index = self.items;
-        self.items += 1;
-        self.open = Some(thoughts);
-        if thoughts {
-            let mut item = self.sent.thoughts("", "in_progress");
-            item["content"] = json!([]);
-            self.tell(out, "response.output_item.added", json!({ "output_index": index, "item": item }));
-            return;
-        }
-        let item = self.sent.message(None, "in_progress");
-        let id = self.sent.message_id.clone();
-        self.tell(out, "response.output_item.added", json!({ "output_index": index, "item": item }));
-        let added = json!({ "item_id": id, "output_index": index, "content_index": 0, "part": part("") });
-        self.tell(out, "response.content_part.added", added);
-    }
-
-    fn end(&mut self, status: &str, out: &mut String) {
-        let Some(thoughts) = self.open.take() else { return };
-        let index = self.items - 1;
-        let (id, text) = match thoughts {
-            true => (self.sent.thoughts_id.clone(), self.choice.thinking.clone()),
-            false => (self.sent.message_id.clone(), self.choice.answer.clone()),
-        };
-        let place = |extra: Value| {
-            let mut value = json!({ "item_id": id, "output_index": index, "content_index": 0 });
-            if let (Some(map), Some(extra)) = (value.as_object_mut(), extra.as_object()) {
-                map.extend(extra.clone());
-            }
-            value
-        };
-        let item = if thoughts {
-            self.tell(out, "response.reasoning_text.done", place(json!({ "text": text })));
-            self.sent.thoughts(&text, "completed")
-        } else {
-            self.tell(out, "response.output_text.done", place(json!({ "text": text, "logprobs": [] })));
-            self.tell(out, "response.content_part.done", place(json!({ "part": part(&text) })));
-            self.sent.message(Some(&text), status)
-        };
-        self.tell(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
-    }
-
-    fn text(&mut self, thoughts: bool, text: &str, out: &mut String) {
-        if text.is_empty() {
-            return;
-        }
-        if self.open != Some(thoughts) {
-            self.end("completed", out);
-            self.begin(thoughts, out);
-        }
-        let (name, id, extra) = match thoughts {
-            true => ("response.reasoning_text.delta", &self.sent.thoughts_id, Value::Null),
-            false => ("response.output_text.delta", &self.sent.message_id, json!([])),
-        };
-        let mut delta = json!({ "item_id": id, "output_index": self.items - 1, "content_index": 0, "delta": text });
-        if !extra.is_null() {
-            delta["logprobs"] = extra;
-        }
-        let whole = if thoughts { &mut self.choice.thinking } else { &mut self.choice.answer };
-        whole.push_str(text);
-        self.tell(out, name, delta);
-    }
-}
-
-impl Form for Events {
-    fn said(&mut self, said: &Said, out: &mut String) -> bool {
-        self.usage.take(said);
-        match said {
-            Said::Begun { .. } => {
-                let begun = self.sent.response("in_progress", None, None);
-                self.tell(out, "response.created", json!({ "response": begun }));
-                self.tell(out, "response.in_progress", json!({ "response": begun }));
-            }
-            Said::Text { thinking, answer, .. } => {
-                self.text(true, thinking, out);
-                self.text(false, answer, out);
-            }
-            Said::Call { call, .. } => {
-                self.end("completed", out);
-                let index = self.items;
-                self.items += 1;
-                let mut item = function_call(call, "in_progress");
-                item["arguments"] = "".into();
-                let id = item["id"].clone();
-                self.tell(out, "response.output_item.added", json!({ "output_index": index, "item": item }));
-                let written = call.arguments.to_string();
-                let delta = json!({ "item_id": id, "output_index": index, "delta": written });
-                self.tell(out, "response.function_call_arguments.delta", delta);
-                let done = json!({ "item_id": id, "output_index": index, "arguments": written, "name": call.name });
-                self.tell(out, "response.function_call_arguments.done", done);
-                let item = function_call(call, "completed");
-                self.tell(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
-                self.choice.calls.push(call.clone());
-            }
-            Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
-                self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
-                return true;
-            }
-            Said::Ended { whole, .. } => {
-                let status = status(whole.finish);
-                if self.open != Some(false) && self.choice.calls.is_empty() {
-                    self.end("completed", out);
-                    self.begin(false, out);
-                }
-                self.end(status, out);
-                let response = self.sent.response(status, Some(&self.choice), Some(&self.usage));
-                self.tell(out, &format!("response.{status}"), json!({ "response": response }));
-                return true;
-            }
-            Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
-        }
-        false
-    }
-
-    fn failed(&mut self, refusal: &Refusal, out: &mut String) {
-        let mut response = self.sent.response("failed", None, None);
-        response["error"] = json!({ "code": refusal.code, "message": refusal.message });
-        self.tell(out, "response.failed", json!({ "response": response }));
-    }
-}
-
 /// Reads `text`: what was said, to be repeated, and what it means.
 fn text_format(fields: &mut Fields) -> Result<(Value, Option<Grammar>), Refusal> {
     let said = fields.take("text").unwrap_or_else(|| json!({ "format": { "type": "text" } }));
@@ -373,7 +145,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         }
         None => (None, Vec::new()),
     };
-    let record = shared.records.begin(parent, asked.clone());
+    let (message, input) = (shared.records.fresh(), asked.clone());
     let mut turns: Vec<Turn> = instructions.iter().map(|text| Turn::new(ChatRole::System, text)).collect();
     turns.extend(earlier);
     turns.extend(asked);
@@ -381,7 +153,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let rendered = render(shared, Conversation { turns, tools, think, open: false }, "input").await?;
     wish.constraint = reply::constraint(shared, grammar, &rendered).await?;
     let sent = Sent {
-        id: Records::id(&record),
+        id: Records::id(message),
         created: now_s(),
         model: info.name,
         asked: json!({
@@ -403,10 +175,10 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         message_id: fresh_id("msg_"),
     };
     let prompt = Prompt { rendered: Arc::new(rendered), tokens: None, field: "input" };
-    let listener = submit(shared, prompt, wish, 1, store.then_some(record))?;
+    let record = store.then(|| Record::new(message, parent, input, sent.clone()));
+    let listener = submit(shared, prompt, wish, 1, record)?;
     if streamed {
-        let (choice, usage) = (Choice::default(), Usage::default());
-        return reply::stream(listener, Events { sent, choice, usage, number: 0, open: None, items: 0 }).await;
+        return reply::stream(listener, Events::new(sent)).await;
     }
     let all = reply::collect(listener, 1).await?;
     let choice = all.choices.into_iter().next().unwrap_or_default();

@@ -137,7 +137,7 @@ impl Worker {
             // Bounded channel: an engine that hangs must not keep the program from ending.
             let _ = commands.send_timeout(Command::Shutdown, Duration::from_secs(2));
         }
-        self.keep.close()
+        self.keep.close(&self.shared.records)
     }
 
     /// Questions that are planned, read or answered.

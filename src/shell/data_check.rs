@@ -1,9 +1,10 @@
 //! `doctor --check`: the data directory, looked at whole and put right where that is possible.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::failure::{Exit, Failure};
 use super::{Context, open};
+use crate::session::{Checked, Store};
 use crate::text::sanitize::sanitize_line;
 
 /// Runs it. Exit code 7 when something stays damaged.
@@ -13,27 +14,46 @@ use crate::text::sanitize::sanitize_line;
 pub(super) fn run(context: &Context) -> Result<Exit, Failure> {
     let store = open::store(context)?;
     let checked = store.check()?;
+    // What serve kept, if it ever did, lies in a store of its own.
+    let requests = match open::store_of_requests_if_any(context)? {
+        Some(store) => Some((store.check()?, store)),
+        None => None,
+    };
+    let whole = checked.damaged.is_empty() && requests.as_ref().is_none_or(|(c, _)| c.damaged.is_empty());
     let json = || {
-        json!({
-            "ok": checked.damaged.is_empty(), "sessions": checked.sessions, "messages": checked.messages,
-            "states": checked.states, "repaired": checked.repaired, "damaged": checked.damaged, "notes": store.notes()
-        })
+        let mut all = facts(&checked, &store);
+        all["ok"] = whole.into();
+        all["requests"] = requests.as_ref().map(|(checked, store)| facts(checked, store)).into();
+        all
     };
     let text = || {
-        let mut lines = vec![format!(
-            "{}: {} sessions, {} messages and {} state files looked at.",
-            store.root().display(),
-            checked.sessions,
-            checked.messages,
-            checked.states
-        )];
-        lines.extend(checked.repaired.iter().map(|line| format!("repaired  {}", sanitize_line(line))));
-        lines.extend(checked.damaged.iter().map(|line| format!("damaged   {}", sanitize_line(line))));
-        if checked.repaired.is_empty() && checked.damaged.is_empty() {
-            lines.push("All is as it was saved.".into());
-        }
+        let mut lines = lines(&checked, &store);
+        lines.extend(requests.iter().flat_map(|(checked, store)| self::lines(checked, store)));
         lines.join("\n")
     };
     context.result(json, text)?;
-    Ok(if checked.damaged.is_empty() { Exit::Ok } else { Exit::Unreadable })
+    Ok(if whole { Exit::Ok } else { Exit::Unreadable })
+}
+
+fn facts(checked: &Checked, store: &Store) -> Value {
+    json!({
+        "ok": checked.damaged.is_empty(), "sessions": checked.sessions, "messages": checked.messages,
+        "states": checked.states, "repaired": checked.repaired, "damaged": checked.damaged, "notes": store.notes()
+    })
+}
+
+fn lines(checked: &Checked, store: &Store) -> Vec<String> {
+    let mut lines = vec![format!(
+        "{}: {} sessions, {} messages and {} state files looked at.",
+        store.root().display(),
+        checked.sessions,
+        checked.messages,
+        checked.states
+    )];
+    lines.extend(checked.repaired.iter().map(|line| format!("repaired  {}", sanitize_line(line))));
+    lines.extend(checked.damaged.iter().map(|line| format!("damaged   {}", sanitize_line(line))));
+    if checked.repaired.is_empty() && checked.damaged.is_empty() {
+        lines.push("All is as it was saved.".into());
+    }
+    lines
 }

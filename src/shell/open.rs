@@ -1,6 +1,7 @@
 //! From settings to a running desk: data directory, model, engine thread. Shared by the chat, `-p` and `library add`.
 
 use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -96,12 +97,24 @@ pub fn store_to_read(context: &Context) -> Result<Arc<Store>, Failure> {
 /// # Errors
 /// As [`store`].
 pub fn store_of_requests(context: &Context) -> Result<Arc<Store>, Failure> {
-    let max_state_bytes = (context.config().serve.max_state_gib * GIB) as u64;
-    let limits = Limits { max_state_bytes, trash_days: 0, ..limits(context) };
-    let folder = context.dirs.data.join("requests");
+    let (folder, limits) = requests(context);
     super::dirs::make_private(&context.dirs.data)
         .map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display())))?;
     Ok(Arc::new(Store::open(&folder, Arc::new(RealDisk), limits)?)).inspect(|store| say_notes(context, store))
+}
+
+/// The same where a server has ever kept something.
+///
+/// # Errors
+/// As [`store`].
+pub fn store_of_requests_if_any(context: &Context) -> Result<Option<Arc<Store>>, Failure> {
+    if requests(context).0.is_dir() { store_of_requests(context).map(Some) } else { Ok(None) }
+}
+
+/// Where requests are kept, and how much of them.
+fn requests(context: &Context) -> (PathBuf, Limits) {
+    let max_state_bytes = (context.config().serve.max_state_gib * GIB) as u64;
+    (context.dirs.data.join("requests"), Limits { max_state_bytes, trash_days: 0, ..limits(context) })
 }
 
 fn say_notes(context: &Context, store: &Store) {

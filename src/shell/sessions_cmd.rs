@@ -223,20 +223,14 @@ pub(super) fn import(context: &Context, args: &ImportArgs) -> Result<Exit, Failu
 /// `prune`.
 pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure> {
     let store = open::store_to_change(context)?;
+    let requests = open::store_of_requests_if_any(context)?;
     if args.dry_run {
-        return prune_dry_run(context, args, &store);
+        return prune_dry_run(context, args, &store, requests.as_deref());
     }
-    let mut freed = vec![store.empty_trash(if args.all && !args.state { Some(0) } else { None })?];
-    if args.state {
-        freed.push(store.drop_all_state(&[])?);
-        if args.all {
-            store.prune_documents()?;
-        }
-    } else {
-        freed.push(store.keep_budget(&[])?);
+    let mut freed = prune_store(args, &store)?;
+    if let Some(requests) = &requests {
+        freed.append(&mut prune_store(args, requests)?);
     }
-    freed.push(store.collect()?);
-    freed.push(Freed { files: store.remove_orphans(), ..Freed::default() });
     freed.push(Freed { bytes: remove_kept(&kept_dir(&context.dirs))?, ..Freed::default() });
     let total: Freed = freed.into_iter().fold(Freed::default(), |mut a, b| {
         a.add(b);
@@ -255,8 +249,36 @@ pub(super) fn prune(context: &Context, args: &PruneArgs) -> Result<Exit, Failure
     Ok(Exit::Ok)
 }
 
+/// What goes of one store: the terminal's, or that of the server's requests.
+fn prune_store(args: &PruneArgs, store: &Store) -> Result<Vec<Freed>, Failure> {
+    let mut freed = vec![store.empty_trash(if args.all && !args.state { Some(0) } else { None })?];
+    if args.state {
+        freed.push(store.drop_all_state(&[])?);
+        if args.all {
+            store.prune_documents()?;
+        }
+    } else {
+        freed.push(store.keep_budget(&[])?);
+    }
+    freed.push(store.collect()?);
+    freed.push(Freed { files: store.remove_orphans(), ..Freed::default() });
+    Ok(freed)
+}
+
+/// Bytes of state that `prune` with these options would drop of a store, and of all it has.
+fn state_to_drop(args: &PruneArgs, store: &Store) -> Result<(u64, u64), Failure> {
+    let all = store.state_bytes()?;
+    let dropped = if args.state { all } else { all.saturating_sub(store.limits().max_state_bytes) };
+    Ok((dropped, all))
+}
+
 /// Names what `prune` with these options would remove, and what stays.
-fn prune_dry_run(context: &Context, args: &PruneArgs, store: &Store) -> Result<Exit, Failure> {
+fn prune_dry_run(
+    context: &Context,
+    args: &PruneArgs,
+    store: &Store,
+    requests: Option<&Store>,
+) -> Result<Exit, Failure> {
     let sizes = store.sizes()?;
     let trashed = store.sessions(SessionFilter::Trashed, LISTED)?;
     let (kept_days, everything) = (i64::from(store.limits().trash_days), args.all && !args.state);
@@ -274,16 +296,15 @@ fn prune_dry_run(context: &Context, args: &PruneArgs, store: &Store) -> Result<E
             documents.extend(store.documents()?.into_iter().filter(|d| !d.in_use).map(|d| d.document.name));
         }
     }
-    let beyond = match args.state {
-        true => sizes.state_bytes,
-        false => sizes.state_bytes.saturating_sub(store.limits().max_state_bytes),
-    };
+    let (beyond, _) = state_to_drop(args, store)?;
+    let (of_requests, all_requests) = requests.map_or(Ok((0, 0)), |store| state_to_drop(args, store))?;
     let json = || {
         json!({
             "state_bytes": sizes.state_bytes, "trashed_sessions": trashed.len(), "would_free_state_bytes": beyond,
             "sessions": gone.iter().map(|r| &r.name).collect::<Vec<_>>(),
             "states": states.iter().map(|(name, bytes)| json!({ "session": name, "bytes": bytes })).collect::<Vec<_>>(),
             "documents": documents,
+            "requests": { "state_bytes": all_requests, "would_free_state_bytes": of_requests },
         })
     };
     let text = || {
@@ -306,6 +327,7 @@ fn prune_dry_run(context: &Context, args: &PruneArgs, store: &Store) -> Result<E
                 bytes(beyond)
             ));
         }
+        lines.extend((of_requests > 0).then(|| format!("requests  {} of state that serve kept", bytes(of_requests))));
         if lines.is_empty() {
             lines.push("Nothing would go.".to_owned());
         } else {
@@ -316,7 +338,11 @@ fn prune_dry_run(context: &Context, args: &PruneArgs, store: &Store) -> Result<E
             1 => "1 session in the trash stays (--all takes it)".to_owned(),
             n => format!("{n} sessions in the trash stay (--all takes them)"),
         };
-        lines.push(format!("State now: {}; {stays}. Nothing was removed.", bytes(sizes.state_bytes)));
+        let served = match all_requests {
+            0 => String::new(),
+            n => format!(", and {} of requests to serve", bytes(n)),
+        };
+        lines.push(format!("State now: {}{served}; {stays}. Nothing was removed.", bytes(sizes.state_bytes)));
         lines.join("\n")
     };
     context.result(json, text)?;

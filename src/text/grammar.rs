@@ -18,6 +18,19 @@ use crate::protocol::engine::{Constrain, Constraint, Token};
 /// Bytes that end a part of a text in the grammars that there are.
 const CLOSING: [u8; 5] = [b'"', b'<', b'}', b']', b'>'];
 
+/// White space between two parts of a JSON text: a blank, or a line that is indented. A small model that may write any amount of
+/// it writes nothing else.
+const SPACE: &str = r"\x20|\n[\x20\t]{0,40}";
+
+/// A schema with [`SPACE`], unless it says itself what white space there is.
+fn spaced(schema: &Value) -> Value {
+    let mut schema = if *schema == Value::Bool(true) { json!({}) } else { schema.clone() };
+    if let Some(schema) = schema.as_object_mut() {
+        schema.entry("x-guidance").or_insert_with(|| json!({ "whitespace_pattern": SPACE }));
+    }
+    schema
+}
+
 /// What an answer has to be.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Grammar {
@@ -77,7 +90,7 @@ impl Grammars {
     /// The grammar is none, says what no text can be, or is beyond a limit: a phrase.
     pub fn constraint(&self, grammar: &Grammar, begin: Begin) -> Result<Constraint, String> {
         let parser = caught(|| match grammar {
-            Grammar::Json(schema) => self.factory.create_parser(TopLevelGrammar::from_json_schema(schema.clone())),
+            Grammar::Json(schema) => self.factory.create_parser(TopLevelGrammar::from_json_schema(spaced(schema))),
         });
         let parser = parser.ok_or("the library fails on it")?.map_err(|e| one_line(&e.to_string()))?;
         let mut matcher = Matcher::new(Ok(parser));
@@ -222,6 +235,8 @@ mod tests {
             }) && masked.allows(stop)
         };
         assert!(follows("{\"name\": \"Ann\", \"age\": 7}"));
+        assert!(follows("{\n    \"name\":\"Ann\",\n    \"age\": 7\n}"));
+        assert!(!follows("{\n\n\n\"name\": \"Ann\", \"age\": 7}") && !follows("{ \"name\":   \"Ann\", \"age\": 7}"));
         for wrong in [
             "{}",
             "{\"name\": \"Ann\"}",

@@ -102,6 +102,16 @@ def responses(client, model):
     second = client.responses.create(model=model, input="And?", previous_response_id=first.id, max_output_tokens=20)
     cached = second.usage.input_tokens_details.cached_tokens
     check("previous response is kept", cached > first.usage.input_tokens, second.usage)
+    again = client.responses.retrieve(first.id)
+    check("response had again", again.output_text == first.output_text and again.usage == first.usage, again)
+    items = list(client.responses.input_items.list(second.id))
+    check("input items", len(items) == 1 and items[0].content[0].text == "And?", items)
+    client.responses.delete(second.id)
+    try:
+        client.responses.retrieve(second.id)
+        check("deleted", False)
+    except openai.NotFoundError as e:
+        check("deleted", e.code == "not_found", e)
     with client.responses.stream(model=model, input="And what else?", previous_response_id=first.id, max_output_tokens=400) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_response()
@@ -122,7 +132,7 @@ def messages(client, model):
     called = client.messages.create(**{**ask, "max_tokens": 300}, tools=tools, tool_choice={"type": "any"})
     check("tool use", called.stop_reason == "tool_use" and "place" in called.content[-1].input, called)
     try:
-        client.messages.create(**{**ask, "temperature": 9})
+        client.messages.create(**ask, extra_body={"temperature": 9})
         check("bad request", False)
     except anthropic.BadRequestError as e:
         check("bad request", "temperature" in str(e), e)

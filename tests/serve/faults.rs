@@ -149,14 +149,28 @@ fn ending_lets_a_running_answer_end_and_refuses_new_ones() {
 fn many_idle_connections_do_not_keep_others_out() {
     let dir = tempfile::tempdir().unwrap();
     let server = Running::start(dir.path(), Setup::default());
-    let idle: Vec<_> = (0..200).map(|_| server.open()).collect();
-    // Half a head each.
-    for mut stream in &idle {
-        stream.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: loc").unwrap();
-    }
+    // One that asked keeps its place, however many come after it.
+    let mut first = server.open();
+    let health = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    first.write_all(health).unwrap();
+    let mut answer = [0u8; 12];
+    first.read_exact(&mut answer).unwrap();
+    // Half a head each; more of them than there are places.
+    let idle: Vec<_> = (0..700)
+        .map(|_| {
+            let mut stream = server.open();
+            // Whoever has been sent away already cannot be written to.
+            let _ = stream.write_all(b"POST /v1/chat/completions HTTP/1.1\r\nhost: loc");
+            stream
+        })
+        .collect();
     assert_eq!(server.post(CHAT, &question("Hi")).status, 200);
-    assert!(server.metric("connections") >= 200);
-    drop(idle);
+    let there = server.metric("connections");
+    assert!((200..=512).contains(&there), "{there}");
+    first.write_all(health).unwrap();
+    let mut rest = [0u8; 1];
+    first.read_exact(&mut rest).unwrap();
+    drop((idle, first));
     server.until("they are gone", || server.metric("connections") <= 2);
     server.end();
 }

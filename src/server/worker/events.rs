@@ -12,6 +12,7 @@ use crate::server::EngineIs;
 use crate::server::answer::Answer;
 use crate::server::ask::Said;
 use crate::server::refusal::Refusal;
+use crate::server::reply::Usage;
 use crate::transcript::Finish;
 
 /// The share of a device's memory that idle lanes leave free: one part of so many.
@@ -181,11 +182,18 @@ impl Worker {
 
     /// Keeps what the state belongs to, before the answer is told to be complete: whoever names it finds it.
     fn hold(&mut self, at: usize, running: &mut Running, finish: Finish) {
-        let named = running.ask.record.take().filter(|_| finish != Finish::Stopped || running.answer.stopped_by_text());
-        let named = named.map(|mut record| {
-            record.turns.push(running.answer.turn());
-            record
-        });
+        let answer = &running.answer;
+        let finish = if answer.stopped_by_text() { Finish::Stop } else { finish };
+        let mut named = running.ask.record.take().filter(|_| finish != Finish::Stopped);
+        if let Some(record) = &mut named {
+            let usage = Usage {
+                prompt_tokens: running.prompt,
+                cached_tokens: running.cached,
+                completion_tokens: answer.tokens(),
+                thought_tokens: answer.thought_tokens(),
+            };
+            record.complete(answer.turn(), &usage, finish);
+        }
         let tip = self.lanes.get(at).and_then(|l| l.live.head());
         if let Some(tip) = tip.filter(|_| running.grown || named.is_some()) {
             self.keep.hold(tip, named.as_ref());

@@ -1,0 +1,140 @@
+//! What can be done with the id of a response: it is had again, its input is listed, it is deleted.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::http::Uri;
+use axum::response::Response;
+use serde_json::{Map, Value, json};
+
+use super::sent::{Sent, function_call, status};
+use crate::server::Shared;
+use crate::server::fields::Fields;
+use crate::server::prompt::Turn;
+use crate::server::records::{Named, Records};
+use crate::server::refusal::{Family, Refusal};
+use crate::server::reply::{Choice, model, object};
+use crate::text::ChatRole;
+use crate::transcript::Finish;
+
+/// Items of a page, and the most of them.
+const PAGE: u64 = 20;
+const MOST: u64 = 100;
+
+/// Does something with the records, which may ask the disk, on a thread of its own.
+async fn with_records<T: Send + 'static>(
+    shared: &Arc<Shared>,
+    work: impl FnOnce(&Records) -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let shared = Arc::clone(shared);
+    let done = tokio::task::spawn_blocking(move || work(&shared.records)).await;
+    done.map_err(|_| Refusal::internal("internal error while an answer was looked up"))?
+}
+
+fn respond(answer: Result<Value, Refusal>) -> Response {
+    answer.map_or_else(|refusal| refusal.respond(Family::OpenAi), |value| object(&value))
+}
+
+/// The object of an answer that an earlier version kept, as far as it is known.
+fn from_turns(shared: &Shared, id: String, named: &Named) -> Result<Value, Refusal> {
+    let answer = named.turns.last().cloned().unwrap_or_else(|| Turn::new(ChatRole::Assistant, ""));
+    let choice = Choice { thinking: answer.thinking, answer: answer.text, calls: answer.calls, ..Choice::default() };
+    let item = |kind: &str| format!("{kind}_{:016x}", named.message.0);
+    let sent = Sent {
+        thoughts_id: item("rs"),
+        message_id: item("msg"),
+        created: named.created,
+        model: model(shared)?.name,
+        asked: json!({}),
+        id,
+    };
+    Ok(sent.response(status(Finish::Stop), Some(&choice), None))
+}
+
+/// `GET /v1/responses/ID`.
+pub(in crate::server) async fn get(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+    let wanted = id.clone();
+    let found = with_records(&shared, move |records| records.get(&wanted)).await;
+    respond(found.and_then(|named| match named.response.is_null() {
+        true => from_turns(&shared, id, &named),
+        false => Ok(named.response),
+    }))
+}
+
+/// `DELETE /v1/responses/ID`.
+pub(in crate::server) async fn delete(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+    let gone = id.clone();
+    let done = with_records(&shared, move |records| records.delete(&gone)).await;
+    respond(done.map(|()| json!({ "id": id, "object": "response", "deleted": true })))
+}
+
+/// A turn of the input as items.
+fn items(turn: &Turn, id: &str) -> Vec<Value> {
+    if let Some(call) = &turn.call_id {
+        return vec![json!({
+            "type": "function_call_output", "id": id, "call_id": call, "output": turn.text, "status": "completed",
+        })];
+    }
+    let (role, part) = match turn.role {
+        ChatRole::System => ("system", "input_text"),
+        ChatRole::Assistant => ("assistant", "output_text"),
+        ChatRole::User | ChatRole::Tool => ("user", "input_text"),
+    };
+    let mut items = Vec::new();
+    if !turn.text.is_empty() || turn.calls.is_empty() {
+        items.push(json!({
+            "type": "message", "id": id, "role": role, "status": "completed",
+            "content": [{ "type": part, "text": turn.text }],
+        }));
+    }
+    items.extend(turn.calls.iter().map(|call| function_call(call, "completed")));
+    items
+}
+
+fn input(named: &Named, query: Map<String, Value>) -> Result<Value, Refusal> {
+    let mut fields = Fields::body(Value::Object(query))?;
+    let order = fields.text("order")?;
+    let after = fields.text("after")?;
+    let limit = match fields.text("limit")?.map(|n| n.parse::<u64>()) {
+        None => PAGE,
+        Some(Ok(n)) if (1..=MOST).contains(&n) => n,
+        Some(_) => return Err(fields.wrong("limit", format!("must be a whole number from 1 to {MOST}"))),
+    };
+    fields.ignore(&["include", "include[]", "include%5B%5D"]);
+    let newest_first = match order.as_deref() {
+        None | Some("desc") => true,
+        Some("asc") => false,
+        Some(_) => return Err(fields.wrong("order", "must be asc or desc")),
+    };
+    let asked = named.turns.split_last().map_or(&[][..], |(_, asked)| asked);
+    let id = |i: usize| format!("msg_{:016x}_{i}", named.message.0);
+    let mut all: Vec<Value> = asked.iter().enumerate().flat_map(|(i, turn)| items(turn, &id(i))).collect();
+    if newest_first {
+        all.reverse();
+    }
+    if let Some(after) = after {
+        let at = all.iter().position(|item| item["id"] == after.as_str());
+        let at = at.ok_or_else(|| fields.wrong("after", format!("{after} is not among the items")))?;
+        all.drain(..=at);
+    }
+    fields.done()?;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let has_more = all.len() > limit;
+    all.truncate(limit);
+    let id = |item: Option<&Value>| item.map_or(Value::Null, |item| item["id"].clone());
+    let (first_id, last_id) = (id(all.first()), id(all.last()));
+    Ok(json!({ "object": "list", "data": all, "first_id": first_id, "last_id": last_id, "has_more": has_more }))
+}
+
+/// `GET /v1/responses/ID/input_items`.
+pub(in crate::server) async fn input_items(
+    State(shared): State<Arc<Shared>>,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Response {
+    // Words and numbers without any escapes.
+    let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let query = pairs.map(|(name, value)| (name.to_owned(), value.into())).collect();
+    let found = with_records(&shared, move |records| records.get(&id)).await;
+    respond(found.and_then(|named| input(&named, query)))
+}
