@@ -621,6 +621,21 @@ fn sessions_of_this_run_are_in_the_title() {
 }
 
 #[test]
+fn how_sessions_that_were_left_stand_is_in_the_title() {
+    for (width, height) in [(80, 24), (160, 50)] {
+        let mut s = behaviour::left_at_work(width, height);
+        let beside = |notice| Notice::Beside { serial: 1, notice: Box::new(notice) };
+        let reading = ReadingProgress { done: 41, total: 100, ..ReadingProgress::default() };
+        s.tell(beside(Notice::Activity(Activity::Reading(reading))));
+        picture(&format!("at_work_{width}x{height}"), &mut s);
+        s.tell(beside(Notice::Finished(answer(21, "Said elsewhere."))));
+        s.tell(beside(Notice::Activity(Activity::Idle)));
+        let title = s.screen().lines().next().unwrap_or("").to_string();
+        assert!(title.contains(if width > 100 { "1 war-and-peace *" } else { "[2/3]  1*" }), "{title}");
+    }
+}
+
+#[test]
 fn too_small_a_window_says_what_it_needs() {
     picture("too_small_58x14", &mut open(58, 14));
     picture("too_small_40x10", &mut open(40, 10));

@@ -56,12 +56,19 @@ pub(super) fn quit(app: &mut App, effects: &mut Vec<Effect>) {
     }
 }
 
-/// Quits, after asking once when the model is busy.
+/// Quits, after asking once when the model is busy, here or in sessions that were left.
 pub(super) fn quit_or_ask(app: &mut App, effects: &mut Vec<Effect>) {
-    if app.busy() && !matches!(app.activity, Activity::Starting { .. }) {
+    let here = app.busy() && !matches!(app.activity, Activity::Starting { .. });
+    let others: Vec<String> = app.tabs.at_work().map(|name| format!("\"{name}\"")).collect();
+    if here || !others.is_empty() {
+        let place = match (here, others.is_empty()) {
+            (_, true) => String::new(),
+            (true, false) => format!(" here and in {}", others.join(", ")),
+            (false, false) => format!(" in {}", others.join(", ")),
+        };
         app.questions.push_front(Question {
             asker: Asker::Quit,
-            text: "Still working. Stop and quit? What was written so far is kept.".into(),
+            text: format!("Still working{place}. Stop and quit? What was written so far is kept."),
             choices: vec![Choice { key: 'y', label: "quit".into() }, Choice { key: 'n', label: "stay".into() }],
             pick: None,
         });

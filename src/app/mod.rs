@@ -371,6 +371,8 @@ pub struct App {
     find_here: Option<String>,
     /// The aside that still runs was closed by the user.
     aside_dismissed: bool,
+    /// The aside was asked while something else went on: stopping it stops nothing else.
+    aside_apart: bool,
     /// Answers that are written side by side: they are not in the transcript until one of them goes on.
     beside: Vec<crate::transcript::MessageId>,
     redraw: Redraw,
@@ -416,6 +418,7 @@ impl App {
             show_after_open: None,
             find_here: None,
             aside_dismissed: false,
+            aside_apart: false,
             beside: Vec::new(),
             redraw: Redraw::Now,
         };
@@ -426,6 +429,11 @@ impl App {
     /// Whether the model (or the desk) is at work, so that messages have to wait.
     pub fn busy(&self) -> bool {
         self.waiting || self.activity != Activity::Idle
+    }
+
+    /// Whether something can be answered beside what goes on.
+    pub fn answers_beside(&self) -> bool {
+        self.model.as_ref().is_some_and(|m| m.max_sequences > 1)
     }
 
     /// Takes the wish for a frame.

@@ -27,7 +27,7 @@ const HINT_MS: u64 = 4_000;
 /// Decode speeds that are remembered.
 const SPEEDS: usize = 42;
 
-fn clean(text: &str) -> String {
+pub(super) fn clean(text: &str) -> String {
     sanitize(text).into_owned()
 }
 
@@ -47,7 +47,10 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
         }
         Notice::Session(view) => {
             session(app, view, effects);
-            Redraw::Now
+            match super::tabs::held(app) {
+                Some(held) => self::notice(app, held, now, effects),
+                None => Redraw::Now,
+            }
         }
         Notice::Tree(tree) => {
             app.session.branch = tree.branch;
@@ -89,6 +92,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             Redraw::Now
         }
         Notice::Activity(activity) => self::activity(app, activity, now, effects),
+        Notice::Beside { serial, notice } => super::tabs::beside(app, serial, *notice, now, effects),
         Notice::Meters(meters) => {
             app.meters = meters;
             Redraw::Stream
@@ -255,8 +259,7 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
 }
 
 fn session(app: &mut App, view: SessionView, effects: &mut Vec<Effect>) {
-    let opened = view.opened.into_iter().map(|o| OpenSession { name: line(&o.name), ..o });
-    super::tabs::arrived(app, view.serial, opened.collect());
+    super::tabs::arrived(app, view.serial, opened(view.opened));
     app.session = SessionHead {
         name: line(&view.name),
         branch: view.branch,
@@ -280,6 +283,11 @@ fn session(app: &mut App, view: SessionView, effects: &mut Vec<Effect>) {
         // On another branch of that session.
         send(app, Request::Goto(GotoTarget::Message(id)), effects);
     }
+}
+
+/// The list of sessions, cleaned.
+pub(super) fn opened(list: Vec<OpenSession>) -> Vec<OpenSession> {
+    list.into_iter().map(|o| OpenSession { name: line(&o.name), ..o }).collect()
 }
 
 fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effect>) -> Redraw {
@@ -325,19 +333,28 @@ fn activity(app: &mut App, activity: Activity, now: u64, effects: &mut Vec<Effec
 /// The desk has become idle: somebody who looked away is told.
 fn became_idle(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
     let took = app.busy_since.take().map_or(0, |since| now.saturating_sub(since));
-    if took < app.config.notify_after_ms || !app.queue.lines.is_empty() {
+    if !app.queue.lines.is_empty() {
         return;
     }
-    app.unseen = !app.focused;
+    let name = if app.session.name.is_empty() { "sala-chat" } else { &app.session.name };
+    let what = if app.questions.is_empty() { "ready" } else { "waits for a decision" };
+    let text = format!("{name}: {what} after {}", duration(took as f64 / 1e3));
+    notify(app, took, text, effects);
+}
+
+/// Tells somebody who looks away of the end of what took so long.
+pub(super) fn notify(app: &mut App, took: u64, text: String, effects: &mut Vec<Effect>) {
+    if took < app.config.notify_after_ms {
+        return;
+    }
+    app.unseen |= !app.focused;
     let wanted = match app.config.notify {
         Notify::Never => false,
         Notify::Unfocused => !app.focused,
         Notify::Always => true,
     };
     if wanted {
-        let name = if app.session.name.is_empty() { "sala-chat" } else { &app.session.name };
-        let what = if app.questions.is_empty() { "ready" } else { "waits for a decision" };
-        effects.push(Effect::Notify(format!("{name}: {what} after {}", duration(took as f64 / 1e3))));
+        effects.push(Effect::Notify(text));
     }
 }
 

@@ -122,7 +122,16 @@ pub(super) fn run(app: &mut App, outcome: Outcome, effects: &mut Vec<Effect>) {
         Outcome::Desk(request) => match request {
             Request::Aside(_) => {
                 app.aside_dismissed = false;
-                occupy(app, request, effects);
+                // Beside what goes on it keeps nothing waiting.
+                app.aside_apart = app.busy();
+                match app.aside_apart {
+                    true => send(app, request, effects),
+                    false => occupy(app, request, effects),
+                }
+            }
+            Request::New(_) | Request::Resume(_) => {
+                super::tabs::hand_over(app, effects);
+                send(app, request, effects);
             }
             Request::Preset(PresetAction::Save { name, .. }) => {
                 let display = app.config.display();

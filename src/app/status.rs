@@ -107,7 +107,7 @@ pub fn progress(app: &App) -> Option<Progress> {
     }
 }
 
-/// The window's title: the session and what goes on in it; a star says that something ended unseen.
+/// The window's title: the session and what goes on in it, and how others stand; a star says that something ended unseen.
 pub fn title(app: &App) -> String {
     let name = if app.session.name.is_empty() { "sala-chat" } else { &app.session.name };
     let mark = if app.unseen { "* " } else { "" };
@@ -122,7 +122,9 @@ pub fn title(app: &App) -> String {
         | Activity::Stopping
         | Activity::Busy { .. } => String::new(),
     };
-    format!("{mark}{name}{doing}")
+    let news = app.tabs.news();
+    let news = if news.is_empty() { news } else { format!("  [{news}]") };
+    format!("{mark}{name}{doing}{news}")
 }
 
 /// How saving stands, for the header: words and whether they are a problem.
@@ -200,6 +202,9 @@ pub fn hint_line(app: &App) -> Vec<(String, Role)> {
         if app.busy() && !matches!(app.activity, Activity::Starting { .. }) {
             pairs.push((key(Action::Escape), if app.activity.is_loading() { "stop loading" } else { "stop" }));
             pairs.push((key(Action::Send), "queue"));
+            if app.answers_beside() {
+                pairs.push(("/aside".into(), "answers at once"));
+            }
         } else {
             pairs.push((key(Action::Send), "send"));
             pairs.push((key(Action::Newline), "newline"));

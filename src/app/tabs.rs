@@ -1,15 +1,59 @@
-//! The sessions opened in this run: what the interface keeps of those that are not on screen. The draft in the input,
-//! held messages, and the transcript with its place, so that coming back looks as it was left.
+//! The sessions opened in this run: what the interface keeps of those that are not on screen. The draft in the input, held
+//! messages, and the transcript with its place, so that coming back looks as it was left; and how what goes on in them stands.
 
 use super::acts::{hint, send};
 use super::composer::Composer;
+use super::notices::{clean, notify, opened};
+use super::overlay::Overlay;
+use super::status::duration;
 use super::transcript::Transcript;
-use super::{App, Effect, Queue};
-use crate::protocol::desk::{Activity, OpenSession, Request};
-use crate::transcript::MessageId;
+use super::{App, Asker, Effect, Queue, Redraw};
+use crate::base::percent;
+use crate::commands::{self, Outcome, WhileBusy};
+use crate::protocol::desk::{Activity, Level, Notice, OpenSession, Request};
+use crate::transcript::{Finish, MessageId, Role};
 
 /// How long a hint about switching stays, in milliseconds.
 const HINT_MS: u64 = 4_000;
+
+/// How a session that is not on screen stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mark {
+    /// Nothing new.
+    #[default]
+    Quiet,
+    /// Something goes on.
+    Working,
+    /// An answer is written.
+    Writing,
+    /// Read so far, in percent.
+    Reading(u64),
+    /// It waits for a decision.
+    Asks,
+    /// What went on has ended, and was not seen.
+    Done,
+    /// It has failed.
+    Failed,
+}
+
+impl Mark {
+    /// The sign behind its name; empty for one where nothing is new.
+    pub fn text(self) -> String {
+        match self {
+            Mark::Quiet => String::new(),
+            Mark::Working | Mark::Writing => "~".into(),
+            Mark::Reading(percent) => format!("{percent}%"),
+            Mark::Asks => "?".into(),
+            Mark::Done => "*".into(),
+            Mark::Failed => "!".into(),
+        }
+    }
+
+    /// Whether something goes on.
+    pub fn at_work(self) -> bool {
+        matches!(self, Mark::Working | Mark::Writing | Mark::Reading(_) | Mark::Asks)
+    }
+}
 
 /// A session that is not on screen.
 #[derive(Debug)]
@@ -19,6 +63,12 @@ struct Away {
     editing: Option<MessageId>,
     queue: Queue,
     transcript: Transcript,
+    mark: Mark,
+    /// Since when something goes on, and whether there is something to see since it was left.
+    since: Option<u64>,
+    news: bool,
+    /// A page or table that came meanwhile.
+    held: Option<Notice>,
 }
 
 /// Sessions opened in this run.
@@ -29,18 +79,42 @@ pub struct Tabs {
     away: Vec<Away>,
     /// Asked for with a key: the draft in the input belongs to the session that is left.
     wanted: Option<u64>,
+    /// The session is left while something goes on: so many queued lines stay there.
+    leaving: Option<usize>,
+    /// What came for the session that has just been gone to.
+    held: Option<Notice>,
 }
 
 impl Tabs {
-    /// Names in order of opening; empty for a new one.
-    pub fn names(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.list.iter().map(|s| s.name.as_str())
+    /// Names in order of opening, with how each stands; empty for a new one.
+    pub fn names(&self) -> impl ExactSizeIterator<Item = (&str, Mark)> {
+        self.list.iter().map(|s| (s.name.as_str(), self.mark(s.serial)))
+    }
+
+    fn mark(&self, serial: u64) -> Mark {
+        self.away.iter().find(|a| a.serial == serial).map_or(Mark::Quiet, |a| a.mark)
     }
 
     /// Place of the open one, from 0.
     pub fn place(&self) -> usize {
         let at = self.list.iter().position(|s| s.serial == self.at);
         at.unwrap_or(0)
+    }
+
+    /// Those that are not on screen and where something is new: `1 41%  2~  3*`.
+    pub fn news(&self) -> String {
+        let others = self.names().enumerate().filter(|(_, (_, mark))| *mark != Mark::Quiet);
+        let told = others.map(|(i, (_, mark))| match mark {
+            Mark::Reading(_) => format!("{} {}", i + 1, mark.text()),
+            _ => format!("{}{}", i + 1, mark.text()),
+        });
+        told.collect::<Vec<_>>().join("  ")
+    }
+
+    /// Names of the sessions that were left and are at work.
+    pub(super) fn at_work(&self) -> impl Iterator<Item = &str> {
+        let at_work = self.names().filter(|(_, mark)| mark.at_work());
+        at_work.map(|(name, _)| if name.is_empty() { "new session" } else { name })
     }
 
     /// Another request goes before a switch that was not done.
@@ -69,13 +143,120 @@ pub(super) fn go(app: &mut App, number: Option<u32>, now: u64, effects: &mut Vec
     if app.busy() {
         let text = match app.activity {
             Activity::Starting { .. } => "The model is being loaded; other sessions after that",
-            _ => "Busy: stop first (Esc), then go to another session",
+            _ if !app.answers_beside() => "Busy: stop first (Esc), then go to another session",
+            _ => "",
         };
-        return hint(app, text, now + HINT_MS);
+        if !text.is_empty() {
+            return hint(app, text, now + HINT_MS);
+        }
     }
     app.popup = None;
+    hand_over(app, effects);
     send(app, Request::Switch(serial), effects);
     app.tabs.wanted = Some(serial);
+}
+
+/// Before a session is left in which something goes on: the questions that wait there go to the desk, which asks them in their turn.
+pub(super) fn hand_over(app: &mut App, effects: &mut Vec<Effect>) {
+    app.tabs.leaving = None;
+    if !app.busy() {
+        return;
+    }
+    while let Some(line) = app.queue.lines.front().filter(|_| !app.queue.held) {
+        let request = match commands::is_command(line) {
+            true => commands::parse(line.trim(), app.config.home.as_deref()).ok().map(|p| p.outcome),
+            // Files that it mentions are looked up here first.
+            false if line.contains('@') => None,
+            false => Some(Outcome::Desk(Request::Ask(commands::message_text(line)))),
+        };
+        let Some(Outcome::Desk(request)) = request.filter(|r| r.while_busy() == WhileBusy::Waits) else { break };
+        app.queue.lines.pop_front();
+        send(app, request, effects);
+    }
+    app.tabs.leaving = Some(app.queue.lines.len());
+}
+
+/// Something about a session that is not on screen.
+pub(super) fn beside(app: &mut App, serial: u64, notice: Notice, now: u64, effects: &mut Vec<Effect>) -> Redraw {
+    if let Notice::Session(view) = &notice {
+        app.tabs.list = opened(view.opened.clone());
+    }
+    let requests = app.requests;
+    let Some(away) = app.tabs.away.iter_mut().find(|a| a.serial == serial) else { return Redraw::Now };
+    let before = away.mark;
+    match notice {
+        Notice::Session(view) => away.transcript.replace(view.messages, requests),
+        Notice::Added(message) => away.transcript.add(message),
+        Notice::Delta { message, thinking, text } => away.transcript.delta(message, thinking, &text),
+        Notice::Finished(message) => {
+            if message.role == Role::Assistant && message.meta.finish == Some(Finish::Failed) {
+                away.mark = Mark::Failed;
+            }
+            away.transcript.finish(message);
+            away.news = true;
+        }
+        Notice::Note(level, text) => {
+            away.transcript.note(level, &text, requests);
+            away.news = true;
+            if level == Level::Error {
+                away.mark = Mark::Failed;
+            }
+        }
+        Notice::Activity(activity) => {
+            away.mark = match activity {
+                Activity::Idle if away.mark == Mark::Failed => Mark::Failed,
+                Activity::Idle if away.news => Mark::Done,
+                Activity::Idle => Mark::Quiet,
+                Activity::Reading(r) if r.total > 0 => Mark::Reading(percent(r.done, r.total)),
+                Activity::Thinking { .. } | Activity::Answering { .. } => Mark::Writing,
+                Activity::Starting { .. }
+                | Activity::Reading(_)
+                | Activity::Restoring { .. }
+                | Activity::Stopping
+                | Activity::Busy { .. } => Mark::Working,
+            };
+            if away.mark.at_work() {
+                away.since.get_or_insert(now);
+            } else {
+                away.transcript.close_open();
+            }
+        }
+        // It is put again when the session is on screen.
+        Notice::Question { .. } | Notice::Plan { .. } => away.mark = Mark::Asks,
+        // Nothing of it was saved: it goes back to where it was typed.
+        Notice::Input { text, editing } => {
+            if away.composer.recall(&clean(&text)) {
+                away.editing = editing;
+            }
+        }
+        page @ (Notice::Page { .. }
+        | Notice::Looked { .. }
+        | Notice::Why { .. }
+        | Notice::Map(_)
+        | Notice::Shelf(_)
+        | Notice::Aside { done: Some(_), .. }) => away.held = Some(page),
+        _ => return Redraw::No,
+    }
+    let mark = away.mark;
+    let waits = mark == Mark::Asks && before != Mark::Asks;
+    if (before.at_work() && matches!(mark, Mark::Done | Mark::Failed)) || waits {
+        let took = away.since.take().map_or(0, |since| now.saturating_sub(since));
+        let name = app.tabs.list.iter().find(|s| s.serial == serial).map_or("", |s| s.name.as_str());
+        let name = if name.is_empty() { "sala-chat" } else { name };
+        let what = match mark {
+            Mark::Asks => "waits for a decision",
+            Mark::Failed => "failed",
+            _ => "ready",
+        };
+        let text = format!("{name}: {what} after {}", duration(took as f64 / 1e3));
+        notify(app, took, text, effects);
+    }
+    if mark == before { Redraw::Stream } else { Redraw::Now }
+}
+
+/// What came for the session that has just been gone to. Asked once.
+pub(super) fn held(app: &mut App) -> Option<Notice> {
+    app.tabs.held.take()
 }
 
 /// The desk shows a session: puts what belongs to the old one away and brings back what belongs to this one.
@@ -96,17 +277,33 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>) {
         true => (draft, Composer::default()),
         false => (Composer::default(), draft),
     };
+    let leaving = app.tabs.leaving.take();
     let away = Away {
         serial: old,
         composer: draft,
         editing: app.editing.take().filter(|_| asked),
-        // Messages on their way go on to this session; those held by a stop wait for their own.
-        queue: match app.queue.held {
-            true => std::mem::take(&mut app.queue),
-            false => Queue::default(),
+        // Messages on their way go on to this session; those held by a stop wait for their own, and so does what the desk could not
+        // be given when a session at work was left.
+        queue: match (app.queue.held, leaving) {
+            (true, _) => std::mem::take(&mut app.queue),
+            (false, Some(stay)) => {
+                let stay = app.queue.lines.drain(..stay.min(app.queue.lines.len())).collect();
+                Queue { lines: stay, held: true }
+            }
+            (false, None) => Queue::default(),
         },
         transcript: app.transcript.put_away(),
+        mark: if leaving.is_some() && app.busy() { Mark::Working } else { Mark::Quiet },
+        since: app.busy_since.take(),
+        news: false,
+        held: None,
     };
+    app.waiting = false;
+    // What is about the session that is left. Its questions are put again there.
+    app.questions.retain(|q| !matches!(q.asker, Asker::Desk(_)));
+    if matches!(app.overlay, Some(Overlay::Aside { done: None, .. } | Overlay::Shelf(_))) {
+        app.overlay = None;
+    }
     let Tabs { list, away: others, .. } = &mut app.tabs;
     others.push(away);
     others.retain(|a| list.iter().any(|o| o.serial == a.serial));
@@ -118,6 +315,7 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>) {
         let mut held = back.queue;
         held.lines.append(&mut app.queue.lines);
         app.queue = held;
+        app.tabs.held = back.held;
     }
     match app.composer.is_empty() {
         true => app.composer = typed,

@@ -61,6 +61,8 @@ pub fn of(command: &Command) -> String {
     }
     let while_busy = match parse(command.example, None).map(|p| p.outcome.while_busy()) {
         Ok(WhileBusy::Waits) => "While reading or answering it waits in the queue.",
+        Ok(WhileBusy::Leaves) => "Runs at once; what is read or answered goes on behind it.",
+        Ok(WhileBusy::Apart) => "Runs at once; while reading or answering, beside that.",
         Ok(WhileBusy::Runs) | Err(_) => "Runs at once, also while reading or answering.",
     };
     text.push_str(&format!("\nExample: `{}`\n\n{while_busy}\n", command.example));

@@ -10,6 +10,10 @@ pub enum WhileBusy {
     Runs,
     /// Is queued.
     Waits,
+    /// Goes to another conversation: what goes on goes on behind it. Is queued where the engine has no room for another one.
+    Leaves,
+    /// Is done in a conversation of its own beside what goes on. Is queued where there is no room for that.
+    Apart,
 }
 
 /// `Variant(field: Type) [or { field: Type }], while busy => verb;`
@@ -41,7 +45,7 @@ macro_rules! requests {
             /// Whether it can be served while the model reads or answers.
             #[allow(unused_variables)]
             pub fn while_busy(&self) -> WhileBusy {
-                use WhileBusy::{Runs, Waits};
+                use WhileBusy::{Apart, Leaves, Runs, Waits};
                 match self {
                     $( Request::$variant $( ( $($place),+ ) )? $( { $($field),+ } )? => $busy, )+
                 }

@@ -39,7 +39,7 @@ requests! {
         files: Vec<usize>,
     }, Waits => choose_files;
     /// Alt-1..9: a session opened in this run, by its serial.
-    Switch(serial: u64), Waits => switch;
+    Switch(serial: u64), Leaves => switch;
     /// The edited text comes back; makes a sibling.
     EditDone {
         /// Which message.
@@ -66,9 +66,9 @@ requests! {
     /// `/library`.
     Library(action: LibraryAction), if *action == LibraryAction::List { Runs } else { Waits } => library;
     /// `/new [NAME]`.
-    New(name: Option<String>), Waits => new_session;
+    New(name: Option<String>), Leaves => new_session;
     /// `/resume NAME`; `last` is the most recent.
-    Resume(name: String), Waits => resume;
+    Resume(name: String), Leaves => resume;
     /// `/sessions`, and `/resume` without a name.
     Sessions, Runs => sessions;
     /// `/rename NAME`.
@@ -129,7 +129,9 @@ requests! {
     /// `/goto NAME`, or a message from the timeline.
     Goto(target: GotoTarget), Waits => goto;
     /// `/aside QUESTION`.
-    Aside(question: String), Waits => aside;
+    Aside(question: String), Apart => aside;
+    /// Stop the aside that is written.
+    StopAside, Waits => stop_aside;
     /// `/ask-all [--library GLOB] [--read] QUESTION`.
     AskAll {
         /// The question.

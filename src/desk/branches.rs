@@ -15,7 +15,7 @@ use super::render::Rendered;
 use super::segments::{self, Absorbed, Step};
 use super::work::Then;
 use super::{DeskError, Done, State, Work};
-use crate::protocol::engine::{EngineEvent, EngineFault, Looked, MAIN, SequenceId, StateImage, Token};
+use crate::protocol::engine::{EngineEvent, EngineFault, Looked, SequenceId, StateImage, Token};
 use crate::session::NewSegment;
 
 /// How often a fan gets a chance to save and to show how far it is.
@@ -56,6 +56,8 @@ pub(super) trait Fan: Send {
     fn tokens(&mut self, desk: &mut State, which: usize, tokens: &[Token], looked: &[Looked], tokens_per_s: f64);
     /// Now and then.
     fn tick(&mut self, _desk: &mut State) {}
+    /// The conversation is on screen again: what was told of it is told once more, as it stands.
+    fn shown_again(&mut self, _desk: &mut State) {}
     /// A branch has ended. What is returned follows in the same sequence.
     fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>) -> Option<Branch>;
     /// All have ended.
@@ -105,6 +107,16 @@ impl std::fmt::Debug for Branching {
 }
 
 impl Branching {
+    /// Whether a command is one of its own.
+    pub(super) fn owns(&self, id: u64) -> bool {
+        self.lanes.iter().any(|lane| lane.doing.as_ref().is_some_and(|doing| doing.id == id))
+    }
+
+    /// It is on screen again.
+    pub(super) fn shown_again(&mut self, desk: &mut State) {
+        self.fan.shown_again(desk);
+    }
+
     /// When it wants to be looked at without any event.
     pub(super) fn deadline(&self) -> Instant {
         self.next_tick
@@ -119,16 +131,21 @@ impl Branching {
     fn fill(&mut self, desk: &mut State) -> bool {
         while !desk.feeder.stopped() && self.fatal.is_none() {
             let free = self.lanes.iter().position(|lane| lane.doing.is_none());
-            if free.is_none() && self.lanes.len() >= self.most {
+            if free.is_none() && (self.lanes.len() >= self.most || desk.feeder.free_sequences() == 0) {
                 break;
             }
             let Some((which, branch)) = self.waiting.pop().or_else(|| self.fan.next(desk)) else { break };
-            let at = free.unwrap_or_else(|| {
-                let used = |n: &u32| self.lanes.iter().any(|lane| lane.sequence == SequenceId(*n));
-                let number = (MAIN.0 + 1..).find(|n| !used(n)).unwrap_or(MAIN.0 + 1);
-                self.lanes.push(Lane { sequence: SequenceId(number), path: Path::default(), doing: None });
-                self.lanes.len() - 1
-            });
+            let at = match free {
+                Some(at) => at,
+                None => {
+                    let Some(sequence) = desk.feeder.take_sequence() else {
+                        self.waiting.push((which, branch));
+                        break;
+                    };
+                    self.lanes.push(Lane { sequence, path: Path::default(), doing: None });
+                    self.lanes.len() - 1
+                }
+            };
             self.begin(desk, at, which, branch);
         }
         if desk.feeder.stopped() {
@@ -316,7 +333,7 @@ impl Lane {
     /// Begins to make a state in this sequence: a fork of the conversation's, or from the disk.
     fn make(&mut self, desk: &mut State, base: &Path) -> Done<u64> {
         if desk.feeder.is_at(base) {
-            return desk.feeder.start_fork(MAIN, self.sequence);
+            return desk.feeder.start_fork(desk.feeder.sequence, self.sequence);
         }
         let have = self.path.common(base);
         let keep = base.prefix(have).position();
@@ -350,8 +367,7 @@ impl Doing {
 impl State {
     /// How many branches can run beside the conversation.
     pub(super) fn lanes(&self) -> usize {
-        let most = self.feeder.model().map_or(0, |m| m.max_sequences);
-        usize::try_from(most.saturating_sub(1)).unwrap_or(0)
+        self.feeder.free_sequences()
     }
 
     /// Runs branches; nothing else goes on meanwhile.
@@ -409,7 +425,7 @@ impl State {
             self.release(lanes);
             return then(self, false);
         };
-        let id = self.feeder.start_fork(*from, MAIN)?;
+        let id = self.feeder.start_fork(*from, self.feeder.sequence)?;
         self.release(lanes);
         let then = Box::new(|desk: &mut State, done: Done<f64>| match done {
             Ok(_) => then(desk, true),

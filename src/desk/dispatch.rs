@@ -155,6 +155,11 @@ impl Execute for Dispatch<'_> {
         self.0.aside(&question)
     }
 
+    fn stop_aside(&mut self) -> Done {
+        self.0.stop_aside();
+        Ok(())
+    }
+
     fn ask_all(&mut self, question: String, library: Option<String>, read: bool) -> Done {
         self.0.ask_all(Wish { question, library, read })
     }

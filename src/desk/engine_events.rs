@@ -6,8 +6,52 @@ use super::{Attendance, DeskError, Done, State, Work};
 use crate::protocol::desk::{Activity, Level, Notice};
 use crate::protocol::engine::{EngineEvent, EngineFault, ModelInfo};
 
+/// The command an event answers.
+fn command_of(event: &EngineEvent) -> Option<u64> {
+    match event {
+        EngineEvent::Restored { id, .. }
+        | EngineEvent::Reading { id, .. }
+        | EngineEvent::Tokens { id, .. }
+        | EngineEvent::Waiting { id, .. }
+        | EngineEvent::Done { id, .. }
+        | EngineEvent::Failed { id, .. } => Some(*id),
+        EngineEvent::Ready(_) | EngineEvent::Loading { .. } | EngineEvent::Evicted { .. } | EngineEvent::Note(_) => {
+            None
+        }
+    }
+}
+
 impl State {
+    /// Hands an event to whoever it is about.
     pub(super) fn on_engine(&mut self, event: EngineEvent) {
+        let seat = command_of(&event).and_then(|id| self.seat_at_work_on(id));
+        match (seat, &event) {
+            (Some(at), _) => self.beside(at, |desk| desk.on_engine_in_hand(event)),
+            (None, EngineEvent::Failed { fault: fault @ EngineFault::Fatal { .. }, .. }) => {
+                // All that needs it ends.
+                let fault = fault.clone();
+                self.on_engine_in_hand(event);
+                let told =
+                    |desk: &mut State| desk.on_engine_in_hand(EngineEvent::Failed { id: 0, fault: fault.clone() });
+                self.beside_each(Work::needs_engine, told);
+            }
+            (None, EngineEvent::Ready(_)) => {
+                self.on_engine_in_hand(event);
+                self.beside_each(|work| matches!(work, Work::Starting(_)), State::engine_is_there);
+            }
+            (None, _) => self.on_engine_in_hand(event),
+        }
+    }
+
+    /// Somebody waited for the engine in a conversation that was left.
+    fn engine_is_there(&mut self) {
+        match std::mem::take(&mut self.work) {
+            Work::Starting(then) => self.resumed(then, ()),
+            work => self.work = work,
+        }
+    }
+
+    fn on_engine_in_hand(&mut self, event: EngineEvent) {
         let concerns = |id: u64, of: u64, fault: &EngineFault| of == id || matches!(fault, EngineFault::Fatal { .. });
         match (std::mem::take(&mut self.work), event) {
             (Work::Restoring { id, target, then }, EngineEvent::Restored { id: of, ms }) if of == id => {

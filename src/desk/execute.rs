@@ -12,7 +12,7 @@ use super::path::Path;
 use super::plan::Plan;
 use super::render::Rendered;
 use super::segments::Step;
-use super::work::{Feed, Feeding, Then, Wanted};
+use super::work::{Feed, Feeding, Then};
 use super::{DeskError, Done, State, Work};
 use crate::protocol::desk::{Activity, ReadingProgress};
 use crate::protocol::engine::{Ended, Looked, Token};
@@ -75,6 +75,8 @@ pub(super) trait Watch: Send + 'static {
     fn tokens(&mut self, _desk: &mut State, _tokens: &[Token], _looked: &[Looked], _tokens_per_s: f64) {}
     /// Now and then.
     fn tick(&mut self, _desk: &mut State) {}
+    /// The conversation is on screen again: what is written goes into it.
+    fn shown_again(&mut self, _desk: &mut State) {}
 }
 
 /// One of [`State::plan`], [`State::plan_answer`] and [`State::plan_past`].
@@ -115,7 +117,8 @@ where
             return self.over(desk, None);
         };
         let answer = self.answer.as_ref().filter(|_| self.steps.is_empty());
-        let export = answer.is_none_or(|a| a.message.is_some()) && desk.keeper.policy != SaveStates::Never;
+        let kept = answer.is_none_or(|a| a.message.is_some()) && desk.apart.is_none();
+        let export = kept && desk.keeper.policy != SaveStates::Never;
         match desk.feeder.start_job(step.prompt.clone(), answer.map(|a| a.last.clone()), export) {
             Ok(id) => {
                 desk.work = Work::Feeding(Feeding::new(id, step, self));
@@ -160,6 +163,10 @@ where
 
     fn tick(&mut self, desk: &mut State) {
         self.watch.tick(desk);
+    }
+
+    fn shown_again(&mut self, desk: &mut State) {
+        self.watch.shown_again(desk);
     }
 
     fn end(mut self: Box<Self>, desk: &mut State, step: Step, end: Done<JobEnd>) -> Done {
@@ -224,7 +231,7 @@ impl State {
             let plan = planner(self, &rendered);
             return then(self, rendered, plan);
         }
-        self.when_saved(Wanted::States, move |desk| {
+        self.when_saved(self.keeper.states(), move |desk| {
             let plan = if desk.feeder.stopped() { Err(DeskError::Stopped) } else { planner(desk, &rendered) };
             then(desk, rendered, plan)
         })

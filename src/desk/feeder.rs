@@ -1,6 +1,7 @@
 //! The feeder: the engine link and the live path. Knows tokens and where in a rendered text they end; what is on disk it
 //! asks the keeper it is shown.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::link::{EngineChannels, EngineState, JobEnd, Link};
@@ -24,10 +25,36 @@ pub(super) enum Last {
     Score(Scoring),
 }
 
+/// Where a conversation stands in the engine. [`Feeder`] says what its parts are.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    sequence: SequenceId,
+    live: Path,
+    in_flight: Vec<Arc<StoredRows>>,
+    cancel: Cancel,
+    counted: Option<(u64, u64)>,
+}
+
+impl Place {
+    /// An empty sequence.
+    pub(super) fn in_sequence(sequence: SequenceId) -> Place {
+        Place { sequence, ..Place::default() }
+    }
+
+    /// The sequence.
+    pub(super) fn sequence(&self) -> SequenceId {
+        self.sequence
+    }
+}
+
 /// The engine and what its state has absorbed.
 #[derive(Debug)]
 pub(super) struct Feeder {
     pub(super) link: Link,
+    /// Which of the engine's sequences it is.
+    pub(super) sequence: SequenceId,
+    /// Sequences that are in use.
+    taken: BTreeSet<SequenceId>,
     /// What the engine's state has absorbed.
     pub(super) live: Path,
     /// Rows of the live state that may still be in flight to the device.
@@ -49,6 +76,8 @@ impl Feeder {
     pub(super) fn new(engine: EngineChannels, text: TextModel, stop_ids: Vec<Token>, piece: usize) -> Feeder {
         Feeder {
             link: Link::new(engine),
+            sequence: MAIN,
+            taken: BTreeSet::from([MAIN]),
             live: Path::default(),
             in_flight: Vec::new(),
             renderer: Renderer::new(text),
@@ -99,6 +128,15 @@ impl Feeder {
         }
     }
 
+    /// Takes another conversation's place, and leaves the present one there.
+    pub(super) fn exchange(&mut self, place: &mut Place) {
+        std::mem::swap(&mut self.sequence, &mut place.sequence);
+        std::mem::swap(&mut self.live, &mut place.live);
+        std::mem::swap(&mut self.in_flight, &mut place.in_flight);
+        std::mem::swap(&mut self.cancel, &mut place.cancel);
+        std::mem::swap(&mut self.counted, &mut place.counted);
+    }
+
     /// From here on a stop is a new one.
     pub(super) fn begin(&mut self) {
         self.cancel = Cancel::default();
@@ -121,7 +159,7 @@ impl Feeder {
 
     /// Starts a job on top of the live state; its number is returned.
     pub(super) fn start_job(&mut self, prompt: Vec<Token>, last: Option<Last>, export: bool) -> Done<u64> {
-        self.start_job_in(MAIN, prompt, last, export)
+        self.start_job_in(self.sequence, prompt, last, export)
     }
 
     /// The same in any sequence.
@@ -157,7 +195,7 @@ impl Feeder {
             Some(_) => self.in_flight.extend(rows.iter().cloned()),
         }
         let rows = rows.into_iter().map(|rows| rows as Arc<dyn RowSource>).collect();
-        self.command(Command::Restore { id, sequence: MAIN, keep, rows, end, history: target.tokens() })?;
+        self.command(Command::Restore { id, sequence: self.sequence, keep, rows, end, history: target.tokens() })?;
         Ok(id)
     }
 
@@ -183,8 +221,26 @@ impl Feeder {
         Ok(id)
     }
 
+    /// A sequence nobody uses, if the engine has one more.
+    pub(super) fn take_sequence(&mut self) -> Option<SequenceId> {
+        let free = (0..self.sequences()).map(SequenceId).find(|s| !self.taken.contains(s))?;
+        self.taken.insert(free);
+        Some(free)
+    }
+
+    /// How many can be taken.
+    pub(super) fn free_sequences(&self) -> usize {
+        (self.sequences() as usize).saturating_sub(self.taken.len())
+    }
+
+    /// Sequences of the engine; 0 before it is ready.
+    pub(super) fn sequences(&self) -> u32 {
+        self.model().map_or(0, |m| m.max_sequences)
+    }
+
     /// Gives a sequence back.
     pub(super) fn release(&mut self, sequence: SequenceId) -> Done {
+        self.taken.remove(&sequence);
         self.command(Command::Release { sequence })
     }
 

@@ -45,8 +45,8 @@ impl Inbox {
         !self.waiting().is_empty()
     }
 
-    /// Whether somebody wants what goes on to end, or nobody is there any more.
-    pub(super) fn wants_stop(&self) -> bool {
+    /// Whether somebody wants what goes on to end, or nobody is there any more. A stop is for the conversation on screen.
+    pub(super) fn wants_stop(&self, on_screen: bool) -> bool {
         let mut waiting = self.waiting();
         loop {
             match self.channel.try_recv() {
@@ -56,7 +56,7 @@ impl Inbox {
             }
         }
         waiting.iter().any(|request| match request {
-            Request::Stop => true,
+            Request::Stop => on_screen,
             // With nobody there it is for the end of what was asked before.
             Request::Quit => self.attendance == Attendance::Present,
             _ => false,
@@ -77,16 +77,16 @@ mod tests {
         let (send, channel) = crossbeam_channel::unbounded();
         let inbox = Inbox::new(channel, Attendance::Present);
         send.send(Request::Docs).unwrap();
-        assert!(!inbox.wants_stop() && inbox.has_waiting());
+        assert!(!inbox.wants_stop(true) && inbox.has_waiting());
         send.send(Request::Stop).unwrap();
-        assert!(inbox.wants_stop() && inbox.wants_stop());
+        assert!(inbox.wants_stop(true) && inbox.wants_stop(true) && !inbox.wants_stop(false));
         assert!(matches!(inbox.take_waiting(), Some(Request::Docs)));
         assert!(matches!(inbox.take_waiting(), Some(Request::Stop)));
-        assert!(!inbox.has_waiting() && !inbox.wants_stop());
+        assert!(!inbox.has_waiting() && !inbox.wants_stop(true));
         send.send(Request::Quit).unwrap();
-        assert!(inbox.wants_stop());
+        assert!(inbox.wants_stop(false));
         drop(send);
-        assert!(inbox.wants_stop());
+        assert!(inbox.wants_stop(false));
     }
 
     #[test]
@@ -94,8 +94,8 @@ mod tests {
         let (send, channel) = crossbeam_channel::unbounded();
         let inbox = Inbox::new(channel, Attendance::Absent);
         send.send(Request::Quit).unwrap();
-        assert!(!inbox.wants_stop());
+        assert!(!inbox.wants_stop(true));
         drop(send);
-        assert!(inbox.wants_stop());
+        assert!(inbox.wants_stop(true));
     }
 }

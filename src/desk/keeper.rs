@@ -158,8 +158,13 @@ impl Keeper {
     pub(super) fn has(&self, wanted: Wanted) -> bool {
         match wanted {
             Wanted::Texts(save) => self.pending.texts >= save,
-            Wanted::States => self.pending.states.is_empty(),
+            Wanted::States(save) => !self.pending.states.keys().any(|id| *id <= save),
         }
+    }
+
+    /// All state that was handed over up to now.
+    pub(super) fn states(&self) -> Wanted {
+        Wanted::States(self.pending.last)
     }
 
     /// Until when to wait for something that is being written.
@@ -167,7 +172,7 @@ impl Keeper {
         Instant::now()
             + match wanted {
                 Wanted::Texts(_) => PATIENCE,
-                Wanted::States => STATE_PATIENCE,
+                Wanted::States(_) => STATE_PATIENCE,
             }
     }
 

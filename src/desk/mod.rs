@@ -1,4 +1,4 @@
-//! The desk: the thread that owns one open conversation and joins text, engine and session store.
+//! The desk: the thread that owns the open conversations and joins text, engine and session store.
 //!
 //! It receives [`Request`]s, drives the engine through [`crate::protocol::engine`], saves through the store's writer,
 //! and tells the interface what happened as [`Notice`]s. It never draws and never makes the interface wait.
@@ -7,6 +7,8 @@
 //! inside it, so that stopping, looking at pages and quitting work whatever goes on. Three parts own what the desk knows:
 //! the talk (`talk::Talk`: messages, settings; pure), the feeder (`feeder::Feeder`: the engine and the live path) and the
 //! keeper (`keeper::Keeper`: store and writer).
+//!
+//! Several conversations can be at work at a time: one is in hand, the others wait in their seats (`seats`).
 //!
 //! # Invariants
 //!
@@ -45,6 +47,7 @@ mod record;
 pub mod render;
 mod resume;
 mod run;
+mod seats;
 pub mod segments;
 mod sessions;
 mod shelf;
@@ -57,7 +60,7 @@ mod when;
 mod why;
 mod work;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -77,6 +80,7 @@ use inbox::Inbox;
 use keeper::Keeper;
 pub use link::EngineChannels;
 use opened::Opened;
+use seats::{Apart, Seat};
 pub use sessions::session_rows;
 use talk::Talk;
 pub use told::DeviceNotes;
@@ -283,6 +287,13 @@ struct State {
     work: Work,
     /// Requests that wait for it to end.
     queue: VecDeque<Request>,
+    /// The conversation in hand is an aside beside another one.
+    apart: Option<Apart>,
+    /// The conversations that are at work beside the one in hand.
+    others: Vec<Seat>,
+    /// Serial of the one on screen, and whether another one is in hand while something of it is handled.
+    screen: u64,
+    off_screen: bool,
     quitting: bool,
     /// Sessions opened in this run.
     opened: Opened,
@@ -295,8 +306,8 @@ struct State {
     /// The question of the present request, until it is saved: should that fail, it goes back to where it was typed.
     typed: Option<String>,
     said_thoughts_leave: bool,
-    /// Rows of the last table of answers.
-    asked: Vec<shelf::Asked>,
+    /// Rows of the last table of answers, by the serial of the session it was asked in.
+    asked: HashMap<u64, Vec<shelf::Asked>>,
     attendance: Attendance,
     reserve_answer: u64,
     load_limits: LoadLimits,
@@ -323,6 +334,10 @@ impl State {
             keeper,
             work: Work::Idle,
             queue: VecDeque::new(),
+            apart: None,
+            others: Vec::new(),
+            screen: 0,
+            off_screen: false,
             quitting: false,
             opened: Opened::default(),
             defaults: o.settings,
@@ -331,7 +346,7 @@ impl State {
             resume_pending: false,
             typed: None,
             said_thoughts_leave: false,
-            asked: Vec::new(),
+            asked: HashMap::new(),
             attendance: o.attendance,
             reserve_answer: o.reserve_answer,
             load_limits: o.load,
@@ -347,13 +362,22 @@ impl State {
         }
     }
 
-    /// Tells the interface.
+    /// Tells the interface, which is told whose it is where that is not on screen. A request that opens a conversation, and has none
+    /// yet, speaks for the one on screen; of an aside beside only what it says itself is told.
     fn tell(&self, notice: Notice) {
-        self.out.tell(notice);
+        let serial = self.talk.serial;
+        let own = matches!(&notice, Notice::Aside { .. } | Notice::Note(Level::Warn | Level::Error, _));
+        if self.apart.is_some() && !own {
+            return;
+        }
+        match serial == 0 || serial == self.screen {
+            true => self.out.tell(notice),
+            false => self.out.tell(Notice::Beside { serial, notice: Box::new(notice) }),
+        }
     }
 
     fn note(&self, level: Level, text: impl Into<String>) {
-        self.out.note(level, text);
+        self.tell(Notice::Note(level, text.into()));
     }
 }
 

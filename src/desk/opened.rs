@@ -1,7 +1,8 @@
 //! The sessions opened in this run: a list to switch in, in the order they were opened.
 //!
-//! One of them is open. The others are not held: their text and state are on disk, their lock is released, and going
-//! back is what `/resume` does. Only a session nothing was said in yet, which has no row, waits here in memory.
+//! One of them is on screen, others may be at work beside it (`seats`). The rest are not held: their text and state are on disk,
+//! their lock is released, and going back is what `/resume` does. Only a session nothing was said in yet, which has no row, waits
+//! here in memory.
 
 use super::{DeskError, Done, Settings, State, Talk};
 use crate::protocol::desk::{OpenSession, SaveState};
@@ -27,7 +28,7 @@ struct Parked {
 
 /// What becomes of an empty session that is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Empty {
+pub(super) enum Empty {
     /// It goes: `/new` makes another one.
     #[default]
     Goes,
@@ -40,7 +41,7 @@ enum Empty {
 pub(super) struct Opened {
     slots: Vec<Slot>,
     given: u64,
-    empty: Empty,
+    pub(super) empty: Empty,
     /// Gone back to by number: that nothing had to be read again is not worth a line each time.
     quiet: bool,
 }
@@ -48,6 +49,26 @@ pub(super) struct Opened {
 impl Opened {
     fn at(&mut self, serial: u64) -> Option<&mut Slot> {
         self.slots.iter_mut().find(|s| s.serial == serial)
+    }
+
+    /// What is known of a session that is left at work.
+    pub(super) fn note(&mut self, serial: u64, id: Option<SessionId>, name: String) {
+        if let Some(slot) = self.at(serial) {
+            (slot.id, slot.name) = (id, name);
+        }
+    }
+
+    /// A session is left, and not held any more.
+    pub(super) fn left(&mut self, talk: Talk, empty: Empty) {
+        let stays = talk.id.is_some() || empty == Empty::Stays;
+        if let Some(slot) = self.at(talk.serial) {
+            slot.id = talk.id;
+            slot.name = talk.name;
+            slot.parked = talk.id.is_none().then_some(Parked { settings: talk.settings, system: talk.system });
+        }
+        if !stays {
+            self.slots.retain(|s| s.serial != talk.serial);
+        }
     }
 
     /// Takes a session off the list: it was deleted, or only passed through.
@@ -76,15 +97,7 @@ impl State {
         // What was asked in the session that is left is done.
         self.typed = None;
         let left = std::mem::replace(&mut self.talk, talk);
-        let stays = left.id.is_some() || self.opened.empty == Empty::Stays;
-        if let Some(slot) = self.opened.at(left.serial) {
-            slot.id = left.id;
-            slot.name = left.name;
-            slot.parked = left.id.is_none().then_some(Parked { settings: left.settings, system: left.system });
-        }
-        if !stays {
-            self.opened.slots.retain(|s| s.serial != left.serial);
-        }
+        self.opened.left(left, self.opened.empty);
         let (serial, id) = (self.talk.serial, self.talk.id);
         let known =
             self.opened.slots.iter().find(|s| s.serial == serial || id.is_some() && s.id == id).map(|s| s.serial);
@@ -93,13 +106,20 @@ impl State {
             self.opened.slots.push(Slot { serial: self.opened.given, id, name: String::new(), parked: None });
             self.opened.given
         });
+        if !self.off_screen {
+            self.screen = self.talk.serial;
+        }
     }
 
     /// The list as the interface shows it.
     pub(super) fn opened(&self) -> Vec<OpenSession> {
         let slot = |s: &Slot| OpenSession {
             serial: s.serial,
-            name: if s.serial == self.talk.serial { self.talk.name.clone() } else { s.name.clone() },
+            name: match self.name_beside(s.serial) {
+                _ if s.serial == self.talk.serial => self.talk.name.clone(),
+                Some(name) => name.to_owned(),
+                None => s.name.clone(),
+            },
         };
         self.opened.slots.iter().map(slot).collect()
     }
@@ -110,13 +130,19 @@ impl State {
             self.show_session();
             return Ok(());
         }
+        let seat = self.seat_of(|talk| talk.serial == serial);
         let Some(id) = self.opened.at(serial).map(|s| s.id) else {
             return Err(DeskError::Refused("That session is not open any more; /sessions lists all.".into()));
         };
         self.opened.empty = Empty::Stays;
-        let done = match id {
-            Some(id) => self.back_to(id),
-            None => {
+        let done = match (seat, id) {
+            (Some(at), _) => {
+                self.take_up(at);
+                self.opened.empty = Empty::Goes;
+                return Ok(());
+            }
+            (None, Some(id)) => self.back_to(id),
+            (None, None) => {
                 self.back_to_empty(serial);
                 Ok(())
             }

@@ -173,12 +173,12 @@ impl State {
     /// Works on a text that may be of any length: given up when somebody wants it to end, and at more tokens than the context
     /// holds.
     pub(super) fn bounded<T>(&self, work: impl FnOnce(&Halt<'_>) -> T) -> T {
-        let inbox = &self.inbox;
+        let (inbox, on_screen) = (&self.inbox, !self.off_screen);
         let most = match self.firm_limit() {
             0 => usize::MAX,
             limit => usize::try_from(limit).unwrap_or(usize::MAX),
         };
-        work(&Halt { stop: &|| inbox.wants_stop(), most })
+        work(&Halt { stop: &|| inbox.wants_stop(on_screen), most })
     }
 
     /// Tokens of a text.

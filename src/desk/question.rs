@@ -7,7 +7,7 @@ use crate::protocol::desk::{Activity, Choice, Notice};
 impl State {
     pub(super) fn answered(&mut self, question: u64, answer: Answer) {
         match std::mem::take(&mut self.work) {
-            Work::Asking { question: asked, before, then } if asked == question => {
+            Work::Asking { question: asked, before, then, .. } if asked == question => {
                 // A stop led to the question, and is over.
                 if before != Activity::Stopping {
                     self.activity(before);
@@ -53,9 +53,14 @@ impl State {
         self.next_question += 1;
         let question = self.next_question;
         let before = self.activity.clone();
-        self.activity(Activity::Idle);
-        self.tell(notice(question));
-        self.work = Work::Asking { question, before, then: Box::new(then) };
+        match self.off_screen {
+            // There it is a question that is told, and no end.
+            true => self.activity = Activity::Idle,
+            false => self.activity(Activity::Idle),
+        }
+        let notice = Box::new(notice(question));
+        self.tell((*notice).clone());
+        self.work = Work::Asking { question, notice, before, then: Box::new(then) };
         Ok(())
     }
 

@@ -127,6 +127,9 @@ impl State {
 
     /// Records a segment and, with `image`, its state; `message` ends in it.
     pub(super) fn save_segment(&mut self, content: NewSegment, image: Option<StateImage>, message: Option<MessageId>) {
+        if self.apart.is_some() {
+            return;
+        }
         let id = content.id();
         let mut changes = vec![Change::AddSegment(Box::new(content))];
         if let Some(message) = message {
@@ -138,7 +141,7 @@ impl State {
 
     /// Says in the store that a message ends in a segment that is there already.
     pub(super) fn point(&mut self, message: MessageId, segment: SegmentId) {
-        if self.talk.ends.insert(message, segment) != Some(segment) {
+        if self.talk.ends.insert(message, segment) != Some(segment) && self.apart.is_none() {
             self.keeper.change(vec![Change::Link { message, segment }]);
         }
     }

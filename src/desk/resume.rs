@@ -47,6 +47,10 @@ impl State {
     }
 
     pub(super) fn open_record(&mut self, record: SessionRecord) -> Done {
+        if let Some(at) = self.seat_of(|talk| talk.id == Some(record.id)) {
+            self.take_up(at);
+            return Ok(());
+        }
         let (lock, rights) = match self.keeper.store.lock_session(record.id, &record.name) {
             Ok(lock) => {
                 if let Some(owner) = &lock.stale {

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, after, never, select};
+use crossbeam_channel::{Receiver, Select, never};
 
 use super::dispatch::Dispatch;
 use super::link::EngineState;
@@ -26,9 +26,15 @@ enum Event {
     Save(SaveEvent),
     /// The writer has failed, and said so.
     WriterGone,
-    /// `None`: the thread that opened them has failed.
-    Files(Option<Files>),
+    /// For whom: a seat, or the conversation in hand. No files: the thread that opened them has failed.
+    Files(Option<usize>, Option<Files>),
     Tick,
+}
+
+/// The engine's thread has ended without a word.
+fn gone() -> EngineEvent {
+    let why = "The engine ended unexpectedly. Text is safe; start sala-chat again and /resume last.".into();
+    EngineEvent::Failed { id: 0, fault: EngineFault::Fatal { why, code: 1 } }
 }
 
 impl State {
@@ -36,7 +42,7 @@ impl State {
     pub(super) fn run(mut self) {
         self.greet();
         self.begin(State::first_session);
-        while !(self.quitting && self.work.is_idle()) {
+        while !(self.quitting && self.work.is_idle() && self.other_works().all(Work::is_idle)) {
             // Whoever asked for a stop while the last step went on means that step, and nothing that begins now.
             if !self.inbox.has_waiting() && self.advance() {
                 continue;
@@ -45,14 +51,18 @@ impl State {
                 Event::Request(r) => self.on_request(r),
                 Event::Gone => {
                     self.inbox.close();
-                    self.quitting = true;
-                    self.stop();
+                    self.quit();
                 }
                 Event::Engine(e) => self.on_engine(e),
                 Event::Save(e) => self.on_save(e),
                 Event::WriterGone => self.keeper.events = never(),
-                Event::Files(files) => self.on_files(files),
-                Event::Tick => self.on_tick(),
+                Event::Files(None, files) => self.on_files(files),
+                Event::Files(Some(at), files) => self.beside(at, |desk| desk.on_files(files)),
+                Event::Tick => {
+                    self.on_tick();
+                    let due = |work: &Work| work.deadline().is_some_and(|d| d <= Instant::now());
+                    self.beside_each(due, State::on_tick);
+                }
             }
         }
         self.finish();
@@ -91,8 +101,13 @@ impl State {
         }
     }
 
-    /// Begins what needs no event; false when there is nothing.
+    /// Begins what needs no event, here or in another conversation; false when there is nothing.
     fn advance(&mut self) -> bool {
+        self.tidy_seats();
+        self.advance_in_hand() || (0..self.other_works().count()).any(|at| self.beside(at, State::advance_in_hand))
+    }
+
+    fn advance_in_hand(&mut self) -> bool {
         match std::mem::take(&mut self.work) {
             Work::Ready(then) => {
                 self.resumed(then, ());
@@ -122,26 +137,29 @@ impl State {
         if let Some(request) = self.inbox.take_waiting() {
             return Event::Request(request);
         }
-        let tick = self.work.deadline().map_or_else(never, |d| after(d.saturating_duration_since(Instant::now())));
-        let files: Receiver<Files> = match &self.work {
-            Work::Gathering { files, .. } => files.clone(),
-            _ => never(),
+        let others = self.other_works().enumerate().filter_map(|(at, work)| Some((Some(at), work.files()?)));
+        let files: Vec<(Option<usize>, &Receiver<Files>)> =
+            self.work.files().map(|files| (None, files)).into_iter().chain(others).collect();
+        let mut waits = Select::new();
+        let request = waits.recv(self.inbox.channel());
+        let engine = waits.recv(&self.feeder.link.events);
+        let save = waits.recv(&self.keeper.events);
+        for (_, files) in &files {
+            waits.recv(files);
+        }
+        let ready = match self.deadline() {
+            Some(at) => waits.select_deadline(at).ok(),
+            None => Some(waits.select()),
         };
-        select! {
-            recv(self.inbox.channel()) -> r => r.map_or(Event::Gone, Event::Request),
-            recv(self.feeder.link.events) -> e => Event::Engine(e.unwrap_or_else(|_| EngineEvent::Failed {
-                id: 0,
-                fault: EngineFault::Fatal {
-                    why: "The engine ended unexpectedly. Text is safe; start sala-chat again and /resume last.".into(),
-                    code: 1,
-                },
-            })),
-            recv(self.keeper.events) -> e => match e {
-                Ok(e) => Event::Save(e),
-                Err(_) => Event::WriterGone,
+        let Some(ready) = ready else { return Event::Tick };
+        match ready.index() {
+            at if at == request => ready.recv(self.inbox.channel()).map_or(Event::Gone, Event::Request),
+            at if at == engine => Event::Engine(ready.recv(&self.feeder.link.events).unwrap_or_else(|_| gone())),
+            at if at == save => ready.recv(&self.keeper.events).map_or(Event::WriterGone, Event::Save),
+            at => match files.get(at - save - 1) {
+                Some((whose, files)) => Event::Files(*whose, ready.recv(files).ok()),
+                None => Event::Tick,
             },
-            recv(files) -> f => Event::Files(f.ok()),
-            recv(tick) -> _ => Event::Tick,
         }
     }
 
@@ -170,7 +188,10 @@ impl State {
         }
         if self.work.is_idle() {
             self.typed = None;
-            self.idle();
+            // Beside, the end is told when all that was asked is done.
+            if !self.off_screen || self.queue.is_empty() {
+                self.idle();
+            }
         }
     }
 
@@ -210,17 +231,24 @@ impl State {
             Request::Quit if self.attendance == Attendance::Absent => self.queue.push_back(Request::Quit),
             // Without anybody to go on, stopping is ending.
             Request::Stop if self.attendance == Attendance::Present => self.stop(),
-            Request::Stop | Request::Quit => {
-                self.quitting = true;
-                self.stop();
-            }
+            Request::Stop | Request::Quit => self.quit(),
+            Request::StopAside => self.stop_aside(),
             Request::Choose { question, key } => self.answered(question, Answer::Key(key)),
             Request::ChooseFiles { question, files } => self.answered(question, Answer::Files(files)),
-            r => match self.work.turn_of(r.while_busy()) {
+            r => match self.turn_of(&r) {
                 Turn::Beside => self.serve(r),
                 Turn::Next | Turn::Later => self.queue.push_back(r),
+                Turn::Leave => self.leave(r),
+                Turn::Apart => self.set_apart(r),
             },
         }
+    }
+
+    /// Ends as soon as everything that goes on has ended.
+    fn quit(&mut self) {
+        self.quitting = true;
+        self.stop();
+        self.beside_each(|_| true, State::stop);
     }
 
     /// Serves a request beside the work that goes on, which stays what it is.
@@ -236,7 +264,7 @@ impl State {
     }
 
     /// Ends what goes on as soon as it can.
-    fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.feeder.cancel.cancel();
         match std::mem::take(&mut self.work) {
             Work::Asking { then, .. } => self.resumed(then, None),
@@ -257,13 +285,19 @@ impl State {
 
     fn on_save(&mut self, event: SaveEvent) {
         let kept = self.keeper.on_event(event);
-        match std::mem::take(&mut self.work) {
-            Work::Saving { wanted, then, .. } if self.keeper.has(wanted) => self.resumed(then, ()),
-            work => self.work = work,
-        }
+        self.saved();
+        self.beside_each(|work| matches!(work, Work::Saving { .. }), State::saved);
         // What is marked as kept has changed.
         if kept && self.work.is_idle() {
             self.show_tree();
+        }
+    }
+
+    /// Something is on disk, or will not come there.
+    fn saved(&mut self) {
+        match std::mem::take(&mut self.work) {
+            Work::Saving { wanted, then, .. } if self.keeper.has(wanted) => self.resumed(then, ()),
+            work => self.work = work,
         }
     }
 

@@ -35,7 +35,12 @@ pub fn session_rows(records: Vec<SessionRecord>, fingerprint: Option<&str>, size
 impl State {
     /// Sends the open session whole.
     pub(super) fn show_session(&self) {
-        let view = SessionView {
+        self.tell(Notice::Session(self.session_view()));
+    }
+
+    /// The open session whole.
+    pub(super) fn session_view(&self) -> SessionView {
+        SessionView {
             name: self.talk.name.clone(),
             branch: self.talk.conversation.branch_position(),
             messages: self.talk.conversation.path().into_iter().cloned().collect(),
@@ -45,8 +50,7 @@ impl State {
             map: self.context_map(),
             serial: self.talk.serial,
             opened: self.opened(),
-        };
-        self.tell(Notice::Session(view));
+        }
     }
 
     /// Sends what is shown beside the messages of the open session: they are there already.
@@ -176,6 +180,9 @@ impl State {
             }
         };
         let open = self.talk.id == Some(record.id);
+        if self.seat_of(|talk| talk.id == Some(record.id)).is_some() {
+            return Err(DeskError::Refused(format!("\"{}\" is at work. Stop it there first.", record.name)));
+        }
         let other = if open { None } else { Some(self.keeper.store.lock_session(record.id, &record.name)?) };
         let (_, own) = self.keeper.store.sizes()?.sessions.get(&record.id).copied().unwrap_or_default();
         let days = self.keeper.store.limits().trash_days;

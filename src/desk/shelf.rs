@@ -9,7 +9,7 @@ use super::feeder::Last;
 use super::path::Path;
 use super::render::Rendered;
 use super::segments::{self, Step};
-use super::work::{Then, Wanted};
+use super::work::Then;
 use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{Activity, Level, Notice, Shelf, ShelfRow};
 use crate::protocol::engine::{Ended, Looked, Sampling, Scoring, Token};
@@ -81,7 +81,7 @@ impl State {
             desk.keeps_state("/ask-all")?;
             // What was read last may still be on its way to the disk: its entry of the library, and its state.
             desk.keeper.wait_for_texts();
-            desk.when_saved(Wanted::States, move |desk| desk.ask_shelf(wish))
+            desk.when_saved(desk.keeper.states(), move |desk| desk.ask_shelf(wish))
         })
     }
 
@@ -253,7 +253,7 @@ impl State {
 
     /// Enter in the table: a new session that ends with this answer.
     pub(super) fn open_asked(&mut self, at: usize) -> Done {
-        let Some(asked) = self.asked.get(at).cloned() else {
+        let Some(asked) = self.asked.get(&self.talk.serial).and_then(|rows| rows.get(at)).cloned() else {
             return Err(DeskError::Refused("That answer is not there any more. /ask-all asks again.".into()));
         };
         if asked.row.finish.is_none() {
@@ -367,6 +367,10 @@ impl AskAll {
 }
 
 impl Fan for AskAll {
+    fn shown_again(&mut self, desk: &mut State) {
+        self.tell(desk, false);
+    }
+
     fn next(&mut self, desk: &mut State) -> Option<(usize, Branch)> {
         while self.begun < self.asked.len() {
             let which = self.begun;
@@ -444,7 +448,7 @@ impl Fan for AskAll {
             thinking: b.thinking,
             seed: sampling.seed,
         });
-        desk.asked = asked.collect();
+        desk.asked.insert(desk.talk.serial, asked.collect());
         Ok(())
     }
 }

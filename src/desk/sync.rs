@@ -6,7 +6,6 @@ use super::execute::{Fed, PromptReading};
 use super::path::Path;
 use super::plan::Plan;
 use super::render::Rendered;
-use super::work::Wanted;
 use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{Activity, Level, ThinkMode};
 use crate::text::TextError;
@@ -103,7 +102,7 @@ impl State {
             return then(self);
         }
         self.feeder.begin();
-        self.when_saved(Wanted::States, move |desk| {
+        self.when_saved(self.keeper.states(), move |desk| {
             desk.activity(Activity::Restoring { share: None, tokens: path.position() });
             desk.restore(path, move |desk, usable| match usable? {
                 true => then(desk),

@@ -57,6 +57,19 @@ impl Talk {
         }
     }
 
+    /// The same talk with these messages alone, of no session.
+    pub(super) fn copy_at(&self, path: Vec<Message>, rights: Rights) -> Talk {
+        let head = path.last().map(|m| m.id);
+        Talk {
+            serial: self.serial,
+            name: self.name.clone(),
+            conversation: Conversation::new(path, head),
+            rights,
+            ends: self.ends.clone(),
+            ..Talk::empty(self.settings.clone(), self.system.clone())
+        }
+    }
+
     /// Whether it may grow.
     pub(super) fn may_write(&self) -> Done {
         match &self.rights {

@@ -8,7 +8,6 @@ use super::feeder::Last;
 use super::path::Path;
 use super::render::Rendered;
 use super::segments;
-use super::work::Wanted;
 use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{Activity, Notice};
 use crate::protocol::engine::{Ended, Looked, Sampling, Token};
@@ -52,7 +51,7 @@ impl State {
         self.with_engine(move |desk| {
             desk.keeps_state("/when")?;
             // A document that was just read may still be on its way to the disk.
-            desk.when_saved(Wanted::States, move |desk| desk.ask_along(question))
+            desk.when_saved(desk.keeper.states(), move |desk| desk.ask_along(question))
         })
     }
 

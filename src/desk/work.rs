@@ -12,7 +12,7 @@ use super::path::Path;
 use super::segments::Step;
 use super::{Done, State};
 use crate::commands::WhileBusy;
-use crate::protocol::desk::Activity;
+use crate::protocol::desk::{Activity, Notice};
 use crate::protocol::engine::{Looked, Token};
 use crate::text::sources::{Gathered, SourceError};
 
@@ -36,8 +36,8 @@ pub(super) enum Answer {
 pub(super) enum Wanted {
     /// Texts of all saves up to this one.
     Texts(u64),
-    /// All state that was handed over.
-    States,
+    /// State of all saves up to this one.
+    States(u64),
 }
 
 /// What the thread that opens files sends; it sends nothing if it panics.
@@ -58,7 +58,7 @@ pub(super) enum Work {
     /// Files are being opened.
     Gathering { files: Receiver<Files>, then: Then<Option<Files>> },
     /// A question is on the screen. `None`: the user stopped instead of answering.
-    Asking { question: u64, before: Activity, then: Then<Option<Answer>> },
+    Asking { question: u64, notice: Box<Notice>, before: Activity, then: Then<Option<Answer>> },
     /// Kept state is being put back.
     Restoring { id: u64, target: Path, then: Then<Done<f64>> },
     /// A segment is read or an answer written.
@@ -85,6 +85,8 @@ pub(super) trait Feed: Send {
     fn tokens(&mut self, desk: &mut State, tokens: &[Token], looked: &[Looked], tokens_per_s: f64);
     /// Now and then.
     fn tick(&mut self, desk: &mut State);
+    /// The conversation is on screen again: what is written goes into it.
+    fn shown_again(&mut self, desk: &mut State);
     /// It ended.
     fn end(self: Box<Self>, desk: &mut State, step: Step, end: Done<JobEnd>) -> Done;
 }
@@ -98,6 +100,10 @@ pub(super) enum Turn {
     Beside,
     /// After what goes on.
     Later,
+    /// In another conversation, which takes the place of this one.
+    Leave,
+    /// In a conversation of its own.
+    Apart,
 }
 
 impl Work {
@@ -117,6 +123,8 @@ impl Work {
                 WhileBusy::Runs,
             ) => Turn::Beside,
             (_, WhileBusy::Waits) => Turn::Later,
+            (_, WhileBusy::Leaves) => Turn::Leave,
+            (_, WhileBusy::Apart) => Turn::Apart,
         }
     }
 
@@ -129,6 +137,34 @@ impl Work {
             Work::Feeding(f) => Some(f.next_tick),
             Work::Branching(b) => Some(b.deadline()),
         }
+    }
+
+    /// Whether a command of the engine is its own.
+    pub(super) fn owns(&self, command: u64) -> bool {
+        match self {
+            Work::Restoring { id, .. } => *id == command,
+            Work::Feeding(f) => f.id == command,
+            Work::Branching(b) => b.owns(command),
+            Work::Idle
+            | Work::Ready(_)
+            | Work::Starting(_)
+            | Work::Saving { .. }
+            | Work::Gathering { .. }
+            | Work::Asking { .. } => false,
+        }
+    }
+
+    /// Where the files that are being opened come from.
+    pub(super) fn files(&self) -> Option<&Receiver<Files>> {
+        match self {
+            Work::Gathering { files, .. } => Some(files),
+            _ => None,
+        }
+    }
+
+    /// Whether it waits for the engine.
+    pub(super) fn needs_engine(&self) -> bool {
+        matches!(self, Work::Starting(_) | Work::Restoring { .. } | Work::Feeding(_) | Work::Branching(_))
     }
 
     /// Whether nothing goes on.

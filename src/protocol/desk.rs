@@ -207,7 +207,7 @@ pub struct TreeView {
     pub map: ContextMap,
 }
 
-/// A session opened in this run. Only one of them is in memory; the others are where `/resume` finds them.
+/// A session opened in this run. Those that are neither on screen nor at work are where `/resume` finds them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenSession {
     /// Never given twice in a run; names can change.
@@ -449,6 +449,13 @@ pub enum Notice {
     Several(Vec<(MessageId, u64)>),
     /// The answer is complete; replaces what the deltas built.
     Finished(Message),
+    /// Something about a conversation that is at work and not on screen. When it comes back to the screen, all of it is told again.
+    Beside {
+        /// Its serial ([`OpenSession::serial`]).
+        serial: u64,
+        /// What would be told if it were on screen.
+        notice: Box<Notice>,
+    },
     /// What goes on.
     Activity(Activity),
     /// Numbers for the status line and panel.

@@ -348,6 +348,7 @@ fn listen(
                 break;
             }
             Notice::Activity(_)
+            | Notice::Beside { .. }
             | Notice::Added(_)
             | Notice::Save(_)
             | Notice::Page { .. }

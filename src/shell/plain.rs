@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use crate::app::tour::Tour;
 use crate::commands::{self, Local, Outcome, WhileBusy, help};
-use crate::protocol::desk::{Activity, Choice, Request};
+use crate::protocol::desk::{Activity, Choice, OpenSession, Request};
 use crate::settings;
 
 pub use feed::{Lines, run, start_lines};
@@ -64,6 +64,9 @@ pub struct Plain {
     /// The answer's prefix was printed.
     speaking: bool,
     thinking: bool,
+    /// Sessions opened in this run, and which of them is open.
+    opened: Vec<OpenSession>,
+    open: u64,
     /// Answers that are written side by side, with their seeds.
     beside: Vec<(crate::transcript::MessageId, u64)>,
     /// Tenth of the progress said last.
@@ -221,14 +224,22 @@ impl Plain {
         if commands::is_command(line) {
             return match commands::parse(line.trim(), self.home.as_deref()) {
                 Err(why) => vec![Out::Line(why)],
-                // From a pipe everything happens in the order it was written.
-                Ok(p) if (p.outcome.while_busy() == WhileBusy::Waits || !self.prompts) && self.busy() => {
-                    self.enqueue(line)
-                }
+                Ok(p) if self.busy() && self.waits(p.outcome.while_busy()) => self.enqueue(line),
                 Ok(p) => self.outcome(p.outcome),
             };
         }
         if self.busy() { self.enqueue(line) } else { self.ask(line) }
+    }
+
+    /// Whether a command waits while something goes on. From a pipe everything happens in the order it was written; so it does before
+    /// what leaves a session where lines wait.
+    fn waits(&self, while_busy: WhileBusy) -> bool {
+        match while_busy {
+            _ if !self.prompts => true,
+            WhileBusy::Waits => true,
+            WhileBusy::Leaves => !self.queue.is_empty(),
+            WhileBusy::Runs | WhileBusy::Apart => false,
+        }
     }
 
     fn enqueue(&mut self, line: &str) -> Vec<Out> {

@@ -42,7 +42,9 @@ pub(super) fn header(app: &App, painter: &mut Painter<'_>, area: Rect) {
     let opened = app.tabs.names().len();
     let listed = area.width >= PANEL_FROM;
     if opened > 1 && !listed {
-        branch.push_str(&format!("  [{}/{opened}]", app.tabs.place() + 1));
+        let news = app.tabs.news();
+        let news = if news.is_empty() { news } else { format!("  {news}") };
+        branch.push_str(&format!("  [{}/{opened}]{news}", app.tabs.place() + 1));
     }
     let name = ellipsis(name, room.saturating_sub(used + width(&branch)));
     used += width(&name) + width(&branch);
@@ -70,10 +72,12 @@ fn sessions(app: &App, cells: usize) -> Vec<Span> {
         .tabs
         .names()
         .enumerate()
-        .map(|(i, name)| {
+        .map(|(i, (name, mark))| {
             let name = if name.is_empty() { "new" } else { name };
             let number = if i == open { format!("[{}]", i + 1) } else { (i + 1).to_string() };
-            let text = format!("  {number} {}", ellipsis(name, 16));
+            let mark = mark.text();
+            let space = if mark.is_empty() { "" } else { " " };
+            let text = format!("  {number} {}{space}{mark}", ellipsis(name, 16));
             let cells = width(&text);
             (text, cells)
         })

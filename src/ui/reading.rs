@@ -56,10 +56,10 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         painter.text(area, line, &format!("   ... {hidden} more"), Role::Dim);
         line += 1;
     }
-    totals(painter, area, line + 1, r);
+    totals(painter, area, line + 1, r, app.answers_beside());
 }
 
-fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress) {
+fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress, beside: bool) {
     let speed = if r.tokens_per_s > 0.0 { format!("   {} t/s", grouped(r.tokens_per_s as u64)) } else { String::new() };
     let left = seconds_left(r).map_or(String::new(), |s| format!("   left about {}", duration(s)));
     let mut text =
@@ -80,4 +80,7 @@ fn totals(painter: &mut Painter<'_>, area: Rect, line: u16, r: &ReadingProgress)
     );
     painter.text(area, line + 3, "   Stopping keeps what has been read.", Role::Dim);
     painter.text(area, line + 5, "   You may type now. The question is sent when loading ends.", Role::Text);
+    if beside {
+        painter.text(area, line + 6, "   /aside QUESTION is answered at once, from what was there before.", Role::Text);
+    }
 }

@@ -37,6 +37,8 @@ pub struct Options {
     pub room: u32,
     /// An answer begins with its seed.
     pub seeds: Option<TextModel>,
+    /// Its sequences work side by side, each in its own thread; only those of these numbers wait at the gate.
+    pub side_by_side: Option<&'static [u32]>,
 }
 
 /// The other side of the channels.
@@ -332,73 +334,163 @@ pub fn spawn(mut o: Options) -> Fake {
             max_sequences: o.sequences,
             ..ModelInfo::default()
         }));
-        let mut states: BTreeMap<SequenceId, State> = BTreeMap::new();
-        for command in inbox {
-            // A sequence there is no room for fails, the others go on.
-            let wants = match &command {
-                Command::Restore { id, sequence, .. } | Command::Fork { id, to: sequence, .. } => {
-                    Some((*id, *sequence))
-                }
-                Command::Run(job) => Some((job.id, job.sequence)),
-                Command::Release { .. } | Command::MayEvict { .. } | Command::Shutdown => None,
-            };
-            if let Some((id, sequence)) = wants.filter(|(_, s)| *s != MAIN && !states.contains_key(s)) {
-                if states.keys().filter(|s| **s != MAIN).count() as u32 + 1 >= o.room {
-                    let fault = EngineFault::Device("no memory for another conversation".into());
-                    let _ = out.send(EngineEvent::Failed { id, fault });
-                    continue;
-                }
-                states.insert(sequence, State::empty());
-            }
-            match command {
-                Command::Shutdown => return,
-                Command::Fork { id, from, to } => {
-                    let copy = states.get(&from).cloned().unwrap_or_else(State::empty);
-                    states.insert(to, copy);
-                    let _ = out.send(EngineEvent::Restored { id, ms: 1.0 });
-                }
-                Command::MayEvict { .. } => {}
-                Command::Release { sequence } => {
-                    states.remove(&sequence);
-                }
-                Command::Restore { id, sequence, keep, rows, end, history } => {
-                    let state = states.entry(sequence).or_insert_with(State::empty);
-                    let event = match restore(state, keep, &rows, end.as_ref(), &history, o.late) {
-                        Ok(()) => EngineEvent::Restored { id, ms: 1.0 },
-                        Err(fault) => {
-                            *state = State::empty();
-                            EngineEvent::Failed { id, fault }
-                        }
-                    };
-                    let _ = out.send(event);
-                }
-                Command::Run(job) => {
-                    let state = states.entry(job.sequence).or_insert_with(State::empty);
-                    assert!(state.live);
-                    // Rows that never come: only a stop ends the wait.
-                    if o.never && !state.coming.is_empty() {
-                        while !job.cancel.is_cancelled() {
-                            std::thread::sleep(Duration::from_millis(1));
-                        }
-                        *state = State::empty();
-                        let _ = out.send(EngineEvent::Failed { id: job.id, fault: EngineFault::Stopped });
-                        o.never = false;
-                        continue;
-                    }
-                    let mut coming = state.coming.drain(..);
-                    if let Some(lost) = coming.find_map(|r| r.load("k.0").err()) {
-                        drop(coming);
-                        *state = State::empty();
-                        let _ = out.send(EngineEvent::Failed { id: job.id, fault: EngineFault::RowsLost(lost) });
-                        continue;
-                    }
-                    drop(coming);
-                    let (done, given, generated) = run(state, &job, &mut o, &out);
-                    let _ = log_in.send((given, generated));
-                    let _ = out.send(done);
-                }
-            }
+        match o.side_by_side.take() {
+            Some(gated) => side_by_side(o, gated, &inbox, &out, &log_in),
+            None => one_by_one(&mut o, &inbox, &out, &log_in),
         }
     });
     Fake { commands, events, log, thread }
+}
+
+type Log = Sender<(Vec<Token>, Vec<Token>)>;
+
+/// The sequence a command needs room for.
+fn wants(command: &Command) -> Option<(u64, SequenceId)> {
+    match command {
+        Command::Restore { id, sequence, .. } | Command::Fork { id, to: sequence, .. } => Some((*id, *sequence)),
+        Command::Run(job) => Some((job.id, job.sequence)),
+        Command::Release { .. } | Command::MayEvict { .. } | Command::Shutdown => None,
+    }
+}
+
+/// Says so where there is no room for one more than those that are there, MAIN among them or not.
+fn refused(room: u32, known: &mut dyn Iterator<Item = SequenceId>, id: u64, out: &Sender<EngineEvent>) -> bool {
+    let full = known.filter(|s| *s != MAIN).count() as u32 + 1 >= room;
+    if full {
+        let fault = EngineFault::Device("no memory for another conversation".into());
+        let _ = out.send(EngineEvent::Failed { id, fault });
+    }
+    full
+}
+
+fn one_by_one(o: &mut Options, inbox: &Receiver<Command>, out: &Sender<EngineEvent>, log: &Log) {
+    let mut states: BTreeMap<SequenceId, State> = BTreeMap::new();
+    for command in inbox {
+        // A sequence there is no room for fails, the others go on.
+        if let Some((id, sequence)) = wants(&command).filter(|(_, s)| *s != MAIN && !states.contains_key(s)) {
+            if refused(o.room, &mut states.keys().copied(), id, out) {
+                continue;
+            }
+            states.insert(sequence, State::empty());
+        }
+        match command {
+            Command::Shutdown => return,
+            Command::Fork { id, from, to } => {
+                let copy = states.get(&from).cloned().unwrap_or_else(State::empty);
+                states.insert(to, copy);
+                let _ = out.send(EngineEvent::Restored { id, ms: 1.0 });
+            }
+            Command::MayEvict { .. } => {}
+            Command::Release { sequence } => {
+                states.remove(&sequence);
+            }
+            Command::Restore { sequence, .. } | Command::Run(Job { sequence, .. }) => {
+                serve(states.entry(sequence).or_insert_with(State::empty), command, o, out, log);
+            }
+        }
+    }
+}
+
+/// A restore or a job.
+fn serve(state: &mut State, command: Command, o: &mut Options, out: &Sender<EngineEvent>, log: &Log) {
+    match command {
+        Command::Restore { id, keep, rows, end, history, .. } => {
+            let event = match restore(state, keep, &rows, end.as_ref(), &history, o.late) {
+                Ok(()) => EngineEvent::Restored { id, ms: 1.0 },
+                Err(fault) => {
+                    *state = State::empty();
+                    EngineEvent::Failed { id, fault }
+                }
+            };
+            let _ = out.send(event);
+        }
+        Command::Run(job) => {
+            assert!(state.live);
+            // Rows that never come: only a stop ends the wait.
+            if o.never && !state.coming.is_empty() {
+                while !job.cancel.is_cancelled() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                *state = State::empty();
+                let _ = out.send(EngineEvent::Failed { id: job.id, fault: EngineFault::Stopped });
+                o.never = false;
+                return;
+            }
+            let mut coming = state.coming.drain(..);
+            if let Some(lost) = coming.find_map(|r| r.load("k.0").err()) {
+                drop(coming);
+                *state = State::empty();
+                let _ = out.send(EngineEvent::Failed { id: job.id, fault: EngineFault::RowsLost(lost) });
+                return;
+            }
+            drop(coming);
+            let (done, given, generated) = run(state, &job, o, out);
+            let _ = log.send((given, generated));
+            let _ = out.send(done);
+        }
+        Command::Fork { .. } | Command::Release { .. } | Command::MayEvict { .. } | Command::Shutdown => {
+            unreachable!("of no one sequence")
+        }
+    }
+}
+
+/// What a sequence's thread is told.
+enum Order {
+    Do(Box<Command>),
+    /// Its state goes there, once all before is done.
+    Give(Sender<State>),
+    /// It becomes the state from there.
+    Become(u64, Receiver<State>),
+}
+
+fn side_by_side(o: Options, gated: &[u32], inbox: &Receiver<Command>, out: &Sender<EngineEvent>, log: &Log) {
+    let script = Arc::new(std::sync::Mutex::new(o.script));
+    let mut threads: BTreeMap<SequenceId, Sender<Order>> = BTreeMap::new();
+    let start = |sequence: SequenceId| {
+        let (orders, of) = unbounded::<Order>();
+        let (out, log, script) = (out.clone(), log.clone(), Arc::clone(&script));
+        let mut mine = Options {
+            script: Box::new(move |hash, tokens| (script.lock().unwrap())(hash, tokens)),
+            fingerprint: o.fingerprint.clone(),
+            gate: o.gate.clone().filter(|_| gated.contains(&sequence.0)),
+            seeds: o.seeds.clone(),
+            side_by_side: None,
+            ..o
+        };
+        std::thread::spawn(move || {
+            let mut state = State::empty();
+            for order in of {
+                match order {
+                    Order::Do(command) => serve(&mut state, *command, &mut mine, &out, &log),
+                    Order::Give(to) => drop(to.send(state.clone())),
+                    Order::Become(id, from) => {
+                        state = from.recv().unwrap();
+                        let _ = out.send(EngineEvent::Restored { id, ms: 1.0 });
+                    }
+                }
+            }
+        });
+        orders
+    };
+    for command in inbox {
+        if let Some((id, _)) = wants(&command).filter(|(_, s)| *s != MAIN && !threads.contains_key(s))
+            && refused(o.room, &mut threads.keys().copied(), id, out)
+        {
+            continue;
+        }
+        match command {
+            Command::Shutdown => return,
+            Command::MayEvict { .. } => {}
+            Command::Release { sequence } => drop(threads.remove(&sequence)),
+            Command::Fork { id, from, to } => {
+                let (give, become_) = bounded(1);
+                let _ = threads.entry(from).or_insert_with(|| start(from)).send(Order::Give(give));
+                let _ = threads.entry(to).or_insert_with(|| start(to)).send(Order::Become(id, become_));
+            }
+            Command::Restore { sequence, .. } | Command::Run(Job { sequence, .. }) => {
+                let thread = threads.entry(sequence).or_insert_with(|| start(sequence));
+                let _ = thread.send(Order::Do(Box::new(command)));
+            }
+        }
+    }
 }

@@ -84,6 +84,8 @@ pub struct Setup {
     pub sequences: u32,
     pub room: u32,
     pub seeds: bool,
+    /// Sequences work side by side; these wait at the gate.
+    pub side_by_side: Option<&'static [u32]>,
 }
 
 impl Default for Setup {
@@ -105,6 +107,7 @@ impl Default for Setup {
             sequences: 16,
             room: 16,
             seeds: false,
+            side_by_side: None,
         }
     }
 }
@@ -146,6 +149,7 @@ impl Talk {
             sequences: setup.sequences,
             room: setup.room,
             seeds: setup.seeds.then(|| setup.text.clone()),
+            side_by_side: setup.side_by_side,
         });
         let Fake { commands, events, log, thread } = fake;
         let mut talk = Talk::with_engine(

@@ -11,7 +11,10 @@ pub(super) fn close_overlay(app: &mut App, effects: &mut Vec<Effect>) {
     match app.overlay.take() {
         Some(Overlay::Aside { done: None, .. }) => {
             app.aside_dismissed = true;
-            stop(app, effects);
+            match std::mem::take(&mut app.aside_apart) {
+                true => send(app, Request::StopAside, effects),
+                false => stop(app, effects),
+            }
         }
         // What there is of the answers stays to be chosen from.
         Some(Overlay::Several(several)) if !several.done() => {

@@ -140,6 +140,15 @@ impl Answer {
         thinks
     }
 
+    /// Tells all of it, as it stands.
+    pub(super) fn tell_again(&self, desk: &State) {
+        for (thinking, text) in [(true, &self.message.thinking), (false, &self.message.text)] {
+            if !text.is_empty() {
+                desk.tell(Notice::Delta { message: self.message.id, thinking, text: text.clone() });
+            }
+        }
+    }
+
     /// Its message.
     pub(super) fn id(&self) -> MessageId {
         self.message.id
@@ -183,9 +192,14 @@ impl Watch for Answer {
     }
 
     fn tick(&mut self, desk: &mut State) {
-        if self.dirty && self.saved.elapsed().as_secs() >= 2 {
+        if self.saved.elapsed().as_secs() >= 2 {
+            self.shown_again(desk);
+        }
+    }
+
+    fn shown_again(&mut self, desk: &mut State) {
+        if std::mem::take(&mut self.dirty) {
             self.saved = Instant::now();
-            self.dirty = false;
             desk.amend(&self.message);
         }
     }

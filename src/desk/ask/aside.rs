@@ -4,12 +4,15 @@ use std::time::Instant;
 
 use super::super::execute::{Progress, ToAnswer, Watch};
 use super::super::feeder::Last;
-use super::super::{DeskError, Done, State};
+use super::super::{DeskError, Done, State, grouped};
 use super::{THIS_QUESTION, finish_of};
 use crate::protocol::desk::{Activity, Notice};
-use crate::protocol::engine::{Ended, Looked, Token};
+use crate::protocol::engine::{Ended, EngineFault, Looked, Token};
 use crate::text::{Begin, StreamDecoder};
 use crate::transcript::{Message, Role};
+
+/// Most tokens that an aside beside something else reads: what is kept of a conversation is not read again for it.
+const READ_BESIDE: u64 = 8_192;
 
 /// Whether an aside is for the user or for the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +72,22 @@ impl State {
             let rendered = desk.prompt(&path, THIS_QUESTION)?;
             desk.when_planned(rendered, State::plan_answer, move |desk, rendered, plan| {
                 let plan = desk.fitting(plan, THIS_QUESTION)?;
+                if let Some(apart) = desk.apart.as_mut().filter(|_| plan.to_read() > READ_BESIDE) {
+                    apart.put_off = Some(format!("{} tokens before it have no kept state.", grouped(plan.to_read())));
+                    return Ok(());
+                }
                 let begin = Begin::after_prompt(&rendered.text);
                 let decoder = StreamDecoder::new(desk.feeder.renderer.model().tokenizer.clone(), begin);
                 let watch = AsideAnswer { question, text: String::new(), decoder, started, shown };
                 let answer =
                     ToAnswer { last: Last::Generate(desk.generate(desk.next_sampling(), begin, 0)?), message: None };
                 desk.execute(plan, rendered, Some(answer), watch, move |desk, mut watch, fed| {
+                    if let (Some(apart), Err(DeskError::Engine(EngineFault::Device(why)))) = (&mut desk.apart, &fed)
+                        && watch.text.is_empty()
+                    {
+                        apart.put_off = Some(why.clone());
+                        return Ok(());
+                    }
                     watch.text.push_str(&watch.decoder.finish().answer);
                     let (done, text) = (finish_of(&fed), watch.text);
                     if shown == Shown::Yes {
@@ -84,6 +97,10 @@ impl State {
                     if shown == Shown::No && fed.end.is_none_or(|end| end.ended == Ended::Cancelled) {
                         // Half of what the program wanted is of no use to it.
                         return desk.return_to(before, |_| Err(DeskError::Stopped));
+                    }
+                    if desk.apart.is_some() {
+                        // Its state is of no use to anybody.
+                        return then(desk, text);
                     }
                     desk.return_to(before, move |desk| {
                         desk.report_meters();

@@ -111,6 +111,22 @@ impl Fan for Several {
         self.slots.iter_mut().filter_map(|s| s.answer.as_mut()).for_each(|answer| answer.tick(desk));
     }
 
+    fn shown_again(&mut self, desk: &mut State) {
+        let seed = |s: &Slot| match &s.answer {
+            Some(answer) => answer.sampling().seed,
+            None => desk.talk.conversation.get(s.id).and_then(|m| m.meta.seed).unwrap_or_default(),
+        };
+        let told = self.slots.iter().map(|s| (s.id, seed(s))).collect();
+        desk.tell(Notice::Several(told));
+        for slot in &self.slots {
+            match (&slot.answer, desk.talk.conversation.get(slot.id)) {
+                (Some(answer), _) => answer.tell_again(desk),
+                (None, Some(complete)) => desk.tell(Notice::Finished(complete.clone())),
+                (None, None) => {}
+            }
+        }
+    }
+
     fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>) -> Option<Branch> {
         let slot = self.slots.get_mut(which)?;
         let answer = slot.answer.take()?;

@@ -24,6 +24,7 @@ impl Plain {
                 | Notice::Prompts(_)
                 | Notice::Display(_)
                 | Notice::Tree(_)
+                | Notice::Beside { .. }
         );
         // What an earlier command still has to say does not answer the question sent after it.
         self.unanswered &= match &notice {
@@ -65,6 +66,11 @@ impl Plain {
             }
             Notice::Session(view) => {
                 self.beside.clear();
+                // Whatever was asked in the one that is left goes on there.
+                if view.serial != self.open && self.open != 0 {
+                    (self.unanswered, self.begun) = (false, false);
+                }
+                (self.open, self.opened) = (view.serial, view.opened);
                 if !view.name.is_empty() {
                     out.push(Out::Line(format!(
                         "Session {}, {} messages.",
@@ -81,6 +87,12 @@ impl Plain {
                 self.printed = 0;
                 self.speaking = false;
                 self.thinking = false;
+                if m.role == Role::Assistant && !m.text.is_empty() {
+                    // It was written while another session was open.
+                    self.printed = m.text.len();
+                    self.pending.push_str(&sanitize(&m.text));
+                    self.speak(false, &mut out);
+                }
                 if let Some(d) = m.meta.document.filter(|_| m.role == Role::Document) {
                     out.push(Out::Line(format!("document: {}, {} tokens.", sanitize_line(&d.name), grouped(d.tokens))));
                 }
@@ -106,6 +118,7 @@ impl Plain {
                 Some(at) => self.one_of_several(at, &m, &mut out),
                 None => self.finished(&m, &mut out),
             },
+            Notice::Beside { serial, notice } => out.extend(self.told_beside(serial, *notice).map(Out::Line)),
             Notice::Activity(activity) => self.activity(activity, &mut out),
             Notice::Meters(_) | Notice::Prompts(_) | Notice::Display(_) | Notice::Tree(_) => {}
             Notice::Save(state) => self.saved(&state, &mut out),
@@ -205,6 +218,24 @@ impl Plain {
             }
         }
         out
+    }
+
+    /// Of a session that goes on while another one is open it is said when there is something to come back for.
+    fn told_beside(&mut self, serial: u64, notice: Notice) -> Option<String> {
+        let said = match notice {
+            Notice::Session(view) => {
+                self.opened = view.opened;
+                None
+            }
+            Notice::Finished(m) if m.role == Role::Assistant => Some("the answer is complete".to_owned()),
+            Notice::Finished(m) => m.meta.document.map(|d| format!("{} is read", sanitize_line(&d.name))),
+            Notice::Question { .. } | Notice::Plan { .. } => Some("a question waits for you".to_owned()),
+            Notice::Note(Level::Error | Level::Warn, text) => Some(sanitize(&text).into_owned()),
+            _ => None,
+        }?;
+        let name = self.opened.iter().find(|o| o.serial == serial).map_or("", |o| o.name.as_str());
+        let name = sanitize_line(name);
+        Some(format!("In {name}: {said}. /resume {name} goes there."))
     }
 
     /// Waits for the answer to a question; nobody can answer when the input has ended.
