@@ -84,6 +84,7 @@ impl Running {
             sequences: setup.sequences,
             room: 16,
             seeds: None,
+            side_by_side: None,
         });
         let server = Server::start(Options {
             store: setup.store.unwrap_or_else(|| store(dir)),
