@@ -87,7 +87,7 @@ fn straight(engine: Engine) -> Straight {
 type Detour = fn(&mut Talk, &Path) -> String;
 
 /// All detours.
-const DETOURS: [(&str, Detour); 9] = [
+const DETOURS: [(&str, Detour); 11] = [
     ("undo", |t, _| {
         t.ask(QUESTIONS[0]);
         t.ask(QUESTIONS[1]);
@@ -103,6 +103,23 @@ const DETOURS: [(&str, Detour); 9] = [
         t.note(Request::Undo(2));
         let note = t.note(Request::Redo(2));
         assert!(note.starts_with("Went forward 2 exchanges to #4: ") && note.contains(", 0 read again"), "{note}");
+        t.ask(QUESTIONS[2]).text
+    }),
+    ("undo and redo of a part", |t, _| {
+        t.ask(QUESTIONS[0]);
+        t.ask(QUESTIONS[1]);
+        t.note(Request::Undo(1));
+        let note = t.note(Request::Redo(1));
+        assert!(note.starts_with("Went forward to #4: ") && note.contains(", 0 read again"), "{note}");
+        t.ask(QUESTIONS[2]).text
+    }),
+    ("back to a mark and forward", |t, _| {
+        t.ask(QUESTIONS[0]);
+        t.note(Request::Mark("first".into()));
+        t.ask(QUESTIONS[1]);
+        t.note(Request::Mark("second".into()));
+        t.note(Request::Goto(GotoTarget::Mark("first".into())));
+        t.note(Request::Goto(GotoTarget::Mark("second".into())));
         t.ask(QUESTIONS[2]).text
     }),
     ("retry", |t, _| {

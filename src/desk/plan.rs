@@ -42,8 +42,14 @@ impl Plan {
 
 impl Feeder {
     /// Whether state on disk may be deeper under a text than the live one.
-    fn may_be_deeper_on_disk(&self, unchanged: &Path) -> bool {
-        unchanged.position() < self.live.position() || self.live.segments().is_empty()
+    fn may_be_deeper_on_disk(&self, talk: &Talk, unchanged: &Path) -> bool {
+        unchanged.position() < self.live.position() || self.live.segments().is_empty() || self.is_short_of(talk)
+    }
+
+    /// Whether the open branch goes on behind the live state with what was read or said before: it was left by going back.
+    fn is_short_of(&self, talk: &Talk) -> bool {
+        let newest = talk.conversation.path().iter().rev().find_map(|m| talk.ends.get(&m.id));
+        newest.is_some_and(|end| !self.live.segments().iter().any(|s| s.id == *end))
     }
 
     /// Plans on top of a path whose text is unchanged: adds what is known behind it, leaves out what is not usable.
@@ -117,14 +123,14 @@ impl Feeder {
         Ok(segments::steps(&self.renderer, self.piece, rendered, path, halt)?)
     }
 
-    /// The live state is under the rendering, and all but its last few words are in it.
-    pub(super) fn is_synced(&self, rendered: &Rendered) -> bool {
+    /// The live state is under the rendering of the open branch, and all but its last few words are in it.
+    pub(super) fn is_synced(&self, talk: &Talk, rendered: &Rendered) -> bool {
         if rendered.text.is_empty() || self.live.segments().is_empty() {
             return rendered.text.is_empty() && self.live.segments().is_empty();
         }
         let whole = self.live.unchanged(&rendered.text).segments().len() == self.live.segments().len();
         let missing = rendered.text.len().saturating_sub(self.live.text_bytes());
-        whole && missing <= SMALL_REST
+        whole && missing <= SMALL_REST && !self.is_short_of(talk)
     }
 }
 
@@ -132,7 +138,7 @@ impl State {
     /// Plans for a text: the deepest usable path under it, and what has to be read behind it.
     pub(super) fn plan(&self, rendered: &Rendered) -> Done<Plan> {
         let mut chain = self.feeder.live.unchanged(&rendered.text);
-        if self.feeder.may_be_deeper_on_disk(&chain) {
+        if self.feeder.may_be_deeper_on_disk(&self.talk, &chain) {
             let stored = self.feeder.stored_under(&self.talk, &self.keeper, &rendered.text)?;
             if stored.text_bytes() > chain.text_bytes() {
                 chain = stored;
@@ -167,7 +173,7 @@ impl State {
 
     /// Whether state that is being written may be what a plan for this text wants back.
     pub(super) fn wants_stored(&self, rendered: &Rendered) -> bool {
-        self.feeder.may_be_deeper_on_disk(&self.feeder.live.unchanged(&rendered.text))
+        self.feeder.may_be_deeper_on_disk(&self.talk, &self.feeder.live.unchanged(&rendered.text))
     }
 
     /// Works on a text that may be of any length: given up when somebody wants it to end, and at more tokens than the context

@@ -19,7 +19,7 @@ impl State {
     pub(super) fn sync(&mut self, then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static) -> Done {
         self.with_engine(move |desk| {
             let rendered = desk.known_size(desk.past(), THIS_CONVERSATION)?;
-            if desk.feeder.is_synced(&rendered) {
+            if desk.feeder.is_synced(&desk.talk, &rendered) {
                 let fed = Fed { reused: desk.feeder.live.position(), ..Fed::default() };
                 return then(desk, fed);
             }
@@ -59,7 +59,7 @@ impl State {
             Err(e) if no_room(&e) => return Ok(()),
             rendered => rendered?,
         };
-        if self.quitting || self.feeder.is_synced(&rendered) {
+        if self.quitting || self.feeder.is_synced(&self.talk, &rendered) {
             return Ok(());
         }
         self.feeder.begin();
