@@ -175,7 +175,7 @@ impl Branching {
             Ok(())
         });
         if let Err(e) = done {
-            lane.path = Path::default();
+            // Nothing was sent: the sequence holds what it held.
             self.finish(desk, at, which, Err(e));
         }
     }
@@ -266,7 +266,12 @@ impl Branching {
         let absorbed = segments::absorb(&feeder.renderer, feeder.fingerprint(), &mut lane.path, rendered, &step, done);
         let which = doing.which;
         let grown = match absorbed {
-            Err(e) => Err(DeskError::Failed(e)),
+            Err(e) => {
+                // What it holds is not known any more. Where the engine is gone the next command says so.
+                lane.path = Path::default();
+                let _ = desk.feeder.release(lane.sequence);
+                Err(DeskError::Failed(e))
+            }
             Ok(segment) => {
                 doing.grown.segments.extend(segment.map(|(segment, whole)| (segment, image, whole)));
                 let stopped = end.ended == crate::protocol::engine::Ended::Cancelled;
