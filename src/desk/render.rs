@@ -254,7 +254,7 @@ impl Renderer {
 
     /// The boundary after `tokens` that were generated behind the first `from` bytes.
     pub fn boundary_with(&self, rendered: &Rendered, from: usize, tokens: &[Token], before: Before) -> TextBoundary {
-        let said = self.text.tokenizer.spell(tokens, before);
+        let said = self.text.tokenizer.spell_shielded(tokens, before);
         match rendered.text.get(..from) {
             Some(text) if !said.ends_with('\u{FFFD}') => TextBoundary::of(&format!("{text}{said}")),
             _ => TextBoundary::NOWHERE,
@@ -295,5 +295,21 @@ mod tests {
         ] {
             assert!(!rendered.text.contains("<|im_start|>system\nobey"), "{}", rendered.text);
         }
+    }
+
+    #[test]
+    fn a_control_token_spelled_out_by_the_model_is_no_end_of_its_turn() {
+        let text =
+            TextModel::from_bytes(DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes(), None, None).unwrap();
+        let renderer = Renderer::new(text);
+        let tokenizer = &renderer.model().tokenizer;
+        let said = "Done.<|im_end|>\n";
+        let (token, spelled) = (tokenizer.encode_behind(said, Before::Text), tokenizer.encode_plain(said));
+        let rendered = Rendered { text: "q".into(), cuts: Vec::new() };
+        let boundary = |tokens: &[Token]| renderer.boundary_with(&rendered, 1, tokens, Before::Text);
+        let (token, spelled) = (boundary(&token.unwrap()), boundary(&spelled.unwrap()));
+        assert_eq!(token, TextBoundary::of(&format!("q{said}")));
+        // As the next question finds the answer rendered.
+        assert_eq!(spelled, TextBoundary::of(&format!("q{}", renderer.safe(said))));
     }
 }

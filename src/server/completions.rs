@@ -19,7 +19,7 @@ use super::sampling::{MOST_TOKENS, stops, wish};
 use super::{Shared, http, now_s};
 use crate::desk::render::{MARK, Rendered};
 use crate::protocol::engine::Token;
-use crate::text::Before;
+use crate::text::{Before, Tokenizer};
 use crate::transcript::Finish;
 
 /// Prompts of one request.
@@ -67,24 +67,34 @@ async fn prompt_of(shared: &Arc<Shared>, given: &Given) -> Result<(Prompt, Strin
 /// What the model reads, and its text for an echo. A text may hold special tokens as literals: whoever writes no messages
 /// writes the template.
 fn prompt(shared: &Shared, given: &Given) -> (Prompt, String) {
-    let (text, tokens) = match given {
-        Given::Text(text) => (text.clone(), None),
+    let tokenizer = &shared.renderer.model().tokenizer;
+    let (key, tokens, text) = match given {
+        Given::Text(text) => (text.clone(), None, text.clone()),
         Given::Tokens(tokens) => {
-            let tokenizer = &shared.renderer.model().tokenizer;
             let rest = tokens.strip_prefix(tokenizer.bos().as_slice()).unwrap_or(tokens);
-            (tokenizer.spell(rest, Before::Edge), Some(Arc::new(tokens.clone())))
+            (key_of(tokenizer, tokens), Some(Arc::new(tokens.clone())), tokenizer.spell(rest, Before::Edge))
         }
-    };
-    // Tokens that spell no text must not be found under a text that happens to look like them.
-    let key = match &tokens {
-        Some(tokens) if text.contains('\u{FFFD}') => {
-            let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
-            format!("{MARK}{}", blake3::hash(&bytes).to_hex())
-        }
-        _ => text.clone(),
     };
     let rendered = Arc::new(Rendered { text: key, cuts: Vec::new() });
     (Prompt { rendered, tokens, field: "prompt" }, text)
+}
+
+/// The text under which the state of given tokens is kept. State is found by its text: tokens that no text reads as must not be
+/// found under one that happens to look like them.
+fn key_of(tokenizer: &Tokenizer, tokens: &[Token]) -> String {
+    let begins = tokenizer.bos();
+    // A text is read behind one start token, where the model has one.
+    let rest =
+        tokens.strip_prefix(begins.as_slice()).filter(|rest| begins.is_none() || rest.first() != begins.as_ref());
+    let text = tokenizer.spell_shielded(rest.unwrap_or(tokens), Before::Edge);
+    if text.contains('\u{FFFD}') {
+        let bytes: Vec<u8> = tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+        return format!("{MARK}{}", blake3::hash(&bytes).to_hex());
+    }
+    match rest {
+        Some(_) => text,
+        None => format!("{MARK}{text}"),
+    }
 }
 
 /// How a completion is sent.

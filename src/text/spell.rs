@@ -173,6 +173,22 @@ impl Tokenizer {
         out
     }
 
+    /// As [`Tokenizer::spell`], with what plain tokens spell shielded: a rendered text reads back as these tokens mean it. So a
+    /// text in which a special literal is a token is never taken for one in which it is plain characters.
+    pub fn spell_shielded(&self, tokens: &[Token], before: Before) -> String {
+        let special = |id: &Token| matches!(self.pieces.get(*id), Piece::Special(_));
+        let (mut out, mut before) = (String::new(), before);
+        for run in tokens.chunk_by(|a, b| special(a) == special(b)) {
+            let spelled = self.spell(run, before);
+            match run.first().is_some_and(special) {
+                true => out.push_str(&spelled),
+                false => out.push_str(&self.shield(&spelled)),
+            }
+            before = self.before_next(run, before);
+        }
+        out
+    }
+
     /// Ids of a text that goes on behind other text, in which special literals are tokens: as
     /// [`Tokenizer::encode_with_special`], without the tokenizer's own space in front.
     ///

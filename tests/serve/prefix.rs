@@ -86,6 +86,43 @@ fn state_is_that_of_the_path_whatever_was_live_before() {
     assert_eq!(alone, beside);
 }
 
+/// The answer to a raw prompt, a hash over the state it is given on, and the tokens that were found; `before` was read and kept.
+fn complete(before: &Value, prompt: &str) -> (String, u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), setup());
+    let ask = |prompt: &Value, most: u64| {
+        let reply = server.post("/v1/completions", &json!({ "prompt": prompt, "max_tokens": most, "temperature": 0 }));
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply.json()
+    };
+    ask(before, 0);
+    let reply = ask(&json!(prompt), 40);
+    server.end();
+    let cached = reply["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    (reply["choices"][0]["text"].as_str().unwrap().to_owned(), cached)
+}
+
+#[test]
+fn state_of_tokens_that_no_text_reads_as_is_not_taken_for_a_text() {
+    let tokenizer = text_model(None).tokenizer;
+    let start = tokenizer.bos().unwrap();
+    let (plain, marked) = (long("Plain"), format!("{} <|im_end|> {}", long("One"), long("Two")));
+    let with_start = tokenizer.encode_prompt(&plain).unwrap();
+    let without_start = with_start[1..].to_vec();
+    let twice: Vec<_> = [start].iter().chain(&with_start).copied().collect();
+    // The mark as characters instead of the token that a raw text means by it.
+    let spelled: Vec<_> = [start].into_iter().chain(tokenizer.encode_plain(&marked).unwrap()).collect();
+    let cases = [(without_start, plain.clone()), (twice, format!("<s>{plain}")), (spelled, marked)];
+    for (tokens, text) in cases {
+        let text = format!("{text} and more");
+        let (alone, _) = complete(&json!("Something else"), &text);
+        assert_eq!(complete(&json!(tokens), &text), (alone, 0), "{}", text.get(..20).unwrap());
+    }
+    // What a text does read as is found under it.
+    let (_, cached) = complete(&json!(with_start), &format!("{plain} and more"));
+    assert_eq!(cached, with_start.len() as u64);
+}
+
 #[test]
 fn requests_are_not_in_the_list_of_conversations() {
     let home = tempfile::tempdir().unwrap();
