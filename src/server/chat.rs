@@ -129,7 +129,11 @@ fn turn(value: Value, at: &str) -> Result<Turn, Refusal> {
         None => return Err(fields.wrong("role", "is missing")),
     };
     let place = fields.name("content");
-    let value = fields.take("content");
+    let value = match role {
+        // An answer may be calls alone, a result nothing.
+        ChatRole::Assistant | ChatRole::Tool => fields.take("content"),
+        ChatRole::System | ChatRole::User => Some(fields.need("content")?),
+    };
     let mut turn = Turn::new(role, content(value, &place, &["text"])?);
     if role == ChatRole::Assistant {
         turn.thinking = fields.text("reasoning_content")?.or(fields.text("reasoning")?).unwrap_or_default();

@@ -19,6 +19,7 @@ fn wrong_requests_name_the_field_and_have_a_status() {
         (json!({ "messages": [7] }), 400, "invalid_value", "messages[0]"),
         (json!({ "messages": [{ "role": "king", "content": "x" }] }), 400, "invalid_value", "messages[0].role"),
         (json!({ "messages": [{ "content": "x" }] }), 400, "invalid_value", "messages[0].role"),
+        (json!({ "messages": [{ "role": "user" }] }), 400, "missing_required_parameter", "messages[0].content"),
         (json!({ "messages": [{ "role": "user", "content": 5 }] }), 400, "invalid_value", "messages[0].content"),
         (
             json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }] }),
