@@ -322,7 +322,18 @@ fn a_missing_path_is_told_before_anything_is_loaded() {
     home.write("books/war.txt", "text");
     let output = home.run(&["-p", "hi", "-f", "war.txt"]);
     assert_eq!(err(&output).trim(), "sala-chat: No such file: war.txt. Similar: ./books/war.txt");
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(66));
+    for missing in [["-p", "hi", "-f", "none.txt"], ["-p", "hi", "-f", "*.none"], ["library", "add", "none.txt", "x"]] {
+        let output = home.run(&missing);
+        assert_eq!(output.status.code(), Some(66), "{missing:?}: {}", err(&output));
+    }
+    // What is advised is there to be done.
+    for command in [["-c", "--no-save", "-p", "hi"].as_slice(), &["-r", "war", "--no-save", "-p", "hi"]] {
+        let output = home.run(command);
+        assert_eq!(output.status.code(), Some(2), "{}", err(&output));
+        assert!(err(&output).contains("--no-save begins with nothing kept"), "{}", err(&output));
+    }
+    assert_eq!(home.run(&["search", " "]).status.code(), Some(2));
     assert!(err(&home.run(&["serach"])).contains("Or did you mean: sala-chat search"));
 }
 

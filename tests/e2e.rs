@@ -93,7 +93,7 @@ fn a_document_is_put_on_the_shelf_without_a_terminal() {
     let kept = |name: &str| rows.as_array().unwrap().iter().any(|r| r["name"] == name && r["kept"] == true);
     assert!(kept("one.txt") && kept("two.txt"), "{rows}");
     let missing = program(home.path(), &["--device", "cpu", "library", "add", "none.txt"]).output().unwrap();
-    assert_eq!(missing.status.code(), Some(1));
+    assert_eq!(missing.status.code(), Some(66));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("No such file: none.txt"), "{missing:?}");
 }
 

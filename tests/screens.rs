@@ -636,9 +636,29 @@ fn how_sessions_that_were_left_stand_is_in_the_title() {
 }
 
 #[test]
+fn every_line_of_a_greeting_beside_notes_is_whole() {
+    let mut s = Stage::new(80, 24).ready(demo());
+    let mut short = 0;
+    for n in 0..8 {
+        s.tell(Notice::Note(Level::Warn, format!("Note {n}.")));
+        let screen = s.screen();
+        if screen.contains("Type a question, or /load a document") {
+            assert!(screen.contains("ask about it. /help lists commands."), "{screen}");
+            short += 1;
+        }
+    }
+    assert!(short > 0, "the short form was never shown");
+}
+
+#[test]
 fn too_small_a_window_says_what_it_needs() {
     picture("too_small_58x14", &mut open(58, 14));
     picture("too_small_40x10", &mut open(40, 10));
+    picture("too_small_20x5", &mut open(20, 5));
+    // Nothing to draw on is no failure.
+    for (width, height) in [(1, 1), (2, 40), (80, 1)] {
+        assert!(open(width, height).screen().len() < 1000);
+    }
 }
 
 #[test]

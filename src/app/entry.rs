@@ -9,6 +9,7 @@ use super::markdown::{Colours, Growth, Stream, Style};
 use super::options::{Glyphs, ThinkShow};
 use super::rows::{Face, Role as Tone, Row, Span};
 use super::wrap::{ellipsis, width, wrap_text};
+use crate::base::counted;
 use crate::protocol::desk::Level;
 use crate::text::sanitize::{sanitize, sanitize_line};
 use crate::transcript::{Finish, Message, Role};
@@ -473,8 +474,8 @@ fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
     }];
     if let Some(d) = &m.meta.document {
         let state = if d.complete { "" } else { ", read in part" };
-        let line =
-            format!("{}  {} tokens, {} lines{state}", sanitize_line(&d.name), grouped(d.tokens), grouped(d.lines));
+        let (tokens, lines) = (counted(d.tokens, "token"), counted(d.lines, "line"));
+        let line = format!("{}  {tokens}, {lines}{state}", sanitize_line(&d.name));
         rows.append(&mut wrap_text(&line, Tone::Document, look.cells.saturating_sub(BAR_CELLS)));
     }
     if !m.thinking.is_empty() && look.think != ThinkShow::Hide {
@@ -487,7 +488,7 @@ fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
 
 /// Lines, tokens and time of the thoughts, as far as they are known: `41 lines, 1,204 tokens, 12 s`.
 fn thought_size(m: &Message) -> String {
-    let mut words = vec![format!("{} lines", m.thinking.lines().count())];
+    let mut words = vec![counted(m.thinking.lines().count() as u64, "line")];
     if m.meta.thought_tokens > 0 {
         words.push(format!("{} tokens", grouped(m.meta.thought_tokens)));
     }

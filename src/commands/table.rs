@@ -851,7 +851,8 @@ fn export(a: &Args<'_>) -> Result<Outcome, String> {
     }
     let path = path.ok_or("needs a file name")?;
     if format.is_none() && !with_state {
-        ExportFormat::of_path(std::path::Path::new(&path))?;
+        ExportFormat::of_path(std::path::Path::new(&path))
+            .map_err(|why| format!("{why}, and --md, --json, --txt say it for any name"))?;
     }
     desk(Request::Export { path, format, tree, with_state, force })
 }

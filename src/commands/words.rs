@@ -59,9 +59,7 @@ impl ExportFormat {
             Some("json") => Ok(ExportFormat::Json),
             Some("txt" | "text") => Ok(ExportFormat::Text),
             Some("md" | "markdown") | None => Ok(ExportFormat::Markdown),
-            Some(other) => Err(format!(
-                "no .{other} can be written; .md, .json and .txt can, and --md, --json, --txt say it for any name"
-            )),
+            Some(other) => Err(format!("no .{other} can be written; .md, .json and .txt can")),
         }
     }
 }

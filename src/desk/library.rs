@@ -7,7 +7,7 @@ use super::load::document_info;
 use super::path::Path as SegmentPath;
 use super::work::Then;
 use super::{DeskError, Done, State, grouped};
-use crate::base::bytes;
+use crate::base::{bytes, counted};
 use crate::protocol::desk::{DocumentRow, Level, LibraryAction, LoadOptions, Notice};
 use crate::text::sources::Document;
 use crate::transcript::{DocumentInfo, Message, Role};
@@ -73,8 +73,8 @@ impl State {
             .map(|(i, l)| format!("    {}{:>6}  {l}", if asked == Some(i + 1) { '>' } else { ' ' }, i + 1))
             .collect();
         if shown.is_empty() {
-            let lines = message.text.lines().count();
-            return Err(DeskError::Refused(format!("{name} has {lines} lines.")));
+            let lines = counted(message.text.lines().count() as u64, "line");
+            return Err(DeskError::Refused(format!("{name} has {lines}.")));
         }
         self.tell(Notice::Page { title: format!("{name}:{line}"), text: shown.join("\n") });
         Ok(())

@@ -226,6 +226,9 @@ enum DeskError {
     /// It cannot be done as asked: what to do instead.
     #[error("{0}")]
     Refused(String),
+    /// A file that was named is not there.
+    #[error("{0}")]
+    NotThere(String),
     /// The context is too small for it.
     #[error("{0}")]
     TooLong(String),
@@ -263,6 +266,7 @@ impl DeskError {
             | DeskError::Refused(_)
             | DeskError::Failed(_) => 1,
             DeskError::TooLong(_) => 5,
+            DeskError::NotThere(_) => 66,
             DeskError::Engine(EngineFault::Stopped) | DeskError::Stopped => 130,
             DeskError::Store(StoreError::InUse { .. }) => 6,
             DeskError::Store(StoreError::NoSession { .. } | StoreError::NameTaken { .. }) => 1,

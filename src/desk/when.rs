@@ -9,6 +9,7 @@ use super::path::Path;
 use super::render::Rendered;
 use super::segments;
 use super::{DeskError, Done, State, grouped};
+use crate::base::counted;
 use crate::protocol::desk::{Activity, Notice};
 use crate::protocol::engine::{Ended, Looked, Sampling, Token};
 use crate::text::{Begin, StreamDecoder};
@@ -150,9 +151,9 @@ impl When {
         }
         let (done, of, seconds) = (self.done(), self.places.len(), self.started.elapsed().as_secs_f64());
         format!(
-            "{text}\nAsked with nothing behind the line read, at {done} of {of} kept states along {} ({} lines), in {seconds:.1} s: {}.\n",
+            "{text}\nAsked with nothing behind the line read, at {done} of {of} kept states along {} ({}), in {seconds:.1} s: {}.\n",
             self.document,
-            grouped(self.lines),
+            counted(self.lines, "line"),
             self.places.iter().filter(|p| p.done).map(|p| grouped(p.line)).collect::<Vec<_>>().join(", ")
         )
     }

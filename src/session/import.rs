@@ -51,7 +51,12 @@ impl Store {
             return Err(bad(format!("{} bytes, at most {} can be imported as text", look.bytes, files::IMPORT_BYTES)));
         }
         let bytes = self.disk.read_at(&real, 0, look.bytes).map_err(no_input)?;
-        let json: Value = serde_json::from_slice(&bytes).map_err(|e| bad(format!("not JSON ({e})")))?;
+        let no_json = |e: serde_json::Error| {
+            bad(format!(
+                "not JSON ({e}). What can be imported: an export as .json or --with-state, and those of ChatGPT and Open WebUI"
+            ))
+        };
+        let json: Value = serde_json::from_slice(&bytes).map_err(no_json)?;
         drop(bytes);
         let (sessions, text_only) = match sessions(json).map_err(bad)? {
             Form::Ours(session) => (vec![*session], "Text only: model state is exported with --with-state."),

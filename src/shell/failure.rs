@@ -210,6 +210,7 @@ impl From<SourceError> for Failure {
         let exit = match e {
             SourceError::Cancelled => Exit::Stopped,
             SourceError::Blank => Exit::Usage,
+            SourceError::NotFound { .. } | SourceError::NoMatch(_) => Exit::NoInput,
             _ => Exit::Failure,
         };
         Failure::new(exit, e.to_string())

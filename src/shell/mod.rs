@@ -274,7 +274,7 @@ fn check_paths(context: &Context, paths: &[String]) -> Result<(), Failure> {
         Err(sources::SourceError::NotFound { path, similar: None }) => {
             let command = Cli::command();
             let names: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
-            let failure = Failure::new(Exit::Failure, format!("No such file: {path}."));
+            let failure = Failure::from(sources::SourceError::NotFound { path: path.clone(), similar: None });
             Err(match crate::text::near::nearest(&path, names) {
                 Some(name) => failure.hint(format!("Or did you mean: sala-chat {name}")),
                 None => failure,

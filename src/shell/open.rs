@@ -318,6 +318,11 @@ fn begin(context: &Context) -> Result<Begun, Failure> {
 /// No data directory, no model, no thread.
 pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: Attendance) -> Result<Opened, Failure> {
     let config = context.config();
+    if !save && matches!(session, SessionChoice::Last | SessionChoice::Named(_)) {
+        // What is kept is left alone, so there is nothing to go on in.
+        let message = "--no-save begins with nothing kept: no session can be gone on in (-c, -r)";
+        return Err(Failure::new(Exit::Usage, message).hint("Leave --no-save out; in the chat, /aside leaves no trace"));
+    }
     let Begun { engine, text, stop, save_state, piece } = begin(context)?;
     let mut loaded = context.loaded.clone();
     loaded.recommend(&text.recommended);

@@ -115,6 +115,12 @@ impl Plain {
         self.entered(line)
     }
 
+    /// A line came that is no text: what is said of it.
+    pub fn left_out(&mut self, why: String) -> Vec<Out> {
+        self.prompted = false;
+        vec![Out::Line(why)]
+    }
+
     /// No more lines come: what was asked is answered, then it ends. Questions of the desk are taken as refused.
     pub fn end_of_input(&mut self) -> Vec<Out> {
         self.ended = true;

@@ -146,8 +146,11 @@ pub(super) fn rm(context: &Context, args: &RmArgs) -> Result<Exit, Failure> {
 
 /// `search`.
 pub(super) fn search(context: &Context, args: &SearchArgs) -> Result<Exit, Failure> {
-    let store = open::store_to_read(context)?;
     let query = args.text.join(" ");
+    if query.trim().is_empty() {
+        return Err(Failure::usage("there is nothing to search for: give a word"));
+    }
+    let store = open::store_to_read(context)?;
     let hits = store.search(&query, HITS)?;
     let json = || {
         let hit = |h: &crate::session::SearchHit| {
@@ -197,7 +200,8 @@ pub(super) fn export(context: &Context, args: &ExportArgs) -> Result<Exit, Failu
         Some(FormatArg::Md) => ExportFormat::Markdown,
         Some(FormatArg::Json) => ExportFormat::Json,
         Some(FormatArg::Txt) => ExportFormat::Text,
-        None => ExportFormat::of_path(&args.file).map_err(Failure::usage)?,
+        None => ExportFormat::of_path(&args.file)
+            .map_err(|why| Failure::usage(format!("{why}; --format says it for any name")))?,
     };
     let scope = if args.tree { Scope::Tree } else { Scope::Branch };
     if args.file.as_os_str() == "-" {

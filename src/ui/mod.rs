@@ -22,6 +22,7 @@ use ratatui::layout::Rect;
 use crate::app::App;
 use crate::app::layout::{Area, MIN_SIZE, regions};
 use crate::app::rows::Role;
+use crate::app::wrap::wrap_text;
 use paint::Painter;
 use theme::Theme;
 
@@ -36,7 +37,9 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
     let mut painter = Painter::new(frame.buffer_mut(), theme);
     if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
         let text = format!("Window too small ({}x{}). Needs {}x{}.", area.width, area.height, MIN_SIZE.0, MIN_SIZE.1);
-        painter.text(area, 0, &text, Role::Text);
+        for (line, row) in (0..).zip(&wrap_text(&text, Role::Text, usize::from(area.width).max(1))) {
+            painter.row(area, line, 0, row);
+        }
         return;
     }
     let regions = regions(app);

@@ -135,7 +135,7 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
     lines.push(Row::default());
     let begin = match form {
         Form::Whole => "Type a question, or load a document and ask about it:",
-        Form::Short => "Type a question, or /load a document and ask about it. /help lists the commands.",
+        Form::Short => "Type a question, or /load a document and ask about it. /help lists commands.",
     };
     lines.push(Row::of(begin, Role::Text));
     if form == Form::Whole && !offers::shown(app) {

@@ -49,8 +49,9 @@ impl State {
             Some(Ok(gathered)) => Ok(gathered),
             Some(Err(SourceError::Cancelled)) => Err(DeskError::Stopped),
             Some(Err(e @ SourceError::NotFound { .. })) => {
-                Err(DeskError::Refused(self.or_session(paths, e.to_string())))
+                Err(DeskError::NotThere(self.or_session(paths, e.to_string())))
             }
+            Some(Err(e @ SourceError::NoMatch(_))) => Err(DeskError::NotThere(e.to_string())),
             Some(Err(e)) => Err(DeskError::Refused(e.to_string())),
             None => Err(DeskError::Refused("Reading the files failed unexpectedly. Nothing was loaded.".into())),
         }

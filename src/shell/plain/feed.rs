@@ -1,6 +1,6 @@
 //! Line mode on the real terminal: standard input, the desk's notices and signals in; standard output and requests out.
 
-use std::io::{self, BufRead, IsTerminal};
+use std::io::{self, BufRead, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,18 @@ use super::super::signals::{Outside, watch_signals};
 use super::super::{config_cmd, out};
 use super::{Out, Plain};
 use crate::app::tour::Tour;
+use crate::base::bytes as bytes_of;
 use crate::protocol::desk::Request;
 use crate::text::sanitize::Clean;
 
 /// A command can be answered in several lines: the prompt follows when this long nothing came.
 const QUIET: Duration = Duration::from_millis(40);
 
-/// Lines of standard input as they come.
-pub struct Lines(Receiver<String>);
+/// Bytes of one line: longer texts are files.
+const LINE_BYTES: u64 = 16 << 20;
+
+/// Lines of standard input as they come; of one that is no text, what is said of it.
+pub struct Lines(Receiver<Result<String, String>>);
 
 /// Starts to read standard input.
 ///
@@ -27,14 +31,39 @@ pub struct Lines(Receiver<String>);
 pub fn start_lines() -> io::Result<Lines> {
     let (lines_to, lines) = unbounded();
     std::thread::Builder::new().name("lines".into()).spawn(move || {
-        for line in io::stdin().lock().lines() {
-            let Ok(line) = line else { return };
+        let mut input = io::stdin().lock();
+        while let Ok(Some(line)) = next_line(&mut input, LINE_BYTES) {
             if lines_to.send(line).is_err() {
                 return;
             }
         }
     })?;
     Ok(Lines(lines))
+}
+
+/// The next line, of at most so many bytes; `None` at the end.
+fn next_line(input: &mut impl BufRead, most: u64) -> io::Result<Option<Result<String, String>>> {
+    let mut bytes = Vec::new();
+    input.by_ref().take(most + 1).read_until(b'\n', &mut bytes)?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let ended = bytes.last() == Some(&b'\n');
+    if bytes.len() as u64 > most && !ended {
+        input.skip_until(b'\n')?;
+        let why = format!("A line of more than {} was left out. /load FILE reads long texts.", bytes_of(most));
+        return Ok(Some(Err(why)));
+    }
+    bytes.truncate(bytes.len() - usize::from(ended));
+    if ended && bytes.last() == Some(&b'\r') {
+        bytes.pop();
+    }
+    Ok(Some(String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        format!(
+            "A line that is not UTF-8 text (byte {at}) was left out. Set the terminal to UTF-8, or convert the text."
+        )
+    })))
 }
 
 /// Runs line mode until it ends; the exit code, and where a tour is then.
@@ -53,7 +82,7 @@ pub fn run(
     watch_signals(outside_to)?;
     let mut plain = Plain::new(home, io::stdin().is_terminal()).with_tour(tour).say_looked(look);
     let mut dying: Option<(i32, Instant)> = None;
-    let mut input: Receiver<String> = lines.0.clone();
+    let mut input = lines.0.clone();
     loop {
         let timeout = match dying {
             Some((_, at)) => at.saturating_duration_since(Instant::now()),
@@ -62,7 +91,8 @@ pub fn run(
         };
         let out = select! {
             recv(input) -> line => match line {
-                Ok(line) => plain.line(&line),
+                Ok(Ok(line)) => plain.line(&line),
+                Ok(Err(why)) => plain.left_out(why),
                 Err(_) => { input = never(); plain.end_of_input() }
             },
             recv(desk.notices) -> notice => match notice {
@@ -104,5 +134,20 @@ pub fn run(
                 Out::Exit(code) => return Ok((dying.map_or(code, |d| d.0), plain.tour.take())),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_no_text_is_said_and_the_others_are_read() {
+        let mut input: &[u8] = b"one\r\n\xff\xfe\n\n0123456789\nlast";
+        let mut lines = Vec::new();
+        while let Some(line) = next_line(&mut input, 8).unwrap() {
+            lines.push(line.map_err(|why| why.contains("left out") && why.ends_with('.')));
+        }
+        assert_eq!(lines, [Ok("one".to_owned()), Err(true), Ok(String::new()), Err(true), Ok("last".to_owned())]);
     }
 }

@@ -3,7 +3,7 @@
 use super::{Asked, Out, Plain, keys, page};
 use crate::app::entry::grouped;
 use crate::app::status::{duration, seconds_left};
-use crate::base::percent;
+use crate::base::{counted, percent};
 use crate::protocol::desk::{Activity, Level, Notice, SaveState};
 use crate::text::sanitize::{sanitize, sanitize_line};
 use crate::transcript::{Finish, Message, Role};
@@ -72,11 +72,8 @@ impl Plain {
                 }
                 (self.open, self.opened) = (view.serial, view.opened);
                 if !view.name.is_empty() {
-                    out.push(Out::Line(format!(
-                        "Session {}, {} messages.",
-                        sanitize_line(&view.name),
-                        view.messages.len()
-                    )));
+                    let messages = counted(view.messages.len() as u64, "message");
+                    out.push(Out::Line(format!("Session {}, {messages}.", sanitize_line(&view.name))));
                 }
                 if let Some(last) = view.messages.last().filter(|m| m.role == Role::Assistant) {
                     out.push(Out::Line(format!("sala: {}", sanitize(&last.text))));
@@ -174,11 +171,8 @@ impl Plain {
             Notice::Sessions(rows) => {
                 for r in rows.iter().take(50) {
                     let (name, title) = (sanitize_line(&r.name), sanitize_line(&r.title));
-                    out.push(Out::Line(format!(
-                        "{name}: {title} ({} messages, {} tokens)",
-                        r.messages,
-                        grouped(r.tokens)
-                    )));
+                    let (messages, tokens) = (counted(r.messages, "message"), counted(r.tokens, "token"));
+                    out.push(Out::Line(format!("{name}: {title} ({messages}, {tokens})")));
                 }
                 out.push(Out::Line("/resume NAME opens one.".into()));
             }
@@ -197,14 +191,11 @@ impl Plain {
                 }
             }
             Notice::Documents { title, rows } => {
-                out.push(Out::Line(format!("{}: {} documents.", sanitize_line(&title), rows.len())));
+                let documents = counted(rows.len() as u64, "document");
+                out.push(Out::Line(format!("{}: {documents}.", sanitize_line(&title))));
                 out.extend(rows.iter().map(|r| {
-                    Out::Line(format!(
-                        "{}, {} tokens, {} lines",
-                        sanitize_line(&r.name),
-                        grouped(r.tokens),
-                        grouped(r.lines)
-                    ))
+                    let (tokens, lines) = (counted(r.tokens, "token"), counted(r.lines, "line"));
+                    Out::Line(format!("{}, {tokens}, {lines}", sanitize_line(&r.name)))
                 }));
             }
             Notice::Bye { farewell, unsaved } => {

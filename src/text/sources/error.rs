@@ -26,7 +26,7 @@ pub enum SourceError {
         reason: String,
     },
     /// Not text.
-    #[error("{name}: not text ({} at byte {offset}). --force loads it as Latin-1.", .byte.name())]
+    #[error("{name}: not text ({} at byte {offset}). /load --force loads it as Latin-1.", .byte.name())]
     Binary {
         /// Which file.
         name: String,
