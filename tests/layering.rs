@@ -1,6 +1,7 @@
 //! Imports point downwards: every `use crate::…` of the sources is checked against the layer table of `src/lib.rs`.
 
-use std::path::{Path, PathBuf};
+#[path = "support/sources.rs"]
+mod sources;
 
 /// Layer of each module; a module may import modules of lower layers.
 const LAYERS: &[(&str, u8)] = &[
@@ -36,15 +37,9 @@ fn layer(module: &str) -> Option<u8> {
     LAYERS.iter().find(|(name, _)| *name == module).map(|(_, layer)| *layer)
 }
 
-fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            found.push(path);
-        }
-    }
+/// The module that a source belongs to.
+fn first(inside: &str) -> String {
+    inside.split('/').next().unwrap().replace(".rs", "")
 }
 
 /// Modules named after `crate::` in a source, comments left out. `use crate::{a::…, b}` counts for a and b.
@@ -82,18 +77,14 @@ fn imports(source: &str) -> Vec<String> {
 
 #[test]
 fn imports_point_downwards() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    sources(&root, &mut files);
     let mut wrong = Vec::new();
-    for file in files {
-        let inside = file.strip_prefix(&root).unwrap();
-        let module = inside.components().next().unwrap().as_os_str().to_string_lossy().replace(".rs", "");
+    for (inside, source) in sources::below("src") {
+        let module = first(&inside);
         if module == "lib" {
             continue;
         }
         let own = layer(&module).unwrap_or_else(|| panic!("src/{module} is in no layer: add it to the table"));
-        for import in imports(&std::fs::read_to_string(&file).unwrap()) {
+        for import in imports(&source) {
             let Some(other) = layer(&import) else {
                 continue;
             };
@@ -102,7 +93,7 @@ fn imports_point_downwards() {
             // The vocabulary's modules may name each other; elsewhere a layer's modules do not know their neighbours.
             let downwards = other < own || (other == 0 && own == 0);
             if import != module && !(downwards && listed) {
-                wrong.push(format!("{}: {module} (layer {own}) imports {import} (layer {other})", inside.display()));
+                wrong.push(format!("{inside}: {module} (layer {own}) imports {import} (layer {other})"));
             }
         }
     }
@@ -133,18 +124,13 @@ fn siblings(source: &str, depth: usize) -> Vec<String> {
 
 #[test]
 fn modules_of_the_interface_have_no_circles() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/app");
-    let mut files = Vec::new();
-    sources(&root, &mut files);
     let mut edges: Vec<(String, String)> = Vec::new();
-    for file in files {
-        let inside = file.strip_prefix(&root).unwrap();
-        let own = inside.components().next().unwrap().as_os_str().to_string_lossy().replace(".rs", "");
+    for (inside, source) in sources::below("src/app") {
+        let own = first(&inside);
         if own == "mod" {
             continue;
         }
-        let depth = inside.components().count();
-        let used = siblings(&std::fs::read_to_string(&file).unwrap(), depth);
+        let used = siblings(&source, inside.split('/').count());
         edges.extend(used.into_iter().filter(|u| *u != own).map(|u| (own.clone(), u)));
     }
     assert!(edges.iter().any(|(a, b)| a == "update" && b == "input"), "the scan sees imports");

@@ -6,26 +6,16 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod pty;
+#[path = "support/sources.rs"]
+mod sources;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
 
 use portable_pty::CommandBuilder;
 use pty::{PROGRAM, Terminal, environment};
 use sala_chat::model::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use serde_json::json;
-
-fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            found.push(path);
-        }
-    }
-}
 
 /// What gives a way to the two streams, and how often it may stand in which file besides `shell/out.rs`.
 const WAYS: [&str; 9] =
@@ -62,17 +52,13 @@ fn ways(file: &str, source: &str) -> Vec<String> {
 
 #[test]
 fn only_one_module_has_standard_output_and_standard_error() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let mut files = Vec::new();
-    sources(&root, &mut files);
     let mut wrong = Vec::new();
-    for path in files {
-        let file = path.strip_prefix(&root).unwrap().to_str().unwrap();
+    for (file, source) in sources::below("src") {
         // Modules of tests in files of their own write what they like.
         if file == "shell/out.rs" || file.ends_with("tests.rs") || file.contains("/tests/") {
             continue;
         }
-        wrong.extend(ways(file, &std::fs::read_to_string(&path).unwrap()));
+        wrong.extend(ways(&file, &source));
     }
     assert!(wrong.is_empty(), "print through shell/out.rs (Context::print, Context::note):\n{}", wrong.join("\n"));
 }

@@ -1,18 +1,23 @@
 //! One entry of the transcript and its rows: a message with its head line, thoughts, text and end mark, or a note.
 //!
+//! The rows of text come from [`super::markdown`]; those around it, head, note and end mark, are made in `rows`.
+//!
 //! Rows are made for one width and kept; text that arrives only touches the open tail. Foreign text is cleaned on
 //! arrival, so everything below works on harmless text with stable offsets.
+
+mod rows;
 
 use std::ops::Range;
 
 use super::markdown::{Colours, Growth, Stream, Style};
 use super::options::{Glyphs, ThinkShow};
-use super::rows::{Face, Role as Tone, Row, Span};
-use super::wrap::{ellipsis, width, wrap_text};
-use crate::base::counted;
+use super::rows::{Role as Tone, Row};
+use super::wrap::ellipsis;
 use crate::protocol::desk::Level;
-use crate::text::sanitize::{sanitize, sanitize_line};
-use crate::transcript::{Finish, Message, Role};
+use crate::text::sanitize::sanitize;
+use crate::transcript::{Message, Role};
+pub(crate) use rows::said_again;
+use rows::{head_rows, note_rows, tail_rows};
 
 /// What an entry shows.
 #[derive(Clone, Debug, PartialEq)]
@@ -433,127 +438,6 @@ fn cleaned(text: &str) -> Option<String> {
         std::borrow::Cow::Borrowed(_) => None,
         std::borrow::Cow::Owned(clean) => Some(clean),
     }
-}
-
-fn note_rows(level: Level, text: &str, look: Look) -> Vec<Row> {
-    let (mark, tone) = match level {
-        Level::Info => ("  ", Tone::Info),
-        Level::Warn => ("! ", Tone::Warn),
-        Level::Error => ("!!", Tone::Error),
-    };
-    let mut rows = wrap_text(text, tone, look.cells.saturating_sub(4).max(8));
-    for (i, row) in rows.iter_mut().enumerate() {
-        row.spans.insert(0, Span::new(if i == 0 { format!(" {mark} ") } else { "    ".into() }, tone));
-    }
-    rows
-}
-
-/// `#7 14:01`, with what an answer adds.
-fn head_rows(entry: &Entry, m: &Message, look: Look, open: bool) -> Vec<Row> {
-    let (name, tone) = match m.role {
-        Role::System => ("system".to_string(), Tone::Dim),
-        Role::User => ("you".to_string(), Tone::You),
-        Role::Assistant => ("sala".to_string(), Tone::Sala),
-        Role::Document => ("document".to_string(), Tone::Document),
-    };
-    let mut right = vec![format!("#{}", entry.number)];
-    if let Some(remark) = &entry.remark {
-        right.push(remark.clone());
-    } else {
-        right.extend(head_words(entry, m, look));
-    }
-    let right = ellipsis(&right.join("  "), look.cells.saturating_sub(8));
-    let gap = look.cells.saturating_sub(1 + width(&name) + width(&right)).max(1);
-    let mut rows = vec![Row {
-        spans: vec![
-            Span::new(format!(" {name}"), Face::from(tone).bold()),
-            Span::new(" ".repeat(gap), Tone::Text),
-            Span::new(right, Tone::Dim),
-        ],
-        ..Row::default()
-    }];
-    if let Some(d) = &m.meta.document {
-        let state = if d.complete { "" } else { ", read in part" };
-        let (tokens, lines) = (counted(d.tokens, "token"), counted(d.lines, "line"));
-        let line = format!("{}  {tokens}, {lines}{state}", sanitize_line(&d.name));
-        rows.append(&mut wrap_text(&line, Tone::Document, look.cells.saturating_sub(BAR_CELLS)));
-    }
-    if !m.thinking.is_empty() && look.think != ThinkShow::Hide {
-        let (mark, does) = if open { ("v", "fold") } else { (">", "open") };
-        let text = format!("{mark} thoughts ({}, Ctrl-T to {does})", thought_size(m));
-        rows.push(Row::of(ellipsis(&text, look.cells.saturating_sub(BAR_CELLS)), Tone::Dim));
-    }
-    rows
-}
-
-/// Lines, tokens and time of the thoughts, as far as they are known: `41 lines, 1,204 tokens, 12 s`.
-fn thought_size(m: &Message) -> String {
-    let mut words = vec![counted(m.thinking.lines().count() as u64, "line")];
-    if m.meta.thought_tokens > 0 {
-        words.push(format!("{} tokens", grouped(m.meta.thought_tokens)));
-    }
-    if m.meta.thought_ms > 0.0 && m.meta.finish.is_none() {
-        words.push(format!("{:.0} s", m.meta.thought_ms / 1e3));
-    }
-    words.join(", ")
-}
-
-/// What the head says at its right, behind the number.
-fn head_words(entry: &Entry, m: &Message, look: Look) -> Vec<String> {
-    let mut right = Vec::new();
-    match entry.progress {
-        Progress::Done => {}
-        _ if !entry.before.is_empty() => right.push(entry.before.clone()),
-        Progress::Thinking if !m.thinking.is_empty() => right.push("thinking".into()),
-        Progress::Thinking | Progress::Answering => right.push("answering".into()),
-    }
-    if entry.progress != Progress::Done && !entry.speed.is_empty() {
-        right.push(entry.speed.clone());
-    }
-    if m.created_ms > 0 && entry.progress == Progress::Done {
-        right.push(clock(m.created_ms, look.utc_offset_min));
-    }
-    if m.meta.thought_ms > 0.0 && entry.progress == Progress::Done {
-        right.push(format!("thought {:.1} s", m.meta.thought_ms / 1e3));
-    }
-    if entry.progress == Progress::Done && m.meta.tokens_per_s > 0.0 {
-        right.push(format!("{:.1} t/s", m.meta.tokens_per_s));
-    }
-    if let Some(seed) = m.meta.seed.filter(|_| look.cells >= 90) {
-        right.push(format!("seed {seed}"));
-    }
-    right
-}
-
-/// About an answer that was ended because it repeated itself.
-pub(crate) fn said_again(m: &Message) -> String {
-    let tokens = grouped(m.meta.completion_tokens);
-    format!("The answer began to repeat itself; stopped after {tokens} tokens. /continue goes on")
-}
-
-fn tail_rows(m: &Message, look: Look) -> Vec<Row> {
-    let mut rows = ended_rows(m, look);
-    if let Some(sources) = m.meta.looked.as_ref().filter(|_| look.looked) {
-        rows.extend(super::looked::rows(sources, look.cells.saturating_sub(BAR_CELLS)));
-    }
-    rows
-}
-
-/// How it ended, unless by itself.
-fn ended_rows(m: &Message, look: Look) -> Vec<Row> {
-    let repeats;
-    let text = match m.meta.finish {
-        None | Some(Finish::Stop) => return Vec::new(),
-        Some(Finish::Repeats) => {
-            repeats = format!("-- {}", said_again(m));
-            &repeats
-        }
-        Some(Finish::Stopped) => "-- stopped; /continue goes on, /regen answers again",
-        Some(Finish::Length) => "-- length limit reached; /continue goes on",
-        Some(Finish::Context) => "-- the context is full; /new, /fork or /compact",
-        Some(Finish::Failed) => "-- ended in an error; /regen answers again",
-    };
-    vec![Row { source: usize::MAX, ..Row::of(ellipsis(text, look.cells.saturating_sub(BAR_CELLS)), Tone::Dim) }]
 }
 
 /// Time of day, `14:01`.

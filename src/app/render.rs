@@ -1,17 +1,19 @@
-//! One markdown block to rows: walks the parser's events, keeps the prefixes of the containers (lists, quotes).
+//! One markdown block to rows: walks the parser's events, keeps the prefixes of the containers (lists, quotes). Text within a
+//! block is in `inline`, tables are in `table`.
 
-use std::borrow::Cow;
+mod inline;
+mod table;
+
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
-use pulldown_cmark::{Alignment, CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
-use super::math;
 use super::options::Glyphs;
 use super::rows::{Face, Joint, Role, Row, Span};
-use super::wrap::{Piece, Prefix, cluster_width, fit, width, wrap};
+use super::wrap::{Prefix, cluster_width, fit, width, wrap};
 use crate::text::sanitize::{sanitize, sanitize_line};
+use inline::{Inline, dollars, inline_event};
 
 /// Coloured lines of code blocks by (language, code). Filled from outside; colouring is slow.
 #[derive(Clone, Debug, Default)]
@@ -80,54 +82,6 @@ pub(super) struct Writer<'a> {
     pub(super) code: Vec<CodeBlock>,
 }
 
-/// Inline text being collected, with the marks that are open.
-#[derive(Default)]
-struct Inline {
-    pieces: Vec<Piece>,
-    strong: usize,
-    emphasis: usize,
-    struck: usize,
-    /// Target and where its text begins in `pieces`.
-    links: Vec<(String, usize)>,
-    heading: bool,
-    quoted: bool,
-    /// A displayed equation ended the line.
-    line_done: bool,
-}
-
-impl Inline {
-    fn face(&self, role: Role) -> Face {
-        let role = match role {
-            Role::Text if !self.links.is_empty() => Role::Link,
-            Role::Text if self.heading => Role::Heading,
-            Role::Text if self.quoted => Role::Quote,
-            other => other,
-        };
-        Face { role, strong: self.strong > 0 || self.heading, emphasis: self.emphasis > 0, struck: self.struck > 0 }
-    }
-
-    fn push(&mut self, text: &str, role: Role, source: usize) {
-        if std::mem::take(&mut self.line_done) {
-            // Behind a displayed equation begins a new line.
-            let text = text.trim_start();
-            if !text.is_empty() {
-                self.push(&format!("\n{text}"), role, source);
-            } else {
-                self.line_done = true;
-            }
-            return;
-        }
-        // Entities can decode to control characters, so text is cleaned after parsing, not only before.
-        let text = sanitize(text).replace('\t', "    ");
-        let face = self.face(role);
-        self.pieces.push(Piece { text, face, source });
-    }
-
-    fn text(&self) -> String {
-        self.pieces.iter().map(|p| p.text.as_str()).collect()
-    }
-}
-
 type Events<'t> = std::iter::Peekable<pulldown_cmark::OffsetIter<'t>>;
 
 /// Renders the source of one top-level block.
@@ -135,34 +89,6 @@ pub(super) fn render_block(writer: &mut Writer<'_>, source: &str) {
     let source = dollars(source);
     let mut events: Events<'_> = Parser::new_ext(&source, options()).into_offset_iter().peekable();
     writer.container(&mut events, None, false);
-}
-
-/// `\(x\)` and `\[x\]` as the parser knows equations, at the same offsets. Code keeps its backslashes.
-fn dollars(source: &str) -> Cow<'_, str> {
-    if !source.contains("\\(") && !source.contains("\\[") {
-        return Cow::Borrowed(source);
-    }
-    let code: Vec<Range<usize>> = Parser::new_ext(source, options())
-        .into_offset_iter()
-        .filter(|(event, _)| matches!(event, Event::Code(_) | Event::Start(Tag::CodeBlock(_))))
-        .map(|(_, range)| range)
-        .collect();
-    let outside = |at: usize| !code.iter().any(|range| range.contains(&at));
-    let mut out = source.to_string();
-    // Braces keep the length, and a space inside them does not keep the dollar from opening.
-    for (open, close, marks) in [("\\(", "\\)", ["${", "}$"]), ("\\[", "\\]", ["$$", "$$"])] {
-        let mut at = 0;
-        while let Some(from) = source.get(at..).and_then(|rest| rest.find(open)).map(|n| at + n) {
-            at = from + 2;
-            let Some(to) = source[at..].find(close).map(|n| at + n) else { break };
-            if outside(from) && outside(to) && !source[at..to].trim().is_empty() && !source[at..to].contains("\n\n") {
-                out.replace_range(from..from + 2, marks[0]);
-                out.replace_range(to..to + 2, marks[1]);
-                at = to + 2;
-            }
-        }
-    }
-    Cow::Owned(out)
 }
 
 impl<'a> Writer<'a> {
@@ -221,7 +147,7 @@ impl<'a> Writer<'a> {
 
     /// Renders blocks and inline text until the end of `until` (or of the events).
     fn container(&mut self, events: &mut Events<'_>, until: Option<&Tag<'_>>, quoted: bool) {
-        let mut inline = Inline { quoted, ..Inline::default() };
+        let mut inline = Inline::within(quoted);
         let mut inline_at = 0;
         let mut blocks = 0;
         while let Some((event, range)) = events.next() {
@@ -258,7 +184,7 @@ impl<'a> Writer<'a> {
     fn block(&mut self, events: &mut Events<'_>, tag: Tag<'_>, at: usize, quoted: bool) {
         match &tag {
             Tag::Heading { level, .. } => {
-                let mut inline = Inline { heading: true, ..Inline::default() };
+                let mut inline = Inline::heading();
                 inline.push(&format!("{} ", "#".repeat(heading_depth(*level))), Role::Text, at);
                 self.inline_until(events, &tag, &mut inline);
                 self.paragraph(&mut inline, at);
@@ -279,7 +205,7 @@ impl<'a> Writer<'a> {
                 self.paragraph(&mut inline, at);
             }
             _ => {
-                let mut inline = Inline { quoted, ..Inline::default() };
+                let mut inline = Inline::within(quoted);
                 self.inline_until(events, &tag, &mut inline);
                 self.paragraph(&mut inline, at);
             }
@@ -388,100 +314,6 @@ impl<'a> Writer<'a> {
             r.source = high;
         }
     }
-
-    fn table(&mut self, events: &mut Events<'_>, tag: &Tag<'_>, at: usize) {
-        let mut lines: Vec<Vec<Inline>> = Vec::new();
-        while let Some((event, _)) = events.next() {
-            match event {
-                Event::End(end) if closes(tag, end) => break,
-                Event::Start(Tag::TableHead | Tag::TableRow) => lines.push(Vec::new()),
-                Event::Start(cell @ Tag::TableCell) => {
-                    let mut inline = Inline::default();
-                    self.inline_until(events, &cell, &mut inline);
-                    if let Some(line) = lines.last_mut() {
-                        line.push(inline);
-                    }
-                }
-                _ => {}
-            }
-        }
-        let columns = lines.first().map_or(0, Vec::len);
-        let widths: Vec<usize> = (0..columns)
-            .map(|c| lines.iter().filter_map(|l| l.get(c)).map(|i| width(&i.text())).max().unwrap_or(0))
-            .collect();
-        if widths.iter().sum::<usize>() + 3 * columns < self.cells() {
-            let aligned: &[Alignment] = if let Tag::Table(columns) = tag { columns } else { &[] };
-            self.grid(lines, &widths, aligned, at);
-        } else {
-            self.header_values(lines, at);
-        }
-    }
-
-    fn grid(&mut self, lines: Vec<Vec<Inline>>, widths: &[usize], aligned: &[Alignment], at: usize) {
-        let (bar, dash, cross) = match self.style.glyphs {
-            Glyphs::Ascii => ("|", "-", "|"),
-            Glyphs::Unicode => ("│", "─", "┼"),
-        };
-        // A table without headings is a list of pairs.
-        let untitled = lines.first().is_some_and(|head| head.iter().all(|cell| cell.pieces.is_empty()));
-        for (i, line) in lines.into_iter().enumerate().skip(usize::from(untitled)) {
-            let mut row = vec![Span::new(bar, Role::Rule)];
-            for (c, cells) in widths.iter().enumerate() {
-                let used: usize = line.get(c).map_or(0, |inline| inline.pieces.iter().map(|p| width(&p.text)).sum());
-                let free = cells.saturating_sub(used);
-                let before = match aligned.get(c) {
-                    Some(Alignment::Right) => free,
-                    Some(Alignment::Center) => free / 2,
-                    Some(Alignment::Left | Alignment::None) | None => 0,
-                };
-                row.push(Span::new(" ".repeat(before + 1), Role::Text));
-                for p in line.get(c).map_or(&[][..], |inline| &inline.pieces) {
-                    let face = if i == 0 { p.face.bold() } else { p.face };
-                    row.push(Span::new(p.text.replace('\n', " "), face));
-                }
-                row.push(Span::new(" ".repeat(free - before + 1), Role::Text));
-                row.push(Span::new(bar, Role::Rule));
-            }
-            self.line(row, at);
-            if i == 0 {
-                let (left, right) = if self.style.glyphs == Glyphs::Ascii { ("|", "|") } else { ("├", "┤") };
-                let middle: Vec<String> = widths.iter().map(|w| dash.repeat(w + 2)).collect();
-                self.line(vec![Span::new(format!("{left}{}{right}", middle.join(cross)), Role::Rule)], at);
-            }
-        }
-    }
-
-    /// For tables wider than the column: one `header: value` line per cell.
-    fn header_values(&mut self, lines: Vec<Vec<Inline>>, at: usize) {
-        let mut lines = lines.into_iter();
-        let headers: Vec<String> = lines.next().unwrap_or_default().iter().map(Inline::text).collect();
-        for (i, line) in lines.enumerate() {
-            if i > 0 {
-                self.blank(at);
-            }
-            for (header, value) in headers.iter().zip(line) {
-                let mut inline = Inline::default();
-                if !header.is_empty() {
-                    inline.pieces.push(Piece {
-                        text: format!("{header}: "),
-                        face: Face::from(Role::Dim).bold(),
-                        source: at,
-                    });
-                }
-                inline.pieces.extend(value.pieces);
-                for p in &mut inline.pieces {
-                    p.source = at;
-                }
-                let mut prefix = self.prefix();
-                prefix.rest.push(("  ".into(), Face::default()));
-                let mut rows = wrap(&inline.pieces, &prefix, self.style.cells);
-                for r in &mut rows {
-                    r.source = self.base + at;
-                }
-                self.rows.append(&mut rows);
-            }
-        }
-    }
 }
 
 fn is_block(tag: &Tag<'_>) -> bool {
@@ -500,54 +332,6 @@ fn is_block(tag: &Tag<'_>) -> bool {
 
 fn heading_depth(level: HeadingLevel) -> usize {
     level as usize
-}
-
-/// Inline events; block events never get here.
-fn inline_event(inline: &mut Inline, event: Event<'_>, at: usize) {
-    match event {
-        Event::Text(t) => inline.push(&t, Role::Text, at),
-        Event::Code(t) => inline.push(&t, Role::Code, at),
-        Event::InlineMath(t) => match math::unicode(&t).filter(|_| math::is_equation(&t)) {
-            Some(equation) => inline.push(&equation, Role::Math, at),
-            None => match t.strip_prefix('{').and_then(|t| t.strip_suffix('}')) {
-                Some(t) => inline.push(&format!("\\({t}\\)"), Role::Text, at),
-                None => inline.push(&format!("${t}$"), Role::Text, at),
-            },
-        },
-        Event::DisplayMath(t) => {
-            if !inline.pieces.is_empty() {
-                inline.push("\n", Role::Text, at);
-            }
-            let shown = math::unicode(&t).unwrap_or_else(|| format!("$${t}$$"));
-            inline.push(&format!("  {shown}"), Role::Math, at);
-            inline.line_done = true;
-        }
-        Event::Html(t) | Event::InlineHtml(t) => inline.push(t.trim_end_matches('\n'), Role::Dim, at),
-        Event::SoftBreak => inline.push(" ", Role::Text, at),
-        Event::HardBreak => inline.push("\n", Role::Text, at),
-        Event::TaskListMarker(done) => inline.push(if done { "[x] " } else { "[ ] " }, Role::Text, at),
-        Event::Start(Tag::Strong) => inline.strong += 1,
-        Event::Start(Tag::Emphasis) => inline.emphasis += 1,
-        Event::Start(Tag::Strikethrough) => inline.struck += 1,
-        Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
-            inline.links.push((sanitize_line(&dest_url).into_owned(), inline.pieces.len()));
-        }
-        Event::End(end) => match end {
-            pulldown_cmark::TagEnd::Strong => inline.strong = inline.strong.saturating_sub(1),
-            pulldown_cmark::TagEnd::Emphasis => inline.emphasis = inline.emphasis.saturating_sub(1),
-            pulldown_cmark::TagEnd::Strikethrough => inline.struck = inline.struck.saturating_sub(1),
-            pulldown_cmark::TagEnd::Link | pulldown_cmark::TagEnd::Image => {
-                if let Some((target, from)) = inline.links.pop() {
-                    let shown: String = inline.pieces[from..].iter().map(|p| p.text.as_str()).collect();
-                    if shown != target {
-                        inline.push(&format!(" ({target})"), Role::Dim, at);
-                    }
-                }
-            }
-            _ => {}
-        },
-        _ => {}
-    }
 }
 
 /// Cuts spans into rows of `cells` without looking at words: code keeps its columns.

@@ -7,7 +7,6 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use super::caught::caught;
 use super::long::{Fast, Halt, Literals, Run, Which};
 use super::spell::{Before, LOWER_BLOCK, OwnSpace, without_own_space};
 use super::stream::Detokenizer;
-use super::{TextError, files, untrusted};
+use super::{TextError, untrusted};
 use crate::protocol::engine::Token;
 
 /// Put into the literals of special tokens that occur in untrusted text; never encoded itself.
@@ -183,18 +182,6 @@ fn malformed(file: &str, reason: impl ToString) -> TextError {
 }
 
 impl Tokenizer {
-    /// Reads the files of a model folder.
-    ///
-    /// # Errors
-    /// `tokenizer.json` missing, or a file that does not parse.
-    pub fn from_dir(dir: &Path) -> Result<Tokenizer, TextError> {
-        let path = dir.join("tokenizer.json");
-        let bytes = files::read(&path, files::TOKENIZER_BYTES).map_err(|source| TextError::Read { path, source })?;
-        let beside = |name: &str| files::read(&dir.join(name), files::MODEL_CONFIG_BYTES).ok();
-        let (config, generation) = (beside("tokenizer_config.json"), beside("generation_config.json"));
-        Tokenizer::from_bytes(&bytes, config.as_deref(), generation.as_deref())
-    }
-
     /// From file contents: `tokenizer.json`, `tokenizer_config.json`, `generation_config.json`.
     ///
     /// # Errors
