@@ -313,9 +313,9 @@ fn answers(questions: &[String]) -> Vec<String> {
 /// Whatever the built-in model says about a command is about that command, and names only what exists.
 #[test]
 fn the_model_speaks_the_truth_about_every_command() {
-    use sala_chat::commands::{COMMANDS, is_command, parse};
-    // Commands that came after the model was trained.
-    let unknown = ["ask-all", "when"];
+    use sala_chat::commands::{COMMANDS, NEWER_THAN_BUILT_IN_MODEL, is_command, parse};
+    // What of the others it says is not to be believed: the program says that, and what they are.
+    let unknown = NEWER_THAN_BUILT_IN_MODEL;
     let asked: Vec<&str> = COMMANDS.iter().map(|c| c.name).filter(|n| !unknown.contains(n)).collect();
     let questions: Vec<String> = asked.iter().map(|name| format!("What does /{name} do?")).collect();
     for (name, answer) in asked.iter().zip(answers(&questions)) {

@@ -234,6 +234,17 @@ fn commands_pop_up_while_they_are_typed() {
 }
 
 #[test]
+fn a_mention_offers_the_conversation_the_library_and_files() {
+    for (width, height) in [(80, 24), (160, 50)] {
+        let mut s = shelved(width, height);
+        s.type_text("Compare @");
+        let found = ["src/", "plan.md", "todo.txt"].map(String::from).into();
+        s.event(sala_chat::app::Event::Files { query: String::new(), found });
+        picture(&format!("mention_{width}x{height}"), &mut s);
+    }
+}
+
+#[test]
 fn unknown_command_names_the_nearest_one() {
     let mut s = open(80, 24);
     s.type_text("/lod war.txt").press("enter");

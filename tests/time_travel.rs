@@ -38,7 +38,17 @@ fn open(engine: Engine, dir: &Path, opening: Opening) -> Talk {
             let engine = worker::spawn(options).unwrap();
             let channels = EngineChannels { commands: engine.commands, events: engine.events };
             let text = text_model(None);
-            Talk::with_engine(dir, channels, text, opening, Attendance::Present, greedy(), None, LoadLimits::default())
+            Talk::with_engine(
+                dir,
+                channels,
+                text,
+                opening,
+                Attendance::Present,
+                greedy(),
+                None,
+                LoadLimits::default(),
+                false,
+            )
         }
     }
 }

@@ -43,6 +43,8 @@ pub struct Names<'a> {
     pub sessions: Vec<&'a str>,
     /// Documents.
     pub documents: Vec<&'a str>,
+    /// Documents of the library.
+    pub library: Vec<&'a str>,
     /// Theme files.
     pub themes: Vec<&'a str>,
 }
@@ -71,6 +73,7 @@ pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
     match command.completes {
         Completes::Nothing => Wanted::Nothing,
         Completes::Paths if word.starts_with("--") => Wanted::Nothing,
+        Completes::Paths if word.starts_with('@') && command.name == "load" => shelved(from, &word[1..], names),
         Completes::Paths => Wanted::Paths(from, word.to_string()),
         Completes::Sessions => pick(names.sessions.clone()),
         Completes::Documents => pick(names.documents.clone()),
@@ -82,6 +85,13 @@ pub fn wanted(line: &str, names: &Names<'_>) -> Wanted {
             pick(words(&before))
         }
     }
+}
+
+/// Documents of the library for what was typed of a name.
+fn shelved(from: usize, typed: &str, names: &Names<'_>) -> Wanted {
+    let found = fuzzy(&typed.replace("\\ ", " "), &names.library);
+    let candidate = |name: &&str| Candidate { text: format!("@{}", quoted(name)), help: String::new() };
+    Wanted::Known(from, found.into_iter().filter_map(|i| names.library.get(i)).map(candidate).collect())
 }
 
 /// Options of a command that begin so.
@@ -166,15 +176,20 @@ mod tests {
 
     #[test]
     fn commands_words_and_paths() {
-        let names =
-            Names { sessions: vec!["war-and-peace", "contract"], documents: vec!["notes.md"], themes: vec!["solar"] };
+        let names = Names {
+            sessions: vec!["war-and-peace", "contract"],
+            documents: vec!["notes.md"],
+            library: vec!["old contract.pdf", "war.txt"],
+            themes: vec!["solar"],
+        };
+        assert_eq!(texts(wanted("/load @con", &names)), ["@old\\ contract.pdf"]);
         assert_eq!(texts(wanted("/theme ", &names)), ["auto", "dark", "light", "plain", "solar"]);
         assert_eq!(texts(wanted("/re", &names)), ["/resume", "/rename", "/redo", "/regen", "/read"]);
         assert_eq!(texts(wanted("/clea", &names)), ["/clear"]);
         assert_eq!(texts(wanted("/load a.txt --", &names))[..2], ["--as", "--head"]);
         assert_eq!(texts(wanted("/set the", &names)), ["theme", "code_theme", "thinking_budget"]);
         assert_eq!(texts(wanted("/set theme li", &names)).first().map(String::as_str), Some("light"));
-        assert_eq!(texts(wanted("/tl", &names)).first().map(String::as_str), Some("/timeline"));
+        assert_eq!(texts(wanted("/tml", &names)).first().map(String::as_str), Some("/timeline"));
         assert_eq!(texts(wanted("/resume con", &names)), ["contract"]);
         assert_eq!(texts(wanted("/open ", &names)), ["notes.md"]);
         assert_eq!(wanted("/load my\\ fi", &names), Wanted::Paths(6, "my\\ fi".into()));

@@ -1,7 +1,9 @@
-//! `@file` in a question: found while it is typed, read before the question is asked. And paths that were pasted or
+//! `@file` in a question: found while it is typed, read before the question is asked; so are documents of the library by
+//! name, for which what is kept is taken. And paths that were pasted or
 //! dropped into the terminal, which are offered for loading.
 //!
-//! Whether a path exists is looked up outside ([`Effect::FindPaths`]); an `@word` that is no path stays text.
+//! Whether a path exists is looked up outside ([`Effect::FindPaths`]); a path goes before a name of the library, and an
+//! `@word` that is neither stays text.
 
 use std::ops::Range;
 
@@ -74,13 +76,13 @@ fn bare(name: &str) -> &str {
     name.trim_end_matches(['.', ',', ';', ':', '!', '?', ')', '"', '\''])
 }
 
-/// The text with marks of found paths taken away, and those paths, each once.
-fn resolved(text: &str, found: &[String]) -> (String, Vec<String>) {
+/// The text with the marks of known names taken away, and those names, each once.
+fn resolved(text: &str, known: &[&str]) -> (String, Vec<String>) {
     let mut out = String::new();
-    let mut paths: Vec<String> = Vec::new();
+    let mut names: Vec<String> = Vec::new();
     let mut at = 0;
     for m in mentions(text) {
-        let is = |name: &str| found.iter().any(|f| f == name);
+        let is = |name: &str| known.contains(&name);
         let name = if is(&m.name) { m.name.as_str() } else { bare(&m.name) };
         if name.is_empty() || !is(name) {
             continue;
@@ -88,12 +90,12 @@ fn resolved(text: &str, found: &[String]) -> (String, Vec<String>) {
         out.push_str(&text[at..m.range.start]);
         out.push_str(&m.name);
         at = m.range.end;
-        if !paths.iter().any(|p| p == name) {
-            paths.push(name.to_string());
+        if !names.iter().any(|n| n == name) {
+            names.push(name.to_string());
         }
     }
     out.push_str(&text[at..]);
-    (out, paths)
+    (out, names)
 }
 
 /// Paths a pasted text consists of, if it consists of nothing else: absolute, below `~` or `.`, or `file://` addresses;
@@ -180,13 +182,18 @@ pub(super) fn found(app: &mut App, found: &[String], effects: &mut Vec<Effect>) 
         None => Found::Nothing,
         Some(Lookup::Question(text)) => {
             app.waiting = false;
-            let (text, mut paths) = resolved(&text, found);
+            let read: Vec<&str> = app.session.documents.iter().map(|d| d.name.as_str()).collect();
+            let shelved = app.library.iter().map(|d| d.name.as_str());
+            let known: Vec<&str> =
+                found.iter().map(String::as_str).chain(read.iter().copied()).chain(shelved).collect();
+            let (text, mut names) = resolved(&text, &known);
             // What is read already need not be read again to be spoken of.
-            paths.retain(|p| !app.session.documents.iter().any(|d| d.name == *p));
-            if paths.is_empty() {
+            names.retain(|name| !read.contains(&name.as_str()));
+            if names.is_empty() {
                 return Found::Ask(text);
             }
-            load_for_question(app, text, paths, effects);
+            let (paths, library) = names.into_iter().partition(|name| found.contains(name));
+            load_for_question(app, text, paths, library, effects);
             Found::Nothing
         }
         Some(Lookup::Pasted(text, paths)) => {
@@ -230,7 +237,7 @@ pub(super) fn chosen(app: &mut App, key: char, effects: &mut Vec<Effect>) -> Fou
     let Some(Lookup::Pasted(text, paths)) = app.lookup.take() else { return Found::Nothing };
     match key {
         '\n' => {
-            load(app, paths, effects);
+            load(app, paths, Vec::new(), effects);
             Found::Nothing
         }
         't' => Found::Paste(text),
@@ -238,14 +245,20 @@ pub(super) fn chosen(app: &mut App, key: char, effects: &mut Vec<Effect>) -> Fou
     }
 }
 
-/// Reads files, then asks.
-pub(super) fn load_for_question(app: &mut App, text: String, paths: Vec<String>, effects: &mut Vec<Effect>) {
+/// Reads files and documents of the library, then asks.
+pub(super) fn load_for_question(
+    app: &mut App,
+    text: String,
+    paths: Vec<String>,
+    library: Vec<String>,
+    effects: &mut Vec<Effect>,
+) {
     app.queue.lines.push_front(if text.starts_with('/') { format!("/{text}") } else { text });
     app.reading_for_question = true;
-    load(app, paths, effects);
+    load(app, paths, library, effects);
 }
 
-fn load(app: &mut App, paths: Vec<String>, effects: &mut Vec<Effect>) {
+fn load(app: &mut App, paths: Vec<String>, library: Vec<String>, effects: &mut Vec<Effect>) {
     let home = app.config.home.clone();
     let whole = |p: String| {
         let below = p.strip_prefix("~/").zip(home.as_ref());
@@ -254,11 +267,8 @@ fn load(app: &mut App, paths: Vec<String>, effects: &mut Vec<Effect>) {
     };
     app.waiting = true;
     app.transcript.follow();
-    send(
-        app,
-        Request::Load { paths: paths.into_iter().map(whole).collect(), options: LoadOptions::default() },
-        effects,
-    );
+    let options = LoadOptions { library, ..LoadOptions::default() };
+    send(app, Request::Load { paths: paths.into_iter().map(whole).collect(), options }, effects);
 }
 
 /// What a question mentions was not read: the question waits for a decision.
@@ -285,8 +295,7 @@ mod tests {
 
     #[test]
     fn found_paths_lose_their_mark_and_others_keep_it() {
-        let found = ["a.txt".to_string(), "b.md".into()];
-        let (text, paths) = resolved("What do @a.txt and @b.md, @a.txt? And @anna?", &found);
+        let (text, paths) = resolved("What do @a.txt and @b.md, @a.txt? And @anna?", &["a.txt", "b.md"]);
         assert_eq!(text, "What do a.txt and b.md, a.txt? And @anna?");
         assert_eq!(paths, ["a.txt", "b.md"]);
     }

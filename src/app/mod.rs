@@ -45,7 +45,7 @@ pub mod wrap;
 use std::collections::VecDeque;
 
 use crate::protocol::desk::{
-    Activity, Choice, ContextMap, DocumentRow, Meters, Notice, Request, SaveState, SessionRow, TimelineRow,
+    Activity, Choice, ContextMap, DocumentRow, LibraryName, Meters, Notice, Request, SaveState, SessionRow, TimelineRow,
 };
 use crate::protocol::engine::ModelInfo;
 use crate::transcript::MessageId;
@@ -219,6 +219,8 @@ pub enum Redraw {
 pub struct SessionHead {
     /// Name; empty for a new one.
     pub name: String,
+    /// The title it was given, for the window.
+    pub title: String,
     /// Branch and number of branches.
     pub branch: (u64, u64),
     /// Opened to view only.
@@ -353,6 +355,8 @@ pub struct App {
     pub tour: Option<Tour>,
     /// The number key that put an offered question into the input: typing on means the number after all.
     offered: Option<char>,
+    /// Documents of the library, for completion and mentions.
+    library: Vec<LibraryName>,
     /// Sessions seen last, for completion.
     sessions: Vec<SessionRow>,
     armed: Armed,
@@ -407,6 +411,7 @@ impl App {
             speeds: VecDeque::new(),
             tour: None,
             offered: None,
+            library: Vec::new(),
             sessions: Vec::new(),
             armed: Armed::Nothing,
             waiting: false,
@@ -449,7 +454,7 @@ impl App {
 
     /// Whether the open model is the built-in demo.
     pub fn is_demo(&self) -> bool {
-        self.model.as_ref().is_some_and(|m| m.name == "demo")
+        self.model.as_ref().is_some_and(ModelInfo::is_built_in)
     }
 
     /// The last answer, for `/copy`.

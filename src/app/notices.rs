@@ -15,8 +15,8 @@ use super::status::duration;
 use super::{App, Asker, Effect, Phase, Question, Redraw, SessionHead};
 use crate::base::percent;
 use crate::protocol::desk::{
-    Activity, DocumentRow, GotoTarget, Level, Notice, OpenSession, Request, SaveState, SearchRow, SessionRow,
-    SessionView, TimelineRow,
+    Activity, DocumentRow, GotoTarget, Level, LibraryName, Notice, OpenSession, Request, SaveState, SearchRow,
+    SessionRow, SessionView, TimelineRow,
 };
 use crate::text::sanitize::{sanitize, sanitize_line};
 use crate::transcript::Role;
@@ -206,6 +206,14 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             app.history.earlier(prompts);
             Redraw::No
         }
+        Notice::Titled(title) => {
+            app.session.title = line(&title);
+            Redraw::Stream
+        }
+        Notice::Library(names) => {
+            app.library = names.into_iter().map(|d| LibraryName { name: line(&d.name), ..d }).collect();
+            Redraw::No
+        }
         Notice::Sessions(rows) => {
             app.sessions = rows.clone();
             app.overlay =
@@ -262,6 +270,7 @@ fn session(app: &mut App, view: SessionView, effects: &mut Vec<Effect>) {
     super::tabs::arrived(app, view.serial, opened(view.opened));
     app.session = SessionHead {
         name: line(&view.name),
+        title: line(&view.title),
         branch: view.branch,
         view_only: view.view_only,
         timeline: view.timeline.into_iter().map(timeline_row).collect(),

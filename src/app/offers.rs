@@ -32,7 +32,7 @@ pub(super) fn next(app: &App) -> Option<&'static str> {
 pub(super) fn load_first(app: &mut App, text: &str, effects: &mut Vec<Effect>) -> bool {
     let ours = QUESTIONS.contains(&text) && shown(app);
     if ours {
-        mention::load_for_question(app, text.to_owned(), vec![PATH.to_owned()], effects);
+        mention::load_for_question(app, text.to_owned(), vec![PATH.to_owned()], Vec::new(), effects);
     }
     ours
 }

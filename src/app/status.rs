@@ -109,7 +109,8 @@ pub fn progress(app: &App) -> Option<Progress> {
 
 /// The window's title: the session and what goes on in it, and how others stand; a star says that something ended unseen.
 pub fn title(app: &App) -> String {
-    let name = if app.session.name.is_empty() { "sala-chat" } else { &app.session.name };
+    let named = [app.session.title.as_str(), &app.session.name].into_iter().find(|name| !name.is_empty());
+    let name = named.unwrap_or("sala-chat");
     let mark = if app.unseen { "* " } else { "" };
     let doing = match &app.activity {
         Activity::Reading(r) if r.total > 0 => format!(": reading {}%", percent(r.done, r.total)),

@@ -132,7 +132,9 @@ impl Tour {
             | Notice::Meters(_)
             | Notice::Save(_)
             | Notice::Display(_)
-            | Notice::Prompts(_) => true,
+            | Notice::Prompts(_)
+            | Notice::Library(_)
+            | Notice::Titled(_) => true,
             // A word, a page, a question: that is the answer.
             _ => false,
         };

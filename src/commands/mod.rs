@@ -3,9 +3,9 @@
 //! A line is a command when it starts with a single `/`. Words are split as a shell does: quotes and `\ ` keep spaces,
 //! `~` is the home directory. Parsing never touches the disk; every error says what would have been right.
 //!
-//! [`table`] has everything about each command: names, usage, help, completion, what it means, what may be done while
-//! the model is busy, and what the desk is to do. The popup, `/help`, line mode and the tests read it. `args` splits and
-//! reads arguments, `help` writes the pages.
+//! [`table`] has everything about each command: names, usage, help, completion, what it means. [`request`] has what the desk
+//! can be asked for, and what of it may be done while the model is busy. The popup, `/help`, line mode and the tests read
+//! them. `args` splits and reads arguments, `help` writes the pages.
 
 mod args;
 pub mod help;
@@ -16,7 +16,7 @@ mod words;
 use crate::text::near;
 use args::{Args, split_words};
 pub use request::{Execute, Request, WhileBusy};
-pub use table::COMMANDS;
+pub use table::{COMMANDS, NEWER_THAN_BUILT_IN_MODEL};
 pub use words::{BranchTarget, CopyWhat, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction};
 
 use crate::settings::preset::Display;
@@ -130,6 +130,7 @@ pub enum Completes {
 }
 
 /// A row of the table.
+#[derive(Clone, Copy)]
 pub struct Command {
     /// Without the slash.
     pub name: &'static str,

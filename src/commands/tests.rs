@@ -93,6 +93,10 @@ fn load_takes_paths_and_options() {
         p.outcome,
         Outcome::Desk(Request::Load { paths: vec!["my file.txt".into(), "/home/u/b c.md".into()], options })
     );
+    let p = parse("/load @notes a.txt \"@my book\" ./@x", None).unwrap();
+    let options = LoadOptions { library: vec!["notes".into(), "my book".into()], ..LoadOptions::default() };
+    assert_eq!(p.outcome, Outcome::Desk(Request::Load { paths: vec!["a.txt".into(), "./@x".into()], options }));
+    assert!(parse("/load @notes", None).is_ok() && parse("/load @", None).is_ok());
     assert!(parse("/load 'open", None).err().unwrap().contains("quote"));
     assert!(parse("/load a --head x", None).is_err());
     let said = parse("/load a --tial 3", None).err().unwrap();

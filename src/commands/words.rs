@@ -20,6 +20,8 @@ pub struct LoadOptions {
     pub force: bool,
     /// Text of the path `-`: the clipboard's, or standard input's.
     pub inline: Option<String>,
+    /// `@NAME`: documents of the library by name, read after the files.
+    pub library: Vec<String>,
 }
 
 /// Which branch to go to.

@@ -60,6 +60,10 @@ pub(super) trait Fan: Send {
     fn shown_again(&mut self, _desk: &mut State) {}
     /// A branch has ended. What is returned follows in the same sequence.
     fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>) -> Option<Branch>;
+    /// Whether whatever is asked meanwhile goes first: it was nobody's wish.
+    fn gives_way(&self) -> bool {
+        false
+    }
     /// All have ended.
     fn over(self: Box<Self>, desk: &mut State, lanes: Lanes) -> Done;
 }
@@ -120,6 +124,11 @@ impl Branching {
     /// When it wants to be looked at without any event.
     pub(super) fn deadline(&self) -> Instant {
         self.next_tick
+    }
+
+    /// Whether whatever is asked meanwhile goes first.
+    pub(super) fn gives_way(&self) -> bool {
+        self.fan.gives_way()
     }
 
     /// The sequence whose command this is.

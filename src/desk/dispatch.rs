@@ -84,6 +84,10 @@ impl Execute for Dispatch<'_> {
         self.0.rename(&name)
     }
 
+    fn title(&mut self, text: String) -> Done {
+        self.0.title(&text)
+    }
+
     fn delete(&mut self, name: Option<String>) -> Done {
         self.0.delete(name.as_deref())
     }

@@ -8,7 +8,7 @@ use super::path::Path as SegmentPath;
 use super::work::Then;
 use super::{DeskError, Done, State, grouped};
 use crate::base::{bytes, counted};
-use crate::protocol::desk::{DocumentRow, Level, LibraryAction, LoadOptions, Notice};
+use crate::protocol::desk::{DocumentRow, Level, LibraryAction, LibraryName, LoadOptions, Notice};
 use crate::text::sources::Document;
 use crate::transcript::{DocumentInfo, Message, Role};
 
@@ -80,6 +80,18 @@ impl State {
         Ok(())
     }
 
+    /// The names of the library, for completion. Sent whenever they may be others.
+    pub(super) fn tell_library(&self) {
+        match self.keeper.store.document_names() {
+            Ok(names) => {
+                let names = names.into_iter().map(|(name, tokens)| LibraryName { name, tokens });
+                self.out.tell(Notice::Library(names.collect()));
+            }
+            // Whoever asks for one of them is told.
+            Err(e) => tracing::debug!(%e, "no names of the library"),
+        }
+    }
+
     /// `/library`.
     pub(super) fn library(&mut self, action: LibraryAction) -> Done {
         match action {
@@ -110,6 +122,7 @@ impl State {
                     return Err(DeskError::Refused(format!("No document {name} in the library. /library lists them.")));
                 }
                 let freed = self.keeper.store.collect()?;
+                self.tell_library();
                 self.note(
                     Level::Info,
                     format!("{name} is out of the library, {} freed. Sessions keep what they use.", bytes(freed.bytes)),
@@ -119,6 +132,7 @@ impl State {
             LibraryAction::Prune => {
                 let removed = self.keeper.store.prune_documents()?;
                 let freed = self.keeper.store.collect()?;
+                self.tell_library();
                 self.note(
                     Level::Info,
                     format!("{removed} documents that no session uses taken off, {} freed.", bytes(freed.bytes)),

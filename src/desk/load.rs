@@ -1,11 +1,12 @@
 //! Reading documents into the conversation: gathering, the plan, reading with progress, stopping in the middle.
 //!
-//! Gathering is in `gather`, the documents' places in the plan in `items`, what is shown meanwhile in `progress`, stopping in
-//! `stop`.
+//! Gathering is in `gather`, documents of the library in `shelved`, the documents' places in the plan in `items`, what is shown
+//! meanwhile in `progress`, stopping in `stop`.
 
 mod gather;
 mod items;
 mod progress;
+mod shelved;
 mod stop;
 
 use std::collections::VecDeque;
@@ -104,8 +105,9 @@ impl State {
     pub(super) fn load(&mut self, paths: &[String], options: &LoadOptions) -> Done {
         self.talk.may_write()?;
         let options = options.clone();
-        self.gather(paths, &options.clone(), move |desk, gathered| {
+        self.gather(paths, &options.clone(), move |desk, mut gathered| {
             desk.say_skipped(&gathered);
+            gathered.documents.extend(desk.from_library(&options.library)?);
             let documents = desk.shaped(gathered.documents, &options)?;
             desk.with_engine(move |desk| {
                 desk.talk.may_write()?;

@@ -55,6 +55,7 @@ mod sources;
 mod sync;
 mod talk;
 mod time;
+mod title;
 mod told;
 mod when;
 mod why;
@@ -160,6 +161,8 @@ pub struct Options {
     pub overrides: Vec<(String, String)>,
     /// How often the engine's notes about the device are told.
     pub device_notes: DeviceNotes,
+    /// Sessions are given titles by the model.
+    pub titles: bool,
 }
 
 /// A running desk.
@@ -310,6 +313,7 @@ struct State {
     /// The question of the present request, until it is saved: should that fail, it goes back to where it was typed.
     typed: Option<String>,
     said_thoughts_leave: bool,
+    titles: bool,
     /// Rows of the last table of answers, by the serial of the session it was asked in.
     asked: HashMap<u64, Vec<shelf::Asked>>,
     attendance: Attendance,
@@ -350,6 +354,7 @@ impl State {
             resume_pending: false,
             typed: None,
             said_thoughts_leave: false,
+            titles: o.titles && o.attendance == Attendance::Present,
             asked: HashMap::new(),
             attendance: o.attendance,
             reserve_answer: o.reserve_answer,

@@ -109,6 +109,7 @@ impl State {
         if !self.off_screen {
             self.screen = self.talk.serial;
         }
+        self.tell_library();
     }
 
     /// The list as the interface shows it.

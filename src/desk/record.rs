@@ -5,7 +5,7 @@ use super::work::Wanted;
 use super::{Done, State, Work};
 use crate::protocol::desk::{Level, Notice, TimelineRow};
 use crate::protocol::engine::StateImage;
-use crate::session::{Change, NewSegment, NewSession, Save, SegmentId};
+use crate::session::{Change, NewSegment, NewSession, Save, SegmentId, TitleBy};
 use crate::transcript::{Message, MessageId, Role, SessionId};
 
 impl State {
@@ -41,6 +41,10 @@ impl State {
             head: None,
             forked_from: None,
         }));
+        if !self.talk.title.is_empty() {
+            let (title, by) = (self.talk.title.clone(), TitleBy::Person);
+            changes.push(Change::Title { session: id, title, by });
+        }
         self.talk.id = Some(id);
         self.lock_session(id);
         Ok(id)

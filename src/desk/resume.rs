@@ -129,6 +129,8 @@ impl State {
             serial: 0,
             id: Some(record.id),
             name: record.name.clone(),
+            title: self.keeper.store.own_title(record.id)?.unwrap_or_default(),
+            wants_title: false,
             conversation,
             settings,
             system: first.or_else(|| self.default_system.clone()),

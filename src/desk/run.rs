@@ -9,6 +9,7 @@ use super::dispatch::Dispatch;
 use super::link::EngineState;
 use super::work::{Answer, Files, Then, Turn};
 use super::{Attendance, DeskError, Done, Opening, State, Work};
+use crate::commands::WhileBusy;
 use crate::protocol::desk::{Activity, Level, Notice, Request, Unsaved};
 use crate::protocol::engine::{EngineEvent, EngineFault};
 use crate::session::{SaveEvent, StoreError};
@@ -121,6 +122,10 @@ impl State {
             Work::Idle => match self.queue.pop_front() {
                 Some(request) => {
                     self.begin(|desk| desk.handle(request));
+                    true
+                }
+                None if self.title_is_due() => {
+                    self.begin(State::make_title);
                     true
                 }
                 None => false,
@@ -237,6 +242,11 @@ impl State {
             Request::StopAside => self.stop_aside(),
             Request::Choose { question, key } => self.answered(question, Answer::Key(key)),
             Request::ChooseFiles { question, files } => self.answered(question, Answer::Files(files)),
+            // What goes on was nobody's wish.
+            r if self.work.gives_way() && r.while_busy() != WhileBusy::Runs => {
+                self.queue.push_back(r);
+                self.feeder.cancel.cancel();
+            }
             r => match self.turn_of(&r) {
                 Turn::Beside => self.serve(r),
                 Turn::Next | Turn::Later => self.queue.push_back(r),
@@ -268,6 +278,9 @@ impl State {
     /// Ends what goes on as soon as it can.
     pub(super) fn stop(&mut self) {
         self.feeder.cancel.cancel();
+        if self.work.gives_way() {
+            return;
+        }
         match std::mem::take(&mut self.work) {
             Work::Asking { then, .. } => self.resumed(then, None),
             Work::Starting(_) => self.after(Err(DeskError::Stopped)),
@@ -290,8 +303,9 @@ impl State {
         self.saved();
         self.beside_each(|work| matches!(work, Work::Saving { .. }), State::saved);
         // What is marked as kept has changed.
-        if kept && self.work.is_idle() {
+        if kept && (self.work.is_idle() || self.work.gives_way()) {
             self.show_tree();
+            self.tell_library();
         }
     }
 

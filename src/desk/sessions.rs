@@ -42,6 +42,7 @@ impl State {
     pub(super) fn session_view(&self) -> SessionView {
         SessionView {
             name: self.talk.name.clone(),
+            title: self.talk.title.clone(),
             branch: self.talk.conversation.branch_position(),
             messages: self.talk.conversation.path().into_iter().cloned().collect(),
             view_only: self.talk.rights != Rights::Write,

@@ -237,7 +237,7 @@ impl State {
     }
 
     /// The text of a document, spelled from the tokens that were read.
-    fn document_text(&self, record: &DocumentRecord, path: &Path) -> Option<String> {
+    pub(super) fn document_text(&self, record: &DocumentRecord, path: &Path) -> Option<String> {
         let before = path.segments().iter().find(|s| Some(s.id) == record.document.prefix);
         let from = before.map_or(0, |s| usize::try_from(s.content.boundary.bytes).unwrap_or(usize::MAX));
         let text = self.feeder.renderer.model().tokenizer.spell(&path.tokens(), Before::Edge);

@@ -27,6 +27,10 @@ pub(super) struct Talk {
     pub(super) id: Option<SessionId>,
     /// Its name; empty until the first message.
     pub(super) name: String,
+    /// The title that it was given; empty while the first words of its first question stand for it.
+    pub(super) title: String,
+    /// The model is to make one when there is nothing else to do.
+    pub(super) wants_title: bool,
     pub(super) conversation: Conversation,
     pub(super) settings: Settings,
     /// System text of the next root.
@@ -47,6 +51,8 @@ impl Talk {
             serial: 0,
             id: None,
             name: String::new(),
+            title: String::new(),
+            wants_title: false,
             conversation: Conversation::default(),
             settings,
             system,

@@ -167,6 +167,11 @@ impl Work {
         matches!(self, Work::Starting(_) | Work::Restoring { .. } | Work::Feeding(_) | Work::Branching(_))
     }
 
+    /// Whether whatever is asked goes before what goes on.
+    pub(super) fn gives_way(&self) -> bool {
+        matches!(self, Work::Branching(b) if b.gives_way())
+    }
+
     /// Whether nothing goes on.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self, Work::Idle)

@@ -176,6 +176,8 @@ pub struct Unsaved {
 pub struct SessionView {
     /// Name; empty for a new one that has none yet.
     pub name: String,
+    /// The title it was given; empty while it has none but its first question.
+    pub title: String,
     /// Position among siblings of the nearest branching point, `(2, 3)` is "branch 2/3"; `(1, 1)` without branches.
     pub branch: (u64, u64),
     /// The messages from root to head. Message number `#n` is index + 1.
@@ -239,6 +241,15 @@ pub struct TimelineRow {
     pub created_ms: i64,
 }
 
+/// A document of the library as completion knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LibraryName {
+    /// The name the model sees.
+    pub name: String,
+    /// Tokens of the last one of this name.
+    pub tokens: u64,
+}
+
 /// A document in the open branch or the library.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DocumentRow {
@@ -265,7 +276,7 @@ pub struct DocumentRow {
 pub struct SessionRow {
     /// Name.
     pub name: String,
-    /// First words of the first question.
+    /// The title that it was given, or the first words of the first question.
     pub title: String,
     /// Messages on its branch.
     pub messages: u64,
@@ -536,6 +547,10 @@ pub enum Notice {
     /// Questions asked earlier, in all sessions, oldest first: for Up and Ctrl-R. Sent once at the start; at most the
     /// newest 2,000 are used.
     Prompts(Vec<String>),
+    /// The open session has been given this title.
+    Titled(String),
+    /// The documents of the library, the last used first, for completion.
+    Library(Vec<LibraryName>),
     /// For the picker.
     Sessions(Vec<SessionRow>),
     /// For the search page.

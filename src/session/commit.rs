@@ -29,6 +29,15 @@ pub struct NewSession {
     pub forked_from: Option<SessionId>,
 }
 
+/// Who made a title.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TitleBy {
+    /// Somebody typed it: it takes the place of any other.
+    Person,
+    /// The model: it takes the place of a question's first words, and of nothing else.
+    Model,
+}
+
 /// One step of a save.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
@@ -47,6 +56,15 @@ pub enum Change {
         session: SessionId,
         /// Where to; `None` before the first message.
         head: Option<MessageId>,
+    },
+    /// Gives a session a title.
+    Title {
+        /// Whose.
+        session: SessionId,
+        /// One line, not empty.
+        title: String,
+        /// Who made it.
+        by: TitleBy,
     },
     /// Replaces a session's settings.
     Settings {
@@ -113,6 +131,14 @@ pub(super) fn apply(tx: &Transaction<'_>, changes: &[Change]) -> Result<Applied>
             }
             Change::MoveHead { session, head } => {
                 move_head(tx, *session, *head)?;
+                Some(*session)
+            }
+            Change::Title { session, title, by } => {
+                let sql = match by {
+                    TitleBy::Person => "UPDATE session SET title = ?2 WHERE id = ?1",
+                    TitleBy::Model => &format!("UPDATE session SET title = ?2 WHERE id = ?1 AND NOT ({OWN_TITLE})"),
+                };
+                tx.prepare_cached(sql)?.execute(params![session.0, title])?;
                 Some(*session)
             }
             Change::Settings { session, json } => {
@@ -317,6 +343,14 @@ pub(super) fn link(tx: &Transaction<'_>, message: MessageId, segment: &SegmentId
         .execute(params![message.0, segment.0])?;
     Ok((changed == 0).then(|| "the state it belongs to is not kept".into()))
 }
+
+/// Whether the title of a row of `session` is its own, and not the first words of a question of its.
+pub(super) const OWN_TITLE: &str = "title <> '' AND NOT EXISTS (
+  WITH RECURSIVE up(id, parent) AS (
+    SELECT id, parent FROM message WHERE id = session.head
+    UNION SELECT m.id, m.parent FROM up CROSS JOIN message m ON m.id = up.parent)
+  SELECT 1 FROM message m WHERE m.role = 'user' AND (m.session = session.id OR m.id IN (SELECT id FROM up))
+    AND replace(substr(ltrim(m.text), 1, 120), char(10), ' ') = session.title)";
 
 /// Brings a session's counters up to date: what the session list shows without looking at messages.
 pub(super) fn touch_session(tx: &Transaction<'_>, session: SessionId) -> Result<()> {

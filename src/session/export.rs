@@ -1,8 +1,10 @@
-//! Conversations leave the store: Markdown, plain text, JSON. What JSON holds can come back (`import.rs`).
+//! Conversations leave the store: Markdown and plain text (`text`), JSON. What JSON holds can come back (`import.rs`).
 //!
 //! Files appear whole or not at all: temporary name, sync, rename. Never overwrites without being told to.
 
-use std::collections::{HashMap, HashSet};
+mod text;
+
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{Result, StoreError};
 use super::store::Store;
 use crate::protocol::desk::ExportFormat;
-use crate::transcript::{Message, MessageId, Role, SessionId};
+use crate::transcript::{Message, MessageId, SessionId};
 
 /// Names the JSON form; a reader checks it first.
 pub(super) const JSON_FORMAT: &str = "sala-chat session";
@@ -41,6 +43,9 @@ pub(super) struct SessionJson {
     pub format: String,
     pub version: u32,
     pub name: String,
+    /// The title that it was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
     #[serde(default)]
     pub settings: serde_json::Value,
     #[serde(default)]
@@ -84,6 +89,7 @@ impl Store {
             format: JSON_FORMAT.into(),
             version: JSON_VERSION,
             name: name.to_owned(),
+            title: None,
             settings: serde_json::Value::Null,
             created_ms: messages.first().map_or(0, |m| m.created_ms),
             head: messages.last().map(|m| m.id),
@@ -130,6 +136,7 @@ impl Store {
             format: JSON_FORMAT.into(),
             version: JSON_VERSION,
             name: session.name,
+            title: self.own_title(id)?,
             settings: serde_json::from_str(&session.settings).unwrap_or_default(),
             created_ms: session.created_ms,
             head: session.head,
@@ -174,8 +181,8 @@ fn rendered(session: &SessionJson, format: ExportFormat) -> Result<String> {
         ExportFormat::Json => serde_json::to_string_pretty(session)
             .map(|text| text + "\n")
             .map_err(|e| StoreError::Broken { what: format!("session {:?}", session.name), why: e.to_string() }),
-        ExportFormat::Markdown => Ok(markdown(session)),
-        ExportFormat::Text => Ok(plain(session)),
+        ExportFormat::Markdown => Ok(text::markdown(session)),
+        ExportFormat::Text => Ok(text::plain(session)),
     }
 }
 
@@ -184,136 +191,4 @@ pub(super) fn refuse_existing(path: &Path, overwrite: Overwrite) -> Result<()> {
         Overwrite::No if path.exists() => Err(StoreError::Exists { path: path.to_owned() }),
         Overwrite::No | Overwrite::Yes => Ok(()),
     }
-}
-
-/// The messages in reading order: the branch of the head first, then every other branch from where it leaves a shown
-/// one. Each part begins with the message it continues from (`None`: the beginning).
-fn branches(session: &SessionJson) -> Vec<(Option<usize>, Vec<usize>)> {
-    let places: HashMap<MessageId, usize> = session.messages.iter().enumerate().map(|(i, m)| (m.id, i)).collect();
-    let index = |id: MessageId| places.get(&id).copied();
-    let parents: HashSet<MessageId> = session.messages.iter().filter_map(|m| m.parent).collect();
-    let leaves = session.messages.iter().enumerate().filter(|(_, m)| !parents.contains(&m.id));
-    let mut leaves: Vec<usize> = leaves.map(|(i, _)| i).collect();
-    if let Some(head) = session.head.and_then(index) {
-        leaves.insert(0, head);
-    }
-    let mut shown = vec![false; session.messages.len()];
-    let mut parts = Vec::new();
-    for leaf in leaves {
-        let (mut part, mut next) = (Vec::new(), Some(leaf));
-        while let Some(i) = next
-            && let Some(seen) = shown.get_mut(i)
-            && !*seen
-        {
-            *seen = true;
-            part.push(i);
-            next = session.messages.get(i).and_then(|m| m.parent).and_then(index);
-        }
-        part.reverse();
-        if !part.is_empty() {
-            parts.push((next, part));
-        }
-    }
-    parts
-}
-
-/// Number of each message on its branch, from 1. Parents come before their children.
-fn numbers(session: &SessionJson) -> Vec<usize> {
-    let mut by_id: HashMap<MessageId, usize> = HashMap::new();
-    let mut all = Vec::with_capacity(session.messages.len());
-    for m in &session.messages {
-        let n = m.parent.and_then(|p| by_id.get(&p).copied()).unwrap_or(0) + 1;
-        by_id.insert(m.id, n);
-        all.push(n);
-    }
-    all
-}
-
-fn markdown(session: &SessionJson) -> String {
-    let mut out = format!("# {}\n", session.name);
-    let numbers = numbers(session);
-    for (from, part) in branches(session) {
-        if let Some(from) = from {
-            out.push_str(&format!("\n---\n\n# Branch after #{}\n", numbers.get(from).copied().unwrap_or_default()));
-        }
-        for m in part.iter().filter_map(|i| session.messages.get(*i)) {
-            match m.role {
-                Role::Document => {
-                    let fence = fence(&m.text);
-                    out.push_str(&format!(
-                        "\n## Document: {}\n\n{fence}text\n{}\n{fence}\n",
-                        title(m),
-                        m.text.trim_end()
-                    ));
-                }
-                Role::System | Role::User | Role::Assistant => {
-                    out.push_str(&format!("\n## {}\n", speaker(m.role)));
-                    for line in m.thinking.lines() {
-                        out.push_str(&format!("\n> {line}"));
-                    }
-                    if !m.thinking.is_empty() {
-                        out.push('\n');
-                    }
-                    out.push_str(&format!("\n{}\n", m.text.trim_end()));
-                    if let Some(line) = looked_at(m) {
-                        out.push_str(&format!("\n*{line}*\n"));
-                    }
-                }
-            }
-        }
-    }
-    out
-}
-
-fn plain(session: &SessionJson) -> String {
-    let mut out = String::new();
-    let numbers = numbers(session);
-    for (from, part) in branches(session) {
-        if let Some(from) = from {
-            out.push_str(&format!("----- branch after #{} -----\n\n", numbers.get(from).copied().unwrap_or_default()));
-        }
-        for m in part.iter().filter_map(|i| session.messages.get(*i)) {
-            let who = match m.role {
-                Role::Document => format!("Document {}", title(m)),
-                Role::System | Role::User | Role::Assistant => speaker(m.role).to_owned(),
-            };
-            out.push_str(&format!("{who}:\n{}\n", m.text.trim_end()));
-            if let Some(line) = looked_at(m) {
-                out.push_str(&format!("({line})\n"));
-            }
-            out.push('\n');
-        }
-    }
-    out
-}
-
-/// `Looked at: war.txt 41,210-41,262 (31%), #4 (10%)`.
-fn looked_at(m: &Message) -> Option<String> {
-    let passages = &m.meta.looked.as_ref()?.passages;
-    let places: Vec<String> = passages.iter().map(|p| format!("{} ({})", p.place(), p.percent())).collect();
-    (!places.is_empty()).then(|| format!("Looked at: {}", places.join(", ")))
-}
-
-fn speaker(role: Role) -> &'static str {
-    match role {
-        Role::System => "System",
-        Role::User => "You",
-        Role::Assistant => "Assistant",
-        Role::Document => "Document",
-    }
-}
-
-fn title(m: &Message) -> &str {
-    m.meta.document.as_ref().map_or("untitled", |d| &d.name)
-}
-
-/// A code fence longer than any in the text.
-fn fence(text: &str) -> String {
-    let mut longest = 0;
-    let mut run = 0;
-    for c in text.chars() {
-        run = if c == '`' { run + 1 } else { 0 };
-        longest = longest.max(run);
-    }
-    "`".repeat(longest.max(2) + 1)
 }

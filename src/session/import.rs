@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::commit::{Change, NewSession, apply};
+use super::commit::{Change, NewSession, TitleBy, apply};
 use super::error::{Result, StoreError, one_line};
 use super::export::{JSON_FORMAT, JSON_VERSION, SessionJson};
 use super::store::Store;
@@ -118,6 +118,9 @@ impl Store {
         if let Some(head) = session.head.and_then(|h| new_ids.get(&h)) {
             changes.push(Change::MoveHead { session: id, head: Some(*head) });
         }
+        if let Some(title) = session.title.map(|t| plain_name(&t)).filter(|t| !t.is_empty()) {
+            changes.push(Change::Title { session: id, title, by: TitleBy::Person });
+        }
         Ok((id, new_ids))
     }
 }
@@ -192,6 +195,7 @@ impl Tree {
             format: JSON_FORMAT.into(),
             version: JSON_VERSION,
             name: name.to_owned(),
+            title: None,
             settings: Value::Null,
             created_ms: 0,
             head,

@@ -114,6 +114,20 @@ impl Store {
         })
     }
 
+    /// Names of documents, each once, with the tokens of the one that was used last; that one decides their order.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn document_names(&self) -> Result<Vec<(String, u64)>> {
+        self.read(|db| {
+            // The columns without a function are those of the row with the maximum.
+            let sql = "SELECT name, tokens, max(used) AS last FROM document GROUP BY name ORDER BY last DESC";
+            let mut query = db.prepare_cached(sql)?;
+            let rows = query.query_map([], |r| Ok((r.get(0)?, r.get(1)?)))?;
+            Ok(rows.collect::<Result<_, _>>()?)
+        })
+    }
+
     /// Takes all entries of this name off the shelf and returns how many. Their bytes go with the next
     /// [`Store::collect`] unless a session needs them.
     ///

@@ -55,7 +55,7 @@ mod writer;
 pub use bundle::Bundled;
 pub use check::Checked;
 pub use collect::{Freed, Sizes};
-pub use commit::{Change, NewSession, Save};
+pub use commit::{Change, NewSession, Save, TitleBy};
 pub use directory::check_folder;
 pub use disk::{Disk, DiskFile, Look, RealDisk};
 pub use error::{Result, StoreError};

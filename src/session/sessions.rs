@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::commit::free_name;
+use super::commit::{OWN_TITLE, free_name};
 use super::error::{Result, StoreError};
 use super::messages::{bare_message, text_at};
 use super::seal::{self, bytes_at, number_at, seal_session};
@@ -21,7 +21,7 @@ pub struct SessionRecord {
     pub head: Option<MessageId>,
     /// JSON of the desk.
     pub settings: String,
-    /// First words of the first question.
+    /// The title that it was given, or the first words of the first question.
     pub title: String,
     /// Messages from root to head.
     pub messages: u64,
@@ -169,6 +169,19 @@ impl Store {
                 .query_row([id.0], session_row)
                 .optional()?;
             mend(db, record.ok_or_else(|| StoreError::NoSession { name: id.0.to_string() })?)
+        })
+    }
+
+    /// The title that a session was given, if it has another than its first question.
+    ///
+    /// # Errors
+    /// The database cannot be read.
+    pub fn own_title(&self, id: SessionId) -> Result<Option<String>> {
+        self.read(|db| {
+            Ok(db
+                .prepare_cached(&format!("SELECT title FROM session WHERE id = ?1 AND {OWN_TITLE}"))?
+                .query_row([id.0], |r| Ok(text_at(r, 0)))
+                .optional()?)
         })
     }
 

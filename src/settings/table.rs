@@ -210,6 +210,8 @@ settings! {
         max_state_gib: f64 = float(40.0, 0.0, 1e6);
         /// space left free on the disk, GiB
         min_free_gib: f64 = float(5.0, 0.0, 1e6);
+        /// titles by the model, in the background; not by the built-in one or a server
+        titles: bool = truth(true);
         /// days until the trash is emptied
         trash_days: u64 = int(7, 0, 36500);
     }

@@ -362,6 +362,7 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
         save_state,
         presets: Some(context.dirs.presets()),
         overrides: overrides(context),
+        titles: config.sessions.titles,
         device_notes: match attendance {
             Attendance::Present => DeviceNotes::Once(context.dirs.state.join("told")),
             Attendance::Absent if context.shows_progress() => DeviceNotes::Once(context.dirs.state.join("told")),

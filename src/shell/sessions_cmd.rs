@@ -56,7 +56,7 @@ fn listed(rows: &[SessionRow], width: usize) -> Vec<String> {
         let title = if room < 12 { String::new() } else { format!("  {}", ellipsis(title, room)) };
         format!("{front}{title}").trim_end().to_string()
     };
-    let mut lines = vec![line("name", ["messages", "tokens", "state", "size", "changed"], "first question")];
+    let mut lines = vec![line("name", ["messages", "tokens", "state", "size", "changed"], "title")];
     lines.extend(rows.iter().map(|r| {
         let (messages, tokens) = (r.messages.to_string(), grouped(r.tokens));
         let size = r.bytes.map_or(String::new(), bytes);

@@ -38,6 +38,10 @@ pub(super) fn draw(app: &App, overlay: &Overlay, painter: &mut Painter<'_>, area
                 "messages   tokens  state       size  changed     "
             };
             list(painter, area, "Sessions", l, &["   name", right], NOTHING, |r, cells| session(app, r, cells));
+            if let Some(chosen) = l.selected().filter(|_| area.width < WITH_TITLES) {
+                let room = usize::from(area.width.saturating_sub(TITLE_AT + 12));
+                painter.spans(area, 0, TITLE_AT, &[Span::new(ellipsis(&chosen.title, room), Role::Text)]);
+            }
         }
         Overlay::Found { query, list: l } => list(
             painter,
@@ -155,6 +159,11 @@ fn list<T>(
         }
     }
 }
+
+/// Columns from which the list of sessions has room for titles in its rows; below it the heading has that of the chosen one.
+const WITH_TITLES: u16 = 100;
+/// Where it stands there.
+const TITLE_AT: u16 = 12;
 
 /// Rows below the table that show the chosen answer.
 const ANSWER_ROWS: u16 = 6;

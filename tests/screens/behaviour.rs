@@ -667,6 +667,31 @@ fn mentioned_files_are_read_before_the_question_is_asked() {
 }
 
 #[test]
+fn mentioned_documents_of_the_library_are_loaded_by_name() {
+    let mut s = shelved(80, 24);
+    s.type_text("Does @my\\ n");
+    s.event(Event::Files { query: "my n".into(), found: Vec::new() });
+    assert!(s.screen().contains("@my\\ notes.txt"), "{}", s.screen());
+    s.press("enter").type_text("agree with @plan.md and @war.txt?").press("esc enter");
+    // A file by the same words goes before the library; what was read already is only spoken of.
+    s.event(Event::FoundPaths(vec!["plan.md".into()]));
+    let sent = s.sent();
+    let [Request::Load { paths, options }] = sent.as_slice() else { panic!("{sent:?}") };
+    assert_eq!((paths.as_slice(), options.library.as_slice()), (&["plan.md".into()][..], &["my notes.txt".into()][..]));
+    busy(&mut s);
+    s.tell(Notice::Added(document(4, "my notes.txt", 300))).tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::Ask("Does my notes.txt agree with plan.md and war.txt?".into())]);
+    // One that another program took out in the meantime: the question waits.
+    busy(&mut s);
+    s.tell(Notice::Activity(Activity::Idle));
+    s.type_text("And @atlas.pdf?").press("esc enter");
+    s.event(Event::FoundPaths(Vec::new())).effects.clear();
+    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Warn, "No document atlas.pdf in the library.".into()));
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), []);
+}
+
+#[test]
 fn a_question_whose_file_was_not_read_waits() {
     let mut s = open(80, 24);
     s.type_text("Sum up @big.txt").press("esc").press("enter");
@@ -714,6 +739,11 @@ fn the_title_says_what_goes_on_and_that_it_ended_unseen() {
     assert_eq!(s.effects.pop(), Some(Effect::Notify("war-and-peace: ready after 0:39".into())));
     s.event(Event::Focus(true));
     assert_eq!(title(&s.app), "war-and-peace");
+    // A title that the session was given is what the window is called; another session has its own.
+    s.tell(Notice::Titled("The death of Prince\u{1b}[31m Andrei".into()));
+    assert_eq!(title(&s.app), "The death of Prince\\x1b[31m Andrei");
+    s.tell(Notice::Session(SessionView { name: "contract".into(), ..SessionView::default() }));
+    assert_eq!(title(&s.app), "contract");
 }
 
 /// Old layout on a new buffer: between a resize and the moment it is acted on.

@@ -7,7 +7,7 @@ use sala_chat::app::options::{Glyphs, ThemeName, UiConfig};
 use sala_chat::app::palette::{Palette, ThemeRow};
 use sala_chat::app::{App, Effect, Event, update};
 use sala_chat::protocol::desk::{
-    Activity, ContextMap, Meters, Notice, OpenSession, Place, Request, SaveState, SessionView, Stretch,
+    Activity, ContextMap, LibraryName, Meters, Notice, OpenSession, Place, Request, SaveState, SessionView, Stretch,
 };
 use sala_chat::protocol::engine::{MemoryInfo, ModelInfo, SpecStats};
 use sala_chat::transcript::{DocumentInfo, Finish, Message, MessageId, MessageMeta, Passage, Role, Sources};
@@ -375,6 +375,15 @@ pub fn opened(n: u64) -> SessionView {
 /// A stage with the conversation open.
 pub fn open(width: u16, height: u16) -> Stage {
     conversing(Stage::new(width, height))
+}
+
+/// The same with a library.
+pub fn shelved(width: u16, height: u16) -> Stage {
+    let mut stage = open(width, height);
+    let names = [("atlas.pdf", 210_000), ("my notes.txt", 4_112), ("war.txt", 581_330), ("plan.md", 900)];
+    let names = names.map(|(name, tokens)| LibraryName { name: name.into(), tokens });
+    stage.tell(Notice::Library(names.into()));
+    stage
 }
 
 pub fn conversing(stage: Stage) -> Stage {

@@ -83,6 +83,7 @@ impl Running {
             never: false,
             sequences: setup.sequences,
             room: 16,
+            name: "fake",
             seeds: None,
             side_by_side: None,
         });

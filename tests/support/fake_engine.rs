@@ -35,6 +35,8 @@ pub struct Options {
     /// Sequences it says it has, and those it has memory for.
     pub sequences: u32,
     pub room: u32,
+    /// What the model is called.
+    pub name: &'static str,
     /// An answer begins with its seed.
     pub seeds: Option<TextModel>,
     /// Its sequences work side by side, each in its own thread; only those of these numbers wait at the gate.
@@ -325,7 +327,7 @@ pub fn spawn(mut o: Options) -> Fake {
     let (log_in, log) = unbounded();
     let thread = std::thread::spawn(move || {
         let _ = out.send(EngineEvent::Ready(ModelInfo {
-            name: "fake".into(),
+            name: o.name.into(),
             device: "CPU, 1 thread".into(),
             device_kind: "cpu".into(),
             dtype: "f32".into(),

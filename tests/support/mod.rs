@@ -83,6 +83,8 @@ pub struct Setup {
     pub load: LoadLimits,
     pub sequences: u32,
     pub room: u32,
+    pub model: &'static str,
+    pub titles: bool,
     pub seeds: bool,
     /// Sequences work side by side; these wait at the gate.
     pub side_by_side: Option<&'static [u32]>,
@@ -106,6 +108,8 @@ impl Default for Setup {
             load: LoadLimits::default(),
             sequences: 16,
             room: 16,
+            model: "fake",
+            titles: false,
             seeds: false,
             side_by_side: None,
         }
@@ -148,6 +152,7 @@ impl Talk {
             never: setup.never,
             sequences: setup.sequences,
             room: setup.room,
+            name: setup.model,
             seeds: setup.seeds.then(|| setup.text.clone()),
             side_by_side: setup.side_by_side,
         });
@@ -161,6 +166,7 @@ impl Talk {
             setup.settings,
             setup.system,
             setup.load,
+            setup.titles,
         );
         talk.log = Some(log);
         talk.engine = Some(thread);
@@ -178,6 +184,7 @@ impl Talk {
         settings: Settings,
         system: Option<String>,
         load: LoadLimits,
+        titles: bool,
     ) -> Talk {
         let mut sources = SourceOptions::new(&Config::default().load);
         sources.base = dir.to_owned();
@@ -199,6 +206,7 @@ impl Talk {
             presets: Some(dir.join("presets")),
             overrides: Vec::new(),
             device_notes: desk::DeviceNotes::Always,
+            titles,
         })
         .unwrap();
         Talk { desk, text, log: None, seen: Vec::new(), engine: None }
@@ -255,6 +263,11 @@ impl Talk {
         let answer = self.finished();
         self.sync();
         answer
+    }
+
+    /// The next title.
+    pub fn titled(&mut self) -> String {
+        self.wait("a title", |n| if let Notice::Titled(title) = n { Some(title.clone()) } else { None })
     }
 
     /// The next finished answer.

@@ -6,12 +6,15 @@ use super::super::list::fuzzy;
 use super::super::mention::typed;
 use super::super::perform::submit;
 use super::super::{App, Effect};
+use crate::base::grouped;
 use crate::commands;
+use crate::protocol::desk::LibraryName;
 
 fn names(app: &App) -> Names<'_> {
     Names {
         sessions: app.sessions.iter().map(|s| s.name.as_str()).collect(),
         documents: app.session.documents.iter().map(|d| d.name.as_str()).collect(),
+        library: app.library.iter().map(|d| d.name.as_str()).collect(),
         themes: app.config.themes.iter().map(String::as_str).collect(),
     }
 }
@@ -36,7 +39,10 @@ pub(super) fn mention(app: &mut App, effects: &mut Vec<Effect>) {
     }
 }
 
-/// Files were found outside: they are offered, documents of the conversation first.
+/// Documents of the library that are offered before the files; typing on finds the others.
+const SHELVED: usize = 6;
+
+/// Files were found outside: they are offered, documents of the conversation first, then those of the library.
 pub(in crate::app) fn files(app: &mut App, query: &str, found: &[String]) {
     let line = app.composer.text()[..app.composer.cursor()].to_string();
     // The user may have typed on meanwhile.
@@ -47,9 +53,17 @@ pub(in crate::app) fn files(app: &mut App, query: &str, found: &[String]) {
         .filter_map(|i| documents.get(i))
         .map(|name| Candidate { text: format!("@{}", quoted(name)), help: "read already".into() })
         .collect();
+    // What is a file by the same words is read from there: its kept state is found where it did not change.
+    let elsewhere = |name: &str| !documents.contains(&name) && !found.iter().any(|p| p == name);
+    let shelved: Vec<&LibraryName> = app.library.iter().filter(|d| elsewhere(&d.name)).collect();
+    let names: Vec<&str> = shelved.iter().map(|d| d.name.as_str()).collect();
+    candidates.extend(fuzzy(&now, &names).into_iter().take(SHELVED).filter_map(|i| shelved.get(i)).map(|d| {
+        Candidate { text: format!("@{}", quoted(&d.name)), help: format!("in library, {} tokens", grouped(d.tokens)) }
+    }));
     for path in found.iter().filter(|p| !documents.contains(&p.as_str())) {
+        let help = if app.library.iter().any(|d| d.name == *path) { "in library" } else { "" };
         let path = crate::text::sanitize::sanitize_line(path);
-        candidates.push(Candidate { text: format!("@{}", quoted(&path)), help: String::new() });
+        candidates.push(Candidate { text: format!("@{}", quoted(&path)), help: help.into() });
     }
     // Enter takes what was nearly spelled out, not what only resembles it.
     let wanted = format!("@{}", quoted(&now)).to_lowercase();

@@ -336,6 +336,7 @@ impl State {
         self.show_tree();
         self.report_meters();
         self.warn_of_full_context();
+        self.wish_title(id);
         match fed?.end {
             Some(_) => then(self, id),
             None => Err(DeskError::Failed("internal error: there was nothing to answer to".into())),

@@ -114,6 +114,11 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
+    /// Whether it is the small model that comes with the program.
+    pub fn is_built_in(&self) -> bool {
+        self.name == "demo"
+    }
+
     /// What its context holds: `up to 4,096 tokens`.
     pub fn holds(&self) -> String {
         match self.context_limit {

@@ -22,6 +22,8 @@ impl Plain {
                 | Notice::Meters(_)
                 | Notice::Save(_)
                 | Notice::Prompts(_)
+                | Notice::Library(_)
+                | Notice::Titled(_)
                 | Notice::Display(_)
                 | Notice::Tree(_)
                 | Notice::Beside { .. }
@@ -117,7 +119,12 @@ impl Plain {
             },
             Notice::Beside { serial, notice } => out.extend(self.told_beside(serial, *notice).map(Out::Line)),
             Notice::Activity(activity) => self.activity(activity, &mut out),
-            Notice::Meters(_) | Notice::Prompts(_) | Notice::Display(_) | Notice::Tree(_) => {}
+            Notice::Meters(_)
+            | Notice::Prompts(_)
+            | Notice::Library(_)
+            | Notice::Titled(_)
+            | Notice::Display(_)
+            | Notice::Tree(_) => {}
             Notice::Save(state) => self.saved(&state, &mut out),
             Notice::Note(level, text) => {
                 let mark = match level {

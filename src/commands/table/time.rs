@@ -1,0 +1,186 @@
+//! Going back, branching, asking otherwise.
+
+use super::super::Completes::Words;
+use super::super::args::Args;
+use super::super::words::{BranchTarget, GotoTarget};
+use super::super::{Command, Group, MOST_ANSWERS, Outcome, Request};
+use super::desk;
+use crate::settings::{Field, session};
+
+/// What its rows leave out.
+const ROW: Command = Command { group: Group::Time, ..super::ROW };
+
+pub(super) const ROWS: &[Command] = &[
+    Command {
+        name: "timeline",
+        help: "tree of turns and checkpoints",
+        example: "/timeline",
+        wrong: "/timeline x",
+        parse: |a| a.none().and_then(|()| desk(Request::Timeline)),
+        ..ROW
+    },
+    Command {
+        name: "undo",
+        usage: "[N]",
+        help: "take back N exchanges; the question comes back",
+        example: "/undo 2",
+        wrong: "/undo two",
+        parse: |a| a.count(1).and_then(|n| desk(Request::Undo(n))),
+        ..ROW
+    },
+    Command {
+        name: "redo",
+        usage: "[N]",
+        help: "take back an undo",
+        example: "/redo",
+        wrong: "/redo two",
+        parse: |a| a.count(1).and_then(|n| desk(Request::Redo(n))),
+        ..ROW
+    },
+    Command {
+        name: "regen",
+        aliases: &["retry", "regenerate"],
+        usage: "[#N] [COUNT] [temp=T] [seed=S]",
+        help: "answer again, beside the old answer",
+        options: &[
+            ("#N", "the answer with this number, not the last"),
+            ("COUNT", "how many answers, side by side, 1 to 9"),
+            ("temp=T", "with this temperature"),
+            ("seed=S", "with this seed"),
+        ],
+        example: "/regen #8 3 temp=0.9",
+        wrong: "/regen temp=hot",
+        parse: regen,
+        ..ROW
+    },
+    Command {
+        name: "edit",
+        usage: "[#N]",
+        help: "edit a message; sending makes a sibling",
+        example: "/edit #3",
+        wrong: "/edit three",
+        parse: |a| a.message().and_then(|at| desk(Request::EditOpen(at))),
+        ..ROW
+    },
+    Command {
+        name: "continue",
+        usage: "[TEXT]",
+        help: "go on after a stopped answer",
+        options: &[("TEXT", "what the rest of the answer begins with")],
+        example: "/continue Therefore",
+        parse: |a| desk(Request::Continue(a.rest())),
+        ..ROW
+    },
+    Command {
+        name: "fork",
+        usage: "[#N] [NAME]",
+        help: "new session that shares everything up to here",
+        options: &[("#N", "up to this message"), ("NAME", "of the new session")],
+        example: "/fork #7 what-if",
+        wrong: "/fork #x",
+        parse: fork,
+        ..ROW
+    },
+    Command {
+        name: "branch",
+        usage: "[N|next|prev|NAME]",
+        help: "go to another branch",
+        example: "/branch next",
+        wrong: "/branch a b",
+        completes: Words(&["next", "prev"]),
+        parse: branch,
+        ..ROW
+    },
+    Command {
+        name: "mark",
+        usage: "NAME",
+        help: "name this point; its state is always kept",
+        example: "/mark before-annex",
+        wrong: "/mark",
+        parse: |a| a.one("a name").and_then(|n| desk(Request::Mark(n))),
+        ..ROW
+    },
+    Command {
+        name: "goto",
+        usage: "NAME",
+        help: "go to a mark",
+        example: "/goto before-annex",
+        wrong: "/goto",
+        parse: |a| {
+            let mark = a.one("the name of a mark; /timeline shows them")?;
+            desk(Request::Goto(GotoTarget::Mark(mark)))
+        },
+        ..ROW
+    },
+    Command {
+        name: "aside",
+        aliases: &["btw"],
+        usage: "QUESTION",
+        help: "ask without keeping question or answer",
+        example: "/aside what was his name?",
+        wrong: "/aside",
+        parse: |a| a.text("a question").and_then(|t| desk(Request::Aside(t))),
+        ..ROW
+    },
+    Command {
+        name: "when",
+        usage: "QUESTION",
+        help: "from which line of the document on an answer holds",
+        example: "/when who did it?",
+        wrong: "/when",
+        parse: |a| a.text("a question").and_then(|t| desk(Request::When(t))),
+        ..ROW
+    },
+    Command {
+        name: "compact",
+        aliases: &["summarize"],
+        usage: "[INSTRUCTION]",
+        help: "branch with a summary; the original stays",
+        example: "/compact keep the dates",
+        parse: |a| desk(Request::Compact(a.rest())),
+        ..ROW
+    },
+];
+
+fn regen(a: &Args<'_>) -> Result<Outcome, String> {
+    let (mut at, mut count, mut temperature, mut seed) = (None, 1, None, None);
+    for word in a.words()? {
+        if let Some(n) = word.strip_prefix('#') {
+            at = Some(n.parse().map_err(|_| format!("{word} is no message number"))?);
+        } else if let Some(t) = word.strip_prefix("temp=") {
+            let (row, value) = session::parse("temperature", t)?;
+            temperature = Some(f32::from_value(&value).ok_or_else(|| row.kind.range())?);
+        } else if let Some(s) = word.strip_prefix("seed=") {
+            seed = Some(s.parse().map_err(|_| format!("seed must be a whole number (got {s})"))?);
+        } else {
+            count = word
+                .parse()
+                .ok()
+                .filter(|n| (1..=MOST_ANSWERS).contains(n))
+                .ok_or(format!("COUNT must be 1 to {MOST_ANSWERS} (got {word})"))?;
+        }
+    }
+    desk(Request::Regen { at, count, temperature, seed })
+}
+
+fn fork(a: &Args<'_>) -> Result<Outcome, String> {
+    let (mut at, mut name) = (None, None);
+    for word in a.words()? {
+        match word.strip_prefix('#') {
+            Some(n) => at = Some(n.parse().map_err(|_| format!("{word} is no message number"))?),
+            None if name.is_some() => return Err("takes one name; put quotes around spaces".into()),
+            None => name = Some(word.clone()),
+        }
+    }
+    desk(Request::Fork { at, name })
+}
+
+fn branch(a: &Args<'_>) -> Result<Outcome, String> {
+    let word = a.at_most_one()?;
+    desk(Request::Branch(match word.as_deref() {
+        None => BranchTarget::List,
+        Some("next") => BranchTarget::Next,
+        Some("prev") => BranchTarget::Prev,
+        Some(w) => w.parse().map_or_else(|_| BranchTarget::Name(w.into()), BranchTarget::Number),
+    }))
+}

@@ -1,0 +1,208 @@
+//! What is known of the answers of one run, and the object that says it.
+
+use serde_json::{Value, json};
+
+use crate::protocol::desk::{Meters, Unsaved};
+use crate::protocol::engine::ModelInfo;
+use crate::transcript::{Finish, Message, MessageId, Passage};
+
+/// Facts gathered on the way to the answer.
+#[derive(Default)]
+pub(super) struct Run {
+    pub(super) model: ModelInfo,
+    pub(super) load_ms: f64,
+    /// From the start of the program to the first token of the answer.
+    pub(super) first_token_ms: Option<f64>,
+    pub(super) session: Option<String>,
+    pub(super) meters: Meters,
+    /// Tokens of documents read by prefill in this run.
+    pub(super) documents_read: u64,
+    /// Time for them, milliseconds.
+    pub(super) documents_ms: f64,
+    /// Answers that were asked for, in the order of their seeds; the first goes on.
+    pub(super) answers: Vec<Message>,
+    /// Those that are written side by side.
+    pub(super) beside: Vec<MessageId>,
+    pub(super) unsaved: Option<Unsaved>,
+}
+
+/// Why an answer ended, in words for scripts.
+pub(in crate::shell) fn reason(finish: Option<Finish>) -> &'static str {
+    match finish {
+        Some(Finish::Stop) => "stop",
+        Some(Finish::Length) => "length",
+        Some(Finish::Context) => "context",
+        Some(Finish::Repeats) => "repeats",
+        Some(Finish::Stopped) => "stopped",
+        Some(Finish::Failed) | None => "error",
+    }
+}
+
+fn place(p: &Passage) -> Value {
+    json!({
+        "document": p.document,
+        "message": p.number,
+        "first_line": p.first_line,
+        "last_line": p.last_line,
+        "share": (f64::from(p.share) * 1e4).round() / 1e4,
+    })
+}
+
+/// Passages that were looked at while the answer was written, most first. What was said has no document, but a message number.
+pub(in crate::shell) fn looked_at(passages: &[Passage]) -> Value {
+    passages.iter().map(place).collect()
+}
+
+pub(super) fn looked_at_by(answer: &Message) -> Value {
+    looked_at(answer.meta.looked.as_ref().map_or(&[][..], |l| &l.passages))
+}
+
+/// The same for each sentence of the answer.
+pub(super) fn looked_at_by_sentence(answer: &Message) -> Value {
+    let told = answer.meta.looked.as_ref().map(|l| l.by_sentence(&answer.text)).unwrap_or_default();
+    told.into_iter()
+        .map(|(text, passages)| json!({ "text": text, "looked_at": passages.iter().map(place).collect::<Value>() }))
+        .collect()
+}
+
+impl Run {
+    /// An answer is complete.
+    pub(super) fn take(&mut self, answer: Message) {
+        self.answers.push(answer);
+        let place = |m: &Message| self.beside.iter().position(|id| *id == m.id);
+        self.answers.sort_by_key(place);
+    }
+
+    /// One object for each of several answers.
+    fn several(&self) -> Value {
+        let one = |m: &Message| {
+            json!({
+                "text": m.text,
+                "thinking": m.thinking,
+                "seed": m.meta.seed,
+                "finish_reason": reason(m.meta.finish),
+                "completion_tokens": m.meta.completion_tokens,
+                "looked_at": looked_at_by(m),
+            })
+        };
+        self.answers.iter().map(one).collect()
+    }
+
+    pub(super) fn usage(&self, answer: &Message) -> Value {
+        let prefilled = answer.meta.prefilled_tokens + self.documents_read;
+        let reused = answer.meta.reused_tokens.saturating_sub(self.documents_read);
+        // What was read for one of them was read for all.
+        let beside = self.answers.iter().filter(|m| m.id != answer.id).map(|m| m.meta.completion_tokens).sum::<u64>();
+        let mut usage = json!({
+            "prompt_tokens": prefilled + reused,
+            "reused_tokens": reused,
+            "prefilled_tokens": prefilled,
+            "completion_tokens": answer.meta.completion_tokens + beside,
+        });
+        if let Some(usage) = usage.as_object_mut().filter(|_| self.meters.estimated) {
+            usage.insert("estimated".to_owned(), json!(true));
+        }
+        usage
+    }
+
+    /// Times from the start of reading, of the same tokens that [`Run::usage`] counts.
+    pub(super) fn timing(&self, answer: &Message) -> Value {
+        let prefilled = answer.meta.prefilled_tokens + self.documents_read;
+        let prefill_ms = answer.meta.prefill_ms + self.documents_ms;
+        json!({
+            "load_ms": self.load_ms,
+            "first_token_ms": self.first_token_ms,
+            "ttft_ms": answer.meta.ttft_ms + self.documents_ms,
+            "prefill_tokens_per_s": if prefill_ms > 0.0 { prefilled as f64 * 1000.0 / prefill_ms } else { 0.0 },
+            "decode_tokens_per_s": answer.meta.tokens_per_s,
+        })
+    }
+
+    pub(super) fn speculation(&self) -> Value {
+        let s = &self.meters.spec;
+        json!({
+            "rounds": s.rounds,
+            "drafted": s.drafted,
+            "accepted": s.accepted,
+            "mean_accept_length": s.mean_accept_length,
+            "eagle_rounds": s.eagle_rounds,
+            "ngram_rounds": s.ngram_rounds,
+            "plain_rounds": s.plain_rounds,
+        })
+    }
+
+    pub(super) fn object(&self, answer: &Message, several: bool) -> Value {
+        let mut object = json!({
+            "text": answer.text,
+            "thinking": answer.thinking,
+            "looked_at": looked_at_by(answer),
+            "looked_at_by_sentence": looked_at_by_sentence(answer),
+            "finish_reason": reason(answer.meta.finish),
+            "session": self.session,
+            "not_saved": self.unsaved.as_ref().map(|u| &u.reason),
+            "model": self.model.name,
+            "device": self.model.device,
+            "seed": answer.meta.seed,
+            "usage": self.usage(answer),
+            "timing": self.timing(answer),
+            "speculation": self.speculation(),
+        });
+        if let Some(object) = object.as_object_mut().filter(|_| several) {
+            object.insert("answers".into(), self.several());
+        }
+        object
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transcript::{MessageMeta, Role, Sources};
+
+    #[test]
+    fn usage_counts_documents_of_this_run_as_read() {
+        let meta =
+            MessageMeta { prefilled_tokens: 10, reused_tokens: 1200, completion_tokens: 7, ..MessageMeta::default() };
+        let meta = MessageMeta { prefill_ms: 20.0, ttft_ms: 30.0, ..meta };
+        let answer = Message {
+            id: MessageId(1),
+            parent: None,
+            role: Role::Assistant,
+            text: "x".into(),
+            thinking: String::new(),
+            created_ms: 0,
+            meta: MessageMeta { finish: Some(Finish::Stop), seed: Some(3), ..meta },
+        };
+        let run = Run { documents_read: 1000, documents_ms: 485.0, ..Run::default() };
+        let object = run.object(&answer, false);
+        assert_eq!(
+            object["usage"],
+            json!({"prompt_tokens": 1210, "reused_tokens": 200, "prefilled_tokens": 1010, "completion_tokens": 7})
+        );
+        // Times of the same tokens, not only of those behind the documents.
+        assert_eq!(
+            (&object["timing"]["ttft_ms"], &object["timing"]["prefill_tokens_per_s"]),
+            (&json!(515.0), &json!(2000.0))
+        );
+        assert_eq!(object["finish_reason"], "stop");
+        assert_eq!(object["looked_at"], json!([]));
+        let passage = Passage {
+            document: Some("war.txt".into()),
+            number: 2,
+            first_line: 41_210,
+            last_line: 41_262,
+            share: 0.3142,
+            ..Passage::default()
+        };
+        let said = Passage { number: 4, first_line: 1, last_line: 1, share: 0.1, ..Passage::default() };
+        let looked = Sources { passages: vec![passage, said], ..Sources::default() };
+        let answer = Message { meta: MessageMeta { looked: Some(looked), ..answer.meta.clone() }, ..answer };
+        assert_eq!(
+            run.object(&answer, false)["looked_at"],
+            json!([
+                {"document": "war.txt", "message": 2, "first_line": 41_210, "last_line": 41_262, "share": 0.3142},
+                {"document": null, "message": 4, "first_line": 1, "last_line": 1, "share": 0.1},
+            ])
+        );
+    }
+}
