@@ -276,10 +276,12 @@ impl Branching {
         let which = doing.which;
         let grown = match absorbed {
             Err(e) => {
-                // What it holds is not known any more. Where the engine is gone the next command says so.
-                lane.path = Path::default();
+                // What it holds is not known any more: it is given back. Where the engine is gone the next command says so.
+                let lane = self.lanes.remove(at);
                 let _ = desk.feeder.release(lane.sequence);
-                Err(DeskError::Failed(e))
+                let next = self.fan.ended(desk, which, Err(DeskError::Failed(e)));
+                self.waiting.extend(next.map(|branch| (which, branch)));
+                return;
             }
             Ok(segment) => {
                 doing.grown.segments.extend(segment.map(|(segment, whole)| (segment, image, whole)));
@@ -388,7 +390,11 @@ impl State {
     pub(super) fn branch_out(&mut self, fan: impl Fan + 'static) -> Done {
         let lanes = self.lanes();
         if lanes == 0 {
-            return Err(DeskError::Refused("This engine holds one conversation at a time.".into()));
+            let why = match self.feeder.sequences() {
+                0 | 1 => "This engine holds one conversation at a time.",
+                _ => "All conversations that this engine holds are at work: wait for one to end, or stop it.",
+            };
+            return Err(DeskError::Refused(why.into()));
         }
         let branching = Branching {
             lanes: Vec::new(),
