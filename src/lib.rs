@@ -11,6 +11,7 @@
 //! | 2 model | [`model`] | weights, live state, the one forward pass, the draft head |
 //! | 3 engine | [`engine`] | the thread that owns model and state: prefill, decode, speculation, sampling |
 //! | 3 remote | [`remote`] | the same thread for a server elsewhere: requests, streams, retries; its state is text |
+//! | 3 attach | [`attach`] | one engine for several terminals: the same commands and events over a socket of this machine |
 //! | 3 session | [`session`] | the disk: SQLite, immutable segments, library, search, trash |
 //! | 4 desk | [`desk`] | one conversation: joins text, engine and session; the only place that knows both |
 //! | 4 app | [`app`] | interface state, changed in one function |
@@ -32,6 +33,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod app;
+pub mod attach;
 pub mod backend;
 pub mod base;
 pub mod commands;

@@ -16,6 +16,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("model", 2),
     ("engine", 3),
     ("remote", 3),
+    ("attach", 3),
     ("session", 3),
     ("desk", 4),
     ("app", 4),
@@ -28,6 +29,7 @@ const LAYERS: &[(&str, u8)] = &[
 
 /// Narrower than the layer number alone: these modules may import only these.
 const ONLY: &[(&str, &[&str])] = &[
+    ("attach", &["base", "protocol", "text"]),
     ("session", &["base", "settings", "spec", "protocol", "transcript", "text"]),
     ("app", &["base", "commands", "settings", "spec", "protocol", "transcript", "text"]),
     ("ui", &["base", "commands", "settings", "spec", "protocol", "transcript", "text", "app"]),

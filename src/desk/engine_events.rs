@@ -55,7 +55,7 @@ impl State {
         let concerns = |id: u64, of: u64, fault: &EngineFault| of == id || matches!(fault, EngineFault::Fatal { .. });
         match (std::mem::take(&mut self.work), event) {
             (Work::Restoring { id, target, then }, EngineEvent::Restored { id: of, ms }) if of == id => {
-                self.feeder.live = target;
+                self.feeder.made(target);
                 self.resumed(then, Ok(ms));
             }
             (Work::Restoring { id, then, .. }, EngineEvent::Failed { id: of, fault }) if concerns(id, of, &fault) => {
@@ -137,14 +137,19 @@ impl State {
     fn on_idle_engine(&mut self, event: EngineEvent, waited: bool) {
         match event {
             EngineEvent::Ready(info) => {
+                let known = self.feeder.model().is_some_and(|m| m.fingerprint == info.fingerprint);
                 self.take_model(&info);
+                if known {
+                    // The same model somewhere else.
+                    return;
+                }
                 for note in &info.notes {
                     if self.device_notes.is_news(note) {
                         self.note(Level::Warn, note.clone());
                     }
                 }
                 self.model_is_known();
-                if !waited {
+                if !waited && self.work.is_idle() {
                     self.idle();
                 }
             }
@@ -182,11 +187,15 @@ impl State {
 
     /// What answers is known, and how much fits.
     fn take_model(&mut self, info: &ModelInfo) {
+        let before = self.feeder.model().and_then(|m| m.host.clone());
         self.meters.context_limit = info.context_limit;
         self.meters.model = info.clone();
         self.feeder.loaded(info);
         self.tell(Notice::Ready(info.clone()));
         self.tell(Notice::Meters(self.meters.clone()));
+        if let Some(host) = info.host.as_ref().filter(|host| before.as_ref() != Some(host)) {
+            self.note(Level::Info, format!("The model runs in {host}; this terminal uses it."));
+        }
     }
 
     /// Progress of the rows in flight, while somebody waits for them.

@@ -30,6 +30,7 @@ pub(super) enum Last {
 pub(super) struct Place {
     sequence: SequenceId,
     live: Path,
+    doubtful: bool,
     in_flight: Vec<Arc<StoredRows>>,
     cancel: Cancel,
     counted: Option<(u64, u64)>,
@@ -57,6 +58,8 @@ pub(super) struct Feeder {
     taken: BTreeSet<SequenceId>,
     /// What the engine's state has absorbed.
     pub(super) live: Path,
+    /// It failed since it was last made: it is empty, and made anew before anything rests on that.
+    doubtful: bool,
     /// Rows of the live state that may still be in flight to the device.
     pub(super) in_flight: Vec<Arc<StoredRows>>,
     pub(super) renderer: Renderer,
@@ -79,6 +82,7 @@ impl Feeder {
             sequence: MAIN,
             taken: BTreeSet::from([MAIN]),
             live: Path::default(),
+            doubtful: false,
             in_flight: Vec::new(),
             renderer: Renderer::new(text),
             stop_ids,
@@ -122,6 +126,7 @@ impl Feeder {
     /// Whatever failed, the engine's state is empty; after some failures there is no engine.
     pub(super) fn failed(&mut self, fault: &EngineFault) {
         self.live = Path::default();
+        self.doubtful = true;
         self.in_flight.clear();
         if let EngineFault::Fatal { why, code } = fault {
             self.link.down(why.clone(), *code);
@@ -132,6 +137,7 @@ impl Feeder {
     pub(super) fn exchange(&mut self, place: &mut Place) {
         std::mem::swap(&mut self.sequence, &mut place.sequence);
         std::mem::swap(&mut self.live, &mut place.live);
+        std::mem::swap(&mut self.doubtful, &mut place.doubtful);
         std::mem::swap(&mut self.in_flight, &mut place.in_flight);
         std::mem::swap(&mut self.cancel, &mut place.cancel);
         std::mem::swap(&mut self.counted, &mut place.counted);
@@ -251,10 +257,16 @@ impl Feeder {
         (read < all).then(|| read as f64 / all as f64)
     }
 
+    /// The engine's state was made that of a path.
+    pub(super) fn made(&mut self, path: Path) {
+        self.live = path;
+        self.doubtful = false;
+    }
+
     /// Whether the engine's state is just this path.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         let common = self.live.common(path);
-        common == self.live.segments().len() && common == path.segments().len()
+        !self.doubtful && common == self.live.segments().len() && common == path.segments().len()
     }
 
     /// Takes into the live path what a job did. Returns the segment, and whether all of the step was read; `None` when

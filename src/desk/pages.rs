@@ -210,13 +210,17 @@ impl State {
             Some(_) => m.name.clone(),
             None => format!("{}, {} parameters, {}", m.name, grouped(m.parameters), m.dtype),
         };
+        let device = match &m.host {
+            Some(host) => format!("{}, in {host}", m.device),
+            None => m.device.clone(),
+        };
         let notes: String = m.notes.iter().map(|n| format!("- {n}\n")).collect();
         let text = format!(
             "| | |\n|---|---|\n| program | sala-chat {} |\n| model | {} |\n| device | {} |\n| context | {} |\n| draft head | {} |\n| data | {} |\n| kept state | {} |\n| texts | {} |\n\n{notes}\n{network}. More \
              checks: `sala-chat doctor` in a shell.\n",
             env!("CARGO_PKG_VERSION"),
             what,
-            m.device,
+            device,
             m.holds(),
             m.draft.as_deref().unwrap_or("none"),
             self.keeper.store.root().display(),

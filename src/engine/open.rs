@@ -213,6 +213,7 @@ fn load<B: DraftOps>(
         memory: backend.memory(),
         notes,
         server: None,
+        host: None,
     };
     tracing::debug!(ms = since.elapsed().as_millis(), "ready");
     Worker::new(backend, model, live, Decoder::new(head), info, events).serve(commands);

@@ -6,6 +6,7 @@
 //! | `sala.db`, `-wal`, `-shm` | SQLite |
 //! | `segments/` | files of model state: `<64 hex>.rows`, `<64 hex>.end`; with `.<process>.tmp` while they are written |
 //! | `locks/` | `session-<id>.lock`, `writing.lock`, `store.lock`, `part-<process>-<n>` (see `parts.rs`) |
+//! | `locks/serve.*` | where a running `sala-chat serve` is found (`attach::Place`) |
 //! | `reserve` | bytes given back when the disk is full |
 //!
 //! Invariants: a directory with other things in it is never taken over; a name that is not of our form is never opened for

@@ -4,7 +4,7 @@
 //! The head of the file is checked when it is opened. What turns out wrong later names its segment, so that the store
 //! can declare it missing once the restore has failed.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,11 +12,13 @@ use rayon::prelude::*;
 
 use super::disk::Disk;
 use super::error::{Result, StoreError};
-use super::format::{self, CHUNK_BYTES, FileKind, OpenFile};
+use super::format::{self, CHUNK_BYTES, Fault, FileKind, OpenFile};
 use super::segment::SegmentId;
 use super::state::RestorePlan;
 use super::store::Store;
-use crate::protocol::engine::{CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, SOURCE_BYTES};
+use crate::protocol::engine::{
+    CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsPlace, SOURCE_BYTES,
+};
 
 // A piece that is asked for as is best for the asker is one checksum's worth.
 const _: () = assert!(CHUNK_BYTES == SOURCE_BYTES as u64);
@@ -25,6 +27,8 @@ const _: () = assert!(CHUNK_BYTES == SOURCE_BYTES as u64);
 #[derive(Debug)]
 pub struct StoredRows {
     id: SegmentId,
+    /// Checksum of the file's head.
+    root: [u8; 32],
     file: OpenFile,
     path: PathBuf,
     disk: Arc<dyn Disk>,
@@ -33,6 +37,23 @@ pub struct StoredRows {
 }
 
 impl StoredRows {
+    /// Rows of a file that another process handed over. Its head is checked, as in [`Store::open_path`].
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn open(place: &RowsPlace, disk: Arc<dyn Disk>) -> Result<StoredRows, RowsFault> {
+        StoredRows::of(SegmentId(place.segment), place.checksum, &place.file, disk).map_err(|e| RowsFault {
+            segment: Some(place.segment),
+            why: e.why,
+            lasting: e.lasting,
+        })
+    }
+
+    fn of(id: SegmentId, root: [u8; 32], path: &Path, disk: Arc<dyn Disk>) -> Result<StoredRows, Fault> {
+        let file = format::open(&*disk, path, FileKind::Rows, &id, &root)?;
+        Ok(StoredRows { id, root, file, path: path.to_owned(), disk, read: AtomicUsize::new(0) })
+    }
+
     /// Of all arrays together.
     pub fn bytes(&self) -> usize {
         let bytes = self.file.tensors.iter().map(|t| t.bytes).sum::<u64>();
@@ -82,6 +103,11 @@ impl RowSource for StoredRows {
             .try_for_each(|(i, piece)| self.fill(name, i * PIECE_BYTES, piece))?;
         Ok(ImageTensor { name: name.to_owned(), dtype: place.dtype, shape: place.shape.clone(), data: Arc::new(data) })
     }
+
+    fn hand_over(&self) -> Option<RowsPlace> {
+        self.read.store(self.bytes(), Ordering::Relaxed);
+        Some(RowsPlace { file: self.path.clone(), segment: self.id.0, checksum: self.root })
+    }
 }
 
 /// A path ready to be restored.
@@ -105,13 +131,7 @@ impl Store {
     /// [`StoreError::NoSegment`]; the database cannot be read; [`StoreError::StateLost`] for an I/O error that may pass.
     pub fn open_path(&self, tip: &SegmentId, have: usize) -> Result<Opened> {
         let (plan, rows, end) = self.along_path(tip, have, |id, root, path| {
-            Ok(Arc::new(StoredRows {
-                id: *id,
-                file: format::open(&*self.disk, path, FileKind::Rows, id, root)?,
-                path: path.to_owned(),
-                disk: Arc::clone(&self.disk),
-                read: AtomicUsize::new(0),
-            }))
+            StoredRows::of(*id, *root, path, Arc::clone(&self.disk)).map(Arc::new)
         })?;
         Ok(Opened { plan, rows, end })
     }

@@ -27,8 +27,8 @@ pub use table::{
 pub use toml::Value;
 pub use value::Field;
 pub use words::{
-    CODE_THEMES, ClipboardMethod, Device, DraftSource, Glyphs, ModelSource, SaveStates, Switch, Theme, ThinkMode,
-    ThoughtView, Weights,
+    CODE_THEMES, ClipboardMethod, Device, DraftSource, EngineSource, Glyphs, ModelSource, SaveStates, Switch, Theme,
+    ThinkMode, ThoughtView, Weights,
 };
 
 use crate::protocol::engine::{Sampling, SpecMode};
@@ -82,6 +82,11 @@ impl Config {
     /// Where the model comes from.
     pub fn model_source(&self) -> ModelSource {
         ModelSource::from(self.model.source.as_str())
+    }
+
+    /// What answers.
+    pub fn engine_source(&self) -> EngineSource {
+        EngineSource::from(self.engine.url.as_str())
     }
 
     /// Which draft head.

@@ -120,8 +120,8 @@ settings! {
 
     /// A server that answers in place of this machine
     engine: EngineConfig {
-        /// chat server that answers, as http://127.0.0.1:8000/v1; empty: this machine
-        url: String = text("").flags(&[Flag::Takes("engine", "URL")]).detours(&[("here", "engine.url", "")]);
+        /// chat server that answers, as http://HOST:PORT/v1; here: load the model in this process
+        url: String = text("").flags(&[Flag::Takes("engine", "URL")]).detours(&[("here", "engine.url", "here")]);
         /// name of its model; empty: the only one it has
         model: String = text("");
         /// variable that holds its key

@@ -215,6 +215,28 @@ impl From<&str> for ModelSource {
     }
 }
 
+/// What answers: `engine.url`, `--engine`.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum EngineSource {
+    /// An engine of this machine: that of a running `sala-chat serve`, or one of this process.
+    #[default]
+    Any,
+    /// An engine of this process.
+    Here,
+    /// A chat server.
+    Url(String),
+}
+
+impl From<&str> for EngineSource {
+    fn from(text: &str) -> Self {
+        match text.trim() {
+            "" => EngineSource::Any,
+            "here" => EngineSource::Here,
+            url => EngineSource::Url(url.to_owned()),
+        }
+    }
+}
+
 /// Which draft head: `speculation.draft`, `--draft`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum DraftSource {

@@ -9,7 +9,7 @@ use super::failure::{Exit, Failure};
 use super::themes::Themes;
 use super::{model_cmd, open, out};
 use crate::app::keys::KeyTable;
-use crate::settings::{self, Config, ModelSource, Origin, page, table};
+use crate::settings::{self, Config, EngineSource, ModelSource, Origin, page, table};
 use crate::text::sanitize::Clean;
 
 /// Runs one of the actions.
@@ -85,7 +85,7 @@ pub(super) fn run(
 
 /// What `thinking.mode` asks for and the template of the model in the settings cannot do.
 fn no_switch(config: &Config) -> Option<String> {
-    if !config.engine.url.is_empty() {
+    if matches!(config.engine_source(), EngineSource::Url(_)) {
         // A server has its own way, and says so.
         return None;
     }

@@ -8,7 +8,8 @@ use rustix::fs::statvfs;
 use serde_json::json;
 
 use super::quantize_cmd::kept_dir;
-use super::{Context, Exit, Failure, dirs, model_cmd, remote_engine};
+use super::{Context, Exit, Failure, attach_engine, dirs, model_cmd, remote_engine};
+use crate::attach;
 use crate::backend::cpu::Cpu;
 use crate::backend::prelude::*;
 use crate::model::quantize::kept_folders;
@@ -41,6 +42,7 @@ pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     findings.push(gpu(context.config().model.gpu as usize, model_cmd::installed(&context.config().model)));
     findings.push(weights(context));
     findings.extend(server(context));
+    findings.extend(shared(context));
     findings.push(disk(&context.dirs.data));
     findings.extend(kept_weights(&kept_dir(&context.dirs)));
     findings.push(model());
@@ -121,6 +123,18 @@ fn server(context: &Context) -> Option<Finding> {
     Some(match remote::probe(&options) {
         Ok(said) => finding("server", Verdict::Fine, format!("{said} {key}")),
         Err(line) => finding("server", Verdict::Note, format!("{line} {key}")),
+    })
+}
+
+/// The server of this data directory, whose model terminals use.
+fn shared(context: &Context) -> Option<Finding> {
+    Some(match attach::look(&attach_engine::place(context)).transpose()? {
+        Ok(host) => finding("shared", Verdict::Fine, format!("{host} runs; terminals that want its model use it.")),
+        Err(why) => finding(
+            "shared",
+            Verdict::Note,
+            format!("{why}: terminals load a model of their own. End it and start it again."),
+        ),
     })
 }
 

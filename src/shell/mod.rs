@@ -5,6 +5,7 @@
 
 mod announce;
 mod ask_all;
+mod attach_engine;
 pub mod chat;
 pub mod cli;
 pub mod clipboard;

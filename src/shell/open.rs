@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::cli::SessionChoice;
 use super::devices::{self, Chosen};
 use super::failure::{Exit, Failure};
-use super::{Context, model_cmd, out, quantize_cmd, remote_engine};
+use super::{Context, attach_engine, model_cmd, out, quantize_cmd, remote_engine};
 use crate::desk::{self, Attendance, Desk, DeviceNotes, EngineChannels, LoadLimits, Opening, Settings};
 use crate::engine::worker;
 use crate::model::{
@@ -306,8 +306,8 @@ fn begin(context: &Context) -> Result<Begun, Failure> {
     }
     let engine_options = engine_options(context)?;
     let name = engine_options.model.clone();
-    // Before anything else: opening a GPU and loading weights is what a start waits for.
-    let engine = Starting(Some(worker::spawn(engine_options).map_err(no_thread)?));
+    // Before anything else: opening a GPU and loading weights is what a start waits for, unless a server has done it.
+    let engine = Starting(Some(attach_engine::begin(context, engine_options).map_err(no_thread)?));
     let (text, stop) = text(&name)?;
     Ok(Begun { engine, text, stop, save_state: context.config().sessions.save_state, piece: piece(context) })
 }

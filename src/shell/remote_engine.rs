@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Context;
 use super::failure::{Exit, Failure};
 use crate::remote::{Key, Patience, RemoteOptions, address, in_the_open};
+use crate::settings::EngineSource;
 
 /// What the settings say of a server; `None` where this machine answers.
 ///
@@ -13,14 +14,12 @@ use crate::remote::{Key, Patience, RemoteOptions, address, in_the_open};
 /// No address, or a key that was asked for and is not there.
 pub fn options(context: &Context) -> Result<Option<RemoteOptions>, Failure> {
     let engine = &context.config().engine;
-    if engine.url.trim().is_empty() {
-        return Ok(None);
-    }
-    let url = address(&engine.url).map_err(Failure::usage)?;
+    let EngineSource::Url(named) = context.config().engine_source() else { return Ok(None) };
+    let url = address(&named).map_err(Failure::usage)?;
     let key = key(context, in_the_open(&url))?;
     let seconds = Duration::from_secs;
     Ok(Some(RemoteOptions {
-        url: engine.url.clone(),
+        url: named,
         model: Some(engine.model.trim()).filter(|m| !m.is_empty()).map(str::to_owned),
         key,
         context: Some(engine.context).filter(|c| *c > 0),

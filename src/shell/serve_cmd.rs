@@ -10,12 +10,13 @@ use signal_hook::iterator::Signals;
 
 use super::cli::ServeArgs;
 use super::failure::{Exit, Failure};
-use super::{Context, dirs, open, out};
+use super::{Context, attach_engine, dirs, open, out};
+use crate::attach::{self, Board, Host, Loads};
 use crate::desk::{EngineChannels, Settings};
 use crate::engine::worker;
 use crate::server::{Key, Options, ServeError, Server, Stop};
-use crate::text::files;
 use crate::text::sanitize::Clean;
+use crate::text::{TextModel, files};
 
 /// Bytes of a key file.
 const KEY_BYTES: u64 = 4 << 10;
@@ -77,7 +78,7 @@ fn addresses(text: &str) -> Result<Vec<SocketAddr>, Failure> {
 }
 
 /// SIGINT, SIGTERM and SIGHUP: the first lets running answers end, the second stops them, the third ends the process.
-fn watch_signals(stop: Stop) -> Result<(), Failure> {
+fn watch_signals(stop: Stop, board: Board) -> Result<(), Failure> {
     let no_signals = |e: std::io::Error| Failure::new(Exit::Failure, format!("no signal handlers: {e}"));
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(no_signals)?;
     let watch = move || {
@@ -86,6 +87,9 @@ fn watch_signals(stop: Stop) -> Result<(), Failure> {
                 std::process::exit(128 + signal);
             }
             stop.stop();
+            if count == 1 {
+                board.hurry();
+            }
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(no_signals)?;
@@ -116,12 +120,15 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
         false => (open::store_of_requests(context)?, None),
     };
     let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
+    let loads = Loads::from(&engine_options);
     let engine = worker::spawn(engine_options).map_err(no_thread)?;
+    let (board, share) = Board::start(engine.commands, engine.events, config.serve.side_by_side).map_err(no_thread)?;
+    let host = for_terminals(context, &address.to_string(), loads, &board, &text);
     let server = Server::start(Options {
         store,
         text,
         stop,
-        engine: EngineChannels { commands: engine.commands, events: engine.events },
+        engine: EngineChannels { commands: share.commands, events: share.events },
         settings: Settings::of(&loaded.config),
         piece: open::piece(context),
         queue: config.serve.queue,
@@ -129,20 +136,38 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
         key: key.as_ref().map(|(key, _)| key.clone()),
     })
     .map_err(no_thread)?;
-    watch_signals(server.stop())?;
+    watch_signals(server.stop(), board)?;
     out::line(&Clean::line(&format!("sala-chat serves http://{address}/v1")))?;
     if !context.quiet {
         say_who(open_to_others, key_file.as_deref(), key.is_some_and(|(_, made)| made));
     }
     let served = server.serve(listener);
-    // A panic of the engine has been told by its last event.
+    // It ends when the terminals' running answers do. A panic of it has been told by its last event.
     let _ = engine.thread.join();
+    if let Some(host) = host {
+        host.close();
+    }
     match served {
         Ok(()) => Ok(Exit::Ok),
         Err(ServeError::Engine(down)) => Err(Failure::new(Exit::from_code(down.code), down.why)),
         Err(e @ ServeError::Unsaved(_)) => Err(Failure::new(Exit::Disk, e.to_string())),
         Err(e @ (ServeError::Io(_) | ServeError::Panicked)) => Err(Failure::new(Exit::Failure, e.to_string())),
     }
+}
+
+/// Lets terminals of the same data directory use this engine. Where that cannot be, programs still can.
+fn for_terminals(context: &Context, address: &str, loads: Loads, board: &Board, text: &TextModel) -> Option<Host> {
+    let place = attach_engine::place(context);
+    let tokenizer = text.tokenizer.clone();
+    let why = match attach::open_host(&place, address, loads, board.clone(), tokenizer, attach_engine::rows) {
+        Ok(Some(host)) => return Some(host),
+        Ok(None) => "another sala-chat serve of this data directory does that".to_owned(),
+        Err(e) => e.to_string(),
+    };
+    if !context.quiet {
+        out::tell(&Clean::line(&format!("Terminals cannot use this model: {why}.")));
+    }
+    None
 }
 
 /// Says on standard error who can talk to it.

@@ -10,7 +10,8 @@ use super::TextError;
 use super::spell::Before;
 use super::stream::{Begin, StreamDecoder};
 use super::tokenizer::Tokenizer;
-use crate::protocol::engine::{Steer, Steered, Steering, Token};
+pub use crate::protocol::engine::Watched;
+use crate::protocol::engine::{Steer, Steered, Steering, Token, Watching};
 
 /// Longest period that counts as a loop, in tokens.
 const LONGEST_PERIOD: usize = 512;
@@ -18,15 +19,6 @@ const LONGEST_PERIOD: usize = 512;
 const LEAST_TOKENS: usize = 1_536;
 /// And its period came at least this often.
 const LEAST_TIMES: usize = 8;
-
-/// What is watched in an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Watched {
-    /// Tokens of thought after which `</think>` is put; 0 is no limit.
-    pub thought_tokens: u64,
-    /// Whether a text that repeats itself is stopped.
-    pub loops: bool,
-}
 
 impl Watched {
     /// What looks at an answer that begins like this; `None` where nothing is watched. `spent` tokens of its thought were
@@ -40,7 +32,8 @@ impl Watched {
         }
         let close = tokenizer.encode_behind("\n</think>\n\n", Before::Text)?;
         let tokenizer = Arc::clone(tokenizer);
-        Ok(Some(Steering(Arc::new(move || {
+        let watching = Watching { watched: self, in_thought: begin == Begin::Thought, spent };
+        let make = move || -> Box<dyn Steer> {
             Box::new(Watch {
                 watched: self,
                 spent,
@@ -49,7 +42,8 @@ impl Watched {
                 closing: VecDeque::new(),
                 repeats: Repeats::default(),
             })
-        }))))
+        };
+        Ok(Some(Steering(Arc::new(make), watching)))
     }
 }
 

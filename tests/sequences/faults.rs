@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use sala_chat::backend::cpu::faults::{Fault, Faults};
-use sala_chat::protocol::engine::{Steer, Steered, Steering};
+use sala_chat::protocol::engine::{Steer, Steered, Steering, Watched, Watching};
 
 /// Panics at its third token.
 struct Bomb(usize);
@@ -39,7 +39,8 @@ fn a_panic_in_one_job_is_that_jobs_failure() {
         }
         h.empty(1, SequenceId(9));
         let Command::Run(mut job) = h.job(50, SequenceId(9), &wishes[3], &Cancel::default()) else { panic!() };
-        job.generate.as_mut().unwrap().steering = Some(Steering(Arc::new(|| Box::new(Bomb(0)))));
+        let watching = Watching { watched: Watched::default(), in_thought: false, spent: 0 };
+        job.generate.as_mut().unwrap().steering = Some(Steering(Arc::new(|| Box::new(Bomb(0))), watching));
         h.send(Command::Run(job));
         // What rests on it fails too, what does not is done.
         h.send(h.job(51, SequenceId(9), &wishes[0], &Cancel::default()));

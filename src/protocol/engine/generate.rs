@@ -97,9 +97,29 @@ pub trait Steer: Send {
     fn drawn(&mut self, token: Token, ends: bool) -> Steered;
 }
 
-/// Makes a [`Steer`] for each run of an answer.
+/// What is looked for in an answer that is steered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watched {
+    /// Tokens of thought after which `</think>` is put; 0 is no limit.
+    pub thought_tokens: u64,
+    /// Whether a text that repeats itself is stopped.
+    pub loops: bool,
+}
+
+/// What is looked for, and where the answer begins: all that another process needs to make the same [`Steering`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watching {
+    /// What is looked for.
+    pub watched: Watched,
+    /// The answer begins inside a thought.
+    pub in_thought: bool,
+    /// Tokens of that thought that were written before.
+    pub spent: u64,
+}
+
+/// Makes a [`Steer`] for each run of an answer, and says what it looks for.
 #[derive(Clone)]
-pub struct Steering(pub Arc<dyn Fn() -> Box<dyn Steer> + Send + Sync>);
+pub struct Steering(pub Arc<dyn Fn() -> Box<dyn Steer> + Send + Sync>, pub Watching);
 
 impl std::fmt::Debug for Steering {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

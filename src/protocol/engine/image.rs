@@ -1,11 +1,12 @@
 //! State as it crosses between engine and session: arrays of rows, states at a position, and why rows cannot be had back.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 /// Why saved rows cannot be had back.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{why}")]
 pub struct RowsFault {
     /// The segment they belong to, by the name of its file; `None` for rows of no file.
@@ -98,6 +99,22 @@ pub trait RowSource: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// As [`RowSource::fill`].
     fn load(&self, name: &str) -> Result<ImageTensor, RowsFault>;
+    /// Where they lie in a file, for an engine in another process that reads them in place of whoever asks: from here on they
+    /// count as read. `None` where there is no file.
+    fn hand_over(&self) -> Option<RowsPlace> {
+        None
+    }
+}
+
+/// Rows in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowsPlace {
+    /// The file, absolute.
+    pub file: PathBuf,
+    /// The segment they belong to.
+    pub segment: [u8; 32],
+    /// Of the file's head, which vouches for the rest.
+    pub checksum: [u8; 32],
 }
 
 /// [`RowSource::fill`] is best asked for multiples of this: bytes under one checksum, as many as one block of 64 positions has

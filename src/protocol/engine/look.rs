@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Token;
 
 /// What a generation tells about where it looked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Look {
     /// What is written up to and including this token are thoughts; `None`: there are none.
     pub thoughts_until: Option<Token>,
@@ -48,7 +48,7 @@ pub struct LookedAt {
 }
 
 /// A text to be scored behind the prompt, once for each list of hidden blocks. The state afterwards is that behind the prompt.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scoring {
     /// The text.
     pub tokens: Vec<Token>,

@@ -6,9 +6,12 @@ mod look;
 mod options;
 mod stats;
 
-pub use generate::{Constrain, Constraint, Generate, Likely, Sampling, SpecMode, Steer, Steered, Steering};
+pub use generate::{
+    Constrain, Constraint, Generate, Likely, Sampling, SpecMode, Steer, Steered, Steering, Watched, Watching,
+};
 pub use image::{
-    CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsImage, SOURCE_BYTES, StateImage,
+    CheckpointImage, Dtype, ImageTensor, PIECE_BYTES, RowSource, RowsFault, RowsImage, RowsPlace, SOURCE_BYTES,
+    StateImage,
 };
 pub use look::{BlockLook, Look, Looked, LookedAt, Scoring};
 pub use options::{DeviceChoice, DraftChoice, EngineOptions, MemoryInfo, ModelInfo, WeightsChoice};
@@ -65,7 +68,7 @@ pub struct Job {
 }
 
 /// Why a command was not done, or why there is no engine. The live state is empty afterwards.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum EngineFault {
     /// A job that waited for saved rows was stopped.
     #[error("stopped while saved rows were on their way")]
@@ -141,7 +144,7 @@ pub enum Command {
 }
 
 /// Why a job ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ended {
     /// Read-only job, all read.
     Read,

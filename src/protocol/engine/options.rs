@@ -111,6 +111,8 @@ pub struct ModelInfo {
     /// Address of the server that answers; `None` for an engine of this machine. A server keeps no state and tells nothing of
     /// where it looked; any path can be restored from its history alone, and tokens are counted only roughly.
     pub server: Option<String>,
+    /// The process that runs it, if that is another one on this machine: it keeps and tells all that an engine of this process does.
+    pub host: Option<String>,
 }
 
 impl ModelInfo {

@@ -147,8 +147,12 @@ impl Run {
             "timing": self.timing(answer),
             "speculation": self.speculation(),
         });
-        if let Some(object) = object.as_object_mut().filter(|_| several) {
-            object.insert("answers".into(), self.several());
+        if let Some(object) = object.as_object_mut() {
+            // Only where it is another process than this one.
+            self.model.host.iter().for_each(|host| drop(object.insert("host".into(), host.as_str().into())));
+            if several {
+                object.insert("answers".into(), self.several());
+            }
         }
         object
     }

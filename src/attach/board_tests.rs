@@ -1,0 +1,239 @@
+//! One engine and several users, without sockets: the engine is the two ends of its channels.
+
+use std::time::Duration;
+
+use super::*;
+use crate::protocol::engine::{Ended, Job, JobStats, LookedAt, MAIN, MemoryInfo};
+
+/// Nothing a test waits for takes longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Engine {
+    commands: Receiver<Command>,
+    events: Sender<EngineEvent>,
+}
+
+fn start(reserved: usize, sequences: u32) -> (Board, Share, Engine) {
+    let (to, commands) = bounded(64);
+    let (events, from) = unbounded();
+    let (board, share) = Board::start(to, from, reserved).unwrap();
+    let engine = Engine { commands, events };
+    let info = ModelInfo { max_sequences: sequences, fingerprint: "f".into(), ..ModelInfo::default() };
+    engine.events.send(EngineEvent::Ready(info)).unwrap();
+    assert!(matches!(next(&share.events), EngineEvent::Ready(_)));
+    (board, share, engine)
+}
+
+fn next<T>(from: &Receiver<T>) -> T {
+    from.recv_timeout(PATIENCE).expect("nothing came")
+}
+
+fn job(id: u64, sequence: u32) -> Job {
+    let (prompt, cancel) = (vec![1], Cancel::default());
+    Job { id, sequence: SequenceId(sequence), prompt, generate: None, score: None, export: false, cancel }
+}
+
+fn done(id: u64) -> EngineEvent {
+    EngineEvent::Done {
+        id,
+        ended: Ended::Read,
+        prompt_in_state: 1,
+        generated_in_state: 0,
+        image: None,
+        stats: JobStats::default(),
+        looked_at: LookedAt::default(),
+        scored: Vec::new(),
+        likely: Vec::new(),
+        memory: MemoryInfo::default(),
+    }
+}
+
+impl Engine {
+    fn run(&self) -> Job {
+        match next(&self.commands) {
+            Command::Run(job) => job,
+            other => panic!("{other:?} instead of a job"),
+        }
+    }
+
+    fn release(&self) -> SequenceId {
+        match next(&self.commands) {
+            Command::Release { sequence } => sequence,
+            other => panic!("{other:?} instead of a release"),
+        }
+    }
+}
+
+fn failure(event: EngineEvent) -> (u64, String) {
+    match event {
+        EngineEvent::Failed { id, fault } => (id, fault.to_string()),
+        other => panic!("{other:?} instead of a failure"),
+    }
+}
+
+fn joined(board: &Board) -> (Seat, Receiver<EngineEvent>) {
+    let (seat, events) = board.join().expect("a seat");
+    assert!(matches!(next(&events), EngineEvent::Ready(_)));
+    (seat, events)
+}
+
+#[test]
+fn numbers_and_sequences_of_one_user_are_nothing_to_another() {
+    let (board, share, engine) = start(2, 16);
+    let (seat, events) = joined(&board);
+    share.commands.send(Command::Run(job(7, 0))).unwrap();
+    let first = engine.run();
+    assert!(seat.command(Command::Run(job(7, 0))));
+    let second = engine.run();
+    assert_ne!((first.id, first.sequence), (second.id, second.sequence));
+    assert_ne!(first.id, second.id);
+    assert_ne!(first.sequence, second.sequence);
+    engine.events.send(done(second.id)).unwrap();
+    assert!(matches!(next(&events), EngineEvent::Done { id: 7, .. }));
+    assert!(share.events.is_empty());
+    engine.events.send(done(first.id)).unwrap();
+    assert!(matches!(next(&share.events), EngineEvent::Done { id: 7, .. }));
+    // A fork names both of its own.
+    assert!(seat.command(Command::Fork { id: 8, from: MAIN, to: SequenceId(3) }));
+    match next(&engine.commands) {
+        Command::Fork { from, to, .. } => assert!(from == second.sequence && to != from && to != first.sequence),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_leaves_takes_jobs_and_sequences_along_and_a_stop_is_the_jobs_own() {
+    let (board, share, engine) = start(1, 3);
+    let (seat, events) = joined(&board);
+    assert!(seat.command(Command::Run(job(1, 0))));
+    let running = engine.run();
+    let (other, heard) = joined(&board);
+    assert!(board.join().is_none(), "one sequence is the server's, one is promised to the second terminal");
+    drop(seat);
+    assert_eq!(engine.release(), running.sequence);
+    assert!(running.cancel.is_cancelled());
+    engine.events.send(done(running.id)).unwrap();
+    assert!(events.recv_timeout(PATIENCE).is_err(), "it is told nothing more");
+    assert!(other.command(Command::Run(job(5, 0))));
+    let next_job = engine.run();
+    assert!(!next_job.cancel.is_cancelled());
+    engine.events.send(done(next_job.id)).unwrap();
+    assert!(matches!(next(&heard), EngineEvent::Done { id: 5, .. }));
+    drop(share);
+}
+
+#[test]
+fn the_server_has_its_part_and_a_terminal_at_most_its_share() {
+    let (board, share, engine) = start(4, 16);
+    let (seat, events) = joined(&board);
+    for sequence in 0..MOST as u32 {
+        assert!(seat.command(Command::Run(job(u64::from(sequence), sequence))));
+        engine.run();
+    }
+    assert!(seat.command(Command::Run(job(99, 9))));
+    let (id, why) = failure(next(&events));
+    assert_eq!(id, 99);
+    assert!(why.contains("sala-chat serve holds as many"), "{why}");
+    let mut others = Vec::new();
+    while let Some(found) = board.join() {
+        others.push(found);
+    }
+    assert_eq!(others.len(), TERMINALS - MOST);
+    for sequence in 0..=10 {
+        share.commands.send(Command::Run(job(sequence, sequence as u32))).unwrap();
+    }
+    (0..10).for_each(|_| drop(engine.run()));
+    assert_eq!(failure(next(&share.events)).0, 10);
+    // Given back, it is another's.
+    assert!(seat.command(Command::Release { sequence: SequenceId(1) }));
+    engine.release();
+    assert!(board.join().is_some());
+}
+
+#[test]
+fn a_server_that_needs_all_leaves_no_place() {
+    let (board, share, engine) = start(16, 16);
+    assert!(board.join().is_none());
+    (0..16).for_each(|n| share.commands.send(Command::Run(job(u64::from(n), n))).unwrap());
+    (0..16).for_each(|_| drop(engine.run()));
+}
+
+#[test]
+fn at_the_end_running_answers_are_waited_for_and_then_the_engine_is_told() {
+    let (board, share, engine) = start(1, 16);
+    let (idle, silent) = joined(&board);
+    let (seat, events) = joined(&board);
+    assert!(seat.command(Command::Run(job(1, 0))));
+    let running = engine.run();
+    share.commands.send(Command::Shutdown).unwrap();
+    assert!(silent.recv_timeout(PATIENCE).is_err(), "nobody waits for anything there");
+    assert!(board.join().is_none());
+    assert!(!running.cancel.is_cancelled());
+    board.hurry();
+    while !running.cancel.is_cancelled() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    engine.events.send(done(running.id)).unwrap();
+    assert!(matches!(next(&events), EngineEvent::Done { id: 1, .. }));
+    assert!(events.recv_timeout(PATIENCE).is_err());
+    loop {
+        match next(&engine.commands) {
+            Command::Release { .. } => {}
+            Command::Shutdown => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(idle);
+}
+
+#[test]
+fn an_engine_of_no_more_use_is_told_to_everybody() {
+    let (board, share, engine) = start(1, 16);
+    let (seat, events) = joined(&board);
+    assert!(seat.command(Command::Run(job(1, 0))));
+    let running = engine.run();
+    let fault = EngineFault::Fatal { why: "the device is lost".into(), code: 4 };
+    engine.events.send(EngineEvent::Failed { id: running.id, fault }).unwrap();
+    for from in [&events, &share.events] {
+        assert_eq!(failure(next(from)), (0, "the device is lost".into()));
+    }
+    assert!(board.join().is_none());
+    drop(engine);
+    drop(share);
+    assert!(events.recv_timeout(PATIENCE).is_err());
+}
+
+#[test]
+fn who_joins_while_the_model_is_loaded_hears_how_far_it_is() {
+    let (to, _commands) = bounded(64);
+    let (engine, from) = unbounded();
+    let (board, share) = Board::start(to, from, 1).unwrap();
+    engine.send(EngineEvent::Loading { what: "weights".into(), done: 0.5 }).unwrap();
+    assert!(matches!(next(&share.events), EngineEvent::Loading { .. }));
+    let (_seat, events) = board.join().unwrap();
+    assert!(matches!(next(&events), EngineEvent::Loading { done, .. } if done == 0.5));
+    engine.send(EngineEvent::Ready(ModelInfo { max_sequences: 16, ..ModelInfo::default() })).unwrap();
+    assert!(matches!(next(&events), EngineEvent::Ready(info) if info.max_sequences == MOST as u32));
+    assert!(matches!(next(&share.events), EngineEvent::Ready(info) if info.max_sequences == 10));
+}
+
+#[test]
+fn a_sequence_that_was_evicted_is_told_to_whoever_has_it() {
+    let (board, share, engine) = start(1, 16);
+    let (seat, events) = joined(&board);
+    assert!(seat.command(Command::Run(job(1, 0))));
+    share.commands.send(Command::Run(job(1, 4))).unwrap();
+    (0..2).for_each(|_| drop(engine.run()));
+    for sequence in [SequenceId(0), SequenceId(9)] {
+        assert!(seat.command(Command::MayEvict { sequence }));
+    }
+    assert!(seat.command(Command::Fork { id: 2, from: MAIN, to: SequenceId(1) }));
+    let held = match next(&engine.commands) {
+        Command::MayEvict { sequence } => sequence,
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(next(&engine.commands), Command::Fork { from, .. } if from == held), "the other one is nobody's");
+    engine.events.send(EngineEvent::Evicted { sequence: held }).unwrap();
+    assert!(matches!(next(&events), EngineEvent::Evicted { sequence: MAIN }));
+    assert!(share.events.is_empty());
+}
