@@ -17,22 +17,23 @@ import time
 import urllib.parse
 
 
-def ask(server, model, messages, tokens, key):
-    """One streamed answer: its text, usage, seconds to the first token and in all."""
+def ask(server, model, given, tokens, key):
+    """One streamed answer to messages or a raw text: its text, usage, seconds to the first token and in all."""
     connection = http.client.HTTPConnection(server.hostname, server.port, timeout=600)
     body = {
         "model": model,
-        "messages": messages,
         "stream": True,
         "stream_options": {"include_usage": True},
         "max_tokens": tokens,
         "temperature": 0,
     }
+    body["prompt" if isinstance(given, str) else "messages"] = given
+    path = "/v1/completions" if isinstance(given, str) else "/v1/chat/completions"
     headers = {"content-type": "application/json"}
     if key:
         headers["authorization"] = "Bearer " + key
     begun = time.monotonic()
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+    connection.request("POST", path, json.dumps(body), headers)
     response = connection.getresponse()
     if response.status != 200:
         raise SystemExit(f"{response.status}: {response.read().decode()}")
@@ -45,7 +46,7 @@ def ask(server, model, messages, tokens, key):
             raise SystemExit(event["error"]["message"])
         usage = event.get("usage") or usage
         for choice in event["choices"]:
-            delta = choice["delta"]
+            delta = choice.get("delta") or {"content": choice.get("text")}
             piece = (delta.get("reasoning_content") or "") + (delta.get("content") or "")
             if piece and first is None:
                 first = time.monotonic() - begun
@@ -55,7 +56,14 @@ def ask(server, model, messages, tokens, key):
 
 
 def talk(server, model, number, options, answers):
-    """A conversation: rules of its own, then questions."""
+    """A conversation: rules of its own, then questions; or, raw, a text that goes on and on."""
+    if options.raw:
+        text = f"{number}. Once upon a time, " + "there was a little town by the sea. " * options.words
+        for round_ in range(options.rounds):
+            more, usage, first, whole = ask(server, model, text, options.tokens, options.key)
+            text += more
+            answers.append((round_, usage, first, whole))
+        return
     rules = f"You are assistant number {number}. " + "Answer in a few plain words. " * options.words
     messages = [{"role": "system", "content": rules}]
     for round_ in range(options.rounds):
@@ -83,6 +91,7 @@ def measure(server, model, clients, options, offset):
         "clients": clients,
         "answers": len(answers),
         "seconds": round(took, 3),
+        "written": written,
         "tokens_per_s": round(written / took, 1),
         "prompt_tokens": prompt,
         "cached_tokens": cached,
@@ -100,6 +109,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--words", type=int, default=50, help="how long the rules are")
+    parser.add_argument("--raw", action="store_true", help="texts without a template, for a model whose answers are short")
     parser.add_argument("--key")
     options = parser.parse_args()
     server = urllib.parse.urlparse(options.url)

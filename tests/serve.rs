@@ -6,6 +6,8 @@ mod apis;
 mod client;
 #[path = "serve/faults.rs"]
 mod faults;
+#[path = "serve/library.rs"]
+mod library;
 #[path = "serve/prefix.rs"]
 mod prefix;
 #[path = "serve/slow_disk.rs"]

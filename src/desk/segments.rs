@@ -4,7 +4,8 @@
 use super::path::Path;
 use super::render::{Rendered, Renderer};
 use crate::protocol::engine::Token;
-use crate::session::{NewSegment, SegmentKind, TextBoundary};
+use crate::session::{NewSegment, SegmentId, SegmentKind, TextBoundary};
+use crate::text::tokenizer::SHIELD;
 use crate::text::{Before, Halt, TextError};
 use crate::transcript::MessageId;
 
@@ -99,6 +100,20 @@ fn cut(
     }
     let rest = tokens.get(start..).unwrap_or(&[]).to_vec();
     steps.push(Step { prompt: rest, text_end: at + slice.len(), kind: SegmentKind::Turn, message: None });
+}
+
+/// The text of a document called `name`, spelled from the tokens of the path that ends with it; `prefix` is the segment before it.
+pub fn document_text(renderer: &Renderer, path: &Path, prefix: Option<SegmentId>, name: &str) -> Option<String> {
+    let before = path.segments().iter().find(|s| Some(s.id) == prefix);
+    let from = before.map_or(0, |s| usize::try_from(s.content.boundary.bytes).unwrap_or(usize::MAX));
+    let text = renderer.model().tokenizer.spell(&path.tokens(), Before::Edge);
+    let name = super::render::safe_name(name);
+    let opening = format!("<document name=\"{}\">\n", renderer.safe(&name));
+    let rest = text.get(from..)?;
+    let start = rest.find(&opening)? + opening.len();
+    let end = rest.rfind("\n</document>")?;
+    let body = rest.get(start..end)?;
+    Some(body.chars().filter(|c| *c != SHIELD).collect())
 }
 
 /// A segment behind `path`.

@@ -14,8 +14,7 @@ use super::{DeskError, Done, State, grouped};
 use crate::protocol::desk::{Activity, Level, Notice, Shelf, ShelfRow};
 use crate::protocol::engine::{Ended, Looked, Sampling, Scoring, Token};
 use crate::session::{DocumentRecord, SegmentId};
-use crate::text::tokenizer::SHIELD;
-use crate::text::{Before, Begin, StreamDecoder};
+use crate::text::{Begin, StreamDecoder};
 use crate::transcript::{DocumentInfo, Message, MessageMeta, Role};
 
 /// What is said to be too long.
@@ -238,17 +237,8 @@ impl State {
 
     /// The text of a document, spelled from the tokens that were read.
     pub(super) fn document_text(&self, record: &DocumentRecord, path: &Path) -> Option<String> {
-        let before = path.segments().iter().find(|s| Some(s.id) == record.document.prefix);
-        let from = before.map_or(0, |s| usize::try_from(s.content.boundary.bytes).unwrap_or(usize::MAX));
-        let text = self.feeder.renderer.model().tokenizer.spell(&path.tokens(), Before::Edge);
-        let name = super::render::safe_name(&record.document.name);
-        let name = self.feeder.renderer.safe(&name);
-        let opening = format!("<document name=\"{name}\">\n");
-        let rest = text.get(from..)?;
-        let start = rest.find(&opening)? + opening.len();
-        let end = rest.rfind("\n</document>")?;
-        let body = rest.get(start..end)?;
-        Some(body.chars().filter(|c| *c != SHIELD).collect())
+        let d = &record.document;
+        segments::document_text(&self.feeder.renderer, path, d.prefix, &d.name)
     }
 
     /// Enter in the table: a new session that ends with this answer.

@@ -24,6 +24,8 @@ pub(super) struct Prompt {
     pub rendered: Arc<Rendered>,
     /// Given: these tokens, raw. Only state of just these counts as kept.
     pub tokens: Option<Arc<Vec<Token>>>,
+    /// There are documents of the library in it.
+    pub of_library: bool,
     /// The field it came from, for errors.
     pub field: &'static str,
 }

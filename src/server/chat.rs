@@ -8,7 +8,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::ask::{Prompt, Said, Told, Whole};
+use super::ask::{Said, Told, Whole};
 use super::completions::MOST_LIKELY;
 use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
@@ -59,6 +59,30 @@ pub(super) fn usage(usage: &Usage) -> Value {
 
 /// The text of a message: a string, or parts that are texts.
 pub(super) fn content(value: Option<Value>, at: &str, kinds: &[&str]) -> Result<String, Refusal> {
+    parts(value, at, kinds, None)
+}
+
+/// A user's turn: its texts, and the documents of the library that it names.
+pub(super) fn question(value: Option<Value>, at: &str, kinds: &[&str]) -> Result<Turn, Refusal> {
+    let mut files = Vec::new();
+    let text = parts(value, at, kinds, Some(&mut files))?;
+    Ok(Turn { files, ..Turn::new(ChatRole::User, text) })
+}
+
+/// The id of a document of the library.
+pub(super) fn file_id(fields: &mut Fields) -> Result<String, Refusal> {
+    match fields.text("file_id")? {
+        Some(id) => Ok(id),
+        None => Err(fields.wrong("file_id", "is missing: documents are named by the ids of GET /v1/files")),
+    }
+}
+
+fn parts(
+    value: Option<Value>,
+    at: &str,
+    kinds: &[&str],
+    mut files: Option<&mut Vec<String>>,
+) -> Result<String, Refusal> {
     let parts = match value {
         None => return Ok(String::new()),
         Some(Value::String(text)) => return Ok(text),
@@ -74,9 +98,15 @@ pub(super) fn content(value: Option<Value>, at: &str, kinds: &[&str]) -> Result<
     for (i, part) in parts.into_iter().enumerate() {
         let at = format!("{at}[{i}]");
         let mut part = Fields::of(part, &at)?;
-        match part.text("type")?.as_deref() {
-            Some(of) if kinds.contains(&of) => text.push_str(&part.text("text")?.unwrap_or_default()),
-            of => {
+        match (part.text("type")?.as_deref(), files.as_deref_mut()) {
+            (Some(of), _) if kinds.contains(&of) => text.push_str(&part.text("text")?.unwrap_or_default()),
+            (Some("input_file"), Some(files)) => files.push(file_id(&mut part)?),
+            (Some("file"), Some(files)) => {
+                let mut file = Fields::of(part.need("file")?, &format!("{at}.file"))?;
+                files.push(file_id(&mut file)?);
+                file.done()?;
+            }
+            (of, _) => {
                 let what = of.unwrap_or("nothing");
                 return Err(part.wrong("type", format!("is {what}: this model reads text only ({})", kinds.join(", "))));
             }
@@ -134,7 +164,10 @@ fn turn(value: Value, at: &str) -> Result<Turn, Refusal> {
         ChatRole::Assistant | ChatRole::Tool => fields.take("content"),
         ChatRole::System | ChatRole::User => Some(fields.need("content")?),
     };
-    let mut turn = Turn::new(role, content(value, &place, &["text"])?);
+    let mut turn = match role {
+        ChatRole::User => question(value, &place, &["text"])?,
+        _ => Turn::new(role, content(value, &place, &["text"])?),
+    };
     if role == ChatRole::Assistant {
         turn.thinking = fields.text("reasoning_content")?.or(fields.text("reasoning")?).unwrap_or_default();
         for (i, value) in fields.list("tool_calls")?.into_iter().flatten().enumerate() {
@@ -350,9 +383,8 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     fields.ignore(&IGNORED);
     fields.done()?;
     let grammar = tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "response_format")));
-    let rendered = render(shared, Conversation { turns, tools, think, open: false }, "messages").await?;
-    wish.constraint = reply::constraint(shared, grammar, &rendered).await?;
-    let prompt = Prompt { rendered: Arc::new(rendered), tokens: None, field: "messages" };
+    let prompt = render(shared, Conversation { turns, tools, think, open: false }, "messages").await?;
+    wish.constraint = reply::constraint(shared, grammar, &prompt.rendered).await?;
     let listener = submit(shared, prompt, wish, wanted, None)?;
     let sent = Sent {
         shared: Arc::clone(shared),

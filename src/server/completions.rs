@@ -1,5 +1,6 @@
 //! `POST /v1/completions`: text goes on, without a template.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -7,6 +8,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::ask::{Prompt, Said, Wish};
 use super::chat::{MOST_CHOICES, reason, usage};
@@ -76,7 +78,7 @@ fn prompt(shared: &Shared, given: &Given) -> (Prompt, String) {
         }
     };
     let rendered = Arc::new(Rendered { text: key, cuts: Vec::new() });
-    (Prompt { rendered, tokens, field: "prompt" }, text)
+    (Prompt { rendered, tokens, of_library: false, field: "prompt" }, text)
 }
 
 /// The text under which the state of given tokens is kept. State is found by its text: tokens that no text reads as must not be
@@ -197,6 +199,42 @@ fn table(shared: &Shared, all: &Collected, choice: &Choice) -> Table {
     table
 }
 
+/// The answers to one of several prompts, behind its text.
+async fn answer_one(
+    shared: Arc<Shared>,
+    given: Given,
+    wish: Wish,
+    wanted: usize,
+) -> Result<(String, Collected), Refusal> {
+    let (prompt, text) = prompt_of(&shared, &given).await?;
+    let collected = reply::collect(submit(&shared, prompt, wish, wanted, None)?, wanted).await?;
+    Ok((text, collected))
+}
+
+/// The same of all of them, in order; as many at a time as are answered side by side.
+async fn answer_all(
+    shared: &Arc<Shared>,
+    given: Vec<Given>,
+    wish: &Wish,
+    wanted: usize,
+) -> Result<Vec<(String, Collected)>, Refusal> {
+    let mut waiting = given.into_iter().enumerate();
+    let (mut going, mut done) = (JoinSet::new(), BTreeMap::new());
+    loop {
+        while going.len() < shared.side_by_side
+            && let Some((at, given)) = waiting.next()
+        {
+            let (shared, wish) = (Arc::clone(shared), wish.clone());
+            going.spawn(async move { (at, answer_one(shared, given, wish, wanted).await) });
+        }
+        match going.join_next().await {
+            None => return Ok(done.into_values().collect()),
+            Some(Ok((at, answered))) => drop(done.insert(at, answered?)),
+            Some(Err(_)) => return Err(Refusal::internal("internal error while one of the prompts was answered")),
+        }
+    }
+}
+
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     let mut fields = Fields::body(http::json(headers, body).await?)?;
     let info = model_named(shared, fields.text("model")?)?;
@@ -244,10 +282,8 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     }
     let mut choices = Vec::new();
     let mut all = Usage::default();
-    for given in &given {
-        let (prompt, text) = prompt_of(shared, given).await?;
+    for (text, collected) in answer_all(shared, given, &wish, wanted).await? {
         let echo = if echo { text } else { String::new() };
-        let collected = reply::collect(submit(shared, prompt, wish.clone(), wanted, None)?, wanted).await?;
         all.add(&collected.usage);
         for choice in &collected.choices {
             let finish = choice.whole.as_ref().map(reason);

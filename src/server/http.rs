@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep};
 
 use super::refusal::{Family, Refusal};
-use super::{Phase, Shared, chat, completions, door, messages, plain, responses};
+use super::{Phase, Shared, chat, completions, door, files, messages, plain, responses};
 
 /// Connections at a time. For one more, the oldest goes that never asked anything; where all have, it is turned away with a word.
 const CONNECTIONS: usize = 512;
@@ -57,11 +57,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 type Handlers = MethodRouter<Arc<Shared>>;
 
 /// Every path there is.
-const ROUTES: [(&str, fn() -> Handlers); 13] = [
+const ROUTES: [(&str, fn() -> Handlers); 15] = [
     ("/health", || get(plain::health)),
     ("/metrics", || get(plain::metrics)),
     ("/v1/models", || get(plain::models)),
     ("/v1/models/{id}", || get(plain::model_route)),
+    ("/v1/files", || get(files::list)),
+    ("/v1/files/{id}", || get(files::one)),
     ("/tokenize", || post(plain::tokenize)),
     ("/detokenize", || post(plain::detokenize)),
     ("/v1/chat/completions", || post(chat::completions)),

@@ -69,8 +69,8 @@ impl Keep {
         self.pending.insert(id, segment);
     }
 
-    /// Holds the path that ends in `tip` in the store, for an answer or for its state alone.
-    pub(super) fn hold(&mut self, tip: SegmentId, record: Option<&Record>) {
+    /// Holds the path that ends in `tip` in the store, for an answer or for its state alone; an answer whose state is not kept has none.
+    pub(super) fn hold(&mut self, tip: Option<SegmentId>, record: Option<&Record>) {
         let message = record.map_or_else(|| self.store.new_message_id(), |r| r.message);
         let session = self.store.new_session_id();
         let created_ms = SystemTime::now()
@@ -92,12 +92,12 @@ impl Keep {
             head: None,
             forked_from: None,
         };
-        let changes = vec![
+        let mut changes = vec![
             Change::CreateSession(new),
             Change::PutMessage { session, message: Box::new(row) },
             Change::MoveHead { session, head: Some(message) },
-            Change::Link { message, segment: tip },
         ];
+        changes.extend(tip.map(|segment| Change::Link { message, segment }));
         self.writer.save(Save { changes, images: Vec::new() });
         self.saves += 1;
         if self.saves.is_multiple_of(TIDY_EVERY) && self.tidying.as_ref().is_none_or(JoinHandle::is_finished) {

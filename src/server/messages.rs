@@ -8,8 +8,8 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::ask::{Prompt, Said, Whole};
-use super::chat::{content, format_of};
+use super::ask::{Said, Whole};
+use super::chat::{content, file_id, format_of};
 use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
 use super::refusal::{Family, Refusal};
@@ -47,6 +47,13 @@ fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Resul
             let name = fields.text("name")?.unwrap_or_default();
             let arguments = fields.take("input").unwrap_or_else(|| json!({}));
             own.calls.push(Call { id, name, arguments });
+        }
+        ("document", ChatRole::User) => {
+            let mut source = Fields::of(fields.need("source")?, &format!("{at}.source"))?;
+            source.refuse("type", |v| v == "file")?;
+            own.files.push(file_id(&mut source)?);
+            source.done()?;
+            fields.ignore(&["title", "context"]);
         }
         ("tool_result", ChatRole::User) => {
             let id = fields.text("tool_use_id")?;
@@ -286,10 +293,9 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     fields.done()?;
     wish.calls = conversation.tools.calls();
     let forced = conversation.tools.grammar().map(|g| (g, "tools"));
-    let rendered = render(shared, conversation, "messages").await?;
+    let prompt = render(shared, conversation, "messages").await?;
     let grammar = forced.or(grammar.map(|g| (g, "output_config")));
-    wish.constraint = reply::constraint(shared, grammar, &rendered).await?;
-    let prompt = Prompt { rendered: Arc::new(rendered), tokens: None, field: "messages" };
+    wish.constraint = reply::constraint(shared, grammar, &prompt.rendered).await?;
     let listener = submit(shared, prompt, wish, 1, None)?;
     let id = fresh_id("msg_");
     if streamed {
@@ -330,8 +336,8 @@ async fn counted(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Resul
     let (conversation, _) = conversation(shared, &mut fields)?;
     fields.ignore(&["output_config", "cache_control"]);
     fields.done()?;
-    let rendered = render(shared, conversation, "messages").await?;
-    let tokens = super::plain::encode(shared, rendered.text).await?;
+    let prompt = render(shared, conversation, "messages").await?;
+    let tokens = super::plain::encode(shared, prompt.rendered.text.clone()).await?;
     Ok(object(&json!({ "input_tokens": tokens.len() })))
 }
 

@@ -15,6 +15,7 @@ mod chat;
 mod completions;
 mod door;
 mod fields;
+mod files;
 mod fresh;
 mod http;
 mod keep;
@@ -63,6 +64,10 @@ use worker::Worker;
 pub struct Options {
     /// Where state of requests is kept: a store of its own.
     pub store: Arc<Store>,
+    /// The terminal's store, for the documents of its library; `None`: there are none.
+    pub library: Option<Arc<Store>>,
+    /// The system text that the terminal begins conversations with.
+    pub system: Option<String>,
     /// Tokenizer and template of the model the engine loads.
     pub text: TextModel,
     /// Ids that end a turn.
@@ -128,6 +133,8 @@ impl Stop {
 #[derive(Debug)]
 struct Shared {
     renderer: Renderer,
+    library: Option<Arc<Store>>,
+    system: Option<String>,
     stop_ids: Vec<Token>,
     settings: Settings,
     piece: usize,
@@ -203,13 +210,15 @@ impl Server {
     /// # Errors
     /// The system has no thread to give.
     pub fn start(options: Options) -> std::io::Result<Server> {
-        let Options { store, text, stop, engine, settings, piece, queue, side_by_side, key } = options;
+        let Options { store, library, system, text, stop, engine, settings, piece, queue, side_by_side, key } = options;
         let (asks, inbox) = crossbeam_channel::unbounded();
         let (orders, ends) = crossbeam_channel::bounded(0);
         let records = Records::new(Arc::clone(&store));
         let keep = Keep::new(Arc::clone(&store))?;
         let shared = Arc::new(Shared {
             renderer: Renderer::new(text),
+            library,
+            system: system.filter(|s| !s.trim().is_empty()),
             stop_ids: stop,
             settings,
             piece,

@@ -103,7 +103,7 @@ async fn tokens_of(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Res
             fields.done()?;
             let turns = chat::turns(messages)?;
             let conversation = Conversation { turns, think, ..Conversation::default() };
-            encode(shared, render(shared, conversation, "messages").await?.text).await?
+            encode(shared, render(shared, conversation, "messages").await?.rendered.text.clone()).await?
         }
         _ => return Err(Refusal::field("prompt", "either prompt or messages must be given")),
     };

@@ -10,13 +10,13 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use super::Shared;
 use super::ask::{Ask, Prompt};
 use super::fresh::Fresh;
-use super::prefix::{self, Kept};
+use super::prefix::{self, Kept, Places};
 use super::refusal::Refusal;
 use crate::base::grouped;
 use crate::desk::path::Path;
 use crate::desk::segments::{self, Step};
 use crate::protocol::engine::RowsFault;
-use crate::session::{SegmentKind, Store, StoreError};
+use crate::session::{SegmentId, SegmentKind, Store, StoreError};
 use crate::text::{Halt, TextError};
 
 /// A question to be planned, and what was live and what was being written when it was asked.
@@ -97,17 +97,21 @@ fn too_long(prompt: &Prompt, tokens: &str, limit: u64) -> Refusal {
 fn plan(shared: &Shared, store: &Store, wanted: &Wanted) -> Result<Plan, Refusal> {
     let Wanted { ask, limit, .. } = wanted;
     let internal = |e: StoreError| Refusal::internal(format!("kept state cannot be looked up: {e}"));
-    if let Some(fault) = &wanted.lost
-        && !store.note_fault(fault).map_err(|e| Refusal::internal(e.to_string()))?
-    {
-        return Err(Refusal::internal(fault.to_string()));
+    let library = shared.library.as_deref().filter(|_| ask.prompt.of_library);
+    if let Some(fault) = &wanted.lost {
+        let segment = fault.segment.map(SegmentId);
+        let knows = |store: &&Store| segment.is_some_and(|id| store.segment(&id).is_ok_and(|s| s.is_some()));
+        let of = [Some(store), library].into_iter().flatten().find(knows);
+        let noted = of.map_or(Ok(false), |store| store.note_fault(fault));
+        if !noted.map_err(|e| Refusal::internal(e.to_string()))? {
+            return Err(Refusal::internal(fault.to_string()));
+        }
     }
+    let places = Places { live: &wanted.live, fresh: &wanted.fresh, store, library };
     let (base, kept) = match ask.wish.score {
         // What is scored is the prompt as it is cut into tokens, from its first one on.
         Some(_) => (Path::default(), None),
-        None => {
-            prefix::longest(store, &wanted.fingerprint, &wanted.live, &wanted.fresh, &ask.prompt).map_err(internal)?
-        }
+        None => prefix::longest(&places, &wanted.fingerprint, &ask.prompt).map_err(internal)?,
     };
     let steps = steps(shared, ask, &base, *limit)?;
     let total = base.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();

@@ -19,13 +19,26 @@ const ATTEMPTS: usize = 8;
 pub(super) struct Kept {
     pub rows: Vec<Arc<dyn RowSource>>,
     pub end: Option<CheckpointImage>,
+    /// It is of the terminal's library: what builds on it cannot be kept among the requests.
+    pub of_library: bool,
+}
+
+/// Where state may be.
+pub(super) struct Places<'a> {
+    pub live: &'a [Path],
+    pub fresh: &'a Fresh,
+    /// Of the requests.
+    pub store: &'a Store,
+    /// The terminal's, where a document of its library is in the prompt.
+    pub library: Option<&'a Store>,
 }
 
 /// A path that can be put back: its first segments are on disk, the others on their way there.
-struct Found {
+struct Found<'a> {
     path: Path,
-    stored: Option<SegmentId>,
+    stored: Option<(&'a Store, SegmentId)>,
     fresh: Vec<Arc<FreshState>>,
+    of_library: bool,
 }
 
 /// Whether a path is the beginning of a prompt of tokens; a prompt of text has been compared already.
@@ -54,13 +67,13 @@ fn stored(store: &Store, tip: &SegmentId) -> Result<Option<Path>, StoreError> {
 }
 
 /// The longest prefix on its way to disk that is longer than `least` bytes.
-fn among_fresh(
-    store: &Store,
+fn among_fresh<'a>(
+    places: &Places<'a>,
     fingerprint: &str,
-    fresh: &Fresh,
     prompt: &Prompt,
     least: usize,
-) -> Result<Option<Found>, StoreError> {
+) -> Result<Option<Found<'a>>, StoreError> {
+    let (store, fresh) = (places.store, places.fresh);
     for tip in fresh.under(fingerprint, &prompt.rendered.text) {
         let (below, states) = fresh.path(tip);
         let mut path = match &below {
@@ -81,29 +94,36 @@ fn among_fresh(
             break;
         }
         if same_tokens(&path, prompt) {
-            return Ok(Some(Found { path, stored: below, fresh: states }));
+            let stored = below.map(|id| (store, id));
+            return Ok(Some(Found { path, stored, fresh: states, of_library: false }));
         }
     }
     Ok(None)
 }
 
 /// The longest prefix on disk that is longer than `least` bytes.
-fn among_stored(store: &Store, fingerprint: &str, prompt: &Prompt, least: usize) -> Result<Option<Found>, StoreError> {
+fn among_stored<'a>(
+    store: &'a Store,
+    fingerprint: &str,
+    prompt: &Prompt,
+    least: usize,
+) -> Result<Option<Found<'a>>, StoreError> {
     for id in store.segments_under(fingerprint, &prompt.rendered.text)? {
         // What comes after a path that is too short is shorter still, but may have lost less.
         if let Some(path) = stored(store, &id)?.filter(|p| p.text_bytes() > least)
             && same_tokens(&path, prompt)
         {
-            return Ok(Some(Found { stored: path.head(), path, fresh: Vec::new() }));
+            let stored = path.head().map(|id| (store, id));
+            return Ok(Some(Found { stored, path, fresh: Vec::new(), of_library: false }));
         }
     }
     Ok(None)
 }
 
 /// Opens what was found; `None` where it turned out damaged.
-fn open(store: &Store, found: &Found) -> Result<Option<Kept>, StoreError> {
+fn open(found: &Found<'_>) -> Result<Option<Kept>, StoreError> {
     let (mut rows, mut end): (Vec<Arc<dyn RowSource>>, _) = (Vec::new(), None);
-    if let Some(tip) = &found.stored {
+    if let Some((store, tip)) = &found.stored {
         let opened = match store.open_path(tip, 0) {
             Ok(opened) => opened,
             Err(StoreError::NoSegment { .. }) => return Ok(None),
@@ -119,7 +139,7 @@ fn open(store: &Store, found: &Found) -> Result<Option<Kept>, StoreError> {
         rows.extend(found.fresh.iter().map(|s| Arc::new(s.image.rows.clone()) as Arc<dyn RowSource>));
         end = last.image.end.clone();
     }
-    Ok(Some(Kept { rows, end }))
+    Ok(Some(Kept { rows, end, of_library: found.of_library }))
 }
 
 /// The longest prefix of a prompt that is live or can be put back, and where it comes from; `None`: it is live, or empty.
@@ -127,22 +147,23 @@ fn open(store: &Store, found: &Found) -> Result<Option<Kept>, StoreError> {
 /// # Errors
 /// The store cannot be read.
 pub(super) fn longest(
-    store: &Store,
+    places: &Places<'_>,
     fingerprint: &str,
-    live: &[Path],
-    fresh: &Fresh,
     prompt: &Prompt,
 ) -> Result<(Path, Option<Kept>), StoreError> {
-    let live =
-        live.iter().filter(|l| begins_with(prompt, l)).max_by_key(|l| l.text_bytes()).cloned().unwrap_or_default();
+    let live = places.live.iter().filter(|l| begins_with(prompt, l)).max_by_key(|l| l.text_bytes());
+    let live = live.cloned().unwrap_or_default();
     for _ in 0..ATTEMPTS {
-        let mut found = among_fresh(store, fingerprint, fresh, prompt, live.text_bytes())?;
-        let least = found.as_ref().map_or(live.text_bytes(), |f| f.path.text_bytes());
-        if let Some(longer) = among_stored(store, fingerprint, prompt, least)? {
-            found = Some(longer);
+        let mut found = among_fresh(places, fingerprint, prompt, live.text_bytes())?;
+        for (store, of_library) in [(Some(places.store), false), (places.library, true)] {
+            let Some(store) = store else { continue };
+            let least = found.as_ref().map_or(live.text_bytes(), |f| f.path.text_bytes());
+            if let Some(longer) = among_stored(store, fingerprint, prompt, least)? {
+                found = Some(Found { of_library, ..longer });
+            }
         }
         let Some(found) = found else { break };
-        if let Some(kept) = open(store, &found)? {
+        if let Some(kept) = open(&found)? {
             return Ok((found.path, Some(kept)));
         }
     }

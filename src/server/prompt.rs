@@ -37,11 +37,14 @@ pub(super) struct Turn {
     /// Which call this is the result of.
     #[serde(default)]
     pub call_id: Option<String>,
+    /// Documents of the library that are put in front of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
 }
 
 impl Turn {
     pub(super) fn new(role: ChatRole, text: impl Into<String>) -> Turn {
-        Turn { role, text: text.into(), thinking: String::new(), calls: Vec::new(), call_id: None }
+        Turn { role, text: text.into(), thinking: String::new(), calls: Vec::new(), call_id: None, files: Vec::new() }
     }
 }
 

@@ -17,7 +17,7 @@ use super::ask::{Ask, Listener, Prompt, Said, Told, Whole, Wish};
 use super::prompt::{Call, Conversation};
 use super::records::Record;
 use super::refusal::Refusal;
-use super::{EngineIs, Phase, Shared};
+use super::{EngineIs, Phase, Shared, files};
 use crate::desk::render::Rendered;
 use crate::protocol::engine::{Cancel, Constraint, Likely, ModelInfo, Token};
 use crate::text::Begin;
@@ -52,15 +52,22 @@ pub(super) fn model_named(shared: &Shared, name: Option<String>) -> Result<Model
     }
 }
 
-/// Renders on a thread of its own: a conversation may be as long as the context.
+/// Puts the documents in that are named, and renders, on a thread of its own: a conversation may be as long as the context.
 pub(super) async fn render(
     shared: &Arc<Shared>,
-    conversation: Conversation,
+    mut conversation: Conversation,
     field: &'static str,
-) -> Result<Rendered, Refusal> {
+) -> Result<Prompt, Refusal> {
     let shared = Arc::clone(shared);
-    let rendered = tokio::task::spawn_blocking(move || conversation.render(&shared.renderer, field));
-    rendered.await.map_err(|_| Refusal::internal("internal error while the messages were rendered"))?
+    let of_library = conversation.turns.iter().any(|t| !t.files.is_empty());
+    let rendered = tokio::task::spawn_blocking(move || {
+        if of_library {
+            files::put_in(&shared, &mut conversation, field)?;
+        }
+        conversation.render(&shared.renderer, field)
+    });
+    let rendered = rendered.await.map_err(|_| Refusal::internal("internal error while the messages were rendered"))?;
+    Ok(Prompt { rendered: Arc::new(rendered?), tokens: None, of_library, field })
 }
 
 /// What keeps the answer to a rendered prompt to the grammar that a field asks for, compiled on a thread of its own.

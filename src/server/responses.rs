@@ -13,8 +13,7 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::ask::Prompt;
-use super::chat::{arguments, content, format_of};
+use super::chat::{arguments, content, format_of, question};
 use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
 use super::records::{Record, Records};
@@ -51,7 +50,10 @@ fn item(value: Value, at: &str, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
             };
             let place = fields.name("content");
             let value = fields.need("content")?;
-            turns.push(Turn::new(role, content(Some(value), &place, &TEXTS)?));
+            turns.push(match role {
+                ChatRole::User => question(Some(value), &place, &TEXTS)?,
+                _ => Turn::new(role, content(Some(value), &place, &TEXTS)?),
+            });
             fields.ignore(&["phase"]);
         }
         Some("function_call") => {
@@ -150,8 +152,8 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     turns.extend(earlier);
     turns.extend(asked);
     let grammar = tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "text")));
-    let rendered = render(shared, Conversation { turns, tools, think, open: false }, "input").await?;
-    wish.constraint = reply::constraint(shared, grammar, &rendered).await?;
+    let prompt = render(shared, Conversation { turns, tools, think, open: false }, "input").await?;
+    wish.constraint = reply::constraint(shared, grammar, &prompt.rendered).await?;
     let sent = Sent {
         id: Records::id(message),
         created: now_s(),
@@ -174,7 +176,6 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         thoughts_id: fresh_id("rs_"),
         message_id: fresh_id("msg_"),
     };
-    let prompt = Prompt { rendered: Arc::new(rendered), tokens: None, field: "input" };
     let record = store.then(|| Record::new(message, parent, input, sent.clone()));
     let listener = submit(shared, prompt, wish, 1, record)?;
     if streamed {

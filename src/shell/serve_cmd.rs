@@ -119,6 +119,8 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
         true => open::scratch(context).map(|(store, dir)| (store, Some(dir)))?,
         false => (open::store_of_requests(context)?, None),
     };
+    // Without one, no documents are offered.
+    let library = open::store(context).ok();
     let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
     let loads = Loads::from(&engine_options);
     let engine = worker::spawn(engine_options).map_err(no_thread)?;
@@ -126,6 +128,8 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
     let host = for_terminals(context, &address.to_string(), loads, &board, &text);
     let server = Server::start(Options {
         store,
+        library,
+        system: loaded.system.clone(),
         text,
         stop,
         engine: EngineChannels { commands: share.commands, events: share.events },

@@ -34,8 +34,13 @@ pub struct Setup {
     pub gate: Option<Receiver<()>>,
     /// In place of one on the machine's own disk.
     pub store: Option<Arc<Store>>,
+    /// The terminal's, with a library, and the system text of its conversations.
+    pub library: Option<Arc<Store>>,
+    pub system: Option<String>,
     /// Sequences of the engine.
     pub sequences: u32,
+    /// Those it has memory for.
+    pub room: u32,
 }
 
 impl Default for Setup {
@@ -51,7 +56,10 @@ impl Default for Setup {
             settings: Settings::default(),
             gate: None,
             store: None,
+            library: None,
+            system: None,
             sequences: 16,
+            room: 16,
         }
     }
 }
@@ -82,13 +90,15 @@ impl Running {
             late: false,
             never: false,
             sequences: setup.sequences,
-            room: 16,
+room: setup.room,
             name: "fake",
             seeds: None,
             side_by_side: None,
         });
         let server = Server::start(Options {
             store: setup.store.unwrap_or_else(|| store(dir)),
+            library: setup.library,
+            system: setup.system,
             text: setup.text,
             stop: stop_ids,
             engine: EngineChannels { commands: fake.commands, events: fake.events },

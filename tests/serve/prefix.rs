@@ -154,3 +154,23 @@ fn two_conversations_side_by_side_stay_live_each() {
     assert!(read.iter().skip(4).all(|n| *n < 40), "{read:?}");
     server.end();
 }
+
+#[test]
+fn what_had_to_make_room_is_put_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup { room: 3, ..setup() });
+    let mut talks: Vec<Value> =
+        (0..5).map(|i| json!([{ "role": "user", "content": long(&format!("Talk {i}")) }])).collect();
+    let mut known = [0; 5];
+    for round in 0..3 {
+        for (talk, known) in talks.iter_mut().zip(&mut known) {
+            let (answer, prompt, cached) = ask(&server, talk);
+            assert!(cached >= *known, "round {round}: {cached} found, {known} were known");
+            *known = prompt;
+            let list = talk.as_array_mut().unwrap();
+            list.push(json!({ "role": "assistant", "content": answer }));
+            list.push(json!({ "role": "user", "content": "Go on" }));
+        }
+    }
+    server.end();
+}

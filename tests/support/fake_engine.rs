@@ -367,9 +367,30 @@ fn refused(room: u32, known: &mut dyn Iterator<Item = SequenceId>, id: u64, out:
 
 fn one_by_one(o: &mut Options, inbox: &Receiver<Command>, out: &Sender<EngineEvent>, log: &Log) {
     let mut states: BTreeMap<SequenceId, State> = BTreeMap::new();
+    // Sequences that may be evicted, in the order of last use, and those that were.
+    let (mut idle, mut evicted): (Vec<SequenceId>, Vec<SequenceId>) = (Vec::new(), Vec::new());
     for command in inbox {
+        match &command {
+            Command::Run(job) if evicted.contains(&job.sequence) => {
+                let _ = out.send(EngineEvent::Failed { id: job.id, fault: EngineFault::Evicted });
+                continue;
+            }
+            Command::Run(job) => idle.retain(|s| *s != job.sequence),
+            Command::Restore { sequence, .. } | Command::Fork { to: sequence, .. } | Command::Release { sequence } => {
+                idle.retain(|s| s != sequence);
+                evicted.retain(|s| s != sequence);
+            }
+            Command::MayEvict { sequence } if *sequence != MAIN => idle.push(*sequence),
+            Command::MayEvict { .. } | Command::Shutdown => {}
+        }
         // A sequence there is no room for fails, the others go on.
         if let Some((id, sequence)) = wants(&command).filter(|(_, s)| *s != MAIN && !states.contains_key(s)) {
+            if states.keys().filter(|s| **s != MAIN).count() as u32 + 1 >= o.room && !idle.is_empty() {
+                let sequence = idle.remove(0);
+                states.remove(&sequence);
+                evicted.push(sequence);
+                let _ = out.send(EngineEvent::Evicted { sequence });
+            }
             if refused(o.room, &mut states.keys().copied(), id, out) {
                 continue;
             }

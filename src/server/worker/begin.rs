@@ -44,11 +44,16 @@ impl Worker {
     }
 
     /// Begins with a question on an idle lane.
-    fn begin(&mut self, at: usize, ask: Ask, attempts: u32, plan: Plan) {
+    fn begin(&mut self, at: usize, mut ask: Ask, attempts: u32, plan: Plan) {
         let Plan { base, kept, steps } = plan;
         self.begun += 1;
         if let Some(lane) = self.lanes.get_mut(at) {
             lane.used = self.begun;
+            lane.kept = match &kept {
+                Some(kept) => !kept.of_library,
+                None => base.segments().is_empty() || lane.kept,
+            };
+            ask.keep &= lane.kept;
         }
         if let Some(most) = ask.wish.score {
             let tokens = steps.iter().flat_map(|s| s.prompt.iter().copied()).collect();
@@ -86,7 +91,7 @@ impl Worker {
         if common == lane.live.segments().len() && common == base.segments().len() {
             return self.next_step(at, running);
         }
-        let Kept { rows, end } = kept.unwrap_or_default();
+        let Kept { rows, end, .. } = kept.unwrap_or_default();
         let id = self.id();
         let keep = base.prefix(common).position();
         let rows = rows.into_iter().skip(common).collect();

@@ -7,16 +7,13 @@ use super::Worker;
 use super::lanes::{Doing, Lanes, Running};
 use crate::desk::path::Path;
 use crate::desk::segments::{self, Absorbed};
-use crate::protocol::engine::{Ended, EngineEvent, EngineFault, JobStats, Likely, MemoryInfo, ModelInfo, StateImage};
+use crate::protocol::engine::{Command, Ended, EngineEvent, EngineFault, JobStats, Likely, ModelInfo, StateImage};
 use crate::server::EngineIs;
 use crate::server::answer::Answer;
 use crate::server::ask::Said;
 use crate::server::refusal::Refusal;
 use crate::server::reply::Usage;
 use crate::transcript::Finish;
-
-/// The share of a device's memory that idle lanes leave free: one part of so many.
-const SPARE: u64 = 16;
 
 /// How a job ended.
 struct JobDone {
@@ -48,7 +45,8 @@ impl Worker {
             EngineEvent::Restored { id, .. } => self.restored(id),
             // Told by an engine that is a server itself.
             EngineEvent::Note(note) => tracing::warn!("{note}"),
-            EngineEvent::Waiting { .. } | EngineEvent::Evicted { .. } => {}
+            EngineEvent::Waiting { .. } => {}
+            EngineEvent::Evicted { sequence } => self.lanes.evicted(sequence),
             EngineEvent::Reading { id, done, .. } => {
                 if let Some(running) = self.lanes.job(id) {
                     let done = running.cached + running.read + done;
@@ -65,14 +63,13 @@ impl Worker {
                 }
             }
             EngineEvent::Done { id, likely, ended, .. } if self.is_scoring(id) => self.scored(id, ended, likely),
-            EngineEvent::Done { id, ended, prompt_in_state, generated_in_state, image, stats, memory, .. } => {
+            EngineEvent::Done { id, ended, prompt_in_state, generated_in_state, image, stats, .. } => {
                 let done = JobDone { ended, prompt: prompt_in_state, generated: generated_in_state, image, stats };
                 if self.lanes.job(id).is_some()
                     && let Some(at) = self.lanes.of(id)
                     && let Some(running) = self.lanes.take(at)
                 {
                     self.job_done(at, running, done);
-                    self.leave_room(&memory);
                 }
             }
         }
@@ -163,10 +160,10 @@ impl Worker {
     /// An answer is complete, or was given up.
     fn answered(&mut self, at: usize, mut running: Running, finish: Finish) {
         running.answer.close(&running.ask);
-        match running.ask.keep {
-            true => self.hold(at, &mut running, finish),
-            // Nobody else knows what its state builds on.
-            false => self.empty(at),
+        self.hold(at, &mut running, finish);
+        // It stays live for whoever goes on with it, as long as nobody needs the memory more.
+        if let Some(sequence) = self.lanes.get(at).map(|l| l.sequence) {
+            self.send(Command::MayEvict { sequence });
         }
         // Counted before it is told: whoever was answered finds it counted.
         self.shared.metrics.generated_tokens.fetch_add(running.answer.tokens(), Ordering::Relaxed);
@@ -194,8 +191,13 @@ impl Worker {
             };
             record.complete(answer.turn(), &usage, finish);
         }
-        let tip = self.lanes.get(at).and_then(|l| l.live.head());
-        if let Some(tip) = tip.filter(|_| running.grown || named.is_some()) {
+        let keep = running.ask.keep;
+        let mut tip = None;
+        if let Some(lane) = self.lanes.get_mut(at) {
+            lane.kept &= keep;
+            tip = lane.live.head().filter(|_| keep);
+        }
+        if named.is_some() || (running.grown && tip.is_some()) {
             self.keep.hold(tip, named.as_ref());
         }
         if let Some(record) = named {
@@ -223,6 +225,9 @@ impl Worker {
             }
             // Its lane was given to another before it began.
             fault @ EngineFault::Evicted => self.plan_again(*running, &fault.to_string(), None),
+            EngineFault::Device(why) if matches!(running.doing, Doing::Restoring(..)) => {
+                self.plan_again(*running, &why, None);
+            }
             EngineFault::Device(why) | EngineFault::Fatal { why, .. } => {
                 self.refuse(&running.ask, Refusal::internal(why));
             }
@@ -234,15 +239,5 @@ impl Worker {
         let idle = self.lanes.idle();
         idle.iter().for_each(|at| self.empty(*at));
         !idle.is_empty()
-    }
-
-    /// Answers that are written need memory more than those that are complete: where little is left, idle lanes give theirs back,
-    /// but for the one used last.
-    fn leave_room(&mut self, memory: &MemoryInfo) {
-        if memory.total.saturating_sub(memory.used) < memory.total / SPARE
-            && let [oldest, _, ..] = self.lanes.idle().as_slice()
-        {
-            self.empty(*oldest);
-        }
     }
 }

@@ -63,6 +63,8 @@ pub(super) struct Lane {
     pub sequence: SequenceId,
     /// What its state has absorbed.
     pub live: Path,
+    /// All of that is kept among the requests, or on its way there; what builds on anything else cannot be.
+    pub kept: bool,
     pub running: Option<Box<Running>>,
     /// When its last answer began, counted in answers.
     pub used: u64,
@@ -85,7 +87,7 @@ pub(super) struct Lanes(Vec<Lane>);
 impl Lanes {
     /// So many empty ones.
     pub(super) fn new(count: u32) -> Lanes {
-        let lane = |n| Lane { sequence: SequenceId(n), live: Path::default(), running: None, used: 0 };
+        let lane = |n| Lane { sequence: SequenceId(n), live: Path::default(), kept: true, running: None, used: 0 };
         Lanes((0..count).map(lane).collect())
     }
 
@@ -115,6 +117,13 @@ impl Lanes {
     pub(super) fn job(&mut self, command: u64) -> Option<&mut Running> {
         let at = self.of(command)?;
         self.0.get_mut(at)?.running.as_deref_mut().filter(|r| matches!(&r.doing, Doing::Running(..)))
+    }
+
+    /// The engine has given a state up for others' memory. What was just begun on it fails, and is planned anew.
+    pub(super) fn evicted(&mut self, sequence: SequenceId) {
+        if let Some(lane) = self.0.iter_mut().find(|l| l.sequence == sequence) {
+            lane.live = Path::default();
+        }
     }
 
     /// Takes a question off its lane.

@@ -1,0 +1,137 @@
+//! Documents of the terminal's library, by id: listed, and put in front of a question that names them, as the terminal puts them
+//! there. So their kept state is found by its text, and they are not read again.
+
+use std::sync::Arc;
+
+use axum::extract::{Path as Segment, State};
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::prompt::{Conversation, Turn};
+use super::refusal::{Family, Refusal};
+use super::reply::{model, object};
+use crate::desk::path::Path;
+use crate::desk::render::safe_name;
+use crate::desk::segments::document_text;
+use crate::session::{DocumentRecord, Store, StoreError};
+use crate::text::{ChatMessage, ChatRole};
+
+/// Characters of a segment's name that make an id.
+const ID: usize = 32;
+
+fn id_of(record: &DocumentRecord) -> String {
+    let hex = record.document.segment.hex();
+    format!("file-{}", hex.get(..ID).unwrap_or(&hex))
+}
+
+fn unknown(id: &str, field: &str) -> Refusal {
+    let message = format!("there is no document {id} in the library; GET /v1/files lists them");
+    Refusal { param: Some(field.to_owned()), ..Refusal::new(404, "file_not_found", message) }
+}
+
+fn internal(e: StoreError) -> Refusal {
+    Refusal::internal(format!("the library cannot be read: {e}"))
+}
+
+/// The library, and what is in it that this model has read.
+fn documents(shared: &Shared) -> Result<Option<(&Store, Vec<DocumentRecord>)>, Refusal> {
+    let fingerprint = model(shared)?.fingerprint;
+    let Some(library) = shared.library.as_deref() else { return Ok(None) };
+    let mut records = library.documents().map_err(internal)?;
+    records.retain(|r| r.fingerprint == fingerprint);
+    Ok(Some((library, records)))
+}
+
+fn describe(record: &DocumentRecord) -> Value {
+    json!({
+        "id": id_of(record),
+        "object": "file",
+        "purpose": "user_data",
+        "status": "processed",
+        "filename": record.document.name,
+        "created_at": record.used_ms / 1_000,
+        "bytes": record.bytes,
+        "tokens": record.document.tokens,
+        "kept": record.kept,
+    })
+}
+
+/// The list, or the one document of an id, looked up on a thread of its own.
+async fn described(shared: Arc<Shared>, id: Option<String>) -> Response {
+    let look = move || {
+        let records = documents(&shared)?.map(|(_, records)| records).unwrap_or_default();
+        match id {
+            None => {
+                let data: Value = records.iter().map(describe).collect();
+                Ok(json!({ "object": "list", "data": data, "has_more": false }))
+            }
+            Some(id) => records.iter().find(|r| id_of(r) == id).map(describe).ok_or_else(|| unknown(&id, "file_id")),
+        }
+    };
+    let found = tokio::task::spawn_blocking(look).await;
+    let found = found.unwrap_or_else(|_| Err(Refusal::internal("internal error while the library was read")));
+    found.map_or_else(|refusal| refusal.respond(Family::OpenAi), |value| object(&value))
+}
+
+/// `GET /v1/files`.
+pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Response {
+    described(shared, None).await
+}
+
+/// `GET /v1/files/ID`.
+pub(super) async fn one(State(shared): State<Arc<Shared>>, Segment(id): Segment<String>) -> Response {
+    described(shared, Some(id)).await
+}
+
+/// The two turns that a document is to the model, and the path it was read on.
+fn turns(shared: &Shared, library: &Store, record: &DocumentRecord, field: &str) -> Result<([Turn; 2], Path), Refusal> {
+    let document = &record.document;
+    let gone = || {
+        let message = format!("what was read of {} is not kept any more; load it again", document.name);
+        Refusal { param: Some(field.to_owned()), ..Refusal::new(404, "file_not_found", message) }
+    };
+    let path = match library.load_path(&document.segment) {
+        Ok(segments) => Path::new(segments),
+        Err(StoreError::NoSegment { .. }) => return Err(gone()),
+        Err(e) => return Err(internal(e)),
+    };
+    let text = document_text(&shared.renderer, &path, document.prefix, &document.name).ok_or_else(gone)?;
+    let [body, read] = ChatMessage::document(&safe_name(&document.name), text.trim_matches(['\n', '\r']));
+    Ok(([Turn::new(ChatRole::User, body.content), Turn::new(ChatRole::Assistant, read.content)], path))
+}
+
+/// Puts the documents in front of the turns that name them. Where a conversation begins with one and has no system text, it gets
+/// the one that the document was read behind.
+pub(super) fn put_in(shared: &Shared, conversation: &mut Conversation, field: &'static str) -> Result<(), Refusal> {
+    let library = documents(shared)?;
+    let mut all = Vec::new();
+    for mut turn in std::mem::take(&mut conversation.turns) {
+        for id in std::mem::take(&mut turn.files) {
+            let named = library.as_ref().and_then(|(library, records)| {
+                records.iter().find(|r| id_of(r) == id).map(|record| (*library, record))
+            });
+            let (library, record) = named.ok_or_else(|| unknown(&id, field))?;
+            let (document, path) = turns(shared, library, record, field)?;
+            if all.is_empty()
+                && let Some(system) = &shared.system
+            {
+                let mut begun = vec![Turn::new(ChatRole::System, system)];
+                begun.extend(document.clone());
+                let asked = Turn::new(ChatRole::User, "?");
+                let turns = begun.iter().cloned().chain([asked]).collect();
+                let behind = Conversation { turns, think: conversation.think, ..Conversation::default() };
+                let text = behind.render(&shared.renderer, field)?.text;
+                if path.unchanged(&text).segments().len() == path.segments().len() {
+                    all = begun;
+                    continue;
+                }
+            }
+            all.extend(document);
+        }
+        // Documents alone are a question too: what to do with them.
+        all.push(turn);
+    }
+    conversation.turns = all;
+    Ok(())
+}
