@@ -56,7 +56,7 @@ impl Answer {
             stops,
             stopped_by: None,
             counted: 0,
-            index: ask.given,
+            index: ask.index,
             calls: ask.wish.calls.clone(),
             delta: Delta::default(),
             told: Vec::new(),

@@ -59,15 +59,34 @@ pub(super) struct Wish {
 pub(super) struct Ask {
     pub prompt: Prompt,
     pub wish: Wish,
-    /// Answers wanted, and how many of them there were.
+    /// Answers wanted, and which of them this is.
     pub wanted: usize,
-    pub given: usize,
+    pub index: usize,
     pub record: Option<Record>,
     /// State behind it is kept.
     pub keep: bool,
     pub cancel: Cancel,
     pub to: Teller,
     pub asked: Instant,
+}
+
+impl Ask {
+    /// The answers that are wanted, each a question of its own: they go on side by side.
+    pub(super) fn each(self) -> Vec<Ask> {
+        let others = (1..self.wanted).map(|index| Ask {
+            prompt: self.prompt.clone(),
+            wish: self.wish.clone(),
+            wanted: self.wanted,
+            index,
+            record: None,
+            keep: self.keep,
+            cancel: self.cancel.clone(),
+            to: self.to.clone(),
+            asked: self.asked,
+        });
+        let others: Vec<Ask> = others.collect();
+        std::iter::once(self).chain(others).collect()
+    }
 }
 
 /// Why an answer ended, and what it took.

@@ -290,8 +290,8 @@ struct Chunks {
     sent: Sent,
     usage: Usage,
     ended: usize,
-    /// Calls in the answer that is being sent.
-    calls: usize,
+    /// Calls in each answer.
+    calls: Vec<usize>,
 }
 
 impl Form for Chunks {
@@ -313,8 +313,9 @@ impl Form for Chunks {
             }
             Said::Call { index, call } => {
                 let mut object = call_object(call);
-                object["index"] = self.calls.into();
-                self.calls += 1;
+                let calls = self.calls.get_mut(*index);
+                object["index"] = calls.as_deref().copied().unwrap_or(0).into();
+                calls.into_iter().for_each(|n| *n += 1);
                 data(out, &self.sent.choice(*index, json!({ "tool_calls": [object] }), None));
             }
             Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
@@ -324,7 +325,6 @@ impl Form for Chunks {
             Said::Ended { index, whole } => {
                 data(out, &self.sent.choice(*index, json!({}), Some(reason(whole))));
                 self.ended += 1;
-                self.calls = 0;
                 if self.ended == self.sent.wanted {
                     if self.sent.include_usage {
                         let mut last = self.sent.chunk(json!([]));
@@ -397,7 +397,8 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         wanted,
     };
     if streamed {
-        return reply::stream(listener, Chunks { sent, usage: Usage::default(), ended: 0, calls: 0 }).await;
+        return reply::stream(listener, Chunks { sent, usage: Usage::default(), ended: 0, calls: vec![0; wanted] })
+            .await;
     }
     Ok(object(&sent.whole(&reply::collect(listener, wanted).await?)))
 }

@@ -139,8 +139,8 @@ struct Chunks {
     usage: Usage,
     ended: usize,
     likely: bool,
-    /// Characters of the text so far.
-    at: usize,
+    /// Characters of each text so far.
+    at: Vec<usize>,
 }
 
 impl Form for Chunks {
@@ -148,16 +148,16 @@ impl Form for Chunks {
         self.usage.take(said);
         match said {
             Said::Begun { index, .. } => {
-                self.at = self.echo.chars().count();
                 if !self.echo.is_empty() {
                     data(out, &self.sent.choice(*index, &self.echo, None, None));
                 }
             }
             Said::Text { index, answer, tokens, .. } => {
-                let mut table = Table::at(self.at);
+                let at = self.at.get_mut(*index);
+                let mut table = Table::at(at.as_deref().copied().unwrap_or(0));
                 let tokenizer = &self.sent.shared.renderer.model().tokenizer;
                 tokens.iter().for_each(|t| table.add(tokenizer, t.token, Some(&t.likely)));
-                self.at = table.end();
+                at.into_iter().for_each(|at| *at = table.end());
                 data(out, &self.sent.choice(*index, answer, Some(&table).filter(|_| self.likely), None));
             }
             Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
@@ -278,7 +278,8 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         }
         let likely = wish.likely.is_some();
         let listener = submit(shared, prompt, wish, wanted, None)?;
-        return reply::stream(listener, Chunks { sent, echo, usage: Usage::default(), ended: 0, likely, at: 0 }).await;
+        let (usage, at) = (Usage::default(), vec![echo.chars().count(); wanted]);
+        return reply::stream(listener, Chunks { sent, echo, usage, ended: 0, likely, at }).await;
     }
     let mut choices = Vec::new();
     let mut all = Usage::default();

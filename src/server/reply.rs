@@ -107,7 +107,7 @@ pub(super) fn submit(
     }
     let cancel = Cancel::default();
     let (to, listener) = Listener::pair(&cancel);
-    let ask = Ask { prompt, wish, wanted, given: 0, record, keep: true, cancel, to, asked: Instant::now() };
+    let ask = Ask { prompt, wish, wanted, index: 0, record, keep: true, cancel, to, asked: Instant::now() };
     match shared.asks.send(ask) {
         Ok(()) => Ok(listener),
         Err(_) => Err(Refusal::new(503, "shutting_down", "the server is ending")),

@@ -110,7 +110,9 @@ impl Worker {
             let tick = if self.busy() > 0 { crossbeam_channel::after(TICK) } else { never() };
             select! {
                 recv(self.asks) -> ask => match ask {
-                    Ok(ask) => self.queue.push_back(ask),
+                    // A prompt that is scored is so once, before its answers.
+                    Ok(ask) if ask.wish.score.is_some() => self.queue.push_back(ask),
+                    Ok(ask) => self.queue_each(ask, false),
                     Err(_) => self.asks = never(),
                 },
                 recv(plans) -> planned => if let Ok(planned) = planned {
@@ -143,6 +145,13 @@ impl Worker {
     /// Questions that are planned, read or answered.
     fn busy(&self) -> usize {
         self.planning + self.lanes.running().count()
+    }
+
+    /// Puts a question into the queue once for each of its answers; it is counted as waiting if it was not before.
+    fn queue_each(&mut self, ask: Ask, counted_anew: bool) {
+        let more = ask.wanted - usize::from(!counted_anew);
+        self.shared.waiting.fetch_add(more, Ordering::Relaxed);
+        self.queue.extend(ask.each());
     }
 
     /// Ends what nobody waits for any more.

@@ -90,7 +90,7 @@ impl Running {
             late: false,
             never: false,
             sequences: setup.sequences,
-room: setup.room,
+            room: setup.room,
             name: "fake",
             seeds: None,
             side_by_side: None,

@@ -62,7 +62,7 @@ impl Worker {
         let cached = base.position();
         let prompt = cached + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
         if attempts == 0 {
-            ask.to.tell(Said::Begun { index: ask.given, prompt_tokens: prompt, cached_tokens: cached });
+            ask.to.tell(Said::Begun { index: ask.index, prompt_tokens: prompt, cached_tokens: cached });
             self.shared.metrics.prompt_tokens.fetch_add(prompt, Ordering::Relaxed);
             self.shared.metrics.cached_tokens.fetch_add(cached, Ordering::Relaxed);
         }
@@ -133,7 +133,7 @@ impl Worker {
         let wish = &running.ask.wish;
         let steering = running.answer.steering(&self.shared, wish).map_err(|e| Refusal::internal(e.to_string()))?;
         // Each of several answers has noise of its own.
-        let seed = wish.sampling.seed.wrapping_add(running.ask.given as u64);
+        let seed = wish.sampling.seed.wrapping_add(running.ask.index as u64);
         Ok(Generate {
             sampling: Sampling { seed, ..wish.sampling },
             max_tokens: wish.max_tokens,

@@ -112,11 +112,10 @@ impl Worker {
         let count = tokens.len() as u64;
         ask.to.tell(Said::Scored { tokens, likely });
         if ask.wish.max_tokens > 0 {
-            return self.want_plan(ask, 0, None);
+            return self.queue_each(ask, true);
         }
-        for index in 0..ask.wanted {
-            ask.given = index;
-            ask.to.tell(Said::Begun { index, prompt_tokens: count, cached_tokens: 0 });
+        for ask in ask.each() {
+            ask.to.tell(Said::Begun { index: ask.index, prompt_tokens: count, cached_tokens: 0 });
             Answer::new(&self.shared, &ask).finish(&ask, Finish::Length);
         }
         self.shared.metrics.prompt_tokens.fetch_add(count, Ordering::Relaxed);
@@ -168,13 +167,6 @@ impl Worker {
         // Counted before it is told: whoever was answered finds it counted.
         self.shared.metrics.generated_tokens.fetch_add(running.answer.tokens(), Ordering::Relaxed);
         running.answer.finish(&running.ask, finish);
-        let mut ask = running.ask;
-        ask.given += 1;
-        let gone = finish == Finish::Stopped && !running.answer.stopped_by_text();
-        if ask.given < ask.wanted && !gone {
-            self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-            self.queue.push_front(ask);
-        }
     }
 
     /// Keeps what the state belongs to, before the answer is told to be complete: whoever names it finds it.
