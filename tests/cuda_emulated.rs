@@ -422,6 +422,19 @@ fn a_context_that_does_not_fit_is_refused_with_what_does() {
 }
 
 #[test]
+fn what_a_context_would_take_is_known_before_it_is_taken() {
+    let mut b = device();
+    let spec = sparse();
+    let mut cache = b.cache(&spec, 1 << 17).unwrap();
+    for length in [1, 64, 65, 4_096, 50_000, 50_001, 100_000, 10] {
+        let (before, wants) = (b.room().unwrap().unwrap(), b.wants(&cache, length));
+        b.reserve(&mut cache, length).unwrap();
+        assert_eq!((before - b.room().unwrap().unwrap(), b.wants(&cache, length)), (wants, 0), "{length} tokens");
+    }
+    assert!(b.wants(&cache, 110_000) > 0);
+}
+
+#[test]
 fn without_a_driver_the_reason_is_one_sentence() {
     if let Err(error) = Cuda::open(0, Options::default()) {
         let text = error.to_string();

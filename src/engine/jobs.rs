@@ -8,10 +8,13 @@ use super::speculate::{DecodeError, Pace, Proposal, Proposed, Round};
 use super::speed::{Speed, rate};
 use super::worker::{Worker, guarded};
 use crate::backend::draft::DraftOps;
-use crate::backend::{MAX_VERIFY_ROWS, TopLogits};
+use crate::backend::{GRID, MAX_VERIFY_ROWS, TopLogits};
 use crate::model::ModelError;
 use crate::model::score::{likely, log_prob};
 use crate::protocol::engine::{Ended, EngineEvent, Job, JobStats, Likely, LookedAt, Scoring, SequenceId, StateImage};
+
+/// Fewer tokens say little of how fast a device reads.
+const WHOLE: usize = 4 * GRID;
 
 /// A job under way.
 pub(super) struct Run {
@@ -117,7 +120,9 @@ impl<B: DraftOps> Worker<'_, B> {
                 });
             }
         }
-        let turn = schedule::turn(&wants, self.backend.prefill_rows(), self.read_per_s);
+        let rate = if wants.contains(&Want::Write) { self.read_per_s } else { self.read_alone_per_s };
+        let turn = schedule::turn(&wants, self.backend.prefill_rows(), rate, self.rounds);
+        self.rounds = if turn.read.is_some() { 0 } else { self.rounds } + usize::from(!turn.write.is_empty());
         if let Some((reader, rows)) = turn.read {
             for (i, id) in ids.iter().enumerate() {
                 if let Some(run) = self.seats.get_mut(id).and_then(|seat| seat.run.as_mut()) {
@@ -193,6 +198,9 @@ impl<B: DraftOps> Worker<'_, B> {
                 self.read_per_s = Some(rate(chunk.len() as u64, begun.elapsed()));
             }
             let tokens_per_s = run.speed.add(chunk.len() as u64, Instant::now());
+            if !beside && run.prompt >= WHOLE {
+                self.read_alone_per_s = Some(tokens_per_s);
+            }
             let (done, total) = (run.prompt as u64, run.job.prompt.len() as u64);
             self.send(EngineEvent::Reading { id: run.id(), done, total, tokens_per_s });
         }

@@ -2,13 +2,20 @@
 //!
 //! A turn is one chunk of one prompt, then one decode round of every sequence that writes. So nobody starves: whoever writes is
 //! in every turn, and prompts take turns. While somebody writes, a chunk is only as long as [`CHUNK_SECONDS`] allow, so that
-//! answers keep a rate of about 1 / (that and a round); alone, prompts are read in whole passes. Chunks are multiples of
-//! [`GRID`] counted from the segment's start, and so what is read does not depend on any of this.
+//! answers keep a rate of about 1 / (that and a round); alone, prompts are read in whole passes, as far as [`ALONE_SECONDS`] allow:
+//! who asks meanwhile waits for the chunk under way. A device for which the shortest chunk takes longer has several rounds between two,
+//! so that the rate is kept all the same. Chunks are multiples of [`GRID`] counted from the segment's start, and so what
+//! is read does not depend on any of this.
 
 use crate::backend::{GRID, MAX_VERIFY_ROWS};
 
 /// What a chunk may take while somebody writes: 40 rounds a second with rounds of 5 ms, and four fifths of the device for reading.
 pub const CHUNK_SECONDS: f64 = 0.02;
+/// What a chunk may take while nobody writes: a question's first token comes within 250 ms even so, and the passes of a device that
+/// reads 4,096 tokens in it are whole.
+pub const ALONE_SECONDS: f64 = 0.15;
+/// Most rounds between two chunks: reading goes on, however slow the device.
+const MOST_ROUNDS: usize = 8;
 /// Turns that a prompt waits for shorter ones at most.
 const PATIENCE: u64 = 3;
 
@@ -38,8 +45,8 @@ pub struct Turn {
 }
 
 /// The next turn of sequences that want `wants`. A prefill pass takes at most `most` rows, a multiple of [`GRID`];
-/// `tokens_per_s` is how fast the last chunk was read, if one was.
-pub fn turn(wants: &[Want], most: usize, tokens_per_s: Option<f64>) -> Turn {
+/// `tokens_per_s` is how fast prompts were read lately in such company, if any were; `rounds` is how many have been decoded since.
+pub fn turn(wants: &[Want], most: usize, tokens_per_s: Option<f64>, rounds: usize) -> Turn {
     let write: Vec<usize> = (0..).zip(wants).filter(|(_, w)| **w == Want::Write).map(|(i, _)| i).collect();
     let readers = (0..).zip(wants).filter_map(|(i, want)| match want {
         Want::Read { left, waited } => Some((i, *left, *waited)),
@@ -47,17 +54,27 @@ pub fn turn(wants: &[Want], most: usize, tokens_per_s: Option<f64>) -> Turn {
     });
     let late = readers.clone().filter(|r| r.2 >= PATIENCE).max_by_key(|r| (r.2, std::cmp::Reverse(r.0)));
     let next = late.or_else(|| readers.min_by_key(|r| (r.1, r.0)));
-    let read = next.map(|(i, ..)| (i, chunk_rows(write.len(), most, tokens_per_s)));
+    // A stopped one has nothing left, and ends at once.
+    let due = |left: usize| write.is_empty() || left == 0 || rounds >= rounds_between(tokens_per_s);
+    let read = next.filter(|(_, left, _)| due(*left));
+    let read = read.map(|(i, ..)| (i, chunk_rows(write.len(), most, tokens_per_s)));
     let rows = (MAX_VERIFY_ROWS / write.len().max(1)).max(1);
     Turn { read, write, rows }
 }
 
+/// Rounds from one chunk to the next, for those who write.
+fn rounds_between(tokens_per_s: Option<f64>) -> usize {
+    let least = tokens_per_s.map_or(0.0, |rate| GRID as f64 / rate.max(1.0));
+    ((least / CHUNK_SECONDS).round() as usize).clamp(1, MOST_ROUNDS)
+}
+
 fn chunk_rows(writers: usize, most: usize, tokens_per_s: Option<f64>) -> usize {
+    let seconds = if writers == 0 { ALONE_SECONDS } else { CHUNK_SECONDS };
     match (writers, tokens_per_s) {
-        (0, _) => most,
+        (0, None) => most,
         // How fast this device reads is seen with little at stake.
         (_, None) => GRID,
-        (_, Some(rate)) => ((rate * CHUNK_SECONDS) as usize / GRID * GRID).clamp(GRID, most),
+        (_, Some(rate)) => ((rate * seconds) as usize / GRID * GRID).clamp(GRID, most),
     }
 }
 
@@ -69,10 +86,22 @@ mod tests {
 
     #[test]
     fn alone_everything_goes_in_whole_passes() {
-        assert_eq!(turn(&[], MOST, None), Turn { read: None, write: vec![], rows: 16 });
-        let read = turn(&[Want::Read { left: 100_000, waited: 0 }], MOST, Some(20_000.0));
-        assert_eq!(read, Turn { read: Some((0, MOST)), write: vec![], rows: 16 });
-        assert_eq!(turn(&[Want::Write], MOST, None), Turn { read: None, write: vec![0], rows: 16 });
+        assert_eq!(turn(&[], MOST, None, 9), Turn { read: None, write: vec![], rows: 16 });
+        for rate in [None, Some(30_000.0)] {
+            let read = turn(&[Want::Read { left: 100_000, waited: 0 }], MOST, rate, 9);
+            assert_eq!(read, Turn { read: Some((0, MOST)), write: vec![], rows: 16 });
+        }
+        assert_eq!(turn(&[Want::Write], MOST, None, 9), Turn { read: None, write: vec![0], rows: 16 });
+    }
+
+    #[test]
+    fn a_question_that_comes_while_a_slow_device_reads_does_not_wait_for_long() {
+        for rate in [500.0, 3_000.0, 10_000.0, 26_000.0, 100_000.0] {
+            let (_, rows) = turn(&[Want::Read { left: 100_000, waited: 0 }], MOST, Some(rate), 9).read.unwrap();
+            assert!(rows.is_multiple_of(GRID) && (GRID..=MOST).contains(&rows));
+            assert!(rows as f64 / rate <= 0.15 || rows == GRID, "{rows} rows at {rate}");
+            assert!(rows as f64 / rate >= 0.1 || rows == MOST, "{rows} rows at {rate}");
+        }
     }
 
     #[test]
@@ -80,7 +109,7 @@ mod tests {
         for n in 1..=16 {
             let mut wants = vec![Want::Write; n];
             wants.insert(n / 2, Want::Read { left: 1 << 20, waited: 0 });
-            let turn = turn(&wants, MOST, Some(25_000.0));
+            let turn = turn(&wants, MOST, Some(25_000.0), 9);
             assert_eq!(turn.write.len(), n);
             assert!(turn.rows >= 1 && turn.rows * n <= MAX_VERIFY_ROWS);
             // 20 ms at 25,000 tokens a second are 500 tokens.
@@ -89,9 +118,31 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_device_has_several_rounds_between_two_chunks() {
+        let wants = [Want::Read { left: 9_000, waited: 0 }, Want::Write];
+        let reads = |rate: f64| {
+            let (mut rounds, mut reads) = (9, 0);
+            for _ in 0..240 {
+                let turn = turn(&wants, MOST, Some(rate), rounds);
+                assert_eq!(turn.write, [1]);
+                if turn.read.is_some() {
+                    (rounds, reads) = (0, reads + 1);
+                }
+                rounds += 1;
+            }
+            reads
+        };
+        // 64 tokens in 16, 58 and 640 ms.
+        assert_eq!([reads(4_000.0), reads(1_100.0), reads(100.0)], [240, 80, 30]);
+        // Alone it goes on, and a stopped one ends.
+        assert!(turn(&wants[..1], MOST, Some(100.0), 0).read.is_some());
+        assert!(turn(&[Want::Read { left: 0, waited: 0 }, Want::Write], MOST, Some(100.0), 0).read.is_some());
+    }
+
+    #[test]
     fn chunks_are_on_the_grid_and_bounded() {
         let wants = [Want::Write, Want::Read { left: 9000, waited: 0 }];
-        let rows = |rate| turn(&wants, MOST, rate).read.unwrap().1;
+        let rows = |rate| turn(&wants, MOST, rate, 9).read.unwrap().1;
         assert_eq!([rows(None), rows(Some(0.0)), rows(Some(3.0)), rows(Some(f64::INFINITY))], [64, 64, 64, MOST]);
         for rate in (0..400_000).step_by(777) {
             assert!(rows(Some(f64::from(rate))).is_multiple_of(GRID));
@@ -101,12 +152,12 @@ mod tests {
     #[test]
     fn a_short_question_goes_before_a_long_document_and_nobody_starves() {
         let wants = [Want::Read { left: 1_000_000, waited: 1 }, Want::Read { left: 30, waited: 0 }];
-        assert_eq!(turn(&wants, MOST, None).read.unwrap().0, 1);
+        assert_eq!(turn(&wants, MOST, None, 9).read.unwrap().0, 1);
         // Short ones without end: the long one is served every fourth turn.
         let (mut waited, mut served) = (0, 0);
         for _ in 0..100 {
             let wants = [Want::Read { left: 1_000_000, waited }, Want::Read { left: 30, waited: 0 }];
-            match turn(&wants, MOST, None).read.unwrap().0 {
+            match turn(&wants, MOST, None, 9).read.unwrap().0 {
                 0 => (waited, served) = (0, served + 1),
                 _ => waited += 1,
             }

@@ -129,8 +129,11 @@ pub(super) struct Worker<'c, B: DraftOps> {
     pub(super) ended: Option<Instant>,
     /// Jobs that have rows in the pass that is being put together.
     pub(super) in_pass: usize,
-    /// How fast the last chunk was read beside others.
+    /// How fast the last chunk was read beside others, and prompts lately while nobody wrote.
     pub(super) read_per_s: Option<f64>,
+    pub(super) read_alone_per_s: Option<f64>,
+    /// Rounds since the last chunk of a prompt.
+    pub(super) rounds: usize,
 }
 
 impl<'c, B: DraftOps> Worker<'c, B> {
@@ -160,6 +163,8 @@ impl<'c, B: DraftOps> Worker<'c, B> {
             ended: None,
             in_pass: 0,
             read_per_s: None,
+            read_alone_per_s: None,
+            rounds: 0,
         }
     }
 

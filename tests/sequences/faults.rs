@@ -17,6 +17,19 @@ impl Steer for Bomb {
     }
 }
 
+/// Stops its own job at its third token: between a pass over everybody's rows and the draws of the others.
+struct Stops(usize, Cancel);
+
+impl Steer for Stops {
+    fn drawn(&mut self, _: Token, _: bool) -> Steered {
+        self.0 += 1;
+        if self.0 == 3 {
+            self.1.cancel();
+        }
+        Steered::Take
+    }
+}
+
 fn ends(h: &Harness, said: &mut HashMap<u64, Said>, ids: &[u64]) {
     let mut left = ids.to_vec();
     while !left.is_empty() {
@@ -60,6 +73,42 @@ fn a_panic_in_one_job_is_that_jobs_failure() {
 }
 
 #[test]
+fn a_sequence_that_is_stopped_in_the_middle_of_a_pass_is_nothing_to_the_others() {
+    let h = Harness::start();
+    let wishes: Vec<Wish> = (0..4).map(|i| Wish { tokens: 20, spec: SpecMode::Off, ..h.wish(i) }).collect();
+    let alone: Vec<Said> = wishes.iter().map(|w| h.alone(w)).collect();
+    for stopped in 0..4u32 {
+        let mut said = HashMap::new();
+        for i in 0..4 {
+            let cancel = Cancel::default();
+            let Command::Run(mut job) = h.job(10 + u64::from(i), SequenceId(i), &wishes[i as usize], &cancel) else {
+                panic!()
+            };
+            if i == stopped {
+                let stops = move || Box::new(Stops(0, cancel.clone())) as Box<dyn Steer>;
+                job.generate.as_mut().unwrap().steering = Some(Steering(
+                    Arc::new(stops),
+                    Watching { watched: Watched::default(), in_thought: false, spent: 0 },
+                ));
+            }
+            h.empty(1, SequenceId(i));
+            h.send(Command::Run(job));
+        }
+        ends(&h, &mut said, &[10, 11, 12, 13]);
+        for (i, alone) in (0..4).zip(&alone) {
+            let found = &said[&(10 + u64::from(i))];
+            if i == stopped {
+                let (tokens, read) = (found.tokens.len(), wishes[i as usize].prompt.len() as u64);
+                assert!(tokens >= 3 && alone.tokens.starts_with(&found.tokens), "{found:?}");
+                assert_eq!(found.in_state, (read, tokens as u64 - 1), "the last one drawn is not read yet");
+            } else {
+                same(found, alone, &format!("{i} beside {stopped}"));
+            }
+        }
+    }
+}
+
+#[test]
 fn a_device_that_fails_in_one_prompt_is_nothing_to_the_others() {
     let faults = Faults::default();
     let h = Harness::on(Cpu::new().with_faults(faults.clone()), 20_000);
@@ -93,8 +142,23 @@ fn a_device_that_fails_in_one_prompt_is_nothing_to_the_others() {
 fn a_common_pass_that_fails_is_told_to_all_that_were_in_it_and_to_nobody_else() {
     let faults = Faults::default();
     let h = Harness::on(Cpu::new().with_faults(faults.clone()), 20_000);
-    let wishes: Vec<Wish> = [5, 6, 7].map(|i| Wish { tokens: 30, spec: SpecMode::Off, ..h.wish(i) }).into();
-    let alone: Vec<Said> = wishes.iter().map(|w| h.alone(w)).collect();
+    let wishes: Vec<Wish> = [7, 5, 6].map(|i| Wish { tokens: 60, spec: SpecMode::Off, ..h.wish(i) }).into();
+    // They write on, so that they do it together.
+    let endless = |id: u64, sequence: SequenceId, wish: &Wish| {
+        let mut command = h.job(id, sequence, wish, &Cancel::default());
+        if let Command::Run(Job { generate: Some(generate), .. }) = &mut command {
+            generate.stop.clear();
+        }
+        command
+    };
+    let alone = |wish: &Wish| {
+        let mut said = HashMap::new();
+        h.empty(1, MAIN);
+        h.send(endless(2, MAIN, wish));
+        ends(&h, &mut said, &[2]);
+        said.remove(&2).unwrap()
+    };
+    let alone: Vec<Said> = wishes.iter().map(alone).collect();
     let long = Wish { prompt: h.question(&"The lamp is in the attic. ".repeat(700)), tokens: 0, ..h.wish(0) };
     let read = h.alone(&long);
     for kind in [Fault::Error, Fault::Panic] {
@@ -103,14 +167,10 @@ fn a_common_pass_that_fails_is_told_to_all_that_were_in_it_and_to_nobody_else() 
         h.send(h.job(30, SequenceId(5), &long, &Cancel::default()));
         for (i, wish) in (0u32..).zip(&wishes) {
             h.empty(1, SequenceId(i + 1));
-            h.send(h.job(10 + u64::from(i), SequenceId(i + 1), wish, &Cancel::default()));
+            h.send(endless(10 + u64::from(i), SequenceId(i + 1), wish));
         }
-        // All three write.
-        while (10..13).any(|id| said.get(&id).is_none_or(|s: &Said| s.tokens.len() < 2)) {
-            h.hear(&mut said);
-        }
-        // A token that comes in the first answer alone, and is not its last one.
-        let ahead = &alone[0].tokens[said[&10].tokens.len()..alone[0].tokens.len() - 1];
+        // A token that comes in the first answer alone, late, and is not its last one.
+        let ahead = &alone[0].tokens[25..alone[0].tokens.len() - 1];
         let elsewhere = |t: &Token| {
             let times = alone.iter().flat_map(|a| &a.tokens).chain(&long.prompt).filter(|other| *other == t).count();
             times > 1
@@ -132,7 +192,11 @@ fn a_common_pass_that_fails_is_told_to_all_that_were_in_it_and_to_nobody_else() 
         assert_eq!(faults.left(), 0);
     }
     // And the engine goes on.
-    same(&h.alone(&wishes[0]), &alone[0], "afterwards");
+    let mut said = HashMap::new();
+    h.empty(1, MAIN);
+    h.send(endless(2, MAIN, &wishes[0]));
+    ends(&h, &mut said, &[2]);
+    same(&said[&2], &alone[0], "afterwards");
 }
 
 #[test]

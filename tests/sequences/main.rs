@@ -2,6 +2,7 @@
 
 mod faults;
 mod memory;
+mod rates;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

@@ -111,7 +111,7 @@ impl Memory for Cpu {
     fn room(&self) -> Result<Option<u64>> {
         let most = self.most_state.get_or_init(|| {
             let available = system_bytes("/proc/meminfo", "MemAvailable:")?;
-            Some(self.state.bytes() + available.saturating_sub(SPARE_BYTES))
+            Some(self.state.bytes() + available - SPARE_BYTES.min(available / 4))
         });
         Ok(most.map(|most| most.saturating_sub(self.state.bytes())))
     }
@@ -122,7 +122,7 @@ impl Memory for Cpu {
     }
 }
 
-/// Memory left to others when caches grow.
+/// Memory left to others when caches grow; a quarter of what is free where that is less.
 const SPARE_BYTES: u64 = 512 << 20;
 
 /// Bytes this process uses and the machine has; zero where the system does not say.
