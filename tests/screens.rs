@@ -662,6 +662,38 @@ fn every_line_of_a_greeting_beside_notes_is_whole() {
 }
 
 #[test]
+fn two_sessions_stand_beside_each_other_and_both_are_live() {
+    let mut s = behaviour::left_at_work(160, 50);
+    let beside = |notice| Notice::Beside { serial: 1, notice: Box::new(notice) };
+    s.type_text("/split").press("enter");
+    s.tell(beside(Notice::Activity(Activity::Answering { tokens_per_s: 90.0 })));
+    s.tell(beside(Notice::Added(message(20, Role::User, "Asked in the one that was left?"))));
+    s.tell(beside(Notice::Added(message(21, Role::Assistant, ""))));
+    s.tell(beside(Notice::Delta { message: MessageId(21), thinking: false, text: "It is written beside".into() }));
+    picture("split_160x50", &mut s);
+    s.tell(beside(Notice::Delta { message: MessageId(21), thinking: false, text: " the other.".into() }));
+    assert!(s.screen().contains("It is written beside the other."));
+    // The focus moves, the sides stay.
+    s.press("alt-o");
+    assert_eq!(s.sent(), [Request::Switch(1)]);
+    s.tell(Notice::Session(stage::opened(1)));
+    let screen = s.screen();
+    let heading = screen.lines().nth(2).unwrap_or("").to_string();
+    assert!(heading.trim_start().starts_with("[1] war-and-peace") && heading.contains("2 contract"), "{heading}");
+    assert!(screen.contains("Three months."), "{screen}");
+    // Narrower there is no room, and the panel is back when there is one session again.
+    s.event(sala_chat::app::Event::Resize { width: 159, height: 50 });
+    assert!(!s.screen().contains("Three months."));
+    s.event(sala_chat::app::Event::Resize { width: 160, height: 50 });
+    s.press("alt-s");
+    let screen = s.screen();
+    assert!(!screen.contains("Three months.") && screen.contains("documents"), "{screen}");
+    s.event(sala_chat::app::Event::Resize { width: 120, height: 40 });
+    s.press("alt-s");
+    assert!(s.screen().contains("need 160 columns"), "{}", s.screen());
+}
+
+#[test]
 fn too_small_a_window_says_what_it_needs() {
     picture("too_small_58x14", &mut open(58, 14));
     picture("too_small_40x10", &mut open(40, 10));

@@ -202,6 +202,12 @@ fn perform(app: &mut App, action: Action, now: u64, effects: &mut Vec<Effect>) {
                 app.panel = None;
             }
         }
+        Action::Split => {
+            if let Err(why) = super::tabs::split(app) {
+                hint(app, why, now + QUIT_MS);
+            }
+        }
+        Action::OtherSide => super::tabs::go_beside(app, now, effects),
         Action::Editor => effects.push(Effect::Editor(app.composer.expanded())),
         Action::Unqueue => match app.queue.lines.pop_front() {
             Some(line) => {

@@ -224,6 +224,10 @@ pub enum Action {
     Panel,
     /// Another session of this run: the one of the key's number, else the next.
     Session,
+    /// A second session beside this one.
+    Split,
+    /// To the session beside this one.
+    OtherSide,
     /// Compose in the editor.
     Editor,
     /// Take back the first queued message.
@@ -281,6 +285,8 @@ pub const ACTIONS: &[(Action, &str, &[&str], &str)] = &[
         &["alt-1", "alt-2", "alt-3", "alt-4", "alt-5", "alt-6", "alt-7", "alt-8", "alt-9"],
         "go to a session opened before, in the order of opening",
     ),
+    (Action::Split, "split", &["alt-s"], "two sessions side by side, from 160 columns"),
+    (Action::OtherSide, "other_side", &["alt-o"], "to the session beside this one"),
     (Action::Editor, "editor", &["ctrl-g"], "write in $VISUAL or $EDITOR"),
     (Action::Unqueue, "unqueue", &["ctrl-x"], "edit the first queued message"),
     (Action::Redraw, "redraw", &["ctrl-l"], "draw the screen again"),

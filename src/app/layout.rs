@@ -3,6 +3,7 @@
 use super::App;
 use super::options::Panel;
 use super::rows::Role;
+use super::tabs::Side;
 use super::tour::Tour;
 use super::transcript::Scroll;
 use crate::protocol::desk::SaveState;
@@ -11,6 +12,8 @@ use crate::protocol::desk::SaveState;
 pub const MIN_SIZE: (u16, u16) = (60, 15);
 /// From here on there is room for the side panel.
 pub const PANEL_FROM: u16 = 120;
+/// From here on there is room for two sessions beside each other.
+pub const SPLIT_FROM: u16 = 160;
 /// Cells of the panel.
 pub const PANEL_CELLS: u16 = 46;
 
@@ -36,6 +39,14 @@ pub struct Regions {
     pub rule_top: Area,
     /// Text column.
     pub transcript: Area,
+    /// Above it, while another session is shown beside it; else empty.
+    pub heading: Area,
+    /// The session beside it, the row above that and the line between them; empty without one.
+    pub other: Area,
+    /// See [`Regions::other`].
+    pub other_heading: Area,
+    /// See [`Regions::other`].
+    pub between: Area,
     /// Side panel, empty if hidden.
     pub panel: Area,
     /// Says that the view does not follow the end, empty while it does.
@@ -60,7 +71,9 @@ pub struct Regions {
 
 /// Whether the panel is on screen.
 pub fn panel_shown(app: &App) -> bool {
-    app.size.0 >= PANEL_FROM && app.panel.unwrap_or(app.config.panel != Panel::Off)
+    app.size.0 >= PANEL_FROM
+        && app.tabs.side(app.size.0).is_none()
+        && app.panel.unwrap_or(app.config.panel != Panel::Off)
 }
 
 /// Rows the input takes.
@@ -96,8 +109,9 @@ pub fn regions(app: &App) -> Regions {
     let panel_cells = if panel_shown(app) { PANEL_CELLS } else { 0 };
     let left = width.saturating_sub(panel_cells + u16::from(panel_cells > 0));
     let composer = composer_rows(app);
+    let banner_cells = if app.tabs.side(width).is_some() { width.saturating_sub(1) / 2 } else { left };
     let banner = banner_text(app).map_or(0, |(text, role)| {
-        super::wrap::wrap_text(&text, role, usize::from(left).saturating_sub(2)).len().min(3)
+        super::wrap::wrap_text(&text, role, usize::from(banner_cells).saturating_sub(2)).len().min(3)
     });
     let banner = u16::try_from(banner).unwrap_or(0);
     let queue = u16::try_from(app.queue.lines.len().min(2)).unwrap_or(0);
@@ -106,20 +120,38 @@ pub fn regions(app: &App) -> Regions {
     let top = 2;
     let marker = u16::from(app.transcript.scroll() != Scroll::Follow && !app.activity.is_loading());
     let transcript_rows = body.saturating_sub(banner + queue + marker);
-    let column = left.min(app.config.max_width).max(20);
+    let side = app.tabs.side(width);
+    let half = width.saturating_sub(1) / 2;
+    let (column, x, other_x, heading) = match side {
+        None => (left.min(app.config.max_width).max(20), 0, 0, 0),
+        Some(Side::Left) => (half.saturating_sub(1), 0, width - half, 1),
+        Some(Side::Right) => (half.saturating_sub(1), width - half, 0, 1),
+    };
+    let cells = column.min(width);
+    let text = |x: u16, rows: u16| Area { x, y: top + heading, width: cells, height: rows.saturating_sub(heading) };
+    let above = |x: u16| Area { x, y: top, width: cells, height: heading };
+    let (other, other_heading, between) = match side {
+        None => Default::default(),
+        Some(_) => (text(other_x, body), above(other_x), Area { x: half, y: top, width: 1, height: body }),
+    };
+    let beside = |alone: u16| if side.is_some() { cells } else { alone };
     Regions {
         header: row(0, 1),
         rule_top: row(1, 1),
-        transcript: Area { x: 0, y: top, width: column.min(width), height: transcript_rows },
+        transcript: text(x, transcript_rows),
+        heading: above(x),
+        other,
+        other_heading,
+        between,
         panel: Area { x: width - panel_cells, y: top, width: panel_cells, height: body },
-        marker: Area { x: 0, y: top + transcript_rows, width: column.min(width), height: marker },
-        banner: Area { x: 0, y: top + transcript_rows + marker, width: left, height: banner },
-        queue: Area { x: 0, y: top + transcript_rows + marker + banner, width: left, height: queue },
+        marker: Area { x, y: top + transcript_rows, width: cells, height: marker },
+        banner: Area { x, y: top + transcript_rows + marker, width: beside(left), height: banner },
+        queue: Area { x, y: top + transcript_rows + marker + banner, width: beside(left), height: queue },
         rule_bottom: row(top + body, 1),
         composer: row(top + body + 1, composer),
         status: row(top + body + 1 + composer, 1),
         hint: row(top + body + 2 + composer, 1),
         overlay: row(top, body),
-        column_cells: usize::from(column.min(width)),
+        column_cells: usize::from(cells),
     }
 }

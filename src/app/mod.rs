@@ -481,6 +481,9 @@ impl App {
             utc_offset_min: self.config.utc_offset_min,
         };
         self.transcript.set_look(look, regions.transcript.height as usize);
+        if let Some(other) = self.tabs.text_beside(self.size.0) {
+            other.set_look(look, regions.other.height as usize);
+        }
         if let Some(overlay) = &mut self.overlay {
             overlay.set_size(regions.overlay.width as usize, regions.overlay.height as usize, self.config.glyphs);
         }

@@ -181,6 +181,11 @@ fn run_local(app: &mut App, local: Local, effects: &mut Vec<Effect>) {
             let text = page::page(&app.config.settings, word.as_deref(), now);
             open_page(app, "Settings", text);
         }
+        Local::Split => {
+            if let Err(why) = super::tabs::split(app) {
+                note(app, Level::Warn, &why);
+            }
+        }
         Local::Keys => open_page(app, "Keys", keys_text(app)),
         Local::Help(None) => open_page(app, "Help", help_text(app)),
         Local::Help(Some(word)) => match help::about(&word, &keys_text(app)) {

@@ -3,6 +3,8 @@
 
 use super::acts::{hint, send};
 use super::composer::Composer;
+use super::keys::Action;
+use super::layout::SPLIT_FROM;
 use super::notices::{clean, notify, opened};
 use super::overlay::Overlay;
 use super::status::duration;
@@ -55,6 +57,15 @@ impl Mark {
     }
 }
 
+/// On which side of another session the one with the input is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Left.
+    Left,
+    /// Right.
+    Right,
+}
+
 /// A session that is not on screen.
 #[derive(Debug)]
 struct Away {
@@ -83,6 +94,8 @@ pub struct Tabs {
     leaving: Option<usize>,
     /// What came for the session that has just been gone to.
     held: Option<Notice>,
+    /// The session that is shown beside the one with the input.
+    beside: Option<u64>,
 }
 
 impl Tabs {
@@ -109,6 +122,32 @@ impl Tabs {
             _ => format!("{}{}", i + 1, mark.text()),
         });
         told.collect::<Vec<_>>().join("  ")
+    }
+
+    /// The session beside the one with the input, where the screen has room for it.
+    fn shown_beside(&self, width: u16) -> Option<&Away> {
+        let serial = self.beside.filter(|_| width >= SPLIT_FROM)?;
+        self.away.iter().find(|a| a.serial == serial)
+    }
+
+    /// On which side the session with the input is; `None` while it is alone. The one that was opened first is left.
+    pub fn side(&self, width: u16) -> Option<Side> {
+        let other = self.shown_beside(width)?.serial;
+        let place = |serial| self.list.iter().position(|s| s.serial == serial);
+        Some(if place(self.at) < place(other) { Side::Left } else { Side::Right })
+    }
+
+    /// What is shown of the other one: its number, name, mark and text.
+    pub fn other(&self, width: u16) -> Option<(usize, &str, Mark, &Transcript)> {
+        let away = self.shown_beside(width)?;
+        let place = self.list.iter().position(|s| s.serial == away.serial)?;
+        Some((place + 1, self.list.get(place)?.name.as_str(), away.mark, &away.transcript))
+    }
+
+    /// The text beside, to be laid out.
+    pub(super) fn text_beside(&mut self, width: u16) -> Option<&mut Transcript> {
+        let serial = self.shown_beside(width)?.serial;
+        self.away.iter_mut().find(|a| a.serial == serial).map(|a| &mut a.transcript)
     }
 
     /// Names of the sessions that were left and are at work.
@@ -154,6 +193,32 @@ pub(super) fn go(app: &mut App, number: Option<u32>, now: u64, effects: &mut Vec
     hand_over(app, effects);
     send(app, Request::Switch(serial), effects);
     app.tabs.wanted = Some(serial);
+}
+
+/// `/split`: shows a second session beside this one, or this one alone again.
+pub(super) fn split(app: &mut App) -> Result<(), String> {
+    if app.tabs.beside.take().is_some() {
+        return Ok(());
+    }
+    if app.size.0 < SPLIT_FROM {
+        return Err(format!("Two sessions beside each other need {SPLIT_FROM} columns"));
+    }
+    // The one that was left last.
+    let last = app.tabs.away.last().map(|a| a.serial);
+    app.tabs.beside = Some(last.ok_or("No other session was opened yet: /new or /resume NAME")?);
+    Ok(())
+}
+
+/// To the session beside this one, which stays beside it.
+pub(super) fn go_beside(app: &mut App, now: u64, effects: &mut Vec<Effect>) {
+    let place = app.tabs.other(app.size.0).map(|(number, ..)| number);
+    match place.and_then(|number| u32::try_from(number).ok()) {
+        Some(number) => go(app, Some(number), now, effects),
+        None => {
+            let key = app.config.keys.hint(Action::Split);
+            hint(app, format!("There is one session on the screen; {key} shows a second one beside it"), now + HINT_MS);
+        }
+    }
 }
 
 /// Before a session is left in which something goes on: the questions that wait there go to the desk, which asks them in their turn.
@@ -298,7 +363,13 @@ pub(super) fn arrived(app: &mut App, serial: u64, list: Vec<OpenSession>) {
         news: false,
         held: None,
     };
-    app.waiting = false;
+    if app.tabs.beside == Some(serial) {
+        app.tabs.beside = Some(old);
+    }
+    if leaving.is_some() {
+        // What was asked there goes on there.
+        app.waiting = false;
+    }
     // What is about the session that is left. Its questions are put again there.
     app.questions.retain(|q| !matches!(q.asker, Asker::Desk(_)));
     if matches!(app.overlay, Some(Overlay::Aside { done: None, .. } | Overlay::Shelf(_))) {

@@ -108,6 +108,9 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
             Redraw::Now
         }
         Event::Highlighted { lang, code, lines } => {
+            if let Some(other) = app.tabs.text_beside(app.size.0) {
+                other.coloured(lang.clone(), code.clone(), lines.clone());
+            }
             app.transcript.coloured(lang, code, lines);
             Redraw::Stream
         }
@@ -145,8 +148,14 @@ pub fn update(app: &mut App, event: Event, now: u64) -> Vec<Effect> {
 fn frame(app: &mut App, effects: &mut Vec<Effect>) {
     app.relayout();
     app.transcript.prepare();
+    let other = app.tabs.text_beside(app.size.0);
+    let beside = other.map(|text| {
+        text.prepare();
+        text.uncoloured()
+    });
     if app.config.colour {
-        effects.extend(app.transcript.uncoloured().into_iter().map(|(lang, code)| Effect::Highlight { lang, code }));
+        let code = app.transcript.uncoloured().into_iter().chain(beside.unwrap_or_default());
+        effects.extend(code.map(|(lang, code)| Effect::Highlight { lang, code }));
     }
 }
 

@@ -65,6 +65,8 @@ pub enum Local {
     },
     /// `/settings [WORD]`.
     Settings(Option<String>),
+    /// `/split`.
+    Split,
     /// `/keys`.
     Keys,
     /// `/help [COMMAND|WORD]`.

@@ -72,7 +72,7 @@ fn no_option(command: &str, flag: &str) -> String {
 }
 
 /// Commands that came after the built-in model was trained: what it says of them is not to be believed.
-pub const NEWER_THAN_BUILT_IN_MODEL: &[&str] = &["ask-all", "title", "when"];
+pub const NEWER_THAN_BUILT_IN_MODEL: &[&str] = &["ask-all", "split", "title", "when"];
 
 /// Words of other programs that have no single counterpart here, and what to type instead.
 pub const HABITS: &[(&[&str], &str)] = &[

@@ -54,6 +54,10 @@ impl State {
     fn on_engine_in_hand(&mut self, event: EngineEvent) {
         let concerns = |id: u64, of: u64, fault: &EngineFault| of == id || matches!(fault, EngineFault::Fatal { .. });
         match (std::mem::take(&mut self.work), event) {
+            (work, EngineEvent::Waiting { id, what }) if work.owns(id) => {
+                self.work = work;
+                self.waits(what);
+            }
             (Work::Restoring { id, target, then }, EngineEvent::Restored { id: of, ms }) if of == id => {
                 self.feeder.made(target);
                 self.resumed(then, Ok(ms));
@@ -87,6 +91,15 @@ impl State {
         }
     }
 
+    /// The engine waits with what goes on: for memory, for a server.
+    fn waits(&mut self, what: String) {
+        match self.apart.as_mut().map(|apart| std::mem::replace(&mut apart.waits, true)) {
+            Some(true) => {}
+            Some(false) => self.note(Level::Warn, format!("The aside is {what}")),
+            None => self.working(Activity::Busy { what }),
+        }
+    }
+
     /// Something about the job that runs, or a late word of one that was given up.
     fn on_job(&mut self, mut f: Feeding, event: EngineEvent) {
         f.look(self);
@@ -117,7 +130,6 @@ impl State {
                 let done = f.feed.end(self, f.step, Ok(end));
                 return self.after(done);
             }
-            EngineEvent::Waiting { id, what } if id == f.id => self.working(Activity::Busy { what }),
             // A server has told its name and its limit only now.
             EngineEvent::Ready(info) => self.take_model(&info),
             EngineEvent::Note(text) => self.note(Level::Warn, text),

@@ -42,6 +42,8 @@ pub(super) struct Apart {
     question: String,
     /// Why it cannot be answered now: it is asked again after what goes on.
     pub(super) put_off: Option<String>,
+    /// It was said that it waits.
+    pub(super) waits: bool,
 }
 
 impl Seat {
@@ -174,7 +176,7 @@ impl State {
         self.show_work();
         let mut seat = Seat::new(self.talk_as_it_stands(), sequence);
         seat.queue.push_back(Request::Aside(question.clone()));
-        seat.apart = Some(Apart { question, put_off: None });
+        seat.apart = Some(Apart { question, put_off: None, waits: false });
         self.others.push(seat);
     }
 
@@ -273,7 +275,7 @@ impl State {
         let _ = self.feeder.release(seat.place.sequence());
         match seat.apart {
             Some(Apart { put_off: None, .. }) => {}
-            Some(Apart { put_off: Some(why), question }) => self.ask_aside_later(seat.talk.serial, &why, question),
+            Some(Apart { put_off: Some(why), question, .. }) => self.ask_aside_later(seat.talk.serial, &why, question),
             None => {
                 // Whoever takes the lock next must find all that was said.
                 self.keeper.wait_for_texts();

@@ -300,7 +300,7 @@ impl Plain {
                 let text = settings::page::names(row, "");
                 text.lines().map(|l| Out::Line(l.replace(['`', '*'], ""))).collect()
             }
-            Outcome::Local(Local::Copy(_) | Local::Show(_) | Local::Themes | Local::Keys) => {
+            Outcome::Local(Local::Copy(_) | Local::Show(_) | Local::Themes | Local::Keys | Local::Split) => {
                 vec![Out::Line("That command needs the full screen; start without --plain.".into())]
             }
         }

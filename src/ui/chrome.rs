@@ -5,7 +5,8 @@ use ratatui::layout::{Position, Rect};
 use super::paint::Painter;
 use crate::app::App;
 use crate::app::find::Find;
-use crate::app::layout::{PANEL_FROM, banner_text};
+use crate::app::keys::Action;
+use crate::app::layout::{PANEL_FROM, Regions, banner_text};
 use crate::app::rows::{Face, Role, Span};
 use crate::app::status::{self, Part};
 use crate::app::wrap::{ellipsis, width, wrap_text};
@@ -109,6 +110,23 @@ fn sessions(app: &App, cells: usize) -> Vec<Span> {
         spans.push(Span::new(text, face));
     }
     spans
+}
+
+/// Two sessions beside each other: the line between them, and the name above each. The one with the input stands out.
+pub(super) fn sides(app: &App, painter: &mut Painter<'_>, regions: &Regions) {
+    let Some((number, name, mark, _)) = app.tabs.other(app.size.0) else { return };
+    let named = |name: &str| if name.is_empty() { "new session".to_owned() } else { name.to_owned() };
+    let bar = painter.theme.bar();
+    let between = super::rect(regions.between);
+    for line in 0..between.height {
+        painter.text(between, line, bar, Role::Rule);
+    }
+    let here = format!(" [{}] {}", app.tabs.place() + 1, named(&app.session.name));
+    painter.text(super::rect(regions.heading), 0, &here, Face::from(Role::Key).bold());
+    let area = super::rect(regions.other_heading);
+    painter.text(area, 0, &format!(" {number} {} {}", named(name), mark.text()), Role::Dim);
+    let key = app.config.keys.hint(Action::OtherSide);
+    painter.right(area, 0, 1, &format!("{key} goes there"), Role::Dim);
 }
 
 /// What cannot be overlooked.

@@ -54,6 +54,10 @@ pub fn draw(app: &App, frame: &mut Frame<'_>) {
             } else {
                 transcript::draw(app, &mut painter, rect(regions.transcript));
             }
+            chrome::sides(app, &mut painter, &regions);
+            if let Some((.., text)) = app.tabs.other(app.size.0) {
+                transcript::rows(text, None, &mut painter, rect(regions.other), 0);
+            }
             if regions.panel.width > 0 {
                 panel::draw(app, &mut painter, rect(regions.panel));
             }

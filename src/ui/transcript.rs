@@ -7,7 +7,7 @@ use crate::app::App;
 use crate::app::keys::Action;
 use crate::app::offers;
 use crate::app::rows::{Face, Role, Row, Span};
-use crate::app::transcript::ranges;
+use crate::app::transcript::{Transcript, ranges};
 use crate::app::wrap::{ellipsis, width};
 use crate::commands::COMMANDS;
 use crate::text::sample::QUESTIONS;
@@ -33,15 +33,21 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
     } else {
         0
     };
+    rows(&app.transcript, Some(app), painter, area, first);
+}
+
+/// The rows of a window from line `first` on; with `app`, what is found and selected in them.
+pub(super) fn rows(text: &Transcript, app: Option<&App>, painter: &mut Painter<'_>, area: Rect, first: usize) {
+    let window = text.window();
     let bar = painter.theme.bar();
     for (line, (entry, row)) in window.iter().enumerate() {
         let Ok(line) = u16::try_from(first + line) else {
             break;
         };
-        let Some(e) = app.transcript.entries().get(*entry) else {
+        let Some(e) = text.entries().get(*entry) else {
             continue;
         };
-        let selected = app.transcript.selected() == Some(*entry);
+        let selected = text.selected() == Some(*entry);
         if let Some(shown) = e.line(*row) {
             let mut x = 0;
             if shown.barred {
@@ -59,19 +65,19 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
             } else {
                 painter.row(area, line, x, shown.row);
             }
-            if let Some(find) = &app.find {
+            if let Some(find) = app.and_then(|app| app.find.as_ref()) {
                 let here = find.here().filter(|h| h.entry == *entry);
-                let here = here.and_then(|h| app.transcript.row_of_hit(h)) == Some(*row);
-                let text = shown.row.text();
+                let here = here.and_then(|h| text.row_of_hit(h)) == Some(*row);
+                let found = shown.row.text();
                 let x = x + if shown.thought { 2 } else { 0 };
-                for range in ranges(&text, find.query()) {
+                for range in ranges(&found, find.query()) {
                     let cells = |text: &str| u16::try_from(width(text)).unwrap_or(u16::MAX);
                     let role = if here { Role::Selected } else { Role::Match };
-                    let from = x.saturating_add(cells(&text[..range.start]));
-                    painter.mark_cells(area, line, from, cells(&text[range]), role);
+                    let from = x.saturating_add(cells(&found[..range.start]));
+                    painter.mark_cells(area, line, from, cells(&found[range]), role);
                 }
             }
-            if let Some((from, to)) = app.selection.and_then(|s| s.cells(*entry, *row)) {
+            if let Some((from, to)) = app.and_then(|app| app.selection).and_then(|s| s.cells(*entry, *row)) {
                 let end = shown.indent() + width(&shown.row.text());
                 let from = from.max(shown.indent().saturating_add(shown.row.gutter));
                 let cell = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);

@@ -3,8 +3,8 @@
 use super::super::Completes::{Paths, Sessions};
 use super::super::args::Args;
 use super::super::words::ExportFormat;
-use super::super::{Command, Group, Outcome, Request};
-use super::{desk, no_option};
+use super::super::{Command, Group, Local, Outcome, Request};
+use super::{desk, local, no_option};
 
 /// What its rows leave out.
 const ROW: Command = Command { group: Group::Sessions, ..super::ROW };
@@ -28,6 +28,15 @@ pub(super) const ROWS: &[Command] = &[
         wrong: "/resume a b",
         completes: Sessions,
         parse: |a| a.at_most_one().and_then(|n| desk(n.map_or(Request::Sessions, Request::Resume))),
+        ..ROW
+    },
+    Command {
+        name: "split",
+        aliases: &["vsplit"],
+        help: "two sessions side by side, from 160 columns",
+        example: "/split",
+        wrong: "/split x",
+        parse: |a| a.none().and_then(|()| local(Local::Split)),
         ..ROW
     },
     Command {

@@ -81,6 +81,42 @@ fn lines_wait_while_busy_and_questions_take_the_next_line() {
 }
 
 #[test]
+fn what_goes_on_in_another_session_is_said_when_it_is_complete() {
+    use crate::protocol::desk::{OpenSession, SessionView};
+    let open = |serial: u64| {
+        let names = ["one", "two\x1b[2J"].iter().zip(1..);
+        let opened = names.map(|(name, serial)| OpenSession { serial, name: (*name).into() }).collect();
+        Notice::Session(SessionView { serial, opened, name: "two".into(), ..SessionView::default() })
+    };
+    let mut p = Plain::new(None, true);
+    p.notice(open(2));
+    p.notice(Notice::Activity(Activity::Idle));
+    p.line("a question");
+    p.notice(Notice::Activity(Activity::Answering { tokens_per_s: 9.0 }));
+    assert_eq!(p.line("/undo"), [Out::Line("Queued.".into())]);
+    assert_eq!(p.line("/resume one"), [Out::Line("Queued.".into())], "in its turn behind what waits");
+    p.queue.clear();
+    assert_eq!(p.line("/resume one"), [Out::Send(Request::Resume("one".into()))]);
+    p.notice(open(1));
+    p.notice(Notice::Activity(Activity::Idle));
+    assert_eq!(p.line("hello"), [Out::Send(Request::Ask("hello".into()))], "it is free for another question");
+    p.notice(Notice::Finished(answer("Done.", Some(Finish::Stop))));
+    p.notice(Notice::Activity(Activity::Idle));
+    let beside = |notice| Notice::Beside { serial: 2, notice: Box::new(notice) };
+    let delta = Notice::Delta { message: MessageId(2), thinking: false, text: "Far away. ".into() };
+    assert_eq!(p.notice(beside(delta)), []);
+    let said = printed(&p.notice(beside(Notice::Finished(answer("Far away.", Some(Finish::Stop))))));
+    assert_eq!(said, "In two\\x1b[2J: the answer is complete. /resume two\\x1b[2J goes there.\n");
+    // Back before its end, what is written so far is said once.
+    p.notice(open(2));
+    let mut shown = printed(&p.notice(Notice::Added(answer("So far. And", None))));
+    let more = Notice::Delta { message: MessageId(2), thinking: false, text: " on.".into() };
+    shown.push_str(&printed(&p.notice(more)));
+    shown.push_str(&printed(&p.notice(Notice::Finished(answer("So far. And on.", Some(Finish::Stop))))));
+    assert_eq!(shown, "sala: So far. And on.\n");
+}
+
+#[test]
 fn files_of_a_plan_are_chosen_by_number() {
     let mut p = Plain::new(None, true);
     let plan = Notice::Plan {
