@@ -12,8 +12,6 @@ use crate::protocol::desk::SaveState;
 pub const MIN_SIZE: (u16, u16) = (60, 15);
 /// From here on there is room for the side panel.
 pub const PANEL_FROM: u16 = 120;
-/// From here on there is room for two sessions beside each other.
-pub const SPLIT_FROM: u16 = 160;
 /// Cells of the panel.
 pub const PANEL_CELLS: u16 = 46;
 

@@ -4,7 +4,6 @@
 use super::acts::{hint, send};
 use super::composer::Composer;
 use super::keys::Action;
-use super::layout::SPLIT_FROM;
 use super::notices::{clean, notify, opened};
 use super::overlay::Overlay;
 use super::status::duration;
@@ -14,6 +13,9 @@ use crate::base::percent;
 use crate::commands::{self, Outcome, WhileBusy};
 use crate::protocol::desk::{Activity, Level, Notice, OpenSession, Request};
 use crate::transcript::{Finish, MessageId, Role};
+
+/// From here on there is room for two sessions beside each other.
+const SPLIT_FROM: u16 = 160;
 
 /// How long a hint about switching stays, in milliseconds.
 const HINT_MS: u64 = 4_000;
