@@ -107,7 +107,7 @@ impl State {
         let options = options.clone();
         self.gather(paths, &options.clone(), move |desk, mut gathered| {
             desk.say_skipped(&gathered);
-            gathered.documents.extend(desk.from_library(&options.library)?);
+            gathered.documents.extend(desk.library_documents(&options.library)?);
             let documents = desk.shaped(gathered.documents, &options)?;
             desk.with_engine(move |desk| {
                 desk.talk.may_write()?;

@@ -63,7 +63,10 @@ impl State {
 
     /// Whether a title can be made now: no conversation is answered that it would take time from.
     pub(super) fn title_is_due(&self) -> bool {
-        self.talk.wants_title && self.feeder.model().is_some() && self.other_works().all(Work::is_idle)
+        self.talk.wants_title
+            && self.feeder.model().is_some()
+            && self.lanes() > 0
+            && self.other_works().all(Work::is_idle)
     }
 
     /// Begins to write it.

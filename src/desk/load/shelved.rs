@@ -11,7 +11,7 @@ const BEHIND: [&str; 6] = ["\n", "", "\r\n", "\n\n", "\r\n\r\n", "\n\n\n"];
 
 impl State {
     /// The documents of the library that are called so, in this order.
-    pub(super) fn from_library(&mut self, names: &[String]) -> Done<Vec<Document>> {
+    pub(super) fn library_documents(&mut self, names: &[String]) -> Done<Vec<Document>> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
