@@ -1155,7 +1155,7 @@ fn a_session_is_given_a_title_beside_the_conversation_and_keeps_it() {
     assert!(t.view().title.starts_with("Widths ") && !t.view().title.contains('\u{1b}'), "{}", t.view().title);
     let title = t.view().title;
     t.ask("And how high?");
-    assert_eq!(titles(&mut t), [title.clone()]);
+    assert_eq!(titles(&mut t), std::slice::from_ref(&title));
     assert_eq!(t.given().len(), 1);
     // One that was given before anything was said, too.
     t.send(Request::New(None));

@@ -41,7 +41,8 @@ impl Faults {
         self.plan().faults.len()
     }
 
-    /// Before a pass over `tokens`.
+    /// Before a pass over `tokens`. Here the panic is the purpose.
+    #[allow(clippy::panic)]
     pub(super) fn strike(&self, tokens: &[Token]) -> Result<()> {
         let mut plan = self.plan();
         let due = plan.faults.iter().position(|(token, _)| tokens.contains(token));
