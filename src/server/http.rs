@@ -32,8 +32,8 @@ use super::{Phase, Shared, chat, completions, door, files, messages, plain, resp
 
 /// Connections at a time. For one more, the oldest goes that never asked anything; where all have, it is turned away with a word.
 const CONNECTIONS: usize = 512;
-/// A connection that was told to go has gone by then.
-const GOING: Duration = Duration::from_secs(1);
+/// A connection that was told to go has gone by then, on a machine that is busy with other things too.
+const GOING: Duration = Duration::from_secs(10);
 /// A request's head, or the next one on the same connection, has come by then.
 const HEAD: Duration = Duration::from_secs(30);
 /// Bytes of a request's head.

@@ -68,8 +68,8 @@ impl Plain {
             }
             Notice::Session(view) => {
                 self.beside.clear();
-                // Whatever was asked in the one that is left goes on there.
-                if view.serial != self.open && self.open != 0 {
+                // What has begun in the one that is left goes on there; what has not was sent to this one.
+                if view.serial != self.open && self.open != 0 && self.begun {
                     (self.unanswered, self.begun) = (false, false);
                 }
                 (self.open, self.opened) = (view.serial, view.opened);

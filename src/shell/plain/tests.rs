@@ -225,6 +225,28 @@ fn what_an_earlier_command_says_does_not_answer_the_next_question() {
 }
 
 #[test]
+fn a_question_sent_after_a_fork_is_answered_in_the_fork() {
+    use crate::protocol::desk::{Level, SessionView};
+    let session = |serial| Notice::Session(SessionView { serial, ..SessionView::default() });
+    let note = |text: &str| Notice::Note(Level::Info, text.into());
+    let mut p = Plain::new(None, false);
+    p.notice(session(1));
+    p.notice(Notice::Activity(Activity::Idle));
+    p.line("/fork two");
+    p.line("Who?");
+    p.end_of_input();
+    let out = p.notice(note("What an earlier command had to say."));
+    assert_eq!(out.last(), Some(&Out::Send(Request::Ask("Who?".into()))));
+    for told in [session(2), note("Forked."), Notice::Activity(Activity::Idle)] {
+        let out = p.notice(told);
+        assert!(!out.iter().any(|o| matches!(o, Out::Send(_))), "{out:?}");
+    }
+    p.notice(Notice::Added(answer("", None)));
+    let out = p.notice(Notice::Finished(answer("Ada Brandt.", Some(Finish::Stop))));
+    assert_eq!(out.last(), Some(&Out::Send(Request::Quit)));
+}
+
+#[test]
 fn the_tour_goes_on_with_enter_alone_and_by_itself_from_a_pipe() {
     let mut p = Plain::new(None, true).with_tour(Some(Tour::default()));
     p.notice(Notice::Activity(Activity::Idle));
