@@ -97,7 +97,7 @@ fn straight(engine: Engine) -> Straight {
 type Detour = fn(&mut Talk, &Path) -> String;
 
 /// All detours.
-const DETOURS: [(&str, Detour); 11] = [
+const DETOURS: [(&str, Detour); 13] = [
     ("undo", |t, _| {
         t.ask(QUESTIONS[0]);
         t.ask(QUESTIONS[1]);
@@ -192,6 +192,29 @@ const DETOURS: [(&str, Detour); 11] = [
         let note = t.note(Request::Mark("end".into()));
         assert!(note.starts_with("#6 is now called"), "an aside leaves no message: {note}");
         answer
+    }),
+    ("aside while an answer is written", |t, _| {
+        t.ask(QUESTIONS[0]);
+        t.send(Request::Ask(QUESTIONS[1].into()));
+        t.send(Request::Aside("Tell me a joke.".into()));
+        let text = t.wait("the aside", |n| match n {
+            Notice::Aside { text, done: Some(_), .. } => Some(text.clone()),
+            _ => None,
+        });
+        assert!(!text.is_empty());
+        t.sync();
+        t.ask(QUESTIONS[2]).text
+    }),
+    ("left while an answer is written", |t, _| {
+        t.ask(QUESTIONS[0]);
+        t.send(Request::Ask(QUESTIONS[1].into()));
+        t.send(Request::New(None));
+        t.wait("another session", |n| matches!(n, Notice::Session(view) if view.serial == 2).then_some(()));
+        t.ask("Hello!");
+        t.send(Request::Switch(1));
+        t.wait("the session again", |n| matches!(n, Notice::Session(view) if view.serial == 1).then_some(()));
+        t.sync();
+        t.ask(QUESTIONS[2]).text
     }),
     ("resume", |t, dir| {
         t.ask(QUESTIONS[0]);
