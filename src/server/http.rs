@@ -1,6 +1,7 @@
 //! Connections: accepting, limits of time and number, the table of paths, and ending in good order.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
 use std::net::TcpListener;
 use std::pin::{Pin, pin};
@@ -226,18 +227,24 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) -> io::Result<()> {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let permit = Arc::clone(&room).try_acquire_owned().ok();
-                    if permit.is_none() && !guests.make_place() {
-                        turn_away(&stream);
-                        continue;
-                    }
-                    let (shared, room) = (Arc::clone(&shared), Arc::clone(&room));
+                    // Asked for before anybody can be told to go: what that one leaves is for this one, not for who comes next.
+                    let mut place = Box::pin(Arc::clone(&room).acquire_owned());
+                    let asked = poll_fn(|context| Poll::Ready(place.as_mut().poll(context)));
+                    let permit = match tokio::task::unconstrained(asked).await {
+                        Poll::Ready(permit) => permit.ok(),
+                        Poll::Pending if guests.make_place() => None,
+                        Poll::Pending => {
+                            turn_away(&stream);
+                            continue;
+                        }
+                    };
+                    let shared = Arc::clone(&shared);
                     let guest = guests.come();
                     let router = router.clone().layer(Extension(Arc::clone(&guest)));
                     open.spawn(async move {
                         let permit = match permit {
                             Some(permit) => Some(permit),
-                            None => tokio::time::timeout(GOING, room.acquire_owned()).await.ok().and_then(Result::ok),
+                            None => tokio::time::timeout(GOING, place).await.ok().and_then(Result::ok),
                         };
                         match permit {
                             Some(permit) => connection(shared, stream, router, permit, &guest).await,
