@@ -75,7 +75,7 @@ pub struct Generate {
     pub look: Look,
     /// Says which tokens may be drawn; all may where there is none.
     pub constraint: Option<Constraint>,
-    /// The likeliest tokens that are told with each token, and how likely it was: [`EngineEvent::Tokens`].
+    /// The likeliest tokens that are told with each token, and how likely it was: [`EngineEvent::Tokens`](super::EngineEvent::Tokens).
     pub likely: Option<u8>,
 }
 
@@ -86,7 +86,7 @@ pub enum Steered {
     Take,
     /// This one is, in its place.
     Instead(Token),
-    /// It is, and the last one: the text repeats itself ([`Ended::Repeats`]).
+    /// It is, and the last one: the text repeats itself ([`Ended::Repeats`](super::Ended::Repeats)).
     Last,
 }
 

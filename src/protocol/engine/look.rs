@@ -9,7 +9,7 @@ use super::Token;
 pub struct Look {
     /// What is written up to and including this token are thoughts; `None`: there are none.
     pub thoughts_until: Option<Token>,
-    /// Tell it for each token of [`EngineEvent::Tokens`] too.
+    /// Tell it for each token of [`EngineEvent::Tokens`](super::EngineEvent::Tokens) too.
     pub each_token: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct LookedAt {
 pub struct Scoring {
     /// The text.
     pub tokens: Vec<Token>,
-    /// The likeliest tokens that are told with each token, and how likely it was: `likely` of [`EngineEvent::Done`].
+    /// The likeliest tokens that are told with each token, and how likely it was: `likely` of [`EngineEvent::Done`](super::EngineEvent::Done).
     pub likely: Option<u8>,
     /// Blocks that its rows do not attend to in the sparse layers; the recurrent states keep what they have read of them.
     pub hidden: Vec<Vec<std::ops::Range<u32>>>,
