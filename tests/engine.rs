@@ -8,7 +8,7 @@ use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::ThinkMode;
 use sala_chat::protocol::engine::{
     Cancel, CheckpointImage, Command, DeviceChoice, Ended, EngineEvent, EngineFault, EngineOptions, Generate, Job,
-    Look, Looked, LookedAt, MAIN, RowSource, RowsImage, Sampling, Scoring, SpecMode, StateImage, Token,
+    JobDone, Look, Looked, LookedAt, MAIN, RowSource, RowsImage, Sampling, Scoring, SpecMode, StateImage, Token,
 };
 use sala_chat::text::template::{ChatMessage, ChatRole, RenderOptions};
 use sala_chat::text::{Specials, TextModel};
@@ -94,8 +94,9 @@ impl Harness {
                     tokens.extend(more);
                     looked.extend(where_to);
                 }
-                EngineEvent::Done { id: 7, ended, prompt_in_state, generated_in_state, image, looked_at, .. } => {
-                    let (prompt, generated) = (prompt_in_state, generated_in_state);
+                EngineEvent::Done { id: 7, done } => {
+                    let JobDone { ended, prompt_in_state: prompt, generated_in_state: generated, .. } = *done;
+                    let (image, looked_at) = (done.image, done.looked_at);
                     return Ok(Done { tokens, ended, prompt, generated, image, looked_at, looked });
                 }
                 EngineEvent::Failed { id: 7, fault } if !fatal(&fault) => return Err(fault.to_string()),
@@ -191,9 +192,9 @@ fn a_stop_while_reading_keeps_whole_chunks_and_says_so() {
                 assert!(done <= total);
                 cancel.cancel();
             }
-            EngineEvent::Done { ended, prompt_in_state, generated_in_state, image, .. } => {
-                assert_eq!((ended, generated_in_state), (Ended::Cancelled, 0));
-                break (prompt_in_state, image.unwrap());
+            EngineEvent::Done { done, .. } => {
+                assert_eq!((done.ended, done.generated_in_state), (Ended::Cancelled, 0));
+                break (done.prompt_in_state, done.image.unwrap());
             }
             other => panic!("{other:?}"),
         }
@@ -246,9 +247,7 @@ fn scoring_with_blocks_hidden_finds_what_rests_on_them_and_leaves_the_state() {
         loop {
             match h.event() {
                 EngineEvent::Reading { .. } => {}
-                EngineEvent::Done { image, scored, prompt_in_state, .. } => {
-                    return (image.unwrap(), scored, prompt_in_state);
-                }
+                EngineEvent::Done { done, .. } => return (done.image.unwrap(), done.scored, done.prompt_in_state),
                 other => panic!("{other:?}"),
             }
         }

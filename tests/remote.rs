@@ -128,9 +128,9 @@ impl Client {
                     told.thinking += &delta.thinking;
                     told.text += &delta.answer;
                 }
-                EngineEvent::Done { id, ended, stats, generated_in_state, .. } if id == job => {
-                    told.ended = Some(ended);
-                    (told.stats, told.generated_in_state) = (stats, generated_in_state);
+                EngineEvent::Done { id, done } if id == job => {
+                    told.ended = Some(done.ended);
+                    (told.stats, told.generated_in_state) = (done.stats, done.generated_in_state);
                     break;
                 }
                 EngineEvent::Failed { id, fault } if id == job => {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::protocol::engine::{Ended, Job, JobStats, LookedAt, MAIN, MemoryInfo};
+use crate::protocol::engine::{Ended, Job, JobDone, MAIN};
 
 /// Nothing a test waits for takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -34,18 +34,8 @@ fn job(id: u64, sequence: u32) -> Job {
 }
 
 fn done(id: u64) -> EngineEvent {
-    EngineEvent::Done {
-        id,
-        ended: Ended::Read,
-        prompt_in_state: 1,
-        generated_in_state: 0,
-        image: None,
-        stats: JobStats::default(),
-        looked_at: LookedAt::default(),
-        scored: Vec::new(),
-        likely: Vec::new(),
-        memory: MemoryInfo::default(),
-    }
+    let done = JobDone { prompt_in_state: 1, ..JobDone::new(Ended::Read) };
+    EngineEvent::Done { id, done: Box::new(done) }
 }
 
 impl Engine {

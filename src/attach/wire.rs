@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use super::frame::Blob;
 use crate::protocol::engine::{
-    Cancel, CheckpointImage, Dtype, Ended, EngineEvent, EngineFault, Generate, ImageTensor, Job, JobStats, Likely,
-    Look, Looked, LookedAt, MemoryInfo, ModelInfo, RowsImage, RowsPlace, Sampling, Scoring, SequenceId, SpecMode,
-    StateImage, Token, Watching,
+    Cancel, CheckpointImage, Dtype, Ended, EngineEvent, EngineFault, Generate, ImageTensor, Job, JobDone, JobStats,
+    Likely, Look, Looked, LookedAt, MemoryInfo, ModelInfo, RowsImage, RowsPlace, Sampling, Scoring, SequenceId,
+    SpecMode, StateImage, Token, Watching,
 };
 
 /// Changes with every change of what is sent. Both sides have the same, or do not speak.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// The server's first words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -221,55 +221,52 @@ impl LikelyBits {
     }
 }
 
+/// A [`JobDone`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct End {
+    ended: Ended,
+    prompt_in_state: u64,
+    generated_in_state: u64,
+    image: Option<State>,
+    stats: JobStats,
+    looked_at: LookedAt,
+    scored: Vec<Vec<u32>>,
+    likely: Vec<LikelyBits>,
+    memory: MemoryInfo,
+}
+
+impl End {
+    fn pack(done: JobDone, blobs: &mut Vec<Blob>) -> End {
+        let JobDone { ended, prompt_in_state, generated_in_state, image, stats, looked_at, scored, likely, memory } =
+            done;
+        let image = image.map(|image| State::pack(image, blobs));
+        let scored = scored.iter().map(|text| bits(text)).collect();
+        let likely = likely.iter().map(LikelyBits::of).collect();
+        End { ended, prompt_in_state, generated_in_state, image, stats, looked_at, scored, likely, memory }
+    }
+
+    fn unpack(self, blobs: &mut impl Iterator<Item = Blob>) -> io::Result<JobDone> {
+        let End { ended, prompt_in_state, generated_in_state, image, stats, looked_at, scored, likely, memory } = self;
+        let image = image.map(|image| image.unpack(blobs)).transpose()?;
+        let scored = scored.iter().map(|text| floats(text)).collect();
+        let likely = likely.iter().map(LikelyBits::likely).collect();
+        Ok(JobDone { ended, prompt_in_state, generated_in_state, image, stats, looked_at, scored, likely, memory })
+    }
+}
+
 /// Server to terminal: an [`EngineEvent`].
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Word {
-    Loading {
-        what: String,
-        done: f64,
-    },
+    Loading { what: String, done: f64 },
     Ready(Box<ModelInfo>),
-    Restored {
-        id: u64,
-        ms: f64,
-    },
-    Reading {
-        id: u64,
-        done: u64,
-        total: u64,
-        tokens_per_s: f64,
-    },
-    Tokens {
-        id: u64,
-        tokens: Vec<Token>,
-        tokens_per_s: f64,
-        looked: Vec<Looked>,
-        likely: Vec<LikelyBits>,
-    },
-    Waiting {
-        id: u64,
-        what: String,
-    },
-    Evicted {
-        sequence: SequenceId,
-    },
+    Restored { id: u64, ms: f64 },
+    Reading { id: u64, done: u64, total: u64, tokens_per_s: f64 },
+    Tokens { id: u64, tokens: Vec<Token>, tokens_per_s: f64, looked: Vec<Looked>, likely: Vec<LikelyBits> },
+    Waiting { id: u64, what: String },
+    Evicted { sequence: SequenceId },
     Note(String),
-    Done {
-        id: u64,
-        ended: Ended,
-        prompt_in_state: u64,
-        generated_in_state: u64,
-        image: Option<State>,
-        stats: Box<JobStats>,
-        looked_at: LookedAt,
-        scored: Vec<Vec<u32>>,
-        likely: Vec<LikelyBits>,
-        memory: MemoryInfo,
-    },
-    Failed {
-        id: u64,
-        fault: EngineFault,
-    },
+    Done { id: u64, done: Box<End> },
+    Failed { id: u64, fault: EngineFault },
 }
 
 /// A rate as JSON can say it.
@@ -293,29 +290,7 @@ impl Word {
             EngineEvent::Waiting { id, what } => Word::Waiting { id, what },
             EngineEvent::Evicted { sequence } => Word::Evicted { sequence },
             EngineEvent::Note(text) => Word::Note(text),
-            EngineEvent::Done {
-                id,
-                ended,
-                prompt_in_state,
-                generated_in_state,
-                image,
-                stats,
-                looked_at,
-                scored,
-                likely,
-                memory,
-            } => Word::Done {
-                id,
-                ended,
-                prompt_in_state,
-                generated_in_state,
-                image: image.map(|image| State::pack(image, blobs)),
-                stats: Box::new(stats),
-                looked_at,
-                scored: scored.iter().map(|text| bits(text)).collect(),
-                likely: likely.iter().map(LikelyBits::of).collect(),
-                memory,
-            },
+            EngineEvent::Done { id, done } => Word::Done { id, done: Box::new(End::pack(*done, blobs)) },
             EngineEvent::Failed { id, fault } => Word::Failed { id, fault },
         }
     }
@@ -334,29 +309,7 @@ impl Word {
             Word::Waiting { id, what } => EngineEvent::Waiting { id, what },
             Word::Evicted { sequence } => EngineEvent::Evicted { sequence },
             Word::Note(text) => EngineEvent::Note(text),
-            Word::Done {
-                id,
-                ended,
-                prompt_in_state,
-                generated_in_state,
-                image,
-                stats,
-                looked_at,
-                scored,
-                likely,
-                memory,
-            } => EngineEvent::Done {
-                id,
-                ended,
-                prompt_in_state,
-                generated_in_state,
-                image: image.map(|image| image.unpack(&mut blobs)).transpose()?,
-                stats: *stats,
-                looked_at,
-                scored: scored.iter().map(|text| floats(text)).collect(),
-                likely: likely.iter().map(LikelyBits::likely).collect(),
-                memory,
-            },
+            Word::Done { id, done } => EngineEvent::Done { id, done: Box::new(done.unpack(&mut blobs)?) },
             Word::Failed { id, fault } => EngineEvent::Failed { id, fault },
         })
     }
@@ -395,8 +348,7 @@ mod tests {
         let looked_at = LookedAt { answer: Looked { tokens: 1, block_tokens: 64, blocks }, ..LookedAt::default() };
         let scored = vec![vec![f32::NEG_INFINITY, -0.1, f32::from_bits(0x7fc0_0001)]];
         let likely = vec![Likely { log_prob: -1.0 / 3.0, best: vec![(4, f32::MIN_POSITIVE)] }];
-        let sent = |image| EngineEvent::Done {
-            id: 5,
+        let done = |image| JobDone {
             ended: Ended::Cancelled,
             prompt_in_state: 3,
             generated_in_state: 1,
@@ -407,10 +359,12 @@ mod tests {
             likely: likely.clone(),
             memory: MemoryInfo { weights: 1, ..MemoryInfo::default() },
         };
-        let (before, after) = (sent(Some(image.clone())), across(sent(Some(image))));
+        let sent = |image| EngineEvent::Done { id: 5, done: Box::new(done(Some(image))) };
+        let (before, after) = (sent(image.clone()), across(sent(image)));
         // Every field is shown, the bytes of arrays as their number.
         assert_eq!(format!("{before:?}"), format!("{after:?}"));
-        let EngineEvent::Done { image: Some(image), scored, .. } = after else { panic!("{after:?}") };
+        let EngineEvent::Done { done, .. } = after else { panic!("{after:?}") };
+        let (image, scored) = (done.image.unwrap(), done.scored);
         assert_eq!(*image.rows.tensors[0].data, vec![9; 8]);
         assert_eq!(*image.end.unwrap().tensors[0].data, vec![0, 0, 192, 127]);
         assert_eq!(scored[0][2].to_bits(), 0x7fc0_0001);

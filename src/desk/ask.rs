@@ -21,7 +21,6 @@ use crate::text::steer::Watched;
 use crate::text::{Before, Begin};
 use crate::transcript::{Finish, Message, MessageId, MessageMeta, Role};
 use again::{Again, known_count};
-pub(super) use answer::finish_of_job;
 use answer::{Answer, finish_of};
 pub(super) use aside::Shown;
 

@@ -12,10 +12,10 @@ use super::feeder::Last;
 use super::link::JobEnd;
 use super::path::Path;
 use super::render::Rendered;
-use super::segments::{self, Absorbed, Step};
+use super::segments::Step;
 use super::work::Then;
 use super::{DeskError, Done, State, Work};
-use crate::protocol::engine::{EngineEvent, EngineFault, Looked, SequenceId, StateImage, Token};
+use crate::protocol::engine::{Ended, EngineEvent, EngineFault, JobDone, Looked, SequenceId, StateImage, Token};
 use crate::session::NewSegment;
 
 /// How often a fan gets a chance to save and to show how far it is.
@@ -210,7 +210,7 @@ impl Branching {
                 let which = doing.which;
                 self.fan.tokens(desk, which, &tokens, &looked, tokens_per_s);
             }
-            EngineEvent::Done { id, .. } if self.lane_of(id).is_some() => self.job_done(desk, event),
+            EngineEvent::Done { id, done } if self.lane_of(id).is_some() => self.job_done(desk, id, done),
             EngineEvent::Failed { id, ref fault } if self.lane_of(id).is_some() => {
                 let fault = fault.clone();
                 self.failed(desk, id, fault);
@@ -242,50 +242,30 @@ impl Branching {
         }
     }
 
-    fn job_done(&mut self, desk: &mut State, event: EngineEvent) {
-        let EngineEvent::Done {
-            id,
-            ended,
-            prompt_in_state,
-            generated_in_state,
-            image,
-            stats,
-            looked_at,
-            scored,
-            memory,
-            ..
-        } = event
-        else {
-            return;
-        };
+    fn job_done(&mut self, desk: &mut State, id: u64, mut done: Box<JobDone>) {
         let Some(at) = self.lanes.iter().position(|l| l.doing.as_ref().is_some_and(|d| d.id == id)) else { return };
         let lane = &mut self.lanes[at];
         let Some(mut doing) = lane.doing.take() else { return };
         let Some((step, generated)) = doing.step.take() else { return };
-        desk.meters.model.memory = memory;
-        desk.meters.spec.add(&stats.spec);
-        let (prompt_in_state, generated_in_state) = (prompt_in_state as usize, generated_in_state as usize);
-        let mut end = JobEnd { ended, prompt_in_state, generated, generated_in_state, image, stats, looked_at, scored };
-        doing.grown.read += prompt_in_state as u64;
-        doing.grown.prefill_ms += end.stats.prefill_ms;
-        let image = end.image.take();
-        let done = Absorbed { prompt: prompt_in_state, generated: &end.generated, generated_in_state };
-        let feeder = &desk.feeder;
-        let rendered = &doing.branch.rendered;
-        let absorbed = segments::absorb(&feeder.renderer, feeder.fingerprint(), &mut lane.path, rendered, &step, done);
+        desk.count_job(&done);
+        doing.grown.read += done.prompt_in_state;
+        doing.grown.prefill_ms += done.stats.prefill_ms;
+        let image = done.image.take();
+        let end = JobEnd { done, generated };
+        let absorbed = desk.feeder.absorb_in(&mut lane.path, &doing.branch.rendered, &step, &end);
         let which = doing.which;
         let grown = match absorbed {
             Err(e) => {
                 // What it holds is not known any more: it is given back. Where the engine is gone the next command says so.
                 let lane = self.lanes.remove(at);
                 let _ = desk.feeder.release(lane.sequence);
-                let next = self.fan.ended(desk, which, Err(DeskError::Failed(e)));
+                let next = self.fan.ended(desk, which, Err(e));
                 self.waiting.extend(next.map(|branch| (which, branch)));
                 return;
             }
             Ok(segment) => {
                 doing.grown.segments.extend(segment.map(|(segment, whole)| (segment, image, whole)));
-                let stopped = end.ended == crate::protocol::engine::Ended::Cancelled;
+                let stopped = end.done.ended == Ended::Cancelled;
                 doing.grown.end = Some(end);
                 match doing.left.is_empty() || stopped {
                     true => {

@@ -4,7 +4,7 @@ use super::link::{EngineState, JobEnd};
 use super::work::{Feeding, Then};
 use super::{Attendance, DeskError, Done, State, Work};
 use crate::protocol::desk::{Activity, Level, Notice};
-use crate::protocol::engine::{EngineEvent, EngineFault, ModelInfo};
+use crate::protocol::engine::{EngineEvent, EngineFault, JobDone, ModelInfo};
 
 /// The command an event answers.
 fn command_of(event: &EngineEvent) -> Option<u64> {
@@ -109,25 +109,9 @@ impl State {
                 f.feed.tokens(self, &tokens, &looked, tokens_per_s);
                 f.generated.extend_from_slice(&tokens);
             }
-            EngineEvent::Done {
-                id,
-                ended,
-                prompt_in_state,
-                generated_in_state,
-                image,
-                stats,
-                looked_at,
-                scored,
-                memory,
-                ..
-            } if id == f.id => {
-                self.meters.model.memory = memory;
-                self.meters.spec.add(&stats.spec);
-                let (prompt_in_state, generated_in_state) = (prompt_in_state as usize, generated_in_state as usize);
-                let generated = f.generated;
-                let end =
-                    JobEnd { ended, prompt_in_state, generated, generated_in_state, image, stats, looked_at, scored };
-                let done = f.feed.end(self, f.step, Ok(end));
+            EngineEvent::Done { id, done } if id == f.id => {
+                self.count_job(&done);
+                let done = f.feed.end(self, f.step, Ok(JobEnd { done, generated: f.generated }));
                 return self.after(done);
             }
             // A server has told its name and its limit only now.
@@ -143,6 +127,12 @@ impl State {
             | EngineEvent::Done { .. } => {}
         }
         self.work = Work::Feeding(f);
+    }
+
+    /// What the end of a job says of the engine.
+    pub(super) fn count_job(&mut self, done: &JobDone) {
+        self.meters.model.memory = done.memory;
+        self.meters.spec.add(&done.stats.spec);
     }
 
     /// An engine event outside any job. `waited`: somebody waits for the engine, and is told of its failure.

@@ -174,22 +174,22 @@ where
             Ok(end) => end,
             Err(e) => return self.over(desk, Some(e)),
         };
-        self.fed.read += end.prompt_in_state as u64;
-        self.fed.prefill_ms += end.stats.prefill_ms;
+        self.fed.read += end.done.prompt_in_state;
+        self.fed.prefill_ms += end.done.stats.prefill_ms;
         desk.read_at(self.fed.read, self.fed.prefill_ms);
         let answer = self.answer.as_ref().filter(|_| self.steps.is_empty());
         let (message, kept) = match answer {
             Some(answer) => (answer.message, answer.message.is_some()),
             None => (step.message, true),
         };
-        let image = end.image.take();
+        let image = end.done.image.take();
         match desk.feeder.absorb(&self.rendered, &step, &end) {
             Ok(Some((segment, complete))) if kept => desk.save_segment(segment, image, message.filter(|_| complete)),
             Ok(_) => {}
             Err(e) => return self.over(desk, Some(e)),
         }
         desk.show_position(desk.feeder.live.position());
-        let stopped = end.ended == Ended::Cancelled;
+        let stopped = end.done.ended == Ended::Cancelled;
         self.fed.end = Some(end);
         if stopped {
             return self.over(desk, None);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::link::{EngineChannels, EngineState, JobEnd, Link};
 use super::path::Path;
 use super::render::{Rendered, Renderer};
-use super::segments::{self, Absorbed, Step};
+use super::segments::{self, Step};
 use super::{DeskError, Done};
 use crate::protocol::engine::{
     Cancel, CheckpointImage, Command, EngineFault, Generate, Job, MAIN, ModelInfo, RowSource, Scoring, SequenceId,
@@ -194,15 +194,12 @@ impl Feeder {
         rows: Vec<Arc<StoredRows>>,
         end: Option<CheckpointImage>,
     ) -> Done<u64> {
-        let id = self.link.id();
         match target.head() {
             None => self.in_flight.clear(),
             // Of what stays, some may still be coming.
             Some(_) => self.in_flight.extend(rows.iter().cloned()),
         }
-        let rows = rows.into_iter().map(|rows| rows as Arc<dyn RowSource>).collect();
-        self.command(Command::Restore { id, sequence: self.sequence, keep, rows, end, history: target.tokens() })?;
-        Ok(id)
+        self.start_restore_in(self.sequence, target, keep, rows, end)
     }
 
     /// The same in another sequence than the conversation's.
@@ -277,12 +274,21 @@ impl Feeder {
         step: &Step,
         end: &JobEnd,
     ) -> Done<Option<(NewSegment, bool)>> {
-        let done = Absorbed {
-            prompt: end.prompt_in_state,
-            generated: &end.generated,
-            generated_in_state: end.generated_in_state,
-        };
-        segments::absorb(&self.renderer, &self.fingerprint, &mut self.live, rendered, step, done)
+        let mut live = std::mem::take(&mut self.live);
+        let absorbed = self.absorb_in(&mut live, rendered, step, end);
+        self.live = live;
+        absorbed
+    }
+
+    /// The same into the path of any sequence.
+    pub(super) fn absorb_in(
+        &self,
+        live: &mut Path,
+        rendered: &Rendered,
+        step: &Step,
+        end: &JobEnd,
+    ) -> Done<Option<(NewSegment, bool)>> {
+        segments::absorb(&self.renderer, &self.fingerprint, live, rendered, step, (&end.done, &end.generated))
             .map_err(DeskError::Failed)
     }
 

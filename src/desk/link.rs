@@ -2,7 +2,7 @@
 
 use crossbeam_channel::{Receiver, Sender, never};
 
-use crate::protocol::engine::{Command, Ended, EngineEvent, JobStats, LookedAt, ModelInfo, StateImage, Token};
+use crate::protocol::engine::{Command, EngineEvent, JobDone, ModelInfo, Token};
 
 /// Channels to an engine thread, as whoever started it hands them over.
 #[derive(Debug)]
@@ -68,17 +68,7 @@ impl Link {
 /// How a job ended, with all it reported.
 #[derive(Debug)]
 pub(super) struct JobEnd {
-    pub(super) ended: Ended,
-    /// Given tokens in the state.
-    pub(super) prompt_in_state: usize,
+    pub(super) done: Box<JobDone>,
     /// All tokens reported.
     pub(super) generated: Vec<Token>,
-    /// How many of them are in the state.
-    pub(super) generated_in_state: usize,
-    pub(super) image: Option<StateImage>,
-    pub(super) stats: JobStats,
-    /// Where the generated tokens looked.
-    pub(super) looked_at: LookedAt,
-    /// What a text was given, once for each list of hidden blocks.
-    pub(super) scored: Vec<Vec<f32>>,
 }

@@ -3,7 +3,7 @@
 
 use super::path::Path;
 use super::render::{Rendered, Renderer};
-use crate::protocol::engine::Token;
+use crate::protocol::engine::{JobDone, Token};
 use crate::session::{NewSegment, SegmentId, SegmentKind, TextBoundary};
 use crate::text::tokenizer::SHIELD;
 use crate::text::{Before, Halt, TextError};
@@ -20,17 +20,6 @@ pub struct Step {
     pub kind: SegmentKind,
     /// The message that is complete with it.
     pub message: Option<MessageId>,
-}
-
-/// What a job says of the state it left.
-#[derive(Clone, Copy, Debug)]
-pub struct Absorbed<'a> {
-    /// Prompt tokens in the state.
-    pub prompt: usize,
-    /// Tokens it reported.
-    pub generated: &'a [Token],
-    /// How many of them are in the state.
-    pub generated_in_state: usize,
 }
 
 /// The boundary after the first `end` bytes of a rendered text.
@@ -136,7 +125,14 @@ pub fn content(
     }
 }
 
-/// Takes into the live path what a job did. Returns the segment, and whether all of the step was read; `None` when nothing was
+/// Those of the tokens that a job says are in the state.
+fn in_state<'a>(tokens: &'a [Token], said: u64, what: &str) -> Result<&'a [Token], String> {
+    let part = usize::try_from(said).ok().and_then(|n| tokens.get(..n));
+    let have = tokens.len();
+    part.ok_or_else(|| format!("internal error: the engine speaks of {said} {what} tokens, there are {have}"))
+}
+
+/// Takes into the live path what a job did: its end, and all tokens it reported. Returns the segment, and whether all of the step was read; `None` when nothing was
 /// done.
 ///
 /// # Errors
@@ -147,14 +143,10 @@ pub fn absorb(
     live: &mut Path,
     rendered: &Rendered,
     step: &Step,
-    done: Absorbed<'_>,
+    (done, generated): (&JobDone, &[Token]),
 ) -> Result<Option<(NewSegment, bool)>, String> {
-    let cut = |what: &str, have: usize, said: usize| {
-        format!("internal error: the engine speaks of {said} {what} tokens, there are {have}")
-    };
-    let prompt = step.prompt.get(..done.prompt).ok_or_else(|| cut("read", step.prompt.len(), done.prompt))?;
-    let completion = done.generated.get(..done.generated_in_state);
-    let completion = completion.ok_or_else(|| cut("generated", done.generated.len(), done.generated_in_state))?;
+    let prompt = in_state(&step.prompt, done.prompt_in_state, "read")?;
+    let completion = in_state(generated, done.generated_in_state, "generated")?;
     if prompt.is_empty() && completion.is_empty() {
         return Ok(None);
     }

@@ -321,14 +321,14 @@ impl AskAll {
             being.row.text.push_str(&rest.answer);
             being.thinking.push_str(&rest.thinking);
         }
-        being.row.finish = Some(super::ask::finish_of_job(end.ended));
+        being.row.finish = Some(end.done.ended.finish());
         being.row.answer_tokens = end.generated.len() as u64;
         let ready = being.ready.as_ref()?;
         let messages: Vec<&Message> = ready.messages.iter().collect();
-        let looked = desk.sources_behind(&messages, &ready.rendered, (&end.looked_at, &[]), &grown.path);
+        let looked = desk.sources_behind(&messages, &ready.rendered, (&end.done.looked_at, &[]), &grown.path);
         being.row.passages = looked.map(|l| l.passages).unwrap_or_default();
         being.generated = end.generated;
-        if end.ended == Ended::Cancelled || being.generated.is_empty() {
+        if end.done.ended == Ended::Cancelled || being.generated.is_empty() {
             return None;
         }
         // The prompt's last token is scored with the answer, so that the answer's first token has a score too.
@@ -401,7 +401,7 @@ impl Fan for AskAll {
         let next = match grown {
             Ok(grown) if !scoring => Self::answer(being, desk, grown),
             Ok(grown) => {
-                let scored = grown.end.map(|end| end.scored).unwrap_or_default();
+                let scored = grown.end.map(|end| end.done.scored).unwrap_or_default();
                 being.row.log_probability = scored.first().and_then(|scores| Self::weigh(being, desk, scores));
                 None
             }

@@ -150,7 +150,7 @@ impl Fan for Titling {
     fn ended(&mut self, _desk: &mut State, _which: usize, grown: Done<Grown>) -> Option<Branch> {
         self.text.push_str(&self.decoder.finish().answer);
         match grown {
-            Ok(grown) => self.complete = grown.end.is_some_and(|end| end.ended != Ended::Cancelled),
+            Ok(grown) => self.complete = grown.end.is_some_and(|end| end.done.ended != Ended::Cancelled),
             Err(e) => tracing::debug!(%e, "no title"),
         }
         None

@@ -192,7 +192,7 @@ impl Fan for When {
         place.text.push_str(&rest.unwrap_or_default());
         match grown {
             // Half an answer is no other answer.
-            Ok(grown) => place.done = grown.end.is_some_and(|end| end.ended != Ended::Cancelled),
+            Ok(grown) => place.done = grown.end.is_some_and(|end| end.done.ended != Ended::Cancelled),
             Err(DeskError::Stopped) => {}
             Err(e) => place.failed = Some(e.to_string()),
         }

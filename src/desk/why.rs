@@ -83,7 +83,7 @@ impl State {
         let last = ToAnswer { last: Last::Score(scoring), message: None };
         self.activity(Activity::Busy { what: "scoring the answer again".into() });
         self.execute(plan, rendered, Some(last), PromptReading::begun(), move |desk, _, fed| {
-            let scored = fed.map(|fed| fed.end.map(|end| end.scored).unwrap_or_default());
+            let scored = fed.map(|fed| fed.end.map(|end| end.done.scored).unwrap_or_default());
             let told =
                 scored.map(|scored| (scored.len() == asked.passages.len() + 1).then(|| desk.told(&asked, &scored)));
             desk.return_to(before, move |desk| {

@@ -11,7 +11,9 @@ use crate::backend::draft::DraftOps;
 use crate::backend::{GRID, MAX_VERIFY_ROWS, TopLogits};
 use crate::model::ModelError;
 use crate::model::score::{likely, log_prob};
-use crate::protocol::engine::{Ended, EngineEvent, Job, JobStats, Likely, LookedAt, Scoring, SequenceId, StateImage};
+use crate::protocol::engine::{
+    Ended, EngineEvent, Job, JobDone, JobStats, Likely, LookedAt, Scoring, SequenceId, StateImage,
+};
 
 /// Fewer tokens say little of how fast a device reads.
 const WHOLE: usize = 4 * GRID;
@@ -92,18 +94,8 @@ impl<B: DraftOps> Worker<'_, B> {
 
     /// Word of the end of a job that was stopped before it began.
     pub(super) fn never_begun(&self, id: u64) {
-        self.send(EngineEvent::Done {
-            id,
-            ended: Ended::Cancelled,
-            prompt_in_state: 0,
-            generated_in_state: 0,
-            image: None,
-            stats: JobStats::default(),
-            looked_at: LookedAt::default(),
-            scored: Vec::new(),
-            likely: Vec::new(),
-            memory: self.backend.memory(),
-        });
+        let done = JobDone { memory: self.backend.memory(), ..JobDone::new(Ended::Cancelled) };
+        self.send(EngineEvent::Done { id, done: Box::new(done) });
     }
 
     /// One turn of all jobs.
@@ -415,8 +407,8 @@ impl<B: DraftOps> Worker<'_, B> {
         } else {
             None
         };
-        self.send(EngineEvent::Done {
-            id: run.id(),
+        let id = run.id();
+        let done = JobDone {
             ended,
             prompt_in_state: run.prompt as u64,
             generated_in_state: generated as u64,
@@ -426,7 +418,8 @@ impl<B: DraftOps> Worker<'_, B> {
             scored,
             likely: run.likely,
             memory: self.backend.memory(),
-        });
+        };
+        self.send(EngineEvent::Done { id, done: Box::new(done) });
         Ok(())
     }
 }

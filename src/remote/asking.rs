@@ -11,7 +11,7 @@ use super::chat::{self, Draw, Listed, Refused};
 use super::client::{Client, Fault};
 use super::codec::{Codec, Conversation};
 use super::receive::{Received, receive, sentence};
-use crate::protocol::engine::{Cancel, Ended, EngineEvent, Job, JobStats, LookedAt, MemoryInfo, ModelInfo, Token};
+use crate::protocol::engine::{Cancel, Ended, EngineEvent, Job, JobDone, JobStats, ModelInfo, Token};
 
 /// Conversations at a time: they are only text.
 const SEQUENCES: u32 = 16;
@@ -195,16 +195,7 @@ impl Asking {
 }
 
 fn done(job: &Job, ended: Ended, generated: u64, stats: JobStats) -> EngineEvent {
-    EngineEvent::Done {
-        id: job.id,
-        ended,
-        prompt_in_state: job.prompt.len() as u64,
-        generated_in_state: generated,
-        image: None,
-        stats,
-        looked_at: LookedAt::default(),
-        scored: Vec::new(),
-        likely: Vec::new(),
-        memory: MemoryInfo::default(),
-    }
+    let prompt_in_state = job.prompt.len() as u64;
+    let done = JobDone { prompt_in_state, generated_in_state: generated, stats, ..JobDone::new(ended) };
+    EngineEvent::Done { id: job.id, done: Box::new(done) }
 }

@@ -154,11 +154,11 @@ impl Harness {
                 said.entry(id).or_default().tokens.extend(tokens);
                 None
             }
-            EngineEvent::Done { id, ended, prompt_in_state, generated_in_state, image, memory, .. } => {
+            EngineEvent::Done { id, done } => {
                 let s = said.entry(id).or_default();
-                (s.ended, s.in_state) = (Some(ended), (prompt_in_state, generated_in_state));
-                s.bytes = image.iter().flat_map(bytes).collect();
-                (s.image, s.state_bytes) = (image, memory.state);
+                (s.ended, s.in_state) = (Some(done.ended), (done.prompt_in_state, done.generated_in_state));
+                s.bytes = done.image.iter().flat_map(bytes).collect();
+                (s.image, s.state_bytes) = (done.image, done.memory.state);
                 Some(id)
             }
             EngineEvent::Waiting { id, what } => {

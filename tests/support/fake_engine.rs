@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sala_chat::protocol::engine::{
-    BlockLook, CheckpointImage, Command, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobStats, Likely,
-    Looked, LookedAt, MAIN, MemoryInfo, ModelInfo, RowSource, RowsImage, Scoring, SequenceId, StateImage, Steered,
-    Token,
+    BlockLook, CheckpointImage, Command, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobDone, JobStats,
+    Likely, Looked, LookedAt, MAIN, MemoryInfo, ModelInfo, RowSource, RowsImage, Scoring, SequenceId, StateImage,
+    Steered, Token,
 };
 use sala_chat::text::{Before, TextModel};
 
@@ -301,8 +301,7 @@ fn run(
         decode_ms: 1.0,
         ..JobStats::default()
     };
-    let done = EngineEvent::Done {
-        id: job.id,
+    let done = JobDone {
         ended,
         prompt_in_state: given,
         generated_in_state: generated.len() as u64,
@@ -317,6 +316,7 @@ fn run(
             .unwrap_or_default(),
         memory: MemoryInfo::default(),
     };
+    let done = EngineEvent::Done { id: job.id, done: Box::new(done) };
     (done, job.prompt[..given as usize].to_vec(), generated)
 }
 

@@ -12,7 +12,7 @@ use super::super::work::Wanted;
 use super::super::{DeskError, Done, State, grouped};
 use super::sentences::Sentences;
 use crate::protocol::desk::{Activity, Level, Notice};
-use crate::protocol::engine::{Ended, JobStats, Looked, LookedAt, Sampling, Token, Usage};
+use crate::protocol::engine::{JobStats, Looked, LookedAt, Sampling, Token, Usage};
 use crate::text::{Begin, Delta, StreamDecoder};
 use crate::transcript::{Finish, Message, MessageId, MessageMeta, Role, Sources};
 
@@ -39,22 +39,10 @@ pub(super) struct Answer {
 
 /// How an answer ended, in the transcript's words.
 pub(super) fn finish_of(fed: &Done<Fed>) -> Finish {
-    let ended = match fed {
-        Ok(Fed { end: Some(end), .. }) => end.ended,
-        Err(DeskError::Stopped) => Ended::Cancelled,
-        Ok(Fed { end: None, .. }) | Err(_) => return Finish::Failed,
-    };
-    finish_of_job(ended)
-}
-
-/// How a job that answers ended.
-pub(in crate::desk) fn finish_of_job(ended: Ended) -> Finish {
-    match ended {
-        Ended::Stop | Ended::Read => Finish::Stop,
-        Ended::Length => Finish::Length,
-        Ended::Context => Finish::Context,
-        Ended::Repeats => Finish::Repeats,
-        Ended::Cancelled => Finish::Stopped,
+    match fed {
+        Ok(Fed { end: Some(end), .. }) => end.done.ended.finish(),
+        Err(DeskError::Stopped) => Finish::Stopped,
+        Ok(Fed { end: None, .. }) | Err(_) => Finish::Failed,
     }
 }
 
@@ -305,8 +293,8 @@ impl State {
             message.meta.reused_tokens = *reused;
             message.meta.prefilled_tokens = *read;
             message.meta.prefill_ms = *prefill_ms;
-            message.meta.tokens_per_s = decode_speed(&end.stats);
-            match end.stats.usage {
+            message.meta.tokens_per_s = decode_speed(&end.done.stats);
+            match end.done.stats.usage {
                 Some(usage) => self.count_as(usage, &mut message.meta, live.position()),
                 // It may have kept some of it, and does not say.
                 None if self.feeder.server().is_some() => {
@@ -315,7 +303,7 @@ impl State {
                 }
                 None => {}
             }
-            let new = self.sources(&message, rendered, (&end.looked_at, &sentences), live);
+            let new = self.sources(&message, rendered, (&end.done.looked_at, &sentences), live);
             message.meta.looked = match (message.meta.looked.take(), new) {
                 // An answer that was gone on with looked where all its parts did.
                 (Some(before), Some(new)) => Some(before.then(new, answer.written)),

@@ -94,7 +94,7 @@ impl State {
                         desk.tell(Notice::Aside { question: watch.question, text: text.clone(), done: Some(done) });
                     }
                     let fed = fed?;
-                    if shown == Shown::No && fed.end.is_none_or(|end| end.ended == Ended::Cancelled) {
+                    if shown == Shown::No && fed.end.is_none_or(|end| end.done.ended == Ended::Cancelled) {
                         // Half of what the program wanted is of no use to it.
                         return desk.return_to(before, |_| Err(DeskError::Stopped));
                     }

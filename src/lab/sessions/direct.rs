@@ -148,9 +148,9 @@ impl Direct {
                     generated.extend(tokens);
                     during(generated.len());
                 }
-                EngineEvent::Done { image, generated_in_state, .. } => {
-                    generated.truncate(usize::try_from(generated_in_state).unwrap_or(usize::MAX));
-                    let image = image.ok_or_else(|| failed("the engine exported no state"))?;
+                EngineEvent::Done { done, .. } => {
+                    generated.truncate(usize::try_from(done.generated_in_state).unwrap_or(usize::MAX));
+                    let image = done.image.ok_or_else(|| failed("the engine exported no state"))?;
                     return Ok(Answer { image, generated, gaps });
                 }
                 _ => {}
@@ -171,8 +171,8 @@ impl Direct {
             cancel: Cancel::default(),
         }))?;
         loop {
-            if let EngineEvent::Done { image, .. } = self.next(LOADING)? {
-                return image.ok_or_else(|| failed("the engine exported no state"));
+            if let EngineEvent::Done { done, .. } = self.next(LOADING)? {
+                return done.image.ok_or_else(|| failed("the engine exported no state"));
             }
         }
     }

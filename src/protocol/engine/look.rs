@@ -52,7 +52,7 @@ pub struct LookedAt {
 pub struct Scoring {
     /// The text.
     pub tokens: Vec<Token>,
-    /// The likeliest tokens that are told with each token, and how likely it was: `likely` of [`EngineEvent::Done`](super::EngineEvent::Done).
+    /// The likeliest tokens that are told with each token, and how likely it was: [`JobDone::likely`](super::JobDone::likely).
     pub likely: Option<u8>,
     /// Blocks that its rows do not attend to in the sparse layers; the recurrent states keep what they have read of them.
     pub hidden: Vec<Vec<std::ops::Range<u32>>>,

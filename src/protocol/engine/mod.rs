@@ -1,11 +1,13 @@
 //! What the desk tells the engine thread, and what it hears back.
 
+mod done;
 mod generate;
 mod image;
 mod look;
 mod options;
 mod stats;
 
+pub use done::{Ended, JobDone};
 pub use generate::{
     Constrain, Constraint, Generate, Likely, Sampling, SpecMode, Steer, Steered, Steering, Watched, Watching,
 };
@@ -143,23 +145,6 @@ pub enum Command {
     Shutdown,
 }
 
-/// Why a job ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ended {
-    /// Read-only job, all read.
-    Read,
-    /// A stop id was drawn.
-    Stop,
-    /// `max_tokens`.
-    Length,
-    /// The context limit.
-    Context,
-    /// The text repeated itself.
-    Repeats,
-    /// Cancelled. State and events agree: everything reported is in the state, nothing else.
-    Cancelled,
-}
-
 /// Engine to desk.
 #[derive(Debug)]
 pub enum EngineEvent {
@@ -221,26 +206,8 @@ pub enum EngineEvent {
     Done {
         /// Of the job.
         id: u64,
-        /// Why.
-        ended: Ended,
-        /// Given tokens that are in the state now (fewer than asked when cancelled while reading).
-        prompt_in_state: u64,
-        /// Generated tokens that are in the state now. The rest of the reported ones (at most one: the last drawn)
-        /// must be given again by the next job.
-        generated_in_state: u64,
-        /// For saving, if asked. Covers exactly what is in the state.
-        image: Option<StateImage>,
-        /// Times.
-        stats: JobStats,
-        /// Where the generated tokens looked.
-        looked_at: LookedAt,
-        /// For each list of [`Scoring::hidden`] the natural logarithm of the probability of each token but the first; fewer lists
-        /// when it was cancelled.
-        scored: Vec<Vec<f32>>,
-        /// How likely they were with nothing hidden, if [`Scoring::likely`] asked for it: of each token but the first.
-        likely: Vec<Likely>,
-        /// Memory now.
-        memory: MemoryInfo,
+        /// How, and what it left.
+        done: Box<JobDone>,
     },
     /// A job, a restore or a fork failed. The sequence it changes is empty afterwards; restore to go on. Others go on.
     Failed {

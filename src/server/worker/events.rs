@@ -6,33 +6,14 @@ use std::sync::atomic::Ordering;
 use super::Worker;
 use super::lanes::{Doing, Lanes, Running};
 use crate::desk::path::Path;
-use crate::desk::segments::{self, Absorbed};
-use crate::protocol::engine::{Command, Ended, EngineEvent, EngineFault, JobStats, Likely, ModelInfo, StateImage};
+use crate::desk::segments;
+use crate::protocol::engine::{Command, Ended, EngineEvent, EngineFault, JobDone, ModelInfo};
 use crate::server::EngineIs;
 use crate::server::answer::Answer;
 use crate::server::ask::Said;
 use crate::server::refusal::Refusal;
 use crate::server::reply::Usage;
 use crate::transcript::Finish;
-
-/// How a job ended.
-struct JobDone {
-    ended: Ended,
-    prompt: u64,
-    generated: u64,
-    image: Option<StateImage>,
-    stats: JobStats,
-}
-
-fn finish_of(ended: Ended) -> Finish {
-    match ended {
-        Ended::Stop | Ended::Read => Finish::Stop,
-        Ended::Length => Finish::Length,
-        Ended::Context => Finish::Context,
-        Ended::Repeats => Finish::Repeats,
-        Ended::Cancelled => Finish::Stopped,
-    }
-}
 
 impl Worker {
     pub(super) fn on_engine(&mut self, event: EngineEvent) {
@@ -62,9 +43,8 @@ impl Worker {
                     }
                 }
             }
-            EngineEvent::Done { id, likely, ended, .. } if self.is_scoring(id) => self.scored(id, ended, likely),
-            EngineEvent::Done { id, ended, prompt_in_state, generated_in_state, image, stats, .. } => {
-                let done = JobDone { ended, prompt: prompt_in_state, generated: generated_in_state, image, stats };
+            EngineEvent::Done { id, done } if self.is_scoring(id) => self.scored(id, *done),
+            EngineEvent::Done { id, done } => {
                 if self.lanes.job(id).is_some()
                     && let Some(at) = self.lanes.of(id)
                     && let Some(running) = self.lanes.take(at)
@@ -99,10 +79,10 @@ impl Worker {
 
     /// A prompt was scored: tells it, and has the answer planned, if there is to be one. Nothing of it is kept: who scores texts
     /// does so with thousands of them.
-    fn scored(&mut self, id: u64, ended: Ended, likely: Vec<Likely>) {
+    fn scored(&mut self, id: u64, done: JobDone) {
         let Some(at) = self.lanes.of(id) else { return };
         let Some(running) = self.lanes.take(at) else { return };
-        if ended == Ended::Cancelled {
+        if done.ended == Ended::Cancelled {
             return self.refuse(&running.ask, Refusal::gone());
         }
         let Running { mut ask, answer, .. } = *running;
@@ -110,7 +90,7 @@ impl Worker {
         ask.keep = false;
         let tokens = answer.generated;
         let count = tokens.len() as u64;
-        ask.to.tell(Said::Scored { tokens, likely });
+        ask.to.tell(Said::Scored { tokens, likely: done.likely });
         if ask.wish.max_tokens > 0 {
             return self.queue_each(ask, true);
         }
@@ -121,21 +101,16 @@ impl Worker {
         self.shared.metrics.prompt_tokens.fetch_add(count, Ordering::Relaxed);
     }
 
-    fn job_done(&mut self, at: usize, mut running: Box<Running>, done: JobDone) {
+    fn job_done(&mut self, at: usize, mut running: Box<Running>, done: Box<JobDone>) {
         let placeholder = Doing::Restoring(0, Path::default());
         let doing = std::mem::replace(&mut running.doing, placeholder);
         let (Doing::Running(_, step), Some(lane)) = (doing, self.lanes.get_mut(at)) else {
             return self.refuse(&running.ask, Refusal::internal("internal error: a job nobody asked for"));
         };
-        let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        let absorbed = Absorbed {
-            prompt: count(done.prompt),
-            generated: &running.answer.generated,
-            generated_in_state: count(done.generated),
-        };
+        let did = (&*done, running.answer.generated.as_slice());
         let fingerprint = self.model.as_ref().map_or("", |m| m.fingerprint.as_str());
         let rendered = &running.ask.prompt.rendered;
-        match segments::absorb(&self.shared.renderer, fingerprint, &mut lane.live, rendered, &step, absorbed) {
+        match segments::absorb(&self.shared.renderer, fingerprint, &mut lane.live, rendered, &step, did) {
             Ok(Some((content, _))) if running.ask.keep => {
                 self.keep.segment(content, done.image);
                 running.grown = true;
@@ -146,14 +121,14 @@ impl Worker {
                 return self.refuse(&running.ask, Refusal::internal(why));
             }
         }
-        running.read += done.prompt;
+        running.read += done.prompt_in_state;
         if done.ended == Ended::Read && !running.steps.is_empty() {
             return self.next_step(at, running);
         }
         let metrics = &self.shared.metrics;
         metrics.drafted_tokens.fetch_add(done.stats.spec.drafted, Ordering::Relaxed);
         metrics.accepted_tokens.fetch_add(done.stats.spec.accepted, Ordering::Relaxed);
-        self.answered(at, *running, finish_of(done.ended));
+        self.answered(at, *running, done.ended.finish());
     }
 
     /// An answer is complete, or was given up.
