@@ -1,7 +1,7 @@
 //! Branches: jobs on states of their own, side by side in sequences beside the conversation's.
 //!
-//! Who wants them is a [`Fan`]: it names the next branch whenever a sequence is free, is told what each one writes, and ends
-//! when there is nothing left. The conversation's own state stays where it is. A branch begins with a fork of that state or with
+//! Who wants them is a [`Fan`]: it makes the next branch ready whenever a sequence is free, is told what each one writes and how
+//! it ended, and ends when there is nothing left. The conversation's own state stays where it is. A branch begins with a fork of that state or with
 //! kept state from the disk; its segments are the same as if it had been the conversation, byte for byte.
 
 use std::collections::VecDeque;
@@ -50,8 +50,11 @@ pub(super) struct Grown {
 
 /// Wants branches.
 pub(super) trait Fan: Send {
-    /// The next branch, with a number of the fan's own.
-    fn next(&mut self, desk: &mut State) -> Option<(usize, Branch)>;
+    /// How many there may be.
+    fn count(&self) -> usize;
+    /// Makes one of them ready, by its number from 0. Each is asked for once, in order; `None` where it is not to be had, and an
+    /// error is its end.
+    fn prepare(&mut self, desk: &mut State, which: usize) -> Done<Option<Branch>>;
     /// A round of decoding.
     fn tokens(&mut self, desk: &mut State, which: usize, tokens: &[Token], looked: &[Looked], tokens_per_s: f64);
     /// Now and then.
@@ -98,6 +101,8 @@ pub(super) struct Branching {
     /// Sequences there may be.
     most: usize,
     fan: Box<dyn Fan>,
+    /// Branches that were asked for.
+    asked: usize,
     /// Branches there was no room for when they were begun.
     waiting: Vec<(usize, Branch)>,
     next_tick: Instant,
@@ -143,7 +148,7 @@ impl Branching {
             if free.is_none() && (self.lanes.len() >= self.most || desk.feeder.free_sequences() == 0) {
                 break;
             }
-            let Some((which, branch)) = self.waiting.pop().or_else(|| self.fan.next(desk)) else { break };
+            let Some((which, branch)) = self.waiting.pop().or_else(|| self.next(desk)) else { break };
             let at = match free {
                 Some(at) => at,
                 None => {
@@ -163,6 +168,27 @@ impl Branching {
             }
         }
         self.lanes.iter().any(|lane| lane.doing.is_some())
+    }
+
+    /// The next branch that can be had.
+    fn next(&mut self, desk: &mut State) -> Option<(usize, Branch)> {
+        while self.asked < self.fan.count() && !desk.feeder.stopped() {
+            let which = self.asked;
+            self.asked += 1;
+            match self.fan.prepare(desk, which) {
+                Ok(Some(branch)) => return Some((which, branch)),
+                Ok(None) => {}
+                Err(e) => {
+                    let stopped = matches!(e, DeskError::Stopped);
+                    let more = self.fan.ended(desk, which, Err(e));
+                    self.waiting.extend(more.map(|branch| (which, branch)));
+                    if stopped {
+                        return None;
+                    }
+                }
+            }
+        }
+        None
     }
 
     /// Begins a branch in a sequence.
@@ -380,6 +406,7 @@ impl State {
             lanes: Vec::new(),
             most: lanes,
             fan: Box::new(fan),
+            asked: 0,
             waiting: Vec::new(),
             next_tick: Instant::now() + TICK,
             fatal: None,

@@ -2,16 +2,19 @@
 //! at the live path and the store, and changes nothing.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use super::feeder::Feeder;
+use super::branches::Branch;
+use super::feeder::{Feeder, Last};
 use super::keeper::Keeper;
 use super::path::Path;
 use super::render::Rendered;
 use super::segments::{self, Step, boundary};
 use super::talk::Talk;
 use super::{Attendance, DeskError, Done, State, grouped};
+use crate::protocol::engine::Sampling;
 use crate::session::{Segment, SegmentId};
-use crate::text::{Halt, TextError};
+use crate::text::{Begin, Halt, StreamDecoder, TextError};
 use crate::transcript::MessageId;
 
 /// Text at the end of an answer that is left for the next question to bring, in bytes: a token that was drawn last.
@@ -229,6 +232,28 @@ impl State {
             ))),
             done => done,
         }
+    }
+
+    /// A question behind kept state: the branch that answers it, of which nothing is kept, and what spells the answer.
+    pub(super) fn question_behind(
+        &self,
+        base: &Path,
+        rendered: &Arc<Rendered>,
+        sampling: Sampling,
+    ) -> Done<(Branch, StreamDecoder)> {
+        let (renderer, piece) = (&self.feeder.renderer, self.feeder.piece);
+        let steps = self.bounded(|halt| segments::steps(renderer, piece, rendered, base, halt))?;
+        let total = base.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
+        let limit = self.firm_limit();
+        if limit > 0 && total + self.reserve() > limit {
+            let (total, limit) = (grouped(total), grouped(limit));
+            return Err(DeskError::TooLong(format!("{total} tokens with the question; the context holds {limit}")));
+        }
+        let begin = Begin::after_prompt(&rendered.text);
+        let last = Last::Generate(self.generate(sampling, begin, 0)?);
+        let decoder = StreamDecoder::new(renderer.model().tokenizer.clone(), begin);
+        let (base, rendered) = (base.clone(), Arc::clone(rendered));
+        Ok((Branch { base, rendered, steps: steps.into(), last, export: false }, decoder))
     }
 
     fn options_without_room(&self) -> &'static str {

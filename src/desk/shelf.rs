@@ -10,7 +10,7 @@ use super::path::Path;
 use super::render::Rendered;
 use super::segments::{self, Step};
 use super::work::Then;
-use super::{DeskError, Done, State, grouped};
+use super::{DeskError, Done, State};
 use crate::protocol::desk::{Activity, Level, Notice, Shelf, ShelfRow};
 use crate::protocol::engine::{Ended, Looked, Sampling, Scoring, Token};
 use crate::session::{DocumentRecord, SegmentId};
@@ -64,7 +64,6 @@ struct AskAll {
     question: String,
     sampling: Sampling,
     asked: Vec<Being>,
-    begun: usize,
     /// The table has changed since it was told.
     changed: bool,
     started: Instant,
@@ -192,7 +191,7 @@ impl State {
         // Answers that are to be compared are not drawn by lot.
         let sampling = Sampling { temperature: 0.0, ..self.talk.settings.for_answer(|| 0) };
         self.activity(Activity::Busy { what: format!("asking {count} documents") });
-        let fan = AskAll { question, sampling, asked, begun: 0, changed: true, started: Instant::now() };
+        let fan = AskAll { question, sampling, asked, changed: true, started: Instant::now() };
         fan.tell(self, false);
         self.branch_out(fan)
     }
@@ -293,26 +292,6 @@ impl AskAll {
         self.asked.iter().filter(|b| b.row.finish.is_some()).count()
     }
 
-    fn prepare(&mut self, desk: &mut State, which: usize) -> Done<Option<Branch>> {
-        let Some(being) = self.asked.get_mut(which).filter(|b| b.row.failed.is_none()) else { return Ok(None) };
-        let ready = desk.behind(&being.record, &self.question)?;
-        let (renderer, piece) = (&desk.feeder.renderer, desk.feeder.piece);
-        let steps = desk.bounded(|halt| segments::steps(renderer, piece, &ready.rendered, &ready.path, halt))?;
-        let total = ready.path.position() + steps.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
-        let limit = desk.meters.context_limit;
-        if limit > 0 && total + desk.reserve() > limit {
-            let (total, limit) = (grouped(total), grouped(limit));
-            return Err(DeskError::TooLong(format!("{total} tokens with the question; the context holds {limit}")));
-        }
-        let begin = Begin::after_prompt(&ready.rendered.text);
-        let last = Last::Generate(desk.generate(self.sampling, begin, 0)?);
-        being.decoder = Some(StreamDecoder::new(renderer.model().tokenizer.clone(), begin));
-        being.steps = steps.clone();
-        let (base, rendered) = (ready.path.clone(), Arc::clone(&ready.rendered));
-        being.ready = Some(ready);
-        Ok(Some(Branch { base, rendered, steps: steps.into(), last, export: false }))
-    }
-
     /// An answer is complete: what it looked at, and the branch that scores it.
     fn answer(being: &mut Being, desk: &State, grown: Grown) -> Option<Branch> {
         let end = grown.end?;
@@ -361,22 +340,18 @@ impl Fan for AskAll {
         self.tell(desk, false);
     }
 
-    fn next(&mut self, desk: &mut State) -> Option<(usize, Branch)> {
-        while self.begun < self.asked.len() {
-            let which = self.begun;
-            self.begun += 1;
-            match self.prepare(desk, which) {
-                Ok(Some(branch)) => return Some((which, branch)),
-                Ok(None) => {}
-                Err(DeskError::Stopped) => return None,
-                Err(e) => {
-                    if let Some(being) = self.asked.get_mut(which) {
-                        being.row.failed = Some(e.to_string());
-                    }
-                }
-            }
-        }
-        None
+    fn count(&self) -> usize {
+        self.asked.len()
+    }
+
+    fn prepare(&mut self, desk: &mut State, which: usize) -> Done<Option<Branch>> {
+        let Some(being) = self.asked.get_mut(which).filter(|b| b.row.failed.is_none()) else { return Ok(None) };
+        let ready = desk.behind(&being.record, &self.question)?;
+        let (branch, decoder) = desk.question_behind(&ready.path, &ready.rendered, self.sampling)?;
+        being.decoder = Some(decoder);
+        being.steps = branch.steps.iter().cloned().collect();
+        being.ready = Some(ready);
+        Ok(Some(branch))
     }
 
     fn tokens(&mut self, _desk: &mut State, which: usize, tokens: &[Token], _looked: &[Looked], _tokens_per_s: f64) {

@@ -137,10 +137,14 @@ impl State {
 }
 
 impl Fan for Titling {
-    fn next(&mut self, _desk: &mut State) -> Option<(usize, Branch)> {
-        let last = self.last.take()?;
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn prepare(&mut self, _desk: &mut State, _which: usize) -> Done<Option<Branch>> {
+        let Some(last) = self.last.take() else { return Ok(None) };
         let (rendered, steps) = (Arc::clone(&self.rendered), std::mem::take(&mut self.steps));
-        Some((0, Branch { base: Path::default(), rendered, steps, last, export: false }))
+        Ok(Some(Branch { base: Path::default(), rendered, steps, last, export: false }))
     }
 
     fn tokens(&mut self, _desk: &mut State, _which: usize, tokens: &[Token], _looked: &[Looked], _tokens_per_s: f64) {

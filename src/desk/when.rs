@@ -4,15 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::branches::{Branch, Fan, Grown, Lanes};
-use super::feeder::Last;
 use super::path::Path;
 use super::render::Rendered;
-use super::segments;
 use super::{DeskError, Done, State, grouped};
 use crate::base::counted;
 use crate::protocol::desk::{Activity, Notice};
 use crate::protocol::engine::{Ended, Looked, Sampling, Token};
-use crate::text::{Begin, StreamDecoder};
+use crate::text::StreamDecoder;
 use crate::transcript::{Message, Role};
 
 /// States that are asked at most, evenly spread.
@@ -36,7 +34,6 @@ struct When {
     lines: u64,
     sampling: Sampling,
     places: Vec<Place>,
-    begun: usize,
     started: Instant,
 }
 
@@ -63,7 +60,7 @@ impl State {
         self.activity(Activity::Busy { what: format!("asking at {} places", places.len()) });
         let sampling = Sampling { temperature: 0.0, ..self.talk.settings.for_answer(|| 0) };
         let started = Instant::now();
-        self.branch_out(When { question, document: name, lines, sampling, places, begun: 0, started })
+        self.branch_out(When { question, document: name, lines, sampling, places, started })
     }
 
     /// The longest document of the branch, and the states along it that can be had.
@@ -119,17 +116,6 @@ impl State {
 }
 
 impl When {
-    fn prepare(&mut self, desk: &mut State, which: usize) -> Done<Option<Branch>> {
-        let Some(place) = self.places.get_mut(which) else { return Ok(None) };
-        let (renderer, piece) = (&desk.feeder.renderer, desk.feeder.piece);
-        let steps = desk.bounded(|halt| segments::steps(renderer, piece, &place.rendered, &place.path, halt))?;
-        let begin = Begin::after_prompt(&place.rendered.text);
-        place.decoder = Some(StreamDecoder::new(renderer.model().tokenizer.clone(), begin));
-        let last = Last::Generate(desk.generate(self.sampling, begin, 0)?);
-        let (base, rendered) = (place.path.clone(), Arc::clone(&place.rendered));
-        Ok(Some(Branch { base, rendered, steps: steps.into(), last, export: false }))
-    }
-
     fn done(&self) -> usize {
         self.places.iter().filter(|p| p.done).count()
     }
@@ -160,22 +146,15 @@ impl When {
 }
 
 impl Fan for When {
-    fn next(&mut self, desk: &mut State) -> Option<(usize, Branch)> {
-        while self.begun < self.places.len() {
-            let which = self.begun;
-            self.begun += 1;
-            match self.prepare(desk, which) {
-                Ok(Some(branch)) => return Some((which, branch)),
-                Ok(None) => {}
-                Err(DeskError::Stopped) => return None,
-                Err(e) => {
-                    if let Some(place) = self.places.get_mut(which) {
-                        place.failed = Some(e.to_string());
-                    }
-                }
-            }
-        }
-        None
+    fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    fn prepare(&mut self, desk: &mut State, which: usize) -> Done<Option<Branch>> {
+        let Some(place) = self.places.get_mut(which) else { return Ok(None) };
+        let (branch, decoder) = desk.question_behind(&place.path, &place.rendered, self.sampling)?;
+        place.decoder = Some(decoder);
+        Ok(Some(branch))
     }
 
     fn tokens(&mut self, _desk: &mut State, which: usize, tokens: &[Token], _looked: &[Looked], _tokens_per_s: f64) {

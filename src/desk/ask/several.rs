@@ -38,7 +38,6 @@ struct Several {
     base: Path,
     steps: VecDeque<Step>,
     slots: Vec<Slot>,
-    begun: usize,
 }
 
 impl State {
@@ -83,18 +82,20 @@ impl State {
         let answers = slots.iter().filter_map(|s| s.answer.as_ref()).map(|a| (a.id(), a.sampling().seed)).collect();
         self.tell(Notice::Several(answers));
         self.activity(Activity::Answering { tokens_per_s: 0.0 });
-        self.branch_out(Several { rendered, base: plan.base, steps: plan.steps.into(), slots, begun: 0 })
+        self.branch_out(Several { rendered, base: plan.base, steps: plan.steps.into(), slots })
     }
 }
 
 impl Fan for Several {
-    fn next(&mut self, desk: &mut State) -> Option<(usize, Branch)> {
-        let which = self.begun;
-        let last = self.slots.get_mut(which)?.last.take()?;
-        self.begun += 1;
+    fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    fn prepare(&mut self, desk: &mut State, which: usize) -> Done<Option<Branch>> {
+        let Some(last) = self.slots.get_mut(which).and_then(|slot| slot.last.take()) else { return Ok(None) };
         let export = desk.keeper.policy != SaveStates::Never;
         let (base, rendered, steps) = (self.base.clone(), Arc::clone(&self.rendered), self.steps.clone());
-        Some((which, Branch { base, rendered, steps, last, export }))
+        Ok(Some(Branch { base, rendered, steps, last, export }))
     }
 
     fn tokens(&mut self, desk: &mut State, which: usize, tokens: &[Token], looked: &[Looked], tokens_per_s: f64) {
