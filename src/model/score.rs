@@ -1,9 +1,15 @@
 //! Teacher-forced scoring: what the model gives every token of a text that is known beforehand. For evaluation.
 
-use crate::backend::{Backend, HeadRows, Pass};
+use std::ops::Range;
+
+use crate::backend::{Backend, HeadRows, Pass, Result as BackendResult};
 use crate::protocol::engine::{Likely, Token};
 
+use super::forward::Seen;
 use super::{Live, Model, Result};
+
+/// Told of what a pass over these rows computes.
+pub(super) type Watch<'a, B> = dyn FnMut(&mut B, Range<usize>, Seen<'_, B>) -> BackendResult<()> + 'a;
 
 /// log Σ exp of logits.
 pub fn log_sum_exp(logits: &[f32]) -> f64 {
@@ -48,9 +54,28 @@ impl<B: Backend> Live<B> {
         wanted: &dyn Fn(usize) -> bool,
         each: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {
+        self.score_watched(b, model, tokens, wanted, each, None)
+    }
+
+    /// The same; `watch` is told of everything that is computed on the way.
+    pub(super) fn score_watched(
+        &mut self,
+        b: &mut B,
+        model: &Model<B>,
+        tokens: &[Token],
+        wanted: &dyn Fn(usize) -> bool,
+        each: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
+        mut watch: Option<&mut Watch<'_, B>>,
+    ) -> Result<()> {
         let (vocab, most) = (model.spec().vocab, b.prefill_rows());
         for (n, chunk) in tokens.chunks(most).enumerate() {
-            self.prefill(b, model, chunk)?;
+            let rows = n * most..n * most + chunk.len();
+            match &mut watch {
+                None => self.prefill(b, model, chunk)?,
+                Some(watch) => {
+                    self.prefill_probed(b, model, chunk, Some(&mut |b, what| watch(b, rows.clone(), what)))?;
+                }
+            }
             let pass = Pass::Prefill { rows: chunk.len() };
             for row in (0..chunk.len()).filter(|row| wanted(n * most + row)) {
                 model.logits(b, &mut self.work, HeadRows::At(row), pass)?;

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::backend::{Backend, GRID, HeadRows, Pass};
+use crate::backend::{Backend, GRID};
 use crate::protocol::engine::{CheckpointImage, Dtype, ImageTensor, Token};
 use crate::spec::{DenseRule, Mixer, ScoreNorm};
 
@@ -77,19 +77,18 @@ impl<B: Backend> Replay<'_, B> {
         wanted: &dyn Fn(usize) -> bool,
         logits: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<()> {
-        let vocab = self.model.spec().vocab;
-        let mut at = from;
-        while at < ids.len() {
-            let most = if at < cut { cut - at } else { ids.len() - at };
-            let rows = most.min(self.b.prefill_rows());
-            let chunk = &ids[at..at + rows];
-            self.live.prefill_probed(self.b, &self.model, chunk, Some(&mut |b, what| seen(b, at, rows, what)))?;
-            for r in (0..rows).filter(|r| wanted(at + r)) {
-                self.model.logits(self.b, &mut self.live.work, HeadRows::At(r), Pass::Prefill { rows })?;
-                logits(at + r, &self.b.read(&self.live.work.logits, 1)?[..vocab]);
-            }
-            self.live.advance(self.b, rows)?;
-            at += rows;
+        let middle = cut.clamp(from, ids.len());
+        for part in [from..middle, middle..ids.len()] {
+            let start = part.start;
+            let mut each = |row: usize, values: &[f32]| {
+                logits(start + row, values);
+                Ok(())
+            };
+            let mut watch = |b: &mut B, rows: std::ops::Range<usize>, what: Seen<'_, B>| {
+                seen(b, start + rows.start, rows.len(), what)
+            };
+            let wanted = |row: usize| wanted(start + row);
+            self.live.score_watched(self.b, &self.model, &ids[part], &wanted, &mut each, Some(&mut watch))?;
         }
         Ok(())
     }
