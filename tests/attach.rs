@@ -1,6 +1,8 @@
 //! Terminals that use the model of a running server: desks and a scripted engine with a socket between them, and the program
 //! itself with the built-in model.
 
+#[path = "support/command.rs"]
+mod command;
 #[path = "attach/program.rs"]
 mod program;
 mod support;
@@ -12,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sala_chat::attach::{self, Board, Engine, Found, Host, Loads, Place, Share, Way};
-use sala_chat::desk::{Attendance, EngineChannels, LoadLimits, Opening, Settings};
+use sala_chat::desk::{EngineChannels, Opening};
 use sala_chat::protocol::desk::{Level, Notice, Request};
 use sala_chat::protocol::engine::{Command, EngineOptions, RowSource, RowsFault, RowsPlace, Token};
 use sala_chat::session::{RealDisk, StoredRows};
 use sala_chat::text::TextModel;
 use sala_chat::transcript::{Finish, Message};
 use support::fake_engine::{self, Fake, Options};
-use support::{Setup, Talk, digest_answers, text_model};
+use support::{How, Setup, Talk, digest_answers, text_model};
 
 /// Nothing a test waits for takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -111,8 +113,7 @@ impl Terminal {
 }
 
 fn talk(home: &Path, engine: EngineChannels, text: &TextModel, opening: Opening) -> Talk {
-    let (settings, limits) = (Settings::default(), LoadLimits::default());
-    Talk::with_engine(home, engine, text.clone(), opening, Attendance::Present, settings, None, limits, false)
+    Talk::with_engine(home, engine, How { text: text.clone(), opening, ..How::default() })
 }
 
 fn local(home: &Path, text: &TextModel, opening: Opening) -> Talk {

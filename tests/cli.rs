@@ -1,5 +1,8 @@
 //! The real binary, as a shell sees it: arguments, settings, exit codes, output. No model is loaded here.
 
+#[path = "support/command.rs"]
+mod command;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,8 +11,6 @@ use std::time::Duration;
 
 use sala_chat::protocol::engine::Cancel;
 use sala_chat::text::sources::{Gathered, SourceError, SourceOptions, gather};
-
-const BINARY: &str = env!("CARGO_BIN_EXE_sala-chat");
 
 /// A folder that holds everything the program reads and writes.
 struct Home(tempfile::TempDir);
@@ -31,16 +32,7 @@ impl Home {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(BINARY);
-        command
-            .args(arguments)
-            .current_dir(self.0.path())
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("HOME", self.0.path())
-            .env("SALA_CHAT_DATA_DIR", self.path("data"))
-            .stdin(Stdio::null());
-        command
+        command::command(self.0.path(), arguments)
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
@@ -392,7 +384,7 @@ fn read_pdf(path: &Path, pages: Option<(u32, u32)>) -> Result<Gathered, SourceEr
         converters: BTreeMap::new(),
         force: false,
         pages,
-        pdf_reader: vec![OsString::from(BINARY)],
+        pdf_reader: vec![OsString::from(command::PROGRAM)],
         convert_time: Duration::from_secs(60),
     };
     gather(&[path.to_str().unwrap().to_owned()], &options, &Cancel::default())

@@ -8,7 +8,7 @@ use sala_chat::protocol::desk::{
 };
 use sala_chat::text::Before;
 use sala_chat::transcript::{Finish, Role};
-use support::{Setup, Talk, always, digest_answers, text_model, with_both_tokenizers};
+use support::{Setup, Talk, always, text_model, titles, titling, with_both_tokenizers};
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -1102,24 +1102,6 @@ fn a_switch_for_thinking_that_does_nothing_is_refused_with_what_works() {
     let note = t.note(Request::Think(sala_chat::settings::ThinkMode::Off));
     assert!(note.contains("no switch") && note.contains("thinking_budget"), "{note}");
     assert_eq!(t.ask("Why?").text, "Yes.");
-}
-
-/// Answers as ever, and a title to whoever asks for one.
-fn titling(text: &sala_chat::text::TextModel) -> support::fake_engine::Script {
-    let (text, mut answers) = (text.clone(), digest_answers(text.clone()));
-    Box::new(move |hash, tokens| match text.tokenizer.spell(tokens, Before::Edge).contains("Write a title") {
-        true => text.tokenizer.encode_behind("\n**Title: The bridge at Arvel.**\nmore", Before::Text).unwrap(),
-        false => answers(hash, tokens),
-    })
-}
-
-/// As the list shows them, the last changed first.
-fn titles(t: &mut Talk) -> Vec<String> {
-    t.send(Request::Sessions);
-    t.wait("the list", |n| match n {
-        Notice::Sessions(rows) => Some(rows.iter().map(|r| r.title.clone()).collect()),
-        _ => None,
-    })
 }
 
 fn a_session_is_given_a_title_beside_the_conversation_and_keeps_it() {

@@ -2,6 +2,8 @@
 
 #[path = "support/chat_server.rs"]
 mod chat_server;
+#[path = "support/command.rs"]
+mod command;
 #[path = "remote/program.rs"]
 mod program;
 mod pty;

@@ -7,13 +7,13 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use sala_chat::desk::{Attendance, EngineChannels, LoadLimits, Opening, Settings};
+use sala_chat::desk::{EngineChannels, Opening, Settings};
 use sala_chat::engine::worker;
 use sala_chat::protocol::desk::{BranchTarget, GotoTarget, Notice, Request};
 use sala_chat::protocol::engine::{DeviceChoice, EngineOptions};
 use sala_chat::session::{SessionFilter, Store};
 use sala_chat::transcript::MessageId;
-use support::{Setup, Talk, store, text_model, with_both_tokenizers};
+use support::{How, Setup, Talk, store, text_model, with_both_tokenizers};
 
 const QUESTIONS: [&str; 3] = ["My name is Marta and I live in Oslo.", "What is 17 + 25?", "What is my name?"];
 
@@ -38,17 +38,7 @@ fn open(engine: Engine, dir: &Path, opening: Opening) -> Talk {
             let engine = worker::spawn(options).unwrap();
             let channels = EngineChannels { commands: engine.commands, events: engine.events };
             let text = text_model(None);
-            Talk::with_engine(
-                dir,
-                channels,
-                text,
-                opening,
-                Attendance::Present,
-                greedy(),
-                None,
-                LoadLimits::default(),
-                false,
-            )
+            Talk::with_engine(dir, channels, How { text, opening, settings: greedy(), ..How::default() })
         }
     }
 }

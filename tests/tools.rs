@@ -1,18 +1,15 @@
 //! Measuring and capturing with the real binary and the built-in model, at the smallest size that goes through everything.
 
+#[path = "support/command.rs"]
+mod command;
+
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
+
+use command::command;
 
 fn run(home: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_sala-chat"))
-        .args(arguments)
-        .current_dir(home)
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-        .env("HOME", home)
-        .env("SALA_CHAT_DATA_DIR", home.join("data"))
-        .output()
-        .unwrap()
+    command(home, arguments).output().unwrap()
 }
 
 fn object(output: &Output) -> serde_json::Value {

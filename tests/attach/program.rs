@@ -7,22 +7,14 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_sala-chat");
+use super::command::command as program;
+
 const QUESTION: &str = "Tell me a story about a ship.";
 
+/// The program with the built-in model on the CPU; what it says is caught.
 fn command(home: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(BINARY);
-    command
-        .args(["--device", "cpu", "--model", "demo"])
-        .args(arguments)
-        .current_dir(home)
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-        .env("HOME", home)
-        .env("SALA_CHAT_DATA_DIR", home.join("data"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    let mut command = program(home, &["--device", "cpu", "--model", "demo"]);
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 

@@ -8,21 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::chat_server::{ChatServer, Reply, STREAM, answer, delta, end, events, refusal};
-
-const BINARY: &str = env!("CARGO_BIN_EXE_sala-chat");
-
-fn command(home: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(BINARY);
-    command
-        .args(arguments)
-        .current_dir(home)
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-        .env("HOME", home)
-        .env("SALA_CHAT_DATA_DIR", home.join("data"))
-        .stdin(Stdio::null());
-    command
-}
+use super::command::command;
 
 fn run(home: &Path, arguments: &[&str]) -> Output {
     command(home, arguments).output().unwrap()

@@ -14,13 +14,13 @@ use sala_chat::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
 use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SaveState, SessionView};
 use sala_chat::protocol::engine::Token;
 use sala_chat::session::{Limits, RealDisk, Store};
-use sala_chat::settings::Config;
+use sala_chat::settings::{Config, SaveStates};
 use sala_chat::text::sources::SourceOptions;
 use sala_chat::text::{Before, TextModel};
 use sala_chat::transcript::{Message, Role};
 
 /// Nothing a test waits for takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A tokenizer with the released model's steps; see `tests/tokenizers/make.py`.
 pub const SENTENCEPIECE: &str = include_str!("../tokenizers/pieces.json");
@@ -85,6 +85,7 @@ pub struct Setup {
     pub room: u32,
     pub model: &'static str,
     pub titles: bool,
+    pub save_state: SaveStates,
     pub seeds: bool,
     /// Sequences work side by side; these wait at the gate.
     pub side_by_side: Option<&'static [u32]>,
@@ -110,8 +111,36 @@ impl Default for Setup {
             room: 16,
             model: "fake",
             titles: false,
+            save_state: SaveStates::Turn,
             seeds: false,
             side_by_side: None,
+        }
+    }
+}
+
+/// How a desk is opened, on whichever engine.
+pub struct How {
+    pub text: TextModel,
+    pub opening: Opening,
+    pub attendance: Attendance,
+    pub settings: Settings,
+    pub system: Option<String>,
+    pub load: LoadLimits,
+    pub titles: bool,
+    pub save_state: SaveStates,
+}
+
+impl Default for How {
+    fn default() -> Self {
+        How {
+            text: text_model(None),
+            opening: Opening::New,
+            attendance: Attendance::Present,
+            settings: Settings::default(),
+            system: None,
+            load: LoadLimits::default(),
+            titles: false,
+            save_state: SaveStates::Turn,
         }
     }
 }
@@ -128,6 +157,24 @@ pub fn digest_answers(text: TextModel) -> Script {
 pub fn always(text: TextModel, answer: &str) -> Script {
     let tokens = text.tokenizer.encode_behind(answer, Before::Text).unwrap();
     Box::new(move |_, _| tokens.clone())
+}
+
+/// Answers as ever, and a title to whoever asks for one.
+pub fn titling(text: &TextModel) -> Script {
+    let (text, mut answers) = (text.clone(), digest_answers(text.clone()));
+    Box::new(move |hash, tokens| match text.tokenizer.spell(tokens, Before::Edge).contains("Write a title") {
+        true => text.tokenizer.encode_behind("\n**Title: The bridge at Arvel.**\nmore", Before::Text).unwrap(),
+        false => answers(hash, tokens),
+    })
+}
+
+/// The titles of all sessions, as the list shows them, the last changed first.
+pub fn titles(t: &mut Talk) -> Vec<String> {
+    t.send(Request::Sessions);
+    t.wait("the list", |n| match n {
+        Notice::Sessions(rows) => Some(rows.iter().map(|r| r.title.clone()).collect()),
+        _ => None,
+    })
 }
 
 /// A desk that is talked to.
@@ -157,35 +204,25 @@ impl Talk {
             side_by_side: setup.side_by_side,
         });
         let Fake { commands, events, log, thread } = fake;
-        let mut talk = Talk::with_engine(
-            dir,
-            EngineChannels { commands, events },
-            setup.text,
-            setup.opening,
-            setup.attendance,
-            setup.settings,
-            setup.system,
-            setup.load,
-            setup.titles,
-        );
+        let how = How {
+            text: setup.text,
+            opening: setup.opening,
+            attendance: setup.attendance,
+            settings: setup.settings,
+            system: setup.system,
+            load: setup.load,
+            titles: setup.titles,
+            save_state: setup.save_state,
+        };
+        let mut talk = Talk::with_engine(dir, EngineChannels { commands, events }, how);
         talk.log = Some(log);
         talk.engine = Some(thread);
         talk
     }
 
     /// With any engine.
-    #[allow(clippy::too_many_arguments)]
-    pub fn with_engine(
-        dir: &Path,
-        engine: EngineChannels,
-        text: TextModel,
-        opening: Opening,
-        attendance: Attendance,
-        settings: Settings,
-        system: Option<String>,
-        load: LoadLimits,
-        titles: bool,
-    ) -> Talk {
+    pub fn with_engine(dir: &Path, engine: EngineChannels, how: How) -> Talk {
+        let How { text, opening, attendance, settings, system, load, titles, save_state } = how;
         let mut sources = SourceOptions::new(&Config::default().load);
         sources.base = dir.to_owned();
         let desk = desk::spawn(Options {
@@ -202,7 +239,7 @@ impl Talk {
             load,
             sources,
             piece: PIECE,
-            save_state: sala_chat::settings::SaveStates::Turn,
+            save_state,
             presets: Some(dir.join("presets")),
             overrides: Vec::new(),
             device_notes: desk::DeviceNotes::Always,
