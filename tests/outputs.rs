@@ -311,27 +311,31 @@ fn no_chat_sends_hostile_text_to_a_terminal() {
     let file = home.write("in.json", session());
     let imported = home.shown(&["import", &file], &[]);
     assert!(String::from_utf8_lossy(&imported).contains("3 messages imported"), "{imported:?}");
+    const LIST: &str = "Esc closes";
+    // And what the full screen shows when it is done.
     let commands = [
-        "/sessions",
-        "/docs",
-        "/timeline",
-        "/search word",
-        "/load nasty",
-        "/open nasty",
-        "/resume nastyy",
-        "/export folder",
+        ("/sessions", LIST),
+        ("/docs", LIST),
+        ("/timeline", LIST),
+        ("/search word", LIST),
+        ("/load nasty", "No such file"),
+        ("/open nasty", "No document nasty"),
+        ("/resume nastyy", "No session is called"),
+        ("/export folder", "folder exists"),
     ];
     for plain in [true, false] {
         let mode: &[&str] = if plain { &["--plain", "--demo", "-c"] } else { &["--demo", "-c"] };
         let mut terminal = home.start(mode, &[]);
         terminal.wait_for("word");
-        for command in commands {
+        for (command, shown) in commands {
             terminal.line(command);
-            // Pages and lists are closed again; a line of text mode is not waiting for a key.
+            // A line of text mode waits for no key.
             if !plain {
-                std::thread::sleep(std::time::Duration::from_millis(150));
+                terminal.wait_for(shown);
+            }
+            if !plain && shown == LIST {
                 terminal.send(b"\x1b");
-                std::thread::sleep(std::time::Duration::from_millis(100));
+                terminal.wait("the list to close", |text| !text.contains(LIST));
             }
         }
         terminal.line("/quit");
