@@ -53,7 +53,7 @@ struct Told {
 }
 
 fn options(url: &str) -> RemoteOptions {
-    RemoteOptions { url: url.to_owned(), model: None, key: None, context: None, patience: QUICK }
+    RemoteOptions { url: url.to_owned(), model: None, key: None, context: None, patience: QUICK, one_question: false }
 }
 
 impl Client {

@@ -25,7 +25,12 @@ fn scripted_desk() -> DeskHandle {
     let (out, notices) = crossbeam_channel::unbounded();
     std::thread::spawn(move || {
         let tell = |n: Notice| drop(out.send(n));
-        tell(Notice::Ready(ModelInfo { name: "demo".into(), context_limit: 1_000, ..ModelInfo::default() }));
+        tell(Notice::Ready(ModelInfo {
+            name: "demo".into(),
+            built_in: true,
+            context_limit: 1_000,
+            ..ModelInfo::default()
+        }));
         tell(Notice::Session(SessionView { branch: (1, 1), ..SessionView::default() }));
         tell(Notice::Activity(Activity::Idle));
         let mut id = 1;

@@ -454,7 +454,7 @@ impl App {
 
     /// Whether the open model is the built-in demo.
     pub fn is_demo(&self) -> bool {
-        self.model.as_ref().is_some_and(ModelInfo::is_built_in)
+        self.model.as_ref().is_some_and(|model| model.built_in)
     }
 
     /// The last answer, for `/copy`.

@@ -22,7 +22,7 @@ pub use guest::{Engine, Found, Link, Way, find, look, spawn};
 pub use host::{Host, Opener, open_host};
 pub use place::Place;
 
-use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, WeightsChoice};
+use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, WeightsChoice, is_folder};
 
 /// How long either side waits for the other's first words.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
@@ -50,8 +50,7 @@ impl From<&EngineOptions> for Loads {
             DraftChoice::Off => "off".to_owned(),
             DraftChoice::Folder(folder) => whole(&folder.display().to_string()),
         };
-        let named = o.model == "demo" || o.model.starts_with("synthetic:");
-        let model = if named { o.model.clone() } else { whole(&o.model) };
+        let model = if is_folder(&o.model) { whole(&o.model) } else { o.model.clone() };
         Loads { model, device: o.device, gpu: o.gpu, context: o.context, weights: o.weights, draft }
     }
 }

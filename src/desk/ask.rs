@@ -137,9 +137,7 @@ impl State {
                     safe = desk.add_message(message)?;
                 }
                 desk.typed = None;
-                if let Some(help) =
-                    desk.feeder.model().filter(|m| m.is_built_in()).and_then(|_| unknown_command(&asked))
-                {
+                if let Some(help) = desk.feeder.model().filter(|m| m.built_in).and_then(|_| unknown_command(&asked)) {
                     desk.note(Level::Info, help);
                 }
                 let sampling = desk.next_sampling();

@@ -56,7 +56,7 @@ impl State {
         let finish = self.talk.conversation.get(answer).and_then(|m| m.meta.finish);
         let whole = matches!(finish, Some(Finish::Stop | Finish::Length));
         let answers = self.talk.conversation.path().iter().filter(|m| m.role == Role::Assistant).count();
-        let able = self.feeder.model().is_some_and(|m| !m.is_built_in() && m.server.is_none()) && self.lanes() > 0;
+        let able = self.feeder.model().is_some_and(|m| !m.built_in && m.server.is_none()) && self.lanes() > 0;
         self.talk.wants_title =
             self.titles && self.talk.id.is_some() && self.talk.title.is_empty() && able && whole && answers <= TRIES;
     }

@@ -194,6 +194,7 @@ fn load<B: DraftOps>(
     notes.extend(backend.notes());
     let info = ModelInfo {
         name: checkpoint.name().into(),
+        built_in: checkpoint.is_built_in(),
         device: backend.describe(),
         device_kind: backend.kind().into(),
         dtype: match (checkpoint.recipe(), checkpoint.published(), checkpoint.dtype()) {
@@ -244,9 +245,7 @@ fn open_head<B: DraftOps>(
     let beside = checkpoint.directory().map(|dir| dir.join(BESIDE)).filter(|dir| dir.is_dir());
     match folder.map(Path::to_path_buf).or(beside) {
         Some(folder) => DraftHead::open(backend, &folder, model.spec(), &DraftOptions::default()).map(Some),
-        None if checkpoint.name() == "demo" => {
-            DraftHead::demo(backend, model.spec(), &DraftOptions::default()).map(Some)
-        }
+        None if checkpoint.is_built_in() => DraftHead::demo(backend, model.spec(), &DraftOptions::default()).map(Some),
         None => Ok(None),
     }
 }

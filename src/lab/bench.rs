@@ -317,7 +317,7 @@ fn bench<B: DraftOps>(
     let load_s = started.elapsed().as_secs_f64();
     let head = if !args.draft_round && !args.speculation {
         None
-    } else if checkpoint.name() == "demo" {
+    } else if checkpoint.is_built_in() {
         Some(DraftHead::demo(&mut b, model.spec(), &DraftOptions::default()).context("loading the draft head")?)
     } else {
         Some(DraftHead::synthetic(&mut b, model.spec(), &DraftOptions::default(), 1).context("making a draft head")?)

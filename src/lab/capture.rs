@@ -97,7 +97,7 @@ fn layers(context: &Context, checkpoint: &Checkpoint, spec: &ModelSpec) -> Resul
     match (context.config().draft_source(), beside) {
         (DraftSource::Named(name), _) => in_folder(&draft_folder(&name)?),
         (DraftSource::Auto, Some(folder)) => in_folder(&folder),
-        (DraftSource::Auto, None) if checkpoint.name() == "demo" => of(demo_draft()?.0),
+        (DraftSource::Auto, None) if checkpoint.is_built_in() => of(demo_draft()?.0),
         (DraftSource::Auto | DraftSource::Off, _) => Ok(DraftConfig::default_aux_layers(spec.mixers.len())),
     }
 }

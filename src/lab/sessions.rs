@@ -47,6 +47,7 @@ use serde_json::{Value, json};
 use super::bench::{describe, median};
 use crate::desk::{Attendance, session_rows};
 use crate::protocol::desk::{LoadOptions, Request};
+use crate::protocol::engine::BUILT_IN;
 use crate::session::{Change, Limits, NewSession, RealDisk, Save, SaveEvent, SegmentId, SessionFilter, Store, Writer};
 use crate::settings::{Device, SaveStates};
 use crate::shell::cli::{BenchArgs, FillArg, SessionChoice};
@@ -142,7 +143,7 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     let scratch = tempfile::Builder::new().prefix("bench-").tempdir_in(&context.dirs.data).map_err(no_room)?;
     let mut quiet = context.clone();
     quiet.dirs.data = scratch.path().join("data");
-    let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == "demo";
+    let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == BUILT_IN;
     let tokens = args.context.last().copied().unwrap_or(if cpu { TOKENS } else { TOKENS_GPU });
     let config = &mut quiet.loaded.config;
     if config.model.max_context == 0 {

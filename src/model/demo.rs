@@ -4,6 +4,7 @@
 
 use super::weights::{EmbeddedFile, Tensors};
 use super::{Checkpoint, Result};
+use crate::protocol::engine::BUILT_IN;
 
 /// `config.json` of the built-in model.
 pub const DEMO_CONFIG: &str = include_str!("../../assets/demo/config.json");
@@ -34,7 +35,7 @@ const DRAFT_WEIGHTS: EmbeddedFile = EmbeddedFile {
 
 /// The built-in model.
 pub(super) fn checkpoint() -> Result<Checkpoint> {
-    Checkpoint::embedded("demo", DEMO_CONFIG, &WEIGHTS)
+    Checkpoint::embedded(BUILT_IN, DEMO_CONFIG, &WEIGHTS)
 }
 
 /// `config.json` and weights of the built-in model's EAGLE-3 head.

@@ -12,7 +12,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::protocol::engine::Dtype;
+use crate::protocol::engine::{BUILT_IN, Dtype};
 use crate::spec::{Mixer, ModelSpec};
 use crate::text::files;
 
@@ -77,7 +77,7 @@ impl Checkpoint {
     /// # Errors
     /// See [`ModelError`]; shapes of tensors are checked by [`super::Model::load`].
     pub fn open(what: &str) -> Result<Checkpoint> {
-        if what == "demo" {
+        if what == BUILT_IN {
             return demo::checkpoint();
         }
         if let Some(rest) = what.strip_prefix("synthetic:") {
@@ -197,6 +197,11 @@ impl Checkpoint {
     /// `demo`, `synthetic:9b`, or the folder's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it is the model that comes with the program; a folder may be called as that is.
+    pub fn is_built_in(&self) -> bool {
+        self.directory.is_none() && self.name == BUILT_IN
     }
 
     /// The folder, if there is one: tokenizer and draft head may be beside the weights.

@@ -32,6 +32,8 @@ pub(super) struct Asking {
     context: Option<u64>,
     /// Fields that this server does not take.
     left_out: RefCell<BTreeSet<&'static str>>,
+    /// One question follows at once.
+    pub(super) one_question: bool,
     /// It was said that a budget for thoughts does not hold there.
     said_budget: Cell<bool>,
 }
@@ -41,9 +43,9 @@ impl Asking {
     /// One line: no such address.
     pub(super) fn new(options: RemoteOptions, codec: Codec, events: Sender<EngineEvent>) -> Result<Asking, String> {
         let client = Client::new(&options)?;
-        let RemoteOptions { model: wanted, context, .. } = options;
+        let RemoteOptions { model: wanted, context, one_question, .. } = options;
         let (model, left_out, said_budget) = (RefCell::default(), RefCell::default(), Cell::new(false));
-        Ok(Asking { client, codec, events, wanted, model, context, left_out, said_budget })
+        Ok(Asking { client, codec, events, wanted, model, context, left_out, one_question, said_budget })
     }
 
     pub(super) fn send(&self, event: EngineEvent) {

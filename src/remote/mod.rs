@@ -38,6 +38,8 @@ pub struct RemoteOptions {
     pub context: Option<u64>,
     /// How long the server may take.
     pub patience: Patience,
+    /// One question follows at once: that nobody answers at the start is said by that question's failure alone.
+    pub one_question: bool,
 }
 
 /// How long a server may take.

@@ -123,7 +123,9 @@ impl Worker {
         asking.send(EngineEvent::Loading { what: format!("asking {}", asking.client.shown), done: 0.0 });
         let failed = asking.find_model(&Cancel::default()).await.err().and_then(line_of);
         asking.send(EngineEvent::Ready(asking.info()));
-        let failed = failed.map(|line| format!("{} Each question tries again.", sentence(&line)));
+        let failed = failed
+            .filter(|_| !asking.one_question)
+            .map(|line| format!("{} Each question tries again.", sentence(&line)));
         for note in asking.client.exposed_key().into_iter().chain(failed) {
             asking.send(EngineEvent::Note(note));
         }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use super::cli::TuningArgs;
 use super::{Exit, Failure};
+use crate::protocol::engine::BUILT_IN;
 use crate::settings::{Device, ModelConfig};
 
 use crate::backend::cpu::Cpu;
@@ -69,7 +70,7 @@ pub fn automatic(config: &ModelConfig) -> Chosen {
 
 fn choose(installed: Option<PathBuf>, device: Device, gpu: impl FnOnce() -> Result<(), String>) -> Chosen {
     let Some(folder) = installed else {
-        return Chosen::new("demo");
+        return Chosen::new(BUILT_IN);
     };
     let why = match device {
         // Without one, opening it fails with the reason.
@@ -81,7 +82,7 @@ fn choose(installed: Option<PathBuf>, device: Device, gpu: impl FnOnce() -> Resu
         None => Chosen::new(folder.display().to_string()),
         Some(why) => Chosen {
             note: Some(format!("{why}. The built-in model answers instead of the downloaded one.")),
-            ..Chosen::new("demo")
+            ..Chosen::new(BUILT_IN)
         },
     }
 }

@@ -14,8 +14,8 @@ use crate::engine::worker;
 use crate::model::{
     Checkpoint, DEMO_CONFIG, DEMO_GENERATION_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, ModelError, Recipe,
 };
-use crate::protocol::engine::{DeviceChoice, DraftChoice, EngineOptions, Token, WeightsChoice};
-use crate::remote;
+use crate::protocol::engine::{BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, Token, WeightsChoice, is_folder};
+use crate::remote::{self, RemoteOptions};
 use crate::session::{Limits, RealDisk, Scratch, Store, StoreError};
 use crate::settings::table::session_rows;
 use crate::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
@@ -143,16 +143,12 @@ pub fn scratch(context: &Context) -> Result<(Arc<Store>, Scratch), Failure> {
 pub fn model(context: &Context) -> Result<Chosen, Failure> {
     match context.config().model_source() {
         ModelSource::Auto => Ok(devices::automatic(&context.config().model)),
-        ModelSource::Demo => Ok(Chosen::new("demo")),
+        ModelSource::Demo => Ok(Chosen::new(BUILT_IN)),
         ModelSource::Synthetic(shape) => Ok(Chosen::new(format!("synthetic:{shape}"))),
         ModelSource::Path(path) if Path::new(&path).is_dir() => Ok(Chosen::new(path)),
         ModelSource::Path(path) => Err(Failure::new(Exit::NoModel, format!("{path}: no such model folder"))
             .hint("--model demo runs the built-in model, sala-chat model download gets the 9B model")),
     }
-}
-
-fn is_folder(model: &str) -> bool {
-    model != "demo" && !model.starts_with("synthetic:")
 }
 
 /// Tokenizer and template of a model, and the ids that end a turn.
@@ -169,7 +165,7 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
     } else {
         let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
         // Random weights have no authors who could recommend anything.
-        let generation = (model == "demo").then_some(DEMO_GENERATION_CONFIG.as_bytes());
+        let generation = (model == BUILT_IN).then_some(DEMO_GENERATION_CONFIG.as_bytes());
         (TextModel::from_bytes(tokenizer, config, generation, None), DEMO_CONFIG.to_owned())
     };
     let text = text.map_err(|e| unusable(e.to_string()))?;
@@ -295,8 +291,9 @@ struct Begun {
 }
 
 /// Begins what answers: a server if one is named, else a model on this machine.
-fn begin(context: &Context) -> Result<Begun, Failure> {
+fn begin(context: &Context, attendance: Attendance) -> Result<Begun, Failure> {
     if let Some(options) = remote_engine::options(context)? {
+        let options = RemoteOptions { one_question: attendance == Attendance::Absent, ..options };
         let text = remote::text_model().map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
         let remote::Engine { commands, events, thread } = remote::spawn(options, &text).map_err(no_thread)?;
         let engine = Starting(Some(worker::Engine { commands, events, thread }));
@@ -323,7 +320,7 @@ pub fn desk(context: &Context, session: &SessionChoice, save: bool, attendance: 
         let message = "--no-save begins with nothing kept: no session can be gone on in (-c, -r)";
         return Err(Failure::new(Exit::Usage, message).hint("Leave --no-save out; in the chat, /aside leaves no trace"));
     }
-    let Begun { engine, text, stop, save_state, piece } = begin(context)?;
+    let Begun { engine, text, stop, save_state, piece } = begin(context, attendance)?;
     let mut loaded = context.loaded.clone();
     loaded.recommend(&text.recommended);
     if let Some(why) =

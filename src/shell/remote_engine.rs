@@ -24,6 +24,7 @@ pub fn options(context: &Context) -> Result<Option<RemoteOptions>, Failure> {
         key,
         context: Some(engine.context).filter(|c| *c > 0),
         patience: Patience { first: seconds(engine.wait_s), stall: seconds(engine.stall_s), ..Patience::default() },
+        one_question: false,
     }))
 }
 

@@ -173,6 +173,22 @@ fn settings_that_are_none_are_usage_errors() {
 }
 
 #[test]
+fn a_server_that_is_not_there_is_said_once() {
+    let home = tempfile::tempdir().unwrap();
+    let output = run(home.path(), &["--engine", "http://127.0.0.1:1/v1", "-p", "q"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(err(&output).matches("127.0.0.1:1").count(), 1, "{}", err(&output));
+}
+
+#[test]
+fn a_servers_model_is_not_the_built_in_one_whatever_it_is_called() {
+    let home = tempfile::tempdir().unwrap();
+    let server = ChatServer::with_models(json!({"data": [{"id": "demo"}]}), vec![answer("Yes.")]);
+    let said = lines(home.path(), &["--engine", &server.url, "--plain"], &["Is it?", "@Yes.", "/quit"]);
+    assert!(said.contains("demo on ") && !said.contains("built-in"), "{said}");
+}
+
+#[test]
 fn a_conversation_goes_back_forth_and_on_over_text_alone() {
     let home = tempfile::tempdir().unwrap();
     let server = ChatServer::start((1..=6).map(|n| answer(&format!("Answer {n}."))).collect());

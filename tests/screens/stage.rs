@@ -158,6 +158,7 @@ impl Stage {
 pub fn demo() -> ModelInfo {
     ModelInfo {
         name: "demo".into(),
+        built_in: true,
         device: "CPU, 2 threads".into(),
         device_kind: "cpu".into(),
         dtype: "f32".into(),

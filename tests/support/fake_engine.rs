@@ -328,6 +328,7 @@ pub fn spawn(mut o: Options) -> Fake {
     let thread = std::thread::spawn(move || {
         let _ = out.send(EngineEvent::Ready(ModelInfo {
             name: o.name.into(),
+            built_in: o.name == "demo",
             device: "CPU, 1 thread".into(),
             device_kind: "cpu".into(),
             dtype: "f32".into(),

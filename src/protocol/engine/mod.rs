@@ -16,7 +16,9 @@ pub use image::{
     StateImage,
 };
 pub use look::{BlockLook, Look, Looked, LookedAt, Scoring};
-pub use options::{DeviceChoice, DraftChoice, EngineOptions, MemoryInfo, ModelInfo, WeightsChoice};
+pub use options::{
+    BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, MemoryInfo, ModelInfo, WeightsChoice, is_folder,
+};
 pub use stats::{JobStats, SpecStats, Usage};
 
 use std::sync::Arc;

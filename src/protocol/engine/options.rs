@@ -6,6 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::base::grouped;
 
+/// What [`EngineOptions::model`] calls the model that comes with the program.
+pub const BUILT_IN: &str = "demo";
+
+/// Whether a model is named by its folder: it is neither the built-in one nor one of random weights.
+pub fn is_folder(model: &str) -> bool {
+    model != BUILT_IN && !model.starts_with("synthetic:")
+}
+
 /// Which device to run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -70,7 +78,7 @@ pub struct EngineOptions {
 impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {
-            model: "demo".into(),
+            model: BUILT_IN.into(),
             device: DeviceChoice::Auto,
             gpu: 0,
             context: None,
@@ -86,8 +94,10 @@ impl Default for EngineOptions {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelInfo {
-    /// `demo`, `MiniCPM-SALA`, `synthetic:9b`.
+    /// `demo`, `MiniCPM-SALA`, `synthetic:9b`; of a server or a folder whatever they call it.
     pub name: String,
+    /// Whether it is the small model that comes with the program.
+    pub built_in: bool,
     /// `CPU, 2 threads` or `NVIDIA H200`.
     pub device: String,
     /// `cpu` or `cuda`.
@@ -116,11 +126,6 @@ pub struct ModelInfo {
 }
 
 impl ModelInfo {
-    /// Whether it is the small model that comes with the program.
-    pub fn is_built_in(&self) -> bool {
-        self.name == "demo"
-    }
-
     /// What its context holds: `up to 4,096 tokens`.
     pub fn holds(&self) -> String {
         match self.context_limit {

@@ -60,7 +60,7 @@ impl Plain {
         match notice {
             Notice::Ready(info) => {
                 out.push(Out::Line(format!("{} on {}, {}.", info.name, info.device, info.holds())));
-                if info.name == "demo" {
+                if info.built_in {
                     out.push(Out::Line(
                         "This is the small built-in demo model. The 9B model: sala-chat model download".into(),
                     ));
