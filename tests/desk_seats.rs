@@ -5,6 +5,7 @@ mod support;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sala_chat::desk::Opening;
 use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SessionView};
+use sala_chat::settings::SaveStates;
 use sala_chat::transcript::{Finish, Message, Role};
 use support::{Setup, Talk, with_both_tokenizers};
 
@@ -303,6 +304,25 @@ fn stopping_an_aside_stops_nothing_else() {
     t.quit();
 }
 
+fn states_that_wait_for_the_end_are_those_of_all_sessions() {
+    let dir = dir();
+    let setup = || Setup { save_state: SaveStates::Exit, ..Setup::default() };
+    let mut t = Talk::new(dir.path(), setup());
+    t.ask("One?");
+    t.send(Request::New(None));
+    session(&mut t);
+    t.ask("Another?");
+    t.ask("And more?");
+    t.quit();
+    for name in ["one", "another"] {
+        let mut t = Talk::new(dir.path(), Setup { opening: Opening::Resume(name.into()), ..setup() });
+        t.note_with("Resumed");
+        let answer = t.ask("Two?");
+        assert!(answer.meta.reused_tokens > 0, "{name}: {:?}", answer.meta);
+        t.quit();
+    }
+}
+
 with_both_tokenizers!(
     an_answer_goes_on_in_a_session_that_was_left,
     coming_back_shows_it_as_it_stands_and_live,
@@ -315,4 +335,5 @@ with_both_tokenizers!(
     an_aside_asks_about_what_stood_before_a_document_that_is_read,
     an_aside_without_memory_for_it_waits_and_says_so,
     stopping_an_aside_stops_nothing_else,
+    states_that_wait_for_the_end_are_those_of_all_sessions,
 );

@@ -12,9 +12,11 @@ use super::{DeskError, Done, Out, now_ms};
 use crate::protocol::desk::{Level, Notice, SaveState};
 use crate::protocol::engine::{EngineFault, StateImage};
 use crate::session::{
-    Change, RestorePlan, Save, SaveEvent, Segment, SegmentId, SessionLock, Store, StoreError, Unsaved, Writer,
+    Change, NewSegment, RestorePlan, Save, SaveEvent, Segment, SegmentId, SessionLock, Store, StoreError, Unsaved,
+    Writer,
 };
 use crate::settings::SaveStates;
+use crate::transcript::SessionId;
 
 /// How long a question may wait to be durable before the engine sees it anyway (the banner says that it is not).
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -33,7 +35,16 @@ struct Pending {
     /// Why something will never be on disk, once that is so: nothing that is saved later makes it whole.
     given_up: Option<String>,
     /// State to be written when the program ends, in order.
-    held: Vec<(SegmentId, StateImage)>,
+    held: Vec<Held>,
+}
+
+/// State that is written when the program ends.
+#[derive(Debug)]
+struct Held {
+    /// Whose; none of a document that is only read into the library.
+    session: Option<SessionId>,
+    id: SegmentId,
+    image: StateImage,
 }
 
 /// The store, the writer, and how saving stands.
@@ -67,15 +78,32 @@ impl Keeper {
         Keeper { store, writer, events, pending, policy, discard, shown, lock, out }
     }
 
-    /// Hands a save over.
-    pub(super) fn save(&mut self, mut save: Save) -> u64 {
-        if self.policy == SaveStates::Exit {
-            // Only the newest checkpoint is of use when the program ends; rows are needed of all.
-            for (_, image) in self.pending.held.iter_mut().filter(|_| !save.images.is_empty()) {
-                image.end = None;
+    /// Hands a segment over that a session has come to, what else changes with it, and its state.
+    pub(super) fn segment(
+        &mut self,
+        session: Option<SessionId>,
+        content: NewSegment,
+        more: Option<Change>,
+        image: Option<StateImage>,
+    ) -> u64 {
+        let (id, parent) = (content.id(), content.parent);
+        let changes = [Change::AddSegment(Box::new(content))].into_iter().chain(more).collect();
+        match image {
+            Some(image) if self.policy == SaveStates::Exit => {
+                // Where the session went on from here, the end it had is of no use when the program ends; its rows are.
+                let gone_on = self.pending.held.iter_mut().find(|h| h.session == session && Some(h.id) == parent);
+                if let Some(held) = gone_on {
+                    held.image.end = None;
+                }
+                self.pending.held.push(Held { session, id, image });
+                self.change(changes)
             }
-            self.pending.held.append(&mut save.images);
+            image => self.save(Save { changes, images: image.map(|image| (id, image)).into_iter().collect() }),
         }
+    }
+
+    /// Hands a save over.
+    fn save(&mut self, save: Save) -> u64 {
         let state = save.images.last().map(|(id, _)| *id);
         let id = self.writer.save(save);
         self.pending.last = id;
@@ -235,7 +263,8 @@ impl Keeper {
     pub(super) fn close(mut self, patience: Duration) -> Result<(), Unsaved> {
         let held = std::mem::take(&mut self.pending.held);
         if !held.is_empty() {
-            self.writer.save(Save { changes: Vec::new(), images: held });
+            let images = held.into_iter().map(|held| (held.id, held.image)).collect();
+            self.writer.save(Save { changes: Vec::new(), images });
         }
         let saved = self.writer.close(Instant::now() + patience);
         drop(self.lock.take());

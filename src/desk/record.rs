@@ -5,7 +5,7 @@ use super::work::Wanted;
 use super::{Done, State, Work};
 use crate::protocol::desk::{Level, Notice, TimelineRow};
 use crate::protocol::engine::StateImage;
-use crate::session::{Change, NewSegment, NewSession, Save, SegmentId, TitleBy};
+use crate::session::{Change, NewSegment, NewSession, SegmentId, TitleBy};
 use crate::transcript::{Message, MessageId, Role, SessionId};
 
 impl State {
@@ -135,12 +135,11 @@ impl State {
             return;
         }
         let id = content.id();
-        let mut changes = vec![Change::AddSegment(Box::new(content))];
-        if let Some(message) = message {
+        let link = message.map(|message| {
             self.talk.ends.insert(message, id);
-            changes.push(Change::Link { message, segment: id });
-        }
-        self.keeper.save(Save { changes, images: image.map(|i| (id, i)).into_iter().collect() });
+            Change::Link { message, segment: id }
+        });
+        self.keeper.segment(self.talk.id, content, link, image);
     }
 
     /// Says in the store that a message ends in a segment that is there already.
