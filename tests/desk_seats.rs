@@ -2,12 +2,14 @@
 
 mod support;
 
+use std::time::Instant;
+
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sala_chat::desk::Opening;
 use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SessionView};
 use sala_chat::settings::SaveStates;
 use sala_chat::transcript::{Finish, Message, Role};
-use support::{Setup, Talk, with_both_tokenizers};
+use support::{PATIENCE, Setup, Talk, text_model, titles, titling, with_both_tokenizers};
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -304,6 +306,30 @@ fn stopping_an_aside_stops_nothing_else() {
     t.quit();
 }
 
+fn a_session_that_was_left_is_given_its_title_too() {
+    let dir = dir();
+    let setup = Setup { titles: true, script: titling(&text_model(None)), ..Setup::default() };
+    let (mut t, gate) = gated(dir.path(), setup);
+    asked(&mut t, &gate, "How long is it?");
+    t.send(Request::New(None));
+    session(&mut t);
+    drop(gate);
+    beside(&mut t, "the answer", 1, answer_of);
+    // Looking at the list keeps nothing from being done.
+    let end = Instant::now() + PATIENCE;
+    while titles(&mut t) != ["The bridge at Arvel"] {
+        assert!(Instant::now() < end, "no title: {:?}", titles(&mut t));
+    }
+    // One that is left as soon as it was answered, too.
+    t.ask("And how wide?");
+    t.send(Request::New(None));
+    session(&mut t);
+    while titles(&mut t) != ["The bridge at Arvel"; 2] {
+        assert!(Instant::now() < end, "no second title: {:?}", titles(&mut t));
+    }
+    t.quit();
+}
+
 fn states_that_wait_for_the_end_are_those_of_all_sessions() {
     let dir = dir();
     let setup = || Setup { save_state: SaveStates::Exit, ..Setup::default() };
@@ -335,5 +361,6 @@ with_both_tokenizers!(
     an_aside_asks_about_what_stood_before_a_document_that_is_read,
     an_aside_without_memory_for_it_waits_and_says_so,
     stopping_an_aside_stops_nothing_else,
+    a_session_that_was_left_is_given_its_title_too,
     states_that_wait_for_the_end_are_those_of_all_sessions,
 );

@@ -314,6 +314,8 @@ struct State {
     typed: Option<String>,
     said_thoughts_leave: bool,
     titles: bool,
+    /// Sessions that were left before they had one.
+    untitled: VecDeque<title::Untitled>,
     /// Rows of the last table of answers, by the serial of the session it was asked in.
     asked: HashMap<u64, Vec<shelf::Asked>>,
     attendance: Attendance,
@@ -355,6 +357,7 @@ impl State {
             typed: None,
             said_thoughts_leave: false,
             titles: o.titles && o.attendance == Attendance::Present,
+            untitled: VecDeque::new(),
             asked: HashMap::new(),
             attendance: o.attendance,
             reserve_answer: o.reserve_answer,

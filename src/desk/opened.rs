@@ -96,7 +96,8 @@ impl State {
         self.opened.quiet = false;
         // What was asked in the session that is left is done.
         self.typed = None;
-        let left = std::mem::replace(&mut self.talk, talk);
+        let mut left = std::mem::replace(&mut self.talk, talk);
+        self.left_untitled(&mut left);
         self.opened.left(left, self.opened.empty);
         let (serial, id) = (self.talk.serial, self.talk.id);
         let known =

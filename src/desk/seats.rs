@@ -270,7 +270,7 @@ impl State {
     }
 
     /// A seat that has done all it was asked.
-    fn put_away(&mut self, seat: Seat, empty: Empty) {
+    fn put_away(&mut self, mut seat: Seat, empty: Empty) {
         // Where the engine is gone there is nothing to give back.
         let _ = self.feeder.release(seat.place.sequence());
         match seat.apart {
@@ -280,6 +280,7 @@ impl State {
                 // Whoever takes the lock next must find all that was said.
                 self.keeper.wait_for_texts();
                 drop(seat.lock);
+                self.left_untitled(&mut seat.talk);
                 self.opened.left(seat.talk, empty);
             }
         }

@@ -1,6 +1,7 @@
 //! A title for the open session, made by the model from how the conversation begins.
 //!
-//! It is written in a sequence beside the conversation's while nothing else goes on, and whatever is asked meanwhile goes first.
+//! It is written in a sequence beside the conversation's while nothing else goes on, and whatever is asked meanwhile goes first;
+//! a session that was left is given its title then, too.
 //! Where none can be made, the first words of the first question stay in its place; one that a person gave stays for good. The
 //! built-in model is not asked, because it was not trained to, nor is a server, where every request is somebody's bill.
 
@@ -12,7 +13,7 @@ use super::feeder::Last;
 use super::path::Path;
 use super::render::Rendered;
 use super::segments::{self, Step};
-use super::{DeskError, Done, State, Work};
+use super::{DeskError, Done, State, Talk, Work};
 use crate::protocol::desk::{Level, Notice};
 use crate::protocol::engine::{Ended, Generate, Looked, Sampling, Token};
 use crate::session::{Change, TitleBy};
@@ -39,9 +40,16 @@ const LONGEST: usize = 60;
 /// Characters of a title that somebody types.
 const LONGEST_TYPED: usize = 120;
 
+/// A session that wants a title, and what the model is asked for it.
+#[derive(Clone, Debug)]
+pub(super) struct Untitled {
+    session: SessionId,
+    asked: String,
+}
+
 /// A title that is being written.
 struct Titling {
-    session: SessionId,
+    of: Untitled,
     rendered: Arc<Rendered>,
     steps: VecDeque<Step>,
     last: Option<Last>,
@@ -61,9 +69,14 @@ impl State {
             self.titles && self.talk.id.is_some() && self.talk.title.is_empty() && able && whole && answers <= TRIES;
     }
 
+    /// A session is left: should it want a title, it is made while nothing else goes on.
+    pub(super) fn left_untitled(&mut self, talk: &mut Talk) {
+        self.untitled.extend(untitled(talk));
+    }
+
     /// Whether a title can be made now: no conversation is answered that it would take time from.
     pub(super) fn title_is_due(&self) -> bool {
-        self.talk.wants_title
+        (self.talk.wants_title || !self.untitled.is_empty())
             && self.feeder.model().is_some()
             && self.lanes() > 0
             && self.other_works().all(Work::is_idle)
@@ -71,9 +84,8 @@ impl State {
 
     /// Begins to write it.
     pub(super) fn make_title(&mut self) -> Done {
-        let wanted = std::mem::take(&mut self.talk.wants_title) && self.talk.title.is_empty();
-        let session = self.talk.id.filter(|_| wanted);
-        match session.map(|session| self.titling(session)).transpose() {
+        let wanted = untitled(&mut self.talk).or_else(|| self.untitled.pop_front());
+        match wanted.map(|wanted| self.titling(wanted)).transpose() {
             Ok(Some(Some(titling))) => self.branch_out(titling),
             Ok(Some(None) | None) => Ok(()),
             Err(e) => {
@@ -84,9 +96,8 @@ impl State {
     }
 
     /// What is asked of the model; `None` where that would take too long.
-    fn titling(&self, session: SessionId) -> Done<Option<Titling>> {
-        let Some(asked) = asked(&self.talk.conversation.path()) else { return Ok(None) };
-        let message = self.draft(Role::User, None, asked);
+    fn titling(&self, of: Untitled) -> Done<Option<Titling>> {
+        let message = self.draft(Role::User, None, of.asked.clone());
         let rendered = self.bounded(|halt| self.feeder.renderer.prompt(&[&message], ThinkMode::Off, halt))?;
         let (renderer, piece) = (&self.feeder.renderer, self.feeder.piece);
         let steps = self.bounded(|halt| segments::steps(renderer, piece, &rendered, &Path::default(), halt))?;
@@ -103,7 +114,7 @@ impl State {
             ..self.generate(Sampling { temperature: 0.0, ..self.talk.settings.for_answer(|| 0) }, begin, 0)?
         };
         Ok(Some(Titling {
-            session,
+            of,
             decoder: StreamDecoder::new(tokenizer.clone(), begin),
             rendered: Arc::new(rendered),
             steps: steps.into(),
@@ -123,6 +134,13 @@ impl State {
         self.note(Level::Info, format!("Title: {title}. /rename changes the name it is resumed by."));
         self.has_title(title, TitleBy::Person);
         Ok(())
+    }
+
+    /// The model made a title for the open session: it is its title if nobody gave it one.
+    fn was_titled(&mut self, title: String) {
+        if self.talk.title.is_empty() {
+            self.has_title(title, TitleBy::Model);
+        }
     }
 
     /// The open session has a title from now on. One in which nothing was said yet is given it with its first message.
@@ -162,10 +180,26 @@ impl Fan for Titling {
 
     fn over(self: Box<Self>, desk: &mut State, lanes: Lanes) -> Done {
         desk.release(lanes);
+        let session = self.of.session;
+        let here = desk.talk.id == Some(session);
+        if !self.complete && !desk.queue.is_empty() {
+            // It gave way, and is asked for again behind that.
+            match here {
+                true => desk.talk.wants_title = true,
+                false => desk.untitled.push_back(self.of),
+            }
+            return Ok(());
+        }
         let made = Some(&self.text).filter(|_| self.complete).and_then(|text| cleaned(text));
-        // Somebody may have given it one, or gone elsewhere.
-        if let Some(title) = made.filter(|_| desk.talk.id == Some(self.session) && desk.talk.title.is_empty()) {
-            desk.has_title(title, TitleBy::Model);
+        if let Some(title) = made {
+            match desk.seat_of(|talk| talk.id == Some(session)) {
+                Some(at) => desk.beside(at, |desk| desk.was_titled(title)),
+                None if here => desk.was_titled(title),
+                // It is not open any more.
+                None => {
+                    desk.keeper.change(vec![Change::Title { session, title, by: TitleBy::Model }]);
+                }
+            }
         }
         Ok(())
     }
@@ -173,6 +207,13 @@ impl Fan for Titling {
     fn gives_way(&self) -> bool {
         true
     }
+}
+
+/// What a session wants that is to be given a title. Asked once.
+fn untitled(talk: &mut Talk) -> Option<Untitled> {
+    let wanted = std::mem::take(&mut talk.wants_title) && talk.title.is_empty();
+    let session = talk.id.filter(|_| wanted)?;
+    Some(Untitled { session, asked: asked(&talk.conversation.path())? })
 }
 
 /// What the model is asked: how the conversation begins. `None` before there is a question and an answer.
