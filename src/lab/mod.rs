@@ -5,17 +5,21 @@
 //! | `kernels` | `doctor --kernels`, `doctor --rates`: operations against the oracle, and their speeds |
 //! | `fixtures` | `doctor --fixtures DIR`: golden data |
 //! | `bench` | `bench`: prefill, decode, verify, speculation |
+//! | `beside` | `bench beside`: forks, chat beside a read, many restored at once |
 //! | `sessions` | `bench sessions`: resume, undo, fork, search |
+//! | `library` | `bench library`: `/ask-all`, `/when` |
 //! | `eval` | `eval`: reference logits, perplexity, consistency, needles |
 //! | `capture` | `draft capture`: hidden states for training a draft head |
 //!
 //! The shell calls it through [`LABORATORY`] and knows nothing else of it; nothing that answers a user depends on this module.
 
 mod bench;
+mod beside;
 mod capture;
 mod eval;
 mod fixtures;
 pub mod kernels;
+mod library;
 mod sessions;
 
 use crate::model::ModelError;
@@ -36,6 +40,8 @@ fn measure(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
     match args.what {
         BenchWhat::Model => bench::run(context, args),
         BenchWhat::Sessions => sessions::run(context, args),
+        BenchWhat::Beside => beside::run(context, args),
+        BenchWhat::Library => library::run(context, args),
     }
 }
 

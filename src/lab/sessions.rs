@@ -31,10 +31,10 @@
 //! Times of a few milliseconds hold two database transactions that wait for the disk. On a GPU `resume` includes the way
 //! over PCIe. Loading the model is in none of them.
 
-mod direct;
-mod made_up;
+pub(super) mod direct;
+pub(super) mod made_up;
 mod plain;
-mod talk;
+pub(super) mod talk;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -141,24 +141,15 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     let no_room = |e: std::io::Error| Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display()));
     std::fs::create_dir_all(&context.dirs.data).map_err(no_room)?;
     let scratch = tempfile::Builder::new().prefix("bench-").tempdir_in(&context.dirs.data).map_err(no_room)?;
-    let mut quiet = context.clone();
-    quiet.dirs.data = scratch.path().join("data");
     let cpu = context.config().model.device == Device::Cpu || open::model(context)?.name == BUILT_IN;
     let tokens = args.context.last().copied().unwrap_or(if cpu { TOKENS } else { TOKENS_GPU });
+    let mut quiet = apart(context, scratch.path(), tokens);
     let config = &mut quiet.loaded.config;
-    if config.model.max_context == 0 {
-        // Later entries of the ledger have longer numbers than those its length is reckoned from.
-        config.model.max_context = tokens + tokens / 8 + ROOM;
-    }
-    config.model.reserve_answer = config.model.reserve_answer.min(ROOM / 4);
-    (config.sampling.temperature, config.sampling.max_tokens) = (0.0, ANSWER);
-    (config.sessions.save_state, config.sessions.keep_turns) = (SaveStates::Turn, 64);
-    (config.sessions.min_free_gib, config.sessions.max_state_gib) = (0.0, 1e6);
+    config.sampling.max_tokens = ANSWER;
     if args.fill == FillArg::Random {
         // Two of these are read.
         config.sessions.checkpoint_every = config.sessions.checkpoint_every.min(PIECE);
     }
-    (config.load.confirm_tokens, config.load.max_file_mib) = (u64::MAX, 1 << 20);
 
     let (report, device) = measure(&quiet, args, tokens, scratch.path())?;
     let mut machine = json!({ "device": device });
@@ -169,6 +160,23 @@ pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> 
     }
     context.result(|| object.clone(), || table(&report, &device))?;
     Ok(Exit::Ok)
+}
+
+/// Sessions in a data directory of their own, with documents of up to `tokens` tokens, all of whose state is kept and nothing asked.
+pub(super) fn apart(context: &Context, scratch: &Path, tokens: u64) -> Context {
+    let mut quiet = context.clone();
+    quiet.dirs.data = scratch.join("data");
+    let config = &mut quiet.loaded.config;
+    if config.model.max_context == 0 {
+        // Later entries of the ledger have longer numbers than those its length is reckoned from.
+        config.model.max_context = tokens + tokens / 8 + ROOM;
+    }
+    config.model.reserve_answer = config.model.reserve_answer.min(ROOM / 4);
+    config.sampling.temperature = 0.0;
+    (config.sessions.save_state, config.sessions.keep_turns) = (SaveStates::Turn, 64);
+    (config.sessions.min_free_gib, config.sessions.max_state_gib) = (0.0, 1e6);
+    (config.load.confirm_tokens, config.load.max_file_mib) = (u64::MAX, 1 << 20);
+    quiet
 }
 
 fn measure(context: &Context, args: &BenchArgs, tokens: u64, scratch: &Path) -> Result<(Report, String), Failure> {
@@ -270,7 +278,7 @@ fn measure(context: &Context, args: &BenchArgs, tokens: u64, scratch: &Path) -> 
 }
 
 /// A text of about `tokens` tokens that no two entries of are alike.
-fn ledger(text: &crate::text::TextModel, tokens: u64) -> Result<String, Failure> {
+pub(super) fn ledger(text: &crate::text::TextModel, tokens: u64) -> Result<String, Failure> {
     const WHO: [&str; 7] = ["Anna", "Marta", "Tom", "Ivan", "Lena", "Omar", "Ruth"];
     const WHAT: [&str; 5] = ["boxes", "letters", "coins", "lamps", "ropes"];
     const WHERE: [&str; 6] = ["Oslo", "Rome", "Lima", "Kyoto", "Bern", "Cairo"];

@@ -10,8 +10,8 @@ use serde::Serialize;
 use super::{PATIENCE, REPEATS, median, message, plain};
 use crate::engine::worker::{self, Engine};
 use crate::protocol::engine::{
-    Cancel, Command, EngineEvent, EngineFault, Generate, ImageTensor, Job, Look, MAIN, RowSource, Sampling, SpecMode,
-    StateImage, Token,
+    Cancel, Command, EngineEvent, EngineFault, Generate, ImageTensor, Job, Look, MAIN, ModelInfo, RowSource, Sampling,
+    SpecMode, StateImage, Token,
 };
 use crate::session::{
     Change, NewSegment, NewSession, Save, SegmentId, SegmentKind, Store, StoredRows, TextBoundary, Writer,
@@ -52,30 +52,36 @@ struct Answer {
 }
 
 /// An engine without a desk.
-pub(super) struct Direct {
+pub(in crate::lab) struct Direct {
     engine: Engine,
-    fingerprint: String,
+    info: ModelInfo,
     last: u64,
 }
 
 impl Direct {
-    pub(super) fn start(context: &Context) -> Result<Direct, Failure> {
+    pub(in crate::lab) fn start(context: &Context) -> Result<Direct, Failure> {
         let engine = worker::spawn(open::engine_options(context)?)?;
-        let mut direct = Direct { engine, fingerprint: String::new(), last: 0 };
+        let mut direct = Direct { engine, info: ModelInfo::default(), last: 0 };
         loop {
             if let EngineEvent::Ready(info) = direct.next(LOADING)? {
-                direct.fingerprint = info.fingerprint;
+                direct.info = info;
                 return Ok(direct);
             }
         }
     }
 
-    /// Of the model.
-    pub(super) fn fingerprint(&self) -> &str {
-        &self.fingerprint
+    /// What was loaded.
+    pub(in crate::lab) fn info(&self) -> &ModelInfo {
+        &self.info
     }
 
-    fn next(&self, patience: Duration) -> Result<EngineEvent, Failure> {
+    /// A number for a command that no other has.
+    pub(in crate::lab) fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    pub(in crate::lab) fn next(&self, patience: Duration) -> Result<EngineEvent, Failure> {
         match self.engine.events.recv_timeout(patience) {
             Ok(EngineEvent::Failed { fault, .. }) => Err(match fault {
                 EngineFault::Fatal { why, code } => Failure::new(Exit::from_code(code), why),
@@ -87,7 +93,7 @@ impl Direct {
         }
     }
 
-    fn command(&self, command: Command) -> Result<(), Failure> {
+    pub(in crate::lab) fn command(&self, command: Command) -> Result<(), Failure> {
         self.engine.commands.send(command).map_err(|_| failed("the engine ended unexpectedly"))
     }
 
@@ -99,11 +105,11 @@ impl Direct {
         }
         let segments = saved.plan.path.iter().map(|s| &s.content);
         let history: Vec<Token> = segments.flat_map(|s| s.prompt.iter().chain(&s.completion)).copied().collect();
-        self.last += 1;
+        let id = self.number();
         let feeds = saved.rows.iter().cloned();
         let rows = feeds.map(|rows| rows as Arc<dyn RowSource>).collect();
         let (end, history) = (saved.end, Arc::new(history));
-        self.command(Command::Restore { id: self.last, sequence: MAIN, keep: 0, rows, end, history })?;
+        self.command(Command::Restore { id, sequence: MAIN, keep: 0, rows, end, history })?;
         while !matches!(self.next(LOADING)?, EngineEvent::Restored { .. }) {}
         Ok(saved.rows)
     }
@@ -123,13 +129,13 @@ impl Direct {
 
     /// Reads `prompt` and decodes `tokens` tokens, one a round; `during` hears how many there are.
     fn answer(&mut self, prompt: Vec<Token>, tokens: u64, mut during: impl FnMut(usize)) -> Result<Answer, Failure> {
-        self.last += 1;
+        let id = self.number();
         let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
         let (stop, spec, look) = (Vec::new(), SpecMode::Off, Look::default());
         let generate =
             Generate { sampling, max_tokens: tokens, stop, spec, steering: None, constraint: None, likely: None, look };
         let job = Job {
-            id: self.last,
+            id,
             sequence: MAIN,
             prompt,
             generate: Some(generate),
@@ -159,10 +165,10 @@ impl Direct {
     }
 
     /// Reads `prompt` on top of what is there; the state it leaves.
-    pub(super) fn read(&mut self, prompt: Vec<Token>) -> Result<StateImage, Failure> {
-        self.last += 1;
+    pub(in crate::lab) fn read(&mut self, prompt: Vec<Token>) -> Result<StateImage, Failure> {
+        let id = self.number();
         self.command(Command::Run(Job {
-            id: self.last,
+            id,
             sequence: MAIN,
             prompt,
             generate: None,
@@ -177,7 +183,7 @@ impl Direct {
         }
     }
 
-    pub(super) fn end(self) {
+    pub(in crate::lab) fn end(self) {
         // Either way it is gone.
         let _ = self.engine.commands.send(Command::Shutdown);
         let _ = self.engine.thread.join();

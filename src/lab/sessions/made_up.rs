@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crossbeam_channel::Receiver;
+
 use super::direct::Direct;
 use super::{PATIENCE, message};
 use crate::desk::render::Renderer;
@@ -17,11 +19,34 @@ use crate::text::{Before, Halt, TextModel};
 use crate::transcript::{DocumentInfo, Role};
 
 /// What making the pieces took.
-pub(super) struct MadeUp {
+pub(in crate::lab) struct MadeUp {
     /// Tokens in them.
-    pub(super) tokens: u64,
+    pub(in crate::lab) tokens: u64,
     /// Of the store's writer: checksums, writing, syncing.
-    pub(super) save_gb_per_s: f64,
+    pub(in crate::lab) save_gb_per_s: f64,
+}
+
+/// Where the state at the end of a made-up piece is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::lab) enum Ends {
+    /// At the last one.
+    Last,
+    /// At every one, as when a document is read.
+    All,
+}
+
+/// Puts pieces of documents into a store.
+pub(in crate::lab) struct Maker<'a> {
+    context: &'a Context,
+    text: &'a TextModel,
+    direct: Direct,
+    writer: Writer,
+    outcome: Receiver<SaveEvent>,
+    /// The first two pieces of the first document.
+    read: Vec<StateImage>,
+    tokens: u64,
+    bytes: u64,
+    seconds: f64,
 }
 
 /// Puts the pieces of `body`, as the desk would cut them, into the store.
@@ -32,70 +57,101 @@ pub(super) fn make(
     name: &str,
     body: &str,
 ) -> Result<MadeUp, Failure> {
-    let config = context.config();
-    let piece = usize::try_from(config.sessions.checkpoint_every).unwrap_or(usize::MAX).max(1024);
-    let renderer = Renderer::new(text.clone());
-    let mut document = message(store, None, Role::Document, body.to_owned());
-    document.meta.document = Some(DocumentInfo {
-        name: name.to_owned(),
-        path: None,
-        hash: String::new(),
-        tokens: 0,
-        lines: 0,
-        complete: true,
-    });
-    let rendered = renderer.past(&[&document], config.thinking.mode, &Halt::NEVER)?;
-    let tokens = text.tokenizer.encode_prompt(&rendered.text)?;
-    let mut direct = Direct::start(context)?;
-    let (events, outcome) = crossbeam_channel::unbounded();
-    let writer = Writer::start(Arc::clone(store), events)?;
-    let (mut start, mut bytes, mut seconds) = (0usize, 0u64, 0.0);
-    let mut parent = None;
-    let mut second: Option<StateImage> = None;
-    // The last piece is what the desk reads.
-    let ends = renderer.piece_ends(&rendered.text, &tokens, Before::Edge, piece);
-    let whole = ends.last().is_some_and(|(end, _)| tokens.len() - end <= piece);
-    if !whole {
-        return Err(Failure::new(Exit::Failure, "the tokens of the document do not spell it"));
+    let mut maker = Maker::start(context, store, text)?;
+    maker.document(store, name, body, Ends::Last)?;
+    maker.end()
+}
+
+impl<'a> Maker<'a> {
+    pub(in crate::lab) fn start(
+        context: &'a Context,
+        store: &Arc<Store>,
+        text: &'a TextModel,
+    ) -> Result<Maker<'a>, Failure> {
+        let direct = Direct::start(context)?;
+        let (events, outcome) = crossbeam_channel::unbounded();
+        let writer = Writer::start(Arc::clone(store), events)?;
+        Ok(Maker { context, text, direct, writer, outcome, read: Vec::new(), tokens: 0, bytes: 0, seconds: 0.0 })
     }
-    for (end, covered) in &ends {
-        let given: Vec<Token> = tokens.get(start..*end).unwrap_or_default().to_vec();
-        let last = ends.last().is_some_and(|(e, _)| e == end);
-        let image = match &second {
-            Some(image) if image.rows.rows == given.len() as u64 => again(image, start as u64, last),
-            Some(_) => return Err(Failure::new(Exit::Failure, "a piece of the document would end inside a character")),
+
+    /// Puts all pieces of a document but the last into the store: that one is what the desk reads.
+    pub(in crate::lab) fn document(
+        &mut self,
+        store: &Store,
+        name: &str,
+        body: &str,
+        kept: Ends,
+    ) -> Result<(), Failure> {
+        let config = self.context.config();
+        let piece = usize::try_from(config.sessions.checkpoint_every).unwrap_or(usize::MAX).max(1024);
+        let renderer = Renderer::new(self.text.clone());
+        let mut document = message(store, None, Role::Document, body.to_owned());
+        document.meta.document = Some(DocumentInfo {
+            name: name.to_owned(),
+            path: None,
+            hash: String::new(),
+            tokens: 0,
+            lines: 0,
+            complete: true,
+        });
+        let rendered = renderer.past(&[&document], config.thinking.mode, &Halt::NEVER)?;
+        let tokens = self.text.tokenizer.encode_prompt(&rendered.text)?;
+        let ends = renderer.piece_ends(&rendered.text, &tokens, Before::Edge, piece);
+        let whole = ends.last().is_some_and(|(end, _)| tokens.len() - end <= piece);
+        if !whole {
+            return Err(Failure::new(Exit::Failure, "the tokens of the document do not spell it"));
+        }
+        let (mut start, mut parent) = (0usize, None);
+        for (n, (end, covered)) in ends.iter().enumerate() {
+            let given: Vec<Token> = tokens.get(start..*end).unwrap_or_default().to_vec();
+            let last = n + 1 == ends.len();
+            let image = self.image(n, start as u64, &given, last || kept == Ends::All)?;
+            let tensors = image.rows.tensors.iter();
+            self.bytes += tensors.map(|t| t.data.len() as u64).sum::<u64>();
+            let segment = NewSegment {
+                fingerprint: self.direct.info().fingerprint.clone(),
+                parent,
+                start: start as u64,
+                prompt: given,
+                completion: Vec::new(),
+                boundary: TextBoundary::of(rendered.text.get(..*covered).unwrap_or_default()),
+                kind: SegmentKind::DocumentPart,
+            };
+            let id = segment.id();
+            let begun = Instant::now();
+            self.writer.save(Save { changes: vec![Change::AddSegment(Box::new(segment))], images: vec![(id, image)] });
+            self.writer.flush(begun + PATIENCE);
+            self.seconds += begun.elapsed().as_secs_f64();
+            parent = Some(id);
+            start = *end;
+        }
+        self.tokens += start as u64;
+        Ok(())
+    }
+
+    /// What a document's piece of this number leaves; the first two of all are read, the others are copies of theirs.
+    fn image(&mut self, n: usize, start: u64, given: &[Token], end: bool) -> Result<StateImage, Failure> {
+        match self.read.get(n.min(1)) {
+            Some(image) if image.rows.rows == given.len() as u64 => Ok(again(image, start, end)),
+            Some(_) => Err(Failure::new(Exit::Failure, "a piece of the document would end inside a character")),
             None => {
-                let read = direct.read(given.clone())?;
-                if start > 0 {
-                    second = Some(read.clone());
-                }
-                read
+                let read = self.direct.read(given.to_vec())?;
+                self.read.push(read.clone());
+                Ok(read)
             }
-        };
-        let tensors = image.rows.tensors.iter();
-        bytes += tensors.map(|t| t.data.len() as u64).sum::<u64>();
-        let segment = NewSegment {
-            fingerprint: direct.fingerprint().to_owned(),
-            parent,
-            start: start as u64,
-            prompt: given,
-            completion: Vec::new(),
-            boundary: TextBoundary::of(rendered.text.get(..*covered).unwrap_or_default()),
-            kind: SegmentKind::DocumentPart,
-        };
-        let id = segment.id();
-        let begun = Instant::now();
-        writer.save(Save { changes: vec![Change::AddSegment(Box::new(segment))], images: vec![(id, image)] });
-        writer.flush(begun + PATIENCE);
-        seconds += begun.elapsed().as_secs_f64();
-        parent = Some(id);
-        start = *end;
+        }
     }
-    direct.end();
-    writer.close(Instant::now() + PATIENCE).map_err(|e| Failure::new(Exit::Disk, e.to_string()))?;
-    match outcome.iter().find(not_saved) {
-        None => Ok(MadeUp { tokens: start as u64, save_gb_per_s: bytes as f64 / 1e9 / f64::max(seconds, 1e-9) }),
-        Some(event) => Err(Failure::new(Exit::Disk, format!("the made-up state could not be saved: {event:?}"))),
+
+    pub(in crate::lab) fn end(self) -> Result<MadeUp, Failure> {
+        self.direct.end();
+        self.writer.close(Instant::now() + PATIENCE).map_err(|e| Failure::new(Exit::Disk, e.to_string()))?;
+        match self.outcome.iter().find(not_saved) {
+            None => Ok(MadeUp {
+                tokens: self.tokens,
+                save_gb_per_s: self.bytes as f64 / 1e9 / f64::max(self.seconds, 1e-9),
+            }),
+            Some(event) => Err(Failure::new(Exit::Disk, format!("the made-up state could not be saved: {event:?}"))),
+        }
     }
 }
 
@@ -103,10 +159,13 @@ fn not_saved(event: &SaveEvent) -> bool {
     matches!(event, SaveEvent::TextOnly { .. } | SaveEvent::NotSaved { .. })
 }
 
-/// The same values elsewhere; only the last piece needs the state at its end.
-fn again(image: &StateImage, start: u64, last: bool) -> StateImage {
+/// The same values elsewhere, with the state at its end if that is wanted.
+pub(in crate::lab) fn again(image: &StateImage, start: u64, with_end: bool) -> StateImage {
     let rows = RowsImage { start, ..image.rows.clone() };
-    let end =
-        image.end.as_ref().filter(|_| last).map(|end| CheckpointImage { position: start + rows.rows, ..end.clone() });
+    let end = image
+        .end
+        .as_ref()
+        .filter(|_| with_end)
+        .map(|end| CheckpointImage { position: start + rows.rows, ..end.clone() });
     StateImage { rows, end }
 }

@@ -13,14 +13,14 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 const BARRIER: &str = "No message #0";
 
 /// See the module.
-pub(super) struct Talk {
+pub(in crate::lab) struct Talk {
     desk: Desk,
     /// What the desk noted during the last request.
     notes: Vec<String>,
 }
 
 impl Talk {
-    pub(super) fn new(desk: Desk) -> Talk {
+    pub(in crate::lab) fn new(desk: Desk) -> Talk {
         Talk { desk, notes: Vec::new() }
     }
 
@@ -41,7 +41,7 @@ impl Talk {
     }
 
     /// Waits until the model is loaded.
-    pub(super) fn ready(&self) -> Result<ModelInfo, Failure> {
+    pub(in crate::lab) fn ready(&self) -> Result<ModelInfo, Failure> {
         loop {
             if let Notice::Ready(info) = self.next()? {
                 return Ok(info);
@@ -50,7 +50,7 @@ impl Talk {
     }
 
     /// Milliseconds until the desk has done this and would take the next request.
-    pub(super) fn timed(&mut self, request: Request) -> Result<f64, Failure> {
+    pub(in crate::lab) fn timed(&mut self, request: Request) -> Result<f64, Failure> {
         self.notes.clear();
         let begun = Instant::now();
         self.send(request)?;
@@ -66,8 +66,28 @@ impl Talk {
         }
     }
 
+    /// Milliseconds until the desk has told what is looked for, and that. A warning says why it will not.
+    pub(in crate::lab) fn told<T>(
+        &mut self,
+        request: Request,
+        wanted: impl Fn(Notice) -> Option<T>,
+    ) -> Result<(f64, T), Failure> {
+        let begun = Instant::now();
+        self.send(request)?;
+        loop {
+            match self.next()? {
+                Notice::Note(Level::Warn, text) => return Err(Failure::new(Exit::Failure, text)),
+                notice => {
+                    if let Some(found) = wanted(notice) {
+                        return Ok((begun.elapsed().as_secs_f64() * 1e3, found));
+                    }
+                }
+            }
+        }
+    }
+
     /// Milliseconds until a session is open and its state live. The desk may take requests before that.
-    pub(super) fn resumed(&mut self, name: &str) -> Result<f64, Failure> {
+    pub(in crate::lab) fn resumed(&mut self, name: &str) -> Result<f64, Failure> {
         let begun = Instant::now();
         self.send(Request::Resume(name.into()))?;
         loop {
@@ -85,7 +105,7 @@ impl Talk {
 
     /// Milliseconds from asking for a session, and a question in it, to the first token of the answer. The exchange is
     /// undone.
-    pub(super) fn first_token(&mut self, name: &str, question: &str) -> Result<f64, Failure> {
+    pub(in crate::lab) fn first_token(&mut self, name: &str, question: &str) -> Result<f64, Failure> {
         let begun = Instant::now();
         self.send(Request::Resume(name.into()))?;
         self.send(Request::Ask(question.into()))?;
@@ -99,7 +119,7 @@ impl Talk {
     }
 
     /// The same for going somewhere whose state is kept.
-    pub(super) fn back(&mut self, request: Request) -> Result<f64, Failure> {
+    pub(in crate::lab) fn back(&mut self, request: Request) -> Result<f64, Failure> {
         let ms = self.timed(request)?;
         if self.notes.iter().any(|n| n.contains(", 0 read again")) {
             return Ok(ms);
@@ -111,7 +131,7 @@ impl Talk {
     }
 
     /// Ends the desk when all is saved.
-    pub(super) fn quit(self) -> Result<(), Failure> {
+    pub(in crate::lab) fn quit(self) -> Result<(), Failure> {
         self.send(Request::Quit)?;
         while !matches!(self.next()?, Notice::Bye { .. }) {}
         // What it had to say it has said.

@@ -208,6 +208,10 @@ pub enum BenchWhat {
     Model,
     /// Resume, fork, undo, listing
     Sessions,
+    /// Conversations beside each other: forks, a chat beside a read, many restored at once
+    Beside,
+    /// /ask-all over kept documents, and /when along one
+    Library,
 }
 
 /// `bench`.
@@ -216,12 +220,16 @@ pub struct BenchArgs {
     /// What to measure
     #[arg(value_enum, default_value_t = BenchWhat::Model)]
     pub what: BenchWhat,
-    /// Context lengths in tokens; 512,32768 if not given. For sessions: the session's, 100000 or 262144 on a GPU
+    /// Context lengths in tokens; 512,32768 if not given. For sessions: the session's, 100000 or 262144 on a GPU. For library: of each
+    /// document of /ask-all, and of that of /when
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     pub context: Vec<u64>,
     /// Sessions in the list that is opened
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub sessions: usize,
+    /// Documents of the library that are asked
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub documents: usize,
     /// Tokens to decode at each length, or in each answer
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub decode: u64,

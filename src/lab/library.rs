@@ -1,0 +1,225 @@
+//! `sala-chat bench library`: what `/ask-all` and `/when` cost, as a user feels it.
+//!
+//! # Method
+//!
+//! In a data directory of its own beside the real one, `--documents` documents of `--context` tokens are put into the library, and one of
+//! the second `--context` tokens for `/when`. Most of their rows are made up ([`super::sessions::made_up`]: values that mean nothing, of
+//! the right sizes); the desk loads each document, which reads its last piece and keeps it. Then the desk is asked, with answers
+//! of `--decode` tokens, [`REPEATS`] times; files are in the system's cache where it has room for them, as they were just written.
+//!
+//! - *ask-all*: from sending the request until every document has its answer and the answer is scored. The first time of all is told
+//!   apart: kernels are loaded and CUDA graphs made in it.
+//! - *when*: from sending the request until its page, with as many kept states as there are along the document, 32 at most.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::bench::{describe, median};
+use super::sessions::made_up::{Ends, MadeUp, Maker};
+use super::sessions::talk::Talk;
+use super::sessions::{apart, ledger};
+use crate::backend::MAX_POSITIONS;
+use crate::desk::Attendance;
+use crate::protocol::desk::{LoadOptions, Notice, Request, Shelf};
+use crate::shell::cli::{BenchArgs, SessionChoice};
+use crate::shell::{Context, Exit, Failure, open};
+
+/// Times each thing is asked after the first.
+const REPEATS: usize = 3;
+/// Tokens of the documents where nothing is said.
+const CONTEXTS: [u64; 2] = [8_192, 32_768];
+/// Tokens between two kept states of a document, at most; the settings' own.
+const PIECE: u64 = 32_768;
+/// Left free behind the longest document: question and answer.
+const ROOM: u64 = 8_192;
+const QUESTION: &str = "Who counted the most lamps?";
+
+#[derive(Clone, Debug, Serialize)]
+struct AskAll {
+    documents: usize,
+    answered: usize,
+    tokens_each: u64,
+    first_ms: f64,
+    ms: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct When {
+    tokens: u64,
+    /// The last line of its page: how many states were asked.
+    said: String,
+    first_ms: f64,
+    ms: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Report {
+    answer_tokens: u64,
+    made_up_tokens: u64,
+    save_gb_per_s: f64,
+    ask_all: Option<AskAll>,
+    when: Option<When>,
+}
+
+/// Runs the benchmark and prints it.
+///
+/// # Errors
+/// No room, a model that does not load, or anything the desk cannot do; with the desk's words.
+pub(super) fn run(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
+    let no_room = |e: std::io::Error| Failure::new(Exit::Disk, format!("{}: {e}", context.dirs.data.display()));
+    std::fs::create_dir_all(&context.dirs.data).map_err(no_room)?;
+    let scratch = tempfile::Builder::new().prefix("bench-").tempdir_in(&context.dirs.data).map_err(no_room)?;
+    let [each, long] = match args.context.as_slice() {
+        [] => CONTEXTS,
+        [each] => [*each, 0],
+        [each, long, ..] => [*each, *long],
+    };
+    let longest = each.max(long);
+    let most = MAX_POSITIONS as u64 - ROOM;
+    if longest > most {
+        return Err(Failure::new(Exit::Usage, format!("--context {longest}: {most} at most")));
+    }
+    let mut quiet = apart(context, scratch.path(), longest);
+    let config = &mut quiet.loaded.config;
+    config.model.max_context = config.model.max_context.min(MAX_POSITIONS as u64);
+    config.sampling.max_tokens = args.decode;
+    // Whole kilotokens, so that every piece has as many compressed keys as the one it is a copy of.
+    config.sessions.checkpoint_every = (each / 3 / 1024 * 1024).clamp(1024, PIECE);
+
+    let (report, device) = measure(&quiet, args, [each, long], scratch.path())?;
+    let mut machine = json!({ "device": device });
+    describe(&mut machine, args);
+    let mut object = json!({ "bench": "library", "model": open::model(context)?.name, "machine": machine });
+    if let (Value::Object(object), Ok(Value::Object(figures))) = (&mut object, serde_json::to_value(&report)) {
+        object.extend(figures);
+    }
+    context.result(|| object.clone(), || table(&report, &device))?;
+    Ok(Exit::Ok)
+}
+
+/// A document to be loaded.
+struct Book {
+    name: String,
+    path: String,
+    body: String,
+    ends: Ends,
+}
+
+/// The documents, in files: those of the library, then the one for `/when`.
+fn books(
+    text: &crate::text::TextModel,
+    count: usize,
+    [each, long]: [u64; 2],
+    folder: &Path,
+) -> Result<Vec<Book>, Failure> {
+    let mut books = Vec::new();
+    let all = (0..count).map(|n| (format!("book-{n:03}.txt"), each, Ends::Last));
+    for (name, tokens, ends) in all.chain((long > 0).then(|| ("long.txt".to_owned(), long, Ends::All))) {
+        let body = format!("This is {name}.\n{}", ledger_of(text, tokens)?);
+        let path = folder.join(&name);
+        std::fs::write(&path, &body).map_err(|e| Failure::new(Exit::Disk, format!("{}: {e}", path.display())))?;
+        books.push(Book { name, path: path.display().to_string(), body, ends });
+    }
+    Ok(books)
+}
+
+/// A ledger of `tokens` tokens at most, and not many less.
+fn ledger_of(text: &crate::text::TextModel, tokens: u64) -> Result<String, Failure> {
+    let body = ledger(text, tokens)?;
+    let found = text.tokenizer.encode_plain(&body)?.len() as u64;
+    // Later entries have longer numbers than those its length is reckoned from.
+    if found <= tokens { Ok(body) } else { ledger(text, tokens * tokens / found * 99 / 100) }
+}
+
+fn measure(
+    context: &Context,
+    args: &BenchArgs,
+    [each, long]: [u64; 2],
+    scratch: &Path,
+) -> Result<(Report, String), Failure> {
+    let (text, _) = open::text(&open::model(context)?.name)?;
+    let count = if each > 0 { args.documents } else { 0 };
+    let books = books(&text, count, [each, long], scratch)?;
+    context.note(&format!("putting {} documents on disk", books.len()));
+    let store = open::store(context)?;
+    let mut maker = Maker::start(context, &store, &text)?;
+    for book in &books {
+        maker.document(&store, &book.name, &book.body, book.ends)?;
+    }
+    let MadeUp { tokens, save_gb_per_s } = maker.end()?;
+    drop(store);
+
+    let opened = open::desk(context, &SessionChoice::New, true, Attendance::Present)?;
+    let mut talk = Talk::new(opened.desk);
+    let device = talk.ready()?.device;
+    context.note("reading what is left of them");
+    for book in &books {
+        talk.timed(Request::New(Some(book.name.clone())))?;
+        talk.timed(Request::Load { paths: vec![book.path.clone()], options: LoadOptions::default() })?;
+    }
+    context.note("asking");
+    // The last one loaded is the one for it.
+    let when = if long > 0 { Some(when(&mut talk, long)?) } else { None };
+    let ask_all = if count > 0 { Some(ask_all(&mut talk, each)?) } else { None };
+    talk.quit()?;
+    let _ = opened.engine.join();
+    let report = Report { answer_tokens: args.decode, made_up_tokens: tokens, save_gb_per_s, ask_all, when };
+    Ok((report, device))
+}
+
+fn when(talk: &mut Talk, tokens: u64) -> Result<When, Failure> {
+    let page = |notice| match notice {
+        Notice::Page { text, .. } => Some(text),
+        _ => None,
+    };
+    let (first_ms, page_text) = talk.told(Request::When(QUESTION.into()), page)?;
+    let mut times = Vec::new();
+    for _ in 0..REPEATS {
+        times.push(talk.told(Request::When(QUESTION.into()), page)?.0);
+    }
+    let said = page_text.lines().last().unwrap_or_default().chars().take(120).collect();
+    Ok(When { tokens, said, first_ms, ms: median(times) })
+}
+
+fn ask_all(talk: &mut Talk, tokens_each: u64) -> Result<AskAll, Failure> {
+    let ask = || Request::AskAll { question: QUESTION.into(), library: Some("book-*".into()), read: false };
+    let over = |notice| match notice {
+        Notice::Shelf(shelf) if shelf.over => Some(shelf),
+        _ => None,
+    };
+    let (first_ms, Shelf { rows, .. }) = talk.told(ask(), over)?;
+    let mut times = Vec::new();
+    for _ in 0..REPEATS {
+        times.push(talk.told(ask(), over)?.0);
+    }
+    let answered = rows.iter().filter(|row| row.finish.is_some()).count();
+    if let Some(failed) = rows.iter().find_map(|row| row.failed.as_ref()) {
+        return Err(Failure::new(Exit::Failure, format!("{answered} of {} answered: {failed}", rows.len())));
+    }
+    Ok(AskAll { documents: rows.len(), answered, tokens_each, first_ms, ms: median(times) })
+}
+
+fn table(r: &Report, device: &str) -> String {
+    let mut out = format!(
+        "answers of {} tokens on {device}; {} tokens were made up, saved at {:.2} GB/s\n",
+        r.answer_tokens, r.made_up_tokens, r.save_gb_per_s
+    );
+    if let Some(a) = &r.ask_all {
+        let _ = writeln!(
+            out,
+            "ask-all  {:.0} ms for {} of {} documents of {} tokens; the first time {:.0} ms",
+            a.ms, a.answered, a.documents, a.tokens_each, a.first_ms
+        );
+    }
+    if let Some(w) = &r.when {
+        let _ = writeln!(
+            out,
+            "when     {:.0} ms along {} tokens; the first time {:.0} ms. {}",
+            w.ms, w.tokens, w.first_ms, w.said
+        );
+    }
+    out
+}
