@@ -112,8 +112,7 @@ impl<B: DraftOps> Worker<'_, B> {
                 });
             }
         }
-        let rate = if wants.contains(&Want::Write) { self.read_per_s } else { self.read_alone_per_s };
-        let turn = schedule::turn(&wants, self.backend.prefill_rows(), rate, self.rounds);
+        let turn = schedule::turn(&wants, self.backend.prefill_rows(), self.pace, self.rounds);
         self.rounds = if turn.read.is_some() { 0 } else { self.rounds } + usize::from(!turn.write.is_empty());
         if let Some((reader, rows)) = turn.read {
             for (i, id) in ids.iter().enumerate() {
@@ -188,12 +187,12 @@ impl<B: DraftOps> Worker<'_, B> {
             // One chunk at a time is in the device's queue: who asks meanwhile waits for that one alone. The device is without work for
             // the tenth of a millisecond that the next chunk's first launch takes.
             self.backend.synchronize().map_err(ModelError::from)?;
-            if beside {
-                self.read_per_s = Some(rate(chunk.len() as u64, begun.elapsed()));
+            if beside && chunk.len() == rows {
+                self.pace.beside = Some((rows, begun.elapsed().as_secs_f64()));
             }
             let tokens_per_s = run.speed.add(chunk.len() as u64, Instant::now());
             if !beside && run.prompt >= WHOLE {
-                self.read_alone_per_s = Some(tokens_per_s);
+                self.pace.alone = Some(tokens_per_s);
             }
             let (done, total) = (run.prompt as u64, run.job.prompt.len() as u64);
             self.send(EngineEvent::Reading { id: run.id(), done, total, tokens_per_s });

@@ -9,11 +9,13 @@
 
 use crate::backend::{GRID, MAX_VERIFY_ROWS};
 
-/// What a chunk may take while somebody writes: 40 rounds a second with rounds of 5 ms, and four fifths of the device for reading.
-pub const CHUNK_SECONDS: f64 = 0.02;
-/// What a chunk may take while nobody writes: a question's first token comes within 250 ms even so, and the passes of a device that
-/// reads 4,096 tokens in it (an H200 over a million tokens does) are whole, so that reading costs it nothing.
-pub const ALONE_SECONDS: f64 = 0.22;
+/// What a chunk may take while somebody writes: 36 rounds a second with rounds of 5 ms.
+pub const CHUNK_SECONDS: f64 = 0.0225;
+/// So much more is no reason for shorter ones.
+const TOLERANCE: f64 = 1.05;
+/// What a chunk may take while nobody writes: a question's first token comes within 250 ms even so, its own passes included, and the
+/// passes of a device that reads 4,096 tokens in it are whole, so that reading costs it nothing.
+pub const ALONE_SECONDS: f64 = 0.2;
 /// Most rounds between two chunks: reading goes on, however slow the device.
 const MOST_ROUNDS: usize = 8;
 /// Turns that a prompt waits for shorter ones at most.
@@ -33,6 +35,15 @@ pub enum Want {
     Write,
 }
 
+/// How prompts were read lately.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pace {
+    /// The last whole chunk while somebody wrote: its tokens, and the seconds it took.
+    pub beside: Option<(usize, f64)>,
+    /// Tokens per second while nobody did.
+    pub alone: Option<f64>,
+}
+
 /// Who does what next; sequences by their place in what was asked about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Turn {
@@ -45,8 +56,8 @@ pub struct Turn {
 }
 
 /// The next turn of sequences that want `wants`. A prefill pass takes at most `most` rows, a multiple of [`GRID`];
-/// `tokens_per_s` is how fast prompts were read lately in such company, if any were; `rounds` is how many have been decoded since.
-pub fn turn(wants: &[Want], most: usize, tokens_per_s: Option<f64>, rounds: usize) -> Turn {
+/// `rounds` is how many have been decoded since the last chunk.
+pub fn turn(wants: &[Want], most: usize, pace: Pace, rounds: usize) -> Turn {
     let write: Vec<usize> = (0..).zip(wants).filter(|(_, w)| **w == Want::Write).map(|(i, _)| i).collect();
     let readers = (0..).zip(wants).filter_map(|(i, want)| match want {
         Want::Read { left, waited } => Some((i, *left, *waited)),
@@ -55,27 +66,45 @@ pub fn turn(wants: &[Want], most: usize, tokens_per_s: Option<f64>, rounds: usiz
     let late = readers.clone().filter(|r| r.2 >= PATIENCE).max_by_key(|r| (r.2, std::cmp::Reverse(r.0)));
     let next = late.or_else(|| readers.min_by_key(|r| (r.1, r.0)));
     // A stopped one has nothing left, and ends at once.
-    let due = |left: usize| write.is_empty() || left == 0 || rounds >= rounds_between(tokens_per_s);
+    let due = |left: usize| write.is_empty() || left == 0 || rounds >= rounds_between(pace.beside);
     let read = next.filter(|(_, left, _)| due(*left));
-    let read = read.map(|(i, ..)| (i, chunk_rows(write.len(), most, tokens_per_s)));
+    let read = read.map(|(i, ..)| {
+        (i, if write.is_empty() { rows_alone(most, pace.alone) } else { rows_beside(most, pace.beside) })
+    });
     let rows = (MAX_VERIFY_ROWS / write.len().max(1)).max(1);
     Turn { read, write, rows }
 }
 
 /// Rounds from one chunk to the next, for those who write.
-fn rounds_between(tokens_per_s: Option<f64>) -> usize {
-    let least = tokens_per_s.map_or(0.0, |rate| GRID as f64 / rate.max(1.0));
+fn rounds_between(last: Option<(usize, f64)>) -> usize {
+    let least = last.map_or(0.0, |(rows, seconds)| seconds * GRID as f64 / rows.max(GRID) as f64);
     ((least / CHUNK_SECONDS).round() as usize).clamp(1, MOST_ROUNDS)
 }
 
-fn chunk_rows(writers: usize, most: usize, tokens_per_s: Option<f64>) -> usize {
-    let seconds = if writers == 0 { ALONE_SECONDS } else { CHUNK_SECONDS };
-    match (writers, tokens_per_s) {
-        (0, None) => most,
+/// Rows of a chunk that nobody writes beside.
+fn rows_alone(most: usize, tokens_per_s: Option<f64>) -> usize {
+    tokens_per_s.map_or(most, |rate| on_grid(rate * ALONE_SECONDS, most))
+}
+
+/// Rows of a chunk beside those who write. A GPU takes nearly as long for the shortest chunk as for one of some hundred rows, so a rate
+/// says little of what another length takes: it is found step by step.
+fn rows_beside(most: usize, last: Option<(usize, f64)>) -> usize {
+    match last {
         // How fast this device reads is seen with little at stake.
-        (_, None) => GRID,
-        (_, Some(rate)) => ((rate * seconds) as usize / GRID * GRID).clamp(GRID, most),
+        None => GRID,
+        Some((rows, seconds)) => {
+            let scaled = rows as f64 * CHUNK_SECONDS / seconds.max(1e-9);
+            match seconds / CHUNK_SECONDS {
+                share if share <= 1.0 => on_grid(scaled.max((rows + GRID) as f64), most),
+                share if share <= TOLERANCE => on_grid(rows as f64, most),
+                _ => on_grid(scaled, most),
+            }
+        }
     }
+}
+
+fn on_grid(rows: f64, most: usize) -> usize {
+    (rows as usize / GRID * GRID).clamp(GRID, most)
 }
 
 #[cfg(test)]
@@ -84,20 +113,26 @@ mod tests {
 
     const MOST: usize = 4096;
 
+    fn took(rows: usize, seconds: f64) -> Pace {
+        Pace { beside: Some((rows, seconds)), alone: None }
+    }
+
     #[test]
     fn alone_everything_goes_in_whole_passes() {
-        assert_eq!(turn(&[], MOST, None, 9), Turn { read: None, write: vec![], rows: 16 });
-        for rate in [None, Some(19_200.0)] {
-            let read = turn(&[Want::Read { left: 100_000, waited: 0 }], MOST, rate, 9);
+        assert_eq!(turn(&[], MOST, Pace::default(), 9), Turn { read: None, write: vec![], rows: 16 });
+        for alone in [None, Some(21_000.0)] {
+            let pace = Pace { alone, beside: None };
+            let read = turn(&[Want::Read { left: 100_000, waited: 0 }], MOST, pace, 9);
             assert_eq!(read, Turn { read: Some((0, MOST)), write: vec![], rows: 16 });
         }
-        assert_eq!(turn(&[Want::Write], MOST, None, 9), Turn { read: None, write: vec![0], rows: 16 });
+        assert_eq!(turn(&[Want::Write], MOST, Pace::default(), 9), Turn { read: None, write: vec![0], rows: 16 });
     }
 
     #[test]
     fn a_question_that_comes_while_a_slow_device_reads_does_not_wait_for_long() {
         for rate in [500.0, 3_000.0, 10_000.0, 26_000.0, 100_000.0] {
-            let (_, rows) = turn(&[Want::Read { left: 100_000, waited: 0 }], MOST, Some(rate), 9).read.unwrap();
+            let pace = Pace { alone: Some(rate), beside: None };
+            let (_, rows) = turn(&[Want::Read { left: 100_000, waited: 0 }], MOST, pace, 9).read.unwrap();
             assert!(rows.is_multiple_of(GRID) && (GRID..=MOST).contains(&rows));
             assert!(rows as f64 / rate <= ALONE_SECONDS || rows == GRID, "{rows} rows at {rate}");
             assert!(rows as f64 / rate >= 0.09 || rows == MOST, "{rows} rows at {rate}");
@@ -109,10 +144,9 @@ mod tests {
         for n in 1..=16 {
             let mut wants = vec![Want::Write; n];
             wants.insert(n / 2, Want::Read { left: 1 << 20, waited: 0 });
-            let turn = turn(&wants, MOST, Some(25_000.0), 9);
+            let turn = turn(&wants, MOST, took(448, CHUNK_SECONDS * 1.02), 9);
             assert_eq!(turn.write.len(), n);
             assert!(turn.rows >= 1 && turn.rows * n <= MAX_VERIFY_ROWS);
-            // 20 ms at 25,000 tokens a second are 500 tokens.
             assert_eq!(turn.read, Some((n / 2, 448)));
         }
     }
@@ -123,7 +157,7 @@ mod tests {
         let reads = |rate: f64| {
             let (mut rounds, mut reads) = (9, 0);
             for _ in 0..240 {
-                let turn = turn(&wants, MOST, Some(rate), rounds);
+                let turn = turn(&wants, MOST, took(GRID, GRID as f64 / rate), rounds);
                 assert_eq!(turn.write, [1]);
                 if turn.read.is_some() {
                     (rounds, reads) = (0, reads + 1);
@@ -132,32 +166,57 @@ mod tests {
             }
             reads
         };
-        // 64 tokens in 16, 58 and 640 ms.
-        assert_eq!([reads(4_000.0), reads(1_100.0), reads(100.0)], [240, 80, 30]);
+        // 64 tokens in 16, 67 and 640 ms.
+        assert_eq!([reads(4_000.0), reads(950.0), reads(100.0)], [240, 80, 30]);
         // Alone it goes on, and a stopped one ends.
-        assert!(turn(&wants[..1], MOST, Some(100.0), 0).read.is_some());
-        assert!(turn(&[Want::Read { left: 0, waited: 0 }, Want::Write], MOST, Some(100.0), 0).read.is_some());
+        assert!(turn(&wants[..1], MOST, took(GRID, 0.64), 0).read.is_some());
+        assert!(turn(&[Want::Read { left: 0, waited: 0 }, Want::Write], MOST, took(GRID, 0.64), 0).read.is_some());
     }
 
     #[test]
     fn chunks_are_on_the_grid_and_bounded() {
         let wants = [Want::Write, Want::Read { left: 9000, waited: 0 }];
-        let rows = |rate| turn(&wants, MOST, rate, 9).read.unwrap().1;
-        assert_eq!([rows(None), rows(Some(0.0)), rows(Some(3.0)), rows(Some(f64::INFINITY))], [64, 64, 64, MOST]);
-        for rate in (0..400_000).step_by(777) {
-            assert!(rows(Some(f64::from(rate))).is_multiple_of(GRID));
+        let rows = |pace| turn(&wants, MOST, pace, 9).read.unwrap().1;
+        let bounds = [Pace::default(), took(GRID, f64::INFINITY), took(GRID, 9.0), took(MOST, 0.0), took(MOST, 1e-3)];
+        assert_eq!(bounds.map(rows), [GRID, GRID, GRID, MOST, MOST]);
+        for last in (GRID..=MOST).step_by(GRID) {
+            for ms in 0..60 {
+                let rows = rows(took(last, f64::from(ms) / 1e3));
+                assert!(rows.is_multiple_of(GRID) && (GRID..=MOST).contains(&rows));
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_chunk_that_fits_is_found_whatever_the_shortest_takes() {
+        let wants = [Want::Write, Want::Read { left: 1 << 20, waited: 0 }];
+        // Seconds for any chunk at all, and for each row.
+        for (any, row) in [(0.020, 1e-5), (0.009, 5.3e-5), (0.0, 5e-5), (0.0, 1e-4), (0.021, 0.0), (0.001, 2e-6)] {
+            let seconds = |rows: usize| any + row * rows as f64;
+            let mut pace = Pace::default();
+            let mut turns = Vec::new();
+            for _ in 0..100 {
+                let rows = turn(&wants, MOST, pace, 9).read.unwrap().1;
+                turns.push(rows);
+                pace = took(rows, seconds(rows));
+            }
+            let fits = (GRID..=MOST).step_by(GRID).filter(|rows| seconds(*rows) <= CHUNK_SECONDS).max().unwrap();
+            let settled = &turns[70..];
+            assert!(settled.iter().all(|rows| rows.abs_diff(fits) <= GRID), "{fits} of {any} + {row}: {settled:?}");
+            // On the way there nobody waits much longer than that.
+            assert!(turns.iter().all(|rows| seconds(*rows) <= seconds(fits + GRID)), "{any} + {row}: {turns:?}");
         }
     }
 
     #[test]
     fn a_short_question_goes_before_a_long_document_and_nobody_starves() {
         let wants = [Want::Read { left: 1_000_000, waited: 1 }, Want::Read { left: 30, waited: 0 }];
-        assert_eq!(turn(&wants, MOST, None, 9).read.unwrap().0, 1);
+        assert_eq!(turn(&wants, MOST, Pace::default(), 9).read.unwrap().0, 1);
         // Short ones without end: the long one is served every fourth turn.
         let (mut waited, mut served) = (0, 0);
         for _ in 0..100 {
             let wants = [Want::Read { left: 1_000_000, waited }, Want::Read { left: 30, waited: 0 }];
-            match turn(&wants, MOST, None, 9).read.unwrap().0 {
+            match turn(&wants, MOST, Pace::default(), 9).read.unwrap().0 {
                 0 => (waited, served) = (0, served + 1),
                 _ => waited += 1,
             }

@@ -18,6 +18,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounde
 
 use super::open;
 use super::room::PATIENCE;
+use super::schedule::Pace;
 use super::seats::{Held, Seat};
 use super::speculate::{DecodeError, Decoder};
 use crate::backend::draft::DraftOps;
@@ -129,9 +130,8 @@ pub(super) struct Worker<'c, B: DraftOps> {
     pub(super) ended: Option<Instant>,
     /// Jobs that have rows in the pass that is being put together.
     pub(super) in_pass: usize,
-    /// How fast the last chunk was read beside others, and prompts lately while nobody wrote.
-    pub(super) read_per_s: Option<f64>,
-    pub(super) read_alone_per_s: Option<f64>,
+    /// How prompts were read lately.
+    pub(super) pace: Pace,
     /// Rounds since the last chunk of a prompt.
     pub(super) rounds: usize,
 }
@@ -162,8 +162,7 @@ impl<'c, B: DraftOps> Worker<'c, B> {
             moved: false,
             ended: None,
             in_pass: 0,
-            read_per_s: None,
-            read_alone_per_s: None,
+            pace: Pace::default(),
             rounds: 0,
         }
     }
