@@ -1191,29 +1191,6 @@ fn a_question_goes_before_the_title_that_is_being_made() {
     t.quit();
 }
 
-#[test]
-fn what_the_built_in_model_cannot_know_of_the_program_is_said_by_the_program() {
-    for (model, said) in [("demo", true), ("fake", false)] {
-        let dir = dir();
-        let mut t = Talk::new(dir.path(), Setup { model, ..Setup::default() });
-        for (question, newer) in [
-            ("What does /when do?", true),
-            ("and \"/ask-all\"?", true),
-            ("What does /load do?", false),
-            ("when?", false),
-        ] {
-            let from = t.seen.len();
-            t.ask(question);
-            let notes =
-                |n: &&Notice| matches!(n, Notice::Note(_, text) if text.contains("was trained before there was /"));
-            assert_eq!(t.seen[from..].iter().filter(notes).count(), usize::from(said && newer), "{question}");
-        }
-        t.quit();
-    }
-    use sala_chat::commands::{NEWER_THAN_BUILT_IN_MODEL, find};
-    assert!(NEWER_THAN_BUILT_IN_MODEL.iter().all(|name| find(name).is_some_and(|c| c.name == *name)));
-}
-
 fn no_title_is_made_by_the_built_in_model_or_where_nobody_is_or_where_it_is_off() {
     let text = text_model(None);
     let setup = || Setup { titles: true, script: titling(&text), ..Setup::default() };

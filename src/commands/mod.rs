@@ -16,7 +16,7 @@ mod words;
 use crate::text::near;
 use args::{Args, split_words};
 pub use request::{Execute, Request, WhileBusy};
-pub use table::{COMMANDS, NEWER_THAN_BUILT_IN_MODEL};
+pub use table::COMMANDS;
 pub use words::{BranchTarget, CopyWhat, ExportFormat, GotoTarget, LibraryAction, LoadOptions, PresetAction};
 
 use crate::settings::preset::Display;

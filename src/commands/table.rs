@@ -71,9 +71,6 @@ fn no_option(command: &str, flag: &str) -> String {
     format!("there is no option {flag}; {} exist", names.join(", "))
 }
 
-/// Commands that came after the built-in model was trained: what it says of them is not to be believed.
-pub const NEWER_THAN_BUILT_IN_MODEL: &[&str] = &["ask-all", "split", "title", "when"];
-
 /// Words of other programs that have no single counterpart here, and what to type instead.
 pub const HABITS: &[(&[&str], &str)] = &[
     (&["model", "models"], "The model is chosen at the start: sala-chat --model NAME. /stats says which one runs."),

@@ -14,8 +14,6 @@ use std::time::Instant;
 use super::render::Rendered;
 use super::work::Wanted;
 use super::{DeskError, Done, State};
-use crate::commands::{self, NEWER_THAN_BUILT_IN_MODEL};
-use crate::protocol::desk::Level;
 use crate::protocol::engine::{Generate, Look, Sampling, Token};
 use crate::text::steer::Watched;
 use crate::text::{Before, Begin};
@@ -118,7 +116,6 @@ impl State {
         self.with_engine(move |desk| {
             // What was lost may have made it a session to look at.
             desk.talk.may_write()?;
-            let asked = text.clone();
             let mut new = if parent.is_none() { desk.opening_messages() } else { Vec::new() };
             let question = desk.draft(Role::User, new.last().map(|m| m.id).or(parent), text);
             new.push(question);
@@ -137,9 +134,6 @@ impl State {
                     safe = desk.add_message(message)?;
                 }
                 desk.typed = None;
-                if let Some(help) = desk.feeder.model().filter(|m| m.built_in).and_then(|_| unknown_command(&asked)) {
-                    desk.note(Level::Info, help);
-                }
                 let sampling = desk.next_sampling();
                 if let Some(question) = desk.talk.conversation.head().filter(|_| count > 1) {
                     let several = Again::first(question, count, sampling.seed);
@@ -189,18 +183,6 @@ impl State {
             })
         })
     }
-}
-
-/// What the program itself says of a command in a question that the built-in model cannot know.
-fn unknown_command(question: &str) -> Option<String> {
-    let words =
-        question.split(|c: char| c.is_whitespace() || matches!(c, '?' | '.' | ',' | '!' | ':' | '"' | '\'' | '`'));
-    let named = words.filter_map(|w| commands::find(w.strip_prefix('/')?));
-    let command = named.into_iter().find(|c| NEWER_THAN_BUILT_IN_MODEL.contains(&c.name))?;
-    Some(format!(
-        "The built-in model was trained before there was /{0}, and may say anything of it. /{0} {1}: {2}. /help {0} says more.",
-        command.name, command.usage, command.help
-    ))
 }
 
 /// A seed for one answer. Below 2^53, so that it survives every JSON reader.
