@@ -60,6 +60,16 @@ fn the_tour_shows_its_step_above_the_line_it_enters() {
         s.app.tour = Some(Tour::default());
         s.ready(demo())
     });
+    pictures("tour_end", |w, h| {
+        let (mut s, mut last, mut tour) = (Stage::new(w, h), Tour::default(), Tour::default());
+        while let Some(step) = tour.step() {
+            last = tour.clone();
+            tour.entered(step.line);
+            tour = tour.restarted();
+        }
+        s.app.tour = Some(last);
+        s.ready(demo())
+    });
 }
 
 #[test]

@@ -27,7 +27,7 @@ const fn step(text: &'static str, line: &'static str) -> Step {
 /// All steps. One whose command this program has not got is left out.
 const STEPS: [Step; 10] = [
     step(
-        "A tour of one minute. sala-chat reads documents whole and keeps what it has read. Enter loads a sample, a page about a lighthouse.",
+        "A tour of one minute. sala-chat reads documents whole and keeps what it has read. First a sample, a page about a lighthouse.",
         "/load sample:lighthouse.md",
     ),
     step(
@@ -55,13 +55,14 @@ const STEPS: [Step; 10] = [
         "When does the boat leave?",
     ),
     step(
-        "That was the tour. Load your own documents with /load or sala-chat FILE. Nothing of this stays unless you /export it. Enter ends the program.",
+        "That was the tour. Load your own documents with /load or sala-chat FILE. Nothing of this stays unless you /export it.",
         "/quit",
     ),
 ];
 
-/// How to go on and how to leave, behind every step's text.
+/// How to go on and how to leave, behind every step's text, and behind the last one's.
 const KEYS: &str = "Enter goes on, Esc leaves the tour.";
+const KEYS_OF_LAST: &str = "Enter ends the program, Esc stays in it.";
 
 /// Where somebody is on the tour.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,8 +90,9 @@ impl Tour {
     /// What is shown: the step's text and how to go on; while a step is being done, its own.
     pub fn text(&self) -> Option<String> {
         let shown = if self.unanswered { self.at.saturating_sub(1) } else { self.at };
-        let step = steps().nth(shown)?;
-        Some(format!("TOUR {}/{}  {} {KEYS}", shown + 1, steps().count(), step.text))
+        let (step, all) = (steps().nth(shown)?, steps().count());
+        let keys = if shown + 1 == all { KEYS_OF_LAST } else { KEYS };
+        Some(format!("TOUR {}/{all}  {} {keys}", shown + 1, step.text))
     }
 
     /// Whether the step that was taken last ended the program so that it is started again.
@@ -206,6 +208,9 @@ mod tests {
     fn it_ends_once_in_the_middle_and_once_at_the_end() {
         let (mut tour, mut restarts) = (Tour::default(), 0);
         while let Some(step) = tour.step() {
+            let ends = step.line == "/quit" && !step.restarts;
+            let says = |what| tour.text().is_some_and(|text| text.contains(what));
+            assert_eq!((says("Enter goes on"), says("Enter ends the program")), (!ends, ends), "{step:?}");
             tour.entered(step.line);
             restarts += usize::from(tour.restarts());
             tour = tour.restarted();

@@ -164,10 +164,7 @@ fn welcome(app: &App, cells: usize, form: Form) -> Vec<Row> {
             spans: vec![Span::new(format!("  {n} "), Role::Key), Span::new(question, Role::Text)],
             ..Row::default()
         };
-        lines.push(Row::of(
-            "Or ask about a sample: a number (or Tab), then Enter. The tour: sala-chat demo",
-            Role::Text,
-        ));
+        lines.push(Row::of("Or try a sample: a number (or Tab), then Enter. Tour: sala-chat demo", Role::Text));
         lines.extend(QUESTIONS.iter().enumerate().map(|(i, question)| offered(i + 1, question)));
     }
     if app.is_demo() {

@@ -39,7 +39,7 @@ pub(super) const ROWS: &[Command] = &[
         name: "help",
         aliases: &["?", "commands"],
         usage: "[COMMAND|WORD]",
-        help: "all commands, one of them, or those about a word",
+        help: "all commands, one of them, or by word",
         example: "/help load",
         completes: Commands,
         parse: |a| local(Local::Help(a.rest())),
