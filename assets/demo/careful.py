@@ -9,8 +9,8 @@ go), `~ ` it stands on a line of its own.  An empty line ends a paragraph; `\\n`
 `?? question | question` are questions that look near and have no answer in the document.
 Slots are those of natural.py, with {given2} and {sur2}, the first and the last word of {name2}; `[a|b]` is one of the two.
 
-So that the sentences are not learnt by heart, a document now and then gets a line that names a question's thing and answers nothing, and a
-word of the text is swapped for one of the same meaning.  Every 13th document is kept out of training, to see whether choosing is learnt.
+So that the sentences are not learnt by heart, a document now and then gets a line that names a question's thing and answers nothing, and words
+of the text and of the question are swapped for others of the same meaning.  Every 13th document is kept out of training, to see whether choosing is learnt.
 
     python careful.py          # counts, and checks of what is written
     python careful.py held     # the documents kept out, in the format of validation/validate.py
@@ -84,7 +84,7 @@ class Careful:
         width = self.n(58, 112) if self.ch(.35) and not code else 0
         size = run = 0; first = 0; gone = False
         decoys = self.decoys(lines, lo, hi) if not code and not which and self.ch(.35) else {}
-        vary = 0 if code or which else .12
+        vary = 0 if code or which else self.p([0, .1, .2, .35])       # share of known words swapped
 
         def put(s):
             nonlocal size
@@ -99,15 +99,15 @@ class Careful:
         for i, l in enumerate(lines):
             title = i == 0 and lo > 0 and (not l.qs or HEADING.match(l.text)) and self.ch(.7)
             outside = not title and not lo <= i < hi
-            gone = bool(l.text) and (outside or (gone if l.tied else bool(l.qs) and not which and self.ch(.06)))
+            gone = bool(l.text) and (outside or (gone if l.tied else bool(l.qs) and not which and self.ch(.12)))
             if gone:
-                if l.qs and self.ch(.4): left_out.append(self.exact(self.p(l.qs), env))
+                if l.qs and self.ch(.6): left_out.append(self.exact(self.p(l.qs), env))
                 continue
             if not l.text:
                 if not outside: flush(); put("" if "".join(buf[-1:]).endswith("\n\n") else "\n")
                 continue
             t = self.exact(l.text, env)
-            if vary and self.ch(vary) and "\n" not in t and "`" not in t: t = self.synonyms(t)
+            if vary and "\n" not in t and "`" not in t and '"' not in t: t = self.other_words(t, vary)
             qs = [self.exact(q, env) for q in l.qs] or None
             if l.joined and not run:
                 buf[-1] = buf[-1][:-1] + " "             # instead of the end of the line
