@@ -122,6 +122,11 @@ DEVICE void load_matrix_trans(u32 (&r)[4], const void* row) {
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
 }
 
+// A value that the compiler keeps instead of computing it anew.
+DEVICE u32 kept(u32 x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
 // Past level 1: what another launch wrote a moment ago.
 DEVICE float4 load_fresh(const float* p) { return __ldcg(reinterpret_cast<const float4*>(p)); }
 DEVICE float load_fresh1(const float* p) { return __ldcg(p); }
@@ -247,10 +252,12 @@ DEVICE uint2 load8(const bf16* p) { return *reinterpret_cast<const uint2*>(p); }
 DEVICE void store_row4(bf16* dst, float4 v) { *reinterpret_cast<uint2*>(dst) = make_uint2(pack(v.x, v.y), pack(v.z, v.w)); }
 
 // dst = bf16(src · rstd · norm · mul); `norm` null: bf16(src · mul). n a multiple of 4; scratch as for block_sum.
-DEVICE void row_norm(bf16* dst, const float* src, const float* norm, u32 n, float eps, float mul, float* scratch) {
+// `meanwhile` is called while the row is on its way.
+template <class F> DEVICE void row_norm(bf16* dst, const float* src, const float* norm, u32 n, float eps, float mul, float* scratch, F meanwhile) {
     const RowPart part(src, n);
     float4 weight[KEPT];  // on its way together with the row
     load_part(weight, norm ? n : 0, [&](u32 i) { return load4(norm + i); });
+    meanwhile();
     const float rstd = norm ? part.rstd(eps, scratch) : 1.f;
     each_part(n, [&](u32 i, u32 j) {
         const float4 v = part.at(i, j), w = !norm ? make_float4(1.f, 1.f, 1.f, 1.f) : j < KEPT ? weight[j] : load4(norm + i);
@@ -258,12 +265,13 @@ DEVICE void row_norm(bf16* dst, const float* src, const float* norm, u32 n, floa
     });
 }
 // dst = bf16(norm(o) · sigmoid(gate)); `norm` and `gate` may be null.
-DEVICE void row_gate(bf16* dst, const float* o, const float* norm, float eps, const bf16* gate, u32 n, float* scratch) {
+template <class F> DEVICE void row_gate(bf16* dst, const float* o, const float* norm, float eps, const bf16* gate, u32 n, float* scratch, F meanwhile) {
     const RowPart part(o, n);
     float4 weight[KEPT];
     uint2 gates[KEPT];
     load_part(weight, norm ? n : 0, [&](u32 i) { return load4(norm + i); });
     load_part(gates, gate ? n : 0, [&](u32 i) { return load8(gate + i); });
+    meanwhile();
     const float rstd = norm ? part.rstd(eps, scratch) : 1.f;
     each_part(n, [&](u32 i, u32 j) {
         float4 v = part.at(i, j);

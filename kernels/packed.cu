@@ -28,6 +28,10 @@ template <class F> DEVICE void unpack(bf16* dst, const unsigned char* w, u32 out
         for (u32 h = 0; h < 2; h++) {
             uint4 a0, a1, c0, c1;
             F::fragments(unit, detail, i, h, a0, a1, c0, c1);
+            if (F::GAIN != 1.f) {
+                const u32 gain = pack(F::GAIN, F::GAIN);
+                for (uint4* v : {&a0, &a1, &c0, &c1}) *v = make_uint4(times2(v->x, gain), times2(v->y, gain), times2(v->z, gain), times2(v->w, gain));
+            }
             const u32 row = blockIdx.y * 32 + i * 16 + g;
             bf16* to = dst + u64(row) * inner + u * UNIT_COLUMNS + h * 64 + t * 8;
             if (row < out) store16(to, a0), store16(to + 32, c0);

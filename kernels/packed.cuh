@@ -31,6 +31,10 @@ inline u32 fma2(u32 a, u32 b, u32 c) {
     return pack(fmaf(widen_lo(a), widen_lo(b), widen_lo(c)), fmaf(widen_hi(a), widen_hi(b), widen_hi(c)));
 }
 inline u32 and_or(u32 x, u32 mask, u32 bits) { return (x & mask) | bits; }
+inline u32 and_xor(u32 x, u32 mask, u32 bits) { return (x & mask) ^ bits; }
+inline u32 times_plus(u32 a, u32 b, u32 c) { return a * b + c; }
+inline u32 both_low(u32 x) { return x << 16 | (x & 0xffffu); }
+inline u32 both_high(u32 x) { return x >> 16 | (x & 0xffff0000u); }
 inline float mul_rn(float a, float b) { return a * b; }
 inline float add_rn(float a, float b) { return a + b; }
 inline float div_rn(float a, float b) { return a / b; }
@@ -46,6 +50,28 @@ DEVICE u32 fma2(u32 a, u32 b, u32 c) {
 DEVICE u32 and_or(u32 x, u32 mask, u32 bits) {
     u32 r;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(x), "r"(mask), "r"(bits));
+    return r;
+}
+DEVICE u32 and_xor(u32 x, u32 mask, u32 bits) {
+    u32 r;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(r) : "r"(x), "r"(mask), "r"(bits));
+    return r;
+}
+// The same: of a multiplication by a power of two and a sum the compiler makes three.
+DEVICE u32 times_plus(u32 a, u32 b, u32 c) {
+    u32 r;
+    asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+// One half of a pair twice. Written so that it is a modifier of the instruction that uses it, no instruction.
+DEVICE u32 both_low(u32 x) {
+    u32 r;
+    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; mov.b32 %0, {lo, lo}; }" : "=r"(r) : "r"(x));
+    return r;
+}
+DEVICE u32 both_high(u32 x) {
+    u32 r;
+    asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; mov.b32 %0, {hi, hi}; }" : "=r"(r) : "r"(x));
     return r;
 }
 // Never contracted: the CPU makes the same numbers.
@@ -68,10 +94,10 @@ DEVICE uint4 nibbles_plus_16(u32 word) {
 }
 
 // A form F says how to find and widen the eight values of lane (g, t) in a block: `eight(unit, detail, i, h, b, row, g, t)` from any memory,
-// `fragments` for a whole half in the order the products use them.
+// `fragments` for a whole half in the order the products use them, to be multiplied by GAIN, a power of two.
 struct Int8 {
-    static constexpr u32 VALUES = 4096;  // bytes
-    static constexpr u32 WARPS = 8;      // of a skinny product
+    static constexpr u32 VALUES = 4096;                     // bytes
+    static constexpr u32 WARPS = 8, STAGES = 3, AHEAD = 2;  // of a skinny product
     static DEVICE_METHOD u32 behind(u32) { return 64; }
     // bf16 q: seven bits make 128 + (q & 127), the sign bit alone 128 or 256; both from one mask.
     static DEVICE_METHOD uint4 widen(u32 w0, u32 w1, u32 s2) {
@@ -83,43 +109,57 @@ struct Int8 {
         const u32 s = load32(unit + VALUES + (i * 8 + g) * 4);
         return widen(q.x, q.y, permute(s, s, row ? 0x3232 : 0x1010));
     }
+    // 2^-32 times the value: a byte q + 128 in the lower half of a bfloat16 is the (subnormal) number (q + 128)·2^-133, of which one fma makes
+    // (q + 128)·s·2^-32 − 128·s·2^-32, rounded as q·s is. Scales are below 2^26; values below 2^-94 are lost.
+    static constexpr float GAIN = 4294967296.f;
+    static DEVICE_METHOD uint4 widen_small(u32 w0, u32 w1, u32 s2, u32 c2) {
+        auto pair = [&](u32 x) { return fma2(and_xor(x, 0x00ff00ffu, 0x00800080u), s2, c2); };
+        return make_uint4(pair(w0), pair(w0 >> 8), pair(w1), pair(w1 >> 8));
+    }
     static DEVICE_METHOD void fragments(const unsigned char* unit, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
         const u32 lane = threadIdx.x & 31;
-        const u32 s = load32(unit + VALUES + (i * 8 + (lane >> 2)) * 4), low = permute(s, s, 0x1010), high = permute(s, s, 0x3232);
+        const u32 s = load32(unit + VALUES + (i * 8 + (lane >> 2)) * 4), large = times2(s, 0x72007200u), offset = times2(s, 0xb300b300u);
         const unsigned char* values = unit + ((i * 2 + h) * 64 + lane) * 16;
         const uint4 a = load16(values), c = load16(values + 512);
-        a0 = widen(a.x, a.y, low), a1 = widen(a.z, a.w, high), c0 = widen(c.x, c.y, low), c1 = widen(c.z, c.w, high);
+        a0 = widen_small(a.x, a.y, both_low(large), both_low(offset)), a1 = widen_small(a.z, a.w, both_high(large), both_high(offset));
+        c0 = widen_small(c.x, c.y, both_low(large), both_low(offset)), c1 = widen_small(c.z, c.w, both_high(large), both_high(offset));
     }
 };
 
 struct Int4 {
-    static constexpr u32 VALUES = 2048, WARPS = 16;
+    static constexpr u32 VALUES = 2048, WARPS = 16, STAGES = 2, AHEAD = 1;
     static DEVICE_METHOD u32 behind(u32) { return 256; }
-    // `pick` 0 or 1: which half of the word of scales.
-    static DEVICE_METHOD uint4 widen(u32 word, u32 scales, bool upper) {
-        const u32 s2 = permute(scales, 0, upper ? 0x4242 : 0x4040) * 8 + 0x38803880u;                // e4m4, exponent 0 is 2^-14
-        const u32 c2 = times2(permute(scales, 0xc1c1c1c1u, upper ? 0x4343 : 0x4141), s2);            // −(16 + z)·s
+    static constexpr float GAIN = 1.f;
+    // Scales of two blocks in one pair, and −(16 + z)·s.
+    static DEVICE_METHOD uint2 scales(u32 word) {
+        const u32 s2 = times_plus(word & 0x00ff00ffu, 8, 0x38803880u);  // e4m4, exponent 0 is 2^-14
+        return make_uint2(s2, times2(permute(word, 0xc1c1c1c1u, 0x4341), s2));
+    }
+    static DEVICE_METHOD uint4 widen(u32 word, u32 s2, u32 c2) {
         const uint4 q = nibbles_plus_16(word);
         return make_uint4(fma2(q.x, s2, c2), fma2(q.y, s2, c2), fma2(q.z, s2, c2), fma2(q.w, s2, c2));
     }
     static DEVICE_METHOD uint4 eight(const unsigned char* unit, u32, u32 i, u32 h, u32 b, u32 row, u32 g, u32 t) {
         const u32 word = load32(unit + ((i * 2 + h) * 32 + g * 4 + t) * 16 + (b * 2 + row) * 4);
-        return widen(word, load32(unit + VALUES + ((i * 2 + h) * 8 + g) * 8 + row * 4), b);
+        const uint2 s = scales(load32(unit + VALUES + ((i * 2 + h) * 8 + g) * 8 + row * 4));
+        return widen(word, b ? both_high(s.x) : both_low(s.x), b ? both_high(s.y) : both_low(s.y));
     }
     static DEVICE_METHOD void fragments(const unsigned char* unit, u32, u32 i, u32 h, uint4& a0, uint4& a1, uint4& c0, uint4& c1) {
         const u32 lane = threadIdx.x & 31;
         const uint4 q = load16(unit + ((i * 2 + h) * 32 + lane) * 16);
-        const uint2 s = load64(unit + VALUES + ((i * 2 + h) * 8 + (lane >> 2)) * 8);
-        a0 = widen(q.x, s.x, false), a1 = widen(q.y, s.y, false), c0 = widen(q.z, s.x, true), c1 = widen(q.w, s.y, true);
+        const uint2 words = load64(unit + VALUES + ((i * 2 + h) * 8 + (lane >> 2)) * 8), s = scales(words.x), z = scales(words.y);
+        a0 = widen(q.x, both_low(s.x), both_low(s.y)), a1 = widen(q.y, both_low(z.x), both_low(z.y));
+        c0 = widen(q.z, both_high(s.x), both_high(s.y)), c1 = widen(q.w, both_high(z.x), both_high(z.y));
     }
 };
 
 // `detail`: log2 of the blocks of 32 columns that share a scale, 0..2.
 struct Group4 {
-    static constexpr u32 VALUES = 2048, WARPS = 16;
+    static constexpr u32 VALUES = 2048, WARPS = 16, STAGES = 2, AHEAD = 1;
+    static constexpr float GAIN = 1.f;
     static DEVICE_METHOD u32 behind(u32 detail) { return 512 >> detail; }
     static DEVICE_METHOD uint4 widen(u32 word, u32 scale) {
-        const u32 s2 = permute(scale, scale, 0x1010), z2 = permute(scale, scale, 0x3232);
+        const u32 s2 = both_low(scale), z2 = both_high(scale);
         const uint4 q = nibbles_plus_16(word);
         auto pair = [&](u32 x) { return times2(fma2(x, ONE2, z2), s2); };
         return make_uint4(pair(q.x), pair(q.y), pair(q.z), pair(q.w));

@@ -90,7 +90,7 @@ KERNEL(256, 4) norm_rows(bf16* dst, u32 ldd, const float* src, u32 lds, const fl
     allow_next();
     bring_norm(norm, n);
     wait_for_previous();
-    row_norm(dst + u64(blockIdx.x) * ldd, src + u64(blockIdx.x) * lds, norm, n, eps, mul, scratch);
+    row_norm(dst + u64(blockIdx.x) * ldd, src + u64(blockIdx.x) * lds, norm, n, eps, mul, scratch, [] {});
 }
 
 // The same for a bf16 source (the auxiliary hidden states of a draft head).
@@ -122,7 +122,7 @@ KERNEL(256, 4) gate_rows(bf16* dst, u32 ldd, const float* o, u32 ldo, const floa
     bring_norm(norm, n);
     wait_for_previous();
     const u64 r = blockIdx.x;
-    row_gate(dst + r * ldd, o + r * ldo, norm, eps, gate ? gate + r * ldg : nullptr, n, scratch);
+    row_gate(dst + r * ldd, o + r * ldo, norm, eps, gate ? gate + r * ldg : nullptr, n, scratch, [] {});
 }
 
 DEVICE u32 swiglu2(u32 gate, u32 up) {

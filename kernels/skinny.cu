@@ -4,7 +4,7 @@
 struct Bf16 {
     static constexpr u32 WARPS = 8;
     static constexpr bool EARLY = false;
-    static constexpr u32 COLUMNS = 64;
+    static constexpr u32 COLUMNS = 64, STAGES = 6, AHEAD = 3;
     static constexpr u32 STAGE = TILE * COLUMNS * 2;  // bytes of a tile
     static_assert(STAGE == 4 * 32 * 16, "four 16-byte copies a lane");
     const bf16* w;
@@ -21,6 +21,7 @@ struct Bf16 {
     }
     DEVICE_METHOD static u32 stage_bytes() { return R * STAGE; }
     DEVICE_METHOD static void begin(u32) {}
+    DEVICE_METHOD static float gain() { return 1.f; }
     DEVICE_METHOD void enter(u32 tile) {
         const u32 first = min(tile * R * TILE, out - 1);
         base = w + u64(first) * inner + (threadIdx.x >> 5) * COLUMNS + (threadIdx.x & 7) * 8;

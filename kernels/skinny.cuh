@@ -8,20 +8,23 @@
 // A dot product may permute k alike in both operands, so a lane holds 8 neighbouring columns of a weight row (k = 8t..8t+7 of a block
 // of 32) and uses them as the fragments of two products.
 // Bytes moved: the weight once. Each warp streams through a ring of `stages` of asynchronous copies that runs on over
-// tile borders; a warp reads back only what it copied itself, so the ring needs no barrier of the block. The first copies are issued
-// before the previous launch has ended; the next launch may start once the last copies are issued, so that its first
-// copies queue up behind them, or (W::EARLY) as soon as this one works, where its blocks find room beside these.
+// tile borders; a warp reads back only what it copied itself, so the ring needs no barrier of the block. W::AHEAD stages are on their way
+// before the previous launch has ended, the others once the activations are: these would wait behind them. The next launch may
+// start once the last copies are issued, so that its first copies queue up behind them, or (W::EARLY) as soon as this one works.
+// Warps leave their parts of `deep` pairs of tiles before they meet to add them up, and keep their own pace for so long.
 //
 // A form W of a weight has
 //   WARPS                          of a block: 8, or 16 where widening takes longer than reading
 //   EARLY                          whether the next launch may start at once
 //   COLUMNS                        columns of a step, a multiple of 64
+//   STAGES, AHEAD                  usual stages of the ring; how many of them do not wait
 //   stage_bytes()                  of one warp and step, both tiles
 //   enter(tile)                    copies go on at this pair of tiles, at this warp's first step
 //   begin(tile)                    fragments are those of this pair of tiles from now on
 //   issue(to)                      copies of the next step
 //   fragments(from, i, h, a0, a1, c0, c1)  bf16 values of tile i, columns 64h..64h+63 of a step: rows g (0) and g + 8 (1), blocks of 32
 //                                  columns a and c
+//   gain()                         what they are to be multiplied by, a power of two
 #pragma once
 #include "common.cuh"
 
@@ -30,122 +33,160 @@ enum Source { READY = 0, NORM = 1, GATE = 2 };
 
 constexpr u32 TILE = 16;                // weight rows
 constexpr u32 R = 2;                    // tiles worked on together
-constexpr u32 ROWS_HALF = 8 * 64 * 2;   // bytes of ready activations per 64 columns and 8 rows
 constexpr u32 PAD = 32;                 // elements between staged rows: the 8 lanes of a 16-byte access hit all banks
 
-// NT: 8-column groups of activations. Kept short: layers call four of these in turn, each longer than the instruction cache would like.
-template <u32 NT, Epilogue E, class W>
-DEVICE void skinny(W weight, void* dst, u32 ldd, u32 out, u32 inner, const void* src, u32 lds, u32 mode, const float* norm,
-                   float eps, float mul, const bf16* gate, u32 ldg, float scale, u32 rows, u32 stages) {
-    SHARED_BYTES(shared);
-    __shared__ float scratch[8];
-    constexpr u32 WARPS = W::WARPS, THREADS = 32 * WARPS, VALUES = R * NT * 128, EACH = (VALUES + THREADS - 1) / THREADS;
-    constexpr u32 HALVES = W::COLUMNS / 64;
-    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    const bool ready = NT > 1 || mode == READY;
-    const u32 weight_bytes = weight.stage_bytes();
-    const u32 stage_bytes = weight_bytes + (ready ? HALVES * NT * ROWS_HALF : 0);
-    unsigned char* ring = shared + warp * stages * stage_bytes;
-    float* partial = reinterpret_cast<float*>(shared + WARPS * stages * stage_bytes);  // [WARPS][R][NT][16 rows][8 columns]
-    bf16* staged = reinterpret_cast<bf16*>(partial + WARPS * R * NT * 128);
+// What a product reads and writes beside its weight.
+struct Operands {
+    void* dst;
+    u32 ldd, out, inner;
+    const void* src;
+    u32 lds, mode;
+    const float* norm;
+    float eps, mul;
+    const bf16* gate;
+    u32 ldg;
+    float scale;
+    u32 rows, stages, places, deep;
+};
 
-    const u32 tiles = (out + R * TILE - 1) / (R * TILE);  // groups of R
-    const u32 all_steps = inner / W::COLUMNS;
-    const u32 steps = all_steps > warp ? (all_steps - warp + WARPS - 1) / WARPS : 0;  // of this warp in a tile
-    const u32 mine = blockIdx.x < tiles ? (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+// The copies of a product by one warp: a ring of stages of weights and, if X, places for what a step takes of ready rows behind it. Every tile
+// walks over the same columns: with a place for each step of a tile rows are copied once and stay, otherwise they go round with the stages.
+template <u32 NT, bool X, class W> struct Copies {
+    W weight;
+    unsigned char *ring, *x_ring;
+    u32 stage_bytes, steps, mine, rows, lds;
+    u32 step, tile, left;  // where the weights' copies stand, and how many are to come
+    // Ready rows: bytes of a step, steps to come in all and of this walk over a row, where they are copied from.
+    u32 x_bytes, x_left, x_walk;
+    bool x_stay;
+    const bf16* x_from;
 
-    // Where the copies stand: the step, the tile.
-    u32 ahead_step = 0, ahead_tile = blockIdx.x, left = mine * steps;
-    weight.enter(ahead_tile);
-    auto issue_weights = [&](u32 slot) {
+    DEVICE_METHOD Copies(W weight, unsigned char* shared, const Operands& of) : weight(weight), rows(of.rows), lds(of.lds) {
+        const u32 warp = threadIdx.x >> 5, g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
+        stage_bytes = this->weight.stage_bytes(), x_bytes = X ? W::COLUMNS * 2 * rows : 0;
+        ring = shared + warp * (of.stages * stage_bytes + of.places * x_bytes), x_ring = ring + of.stages * stage_bytes;
+        const u32 tiles = (of.out + R * TILE - 1) / (R * TILE), all_steps = of.inner / W::COLUMNS;
+        steps = kept(all_steps > warp ? (all_steps - warp + W::WARPS - 1) / W::WARPS : 0);  // of this warp in a tile
+        mine = blockIdx.x < tiles ? (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+        step = 0, tile = blockIdx.x, left = mine * steps;
+        this->weight.enter(tile);
+        x_stay = of.places >= steps;
+        x_left = x_stay ? min(steps, left) : left, x_walk = steps;
+        x_from = static_cast<const bf16*>(of.src) + u64(g) * lds + warp * W::COLUMNS + t * 8;
+    }
+    DEVICE_METHOD void weights(u32 slot) {
         weight.issue(ring + slot * stage_bytes);
-        if (++ahead_step == steps) {
-            ahead_step = 0;
-            ahead_tile += gridDim.x;
-            weight.enter(ahead_tile);
+        if (++step == steps) {
+            step = 0;
+            tile += gridDim.x;
+            weight.enter(tile);
         }
         left--;
-    };
-    // Ready rows travel beside the weights: a lane copies the pieces that it will multiply. Every tile walks over the same columns.
-    const bf16* column = static_cast<const bf16*>(src) + u64(g) * lds + warp * W::COLUMNS + t * 8;
-    u32 x_step = 0;
-    auto issue_rows = [&](u32 slot) {
+    }
+    // A lane copies the pieces of ready rows that it will multiply.
+    DEVICE_METHOD void ready_rows(u32 slot) {
+        if (!X || x_left == 0) return;
+        const u32 g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
 #pragma unroll
         for (u32 j = 0; j < NT; j++) {
-            const bf16* from = column + u64(8 * j) * lds + x_step * WARPS * W::COLUMNS;
+            if (g + 8 * j >= rows) continue;
+            const bf16* from = x_from + u64(8 * j) * lds;
+            unsigned char* to = x_ring + (x_stay ? steps - x_left : slot) * x_bytes + (g + 8 * j) * 64 + t * 16;
 #pragma unroll
-            for (u32 h = 0; h < HALVES; h++) {
-                unsigned char* to = ring + slot * stage_bytes + weight_bytes + (h * NT + j) * ROWS_HALF + lane * 16;
-                if (g + 8 * j < rows) copy_async(to, from + h * 64), copy_async(to + 512, from + h * 64 + 32);
+            for (u32 h = 0; h < W::COLUMNS / 64; h++) {
+                copy_async(to + 2 * h * rows * 64, from + h * 64);
+                copy_async(to + (2 * h + 1) * rows * 64, from + h * 64 + 32);
             }
         }
-        if (++x_step == steps) x_step = 0;
-    };
-
-    // Weights do not come from the launch before: their first stages travel while it drains, and so does the norm.
-    if (norm && threadIdx.x * 32 < inner) prefetch_line(norm + threadIdx.x * 32);
-    const bool works = mine * steps != 0;
-#pragma unroll 1
-    for (u32 slot = 0; slot < stages; slot++) {
-        if (left) issue_weights(slot);
-        copy_commit();
+        x_left--;
+        x_from += W::WARPS * W::COLUMNS;
+        if (--x_walk == 0) x_from -= steps * W::WARPS * W::COLUMNS, x_walk = steps;
     }
-    wait_for_previous();
-    if (W::EARLY || left == 0) allow_next();
-    if (ready) {
+    // Copies of the first stages: of weights, of rows, of both.
+    template <bool WEIGHTS, bool ROWS> DEVICE_METHOD void fill(u32 from, u32 to) {
 #pragma unroll 1
-        for (u32 slot = 0; slot < stages; slot++) {
-            if (works) issue_rows(slot);
+        for (u32 slot = from; slot < to; slot++) {
+            if (ROWS) ready_rows(slot);
+            if (WEIGHTS && left) weights(slot);
             copy_commit();
         }
+    }
+};
+
+// NT: 8-column groups of activations. X: they are ready; if not, they are normed or gated into shared memory first. Kept short: layers call
+// four of these in turn, each longer than the instruction cache would like.
+template <u32 NT, Epilogue E, bool X, class W> DEVICE void product(W weight, const Operands& of) {
+    SHARED_BYTES(shared);
+    __shared__ float scratch[8];
+    constexpr u32 WARPS = W::WARPS, THREADS = 32 * WARPS, EACH = (R * NT * 128 + THREADS - 1) / THREADS, HALVES = W::COLUMNS / 64;
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const u32 rows = of.rows, inner = of.inner, stages = of.stages;
+    const u32 part = R * TILE * rows;  // values of a warp's part of a pair of tiles
+
+    // Weights do not come from the launch before: their first stages travel while it drains, and so does the norm.
+    if (!X && of.norm && threadIdx.x * 32 < inner) prefetch_line(of.norm + threadIdx.x * 32);
+    Copies<NT, X, W> copies(weight, shared, of);
+    float* partial = reinterpret_cast<float*>(shared + WARPS * (stages * copies.stage_bytes + of.places * copies.x_bytes));  // [deep][WARPS][part]
+    bf16* staged = reinterpret_cast<bf16*>(partial + of.deep * WARPS * part);
+    const u32 ahead = min(stages, W::AHEAD);
+    copies.template fill<true, false>(0, ahead);
+    wait_for_previous();
+    if (W::EARLY || copies.left == 0) allow_next();
+    if (X) {
+        copies.template fill<false, true>(0, ahead);
+        copies.template fill<true, true>(ahead, stages);
     } else {
-        const float* wide = static_cast<const float*>(src);
+        const float* wide = static_cast<const float*>(of.src);
 #pragma unroll 1
         for (u32 r = 0; r < rows; r++) {
             bf16* to = staged + r * (inner + PAD);
-            if (E == ADD) row_gate(to, wide + u64(r) * lds, norm, eps, gate ? gate + u64(r) * ldg : nullptr, inner, scratch);
-            else row_norm(to, wide + u64(r) * lds, norm, inner, eps, mul, scratch);
+            auto meanwhile = [&] { if (r == 0) copies.template fill<true, false>(ahead, stages); };
+            if (E == ADD) row_gate(to, wide + u64(r) * of.lds, of.norm, of.eps, of.gate ? of.gate + u64(r) * of.ldg : nullptr, inner, scratch, meanwhile);
+            else row_norm(to, wide + u64(r) * of.lds, of.norm, inner, of.eps, of.mul, scratch, meanwhile);
         }
         __syncthreads();  // all rows staged
     }
 
-    const bf16* staged_column = staged + g * (inner + PAD) + warp * W::COLUMNS + t * 8;
-    u32 read = 0;
+    // Where this lane finds its columns of a step, in halves of 32; rows there are none of read as the first: nobody looks at their results.
+    const unsigned char* x_first = X ? copies.x_ring : reinterpret_cast<const unsigned char*>(staged + warp * W::COLUMNS);
+    const u32 x_half = (X ? rows : 1) * 64, x_step = X ? copies.x_bytes : WARPS * W::COLUMNS * 2;
+    const bool by_step = !X || copies.x_stay;
+    u32 x_row[NT];
+#pragma unroll
+    for (u32 j = 0; j < NT; j++) x_row[j] = (g + 8 * j < rows ? g + 8 * j : 0) * (X ? 64 : (inner + PAD) * 2) + t * 16;
+    u32 read = 0, pairs = 0;  // stage to read, pairs of tiles whose parts are kept
 #pragma unroll 1
-    for (u32 n = 0, tile = blockIdx.x; n < mine; n++, tile += gridDim.x) {
-        weight.begin(tile);
+    for (u32 n = 0, tile = blockIdx.x; n < copies.mine; n++, tile += gridDim.x) {
+        copies.weight.begin(tile);
         float acc[R][NT][4] = {};
         // What the result is added to travels meanwhile.
         float before[EACH] = {};
         if (E == ADD) {
 #pragma unroll
             for (u32 k = 0; k < EACH; k++) {
-                const u32 v = threadIdx.x + k * THREADS;
-                const u32 o = (tile * R + v / (NT * 128)) * TILE + ((v & 127) >> 3), r = (v / 128 % NT) * 8 + (v & 7);
-                if (v < VALUES && r < rows && o < out) before[k] = load_fresh1(static_cast<float*>(dst) + u64(r) * ldd + o);
+                const u32 v = threadIdx.x + k * THREADS, o = tile * R * TILE + v / rows;
+                if (v < part && o < of.out) before[k] = load_fresh1(static_cast<float*>(of.dst) + u64(v % rows) * of.ldd + o);
             }
         }
 #pragma unroll 1
-        for (u32 s = 0; s < steps; s++) {
-            copy_wait_upto(stages - 1);
+        for (u32 s = 0; s < copies.steps; s++) {
+            if (stages == W::STAGES) copy_wait<W::STAGES - 1>();
+            else copy_wait_upto(stages - 1);
             __syncwarp();  // the stage's copies of all lanes have landed
-            const unsigned char* from = ring + read * stage_bytes;
+            const unsigned char* from = copies.ring + read * copies.stage_bytes;
+            const unsigned char* x = x_first + (by_step ? s : read) * x_step;
 #pragma unroll
             for (u32 h = 0; h < HALVES; h++) {
                 uint4 b[NT][2];
 #pragma unroll
                 for (u32 j = 0; j < NT; j++) {
-                    const unsigned char* own = from + weight_bytes + (h * NT + j) * ROWS_HALF + lane * 16;
-                    const bf16* normed = staged_column + s * WARPS * W::COLUMNS + h * 64;
-                    const void *lo = ready ? (const void*)own : normed, *hi = ready ? (const void*)(own + 512) : normed + 32;
-                    const bool live = g + 8 * j < rows;
-                    b[j][0] = live ? load16(lo) : make_uint4(0, 0, 0, 0);
-                    b[j][1] = live ? load16(hi) : make_uint4(0, 0, 0, 0);
+                    b[j][0] = load16(x + x_row[j] + 2 * h * x_half);
+                    b[j][1] = load16(x + x_row[j] + (2 * h + 1) * x_half);
                 }
 #pragma unroll
                 for (u32 i = 0; i < R; i++) {
                     uint4 a0, a1, c0, c1;
-                    weight.fragments(from, i, h, a0, a1, c0, c1);
+                    copies.weight.fragments(from, i, h, a0, a1, c0, c1);
 #pragma unroll
                     for (u32 j = 0; j < NT; j++) {
                         mma(acc[i][j], a0.x, a1.x, a0.y, a1.y, b[j][0].x, b[j][0].y);
@@ -156,56 +197,66 @@ DEVICE void skinny(W weight, void* dst, u32 ldd, u32 out, u32 inner, const void*
                 }
             }
             __syncwarp();  // the stage has been read
-            if (left) {
-                issue_weights(read);
-                if (ready) issue_rows(read);
-                if (!W::EARLY && left == 0) allow_next();
+            if (copies.left) {
+                copies.weights(read);
+                copies.ready_rows(read);
+                if (!W::EARLY && copies.left == 0) allow_next();
             }
             copy_commit();
             read = read + 1 == stages ? 0 : read + 1;
         }
 
-        // The warps' parts of the tiles, summed in warp order.
-        if (n) __syncthreads();  // parts of the tiles before read
+        if (pairs == 0 && n) __syncthreads();  // parts of the tiles before read
+        float* own = partial + (pairs * WARPS + warp) * part;
 #pragma unroll
         for (u32 i = 0; i < R; i++)
 #pragma unroll
-            for (u32 j = 0; j < NT; j++) {
-                float* p = partial + ((warp * R + i) * NT + j) * 128 + g * 8 + 2 * t;
-                *reinterpret_cast<float2*>(p) = make_float2(acc[i][j][0], acc[i][j][1]);
-                *reinterpret_cast<float2*>(p + 64) = make_float2(acc[i][j][2], acc[i][j][3]);
-            }
-        __syncthreads();  // parts written
+            for (u32 j = 0; j < NT; j++)
 #pragma unroll
-        for (u32 k = 0; k < EACH; k++) {
-            const u32 v = threadIdx.x + k * THREADS;
-            const u32 at = v & 127, o = (tile * R + v / (NT * 128)) * TILE + (at >> 3), r = (v / 128 % NT) * 8 + (v & 7);
+                for (u32 k = 0; k < 4; k++) {
+                    const u32 r = 8 * j + 2 * t + (k & 1);
+                    if (r < rows) own[(i * TILE + g + (k >> 1) * 8) * rows + r] = acc[i][j][k] * copies.weight.gain();
+                }
+        if (++pairs < of.deep && n + 1 < copies.mine) continue;
+        __syncthreads();  // parts written
+        // The warps' parts of the tiles, summed in warp order.
+        const u32 first = tile - (pairs - 1) * gridDim.x;
+#pragma unroll 1
+        for (u32 v = threadIdx.x, k = 0; v < pairs * part; v += THREADS, k++) {
+            const u32 pair = v / part, at = v - pair * part, row = at / rows, r = at - row * rows;
+            const u32 o = (first + pair * gridDim.x) * R * TILE + row;
             auto total = [&](u32 from) {
                 float y = 0.f;
 #pragma unroll
-                for (u32 i = 0; i < WARPS; i++) y += partial[i * VALUES + from];
+                for (u32 i = 0; i < WARPS; i++) y += partial[(pair * WARPS + i) * part + from];
                 return y;
             };
-            if (v >= VALUES || r >= rows || o >= out) continue;
+            if (o >= of.out) continue;
             if (E == SWIGLU) {
-                if (at < 64) {  // rows 0..7 of a tile are gate rows, 8..15 the up rows of the same lanes
-                    const float gated = total(v), up = total(v + 64);
-                    static_cast<bf16*>(dst)[u64(r) * ldd + o / TILE * 8 + (at >> 3)] = narrow(gated * sigmoid(gated) * up);
+                if ((row & 15) < 8) {  // rows 0..7 of a tile are gate rows, 8..15 the up rows of the same lanes
+                    const float gated = total(at), up = total(at + 8 * rows);
+                    static_cast<bf16*>(of.dst)[u64(r) * of.ldd + o / TILE * 8 + (row & 7)] = narrow(gated * sigmoid(gated) * up);
                 }
             } else {
-                const float y = total(v);
-                if (E == STORE) static_cast<bf16*>(dst)[u64(r) * ldd + o] = narrow(y * scale);
-                if (E == LOGITS) static_cast<float*>(dst)[u64(r) * ldd + o] = y * scale;
-                if (E == ADD) static_cast<float*>(dst)[u64(r) * ldd + o] = fmaf(scale, y, before[k]);
+                const float y = total(at);
+                if (E == STORE) static_cast<bf16*>(of.dst)[u64(r) * of.ldd + o] = narrow(y * of.scale);
+                if (E == LOGITS) static_cast<float*>(of.dst)[u64(r) * of.ldd + o] = y * of.scale;
+                if (E == ADD) static_cast<float*>(of.dst)[u64(r) * of.ldd + o] = fmaf(of.scale, y, k == 0 ? before[0] : before[EACH - 1]);
             }
         }
+        pairs = 0;
         __syncwarp();  // lanes meet again before the next tensor-core product
     }
     copy_wait<0>();
 }
 
+template <u32 NT, Epilogue E, class W> DEVICE void skinny(W weight, const Operands& of) {
+    if (NT > 1 || of.mode == READY) product<NT, E, true>(weight, of);
+    else product<NT, E, false>(weight, of);
+}
+
 // Arguments of every product kernel: result, weight (and what its form needs beside it: a number, a second weight), activations.
 #define SKINNY_ARGS                                                                                                                     \
     void *dst, u32 ldd, const unsigned char *w, u32 out, u32 inner, u32 detail, const unsigned char *w2, const void *src, u32 lds, u32 mode, \
-        const float *norm, float eps, float mul, const bf16 *gate, u32 ldg, float scale, u32 rows, u32 stages
-#define SKINNY_CALL dst, ldd, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages
+        const float *norm, float eps, float mul, const bf16 *gate, u32 ldg, float scale, u32 rows, u32 stages, u32 places, u32 deep
+#define SKINNY_CALL Operands{dst, ldd, out, inner, src, lds, mode, norm, eps, mul, gate, ldg, scale, rows, stages, places, deep}

@@ -3,11 +3,11 @@
 
 // 1..8 and 9..16 rows.
 #define RUN(groups, epilogue) skinny<groups, epilogue>(Packed<Int4>(w, inner, detail), SKINNY_CALL)
-KERNEL(512, 1) int4_store_8(SKINNY_ARGS) { RUN(1, STORE); }
-KERNEL(512, 1) int4_store_16(SKINNY_ARGS) { RUN(2, STORE); }
-KERNEL(512, 1) int4_swiglu_8(SKINNY_ARGS) { RUN(1, SWIGLU); }
-KERNEL(512, 1) int4_swiglu_16(SKINNY_ARGS) { RUN(2, SWIGLU); }
-KERNEL(512, 1) int4_add_8(SKINNY_ARGS) { RUN(1, ADD); }
-KERNEL(512, 1) int4_add_16(SKINNY_ARGS) { RUN(2, ADD); }
-KERNEL(512, 1) int4_logits_8(SKINNY_ARGS) { RUN(1, LOGITS); }
-KERNEL(512, 1) int4_logits_16(SKINNY_ARGS) { RUN(2, LOGITS); }
+KERNEL(REGISTERS_80, 1) int4_store_8(SKINNY_ARGS) { RUN(1, STORE); }
+KERNEL(REGISTERS_96, 1) int4_store_16(SKINNY_ARGS) { RUN(2, STORE); }
+KERNEL(REGISTERS_80, 1) int4_swiglu_8(SKINNY_ARGS) { RUN(1, SWIGLU); }
+KERNEL(REGISTERS_96, 1) int4_swiglu_16(SKINNY_ARGS) { RUN(2, SWIGLU); }
+KERNEL(REGISTERS_80, 1) int4_add_8(SKINNY_ARGS) { RUN(1, ADD); }
+KERNEL(REGISTERS_96, 1) int4_add_16(SKINNY_ARGS) { RUN(2, ADD); }
+KERNEL(REGISTERS_80, 1) int4_logits_8(SKINNY_ARGS) { RUN(1, LOGITS); }
+KERNEL(REGISTERS_96, 1) int4_logits_16(SKINNY_ARGS) { RUN(2, LOGITS); }

@@ -5,7 +5,7 @@
 struct Mixed {
     static constexpr u32 WARPS = 16;
     static constexpr bool EARLY = true;
-    static constexpr u32 COLUMNS = UNIT_COLUMNS;
+    static constexpr u32 COLUMNS = UNIT_COLUMNS, STAGES = 2, AHEAD = 1;
     Packed<Int4, WARPS> first;
     Packed<Int8, WARPS> second;
     u32 border;              // pairs of tiles in `first`
@@ -14,6 +14,7 @@ struct Mixed {
     DEVICE_METHOD Mixed(const unsigned char* w, u32 inner, u32 rows, const unsigned char* w2)
         : first(w, inner, 0), second(w2, inner, 0), border(rows / (R * TILE)), copies(false), multiplies(false) {}
     DEVICE_METHOD u32 stage_bytes() const { return second.stage_bytes(); }
+    DEVICE_METHOD float gain() const { return multiplies ? second.gain() : first.gain(); }
     DEVICE_METHOD void enter(u32 tile) {
         copies = tile >= border;
         if (copies) second.enter(tile - border);
@@ -30,5 +31,5 @@ struct Mixed {
     }
 };
 
-KERNEL(512, 1) mixed_store_8(SKINNY_ARGS) { skinny<1, STORE>(Mixed(w, inner, detail, w2), SKINNY_CALL); }
-KERNEL(512, 1) mixed_store_16(SKINNY_ARGS) { skinny<2, STORE>(Mixed(w, inner, detail, w2), SKINNY_CALL); }
+KERNEL(REGISTERS_96, 1) mixed_store_8(SKINNY_ARGS) { skinny<1, STORE>(Mixed(w, inner, detail, w2), SKINNY_CALL); }
+KERNEL(REGISTERS_96, 1) mixed_store_16(SKINNY_ARGS) { skinny<2, STORE>(Mixed(w, inner, detail, w2), SKINNY_CALL); }

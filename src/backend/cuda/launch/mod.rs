@@ -120,10 +120,11 @@ macro_rules! skinny_kernels {
                 dst: Ptr("void*"), ldd: u32, w: Ptr("const unsigned char*"), out: u32, inner: u32, detail: u32,
                 w2: Ptr("const unsigned char*"), src: Ptr("const void*"), lds: u32, mode: u32, norm: Ptr("const float*"),
                 eps: f32, mul: f32, gate: Ptr("const bf16*"), ldg: u32, scale: f32, rows: u32, stages: u32,
+                places: u32, deep: u32,
             )
             grid [super::skinny::shares(out, device.multiprocessors), 1, 1],
             threads $threads,
-            shared super::skinny::shared_bytes(&$ring, detail, [stages, rows, inner, mode]);
+            shared super::skinny::shared_bytes(&$ring, detail, [stages, places, deep, rows, inner, mode], device.shared_limit);
         }
     };
 }

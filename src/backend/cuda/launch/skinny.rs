@@ -12,6 +12,14 @@ const STAGED_ROWS: u32 = 2;
 
 /// Weight rows a block of a skinny GEMM works on at a time.
 const SKINNY_TILE: u32 = 32;
+
+/// Tiles, at most, whose parts are kept before the warps of a block meet to add them up: the more, the less often they wait for
+/// each other.
+const MOST_DEEP: u32 = 8;
+
+/// Shared memory that parts of tiles leave to the small kernels around a GEMM, which start beside it.
+const BESIDE: u32 = 44 << 10;
+
 /// How the weights of a form pass through a block.
 pub(super) struct Ring {
     /// Warps of a block, each with a ring of its own.
@@ -22,8 +30,8 @@ pub(super) struct Ring {
     pub(super) stage: fn(u32) -> u32,
     /// Fewest stages worth having: where shared memory is too small for them, rows are normed before, or go in two halves.
     pub(super) least: u32,
-    /// Most stages. Packed weights do best with few: what a block leaves of a multiprocessor's shared memory lets the kernels
-    /// after it start beside it.
+    /// Most stages. Packed weights do best with few: what a block leaves of a multiprocessor's shared memory lets the small
+    /// kernels after it start beside it, and what travels ahead keeps activations waiting.
     pub(super) most: u32,
 }
 
@@ -102,7 +110,7 @@ pub struct SkinnyWeight {
 /// alone, never on the rows of a pass: another kernel adds in another order.
 pub fn joined(d: &dyn Driver, to: SkinnyTo, first: SkinnyWeight, second: SkinnyWeight) -> Option<SkinnyWeight> {
     let forms = (first.form, second.form) == (Form::Int4, Form::Int8);
-    let fits = shared_bytes(&skinny_mixed::RING, 0, [1, 8, first.inner, 0]) <= d.info().shared_limit;
+    let fits = used_bytes(&skinny_mixed::RING, 0, [1, 1, 1, 8, first.inner, 0]) <= d.info().shared_limit;
     (to == SkinnyTo::Store && forms && first.out.is_multiple_of(SKINNY_TILE) && fits).then_some(SkinnyWeight {
         out: first.out + second.out,
         second: Some((first.out, second.w)),
@@ -136,23 +144,49 @@ fn ring_of(weight: &SkinnyWeight) -> (&'static Ring, u32) {
 /// [`SkinnyFrom::Ready`]: the bits are the same. It can if that leaves room for a ring.
 pub fn stages_rows(d: &dyn Driver, weight: &SkinnyWeight, rows: u32) -> bool {
     let (ring, detail) = ring_of(weight);
-    rows <= STAGED_ROWS && shared_bytes(ring, detail, [ring.least, rows, weight.inner, 1]) <= d.info().shared_limit
+    rows <= STAGED_ROWS && used_bytes(ring, detail, [ring.least, 0, 1, rows, weight.inner, 1]) <= d.info().shared_limit
 }
 
-/// Shared memory that is no ring: the warps' parts of a tile, and staged rows, padded. Mode 0 is ready rows, the others are staged.
-fn fixed_bytes(ring: &Ring, rows: u32, inner: u32, mode: u32) -> u32 {
-    ring.warps * if rows > 8 { 2048 } else { 1024 } + if mode == 0 { 0 } else { rows * (inner + 32) * 2 }
+/// The warps' parts of a tile.
+fn part_bytes(ring: &Ring, rows: u32) -> u32 {
+    ring.warps * SKINNY_TILE * rows * 4
 }
 
-/// A stage of the ring: the weights of all warps, and ready rows.
-fn stage_bytes(ring: &Ring, detail: u32, rows: u32, mode: u32) -> u32 {
-    let ready = if mode == 0 { ring.columns / 64 * if rows > 8 { 2048 } else { 1024 } } else { 0 };
-    ring.warps * ((ring.stage)(detail) + ready)
+/// What a step takes of ready rows, of all warps. Mode 0 is ready rows, the others are staged.
+fn place_bytes(ring: &Ring, rows: u32, mode: u32) -> u32 {
+    if mode == 0 { ring.warps * ring.columns * 2 * rows } else { 0 }
 }
 
-/// Of a block, for `[stages, rows, inner, mode]`.
-pub(super) fn shared_bytes(ring: &Ring, detail: u32, [stages, rows, inner, mode]: [u32; 4]) -> u32 {
-    stages * stage_bytes(ring, detail, rows, mode) + fixed_bytes(ring, rows, inner, mode)
+/// Staged rows, padded.
+fn staged_bytes(rows: u32, inner: u32, mode: u32) -> u32 {
+    if mode == 0 { 0 } else { rows * (inner + 32) * 2 }
+}
+
+/// What a block uses, for `[stages, places, deep, rows, inner, mode]`.
+fn used_bytes(ring: &Ring, detail: u32, [stages, places, deep, rows, inner, mode]: [u32; 6]) -> u32 {
+    let parts = deep * part_bytes(ring, rows) + staged_bytes(rows, inner, mode);
+    stages * ring.warps * (ring.stage)(detail) + places * place_bytes(ring, rows, mode) + parts
+}
+
+/// What a block gets: more than half of what a multiprocessor has, so that two blocks of a launch never meet on one while another
+/// idles.
+pub(super) fn shared_bytes(ring: &Ring, detail: u32, sizes: [u32; 6], limit: u32) -> u32 {
+    used_bytes(ring, detail, sizes).max((limit / 2 + 2048).min(limit))
+}
+
+/// Stages of the ring, places of ready rows and tiles whose parts are kept. The ring gets what one tile's parts and the staged rows
+/// leave, up to what the form can use; ready rows that several tiles need stay, if there is room for them.
+fn divide(ring: &Ring, detail: u32, to: SkinnyTo, [rows, inner, mode]: [u32; 3], limit: u32) -> [u32; 3] {
+    let used = |stages, places, deep| used_bytes(ring, detail, [stages, places, deep, rows, inner, mode]);
+    let stages = (1..=ring.most).rev().find(|n| used(*n, *n, 1) <= limit).unwrap_or(1);
+    if to == SkinnyTo::Add {
+        // One or two tiles a block, and what a result is added to is asked for a tile at a time.
+        return [stages, stages, 1];
+    }
+    let steps = (inner / ring.columns).div_ceil(ring.warps);
+    let places = if used(stages, steps, 1) <= limit { steps } else { stages };
+    let deep = (1..=MOST_DEEP).rev().find(|n| used(stages, places, *n) + BESIDE <= limit).unwrap_or(1);
+    [stages, places, deep]
 }
 
 /// As many blocks as give every one the same number of tiles, unless that leaves many multiprocessors without any.
@@ -191,7 +225,7 @@ pub unsafe fn skinny(
     let limit = d.info().shared_limit;
     if let SkinnyFrom::Ready { x, ld } = from
         && rows > 8
-        && shared_bytes(ring, detail, [ring.least, rows, weight.inner, 0]) > limit
+        && used_bytes(ring, detail, [ring.least, ring.least, 1, rows, weight.inner, 0]) > limit
     {
         // Where shared memory is small the rows go in two halves: the weights are read twice, the bits are the same.
         let second = SkinnyFrom::Ready { x: x + 8 * 2 * u64::from(ld), ld };
@@ -208,10 +242,8 @@ pub unsafe fn skinny(
         SkinnyFrom::Gate { o, ld, norm, eps, gate, ldg } => (o, ld, 2, norm, eps, 1.0, gate, ldg),
     };
     let SkinnyWeight { w, form, out, inner, second } = weight;
+    let [stages, places, deep] = divide(ring, detail, to, [rows, inner, mode], limit);
     let (detail, w2) = second.unwrap_or((detail, 0));
-    // The ring gets what the warps' parts and the staged rows leave, up to what the form can use; ready rows travel in it.
-    let room = limit.saturating_sub(fixed_bytes(ring, rows, inner, mode));
-    let stages = (room / stage_bytes(ring, detail, rows, mode)).clamp(1, ring.most);
     macro_rules! launch {
         ($params:ident $prefix:literal) => {{
             let symbol = match (to, rows > 8) {
@@ -243,6 +275,8 @@ pub unsafe fn skinny(
                 scale,
                 rows,
                 stages,
+                places,
+                deep,
             };
             // SAFETY: the caller's.
             unsafe { params.launch_as(d, symbol) }
