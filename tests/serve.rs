@@ -8,6 +8,8 @@ mod client;
 mod faults;
 #[path = "serve/library.rs"]
 mod library;
+#[path = "serve/open_responses.rs"]
+mod open_responses;
 #[path = "serve/prefix.rs"]
 mod prefix;
 #[path = "serve/slow_disk.rs"]

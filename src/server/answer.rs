@@ -3,11 +3,11 @@
 use super::Shared;
 use super::ask::{Ask, Said, Told, Whole, Wish};
 use super::calls::{Calls, Part};
-use super::prompt::{Call, Turn};
+use super::reply::Choice;
 use super::stops::Stops;
 use crate::protocol::engine::{Likely, Steering, Token};
 use crate::text::steer::Watched;
-use crate::text::{Begin, ChatRole, Delta, PlainDecoder, StreamDecoder, TextError};
+use crate::text::{Begin, Delta, PlainDecoder, StreamDecoder, TextError};
 use crate::transcript::Finish;
 
 /// How tokens become text.
@@ -30,12 +30,13 @@ pub(super) struct Answer {
     counted: u64,
     index: usize,
     calls: Option<Calls>,
+    /// It ends behind its first call.
+    one_call: bool,
     /// What is certain and was not told yet.
     delta: Delta,
     told: Vec<Told>,
     /// What was told.
-    said: Delta,
-    called: Vec<Call>,
+    said: Choice,
     /// Somebody listens.
     heard: bool,
 }
@@ -58,10 +59,10 @@ impl Answer {
             counted: 0,
             index: ask.index,
             calls: ask.wish.calls.clone(),
+            one_call: ask.wish.one_call,
             delta: Delta::default(),
             told: Vec::new(),
-            said: Delta::default(),
-            called: Vec::new(),
+            said: Choice::default(),
             heard: true,
         }
     }
@@ -72,9 +73,9 @@ impl Answer {
         watched.steering(&shared.renderer.model().tokenizer, self.begin, 0)
     }
 
-    /// Whether a stop text ended it.
-    pub(super) fn stopped_by_text(&self) -> bool {
-        self.stopped_by.is_some()
+    /// Whether a stop text ended it, or the one call that it may hold.
+    pub(super) fn ended_itself(&self) -> bool {
+        self.stopped_by.is_some() || self.is_enough()
     }
 
     /// Tokens of a round. False when it is to end here.
@@ -85,7 +86,7 @@ impl Answer {
         self.generated.extend_from_slice(tokens);
         let mut likely = likely.into_iter();
         for &token in tokens {
-            if self.stopped_by.is_some() {
+            if self.ended_itself() {
                 break;
             }
             self.counted += 1;
@@ -100,7 +101,7 @@ impl Answer {
             }
         }
         self.tell(ask);
-        self.heard && self.stopped_by.is_none()
+        self.heard && !self.ended_itself()
     }
 
     fn add(&mut self, ask: &Ask, more: Delta) {
@@ -125,11 +126,15 @@ impl Answer {
         for part in parts {
             match part {
                 Part::Text(text) => self.delta.answer.push_str(&text),
-                Part::Call(call) => {
+                Part::Begun(id, name) => {
                     self.tell(ask);
-                    self.called.push(call.clone());
-                    self.heard &= ask.to.tell(Said::Call { index: self.index, call });
+                    self.say(ask, Said::Calling { index: self.index, id, name });
                 }
+                Part::Arguments(more) => self.say(ask, Said::Arguments { index: self.index, more }),
+                Part::Call(call) => self.say(ask, Said::Call { index: self.index, call }),
+            }
+            if self.is_enough() {
+                return;
             }
         }
     }
@@ -137,45 +142,54 @@ impl Answer {
     /// Tells what is certain and was not told yet.
     fn tell(&mut self, ask: &Ask) {
         let (Delta { thinking, answer }, tokens) = (std::mem::take(&mut self.delta), std::mem::take(&mut self.told));
-        self.said.thinking.push_str(&thinking);
-        self.said.answer.push_str(&answer);
         if !(thinking.is_empty() && answer.is_empty() && tokens.is_empty()) {
-            self.heard &= ask.to.tell(Said::Text { index: self.index, thinking, answer, tokens });
+            self.say(ask, Said::Text { index: self.index, thinking, answer, tokens });
         }
+    }
+
+    fn say(&mut self, ask: &Ask, said: Said) {
+        self.said.take(&said);
+        self.heard &= ask.to.tell(said);
+    }
+
+    /// The one call that there may be is made: nothing after it counts.
+    fn is_enough(&self) -> bool {
+        self.one_call && self.said.calls().next().is_some()
     }
 
     /// Nothing more comes: tells what was held back.
     pub(super) fn close(&mut self, ask: &Ask) {
-        if self.stopped_by.is_none() {
+        if !self.ended_itself() {
             let last = match &mut self.decoder {
                 Decoder::Chat(decoder) => decoder.finish(),
                 Decoder::Raw(decoder) => Delta { thinking: String::new(), answer: decoder.finish() },
             };
             self.add(ask, last);
         }
-        if self.stopped_by.is_none() {
+        if !self.ended_itself() {
             let held = self.stops.finish();
             self.text(ask, &held);
         }
-        let held = self.calls.as_mut().map(Calls::finish).unwrap_or_default();
-        self.parts(ask, held);
+        if !self.is_enough() {
+            let held = self.calls.as_mut().map(Calls::finish).unwrap_or_default();
+            self.parts(ask, held);
+        }
         self.tell(ask);
     }
 
     /// Tells that it is complete.
     pub(super) fn finish(&mut self, ask: &Ask, finish: Finish) {
         let thought_tokens = self.thought_tokens();
-        let finish = if self.stopped_by.is_some() { Finish::Stop } else { finish };
+        let finish = if self.ended_itself() { Finish::Stop } else { finish };
         let stopped_by = self.stopped_by.clone();
-        let whole =
-            Whole { finish, stopped_by, completion_tokens: self.counted, thought_tokens, calls: self.called.len() };
+        let calls = self.said.calls().filter(|call| !call.is_cut()).count();
+        let whole = Whole { finish, stopped_by, completion_tokens: self.counted, thought_tokens, calls };
         ask.to.tell(Said::Ended { index: self.index, whole });
     }
 
-    /// The answer as a turn of the conversation.
-    pub(super) fn turn(&self) -> Turn {
-        let (thinking, calls) = (self.said.thinking.clone(), self.called.clone());
-        Turn { thinking, calls, ..Turn::new(ChatRole::Assistant, &self.said.answer) }
+    /// What was told of it.
+    pub(super) fn said(&self) -> &Choice {
+        &self.said
     }
 
     /// Tokens of thoughts among them.

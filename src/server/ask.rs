@@ -46,6 +46,8 @@ pub(super) struct Wish {
     pub raw: bool,
     /// Calls of functions are taken out of the text.
     pub calls: Option<Calls>,
+    /// The answer ends behind its first call.
+    pub one_call: bool,
     /// Which tokens may be drawn.
     pub constraint: Option<Constraint>,
     /// How likely tokens were is told, with so many of the likeliest in their place.
@@ -97,7 +99,7 @@ pub(super) struct Whole {
     pub stopped_by: Option<String>,
     pub completion_tokens: u64,
     pub thought_tokens: u64,
-    /// Calls of functions in it.
+    /// Calls of functions in it that are complete.
     pub calls: usize,
 }
 
@@ -121,7 +123,11 @@ pub(super) enum Said {
     Reading { done: u64, total: u64 },
     /// More of an answer.
     Text { index: usize, thinking: String, answer: String, tokens: Vec<Told> },
-    /// A call of a function in an answer.
+    /// A call of a function begins in an answer.
+    Calling { index: usize, id: String, name: String },
+    /// More of its arguments, which are JSON.
+    Arguments { index: usize, more: String },
+    /// It has ended: all of it.
     Call { index: usize, call: Call },
     /// An answer is complete.
     Ended { index: usize, whole: Whole },
@@ -137,7 +143,9 @@ impl Said {
                     tokens.iter().map(|t| size_of::<Told>() + size_of_val(t.likely.best.as_slice())).sum();
                 thinking.len() + answer.len() + told
             }
-            Said::Call { call, .. } => call.arguments.to_string().len(),
+            Said::Arguments { more, .. } => more.len(),
+            Said::Call { call, .. } => call.text().len(),
+            Said::Calling { .. } => 0,
             Said::Begun { .. } | Said::Scored { .. } | Said::Reading { .. } | Said::Ended { .. } | Said::Failed(_) => 0,
         }
     }

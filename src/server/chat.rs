@@ -127,7 +127,7 @@ fn call_object(call: &Call) -> Value {
     json!({
         "id": call.id,
         "type": "function",
-        "function": { "name": call.name, "arguments": call.arguments.to_string() },
+        "function": { "name": call.name, "arguments": call.text() },
     })
 }
 
@@ -141,7 +141,7 @@ fn call(value: Value, at: &str) -> Result<Call, Refusal> {
     let name = function.text("name")?.unwrap_or_default();
     let arguments = arguments(&function.text("arguments")?.unwrap_or_default());
     function.done()?;
-    Ok(Call { id, name, arguments })
+    Ok(Call::new(id, name, arguments))
 }
 
 fn turn(value: Value, at: &str) -> Result<Turn, Refusal> {
@@ -236,15 +236,17 @@ impl Sent {
 
     fn whole(&self, all: &Collected) -> Value {
         let choices = all.choices.iter().enumerate().map(|(index, choice)| {
-            let mut message = json!({ "role": "assistant", "content": choice.answer });
-            if !choice.calls.is_empty() {
-                if choice.answer.is_empty() {
+            let (thinking, answer) = (choice.thinking(), choice.answer());
+            let calls: Vec<Value> = choice.calls().map(call_object).collect();
+            let mut message = json!({ "role": "assistant", "content": answer });
+            if !calls.is_empty() {
+                if answer.is_empty() {
                     message["content"] = Value::Null;
                 }
-                message["tool_calls"] = choice.calls.iter().map(call_object).collect();
+                message["tool_calls"] = calls.into();
             }
-            if !choice.thinking.is_empty() {
-                message["reasoning_content"] = choice.thinking.as_str().into();
+            if !thinking.is_empty() {
+                message["reasoning_content"] = thinking.into();
             }
             let finish = choice.whole.as_ref().map(reason);
             json!({
@@ -294,6 +296,17 @@ struct Chunks {
     calls: Vec<usize>,
 }
 
+impl Chunks {
+    /// A part of the call that is being made.
+    fn call(&self, index: usize, part: Value, out: &mut String) {
+        let mut call = json!({ "index": self.calls.get(index).copied().unwrap_or(0) });
+        if let (Some(call), Value::Object(part)) = (call.as_object_mut(), part) {
+            call.extend(part);
+        }
+        data(out, &self.sent.choice(index, json!({ "tool_calls": [call] }), None));
+    }
+}
+
 impl Form for Chunks {
     fn said(&mut self, said: &Said, out: &mut String) -> bool {
         self.usage.take(said);
@@ -311,13 +324,12 @@ impl Form for Chunks {
                     data(out, &chunk);
                 }
             }
-            Said::Call { index, call } => {
-                let mut object = call_object(call);
-                let calls = self.calls.get_mut(*index);
-                object["index"] = calls.as_deref().copied().unwrap_or(0).into();
-                calls.into_iter().for_each(|n| *n += 1);
-                data(out, &self.sent.choice(*index, json!({ "tool_calls": [object] }), None));
+            Said::Calling { index, id, name } => {
+                let function = json!({ "name": name, "arguments": "" });
+                self.call(*index, json!({ "id": id, "type": "function", "function": function }), out);
             }
+            Said::Arguments { index, more } => self.call(*index, json!({ "function": { "arguments": more } }), out),
+            Said::Call { index, .. } => self.calls.get_mut(*index).into_iter().for_each(|n| *n += 1),
             Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
                 self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
                 return true;
@@ -331,7 +343,7 @@ impl Form for Chunks {
                         last["usage"] = usage(&self.usage);
                         data(out, &last);
                     }
-                    out.push_str("data: [DONE]\n\n");
+                    reply::data_done(out);
                     return true;
                 }
             }
@@ -374,12 +386,12 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     fields.refuse("logit_bias", |v| v.as_object().is_some_and(serde_json::Map::is_empty))?;
     let tools = Tools::read(&mut fields, "parameters")?;
     wish.calls = tools.calls();
+    wish.one_call = tools.one_call();
     let grammar = match fields.object("response_format")? {
         Some(format) => format_of(format)?,
         None => None,
     };
     fields.refuse("modalities", |v| *v == json!(["text"]))?;
-    fields.ignore(&["parallel_tool_calls"]);
     fields.ignore(&IGNORED);
     fields.done()?;
     let grammar = tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "response_format")));

@@ -173,11 +173,12 @@ impl Form for Chunks {
                         last["usage"] = usage(&self.usage);
                         data(out, &last);
                     }
-                    out.push_str("data: [DONE]\n\n");
+                    reply::data_done(out);
                     return true;
                 }
             }
-            Said::Call { .. } | Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
+            Said::Calling { .. } | Said::Arguments { .. } | Said::Call { .. } => {}
+            Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
         }
         false
     }
@@ -288,7 +289,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         all.add(&collected.usage);
         for choice in &collected.choices {
             let finish = choice.whole.as_ref().map(reason);
-            let text = format!("{echo}{}", choice.answer);
+            let text = format!("{echo}{}", choice.answer());
             let table = wish.likely.map(|_| table(shared, &collected, choice).to_json());
             choices.push(json!({ "index": choices.len(), "text": text, "logprobs": table, "finish_reason": finish }));
         }

@@ -13,7 +13,7 @@ use super::chat::{content, file_id, format_of};
 use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
 use super::refusal::{Family, Refusal};
-use super::reply::{self, Form, Usage, event, fresh_id, model_named, object, render, submit};
+use super::reply::{self, Form, Item, Usage, event, fresh_id, model_named, object, render, submit};
 use super::sampling::{MOST_TOKENS, stops, wish};
 use super::tools::Tools;
 use super::{Shared, http};
@@ -46,7 +46,7 @@ fn block(value: Value, at: &str, role: ChatRole, turns: &mut Vec<Turn>) -> Resul
             let id = fields.text("id")?.unwrap_or_default();
             let name = fields.text("name")?.unwrap_or_default();
             let arguments = fields.take("input").unwrap_or_else(|| json!({}));
-            own.calls.push(Call { id, name, arguments });
+            own.calls.push(Call::new(id, name, arguments));
         }
         ("document", ChatRole::User) => {
             let mut source = Fields::of(fields.need("source")?, &format!("{at}.source"))?;
@@ -143,7 +143,9 @@ fn usage(usage: &Usage) -> Value {
 
 /// A call as a block.
 fn tool_use(call: &Call) -> Value {
-    json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments })
+    // Of one that broke off there is none.
+    let input = if call.arguments.is_object() { call.arguments.clone() } else { json!({}) };
+    json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
 }
 
 /// Why an answer ended, and the text that ended it.
@@ -157,20 +159,28 @@ fn reason(whole: &Whole) -> (&'static str, Option<&str>) {
     }
 }
 
-/// The stream of a message: thoughts are a block, then the text is one.
+/// What a block of a stream holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Block {
+    Thoughts,
+    Text,
+    Call,
+}
+
+/// The stream of a message: thoughts are a block, then the text is one, and each call.
 struct Events {
     id: String,
     model: String,
     usage: Usage,
-    /// The block that is open: its number, and whether it is of thoughts.
-    open: Option<(usize, bool)>,
+    /// The block that is open, and its number.
+    open: Option<(usize, Block)>,
     blocks: usize,
 }
 
 impl Events {
     fn close(&mut self, out: &mut String) {
-        if let Some((index, thoughts)) = self.open.take() {
-            if thoughts {
+        if let Some((index, block)) = self.open.take() {
+            if block == Block::Thoughts {
                 let delta = json!({ "type": "signature_delta", "signature": "" });
                 event(out, "content_block_delta", json!({ "index": index, "delta": delta }));
             }
@@ -182,14 +192,15 @@ impl Events {
         if text.is_empty() {
             return;
         }
-        if self.open.is_none_or(|(_, of)| of != thoughts) {
+        let of = if thoughts { Block::Thoughts } else { Block::Text };
+        if self.open.is_none_or(|(_, open)| open != of) {
             self.close(out);
             let block = match thoughts {
                 true => json!({ "type": "thinking", "thinking": "", "signature": "" }),
                 false => json!({ "type": "text", "text": "" }),
             };
             event(out, "content_block_start", json!({ "index": self.blocks, "content_block": block }));
-            self.open = Some((self.blocks, thoughts));
+            self.open = Some((self.blocks, of));
             self.blocks += 1;
         }
         let delta = match thoughts {
@@ -221,17 +232,18 @@ impl Form for Events {
                 self.text(true, thinking, out);
                 self.text(false, answer, out);
             }
-            Said::Call { call, .. } => {
+            Said::Calling { id, name, .. } => {
                 self.close(out);
-                let index = self.blocks;
+                let block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
+                event(out, "content_block_start", json!({ "index": self.blocks, "content_block": block }));
+                self.open = Some((self.blocks, Block::Call));
                 self.blocks += 1;
-                let mut block = tool_use(call);
-                block["input"] = json!({});
-                event(out, "content_block_start", json!({ "index": index, "content_block": block }));
-                let delta = json!({ "type": "input_json_delta", "partial_json": call.arguments.to_string() });
-                event(out, "content_block_delta", json!({ "index": index, "delta": delta }));
-                event(out, "content_block_stop", json!({ "index": index }));
             }
+            Said::Arguments { more, .. } => {
+                let delta = json!({ "type": "input_json_delta", "partial_json": more });
+                event(out, "content_block_delta", json!({ "index": self.blocks - 1, "delta": delta }));
+            }
+            Said::Call { .. } => self.close(out),
             Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
                 self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
                 return true;
@@ -292,6 +304,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     fields.ignore(&["metadata", "service_tier", "inference_geo"]);
     fields.done()?;
     wish.calls = conversation.tools.calls();
+    wish.one_call = conversation.tools.one_call();
     let forced = conversation.tools.grammar().map(|g| (g, "tools"));
     let prompt = render(shared, conversation, "messages").await?;
     let grammar = forced.or(grammar.map(|g| (g, "output_config")));
@@ -304,14 +317,12 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     }
     let all = reply::collect(listener, 1).await?;
     let choice = all.choices.into_iter().next().unwrap_or_default();
-    let mut blocks = Vec::new();
-    if !choice.thinking.is_empty() {
-        blocks.push(json!({ "type": "thinking", "thinking": choice.thinking, "signature": "" }));
-    }
-    if !choice.answer.is_empty() {
-        blocks.push(json!({ "type": "text", "text": choice.answer }));
-    }
-    blocks.extend(choice.calls.iter().map(tool_use));
+    let block = |item: &Item| match item {
+        Item::Thoughts(text) => json!({ "type": "thinking", "thinking": text, "signature": "" }),
+        Item::Text(text) => json!({ "type": "text", "text": text }),
+        Item::Call(call) => tool_use(call),
+    };
+    let blocks: Vec<Value> = choice.items.iter().map(block).collect();
     let (reason, stop) = choice.whole.as_ref().map_or(("end_turn", None), reason);
     Ok(object(&json!({
         "id": id,

@@ -19,8 +19,34 @@ const APART_BYTES: usize = 256;
 pub(super) struct Call {
     pub id: String,
     pub name: String,
-    /// An object.
+    /// An object; the text as it is where it is none.
     pub arguments: Value,
+    /// The same as a model wrote it, if one did.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    written: String,
+}
+
+impl Call {
+    /// One that a client tells of.
+    pub(super) fn new(id: String, name: String, arguments: Value) -> Call {
+        Call { id, name, arguments, written: String::new() }
+    }
+
+    /// One that a model wrote.
+    pub(super) fn written(id: String, name: String, written: String) -> Call {
+        let arguments = serde_json::from_str(&written).unwrap_or_else(|_| Value::String(written.clone()));
+        Call { id, name, arguments, written }
+    }
+
+    /// Its arguments as text.
+    pub(super) fn text(&self) -> String {
+        if self.written.is_empty() { self.arguments.to_string() } else { self.written.clone() }
+    }
+
+    /// It broke off before its arguments were complete.
+    pub(super) fn is_cut(&self) -> bool {
+        !self.written.is_empty() && self.arguments.is_string()
+    }
 }
 
 /// One turn of a conversation.

@@ -9,8 +9,9 @@ use serde_json::Value;
 use super::prompt::Turn;
 use super::refusal::Refusal;
 use super::reply::{Choice, Usage};
-use super::responses::{Sent, status};
+use super::responses::{Sent, Status};
 use crate::session::{SessionFilter, SessionRecord, Store, StoreError};
+use crate::text::ChatRole;
 use crate::transcript::{Finish, MessageId};
 
 /// Answers that are found before they are on disk.
@@ -58,11 +59,10 @@ impl Record {
     }
 
     /// It is answered.
-    pub(super) fn complete(&mut self, answer: Turn, usage: &Usage, finish: Finish) {
-        let Turn { thinking, text, calls, .. } = answer.clone();
-        let choice = Choice { thinking, answer: text, calls, ..Choice::default() };
-        self.response = self.sent.response(status(finish), Some(&choice), Some(usage));
-        self.turns.push(answer);
+    pub(super) fn complete(&mut self, choice: &Choice, usage: &Usage, finish: Finish) {
+        self.response = self.sent.response(Status::of(finish, choice), Some(choice), Some(usage));
+        let (thinking, calls) = (choice.thinking(), choice.calls().cloned().collect());
+        self.turns.push(Turn { thinking, calls, ..Turn::new(ChatRole::Assistant, choice.answer()) });
     }
 
     /// The text of its row.

@@ -114,15 +114,73 @@ pub(super) fn submit(
     }
 }
 
+/// A part of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Item {
+    Thoughts(String),
+    Text(String),
+    Call(Call),
+}
+
 /// One of the answers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Choice {
-    pub thinking: String,
-    pub answer: String,
+    /// In the order in which they were written.
+    pub items: Vec<Item>,
     /// Its tokens, where that was asked for.
     pub tokens: Vec<Told>,
-    pub calls: Vec<Call>,
     pub whole: Option<Whole>,
+}
+
+impl Choice {
+    /// Takes in what was said of this answer.
+    pub(super) fn take(&mut self, said: &Said) {
+        match said {
+            Said::Text { thinking, answer, tokens, .. } => {
+                self.add(thinking, answer);
+                self.tokens.extend_from_slice(tokens);
+            }
+            Said::Call { call, .. } => self.items.push(Item::Call(call.clone())),
+            Said::Ended { whole, .. } => self.whole = Some(whole.clone()),
+            Said::Begun { .. }
+            | Said::Scored { .. }
+            | Said::Reading { .. }
+            | Said::Calling { .. }
+            | Said::Arguments { .. }
+            | Said::Failed(_) => {}
+        }
+    }
+
+    /// More thoughts, and more text behind them.
+    pub(super) fn add(&mut self, thinking: &str, answer: &str) {
+        match self.items.last_mut() {
+            _ if thinking.is_empty() => {}
+            Some(Item::Thoughts(before)) => before.push_str(thinking),
+            _ => self.items.push(Item::Thoughts(thinking.to_owned())),
+        }
+        match self.items.last_mut() {
+            _ if answer.is_empty() => {}
+            Some(Item::Text(before)) => before.push_str(answer),
+            _ => self.items.push(Item::Text(answer.to_owned())),
+        }
+    }
+
+    /// All its thoughts.
+    pub(super) fn thinking(&self) -> String {
+        let one = |item: &Item| if let Item::Thoughts(text) = item { text.clone() } else { String::new() };
+        self.items.iter().map(one).collect()
+    }
+
+    /// All its text.
+    pub(super) fn answer(&self) -> String {
+        let one = |item: &Item| if let Item::Text(text) = item { text.clone() } else { String::new() };
+        self.items.iter().map(one).collect()
+    }
+
+    /// The calls in it.
+    pub(super) fn calls(&self) -> impl Iterator<Item = &Call> {
+        self.items.iter().filter_map(|item| if let Item::Call(call) = item { Some(call) } else { None })
+    }
 }
 
 /// All of them.
@@ -158,6 +216,8 @@ impl Usage {
             | Said::Scored { .. }
             | Said::Reading { .. }
             | Said::Text { .. }
+            | Said::Calling { .. }
+            | Said::Arguments { .. }
             | Said::Call { .. }
             | Said::Failed(_) => {}
         }
@@ -184,31 +244,21 @@ pub(super) async fn collect(mut listener: Listener, wanted: usize) -> Result<Col
     while ended < wanted {
         let said = listener.next().await.ok_or_else(|| Refusal::new(503, "shutting_down", BROKE_OFF))?;
         all.usage.take(&said);
-        match said {
-            Said::Call { index, call } => {
-                if let Some(choice) = all.choices.get_mut(index) {
-                    choice.calls.push(call);
-                }
-            }
-            Said::Scored { tokens, likely } => all.scored = Some((tokens, likely)),
-            Said::Text { index, thinking, answer, tokens } => {
-                if let Some(choice) = all.choices.get_mut(index) {
-                    choice.tokens.extend(tokens);
-                    choice.thinking.push_str(&thinking);
-                    choice.answer.push_str(&answer);
-                }
-            }
-            Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
+        if let Said::Ended { whole, .. } = &said {
+            if whole.finish == Finish::Stopped {
                 return Err(Refusal::new(503, "shutting_down", BROKE_OFF));
             }
-            Said::Ended { index, whole } => {
-                ended += 1;
+            ended += 1;
+        }
+        match said {
+            Said::Scored { tokens, likely } => all.scored = Some((tokens, likely)),
+            Said::Failed(refusal) => return Err(refusal),
+            Said::Text { index, .. } | Said::Call { index, .. } | Said::Ended { index, .. } => {
                 if let Some(choice) = all.choices.get_mut(index) {
-                    choice.whole = Some(whole);
+                    choice.take(&said);
                 }
             }
-            Said::Failed(refusal) => return Err(refusal),
-            Said::Begun { .. } | Said::Reading { .. } => {}
+            Said::Begun { .. } | Said::Reading { .. } | Said::Calling { .. } | Said::Arguments { .. } => {}
         }
     }
     Ok(all)
@@ -227,6 +277,11 @@ pub(super) fn data(out: &mut String, value: &Value) {
     out.push_str("data: ");
     out.push_str(&value.to_string());
     out.push_str("\n\n");
+}
+
+/// What comes after the last event.
+pub(super) fn data_done(out: &mut String) {
+    out.push_str("data: [DONE]\n\n");
 }
 
 /// An event with a name, which its data repeat as their type.

@@ -1,6 +1,7 @@
 //! `POST /v1/responses`: OpenAI's responses. An id names the state behind an answer: whoever names an older one forks there.
 //! What can be done with an id later is in `named`.
 
+mod asked;
 mod events;
 pub(super) mod named;
 mod sent;
@@ -11,8 +12,9 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::ask::Wish;
 use super::chat::{arguments, content, format_of, question};
 use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
@@ -22,11 +24,13 @@ use super::reply::{self, fresh_id, model_named, object, render, submit};
 use super::sampling::{MOST_TOKENS, effort, wish};
 use super::tools::Tools;
 use super::{Shared, http, now_s};
+use crate::protocol::desk::ThinkMode;
 use crate::text::ChatRole;
 use crate::text::grammar::Grammar;
-use crate::transcript::Finish;
+use crate::transcript::{Finish, MessageId};
+use asked::{Asked, Noted};
 use events::Events;
-pub(super) use sent::{Sent, status};
+pub(super) use sent::{Sent, Status};
 
 /// Parts of messages that are texts.
 const TEXTS: [&str; 3] = ["input_text", "output_text", "text"];
@@ -59,7 +63,7 @@ fn item(value: Value, at: &str, turns: &mut Vec<Turn>) -> Result<(), Refusal> {
         Some("function_call") => {
             let id = fields.text("call_id")?.unwrap_or_default();
             let name = fields.text("name")?.unwrap_or_default();
-            let call = Call { id, name, arguments: arguments(&fields.text("arguments")?.unwrap_or_default()) };
+            let call = Call::new(id, name, arguments(&fields.text("arguments")?.unwrap_or_default()));
             match turns.last_mut().filter(|t| t.role == ChatRole::Assistant) {
                 Some(turn) => turn.calls.push(call),
                 None => turns.push(Turn { calls: vec![call], ..Turn::new(ChatRole::Assistant, "") }),
@@ -96,87 +100,93 @@ fn input(fields: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     Ok(turns)
 }
 
-/// Reads `text`: what was said, to be repeated, and what it means.
+/// Reads `text`: what is told of it, and what it means.
 fn text_format(fields: &mut Fields) -> Result<(Value, Option<Grammar>), Refusal> {
-    let said = fields.take("text").unwrap_or_else(|| json!({ "format": { "type": "text" } }));
-    let mut text = Fields::of(said.clone(), "text")?;
+    let said = fields.take("text");
+    let told = asked::text(said.as_ref());
+    let Some(said) = said else { return Ok((told, None)) };
+    let mut text = Fields::of(said, "text")?;
     let grammar = match text.object("format")? {
         Some(format) => format_of(format)?,
         None => None,
     };
     text.ignore(&["verbosity"]);
-    text.done()?;
-    Ok((said, grammar))
+    text.done().map(|()| (told, grammar))
+}
+
+/// Reads `reasoning`: the effort that was asked for, and what it means.
+fn reasoning(shared: &Shared, fields: &mut Fields) -> Result<(Option<String>, ThinkMode), Refusal> {
+    let Some(mut reasoning) = fields.object("reasoning")? else { return Ok((None, shared.settings.think)) };
+    let said = reasoning.peek("effort").and_then(|effort| effort.as_str().map(str::to_owned));
+    let think = effort(&mut reasoning, "effort", shared.settings.think)?;
+    reasoning.ignore(&["summary", "generate_summary"]);
+    reasoning.done().map(|()| (said, think))
+}
+
+/// A request that was read.
+struct Request {
+    asked: Asked,
+    input: Vec<Turn>,
+    wish: Wish,
+    think: ThinkMode,
+    streamed: bool,
+    grammar: Option<Grammar>,
+}
+
+fn read(shared: &Shared, mut fields: Fields) -> Result<Request, Refusal> {
+    let input = input(&mut fields)?;
+    let instructions = fields.text("instructions")?;
+    let previous = fields.text("previous_response_id")?;
+    let max_output_tokens = fields.whole("max_output_tokens", 1..=MOST_TOKENS)?;
+    let mut wish = wish(shared, &mut fields, Vec::new(), max_output_tokens)?;
+    let (effort, think) = reasoning(shared, &mut fields)?;
+    let store = fields.truth("store")?.unwrap_or(true);
+    let streamed = fields.truth("stream")?.unwrap_or(false);
+    let tools = Tools::read(&mut fields, "parameters")?;
+    (wish.calls, wish.one_call) = (tools.calls(), tools.one_call());
+    let (text, grammar) = text_format(&mut fields)?;
+    let noted = Noted::read(&mut fields)?;
+    fields.refuse("background", |v| v == false)?;
+    fields.refuse("top_logprobs", |v| v == 0)?;
+    fields.ignore(&["include", "service_tier", "stream_options", "prompt_cache_retention", "client_metadata"]);
+    fields.done()?;
+    let sampling = wish.sampling;
+    let asked = Asked { instructions, previous, max_output_tokens, store, effort, sampling, tools, text, noted };
+    Ok(Request { asked, input, wish, think, streamed, grammar })
+}
+
+/// The answer that a request goes on behind, and the turns up to it.
+async fn earlier(shared: &Arc<Shared>, id: Option<String>) -> Result<(Option<MessageId>, Vec<Turn>), Refusal> {
+    let Some(id) = id else { return Ok((None, Vec::new())) };
+    let shared = Arc::clone(shared);
+    let found = tokio::task::spawn_blocking(move || shared.records.find(&id, "previous_response_id")).await;
+    let found = found.map_err(|_| Refusal::internal("internal error while an answer was looked up"))?;
+    found.map(|(at, turns)| (Some(at), turns))
 }
 
 async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result<Response, Refusal> {
     let mut fields = Fields::body(http::json(headers, body).await?)?;
     let info = model_named(shared, fields.text("model")?)?;
-    let asked = input(&mut fields)?;
-    let instructions = fields.text("instructions")?;
-    let previous = fields.text("previous_response_id")?;
-    let most = fields.whole("max_output_tokens", 1..=MOST_TOKENS)?;
-    let mut wish = wish(shared, &mut fields, Vec::new(), most)?;
-    let mut think = shared.settings.think;
-    let reasoning = fields.take("reasoning");
-    if let Some(value) = reasoning.clone() {
-        let mut reasoning = Fields::of(value, "reasoning")?;
-        think = effort(&mut reasoning, "effort", think)?;
-        reasoning.ignore(&["summary", "generate_summary"]);
-        reasoning.done()?;
-    }
-    let store = fields.truth("store")?.unwrap_or(true);
-    let streamed = fields.truth("stream")?.unwrap_or(false);
-    let metadata = fields.take("metadata").unwrap_or_else(|| json!({}));
-    let (offered, choice) = (fields.peek("tools"), fields.peek("tool_choice"));
-    let tools = Tools::read(&mut fields, "parameters")?;
-    wish.calls = tools.calls();
-    let (text, grammar) = text_format(&mut fields)?;
-    fields.refuse("background", |v| v == false)?;
-    fields.refuse("truncation", |v| v == "disabled")?;
-    fields.refuse("top_logprobs", |v| v == 0)?;
-    fields.ignore(&["include", "user", "parallel_tool_calls", "service_tier", "max_tool_calls", "stream_options"]);
-    fields.ignore(&["prompt_cache_key", "prompt_cache_retention", "safety_identifier", "client_metadata"]);
-    fields.done()?;
-    let (parent, earlier) = match previous.clone() {
-        Some(id) => {
-            let shared = Arc::clone(shared);
-            let found = tokio::task::spawn_blocking(move || shared.records.find(&id, "previous_response_id"));
-            let found = found.await.map_err(|_| Refusal::internal("internal error while an answer was looked up"))?;
-            found.map(|(at, turns)| (Some(at), turns))?
-        }
-        None => (None, Vec::new()),
-    };
-    let (message, input) = (shared.records.fresh(), asked.clone());
-    let mut turns: Vec<Turn> = instructions.iter().map(|text| Turn::new(ChatRole::System, text)).collect();
+    let Request { asked, input, mut wish, think, streamed, grammar } = read(shared, fields)?;
+    let (parent, earlier) = earlier(shared, asked.previous.clone()).await?;
+    let message = shared.records.fresh();
+    let mut turns: Vec<Turn> = asked.instructions.iter().map(|text| Turn::new(ChatRole::System, text)).collect();
     turns.extend(earlier);
-    turns.extend(asked);
-    let grammar = tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "text")));
+    turns.extend(input.iter().cloned());
+    let grammar = asked.tools.grammar().map(|g| (g, "tools")).or(grammar.map(|g| (g, "text")));
+    let tools = asked.tools.clone();
     let prompt = render(shared, Conversation { turns, tools, think, open: false }, "input").await?;
     wish.constraint = reply::constraint(shared, grammar, &prompt.rendered).await?;
     let sent = Sent {
         id: Records::id(message),
         created: now_s(),
+        completed: Arc::default(),
         model: info.name,
-        asked: json!({
-            "instructions": instructions,
-            "max_output_tokens": most,
-            "metadata": metadata,
-            "parallel_tool_calls": true,
-            "previous_response_id": previous,
-            "reasoning": reasoning.unwrap_or_else(|| json!({ "effort": null, "summary": null })),
-            "store": store,
-            "temperature": wish.sampling.temperature,
-            "text": text,
-            "tool_choice": choice.unwrap_or_else(|| "auto".into()),
-            "tools": offered.unwrap_or_else(|| json!([])),
-            "top_p": wish.sampling.top_p,
-            "truncation": "disabled",
-        }),
+        asked: asked.told(),
         thoughts_id: fresh_id("rs_"),
         message_id: fresh_id("msg_"),
     };
-    let record = store.then(|| Record::new(message, parent, input, sent.clone()));
+    let record = asked.store.then(|| Record::new(message, parent, input, sent.clone()));
     let listener = submit(shared, prompt, wish, 1, record)?;
     if streamed {
         return reply::stream(listener, Events::new(sent)).await;
@@ -184,7 +194,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let all = reply::collect(listener, 1).await?;
     let choice = all.choices.into_iter().next().unwrap_or_default();
     let finish = choice.whole.as_ref().map_or(Finish::Failed, |w| w.finish);
-    Ok(object(&sent.response(status(finish), Some(&choice), Some(&all.usage))))
+    Ok(object(&sent.response(Status::of(finish, &choice), Some(&choice), Some(&all.usage))))
 }
 
 /// `POST /v1/responses`.

@@ -72,6 +72,7 @@ pub(super) fn wish(
         stop_loops: defaults.stop_loops,
         raw: false,
         calls: None,
+        one_call: false,
         constraint: None,
         likely: None,
         score: None,

@@ -20,6 +20,8 @@ pub(super) struct Tool {
     description: Option<String>,
     /// A JSON schema.
     parameters: Value,
+    /// As it was said.
+    strict: Option<bool>,
 }
 
 /// Whether the model has to call one.
@@ -33,6 +35,8 @@ pub(super) enum Choice {
     Any,
     /// This one.
     Named(String),
+    /// Of these only, none or one; or one of them for sure.
+    Of { names: Vec<String>, must: bool },
 }
 
 /// The functions of a request.
@@ -40,6 +44,8 @@ pub(super) enum Choice {
 pub(super) struct Tools {
     list: Vec<Tool>,
     choice: Choice,
+    /// There may be one call in an answer, not more.
+    one: bool,
 }
 
 /// Reads a function whose fields are `name`, `description` and its schema.
@@ -55,9 +61,10 @@ fn tool(mut fields: Fields, schema: &'static str) -> Result<Tool, Refusal> {
         Some(Value::Object(map)) => Value::Object(map),
         Some(other) => return Err(fields.wrong(schema, format!("must be a JSON schema, it is {}", kind(&other)))),
     };
-    fields.ignore(&["strict", "cache_control", "defer_loading", "input_examples", "eager_input_streaming"]);
+    let strict = fields.truth("strict")?;
+    fields.ignore(&["cache_control", "defer_loading", "input_examples", "eager_input_streaming"]);
     fields.done()?;
-    Ok(Tool { name, description, parameters })
+    Ok(Tool { name, description, parameters, strict })
 }
 
 /// Reads `tools`. `beside` is where the schema stands in a function that is not below `function`.
@@ -78,10 +85,56 @@ fn list(fields: &mut Fields, beside: &'static str) -> Result<Vec<Tool>, Refusal>
     given.into_iter().enumerate().map(one).collect()
 }
 
+/// Reads a `tool_choice` that is an object.
+fn choice_of(mut inner: Fields) -> Result<Choice, Refusal> {
+    let of = inner.text("type")?.unwrap_or_default();
+    if of == "allowed_tools" {
+        // Beside its type, or below a field of that name.
+        let mut allowed = match inner.object("allowed_tools")? {
+            Some(below) => inner.done().and(Ok(below))?,
+            None => inner,
+        };
+        let must = match allowed.text("mode")?.as_deref() {
+            None | Some("auto") => false,
+            Some("required") => true,
+            Some(_) => return Err(allowed.wrong("mode", "must be auto or required")),
+        };
+        let mut names = Vec::new();
+        for (i, value) in allowed.list("tools")?.into_iter().flatten().enumerate() {
+            names.extend(named(Fields::of(value, &format!("{}[{i}]", allowed.name("tools")))?)?);
+        }
+        return allowed.done().map(|()| Choice::Of { names, must });
+    }
+    match (of.as_str(), named(inner)?) {
+        ("auto", None) => Ok(Choice::Auto),
+        ("none", None) => Ok(Choice::None),
+        ("any", None) => Ok(Choice::Any),
+        ("function" | "tool", Some(name)) => Ok(Choice::Named(name)),
+        _ => {
+            Err(Refusal::field("tool_choice", "tool_choice must be auto, none, any, allowed_tools, or name a function"))
+        }
+    }
+}
+
+/// The function that an object names, beside its type or below `function`.
+fn named(mut fields: Fields) -> Result<Option<String>, Refusal> {
+    fields.ignore(&["type"]);
+    let name = match fields.object("function")? {
+        Some(mut function) => {
+            let name = function.text("name")?;
+            function.done()?;
+            name
+        }
+        None => fields.text("name")?,
+    };
+    fields.done().map(|()| name)
+}
+
 impl Tools {
-    /// Reads `tools` and `tool_choice` of any of the APIs; `schema` is where a function's schema stands.
+    /// Reads `tools`, `parallel_tool_calls` and `tool_choice` of any of the APIs; `schema` is where a function's schema stands.
     pub(super) fn read(fields: &mut Fields, schema: &'static str) -> Result<Tools, Refusal> {
         let list = list(fields, schema)?;
+        let mut one = fields.truth("parallel_tool_calls")? == Some(false);
         let choice = match fields.take("tool_choice") {
             None => Choice::Auto,
             Some(Value::String(word)) => match word.as_str() {
@@ -92,33 +145,53 @@ impl Tools {
             },
             Some(value @ Value::Object(_)) => {
                 let mut inner = Fields::of(value, &fields.name("tool_choice"))?;
-                let of = inner.text("type")?.unwrap_or_default();
-                inner.ignore(&["disable_parallel_tool_use"]);
-                let below = inner.object("function")?;
-                let name = match below {
-                    Some(mut function) => function.text("name")?,
-                    None => inner.text("name")?,
-                };
-                inner.done()?;
-                match (of.as_str(), name) {
-                    ("auto", None) => Choice::Auto,
-                    ("none", None) => Choice::None,
-                    ("any", None) => Choice::Any,
-                    ("function" | "tool", Some(name)) => Choice::Named(name),
-                    _ => return Err(fields.wrong("tool_choice", "must be auto, none, any, or name a function")),
-                }
+                one |= inner.truth("disable_parallel_tool_use")? == Some(true);
+                choice_of(inner)?
             }
             Some(other) => return Err(fields.wrong("tool_choice", format!("is {}", kind(&other)))),
         };
+        let is_there = |name: &String| list.iter().any(|t| t.name == *name);
         let known = match &choice {
-            Choice::Named(name) => list.iter().any(|t| t.name == *name),
+            Choice::Named(name) => is_there(name),
+            Choice::Of { names, .. } => !names.is_empty() && names.iter().all(is_there),
             Choice::Any => !list.is_empty(),
             Choice::Auto | Choice::None => true,
         };
         if !known {
             return Err(fields.wrong("tool_choice", "asks for a function that is not in tools"));
         }
-        Ok(Tools { list, choice })
+        Ok(Tools { list, choice, one })
+    }
+
+    /// Whether the answer ends behind its first call.
+    pub(super) fn one_call(&self) -> bool {
+        self.one
+    }
+
+    /// The functions and the choice, as a response tells them.
+    pub(super) fn told(&self) -> (Value, Value) {
+        let one = |t: &Tool| {
+            json!({
+                "type": "function",
+                "name": t.name,
+                "description": t.description,
+                "parameters": t.parameters,
+                "strict": t.strict,
+            })
+        };
+        let named = |name: &String| json!({ "type": "function", "name": name });
+        let choice = match &self.choice {
+            Choice::Auto => json!("auto"),
+            Choice::None => json!("none"),
+            Choice::Any => json!("required"),
+            Choice::Named(name) => named(name),
+            Choice::Of { names, must } => json!({
+                "type": "allowed_tools",
+                "mode": if *must { "required" } else { "auto" },
+                "tools": names.iter().map(named).collect::<Value>(),
+            }),
+        };
+        (self.list.iter().map(one).collect(), choice)
     }
 
     /// Whether calls are looked for in the answer.
@@ -177,9 +250,10 @@ impl Tools {
     /// What an answer has to be that must call a function: the call alone, as JSON.
     pub(super) fn grammar(&self) -> Option<Grammar> {
         let wanted: Vec<&Tool> = match &self.choice {
-            Choice::Auto | Choice::None => return None,
+            Choice::Auto | Choice::None | Choice::Of { must: false, .. } => return None,
             Choice::Any => self.list.iter().collect(),
             Choice::Named(name) => self.list.iter().filter(|t| t.name == *name).collect(),
+            Choice::Of { names, must: true } => self.list.iter().filter(|t| names.contains(&t.name)).collect(),
         };
         let one = |tool: &&Tool| {
             json!({
@@ -202,7 +276,8 @@ impl Tools {
     pub(super) fn calls(&self) -> Option<Calls> {
         match &self.choice {
             _ if !self.may_be_called() => None,
-            Choice::Any | Choice::Named(_) => Some(Calls::whole()),
+            Choice::Any | Choice::Named(_) | Choice::Of { must: true, .. } => Some(Calls::whole()),
+            Choice::Of { names, must: false } => Some(Calls::only(names.clone())),
             Choice::Auto | Choice::None => Some(Calls::default()),
         }
     }
@@ -267,6 +342,16 @@ mod tests {
             tools(json!({ "type": "function", "function": { "name": "x" } })).unwrap_err().param.as_deref(),
             Some("tool_choice")
         );
+        // All are shown, and only these are called.
+        let allowed = |mode: &str, name: &str| {
+            tools(json!({ "type": "allowed_tools", "mode": mode, "tools": [{ "type": "function", "name": name }] }))
+        };
+        let auto = allowed("auto", "weather").unwrap();
+        assert_eq!((auto.may_be_called(), auto.grammar()), (true, None));
+        assert_eq!(auto.told().1["tools"], json!([{ "type": "function", "name": "weather" }]));
+        assert!(allowed("required", "weather").unwrap().grammar().is_some());
+        assert_eq!(allowed("auto", "other").unwrap_err().param.as_deref(), Some("tool_choice"));
+        assert_eq!(allowed("never", "weather").unwrap_err().param.as_deref(), Some("tool_choice.mode"));
     }
 
     #[test]
@@ -286,9 +371,9 @@ mod tests {
         }
         let text = tokenizer.spell(&written, Before::Text);
         let mut calls = forced.calls().unwrap();
-        assert_eq!(calls.push(&text), []);
-        let parts = calls.finish();
-        let [Part::Call(call)] = parts.as_slice() else { panic!("{text}: {parts:?}") };
+        let mut parts = calls.push(&text);
+        parts.extend(calls.finish());
+        let Some(Part::Call(call)) = parts.last() else { panic!("{text}: {parts:?}") };
         assert_eq!(call.name, "weather");
         assert!(call.arguments["days"].is_number() && call.arguments["place"].is_string(), "{text}");
         assert!(call.arguments["unit"] == "C" || call.arguments["unit"] == "F", "{text}");

@@ -150,8 +150,10 @@ fn a_response_is_streamed_event_by_event() {
             "response.created",
             "response.in_progress",
             "response.output_item.added",
+            "response.content_part.added",
             "response.reasoning_text.delta",
             "response.reasoning_text.done",
+            "response.content_part.done",
             "response.output_item.done",
             "response.output_item.added",
             "response.content_part.added",
@@ -352,7 +354,7 @@ fn calls_of_functions_come_in_the_form_of_each_api() {
         (&json!("tool_calls"), &json!("Let me see."))
     );
     let call = &choice["message"]["tool_calls"][0];
-    assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"place\":\"Rome\"}" }));
+    assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"place\": \"Rome\"}" }));
     // Its result is told, and the conversation goes on.
     let mut more = messages.clone();
     more.as_array_mut().unwrap().push(choice["message"].clone());
@@ -365,12 +367,15 @@ fn calls_of_functions_come_in_the_form_of_each_api() {
     let events = server.post(crate::CHAT, &streamed).events();
     let calls: Vec<&Value> =
         events.iter().map(|e| &e["choices"][0]["delta"]["tool_calls"][0]).filter(|c| !c.is_null()).collect();
-    assert_eq!((calls.len(), &calls[0]["index"], &calls[0]["function"]["name"]), (1, &json!(0), &json!("weather")));
+    assert_eq!((&calls[0]["index"], &calls[0]["function"]["name"]), (&json!(0), &json!("weather")));
+    assert!(calls.len() > 2 && calls[1..].iter().all(|c| c.get("id").is_none()), "{calls:?}");
+    let pieces: String = calls.iter().filter_map(|c| c["function"]["arguments"].as_str()).collect();
+    assert_eq!(call["function"]["arguments"], pieces);
 
     let tools = json!([{ "type": "function", "name": "weather", "parameters": { "type": "object" } }]);
     let response = respond(&server, &json!({ "input": "Rain in Rome?", "tools": tools }));
     let item = &response["output"][1];
-    assert_eq!((&item["type"], &item["arguments"]), (&json!("function_call"), &json!("{\"place\":\"Rome\"}")));
+    assert_eq!((&item["type"], &item["arguments"]), (&json!("function_call"), &json!("{\"place\": \"Rome\"}")));
     let output = json!([{ "type": "function_call_output", "call_id": item["call_id"], "output": "Dry." }]);
     respond(&server, &json!({ "input": output, "previous_response_id": response["id"], "tools": tools }));
     let events = server.post(RESPONSES, &json!({ "input": "Rain?", "tools": tools, "stream": true }));
@@ -391,8 +396,47 @@ fn calls_of_functions_come_in_the_form_of_each_api() {
     let mut streamed = ask.clone();
     streamed["stream"] = true.into();
     let events = server.post(MESSAGES, &streamed).events();
-    let json: String = events.iter().filter_map(|e| e["delta"]["partial_json"].as_str()).collect();
-    assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), json!({ "place": "Rome" }));
+    let pieces: Vec<&str> = events.iter().filter_map(|e| e["delta"]["partial_json"].as_str()).collect();
+    assert!(pieces.len() > 1, "{pieces:?}");
+    assert_eq!(serde_json::from_str::<Value>(&pieces.concat()).unwrap(), json!({ "place": "Rome" }));
+    // Cut in the middle of its arguments it is a call whose arguments are no JSON, and nobody is told that it is to be made.
+    let mut cut = json!({ "messages": messages, "tools": functions(), "max_tokens": 25 });
+    let choice = loop {
+        let choice = server.post(crate::CHAT, &cut).json()["choices"][0].clone();
+        match choice["message"]["tool_calls"][0]["function"]["arguments"].as_str() {
+            None => cut["max_tokens"] = (cut["max_tokens"].as_u64().unwrap() + 1).into(),
+            Some(arguments) => {
+                assert!(serde_json::from_str::<Value>(arguments).is_err(), "{arguments}");
+                break choice;
+            }
+        }
+    };
+    assert_eq!(choice["finish_reason"], "length");
+    server.end();
+}
+
+#[test]
+fn one_call_at_a_time_ends_the_answer_behind_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let call = "<tool_call>{\"name\": \"weather\", \"arguments\": {\"place\": \"Rome\"}}</tool_call>";
+    let script = answers(text_model(None), &format!("Well. {call}{call} Done."));
+    let server = Running::start(dir.path(), Setup { script, ..Setup::default() });
+    let messages = json!([{ "role": "user", "content": "Rain in Rome?" }]);
+    let ask = json!({ "messages": messages, "tools": functions() });
+    let both = server.post(crate::CHAT, &ask).json();
+    assert_eq!(both["choices"][0]["message"]["tool_calls"].as_array().unwrap().len(), 2);
+    assert_eq!(both["choices"][0]["message"]["content"], "Well. Done.");
+    let one = server.post(crate::CHAT, &crate::with(ask, "parallel_tool_calls", false.into())).json();
+    assert_eq!(one["choices"][0]["message"]["tool_calls"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&one["choices"][0]["message"]["content"], &one["choices"][0]["finish_reason"]),
+        (&json!("Well. "), &json!("tool_calls"))
+    );
+    let tools = json!([{ "name": "weather", "input_schema": { "type": "object" } }]);
+    let choice = json!({ "type": "auto", "disable_parallel_tool_use": true });
+    let ask = json!({ "max_tokens": 200, "messages": messages, "tools": tools, "tool_choice": choice });
+    let message = server.post(MESSAGES, &ask).json();
+    assert_eq!((message["content"].as_array().unwrap().len(), &message["stop_reason"]), (2, &json!("tool_use")));
     server.end();
 }
 

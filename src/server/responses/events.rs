@@ -2,11 +2,19 @@
 
 use serde_json::{Value, json};
 
-use super::sent::{Sent, function_call, part, status};
+use super::sent::{Sent, Status, call_item, function_call, message, part, thought, thoughts};
 use crate::server::ask::Said;
+use crate::server::prompt::Call;
 use crate::server::refusal::Refusal;
-use crate::server::reply::{self, Choice, Form, Usage, event};
+use crate::server::reply::{self, Choice, Form, Item, Usage, data_done, event};
 use crate::transcript::Finish;
+
+/// What the open item holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    Thoughts,
+    Text,
+}
 
 /// The stream of a response.
 pub(super) struct Events {
@@ -14,14 +22,16 @@ pub(super) struct Events {
     choice: Choice,
     usage: Usage,
     number: u64,
-    /// The output item that is open: of thoughts or of text.
-    open: Option<bool>,
-    items: u64,
+    /// Thoughts or a text that are being written: the last item.
+    open: Option<Open>,
+    /// The id of the call that is being made.
+    call_id: String,
 }
 
 impl Events {
     pub(super) fn new(sent: Sent) -> Events {
-        Events { sent, choice: Choice::default(), usage: Usage::default(), number: 0, open: None, items: 0 }
+        let (choice, usage) = (Choice::default(), Usage::default());
+        Events { sent, choice, usage, number: 0, open: None, call_id: String::new() }
     }
 
     fn tell(&mut self, out: &mut String, name: &str, mut value: Value) {
@@ -30,67 +40,109 @@ impl Events {
         event(out, name, value);
     }
 
-    fn begin(&mut self, thoughts: bool, out: &mut String) {
-        let index = self.items;
-        self.items += 1;
-        self.open = Some(thoughts);
-        if thoughts {
-            let mut item = self.sent.thoughts("", "in_progress");
-            item["content"] = json!([]);
-            self.tell(out, "response.output_item.added", json!({ "output_index": index, "item": item }));
-            return;
-        }
-        let item = self.sent.message(None, "in_progress");
-        let id = self.sent.message_id.clone();
-        self.tell(out, "response.output_item.added", json!({ "output_index": index, "item": item }));
-        let added = json!({ "item_id": id, "output_index": index, "content_index": 0, "part": part("") });
+    /// The last item with its number.
+    fn last(&self, status: &str) -> (usize, Value) {
+        let at = self.choice.items.len().saturating_sub(1);
+        (at, self.sent.item(&self.choice.items, at, status).unwrap_or_default())
+    }
+
+    /// Begins with the last item of the choice.
+    fn begin(&mut self, open: Open, out: &mut String) {
+        self.open = Some(open);
+        let (index, item) = self.last("in_progress");
+        let id = item["id"].as_str().unwrap_or_default();
+        let (begun, part) = match open {
+            Open::Thoughts => (thoughts(id, None, "in_progress"), thought("")),
+            Open::Text => (message(id, None, "in_progress"), part("")),
+        };
+        let added = json!({ "item_id": id, "output_index": index, "content_index": 0, "part": part });
+        self.tell(out, "response.output_item.added", json!({ "output_index": index, "item": begun }));
         self.tell(out, "response.content_part.added", added);
     }
 
+    /// Ends what is open.
     fn end(&mut self, status: &str, out: &mut String) {
-        let Some(thoughts) = self.open.take() else { return };
-        let index = self.items - 1;
-        let (id, text) = match thoughts {
-            true => (self.sent.thoughts_id.clone(), self.choice.thinking.clone()),
-            false => (self.sent.message_id.clone(), self.choice.answer.clone()),
+        let Some(open) = self.open.take() else { return };
+        let (index, item) = self.last(status);
+        let part = item["content"][0].clone();
+        let place = json!({ "item_id": item["id"], "output_index": index, "content_index": 0 });
+        let with = |name: &str, value: Value| {
+            let mut place = place.clone();
+            place[name] = value;
+            place
         };
-        let place = |extra: Value| {
-            let mut value = json!({ "item_id": id, "output_index": index, "content_index": 0 });
-            if let (Some(map), Some(extra)) = (value.as_object_mut(), extra.as_object()) {
-                map.extend(extra.clone());
+        let mut done = with("text", part["text"].clone());
+        let name = match open {
+            Open::Thoughts => "response.reasoning_text.done",
+            Open::Text => {
+                done["logprobs"] = json!([]);
+                "response.output_text.done"
             }
-            value
         };
-        let item = if thoughts {
-            self.tell(out, "response.reasoning_text.done", place(json!({ "text": text })));
-            self.sent.thoughts(&text, "completed")
-        } else {
-            self.tell(out, "response.output_text.done", place(json!({ "text": text, "logprobs": [] })));
-            self.tell(out, "response.content_part.done", place(json!({ "part": part(&text) })));
-            self.sent.message(Some(&text), status)
-        };
+        self.tell(out, name, done);
+        self.tell(out, "response.content_part.done", with("part", part));
         self.tell(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
     }
 
-    fn text(&mut self, thoughts: bool, text: &str, out: &mut String) {
+    /// More thoughts or more text.
+    fn text(&mut self, open: Open, text: &str, out: &mut String) {
         if text.is_empty() {
             return;
         }
-        if self.open != Some(thoughts) {
+        if self.open != Some(open) {
             self.end("completed", out);
-            self.begin(thoughts, out);
         }
-        let (name, id, extra) = match thoughts {
-            true => ("response.reasoning_text.delta", &self.sent.thoughts_id, Value::Null),
-            false => ("response.output_text.delta", &self.sent.message_id, json!([])),
+        match open {
+            Open::Thoughts => self.choice.add(text, ""),
+            Open::Text => self.choice.add("", text),
+        }
+        if self.open.is_none() {
+            self.begin(open, out);
+        }
+        let (index, item) = self.last("in_progress");
+        let mut delta = json!({ "item_id": item["id"], "output_index": index, "content_index": 0, "delta": text });
+        let name = match open {
+            Open::Thoughts => "response.reasoning_text.delta",
+            Open::Text => {
+                delta["logprobs"] = json!([]);
+                "response.output_text.delta"
+            }
         };
-        let mut delta = json!({ "item_id": id, "output_index": self.items - 1, "content_index": 0, "delta": text });
-        if !extra.is_null() {
-            delta["logprobs"] = extra;
-        }
-        let whole = if thoughts { &mut self.choice.thinking } else { &mut self.choice.answer };
-        whole.push_str(text);
         self.tell(out, name, delta);
+    }
+
+    /// A call begins.
+    fn calling(&mut self, id: &str, name: &str, out: &mut String) {
+        self.end("completed", out);
+        id.clone_into(&mut self.call_id);
+        let mut item = function_call(&Call::new(id.to_owned(), name.to_owned(), json!({})), "in_progress");
+        item["arguments"] = "".into();
+        let index = self.choice.items.len();
+        self.tell(out, "response.output_item.added", json!({ "output_index": index, "item": item }));
+    }
+
+    fn called(&mut self, call: &Call, out: &mut String) {
+        let index = self.choice.items.len();
+        let (id, written) = (call_item(&call.id), call.text());
+        let done = json!({ "item_id": id, "output_index": index, "arguments": written, "name": call.name });
+        self.tell(out, "response.function_call_arguments.done", done);
+        let item = function_call(call, "completed");
+        self.tell(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
+        self.choice.items.push(Item::Call(call.clone()));
+    }
+
+    /// The answer is complete, or as complete as it will be.
+    fn ended(&mut self, finish: Finish, out: &mut String) {
+        let status = Status::of(finish, &self.choice);
+        if self.choice.items.iter().all(|item| matches!(item, Item::Thoughts(_))) {
+            self.end("completed", out);
+            self.choice.items.push(Item::Text(String::new()));
+            self.begin(Open::Text, out);
+        }
+        self.end(if status == Status::Completed { "completed" } else { "incomplete" }, out);
+        let response = self.sent.response(status, Some(&self.choice), Some(&self.usage));
+        self.tell(out, &format!("response.{}", status.word()), json!({ "response": response }));
+        data_done(out);
     }
 }
 
@@ -99,44 +151,27 @@ impl Form for Events {
         self.usage.take(said);
         match said {
             Said::Begun { .. } => {
-                let begun = self.sent.response("in_progress", None, None);
+                let begun = self.sent.response(Status::InProgress, None, None);
                 self.tell(out, "response.created", json!({ "response": begun }));
                 self.tell(out, "response.in_progress", json!({ "response": begun }));
             }
             Said::Text { thinking, answer, .. } => {
-                self.text(true, thinking, out);
-                self.text(false, answer, out);
+                self.text(Open::Thoughts, thinking, out);
+                self.text(Open::Text, answer, out);
             }
-            Said::Call { call, .. } => {
-                self.end("completed", out);
-                let index = self.items;
-                self.items += 1;
-                let mut item = function_call(call, "in_progress");
-                item["arguments"] = "".into();
-                let id = item["id"].clone();
-                self.tell(out, "response.output_item.added", json!({ "output_index": index, "item": item }));
-                let written = call.arguments.to_string();
-                let delta = json!({ "item_id": id, "output_index": index, "delta": written });
+            Said::Calling { id, name, .. } => self.calling(id, name, out),
+            Said::Arguments { more, .. } => {
+                let (index, id) = (self.choice.items.len(), call_item(&self.call_id));
+                let delta = json!({ "item_id": id, "output_index": index, "delta": more });
                 self.tell(out, "response.function_call_arguments.delta", delta);
-                let done = json!({ "item_id": id, "output_index": index, "arguments": written, "name": call.name });
-                self.tell(out, "response.function_call_arguments.done", done);
-                let item = function_call(call, "completed");
-                self.tell(out, "response.output_item.done", json!({ "output_index": index, "item": item }));
-                self.choice.calls.push(call.clone());
             }
+            Said::Call { call, .. } => self.called(call, out),
             Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
                 self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
                 return true;
             }
             Said::Ended { whole, .. } => {
-                let status = status(whole.finish);
-                if self.open != Some(false) && self.choice.calls.is_empty() {
-                    self.end("completed", out);
-                    self.begin(false, out);
-                }
-                self.end(status, out);
-                let response = self.sent.response(status, Some(&self.choice), Some(&self.usage));
-                self.tell(out, &format!("response.{status}"), json!({ "response": response }));
+                self.ended(whole.finish, out);
                 return true;
             }
             Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
@@ -145,8 +180,11 @@ impl Form for Events {
     }
 
     fn failed(&mut self, refusal: &Refusal, out: &mut String) {
-        let mut response = self.sent.response("failed", None, None);
+        self.end("incomplete", out);
+        let choice = Some(&self.choice).filter(|choice| !choice.items.is_empty());
+        let mut response = self.sent.response(Status::Failed, choice, None);
         response["error"] = json!({ "code": refusal.code, "message": refusal.message });
         self.tell(out, "response.failed", json!({ "response": response }));
+        data_done(out);
     }
 }

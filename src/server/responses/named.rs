@@ -7,13 +7,14 @@ use axum::http::Uri;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 
-use super::sent::{Sent, function_call, status};
+use super::asked::Asked;
+use super::sent::{Sent, Status, function_call};
 use crate::server::Shared;
 use crate::server::fields::Fields;
 use crate::server::prompt::Turn;
 use crate::server::records::{Named, Records};
 use crate::server::refusal::{Family, Refusal};
-use crate::server::reply::{Choice, model, object};
+use crate::server::reply::{Choice, Item, model, object};
 use crate::text::ChatRole;
 use crate::transcript::Finish;
 
@@ -38,17 +39,20 @@ fn respond(answer: Result<Value, Refusal>) -> Response {
 /// The object of an answer that an earlier version kept, as far as it is known.
 fn from_turns(shared: &Shared, id: String, named: &Named) -> Result<Value, Refusal> {
     let answer = named.turns.last().cloned().unwrap_or_else(|| Turn::new(ChatRole::Assistant, ""));
-    let choice = Choice { thinking: answer.thinking, answer: answer.text, calls: answer.calls, ..Choice::default() };
+    let mut choice = Choice::default();
+    choice.add(&answer.thinking, &answer.text);
+    choice.items.extend(answer.calls.into_iter().map(Item::Call));
     let item = |kind: &str| format!("{kind}_{:016x}", named.message.0);
     let sent = Sent {
         thoughts_id: item("rs"),
         message_id: item("msg"),
         created: named.created,
+        completed: Arc::new(named.created.into()),
         model: model(shared)?.name,
-        asked: json!({}),
+        asked: Asked::default().told(),
         id,
     };
-    Ok(sent.response(status(Finish::Stop), Some(&choice), None))
+    Ok(sent.response(Status::of(Finish::Stop, &choice), Some(&choice), None))
 }
 
 /// `GET /v1/responses/ID`.

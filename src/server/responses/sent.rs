@@ -1,16 +1,62 @@
-//! A response as an object.
+//! A response as an object, with every field that its schema wants, whatever the request said.
+
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
 
+use crate::server::now_s;
 use crate::server::prompt::Call;
-use crate::server::reply::{Choice, Usage};
+use crate::server::reply::{Choice, Item, Usage};
 use crate::transcript::Finish;
+
+/// How far a response is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum Status {
+    InProgress,
+    Completed,
+    /// Not all of it is there: why.
+    Incomplete(&'static str),
+    Failed,
+}
+
+impl Status {
+    /// How an answer ended. One whose last call broke off is not complete, whatever ended it.
+    pub(in crate::server) fn of(finish: Finish, choice: &Choice) -> Status {
+        match finish {
+            Finish::Length | Finish::Context => Status::Incomplete("max_output_tokens"),
+            Finish::Stop | Finish::Repeats if choice.calls().any(Call::is_cut) => Status::Incomplete("stopped"),
+            Finish::Stop | Finish::Repeats => Status::Completed,
+            Finish::Stopped | Finish::Failed => Status::Failed,
+        }
+    }
+
+    /// In a word.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Status::InProgress => "in_progress",
+            Status::Completed => "completed",
+            Status::Incomplete(_) => "incomplete",
+            Status::Failed => "failed",
+        }
+    }
+
+    /// Of the last item; those before it are complete.
+    fn last_item(self) -> &'static str {
+        match self {
+            Status::InProgress => "in_progress",
+            Status::Completed => "completed",
+            Status::Incomplete(_) | Status::Failed => "incomplete",
+        }
+    }
+}
 
 /// How a response is sent: what the request said, repeated.
 #[derive(Clone, Debug)]
 pub(in crate::server) struct Sent {
     pub id: String,
     pub created: u64,
+    /// When it was complete: the same wherever it is told.
+    pub completed: Arc<OnceLock<u64>>,
     pub model: String,
     pub asked: Value,
     pub thoughts_id: String,
@@ -18,52 +64,50 @@ pub(in crate::server) struct Sent {
 }
 
 impl Sent {
-    pub(super) fn thoughts(&self, text: &str, status: &str) -> Value {
-        json!({
-            "type": "reasoning",
-            "id": self.thoughts_id,
-            "status": status,
-            "summary": [],
-            "content": [{ "type": "reasoning_text", "text": text }],
+    /// The item at `at` among those of a choice, and its id.
+    pub(super) fn item(&self, items: &[Item], at: usize, status: &str) -> Option<Value> {
+        let item = items.get(at)?;
+        let same = |other: &&Item| std::mem::discriminant(*other) == std::mem::discriminant(item);
+        let nth = items.get(..at)?.iter().filter(same).count();
+        let id = |of: &str| if nth == 0 { of.to_owned() } else { format!("{of}_{nth}") };
+        Some(match item {
+            Item::Thoughts(text) => thoughts(&id(&self.thoughts_id), Some(text), status),
+            Item::Text(text) => message(&id(&self.message_id), Some(text), status),
+            Item::Call(call) => function_call(call, status),
         })
     }
 
-    pub(super) fn message(&self, text: Option<&str>, status: &str) -> Value {
-        let content = text.map(part);
-        json!({
-            "type": "message",
-            "id": self.message_id,
-            "status": status,
-            "role": "assistant",
-            "content": content.into_iter().collect::<Value>(),
-        })
+    /// All that a choice holds; at least a message.
+    fn output(&self, choice: &Choice, status: Status) -> Vec<Value> {
+        let empty = [Item::Text(String::new())];
+        let items = match choice.items.iter().any(|item| !matches!(item, Item::Thoughts(_))) {
+            true => choice.items.clone(),
+            false => choice.items.iter().chain(&empty).cloned().collect(),
+        };
+        let last = items.len().saturating_sub(1);
+        let word = |at: usize| if at == last { status.last_item() } else { "completed" };
+        (0..items.len()).filter_map(|at| self.item(&items, at, word(at))).collect()
     }
 
     /// The object.
-    pub(in crate::server) fn response(&self, status: &str, choice: Option<&Choice>, usage: Option<&Usage>) -> Value {
-        let mut output = Vec::new();
-        let mut incomplete = Value::Null;
-        if let Some(choice) = choice {
-            if !choice.thinking.is_empty() {
-                output.push(self.thoughts(&choice.thinking, "completed"));
-            }
-            if !choice.answer.is_empty() || choice.calls.is_empty() {
-                output.push(self.message(Some(&choice.answer), status));
-            }
-            output.extend(choice.calls.iter().map(|c| function_call(c, "completed")));
-            if status == "incomplete" {
-                incomplete = json!({ "reason": "max_output_tokens" });
-            }
-        }
+    pub(in crate::server) fn response(&self, status: Status, choice: Option<&Choice>, usage: Option<&Usage>) -> Value {
+        let output = choice.map(|choice| self.output(choice, status)).unwrap_or_default();
+        let completed = (status == Status::Completed).then(|| *self.completed.get_or_init(now_s));
         let mut response = json!({
             "id": self.id,
             "object": "response",
             "created_at": self.created,
-            "status": status,
+            "completed_at": completed,
+            "status": status.word(),
+            "background": false,
             "error": null,
-            "incomplete_details": incomplete,
+            "incomplete_details": match status {
+                Status::Incomplete(reason) => json!({ "reason": reason }),
+                Status::InProgress | Status::Completed | Status::Failed => Value::Null,
+            },
             "model": self.model,
             "output": output,
+            "service_tier": "default",
             "usage": usage.map(|u| json!({
                 "input_tokens": u.prompt_tokens,
                 "input_tokens_details": { "cached_tokens": u.cached_tokens },
@@ -79,16 +123,34 @@ impl Sent {
     }
 }
 
+/// Thoughts as an item; without a text it has just begun.
+pub(super) fn thoughts(id: &str, text: Option<&str>, status: &str) -> Value {
+    let content: Value = text.map(thought).into_iter().collect();
+    json!({ "type": "reasoning", "id": id, "status": status, "summary": [], "content": content })
+}
+
+/// A message as an item; without a text it has just begun.
+pub(super) fn message(id: &str, text: Option<&str>, status: &str) -> Value {
+    let content: Value = text.map(part).into_iter().collect();
+    json!({ "type": "message", "id": id, "status": status, "role": "assistant", "content": content })
+}
+
 /// A call as an item.
 pub(super) fn function_call(call: &Call, status: &str) -> Value {
+    let status = if call.is_cut() { "incomplete" } else { status };
     json!({
         "type": "function_call",
-        "id": format!("fc_{}", call.id),
+        "id": call_item(&call.id),
         "call_id": call.id,
         "name": call.name,
-        "arguments": call.arguments.to_string(),
+        "arguments": call.text(),
         "status": status,
     })
+}
+
+/// The id of a call's item.
+pub(super) fn call_item(call_id: &str) -> String {
+    format!("fc_{call_id}")
 }
 
 /// A text of a message.
@@ -96,11 +158,58 @@ pub(super) fn part(text: &str) -> Value {
     json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
 }
 
-/// How it ended, in a word.
-pub(in crate::server) fn status(finish: Finish) -> &'static str {
-    match finish {
-        Finish::Length | Finish::Context => "incomplete",
-        Finish::Stop | Finish::Repeats => "completed",
-        Finish::Stopped | Finish::Failed => "failed",
+/// A text of thoughts.
+pub(super) fn thought(text: &str) -> Value {
+    json!({ "type": "reasoning_text", "text": text })
+}
+
+/// A number of 32 bits as it was written: not with the digits that 64 bits would give it.
+pub(super) fn number(value: f32) -> Value {
+    value.to_string().parse::<f64>().map_or(Value::Null, Value::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_are_told_in_order_with_ids_of_their_own_and_only_the_last_one_breaks_off() {
+        let sent = Sent {
+            id: "resp_1".into(),
+            created: 7,
+            completed: Arc::default(),
+            model: "m".into(),
+            asked: json!({}),
+            thoughts_id: "rs".into(),
+            message_id: "msg".into(),
+        };
+        let mut choice = Choice::default();
+        choice.add("Hm.", "One.");
+        choice.items.push(Item::Call(Call::written("c".into(), "look".into(), "{}".into())));
+        choice.add("", "Two.");
+        let response = sent.response(Status::of(Finish::Length, &choice), Some(&choice), None);
+        let told = |field: &str| -> Vec<Value> {
+            response["output"].as_array().unwrap().iter().map(|item| item[field].clone()).collect()
+        };
+        assert_eq!(told("type"), ["reasoning", "message", "function_call", "message"]);
+        assert_eq!(told("id"), ["rs", "msg", "fc_c", "msg_1"]);
+        assert_eq!(told("status"), ["completed", "completed", "completed", "incomplete"]);
+        assert_eq!(response["incomplete_details"], json!({ "reason": "max_output_tokens" }));
+        assert!(response["completed_at"].is_null());
+        choice.items.push(Item::Call(Call::written("d".into(), "look".into(), "{\"a\": ".into())));
+        let cut = sent.response(Status::of(Finish::Stop, &choice), Some(&choice), None);
+        assert_eq!((&cut["status"], &cut["output"][4]["status"]), (&json!("incomplete"), &json!("incomplete")));
+        assert_eq!(cut["output"][4]["arguments"], "{\"a\": ");
+        // Thoughts alone are not all of an answer.
+        let mut thinking = Choice::default();
+        thinking.add("Hm.", "");
+        let done = sent.response(Status::Completed, Some(&thinking), None);
+        assert_eq!((done["output"].as_array().unwrap().len(), &done["output"][1]["type"]), (2, &json!("message")));
+        assert_eq!(sent.response(Status::Completed, None, None)["completed_at"], done["completed_at"]);
+    }
+
+    #[test]
+    fn numbers_are_told_as_they_were_said() {
+        assert_eq!((number(0.7), number(1.0), number(0.95)), (json!(0.7), json!(1.0), json!(0.95)));
     }
 }

@@ -147,7 +147,7 @@ impl Worker {
     /// Keeps what the state belongs to, before the answer is told to be complete: whoever names it finds it.
     fn hold(&mut self, at: usize, running: &mut Running, finish: Finish) {
         let answer = &running.answer;
-        let finish = if answer.stopped_by_text() { Finish::Stop } else { finish };
+        let finish = if answer.ended_itself() { Finish::Stop } else { finish };
         let mut named = running.ask.record.take().filter(|_| finish != Finish::Stopped);
         if let Some(record) = &mut named {
             let usage = Usage {
@@ -156,7 +156,7 @@ impl Worker {
                 completion_tokens: answer.tokens(),
                 thought_tokens: answer.thought_tokens(),
             };
-            record.complete(answer.turn(), &usage, finish);
+            record.complete(answer.said(), &usage, finish);
         }
         let keep = running.ask.keep;
         let mut tip = None;

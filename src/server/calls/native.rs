@@ -1,0 +1,161 @@
+//! Calls as the released model writes them: an element with an element for each parameter, whose text is its value. Told as JSON.
+
+/// The mark before and behind such a call; the name ends with [`NAME_END`].
+pub(super) const MARKS: (&str, &str) = ("<function name=\"", "</function>");
+const PARAM: &str = "<param name=\"";
+const NAME_END: &str = "\">";
+const CDATA: &str = "<![CDATA[";
+
+/// Name of a call, and where behind it its first parameter or its end is, once one of them is there.
+pub(super) fn head(text: &str) -> Option<(String, usize)> {
+    let (name, body) = text.split_once(NAME_END)?;
+    let body = body.trim_start();
+    let is_call = body.starts_with(PARAM) || body.starts_with(MARKS.1);
+    is_call.then(|| (unescaped(name), text.len() - body.len()))
+}
+
+/// Reads the parameters of a call.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Native {
+    /// A parameter was told.
+    any: bool,
+    value: Option<Value>,
+}
+
+/// A parameter whose value is being read.
+#[derive(Clone, Debug)]
+struct Value {
+    key: String,
+    /// The text is as it is, without entities.
+    cdata: bool,
+    /// It is a text for sure, and its beginning was told.
+    told: bool,
+}
+
+/// What a step brought.
+#[derive(Debug, Default)]
+pub(super) struct Step {
+    /// More of the arguments, as JSON.
+    pub arguments: String,
+    /// The call is complete, or cannot be gone on with.
+    pub ended: bool,
+    /// There is more to do with what is held.
+    pub goes_on: bool,
+}
+
+impl Step {
+    fn told(arguments: String) -> Step {
+        Step { arguments, ended: false, goes_on: true }
+    }
+
+    fn ended(arguments: String) -> Step {
+        Step { arguments, ended: true, goes_on: true }
+    }
+}
+
+impl Native {
+    /// Reads what it can off the beginning of what is held.
+    pub(super) fn step(&mut self, held: &mut String) -> Step {
+        match self.value.take() {
+            None => self.between(held),
+            Some(value) => self.within(value, held),
+        }
+    }
+
+    fn between(&mut self, held: &mut String) -> Step {
+        let rest = held.trim_start();
+        if let Some(behind) = rest.strip_prefix(MARKS.1) {
+            *held = behind.to_owned();
+            return Step::ended(if self.any { "}" } else { "{}" }.to_owned());
+        }
+        let Some(named) = rest.strip_prefix(PARAM) else {
+            // What cannot become a mark any more: the call is broken, and what follows is text.
+            let may_become = PARAM.starts_with(rest) || MARKS.1.starts_with(rest);
+            return if may_become { Step::default() } else { Step::ended(String::new()) };
+        };
+        let Some((key, text)) = named.split_once(NAME_END) else { return Step::default() };
+        let (cdata, text) = match text.strip_prefix(CDATA) {
+            Some(text) => (true, text),
+            None if CDATA.starts_with(text) => return Step::default(),
+            None => (false, text),
+        };
+        self.value = Some(Value { key: unescaped(key), cdata, told: false });
+        *held = text.to_owned();
+        Step::told(String::new())
+    }
+
+    fn within(&mut self, mut value: Value, held: &mut String) -> Step {
+        let mark = if value.cdata { "]]></param>" } else { "</param>" };
+        let end = held.find(mark);
+        let text = |raw: &str| if value.cdata { raw.to_owned() } else { unescaped(raw) };
+        match (end, value.told) {
+            (Some(at), told) => {
+                let (raw, behind) =
+                    (held.get(..at).unwrap_or_default(), held.get(at + mark.len()..).unwrap_or_default());
+                let more = match told {
+                    true => format!("{}\"", quoted(&text(raw))),
+                    false => format!("{}{}", self.key(&value.key), typed(text(raw))),
+                };
+                *held = behind.to_owned();
+                Step::told(more)
+            }
+            // It may be another JSON value than a text: that is known at its end.
+            (None, false) if held.trim_start().starts_with(may_be_json) || held.trim_start().is_empty() => {
+                self.value = Some(value);
+                Step::default()
+            }
+            (None, told) => {
+                let certain = super::certain(held, &[mark]);
+                let certain = if value.cdata { certain } else { certain.min(entity(held)) };
+                let rest = held.split_off(certain);
+                let more = quoted(&text(held));
+                *held = rest;
+                let begin = if told { String::new() } else { format!("{}\"", self.key(&value.key)) };
+                value.told = true;
+                self.value = Some(value);
+                Step { arguments: format!("{begin}{more}"), ..Step::default() }
+            }
+        }
+    }
+
+    /// The call broke off here: what is known of its arguments.
+    pub(super) fn broken_off(mut self, held: &str) -> String {
+        match self.value.take() {
+            None => String::new(),
+            Some(value) if value.told => quoted(held),
+            Some(value) => format!("{}{held}", self.key(&value.key)),
+        }
+    }
+
+    /// What stands before a value.
+    fn key(&mut self, key: &str) -> String {
+        let before = if std::mem::replace(&mut self.any, true) { "," } else { "{" };
+        format!("{before}\"{}\":", quoted(key))
+    }
+}
+
+fn may_be_json(c: char) -> bool {
+    c.is_ascii_digit() || "{[-tfn".contains(c)
+}
+
+/// A value as JSON: one that is JSON and no plain word is taken as that.
+fn typed(text: String) -> String {
+    let value = serde_json::from_str(&text).ok().filter(|v: &serde_json::Value| !v.is_string());
+    value.unwrap_or(serde_json::Value::String(text)).to_string()
+}
+
+/// A text as it stands between the quotation marks of a JSON string.
+fn quoted(text: &str) -> String {
+    let whole = serde_json::Value::from(text).to_string();
+    whole.get(1..whole.len() - 1).unwrap_or_default().to_owned()
+}
+
+/// Where an entity begins that is not complete.
+fn entity(text: &str) -> usize {
+    let at = text.rfind('&').filter(|at| text.len() - at < "&quot;".len());
+    at.filter(|at| !text.get(*at..).unwrap_or_default().contains(';')).unwrap_or(text.len())
+}
+
+fn unescaped(text: &str) -> String {
+    text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&")
+}

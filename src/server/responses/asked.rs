@@ -1,0 +1,131 @@
+//! What a request for a response said, repeated in every object of it: each field is there, with what is done where nothing was said.
+
+use serde_json::{Map, Value, json};
+
+use super::sent::number;
+use crate::protocol::engine::Sampling;
+use crate::server::fields::{Fields, kind};
+use crate::server::refusal::Refusal;
+use crate::server::tools::Tools;
+
+/// What is repeated.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub instructions: Option<String>,
+    pub previous: Option<String>,
+    pub max_output_tokens: Option<u64>,
+    pub store: bool,
+    pub effort: Option<String>,
+    pub sampling: Sampling,
+    pub tools: Tools,
+    /// The format of the answer.
+    pub text: Value,
+    /// What changes nothing here.
+    pub noted: Noted,
+}
+
+/// Fields that are repeated and change nothing.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Noted {
+    max_tool_calls: Option<u64>,
+    metadata: Map<String, Value>,
+    truncation: Option<String>,
+    safety_identifier: Option<String>,
+    prompt_cache_key: Option<String>,
+    user: Option<String>,
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Asked {
+            instructions: None,
+            previous: None,
+            max_output_tokens: None,
+            store: true,
+            effort: None,
+            sampling: Sampling::default(),
+            tools: Tools::default(),
+            text: text(None),
+            noted: Noted::default(),
+        }
+    }
+}
+
+impl Noted {
+    /// Reads them.
+    pub(super) fn read(fields: &mut Fields) -> Result<Noted, Refusal> {
+        let metadata = match fields.take("metadata") {
+            None => Map::new(),
+            Some(Value::Object(map)) if map.values().all(Value::is_string) => map,
+            Some(Value::Object(_)) => return Err(fields.wrong("metadata", "must hold strings")),
+            Some(other) => return Err(fields.wrong("metadata", format!("must be an object, it is {}", kind(&other)))),
+        };
+        let truncation = fields.text("truncation")?;
+        // What is too long is refused, which both allow.
+        if truncation.as_deref().is_some_and(|word| !["auto", "disabled"].contains(&word)) {
+            return Err(fields.wrong("truncation", "must be auto or disabled"));
+        }
+        Ok(Noted {
+            // Of functions the client's own limit: none is called here.
+            max_tool_calls: fields.whole("max_tool_calls", 1..=u64::from(u32::MAX))?,
+            metadata,
+            truncation,
+            safety_identifier: fields.text("safety_identifier")?,
+            prompt_cache_key: fields.text("prompt_cache_key")?,
+            user: fields.text("user")?,
+        })
+    }
+}
+
+/// The format of an answer as it is told; nothing was said: text.
+pub(super) fn text(said: Option<&Value>) -> Value {
+    let format = said.and_then(|said| said.get("format")).filter(|format| !format.is_null());
+    let mut told = match format {
+        Some(format) if format["type"] == "json_schema" => {
+            let of = format.get("json_schema").unwrap_or(format);
+            json!({ "format": {
+                "type": "json_schema",
+                "name": of.get("name").cloned().unwrap_or_else(|| "answer".into()),
+                "description": of.get("description"),
+                "schema": of.get("schema"),
+                "strict": of.get("strict").is_some_and(|strict| strict == true),
+            } })
+        }
+        Some(format) => json!({ "format": { "type": format["type"] } }),
+        None => json!({ "format": { "type": "text" } }),
+    };
+    if let Some(verbosity) = said.and_then(|said| said.get("verbosity")).filter(|v| !v.is_null()) {
+        told["verbosity"] = verbosity.clone();
+    }
+    told
+}
+
+impl Asked {
+    /// The fields.
+    pub(super) fn told(&self) -> Value {
+        let (tools, tool_choice) = self.tools.told();
+        let (sampling, noted) = (&self.sampling, &self.noted);
+        json!({
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "max_tool_calls": noted.max_tool_calls,
+            "metadata": noted.metadata,
+            "parallel_tool_calls": !self.tools.one_call(),
+            "previous_response_id": self.previous,
+            "prompt_cache_key": noted.prompt_cache_key,
+            "reasoning": { "effort": self.effort, "summary": null },
+            "safety_identifier": noted.safety_identifier,
+            "store": self.store,
+            "temperature": number(sampling.temperature),
+            "text": self.text,
+            "tool_choice": tool_choice,
+            "tools": tools,
+            "top_logprobs": 0,
+            "top_p": number(sampling.top_p),
+            "presence_penalty": number(sampling.presence_penalty),
+            "frequency_penalty": number(sampling.frequency_penalty),
+            "truncation": noted.truncation.as_deref().unwrap_or("disabled"),
+            "user": noted.user,
+        })
+    }
+}
