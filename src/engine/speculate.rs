@@ -50,6 +50,9 @@ pub enum DecodeError {
         /// Of the token that was to be drawn.
         position: usize,
     },
+    /// An answer that must keep to a grammar cannot be gone on with.
+    #[error("no token may come next in an answer that keeps to a grammar: {0}; ask with a simpler schema")]
+    Stuck(String),
     /// This program failed in the middle of it.
     #[error("internal error ({0}); please report it. This conversation is saved, others go on")]
     Panic(String),
@@ -280,12 +283,16 @@ impl<B: DraftOps> Decoder<B> {
         if known != position || position == 0 {
             return Err(DecodeError::Order("nothing to generate from: the history is not the state's"));
         }
-        let row = match self.now.behind.take() {
-            Some(row) => row,
-            None => live.prefill_logits(b, model)?,
+        let (row, kept) = match self.now.behind.take() {
+            Some(row) => (row, true),
+            None => (live.prefill_logits(b, model)?, false),
         };
         finite(&row, position)?;
-        let token = generation.draw(&row, position as u64, &[]);
+        let whole = || match kept {
+            true => Err(DecodeError::Stuck("what was read before keeps its likeliest tokens alone".to_owned())),
+            false => Ok(live.logits_of(b, model, 0)?),
+        };
+        let token = generation.draw(&row, position as u64, &[], whole)?;
         let Some(token) = token else {
             return Err(DecodeError::Order("the model made no top logits"));
         };

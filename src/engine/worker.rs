@@ -102,6 +102,7 @@ fn fault_of(error: &DecodeError) -> EngineFault {
         DecodeError::Model(_)
         | DecodeError::Draft(_)
         | DecodeError::NotFinite { .. }
+        | DecodeError::Stuck(_)
         | DecodeError::Panic(_)
         | DecodeError::Order(_) => EngineFault::Device(error.to_string()),
     }

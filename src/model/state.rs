@@ -394,6 +394,19 @@ impl<B: Backend> Live<B> {
         Ok(b.read(&self.work.logits, rows)?)
     }
 
+    /// All logits of one row of the last head `[vocab]`: of the last verify pass, or of [`Live::prefill_logits`] (row 0). Waits.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn logits_of(&self, b: &mut B, model: &Model<B>, row: usize) -> Result<Vec<f32>> {
+        let all = b.read(&self.work.logits, row + 1)?;
+        let width = all.len() / (row + 1);
+        let logits = all.chunks_exact(width).nth(row).and_then(|row| row.get(..model.spec().vocab));
+        Ok(logits
+            .map(<[f32]>::to_vec)
+            .ok_or_else(|| internal("logits_of", "a row that is narrower than the vocabulary"))?)
+    }
+
     /// Accepts the first `rows` rows of the last pass: all of a prefill, any number of a verify.
     ///
     /// # Errors

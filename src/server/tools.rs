@@ -301,8 +301,8 @@ mod tests {
     use super::*;
     use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
     use crate::server::calls::Part;
-    use crate::text::grammar::Grammars;
-    use crate::text::{Before, Begin, TextModel};
+    use crate::text::grammar::{Grammars, shortest};
+    use crate::text::{Begin, TextModel};
 
     fn renderer(template: Option<&str>) -> Renderer {
         let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
@@ -363,13 +363,7 @@ mod tests {
         let forced = tools(json!("required")).unwrap();
         let constraint = grammars.constraint(&forced.grammar().unwrap(), Begin::Answer).unwrap();
         let mut masked = (constraint.0)();
-        let mut written = Vec::new();
-        while let Some(token) = masked.any().filter(|t| !stop.contains(t)) {
-            masked.accept(token);
-            written.push(token);
-            assert!(written.len() < 300);
-        }
-        let text = tokenizer.spell(&written, Before::Text);
+        let text = shortest(masked.as_mut(), tokenizer);
         let mut calls = forced.calls().unwrap();
         let mut parts = calls.push(&text);
         parts.extend(calls.finish());

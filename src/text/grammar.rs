@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use llguidance::api::TopLevelGrammar;
+use llguidance::api::{StopReason, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
@@ -14,9 +14,6 @@ use super::caught::caught;
 use super::stream::{Begin, StreamDecoder};
 use super::tokenizer::{Piece, Tokenizer};
 use crate::protocol::engine::{Constrain, Constraint, Token};
-
-/// Bytes that end a part of a text in the grammars that there are.
-const CLOSING: [u8; 5] = [b'"', b'<', b'}', b']', b'>'];
 
 /// White space between two parts of a JSON text: a blank, or a line that is indented. A small model that may write any amount of
 /// it writes nothing else.
@@ -104,7 +101,7 @@ impl Grammars {
             let matcher = first.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();
             let thoughts = (begin == Begin::Thought).then(|| StreamDecoder::new(tokenizer.clone(), begin));
             let (tokenizer, stop) = (tokenizer.clone(), stop.clone());
-            Box::new(Masked { matcher, mask: None, thoughts, accepted: 0, tokenizer, stop })
+            Box::new(Masked { matcher, mask: None, thoughts, tokenizer, stop })
         })))
     }
 }
@@ -121,14 +118,12 @@ struct Masked {
     mask: Option<SimpleVob>,
     /// While a thought is open, which is free.
     thoughts: Option<StreamDecoder>,
-    /// Tokens behind the thoughts.
-    accepted: usize,
     tokenizer: Arc<Tokenizer>,
     stop: Vec<Token>,
 }
 
 impl Masked {
-    /// What may come next; `None` where the answer is complete, or the library has failed: then it ends.
+    /// What may come next of the text; `None` where there is no more of it, or the library has failed.
     fn mask(&mut self) -> Option<&SimpleVob> {
         if self.mask.is_none() && !self.matcher.is_stopped() {
             self.mask = self.matcher.compute_mask().ok();
@@ -136,12 +131,25 @@ impl Masked {
         self.mask.as_ref()
     }
 
-    /// The bytes of a token that is text.
-    fn bytes(&self, token: Token) -> Option<&[u8]> {
-        match self.tokenizer.pieces.get(token) {
-            Piece::Bytes(bytes) if !bytes.is_empty() => Some(bytes),
-            Piece::Bytes(_) | Piece::Special(_) => None,
+    /// Whether the text may end here. One with which the library failed is not complete.
+    fn may_end(&mut self) -> bool {
+        // Looks for what is recognised late.
+        let goes_on = self.mask().is_some();
+        match self.matcher.stop_reason() {
+            StopReason::NotStopped => goes_on && self.matcher.is_accepting().unwrap_or(false),
+            StopReason::NoExtension | StopReason::NoExtensionBias | StopReason::EndOfSentence => true,
+            StopReason::MaxTokensTotal
+            | StopReason::MaxTokensParser
+            | StopReason::InternalError
+            | StopReason::LexerTooComplex
+            | StopReason::ParserTooComplex
+            | StopReason::Cancelled => false,
         }
+    }
+
+    /// Whether a token is text.
+    fn is_text(&self, token: Token) -> bool {
+        matches!(self.tokenizer.pieces.get(token), Piece::Bytes(bytes) if !bytes.is_empty())
     }
 }
 
@@ -151,34 +159,9 @@ impl Constrain for Masked {
             return true;
         }
         if self.stop.contains(&token) {
-            return self.mask().is_none() || self.matcher.is_accepting().unwrap_or(true);
+            return self.may_end();
         }
-        self.bytes(token).is_some() && self.mask().is_some_and(|mask| mask.is_allowed(token))
-    }
-
-    fn any(&mut self) -> Option<Token> {
-        let end = self.stop.first().copied();
-        if self.mask().is_none() || self.matcher.is_accepting().unwrap_or(true) {
-            return end;
-        }
-        // What leads to an end: a byte that closes something, each in its turn since some of them are text in some places; a digit;
-        // then the shortest. White space last: it may go on for ever.
-        let most = self.tokenizer.max_id();
-        let allowed: Vec<Token> = match self.mask() {
-            Some(mask) => (0..=most).filter(|t| mask.is_allowed(*t)).collect(),
-            None => Vec::new(),
-        };
-        let rank = |bytes: &[u8]| match bytes {
-            [one] if CLOSING.contains(one) => {
-                let at = CLOSING.iter().position(|c| c == one).unwrap_or(0);
-                (at + self.accepted) % CLOSING.len()
-            }
-            [b'0'..=b'9'] => CLOSING.len(),
-            bytes if bytes.iter().all(u8::is_ascii_whitespace) => CLOSING.len() + 2,
-            _ => CLOSING.len() + 1,
-        };
-        let told = |token: &Token| self.bytes(*token).map(|b| (rank(b), b.len(), *token));
-        allowed.iter().filter_map(told).min().map(|(.., token)| token).or(end)
+        self.is_text(token) && self.mask().is_some_and(|mask| mask.is_allowed(token))
     }
 
     fn accept(&mut self, token: Token) {
@@ -190,11 +173,39 @@ impl Constrain for Masked {
             return;
         }
         self.mask = None;
-        self.accepted += 1;
         if !self.stop.contains(&token) {
-            // What fails here is told by the next mask: there is none, and the answer ends.
+            // What fails here is told when nothing may come next.
             let _ = self.matcher.consume_token(token);
         }
+    }
+
+    fn stuck(&self) -> String {
+        match self.matcher.get_error() {
+            Some(why) => one_line(&why),
+            None => format!("no token continues it ({})", self.matcher.stop_reason()),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "../../tests/support/closing.rs"]
+mod closing;
+
+/// A short text that keeps to a grammar.
+#[cfg(test)]
+pub(crate) fn shortest(masked: &mut dyn Constrain, tokenizer: &Tokenizer) -> String {
+    use super::Before;
+    let (stop, mut written) = (tokenizer.stop_ids(&[]), Vec::new());
+    let spell = |token| tokenizer.spell(&[token], Before::Text);
+    loop {
+        assert!(written.len() < 300, "{}", tokenizer.spell(&written, Before::Text));
+        let most = tokenizer.max_id();
+        let next = closing::next(&mut |t| masked.allows(t), &spell, most, &stop, written.len());
+        let Some(token) = next.filter(|t| !stop.contains(t)) else {
+            return tokenizer.spell(&written, Before::Text);
+        };
+        masked.accept(token);
+        written.push(token);
     }
 }
 
@@ -258,19 +269,22 @@ mod tests {
             assert!(masked.allows(token));
             masked.accept(token);
         }
-        let mut written = Vec::new();
-        for _ in 0..200 {
-            let token = masked.any().unwrap();
-            if tokenizer.stop_ids(&[]).contains(&token) {
-                break;
-            }
-            assert!(masked.allows(token));
-            masked.accept(token);
-            written.push(token);
-        }
-        let text = tokenizer.spell(&written, Before::Text);
+        let text = shortest(masked.as_mut(), &tokenizer);
         let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
         assert!(value["name"].is_string() && value["age"].is_i64(), "{value}");
+    }
+
+    #[test]
+    fn where_a_grammar_cannot_be_gone_on_with_nothing_may_come_and_the_text_does_not_end() {
+        let (tokenizer, grammars) = grammars();
+        let constraint = grammars.constraint(&Grammar::Json(schema()), Begin::Answer).unwrap();
+        let mut masked = (constraint.0)();
+        // What the mask would not have let through.
+        for token in tokenizer.encode_behind("no json", Before::Text).unwrap() {
+            masked.accept(token);
+        }
+        assert_eq!((0..=tokenizer.max_id()).find(|token| masked.allows(*token)), None);
+        assert!(!masked.stuck().is_empty());
     }
 
     #[test]

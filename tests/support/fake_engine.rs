@@ -3,17 +3,26 @@
 //! wrongly gets another answer, or the fake refuses.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use sala_chat::protocol::engine::{
-    BlockLook, CheckpointImage, Command, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobDone, JobStats,
-    Likely, Looked, LookedAt, MAIN, MemoryInfo, ModelInfo, RowSource, RowsImage, Scoring, SequenceId, StateImage,
-    Steered, Token,
+    BlockLook, CheckpointImage, Command, Constrain, Dtype, Ended, EngineEvent, EngineFault, ImageTensor, Job, JobDone,
+    JobStats, Likely, Looked, LookedAt, MAIN, MemoryInfo, ModelInfo, RowSource, RowsImage, Scoring, SequenceId,
+    StateImage, Steered, Token,
 };
 use sala_chat::text::{Before, TextModel};
+
+/// What ends an answer under a constraint soonest.
+fn shortest(constrain: &mut dyn Constrain, accepted: usize) -> Option<Token> {
+    static TEXT: LazyLock<TextModel> = LazyLock::new(|| super::text_model(None));
+    let tokenizer = &TEXT.tokenizer;
+    let spell = |token| tokenizer.spell(&[token], Before::Text);
+    let stop = tokenizer.stop_ids(&[]);
+    super::closing::next(&mut |t| constrain.allows(t), &spell, tokenizer.max_id(), &stop, accepted)
+}
 
 /// What the fake answers, given (state hash, all tokens in the state): the tokens it "draws".
 pub type Script = Box<dyn FnMut(&str, &[Token]) -> Vec<Token> + Send>;
@@ -259,7 +268,7 @@ fn run(
             let next = match &mut constraint {
                 None => next,
                 Some(c) => {
-                    let drawn = next.filter(|t| c.allows(*t)).or_else(|| c.any());
+                    let drawn = next.filter(|t| c.allows(*t)).or_else(|| shortest(c.as_mut(), said.len()));
                     drawn.filter(|t| !g.stop.contains(t)).inspect(|t| c.accept(*t))
                 }
             };

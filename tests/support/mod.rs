@@ -1,6 +1,7 @@
 //! A desk between a scripted interface and an engine, for tests. Waits for notices with a deadline, never for time.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod closing;
 pub mod fake_engine;
 
 use std::path::Path;

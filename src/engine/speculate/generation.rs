@@ -2,7 +2,7 @@
 
 use super::{DecodeError, Result};
 use crate::backend::draft::DraftOps;
-use crate::backend::{MassOf, TopLogits};
+use crate::backend::{MassOf, TOP_LOGITS, TopLogits};
 use crate::engine::look;
 use crate::engine::sampler::Sampler;
 use crate::model::{Live, Model};
@@ -28,16 +28,31 @@ pub(super) struct Generation {
 }
 
 impl Generation {
-    /// Draws a token from a row, of those that may come next. Where none of the row's may, one that does: a row holds only the
-    /// likeliest.
-    pub(super) fn draw(&mut self, row: &TopLogits, position: u64, path: &[Token]) -> Option<Token> {
+    /// Draws a token from a row, of those that may come next. A row holds only the likeliest: where none of them may, it is drawn
+    /// from the likeliest that may of all logits of the row `[vocab]`, which `whole` gives.
+    ///
+    /// # Errors
+    /// Nothing may come next; or the device.
+    pub(super) fn draw(
+        &mut self,
+        row: &TopLogits,
+        position: u64,
+        path: &[Token],
+        whole: impl FnOnce() -> Result<Vec<f32>>,
+    ) -> Result<Option<Token>> {
         let Some(constraint) = &mut self.constraint else {
-            return self.sampler.draw(row, position, path);
+            return Ok(self.sampler.draw(row, position, path));
         };
         let known = row.ids.iter().copied().zip(row.logits.iter().copied());
         let (ids, logits) = known.filter(|(token, _)| constraint.allows(*token)).unzip();
         let allowed = TopLogits { ids, logits, log_sum_exp: row.log_sum_exp };
-        self.sampler.draw(&allowed, position, path).or_else(|| constraint.any())
+        if let Some(token) = self.sampler.draw(&allowed, position, path) {
+            return Ok(Some(token));
+        }
+        let logits = whole()?;
+        let all = (0..).zip(logits).filter(|(token, _)| constraint.allows(*token)).collect();
+        let token = self.sampler.draw(&likeliest(all, row.log_sum_exp), position, path);
+        token.map(Some).ok_or_else(|| DecodeError::Stuck(constraint.stuck()))
     }
 
     /// What becomes of a token that was drawn; `None` ends the turn.
@@ -101,6 +116,14 @@ impl Generation {
     }
 }
 
+/// The likeliest of these, as a row holds them.
+fn likeliest(mut all: Vec<(Token, f32)>, log_sum_exp: f32) -> TopLogits {
+    all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    all.truncate(TOP_LOGITS);
+    let (ids, logits) = all.into_iter().unzip();
+    TopLogits { ids, logits, log_sum_exp }
+}
+
 /// What verified rows say about drafts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Matched {
@@ -122,18 +145,20 @@ pub(super) fn finite(row: &TopLogits, position: usize) -> Result<()> {
 }
 
 /// Draws a token from every row in turn for as long as the draws equal the drafts (docs/speculative.md §6.2). Row i is
-/// behind the first i drafts and draws output position `position + i`. What is drawn never depends on a draft.
+/// behind the first i drafts and draws output position `position + i`. What is drawn never depends on a draft. `whole` gives all
+/// logits of row i, where they are needed.
 pub(super) fn draw_and_match(
     generation: &mut Generation,
     rows: &[TopLogits],
     drafts: &[Token],
     position: usize,
+    mut whole: impl FnMut(usize) -> Result<Vec<f32>>,
 ) -> Result<Matched> {
     let mut matched = Matched::default();
     for (i, row) in rows.iter().enumerate() {
         finite(row, position + i)?;
         let path = drafts.get(..i).unwrap_or_default();
-        let Some(token) = generation.draw(row, (position + i) as u64, path) else {
+        let Some(token) = generation.draw(row, (position + i) as u64, path, || whole(i))? else {
             break;
         };
         // In order: what would follow a stop must not enter text or state.

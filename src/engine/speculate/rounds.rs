@@ -167,13 +167,15 @@ impl<B: DraftOps> Decoder<B> {
         let Some(generation) = &mut self.now.generation else {
             return Err(DecodeError::Order("no generation is under way"));
         };
+        let first = live.first_row();
+        // The pass was the last one over the head: its logits are still there.
+        let whole = |row: usize| Ok(live.logits_of(b, model, first + row)?);
         let Matched { tokens, accepted, ended: matched, likely } =
-            draw_and_match(generation, top_logits, &drafts.tokens, position + 1)?;
+            draw_and_match(generation, top_logits, &drafts.tokens, position + 1, whole)?;
         if tokens.is_empty() && matched.is_none() {
             return Err(DecodeError::Order("the model made no top logits"));
         }
         let looked = generation.look(b, model, live, &tokens, accepted + 1)?;
-        let first = live.first_row();
         live.advance(b, accepted + 1)?;
         if let (Some(head), Some(aux_hidden)) = (&mut self.head, live.aux_hidden()) {
             let rows = first..first + accepted + 1;

@@ -53,7 +53,7 @@ fn z_of_rounds(seed: u64, trials: usize, depth: usize, propose: impl Fn(&Sampler
                 path.push(token as usize);
             }
             drafts.pop();
-            let matched = draw_and_match(&mut generation, &rows, &drafts, text.len()).unwrap();
+            let matched = draw_and_match(&mut generation, &rows, &drafts, text.len(), no_more).unwrap();
             text.extend(matched.tokens.iter().map(|t| *t as usize));
         }
         count[(text[2] * VOCAB + text[3]) * VOCAB + text[4]] += 1.0;
@@ -103,6 +103,11 @@ fn generation(sampling: Sampling, stop: &[Token]) -> Generation {
     Generation { sampler, stop, mode, remaining: 100, steer, constraint, likely, each_token, thoughts_until, looked }
 }
 
+/// Without a constraint nobody asks for more than the likeliest.
+fn no_more(_: usize) -> Result<Vec<f32>> {
+    unreachable!("nothing is left out")
+}
+
 fn greedy(stop: &[Token]) -> Generation {
     generation(Sampling { temperature: 0.0, ..Sampling::default() }, stop)
 }
@@ -115,11 +120,11 @@ fn sure(t: usize) -> TopLogits {
 fn nothing_behind_a_stop_is_drawn() {
     // Rows say 1, 2, 4; 2 ends the turn although it was drafted and the row behind it agrees.
     let rows = [sure(1), sure(2), sure(4)];
-    let got = draw_and_match(&mut greedy(&[2]), &rows, &[1, 2], 7).unwrap();
+    let got = draw_and_match(&mut greedy(&[2]), &rows, &[1, 2], 7, no_more).unwrap();
     assert_eq!(got, Matched { tokens: vec![1], accepted: 1, ended: Some(Ended::Stop), ..Matched::default() });
-    let got = draw_and_match(&mut greedy(&[]), &rows, &[1, 2], 7).unwrap();
+    let got = draw_and_match(&mut greedy(&[]), &rows, &[1, 2], 7, no_more).unwrap();
     assert_eq!(got, Matched { tokens: vec![1, 2, 4], accepted: 2, ended: None, ..Matched::default() });
-    let got = draw_and_match(&mut greedy(&[]), &rows, &[3, 2], 7).unwrap();
+    let got = draw_and_match(&mut greedy(&[]), &rows, &[3, 2], 7, no_more).unwrap();
     assert_eq!(got, Matched { tokens: vec![1], accepted: 0, ended: None, ..Matched::default() });
 }
 
@@ -139,7 +144,7 @@ fn a_token_put_in_place_of_another_stands_whatever_was_drafted() {
     let steered = |script: &[Steered], stop: &[Token], drafts: &[Token]| {
         let mut generation = greedy(stop);
         generation.steer = Some(Box::new(Script(script.to_vec(), Vec::new())));
-        draw_and_match(&mut generation, &rows, drafts, 7).unwrap()
+        draw_and_match(&mut generation, &rows, drafts, 7, no_more).unwrap()
     };
     let instead = [Steered::Take, Steered::Instead(3)];
     // The draft agreed with the draw, not with what stands in its place: the row behind it is of another text.
@@ -167,8 +172,49 @@ fn a_token_put_in_place_of_another_stands_whatever_was_drafted() {
 fn a_row_that_is_no_number_is_an_error_and_no_token() {
     for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let rows = [sure(1), TopLogits { log_sum_exp: broken, ..sure(2) }];
-        let error = draw_and_match(&mut greedy(&[]), &rows, &[1], 7).unwrap_err();
+        let error = draw_and_match(&mut greedy(&[]), &rows, &[1], 7, no_more).unwrap_err();
         assert!(matches!(error, DecodeError::NotFinite { position: 8 }), "{error}");
         assert!(error.to_string().contains("token 8") && error.to_string().contains("/regen"), "{error}");
     }
+}
+
+/// Lets these come next, and nothing behind the last of them.
+struct Only(Vec<Vec<Token>>);
+
+impl Constrain for Only {
+    fn allows(&mut self, token: Token) -> bool {
+        self.0.first().is_some_and(|now| now.contains(&token))
+    }
+
+    fn accept(&mut self, _: Token) {
+        self.0.remove(0);
+    }
+
+    fn stuck(&self) -> String {
+        "all was said".into()
+    }
+}
+
+#[test]
+fn where_none_of_the_likeliest_may_come_the_likeliest_of_all_that_may_does() {
+    let only = |next: &[&[Token]]| -> Option<Box<dyn Constrain>> {
+        Some(Box::new(Only(next.iter().map(|n| n.to_vec()).collect())))
+    };
+    // Row 0 knows the tokens 1 and 2; of the others 4 is likelier than 3.
+    let rows = [sure(1), sure(2)];
+    let whole = |row: usize| Ok(if row == 0 { vec![-9.0, 5.0, -4.0, -7.0, -6.0] } else { vec![0.0; VOCAB] });
+    let mut generation = Generation { constraint: only(&[&[3, 4], &[2, 3]]), ..greedy(&[]) };
+    let got = draw_and_match(&mut generation, &rows, &[4], 7, whole).unwrap();
+    assert_eq!((got.tokens, got.accepted), (vec![4, 2], 1));
+    // Whatever was drafted, and with noise as well: of those alone.
+    let mut generation = Generation { constraint: only(&[&[3]]), ..generation_at(0.9) };
+    assert_eq!(draw_and_match(&mut generation, &rows, &[1], 7, whole).unwrap().tokens, [3]);
+    // Nothing may come: never an end without a word.
+    let mut generation = Generation { constraint: only(&[&[1]]), ..greedy(&[0]) };
+    let error = draw_and_match(&mut generation, &rows, &[1], 7, whole).unwrap_err();
+    assert!(matches!(&error, DecodeError::Stuck(why) if why == "all was said"), "{error}");
+}
+
+fn generation_at(temperature: f32) -> Generation {
+    generation(Sampling { temperature, ..Sampling::default() }, &[])
 }

@@ -138,10 +138,10 @@ impl PartialEq for Steering {
 pub trait Constrain: Send {
     /// Whether a token may come next.
     fn allows(&mut self, token: Token) -> bool;
-    /// A token that may come next, for where none of the likeliest may; `None`: nothing may.
-    fn any(&mut self) -> Option<Token>;
     /// This is the next token of the text.
     fn accept(&mut self, token: Token);
+    /// Why no token may come next, where none may: a phrase.
+    fn stuck(&self) -> String;
 }
 
 /// Makes a [`Constrain`] for each run of an answer.
