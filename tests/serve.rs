@@ -8,6 +8,8 @@ mod client;
 mod faults;
 #[path = "serve/library.rs"]
 mod library;
+#[path = "serve/logs.rs"]
+mod logs;
 #[path = "serve/open_responses.rs"]
 mod open_responses;
 #[path = "serve/prefix.rs"]

@@ -52,6 +52,10 @@ pub(super) fn let_in(key: Option<&Key>, uri: &Uri, headers: &HeaderMap) -> Resul
     if from_page {
         return forbidden("origin_not_allowed", "requests from web pages are not answered");
     }
+    // Whoever stands between might read another one than is read here.
+    if headers.get_all(header::HOST).iter().count() > 1 {
+        return Err(Refusal::new(400, "invalid_host", "there must be one Host header, not several"));
+    }
     let Some(key) = key else {
         let named = headers.get(header::HOST).and_then(|h| h.to_str().ok());
         let host = uri.host().or(named.map(host_of)).unwrap_or_default();

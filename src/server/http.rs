@@ -148,6 +148,14 @@ pub(super) async fn json(headers: &HeaderMap, body: Body) -> Result<Value, Refus
             format!("the body must be application/json, it is {}", if kind.is_empty() { "nothing" } else { kind });
         return Err(Refusal::new(415, "unsupported_media_type", message));
     }
+    if headers.get(header::CONTENT_ENCODING).is_some_and(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
+    {
+        return Err(Refusal::new(
+            415,
+            "unsupported_media_type",
+            "the body must be sent as it is, without Content-Encoding",
+        ));
+    }
     let bytes = match tokio::time::timeout(BODY, bytes_of(body)).await {
         Ok(bytes) => bytes?,
         Err(_) => return Err(Refusal::new(408, "request_timeout", "the body did not come in time")),

@@ -106,9 +106,17 @@ impl Grammars {
     }
 }
 
-/// One line of the library's words.
+/// The library's words on one line. Those about a regular expression have what is wrong on their last line, and no more than a word
+/// is said of a schema that refers to itself alone.
 fn one_line(text: &str) -> String {
-    text.lines().map(str::trim).find(|l| !l.is_empty()).unwrap_or("it cannot be used").chars().take(300).collect()
+    let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
+    let first = lines.next().unwrap_or("it cannot be used");
+    let line = match lines.next_back().filter(|_| first.ends_with(':')) {
+        _ if StopReason::NoExtensionBias.to_string() == first => "no text keeps to it".to_owned(),
+        Some(last) => format!("{first} {last}"),
+        None => first.to_owned(),
+    };
+    line.chars().take(300).collect()
 }
 
 /// Keeps one answer to its grammar.
@@ -297,5 +305,8 @@ mod tests {
             let why = refused(Grammar::Json(schema.clone()));
             assert!(!why.is_empty() && !why.contains('\n'), "{schema}: {why}");
         }
+        assert_eq!(refused(Grammar::Json(json!({ "$ref": "#" }))), "no text keeps to it");
+        let group = refused(Grammar::Json(json!({ "type": "string", "pattern": "((" })));
+        assert!(group.contains("unclosed group"), "{group}");
     }
 }

@@ -175,3 +175,19 @@ fn many_idle_connections_do_not_keep_others_out() {
     server.until("they are gone", || server.metric("connections") <= 2);
     server.end();
 }
+
+#[test]
+fn a_request_that_can_be_read_in_two_ways_is_not_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Running::start(dir.path(), Setup::default());
+    let hosts = "GET /v1/models HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\nconnection: close\r\n\r\n";
+    assert_eq!(server.raw(hosts).error(), (400, "invalid_host".into(), String::new()));
+    let body = question("Hi").to_string();
+    let packed = server.raw(&server.request(CHAT, "content-encoding: gzip\r\n", &body));
+    assert_eq!(packed.error(), (415, "unsupported_media_type".into(), String::new()));
+    assert_eq!(server.raw(&server.request(CHAT, "content-encoding: identity\r\n", &body)).status, 200);
+    let lengths =
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}x";
+    assert_eq!(server.raw(lengths).status, 400);
+    server.end();
+}
