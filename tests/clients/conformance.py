@@ -23,6 +23,11 @@ SCHEMA = {
 }
 WEATHER = {"type": "object", "properties": {"place": {"type": "string", "maxLength": 30}}, "required": ["place"], "additionalProperties": False}
 
+# Fields of a response that Open Responses wants in every object.
+RESPONSE = """id object created_at completed_at status incomplete_details model previous_response_id instructions output error tools
+tool_choice truncation parallel_tool_calls text top_p top_logprobs temperature reasoning usage max_output_tokens max_tool_calls background
+service_tier metadata safety_identifier prompt_cache_key user""".split()
+
 
 def check(what, holds, detail=""):
     print(("ok  " if holds else "FAIL"), what, detail if not holds else "")
@@ -62,6 +67,11 @@ def chat(client, model):
     )
     calls = called.choices[0].message.tool_calls
     check("tool call", calls and "place" in json.loads(calls[0].function.arguments), called)
+    asked = dict(model=model, messages=[{"role": "user", "content": "Rain in Rome?"}], tools=tools, tool_choice="required", max_tokens=300)
+    with client.chat.completions.stream(**asked) as stream:
+        pieces = [event.arguments_delta for event in stream if event.type == "tool_calls.function.arguments.delta"]
+        call = stream.get_final_completion().choices[0].message.tool_calls[0].function
+    check("tool call in pieces", len(pieces) > 1 and "".join(pieces) == call.arguments and "place" in json.loads(call.arguments), pieces)
     likely = client.chat.completions.create(
         model=model, messages=[{"role": "user", "content": "Hi"}], logprobs=True, top_logprobs=3, max_tokens=3
     )
@@ -116,6 +126,13 @@ def responses(client, model):
         kinds = [event.type for event in stream]
         final = stream.get_final_response()
     check("response stream", kinds[0] == "response.created" and final.output_text is not None, kinds)
+    missing = [name for name in type(final).model_fields if name in RESPONSE and name not in final.model_fields_set]
+    check("every field of a response", not missing, missing)
+    tools = [{"type": "function", "name": "weather", "parameters": WEATHER, "strict": True}]
+    with client.responses.stream(model=model, input="Rain?", tools=tools, tool_choice="required", max_output_tokens=300) as stream:
+        pieces = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+        call = [item for item in stream.get_final_response().output if item.type == "function_call"][0]
+    check("function call in pieces", len(pieces) > 1 and "".join(pieces) == call.arguments and "place" in json.loads(call.arguments), pieces)
 
 
 def messages(client, model):
@@ -131,6 +148,10 @@ def messages(client, model):
     tools = [{"name": "weather", "description": "Weather of a place", "input_schema": WEATHER}]
     called = client.messages.create(**{**ask, "max_tokens": 300}, tools=tools, tool_choice={"type": "any"})
     check("tool use", called.stop_reason == "tool_use" and "place" in called.content[-1].input, called)
+    with client.messages.stream(**{**ask, "max_tokens": 300}, tools=tools, tool_choice={"type": "any"}) as stream:
+        pieces = [event.partial_json for event in stream if event.type == "input_json"]
+        final = stream.get_final_message()
+    check("tool use in pieces", len(pieces) > 1 and json.loads("".join(pieces)) == final.content[-1].input, pieces)
     try:
         client.messages.create(**ask, extra_body={"temperature": 9})
         check("bad request", False)
