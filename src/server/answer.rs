@@ -143,7 +143,8 @@ impl Answer {
     fn tell(&mut self, ask: &Ask) {
         let (Delta { thinking, answer }, tokens) = (std::mem::take(&mut self.delta), std::mem::take(&mut self.told));
         if !(thinking.is_empty() && answer.is_empty() && tokens.is_empty()) {
-            self.say(ask, Said::Text { index: self.index, thinking, answer, tokens });
+            self.said.add(&thinking, &answer);
+            self.heard &= ask.to.tell(Said::Text { index: self.index, thinking, answer, tokens });
         }
     }
 

@@ -77,7 +77,7 @@ fn an_agent_over_responses_calls_and_is_told_the_result() {
     input.push(json!({ "type": "function_call_output", "call_id": call["call_id"], "output": output }));
     let next = server.post("/v1/responses", &agent(&input));
     assert_eq!(next.status, 200, "{}", next.body);
-    let usage = &next.events().last().unwrap()["response"]["usage"];
+    let usage = next.events().last().unwrap()["response"]["usage"].clone();
     let cached = usage["input_tokens_details"]["cached_tokens"].as_u64().unwrap();
     // Its long instructions are not read again.
     assert!(cached > 200, "{usage}");
