@@ -162,21 +162,6 @@ struct Table {
     ending: bool,
 }
 
-/// The number in an event that answers a command.
-fn id_of(event: &mut EngineEvent) -> Option<&mut u64> {
-    match event {
-        EngineEvent::Restored { id, .. }
-        | EngineEvent::Reading { id, .. }
-        | EngineEvent::Tokens { id, .. }
-        | EngineEvent::Waiting { id, .. }
-        | EngineEvent::Done { id, .. }
-        | EngineEvent::Failed { id, .. } => Some(id),
-        EngineEvent::Loading { .. } | EngineEvent::Ready(_) | EngineEvent::Evicted { .. } | EngineEvent::Note(_) => {
-            None
-        }
-    }
-}
-
 impl Table {
     fn run(mut self, calls: &Receiver<Call>, mut events: Receiver<EngineEvent>) {
         while !(self.ending && self.open.is_empty()) {
@@ -368,9 +353,8 @@ impl Table {
             }
             _ => {}
         }
-        let over =
-            matches!(event, EngineEvent::Restored { .. } | EngineEvent::Done { .. } | EngineEvent::Failed { .. });
-        let Some(id) = id_of(&mut event) else {
+        let over = event.is_last();
+        let Some(id) = event.id_mut() else {
             return self.tell_all(&event);
         };
         let Some(open) = self.open.get(id) else { return };

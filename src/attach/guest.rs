@@ -234,20 +234,6 @@ fn about(command: &Command) -> (Option<SequenceId>, Option<u64>, Option<Sequence
     }
 }
 
-/// The number of a command whose answer this is.
-fn answers(event: &EngineEvent) -> Option<u64> {
-    match event {
-        EngineEvent::Restored { id, .. } | EngineEvent::Done { id, .. } | EngineEvent::Failed { id, .. } => Some(*id),
-        EngineEvent::Loading { .. }
-        | EngineEvent::Ready(_)
-        | EngineEvent::Reading { .. }
-        | EngineEvent::Tokens { .. }
-        | EngineEvent::Waiting { .. }
-        | EngineEvent::Evicted { .. }
-        | EngineEvent::Note(_) => None,
-    }
-}
-
 /// Writes a command down. What cannot be sent is said, with its number.
 fn order(command: Command) -> Result<Option<(Order, Vec<frame::Blob>)>, (u64, &'static str)> {
     let mut blobs = Vec::new();
@@ -396,9 +382,11 @@ impl Guest {
                 None => self.send(EngineEvent::Loading { what, done }),
             },
             EngineEvent::Failed { fault: EngineFault::Fatal { why, .. }, .. } if at_server => self.gone(Some(why)),
-            event => {
-                if let Some(id) = answers(&event) {
-                    self.pending.remove(&id);
+            mut event => {
+                if event.is_last()
+                    && let Some(id) = event.id_mut()
+                {
+                    self.pending.remove(id);
                 }
                 self.send(event);
             }

@@ -272,7 +272,10 @@ impl Branching {
         let Some(at) = self.lanes.iter().position(|l| l.doing.as_ref().is_some_and(|d| d.id == id)) else { return };
         let lane = &mut self.lanes[at];
         let Some(mut doing) = lane.doing.take() else { return };
-        let Some((step, generated)) = doing.step.take() else { return };
+        let Some((step, generated)) = doing.step.take() else {
+            let e = DeskError::Failed("internal error: a job ended that was not begun".into());
+            return self.finish(desk, at, doing.which, Err(e));
+        };
         desk.count_job(&done);
         doing.grown.read += done.prompt_in_state;
         doing.grown.prefill_ms += done.stats.prefill_ms;

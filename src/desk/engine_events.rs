@@ -6,25 +6,10 @@ use super::{Attendance, DeskError, Done, State, Work};
 use crate::protocol::desk::{Activity, Level, Notice};
 use crate::protocol::engine::{EngineEvent, EngineFault, JobDone, ModelInfo};
 
-/// The command an event answers.
-fn command_of(event: &EngineEvent) -> Option<u64> {
-    match event {
-        EngineEvent::Restored { id, .. }
-        | EngineEvent::Reading { id, .. }
-        | EngineEvent::Tokens { id, .. }
-        | EngineEvent::Waiting { id, .. }
-        | EngineEvent::Done { id, .. }
-        | EngineEvent::Failed { id, .. } => Some(*id),
-        EngineEvent::Ready(_) | EngineEvent::Loading { .. } | EngineEvent::Evicted { .. } | EngineEvent::Note(_) => {
-            None
-        }
-    }
-}
-
 impl State {
     /// Hands an event to whoever it is about.
-    pub(super) fn on_engine(&mut self, event: EngineEvent) {
-        let seat = command_of(&event).and_then(|id| self.seat_at_work_on(id));
+    pub(super) fn on_engine(&mut self, mut event: EngineEvent) {
+        let seat = event.id_mut().and_then(|id| self.seat_at_work_on(*id));
         match (seat, &event) {
             (Some(at), _) => self.beside(at, |desk| desk.on_engine_in_hand(event)),
             (None, EngineEvent::Failed { fault: fault @ EngineFault::Fatal { .. }, .. }) => {

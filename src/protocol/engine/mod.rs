@@ -219,3 +219,26 @@ pub enum EngineEvent {
         fault: EngineFault,
     },
 }
+
+impl EngineEvent {
+    /// The number of the command it is about; who hands events on writes another one there.
+    pub fn id_mut(&mut self) -> Option<&mut u64> {
+        match self {
+            EngineEvent::Restored { id, .. }
+            | EngineEvent::Reading { id, .. }
+            | EngineEvent::Tokens { id, .. }
+            | EngineEvent::Waiting { id, .. }
+            | EngineEvent::Done { id, .. }
+            | EngineEvent::Failed { id, .. } => Some(id),
+            EngineEvent::Loading { .. }
+            | EngineEvent::Ready(_)
+            | EngineEvent::Evicted { .. }
+            | EngineEvent::Note(_) => None,
+        }
+    }
+
+    /// Whether nothing more comes of its command.
+    pub fn is_last(&self) -> bool {
+        matches!(self, EngineEvent::Restored { .. } | EngineEvent::Done { .. } | EngineEvent::Failed { .. })
+    }
+}
