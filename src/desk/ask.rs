@@ -126,7 +126,7 @@ impl State {
             desk.when_planned(rendered, State::plan_answer, move |desk, rendered, plan| {
                 let plan = desk.fitting(plan, THIS_QUESTION)?;
                 if desk.talk.conversation.head() != parent {
-                    desk.move_head(parent);
+                    desk.move_head(parent)?;
                     desk.show_session();
                 }
                 let mut safe = Wanted::Texts(0);

@@ -152,7 +152,7 @@ impl State {
         let read_here = present.map(|m| m.text.clone());
         if let Some(text) = preset.system.filter(|t| read_here.as_ref() != Some(t)) {
             if self.talk.conversation.is_empty() && self.talk.may_write().is_ok() {
-                self.move_head(None);
+                self.move_head(None)?;
                 self.talk.system = Some(text);
                 self.show_session();
             } else {

@@ -105,16 +105,16 @@ impl State {
         }
     }
 
-    /// Moves the head of the open session. Texts of the new branch are read if they are not here.
-    pub(super) fn move_head(&mut self, head: Option<MessageId>) {
+    /// Moves the head of the open session. Texts of the new branch are read if they are not here; it stays where it is if they
+    /// cannot be.
+    pub(super) fn move_head(&mut self, head: Option<MessageId>) -> Done {
         if head == self.talk.conversation.head() {
-            return;
+            return Ok(());
         }
-        if let Some(id) = head
-            && let Ok(path) = self.keeper.store.path(id)
-        {
-            // Messages said in this run may be ahead of the disk; they are whole here.
-            for m in path.into_iter().filter(|m| self.talk.cut.remove(&m.id)) {
+        // Messages said in this run may be ahead of the disk; they are whole here.
+        let cut = self.talk.conversation.path_to(head).iter().any(|m| self.talk.cut.contains(&m.id));
+        if let Some(id) = head.filter(|_| cut) {
+            for m in self.keeper.store.path(id)?.into_iter().filter(|m| self.talk.cut.remove(&m.id)) {
                 self.talk.conversation.amend(m);
             }
         }
@@ -122,6 +122,7 @@ impl State {
         if let Some(session) = self.talk.id {
             self.keeper.change(vec![Change::MoveHead { session, head }]);
         }
+        Ok(())
     }
 
     /// Remembers a typed prompt for the input's history.

@@ -23,7 +23,7 @@ impl State {
         head: Option<MessageId>,
         then: impl FnOnce(&mut State, Fed) -> Done + Send + 'static,
     ) -> Done {
-        self.move_head(head);
+        self.move_head(head)?;
         self.show_session();
         self.sync(then)
     }
@@ -110,7 +110,7 @@ impl State {
             Role::System => self.system_text(Some(text)),
             Role::Document => Err(DeskError::Refused("A document cannot be edited here.".into())),
             Role::Assistant => {
-                self.move_head(old.parent);
+                self.move_head(old.parent)?;
                 let mut new = self.draft(Role::Assistant, old.parent, text);
                 new.meta.finish = Some(Finish::Stop);
                 new.meta.model = Some("edited".into());
@@ -171,7 +171,7 @@ impl State {
         };
         self.talk.may_write()?;
         let leaf = self.talk.conversation.newest_leaf(to);
-        self.move_head(Some(leaf));
+        self.move_head(Some(leaf))?;
         let (n, of) = self.talk.conversation.branch_position();
         self.go(Some(leaf), &format!("Branch {n}/{of}, at"))
     }
@@ -258,7 +258,7 @@ impl State {
         };
         self.talk.may_write()?;
         if self.talk.conversation.is_empty() {
-            self.move_head(None);
+            self.move_head(None)?;
             self.talk.system = Some(text);
             self.show_session();
             self.note(Level::Info, "The system text is set; it is read with the first question.");
@@ -334,7 +334,7 @@ impl State {
     }
 
     fn copied(&mut self, parent: Option<MessageId>, messages: Vec<Message>) -> Done<Option<MessageId>> {
-        self.move_head(parent);
+        self.move_head(parent)?;
         let mut parent = parent;
         for old in messages {
             let mut new = self.draft(old.role, parent, old.text);

@@ -77,7 +77,7 @@ impl State {
             return self.answer_side_by_side(again);
         }
         let started = Instant::now();
-        self.move_head(Some(again.question));
+        self.move_head(Some(again.question))?;
         self.show_session();
         let rendered = self.prompt(&self.talk.conversation.path(), THIS_QUESTION)?;
         self.when_planned(rendered, State::plan_answer, move |desk, rendered, plan| {
@@ -119,7 +119,7 @@ impl State {
             return self.sync_quietly();
         }
         self.choose_answer(again.made, |desk, chosen| {
-            desk.move_head(Some(chosen));
+            desk.move_head(Some(chosen))?;
             desk.show_session();
             desk.sync_quietly()
         })

@@ -44,7 +44,7 @@ impl State {
     /// Reads all but the question, then answers it side by side.
     pub(super) fn answer_side_by_side(&mut self, again: Again) -> Done {
         let started = Instant::now();
-        self.move_head(Some(again.question));
+        self.move_head(Some(again.question))?;
         self.show_session();
         let rendered = self.prompt(&self.talk.conversation.path(), THIS_QUESTION)?;
         self.when_planned(rendered, State::plan_answer, move |desk, rendered, plan| {
@@ -174,7 +174,10 @@ impl Fan for Several {
                 desk.release(lanes);
                 return Err(DeskError::Failed("internal error: an answer that was not made".into()));
             };
-            desk.move_head(Some(id));
+            if let Err(e) = desk.move_head(Some(id)) {
+                desk.release(lanes);
+                return Err(e);
+            }
             desk.show_session();
             let back = path.clone();
             let then = |desk: &mut State| {

@@ -35,7 +35,7 @@ impl State {
                 '2' => desk.keep_part(load),
                 _ if desk.quitting => desk.keep_part(load),
                 _ => {
-                    desk.move_head(load.begun_at);
+                    desk.move_head(load.begun_at)?;
                     desk.show_session();
                     desk.sync(|desk, fed| {
                         desk.say_shared("Went back to", &fed);
@@ -55,7 +55,7 @@ impl State {
             let text = self.feeder.renderer.read_part(&load.rendered, message, upto).unwrap_or_default();
             let name = message.meta.document.as_ref().map_or(String::new(), |d| d.name.clone());
             if text.trim().is_empty() {
-                self.move_head(message.parent);
+                self.move_head(message.parent)?;
                 self.note(Level::Info, format!("Nothing of {name} was read; it is left out."));
             } else {
                 let lines = text.lines().count() as u64;
