@@ -12,6 +12,7 @@ pub mod page;
 pub mod preset;
 pub mod row;
 pub mod session;
+mod size;
 pub mod table;
 mod value;
 mod words;
@@ -20,6 +21,7 @@ pub use edit::edit;
 pub use layers::{Loaded, Origin, load, problems};
 pub use row::{Flag, Kind, Row, Way};
 pub use session::Settings;
+pub use size::Size;
 pub use table::{
     ClipboardConfig, Config, EngineConfig, LoadConfig, LogConfig, ModelConfig, SamplingConfig, SessionsConfig,
     SpeculationConfig, ThinkingConfig, UiConfig,

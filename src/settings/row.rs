@@ -3,6 +3,7 @@
 use toml::Value;
 
 use super::session::Settings;
+use super::size::{ALL, Size};
 use super::table::Config;
 
 /// What a setting may be, and its built-in value.
@@ -22,6 +23,8 @@ pub enum Kind {
     Named(&'static str, &'static [&'static str]),
     /// One of these words, the first is built in, or a whole number: least, most.
     WordOrInt(&'static [&'static str], i64, i64),
+    /// A size of memory, or `all`, which is built in.
+    Size,
 }
 
 /// Options of the command line that set a row.
@@ -122,6 +125,10 @@ pub(super) const fn named(default: &'static str, words: &'static [&'static str])
     spec(Kind::Named(default, words))
 }
 
+pub(super) const fn size() -> Spec {
+    spec(Kind::Size)
+}
+
 pub(super) const fn word_or_int(words: &'static [&'static str], least: i64, most: i64) -> Spec {
     spec(Kind::WordOrInt(words, least, most))
 }
@@ -166,6 +173,7 @@ impl Kind {
             Kind::Int(i, ..) => Value::Integer(i),
             Kind::Float(f, ..) => Value::Float(f),
             Kind::Text(t) | Kind::Word(t, _) | Kind::Named(t, _) => Value::String(t.to_owned()),
+            Kind::Size => Value::String(ALL.to_owned()),
             Kind::WordOrInt(words, ..) => Value::String(words.first().copied().unwrap_or_default().to_owned()),
         }
     }
@@ -180,6 +188,7 @@ impl Kind {
             Kind::Float(_, least, most) => format!("{least} to {most}"),
             Kind::Word(_, words) => format!("one of {}", words.join(", ")),
             Kind::Named(_, words) => format!("one of {}, or a file", words.join(", ")),
+            Kind::Size => format!("{ALL}, or a size as 8GiB"),
             Kind::WordOrInt(words, least, most) => {
                 format!("one of {}, or a whole number from {least} to {most}", words.join(", "))
             }
@@ -191,6 +200,7 @@ impl Kind {
         match *self {
             Kind::Bool(_) => vec!["true", "false"],
             Kind::Int(.., also) => also.iter().map(|(word, _)| *word).collect(),
+            Kind::Size => vec![ALL],
             Kind::Float(..) | Kind::Text(_) => Vec::new(),
             Kind::Word(_, words) | Kind::Named(_, words) | Kind::WordOrInt(words, ..) => words.to_vec(),
         }
@@ -215,6 +225,7 @@ impl Kind {
                 Some(value.clone())
             }
             (Kind::Named(..), Value::String(s)) if is_name(s) => Some(value.clone()),
+            (Kind::Size, Value::String(s)) => Size::parse(s).map(|size| Value::String(size.to_string())),
             (Kind::WordOrInt(_, least, most), Value::Integer(i)) if (least..=most).contains(i) => Some(value.clone()),
             _ => None,
         };
@@ -230,7 +241,7 @@ impl Kind {
         let itself = || Value::String(text.to_owned());
         let whole = || text.replace(['_', ','], "").parse().map_or_else(|_| itself(), Value::Integer);
         let value = match self {
-            Kind::Text(_) | Kind::Word(..) | Kind::Named(..) => itself(),
+            Kind::Text(_) | Kind::Word(..) | Kind::Named(..) | Kind::Size => itself(),
             Kind::Bool(_) => match text {
                 "true" | "on" | "yes" | "1" => Value::Boolean(true),
                 "false" | "off" | "no" | "0" => Value::Boolean(false),

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use super::row::{Flag, Keeper, Row, Spec, float, from, int, named, text, truth, word, word_or_int};
+use super::row::{Flag, Keeper, Row, Spec, float, from, int, named, size, text, truth, word, word_or_int};
+use super::size::Size;
 use super::value::Field;
 use super::words::{
     CODE_THEMES, ClipboardMethod, Device, Glyphs, SaveStates, Switch, Theme, ThinkMode, ThoughtView, Weights,
@@ -112,6 +113,8 @@ settings! {
         gpu: u32 = int(0, 0, 255).flags(&[Flag::Takes("gpu", "N")]);
         /// context in tokens; 0 is as much as fits
         max_context: u64 = int(0, 0, TOKENS).flags(&[Flag::Takes("ctx", "N")]);
+        /// memory of the GPU that may be taken, as 8GiB; all is what is free
+        max_gpu_memory: Size = size().flags(&[Flag::Takes("gpu-memory", "SIZE")]);
         /// weights: auto (the best form that leaves room for the context), bf16, 8bit, 4bit
         weights: Weights = word("auto", Weights::WORDS).flags(&[Flag::Takes("weights", "FORM")]);
         /// tokens kept free for the answer

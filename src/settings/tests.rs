@@ -141,6 +141,7 @@ fn probes(kind: &Kind) -> (Vec<String>, Vec<String>) {
         Kind::Text(_) => (own(&["a b", "auto"]), Vec::new()),
         Kind::Word(_, words) => (own(words), own(&["nonsense", "", "3"])),
         Kind::Named(_, words) => (own(words).into_iter().chain(["a file.x".into()]).collect(), own(&[""])),
+        Kind::Size => (own(&["all", "8GiB", "7680MiB"]), own(&["8", "", "-1GiB", "lots", "0GiB"])),
         Kind::WordOrInt(words, least, most) => {
             let numbers = [least.to_string(), most.to_string()];
             (

@@ -51,7 +51,9 @@ fn arg(row: &'static Row, flag: &'static Flag) -> Arg {
         Flag::Takes(_, value) => {
             // Words are listed by the parser; a range is not.
             let help = match row.kind {
-                Kind::Int(..) | Kind::Float(..) => format!("{} [{}]", sentence(row.help), row.kind.range()),
+                Kind::Int(..) | Kind::Float(..) | Kind::Size => {
+                    format!("{} [{}]", sentence(row.help), row.kind.range())
+                }
                 Kind::Bool(_) | Kind::Text(_) | Kind::Word(..) | Kind::Named(..) | Kind::WordOrInt(..) => {
                     sentence(row.help)
                 }
@@ -88,9 +90,13 @@ impl TypedValueParser for RowParser {
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let words = match self.0.kind {
             Kind::Word(_, words) => words,
-            Kind::Bool(_) | Kind::Int(..) | Kind::Float(..) | Kind::Text(_) | Kind::Named(..) | Kind::WordOrInt(..) => {
-                return None;
-            }
+            Kind::Bool(_)
+            | Kind::Int(..)
+            | Kind::Float(..)
+            | Kind::Text(_)
+            | Kind::Named(..)
+            | Kind::WordOrInt(..)
+            | Kind::Size => return None,
         };
         let detours = self.0.detours.iter().map(|(word, ..)| *word);
         Some(Box::new(words.iter().copied().chain(detours).map(PossibleValue::new)))
