@@ -205,8 +205,8 @@ struct AttendShared {
 };
 static_assert(sizeof(AttendShared) <= 35'968 && sizeof(Half) == 16'384, "src/backend/cuda/launch.rs asks for this much");
 
-// Fills the ring until the union is through; one warp.
-DEVICE void bring(AttendShared& sh, const bf16* k, const bf16* v, u32 width, u32 words, u32 end, u32 slots) {
+// Fills the ring until the union is through; one warp. Rows below `low` are not there.
+DEVICE void bring(AttendShared& sh, const bf16* k, const bf16* v, u32 width, u32 words, u32 low, u32 end, u32 slots) {
     const u32 lane = threadIdx.x & 31, at = lane >> 4, chunk = lane & 15;
     u32 n = 0;  // halves asked for
     auto publish = [&](u32 ready) {
@@ -228,7 +228,7 @@ DEVICE void bring(AttendShared& sh, const bf16* k, const bf16* v, u32 width, u32
 #pragma unroll
                 for (u32 i = 0; i < HALF / 2; i++) {
                     const u32 row = first + 2 * i;
-                    const u64 from = u64(row < end ? row : 0) * width + chunk * 8;
+                    const u64 from = u64(row < end ? row : low) * width + chunk * 8;
                     copy_async(to.k + key_at(at + 2 * i, chunk), k + from, row < end);
                     copy_async(to.v + value_at(at + 2 * i, chunk), v + from, row < end);
                 }
@@ -241,16 +241,17 @@ DEVICE void bring(AttendShared& sh, const bf16* k, const bf16* v, u32 width, u32
     publish(n);
 }
 
-KERNEL((ROWS + 1) * 32, 1)
-attend_prefill(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap, const Step* step, u32 heads,
-               u32 kv_heads, float scale, u32 rows, u32 slots) {
-    SHARED_BYTES(bytes);
+// PART: only blocks from <= b < until, which lie at their places behind k and v while others need not. A row's sums wait between its
+// first and its last part: outputs, not divided yet, in `o`; each lane's (max, Σ) in `parts` [row][head][4].
+template <bool PART>
+DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap,
+                         const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows, u32 slots, float2* parts, u32 from, u32 until) {
     AttendShared& sh = *reinterpret_cast<AttendShared*>(bytes);
     allow_next();
     wait_for_previous();
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads, kv_head = blockIdx.y;
     const u32 first = blockIdx.x * ROWS, last = min(first + ROWS, rows) - 1, mine = min(first + warp, last), width = kv_heads * HEAD;
-    const bool works = first + warp <= last && warp < ROWS;
+    bool works = first + warp <= last && warp < ROWS;
     const u32 position = step->position, p = position + mine, end = position + last + 1, blocks = (end + BLOCK - 1) / BLOCK;
     const u32 words = min((blocks + 31) / 32, WORDS);
 
@@ -266,8 +267,19 @@ attend_prefill(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const b
     __syncthreads();  // cleared
     const u32 n = count[mine * kv_heads + kv_head];
     const u32* own = list + (u64(mine) * kv_heads + kv_head) * cap;
+    u32 begin = 0, stop = n;  // of the list: this launch's entries
+    if (PART) {
+        u32 below = 0;  // entries before `from`, and before `until` in the upper half
+        for (u32 i = lane; i < n; i += 32) below += u32(own[i] < from) + (u32(own[i] < until) << 16);
+        below = warp_add(below);
+        begin = below & 0xffff, stop = below >> 16;
+        if (begin == stop) {
+            works = false;
+            if (warp < ROWS && lane == 0) store_shared(&sh.needs[warp], ALL_DONE);
+        }
+    }
     if (works)
-        for (u32 i = lane; i < n; i += 32) atomicOr(&sh.any[own[i] / 32], 1u << (own[i] % 32));
+        for (u32 i = begin + lane; i < stop; i += 32) atomicOr(&sh.any[own[i] / 32], 1u << (own[i] % 32));
     __syncthreads();  // the union
     if (warp == ROWS) {
         u32 sum = 0;
@@ -282,13 +294,32 @@ attend_prefill(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const b
     }
     __syncthreads();  // and how many blocks lie before each word
     if (warp == ROWS) {
-        bring(sh, k + kv_head * HEAD, v + kv_head * HEAD, width, words, end, slots);
+        bring(sh, k + kv_head * HEAD, v + kv_head * HEAD, width, words, PART ? from * BLOCK : 0, end, slots);
     }
     if (!works) return;
     const float unit = scale * LOG2E;
     float y[16][4] = {}, m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;
-    u32 next = n ? own[0] : 0;
-    for (u32 i = 0; i < n; i++) {
+    auto output = [&]() { return o + u64(mine) * ldo + kv_head * group * HEAD + 2 * t; };
+    float2* sums = PART ? parts + (u64(mine) * heads + kv_head * group) * 4 + t : nullptr;
+    if (PART && begin) {
+        const float* to = output();
+        if (g < group) {
+            const float2 ml = sums[g * 4];
+            m0 = ml.x, l0 = ml.y;
+        }
+        if (g + 8 < group) {
+            const float2 ml = sums[(g + 8) * 4];
+            m1 = ml.x, l1 = ml.y;
+        }
+#pragma unroll
+        for (u32 i = 0; i < 16; i++) {
+            const float2 a = g < group ? *reinterpret_cast<const float2*>(to + g * HEAD + i * 8) : make_float2(0.f, 0.f);
+            const float2 b = g + 8 < group ? *reinterpret_cast<const float2*>(to + (g + 8) * HEAD + i * 8) : make_float2(0.f, 0.f);
+            y[i][0] = a.x, y[i][1] = a.y, y[i][2] = b.x, y[i][3] = b.y;
+        }
+    }
+    u32 next = n ? own[begin] : 0;
+    for (u32 i = begin; i < stop; i++) {
         const u32 b = next, seen = p - b * BLOCK;  // key j counts iff j <= seen
         if (i + 1 < n) next = own[i + 1];
         u32 at = 2 * (sh.before[b / 32] + __popc(sh.any[b / 32] & ((1u << b % 32) - 1)));
@@ -351,13 +382,32 @@ attend_prefill(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const b
     }
     __syncwarp();  // all lanes have left the last half
     if (lane == 0) store_shared(&sh.needs[warp], ALL_DONE);
+    const bool whole = !PART || stop == n;
+    if (PART && !whole) {
+        if (g < group) sums[g * 4] = make_float2(m0, l0);
+        if (g + 8 < group) sums[(g + 8) * 4] = make_float2(m1, l1);
+    }
     l0 += shuffle_xor(l0, 1), l0 += shuffle_xor(l0, 2);
     l1 += shuffle_xor(l1, 1), l1 += shuffle_xor(l1, 2);
-    float* to = o + u64(mine) * ldo + kv_head * group * HEAD + 2 * t;
-    const float f0 = 1.f / l0, f1 = 1.f / l1;
+    float* to = output();
+    const float f0 = whole ? 1.f / l0 : 1.f, f1 = whole ? 1.f / l1 : 1.f;
 #pragma unroll
     for (u32 i = 0; i < 16; i++) {
         if (g < group) *reinterpret_cast<float2*>(to + g * HEAD + i * 8) = make_float2(y[i][0] * f0, y[i][1] * f0);
         if (g + 8 < group) *reinterpret_cast<float2*>(to + (g + 8) * HEAD + i * 8) = make_float2(y[i][2] * f1, y[i][3] * f1);
     }
+}
+
+KERNEL((ROWS + 1) * 32, 1)
+attend_prefill(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap, const Step* step, u32 heads,
+               u32 kv_heads, float scale, u32 rows, u32 slots) {
+    SHARED_BYTES(bytes);
+    attend_chunk<false>(bytes, o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale, rows, slots, nullptr, 0, 0);
+}
+
+KERNEL((ROWS + 1) * 32, 1)
+attend_prefill_part(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap, const Step* step,
+                    u32 heads, u32 kv_heads, float scale, u32 rows, u32 slots, float2* parts, u32 from, u32 until) {
+    SHARED_BYTES(bytes);
+    attend_chunk<true>(bytes, o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale, rows, slots, parts, from, until);
 }

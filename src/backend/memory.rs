@@ -1,5 +1,6 @@
 //! Memory of a device: weights, activations, caches, states.
 
+use super::room::PoolCounts;
 use super::{BufKind, Form, Result, WeightView};
 use crate::protocol::engine::{Dtype, MemoryInfo};
 use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
@@ -50,6 +51,14 @@ pub trait Memory: Sized + Send + 'static {
     fn parts(&self, matrix: &Self::Matrix) -> Vec<(usize, Form, usize)>;
     /// A norm weight of ones.
     fn ones(&mut self, n: usize) -> Result<Self::Vector>;
+    /// Decides where caches of up to `limit` positions keep their rows; between the weights and the first cache. `asked`: somebody wants
+    /// just that many, else it is as much as there may be. What is not on the device is told in [`Memory::notes`].
+    ///
+    /// # Errors
+    /// Too little memory however they are kept, with what would do.
+    fn plan_context(&mut self, _spec: &ModelSpec, _limit: usize, _asked: bool) -> Result<()> {
+        Ok(())
+    }
     /// Rows for any pass.
     fn buf(&mut self, width: usize, kind: BufKind) -> Result<Self::Buf>;
     /// An empty cache that can grow to `limit` positions.
@@ -66,6 +75,13 @@ pub trait Memory: Sized + Send + 'static {
     fn wants(&self, cache: &Self::Cache, limit: usize) -> u64;
     /// Bytes that caches and states may still take; `None` where nobody knows.
     fn room(&self) -> Result<Option<u64>>;
+    /// What verify passes have looked for in pools of blocks so far; `None` where keys and values are on the device. Waits.
+    ///
+    /// # Errors
+    /// The device.
+    fn pool_counts(&mut self) -> Result<Option<PoolCounts>> {
+        Ok(None)
+    }
     /// Memory in use.
     fn memory(&self) -> MemoryInfo;
 }

@@ -31,6 +31,7 @@ pub mod forms;
 mod images;
 mod lightning;
 mod memory;
+pub mod room;
 mod rows;
 mod sparse;
 mod steps;

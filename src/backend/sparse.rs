@@ -100,6 +100,10 @@ pub trait Sparse: Memory {
     /// Rows of prefill passes from now on do not attend to these blocks, their own apart; nothing is hidden when there are none.
     /// For measurements: what was chosen is filtered, nothing else takes its place.
     fn hide_blocks(&mut self, sel: &mut Self::Selection, blocks: &[Range<u32>]);
+    /// Where keys and values are not on the device, its pool has no block of this cache any more: for measurements. Outside of steps.
+    fn forget_blocks(&mut self, _cache: &mut Self::Cache) -> Result<()> {
+        Ok(())
+    }
     /// Adds the mass of rows `rows` of the last verify pass, the first of which stands at `position`, to one of the sums. Outside
     /// of steps; does not wait.
     fn add_mass(

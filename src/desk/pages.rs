@@ -71,8 +71,12 @@ impl State {
             ));
         }
         let memory = m.model.memory;
+        let host = match memory.host {
+            0 => String::new(),
+            host => format!(", keys and values {} in the machine's memory", bytes(host)),
+        };
         text.push_str(&format!(
-            "| memory | {} of {} in use |\n| of this | weights {}, state {}, work {} |\n| kept state | {} on disk |\n",
+            "| memory | {} of {} in use |\n| of this | weights {}, state {}, work {}{host} |\n| kept state | {} on disk |\n",
             bytes(memory.used),
             bytes(memory.total),
             bytes(memory.weights),

@@ -1,27 +1,16 @@
 //! Which form the weights take, so that weights and the context that was asked for fit into the device together.
 
 use crate::backend::Memory;
+use crate::backend::room::{self, RESERVE_BYTES, USUAL_CONTEXT};
 use crate::model::{Checkpoint, Recipe};
-use crate::protocol::engine::{MemoryInfo, WeightsChoice};
-use crate::spec::{Mixer, ModelSpec};
+use crate::protocol::engine::{EngineOptions, MemoryInfo, WeightsChoice};
+use crate::spec::ModelSpec;
 
 use super::open::Failure;
 
-/// Working buffers, recurrent state and what is left to others.
-const RESERVE_BYTES: u64 = 3 << 29;
-/// Tokens that have to fit if nobody asked for a number: enough for most documents.
-const USUAL_CONTEXT: u64 = 131_072;
 /// From the best form down: of folders with plain weights, and of those that somebody packed.
 const PLAIN: [Recipe; 3] = [Recipe::Bf16, Recipe::Bits8, Recipe::Bits4];
 const PUBLISHED: [Recipe; 3] = [Recipe::Stored, Recipe::Bits8, Recipe::Bits4];
-
-/// Bytes of cache per token on a GPU: keys, values and compressed keys of the sparse layers.
-fn token_bytes(spec: &ModelSpec) -> u64 {
-    let s = &spec.sparse;
-    let row = s.kv_heads * s.head_dim * 2;
-    let layers = spec.mixers.iter().filter(|m| **m == Mixer::Sparse).count();
-    (layers * (2 * row + row / s.stride + row / (4 * s.stride))) as u64
-}
 
 fn gib(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
@@ -45,6 +34,10 @@ struct Sizes<'a> {
     recipes: &'a [Recipe],
     /// Somebody packed the folder already.
     published: bool,
+    /// Rows of a prefill pass.
+    rows: usize,
+    /// The program may not take all that is free.
+    limited: bool,
 }
 
 impl Sizes<'_> {
@@ -57,7 +50,17 @@ impl Sizes<'_> {
 
     /// Tokens that fit beside weights in a form.
     fn room(&self, recipe: Recipe, free: u64) -> u64 {
-        free.saturating_sub((self.bytes)(recipe) + RESERVE_BYTES) / token_bytes(self.spec).max(1)
+        room::resident_tokens(self.spec, free.saturating_sub((self.bytes)(recipe)))
+    }
+
+    /// Whether so many fit whose keys and values lie in the host's memory.
+    fn pages(&self, recipe: Recipe, free: u64, tokens: u64) -> bool {
+        let left = free.checked_sub((self.bytes)(recipe));
+        left.is_some_and(|left| room::paged(self.spec, left, self.rows, tokens).is_ok())
+    }
+
+    fn advice(&self) -> &'static str {
+        if self.limited { "raise --gpu-memory (model.max_gpu_memory)" } else { "close other programs on the GPU" }
     }
 }
 
@@ -65,14 +68,17 @@ impl Sizes<'_> {
 fn automatic(sizes: &Sizes<'_>, free: u64, asked: Option<u64>) -> Result<(Recipe, Option<String>), String> {
     let wanted = asked.unwrap_or(USUAL_CONTEXT);
     let fits = |recipe: &&Recipe| sizes.room(**recipe, free) >= wanted;
-    let most = sizes.recipes.iter().rev().find(|r| sizes.room(**r, free) > 0);
-    let Some(recipe) = sizes.recipes.iter().find(fits).or(most).copied() else {
+    // Next best: keys and values in memory. Beyond what anybody asked for, the most that fits.
+    let paged = || sizes.recipes.iter().find(|r| sizes.pages(**r, free, wanted));
+    let most = || sizes.recipes.iter().rev().find(|r| sizes.room(**r, free) > 0);
+    let Some(recipe) = sizes.recipes.iter().find(fits).or_else(paged).or_else(most).copied() else {
         let least = (sizes.bytes)(Recipe::Bits4) + RESERVE_BYTES;
         return Err(format!(
-            "{} of GPU memory are free, {} weights need {} with working memory; close other programs on the GPU, or use --model demo",
+            "{} of GPU memory are free, {} weights need {} with working memory; {}, or use --model demo",
             gib(free),
             Recipe::Bits4.name(),
-            gib(least)
+            gib(least),
+            sizes.advice()
         ));
     };
     let best = sizes.recipes.first().copied().unwrap_or(recipe);
@@ -84,12 +90,11 @@ fn automatic(sizes: &Sizes<'_>, free: u64, asked: Option<u64>) -> Result<(Recipe
         0 => format!("{name} does not fit"),
         n => format!("{name} would leave {}", tokens(n)),
     };
-    let line = format!(
-        "{} weights ({}): leaves room for {} tokens. {better}.",
-        recipe.name(),
-        gib((sizes.bytes)(recipe)),
-        tokens(sizes.room(recipe, free))
-    );
+    let room = match sizes.room(recipe, free) {
+        n if n >= wanted || !sizes.pages(recipe, free, wanted) => format!("{} tokens", tokens(n)),
+        n => format!("{} tokens, and more with keys and values in memory", tokens(n)),
+    };
+    let line = format!("{} weights ({}): leaves room for {room}. {better}.", recipe.name(), gib((sizes.bytes)(recipe)));
     Ok((recipe, Some(line)))
 }
 
@@ -100,43 +105,55 @@ fn named(recipe: Recipe, sizes: &Sizes<'_>, free: u64) -> Result<Recipe, String>
         return Ok(recipe);
     }
     let smaller = sizes.recipes.iter().find(|r| (sizes.bytes)(**r) + RESERVE_BYTES <= free);
+    let none = format!("no form of this model fits: {}, or use --model demo", sizes.advice());
     let advice = match smaller {
         Some(Recipe::Stored) => "--weights auto fits",
         Some(Recipe::Bits8) => "--weights 8bit fits",
         Some(Recipe::Bits4) => "--weights 4bit fits",
-        _ => "no form of this model fits: close other programs on the GPU, or use --model demo",
+        _ => &none,
     };
     Err(format!("{} weights need {} with working memory, {} are free; {advice}", recipe.name(), gib(need), gib(free)))
 }
 
-/// What `free` bytes of a card hold: `bf16 leaves room for 12,000 tokens, 8-bit for 790,000, 4-bit for 1,048,000`.
-pub fn holds(checkpoint: &Checkpoint, free: u64) -> String {
+/// What `free` bytes of a card hold, read in passes of `rows` rows: `bf16 leaves room for 12,000 tokens, 8-bit for 790,000, 4-bit for
+/// 1,048,000`; and how the longest context fits with keys and values in memory, where it does not otherwise.
+pub fn holds(checkpoint: &Checkpoint, free: u64, rows: usize) -> String {
     let bytes = |recipe: Recipe| checkpoint.bytes(recipe);
     let published = checkpoint.published().is_some();
     let recipes: &[Recipe] = if published { &PUBLISHED } else { &PLAIN };
-    let sizes = Sizes { spec: checkpoint.spec(), bytes: &bytes, recipes, published };
+    let sizes = Sizes { spec: checkpoint.spec(), bytes: &bytes, recipes, published, rows, limited: false };
     let longest = 2 * checkpoint.spec().max_position as u64;
     let words = recipes.iter().map(|recipe| match sizes.room(*recipe, free).min(longest) {
         0 => format!("{} weights ({}) do not fit", sizes.name(*recipe), gib(bytes(*recipe))),
         n => format!("{} weights ({}) leave room for {} tokens", sizes.name(*recipe), gib(bytes(*recipe)), tokens(n)),
     });
-    words.collect::<Vec<_>>().join(", ")
+    let mut line = words.collect::<Vec<_>>().join(", ");
+    let resident = recipes.iter().any(|recipe| sizes.room(*recipe, free) >= longest);
+    let paged = recipes.iter().find_map(|recipe| {
+        let left = free.checked_sub(bytes(*recipe))?;
+        Some((recipe, room::paged(checkpoint.spec(), left, rows, longest).ok()?))
+    });
+    if let (false, Some((recipe, plan))) = (resident, paged) {
+        line.push_str(&format!("; with {} weights {}", sizes.name(*recipe), plan.line(longest)));
+    }
+    line
 }
 
 /// Sets the form of a checkpoint's weights for this device. The line says why, where the program chose.
 pub(super) fn choose<B: Memory>(
     backend: &B,
     checkpoint: &mut Checkpoint,
-    choice: WeightsChoice,
-    asked: Option<u64>,
+    options: &EngineOptions,
 ) -> Result<Option<String>, Failure> {
     let MemoryInfo { used, total, .. } = backend.memory();
     let free = total.saturating_sub(used);
     let published = checkpoint.published().is_some();
     let recipes: &[Recipe] = if published { &PUBLISHED } else { &PLAIN };
-    let sizes = Sizes { spec: checkpoint.spec(), bytes: &|recipe| checkpoint.bytes(recipe), recipes, published };
+    let (rows, limited) = (backend.prefill_rows(), options.gpu_memory.is_some());
+    let bytes = |recipe| checkpoint.bytes(recipe);
+    let sizes = Sizes { spec: checkpoint.spec(), bytes: &bytes, recipes, published, rows, limited };
     let on_gpu = backend.kind() == "cuda";
-    let by_name = match choice {
+    let by_name = match options.weights {
         WeightsChoice::Auto => None,
         WeightsChoice::Bf16 => Some(Recipe::Bf16),
         WeightsChoice::Bits8 => Some(Recipe::Bits8),
@@ -146,7 +163,7 @@ pub(super) fn choose<B: Memory>(
     let (recipe, line) = match by_name {
         Some(recipe) if on_gpu => (named(recipe, &sizes, free).map_err(no_room)?, None),
         Some(recipe) => (recipe, None),
-        None if on_gpu => automatic(&sizes, free, asked).map_err(no_room)?,
+        None if on_gpu => automatic(&sizes, free, options.context).map_err(no_room)?,
         None => (Recipe::Stored, None),
     };
     checkpoint.set_recipe(recipe);
@@ -158,7 +175,8 @@ mod tests {
     use super::*;
 
     fn sizes<T>(spec: &ModelSpec, with: impl FnOnce(&Sizes<'_>) -> T) -> T {
-        with(&Sizes { spec, bytes: &|recipe| recipe.bytes(spec), recipes: &PLAIN, published: false })
+        let bytes = |recipe: Recipe| recipe.bytes(spec);
+        with(&Sizes { spec, bytes: &bytes, recipes: &PLAIN, published: false, rows: 2048, limited: false })
     }
 
     fn spec() -> ModelSpec {
@@ -192,17 +210,31 @@ mod tests {
     #[test]
     fn a_card_is_told_what_it_holds_in_every_form() {
         let checkpoint = Checkpoint::open("synthetic:9b").unwrap();
-        let line = holds(&checkpoint, 12 << 30);
+        let line = holds(&checkpoint, 12 << 30, 2048);
         assert!(
             line.starts_with("bf16 weights (17.7 GiB) do not fit, 8-bit weights (9.0 GiB) leave room for 1"),
             "{line}"
         );
         assert!(line.contains("4-bit weights (5.5 GiB) leave room for 6"), "{line}");
+        let (_, paged) = line.split_once("; with 8-bit weights 1,048,576 tokens: ").unwrap();
+        assert!(paged.ends_with(" of keys and values on the card, 8.0 GiB in memory"), "{line}");
+        assert!(!holds(&checkpoint, 100 << 30, 4096).contains("in memory"));
     }
 
     #[test]
-    fn a_token_costs_8_kib_and_its_compressed_keys() {
-        assert_eq!(token_bytes(&spec()), 8192 + 320);
+    fn where_a_context_does_not_fit_its_keys_and_values_go_to_memory() {
+        let spec = spec();
+        let choose = |gib: u64, asked| sizes(&spec, |s| automatic(s, gib << 30, asked));
+        // An 8 GiB card, less what the driver takes.
+        let free = 15 << 29;
+        let (recipe, line) = sizes(&spec, |s| automatic(s, free, Some(1 << 20))).unwrap();
+        assert_eq!(recipe, Recipe::Bits4);
+        assert!(line.unwrap().contains("tokens, and more with keys and values in memory."));
+        assert_eq!(choose(12, Some(1 << 20)).unwrap().0, Recipe::Bits8, "no form has room for all of it");
+    }
+
+    #[test]
+    fn tokens_are_told_in_full_thousands() {
         assert_eq!((tokens(790_123), tokens(1_048_576)), ("790,000".to_owned(), "1,048,000".to_owned()));
     }
 }

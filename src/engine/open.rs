@@ -64,7 +64,7 @@ pub(super) fn run(
         Gpu::Opened(_) if !loading(events, 0.0) => Ok(()),
         Gpu::Opened(backend) => {
             tracing::debug!(ms = since.elapsed().as_millis(), "device open");
-            notes.extend(fit::choose(backend.as_ref(), &mut checkpoint, options.weights, options.context)?);
+            notes.extend(fit::choose(backend.as_ref(), &mut checkpoint, options)?);
             load(*backend, earlier(checkpoint, options, &mut notes), options, notes, commands, events)
         }
         Gpu::Refused(why) if options.device == DeviceChoice::Cuda => {
@@ -76,7 +76,7 @@ pub(super) fn run(
                 notes.push(format!("{why}. Running on the CPU."));
             }
             let cpu = Cpu::new();
-            notes.extend(fit::choose(&cpu, &mut checkpoint, options.weights, options.context)?);
+            notes.extend(fit::choose(&cpu, &mut checkpoint, options)?);
             load(cpu, earlier(checkpoint, options, &mut notes), options, notes, commands, events)
         }
     }
@@ -92,7 +92,7 @@ pub(super) fn run_on<B: DraftOps>(
     let mut checkpoint = Checkpoint::open(&options.model)?;
     checkpoint.check()?;
     let mut notes = options.notes.clone();
-    notes.extend(fit::choose(&backend, &mut checkpoint, options.weights, options.context)?);
+    notes.extend(fit::choose(&backend, &mut checkpoint, options)?);
     load(backend, earlier(checkpoint, options, &mut notes), options, notes, commands, events)
 }
 
@@ -146,11 +146,16 @@ type GpuBackend = Cpu;
 fn open_gpu(options: &EngineOptions) -> Gpu {
     match options.device {
         DeviceChoice::Cpu => Gpu::Refused("not asked for".into()),
-        DeviceChoice::Auto | DeviceChoice::Cuda => match GpuBackend::open(options.gpu, Default::default()) {
+        DeviceChoice::Auto | DeviceChoice::Cuda => match GpuBackend::open(options.gpu, device_options(options)) {
             Ok(backend) => Gpu::Opened(Box::new(backend)),
             Err(error) => Gpu::Refused(error.to_string()),
         },
     }
+}
+
+#[cfg(feature = "cuda")]
+fn device_options(options: &EngineOptions) -> crate::backend::cuda::Options {
+    crate::backend::cuda::Options { most_bytes: options.gpu_memory, ..Default::default() }
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -189,6 +194,7 @@ fn load<B: DraftOps>(
     let default = (2 * spec.max_position).min(LONGEST_CONTEXT);
     let limit = options.context.map_or(default, |asked| usize::try_from(asked).unwrap_or(usize::MAX));
     let aux_layers = head.as_ref().map_or(&[][..], |head| head.aux_layers());
+    backend.plan_context(spec, limit, options.context.is_some())?;
     let live = Live::new(&mut backend, &model, limit, aux_layers)?;
     // Only now: a library that is opened beside the loading has had its time.
     notes.extend(backend.notes());

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::state::{Live, Phase};
+use super::state::{LayerState, Live, Phase};
 use super::{ModelError, Result};
 use crate::backend::{Backend, BlockMass, MassOf, Pass};
 
@@ -35,6 +35,20 @@ impl<B: Backend> Live<B> {
         if let Some((_, selection)) = &mut self.work.sparse {
             b.hide_blocks(selection, blocks);
         }
+    }
+
+    /// The device's pools have no block of this state any more, where there are pools: for measurements.
+    ///
+    /// # Errors
+    /// The device.
+    pub fn forget_blocks(&mut self, b: &mut B) -> Result<()> {
+        for layer in &mut self.now.layers {
+            match layer {
+                LayerState::Sparse(cache) => b.forget_blocks(cache)?,
+                LayerState::Lightning(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Both sums become 0.

@@ -30,18 +30,17 @@ pub enum Opened {
 /// A GPU was asked for and cannot be used (exit code 4).
 pub fn open(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<Opened, Failure> {
     let no_device = |reason: String| Failure::new(Exit::NoDevice, reason);
-    let gpu = config.gpu as usize;
     #[cfg(feature = "emulated")]
     if let Some(library) = &tuning.emulator {
-        let opened = Cuda::emulated(library, options(tuning, guards));
+        let opened = Cuda::emulated(library, options(config, tuning, guards));
         return opened.map(|cuda| Opened::Cuda(Box::new(cuda))).map_err(|e| no_device(e.to_string()));
     }
     match config.device {
         Device::Cpu => Ok(Opened::Cpu(Box::default(), None)),
         Device::Auto => {
-            Ok(open_gpu(gpu, tuning, guards).unwrap_or_else(|reason| Opened::Cpu(Box::default(), Some(reason))))
+            Ok(open_gpu(config, tuning, guards).unwrap_or_else(|reason| Opened::Cpu(Box::default(), Some(reason))))
         }
-        Device::Cuda => open_gpu(gpu, tuning, guards)
+        Device::Cuda => open_gpu(config, tuning, guards)
             .map_err(|reason| no_device(reason).hint("--device cpu runs the built-in model")),
     }
 }
@@ -101,23 +100,27 @@ fn usable(_gpu: usize) -> Result<(), String> {
 const NOT_BUILT: &str = "this program was built without the feature `cuda`";
 
 #[cfg(feature = "cuda")]
-fn options(tuning: &TuningArgs, guards: bool) -> Options {
+fn options(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Options {
     Options {
         prefill_rows: tuning.prefill_rows,
         own_gemm: tuning.own_gemm,
         no_graphs: tuning.no_graphs,
         guards: if guards { Guards::On } else { Guards::Off },
         limits: tuning.limits,
+        most_bytes: config.max_gpu_memory.0,
+        pool: tuning.pool,
     }
 }
 
 #[cfg(feature = "cuda")]
-fn open_gpu(gpu: usize, tuning: &TuningArgs, guards: bool) -> Result<Opened, String> {
-    Cuda::open(gpu, options(tuning, guards)).map(|cuda| Opened::Cuda(Box::new(cuda))).map_err(|e| e.to_string())
+fn open_gpu(config: &ModelConfig, tuning: &TuningArgs, guards: bool) -> Result<Opened, String> {
+    Cuda::open(config.gpu as usize, options(config, tuning, guards))
+        .map(|cuda| Opened::Cuda(Box::new(cuda)))
+        .map_err(|e| e.to_string())
 }
 
 #[cfg(not(feature = "cuda"))]
-fn open_gpu(_gpu: usize, _tuning: &TuningArgs, _guards: bool) -> Result<Opened, String> {
+fn open_gpu(_config: &ModelConfig, _tuning: &TuningArgs, _guards: bool) -> Result<Opened, String> {
     Err(format!("No usable NVIDIA GPU: {NOT_BUILT}"))
 }
 

@@ -39,7 +39,8 @@ fn finding(what: &'static str, verdict: Verdict, sentence: impl Into<String>) ->
 pub(super) fn run(context: &Context, files: bool) -> Result<Exit, Failure> {
     let mut findings = vec![terminal()];
     findings.extend(folders(context));
-    findings.push(gpu(context.config().model.gpu as usize, model_cmd::installed(&context.config().model)));
+    let config = &context.config().model;
+    findings.push(gpu(config.gpu as usize, config.max_gpu_memory.0, model_cmd::installed(config)));
     findings.push(weights(context));
     findings.extend(server(context));
     findings.extend(shared(context));
@@ -139,15 +140,15 @@ fn shared(context: &Context) -> Option<Finding> {
 }
 
 #[cfg(not(feature = "cuda"))]
-fn gpu(_number: usize, _installed: Option<PathBuf>) -> Finding {
+fn gpu(_number: usize, _most_bytes: Option<u64>, _installed: Option<PathBuf>) -> Finding {
     finding("gpu", Verdict::Note, "This program was built without GPU support.")
 }
 
 #[cfg(feature = "cuda")]
-fn gpu(number: usize, installed: Option<PathBuf>) -> Finding {
+fn gpu(number: usize, most_bytes: Option<u64>, installed: Option<PathBuf>) -> Finding {
     use crate::backend::cuda::{Cuda, Options};
 
-    match Cuda::open(number, Options::default()) {
+    match Cuda::open(number, Options { most_bytes, ..Options::default() }) {
         Err(e) => finding(
             "gpu",
             Verdict::Note,
@@ -173,7 +174,10 @@ fn gpu(number: usize, installed: Option<PathBuf>) -> Finding {
             let source = installed.map_or_else(|| "synthetic:9b".to_owned(), |dir| dir.to_string_lossy().into_owned());
             if let Ok(model) = Checkpoint::open(&source) {
                 let free = memory.total.saturating_sub(memory.used);
-                text.push_str(&format!(" Of the 9B model, {}.", crate::engine::fit::holds(&model, free)));
+                text.push_str(&format!(
+                    " Of the 9B model, {}.",
+                    crate::engine::fit::holds(&model, free, device.prefill_rows())
+                ));
             }
             for note in device.notes() {
                 text.push_str(&format!(" Note: {note}."));

@@ -206,6 +206,7 @@ pub fn engine_options(context: &Context) -> Result<EngineOptions, Failure> {
         },
         gpu: config.model.gpu as usize,
         context: (config.model.max_context > 0).then_some(config.model.max_context),
+        gpu_memory: config.model.max_gpu_memory.0,
         weights: weights(context),
         draft: match config.draft_source() {
             DraftSource::Auto => DraftChoice::Auto,

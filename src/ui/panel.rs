@@ -213,6 +213,9 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         let of = if memory.total > 0 { format!(" of {}", bytes(memory.total)) } else { String::new() };
         lines.line(&format!("memory {}{of}", bytes(memory.used)), Role::Text);
         lines.line(&format!("  weights {}  state {}", bytes(memory.weights), bytes(memory.state)), Role::Dim);
+        if memory.host > 0 {
+            lines.line(&format!("  keys and values {} in RAM", bytes(memory.host)), Role::Dim);
+        }
     }
     sampling(m, &mut lines);
     while lines.room() > 0 {

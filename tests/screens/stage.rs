@@ -165,7 +165,7 @@ pub fn demo() -> ModelInfo {
         parameters: 8_700_000,
         context_limit: 65_536,
         draft: Some("EAGLE-3".into()),
-        memory: MemoryInfo { weights: 35 << 20, state: 12 << 20, work: 9 << 20, used: 210 << 20, total: 0 },
+        memory: MemoryInfo { weights: 35 << 20, state: 12 << 20, work: 9 << 20, host: 0, used: 210 << 20, total: 0 },
         ..ModelInfo::default()
     }
 }
@@ -180,7 +180,14 @@ pub fn gpu() -> ModelInfo {
         parameters: 9_400_000_000,
         context_limit: 1_048_576,
         draft: Some("EAGLE-3".into()),
-        memory: MemoryInfo { weights: 18 * gib, state: 5 * gib, work: 5 * gib, used: 28 * gib, total: 140 * gib },
+        memory: MemoryInfo {
+            weights: 18 * gib,
+            state: 5 * gib,
+            work: 5 * gib,
+            host: 0,
+            used: 28 * gib,
+            total: 140 * gib,
+        },
         ..ModelInfo::default()
     }
 }

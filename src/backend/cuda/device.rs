@@ -17,6 +17,8 @@ pub(crate) enum Account {
     Weights,
     State,
     Work,
+    /// Keys and values in the host's memory.
+    Host,
 }
 
 #[derive(Default)]
@@ -24,6 +26,7 @@ struct Accounts {
     weights: AtomicU64,
     state: AtomicU64,
     work: AtomicU64,
+    host: AtomicU64,
     /// Fenced allocations, start and size; only while guards are on.
     fenced: Mutex<HashMap<DevicePtr, usize>>,
 }
@@ -49,11 +52,27 @@ pub(crate) struct Device {
     driver: Arc<dyn Driver>,
     accounts: Arc<Accounts>,
     guards: Guards,
+    /// Most bytes of the device that the program may take.
+    most: Option<u64>,
 }
 
+/// What a program takes of a real device before it asks for anything: context, code of kernels, the GEMM library's workspace.
+const CONTEXT_BYTES: u64 = 512 << 20;
+
 impl Device {
-    pub(crate) fn new(driver: Arc<dyn Driver>, guards: Guards) -> Self {
-        Device { driver, accounts: Arc::default(), guards }
+    pub(crate) fn new(driver: Arc<dyn Driver>, guards: Guards, most: Option<u64>) -> Self {
+        Device { driver, accounts: Arc::default(), guards, most }
+    }
+
+    /// Bytes that can still be asked for: free on the device, and within what the program may take.
+    pub(crate) fn free_bytes(&self) -> Result<u64> {
+        let free = self.driver.free_bytes()?;
+        let context = if self.driver.info().driver_version > 0 { CONTEXT_BYTES } else { 0 };
+        let taken = [Account::Weights, Account::State, Account::Work]
+            .into_iter()
+            .map(|account| self.account(account).load(Ordering::Relaxed))
+            .sum::<u64>();
+        Ok(self.most.map_or(free, |most| most.saturating_sub(taken + context).min(free)))
     }
 
     pub(crate) fn driver(&self) -> &dyn Driver {
@@ -73,6 +92,7 @@ impl Device {
             Account::Weights => &self.accounts.weights,
             Account::State => &self.accounts.state,
             Account::Work => &self.accounts.work,
+            Account::Host => &self.accounts.host,
         }
     }
 
@@ -84,21 +104,23 @@ impl Device {
         self.account(account).fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Sizes now; `used` is what the device counts, other programs included.
+    /// Sizes now; `used` is what the device counts, other programs included, `total` that and what can still be asked for.
     pub(crate) fn memory(&self) -> MemoryInfo {
         let total = self.driver.info().total_bytes;
+        let used = self.driver.free_bytes().map_or(0, |free| total.saturating_sub(free));
         MemoryInfo {
             weights: self.accounts.weights.load(Ordering::Relaxed),
             state: self.accounts.state.load(Ordering::Relaxed),
             work: self.accounts.work.load(Ordering::Relaxed),
-            used: self.driver.free_bytes().map_or(0, |free| total.saturating_sub(free)),
-            total,
+            host: self.accounts.host.load(Ordering::Relaxed),
+            used,
+            total: self.free_bytes().map_or(total, |free| total.min(used + free)),
         }
     }
 
     /// Memory for `what`, checked against what is free before it is asked for.
     pub(crate) fn alloc(&self, what: &str, bytes: usize, account: Account) -> Result<DeviceBuffer> {
-        let free = self.driver.free_bytes()?;
+        let free = self.free_bytes()?;
         if bytes as u64 > free {
             return Err(BackendError::Memory {
                 what: what.to_owned(),

@@ -95,9 +95,20 @@ pub struct Graph(pub(crate) u64);
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Event(pub(crate) u64);
 
+/// Which memory lies under a reserved range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Home {
+    /// The device's.
+    Device,
+    /// The host's, page-locked; kernels and the host find it at the same address.
+    Host,
+}
+
 /// Physical memory mapped into a reserved range.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Mapping {
+    /// Whose.
+    pub(crate) home: Home,
     /// Where.
     pub(crate) at: DevicePtr,
     /// How much.
@@ -180,18 +191,18 @@ pub trait Driver: Send + Sync {
     fn alloc(&self, bytes: usize) -> Result<DevicePtr>;
     /// Gives it back. Waits for the device.
     fn free(&self, ptr: DevicePtr);
-    /// Step in which ranges are mapped; `None` where reserved ranges are not supported.
-    fn granularity(&self) -> Option<usize>;
+    /// Step in which ranges are mapped; `None` where reserved ranges of such memory are not supported.
+    fn granularity(&self, home: Home) -> Option<usize>;
     /// Address space without memory, a multiple of the granularity.
-    fn reserve(&self, bytes: usize) -> Result<DevicePtr>;
-    /// Puts zeroed or arbitrary memory under part of a reserved range; both multiples of the granularity.
-    fn map(&self, at: DevicePtr, bytes: usize) -> Result<Mapping>;
-    /// Puts the memory of a mapping under another reserved range too; it is there until neither has it.
+    fn reserve(&self, home: Home, bytes: usize) -> Result<DevicePtr>;
+    /// Puts memory under part of a reserved range; both multiples of the granularity. The host's is zero, the device's arbitrary.
+    fn map(&self, home: Home, at: DevicePtr, bytes: usize) -> Result<Mapping>;
+    /// Puts the memory of a mapping under another reserved range of its home too; it is there until neither has it.
     fn map_again(&self, at: DevicePtr, of: &Mapping) -> Result<Mapping>;
     /// Takes the memory away.
     fn unmap(&self, mapping: Mapping);
     /// Gives the address space back.
-    fn release(&self, at: DevicePtr, bytes: usize);
+    fn release(&self, home: Home, at: DevicePtr, bytes: usize);
     /// Page-locked host memory.
     fn host_alloc(&self, bytes: usize) -> Result<*mut u8>;
     /// Gives it back.
@@ -200,7 +211,8 @@ pub trait Driver: Send + Sync {
     /// Host to device.
     ///
     /// # Safety
-    /// `src` must be valid for `bytes` and unchanged until the queue has passed this point; `dst` must be device memory.
+    /// `src` must be valid for `bytes`, within one allocation or mapping, and unchanged until the queue has passed this point;
+    /// `dst` must be device memory.
     unsafe fn copy_in(&self, dst: DevicePtr, src: *const u8, bytes: usize, queue: Queue) -> Result<()>;
     /// Device to host.
     ///

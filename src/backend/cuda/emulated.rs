@@ -18,7 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::cards::Card;
-use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Event, Gemm, Graph, Launch, Mapping, Queue, failed};
+use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Event, Gemm, Graph, Home, Launch, Mapping, Queue, failed};
+use super::host_pages::HostPages;
 use crate::backend::Result;
 
 /// Bytes of guard before an allocation.
@@ -80,6 +81,7 @@ pub struct Emulated {
     launch: LaunchFn,
     error: ErrorFn,
     state: Mutex<State>,
+    pages: HostPages,
     info: DeviceInfo,
 }
 
@@ -135,7 +137,7 @@ impl Emulated {
         if let Some(card) = limits {
             card.limit(&mut info);
         }
-        Ok(Emulated { library: handle, launch, error, state: Mutex::default(), info })
+        Ok(Emulated { library: handle, launch, error, state: Mutex::default(), pages: HostPages::default(), info })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -227,17 +229,6 @@ fn guards_hold(at: u64, bytes: usize) -> bool {
     before.iter().chain(after).all(|b| *b == GUARD_BYTE)
 }
 
-/// Puts the memory of a file under part of a reserved range.
-///
-/// # Safety
-/// The range is from `reserve`; the file holds `bytes`.
-unsafe fn put(at: DevicePtr, bytes: usize, file: i32) -> Result<()> {
-    let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
-    // SAFETY: the caller's.
-    let put = unsafe { libc::mmap(at as *mut c_void, bytes, rights, kind, file, 0) };
-    if put == libc::MAP_FAILED { Err(failed("map", std::io::Error::last_os_error())) } else { Ok(()) }
-}
-
 impl Driver for Emulated {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -281,67 +272,41 @@ impl Driver for Emulated {
         unsafe { libc::munmap((ptr as usize - room.before) as *mut c_void, room.bytes) };
     }
 
-    fn granularity(&self) -> Option<usize> {
+    fn granularity(&self, _home: Home) -> Option<usize> {
         Some(GRANULARITY)
     }
 
-    fn reserve(&self, bytes: usize) -> Result<DevicePtr> {
-        // SAFETY: a fresh anonymous range that nothing may touch yet.
-        let at = unsafe {
-            libc::mmap(
-                null_mut(),
-                bytes,
-                libc::PROT_NONE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if at == libc::MAP_FAILED { Err(failed("reserve", std::io::Error::last_os_error())) } else { Ok(at as u64) }
+    fn reserve(&self, _home: Home, bytes: usize) -> Result<DevicePtr> {
+        HostPages::reserve(bytes)
     }
 
-    fn map(&self, at: DevicePtr, bytes: usize) -> Result<Mapping> {
+    fn map(&self, home: Home, at: DevicePtr, bytes: usize) -> Result<Mapping> {
         self.not_capturing("map")?;
-        // SAFETY: a fresh file in memory; `at` is inside a range from `reserve`.
-        let handle = unsafe {
-            let file = libc::memfd_create(c"device".as_ptr(), libc::MFD_CLOEXEC);
-            if file < 0 || libc::ftruncate(file, bytes as libc::off_t) != 0 {
-                return Err(failed("map", std::io::Error::last_os_error()));
-            }
-            put(at, bytes, file)?;
-            std::ptr::write_bytes(at as *mut u8, POISON, bytes);
-            file as u64
-        };
-        self.state().mapped += bytes as u64;
-        Ok(Mapping { at, bytes, handle })
+        // SAFETY: `at` is inside a range from `reserve`.
+        let handle = unsafe { self.pages.map(at, bytes)? };
+        if home == Home::Device {
+            // SAFETY: just mapped with this size.
+            unsafe { std::ptr::write_bytes(at as *mut u8, POISON, bytes) };
+            self.state().mapped += bytes as u64;
+        }
+        Ok(Mapping { home, at, bytes, handle })
     }
 
     fn map_again(&self, at: DevicePtr, of: &Mapping) -> Result<Mapping> {
         self.not_capturing("map")?;
-        // SAFETY: the file of a mapping; `at` is inside a range from `reserve`.
-        let handle = unsafe {
-            let file = libc::dup(of.handle as i32);
-            if file < 0 {
-                return Err(failed("map", std::io::Error::last_os_error()));
-            }
-            put(at, of.bytes, file)?;
-            file as u64
-        };
-        Ok(Mapping { at, bytes: of.bytes, handle })
+        // SAFETY: a mapping of this size; `at` is inside a range from `reserve`.
+        unsafe { self.pages.map_again(at, of.bytes, of.handle)? };
+        Ok(Mapping { home: of.home, at, bytes: of.bytes, handle: of.handle })
     }
 
     fn unmap(&self, mapping: Mapping) {
-        // SAFETY: from `map`: the range becomes what `reserve` gave, and the file goes with its last holder.
-        unsafe {
-            let none = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-            libc::mmap(mapping.at as *mut c_void, mapping.bytes, libc::PROT_NONE, none, -1, 0);
-            libc::close(mapping.handle as i32);
-        }
+        // SAFETY: from `map`; the caller has waited.
+        unsafe { self.pages.unmap(mapping.at, mapping.bytes, mapping.handle) };
     }
 
-    fn release(&self, at: DevicePtr, bytes: usize) {
+    fn release(&self, _home: Home, at: DevicePtr, bytes: usize) {
         // SAFETY: from `reserve`.
-        unsafe { libc::munmap(at as *mut c_void, bytes) };
+        unsafe { HostPages::release(at, bytes) };
     }
 
     fn host_alloc(&self, bytes: usize) -> Result<*mut u8> {

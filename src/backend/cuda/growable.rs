@@ -5,11 +5,14 @@
 //!
 //! Arrays may have memory in common: what is below a fork is under the addresses of both ([`Growable::share`]). Nobody writes
 //! there; who is about to makes it its own first ([`Growable::own`]).
+//!
+//! The memory may be the host's ([`Home::Host`]): the same, at addresses that kernels and the host share.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::device::{Account, Device, DeviceBuffer};
-use super::driver::{DevicePtr, Mapping, Queue};
+use super::driver::{DevicePtr, Home, Mapping, Queue};
 use crate::backend::{Result, internal};
 
 /// Memory is added at least this much at a time, so that growth is rare beside steps.
@@ -20,19 +23,24 @@ const SPARE_SHARE: usize = 32;
 /// Memory in the accounts, until its last holder lets go of it.
 struct Charge {
     device: Device,
+    account: Account,
     bytes: usize,
 }
 
 impl Charge {
-    fn new(device: &Device, bytes: usize) -> Arc<Charge> {
-        device.charge(Account::State, bytes);
-        Arc::new(Charge { device: device.clone(), bytes })
+    fn new(device: &Device, home: Home, bytes: usize) -> Arc<Charge> {
+        let account = match home {
+            Home::Device => Account::State,
+            Home::Host => Account::Host,
+        };
+        device.charge(account, bytes);
+        Arc::new(Charge { device: device.clone(), account, bytes })
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.device.discharge(Account::State, self.bytes);
+        self.device.discharge(self.account, self.bytes);
     }
 }
 
@@ -59,21 +67,58 @@ enum Backing {
 /// A growable array in device memory.
 pub(crate) struct Growable {
     device: Device,
+    home: Home,
     backing: Backing,
 }
 
 impl Growable {
     /// Room for `limit` bytes, none of it backed by memory yet where the device can do that.
-    pub(crate) fn new(device: &Device, what: &str, limit: usize) -> Result<Self> {
-        let backing = match device.driver().granularity() {
-            Some(granularity) => {
+    pub(crate) fn new(device: &Device, what: &str, home: Home, limit: usize) -> Result<Self> {
+        let backing = match (device.driver().granularity(home), home) {
+            (Some(granularity), _) => {
                 let reserved = limit.max(1).next_multiple_of(granularity);
                 let step = STEP_BYTES.next_multiple_of(granularity).min(reserved);
-                Backing::Mapped { at: device.driver().reserve(reserved)?, reserved, mapped: 0, parts: Vec::new(), step }
+                let at = device.driver().reserve(home, reserved)?;
+                Backing::Mapped { at, reserved, mapped: 0, parts: Vec::new(), step }
             }
-            None => Backing::Whole(device.alloc(what, limit.max(1), Account::State)?),
+            (None, Home::Device) => Backing::Whole(device.alloc(what, limit.max(1), Account::State)?),
+            (None, Home::Host) => return Err(internal("cache", "host memory that the device does not read")),
         };
-        Ok(Growable { device: device.clone(), backing })
+        Ok(Growable { device: device.clone(), home, backing })
+    }
+
+    /// Bytes `range` of host memory, as the host has them.
+    ///
+    /// # Safety
+    /// The device must not write them while the slice is used, nor read them if they are changed.
+    #[expect(clippy::mut_from_ref, reason = "memory behind an address; who uses which part of it is up to the callers")]
+    pub(crate) unsafe fn host(&self, range: Range<usize>) -> Result<&mut [u8]> {
+        if self.home != Home::Host || range.start > range.end || range.end > self.backed() {
+            return Err(internal("cache", "host memory that is not there"));
+        }
+        // SAFETY: mapped this far; the rest is the caller's.
+        Ok(unsafe { std::slice::from_raw_parts_mut((self.ptr() as usize + range.start) as *mut u8, range.len()) })
+    }
+
+    /// Bytes `range` in the pieces that were mapped at once: a copy may not go beyond one. Address and length of each.
+    pub(crate) fn pieces(&self, range: Range<usize>) -> Vec<(DevicePtr, usize)> {
+        let Backing::Mapped { parts, .. } = &self.backing else {
+            return vec![(self.ptr() + range.start as u64, range.len())];
+        };
+        let (mut pieces, mut start) = (Vec::new(), 0);
+        for part in parts {
+            let (from, to) = (range.start.max(start), range.end.min(start + part.mapping.bytes));
+            if from < to {
+                pieces.push((self.ptr() + from as u64, to - from));
+            }
+            start += part.mapping.bytes;
+        }
+        pieces
+    }
+
+    /// Whose memory it is.
+    pub(crate) fn home(&self) -> Home {
+        self.home
     }
 
     /// Where it starts; never changes.
@@ -114,11 +159,13 @@ impl Growable {
         }
         if let Backing::Mapped { at, mapped, parts, .. } = &mut self.backing {
             let start = *at + *mapped as u64;
-            let mapping = self.device.driver().map(start, more)?;
-            parts.push(Part { mapping, charge: Charge::new(&self.device, more) });
+            let mapping = self.device.driver().map(self.home, start, more)?;
+            parts.push(Part { mapping, charge: Charge::new(&self.device, self.home, more) });
             *mapped += more;
-            // SAFETY: just mapped with this size.
-            unsafe { self.device.driver().fill(start, 0, more, Queue::Compute)? };
+            if self.home == Home::Device {
+                // SAFETY: just mapped with this size.
+                unsafe { self.device.driver().fill(start, 0, more, Queue::Compute)? };
+            }
         }
         Ok(())
     }
@@ -128,7 +175,7 @@ impl Growable {
     pub(crate) fn share(&mut self, from: &mut Growable, bytes: usize) -> Result<usize> {
         let Backing::Mapped { step, .. } = &from.backing else { return Ok(0) };
         let cut = bytes / step * step;
-        if !matches!(self.backing, Backing::Mapped { .. }) {
+        if !matches!(self.backing, Backing::Mapped { .. }) || self.home != from.home {
             return Ok(0);
         }
         // What was here may be others' too, and must not be written.
@@ -201,29 +248,36 @@ impl Growable {
     /// Puts new memory in the place of a part, in pieces of `lengths` bytes; its first `keep` bytes stay what they were, the others
     /// become zero. Waits for the device.
     fn replace(&mut self, index: usize, lengths: &[usize], keep: usize) -> Result<()> {
-        let driver = self.device.driver();
+        let (driver, home_of) = (self.device.driver(), self.home);
         let Backing::Mapped { parts, .. } = &mut self.backing else { return Ok(()) };
         let Some(old) = parts.get(index) else { return Err(internal("own", "a part that is not there")) };
         let (home, bytes) = (old.mapping.at, old.mapping.bytes);
-        let aside = driver.reserve(bytes)?;
+        let aside = driver.reserve(home_of, bytes)?;
         let mut pieces: Vec<Mapping> = Vec::with_capacity(lengths.len());
         let filled = (|| {
             for length in lengths {
                 let at = aside + pieces.iter().map(|p| p.bytes as u64).sum::<u64>();
-                pieces.push(driver.map(at, *length)?);
+                pieces.push(driver.map(home_of, at, *length)?);
             }
-            // SAFETY: both are mapped with this size, and are different memory.
-            unsafe {
-                if keep > 0 {
-                    driver.copy(aside, home, keep, Queue::Compute)?;
-                }
-                if keep < bytes {
-                    driver.fill(aside + keep as u64, 0, bytes - keep, Queue::Compute)?;
+            if home_of == Home::Device {
+                // SAFETY: both are mapped with this size, and are different memory.
+                unsafe {
+                    if keep > 0 {
+                        driver.copy(aside, home, keep, Queue::Compute)?;
+                    }
+                    if keep < bytes {
+                        driver.fill(aside + keep as u64, 0, bytes - keep, Queue::Compute)?;
+                    }
                 }
             }
             // Nothing reads or writes the old memory after this.
             driver.synchronize(Queue::Copy)?;
-            driver.synchronize(Queue::Compute)
+            driver.synchronize(Queue::Compute)?;
+            if home_of == Home::Host {
+                // SAFETY: as above; the device has written what it was to write. New host memory is zero.
+                unsafe { std::ptr::copy_nonoverlapping(home as *const u8, aside as *mut u8, keep) };
+            }
+            Ok(())
         })();
         let done = filled.and_then(|()| {
             let old = parts.remove(index);
@@ -232,14 +286,14 @@ impl Growable {
             for (i, piece) in pieces.iter().enumerate() {
                 let mapping = driver.map_again(at, piece)?;
                 at += piece.bytes as u64;
-                parts.insert(index + i, Part { mapping, charge: Charge::new(&self.device, piece.bytes) });
+                parts.insert(index + i, Part { mapping, charge: Charge::new(&self.device, home_of, piece.bytes) });
             }
             Ok(())
         });
         for piece in pieces {
             driver.unmap(piece);
         }
-        driver.release(aside, bytes);
+        driver.release(home_of, aside, bytes);
         done
     }
 
@@ -268,7 +322,7 @@ impl Drop for Growable {
             for part in parts.drain(..) {
                 self.device.driver().unmap(part.mapping);
             }
-            self.device.driver().release(*at, *reserved);
+            self.device.driver().release(self.home, *at, *reserved);
         }
     }
 }

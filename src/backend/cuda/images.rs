@@ -28,6 +28,7 @@ pub const IMAGES: &[Image] = images![
     "gemm",
     "lightning",
     "packed",
+    "pool",
     "rows",
     "skinny",
     "skinny_group4",

@@ -3,7 +3,8 @@
 //!
 //! Rows travel in *units* of 64 positions, counted from the first row of their file, keys and values together. What somebody
 //! waits for goes first; else they come layer by layer, in the order in which a pass needs them. A unit counts as arrived
-//! once its copies are on the copy queue: [`LazyRestore::wait_for`] makes the compute queue wait for that point.
+//! once its copies are on the copy queue: [`LazyRestore::wait_for`] makes the compute queue wait for that point. Rows of a paged cache
+//! go straight to where they stay, in the host's memory.
 //!
 //! While rows are in flight no step is captured or replayed: a CUDA graph cannot wait for what a row has chosen.
 
@@ -13,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::device::{Device, Pinned};
-use super::driver::{DevicePtr, Event, Queue};
+use super::driver::{DevicePtr, Event, Home, Queue};
 use crate::backend::{BackendError, Result, internal};
 use crate::protocol::engine::{Cancel, PIECE_BYTES, RowSource, RowsFault};
 
@@ -35,6 +36,8 @@ pub(super) struct Source {
     pub(super) row_bytes: usize,
     /// Names in the file and where the first row goes.
     pub(super) arrays: [(String, DevicePtr); 2],
+    /// Whose memory that is.
+    pub(super) home: Home,
 }
 
 impl Source {
@@ -279,8 +282,9 @@ impl LazyRestore {
     fn bring(&self) -> Result<()> {
         let driver = self.device.driver();
         let mut slots = Vec::with_capacity(2);
+        let staged = self.sources.iter().any(|source| source.home == Home::Device);
         for _ in 0..2 {
-            slots.push((self.device.pinned(PIECE_BYTES)?, driver.event()?));
+            slots.push((self.device.pinned(if staged { PIECE_BYTES } else { 1 })?, driver.event()?));
         }
         let brought = self.bring_through(&mut slots);
         for (slot, event) in slots {
@@ -308,6 +312,14 @@ impl LazyRestore {
             let rows = units.start * UNIT..(units.end * UNIT).min(source.rows);
             let at = rows.start * source.row_bytes;
             for ((slot, event), (name, dst)) in slots.iter_mut().zip(&source.arrays) {
+                if source.home == Home::Host {
+                    let (to, bytes) = ((*dst as usize + at) as *mut u8, rows.len() * source.row_bytes);
+                    // SAFETY: the cache has room for these rows and outlives this thread (its drop gives up first); nobody reads them
+                    // before they have arrived.
+                    let to = unsafe { std::slice::from_raw_parts_mut(to, bytes) };
+                    source.feed.fill(name, at, to).map_err(BackendError::Rows)?;
+                    continue;
+                }
                 driver.wait_host(event)?;
                 let bytes = slot.as_mut_slice().get_mut(..rows.len() * source.row_bytes);
                 let bytes =

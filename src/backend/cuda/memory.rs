@@ -2,11 +2,14 @@
 
 use super::cublaslt::Proofs;
 use super::device::{Account, DeviceBuffer};
+use super::driver::Home;
+use super::pool::PoolSize;
 use super::tensors::{Buf, Cache, HEAD, Matrix, Recurrent, SPARE_BYTES, Selection, Sums, Vector, floats};
-use super::{Cuda, launch, limits, shape};
-use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView};
+use super::{Cuda, launch, limits, pool, shape};
+use crate::backend::room::PoolCounts;
+use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView, room};
 use crate::protocol::engine::{Dtype, MemoryInfo};
-use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
+use crate::spec::{LightningSpec, Mixer, ModelSpec, SparseSpec};
 
 impl Memory for Cuda {
     type Buf = Buf;
@@ -83,6 +86,46 @@ impl Memory for Cuda {
         Ok(Vector { memory, n })
     }
 
+    fn plan_context(&mut self, spec: &ModelSpec, limit: usize, asked: bool) -> Result<()> {
+        self.touch();
+        if self.options.pool.is_some() {
+            return Ok(());
+        }
+        let free = self.device.free_bytes()?;
+        let fits = room::resident_tokens(spec, free);
+        let (tokens, limited) = (limit as u64, self.options.most_bytes.is_some());
+        let layers = spec.mixers.iter().filter(|m| **m == Mixer::Sparse).count();
+        let can = layers > 0 && self.device.driver().granularity(Home::Host).is_some();
+        if fits >= tokens || !can || !(asked || limited || fits < room::USUAL_CONTEXT) {
+            return Ok(());
+        }
+        match room::paged(spec, free, self.prefill_rows, tokens) {
+            Ok(plan) => {
+                let size = PoolSize { blocks: plan.blocks, staged_rows: plan.staged_rows };
+                self.pools.prepare(&self.device, &spec.sparse, Some(size), layers, self.prefill_rows)?;
+                self.notes.push(plan.line(tokens));
+                Ok(())
+            }
+            Err(needed) if asked || limited => {
+                let most = self.options.most_bytes.map(|most| most + needed.saturating_sub(free));
+                Err(BackendError::Memory {
+                    what: format!("a context of {tokens} tokens with keys and values in memory"),
+                    needed,
+                    free,
+                    advice: match most {
+                        Some(most) => {
+                            let mib = most.div_ceil(1 << 20);
+                            format!("--gpu-memory {mib}MiB would do, or a smaller --ctx")
+                        }
+                        None => "ask for a smaller --ctx, or for --weights 4bit".to_owned(),
+                    },
+                })
+            }
+            // As far as it goes.
+            Err(_) => Ok(()),
+        }
+    }
+
     fn buf(&mut self, width: usize, kind: BufKind) -> Result<Buf> {
         self.touch();
         Buf::new(&self.device, width, kind, self.prefill_rows)
@@ -91,7 +134,8 @@ impl Memory for Cuda {
     fn cache(&mut self, spec: &SparseSpec, limit: usize) -> Result<Cache> {
         self.touch_own();
         let table = self.tables.other();
-        Cache::new(&self.device, &self.ledger, spec, limit, table)
+        let home = if self.pools.size().is_some() { Home::Host } else { Home::Device };
+        Cache::new(&self.device, &self.ledger, spec, limit, table, home)
     }
 
     fn recurrent(&mut self, spec: &LightningSpec) -> Result<Recurrent> {
@@ -126,7 +170,15 @@ impl Memory for Cuda {
     }
 
     fn room(&self) -> Result<Option<u64>> {
-        Ok(Some(self.device.driver().free_bytes()?.saturating_sub(SPARE_BYTES)))
+        let room = self.device.free_bytes()?.saturating_sub(SPARE_BYTES);
+        Ok(Some(room.min(self.ledger.room_beside_host())))
+    }
+
+    fn pool_counts(&mut self) -> Result<Option<PoolCounts>> {
+        match self.pools.seen() {
+            Some((at, bytes)) => Ok(Some(pool::counts(&self.staging.fetch(at, bytes)?))),
+            None => Ok(self.pools.size().map(|_| PoolCounts::default())),
+        }
     }
 
     fn memory(&self) -> MemoryInfo {

@@ -10,6 +10,7 @@
 //! | `cards` | limits of other cards, to run their code paths here |
 //! | `emulated` | the same kernels on the CPU |
 //! | `device`, `growable`, `staging` | memory: owned, growing, on its way |
+//! | `pool`, `host_pages` | contexts larger than the device: keys and values in host memory, a pool of blocks here |
 //! | `steps`, `tables`, `graph` | what changes between steps; whose rows a pass has; CUDA graphs |
 //! | `launch`, `limits` | the table of kernels; what none is written for |
 //! | `tensors`, `memory` | the buffers |
@@ -34,6 +35,7 @@ mod driver;
 mod emulated;
 mod graph;
 mod growable;
+mod host_pages;
 mod images;
 mod launch;
 mod lazy_restore;
@@ -43,6 +45,7 @@ mod memory;
 mod nvidia;
 mod ops;
 mod packed;
+mod pool;
 mod staging;
 mod state;
 mod steps;
@@ -57,6 +60,7 @@ pub use draft::Window;
 pub use driver::DeviceInfo;
 use driver::{Queue, failed};
 pub use nvidia::{list, usable};
+pub use pool::PoolSize;
 pub use tensors::{Buf, Cache, Matrix, Recurrent, Selection, Sums, Vector};
 
 use super::{BackendError, GRID, Result};
@@ -68,6 +72,7 @@ use graph::Graphs;
 use lazy_restore::LazyRestore;
 pub use measure::Ceilings;
 use ops::{Rope, Scratch, TopLogitsBuffers};
+use pool::Pools;
 use staging::Staging;
 use steps::{Step, StepParameters};
 use tables::Tables;
@@ -77,6 +82,9 @@ use tensors::CacheLedger;
 const PREFILL_ROWS: [usize; 3] = [4096, 2048, 256];
 /// Memory from which a GPU gets the large passes.
 const LARGE_BYTES: u64 = 40 << 30;
+
+/// Up to this much, where somebody says so, they are smaller still.
+const TIGHT_BYTES: u64 = 10 << 30;
 
 /// What may be chosen when a device is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,6 +99,10 @@ pub struct Options {
     pub guards: Guards,
     /// Keep within the limits of another card.
     pub limits: Option<Card>,
+    /// Most bytes of the device to take.
+    pub most_bytes: Option<u64>,
+    /// Keys and values in the host's memory, whatever there is room for: for tests and measurements.
+    pub pool: Option<PoolSize>,
 }
 
 /// One device, ready for a model.
@@ -109,6 +121,7 @@ pub struct Cuda {
     top_logits: Option<TopLogitsBuffers>,
     rope: Option<Rope>,
     ledger: Arc<CacheLedger>,
+    pools: Pools,
     device: Device,
     options: Options,
     prefill_rows: usize,
@@ -127,7 +140,7 @@ impl Cuda {
     pub fn open(gpu: usize, options: Options) -> Result<Self> {
         let device =
             nvidia::Nvidia::open(gpu, options.limits).map_err(|cause| failed("No usable NVIDIA GPU", cause))?;
-        Self::on(Device::new(Arc::new(device), options.guards), options)
+        Self::on(Device::new(Arc::new(device), options.guards, options.most_bytes), options)
     }
 
     /// For tests (feature `emulated`): opens the emulated device; `library` is made by `kernels/emulator/build.sh`.
@@ -138,15 +151,17 @@ impl Cuda {
     pub fn emulated(library: &std::path::Path, options: Options) -> Result<Self> {
         let device =
             emulated::Emulated::open(library, options.limits).map_err(|cause| failed("emulated device", cause))?;
-        Self::on(Device::new(Arc::new(device), options.guards), options)
+        Self::on(Device::new(Arc::new(device), options.guards, options.most_bytes), options)
     }
 
     fn on(device: Device, options: Options) -> Result<Self> {
         let info = device.driver().info();
         let [large, small, emulated] = PREFILL_ROWS;
+        let most = options.most_bytes.unwrap_or(u64::MAX).min(info.total_bytes);
         let prefill_rows = match (options.prefill_rows, info.capability) {
             (0, 0) => emulated,
-            (0, _) if info.total_bytes >= LARGE_BYTES => large,
+            (0, _) if most >= LARGE_BYTES => large,
+            (0, _) if options.most_bytes.is_some() && most <= TIGHT_BYTES => small / 2,
             (0, _) => small,
             (rows, _) => rows.next_multiple_of(GRID),
         };
@@ -161,6 +176,7 @@ impl Cuda {
             top_logits: None,
             rope: None,
             ledger: Arc::default(),
+            pools: Pools::new(options.pool),
             options,
             prefill_rows,
             segment_read: 0,

@@ -15,11 +15,14 @@ use cudarc::driver::{result, sys};
 use super::cards::Card;
 use super::cublaslt::CublasLt;
 use super::driver::{
-    Arg, DeviceInfo, DevicePtr, Driver, Event, Follow, Gemm, GemmOut, Graph, Launch, Mapping, Queue, failed,
+    Arg, DeviceInfo, DevicePtr, Driver, Event, Follow, Gemm, GemmOut, Graph, Home, Launch, Mapping, Queue, failed,
 };
+use super::host_pages::HostPages;
 use super::images;
 use crate::backend::Result;
 
+/// Host memory is mapped in these steps: the size of a large page.
+const HOST_GRANULARITY: usize = 2 << 20;
 /// Memory that has to be free for the GEMM library to be proved before it is needed.
 const ROOM_FOR_PROOFS: u64 = 4 << 30;
 
@@ -42,6 +45,9 @@ pub struct Nvidia {
     kernels: Mutex<HashMap<&'static str, Kernel>>,
     library: Library,
     granularity: Option<usize>,
+    /// Kernels find page-locked host memory at the host's address.
+    reads_host: bool,
+    pages: HostPages,
     info: DeviceInfo,
 }
 
@@ -174,6 +180,20 @@ impl Nvidia {
         Ok(())
     }
 
+    /// Makes host memory that was just mapped known to the device; taken away again where that fails.
+    fn register(&self, at: DevicePtr, bytes: usize, handle: u64) -> Result<Mapping> {
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        // SAFETY: mapped with this size. Page-locked memory keeps its address on devices that say so (`reads_host`).
+        match unsafe { sys::cuMemHostRegister_v2(at as *mut c_void, bytes, flags) }.result() {
+            Ok(()) => Ok(Mapping { home: Home::Host, at, bytes, handle }),
+            Err(error) => {
+                // SAFETY: nobody knows of it yet.
+                unsafe { self.pages.unmap(at, bytes, handle) };
+                Err(failed(format!("page-locking {bytes} bytes of memory"), error))
+            }
+        }
+    }
+
     /// Opens GPU `ordinal`: context, streams, kernel images, GEMM library.
     ///
     /// # Errors
@@ -206,6 +226,8 @@ impl Nvidia {
         }
         // SAFETY: `device` came from the driver.
         let total = unsafe { result::device::total_mem(device) }.map_err(say("cuDeviceTotalMem"))?;
+        let reads_host = attribute(A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)? == 1
+            && attribute(A::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM)? == 1;
         let granularity = if attribute(A::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)? == 1 {
             let mut bytes = 0usize;
             let kind = allocation_kind(device);
@@ -236,9 +258,22 @@ impl Nvidia {
         if let Some(card) = limits {
             card.limit(&mut info);
         }
-        let library = Library::open(context, compute);
+        let (library, pages) = (Library::open(context, compute), HostPages::default());
         let kernels = Mutex::default();
-        Ok(Nvidia { device, context, compute, copy, side, modules, kernels, library, granularity, info })
+        Ok(Nvidia {
+            device,
+            context,
+            compute,
+            copy,
+            side,
+            modules,
+            kernels,
+            library,
+            granularity,
+            reads_host,
+            pages,
+            info,
+        })
     }
 
     fn bind(&self, op: &str) -> Result<()> {
@@ -415,11 +450,17 @@ impl Driver for Nvidia {
         }
     }
 
-    fn granularity(&self) -> Option<usize> {
-        self.granularity
+    fn granularity(&self, home: Home) -> Option<usize> {
+        match home {
+            Home::Device => self.granularity,
+            Home::Host => self.reads_host.then_some(HOST_GRANULARITY),
+        }
     }
 
-    fn reserve(&self, bytes: usize) -> Result<DevicePtr> {
+    fn reserve(&self, home: Home, bytes: usize) -> Result<DevicePtr> {
+        if home == Home::Host {
+            return HostPages::reserve(bytes);
+        }
         self.bind("reserve")?;
         let mut at = 0;
         // SAFETY: writes one address.
@@ -429,8 +470,12 @@ impl Driver for Nvidia {
         Ok(at)
     }
 
-    fn map(&self, at: DevicePtr, bytes: usize) -> Result<Mapping> {
+    fn map(&self, home: Home, at: DevicePtr, bytes: usize) -> Result<Mapping> {
         self.bind("map")?;
+        if home == Home::Host {
+            // SAFETY: `at` lies in a reserved range.
+            return self.register(at, bytes, unsafe { self.pages.map(at, bytes)? });
+        }
         let kind = allocation_kind(self.device);
         let mut handle = 0;
         // SAFETY: sizes are multiples of the granularity, `at` lies in a reserved range.
@@ -442,11 +487,16 @@ impl Driver for Nvidia {
                 let _ = sys::cuMemRelease(handle);
             })?;
         }
-        Ok(Mapping { at, bytes, handle })
+        Ok(Mapping { home, at, bytes, handle })
     }
 
     fn map_again(&self, at: DevicePtr, of: &Mapping) -> Result<Mapping> {
         self.bind("map")?;
+        if of.home == Home::Host {
+            // SAFETY: `of` is mapped with this size, `at` lies in a reserved range.
+            unsafe { self.pages.map_again(at, of.bytes, of.handle)? };
+            return self.register(at, of.bytes, of.handle);
+        }
         let mut handle = 0;
         // SAFETY: `of` is mapped, `at` lies in a reserved range; a reference of its own, released with the mapping.
         unsafe {
@@ -457,21 +507,34 @@ impl Driver for Nvidia {
                 let _ = sys::cuMemRelease(handle);
             })?;
         }
-        Ok(Mapping { at, bytes: of.bytes, handle })
+        Ok(Mapping { home: of.home, at, bytes: of.bytes, handle })
     }
 
     fn unmap(&self, mapping: Mapping) {
-        if self.bind("unmap").is_ok() {
-            // SAFETY: from `map`; the caller has waited for the device.
-            unsafe {
-                let _ = sys::cuMemUnmap(mapping.at, mapping.bytes);
-                let _ = sys::cuMemRelease(mapping.handle);
+        let bound = self.bind("unmap").is_ok();
+        // SAFETY: from `map`; the caller has waited for the device.
+        unsafe {
+            match mapping.home {
+                Home::Device if bound => {
+                    let _ = sys::cuMemUnmap(mapping.at, mapping.bytes);
+                    let _ = sys::cuMemRelease(mapping.handle);
+                }
+                Home::Device => {}
+                Home::Host => {
+                    if bound {
+                        let _ = sys::cuMemHostUnregister(mapping.at as *mut c_void);
+                    }
+                    self.pages.unmap(mapping.at, mapping.bytes, mapping.handle);
+                }
             }
         }
     }
 
-    fn release(&self, at: DevicePtr, bytes: usize) {
-        if self.bind("release").is_ok() {
+    fn release(&self, home: Home, at: DevicePtr, bytes: usize) {
+        if home == Home::Host {
+            // SAFETY: from `reserve`, nothing mapped any more.
+            unsafe { HostPages::release(at, bytes) };
+        } else if self.bind("release").is_ok() {
             // SAFETY: from `reserve`, nothing mapped any more.
             let _ = unsafe { sys::cuMemAddressFree(at, bytes) };
         }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::device::DeviceBuffer;
-use super::driver::{DevicePtr, Queue};
+use super::driver::{DevicePtr, Home, Queue};
 use super::growable::Growable;
 use super::lazy_restore::{InFlight, LazyRestore, Source};
 use super::staging::Incoming;
 use super::tensors::{Buf, Cache, HEAD, Recurrent, Selection, floats};
 use super::{Cuda, shape};
-use crate::backend::{BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, layer_tensor};
+use crate::backend::{BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, Steps, layer_tensor};
 use crate::protocol::engine::{Cancel, Dtype, ImageTensor, RowSource};
 use crate::spec::{LightningSpec, SparseSpec};
 
@@ -79,9 +79,7 @@ impl Images for Cuda {
             if let (Some(in_flight), 0 | 1) = (cache.in_flight(), index) {
                 in_flight.wait_for(std::slice::from_ref(&rows))?;
             }
-            let data = self
-                .staging
-                .fetch(array.ptr() + (rows.start * cache.row_bytes) as u64, rows.len() * cache.row_bytes)?;
+            let data = self.fetch_rows(array, &rows, cache.row_bytes)?;
             let shape = vec![rows.len(), spec.kv_heads, HEAD];
             tensors.push(ImageTensor { name: name.to_owned(), dtype: Dtype::Bf16, shape, data: Arc::new(data) });
         }
@@ -100,6 +98,7 @@ impl Images for Cuda {
             found.copied().ok_or_else(|| shape("write_rows", format!("an array `{name}`"), "none"))
         };
         let rows = find("k")?.shape.first().copied().unwrap_or(0);
+        cache.forget(start)?;
         for (index, (name, rows)) in ROW_ARRAYS.into_iter().zip(row_ranges(spec, &(start..start + rows))).enumerate() {
             let tensor = find(name)?;
             let expected = [rows.len(), spec.kv_heads, HEAD];
@@ -109,15 +108,14 @@ impl Images for Cuda {
             }
             let array = cache.array(index);
             within(array, &rows, cache.row_bytes)?;
-            let dst = array.ptr() + (rows.start * cache.row_bytes) as u64;
             match tensor.dtype {
-                Dtype::Bf16 => self.staging.send_bytes(dst, &tensor.data)?,
+                Dtype::Bf16 => self.store_rows(array, &rows, cache.row_bytes, &tensor.data)?,
                 Dtype::F32 | Dtype::U32 | Dtype::U8 => {
                     let narrow: Vec<u8> = floats(tensor.dtype, &tensor.data)?
                         .into_iter()
                         .flat_map(|x| bf16::from_f32(x).to_le_bytes())
                         .collect();
-                    self.staging.send_bytes(dst, &narrow)?;
+                    self.store_rows(array, &rows, cache.row_bytes, &narrow)?;
                 }
             }
         }
@@ -132,8 +130,16 @@ impl Images for Cuda {
     ) -> Result<()> {
         let (mut compressed, mut sources) = (Vec::new(), Vec::new());
         let mut of_cache = Vec::with_capacity(caches.len());
+        if caches.iter().any(|(_, cache)| cache.paged.is_some()) {
+            // Threads write where the device may still be reading.
+            self.synchronize()?;
+        }
         for (layer, cache) in caches.iter_mut() {
             let first = sources.len();
+            let home = cache.k.home();
+            if let Some(feed) = feeds.first() {
+                cache.forget(usize::try_from(feed.start()).unwrap_or(usize::MAX))?;
+            }
             for feed in feeds {
                 let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
                 let rows = usize::try_from(feed.rows()).unwrap_or(usize::MAX - start);
@@ -163,6 +169,7 @@ impl Images for Cuda {
                         rows,
                         row_bytes: cache.row_bytes,
                         arrays: [(k.0, k.1), (v.0, v.1)],
+                        home,
                     });
                 }
                 compressed.extend(places.map(|(name, dst, bytes)| Incoming { dst, bytes, name, feed: feed.as_ref() }));
@@ -183,6 +190,7 @@ impl Images for Cuda {
             in_flight.wait_for(std::slice::from_ref(&(0..positions)))?;
         }
         to.set_in_flight(None);
+        to.forget(0)?;
         let ranges = row_ranges(spec, &(0..positions));
         let mut common = [0; 4];
         for ((index, common), rows) in common.iter_mut().enumerate().zip(&ranges) {
@@ -195,7 +203,12 @@ impl Images for Cuda {
             let (source, target) = (from.array(index), to.array(index));
             within(target, rows, to.row_bytes)?;
             let rest = rows.end * from.row_bytes - common;
-            if rest > 0 {
+            if rest > 0 && target.home() == Home::Host && source.home() == Home::Host {
+                // What the device still writes or reads there.
+                self.synchronize()?;
+                // SAFETY: both have memory under these rows, each its own, and the device is done with them.
+                unsafe { target.host(common..common + rest)?.copy_from_slice(source.host(common..common + rest)?) };
+            } else if rest > 0 {
                 let (to, from) = (target.ptr() + common as u64, source.ptr() + common as u64);
                 // SAFETY: both have memory under these rows, each its own.
                 unsafe { self.device.driver().copy(to, from, rest, Queue::Compute)? };
@@ -205,6 +218,7 @@ impl Images for Cuda {
     }
 
     fn own_rows(&mut self, cache: &mut Cache, spec: &SparseSpec, keep: usize) -> Result<()> {
+        cache.forget(keep)?;
         for (index, rows) in row_ranges(spec, &(0..keep)).iter().enumerate() {
             let kept = rows.end * cache.row_bytes;
             cache.array_mut(index).own(kept)?;
@@ -285,6 +299,31 @@ impl Cuda {
             .filter_map(|run| Some(first(*run.first()?)..first(run.last()? + 1)))
             .collect();
         in_flight.wait_for(&ranges)
+    }
+
+    /// Rows as they lie in memory. Waits.
+    fn fetch_rows(&mut self, array: &Growable, rows: &Range<usize>, row_bytes: usize) -> Result<Vec<u8>> {
+        let (from, bytes) = (rows.start * row_bytes, rows.len() * row_bytes);
+        if array.home() == Home::Device {
+            return self.staging.fetch(array.ptr() + from as u64, bytes);
+        }
+        self.synchronize()?;
+        // SAFETY: the device is done with them; rows in flight to them have been waited for.
+        Ok(unsafe { array.host(from..from + bytes)? }.to_vec())
+    }
+
+    fn store_rows(&mut self, array: &Growable, rows: &Range<usize>, row_bytes: usize, data: &[u8]) -> Result<()> {
+        let from = rows.start * row_bytes;
+        if array.home() == Home::Device {
+            return self.staging.send_bytes(array.ptr() + from as u64, data);
+        }
+        if data.len() != rows.len() * row_bytes {
+            return Err(shape("write_rows", format!("{} bytes", rows.len() * row_bytes), data.len()));
+        }
+        self.synchronize()?;
+        // SAFETY: the device is done with them; nothing is in flight to rows that are written.
+        unsafe { array.host(from..from + data.len())? }.copy_from_slice(data);
+        Ok(())
     }
 
     fn zero(&mut self, buffer: &DeviceBuffer) -> Result<()> {

@@ -23,8 +23,18 @@ const TABLE_BYTES: usize = TABLE_WORDS * 8;
 pub(super) type Entry = [DevicePtr; ENTRY_WORDS];
 
 /// Number of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TableId(usize);
+
+/// Tables of caches and states; as many again say where the blocks of those caches are ([`TableId::of_blocks`]).
+const TABLES: usize = LAYERS + OTHERS;
+
+impl TableId {
+    /// `RowBlocks` of the same caches.
+    pub(super) fn of_blocks(self) -> TableId {
+        TableId(self.0 + TABLES)
+    }
+}
 
 /// All tables.
 pub(super) struct Tables {
@@ -44,7 +54,7 @@ pub(super) struct Tables {
 
 impl Tables {
     pub(super) fn new(device: &Device) -> Result<Self> {
-        let tables = LAYERS + OTHERS;
+        let tables = 2 * TABLES;
         Ok(Tables {
             memory: device.zeroed("tables", tables * TABLE_BYTES, Account::Work)?,
             here: vec![0; tables * TABLE_WORDS],

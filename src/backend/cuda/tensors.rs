@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use half::bf16;
 
 use super::device::{Account, Device, DeviceBuffer};
-use super::driver::DevicePtr;
+use super::driver::{DevicePtr, Home};
 use super::growable::Growable;
 use super::lazy_restore::InFlight;
+use super::pool::Paged;
 use super::tables::{Entry, TableId};
-use super::{launch, limits, shape, u32_of};
+use super::{host_pages, launch, limits, shape, u32_of};
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, MassOf, Result};
 use crate::base::grouped;
 use crate::protocol::engine::Dtype;
@@ -24,6 +25,8 @@ use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
 pub(super) const HEAD: usize = 128;
 /// Memory left to others when caches grow.
 pub(super) const SPARE_BYTES: u64 = 256 << 20;
+/// The same in the host's memory.
+const HOST_SPARE_BYTES: u64 = 256 << 20;
 /// Scores of a prefill pass are made in parts that fit into this.
 const SCORE_BYTES: usize = 32 << 20;
 
@@ -132,8 +135,19 @@ pub struct Vector {
 pub(super) struct CacheLedger {
     /// Bytes per position over all living caches.
     bytes_per_token: AtomicU64,
+    /// The same in the host's memory.
+    host_bytes_per_token: AtomicU64,
     /// Positions that were found to fit.
     approved: AtomicUsize,
+}
+
+impl CacheLedger {
+    /// Bytes of the device that go with what the host's memory has room for; all where no keys and values lie there.
+    pub(super) fn room_beside_host(&self) -> u64 {
+        let [here, host] = [&self.bytes_per_token, &self.host_bytes_per_token].map(|n| n.load(Ordering::Relaxed));
+        let free = if host > 0 { host_pages::free_bytes() } else { None };
+        free.map_or(u64::MAX, |free| free.saturating_sub(HOST_SPARE_BYTES) / host * here)
+    }
 }
 
 /// Keys, values and compressed keys of one sparse layer, bf16, rows in position order.
@@ -149,6 +163,8 @@ pub struct Cache {
     pub(super) table: TableId,
     /// Rows of k and v that are still in flight. Goes before the memory that they come to.
     in_flight: Option<InFlight>,
+    /// k and v are host memory, and this says which of their blocks are on the device.
+    pub(super) paged: Option<Paged>,
     ledger: Arc<CacheLedger>,
     bytes_per_token: u64,
     spec: SparseSpec,
@@ -161,6 +177,7 @@ impl Cache {
         spec: &SparseSpec,
         limit: usize,
         table: TableId,
+        home: Home,
     ) -> Result<Self> {
         limits::sparse(spec)?;
         limits::positions(limit)?;
@@ -168,24 +185,39 @@ impl Cache {
         let limit = limit.next_multiple_of(spec.block);
         let row_bytes = spec.kv_heads * HEAD * 2;
         let rows = |n: usize| n.max(1) * row_bytes;
-        let bytes_per_token = (2 * row_bytes + row_bytes / spec.stride + row_bytes / (4 * spec.stride)) as u64;
+        let compressed = row_bytes / spec.stride + row_bytes / (4 * spec.stride);
+        let (bytes_per_token, paged) = match home {
+            Home::Device => ((2 * row_bytes + compressed) as u64, None),
+            Home::Host => (compressed as u64, Some(Paged::new(device, spec, limit)?)),
+        };
         let cache = Cache {
-            k: Growable::new(device, "KV cache", rows(limit))?,
-            v: Growable::new(device, "KV cache", rows(limit))?,
-            k1: Growable::new(device, "compressed keys", rows(spec.level1_rows(limit)))?,
-            k2: Growable::new(device, "compressed keys", rows(spec.level2_rows(limit)))?,
+            k: Growable::new(device, "KV cache", home, rows(limit))?,
+            v: Growable::new(device, "KV cache", home, rows(limit))?,
+            k1: Growable::new(device, "compressed keys", Home::Device, rows(spec.level1_rows(limit)))?,
+            k2: Growable::new(device, "compressed keys", Home::Device, rows(spec.level2_rows(limit)))?,
             row_bytes,
             limit,
             table,
             in_flight: None,
+            paged,
             ledger: Arc::clone(ledger),
             bytes_per_token,
             spec: spec.clone(),
         };
+        ledger.host_bytes_per_token.fetch_add(cache.host_bytes_per_token(), Ordering::Relaxed);
         if ledger.bytes_per_token.fetch_add(bytes_per_token, Ordering::Relaxed) == 0 {
             ledger.approved.store(0, Ordering::Relaxed);
         }
         Ok(cache)
+    }
+
+    fn host_bytes_per_token(&self) -> u64 {
+        if self.paged.is_some() { 2 * self.row_bytes as u64 } else { 0 }
+    }
+
+    /// Rows from `position` on are written by something else than a verify pass.
+    pub(super) fn forget(&self, position: usize) -> Result<()> {
+        self.paged.as_ref().map_or(Ok(()), |paged| paged.forget(position))
     }
 
     /// `RowCache`
@@ -215,10 +247,10 @@ impl Cache {
         (rounded, rows.map(|n| n * self.row_bytes))
     }
 
-    /// Bytes that [`Cache::reserve`] of `limit` positions would take.
+    /// Bytes of the device that [`Cache::reserve`] of `limit` positions would take.
     pub(super) fn wants(&self, limit: usize) -> u64 {
-        let parts = [&self.k, &self.v, &self.k1, &self.k2];
-        parts.iter().zip(self.sizes(limit).1).map(|(part, bytes)| part.wants(bytes) as u64).sum()
+        let parts = [&self.k, &self.v, &self.k1, &self.k2].into_iter().zip(self.sizes(limit).1);
+        parts.filter(|(part, _)| part.home() == Home::Device).map(|(part, bytes)| part.wants(bytes) as u64).sum()
     }
 
     /// Memory under positions below `limit`.
@@ -235,12 +267,27 @@ impl Cache {
         if limit > ledger.approved.load(Ordering::Relaxed) {
             let per_token = ledger.bytes_per_token.load(Ordering::Relaxed).max(1);
             let have = (parts[0].backed() / self.row_bytes) as u64;
-            let free = device.driver().free_bytes()?.saturating_sub(SPARE_BYTES);
+            let free = device.free_bytes()?.saturating_sub(SPARE_BYTES);
             let needed = (rounded as u64).saturating_sub(have) * per_token;
             if needed > free {
                 let fits = (have + free / per_token) / 1024 * 1024;
+                let pages = self.paged.is_none() && device.driver().granularity(Home::Host).is_some();
+                let more =
+                    if pages { "; more with --ctx, which puts keys and values into this machine's memory" } else { "" };
                 return Err(BackendError::Memory {
                     what: format!("a context of {limit} tokens"),
+                    needed,
+                    free,
+                    advice: format!("Fits with at most {} tokens{more}", grouped(fits)),
+                });
+            }
+            let per_token = ledger.host_bytes_per_token.load(Ordering::Relaxed);
+            let needed = (rounded as u64).saturating_sub(have) * per_token;
+            let free = host_pages::free_bytes().unwrap_or(u64::MAX).saturating_sub(HOST_SPARE_BYTES);
+            if needed > free {
+                let fits = (have + free / per_token.max(1)) / 1024 * 1024;
+                return Err(BackendError::Memory {
+                    what: format!("a context of {limit} tokens with keys and values in this machine's memory"),
                     needed,
                     free,
                     advice: format!("Fits with at most {} tokens", grouped(fits)),
@@ -258,6 +305,7 @@ impl Cache {
 impl Drop for Cache {
     fn drop(&mut self) {
         self.in_flight = None;
+        self.ledger.host_bytes_per_token.fetch_sub(self.host_bytes_per_token(), Ordering::Relaxed);
         self.ledger.bytes_per_token.fetch_sub(self.bytes_per_token, Ordering::Relaxed);
     }
 }
@@ -313,6 +361,8 @@ pub struct Selection {
 pub(super) struct Lists {
     /// `[rows][kv_heads][cap]` u32.
     pub(super) list: DeviceBuffer,
+    /// Slots of the blocks that rows of a verify pass chose from paged caches, `[16][kv_heads][cap]` i32.
+    pub(super) place: DeviceBuffer,
     /// Attention parts of a verify pass.
     pub(super) part_o: DeviceBuffer,
     pub(super) part_ml: DeviceBuffer,
@@ -325,6 +375,7 @@ impl Lists {
         let work = |bytes: usize| device.zeroed("block selection", bytes, Account::Work);
         Ok(Lists {
             list: work(rows * spec.kv_heads * plan.cap * 4)?,
+            place: work(MAX_VERIFY_ROWS * spec.kv_heads * plan.cap * 4)?,
             part_o: work(parts * HEAD * 4)?,
             part_ml: work(parts * 8)?,
             part_block: work(parts * launch::ATTEND_BLOCKS as usize * 8)?,

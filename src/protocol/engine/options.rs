@@ -65,6 +65,8 @@ pub struct EngineOptions {
     pub gpu: usize,
     /// Tokens the caches may hold; `None`: twice the trained length, at most 1,048,576, and what fits.
     pub context: Option<u64>,
+    /// Most bytes of the GPU to take; `None`: what is free.
+    pub gpu_memory: Option<u64>,
     /// Form of the weights.
     pub weights: WeightsChoice,
     /// Draft head.
@@ -82,6 +84,7 @@ impl Default for EngineOptions {
             device: DeviceChoice::Auto,
             gpu: 0,
             context: None,
+            gpu_memory: None,
             weights: WeightsChoice::Auto,
             draft: DraftChoice::Auto,
             keep_weights: None,
@@ -135,6 +138,10 @@ impl ModelInfo {
     }
 }
 
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
+}
+
 /// Device memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -145,6 +152,9 @@ pub struct MemoryInfo {
     pub state: u64,
     /// Working buffers.
     pub work: u64,
+    /// Keys and values that lie in the host's memory.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub host: u64,
     /// In use on the device by everybody; process memory on a CPU.
     pub used: u64,
     /// Of the device.

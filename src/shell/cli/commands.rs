@@ -287,10 +287,23 @@ pub struct TuningArgs {
     #[cfg(feature = "cuda")]
     #[arg(long, value_name = "CARD", value_parser = crate::backend::cuda::Card::named, hide = true)]
     pub limits: Option<crate::backend::cuda::Card>,
+    /// Keep keys and values in memory, with a pool of so many blocks a layer and head, whatever there is room for
+    #[cfg(feature = "cuda")]
+    #[arg(long, value_name = "BLOCKS", value_parser = pool_size, hide = true)]
+    pub pool: Option<crate::backend::cuda::PoolSize>,
     /// Run the GPU backend on the CPU with this library (kernels/emulator/build.sh)
     #[cfg(feature = "emulated")]
     #[arg(long, value_name = "LIBRARY", hide = true)]
     pub emulator: Option<PathBuf>,
+}
+
+/// As many rows are staged as the blocks hold.
+#[cfg(feature = "cuda")]
+fn pool_size(text: &str) -> Result<crate::backend::cuda::PoolSize, String> {
+    match text.parse::<usize>() {
+        Ok(blocks @ 1..=16_384) => Ok(crate::backend::cuda::PoolSize { blocks, staged_rows: blocks * 64 }),
+        _ => Err("a whole number from 1 to 16384".to_owned()),
+    }
 }
 
 /// `eval`.

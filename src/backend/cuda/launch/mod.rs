@@ -134,6 +134,7 @@ mod draft;
 mod gemm;
 mod lightning;
 mod packed;
+mod pool;
 mod rows;
 mod skinny;
 mod skinny_group4;
@@ -151,6 +152,7 @@ pub use draft::*;
 pub use gemm::*;
 pub use lightning::*;
 pub use packed::*;
+pub use pool::*;
 pub use rows::*;
 pub use skinny::*;
 pub use sparse::*;
@@ -170,6 +172,7 @@ const TABLE: &[&[tests::Row]] = &[
     lightning::ROWS,
     sparse::ROWS,
     sparse_prefill::ROWS,
+    pool::ROWS,
     top_logits::ROWS,
     gemm::ROWS,
     draft::ROWS,

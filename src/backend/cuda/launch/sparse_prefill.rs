@@ -42,4 +42,13 @@ kernels! { "sparse_prefill.cu", device:
         scale: f32, rows: u32, slots: u32,
     )
     grid [up(rows, 8), kv_heads, 1], threads 288, shared attend_bytes(slots);
+
+    /// The same over the chosen blocks `from..until` alone, which lie behind `k` and `v` at their places; all blocks in ascending
+    /// parts give the same bits. `parts [row][head][4]` (max, Σ) and `o`, not divided yet, are a row's between its first part and its last
+    AttendPrefillPart [attend_prefill_part] (
+        o: Ptr("float*"), ldo: u32, q: Ptr("const bf16*"), ldq: u32, k: Ptr("const bf16*"), v: Ptr("const bf16*"),
+        list: Ptr("const u32*"), count: Ptr("const u32*"), cap: u32, step: Ptr("const Step*"), heads: u32, kv_heads: u32,
+        scale: f32, rows: u32, slots: u32, parts: Ptr("float2*"), from: u32, until: u32,
+    )
+    grid [up(rows, 8), kv_heads, 1], threads 288, shared attend_bytes(slots);
 }

@@ -7,6 +7,7 @@
 
 mod gemm;
 mod lightning;
+mod paged;
 mod rows;
 mod sparse;
 

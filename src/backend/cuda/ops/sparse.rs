@@ -25,6 +25,11 @@ fn only<T>(caches: &[T]) -> Result<&T> {
     }
 }
 
+/// Columns of the rows' new keys and values.
+pub(super) fn kv_columns(x: &Buf, spec: &SparseSpec) -> (DevicePtr, DevicePtr) {
+    (x.column(spec.heads * HEAD), x.column((spec.heads + spec.kv_heads) * HEAD))
+}
+
 impl Cuda {
     /// The table that says in whose caches the rows of the pass are.
     fn table_of(&mut self, caches: &[&Cache]) -> Result<DevicePtr> {
@@ -72,8 +77,11 @@ impl Sparse for Cuda {
         let table = Tables::of_layer(layer)?;
         for cache in caches.iter_mut() {
             cache.table = table;
+            self.settle(cache)?;
         }
-        self.bind(table, caches.iter().map(|cache| cache.entry()).collect())
+        let caches: Vec<&Cache> = caches.iter().map(|cache| &**cache).collect();
+        self.bind(table, caches.iter().map(|cache| cache.entry()).collect())?;
+        self.bind_blocks(&caches)
     }
 
     fn append_rows(&mut self, caches: &mut [&mut Cache], x: &Buf, spec: &SparseSpec, pass: Pass) -> Result<()> {
@@ -88,7 +96,10 @@ impl Sparse for Cuda {
                 in_flight.wait_for(std::slice::from_ref(&(from..at)))?;
             }
         }
-        let (xk, xv) = (x.column(spec.heads * HEAD), x.column((spec.heads + spec.kv_heads) * HEAD));
+        for cache in caches.iter_mut() {
+            self.settle(cache)?;
+        }
+        let (xk, xv) = kv_columns(x, spec);
         let (ldx, kv_heads) = (u32_of(x.width)?, u32_of(spec.kv_heads)?);
         match pass {
             Pass::Verify { rows } => {
@@ -98,12 +109,15 @@ impl Sparse for Cuda {
                 unsafe { launch::AppendKvVerify { xk, xv, ldx, at, of, kv_heads, rows }.launch(self.device.driver()) }
             }
             Pass::Prefill { rows } => {
-                let [k, v, k1, k2] = only(caches)?.entry();
+                let cache = only(caches)?;
+                let ([k, v, k1, k2], paged) = (cache.entry(), cache.paged.is_some());
+                cache.forget(self.step.position())?;
                 let (step, rows) = (self.step.ptr(), u32_of(rows)?);
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
-                    launch::AppendKv { k, v, k1, k2, xk, xv, ldx, step, kv_heads, rows }.launch(self.device.driver())
-                }
+                    launch::AppendKv { k, v, k1, k2, xk, xv, ldx, step, kv_heads, rows }.launch(self.device.driver())?
+                };
+                if paged { self.pools.ring(&self.device, spec, self.prefill_rows)?.appended() } else { Ok(()) }
             }
         }
     }
@@ -282,6 +296,10 @@ impl Sparse for Cuda {
         let q = x.narrow("attend", spec.heads * HEAD)?;
         let to = o.wide("attend", spec.heads * HEAD)?;
         check_rows("attend", o, pass.rows())?;
+        let paged = caches.iter().filter(|cache| cache.paged.is_some()).count();
+        if paged > 0 && paged < caches.len() {
+            return Err(internal("attend", "keys and values of some sequences are in host memory, of others not"));
+        }
         let (ldo, ldq, heads, kv) = (u32_of(o.width)?, u32_of(x.width)?, u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
         let (cap, splits) = (u32_of(sel.plan.cap)?, u32_of(sel.plan.attend_splits)?);
         let (list, count) = (sel.lists.list.ptr(), sel.count.ptr());
@@ -289,31 +307,32 @@ impl Sparse for Cuda {
         match pass {
             Pass::Verify { rows } => {
                 let (rows, at, of) = (u32_of(rows)?, self.step.rows_ptr(), self.table_of(caches)?);
-                let d = self.device.driver();
                 let (part_o, part_ml, part_block) =
                     (sel.lists.part_o.ptr(), sel.lists.part_ml.ptr(), sel.lists.part_block.ptr());
                 let ldm = u32_of(sel.plan.score_blocks)?;
-                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                unsafe {
-                    launch::AttendVerify {
-                        part_o,
-                        part_ml,
-                        part_block,
-                        q,
-                        ldq,
-                        list,
-                        count,
-                        cap,
-                        at,
-                        of,
-                        heads,
-                        kv_heads: kv,
-                        scale,
-                        rows,
-                        splits,
-                    }
-                    .launch(d)?
+                let attend = launch::AttendVerify {
+                    part_o,
+                    part_ml,
+                    part_block,
+                    q,
+                    ldq,
+                    list,
+                    count,
+                    cap,
+                    at,
+                    of,
+                    heads,
+                    kv_heads: kv,
+                    scale,
+                    rows,
+                    splits,
                 };
+                if paged > 0 {
+                    self.attend_pool(&attend, x, sel, caches, spec)?;
+                } else {
+                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
+                    unsafe { attend.launch(self.device.driver())? };
+                }
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
                     launch::AttendCombine {
@@ -332,33 +351,35 @@ impl Sparse for Cuda {
                         rows,
                         splits,
                     }
-                    .launch(d)
+                    .launch(self.device.driver())
                 }
             }
             Pass::Prefill { rows } => {
-                let [k, v, ..] = only(caches)?.entry();
+                let cache = only(caches)?;
+                let [k, v, ..] = cache.entry();
                 let (d, step) = (self.device.driver(), self.step.ptr());
-                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                unsafe {
-                    launch::AttendPrefill {
-                        o: to,
-                        ldo,
-                        q,
-                        ldq,
-                        k,
-                        v,
-                        list,
-                        count,
-                        cap,
-                        step,
-                        heads,
-                        kv_heads: kv,
-                        scale,
-                        rows: u32_of(rows)?,
-                        slots: launch::attend_slots(d),
-                    }
-                    .launch(d)
+                let attend = launch::AttendPrefill {
+                    o: to,
+                    ldo,
+                    q,
+                    ldq,
+                    k,
+                    v,
+                    list,
+                    count,
+                    cap,
+                    step,
+                    heads,
+                    kv_heads: kv,
+                    scale,
+                    rows: u32_of(rows)?,
+                    slots: launch::attend_slots(d),
+                };
+                if paged > 0 {
+                    return self.attend_staged(&attend, cache, spec);
                 }
+                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
+                unsafe { attend.launch(d) }
             }
         }
     }
@@ -377,6 +398,10 @@ impl Sparse for Cuda {
 
     fn hide_blocks(&mut self, sel: &mut Selection, blocks: &[Range<u32>]) {
         sel.hidden = blocks.to_vec();
+    }
+
+    fn forget_blocks(&mut self, cache: &mut Cache) -> Result<()> {
+        cache.forget(0)
     }
 
     fn add_mass(

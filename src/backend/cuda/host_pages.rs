@@ -1,0 +1,188 @@
+//! Host memory in a reserved range of addresses, piece by piece, as a device has it in its own. All pieces are parts of one file in
+//! memory, so that several ranges can have a piece at once, and a long context takes no file handles.
+
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::null_mut;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::driver::{DevicePtr, failed};
+use crate::backend::{BackendError, Result};
+
+/// The memory of one device's pieces.
+#[derive(Default)]
+pub(super) struct HostPages {
+    pieces: Mutex<Pieces>,
+}
+
+#[derive(Default)]
+struct Pieces {
+    /// Made with the first piece.
+    file: Option<OwnedFd>,
+    /// Where the next piece begins: places are not used again, so that whoever still has an old piece keeps it.
+    next: u64,
+    /// Ranges that have a piece, by its place.
+    held: HashMap<u64, usize>,
+}
+
+fn system(op: &str) -> BackendError {
+    failed(op, std::io::Error::last_os_error())
+}
+
+impl Pieces {
+    fn file(&mut self) -> Result<i32> {
+        if let Some(file) = &self.file {
+            return Ok(file.as_raw_fd());
+        }
+        // SAFETY: a fresh file in memory, owned from here on.
+        let file = unsafe {
+            match libc::memfd_create(c"device".as_ptr(), libc::MFD_CLOEXEC) {
+                file if file < 0 => return Err(system("memory file")),
+                file => OwnedFd::from_raw_fd(file),
+            }
+        };
+        Ok(self.file.insert(file).as_raw_fd())
+    }
+
+    /// Puts a piece under part of a reserved range.
+    ///
+    /// # Safety
+    /// As [`HostPages::map`].
+    unsafe fn put(&mut self, at: DevicePtr, bytes: usize, place: u64) -> Result<()> {
+        let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        let file = self.file()?;
+        // SAFETY: the caller's.
+        let put = unsafe { libc::mmap(at as *mut c_void, bytes, rights, kind, file, place as libc::off_t) };
+        if put == libc::MAP_FAILED {
+            return Err(system("map"));
+        }
+        *self.held.entry(place).or_insert(0) += 1;
+        Ok(())
+    }
+}
+
+impl HostPages {
+    fn pieces(&self) -> MutexGuard<'_, Pieces> {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Addresses without memory: touching them faults.
+    pub(super) fn reserve(bytes: usize) -> Result<DevicePtr> {
+        let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a fresh anonymous range that nothing may touch yet.
+        let at = unsafe { libc::mmap(null_mut(), bytes, libc::PROT_NONE, kind, -1, 0) };
+        if at == libc::MAP_FAILED { Err(system("reserve")) } else { Ok(at as DevicePtr) }
+    }
+
+    /// Gives the addresses back.
+    ///
+    /// # Safety
+    /// From [`HostPages::reserve`]; nobody uses them any more.
+    pub(super) unsafe fn release(at: DevicePtr, bytes: usize) {
+        // SAFETY: the caller's.
+        unsafe { libc::munmap(at as *mut c_void, bytes) };
+    }
+
+    /// Puts a new piece, zero, under part of a reserved range: its name.
+    ///
+    /// # Safety
+    /// The range is from [`HostPages::reserve`] and long enough; whole pages.
+    pub(super) unsafe fn map(&self, at: DevicePtr, bytes: usize) -> Result<u64> {
+        let mut pieces = self.pieces();
+        let (place, file) = (pieces.next, pieces.file()?);
+        // SAFETY: the file is ours.
+        if unsafe { libc::ftruncate(file, (place + bytes as u64) as libc::off_t) } != 0 {
+            return Err(system("memory file"));
+        }
+        // SAFETY: the caller's.
+        unsafe { pieces.put(at, bytes, place)? };
+        pieces.next += bytes as u64;
+        Ok(place)
+    }
+
+    /// Puts a piece under another range too.
+    ///
+    /// # Safety
+    /// As [`HostPages::map`]; the piece is mapped, and as long.
+    pub(super) unsafe fn map_again(&self, at: DevicePtr, bytes: usize, piece: u64) -> Result<()> {
+        // SAFETY: the caller's.
+        unsafe { self.pieces().put(at, bytes, piece) }
+    }
+
+    /// The range becomes what it was when it was reserved, and the memory goes with its last holder.
+    ///
+    /// # Safety
+    /// From [`HostPages::map`]; nobody uses the addresses any more.
+    pub(super) unsafe fn unmap(&self, at: DevicePtr, bytes: usize, piece: u64) {
+        let none = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let mut pieces = self.pieces();
+        // SAFETY: the caller's.
+        unsafe { libc::mmap(at as *mut c_void, bytes, libc::PROT_NONE, none, -1, 0) };
+        let left = pieces.held.get_mut(&piece).map_or(0, |held| {
+            *held = held.saturating_sub(1);
+            *held
+        });
+        if left == 0 {
+            pieces.held.remove(&piece);
+            if let Some(file) = &pieces.file {
+                let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                // SAFETY: the file is ours and nobody has this part of it any more.
+                unsafe { libc::fallocate(file.as_raw_fd(), hole, piece as libc::off_t, bytes as libc::off_t) };
+            }
+        }
+    }
+}
+
+/// Bytes of memory that this machine, or the group this program runs in, has left; `None` where it does not say.
+pub(super) fn free_bytes() -> Option<u64> {
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| available(&text))?;
+    let number =
+        |name: &str| std::fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok()?.trim().parse::<u64>().ok();
+    let group = number("memory.max").zip(number("memory.current")).map(|(most, now)| most.saturating_sub(now));
+    Some(group.map_or(machine, |group| group.min(machine)))
+}
+
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn available_memory_is_read_in_bytes() {
+        assert_eq!(available("MemTotal:  24 kB\nMemAvailable:    1234 kB\n"), Some(1234 << 10));
+        assert_eq!(available("MemTotal:  24 kB\n"), None);
+    }
+
+    #[test]
+    fn a_piece_is_there_until_its_last_range_lets_go_of_it() {
+        const BYTES: usize = 64 << 10;
+        let pages = HostPages::default();
+        let ranges = [(); 2].map(|()| HostPages::reserve(2 * BYTES).unwrap());
+        // SAFETY: ranges of two pieces each, used by this test alone.
+        unsafe {
+            let word = |at: u64| &mut *(at as *mut u64);
+            let first = pages.map(ranges[0], BYTES).unwrap();
+            assert_eq!(*word(ranges[0]), 0);
+            *word(ranges[0]) = 7;
+            pages.map_again(ranges[1], BYTES, first).unwrap();
+            pages.unmap(ranges[0], BYTES, first);
+            // New memory in its place is not what the other has.
+            let second = pages.map(ranges[0], BYTES).unwrap();
+            assert_eq!((*word(ranges[0]), *word(ranges[1])), (0, 7));
+            *word(ranges[0]) = 8;
+            assert_eq!(*word(ranges[1]), 7);
+            pages.unmap(ranges[1], BYTES, first);
+            pages.unmap(ranges[0], BYTES, second);
+            assert!(pages.pieces().held.is_empty());
+            for range in ranges {
+                HostPages::release(range, 2 * BYTES);
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Attention of paged caches: through the pool, and through the staging ring.
+
+use super::super::driver::DevicePtr;
+use super::super::tensors::{Buf, Cache, Selection};
+use super::super::{Cuda, launch, u32_of};
+use super::sparse::kv_columns;
+use crate::backend::{Result, internal};
+use crate::spec::SparseSpec;
+
+impl Cuda {
+    /// Sees that a paged cache has a pool, the one of its layer.
+    pub(super) fn settle(&mut self, cache: &mut Cache) -> Result<()> {
+        let (table, spec) = (cache.table, cache.spec().clone());
+        let Some(paged) = &mut cache.paged else { return Ok(()) };
+        let made = self.pools.settle(&self.device, &spec, table, paged)?;
+        // The rows of the coming pass, which may be replayed.
+        self.pools.writes();
+        if self.pools.ready_lookup(&self.device, &spec)? || made {
+            self.touch();
+        }
+        Ok(())
+    }
+
+    /// Binds the tables that say where blocks are, as [`Cuda::bind`] those of the caches.
+    pub(super) fn bind_blocks(&mut self, caches: &[&Cache]) -> Result<()> {
+        let Some(table) = caches.first().map(|cache| cache.table.of_blocks()) else { return Ok(()) };
+        let entries: Vec<_> = caches.iter().filter_map(|cache| Some(cache.paged.as_ref()?.entry())).collect();
+        if entries.is_empty() { Ok(()) } else { self.bind(table, entries) }
+    }
+
+    /// Attention of a verify pass: its blocks are looked up in the pool and fetched where they are not in it.
+    pub(super) fn attend_pool(
+        &mut self,
+        attend: &launch::AttendVerify,
+        x: &Buf,
+        sel: &Selection,
+        caches: &[&Cache],
+        spec: &SparseSpec,
+    ) -> Result<()> {
+        let unsettled = || internal("attend", "a paged cache without a pool");
+        let first = caches.first().ok_or_else(unsettled)?;
+        self.bind_blocks(caches)?;
+        self.tables.flush()?;
+        let tables = self.tables.ptr(first.table.of_blocks());
+        let paged = first.paged.as_ref().ok_or_else(unsettled)?;
+        let pool = paged.pool().ok_or_else(unsettled)?;
+        let pools = caches.iter().map(|cache| cache.paged.as_ref());
+        if pools.clone().any(|p| p.is_none_or(|p| p.blocks() != paged.blocks())) {
+            return Err(internal("attend", "sequences of a pass with contexts of different lengths"));
+        }
+        let (lookup, d) = (self.pools.lookup()?, self.device.driver());
+        let launch::AttendVerify { part_o, part_ml, part_block, q, ldq, list, count, cap, at, of, .. } = *attend;
+        let launch::AttendVerify { heads, kv_heads, scale, rows, splits, .. } = *attend;
+        let (place, slots, (xk, xv)) = (sel.lists.place.ptr(), u32_of(pool.slots)?, kv_columns(x, spec));
+        let (pool_k, pool_v): (DevicePtr, DevicePtr) = (pool.k.ptr(), pool.v.ptr());
+        // SAFETY: lists and places are as long as the selection's plan says, tables as the context, the pool's arrays as it has
+        // slots; host memory of the caches is there to the end of every block that can be chosen. All outlive the queue's work and graphs.
+        unsafe {
+            launch::PoolChoose {
+                place,
+                fetch: lookup.fetch.ptr(),
+                fetched: lookup.fetched.ptr(),
+                seen: lookup.seen.ptr(),
+                owner: pool.owner.ptr(),
+                stamp: pool.stamp.ptr(),
+                clock: pool.clock.ptr(),
+                pool_k,
+                pool_v,
+                slots,
+                xk,
+                xv,
+                ldx: ldq,
+                list,
+                count,
+                cap,
+                at,
+                of,
+                tables,
+                blocks: u32_of(paged.blocks())?,
+                kv_heads,
+                rows,
+            }
+            .launch(d)?;
+            launch::PoolFetch {
+                pool_k,
+                pool_v,
+                fetch: lookup.fetch.ptr(),
+                fetched: lookup.fetched.ptr(),
+                slots,
+                kv_heads,
+                shares: launch::fetch_shares(d, slots),
+            }
+            .launch(d)?;
+            launch::PoolAttend {
+                part_o,
+                part_ml,
+                part_block,
+                q,
+                ldq,
+                list,
+                count,
+                place,
+                cap,
+                at,
+                of,
+                pool_k,
+                pool_v,
+                slots,
+                heads,
+                kv_heads,
+                scale,
+                rows,
+                splits,
+            }
+            .launch(d)
+        }
+    }
+
+    /// Attention of a prefill pass: the rows so far pass through the ring, part after part.
+    pub(super) fn attend_staged(
+        &mut self,
+        attend: &launch::AttendPrefill,
+        cache: &Cache,
+        spec: &SparseSpec,
+    ) -> Result<()> {
+        let position = self.step.position();
+        let end = position + attend.rows as usize;
+        self.pools.before_copies(&self.device)?;
+        let ring = self.pools.ring(&self.device, spec, self.prefill_rows)?;
+        let launch::AttendPrefill {
+            o, ldo, q, ldq, list, count, cap, step, heads, kv_heads, scale, rows, slots, ..
+        } = *attend;
+        for from in (0..end).step_by(ring.rows()) {
+            let until = (from + ring.rows()).min(end);
+            let filled = ring.fill([&cache.k, &cache.v], from, until, until > position)?;
+            // SAFETY: the rows of these blocks are in the place until it is told to be done with; everything else as for the whole.
+            unsafe {
+                launch::AttendPrefillPart {
+                    o,
+                    ldo,
+                    q,
+                    ldq,
+                    k: filled.k,
+                    v: filled.v,
+                    list,
+                    count,
+                    cap,
+                    step,
+                    heads,
+                    kv_heads,
+                    scale,
+                    rows,
+                    slots,
+                    parts: ring.parts.ptr(),
+                    from: u32_of(from / spec.block)?,
+                    until: u32_of(until.div_ceil(spec.block))?,
+                }
+                .launch(self.device.driver())?;
+            }
+            ring.done(filled)?;
+        }
+        Ok(())
+    }
+}

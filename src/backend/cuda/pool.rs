@@ -1,0 +1,385 @@
+//! Contexts larger than the device: keys and values lie in the host's memory, and a pool of their blocks on the device.
+//!
+//! Of a paged cache (`kernels/pool.cu`) the rows of k and v are page-locked host memory, which kernels reach at the host's addresses;
+//! compressed keys stay on the device. A verify pass looks its chosen blocks up in the pool of the layer, which all sequences share,
+//! and fetches what is missing, all of it on the device, so that steps stay CUDA graphs. A prefill pass does not use the pool: its
+//! rows choose most blocks together, so that the rows so far pass through a ring of staging memory, by the copy engine, while other work is done.
+//!
+//! Host memory holds the truth. What is in a slot of the pool is the same; whoever writes rows in another way than a verify pass does
+//! takes their blocks out first ([`Paged::forget`]).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use super::device::{Account, Device, DeviceBuffer};
+use super::driver::{DevicePtr, Event, Queue};
+use super::growable::Growable;
+use super::tables::{Entry, TableId};
+use super::tensors::HEAD;
+use super::{launch, u32_of};
+use crate::backend::room::PoolCounts;
+use crate::backend::{MAX_POSITIONS, Result, internal};
+use crate::spec::SparseSpec;
+
+/// Places in the staging ring: one is read while the others are filled.
+const RING: usize = 4;
+/// Counters of a KV head in `seen`.
+const SEEN: usize = 4;
+
+/// Sizes of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolSize {
+    /// Blocks on the device for each sparse layer and KV head.
+    pub blocks: usize,
+    /// Rows of one layer that prefill passes have on the device at a time; rounded up to whole blocks.
+    pub staged_rows: usize,
+}
+
+/// Keys or values of a block and KV head.
+const SLOT_BYTES: usize = super::limits::BLOCK * HEAD * 2;
+
+/// The pool of one layer.
+pub(super) struct LayerPool {
+    pub(super) slots: usize,
+    pub(super) kv_heads: usize,
+    /// `[kv_heads][slots][64][128]` bf16.
+    pub(super) k: DeviceBuffer,
+    pub(super) v: DeviceBuffer,
+    /// `[kv_heads][slots]`: u64 address of the table entry that names a slot, u32 pass in which it was chosen last.
+    pub(super) owner: DeviceBuffer,
+    pub(super) stamp: DeviceBuffer,
+    /// `[kv_heads]` u32: passes so far.
+    pub(super) clock: DeviceBuffer,
+}
+
+impl LayerPool {
+    fn new(device: &Device, spec: &SparseSpec, slots: usize) -> Result<Self> {
+        let (kv_heads, slots) = (spec.kv_heads, slots.clamp(1, launch::MOST_SLOTS));
+        let state = |bytes: usize| device.zeroed("blocks of keys and values", kv_heads * bytes, Account::State);
+        Ok(LayerPool {
+            slots,
+            kv_heads,
+            k: state(slots * SLOT_BYTES)?,
+            v: state(slots * SLOT_BYTES)?,
+            owner: state(slots * 8)?,
+            stamp: state(slots * 4)?,
+            clock: state(4)?,
+        })
+    }
+}
+
+/// Where the blocks of a cache are.
+pub(super) struct Paged {
+    device: Device,
+    /// `[kv_heads][blocks]` i32: slot in the pool, -1 for none.
+    table: DeviceBuffer,
+    blocks: usize,
+    pool: Option<Arc<LayerPool>>,
+}
+
+impl Paged {
+    /// No block of `limit` positions is in any pool.
+    pub(super) fn new(device: &Device, spec: &SparseSpec, limit: usize) -> Result<Self> {
+        let blocks = limit.div_ceil(spec.block).max(1);
+        let table = device.alloc("tables of blocks", spec.kv_heads * blocks * 4, Account::State)?;
+        // SAFETY: the buffer was just made with this size.
+        unsafe { device.driver().fill(table.ptr(), 0xff, table.bytes(), Queue::Compute)? };
+        Ok(Paged { device: device.clone(), table, blocks, pool: None })
+    }
+
+    /// `RowBlocks`
+    pub(super) fn entry(&self) -> Entry {
+        [self.table.ptr(), 0, 0, 0]
+    }
+
+    /// The pool of its layer, once it has one.
+    pub(super) fn pool(&self) -> Option<&Arc<LayerPool>> {
+        self.pool.as_ref()
+    }
+
+    /// Blocks of a KV head in the table.
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    /// Blocks are in this pool from now on.
+    fn settle(&mut self, pool: Arc<LayerPool>) -> Result<()> {
+        if self.pool.as_ref().is_some_and(|own| Arc::ptr_eq(own, &pool)) {
+            return Ok(());
+        }
+        self.forget(0)?;
+        self.pool = Some(pool);
+        Ok(())
+    }
+
+    /// Takes the blocks of positions from `position` on out of the pool.
+    pub(super) fn forget(&self, position: usize) -> Result<()> {
+        let from = position / super::limits::BLOCK;
+        let Some(pool) = self.pool.as_ref().filter(|_| from < self.blocks) else { return Ok(()) };
+        let launch = launch::PoolForget {
+            table: self.table.ptr(),
+            owner: pool.owner.ptr(),
+            stamp: pool.stamp.ptr(),
+            slots: u32_of(pool.slots)?,
+            blocks: u32_of(self.blocks)?,
+            from: u32_of(from)?,
+            kv_heads: u32_of(pool.kv_heads)?,
+        };
+        // SAFETY: the table has this many blocks, the pool as many slots, a KV head each; both outlive the queue's work.
+        unsafe { launch.launch(self.device.driver()) }
+    }
+}
+
+impl Drop for Paged {
+    fn drop(&mut self) {
+        // The pool must not name a table that is gone; memory is freed only after the queue has passed this.
+        let _ = self.forget(0);
+    }
+}
+
+/// What the verify passes of all layers use in turn.
+pub(super) struct Lookup {
+    kv_heads: usize,
+    /// `[kv_heads][slots]` `struct Fetch`.
+    pub(super) fetch: DeviceBuffer,
+    /// `[kv_heads]` u32.
+    pub(super) fetched: DeviceBuffer,
+    /// `[kv_heads][4]` u64.
+    pub(super) seen: DeviceBuffer,
+}
+
+/// Rows of a prefill pass on their way from host memory.
+pub(super) struct Ring {
+    device: Device,
+    memory: DeviceBuffer,
+    /// Rows of a place.
+    rows: usize,
+    row_bytes: usize,
+    heads: usize,
+    /// A place has been filled; a place has been read.
+    filled: Vec<Event>,
+    read: Vec<Event>,
+    next: usize,
+    /// The pass's own rows are in host memory.
+    appended: Event,
+    /// `[rows][heads][4]` float2: what a row's attention waits with between parts.
+    pub(super) parts: DeviceBuffer,
+}
+
+/// A place of the ring with rows in it: attention may read them after [`Ring::fill`], and says so with [`Ring::done`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Filled {
+    place: usize,
+    /// As if row 0 lay there.
+    pub(super) k: DevicePtr,
+    pub(super) v: DevicePtr,
+}
+
+impl Ring {
+    fn new(device: &Device, spec: &SparseSpec, staged_rows: usize, pass_rows: usize) -> Result<Self> {
+        let rows = (staged_rows / RING).next_multiple_of(spec.block).max(spec.block);
+        let row_bytes = spec.kv_heads * HEAD * 2;
+        let events = || (0..RING).map(|_| device.driver().event()).collect::<Result<Vec<_>>>();
+        Ok(Ring {
+            memory: device.zeroed("staged keys and values", RING * 2 * rows * row_bytes, Account::Work)?,
+            rows,
+            row_bytes,
+            heads: spec.heads,
+            filled: events()?,
+            read: events()?,
+            next: 0,
+            appended: device.driver().event()?,
+            parts: device.zeroed("attention in parts", pass_rows * spec.heads * 4 * 8, Account::Work)?,
+            device: device.clone(),
+        })
+    }
+
+    /// Rows of a place.
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The pass under way has written its rows.
+    pub(super) fn appended(&self) -> Result<()> {
+        self.device.driver().record(&self.appended, Queue::Compute)
+    }
+
+    /// Copies rows `from..until` of both arrays into the next place, beside the compute queue, which then waits for them; `fresh`: some
+    /// of them were written by this pass.
+    pub(super) fn fill(&mut self, [k, v]: [&Growable; 2], from: usize, until: usize, fresh: bool) -> Result<Filled> {
+        let (place, driver) = (self.next, self.device.driver());
+        let (Some(filled), Some(read)) = (self.filled.get(place), self.read.get(place)) else {
+            return Err(internal("prefill", "a place beyond the ring"));
+        };
+        if until.saturating_sub(from) > self.rows {
+            return Err(internal("prefill", "more rows than a place of the ring has"));
+        }
+        driver.wait(Queue::Copy, read)?;
+        if fresh {
+            driver.wait(Queue::Copy, &self.appended)?;
+        }
+        let array = (self.rows * self.row_bytes) as u64;
+        let at = self.memory.ptr() + 2 * place as u64 * array;
+        for (array, at) in [(k, at), (v, at + array)] {
+            let mut to = at;
+            for (piece, bytes) in array.pieces(from * self.row_bytes..until * self.row_bytes) {
+                // SAFETY: host memory of the cache, which is not unmapped before both queues have passed; a place holds this many rows.
+                unsafe { driver.copy_in(to, piece as *const u8, bytes, Queue::Copy)? };
+                to += bytes as u64;
+            }
+        }
+        driver.record(filled, Queue::Copy)?;
+        driver.wait(Queue::Compute, filled)?;
+        self.next = (place + 1) % RING;
+        let before = (from * self.row_bytes) as u64;
+        Ok(Filled { place, k: at.wrapping_sub(before), v: (at + array).wrapping_sub(before) })
+    }
+
+    /// What has been launched so far was all that reads the place.
+    pub(super) fn done(&self, filled: Filled) -> Result<()> {
+        let read = self.read.get(filled.place);
+        let read = read.ok_or_else(|| internal("prefill", "a place beyond the ring"))?;
+        self.device.driver().record(read, Queue::Compute)
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // Copies come to its memory; errors of earlier work were reported where it was given.
+        let _ = self.device.driver().synchronize(Queue::Copy);
+        for event in self.filled.drain(..).chain(self.read.drain(..)) {
+            self.device.driver().drop_event(event);
+        }
+        self.device.driver().drop_event(std::mem::replace(&mut self.appended, Event(0)));
+    }
+}
+
+/// All pools, where there are any.
+#[derive(Default)]
+pub(super) struct Pools {
+    size: Option<PoolSize>,
+    /// By layer; a pool lives as long as a cache uses it, or until then is kept ready.
+    layers: HashMap<TableId, Weak<LayerPool>>,
+    ready: Vec<Arc<LayerPool>>,
+    lookup: Option<Lookup>,
+    ring: Option<Ring>,
+    /// Verify passes may still be writing rows that the copy queue is to read.
+    written: bool,
+}
+
+impl Pools {
+    pub(super) fn new(size: Option<PoolSize>) -> Self {
+        Pools { size, ..Pools::default() }
+    }
+
+    /// Whether caches are paged from now on.
+    pub(super) fn size(&self) -> Option<PoolSize> {
+        self.size
+    }
+
+    /// Caches made from now on are paged, or not. The memory for `layers` layers and passes of `rows` rows is taken at once.
+    pub(super) fn prepare(
+        &mut self,
+        device: &Device,
+        spec: &SparseSpec,
+        size: Option<PoolSize>,
+        layers: usize,
+        rows: usize,
+    ) -> Result<()> {
+        *self = Pools::new(size);
+        if let Some(size) = size {
+            for _ in 0..layers {
+                self.ready.push(Arc::new(LayerPool::new(device, spec, size.blocks)?));
+            }
+            self.ready_lookup(device, spec)?;
+            self.ring(device, spec, rows)?;
+        }
+        Ok(())
+    }
+
+    /// Sees that a cache uses the pool of the layer of its table. Says whether a pool was made.
+    pub(super) fn settle(
+        &mut self,
+        device: &Device,
+        spec: &SparseSpec,
+        table: TableId,
+        paged: &mut Paged,
+    ) -> Result<bool> {
+        let known = self.layers.get(&table).and_then(Weak::upgrade);
+        let known = known.filter(|pool| pool.kv_heads == spec.kv_heads);
+        if let Some(pool) = known {
+            paged.settle(pool)?;
+            return Ok(false);
+        }
+        let pool = match self.ready.pop() {
+            Some(pool) => pool,
+            None => {
+                let size = self.size.ok_or_else(|| internal("cache", "a paged cache where no pool was planned"))?;
+                Arc::new(LayerPool::new(device, spec, size.blocks)?)
+            }
+        };
+        self.layers.insert(table, Arc::downgrade(&pool));
+        paged.settle(pool)?;
+        Ok(true)
+    }
+
+    /// Memory to look blocks up. Says whether it was made.
+    pub(super) fn ready_lookup(&mut self, device: &Device, spec: &SparseSpec) -> Result<bool> {
+        if self.lookup.as_ref().is_some_and(|lookup| lookup.kv_heads >= spec.kv_heads) {
+            return Ok(false);
+        }
+        let slots = self.size.map_or(1, |size| size.blocks.clamp(1, launch::MOST_SLOTS));
+        let work = |bytes: usize| device.zeroed("looking blocks up", spec.kv_heads * bytes, Account::Work);
+        self.lookup = Some(Lookup {
+            kv_heads: spec.kv_heads,
+            fetch: work(slots * launch::FETCH_BYTES)?,
+            fetched: work(4)?,
+            seen: work(SEEN * 8)?,
+        });
+        Ok(true)
+    }
+
+    /// What [`Pools::ready_lookup`] made.
+    pub(super) fn lookup(&self) -> Result<&Lookup> {
+        self.lookup.as_ref().ok_or_else(|| internal("attend", "no memory to look blocks up"))
+    }
+
+    /// The staging ring of passes of up to `rows` rows.
+    pub(super) fn ring(&mut self, device: &Device, spec: &SparseSpec, rows: usize) -> Result<&mut Ring> {
+        let fits = |ring: &Ring| ring.row_bytes == spec.kv_heads * HEAD * 2 && ring.heads >= spec.heads;
+        if !self.ring.as_ref().is_some_and(fits) {
+            let staged = self.size.map_or(0, |size| size.staged_rows);
+            self.ring = Some(Ring::new(device, spec, staged.min(MAX_POSITIONS), rows)?);
+        }
+        self.ring.as_mut().ok_or_else(|| internal("prefill", "no memory to stage rows"))
+    }
+
+    /// A verify pass writes rows.
+    pub(super) fn writes(&mut self) {
+        self.written = true;
+    }
+
+    /// Before the copy queue reads rows: those of verify passes have been written by then.
+    pub(super) fn before_copies(&mut self, device: &Device) -> Result<()> {
+        if std::mem::take(&mut self.written) { device.order(Queue::Compute, Queue::Copy) } else { Ok(()) }
+    }
+
+    /// Address and bytes of the counters, where verify passes have looked anything up.
+    pub(super) fn seen(&self) -> Option<(DevicePtr, usize)> {
+        self.lookup.as_ref().map(|lookup| (lookup.seen.ptr(), lookup.seen.bytes()))
+    }
+}
+
+/// Counters as they lie in memory.
+pub(super) fn counts(data: &[u8]) -> PoolCounts {
+    let words: Vec<u64> =
+        data.chunks_exact(8).map(|w| u64::from_le_bytes([w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]])).collect();
+    let mut all = PoolCounts::default();
+    for head in words.chunks_exact(SEEN) {
+        all.looked_up += head[0];
+        all.fetched += head[1];
+        all.in_place += head[2];
+    }
+    all.bytes = (all.fetched + all.in_place) * 2 * SLOT_BYTES as u64;
+    all
+}

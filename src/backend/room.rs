@@ -1,0 +1,198 @@
+//! How much of a context a GPU has room for, and in which way: everything on it, or keys and values in the host's memory and a pool
+//! of their blocks on the device. Estimates, from the model's shape alone; what is allocated is counted where that is done.
+
+use serde::Serialize;
+
+use crate::base::{bytes, grouped};
+use crate::spec::{Mixer, ModelSpec};
+
+/// Working buffers, recurrent state and what is left to others, where everything is on the device.
+pub const RESERVE_BYTES: u64 = 3 << 29;
+/// Left to others where keys and values are not: what growing caches keep clear of.
+const SPARE_BYTES: u64 = 320 << 20;
+/// Tokens that have to fit if nobody asked for a number: enough for most documents.
+pub const USUAL_CONTEXT: u64 = 131_072;
+/// Most bytes of rows that prefill passes stage.
+const MOST_STAGED: u64 = 512 << 20;
+/// Fewest of them.
+const LEAST_STAGED: u64 = 16 << 20;
+
+/// Keys and values in the host's memory: what is on the device instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PagedPlan {
+    /// Blocks for each sparse layer and KV head.
+    pub blocks: usize,
+    /// Rows of a layer that prefill passes stage.
+    pub staged_rows: usize,
+    /// Bytes of keys and values on the device when all of that is used.
+    pub here: u64,
+    /// And of all of them, in the host's memory.
+    pub host: u64,
+}
+
+impl PagedPlan {
+    /// `1,048,576 tokens: 0.7 GiB of keys and values on the card, 8.0 GiB in memory`
+    pub fn line(&self, tokens: u64) -> String {
+        let (tokens, here, host) = (grouped(tokens), bytes(self.here), bytes(self.host));
+        format!("{tokens} tokens: {here} of keys and values on the card, {host} in memory")
+    }
+}
+
+/// Blocks that verify passes looked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PoolCounts {
+    /// Chosen blocks, over rows, layers and KV heads.
+    pub looked_up: u64,
+    /// Copied into the pool.
+    pub fetched: u64,
+    /// Read from host memory in place, because every slot was taken by blocks of the same pass.
+    pub in_place: u64,
+    /// Bytes that came from host memory.
+    pub bytes: u64,
+}
+
+impl PoolCounts {
+    /// What came since `before`.
+    pub fn since(self, before: PoolCounts) -> PoolCounts {
+        PoolCounts {
+            looked_up: self.looked_up - before.looked_up,
+            fetched: self.fetched - before.fetched,
+            in_place: self.in_place - before.in_place,
+            bytes: self.bytes - before.bytes,
+        }
+    }
+
+    /// Share of the looked up blocks that were in the pool.
+    pub fn hit_rate(self) -> f64 {
+        1.0 - (self.fetched + self.in_place) as f64 / self.looked_up.max(1) as f64
+    }
+}
+
+/// Bytes of the sparse layers.
+struct Layers {
+    layers: u64,
+    kv_heads: u64,
+    block: u64,
+    /// A row of keys or values, all KV heads.
+    row: u64,
+}
+
+impl Layers {
+    fn of(spec: &ModelSpec) -> Layers {
+        let s = &spec.sparse;
+        Layers {
+            layers: spec.mixers.iter().filter(|m| **m == Mixer::Sparse).count() as u64,
+            kv_heads: s.kv_heads as u64,
+            block: s.block as u64,
+            row: (s.kv_heads * s.head_dim * 2) as u64,
+        }
+    }
+}
+
+/// Bytes of compressed keys per token.
+fn compressed_bytes(spec: &ModelSpec) -> u64 {
+    let (s, Layers { layers, row, .. }) = (spec.sparse.stride as u64, Layers::of(spec));
+    layers * (row / s + row / (4 * s))
+}
+
+/// Bytes of keys and values per token.
+fn row_bytes(spec: &ModelSpec) -> u64 {
+    let Layers { layers, row, .. } = Layers::of(spec);
+    2 * layers * row
+}
+
+/// Bytes of cache per token on a GPU: keys, values and compressed keys of the sparse layers.
+pub fn token_bytes(spec: &ModelSpec) -> u64 {
+    row_bytes(spec) + compressed_bytes(spec)
+}
+
+/// Working buffers of passes of `rows` rows, and the recurrent states of a few sequences.
+fn work_bytes(spec: &ModelSpec, rows: usize) -> u64 {
+    let (s, l) = (&spec.sparse, &spec.lightning);
+    let sparse = 2 * s.projection_width() + 4 * s.heads * s.head_dim;
+    let lightning = 2 * l.projection_width() + 4 * l.heads * l.head_dim;
+    let mlp = 4 * 2 * spec.intermediate + 2 * spec.hidden;
+    let pass = rows * (sparse + lightning + mlp + 4 * spec.hidden);
+    // A packed weight is widened for a prefill pass.
+    let widened = 2 * 2 * spec.intermediate * spec.hidden;
+    let state = 4 * l.heads * l.head_dim * l.head_dim;
+    let states = 2 * state * spec.mixers.iter().filter(|m| **m == Mixer::Lightning).count();
+    let selection = 96 << 20;
+    (pass + widened + states + selection) as u64
+}
+
+/// Tokens whose keys and values fit beside weights, `free` bytes being left for everything else.
+pub fn resident_tokens(spec: &ModelSpec, free: u64) -> u64 {
+    free.saturating_sub(RESERVE_BYTES) / token_bytes(spec).max(1)
+}
+
+/// The plan for a context of `tokens` whose keys and values lie in the host's memory, `free` bytes of the device being left beside the
+/// weights, for passes of `rows` rows.
+///
+/// # Errors
+/// The bytes that would have to be free.
+pub fn paged(spec: &ModelSpec, free: u64, rows: usize, tokens: u64) -> Result<PagedPlan, u64> {
+    let Layers { layers, kv_heads, block, row } = Layers::of(spec);
+    // A slot, and its part of owner, stamp and list.
+    let slot = layers * kv_heads * (2 * block * (row / kv_heads.max(1)) + 48);
+    let all = tokens.div_ceil(block.max(1)).max(1);
+    let tables = layers * kv_heads * all * 4;
+    let fixed = work_bytes(spec, rows) + SPARE_BYTES + tokens * compressed_bytes(spec) + tables;
+    let context = (all * block * 2 * row).max(1);
+    let least = fixed + (spec.sparse.topk as u64).min(all) * slot + LEAST_STAGED.min(context);
+    if free < least {
+        return Err(least);
+    }
+    let left = free - fixed;
+    let staged = (left / 4).clamp(LEAST_STAGED, MOST_STAGED).min(context);
+    let blocks = ((left - staged) / slot.max(1)).min(all);
+    let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+    Ok(PagedPlan {
+        blocks: number(blocks),
+        staged_rows: number(staged / (2 * row).max(1)),
+        here: blocks * slot,
+        host: tokens * row_bytes(spec),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> ModelSpec {
+        ModelSpec::from_json(include_str!("../model/config_9b.json")).unwrap()
+    }
+
+    #[test]
+    fn a_million_tokens_fit_a_card_of_8_gib() {
+        // What 4-bit weights and the context of the driver leave.
+        let free = (8 << 30) - (11 << 29) - (1 << 29);
+        let plan = paged(&spec(), free, 2048, 1 << 20).unwrap();
+        assert!(plan.blocks >= 512 && plan.here < free, "{plan:?}");
+        assert!(plan.staged_rows >= 1 << 14, "{plan:?}");
+        assert_eq!(plan.host, 8 << 30);
+        assert!(plan.line(1 << 20).starts_with("1,048,576 tokens: "), "{}", plan.line(1 << 20));
+        assert!(plan.line(1 << 20).ends_with(" of keys and values on the card, 8.0 GiB in memory"));
+    }
+
+    #[test]
+    fn more_memory_is_a_larger_pool_up_to_all_blocks() {
+        let blocks = |gib: u64| paged(&spec(), gib << 30, 2048, 1 << 20).unwrap().blocks;
+        assert!(blocks(2) < blocks(3) && blocks(3) < blocks(6));
+        assert_eq!(blocks(64), 16_384);
+        assert_eq!(paged(&spec(), 64 << 30, 2048, 1000).unwrap().blocks, 16);
+    }
+
+    #[test]
+    fn too_little_says_how_much_would_do() {
+        let needed = paged(&spec(), 1 << 30, 2048, 1 << 20).unwrap_err();
+        assert!(needed > 1 << 30, "{needed}");
+        assert!(paged(&spec(), needed, 2048, 1 << 20).is_ok());
+        assert!(paged(&spec(), needed - 1, 2048, 1 << 20).is_err());
+    }
+
+    #[test]
+    fn a_token_costs_8_kib_and_its_compressed_keys() {
+        assert_eq!(token_bytes(&spec()), 8192 + 320);
+    }
+}
