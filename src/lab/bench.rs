@@ -11,6 +11,8 @@
 //!   run's time is `idle_share`, the part in which the device waits for the host.
 //! - *look*: the steps without waiting again, with where each token looks not measured, summed as for an answer, and told for
 //!   each token: the shares are what that costs. The last waits for the device after each step, as a chat does anyway.
+//! - *pool*: where keys and values lie in host memory (`--gpu-memory 8GiB`), how many chosen blocks the decode steps found in the pool on
+//!   the device, and steps for which the pool was emptied before; a step that finds 80 % is calculated from both, by bytes.
 //! - *verify*: passes of 1 to 16 rows with half of the rows accepted, divided by the one-row pass.
 //! - *draft round*: with `--draft-round`, extend, four recursive steps and a verify pass of six rows, divided by a single step.
 //! - *speculation*: with `--speculation`, the decoder as a chat uses it, with drafts all wrong and all right.
@@ -47,6 +49,7 @@ use serde_json::{Value, json};
 use crate::backend::draft::DraftOps;
 #[cfg(feature = "cuda")]
 use crate::backend::prelude::*;
+use crate::backend::room::PoolCounts;
 use crate::backend::{MAX_POSITIONS, MAX_VERIFY_ROWS, MassOf};
 use crate::model::draft::{DraftHead, DraftOptions, Tables};
 use crate::model::{Checkpoint, Live, Model};
@@ -93,6 +96,20 @@ struct LookCost {
     told_share: f64,
 }
 
+/// Keys and values in host memory: what steps found in the pool of blocks, and what it takes to fetch them.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Pool {
+    /// Share of the chosen blocks that were there, in the steps whose speed is told.
+    hit_rate: f64,
+    /// Bytes fetched for each of them.
+    bytes_per_token: f64,
+    /// A step that finds nothing there, on the device without waiting, and its bytes.
+    cold_ms: f64,
+    cold_bytes_per_token: f64,
+    /// A step of which 80 % of the chosen blocks are there: between the two by bytes.
+    ms_at_80: f64,
+}
+
 /// What one context gave. Absent figures were not asked for.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Row {
@@ -118,6 +135,8 @@ struct Row {
     device_ms: f64,
     idle_share: f64,
     look: LookCost,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pool: Option<Pool>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     verify: Vec<VerifyTime>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -250,6 +269,17 @@ fn table(report: &Value, rows: &[Row]) -> String {
             r.look.told_ms,
             100.0 * r.look.told_share
         );
+        if let Some(p) = &r.pool {
+            let _ = writeln!(
+                out,
+                "          pool: {:.1}% of the chosen blocks found, {:.2} MB fetched a token; nothing found: {:.3} ms, {:.2} MB; 80% found: {:.3} ms",
+                100.0 * p.hit_rate,
+                p.bytes_per_token / 1e6,
+                p.cold_ms,
+                p.cold_bytes_per_token / 1e6,
+                p.ms_at_80
+            );
+        }
         for v in &r.verify {
             let _ = writeln!(
                 out,
@@ -324,7 +354,9 @@ fn bench<B: DraftOps>(
     };
     let room = (longest + behind).min(MAX_POSITIONS);
     let aux_layers = head.as_ref().map(|h| h.aux_layers().to_vec()).unwrap_or_default();
-    let live = Live::new(&mut b, &model, room.next_multiple_of(64), &aux_layers).context("making the state")?;
+    let room_of = room.next_multiple_of(64);
+    b.plan_context(model.spec(), room_of, true).context("making the state")?;
+    let live = Live::new(&mut b, &model, room_of, &aux_layers).context("making the state")?;
     let vocab = model.spec().vocab as u64;
     let history =
         (0..room as u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % vocab).map(|t| t as Token).collect();
@@ -374,7 +406,9 @@ impl<B: DraftOps> Bench<'_, B> {
             }
         }
         let end = self.live.export_end(&mut self.b)?;
+        let before = self.b.pool_counts()?;
         self.decode(&mut row)?;
+        row.pool = self.pool(before, row.device_ms)?;
         let weights = self.model.read_bytes(&self.b) as f64;
         row.bytes_per_token = step_bytes(&spec, context, weights);
         row.decode_gb_per_s = row.bytes_per_token * row.decode_tokens_per_s / 1e9;
@@ -536,6 +570,29 @@ impl<B: DraftOps> Bench<'_, B> {
         };
         (row.p50_ms, row.p99_ms) = (at(0.5), at(0.99));
         Ok(())
+    }
+
+    /// What the steps since `before` found in the pool, each of `device_ms`, and steps that find nothing there.
+    fn pool(&mut self, before: Option<PoolCounts>, device_ms: f64) -> anyhow::Result<Option<Pool>> {
+        let (Some(before), Some(after)) = (before, self.b.pool_counts()?) else { return Ok(None) };
+        let steps = after.since(before);
+        let n = (2 * self.decode + WARM_UP).max(1) as f64;
+        let mut cold = 0.0;
+        for step in 0..self.decode + WARM_UP {
+            self.live.forget_blocks(&mut self.b)?;
+            self.b.synchronize()?;
+            let start = Instant::now();
+            self.live.verify(&mut self.b, &self.model, &[17 % self.model.spec().vocab as Token])?;
+            self.b.synchronize()?;
+            cold += if step < WARM_UP { 0.0 } else { start.elapsed().as_secs_f64() * 1e3 };
+            self.live.advance(&mut self.b, 1)?;
+        }
+        let (cold_ms, all) = (cold / self.decode.max(1) as f64, self.b.pool_counts()?.unwrap_or_default().since(after));
+        let cold_bytes_per_token = all.bytes as f64 / (self.decode + WARM_UP).max(1) as f64;
+        let bytes_per_token = steps.bytes as f64 / n;
+        let per_byte = (cold_ms - device_ms) / (cold_bytes_per_token - bytes_per_token).max(1.0);
+        let ms_at_80 = device_ms + per_byte * (0.2 * cold_bytes_per_token - bytes_per_token);
+        Ok(Some(Pool { hit_rate: steps.hit_rate(), bytes_per_token, cold_ms, cold_bytes_per_token, ms_at_80 }))
     }
 
     /// Median milliseconds of a verify pass of `rows` rows, `accept` of them accepted.
