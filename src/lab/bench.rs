@@ -101,8 +101,9 @@ struct LookCost {
 struct Pool {
     /// Share of the chosen blocks that were there, in the steps whose speed is told.
     hit_rate: f64,
-    /// Bytes fetched for each of them.
+    /// Bytes fetched for each of them, and for each of those that only the device waits for, which give the same token again and again.
     bytes_per_token: f64,
+    same_bytes_per_token: f64,
     /// A step that finds nothing there, on the device without waiting, and its bytes.
     cold_ms: f64,
     cold_bytes_per_token: f64,
@@ -406,9 +407,8 @@ impl<B: DraftOps> Bench<'_, B> {
             }
         }
         let end = self.live.export_end(&mut self.b)?;
-        let before = self.b.pool_counts()?;
-        self.decode(&mut row)?;
-        row.pool = self.pool(before, row.device_ms)?;
+        let steps = self.decode(&mut row)?;
+        row.pool = self.pool(steps, row.device_ms)?;
         let weights = self.model.read_bytes(&self.b) as f64;
         row.bytes_per_token = step_bytes(&spec, context, weights);
         row.decode_gb_per_s = row.bytes_per_token * row.decode_tokens_per_s / 1e9;
@@ -540,7 +540,9 @@ impl<B: DraftOps> Bench<'_, B> {
         Ok(LookCost { off_ms, summed_ms, told_ms, summed_share: share(summed_ms), told_share: share(told_ms) })
     }
 
-    fn decode(&mut self, row: &mut Row) -> anyhow::Result<()> {
+    /// What the steps that were waited for found in pools of blocks, and the others.
+    fn decode(&mut self, row: &mut Row) -> anyhow::Result<Option<[PoolCounts; 2]>> {
+        let first = self.b.pool_counts()?;
         let mut token = 17 % self.model.spec().vocab as Token;
         let mut times = Vec::with_capacity(self.decode);
         for step in 0..self.decode + WARM_UP {
@@ -553,6 +555,7 @@ impl<B: DraftOps> Bench<'_, B> {
                 times.push(start.elapsed().as_secs_f64() * 1e3);
             }
         }
+        let second = self.b.pool_counts()?;
         let start = Instant::now();
         for _ in 0..self.decode {
             self.live.verify(&mut self.b, &self.model, &[token])?;
@@ -569,14 +572,13 @@ impl<B: DraftOps> Bench<'_, B> {
             times.get(((times.len() as f64 * q) as usize).min(times.len().saturating_sub(1))).copied().unwrap_or(0.0)
         };
         (row.p50_ms, row.p99_ms) = (at(0.5), at(0.99));
-        Ok(())
+        let last = self.b.pool_counts()?;
+        Ok(first.zip(second).zip(last).map(|((first, second), last)| [second.since(first), last.since(second)]))
     }
 
-    /// What the steps since `before` found in the pool, each of `device_ms`, and steps that find nothing there.
-    fn pool(&mut self, before: Option<PoolCounts>, device_ms: f64) -> anyhow::Result<Option<Pool>> {
-        let (Some(before), Some(after)) = (before, self.b.pool_counts()?) else { return Ok(None) };
-        let steps = after.since(before);
-        let n = (2 * self.decode + WARM_UP).max(1) as f64;
+    /// What steps found in the pool, the second kind of which took `device_ms` each, and steps that find nothing there.
+    fn pool(&mut self, found: Option<[PoolCounts; 2]>, device_ms: f64) -> anyhow::Result<Option<Pool>> {
+        let (Some([steps, same]), Some(before)) = (found, self.b.pool_counts()?) else { return Ok(None) };
         let mut cold = 0.0;
         for step in 0..self.decode + WARM_UP {
             self.live.forget_blocks(&mut self.b)?;
@@ -587,12 +589,15 @@ impl<B: DraftOps> Bench<'_, B> {
             cold += if step < WARM_UP { 0.0 } else { start.elapsed().as_secs_f64() * 1e3 };
             self.live.advance(&mut self.b, 1)?;
         }
-        let (cold_ms, all) = (cold / self.decode.max(1) as f64, self.b.pool_counts()?.unwrap_or_default().since(after));
-        let cold_bytes_per_token = all.bytes as f64 / (self.decode + WARM_UP).max(1) as f64;
-        let bytes_per_token = steps.bytes as f64 / n;
-        let per_byte = (cold_ms - device_ms) / (cold_bytes_per_token - bytes_per_token).max(1.0);
-        let ms_at_80 = device_ms + per_byte * (0.2 * cold_bytes_per_token - bytes_per_token);
-        Ok(Some(Pool { hit_rate: steps.hit_rate(), bytes_per_token, cold_ms, cold_bytes_per_token, ms_at_80 }))
+        let (cold_ms, all) =
+            (cold / self.decode.max(1) as f64, self.b.pool_counts()?.unwrap_or_default().since(before));
+        let (n, warmed) = (self.decode.max(1) as f64, (self.decode + WARM_UP).max(1) as f64);
+        let cold_bytes_per_token = all.bytes as f64 / warmed;
+        let (bytes_per_token, same_bytes_per_token) = (steps.bytes as f64 / warmed, same.bytes as f64 / n);
+        let per_byte = (cold_ms - device_ms) / (cold_bytes_per_token - same_bytes_per_token).max(1.0);
+        let ms_at_80 = device_ms + per_byte * (0.2 * cold_bytes_per_token - same_bytes_per_token);
+        let hit_rate = steps.hit_rate();
+        Ok(Some(Pool { hit_rate, bytes_per_token, same_bytes_per_token, cold_ms, cold_bytes_per_token, ms_at_80 }))
     }
 
     /// Median milliseconds of a verify pass of `rows` rows, `accept` of them accepted.
