@@ -8,8 +8,8 @@ use crate::spec::{Mixer, ModelSpec};
 
 /// Working buffers, recurrent state and what is left to others, where everything is on the device.
 pub const RESERVE_BYTES: u64 = 3 << 29;
-/// Left to others where keys and values are not: what growing caches keep clear of.
-const SPARE_BYTES: u64 = 320 << 20;
+/// Left to others where keys and values are not: what growing caches keep clear of, and what pieces are rounded up by.
+const SPARE_BYTES: u64 = 160 << 20;
 /// Tokens that have to fit if nobody asked for a number: enough for most documents.
 pub const USUAL_CONTEXT: u64 = 131_072;
 /// Most bytes of rows that prefill passes stage.
@@ -35,6 +35,15 @@ impl PagedPlan {
     pub fn line(&self, tokens: u64) -> String {
         let (tokens, here, host) = (grouped(tokens), bytes(self.here), bytes(self.host));
         format!("{tokens} tokens: {here} of keys and values on the card, {host} in memory")
+    }
+
+    /// What to say where this machine has only `free` bytes of memory for a context of `tokens`.
+    pub fn short_of_host(&self, tokens: u64, free: u64) -> Option<String> {
+        let fits =
+            u64::try_from(u128::from(tokens) * u128::from(free) / u128::from(self.host.max(1))).unwrap_or(tokens);
+        let short =
+            || format!("{} of memory are free here, enough for {} tokens", bytes(free), grouped(fits / 1024 * 1024));
+        (free < self.host).then(short)
     }
 }
 
@@ -111,7 +120,7 @@ fn work_bytes(spec: &ModelSpec, rows: usize) -> u64 {
     let (s, l) = (&spec.sparse, &spec.lightning);
     let sparse = 2 * s.projection_width() + 4 * s.heads * s.head_dim;
     let lightning = 2 * l.projection_width() + 4 * l.heads * l.head_dim;
-    let mlp = 4 * 2 * spec.intermediate + 2 * spec.hidden;
+    let mlp = 2 * 3 * spec.intermediate + 2 * spec.hidden;
     let pass = rows * (sparse + lightning + mlp + 4 * spec.hidden);
     // A packed weight is widened for a prefill pass.
     let widened = 2 * 2 * spec.intermediate * spec.hidden;
@@ -144,7 +153,7 @@ pub fn paged(spec: &ModelSpec, free: u64, rows: usize, tokens: u64) -> Result<Pa
         return Err(least);
     }
     let left = free - fixed;
-    let staged = (left / 4).clamp(LEAST_STAGED, MOST_STAGED).min(context);
+    let staged = (left / 3).clamp(LEAST_STAGED, MOST_STAGED).min(context);
     let blocks = ((left - staged) / slot.max(1)).min(all);
     let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
     Ok(PagedPlan {
@@ -173,6 +182,14 @@ mod tests {
         assert_eq!(plan.host, 8 << 30);
         assert!(plan.line(1 << 20).starts_with("1,048,576 tokens: "), "{}", plan.line(1 << 20));
         assert!(plan.line(1 << 20).ends_with(" of keys and values on the card, 8.0 GiB in memory"));
+    }
+
+    #[test]
+    fn a_machine_with_too_little_memory_of_its_own_is_told_for_how_much_it_is_enough() {
+        let plan = paged(&spec(), 4 << 30, 2048, 1 << 20).unwrap();
+        assert_eq!(plan.short_of_host(1 << 20, 8 << 30), None);
+        let line = plan.short_of_host(1 << 20, 3 << 30);
+        assert_eq!(line.as_deref(), Some("3.0 GiB of memory are free here, enough for 393,216 tokens"));
     }
 
     #[test]

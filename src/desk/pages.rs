@@ -73,7 +73,10 @@ impl State {
         let memory = m.model.memory;
         let host = match memory.host {
             0 => String::new(),
-            host => format!(", keys and values {} in the machine's memory", bytes(host)),
+            host => {
+                let pool = bytes(memory.pool);
+                format!(", keys and values {pool} here and {} in the machine's memory", bytes(host))
+            }
         };
         text.push_str(&format!(
             "| memory | {} of {} in use |\n| of this | weights {}, state {}, work {}{host} |\n| kept state | {} on disk |\n",

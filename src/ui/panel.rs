@@ -214,7 +214,8 @@ pub(super) fn draw(app: &App, painter: &mut Painter<'_>, area: Rect) {
         lines.line(&format!("memory {}{of}", bytes(memory.used)), Role::Text);
         lines.line(&format!("  weights {}  state {}", bytes(memory.weights), bytes(memory.state)), Role::Dim);
         if memory.host > 0 {
-            lines.line(&format!("  keys and values {} in RAM", bytes(memory.host)), Role::Dim);
+            let (pool, host) = (bytes(memory.pool), bytes(memory.host));
+            lines.line(&format!("  keys, values {pool}  in RAM {host}"), Role::Dim);
         }
     }
     sampling(m, &mut lines);

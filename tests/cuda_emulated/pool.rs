@@ -7,7 +7,11 @@ use super::*;
 
 fn with(blocks: usize, staged_rows: usize) -> Cuda {
     let pool = Some(PoolSize { blocks, staged_rows });
-    Cuda::emulated(library(), Options { pool, guards: Guards::On, prefill_rows: 640, ..Options::default() }).unwrap()
+    Cuda::emulated(
+        library(),
+        Options { pool, guards: Guards::On, prefill_rows: 640, most_bytes: Some(1 << 40), ..Options::default() },
+    )
+    .unwrap()
 }
 
 fn resident() -> Cuda {

@@ -165,7 +165,15 @@ pub fn demo() -> ModelInfo {
         parameters: 8_700_000,
         context_limit: 65_536,
         draft: Some("EAGLE-3".into()),
-        memory: MemoryInfo { weights: 35 << 20, state: 12 << 20, work: 9 << 20, host: 0, used: 210 << 20, total: 0 },
+        memory: MemoryInfo {
+            weights: 35 << 20,
+            state: 12 << 20,
+            work: 9 << 20,
+            pool: 0,
+            host: 0,
+            used: 210 << 20,
+            total: 0,
+        },
         ..ModelInfo::default()
     }
 }
@@ -184,6 +192,7 @@ pub fn gpu() -> ModelInfo {
             weights: 18 * gib,
             state: 5 * gib,
             work: 5 * gib,
+            pool: 0,
             host: 0,
             used: 28 * gib,
             total: 140 * gib,

@@ -17,6 +17,8 @@ pub(crate) enum Account {
     Weights,
     State,
     Work,
+    /// Blocks of keys and values whose home is the host's memory.
+    Pool,
     /// Keys and values in the host's memory.
     Host,
 }
@@ -26,6 +28,7 @@ struct Accounts {
     weights: AtomicU64,
     state: AtomicU64,
     work: AtomicU64,
+    pool: AtomicU64,
     host: AtomicU64,
     /// Fenced allocations, start and size; only while guards are on.
     fenced: Mutex<HashMap<DevicePtr, usize>>,
@@ -56,8 +59,8 @@ pub(crate) struct Device {
     most: Option<u64>,
 }
 
-/// What a program takes of a real device before it asks for anything: context, code of kernels, the GEMM library's workspace.
-const CONTEXT_BYTES: u64 = 512 << 20;
+/// What a program takes of a real device beyond what it asks for: context (533 MiB on an H200), code of kernels, graphs, the GEMM library.
+const CONTEXT_BYTES: u64 = 704 << 20;
 
 impl Device {
     pub(crate) fn new(driver: Arc<dyn Driver>, guards: Guards, most: Option<u64>) -> Self {
@@ -68,7 +71,7 @@ impl Device {
     pub(crate) fn free_bytes(&self) -> Result<u64> {
         let free = self.driver.free_bytes()?;
         let context = if self.driver.info().driver_version > 0 { CONTEXT_BYTES } else { 0 };
-        let taken = [Account::Weights, Account::State, Account::Work]
+        let taken = [Account::Weights, Account::State, Account::Work, Account::Pool]
             .into_iter()
             .map(|account| self.account(account).load(Ordering::Relaxed))
             .sum::<u64>();
@@ -92,6 +95,7 @@ impl Device {
             Account::Weights => &self.accounts.weights,
             Account::State => &self.accounts.state,
             Account::Work => &self.accounts.work,
+            Account::Pool => &self.accounts.pool,
             Account::Host => &self.accounts.host,
         }
     }
@@ -112,6 +116,7 @@ impl Device {
             weights: self.accounts.weights.load(Ordering::Relaxed),
             state: self.accounts.state.load(Ordering::Relaxed),
             work: self.accounts.work.load(Ordering::Relaxed),
+            pool: self.accounts.pool.load(Ordering::Relaxed),
             host: self.accounts.host.load(Ordering::Relaxed),
             used,
             total: self.free_bytes().map_or(total, |free| total.min(used + free)),

@@ -4,8 +4,10 @@ use super::cublaslt::Proofs;
 use super::device::{Account, DeviceBuffer};
 use super::driver::Home;
 use super::pool::PoolSize;
-use super::tensors::{Buf, Cache, HEAD, Matrix, Recurrent, SPARE_BYTES, Selection, Sums, Vector, floats};
-use super::{Cuda, launch, limits, pool, shape};
+use super::tensors::{
+    Buf, Cache, HEAD, Matrix, PAGED_SPARE_BYTES, Recurrent, SPARE_BYTES, Selection, Sums, Vector, floats,
+};
+use super::{Cuda, host_pages, launch, limits, pool, shape};
 use crate::backend::room::PoolCounts;
 use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, Memory, Result, WeightView, room};
 use crate::protocol::engine::{Dtype, MemoryInfo};
@@ -104,6 +106,7 @@ impl Memory for Cuda {
                 let size = PoolSize { blocks: plan.blocks, staged_rows: plan.staged_rows };
                 self.pools.prepare(&self.device, &spec.sparse, Some(size), layers, self.prefill_rows)?;
                 self.notes.push(plan.line(tokens));
+                self.notes.extend(host_pages::free_bytes().and_then(|free| plan.short_of_host(tokens, free)));
                 Ok(())
             }
             Err(needed) if asked || limited => {
@@ -170,7 +173,8 @@ impl Memory for Cuda {
     }
 
     fn room(&self) -> Result<Option<u64>> {
-        let room = self.device.free_bytes()?.saturating_sub(SPARE_BYTES);
+        let spare = if self.pools.size().is_some() { PAGED_SPARE_BYTES } else { SPARE_BYTES };
+        let room = self.device.free_bytes()?.saturating_sub(spare);
         Ok(Some(room.min(self.ledger.room_beside_host())))
     }
 

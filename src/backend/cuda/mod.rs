@@ -82,9 +82,10 @@ use tensors::CacheLedger;
 const PREFILL_ROWS: [usize; 3] = [4096, 2048, 256];
 /// Memory from which a GPU gets the large passes.
 const LARGE_BYTES: u64 = 40 << 30;
-
 /// Up to this much, where somebody says so, they are smaller still.
-const TIGHT_BYTES: u64 = 10 << 30;
+const TIGHT_BYTES: u64 = 15 << 29;
+/// Rows of a prefill pass that are multiplied at a time with the widest weight, where somebody says how much may be taken.
+const WIDE_ROWS: usize = 512;
 
 /// What may be chosen when a device is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,6 +186,11 @@ impl Cuda {
             notes: Vec::new(),
             device,
         })
+    }
+
+    /// Rows of a prefill pass whose gate and up columns are there at a time: fewer where memory is counted.
+    fn wide_rows(&self) -> usize {
+        if self.options.most_bytes.is_some() { WIDE_ROWS.min(self.prefill_rows) } else { self.prefill_rows }
     }
 
     /// What the device is.

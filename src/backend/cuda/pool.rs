@@ -55,7 +55,7 @@ pub(super) struct LayerPool {
 impl LayerPool {
     fn new(device: &Device, spec: &SparseSpec, slots: usize) -> Result<Self> {
         let (kv_heads, slots) = (spec.kv_heads, slots.clamp(1, launch::MOST_SLOTS));
-        let state = |bytes: usize| device.zeroed("blocks of keys and values", kv_heads * bytes, Account::State);
+        let state = |bytes: usize| device.zeroed("blocks of keys and values", kv_heads * bytes, Account::Pool);
         Ok(LayerPool {
             slots,
             kv_heads,
@@ -181,7 +181,7 @@ impl Ring {
         let row_bytes = spec.kv_heads * HEAD * 2;
         let events = || (0..RING).map(|_| device.driver().event()).collect::<Result<Vec<_>>>();
         Ok(Ring {
-            memory: device.zeroed("staged keys and values", RING * 2 * rows * row_bytes, Account::Work)?,
+            memory: device.zeroed("staged keys and values", RING * 2 * rows * row_bytes, Account::Pool)?,
             rows,
             row_bytes,
             heads: spec.heads,

@@ -25,6 +25,8 @@ use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
 pub(super) const HEAD: usize = 128;
 /// Memory left to others when caches grow.
 pub(super) const SPARE_BYTES: u64 = 256 << 20;
+/// The same where keys and values are not there: what grows is small.
+pub(super) const PAGED_SPARE_BYTES: u64 = 128 << 20;
 /// The same in the host's memory.
 const HOST_SPARE_BYTES: u64 = 256 << 20;
 /// Scores of a prefill pass are made in parts that fit into this.
@@ -267,7 +269,8 @@ impl Cache {
         if limit > ledger.approved.load(Ordering::Relaxed) {
             let per_token = ledger.bytes_per_token.load(Ordering::Relaxed).max(1);
             let have = (parts[0].backed() / self.row_bytes) as u64;
-            let free = device.free_bytes()?.saturating_sub(SPARE_BYTES);
+            let spare = if self.paged.is_some() { PAGED_SPARE_BYTES } else { SPARE_BYTES };
+            let free = device.free_bytes()?.saturating_sub(spare);
             let needed = (rounded as u64).saturating_sub(have) * per_token;
             if needed > free {
                 let fits = (have + free / per_token) / 1024 * 1024;

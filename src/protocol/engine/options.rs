@@ -152,6 +152,9 @@ pub struct MemoryInfo {
     pub state: u64,
     /// Working buffers.
     pub work: u64,
+    /// Where keys and values lie in the host's memory: those that the device keeps of them, and where they pass through.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub pool: u64,
     /// Keys and values that lie in the host's memory.
     #[serde(skip_serializing_if = "is_zero")]
     pub host: u64,

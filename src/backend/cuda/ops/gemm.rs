@@ -1,5 +1,7 @@
 //! GEMMs of a pass: staged, normed or gated on the way, by a library or by our own kernels.
 
+use std::ops::Range;
+
 use super::super::device::{Account, DeviceBuffer};
 use super::super::driver::{DevicePtr, GEMM_ROWS, Gemm, GemmOut};
 use super::super::launch::{self, GemmTo, SkinnyFrom, SkinnyTo, SkinnyWeight};
@@ -34,13 +36,14 @@ fn own_rows(read: usize, rows: usize) -> usize {
 
 /// What a GEMM of any number of rows is made of.
 #[derive(Clone, Copy)]
-struct GemmShape {
-    w: DevicePtr,
-    out: usize,
-    inner: usize,
-    ldd: usize,
-    to: GemmOut,
-    scale: f32,
+pub(super) struct GemmShape {
+    /// bf16 `[out, inner]`.
+    pub(super) w: DevicePtr,
+    pub(super) out: usize,
+    pub(super) inner: usize,
+    pub(super) ldd: usize,
+    pub(super) to: GemmOut,
+    pub(super) scale: f32,
 }
 
 impl Cuda {
@@ -58,19 +61,25 @@ impl Cuda {
     ) -> Result<()> {
         check_width(w)?;
         let plain = self.widened(w)?;
-        let shape = GemmShape { w: plain, out: w.out, inner: w.inner, ldd, to, scale };
-        let own = match self.options.own_gemm || ldd != w.out {
+        self.gemm_of(x, d, 0..rows, GemmShape { w: plain, out: w.out, inner: w.inner, ldd, to, scale })
+    }
+
+    /// The same for rows `of` of the pass, the first of which are at `x` and `d`; a multiple of [`GEMM_ROWS`] lies before them.
+    pub(super) fn gemm_of(&mut self, x: DevicePtr, d: DevicePtr, of: Range<usize>, shape: GemmShape) -> Result<()> {
+        let GemmShape { w, out, inner, ldd, to, scale } = shape;
+        let rows = of.len();
+        let own = match self.options.own_gemm || ldd != out {
             true => rows,
-            false => own_rows(self.segment_read, rows),
+            false => own_rows(self.segment_read + of.start, rows),
         };
         self.launch_gemm(x, d, own, shape)?;
         if own == rows {
             return Ok(());
         }
-        let (x, d) = (x + (own * w.inner * 2) as u64, d + (own * ldd) as u64 * to.value_bytes());
+        let (x, d) = (x + (own * inner * 2) as u64, d + (own * ldd) as u64 * to.value_bytes());
         // Rows beyond the pass are in the buffers and mean nothing; rounding keeps to row counts that were proved.
         let rounded = (rows - own).next_multiple_of(GEMM_ROWS);
-        let gemm = Gemm { x, w: plain, d, rows: rounded, out: w.out, inner: w.inner, to, scale };
+        let gemm = Gemm { x, w, d, rows: rounded, out, inner, to, scale };
         // SAFETY: buffers of a pass have room for `prefill_rows`, a multiple of the rounding, as `own` is; sizes are checked
         // by the callers.
         if unsafe { self.device.driver().gemm(&gemm)? } {
@@ -226,7 +235,7 @@ impl Cuda {
 }
 
 /// The kernels read whole pieces of a row: of another width they would compute something else.
-fn check_width(w: &Matrix) -> Result<()> {
+pub(super) fn check_width(w: &Matrix) -> Result<()> {
     if w.inner.is_multiple_of(limits::INNER) {
         return Ok(());
     }

@@ -8,6 +8,7 @@ use super::super::launch::{self, SkinnyFrom, SkinnyTo};
 use super::super::tensors::{Buf, Matrix, Vector};
 use super::super::{Cuda, shape, u32_of};
 use super::check_rows;
+use super::gemm::{GemmShape, check_width};
 use crate::backend::{HeadRows, MAX_VERIFY_ROWS, Pass, Result, Rows, TOP_LOGITS, TopLogits, internal};
 
 /// Where the top logits are found and put.
@@ -70,14 +71,23 @@ impl Rows for Cuda {
                     return Err(shape("norm_gate_up", format!("[rows, {inter}]"), format!("[rows, {}]", dst.width)));
                 }
                 let x = self.normed(h, norm, eps, rows)?;
-                let bytes = self.prefill_rows.max(MAX_VERIFY_ROWS) * w.out * 2;
-                let wide = self.room(|scratch| &mut scratch.wide, bytes)?;
-                self.gemm(x, w, wide, w.out, rows, GemmOut::Bf16, 1.0)?;
-                // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                unsafe {
-                    launch::SwigluRows { dst: to, gu: wide, inter: u32_of(inter)?, rows: u32_of(rows)? }
-                        .launch(self.device.driver())
+                check_width(w)?;
+                let part = self.wide_rows();
+                let wide = self.room(|scratch| &mut scratch.wide, part.max(MAX_VERIFY_ROWS) * w.out * 2)?;
+                let plain = self.widened(w)?;
+                let gemm =
+                    GemmShape { w: plain, out: w.out, inner: w.inner, ldd: w.out, to: GemmOut::Bf16, scale: 1.0 };
+                for first in (0..rows).step_by(part) {
+                    let until = (first + part).min(rows);
+                    self.gemm_of(x + (first * w.inner * 2) as u64, wide, first..until, gemm)?;
+                    let (dst, rows) = (to + (first * inter * 2) as u64, u32_of(until - first)?);
+                    // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
+                    unsafe {
+                        launch::SwigluRows { dst, gu: wide, inter: u32_of(inter)?, rows }
+                            .launch(self.device.driver())?
+                    };
                 }
+                Ok(())
             }
         }
     }
