@@ -200,8 +200,13 @@ fn where_none_of_the_likeliest_may_come_the_likeliest_of_all_that_may_does() {
     let only = |next: &[&[Token]]| -> Option<Box<dyn Constrain>> {
         Some(Box::new(Only(next.iter().map(|n| n.to_vec()).collect())))
     };
-    // Row 0 knows the tokens 1 and 2; of the others 4 is likelier than 3.
-    let rows = [sure(1), sure(2)];
+    // A row knows its two likeliest; of those that row 0 does not know 4 is likelier than 3.
+    let two = |mut row: TopLogits| {
+        row.ids.truncate(2);
+        row.logits.truncate(2);
+        row
+    };
+    let rows = [two(sure(1)), two(sure(2))];
     let whole = |row: usize| Ok(if row == 0 { vec![-9.0, 5.0, -4.0, -7.0, -6.0] } else { vec![0.0; VOCAB] });
     let mut generation = Generation { constraint: only(&[&[3, 4], &[2, 3]]), ..greedy(&[]) };
     let got = draw_and_match(&mut generation, &rows, &[4], 7, whole).unwrap();
