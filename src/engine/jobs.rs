@@ -187,8 +187,11 @@ impl<B: DraftOps> Worker<'_, B> {
             // One chunk at a time is in the device's queue: who asks meanwhile waits for that one alone. The device is without work for
             // the tenth of a millisecond that the next chunk's first launch takes.
             self.backend.synchronize().map_err(ModelError::from)?;
-            if beside && chunk.len() == rows {
-                self.pace.beside = Some((rows, begun.elapsed().as_secs_f64()));
+            if beside {
+                self.pace.held_up = begun.elapsed().as_secs_f64();
+                if chunk.len() == rows {
+                    self.pace.beside = Some((rows, self.pace.held_up));
+                }
             }
             let tokens_per_s = run.speed.add(chunk.len() as u64, Instant::now());
             if !beside && run.prompt >= WHOLE {
