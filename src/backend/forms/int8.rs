@@ -7,6 +7,9 @@ use super::{Form, IntegerRows, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, half_word
 
 pub(super) const VALUES: usize = 4096;
 
+/// Kernels multiply scales by 2^101 on the way: from here on that is no number any more.
+pub(super) const TOO_LARGE_A_SCALE: f32 = 67_108_864.0;
+
 /// Where the word of columns `4w..4w + 4` lies.
 fn at(place: Place, w: usize) -> usize {
     let (h, b, t) = (w / 16, w / 8 % 2, w / 2 % 4);

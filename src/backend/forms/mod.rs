@@ -155,7 +155,7 @@ impl Packed {
                     for v in values.iter_mut() {
                         *v = bf16::from_f32(*v).to_f32();
                     }
-                    if !values.iter().all(|v| v.is_finite()) {
+                    if !values.iter().all(|v| v.abs() < 127.0 * int8::TOO_LARGE_A_SCALE) {
                         return Err(NotFinite);
                     }
                     let place = Place::of(r);
@@ -223,17 +223,18 @@ pub fn values(form: Form, inner: usize, bytes: &[u8], row: usize, dst: &mut [f32
     }
 }
 
-/// The first unit of a packed weight with a scale that is not finite. Scales of int4 always are.
+/// The first unit of a packed weight with a scale that is not finite, or larger than kernels can use. Scales of int4 never are.
 pub fn first_bad_unit(form: Form, bytes: &[u8]) -> Option<usize> {
-    let scales = match form {
-        Form::Int8 => int8::VALUES,
-        Form::Group4(_) => group4::VALUES,
+    let (scales, most) = match form {
+        Form::Int8 => (int8::VALUES, int8::TOO_LARGE_A_SCALE),
+        Form::Group4(_) => (group4::VALUES, f32::INFINITY),
         Form::Bf16 | Form::Int4 => return None,
     };
+    let scale_of = |b: &[u8]| bf16::from_bits(u16::from_le_bytes([b[0], b[1]])).to_f32();
     let unit_bytes = form.row().map_or(1, |row| row.unit_bytes);
     bytes.par_chunks_exact(unit_bytes).position_first(|unit| {
         let scales = unit.get(scales..).unwrap_or_default();
-        scales.chunks_exact(2).any(|b| u16::from_le_bytes([b[0], b[1]]) & 0x7f80 == 0x7f80)
+        scales.chunks_exact(2).map(scale_of).any(|s| s.is_nan() || s.abs() >= most)
     })
 }
 

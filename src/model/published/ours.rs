@@ -49,7 +49,7 @@ impl<'a> Reader<'a> for Ours<'a> {
             None => Ok(()),
             Some(unit) => Err((
                 self.form.name(),
-                format!("holds a scale that is not finite (unit {unit}); the folder is damaged"),
+                format!("holds a scale that is not finite, or too large (unit {unit}); the folder is damaged"),
             )),
         }
     }

@@ -20,6 +20,9 @@ const MOST_DEEP: u32 = 8;
 /// Shared memory that parts of tiles leave to the small kernels around a GEMM, which start beside it.
 const BESIDE: u32 = 44 << 10;
 
+/// Shared memory of the kernel's own arrays, and where the rest begins behind them: a block has that within its limit, too.
+const OWN_BYTES: u32 = 128;
+
 /// How the weights of a form pass through a block.
 pub(super) struct Ring {
     /// Warps of a block, each with a ring of its own.
@@ -110,7 +113,7 @@ pub struct SkinnyWeight {
 /// alone, never on the rows of a pass: another kernel adds in another order.
 pub fn joined(d: &dyn Driver, to: SkinnyTo, first: SkinnyWeight, second: SkinnyWeight) -> Option<SkinnyWeight> {
     let forms = (first.form, second.form) == (Form::Int4, Form::Int8);
-    let fits = used_bytes(&skinny_mixed::RING, 0, [1, 1, 1, 8, first.inner, 0]) <= d.info().shared_limit;
+    let fits = used_bytes(&skinny_mixed::RING, 0, [1, 1, 1, 8, first.inner, 0]) <= room(d);
     (to == SkinnyTo::Store && forms && first.out.is_multiple_of(SKINNY_TILE) && fits).then_some(SkinnyWeight {
         out: first.out + second.out,
         second: Some((first.out, second.w)),
@@ -144,7 +147,12 @@ fn ring_of(weight: &SkinnyWeight) -> (&'static Ring, u32) {
 /// [`SkinnyFrom::Ready`]: the bits are the same. It can if that leaves room for a ring.
 pub fn stages_rows(d: &dyn Driver, weight: &SkinnyWeight, rows: u32) -> bool {
     let (ring, detail) = ring_of(weight);
-    rows <= STAGED_ROWS && used_bytes(ring, detail, [ring.least, 0, 1, rows, weight.inner, 1]) <= d.info().shared_limit
+    rows <= STAGED_ROWS && used_bytes(ring, detail, [ring.least, 0, 1, rows, weight.inner, 1]) <= room(d)
+}
+
+/// Shared memory that a launch may ask for.
+fn room(d: &dyn Driver) -> u32 {
+    d.info().shared_limit.saturating_sub(OWN_BYTES)
 }
 
 /// The warps' parts of a tile.
@@ -222,7 +230,7 @@ pub unsafe fn skinny(
     rows: u32,
 ) -> Result<()> {
     let (ring, detail) = ring_of(&weight);
-    let limit = d.info().shared_limit;
+    let limit = room(d);
     if let SkinnyFrom::Ready { x, ld } = from
         && rows > 8
         && used_bytes(ring, detail, [ring.least, ring.least, 1, rows, weight.inner, 0]) > limit
@@ -288,5 +296,40 @@ pub unsafe fn skinny(
         Form::Int8 => launch!(SkinnyInt8 "int8"),
         Form::Int4 => launch!(SkinnyInt4 "int4"),
         Form::Group4(_) => launch!(SkinnyGroup4 "group4"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{skinny_group4, skinny_int4, skinny_int8, skinny_mixed};
+    use super::*;
+
+    #[test]
+    fn a_block_has_room_for_the_kernels_own_arrays_on_every_card() {
+        let rings = [
+            (&RING, 0),
+            (&skinny_int8::RING, 0),
+            (&skinny_int4::RING, 0),
+            (&skinny_mixed::RING, 0),
+            (&skinny_group4::RING, 0),
+            (&skinny_group4::RING, 2),
+        ];
+        let tos = [SkinnyTo::Store, SkinnyTo::Swiglu, SkinnyTo::Add, SkinnyTo::Logits];
+        for limit in [99 << 10, 163 << 10, 227 << 10] {
+            let room = limit - OWN_BYTES;
+            for ((ring, detail), rows) in rings.iter().flat_map(|ring| (1..=16).map(move |rows| (ring, rows))) {
+                for (to, inner) in tos.iter().flat_map(|to| [256, 1024, 4096, 16_384].map(|inner| (*to, inner))) {
+                    let [stages, places, deep] = divide(ring, *detail, to, [rows, inner, 0], room);
+                    let bytes = shared_bytes(ring, *detail, [stages, places, deep, rows, inner, 0], limit);
+                    let least = used_bytes(ring, *detail, [1, 1, 1, rows, inner, 0]);
+                    assert!(
+                        bytes + OWN_BYTES <= limit || least > room,
+                        "{to:?} of {rows} rows, {inner}: {bytes} of {limit}"
+                    );
+                }
+            }
+        }
+        // Five rows of bf16 weights are those that fill a Hopper's 227 KiB to the byte.
+        assert_eq!(used_bytes(&RING, 0, [6, 6, 1, 5, 4096, 0]), 227 << 10);
     }
 }
