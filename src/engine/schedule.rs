@@ -2,7 +2,7 @@
 //!
 //! A turn is one chunk of one prompt, then one decode round of every sequence that writes. So nobody starves: whoever writes is
 //! in every turn, and prompts take turns. While somebody writes, a chunk is only as long as [`CHUNK_SECONDS`] allow, and as many rounds
-//! follow it as keep [`ROUNDS_PER_S`]: a pass of a few hundred rows leaves most of a GPU without work, so that long chunks with
+//! follow it as keep `ROUNDS_PER_S`: a pass of a few hundred rows leaves most of a GPU without work, so that long chunks with
 //! several rounds between them read more beside the same answer than short ones with one. Alone, prompts are read in whole passes, as
 //! far as [`ALONE_SECONDS`] allow: who asks meanwhile waits for the chunk under way. Chunks are multiples of [`GRID`] counted from the segment's start, and so what
 //! is read does not depend on any of this.

@@ -255,7 +255,7 @@ fn forks_of_one_text_go_on_as_if_each_had_read_it() {
     let document = h.question(&"The lamp is in the attic, the keys are in the blue box. ".repeat(60));
     let read = Wish { prompt: document, seed: None, spec: SpecMode::Auto, tokens: 0 };
     let wish = |seed: u64, prompt: Vec<Token>| Wish { prompt, seed: Some(seed), spec: SpecMode::Auto, tokens: 25 };
-    let ask = h.question("Where are the keys?");
+    let ask = h.question("Tell me a story.");
     // Without another word, and with a question.
     for prompt in [Vec::new(), ask] {
         let seeds = [3, 4, 5, 6];

@@ -86,7 +86,7 @@ fn chat_goes_on_beside_a_read_and_a_question_is_answered_within_a_chunk() {
     // A chunk is never much more than its time at the rate that was measured, and the answer is in every turn.
     let chunks: Vec<u64> = both.read.windows(2).map(|pair| pair[1].1 - pair[0].1).collect();
     let most = chunks.iter().copied().max().unwrap_or_default();
-    assert!(most as f64 <= (read_alone * 0.06).max(128.0), "a chunk of {most} tokens at {read_alone:.0} t/s");
+    assert!(most as f64 <= (read_alone * 0.25).max(256.0), "a chunk of {most} tokens at {read_alone:.0} t/s");
     let rounds = both.chat.iter().filter(|(at, _)| *at <= end && *at >= both.read[0].0).count();
     assert!(rounds + 2 >= chunks.len(), "{rounds} rounds beside {} chunks", chunks.len());
     assert!(first < Duration::from_secs(5), "{first:?}");
