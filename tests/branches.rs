@@ -142,7 +142,9 @@ fn a_stop_keeps_what_there_is_of_each() {
     drop(permits);
     t.sync();
     let view = t.view();
-    assert!(view.messages.last().unwrap().text.starts_with("seed"), "{:?}", view.messages);
+    // However much of it came before the stop was heard.
+    let kept = &view.messages.last().unwrap().text;
+    assert!(!kept.is_empty() && (kept.starts_with("seed") || "seed".starts_with(kept)), "{:?}", view.messages);
     assert_eq!(view.messages.last().unwrap().meta.finish, Some(Finish::Stopped));
     t.send(Request::Continue(None));
     t.finished();
