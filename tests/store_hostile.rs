@@ -1,7 +1,8 @@
 //! Hostile files: segments, bundles, imports, databases, settings, presets and model folders, changed in many small ways. Nothing panics,
 //! hangs, reserves memory by numbers it has read, or is kept without being what it should be.
 //!
-//! Each target runs for a bounded time, a second and a half in a usual run. `SALA_FUZZ_SECONDS=N` gives each N seconds,
+//! Each target runs for a bounded time, a second and a half in a usual run, and for some files however slow the machine is.
+//! `SALA_FUZZ_SECONDS=N` gives each N seconds,
 //! `SALA_FUZZ_SEED=N` repeats a run; the seed is printed with every failure.
 
 mod store_support;
@@ -60,14 +61,14 @@ fn mutate(random: &mut SplitMix64, seed: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Runs `target` over changed copies of the seeds until the time is over.
+/// Runs `target` over the seeds, and over changed copies of them until there were some of each and the time is over.
 fn fuzz(name: &str, seeds: &[Vec<u8>], mut target: impl FnMut(&[u8])) {
     let seconds: f64 = std::env::var("SALA_FUZZ_SECONDS").map_or(1.5, |s| s.parse().unwrap());
     let seed: u64 = std::env::var("SALA_FUZZ_SEED").map_or(11, |s| s.parse().unwrap());
     let mut random = SplitMix64::new(seed);
     let until = Instant::now() + Duration::from_secs_f64(seconds);
     let (mut runs, mut slowest) = (0u64, Duration::ZERO);
-    while Instant::now() < until {
+    while Instant::now() < until || runs < 4 * seeds.len() as u64 {
         let bytes = match runs as usize {
             n if n < seeds.len() => seeds[n].clone(),
             _ => {
@@ -82,11 +83,10 @@ fn fuzz(name: &str, seeds: &[Vec<u8>], mut target: impl FnMut(&[u8])) {
             eprintln!("{name}: run {runs} of seed {seed} failed over {} bytes", bytes.len());
             std::panic::resume_unwind(panic);
         }
-        assert!(begun.elapsed() < Duration::from_secs(10), "{name}: run {runs} of seed {seed} hangs");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{name}: run {runs} of seed {seed} hangs");
         runs += 1;
     }
-    println!("{name}: {runs} files in {seconds} s, the slowest {:.0} ms", slowest.as_secs_f64() * 1e3);
-    assert!(runs > seeds.len() as u64, "{name}: no file was changed");
+    println!("{name}: {runs} files, the slowest {:.0} ms", slowest.as_secs_f64() * 1e3);
 }
 
 fn one_line(e: &StoreError) {
