@@ -25,6 +25,8 @@ use sala_chat::spec::{DenseRule, ScoreNorm, SparseSpec};
 
 #[path = "cuda_emulated/pool.rs"]
 mod pool;
+#[path = "cuda_emulated/sharing.rs"]
+mod sharing;
 
 /// Kernels run one at a time in all tests of the process: who launches long ones holds it, and who measures what happens
 /// beside a short one waits for them.
@@ -232,7 +234,7 @@ fn image(spec: &SparseSpec, start: usize, rows: usize) -> RowsImage {
             data: Arc::new(data.collect()),
         }
     });
-    RowsImage { start: start as u64, rows: rows as u64, tensors: tensors.collect() }
+    RowsImage { start: start as u64, rows: rows as u64, tensors: tensors.collect(), segment: None }
 }
 
 /// A file that goes bad in its second piece.

@@ -51,7 +51,7 @@ fn figures() {
         let end = (0..24).map(|l| tensor(format!("state.{l}"), vec![32, 128, 128], Dtype::F32));
         let start = talk.segments.last().unwrap().start;
         let image = StateImage {
-            rows: RowsImage { start, rows: tokens as u64, tensors: rows.collect() },
+            rows: RowsImage { start, rows: tokens as u64, tensors: rows.collect(), segment: None },
             end: Some(CheckpointImage { position: start + tokens as u64, tensors: end.collect() }),
         };
         let all = image.rows.tensors.iter().chain(&image.end.as_ref().unwrap().tensors);

@@ -7,11 +7,12 @@ mod support;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use sala_chat::backend::{ROW_ARRAYS, layer_tensor};
 use sala_chat::desk::{EngineChannels, Opening, Settings};
 use sala_chat::engine::worker;
-use sala_chat::protocol::desk::{BranchTarget, GotoTarget, Notice, Request};
-use sala_chat::protocol::engine::{DeviceChoice, EngineOptions};
-use sala_chat::session::{SessionFilter, Store};
+use sala_chat::protocol::desk::{BranchTarget, GotoTarget, Level, Notice, Request};
+use sala_chat::protocol::engine::{DeviceChoice, EngineOptions, RowSource};
+use sala_chat::session::{SegmentId, SessionFilter, Store};
 use sala_chat::transcript::MessageId;
 use support::{How, Setup, Talk, store, text_model, with_both_tokenizers};
 
@@ -283,6 +284,71 @@ fn a_document_from_the_library_answers_as_if_it_had_been_read() {
     assert_eq!(again.meta.reused_tokens, read.meta.reused_tokens);
     t.on_disk();
     assert!(state_of(&store(&dir.path().join("data")), &t.name()) == first);
+    t.quit();
+}
+
+/// The answers of `/when`, each with the line from which on it is given.
+fn when(t: &mut Talk, question: &str) -> Vec<String> {
+    t.send(Request::When(question.into()));
+    let page = t.wait("the page", |n| match n {
+        Notice::Page { text, .. } => Some(text.clone()),
+        Notice::Note(Level::Error | Level::Warn, e) => panic!("{e}"),
+        _ => None,
+    });
+    page.lines().filter(|line| line.contains("from line")).map(str::to_owned).collect()
+}
+
+/// Damages the rows of all segments but the first of a path.
+fn damage_rows(data: &Path) -> usize {
+    let store = store(data);
+    let mut damaged = 0;
+    for entry in std::fs::read_dir(data.join("segments")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().strip_suffix(".rows").and_then(SegmentId::from_hex);
+        let Some(segment) = name.and_then(|id| store.segment(&id).unwrap()) else { continue };
+        if segment.content.start > 0 {
+            let mut bytes = std::fs::read(&path).unwrap();
+            let last = bytes.len() - 1;
+            bytes[last] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            let rows = store.open_path(&segment.id, 0).unwrap().rows.pop().unwrap();
+            let names = (0..8).flat_map(|layer| ROW_ARRAYS.map(|name| layer_tensor(name, layer)));
+            assert!(names.filter(|name| rows.array(name).is_some()).any(|name| rows.load(&name).is_err()));
+            damaged += 1;
+        }
+    }
+    damaged
+}
+
+#[test]
+fn when_has_the_rows_of_all_places_from_the_conversation_itself() {
+    let story = |n: usize| match n {
+        150 => "Then Petra Lang wrote it down: the password of the tool shed is TR-5512-K.\n".to_owned(),
+        _ => format!("On day {n} of the voyage the ship was {} miles from the harbour.\n", n * 37 % 101),
+    };
+    let (question, again) = ("What is the password of the tool shed?", "Who wrote it down?");
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("story.txt"), (0..300).map(story).collect::<String>()).unwrap();
+    let mut t = open(Engine::Demo, dir.path(), Opening::New);
+    t.load("story.txt");
+    t.on_disk();
+    let lines = when(&mut t, question);
+    assert!(lines.len() > 1 && !lines.iter().any(|line| line.contains('(')), "{lines:?}");
+    // Only ends come from the disk: rows that nobody reads may be damaged.
+    let data = dir.path().join("data");
+    assert!(damage_rows(&data) >= 3);
+    assert_eq!(when(&mut t, question), lines);
+    // A stop, and the conversation goes on as one where nothing was asked on the way.
+    t.send(Request::When(question.into()));
+    t.send(Request::Stop);
+    t.sync();
+    let answer = t.ask(again);
+    t.quit();
+    let other = tempfile::tempdir().unwrap();
+    std::fs::copy(dir.path().join("story.txt"), other.path().join("story.txt")).unwrap();
+    let mut t = open(Engine::Demo, other.path(), Opening::New);
+    t.load("story.txt");
+    assert_eq!(t.ask(again).text, answer.text);
     t.quit();
 }
 

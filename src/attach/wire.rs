@@ -98,13 +98,15 @@ pub(super) struct State {
 
 impl State {
     fn pack(image: StateImage, blobs: &mut Vec<Blob>) -> State {
-        let StateImage { rows: RowsImage { start, rows, tensors }, end } = image;
+        let StateImage { rows: RowsImage { start, rows, tensors, segment: _ }, end } = image;
         let arrays = arrays(tensors, blobs);
         State { start, rows, arrays, end: end.map(|end| Checkpoint::pack(end, blobs)) }
     }
 
     fn unpack(self, blobs: &mut impl Iterator<Item = Blob>) -> io::Result<StateImage> {
-        let rows = RowsImage { start: self.start, rows: self.rows, tensors: tensors(self.arrays, blobs)? };
+        let tensors = tensors(self.arrays, blobs)?;
+        // Of use to the engine alone, and rows go to it as the file they lie in.
+        let rows = RowsImage { start: self.start, rows: self.rows, tensors, segment: None };
         Ok(StateImage { rows, end: self.end.map(|end| end.unpack(blobs)).transpose()? })
     }
 }
@@ -338,7 +340,12 @@ mod tests {
     #[test]
     fn an_end_of_a_job_crosses_bit_for_bit() {
         let image = StateImage {
-            rows: RowsImage { start: 7, rows: 2, tensors: vec![tensor("k.0", Dtype::Bf16, &[2, 1, 2], vec![9; 8])] },
+            rows: RowsImage {
+                start: 7,
+                rows: 2,
+                tensors: vec![tensor("k.0", Dtype::Bf16, &[2, 1, 2], vec![9; 8])],
+                segment: None,
+            },
             end: Some(CheckpointImage {
                 position: 9,
                 tensors: vec![tensor("state.0", Dtype::F32, &[1, 1], vec![0, 0, 192, 127])],

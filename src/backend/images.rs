@@ -60,6 +60,10 @@ pub trait Images: Memory {
     fn own_rows(&mut self, _cache: &mut Self::Cache, _spec: &SparseSpec, _keep: usize) -> Result<()> {
         Ok(())
     }
+    /// Whether all rows of a cache are in its memory: none are still on their way to it.
+    fn rows_are_there(&self, _cache: &Self::Cache) -> bool {
+        true
+    }
     /// Copies a committed state, with nothing pending in either.
     fn copy_state(&mut self, to: &mut Self::Recurrent, from: &Self::Recurrent) -> Result<()>;
     /// What [`Images::restore_rows`] left on its way: rows of the first `keep` positions arrive, others may be given up.

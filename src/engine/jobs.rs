@@ -12,7 +12,7 @@ use crate::backend::{GRID, MAX_VERIFY_ROWS, TopLogits};
 use crate::model::ModelError;
 use crate::model::score::{likely, log_prob};
 use crate::protocol::engine::{
-    Ended, EngineEvent, Job, JobDone, JobStats, Likely, LookedAt, Scoring, SequenceId, StateImage,
+    Ended, EngineEvent, Job, JobDone, JobStats, Likely, LookedAt, RowsImage, Scoring, SequenceId, StateImage,
 };
 
 /// Fewer tokens say little of how fast a device reads.
@@ -403,8 +403,15 @@ impl<B: DraftOps> Worker<'_, B> {
             let tokens_per_s = rate(run.stats.generated_tokens, run.begun.elapsed());
             tracing::debug!(tokens_per_s, ?ended, "answer");
         }
+        let (at, read) = (self.live.position(), run.start + run.prompt);
+        let (prompt, completion) = (run.job.prompt.get(..run.prompt), self.decoder.history().get(read..at));
+        let segment = match (prompt, completion) {
+            (Some(prompt), Some(completion)) => self.live.end_segment(&self.info.fingerprint, prompt, completion),
+            _ => return Err(DecodeError::Order("a state without the tokens that it has read")),
+        };
         let image = if run.job.export {
-            let rows = self.live.export_rows(&mut self.backend, run.start..self.live.position())?;
+            let rows = self.live.export_rows(&mut self.backend, run.start..at)?;
+            let rows = RowsImage { segment, ..rows };
             let mut end = self.live.export_end(&mut self.backend)?;
             end.tensors.extend(self.decoder.export(&mut self.backend, &self.model)?);
             Some(StateImage { rows, end: Some(end) })

@@ -138,7 +138,9 @@ impl<B: DraftOps> Worker<'_, B> {
                 Some(Task::Fork { .. }) => [0; 2],
                 Some(Task::Restore { keep, rows, .. }) => {
                     let tokens = keep + rows.iter().map(|rows| rows.rows()).sum::<u64>();
-                    [usize::try_from(tokens).unwrap_or(usize::MAX).min(limit); 2]
+                    // As in a fork.
+                    let lent = self.lender(sequence, *keep, rows).map_or(0, |(_, tokens)| tokens);
+                    [usize::try_from(tokens).unwrap_or(usize::MAX).min(limit).saturating_sub(lent); 2]
                 }
             };
             let asked = seat.waits.unwrap_or(u64::MAX);

@@ -1,6 +1,7 @@
 //! The sequences of an engine: one in hand, the others put aside, and some that have nothing yet.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::jobs::Run;
 use super::speculate::{DecodeError, Parked};
@@ -8,7 +9,10 @@ use super::tasks::Task;
 use super::worker::Worker;
 use crate::backend::draft::DraftOps;
 use crate::model::{Live, Sequence};
-use crate::protocol::engine::{EngineEvent, MAIN, SequenceId};
+use crate::protocol::engine::{EngineEvent, MAIN, RowSource, SequenceId};
+
+/// Tokens of which a sequence has the rows from another instead of reading them: fewer are read sooner, and take next to no memory.
+const WORTH_SHARING: usize = 1_024;
 
 /// A sequence that is not in hand.
 pub(super) struct Aside<B: DraftOps> {
@@ -66,6 +70,27 @@ impl<B: DraftOps> Worker<'_, B> {
             Some(Held::Aside(aside)) => aside.sequence.position(),
             Some(Held::Nothing) | None => 0,
         }
+    }
+
+    /// Another sequence that has the first rows of a path, and how many: the one that has most of them, where that is a gain on the `keep`
+    /// tokens that stay.
+    pub(super) fn lender(
+        &self,
+        asker: SequenceId,
+        keep: u64,
+        rows: &[Arc<dyn RowSource>],
+    ) -> Option<(SequenceId, usize)> {
+        let least = usize::try_from(keep).unwrap_or(usize::MAX).saturating_add(WORTH_SHARING);
+        let others = self.seats.iter().filter(|(id, _)| **id != asker);
+        let lends = others.map(|(id, seat)| {
+            let tokens = match &seat.held {
+                Held::InHand => self.live.lends(&self.backend, rows),
+                Held::Aside(aside) => aside.sequence.lends(&self.backend, rows),
+                Held::Nothing => 0,
+            };
+            (*id, tokens)
+        });
+        lends.filter(|(_, tokens)| *tokens >= least).max_by_key(|(_, tokens)| *tokens)
     }
 
     /// Gives a sequence what an empty one has, if it has nothing.

@@ -276,12 +276,18 @@ impl<B: DraftOps> Worker<'_, B> {
         history: &[Token],
     ) -> Result<(), DecodeError> {
         let begun = Instant::now();
+        let lender = self.lender(self.in_hand, keep, rows);
         let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+        if let Some((from, tokens)) = lender {
+            tracing::debug!(?from, tokens, "rows are had from another sequence");
+        }
+        let lender = lender.and_then(|(from, _)| self.seats.get_mut(&from)).and_then(Seat::aside);
+        let lender = lender.map(|aside| &mut aside.sequence);
         let (live, backend, decoder) = (&mut self.live, &mut self.backend, &mut self.decoder);
         // The index over a long history is made while its rows are copied.
         std::thread::scope(|scope| {
             let index = scope.spawn(|| decoder.look_up_in(history));
-            let restored = live.restore_from(backend, keep, rows, end);
+            let restored = live.restore_from(backend, keep, rows, end, lender);
             // It has no way to fail but a panic, which goes the way of this thread's own.
             if let Err(panic) = index.join() {
                 std::panic::resume_unwind(panic);

@@ -497,7 +497,7 @@ impl<B: DraftOps> Bench<'_, B> {
                     });
                 }
             }
-            images.push(RowsImage { start: start as u64, rows: rows as u64, tensors });
+            images.push(RowsImage { start: start as u64, rows: rows as u64, tensors, segment: None });
             start += rows;
         }
         self.live.reset(&mut self.b)?;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::state::{LayerState, Live, Phase};
+use super::state::{LayerState, Live, Phase, Sequence};
 use super::{ModelError, Result};
 use crate::backend::{Backend, layer_tensor};
 use crate::protocol::engine::{CheckpointImage, ImageTensor, RowSource, RowsImage};
@@ -30,7 +30,7 @@ impl<B: Backend> Live<B> {
                 LayerState::Lightning(_) => {}
             }
         }
-        Ok(RowsImage { start: positions.start as u64, rows: positions.len() as u64, tensors })
+        Ok(RowsImage { start: positions.start as u64, rows: positions.len() as u64, tensors, segment: None })
     }
 
     /// The recurrent states at the current position, for saving. Folds first. Waits.
@@ -64,11 +64,12 @@ impl<B: Backend> Live<B> {
         // Tensors are shared, not copied.
         let feeds = rows.iter().map(|r| Arc::new(r.clone()) as Arc<dyn RowSource>);
         let feeds: Vec<Arc<dyn RowSource>> = feeds.collect();
-        self.restore_from(b, keep, &feeds, end)
+        self.restore_from(b, keep, &feeds, end, None)
     }
 
     /// The same with rows that may still be in files: small state first, then rows as fast as they come. On a device that
     /// copies by itself they go on coming afterwards, beside whatever is done next ([`restore_rows`](crate::backend::Images::restore_rows)).
+    /// Those that `lender` has ([`Sequence::lends`]) are in the memory of both instead, where the device can do that; every bit is the same.
     ///
     /// # Errors
     /// As [`Live::restore`]; rows that turn out to be unreadable, these or those of the restore before.
@@ -78,6 +79,7 @@ impl<B: Backend> Live<B> {
         keep: usize,
         rows: &[Arc<dyn RowSource>],
         end: Option<&CheckpointImage>,
+        lender: Option<&mut Sequence<B>>,
     ) -> Result<()> {
         let bad = |text: String| Err(ModelError::Image(text));
         if keep > self.now.position {
@@ -108,13 +110,28 @@ impl<B: Backend> Live<B> {
         self.now.pending = 0;
         self.now.segment = 0;
         self.work.last_prefill = None;
-        // Rows still in flight would be written over those of this path.
-        b.sync_rows(keep)?;
-        for layer in &mut self.now.layers {
-            if let LayerState::Sparse(cache) = layer {
-                b.own_rows(cache, &self.work.sparse_spec, keep)?;
+        self.now.named.cut(keep);
+        let lent = match lender {
+            Some(lender) => self.borrow(b, keep, rows, lender)?,
+            None => 0,
+        };
+        let coming: &[Arc<dyn RowSource>] = match lent {
+            0 => {
+                // Rows still in flight would be written over those of this path.
+                b.sync_rows(keep)?;
+                for layer in &mut self.now.layers {
+                    if let LayerState::Sparse(cache) = layer {
+                        b.own_rows(cache, &self.work.sparse_spec, keep)?;
+                    }
+                }
+                rows
             }
-        }
+            _ => {
+                let (passed, coming) = rows.split_at(rows.partition_point(|rows| rows.start() < lent as u64));
+                passed.iter().for_each(|rows| rows.pass_over());
+                coming
+            }
+        };
         self.reserve(b, length)?;
         let mut caches = Vec::new();
         for (i, layer) in self.now.layers.iter_mut().enumerate() {
@@ -135,13 +152,39 @@ impl<B: Backend> Live<B> {
                 }
             }
         }
-        if !rows.is_empty() {
-            b.restore_rows(&mut caches, &self.work.sparse_spec, rows)?;
+        if !coming.is_empty() {
+            b.restore_rows(&mut caches, &self.work.sparse_spec, coming)?;
         }
         b.seek(length)?;
         self.now.position = length;
+        self.now.named.add_all(rows);
         // A pass that failed may have left some.
         self.reset_mass(b)
+    }
+
+    /// Takes the place of what is in the caches with the rows of another sequence, as many as it lends; says how many those are. Where it has
+    /// no more than the `keep` that stay here, nothing is done.
+    fn borrow(
+        &mut self,
+        b: &mut B,
+        keep: usize,
+        rows: &[Arc<dyn RowSource>],
+        lender: &mut Sequence<B>,
+    ) -> Result<usize> {
+        let lent = lender.lends(b, rows);
+        if lent <= keep {
+            return Ok(0);
+        }
+        self.now.named.cut(0);
+        b.sync_rows(0)?;
+        for (to, from) in self.now.layers.iter_mut().zip(&mut lender.layers) {
+            if let (LayerState::Sparse(to), LayerState::Sparse(from)) = (to, from) {
+                b.copy_rows(to, from, &self.work.sparse_spec, lent)?;
+            }
+        }
+        self.now.named = lender.named.clone();
+        self.now.named.cut(lent);
+        Ok(lent)
     }
 
     /// Empties the state. Also the way out after a device error.

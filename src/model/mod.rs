@@ -33,6 +33,7 @@ mod forward;
 pub mod golden;
 mod images;
 mod mass;
+mod named;
 mod published;
 pub mod quantize;
 pub mod score;

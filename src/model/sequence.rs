@@ -76,6 +76,7 @@ impl<B: Backend> Live<B> {
         }
         b.seek(position)?;
         (to.position, to.pending, to.phase, to.segment) = (position, 0, Phase::Synced, self.now.segment);
+        to.named = self.now.named.clone();
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use crate::protocol::engine::Token;
 use crate::spec::{DenseRule, LightningSpec, Mixer, ModelSpec, SparseSpec};
 
 use super::forward::Probe;
+use super::named::Named;
 use super::{Model, ModelError, Result};
 
 /// Fused projection and mixer output of one kind of layer.
@@ -64,6 +65,8 @@ pub struct Sequence<B: Backend> {
     pub(super) segment: usize,
     /// Its first row in the last verify pass.
     pub(super) first_row: usize,
+    /// What its rows are called.
+    pub(super) named: Named,
 }
 
 /// What passes work in, whoever's they are.
@@ -135,7 +138,8 @@ impl<B: Backend> Workspace<B> {
 
 impl<B: Backend> Sequence<B> {
     pub(super) fn empty(layers: Vec<LayerState<B>>, sums: Option<B::Sums>, place: Place) -> Self {
-        Sequence { layers, sums, place, position: 0, pending: 0, phase: Phase::Synced, segment: 0, first_row: 0 }
+        let named = Named::default();
+        Sequence { layers, sums, place, position: 0, pending: 0, phase: Phase::Synced, segment: 0, first_row: 0, named }
     }
 
     /// Tokens in the state.

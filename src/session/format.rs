@@ -409,7 +409,8 @@ impl OpenFile {
 /// Reads rows.
 pub(super) fn read_rows(disk: &dyn Disk, path: &Path, id: &SegmentId, root: &[u8; 32]) -> Result<RowsImage, Fault> {
     let file = open(disk, path, FileKind::Rows, id, root)?;
-    Ok(RowsImage { start: file.start, rows: file.rows, tensors: file.read(disk, path)? })
+    let tensors = file.read(disk, path)?;
+    Ok(RowsImage { start: file.start, rows: file.rows, tensors, segment: Some(id.0) })
 }
 
 /// Reads an end state.

@@ -105,8 +105,16 @@ impl RowSource for StoredRows {
     }
 
     fn hand_over(&self) -> Option<RowsPlace> {
-        self.read.store(self.bytes(), Ordering::Relaxed);
+        self.pass_over();
         Some(RowsPlace { file: self.path.clone(), segment: self.id.0, checksum: self.root })
+    }
+
+    fn segment(&self) -> Option<[u8; 32]> {
+        Some(self.id.0)
+    }
+
+    fn pass_over(&self) {
+        self.read.store(self.bytes(), Ordering::Relaxed);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::protocol::engine::Token;
+use crate::protocol::engine::{Token, segment_name};
 
 /// Name of a segment: BLAKE3 over everything its state depends on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,21 +27,9 @@ impl SegmentId {
         blake3::Hash::from_hex(text).ok().map(|h| SegmentId(*h.as_bytes()))
     }
 
-    /// The id a segment will have. `prompt` tokens are read by prefill, `completion` tokens came from decode: the same tokens
-    /// the other way round leave other last bits in the state, so they have another name.
+    /// The id a segment will have: [`segment_name`].
     pub fn compute(fingerprint: &str, parent: Option<&SegmentId>, prompt: &[Token], completion: &[Token]) -> SegmentId {
-        let mut hash = blake3::Hasher::new_derive_key("sala-chat segment 1");
-        hash.update(&(fingerprint.len() as u64).to_le_bytes());
-        hash.update(fingerprint.as_bytes());
-        match parent {
-            None => hash.update(&[0]),
-            Some(id) => hash.update(&[1]).update(&id.0),
-        };
-        for tokens in [prompt, completion] {
-            hash.update(&(tokens.len() as u64).to_le_bytes());
-            hash.update(&tokens_to_bytes(tokens));
-        }
-        SegmentId(*hash.finalize().as_bytes())
+        SegmentId(segment_name(fingerprint, parent.map(|id| &id.0), prompt, completion))
     }
 
     /// The name of state that came from a file: `own` is what [`SegmentId::compute`] gives for the same tokens, `origin` names

@@ -3,6 +3,7 @@
 mod faults;
 mod memory;
 mod rates;
+mod sharing;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

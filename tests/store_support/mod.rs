@@ -68,6 +68,7 @@ pub fn image(segment: &NewSegment) -> StateImage {
                 tensor("k1.0", Dtype::Bf16, vec![rows / 16, 1, 8]),
                 tensor("k2.0", Dtype::Bf16, vec![rows / 64, 1, 8]),
             ],
+            segment: None,
         },
         end: Some(CheckpointImage {
             position: segment.start + rows as u64,
@@ -239,7 +240,7 @@ fn rows_of(segment: &Segment, source: &StoredRows) -> Result<RowsImage, RowsFaul
     let mut names: Vec<String> = image(&segment.content).rows.tensors.into_iter().map(|t| t.name).collect();
     names.retain(|name| source.array(name).is_some());
     let tensors = names.iter().map(|name| source.load(name)).collect::<Result<_, _>>()?;
-    Ok(RowsImage { start: source.start(), rows: source.rows(), tensors })
+    Ok(RowsImage { start: source.start(), rows: source.rows(), tensors, segment: None })
 }
 
 pub fn is_saved(event: &SaveEvent) -> bool {

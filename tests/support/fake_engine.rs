@@ -99,6 +99,7 @@ impl State {
                 start: from as u64,
                 rows: tokens.len() as u64,
                 tensors: vec![tensor("k.0", Dtype::U32, vec![tokens.len(), 1, 1], bytes)],
+                segment: None,
             },
             end: Some(CheckpointImage {
                 position: self.tokens.len() as u64,

@@ -17,6 +17,9 @@ use crate::backend::{Result, internal};
 
 /// Memory is added at least this much at a time, so that growth is rare beside steps.
 const STEP_BYTES: usize = 2 << 20;
+/// What lies behind the place where a part is taken apart becomes parts of this size at most: where others are cut further on, no more
+/// than that is copied again.
+const PART_BYTES: usize = 64 << 20;
 /// And by this share of what the array has for itself, so that long contexts grow rarely too.
 const SPARE_SHARE: usize = 32;
 
@@ -231,14 +234,21 @@ impl Growable {
         }
     }
 
-    /// Sees that a part ends at byte `cut`, where there is memory on both sides.
+    /// Sees that a part ends at byte `cut`, where there is memory on both sides. A part that others have too stays whole: taken apart, it
+    /// would be in the memory of none of them.
     fn split(&mut self, cut: usize) -> Result<()> {
-        let Backing::Mapped { parts, .. } = &self.backing else { return Ok(()) };
+        let Backing::Mapped { parts, step, .. } = &self.backing else { return Ok(()) };
         let mut start = 0;
         for (index, part) in parts.iter().enumerate() {
             let bytes = part.mapping.bytes;
             if start < cut && cut < start + bytes {
-                return self.replace(index, &[cut - start, start + bytes - cut], bytes);
+                if part.is_shared() {
+                    return Ok(());
+                }
+                let (behind, most) = (start + bytes - cut, PART_BYTES.next_multiple_of(*step));
+                let mut lengths = vec![cut - start];
+                lengths.extend((0..behind).step_by(most).map(|at| most.min(behind - at)));
+                return self.replace(index, &lengths, bytes);
             }
             start += bytes;
         }

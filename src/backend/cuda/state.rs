@@ -226,6 +226,10 @@ impl Images for Cuda {
         Ok(())
     }
 
+    fn rows_are_there(&self, cache: &Cache) -> bool {
+        cache.in_flight().is_none()
+    }
+
     fn copy_state(&mut self, to: &mut Recurrent, from: &Recurrent) -> Result<()> {
         let bytes = from.state.bytes().min(to.state.bytes());
         // SAFETY: both have this size; they are different states.

@@ -161,7 +161,7 @@ fn not_saved(event: &SaveEvent) -> bool {
 
 /// The same values elsewhere, with the state at its end if that is wanted.
 pub(in crate::lab) fn again(image: &StateImage, start: u64, with_end: bool) -> StateImage {
-    let rows = RowsImage { start, ..image.rows.clone() };
+    let rows = RowsImage { start, segment: None, ..image.rows.clone() };
     let end = image
         .end
         .as_ref()

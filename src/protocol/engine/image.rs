@@ -78,6 +78,8 @@ pub struct RowsImage {
     /// `k.{layer}` and `v.{layer}` `[rows, kv_heads, head_dim]`; `k1.{layer}`, `k2.{layer}`: the compressed keys whose
     /// window ends inside these rows.
     pub tensors: Vec<ImageTensor>,
+    /// As [`RowSource::segment`].
+    pub segment: Option<[u8; 32]>,
 }
 
 /// Where KV rows come from when they are put back: memory, or files that are read and checked on the way to the device.
@@ -104,6 +106,13 @@ pub trait RowSource: Send + Sync + std::fmt::Debug {
     fn hand_over(&self) -> Option<RowsPlace> {
         None
     }
+    /// The segment that ends with them, if it is known. It names all rows from position 0 up to their end: rows of one name are had
+    /// from whoever has them.
+    fn segment(&self) -> Option<[u8; 32]> {
+        None
+    }
+    /// They were had from elsewhere and will not be read: from here on they count as read.
+    fn pass_over(&self) {}
 }
 
 /// Rows in a file.
@@ -147,6 +156,10 @@ impl RowSource for RowsImage {
     fn load(&self, name: &str) -> Result<ImageTensor, RowsFault> {
         let found = self.tensors.iter().find(|t| t.name == name);
         found.cloned().ok_or_else(|| RowsFault::new(format!("there is no {name}")))
+    }
+
+    fn segment(&self) -> Option<[u8; 32]> {
+        self.segment
     }
 }
 

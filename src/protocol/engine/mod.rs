@@ -5,6 +5,7 @@ mod generate;
 mod image;
 mod look;
 mod options;
+mod segment;
 mod stats;
 
 pub use done::{Ended, JobDone};
@@ -19,6 +20,7 @@ pub use look::{BlockLook, Look, Looked, LookedAt, Scoring};
 pub use options::{
     BUILT_IN, DeviceChoice, DraftChoice, EngineOptions, MemoryInfo, ModelInfo, WeightsChoice, is_folder,
 };
+pub use segment::segment_name;
 pub use stats::{JobStats, SpecStats, Usage};
 
 use std::sync::Arc;
@@ -102,7 +104,8 @@ pub enum EngineFault {
 pub enum Command {
     /// Makes the live state equal a segment path: cut the caches back to `keep` tokens (which must be common to both
     /// paths), append `rows` in order, put `end` in place. `keep = 0`, nothing else: an empty state. `history` is the
-    /// whole path's tokens, for n-gram drafts and penalties.
+    /// whole path's tokens, for n-gram drafts and penalties. Rows that another sequence has under the same name
+    /// ([`RowSource::segment`]) are had from it where that is a gain, and not read: no bit depends on it.
     Restore {
         /// Repeated in the answer.
         id: u64,

@@ -1,0 +1,119 @@
+//! What the rows of a sequence are called: the ends of the segments they came with, so that another sequence that wants rows of the
+//! same name can have them instead of reading them.
+//!
+//! A name stands for all rows below its position ([`segment_name`]), and goes with them: who cuts, copies or restores rows does the
+//! same to their names, here in `model/`.
+
+use std::sync::Arc;
+
+use crate::backend::Backend;
+use crate::protocol::engine::{RowSource, Token, segment_name};
+
+use super::state::{LayerState, Live, Sequence};
+
+/// Positions at which segments end, ascending, and their names.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Named(Vec<(usize, [u8; 32])>);
+
+impl Named {
+    /// Rows from `keep` on are gone.
+    pub(super) fn cut(&mut self, keep: usize) {
+        self.0.retain(|(end, _)| *end <= keep);
+    }
+
+    /// A segment ends at `end`, behind all that is known.
+    pub(super) fn add(&mut self, end: usize, name: [u8; 32]) {
+        if self.0.last().is_none_or(|(last, _)| *last < end) {
+            self.0.push((end, name));
+        }
+    }
+
+    /// Rows that sources bring, those of the last one first.
+    fn ends(rows: &[Arc<dyn RowSource>]) -> impl DoubleEndedIterator<Item = (usize, [u8; 32])> {
+        rows.iter().filter_map(|rows| {
+            let end = usize::try_from(rows.start() + rows.rows()).ok()?;
+            Some((end, rows.segment()?))
+        })
+    }
+
+    /// The names that restored rows came with.
+    pub(super) fn add_all(&mut self, rows: &[Arc<dyn RowSource>]) {
+        Named::ends(rows).for_each(|(end, name)| self.add(end, name));
+    }
+
+    /// The greatest position up to which the rows here are those that `rows` are to bring.
+    fn common(&self, rows: &[Arc<dyn RowSource>]) -> usize {
+        let here = |end: &(usize, [u8; 32])| {
+            self.0.binary_search_by_key(&end.0, |(at, _)| *at).is_ok_and(|at| self.0.get(at) == Some(end))
+        };
+        Named::ends(rows).rev().find(here).map_or(0, |(end, _)| end)
+    }
+}
+
+impl<B: Backend> Sequence<B> {
+    /// How many positions of a path that `rows` are to bring this sequence can lend: it has them under the same name, and all of its rows are
+    /// there. Rows of a lender that are still in flight would come to where its memory was before.
+    pub fn lends(&self, b: &B, rows: &[Arc<dyn RowSource>]) -> usize {
+        let there = self.layers.iter().all(|layer| match layer {
+            LayerState::Sparse(cache) => b.rows_are_there(cache),
+            LayerState::Lightning(_) => true,
+        });
+        if there { self.named.common(rows) } else { 0 }
+    }
+}
+
+impl<B: Backend> Live<B> {
+    /// As [`Sequence::lends`], of the one in hand.
+    pub fn lends(&self, b: &B, rows: &[Arc<dyn RowSource>]) -> usize {
+        self.now.lends(b, rows)
+    }
+
+    /// The last rows are those of a segment that was read and written on top of what was there: its name, if what it stands on has
+    /// one. Nothing is no segment.
+    pub fn end_segment(&mut self, fingerprint: &str, prompt: &[Token], completion: &[Token]) -> Option<[u8; 32]> {
+        let end = self.now.position;
+        let start = end.checked_sub(prompt.len() + completion.len()).filter(|start| *start < end)?;
+        let parent = match start {
+            0 => None,
+            _ => Some(self.now.named.0.last().filter(|(at, _)| *at == start).map(|(_, name)| name)?),
+        };
+        let name = segment_name(fingerprint, parent, prompt, completion);
+        self.now.named.add(end, name);
+        Some(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::engine::RowsImage;
+
+    fn rows(ends: &[(u64, u8)]) -> Vec<Arc<dyn RowSource>> {
+        let mut start = 0;
+        let each = ends.iter().map(|(end, name)| {
+            let segment = (*name > 0).then_some([*name; 32]);
+            let image = RowsImage { start, rows: end - start, tensors: Vec::new(), segment };
+            start = *end;
+            Arc::new(image) as Arc<dyn RowSource>
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn the_longest_common_path_is_found_whatever_follows_it() {
+        let mut named = Named::default();
+        assert_eq!(named.common(&rows(&[(10, 1)])), 0);
+        named.add_all(&rows(&[(10, 1), (20, 2), (30, 0), (40, 4)]));
+        assert_eq!(named.common(&rows(&[(10, 1), (20, 2), (33, 7)])), 20);
+        assert_eq!(named.common(&rows(&[(10, 1), (20, 9)])), 10);
+        // A name at another place, and rows without one.
+        assert_eq!(named.common(&rows(&[(11, 1), (30, 0)])), 0);
+        // However they were cut.
+        assert_eq!(named.common(&rows(&[(40, 4), (50, 5)])), 40);
+        named.cut(39);
+        assert_eq!(named.common(&rows(&[(40, 4), (50, 5)])), 0);
+        assert_eq!(named.common(&rows(&[(20, 2), (40, 4)])), 20);
+        named.cut(0);
+        assert_eq!(named.common(&rows(&[(10, 1)])), 0);
+    }
+}

@@ -1,0 +1,224 @@
+//! Rows shared up to a position: whole pages are in the memory of both, the rest is copied, and what is behind is nobody's.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use sala_chat::model::{Live, Model};
+use sala_chat::protocol::engine::CheckpointImage;
+
+use super::*;
+
+const ROWS: usize = 40_000;
+
+fn held(b: &Cuda) -> u64 {
+    b.memory().state + b.memory().host
+}
+
+fn put(b: &mut Cuda, cache: &mut Cache, start: usize, rows: usize, of: u8) {
+    let mut image = image(&sparse(), start, rows);
+    for tensor in &mut image.tensors {
+        tensor.data = Arc::new(tensor.data.iter().map(|byte| byte ^ of).collect());
+    }
+    b.reserve(cache, start + rows).unwrap();
+    b.restore_rows(&mut [(3, cache)], &sparse(), &[Arc::new(image) as Arc<dyn RowSource>]).unwrap();
+    b.sync_rows(start + rows).unwrap();
+    b.synchronize().unwrap();
+}
+
+fn rows(b: &mut Cuda, cache: &Cache, range: std::ops::Range<usize>) -> Vec<Vec<u8>> {
+    b.read_rows(cache, &sparse(), range).unwrap().into_iter().map(|t| t.data.to_vec()).collect()
+}
+
+#[test]
+fn what_is_cut_at_positions_shares_what_lies_below_them() {
+    cut_at_positions(Cuda::emulated(library(), Options { guards: Guards::On, ..Options::default() }).unwrap());
+    cut_at_positions(paged(Guards::On));
+}
+
+fn cut_at_positions(mut b: Cuda) {
+    let spec = sparse();
+    let mut from = b.cache(&spec, 1 << 17).unwrap();
+    put(&mut b, &mut from, 0, ROWS, 0);
+    let alone = held(&b);
+    let whole = rows(&mut b, &from, 0..ROWS);
+    // On the way, in order: each has less than two steps of 2 MiB of each array for itself.
+    let cuts = [9_000, 20_001, 20_001, 33_333];
+    let mut forks: Vec<Cache> = cuts.iter().map(|_| b.cache(&spec, 1 << 17).unwrap()).collect();
+    for (fork, cut) in forks.iter_mut().zip(cuts) {
+        let before = held(&b);
+        b.copy_rows(fork, &mut from, &spec, cut).unwrap();
+        assert!(held(&b) - before <= 4 * (4 << 20), "{} bytes at {cut}", held(&b) - before);
+        assert!(rows(&mut b, fork, 0..cut) == rows(&mut b, &from, 0..cut), "{cut}");
+    }
+    assert!(rows(&mut b, &from, 0..ROWS) == whole);
+    // Back on the way: what others have is not taken apart, and the bits are the same.
+    let mut late = b.cache(&spec, 1 << 17).unwrap();
+    let before = held(&b);
+    b.copy_rows(&mut late, &mut from, &spec, 15_000).unwrap();
+    assert!(held(&b) - before < alone / 2, "{} of {alone} bytes", held(&b) - before);
+    assert!(rows(&mut b, &late, 0..15_000) == rows(&mut b, &from, 0..15_000));
+    // They go on as one that has read its rows for itself, compressed keys with windows across the cut included.
+    for (of, (fork, cut)) in (1u8..).zip(forks.iter_mut().zip(cuts)) {
+        let mut plain = b.cache(&spec, 1 << 17).unwrap();
+        put(&mut b, &mut plain, 0, ROWS, 0);
+        b.own_rows(&mut plain, &spec, cut).unwrap();
+        for cache in [&mut *fork, &mut plain] {
+            put(&mut b, cache, cut, 5_000, of);
+        }
+        assert!(rows(&mut b, fork, 0..cut + 5_000) == rows(&mut b, &plain, 0..cut + 5_000), "{cut}");
+    }
+    assert!(rows(&mut b, &from, 0..ROWS) == whole);
+    // The lender goes back to its start, then to nothing.
+    let kept: Vec<_> = forks.iter().zip(cuts).map(|(fork, cut)| rows(&mut b, fork, 0..cut + 5_000)).collect();
+    b.own_rows(&mut from, &spec, 100).unwrap();
+    put(&mut b, &mut from, 100, 30_000, 77);
+    drop(from);
+    for ((fork, cut), kept) in forks.iter().zip(cuts).zip(&kept) {
+        assert!(rows(&mut b, fork, 0..cut + 5_000) == *kept, "{cut}");
+    }
+    drop((forks, late));
+    assert_eq!(held(&b), 0);
+    b.check_guards().unwrap();
+}
+
+/// Rows of the built-in model that come when they are let, and say whether somebody read or passed them over.
+#[derive(Debug)]
+struct Held {
+    start: u64,
+    rows: u64,
+    name: u8,
+    open: AtomicBool,
+    read: AtomicUsize,
+    passed: AtomicBool,
+}
+
+impl Held {
+    fn new(start: u64, rows: u64, name: u8, open: bool) -> Arc<Held> {
+        let (open, passed) = (AtomicBool::new(open), AtomicBool::new(false));
+        Arc::new(Held { start, rows, name, open, read: AtomicUsize::new(0), passed })
+    }
+
+    fn was_read(&self) -> bool {
+        let (read, passed) = (self.read.load(Ordering::Relaxed) > 0, self.passed.load(Ordering::Relaxed));
+        assert!(read != passed, "{read}, {passed}");
+        read
+    }
+}
+
+impl RowSource for Held {
+    fn start(&self) -> u64 {
+        self.start
+    }
+    fn rows(&self) -> u64 {
+        self.rows
+    }
+    fn array(&self, name: &str) -> Option<(Dtype, Vec<usize>)> {
+        let (spec, ends) = (sparse(), [self.start as usize, (self.start + self.rows) as usize]);
+        let rows = match name.split_once('.')?.0 {
+            "k1" => spec.level1_rows(ends[1]) - spec.level1_rows(ends[0]),
+            "k2" => spec.level2_rows(ends[1]) - spec.level2_rows(ends[0]),
+            _ => self.rows as usize,
+        };
+        Some((Dtype::Bf16, vec![rows, 1, 128]))
+    }
+    fn fill(&self, name: &str, at: usize, into: &mut [u8]) -> Result<(), RowsFault> {
+        let waits = name.starts_with("k.") || name.starts_with("v.");
+        let begun = Instant::now();
+        while waits && !self.open.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+            if begun.elapsed() > Duration::from_secs(120) {
+                return Err(RowsFault::new("nobody let them come"));
+            }
+        }
+        self.read.fetch_add(into.len(), Ordering::Relaxed);
+        let seed = u64::from(name.bytes().map(u32::from).sum::<u32>()) + u64::from(self.name);
+        for (i, pair) in (at / 2..).zip(into.chunks_exact_mut(2)) {
+            pair.copy_from_slice(&bf16::from_f32(synthetic_value(seed, i as u64, 1.0)).to_le_bytes());
+        }
+        Ok(())
+    }
+    fn load(&self, name: &str) -> Result<ImageTensor, RowsFault> {
+        let (dtype, shape) = self.array(name).ok_or_else(|| RowsFault::new("no such array"))?;
+        let mut data = vec![0; shape.iter().product::<usize>() * dtype.size()];
+        self.fill(name, 0, &mut data)?;
+        Ok(ImageTensor { name: name.into(), dtype, shape, data: Arc::new(data) })
+    }
+    fn segment(&self) -> Option<[u8; 32]> {
+        Some([self.name; 32])
+    }
+    fn pass_over(&self) {
+        self.passed.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn rows_that_are_still_in_flight_are_not_lent() {
+    let _alone = BUSY.write();
+    in_flight(device());
+    in_flight(paged(Guards::Off));
+}
+
+/// Two segments of 9,000 rows: of a sequence that is itself waiting for them nothing is had, and all of it once they are there.
+fn in_flight(mut b: Cuda) {
+    const EACH: u64 = 9_000;
+    let model = Model::load(&mut b, &Arc::new(Checkpoint::open("demo").unwrap()), |_| {}).unwrap();
+    let mut live = Live::new(&mut b, &model, 1 << 15, &[]).unwrap();
+    let sources = |open: bool| [Held::new(0, EACH, 1, open), Held::new(EACH, EACH, 2, open)];
+    let feeds = |sources: &[Arc<Held>]| -> Vec<Arc<dyn RowSource>> {
+        sources.iter().map(|source| Arc::clone(source) as Arc<dyn RowSource>).collect()
+    };
+    let tensors = live.export_end(&mut b).unwrap().tensors;
+    let end = |position: u64| CheckpointImage { position, tensors: tensors.clone() };
+    let ask = |b: &mut Cuda, live: &mut Live<Cuda>| {
+        live.verify(b, &model, &[301, 302, 303]).unwrap();
+        let logits: Vec<u32> = live.logits(b, 3).unwrap().into_iter().map(f32::to_bits).collect();
+        live.advance(b, 3).unwrap();
+        logits
+    };
+    // What is to be: both paths, read for themselves.
+    let alone: Vec<Vec<u32>> = [1, 2]
+        .map(|n| {
+            live.restore_from(&mut b, 0, &feeds(&sources(true)[..n]), Some(&end(n as u64 * EACH)), None).unwrap();
+            ask(&mut b, &mut live)
+        })
+        .into();
+    live.reset(&mut b).unwrap();
+    let mut lender = live.another(&mut b, &model).unwrap();
+    live.swap(&mut b, &mut lender).unwrap();
+    let slow = sources(false);
+    live.restore_from(&mut b, 0, &feeds(&slow), Some(&end(2 * EACH)), None).unwrap();
+    live.swap(&mut b, &mut lender).unwrap();
+    let first = sources(true);
+    assert_eq!(lender.lends(&b, &feeds(&first)), 0);
+    live.restore_from(&mut b, 0, &feeds(&first[..1]), Some(&end(EACH)), Some(&mut lender)).unwrap();
+    assert_eq!(ask(&mut b, &mut live), alone[0]);
+    assert!(first[0].was_read());
+    // They come, and are lent from then on: at once, from wherever the borrower stood.
+    slow.iter().for_each(|source| source.open.store(true, Ordering::Relaxed));
+    let second = sources(true);
+    while lender.lends(&b, &feeds(&second)) == 0 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let before = held(&b);
+    live.restore_from(&mut b, 0, &feeds(&second), Some(&end(2 * EACH)), Some(&mut lender)).unwrap();
+    assert!(second.iter().all(|source| !source.was_read()));
+    // Twice the rows, and less memory than for one half of its own.
+    assert!(held(&b) < before, "{} of {before} bytes", held(&b));
+    assert_eq!(ask(&mut b, &mut live), alone[1]);
+    // The first segment is the lender's, the one behind it is read.
+    let other = [Held::new(0, EACH, 1, true), Held::new(EACH, 500, 3, true)];
+    live.restore_from(&mut b, 0, &feeds(&other), Some(&end(EACH + 500)), Some(&mut lender)).unwrap();
+    ask(&mut b, &mut live);
+    b.sync_rows(usize::MAX).unwrap();
+    assert!(!other[0].was_read() && other[1].was_read());
+    live.restore_from(&mut b, 0, &feeds(&sources(true)[..1]), Some(&end(EACH)), Some(&mut lender)).unwrap();
+    assert_eq!(ask(&mut b, &mut live), alone[0]);
+    // The lender has lost nothing by it, and its end is nothing to the borrower.
+    live.swap(&mut b, &mut lender).unwrap();
+    assert_eq!(ask(&mut b, &mut live), alone[1]);
+    live.reset(&mut b).unwrap();
+    live.swap(&mut b, &mut lender).unwrap();
+    Live::release(&mut b, lender);
+    live.restore_from(&mut b, EACH as usize, &[], Some(&end(EACH)), None).unwrap();
+    assert_eq!(ask(&mut b, &mut live), alone[0]);
+}
