@@ -2,7 +2,7 @@
 //!
 //! Who wants them is a [`Fan`]: it makes the next branch ready whenever a sequence is free, is told what each one writes and how
 //! it ended, and ends when there is nothing left. The conversation's own state stays where it is. A branch begins with a fork of that state or with
-//! kept state from the disk; its segments are the same as if it had been the conversation, byte for byte.
+//! kept state from the disk, of which the engine does not read rows that the conversation has; its segments are the same as if it had been the conversation, byte for byte.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -127,6 +127,12 @@ fn a_place_on_the_way_has_its_rows_from_the_sequence_that_went_on() {
         // States, and a page or two of each array.
         let more = said.state_bytes - before.state_bytes;
         assert!(more < 9 << 20, "{more} bytes");
+        println!(
+            "{} tokens of {} lent: {} KB",
+            path.iter().map(|r| r.tokens.len()).sum::<usize>(),
+            path.len(),
+            more / 1000
+        );
         before = said;
     }
     // From one place to the next in the same sequence.
