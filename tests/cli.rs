@@ -450,3 +450,53 @@ fn a_folder_is_packed_with_what_lies_beside_its_weights_and_goes_on_where_it_was
     let missing = home.run(&["model", "quantize", "nowhere", "--to", "8bit", "-o", "x"]);
     assert_eq!(missing.status.code(), Some(3), "{}", err(&missing));
 }
+
+#[test]
+fn weights_are_packed_by_text_that_is_one() {
+    let home = Home::new();
+    home.write("empty.txt", "");
+    home.write("short.txt", "Anna has the keys.");
+    home.write("picture.txt", [0x89, b'P', b'N', b'G', 0, 0, 0xff, 0xfe, 0, 1, 2, 3].repeat(2_000));
+    let pack = |text: &str, into: &str| {
+        let calibrate = format!("--calibrate={text}");
+        home.run(&["--device", "cpu", "model", "quantize", "demo", "--to", "4bit", &calibrate, "-o", into, "--json"])
+    };
+    for (text, why) in [
+        ("empty.txt", "empty"),
+        ("short.txt", "too short to calibrate with"),
+        ("picture.txt", "picture.txt"),
+        ("no", "no"),
+    ] {
+        let refused = pack(text, "packed");
+        assert!(refused.status.code().is_some_and(|code| code != 0 && code != 101), "{text}: {}", err(&refused));
+        let said = format!("{}{}", out(&refused), err(&refused));
+        assert!(said.contains(why) && said.trim_end().lines().count() == 1, "{text}: {said}");
+        assert!(!home.path("packed").exists(), "{text}");
+    }
+    let line = |i: usize| {
+        format!("On day {i} Anna counted {} boats in the harbour and wrote {} letters.\n", i * 7 % 31, i * 5 % 13)
+    };
+    home.write("log.txt", (0..100).map(line).collect::<String>());
+    let made = pack("log.txt", "packed");
+    assert_eq!(made.status.code(), Some(0), "{}", err(&made));
+    let said: serde_json::Value = serde_json::from_str(out(&made)).unwrap();
+    let parts = said["parts"].as_array().unwrap();
+    for part in &parts[1..] {
+        let error = |key: &str| part[key].as_f64().unwrap();
+        assert!(error("output_error") <= error("output_error_uncalibrated"), "{part}");
+    }
+    assert!(parts[0]["output_error"].is_null(), "a table is only looked up: {}", parts[0]);
+    let config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(home.path("packed/config.json")).unwrap()).unwrap();
+    assert_eq!(config["quantization_config"]["calibrated"], true);
+    assert!(!home.path("packed/calibration.safetensors").exists());
+
+    // Everything is there: nothing is read again. Another text would make another folder.
+    let again = pack("log.txt", "packed");
+    assert_eq!((again.status.code(), out(&again)), (Some(0), out(&made)), "{}", err(&again));
+    home.write("log.txt", (1..101).map(line).collect::<String>());
+    let other = pack("log.txt", "packed");
+    assert!(other.status.code() == Some(2) && out(&other).contains("holds another model"), "{}", out(&other));
+    let asked = home.run(&["--device", "cpu", "--model", "packed", "-p", "Hello"]);
+    assert_eq!(asked.status.code(), Some(0), "{}", err(&asked));
+}

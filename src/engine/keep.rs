@@ -55,7 +55,7 @@ pub(super) fn for_next_time(checkpoint: &Arc<Checkpoint>, dir: &Path, free: Opti
     let work = move || {
         let threads = std::thread::available_parallelism().map_or(0, usize::from) / SHARE;
         let Ok(pool) = rayon::ThreadPoolBuilder::new().num_threads(threads.max(THREADS)).build() else { return };
-        if let Err(error) = pool.install(|| quantize(&checkpoint, &folder, &Cancel::default(), &mut |_| ())) {
+        if let Err(error) = pool.install(|| quantize(&checkpoint, None, &folder, &Cancel::default(), &mut |_| ())) {
             tracing::warn!("packed weights are not kept: {error}");
         }
     };

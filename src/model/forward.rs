@@ -42,14 +42,18 @@ pub struct Model<B: Backend> {
     head: Option<B::Matrix>,
 }
 
-/// What a probe may look at during a pass. For golden data.
+/// What a probe may look at during a pass. For golden data and calibration.
 pub(super) enum Seen<'a, B: Backend> {
     /// The scaled embedding. `[rows, hidden]`
     Embedding(&'a B::Buf),
-    /// A mixer's output before norm, gate and projection. `[rows, heads·head_dim]`
-    Mixer { layer: usize, output: &'a B::Buf },
+    /// A mixer's output before norm, gate and projection `[rows, heads·head_dim]`, and the fused projection that has its gate.
+    Mixer { layer: usize, output: &'a B::Buf, projection: &'a B::Buf },
     /// Blocks chosen by a sparse layer, before it attends to them: a probe may choose otherwise.
     Selection { layer: usize, selection: &'a B::Selection },
+    /// The residual stream between a layer's mixer and its MLP. `[rows, hidden]`
+    Between { layer: usize, hidden: &'a B::Buf },
+    /// What the MLP's last matrix is multiplied with. `[rows, intermediate]`
+    Middle { layer: usize, mid: &'a B::Buf },
     /// The residual stream after a layer. `[rows, hidden]`
     Hidden { layer: usize, hidden: &'a B::Buf },
 }
@@ -145,7 +149,7 @@ impl<B: Backend> Model<B> {
                     b.select_rows(selection, x, &caches, sparse_spec, pass)?;
                     probe(b, Seen::Selection { layer: i, selection })?;
                     b.attend_rows(o, x, selection, &caches, sparse_spec, pass)?;
-                    probe(b, Seen::Mixer { layer: i, output: o })?;
+                    probe(b, Seen::Mixer { layer: i, output: o, projection: x })?;
                     b.gate_output(h, o, None, eps, x, sparse_spec.gate_columns(), &w.out, scale, pass)?;
                 }
                 MixerWeights::Lightning { q_norm, k_norm, output_norm } => {
@@ -156,11 +160,13 @@ impl<B: Backend> Model<B> {
                     let spec = &self.spec.lightning;
                     b.norm_linear(x, h, &w.input_norm, eps, &w.qkv, pass)?;
                     b.lightning_rows(o, x, q_norm.as_ref(), k_norm.as_ref(), &mut states, spec, eps, pass)?;
-                    probe(b, Seen::Mixer { layer: i, output: o })?;
+                    probe(b, Seen::Mixer { layer: i, output: o, projection: x })?;
                     b.gate_output(h, o, output_norm.as_ref(), eps, x, spec.gate_columns(), &w.out, scale, pass)?;
                 }
             }
+            probe(b, Seen::Between { layer: i, hidden: h })?;
             b.norm_gate_up(mid, h, &w.post_norm, eps, &w.gate_up, pass)?;
+            probe(b, Seen::Middle { layer: i, mid })?;
             b.linear_add(h, mid, &w.down, scale, pass)?;
             probe(b, Seen::Hidden { layer: i, hidden: h })?;
             if let Some(aux_hidden) = aux_hidden {

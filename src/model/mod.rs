@@ -25,6 +25,7 @@
 //! * After a [`BackendError`] the live state is undefined until [`Live::reset`] or
 //!   [`Live::restore`].
 
+pub mod calibrate;
 pub mod capture;
 mod demo;
 pub mod draft;

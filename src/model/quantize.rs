@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::TensorView;
 
+use super::calibrate::Statistics;
 use super::weights::{FINGERPRINT_DIGITS, Fate, Source};
 use super::{Checkpoint, ModelError, Recipe, Result, Tensors};
-use crate::backend::forms::{PAIR_ROWS, Packed, UNIT_COLUMNS};
-use crate::backend::{BackendError, Form};
+use crate::backend::forms::{OutputErrors, PAIR_ROWS, Packed, UNIT_COLUMNS};
+use crate::backend::{BackendError, Form, internal};
 use crate::protocol::engine::{Cancel, Dtype};
 use crate::spec::ModelSpec;
 
@@ -21,10 +22,10 @@ pub(super) const METHOD: &str = "sala-chat";
 const CONFIG: &str = "config.json";
 const INDEX: &str = "model.safetensors.index.json";
 /// Key of the metadata of each file: hash of what it was made from and how; in files followed by the squared error.
-const MADE_FROM: &str = "made_from";
+pub(super) const MADE_FROM: &str = "made_from";
 
 /// What a file is called until it is whole.
-const PARTIAL: &str = ".part-";
+pub(super) const PARTIAL: &str = ".part-";
 
 /// Name of the file of part `i`.
 fn part_file(i: usize) -> String {
@@ -42,10 +43,28 @@ pub struct Part {
     pub of: usize,
     /// Its file.
     pub bytes: u64,
-    /// Squared error of what was packed here, relative to the squared weights.
-    pub error: f64,
+    /// What packing cost.
+    pub errors: Errors,
     /// An earlier run wrote it.
     pub earlier: bool,
+}
+
+/// Squared errors of a part.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Errors {
+    /// Of what was packed, relative to the squared weights.
+    pub weights: f64,
+    /// Of what its matrices compute over the text of the calibration, relative to the squares of that, a mean over them: of plain
+    /// packing, and of what is in the file.
+    pub outputs: Option<[f64; 2]>,
+}
+
+/// Packing by what the model computes with.
+pub struct Calibration<'a> {
+    /// Of weights and text ([`super::calibrate::identity`]).
+    pub id: &'a str,
+    /// `None` if no part is missing.
+    pub statistics: Option<&'a Statistics>,
 }
 
 /// A tensor on its way to the file.
@@ -56,12 +75,14 @@ struct Made {
     bytes: Vec<u8>,
 }
 
-/// Packs `source` by its recipe into the folder `out`. `progress` hears every part when it is on the disk. `None` if it was stopped.
+/// Packs `source` by its recipe into the folder `out`, with `calibration` by its statistics. `progress` hears every part when it is on
+/// the disk. `None` if it was stopped.
 ///
 /// # Errors
 /// A source without files, tensors that cannot be read, values that are not finite, the disk.
 pub fn quantize(
     source: &Checkpoint,
+    calibration: Option<&Calibration<'_>>,
     out: &Path,
     stop: &Cancel,
     progress: &mut dyn FnMut(&Part),
@@ -72,7 +93,7 @@ pub fn quantize(
     source.check()?;
     source.expect();
     std::fs::create_dir_all(out).map_err(at(out))?;
-    let id = source.fingerprint();
+    let id = calibration.map_or_else(|| source.fingerprint(), |c| c.id.to_owned());
     let parts = parts(source.spec());
     let (mut total, mut index) = (0, BTreeMap::new());
     for (i, (name, weights)) in parts.iter().enumerate() {
@@ -81,15 +102,15 @@ pub fn quantize(
         }
         let file = part_file(i);
         let path = out.join(&file);
-        let (error, earlier) = match written(&path, &id) {
-            Some(error) => (error, true),
-            None => (write_part(source, tensors, weights, &path, &id)?, false),
+        let (errors, earlier) = match written(&path, &id) {
+            Some(errors) => (errors, true),
+            None => (write_part(source, tensors, calibration, weights, &path, &id)?, false),
         };
         let bytes = path.metadata().map_err(at(&path))?.len();
         total += bytes;
         let made = Tensors::open_files(std::slice::from_ref(&path))?;
         index.extend(made.names().map(|tensor| (tensor.to_owned(), file.clone())));
-        progress(&Part { name: name.clone(), number: i + 1, of: parts.len(), bytes, error, earlier });
+        progress(&Part { name: name.clone(), number: i + 1, of: parts.len(), bytes, errors, earlier });
     }
     let files: Vec<PathBuf> = (0..parts.len()).map(|i| out.join(part_file(i))).collect();
     let seal = seal(&Tensors::open_files(&files)?);
@@ -97,7 +118,10 @@ pub fn quantize(
         .map_err(|e| ModelError::Damaged { origin: CONFIG.into(), cause: e.to_string() })?;
     if let Some(config) = config.as_object_mut() {
         config.remove("quantization");
-        let made = serde_json::json!({ "quant_method": METHOD, "format": source.recipe().name(), MADE_FROM: id });
+        let (format, calibrated) = (source.recipe().name(), calibration.is_some());
+        let made = serde_json::json!({
+            "quant_method": METHOD, "format": format, MADE_FROM: id, "calibrated": calibrated,
+        });
         config.insert("quantization_config".into(), made);
     }
     write_text(&out.join(CONFIG), &config.to_string())?;
@@ -105,6 +129,11 @@ pub fn quantize(
         serde_json::json!({ "metadata": { "total_size": total, MADE_FROM: id, "seal": seal }, "weight_map": index });
     write_text(&out.join(INDEX), &index.to_string())?;
     Ok(Some(total))
+}
+
+/// Whether a part is missing that [`quantize`] would have to pack.
+pub fn is_unfinished(source: &Checkpoint, id: &str, out: &Path) -> bool {
+    (0..parts(source.spec()).len()).any(|i| written(&out.join(part_file(i)), id).is_none())
 }
 
 /// Bytes free on the disk of a folder that may not exist yet.
@@ -152,34 +181,51 @@ fn parts(spec: &ModelSpec) -> Vec<(String, Vec<(String, Vec<usize>)>)> {
     all
 }
 
-/// The error that an earlier run noted in a file made from the same, if it is whole.
-fn written(path: &Path, id: &str) -> Option<f64> {
+/// The errors that an earlier run noted in a file made from the same, if it is whole.
+fn written(path: &Path, id: &str) -> Option<Errors> {
     Tensors::open_files(&[path.to_path_buf()]).ok()?;
+    let meta = header(path)?;
+    let (made_from, errors) = meta.get(MADE_FROM)?.as_str()?.split_once(' ')?;
+    let errors: Vec<f64> = errors.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
+    match *errors.as_slice() {
+        _ if made_from != id => None,
+        [weights] => Some(Errors { weights, outputs: None }),
+        [weights, plain, careful] => Some(Errors { weights, outputs: Some([plain, careful]) }),
+        _ => None,
+    }
+}
+
+/// The metadata of a safetensors file.
+pub(super) fn header(path: &Path) -> Option<serde_json::Value> {
     let mut head = Vec::new();
     let mut file = std::fs::File::open(path).ok()?;
     let mut size = [0u8; 8];
     std::io::Read::read_exact(&mut file, &mut size).ok()?;
     std::io::Read::read_to_end(&mut std::io::Read::take(file, u64::from_le_bytes(size)), &mut head).ok()?;
-    let head: serde_json::Value = serde_json::from_slice(&head).ok()?;
-    let meta = head.get("__metadata__")?;
-    let (made_from, error) = meta.get(MADE_FROM)?.as_str()?.split_once(' ')?;
-    if made_from == id { error.parse().ok() } else { None }
+    let mut head: serde_json::Value = serde_json::from_slice(&head).ok()?;
+    head.get_mut("__metadata__").map(serde_json::Value::take)
 }
 
 fn write_part(
     source: &Checkpoint,
     tensors: &Tensors,
+    calibration: Option<&Calibration<'_>>,
     weights: &[(String, Vec<usize>)],
     path: &Path,
     id: &str,
-) -> Result<f64> {
-    let (mut made, mut sums) = (Vec::new(), (0f64, 0f64));
+) -> Result<Errors> {
+    let (mut made, mut sums, mut outputs) = (Vec::new(), (0f64, 0f64), Vec::new());
     for (name, shape) in weights {
-        let (tensor, (error, square)) = pack(source, tensors, name, shape)?;
+        let (tensor, cost) = pack(source, tensors, calibration, name, shape)?;
         made.push(tensor);
-        sums = (sums.0 + error, sums.1 + square);
+        sums = (sums.0 + cost.error, sums.1 + cost.square);
+        outputs.extend(cost.outputs.filter(|o| o.all > 0.0).map(|o| [o.plain / o.all, o.careful / o.all]));
     }
-    let error = if sums.1 > 0.0 { sums.0 / sums.1 } else { 0.0 };
+    let mean = |i: usize| outputs.iter().filter_map(|o| o.get(i)).sum::<f64>() / outputs.len() as f64;
+    let errors = Errors {
+        weights: if sums.1 > 0.0 { sums.0 / sums.1 } else { 0.0 },
+        outputs: (!outputs.is_empty()).then(|| [mean(0), mean(1)]),
+    };
     let damaged = |e: safetensors::SafeTensorError| ModelError::Damaged {
         origin: path.display().to_string(),
         cause: e.to_string(),
@@ -188,14 +234,19 @@ fn write_part(
         .iter()
         .map(|m| Ok((m.name.as_str(), TensorView::new(m.dtype, m.shape.clone(), &m.bytes).map_err(damaged)?)))
         .collect::<Result<_>>()?;
+    let noted = match errors.outputs {
+        None => format!("{id} {:.4e}", errors.weights),
+        Some([plain, careful]) => format!("{id} {:.4e} {plain:.4e} {careful:.4e}", errors.weights),
+    };
     // One key and few digits: the same weights give the same file.
-    let metadata = HashMap::from([(MADE_FROM.to_owned(), format!("{id} {error:.4e}"))]);
+    let metadata = HashMap::from([(MADE_FROM.to_owned(), noted)]);
     let folder = path.parent().unwrap_or(Path::new("."));
     let partial = tempfile::Builder::new().prefix(PARTIAL).tempfile_in(folder).map_err(at(path))?;
     safetensors::serialize_to_file(views, Some(metadata), partial.path()).map_err(damaged)?;
     partial.as_file().sync_all().map_err(at(path))?;
     partial.persist(path).map_err(|e| at(path)(e.error))?;
-    Ok(error)
+    // With the digits that a run that goes on will find.
+    Ok(written(path, id).unwrap_or(errors))
 }
 
 fn write_text(path: &Path, text: &str) -> Result<()> {
@@ -208,8 +259,24 @@ fn write_text(path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// One tensor as the folder is to hold it, and (Σ (w − w')², Σ w²) of what was packed.
-fn pack(source: &Checkpoint, tensors: &Tensors, name: &str, shape: &[usize]) -> Result<(Made, (f64, f64))> {
+/// What packing one tensor cost.
+#[derive(Default)]
+struct Cost {
+    /// Σ (w − w')² of what was packed.
+    error: f64,
+    /// Σ w²
+    square: f64,
+    outputs: Option<OutputErrors>,
+}
+
+/// One tensor as the folder is to hold it.
+fn pack(
+    source: &Checkpoint,
+    tensors: &Tensors,
+    calibration: Option<&Calibration<'_>>,
+    name: &str,
+    shape: &[usize],
+) -> Result<(Made, Cost)> {
     let base = name.trim_end_matches(".weight");
     if let [out, inner] = *shape {
         let (form, fate) = source.fate_of(base, shape)?;
@@ -219,19 +286,30 @@ fn pack(source: &Checkpoint, tensors: &Tensors, name: &str, shape: &[usize]) -> 
                 |bytes| Made { name: format!("{base}.{}", row.name), dtype: safetensors::Dtype::U8, shape, bytes };
             if matches!(fate, Fate::Exact | Fate::Nearly) {
                 let loaded = source.weight(base, &[out, inner])?;
-                return Ok((made(loaded.view().data.to_vec()), (0.0, 0.0)));
+                return Ok((made(loaded.view().data.to_vec()), Cost::default()));
             }
-            let (packed, sums) = pack_rows(tensors, name, form, [out, inner])?;
-            return Ok((made(packed.into_bytes()), sums));
+            let moments = match calibration.map(|c| c.statistics) {
+                Some(None) => return Err(internal("quantize", "statistics that are missing").into()),
+                Some(Some(statistics)) => statistics.of(base).map(|moments| moments.blocks.as_slice()),
+                None => None,
+            };
+            let (packed, cost) = pack_rows(tensors, name, form, [out, inner], moments)?;
+            return Ok((made(packed.into_bytes()), cost));
         }
     }
     let loaded = tensors.get(name, shape)?;
     let view = loaded.view();
     let dtype = if view.dtype == Dtype::Bf16 { safetensors::Dtype::BF16 } else { safetensors::Dtype::F32 };
-    Ok((Made { name: name.to_owned(), dtype, shape: shape.to_vec(), bytes: view.data.to_vec() }, (0.0, 0.0)))
+    Ok((Made { name: name.to_owned(), dtype, shape: shape.to_vec(), bytes: view.data.to_vec() }, Cost::default()))
 }
 
-fn pack_rows(tensors: &Tensors, name: &str, form: Form, [out, inner]: [usize; 2]) -> Result<(Packed, (f64, f64))> {
+fn pack_rows(
+    tensors: &Tensors,
+    name: &str,
+    form: Form,
+    [out, inner]: [usize; 2],
+    moments: Option<&[f32]>,
+) -> Result<(Packed, Cost)> {
     use rayon::prelude::*;
     let loaded = tensors.get(name, &[out, inner])?;
     let view = loaded.view();
@@ -245,8 +323,14 @@ fn pack_rows(tensors: &Tensors, name: &str, form: Form, [out, inner]: [usize; 2]
             _ => data.chunks_exact(4).zip(dst).for_each(|(b, v)| *v = f32::from_le_bytes([b[0], b[1], b[2], b[3]])),
         }
     };
-    let packed = Packed::pack(form, out, inner, row).map_err(|_| BackendError::NotFinite(name.to_owned()))?;
-    let sums = (0..out)
+    let packed = match moments {
+        None => Packed::pack(form, out, inner, row).map(|packed| (packed, None)),
+        Some(moments) => {
+            Packed::pack_careful(form, out, inner, moments, row).map(|(packed, errors)| (packed, Some(errors)))
+        }
+    };
+    let (packed, outputs) = packed.map_err(|_| BackendError::NotFinite(name.to_owned()))?;
+    let (error, square) = (0..out)
         .into_par_iter()
         .map_init(
             || (vec![0f32; inner], vec![0f32; inner]),
@@ -258,7 +342,7 @@ fn pack_rows(tensors: &Tensors, name: &str, form: Form, [out, inner]: [usize; 2]
             },
         )
         .reduce(|| (0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
-    Ok((packed, sums))
+    Ok((packed, Cost { error, square, outputs }))
 }
 
 /// Folders of packed weights that earlier starts left, below `dir`: name and bytes of what is ours in them.

@@ -6,7 +6,8 @@
 mod announce;
 mod ask_all;
 mod attach_engine;
-pub mod chat;
+pub mod calibration;
+mod chat;
 pub mod cli;
 pub mod clipboard;
 pub mod config_cmd;

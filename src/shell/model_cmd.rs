@@ -71,7 +71,9 @@ pub(super) fn run(context: &Context, action: &ModelCommand) -> Result<Exit, Fail
             context.result(|| serde_json::json!({ "path": folder }), || folder.display().to_string())?;
         }
         ModelCommand::Verify { hub } => return verify(context, *hub),
-        ModelCommand::Quantize { folder, to, output } => return quantize_cmd::run(context, folder, *to, output),
+        ModelCommand::Quantize { folder, to, calibrate, output } => {
+            return quantize_cmd::run(context, folder, *to, calibrate.as_ref().map(|docs| docs.as_deref()), output);
+        }
         ModelCommand::Download { repo, yes } => {
             let mut config = config.clone();
             if let Some(repo) = repo {

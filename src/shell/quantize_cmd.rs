@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::cli::PackTo;
 use super::signals::Ending;
-use super::{Context, Exit, Failure, dirs};
+use super::{Context, Exit, Failure, calibration, dirs};
+use crate::model::calibrate::{self, Statistics};
 use crate::model::draft::BESIDE;
-use crate::model::quantize::{Part, free_bytes, quantize};
+use crate::model::quantize::{Calibration, Part, free_bytes, is_unfinished, quantize};
 use crate::model::{Checkpoint, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, Recipe};
 use crate::protocol::engine::Cancel;
 
@@ -19,17 +20,36 @@ fn gb(bytes: u64) -> String {
     format!("{:.2} GB", bytes as f64 / 1e9)
 }
 
-/// Runs it.
-pub(super) fn run(context: &Context, folder: &Path, to: PackTo, output: &Path) -> Result<Exit, Failure> {
+/// What a part lost, for people.
+fn cost(part: &Part) -> String {
+    match part.errors.outputs {
+        None => format!("squared error {:.4} %", part.errors.weights * 100.0),
+        Some([plain, careful]) => {
+            format!("squared error of its outputs {:.4} %, {:.4} % without calibration", careful * 100.0, plain * 100.0)
+        }
+    }
+}
+
+/// Runs it. `calibrate` is there where packing goes by text, and names the documents where they are not ours.
+pub(super) fn run(
+    context: &Context,
+    folder: &Path,
+    to: PackTo,
+    calibrate: Option<Option<&Path>>,
+    output: &Path,
+) -> Result<Exit, Failure> {
     let name = folder.to_string_lossy();
     let mut source = Checkpoint::open(&name).map_err(|e| Failure::new(Exit::NoModel, e.to_string()))?;
     source.set_recipe(match to {
         PackTo::Bits8 => Recipe::Bits8,
         PackTo::Bits4 => Recipe::Bits4,
     });
-    refuse_folder(&source, output)?;
+    let texts = calibrate.map(|docs| calibration::texts(context, &name, docs)).transpose()?;
+    let id = texts.as_ref().map_or_else(|| source.fingerprint(), |texts| calibrate::identity(&source, texts));
+    refuse_folder(&source, &id, output)?;
     let head_bytes = source.directory().map_or(0, |from| already(&from.join(BESIDE)));
-    let needed = source.bytes(source.recipe()) + head_bytes + SPARE_BYTES;
+    let statistics_bytes = texts.as_ref().map_or(0, |_| Statistics::bytes(source.spec()));
+    let needed = source.bytes(source.recipe()) + head_bytes + statistics_bytes + SPARE_BYTES;
     if let Some(free) = free_bytes(output).filter(|free| free + already(output) < needed) {
         let text = format!("{} needs {}, {} are free there", output.display(), gb(needed), gb(free));
         return Err(Failure::new(Exit::Disk, text).hint("Free space, or choose a folder on a larger disk"));
@@ -37,19 +57,26 @@ pub(super) fn run(context: &Context, folder: &Path, to: PackTo, output: &Path) -
     let stop = Cancel::default();
     let asked = stop.clone();
     let _ending = Ending::watch(move || asked.cancel())?;
+    let statistics = match &texts {
+        Some(texts) if is_unfinished(&source, &id, output) => {
+            Some(calibration::statistics(context, &name, texts, &id, output, &stop)?)
+        }
+        _ => None,
+    };
+    let calibration = texts.as_ref().map(|_| Calibration { id: &id, statistics: statistics.as_ref() });
     let mut parts: Vec<Part> = Vec::new();
     let mut progress = |part: &Part| {
-        let made =
-            if part.earlier { "was there".to_owned() } else { format!("squared error {:.4} %", part.error * 100.0) };
+        let made = if part.earlier { "was there".to_owned() } else { cost(part) };
         context.note(&format!("{} of {}: {}, {}, {made}", part.number, part.of, part.name, gb(part.bytes)));
         parts.push(part.clone());
     };
-    let done =
-        quantize(&source, output, &stop, &mut progress).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
+    let done = quantize(&source, calibration.as_ref(), output, &stop, &mut progress)
+        .map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
     let Some(total) = done else {
         let text = format!("stopped after {} of its parts", parts.len());
         return Err(Failure::new(Exit::Stopped, text).hint("The same command goes on where it was"));
     };
+    Statistics::forget(output);
     match source.directory() {
         Some(from) => {
             copy_beside(from, output, |name| !is_weights(name))?;
@@ -64,36 +91,52 @@ pub(super) fn run(context: &Context, folder: &Path, to: PackTo, output: &Path) -
             std::fs::write(output.join("tokenizer_config.json"), DEMO_TOKENIZER_CONFIG)?;
         }
     }
-    let worst = parts.iter().fold(0f64, |worst, part| worst.max(part.error));
+    report(context, &source, output, total, &parts)?;
+    Ok(Exit::Ok)
+}
+
+fn report(context: &Context, source: &Checkpoint, output: &Path, total: u64, parts: &[Part]) -> Result<(), Failure> {
+    let worst = parts.iter().fold(0f64, |worst, part| worst.max(part.errors.weights));
+    let outputs: Vec<[f64; 2]> = parts.iter().filter_map(|part| part.errors.outputs).collect();
+    let mean = |i: usize| 100.0 * outputs.iter().filter_map(|o| o.get(i)).sum::<f64>() / outputs.len() as f64;
     context.result(
         || {
-            let part = |p: &Part| serde_json::json!({ "part": p.name, "bytes": p.bytes, "squared_error": p.error });
+            let part = |p: &Part| {
+                let [plain, careful] = p.errors.outputs.map_or([None, None], |o| o.map(Some));
+                serde_json::json!({
+                    "part": p.name, "bytes": p.bytes, "squared_error": p.errors.weights,
+                    "output_error": careful, "output_error_uncalibrated": plain,
+                })
+            };
             let parts: Vec<_> = parts.iter().map(part).collect();
             serde_json::json!({ "path": output, "bytes": total, "weights": source.recipe().name(), "parts": parts })
         },
         || {
+            let lost = if outputs.is_empty() {
+                format!("squared error of a part at most {:.4} %", worst * 100.0)
+            } else {
+                format!("squared error of outputs {:.4} %, {:.4} % without calibration", mean(1), mean(0))
+            };
             format!(
-                "{} as {} weights in {}: {}, squared error of a part at most {:.4} %. Use it: sala-chat --model {}",
+                "{} as {} weights in {}: {}, {lost}. Use it: sala-chat --model {}",
                 source.name(),
                 source.recipe().name(),
                 output.display(),
                 gb(total),
-                worst * 100.0,
                 output.display()
             )
         },
-    )?;
-    Ok(Exit::Ok)
+    )
 }
 
 /// Neither the folder itself nor one with another model in it.
-fn refuse_folder(source: &Checkpoint, output: &Path) -> Result<(), Failure> {
+fn refuse_folder(source: &Checkpoint, id: &str, output: &Path) -> Result<(), Failure> {
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     if source.directory().and_then(real).is_some_and(|from| Some(from) == real(output)) {
         return Err(Failure::usage("-o is the folder itself; name another one".to_owned()));
     }
     let config = output.join("config.json");
-    if config.exists() && !std::fs::read_to_string(&config).is_ok_and(|text| text.contains(&source.fingerprint())) {
+    if config.exists() && !std::fs::read_to_string(&config).is_ok_and(|text| text.contains(id)) {
         let text = format!("{} holds another model", output.display());
         return Err(Failure::new(Exit::Usage, text).hint("Name a new folder: -o FOLDER"));
     }

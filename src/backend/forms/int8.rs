@@ -3,6 +3,7 @@
 use half::bf16;
 use rayon::prelude::*;
 
+use super::careful::Rounding;
 use super::{Form, IntegerRows, PAIR_ROWS, Packed, Place, UNIT_COLUMNS, half_word, nearest, put, round};
 
 pub(super) const VALUES: usize = 4096;
@@ -22,14 +23,53 @@ fn scale_at(place: Place) -> usize {
 
 pub(super) fn pack(unit: &mut [u8], place: Place, values: &[f32]) {
     debug_assert_eq!(values.len(), UNIT_COLUMNS);
-    let most = values.iter().fold(0f32, |m, v| m.max(v.abs()));
-    let scale = bf16::from_f32(most / 127.0);
-    let inverse = if most > 1e-30 { 1.0 / scale.to_f32() } else { 0.0 };
-    for (w, four) in values.chunks_exact(4).enumerate() {
-        let q = |j: usize| four.get(j).map_or(0, |v| nearest(v * inverse).clamp(-127.0, 127.0) as i8) as u8;
-        put(unit, at(place, w), &[q(0), q(2), q(1), q(3)]);
+    let scale = Scale::of(values);
+    let codes: [i32; UNIT_COLUMNS] = std::array::from_fn(|j| values.get(j).map_or(0, |v| scale.code(*v)));
+    scale.put(unit, place, 0, &codes);
+}
+
+/// Scale of 128 values.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Scale {
+    scale: bf16,
+    inverse: f32,
+}
+
+impl Scale {
+    fn of(values: &[f32]) -> Scale {
+        let most = values.iter().fold(0f32, |m, v| m.max(v.abs()));
+        let scale = bf16::from_f32(most / 127.0);
+        Scale { scale, inverse: if most > 1e-30 { 1.0 / scale.to_f32() } else { 0.0 } }
     }
-    put(unit, scale_at(place), &scale.to_le_bytes());
+
+    #[inline(always)]
+    fn code(&self, x: f32) -> i32 {
+        nearest(x * self.inverse).clamp(-127.0, 127.0) as i32
+    }
+}
+
+impl Rounding for Scale {
+    const COLUMNS: usize = UNIT_COLUMNS;
+
+    /// Of 8 bits none is to be lost to a narrower range: what the plain choice is whatever columns count.
+    #[inline(always)]
+    fn choose(x: &[f32], _weights: &[f32]) -> Scale {
+        Scale::of(x)
+    }
+
+    #[inline(always)]
+    fn round(&self, x: f32) -> (i32, f32) {
+        let q = self.code(x);
+        (q, round(q as f32 * self.scale.to_f32()))
+    }
+
+    fn put(&self, unit: &mut [u8], place: Place, _group: usize, codes: &[i32]) {
+        for (w, four) in codes.chunks_exact(4).enumerate() {
+            let q = |j: usize| four.get(j).map_or(0, |q| *q as i8) as u8;
+            put(unit, at(place, w), &[q(0), q(2), q(1), q(3)]);
+        }
+        put(unit, scale_at(place), &self.scale.to_le_bytes());
+    }
 }
 
 impl Packed {

@@ -11,8 +11,10 @@
 //! |---|---|
 //! | here | the table of forms, units and where a row's values lie in them |
 //! | `int8`, `int4` | forms that the program makes from bf16 |
+//! | `careful` | which values `int8` and `int4` take when it is known what the weight is multiplied with |
 //! | `group4` | published 4-bit weights with a scale and a whole zero point per group |
 
+mod careful;
 mod group4;
 mod int4;
 mod int8;
@@ -22,6 +24,7 @@ mod tests;
 use half::bf16;
 use rayon::prelude::*;
 
+pub use careful::OutputErrors;
 pub use group4::Group4;
 
 /// Columns of a unit; the inner size of a packed weight is a multiple of it.
@@ -140,6 +143,27 @@ impl Packed {
         inner: usize,
         fill: impl Fn(usize, &mut [f32]) + Sync,
     ) -> Result<Packed, NotFinite> {
+        let unit_bytes = form.row().map_or(1, |row| row.unit_bytes);
+        let pack: fn(&mut [u8], Place, &[f32]) = match form {
+            Form::Int8 => int8::pack,
+            Form::Int4 => int4::pack,
+            Form::Bf16 | Form::Group4(_) => return Err(NotFinite),
+        };
+        Packed::pack_with(form, out, inner, fill, |_, r, bytes, values| {
+            for (unit, values) in bytes.chunks_exact_mut(unit_bytes).zip(values.chunks_exact(UNIT_COLUMNS)) {
+                pack(unit, Place::of(r), values);
+            }
+        })
+    }
+
+    /// The same, where `pack(pair, row of the pair, bytes of the pair, values of the row)` chooses.
+    fn pack_with(
+        form: Form,
+        out: usize,
+        inner: usize,
+        fill: impl Fn(usize, &mut [f32]) + Sync,
+        pack: impl Fn(usize, usize, &mut [u8], &[f32]) + Sync,
+    ) -> Result<Packed, NotFinite> {
         let row = form.row().filter(|_| form.fits(inner)).ok_or(NotFinite)?;
         let mut bytes = vec![0u8; form.bytes(out, inner)];
         let pair_bytes = (inner / UNIT_COLUMNS * row.unit_bytes).max(1);
@@ -158,15 +182,7 @@ impl Packed {
                     if !values.iter().all(|v| v.abs() < 127.0 * int8::TOO_LARGE_A_SCALE) {
                         return Err(NotFinite);
                     }
-                    let place = Place::of(r);
-                    for (unit, values) in bytes.chunks_exact_mut(row.unit_bytes).zip(values.chunks_exact(UNIT_COLUMNS))
-                    {
-                        match form {
-                            Form::Int8 => int8::pack(unit, place, values),
-                            Form::Int4 => int4::pack(unit, place, values),
-                            Form::Bf16 | Form::Group4(_) => return Err(NotFinite),
-                        }
-                    }
+                    pack(pair, r, bytes, values);
                 }
                 Ok(())
             },

@@ -125,3 +125,138 @@ fn gate_and_up_rows_meet_in_eights() {
         }
     }
 }
+
+/// A weight with outliers, `[48, 256]`.
+fn weight(row: usize, dst: &mut [f32]) {
+    for (k, v) in dst.iter_mut().enumerate() {
+        *v = 0.02 * student((row * 256 + k) as u64);
+    }
+}
+
+/// Second moments over 200 rows of inputs that have columns of ten times the others' size and go together in pairs.
+fn moments(seed: u64) -> Vec<f32> {
+    let mut all = vec![0f32; 256 * UNIT_COLUMNS];
+    for row in 0..200 {
+        let x: Vec<f32> = (0..256u64)
+            .map(|k| {
+                let own = normal(seed, row * 1024 + k);
+                let shared = normal(seed + 1, row * 1024 + k / 2);
+                (if k % 37 == 5 { 10.0 } else { 1.0 }) * (own * 0.4 + shared)
+            })
+            .collect();
+        for (block, x) in all.chunks_mut(UNIT_COLUMNS * UNIT_COLUMNS).zip(x.chunks(UNIT_COLUMNS)) {
+            for (i, a) in x.iter().enumerate() {
+                x.iter().enumerate().skip(i).for_each(|(j, b)| block[i * UNIT_COLUMNS + j] += a * b);
+            }
+        }
+    }
+    all
+}
+
+/// 32 values in 4 bits as the kernel `pack_int4` chooses them, written out.
+fn four_bits(x: &[f32]) -> Vec<f32> {
+    let scale_of = |code: i32| f32::from_bits(((code * 8 + 0x3880) as u32) << 16);
+    let whole = |v: f32| (v + 12_582_912.0) - 12_582_912.0;
+    let zero_of = |z: f32| whole(z * 8.0).clamp(0.0, 127.0);
+    let (lo, hi) = x.iter().fold((0f32, 0f32), |(lo, hi), v| (lo.min(*v), hi.max(*v)));
+    let base = ((((hi - lo) / 15.0).to_bits() >> 16) as i32 - 0x3880) >> 3;
+    let (mut best, mut least) = (Vec::new(), f32::MAX);
+    for code in base - 5..=base + 1 {
+        let scale = scale_of(code.clamp(0, 255));
+        let inverse = 1.0 / scale;
+        let offset_of = |zero: f32| round((16.0 + zero * 0.125) * scale);
+        let q = |x: f32, offset: f32| whole((x + offset) * inverse).clamp(16.0, 31.0);
+        let first = offset_of(zero_of(7.5 - (lo + hi) * 0.5 * inverse));
+        let sum = x.iter().fold(0f32, |sum, x| sum + (q(*x, first) - x * inverse));
+        let offset = offset_of(zero_of(sum * 0.03125 - 16.0));
+        let error = x.iter().fold(0f32, |error, x| {
+            let off = q(*x, offset) * scale - offset - x;
+            error + off * off
+        });
+        if error < least {
+            (best, least) = (x.iter().map(|x| round(q(*x, offset) * scale - offset)).collect(), error);
+        }
+    }
+    best
+}
+
+#[test]
+fn what_is_packed_without_statistics_is_what_kernels_make() {
+    let [four, eight] = [Form::Int4, Form::Int8].map(|form| Packed::pack(form, 48, 256, weight).unwrap());
+    for row in 0..48 {
+        let (mut x, mut found) = (vec![0.0; 256], vec![0.0; 256]);
+        weight(row, &mut x);
+        x.iter_mut().for_each(|v| *v = round(*v));
+        four.values(row, &mut found);
+        assert_eq!(found, x.chunks(32).flat_map(four_bits).collect::<Vec<_>>(), "row {row}");
+        eight.values(row, &mut found);
+        for (x, found) in x.chunks(128).zip(found.chunks(128)) {
+            let scale = round(x.iter().fold(0f32, |most, v| most.max(v.abs())) / 127.0);
+            let expected: Vec<f32> = x.iter().map(|x| round((x / scale).round_ties_even() * scale)).collect();
+            // A division beside a product with the inverse: half a step may fall to either side.
+            assert!(found.iter().zip(&expected).filter(|(a, b)| a != b).count() <= 1, "row {row}");
+        }
+    }
+}
+
+#[test]
+fn inputs_that_are_all_alike_change_nothing() {
+    for form in [Form::Int8, Form::Int4] {
+        let plain = Packed::pack(form, 48, 256, weight).unwrap();
+        for square in [0.0, 3.7] {
+            let alike: Vec<f32> = (0..256 * UNIT_COLUMNS)
+                .map(|at| if at / UNIT_COLUMNS % UNIT_COLUMNS == at % UNIT_COLUMNS { square } else { 0.0 })
+                .collect();
+            let (packed, errors) = Packed::pack_careful(form, 48, 256, &alike, weight).unwrap();
+            assert!(packed.bytes() == plain.bytes(), "{} {square}", form.name());
+            assert_eq!(errors.plain, errors.careful);
+        }
+    }
+}
+
+#[test]
+fn known_inputs_make_outputs_better_and_no_row_worse() {
+    let moments = moments(40);
+    for (form, most) in [(Form::Int8, 0.9), (Form::Int4, 0.9)] {
+        let plain = Packed::pack(form, 48, 256, weight).unwrap();
+        let (careful, errors) = Packed::pack_careful(form, 48, 256, &moments, weight).unwrap();
+        let (mut x, mut sums) = (vec![0.0; 256], [0f64; 2]);
+        for row in 0..48 {
+            let mut source = vec![0.0; 256];
+            weight(row, &mut source);
+            for (unit, block) in moments.chunks(UNIT_COLUMNS * UNIT_COLUMNS).enumerate() {
+                let [before, after] = [&plain, &careful].map(|packed| {
+                    packed.values(row, &mut x);
+                    let columns = unit * UNIT_COLUMNS..(unit + 1) * UNIT_COLUMNS;
+                    let off: Vec<f64> = columns.map(|k| f64::from(x[k] - round(source[k]))).collect();
+                    let mut cost = 0.0;
+                    for (i, a) in off.iter().enumerate() {
+                        for (j, b) in off.iter().enumerate().skip(i) {
+                            let twice = if i == j { 1.0 } else { 2.0 };
+                            cost += twice * a * b * f64::from(block[i * UNIT_COLUMNS + j]);
+                        }
+                    }
+                    cost
+                });
+                assert!(after <= before * (1.0 + 1e-4), "{} row {row} unit {unit}: {after} {before}", form.name());
+                sums = [sums[0] + before, sums[1] + after];
+            }
+        }
+        println!("{}: {:.3} of the plain error", form.name(), sums[1] / sums[0]);
+        assert!(sums[1] < most * sums[0], "{}: {sums:?}", form.name());
+        for (told, sum) in [(errors.plain, sums[0]), (errors.careful, sums[1])] {
+            assert!((told / sum - 1.0).abs() < 1e-3, "{}: {errors:?} {sums:?}", form.name());
+        }
+        assert!(Packed::pack_careful(form, 48, 256, &moments[1..], weight).is_err(), "moments of another size");
+    }
+}
+
+#[test]
+fn statistics_that_are_damaged_leave_finite_weights() {
+    for bad in [f32::NAN, f32::INFINITY, -1.0] {
+        let (packed, _) = Packed::pack_careful(Form::Int4, 48, 256, &vec![bad; 256 * UNIT_COLUMNS], weight).unwrap();
+        let mut row = vec![0.0; 256];
+        packed.values(7, &mut row);
+        assert!(row.iter().all(|v| v.is_finite() && v.abs() < 1.0), "{bad}");
+    }
+}

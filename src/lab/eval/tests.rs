@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::backend::cpu::{Cpu, Planted};
-use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+use crate::model::calibrate::collect;
+use crate::model::quantize::{Calibration, quantize};
+use crate::model::{DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG, Recipe};
+use crate::protocol::engine::Cancel;
 use crate::spec::{ModelSpec, ScoreNorm};
 
 fn text() -> TextModel {
@@ -166,5 +169,36 @@ fn every_token_of_a_text_is_counted_once_in_any_windows() {
     assert!(cut.perplexity > 0.9 * whole.perplexity, "{cut:?} {whole:?}");
     for (window, stride) in [(1, 1), (256, 0), (256, 256), (1 << 20, 1)] {
         assert_eq!(perplexity::measure(&mut subject, &tokens, window, stride).unwrap_err().exit, Exit::Usage);
+    }
+}
+
+/// How far a folder packed from the built-in model is from it at a text that was not read for its statistics.
+fn divergence(source: &Checkpoint, calibration: Option<&Calibration<'_>>, samples: &[reference::Sample]) -> Distances {
+    let folder = tempfile::tempdir().unwrap();
+    quantize(source, calibration, folder.path(), &Cancel::default(), &mut |_| ()).unwrap().unwrap();
+    let packed = Checkpoint::open_dir(folder.path()).unwrap();
+    let mut subject = Subject::open(Cpu::new(), &packed, 2_048 + ROOM).unwrap();
+    let found = reference::compare(&mut subject, samples).unwrap();
+    for d in &found {
+        println!("{}, {} tokens: KLD {:.4}, same top {:.3}", source.recipe().name(), d.length, d.mean_kl, d.same_top);
+    }
+    found[0]
+}
+
+#[test]
+fn calibrated_weights_answer_more_like_their_source() {
+    let text = text();
+    let samples: Vec<_> = [512, 2_048].map(|length| needles::prose(&text, length).unwrap()).into();
+    let samples = reference::of(&mut subject(|_| ()), &samples).unwrap();
+    let tokens = text.tokenizer.encode_plain(include_str!("../../../assets/calibration/text.txt")).unwrap();
+    let texts: Vec<Vec<Token>> = tokens.chunks(1_024).step_by(8).map(<[Token]>::to_vec).collect();
+    let mut source = Checkpoint::open("demo").unwrap();
+    let statistics = collect(&mut Cpu::new(), &source, &texts, &Cancel::default(), &mut |_| ()).unwrap().unwrap();
+    for recipe in [Recipe::Bits8, Recipe::Bits4] {
+        source.set_recipe(recipe);
+        let plain = divergence(&source, None, &samples);
+        let calibration = Calibration { id: "calibrated", statistics: Some(&statistics) };
+        let calibrated = divergence(&source, Some(&calibration), &samples);
+        assert!(calibrated.mean_kl < 0.9 * plain.mean_kl, "{recipe:?}: {plain:?} {calibrated:?}");
     }
 }

@@ -137,7 +137,7 @@ impl<B: Backend> Replay<'_, B> {
                     add_sums(layer + 1, &values);
                     collect(format!("hidden.{}", layer + 1), values);
                 }
-                Seen::Mixer { layer, output } => {
+                Seen::Mixer { layer, output, .. } => {
                     collect(format!("layer{layer}.attn_core_rows"), b.read(output, count)?)
                 }
                 Seen::Selection { layer, selection } => {
@@ -147,6 +147,7 @@ impl<B: Backend> Replay<'_, B> {
                         count,
                     )?);
                 }
+                Seen::Between { .. } | Seen::Middle { .. } => {}
             }
             Ok(())
         };

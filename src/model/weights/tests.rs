@@ -273,7 +273,7 @@ fn an_index_that_names_what_its_file_does_not_have_is_refused() {
 
 fn quantized(source: &Checkpoint, out: &Path) -> Vec<crate::model::quantize::Part> {
     let mut parts = Vec::new();
-    let done = crate::model::quantize::quantize(source, out, &Default::default(), &mut |p| parts.push(p.clone()));
+    let done = crate::model::quantize::quantize(source, None, out, &Default::default(), &mut |p| parts.push(p.clone()));
     assert!(done.unwrap().unwrap() > 0);
     parts
 }
@@ -288,7 +288,7 @@ fn a_quantized_folder_answers_as_its_source_packed_while_loading() {
         assert_eq!(parts.iter().map(|p| p.name.as_str()).collect::<Vec<_>>()[..2], ["embedding", "layer 0"]);
         assert_eq!((parts.len(), parts[7].name.as_str()), (8, "head"));
         let most = if recipe == Recipe::Bits8 { 1e-4 } else { 1e-2 };
-        assert!(parts[1..7].iter().all(|p| p.error > 0.0 && p.error < most), "{parts:?}");
+        assert!(parts[1..7].iter().all(|p| p.errors.weights > 0.0 && p.errors.weights < most), "{parts:?}");
         let expected = logits(&source);
         let folder = Checkpoint::open_dir(out.path()).unwrap();
         assert_eq!(folder.unknown_tensors(), Vec::<String>::new());
@@ -306,7 +306,7 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
     let out = tempfile::tempdir().unwrap();
     let stop = crate::protocol::engine::Cancel::default();
     let mut heard = 0;
-    let stopped = crate::model::quantize::quantize(&source, out.path(), &stop, &mut |part| {
+    let stopped = crate::model::quantize::quantize(&source, None, out.path(), &stop, &mut |part| {
         heard += 1;
         if part.number == 3 {
             stop.cancel();

@@ -448,6 +448,9 @@ pub enum ModelCommand {
         /// Form of the weights
         #[arg(long, value_enum)]
         to: PackTo,
+        /// Choose values by what the model computes with over text: ours, or these documents; keeps more of its answers
+        #[arg(long, value_name = "DOCS", num_args = 0..=1, require_equals = true, value_hint = ValueHint::AnyPath)]
+        calibrate: Option<Option<PathBuf>>,
         /// Folder to write; a run that was stopped goes on in it
         #[arg(short, long, value_name = "OUT", value_hint = ValueHint::DirPath)]
         output: PathBuf,
