@@ -1,0 +1,46 @@
+//! The desk with a scripted engine: what is asked of the engine, what is saved, what is said.
+
+mod answers;
+mod damage;
+mod documents;
+mod sessions;
+#[path = "../support/mod.rs"]
+mod support;
+mod titles;
+
+use sala_chat::desk::{Attendance, LoadLimits, Opening};
+use sala_chat::protocol::desk::{
+    Activity, LibraryAction, LoadOptions, LoadPlan, Notice, OpenSession, PresetAction, Request, SaveState,
+};
+use sala_chat::text::Before;
+use sala_chat::transcript::{Finish, Role};
+use support::{Setup, Talk, always, text_model, titles, titling, with_both_tokenizers};
+
+fn dir() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+fn resume(name: &str) -> Setup {
+    Setup { opening: Opening::Resume(name.into()), ..Setup::default() }
+}
+
+fn plan(t: &mut Talk) -> (u64, String, LoadPlan) {
+    t.wait("a plan", |n| match n {
+        Notice::Plan { id, text, plan, .. } => Some((*id, text.clone(), plan.clone())),
+        _ => None,
+    })
+}
+
+fn three_files(dir: &std::path::Path) -> Request {
+    for (name, lines) in [("a.txt", 30), ("b.txt", 60), ("c.txt", 90)] {
+        std::fs::write(dir.join(name), format!("A line of {name}.\n").repeat(lines)).unwrap();
+    }
+    Request::Load { paths: vec!["*.txt".into()], options: Default::default() }
+}
+
+fn question(t: &mut Talk) -> (u64, String) {
+    t.wait("a question", |n| match n {
+        Notice::Question { id, text, .. } => Some((*id, text.clone())),
+        _ => None,
+    })
+}

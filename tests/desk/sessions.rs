@@ -1,0 +1,272 @@
+//! Sessions of a run, and presets.
+
+use super::*;
+
+fn a_resumed_session_reads_nothing_again_and_answers_as_if_never_left() {
+    let (a, b) = (dir(), dir());
+    let mut straight = Talk::new(a.path(), Setup::default());
+    straight.ask("One?");
+    let expected = straight.ask("Two?").text;
+
+    let mut t = Talk::new(b.path(), Setup::default());
+    t.ask("One?");
+    let name = t.name();
+    t.quit();
+    let mut t = Talk::new(b.path(), resume(&name));
+    let note = t.note_with("Resumed");
+    assert!(note.starts_with("Resumed ") && note.contains(" tokens in "), "{note}");
+    let answer = t.ask("Two?");
+    assert_eq!(answer.text, expected);
+    let read = t.work().0;
+    assert!(read < 20, "{read} tokens were read");
+    assert_eq!(answer.meta.prefilled_tokens as usize, read);
+    assert!(answer.meta.reused_tokens > 0);
+}
+
+fn another_models_state_is_not_used_and_reading_again_is_asked_first() {
+    let dir = dir();
+    std::fs::write(dir.path().join("notes.txt"), "Some facts about the garden club and its members.\n".repeat(250))
+        .unwrap();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.load("notes.txt");
+    t.ask("Well?");
+    let name = t.name();
+    t.quit();
+    let mut t = Talk::new(dir.path(), Setup { fingerprint: "fake-2".into(), ..resume(&name) });
+    let (id, text) = t.wait("a question", |n| match n {
+        Notice::Question { id, text, .. } => Some((*id, text.clone())),
+        _ => None,
+    });
+    assert!(text.starts_with("State is from another model. Text is open."), "{text}");
+    t.send(Request::Choose { question: id, key: '\x1b' });
+    t.send(Request::Ask("Still there?".into()));
+    t.note_with("view only");
+    assert_eq!(t.view().messages.len(), 3);
+    assert_eq!(t.work(), (0, 0));
+}
+
+fn opened(t: &Talk) -> Vec<String> {
+    let view = t.view();
+    let name = |o: &OpenSession| match (o.serial == view.serial, o.name.as_str()) {
+        (true, name) => format!("[{name}]"),
+        (false, name) => name.to_owned(),
+    };
+    view.opened.iter().map(name).collect()
+}
+
+fn serial(t: &Talk, name: &str) -> u64 {
+    let opened = t.view().opened;
+    opened.iter().find(|o| o.name == name).unwrap().serial
+}
+
+fn sessions_opened_in_a_run_are_listed_and_come_back() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.send(Request::New(Some("other".into())));
+    t.ask("Two?");
+    assert_eq!(opened(&t), ["one", "[other]"]);
+    t.send(Request::Fork { at: None, name: Some("third".into()) });
+    t.sync();
+    assert_eq!(opened(&t), ["one", "other", "[third]"]);
+    t.work();
+    t.send(Request::Switch(serial(&t, "one")));
+    t.sync();
+    assert_eq!(opened(&t), ["[one]", "other", "third"]);
+    assert_eq!(t.view().messages.len(), 2);
+    let resumed = |n: &&Notice| matches!(n, Notice::Note(_, text) if text.contains("Resumed"));
+    assert_eq!(t.seen.iter().find(resumed), None, "nothing to tell");
+    t.ask("And now?");
+    assert!(t.work().0 < 40, "nothing is read again");
+    // Opened by name it keeps its place; a new name and a deletion are followed.
+    t.send(Request::Resume("other".into()));
+    t.note_with("Resumed");
+    t.send(Request::Rename("renamed".into()));
+    t.send(Request::Delete(Some("third".into())));
+    let id = t.wait("a question", |n| match n {
+        Notice::Question { id, .. } => Some(*id),
+        _ => None,
+    });
+    t.send(Request::Choose { question: id, key: 'y' });
+    t.note_with("in the trash");
+    assert_eq!(opened(&t), ["one", "[renamed]"]);
+}
+
+fn an_empty_session_stays_only_while_a_key_may_return_to_it() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.send(Request::New(None));
+    t.send(Request::Set(Some(("temperature".into(), "0.3".into()))));
+    t.send(Request::System(Some("Be brief.".into())));
+    t.sync();
+    assert_eq!(opened(&t), ["one", "[]"]);
+    let empty = serial(&t, "");
+    t.send(Request::Switch(serial(&t, "one")));
+    t.sync();
+    assert_eq!(opened(&t), ["[one]", ""]);
+    t.send(Request::Switch(empty));
+    t.sync();
+    t.send(Request::Set(None));
+    let table = t.wait("settings", |n| match n {
+        Notice::Page { text, .. } => Some(text.clone()),
+        _ => None,
+    });
+    assert!(table.contains("| temperature | 0.3 |"), "{table}");
+    t.work();
+    t.ask("Two?");
+    assert!(t.given()[0].contains("Be brief."));
+    // Left by a command, an empty one is gone: /new makes another.
+    t.send(Request::New(None));
+    t.send(Request::Resume("one".into()));
+    t.note_with("Resumed");
+    assert_eq!(opened(&t), ["[one]", "two"]);
+}
+
+fn a_session_that_was_left_is_free_for_others_and_held_again_on_return() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.ask("One?");
+    t.send(Request::New(Some("other".into())));
+    t.ask("Two?");
+    let mut second = Talk::new(dir.path(), resume("one"));
+    second.note_with("Resumed");
+    second.ask("From elsewhere?");
+    second.on_disk();
+    // While it is in use there, coming back asks, and Esc stays.
+    t.send(Request::Switch(serial(&t, "one")));
+    let (id, text) = t.wait("a question", |n| match n {
+        Notice::Question { id, text, .. } => Some((*id, text.clone())),
+        _ => None,
+    });
+    assert!(text.contains("in use by PID"), "{text}");
+    t.send(Request::Choose { question: id, key: '' });
+    t.sync();
+    assert_eq!(opened(&t), ["one", "[other]"]);
+    second.quit();
+    t.send(Request::Switch(serial(&t, "one")));
+    t.sync();
+    assert_eq!(t.view().messages.len(), 4, "what was said elsewhere is here");
+    let mut third = Talk::new(dir.path(), resume("one"));
+    third.wait("a refusal", |n| match n {
+        Notice::Question { text, .. } if text.contains("in use by PID") => Some(()),
+        _ => None,
+    });
+}
+
+fn preset(t: &mut Talk, action: PresetAction) -> String {
+    t.note(Request::Preset(action))
+}
+
+fn a_preset_of_ones_own_is_saved_listed_and_taken() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.send(Request::System(Some("Be brief.".into())));
+    t.send(Request::Set(Some(("temperature".into(), "0.25".into()))));
+    t.send(Request::Set(Some(("max_tokens".into(), "99".into()))));
+    t.send(Request::Think(sala_chat::protocol::desk::ThinkMode::Off));
+    t.sync();
+    let save = |name: &str| PresetAction::Save { name: name.into(), display: vec![("thinking.show", "hide".into())] };
+    t.send(Request::Preset(save("brief")));
+    let said = t.note_with("Preset brief saved: ");
+    assert!(said.ends_with("presets/brief.toml."), "{said}");
+    t.send(Request::Preset(save("brief")));
+    t.note_with("The one before is brief.toml~.");
+    t.send(Request::Preset(PresetAction::List));
+    let page = t.wait("the list", |n| match n {
+        Notice::Page { text, .. } => Some(text.clone()),
+        _ => None,
+    });
+    let row = "| brief | temperature 0.25, top_p 0.95, think off, a system text |";
+    assert!(page.contains(row) && page.contains("Now: brief."), "{page}");
+    t.quit();
+
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.send(Request::Preset(PresetAction::Take("brief".into())));
+    t.wait("how to show things", |n| match n {
+        Notice::Display(d) if *d == [("thinking.show", "hide".to_string())] => Some(()),
+        _ => None,
+    });
+    t.ask("Who?");
+    let given = t.given();
+    assert!(given[0].contains("Be brief."), "{given:?}");
+    let said = preset(&mut t, PresetAction::Take("brief".into()));
+    assert!(said.ends_with("a system text"), "it was read here: {said}");
+    // In a session with another beginning the settings change, the text is for the next one.
+    t.send(Request::New(None));
+    t.send(Request::System(Some("Be long.".into())));
+    t.ask("Who?");
+    let said = preset(&mut t, PresetAction::Take("brief".into()));
+    assert!(said.contains("Its system text is for new sessions"), "{said}");
+    t.send(Request::Set(None));
+    let table = t.wait("settings", |n| match n {
+        Notice::Page { text, .. } => Some(text.clone()),
+        _ => None,
+    });
+    for row in ["| temperature | 0.25 |", "| max_tokens | 99 |", "| think | off |"] {
+        assert!(table.contains(row), "{table}");
+    }
+}
+
+fn what_is_wrong_with_a_preset_is_one_line_and_changes_nothing() {
+    let dir = dir();
+    let mut t = Talk::new(dir.path(), Setup::default());
+    t.sync();
+    let save = |name: &str| PresetAction::Save { name: name.into(), display: Vec::new() };
+    let said = preset(&mut t, save("../evil"));
+    assert!(said.starts_with("\"../evil\" is no name for a preset"), "{said}");
+    assert!(preset(&mut t, save("careful")).contains("has a meaning already"));
+    let presets = dir.path().join("presets");
+    assert!(!presets.exists());
+    std::fs::create_dir(&presets).unwrap();
+    std::fs::write(presets.join("odd.toml"), "[sampling]\ntemperature = 0.1\ntop_q = 1").unwrap();
+    let said = preset(&mut t, PresetAction::Take("odd".into()));
+    assert!(said.ends_with("odd.toml: unknown key sampling.top_q: did you mean sampling.top_p?"), "{said}");
+    // The file may say what /set would refuse.
+    std::fs::write(presets.join("odd.toml"), "[sampling]\ntop_k = 9999").unwrap();
+    let said = preset(&mut t, PresetAction::Take("odd".into()));
+    assert!(said.ends_with("sampling.top_k must be a whole number from 0 to 256 (got 9999)"), "{said}");
+    std::fs::create_dir(presets.join("folder.toml")).unwrap();
+    let said = preset(&mut t, PresetAction::Take("folder".into()));
+    assert!(said.ends_with("Fix or remove the file."), "{said}");
+    let said = preset(&mut t, PresetAction::Take("od".into()));
+    assert!(said.contains("No preset od. Did you mean odd? There are: default, "), "{said}");
+    t.send(Request::Set(None));
+    let table = t.wait("settings", |n| match n {
+        Notice::Page { text, .. } => Some(text.clone()),
+        _ => None,
+    });
+    assert!(table.contains("| temperature | 0.7 |"), "{table}");
+}
+
+fn a_session_in_use_can_be_forked() {
+    let dir = dir();
+    let mut first = Talk::new(dir.path(), Setup::default());
+    first.ask("Hello?");
+    first.on_disk();
+    let name = first.name();
+    let mut second = Talk::new(dir.path(), resume(&name));
+    let (id, text) = second.wait("a question", |n| match n {
+        Notice::Question { id, text, .. } => Some((*id, text.clone())),
+        _ => None,
+    });
+    assert!(text.contains("in use by PID"), "{text}");
+    second.send(Request::Choose { question: id, key: 'f' });
+    second.note_with("forked at #2");
+    assert_eq!(second.name(), format!("{name}-fork"));
+    second.ask("And you?");
+    assert!(second.work().0 < 30);
+    second.quit();
+    first.quit();
+}
+
+with_both_tokenizers!(
+    a_resumed_session_reads_nothing_again_and_answers_as_if_never_left,
+    another_models_state_is_not_used_and_reading_again_is_asked_first,
+    sessions_opened_in_a_run_are_listed_and_come_back,
+    an_empty_session_stays_only_while_a_key_may_return_to_it,
+    a_session_that_was_left_is_free_for_others_and_held_again_on_return,
+    a_preset_of_ones_own_is_saved_listed_and_taken,
+    what_is_wrong_with_a_preset_is_one_line_and_changes_nothing,
+    a_session_in_use_can_be_forked,
+);
