@@ -433,3 +433,9 @@ pub fn themes(width: u16, height: u16) -> Stage {
     s.event(Event::Themes(theme_rows()));
     s
 }
+
+/// An answer is being written.
+pub fn busy(s: &mut Stage) {
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 50.0 }));
+    s.effects.clear();
+}

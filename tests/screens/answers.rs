@@ -1,0 +1,222 @@
+//! Pictures of the conversation: answers, thoughts, texts of every kind.
+
+use sala_chat::protocol::desk::{Activity, Level, Notice, Request, SessionView};
+use sala_chat::transcript::{Finish, MessageId, Role};
+
+use super::stage::*;
+use super::{picture, pictures};
+
+#[test]
+fn conversation_with_thoughts_code_and_table() {
+    pictures("conversation", open);
+    picture("conversation_ascii_80x24", &mut conversing(Stage::ascii(80, 24)));
+}
+
+#[test]
+fn answer_arriving_with_a_queued_question() {
+    pictures("answering", |w, h| {
+        let mut s = open(w, h);
+        s.type_text("Where is it told?").press("enter");
+        s.tell(Notice::Added(message(4, Role::User, "Where is it told?")));
+        s.tell(Notice::Added(message(5, Role::Assistant, "")));
+        s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 96.4 }));
+        s.tell(Notice::Delta {
+            message: MessageId(5),
+            thinking: false,
+            text: "In the **last** part. Two passages refer back to it: the ev".into(),
+        });
+        s.type_text("and compare this with the film").press("enter");
+        s.type_text("half a question");
+        s
+    });
+}
+
+#[test]
+fn documents_being_read() {
+    pictures("loading", super::loading);
+}
+
+#[test]
+fn stopped_answer_says_how_to_go_on() {
+    let mut s = open(80, 24);
+    let mut stopped = answer(4, "The film keeps the reunion but moves it ahead of");
+    stopped.meta.finish = Some(Finish::Stopped);
+    s.tell(Notice::Finished(stopped));
+    picture("stopped_80x24", &mut s);
+}
+
+#[test]
+fn thoughts_are_open_while_they_run() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Added(message(4, Role::User, "And then?")));
+    s.tell(Notice::Added(message(5, Role::Assistant, "")));
+    s.tell(Notice::Activity(Activity::Thinking { tokens_per_s: 90.0, ms: 12_000.0, tokens: 1_080 }));
+    s.tell(Notice::Delta {
+        message: MessageId(5),
+        thinking: true,
+        text: "The user wants the next event.\nLook after the fire".into(),
+    });
+    picture("thinking_80x24", &mut s);
+    s.tell(Notice::Delta { message: MessageId(5), thinking: false, text: "He returns".into() });
+    picture("thinking_folds_80x24", &mut s);
+    s.press("ctrl-t");
+    picture("thinking_reopened_80x24", &mut s);
+}
+
+#[test]
+fn folded_thoughts_say_how_long_they_are_as_they_grow() {
+    for (cells, rows) in [(80, 24), (160, 50)] {
+        let mut s = open(cells, rows);
+        s.tell(Notice::Added(message(4, Role::User, "And then?")));
+        s.tell(Notice::Added(message(5, Role::Assistant, "")));
+        let mut think = |ms: f64, tokens: u64, text: &str| {
+            s.tell(Notice::Activity(Activity::Thinking { tokens_per_s: 90.0, ms, tokens }));
+            s.tell(Notice::Delta { message: MessageId(5), thinking: true, text: text.into() });
+        };
+        think(12_000.0, 1_080, "The user wants the next event.\n");
+        think(62_400.0, 5_616, "Look after the fire.\nThen at the road");
+        s.press("ctrl-t");
+        picture(&format!("thinking_folded_{cells}x{rows}"), &mut s);
+    }
+}
+
+#[test]
+fn damage_and_refusals_are_notes() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Note(Level::Warn, "1 unfinished entry was set aside".into()));
+    s.tell(Notice::Note(
+        Level::Error,
+        "big.txt needs 1,204,331 tokens; 436,372 are left. Nothing was loaded. Options: /load big.txt --head 430000 ; /new then /load".into(),
+    ));
+    s.tell(Notice::Note(
+        Level::Info,
+        "No usable NVIDIA GPU: driver not found (libcuda.so.1). The demo runs on the CPU.".into(),
+    ));
+    picture("notes_80x24", &mut s);
+}
+
+#[test]
+fn aside_lies_over_the_conversation() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Aside { question: "What was his name?".into(), text: "Andrei *Bolkonski*, the".into(), done: None });
+    picture("aside_80x24", &mut s);
+    s.tell(Notice::Aside {
+        question: "What was his name?".into(),
+        text: "Andrei *Bolkonski*, the prince.".into(),
+        done: Some(Finish::Stop),
+    });
+    picture("aside_done_80x24", &mut s);
+}
+
+#[test]
+fn selected_message_shows_its_keys() {
+    let mut s = open(80, 24);
+    s.press("ctrl-p ctrl-p");
+    picture("selected_80x24", &mut s);
+    s.tell(Notice::Input { text: "Who tells Pierre?".into(), editing: Some(MessageId(2)) });
+    picture("editing_80x24", &mut s);
+}
+
+#[test]
+fn scrolling_up_freezes_the_view() {
+    let mut s = open(80, 24);
+    s.press("pgup");
+    picture("frozen_80x24", &mut s);
+    s.tell(Notice::Finished(answer(4, "one\n\ntwo\n\nthree")));
+    picture("frozen_new_80x24", &mut s);
+}
+
+#[test]
+fn wide_right_to_left_and_hostile_text() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Session(SessionView {
+        name: "mixed".into(),
+        branch: (1, 1),
+        messages: vec![
+            message(1, Role::User, "日本語で答えてください。長い文は折り返されますか、それとも画面の外へ出てしまいますか。"),
+            answer(2, "はい、折り返します。👩‍👩‍👧 und ❤️ bleiben ganz.\n\nשלום עולם, مرحبا بالعالم\n\nhidden \u{202e}txt.exe and \u{1b}[2J\u{9b}31m"),
+        ],
+        ..SessionView::default()
+    }));
+    s.type_text("日本語を打つ");
+    picture("wide_text_80x24", &mut s);
+}
+
+#[test]
+fn wide_tables_and_long_code_lines() {
+    let mut s = open(60, 15);
+    let long = format!("```rust\nfn main() {{ println!(\"{}\"); }}\n```", "x".repeat(70));
+    s.tell(Notice::Session(SessionView {
+        name: "wide".into(),
+        branch: (1, 1),
+        messages: vec![answer(
+            1,
+            &format!("| passage | who speaks | what is said in full |\n|---|---|---|\n| [1] | nobody at all | Pierre recognises her |\n\n{long}"),
+        )],
+        ..SessionView::default()
+    }));
+    picture("wide_table_60x15", &mut s);
+}
+
+#[test]
+fn large_paste_is_folded_and_long_input_wraps() {
+    let mut s = open(80, 24);
+    s.type_text("Compare ");
+    s.event(sala_chat::app::Event::Paste("line of a log\n".repeat(41)));
+    s.type_text(" with the book, line by line, and tell me which of the two is the older text.\nThen stop.");
+    picture("folded_paste_80x24", &mut s);
+}
+
+#[test]
+fn view_only_session_says_so() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Session(SessionView { view_only: true, ..conversation() }));
+    picture("view_only_80x24", &mut s);
+}
+
+#[test]
+fn every_line_of_a_greeting_beside_notes_is_whole() {
+    let mut s = Stage::new(80, 24).ready(demo());
+    let mut short = 0;
+    for n in 0..8 {
+        s.tell(Notice::Note(Level::Warn, format!("Note {n}.")));
+        let screen = s.screen();
+        if screen.contains("Type a question, or /load a document") {
+            assert!(screen.contains("ask about it. /help lists commands."), "{screen}");
+            short += 1;
+        }
+    }
+    assert!(short > 0, "the short form was never shown");
+}
+
+#[test]
+fn two_sessions_stand_beside_each_other_and_both_are_live() {
+    let mut s = super::several::left_at_work(160, 50);
+    let beside = |notice| Notice::Beside { serial: 1, notice: Box::new(notice) };
+    s.type_text("/split").press("enter");
+    s.tell(beside(Notice::Activity(Activity::Answering { tokens_per_s: 90.0 })));
+    s.tell(beside(Notice::Added(message(20, Role::User, "Asked in the one that was left?"))));
+    s.tell(beside(Notice::Added(message(21, Role::Assistant, ""))));
+    s.tell(beside(Notice::Delta { message: MessageId(21), thinking: false, text: "It is written beside".into() }));
+    picture("split_160x50", &mut s);
+    s.tell(beside(Notice::Delta { message: MessageId(21), thinking: false, text: " the other.".into() }));
+    assert!(s.screen().contains("It is written beside the other."));
+    // The focus moves, the sides stay.
+    s.press("alt-o");
+    assert_eq!(s.sent(), [Request::Switch(1)]);
+    s.tell(Notice::Session(opened(1)));
+    let screen = s.screen();
+    let heading = screen.lines().nth(2).unwrap_or("").to_string();
+    assert!(heading.trim_start().starts_with("[1] war-and-peace") && heading.contains("2 contract"), "{heading}");
+    assert!(screen.contains("Three months."), "{screen}");
+    // Narrower there is no room, and the panel is back when there is one session again.
+    s.event(sala_chat::app::Event::Resize { width: 159, height: 50 });
+    assert!(!s.screen().contains("Three months."));
+    s.event(sala_chat::app::Event::Resize { width: 160, height: 50 });
+    s.press("alt-s");
+    let screen = s.screen();
+    assert!(!screen.contains("Three months.") && screen.contains("documents"), "{screen}");
+    s.event(sala_chat::app::Event::Resize { width: 120, height: 40 });
+    s.press("alt-s");
+    assert!(s.screen().contains("need 160 columns"), "{}", s.screen());
+}

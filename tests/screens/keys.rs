@@ -1,0 +1,300 @@
+//! What keys and typed commands do.
+
+use sala_chat::app::options::{ThemeName, UiConfig};
+use sala_chat::app::palette::Palette;
+use sala_chat::app::{Effect, Event};
+use sala_chat::protocol::desk::{Activity, Notice, Request};
+use sala_chat::transcript::Role;
+
+use super::stage::*;
+
+#[test]
+fn enter_sends_when_idle_and_queues_when_busy() {
+    let mut s = open(80, 24);
+    s.type_text("one").press("enter");
+    assert_eq!(s.sent(), [Request::Ask("one".into())]);
+    // The desk has not answered yet: the next one waits.
+    s.type_text("two").press("enter");
+    s.type_text("/undo").press("enter enter");
+    s.type_text("/docs").press("enter");
+    assert_eq!(s.sent(), [Request::Docs], "reading commands run at once");
+    busy(&mut s);
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::Ask("two".into())]);
+    busy(&mut s);
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::Undo(1)]);
+}
+
+#[test]
+fn escape_stops_and_swallows_the_second_press() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.press("esc");
+    assert_eq!(s.sent(), [Request::Stop]);
+    s.press("esc");
+    s.tell(Notice::Activity(Activity::Idle));
+    s.wait(300).press("esc");
+    assert_eq!(s.sent(), [], "a second Esc right after a stop opens nothing");
+    s.wait(900).press("esc").wait(300).press("esc");
+    assert_eq!(s.sent(), [Request::Timeline]);
+    s.wait(1000).press("esc").wait(900).press("esc");
+    assert_eq!(s.sent(), [], "two slow presses are two first presses");
+}
+
+#[test]
+fn escape_twice_clears_the_input_and_ctrl_y_brings_it_back() {
+    let mut s = open(80, 24);
+    s.type_text("a long thought").press("esc esc");
+    assert_eq!(s.app.composer.text(), "");
+    s.press("ctrl-y");
+    assert_eq!(s.app.composer.text(), "a long thought");
+}
+
+#[test]
+fn ctrl_c_that_stopped_work_never_arms_exit() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.press("ctrl-c");
+    assert_eq!(s.sent(), [Request::Stop]);
+    s.tell(Notice::Activity(Activity::Idle));
+    s.wait(100).press("ctrl-c").wait(100).press("ctrl-c");
+    assert_eq!(s.sent(), []);
+    s.wait(600).press("ctrl-c");
+    assert_eq!(s.sent(), []);
+    s.wait(100).press("ctrl-c");
+    assert_eq!(s.sent(), [Request::Quit]);
+    s.press("ctrl-c");
+    assert_eq!(s.effects, [Effect::Exit { code: 130, farewell: None }], "a third press does not wait");
+}
+
+#[test]
+fn ctrl_c_arms_exit_for_two_seconds_only() {
+    let mut s = open(80, 24);
+    s.press("ctrl-c").wait(2_100).press("ctrl-c");
+    assert_eq!(s.sent(), []);
+    s.type_text("x").press("ctrl-c").press("ctrl-c");
+    assert_eq!(s.sent(), [], "clearing text and arming are two presses");
+}
+
+#[test]
+fn stop_holds_the_queue_until_the_next_enter() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.type_text("next").press("enter esc");
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::Stop]);
+    s.press("enter");
+    assert_eq!(s.sent(), [Request::Ask("next".into())]);
+}
+
+#[test]
+fn ctrl_x_takes_the_first_queued_message_and_keeps_the_draft() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.type_text("first").press("enter");
+    s.type_text("draft").press("ctrl-x");
+    assert_eq!(s.app.composer.text(), "first");
+    assert_eq!(s.app.queue.lines, ["draft"]);
+}
+
+#[test]
+fn newline_keys_and_backslash() {
+    let mut s = open(80, 24);
+    s.type_text("a")
+        .press("alt-enter")
+        .type_text("b")
+        .press("ctrl-j")
+        .type_text("c")
+        .press("shift-enter")
+        .type_text("d\\")
+        .press("enter");
+    assert_eq!(s.app.composer.text(), "a\nb\nc\nd\n");
+    assert_eq!(s.sent(), []);
+}
+
+#[test]
+fn up_walks_through_prompts_and_back_to_the_draft() {
+    let mut s = open(80, 24);
+    s.type_text("one").press("enter");
+    s.tell(Notice::Activity(Activity::Idle));
+    s.type_text("draft").press("up");
+    assert_eq!(s.app.composer.text(), "one");
+    s.press("down");
+    assert_eq!(s.app.composer.text(), "draft");
+}
+
+#[test]
+fn messages_that_begin_with_a_slash_can_be_sent() {
+    let mut s = open(80, 24);
+    s.type_text("//etc is a folder").press("enter");
+    assert_eq!(s.sent(), [Request::Ask("/etc is a folder".into())]);
+}
+
+#[test]
+fn refused_command_stays_in_the_input() {
+    let mut s = open(80, 24);
+    s.type_text("/undo two").press("enter");
+    assert_eq!(s.app.composer.text(), "/undo two");
+    assert_eq!(s.sent(), []);
+}
+
+#[test]
+fn tab_completes_commands_and_paths() {
+    let mut s = open(80, 24);
+    s.type_text("/loa").press("tab");
+    assert_eq!(s.app.composer.text(), "/load ");
+    s.type_text("~/my\\ b").press("tab");
+    assert_eq!(s.effects.pop(), Some(Effect::ListPaths("~/my b".into())));
+    s.event(Event::Paths { prefix: "~/my b".into(), found: vec!["~/my book.txt".into(), "~/my books/".into()] });
+    assert_eq!(s.app.composer.text(), "/load ~/my\\ book");
+    s.press("down tab");
+    assert_eq!(s.app.composer.text(), "/load ~/my\\ books/");
+    s.event(Event::Paths { prefix: "old".into(), found: vec!["older".into()] });
+    assert_eq!(s.app.composer.text(), "/load ~/my\\ books/", "a late answer changes nothing");
+}
+
+#[test]
+fn a_command_after_undo_is_a_command_and_the_question_is_kept() {
+    let undone = |text: &str| Notice::Input { text: text.into(), editing: None };
+    let mut s = open(80, 24);
+    s.tell(undone("Who tells Pierre?"));
+    assert_eq!(s.app.composer.text(), "Who tells Pierre?", "ready to be sent again or changed");
+    s.type_text("/docs").press("enter");
+    assert_eq!(s.sent(), [Request::Docs]);
+    s.press("ctrl-y");
+    assert_eq!(s.app.composer.text(), "Who tells Pierre?");
+    // Twice, and on a line of its own.
+    let mut s = open(80, 24);
+    s.tell(undone("Who?")).type_text("\n/docs").press("enter");
+    assert_eq!(s.sent(), [Request::Docs]);
+    assert_eq!(s.app.composer.text(), "Who?");
+    s.type_text(" And why, and/or when?").press("enter");
+    assert_eq!(s.sent(), [Request::Ask("Who? And why, and/or when?".into())], "a slash in a question is text");
+}
+
+#[test]
+fn an_undone_question_does_not_overwrite_a_draft() {
+    let mut s = open(80, 24);
+    s.type_text("half a new one").tell(Notice::Input { text: "the old one".into(), editing: None });
+    assert_eq!(s.app.composer.text(), "half a new one");
+    assert!(s.screen().contains("Ctrl-Y"));
+    s.press("ctrl-u ctrl-y");
+    assert_eq!(s.app.composer.text(), "half a new one", "the last cut comes first");
+}
+
+#[test]
+fn enter_runs_the_highlighted_command_or_completes_one_that_needs_more() {
+    let mut s = Stage::new(80, 24).ready(demo());
+    s.type_text("/sea").press("enter");
+    assert!(s.sent().is_empty(), "/search needs words");
+    assert_eq!(s.app.composer.text(), "/search ");
+    s.press("ctrl-u").type_text("/ses").press("enter");
+    assert_eq!(s.sent(), [Request::Sessions]);
+    s.type_text("/un").press("down enter");
+    assert_eq!(s.sent(), [Request::Undo(1)]);
+}
+
+#[test]
+fn a_name_that_only_resembles_a_command_is_answered_and_stays() {
+    let mut s = Stage::new(80, 24).ready(demo());
+    s.type_text("/reset").press("enter");
+    assert!(s.sent().is_empty() && s.app.composer.text() == "/reset", "{}", s.app.composer.text());
+    assert!(s.screen().contains("/new starts a new session"), "{}", s.screen());
+    s.press("ctrl-u").type_text("/clear").press("enter");
+    assert_eq!(s.sent(), [Request::New(None)]);
+}
+
+#[test]
+fn what_the_screen_keeps_is_set_there_and_settings_are_a_page() {
+    let mut s = Stage::new(80, 24).ready(demo());
+    s.type_text("/set theme light").press("enter");
+    assert_eq!(s.effects, [Effect::Theme("light".into()), Effect::Repaint]);
+    s.event(Event::Theme(Ok(Palette::built_in(ThemeName::Light, false))));
+    s.type_text("/settings theme").press("enter");
+    assert!(s.screen().contains("ui.theme light: colours"), "{}", s.screen());
+    s.press("esc").type_text("/help clipboard").press("enter");
+    assert!(s.screen().contains("/load") && s.screen().contains("clipboard.method"), "{}", s.screen());
+    assert!(s.sent().is_empty());
+}
+
+#[test]
+fn a_number_or_tab_puts_an_offered_question_into_the_input_and_enter_reads_the_sample_first() {
+    use sala_chat::text::sample::{PATH, QUESTIONS};
+    let mut s = Stage::new(80, 24).ready(demo());
+    s.type_text("2");
+    assert_eq!(s.app.composer.text(), QUESTIONS[1]);
+    s.press("ctrl-c").type_text("2 apples");
+    assert_eq!(s.app.composer.text(), "2 apples", "a number that goes on is no choice");
+    s.press("ctrl-c tab enter");
+    let loads = |request: &Request| matches!(request, Request::Load { paths, .. } if *paths == [PATH]);
+    let sent = s.sent();
+    assert!(sent.iter().any(loads) && sent.len() == 1, "{sent:?}");
+    s.tell(Notice::Activity(Activity::Busy { what: "opening files".into() }));
+    s.tell(Notice::Added(message(1, Role::Document, "")));
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::Ask(QUESTIONS[0].into())]);
+    // A real model gets no such offers.
+    let mut real = Stage::new(80, 24).ready(gpu());
+    real.type_text("2");
+    assert_eq!(real.app.composer.text(), "2");
+}
+
+#[test]
+fn the_tour_waits_for_each_answer_and_escape_leaves_it() {
+    use sala_chat::app::tour::Tour;
+    let mut s = Stage::new(80, 24);
+    s.app.tour = Some(Tour::default());
+    let mut s = s.ready(demo());
+    assert_eq!(s.app.composer.text(), "/load sample:lighthouse.md");
+    s.press("enter");
+    assert!(matches!(s.sent().as_slice(), [Request::Load { .. }]));
+    assert_eq!(s.app.composer.text(), "", "the next step waits until this one is done");
+    busy(&mut s);
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.app.composer.text(), "Who built the lighthouse?");
+    s.press("f1");
+    assert!(s.app.overlay.is_some());
+    s.press("enter");
+    assert!(s.app.overlay.is_none() && s.sent().is_empty(), "a page does not hold whoever goes on");
+    s.press("ctrl-c").wait(2_500).press("enter");
+    assert_eq!(s.app.composer.text(), "Who built the lighthouse?", "a cleared step comes back with Enter");
+    s.press("esc");
+    assert_eq!((s.app.tour.is_none(), s.app.composer.text()), (true, ""));
+    assert!(s.screen().contains("The tour is left"));
+}
+
+#[test]
+fn letters_move_where_vim_keys_are_wanted_and_type_elsewhere() {
+    let config = UiConfig { vim_keys: true, ..UiConfig::default() };
+    let mut s = conversing(Stage::with(config, 80, 24));
+    let number = |s: &Stage| s.app.transcript.selected_message().map(|(n, _)| n);
+    s.press("ctrl-p");
+    let last = number(&s).unwrap();
+    s.type_text("k");
+    assert!(number(&s).unwrap() < last);
+    s.type_text("g");
+    assert_eq!(number(&s), Some(1));
+    s.type_text("G");
+    assert_eq!(number(&s), Some(last));
+    let mut plain = open(80, 24);
+    plain.press("ctrl-p").type_text("k");
+    assert_eq!(plain.app.composer.text(), "k", "without the option a letter is typed");
+}
+
+#[test]
+fn set_with_save_changes_now_and_in_the_file() {
+    let mut s = open(80, 24);
+    s.type_text("/set temperature 0.3 --save").press("enter");
+    let keep = Effect::Keep { key: "sampling.temperature", value: "0.3".into() };
+    assert!(s.effects.contains(&keep), "{:?}", s.effects);
+    assert_eq!(s.sent(), [Request::Set(Some(("temperature".into(), "0.3".into())))]);
+    // What only a start reads is written, and nothing is sent.
+    s.type_text("/set ui.max_width 90 --save").press("enter");
+    assert!(s.effects.iter().any(|e| matches!(e, Effect::Keep { key: "ui.max_width", .. })), "{:?}", s.effects);
+    assert_eq!(s.sent(), []);
+    s.event(Event::Kept(Ok("ui.max_width = 90 is in the settings file now.".into())));
+    assert!(s.screen().contains("ui.max_width = 90"));
+    s.type_text("/set ui.max_width 9 --save").press("enter");
+    assert!(s.screen().contains("must be"), "{}", s.screen());
+}

@@ -1,0 +1,244 @@
+//! Lists, questions and files: what is picked from them, and what is read before a question.
+
+use sala_chat::app::{Effect, Event};
+use sala_chat::protocol::desk::{Activity, Choice, GotoTarget, Notice, Request, SessionView};
+use sala_chat::transcript::MessageId;
+
+use super::stage::*;
+
+#[test]
+fn files_of_a_plan_are_picked_without_losing_what_is_queued() {
+    let mut s = open(80, 24);
+    busy(&mut s);
+    s.type_text("asked early").press("enter");
+    s.tell(super::pages::plan(400_000));
+    s.tell(Notice::Activity(Activity::Idle));
+    s.press("e");
+    // All of it is too much, none of it too little: neither is sent.
+    s.type_text("a").press("enter").type_text("a").press("enter");
+    assert_eq!(s.sent(), []);
+    s.type_text(" ").press("down").type_text(" ");
+    s.press("esc").press("e enter");
+    let files = vec![0, 2];
+    assert_eq!(s.sent(), [Request::ChooseFiles { question: 1, files }, Request::Ask("asked early".into())]);
+}
+
+#[test]
+fn question_keys_answer_the_desk_and_esc_takes_the_last() {
+    let mut s = open(80, 24);
+    let ask = |id| Notice::Question {
+        id,
+        text: "Read?".into(),
+        choices: vec![Choice { key: '\n', label: "read".into() }, Choice { key: 'v', label: "view".into() }],
+    };
+    s.tell(ask(1)).tell(ask(2)).tell(ask(3));
+    s.press("x enter V esc");
+    let choose = |question, key| Request::Choose { question, key };
+    assert_eq!(s.sent(), [choose(1, '\n'), choose(2, 'v'), choose(3, 'v')]);
+}
+
+#[test]
+fn timeline_goes_and_forks() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Timeline(timeline()));
+    s.press("up enter");
+    assert_eq!(s.sent(), [Request::Goto(GotoTarget::Message(MessageId(2)))]);
+    s.tell(Notice::Timeline(timeline()));
+    s.press("f");
+    assert_eq!(s.sent(), [Request::Fork { at: Some(3), name: None }]);
+    s.tell(Notice::Timeline(timeline()));
+    s.press("end f");
+    assert_eq!(s.sent(), [Request::Goto(GotoTarget::Message(MessageId(7))), Request::Fork { at: None, name: None }]);
+}
+
+#[test]
+fn search_result_opens_its_session_at_the_message() {
+    let mut s = open(80, 24);
+    let row = sala_chat::protocol::desk::SearchRow {
+        session: "war-and-peace".into(),
+        message: MessageId(2),
+        number: 2,
+        snippet: "dying".into(),
+        created_ms: 0,
+    };
+    s.tell(Notice::Session(SessionView { name: "mail".into(), ..SessionView::default() }));
+    s.tell(Notice::Found { query: "dying".into(), rows: vec![row.clone()] }).press("enter");
+    assert_eq!(s.sent(), [Request::Resume("war-and-peace".into())]);
+    s.tell(Notice::Session(conversation()));
+    assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(2));
+    // In the session that is open it is shown at once.
+    s.press("esc").tell(Notice::Found { query: "dying".into(), rows: vec![row] }).press("enter");
+    assert_eq!(s.sent(), []);
+    assert_eq!(s.app.transcript.selected_message().map(|m| m.0), Some(2));
+}
+
+#[test]
+fn search_goes_along_while_typing_and_steps_around() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Session(SessionView {
+        messages: (1..=30).map(|i| answer(i, &format!("Answer {i}\n\nof *Pierre* and others"))).collect(),
+        ..conversation()
+    }));
+    // A hint from before must not hide the count.
+    s.event(Event::Copied(Ok("Copied 9 characters".into())));
+    s.type_text("a draft").press("ctrl-f").type_text("pierre");
+    let screen = s.screen();
+    assert!(screen.contains("find: pierre") && screen.contains("30 of 30"), "{screen}");
+    s.press("enter n");
+    assert!(s.screen().contains("1 of 30"), "around the end");
+    assert_eq!(s.app.transcript.window().first().map(|w| w.0), Some(0), "the view went along");
+    s.type_text("N");
+    assert!(s.screen().contains("30 of 30"));
+    s.type_text("N");
+    assert!(s.screen().contains("29 of 30"));
+    s.press("esc");
+    assert!(s.app.find.is_none());
+    assert_eq!(s.app.composer.text(), "a draft", "the input was left alone");
+    s.press("ctrl-f").type_text("Pierre!").press("enter");
+    let screen = s.screen();
+    assert!(screen.contains("Not found") && screen.contains("find: Pierre!"), "{screen}");
+}
+
+#[test]
+fn search_in_all_branches_leaves_other_sessions_out() {
+    let mut s = open(80, 24);
+    s.press("ctrl-f").type_text("natasha").press("enter").type_text("a");
+    assert_eq!(s.sent(), [Request::Search("natasha".into())]);
+    let row = |session: &str, id| sala_chat::protocol::desk::SearchRow {
+        session: session.into(),
+        message: MessageId(id),
+        number: 2,
+        snippet: format!("of {session}"),
+        created_ms: 0,
+    };
+    s.tell(Notice::Found { query: "natasha".into(), rows: vec![row("war-and-peace", 77), row("mail", 4)] });
+    let screen = s.screen();
+    assert!(screen.contains("of war-and-peace") && !screen.contains("of mail"), "{screen}");
+    s.press("enter");
+    assert_eq!(
+        s.sent(),
+        [Request::Goto(GotoTarget::Message(MessageId(77)))],
+        "it is on another branch of this session"
+    );
+}
+
+#[test]
+fn mentioned_files_are_read_before_the_question_is_asked() {
+    let mut s = open(80, 24);
+    s.type_text("What does @my");
+    assert_eq!(s.effects.pop(), Some(Effect::ListFiles("my".into())));
+    s.event(Event::Files { query: "my".into(), found: vec!["docs/my notes.txt".into()] });
+    assert!(s.screen().contains("@docs/my\\ notes.txt"));
+    s.press("enter").type_text("say, @anna?").press("enter");
+    s.effects.retain(|e| !matches!(e, Effect::ListFiles(_)));
+    let names: Vec<String> = ["docs/my notes.txt", "anna?", "anna"].map(String::from).into();
+    assert_eq!(
+        s.effects.pop(),
+        Some(Effect::FindPaths(vec!["docs/my notes.txt".into(), names[1].clone(), names[2].clone()]))
+    );
+    s.event(Event::FoundPaths(vec!["docs/my notes.txt".into()]));
+    let load = |r: &Request| matches!(r, Request::Load { paths, .. } if *paths == ["docs/my notes.txt"]);
+    assert!(matches!(s.sent().as_slice(), [r] if load(r)));
+    busy(&mut s);
+    s.tell(Notice::Added(document(4, "my notes.txt", 300))).tell(Notice::Activity(Activity::Idle));
+    // The name that is left names nobody.
+    assert_eq!(s.effects.pop(), Some(Effect::FindPaths(vec!["anna?".into(), "anna".into()])));
+    s.event(Event::FoundPaths(Vec::new()));
+    assert_eq!(s.sent(), [Request::Ask("What does docs/my notes.txt say, @anna?".into())]);
+}
+
+#[test]
+fn mentioned_documents_of_the_library_are_loaded_by_name() {
+    let mut s = shelved(80, 24);
+    s.type_text("Does @my\\ n");
+    s.event(Event::Files { query: "my n".into(), found: Vec::new() });
+    assert!(s.screen().contains("@my\\ notes.txt"), "{}", s.screen());
+    s.press("enter").type_text("agree with @plan.md and @war.txt?").press("esc enter");
+    // A file by the same words goes before the library; what was read already is only spoken of.
+    s.event(Event::FoundPaths(vec!["plan.md".into()]));
+    let sent = s.sent();
+    let [Request::Load { paths, options }] = sent.as_slice() else { panic!("{sent:?}") };
+    assert_eq!((paths.as_slice(), options.library.as_slice()), (&["plan.md".into()][..], &["my notes.txt".into()][..]));
+    busy(&mut s);
+    s.tell(Notice::Added(document(4, "my notes.txt", 300))).tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), [Request::Ask("Does my notes.txt agree with plan.md and war.txt?".into())]);
+    // One that another program took out in the meantime: the question waits.
+    busy(&mut s);
+    s.tell(Notice::Activity(Activity::Idle));
+    s.type_text("And @atlas.pdf?").press("esc enter");
+    s.event(Event::FoundPaths(Vec::new())).effects.clear();
+    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Warn, "No document atlas.pdf in the library.".into()));
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), []);
+}
+
+#[test]
+fn a_question_whose_file_was_not_read_waits() {
+    let mut s = open(80, 24);
+    s.type_text("Sum up @big.txt").press("esc").press("enter");
+    s.event(Event::FoundPaths(vec!["big.txt".into()]));
+    s.effects.clear();
+    let refused = "big.txt needs 1,204,331 tokens; 436,372 are left. Nothing was loaded.";
+    s.tell(Notice::Note(sala_chat::protocol::desk::Level::Error, refused.into()));
+    s.tell(Notice::Activity(Activity::Idle));
+    assert_eq!(s.sent(), []);
+    assert!(s.screen().contains("Not asked, because not all was read"));
+    s.press("ctrl-x");
+    assert_eq!(s.app.composer.text(), "Sum up big.txt");
+}
+
+#[test]
+fn dropped_paths_are_offered_for_loading() {
+    let mut s = open(80, 24);
+    s.event(Event::Paste("'/home/x/a b.txt' ".into()));
+    assert_eq!(s.effects.pop(), Some(Effect::FindPaths(vec!["/home/x/a b.txt".into()])));
+    s.event(Event::FoundPaths(vec!["/home/x/a b.txt".into()]));
+    assert!(s.screen().contains("Load /home/x/a b.txt?"));
+    s.press("enter");
+    assert!(matches!(s.sent().as_slice(), [Request::Load { paths, .. }] if *paths == ["/home/x/a b.txt"]));
+    s.tell(Notice::Activity(Activity::Idle));
+    // As text, when that is wanted, and when there is no such file.
+    s.event(Event::Paste("/tmp/x".into())).event(Event::FoundPaths(vec!["/tmp/x".into()])).press("t");
+    s.event(Event::Paste(" /no/such".into())).event(Event::FoundPaths(Vec::new()));
+    assert_eq!(s.app.composer.text(), "/tmp/x /no/such");
+}
+
+/// The foreground of the first cell that holds this text.
+fn foreground(s: &mut Stage, text: &str) -> ratatui::style::Color {
+    let terminal = s.terminal();
+    let buffer = terminal.backend().buffer();
+    for y in 0..buffer.area.height {
+        let line: String = (0..buffer.area.width).map(|x| buffer[(x, y)].symbol()).collect();
+        if let Some(at) = line.find(text) {
+            let x = u16::try_from(line[..at].chars().count()).unwrap();
+            return buffer[(x, y)].fg;
+        }
+    }
+    panic!("{text} is not on the screen");
+}
+
+#[test]
+fn moving_in_the_list_of_themes_shows_them_and_only_enter_takes_one() {
+    use ratatui::style::Color;
+    let mut s = themes(80, 24);
+    assert_eq!(s.app.palette().name, "auto");
+    // auto, dark, light, plain, sea
+    s.press("down down down down");
+    assert_eq!(foreground(&mut s, "quote"), Color::Rgb(0x2a, 0xa1, 0x98));
+    s.press("esc");
+    assert_eq!((s.app.palette().name.as_str(), s.app.config.theme.name.as_str()), ("auto", "auto"));
+    s.type_text("/theme").press("enter");
+    assert_eq!(s.effects.last(), Some(&Effect::ListThemes));
+    s.event(Event::Themes(theme_rows())).type_text("tor").press("enter");
+    assert!(matches!(s.app.overlay, Some(sala_chat::app::overlay::Overlay::Themes(_))), "a broken one is not taken");
+    s.press("backspace backspace backspace").type_text("sea").press("enter");
+    assert_eq!(s.app.config.theme.name, "sea");
+    assert!(s.screen().contains("Theme sea."), "{}", s.screen());
+    assert_eq!(foreground(&mut s, " sala "), Color::Cyan, "what it does not name is as in its base");
+    s.type_text("/theme s").press("tab");
+    assert_eq!(s.app.composer.text().trim_end(), "/theme sea");
+    s.press("ctrl-u").type_text("/theme nothing").press("enter");
+    s.event(Event::Theme(Err("no theme nothing: there are auto".into())));
+    assert_eq!(s.app.config.theme.name, "sea");
+    assert!(s.screen().contains("no theme nothing"), "{}", s.screen());
+}

@@ -1,0 +1,395 @@
+//! Pictures of pages, lists and questions.
+
+use sala_chat::protocol::desk::{
+    Activity, Choice, LoadPlan, Notice, PlanFile, Request, SearchRow, SessionRow, SessionView, Shelf, ShelfRow,
+    TreeView,
+};
+use sala_chat::transcript::{Finish, Message, MessageId, Passage};
+
+use super::stage::*;
+use super::{picture, pictures};
+
+/// The short answer below a document, with what it looked at.
+fn looked_at(w: u16, h: u16) -> Stage {
+    let mut s = open(w, h);
+    let mut short = answer(4, "It is Natasha who breaks it to him: Pierre reads it in her face.");
+    short.meta.looked = Some(looked());
+    s.tell(Notice::Finished(short));
+    s
+}
+
+#[test]
+fn an_answer_names_the_lines_it_looked_at() {
+    pictures("looked", looked_at);
+    let mut s = looked_at(80, 24);
+    s.type_text("/set look off").press("enter");
+    assert!(!s.screen().contains("looked at"));
+    // Its line is not copied with the answer, and the passage is by its number.
+    let mut s = looked_at(80, 24);
+    s.press("ctrl-p").sent();
+    s.press("i");
+    assert_eq!(s.sent(), [Request::Look { at: Some(4), passage: None }]);
+    s.press("2");
+    assert_eq!(s.sent(), [Request::Look { at: Some(4), passage: Some(2) }]);
+    let text = "    [1] war.txt 41,210-41,262  31%\n      41210  The door opened,\n      41211  and a thin face\n    \n\nMeasured.\n";
+    s.tell(Notice::Looked { number: 4, sentence: (0, 0), title: "What #4 looked at".into(), text: text.into() });
+    picture("looked_page_80x24", &mut s);
+    s.press("1");
+    assert_eq!(s.sent(), [Request::Look { at: Some(4), passage: Some(1) }]);
+    // Right goes through its sentences, Left back to all of it.
+    let page = |sentence| Notice::Looked { number: 4, sentence, title: "What #4 looked at".into(), text: "x".into() };
+    s.press("right").tell(page((0, 2))).press("right").tell(page((1, 2))).press("right").tell(page((2, 2)));
+    let of = |sentence| Request::LookSentence { at: Some(4), sentence };
+    assert_eq!(s.press("right").sent(), [of(1), of(2)]);
+    assert!(s.screen().contains("Left/Right other sentences"), "{}", s.screen());
+    s.press("left").tell(page((1, 2))).press("left");
+    assert_eq!(s.sent(), [of(1), Request::Look { at: Some(4), passage: None }]);
+    s.press("esc esc").type_text("/copy look 4").press("enter");
+    assert!(s.screen().contains("no passage [4]; the answer looked at 3"), "{}", s.screen());
+}
+
+#[test]
+fn the_context_is_a_map_that_opens_what_was_looked_at() {
+    let shown = |w, h| {
+        let mut s = looked_at(w, h);
+        s.tell(Notice::Tree(TreeView { branch: (1, 1), map: context_map(), ..TreeView::default() }));
+        s
+    };
+    picture("map_panel_160x50", &mut shown(160, 50));
+    pictures("map", |w, h| {
+        let mut s = shown(w, h);
+        s.type_text("/map").press("enter");
+        assert_eq!(s.sent(), [Request::Map]);
+        s.tell(Notice::Map(context_map()));
+        s
+    });
+    let mut s = shown(80, 24);
+    s.tell(Notice::Map(context_map()));
+    s.screen();
+    s.press("enter");
+    assert_eq!(s.sent(), [Request::Look { at: Some(5), passage: Some(1) }]);
+    s.tell(Notice::Map(context_map()));
+    s.screen();
+    s.press("home right down enter");
+    let sent = s.sent();
+    assert!(matches!(&sent[..], [Request::Open(name)] if name.starts_with("war.txt:")), "{sent:?}");
+}
+
+#[test]
+fn commands_pop_up_while_they_are_typed() {
+    let mut s = open(80, 24);
+    s.type_text("/re");
+    picture("popup_80x24", &mut s);
+    let mut s = open(60, 15);
+    s.type_text("/");
+    picture("popup_60x15", &mut s);
+}
+
+#[test]
+fn a_mention_offers_the_conversation_the_library_and_files() {
+    for (width, height) in [(80, 24), (160, 50)] {
+        let mut s = shelved(width, height);
+        s.type_text("Compare @");
+        let found = ["src/", "plan.md", "todo.txt"].map(String::from).into();
+        s.event(sala_chat::app::Event::Files { query: String::new(), found });
+        picture(&format!("mention_{width}x{height}"), &mut s);
+    }
+}
+
+#[test]
+fn unknown_command_names_the_nearest_one() {
+    let mut s = open(80, 24);
+    s.type_text("/lod war.txt").press("enter");
+    s.type_text("").press("ctrl-u");
+    s.type_text("/set temperature 7").press("enter");
+    picture("command_errors_80x24", &mut s);
+}
+
+#[test]
+fn timeline_is_a_tree_with_checkpoints() {
+    pictures("timeline", |w, h| {
+        let mut s = open(w, h);
+        s.tell(Notice::Timeline(timeline()));
+        s
+    });
+}
+
+fn sessions() -> Vec<SessionRow> {
+    let row = |name: &str, title: &str, state: &str| SessionRow {
+        name: name.into(),
+        title: title.into(),
+        messages: 41,
+        tokens: 612_204,
+        state: state.into(),
+        bytes: Some(2_400 << 20),
+        updated_ms: TIME,
+    };
+    vec![
+        row("war-and-peace", "Who tells Pierre that Prince Andrei is dying?", "yes"),
+        row("contract", "What does annex C say about the notice period?", "stale"),
+        row("日本語の本", "この本は誰が書きましたか", "none"),
+    ]
+}
+
+#[test]
+fn sessions_are_picked_and_filtered() {
+    pictures("sessions", |w, h| {
+        let mut s = open(w, h);
+        s.tell(Notice::Sessions(sessions()));
+        s
+    });
+    let mut s = open(80, 24);
+    s.tell(Notice::Sessions(sessions()));
+    s.type_text("contr");
+    picture("sessions_filtered_80x24", &mut s);
+}
+
+#[test]
+fn search_results_and_documents() {
+    let mut s = open(80, 24);
+    let rows = vec![
+        SearchRow {
+            session: "contract".into(),
+            message: MessageId(9),
+            number: 9,
+            snippet: "the [notice] period is three months".into(),
+            created_ms: TIME,
+        },
+        SearchRow {
+            session: "mail".into(),
+            message: MessageId(4),
+            number: 2,
+            snippet: "short [notice], sorry".into(),
+            created_ms: TIME,
+        },
+    ];
+    s.tell(Notice::Found { query: "notice".into(), rows });
+    picture("found_80x24", &mut s);
+    s.tell(Notice::Documents { title: "This conversation".into(), rows: documents() });
+    picture("documents_80x24", &mut s);
+}
+
+#[test]
+fn a_narrow_list_of_documents_keeps_their_names() {
+    let mut s = open(60, 15);
+    let mut rows = documents();
+    if let Some(last) = rows.last_mut() {
+        (last.position, last.bytes) = (None, 0);
+    }
+    s.tell(Notice::Documents { title: "This conversation".into(), rows });
+    picture("documents_60x15", &mut s);
+}
+
+#[test]
+fn help_is_a_page() {
+    let mut s = Stage::new(80, 24).ready(demo());
+    s.press("f1");
+    picture("help_80x24", &mut s);
+    s.press("pgdn");
+    picture("help_scrolled_80x24", &mut s);
+    s.press("esc").type_text("/help load").press("enter enter");
+    picture("help_command_80x24", &mut s);
+}
+
+/// The plan of a load, with `free` tokens left for it.
+pub fn plan(free: u64) -> Notice {
+    let choice = |key, label: &str| Choice { key, label: label.into() };
+    let file = |name: &str, tokens, kept| PlanFile { name: name.into(), tokens, kept };
+    Notice::Plan {
+        id: 1,
+        text: "5 files, 512,881 tokens, about 0:55, leaves 535,695.".into(),
+        choices: vec![choice('\n', "load"), choice('e', "choose files"), choice('\x1b', "cancel")],
+        plan: LoadPlan {
+            files: vec![
+                file("dossier/01-contract.pdf", 38_112, true),
+                file("dossier/02-annexes.pdf", 51_904, false),
+                file("dossier/a folder with a long name, and below it/03-mail.mbox", 210_377, false),
+                file("dossier/04-notes.md", 4_120, false),
+                file("dossier/05-invoices.csv", 208_368, false),
+            ],
+            free,
+            reserve: 4_096,
+            tokens_per_s: 8_630.0,
+        },
+    }
+}
+
+#[test]
+fn files_of_a_plan_are_chosen_from_a_list() {
+    let mut s = open(80, 24);
+    s.tell(plan(1_048_576)).press("e down").type_text(" ");
+    picture("plan_files_80x24", &mut s);
+    // A load that is too large begins with what fits.
+    let mut s = open(60, 15);
+    s.tell(plan(400_000)).press("e").type_text("a");
+    s.press("enter");
+    picture("plan_too_large_60x15", &mut s);
+}
+
+#[test]
+fn questions_take_the_keys() {
+    pictures("question", |w, h| {
+        let mut s = open(w, h);
+        s.tell(plan(1_048_576));
+        s
+    });
+}
+
+#[test]
+fn choices_that_do_not_fit_into_a_line_get_a_row_each() {
+    let choice = |key, label: &str| Choice { key, label: label.into() };
+    let mut s = open(80, 24);
+    s.tell(Notice::Question {
+        id: 1,
+        text: "Which answer goes on?".into(),
+        choices: vec![
+            choice('1', "It is Natasha who breaks it to him, but not in words: Pierre"),
+            choice('2', "Natasha does, at Princess Marya's, without saying it"),
+            choice('\x1b', "keep the last; /branch shows the others"),
+        ],
+    });
+    picture("question_rows_80x24", &mut s);
+}
+
+#[test]
+fn answers_side_by_side() {
+    for (w, h) in [(80, 24), (160, 50)] {
+        let mut s = open(w, h);
+        s.tell(Notice::Several(vec![(MessageId(11), 41), (MessageId(12), 42), (MessageId(13), 43)]));
+        s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
+        let text =
+            "It is **Natasha** who breaks it to him, but not in words: Pierre sees it in her face before she speaks.";
+        s.tell(Notice::Delta { message: MessageId(11), thinking: false, text: text.into() });
+        s.tell(Notice::Delta { message: MessageId(12), thinking: true, text: "Let me see".into() });
+        let screen = s.screen();
+        assert!(screen.contains("1  seed 41  writing") && screen.contains("2  seed 42  thinking"), "{screen}");
+        assert!(screen.contains("3  seed 43  waiting") && screen.contains("Natasha who breaks"), "{screen}");
+        let long = "Natasha does, at Princess Marya's, without saying it.\n\n".repeat(9);
+        for (id, text) in [(11, text), (12, long.as_str()), (13, "Nobody: he guesses.")] {
+            s.tell(Notice::Finished(Message { text: text.into(), ..answer(id, text) }));
+        }
+        let choice = |key, label: &str| Choice { key, label: label.into() };
+        s.tell(Notice::Question {
+            id: 1,
+            text: "Which answer goes on?".into(),
+            choices: vec![
+                choice('1', "It is Natasha"),
+                choice('2', "Natasha does"),
+                choice('3', "Nobody"),
+                choice('\x1b', "keep the last; /branch shows the others"),
+            ],
+        });
+        let screen = s.screen();
+        assert!(screen.contains("Which answer goes on?") && screen.contains("Esc keep the last"), "{screen}");
+        assert!(screen.contains("Princess Marya") && screen.contains("2  seed 42"), "{screen}");
+        s.sent();
+        s.press("2");
+        assert_eq!(s.sent(), [Request::Choose { question: 1, key: '2' }]);
+        s.tell(Notice::Session(SessionView { branch: (2, 3), ..SessionView::default() }));
+        assert!(s.app.overlay.is_none());
+    }
+    // Esc stops what is being written; what there is stays to be chosen from.
+    let mut s = open(80, 24);
+    s.tell(Notice::Several(vec![(MessageId(11), 41), (MessageId(12), 42)]));
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 212.4 }));
+    s.sent();
+    s.press("esc");
+    assert_eq!(s.sent(), [Request::Stop]);
+    assert!(s.app.overlay.is_some());
+}
+
+#[test]
+fn a_question_to_the_library_is_a_table() {
+    let passage = Passage {
+        document: Some("war-and-peace.txt".into()),
+        number: 1,
+        first_line: 41_210,
+        last_line: 41_262,
+        ..Passage::default()
+    };
+    let row = |document: &str, text: &str| ShelfRow {
+        document: document.into(),
+        text: text.into(),
+        finish: Some(Finish::Stop),
+        log_probability: Some(-0.0726),
+        ..ShelfRow::default()
+    };
+    let war = "Natasha Rostova, in the house of Princess Marya; she says nothing, and he understands it from her face and \
+               from her silence, which is the way in which such things are said in this book.";
+    let rows = vec![
+        ShelfRow { passages: vec![passage], ..row("war-and-peace.txt", war) },
+        row("minutes.md", "The minutes do not say."),
+        ShelfRow { document: "contract.pdf".into(), text: "In annex".into(), ..ShelfRow::default() },
+        ShelfRow {
+            document: "old.txt".into(),
+            failed: Some("no kept state of this model; --read reads it".into()),
+            ..ShelfRow::default()
+        },
+    ];
+    let mut shelf = Shelf { question: "Who tells Pierre that Andrei is dying?".into(), rows, over: false };
+    for (w, h) in [(80, 24), (160, 50)] {
+        let mut s = open(w, h);
+        s.tell(Notice::Activity(Activity::Busy { what: "2 of 3 documents answered".into() }));
+        shelf.over = false;
+        s.tell(Notice::Shelf(shelf.clone()));
+        let screen = s.screen();
+        let first = screen.lines().find(|l| l.contains("war-and-peace.txt")).unwrap();
+        assert!(
+            first.contains("Natasha") && first.contains("41,210-41,262") && first.trim_end().ends_with("93%"),
+            "{screen}"
+        );
+        // The chosen answer is there as a whole.
+        assert!(screen.contains("(no kept state of this mo") && screen.contains("in this book."), "{screen}");
+        // Not before all have answered.
+        s.sent();
+        s.press("enter");
+        assert_eq!(s.sent(), []);
+        shelf.over = true;
+        s.press("down");
+        s.tell(Notice::Shelf(shelf.clone()));
+        s.tell(Notice::Activity(Activity::Idle));
+        s.press("enter");
+        assert_eq!(s.sent(), [Request::OpenAsked(1)]);
+    }
+}
+
+#[test]
+fn quitting_while_busy_asks_once() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Activity(Activity::Answering { tokens_per_s: 96.4 }));
+    s.press("ctrl-d");
+    picture("quit_question_80x24", &mut s);
+    s.press("y");
+    picture("quitting_80x24", &mut s);
+}
+
+#[test]
+fn sessions_of_this_run_are_in_the_title() {
+    for (width, height) in [(80, 24), (160, 50)] {
+        let mut s = open(width, height);
+        s.tell(Notice::Session(opened(2)));
+        picture(&format!("opened_{width}x{height}"), &mut s);
+    }
+    // At 120 columns there may be room for the open one only.
+    let mut s = open(120, 40);
+    s.tell(Notice::Session(opened(1)));
+    let title = s.screen().lines().next().unwrap_or("").to_string();
+    assert!(title.contains("[1") && title.ends_with("saved 14:01"), "{title}");
+}
+
+#[test]
+fn history_search_is_fuzzy() {
+    let mut s = open(80, 24);
+    s.tell(Notice::Prompts(vec![
+        "what is the notice period".into(),
+        "summarise annex C".into(),
+        "who wrote this".into(),
+    ]));
+    s.press("ctrl-r").type_text("ann");
+    picture("history_search_80x24", &mut s);
+}
+
+#[test]
+fn the_list_of_themes_shows_what_each_role_looks_like() {
+    pictures("themes", themes);
+}
