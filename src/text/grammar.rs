@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use super::caught::caught;
 use super::stream::{Begin, StreamDecoder};
-use super::tokenizer::{Piece, Tokenizer};
+use super::tokenizer::Tokenizer;
+use super::vocabulary::Piece;
 use crate::protocol::engine::{Constrain, Constraint, Token};
 
 /// White space between two parts of a JSON text: a blank, or a line that is indented. A small model that may write any amount of

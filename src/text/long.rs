@@ -18,7 +18,7 @@ use tokenizers::{Model, OffsetReferential, OffsetType, PreTokenizedString, PreTo
 
 use super::TextError;
 use super::spell::Before;
-use super::tokenizer::{byte_alphabet, byte_token};
+use super::vocabulary::{byte_alphabet, byte_token};
 use crate::protocol::engine::Token;
 
 /// Aim of a piece where words are split first.

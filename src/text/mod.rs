@@ -23,6 +23,7 @@ pub mod steer;
 pub mod stream;
 pub mod template;
 pub mod tokenizer;
+mod vocabulary;
 mod untrusted;
 
 use std::path::{Path, PathBuf};

@@ -8,7 +8,8 @@
 use super::TextError;
 use super::long::{Halt, Run};
 use super::stream::Detokenizer;
-use super::tokenizer::{Piece, SHIELD, Tokenizer};
+use super::tokenizer::{SHIELD, Tokenizer};
+use super::vocabulary::Piece;
 use crate::protocol::engine::Token;
 
 /// How `▁` looks in a text that holds it: such a tokenizer cannot tell it from a space.

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use super::spell::{Before, OwnSpace};
-use super::tokenizer::{Piece, Tokenizer};
+use super::tokenizer::Tokenizer;
+use super::vocabulary::Piece;
 use crate::protocol::engine::Token;
 
 const OPEN: &str = "<think>";

@@ -1,0 +1,277 @@
+//! The entries of [`Driver`]: each makes the context current, calls the driver, and says what failed.
+
+use super::*;
+
+impl Driver for Nvidia {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        self.bind("memory info")?;
+        let (free, _) = result::mem_get_info().map_err(|e| failed("memory info", e))?;
+        Ok(u64::try_from(free).unwrap_or(u64::MAX))
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<DevicePtr> {
+        self.bind("alloc")?;
+        // SAFETY: freed by `free`.
+        unsafe { result::malloc_sync(bytes.max(1)) }.map_err(|e| failed(format!("allocating {bytes} bytes"), e))
+    }
+
+    fn free(&self, ptr: DevicePtr) {
+        if self.bind("free").is_ok() {
+            // SAFETY: from `alloc`. An error here belongs to earlier work, which has reported it.
+            let _ = unsafe { result::free_sync(ptr) };
+        }
+    }
+
+    fn granularity(&self, home: Home) -> Option<usize> {
+        match home {
+            Home::Device => self.granularity,
+            Home::Host => self.reads_host.then_some(HOST_GRANULARITY),
+        }
+    }
+
+    fn reserve(&self, home: Home, bytes: usize) -> Result<DevicePtr> {
+        if home == Home::Host {
+            return HostPages::reserve(bytes);
+        }
+        self.bind("reserve")?;
+        let mut at = 0;
+        // SAFETY: writes one address.
+        unsafe { sys::cuMemAddressReserve(&raw mut at, bytes, 0, 0, 0) }
+            .result()
+            .map_err(|e| failed(format!("reserving {bytes} bytes of address space"), e))?;
+        Ok(at)
+    }
+
+    fn map(&self, home: Home, at: DevicePtr, bytes: usize) -> Result<Mapping> {
+        self.bind("map")?;
+        if home == Home::Host {
+            // SAFETY: `at` lies in a reserved range.
+            return self.register(at, bytes, unsafe { self.pages.map(at, bytes)? });
+        }
+        let kind = allocation_kind(self.device);
+        let mut handle = 0;
+        // SAFETY: sizes are multiples of the granularity, `at` lies in a reserved range.
+        unsafe {
+            sys::cuMemCreate(&raw mut handle, bytes, &raw const kind, 0)
+                .result()
+                .map_err(|e| failed(format!("mapping {bytes} bytes"), e))?;
+            self.put(at, bytes, handle).inspect_err(|_| {
+                let _ = sys::cuMemRelease(handle);
+            })?;
+        }
+        Ok(Mapping { home, at, bytes, handle })
+    }
+
+    fn map_again(&self, at: DevicePtr, of: &Mapping) -> Result<Mapping> {
+        self.bind("map")?;
+        if of.home == Home::Host {
+            // SAFETY: `of` is mapped with this size, `at` lies in a reserved range.
+            unsafe { self.pages.map_again(at, of.bytes, of.handle)? };
+            return self.register(at, of.bytes, of.handle);
+        }
+        let mut handle = 0;
+        // SAFETY: `of` is mapped, `at` lies in a reserved range; a reference of its own, released with the mapping.
+        unsafe {
+            sys::cuMemRetainAllocationHandle(&raw mut handle, of.at as *mut std::ffi::c_void)
+                .result()
+                .map_err(|e| failed(format!("sharing {} bytes", of.bytes), e))?;
+            self.put(at, of.bytes, handle).inspect_err(|_| {
+                let _ = sys::cuMemRelease(handle);
+            })?;
+        }
+        Ok(Mapping { home: of.home, at, bytes: of.bytes, handle })
+    }
+
+    fn unmap(&self, mapping: Mapping) {
+        let bound = self.bind("unmap").is_ok();
+        // SAFETY: from `map`; the caller has waited for the device.
+        unsafe {
+            match mapping.home {
+                Home::Device if bound => {
+                    let _ = sys::cuMemUnmap(mapping.at, mapping.bytes);
+                    let _ = sys::cuMemRelease(mapping.handle);
+                }
+                Home::Device => {}
+                Home::Host => {
+                    if bound {
+                        let _ = sys::cuMemHostUnregister(mapping.at as *mut c_void);
+                    }
+                    self.pages.unmap(mapping.at, mapping.bytes, mapping.handle);
+                }
+            }
+        }
+    }
+
+    fn release(&self, home: Home, at: DevicePtr, bytes: usize) {
+        if home == Home::Host {
+            // SAFETY: from `reserve`, nothing mapped any more.
+            unsafe { HostPages::release(at, bytes) };
+        } else if self.bind("release").is_ok() {
+            // SAFETY: from `reserve`, nothing mapped any more.
+            let _ = unsafe { sys::cuMemAddressFree(at, bytes) };
+        }
+    }
+
+    fn host_alloc(&self, bytes: usize) -> Result<*mut u8> {
+        self.bind("host alloc")?;
+        // SAFETY: freed by `host_free`.
+        unsafe { result::malloc_host(bytes.max(1), 0) }
+            .map(|ptr| ptr.cast())
+            .map_err(|e| failed(format!("allocating {bytes} bytes of page-locked memory"), e))
+    }
+
+    fn host_free(&self, ptr: *mut u8) {
+        if self.bind("host free").is_ok() {
+            // SAFETY: from `host_alloc`.
+            let _ = unsafe { result::free_host(ptr.cast()) };
+        }
+    }
+
+    unsafe fn copy_in(&self, dst: DevicePtr, src: *const u8, bytes: usize, queue: Queue) -> Result<()> {
+        self.bind("copy to device")?;
+        // SAFETY: the caller's.
+        unsafe { sys::cuMemcpyHtoDAsync_v2(dst, src.cast(), bytes, self.stream(queue)) }
+            .result()
+            .map_err(|e| failed(format!("copying {bytes} bytes to the device"), e))
+    }
+
+    unsafe fn copy_out(&self, dst: *mut u8, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
+        self.bind("copy from device")?;
+        // SAFETY: the caller's.
+        unsafe { sys::cuMemcpyDtoHAsync_v2(dst.cast(), src, bytes, self.stream(queue)) }
+            .result()
+            .map_err(|e| failed(format!("copying {bytes} bytes from the device"), e))
+    }
+
+    unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
+        self.bind("copy")?;
+        // SAFETY: the caller's.
+        unsafe { sys::cuMemcpyDtoDAsync_v2(dst, src, bytes, self.stream(queue)) }
+            .result()
+            .map_err(|e| failed(format!("copying {bytes} bytes on the device"), e))
+    }
+
+    unsafe fn fill(&self, dst: DevicePtr, byte: u8, bytes: usize, queue: Queue) -> Result<()> {
+        self.bind("fill")?;
+        // SAFETY: the caller's.
+        unsafe { sys::cuMemsetD8Async(dst, byte, bytes, self.stream(queue)) }
+            .result()
+            .map_err(|e| failed(format!("filling {bytes} bytes"), e))
+    }
+
+    unsafe fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        // SAFETY: the caller's.
+        unsafe { self.launch_on(self.compute, launch) }
+    }
+
+    fn gemm_library(&self) -> Option<&str> {
+        self.library.get().map(|(name, _)| name.as_str())
+    }
+
+    unsafe fn gemm(&self, gemm: &Gemm) -> Result<bool> {
+        let Some((_, cublaslt)) = self.library.get() else {
+            return Ok(false);
+        };
+        self.bind("gemm")?;
+        // SAFETY: the caller's.
+        unsafe { lock(cublaslt).run(self, gemm) }
+    }
+
+    fn prepare_gemm(&self, out: usize, inner: usize, to: GemmOut) {
+        // What a proof takes is not to be missing where memory is short.
+        let room = self.free_bytes().is_ok_and(|free| free >= ROOM_FOR_PROOFS);
+        if let (Some((_, cublaslt)), true) = (self.library.get(), room) {
+            lock(cublaslt).prepare(self, out, inner, to);
+        }
+    }
+
+    fn event(&self) -> Result<Event> {
+        self.bind("event")?;
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).map_err(|e| failed("event", e))?;
+        Ok(Event(event as u64))
+    }
+
+    fn record(&self, event: &Event, queue: Queue) -> Result<()> {
+        self.bind("record event")?;
+        // SAFETY: from `event`.
+        unsafe { result::event::record(event_of(event), self.stream(queue)) }.map_err(|e| failed("record event", e))
+    }
+
+    fn wait(&self, queue: Queue, event: &Event) -> Result<()> {
+        self.bind("wait for event")?;
+        // SAFETY: from `event`.
+        unsafe {
+            result::stream::wait_event(
+                self.stream(queue),
+                event_of(event),
+                sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT,
+            )
+        }
+        .map_err(|e| failed("wait for event", e))
+    }
+
+    fn wait_host(&self, event: &Event) -> Result<()> {
+        self.bind("wait for event")?;
+        // SAFETY: from `event`.
+        unsafe { result::event::synchronize(event_of(event)) }.map_err(|e| failed("device work", e))
+    }
+
+    fn elapsed_ms(&self, from: &Event, to: &Event) -> Result<f32> {
+        self.bind("elapsed")?;
+        // SAFETY: from `event`.
+        unsafe { result::event::elapsed(event_of(from), event_of(to)) }.map_err(|e| failed("elapsed time", e))
+    }
+
+    fn drop_event(&self, event: Event) {
+        if self.bind("drop event").is_ok() {
+            // SAFETY: from `event`, used nowhere else: the handle is not Clone.
+            let _ = unsafe { result::event::destroy(event_of(&event)) };
+        }
+    }
+
+    fn synchronize(&self, queue: Queue) -> Result<()> {
+        self.bind("synchronize")?;
+        // SAFETY: created in `open`.
+        unsafe { result::stream::synchronize(self.stream(queue)) }.map_err(|e| failed("device work", e))
+    }
+
+    fn begin_capture(&self) -> Result<()> {
+        self.bind("begin capture")?;
+        // SAFETY: created in `open`.
+        unsafe {
+            result::stream::begin_capture(self.compute, sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        }
+        .map_err(|e| failed("begin capture", e))
+    }
+
+    fn end_capture(&self) -> Result<Graph> {
+        self.bind("end capture")?;
+        // SAFETY: a capture is open on this stream; the graph is destroyed once its executable form exists.
+        unsafe {
+            let graph = result::stream::end_capture(self.compute).map_err(|e| failed("end capture", e))?;
+            let mut ready = null_mut();
+            let instantiated = sys::cuGraphInstantiateWithFlags(&raw mut ready, graph, 0).result();
+            let _ = result::graph::destroy(graph);
+            instantiated.map_err(|e| failed("end capture", e))?;
+            let _ = result::graph::upload(ready, self.compute);
+            Ok(Graph(ready as u64))
+        }
+    }
+
+    fn replay(&self, graph: &Graph) -> Result<()> {
+        self.bind("replay")?;
+        // SAFETY: from `end_capture`; buffers it names outlive it (graphs are dropped first).
+        unsafe { result::graph::launch(graph.0 as sys::CUgraphExec, self.compute) }.map_err(|e| failed("replay", e))
+    }
+
+    fn drop_graph(&self, graph: Graph) {
+        if self.bind("drop graph").is_ok() {
+            // SAFETY: from `end_capture`, used nowhere else: the handle is not Clone.
+            let _ = unsafe { result::graph::exec_destroy(graph.0 as sys::CUgraphExec) };
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Which GPUs there are, and whether one can run the kernels.
+
+use cudarc::driver::{result, sys};
+
+use crate::backend::Result;
+
+/// Why no GPU can be used, in the words shown to the user.
+fn driver_present() -> Result<(), String> {
+    // SAFETY: only opens the library and closes it again.
+    if unsafe { sys::is_culib_present() } { Ok(()) } else { Err("driver not found (libcuda.so.1)".to_owned()) }
+}
+
+/// Names of the GPUs that the driver lists; the error says why there is none.
+pub fn list() -> Result<Vec<String>, String> {
+    driver_present()?;
+    result::init().map_err(|e| format!("the driver does not start: {e}"))?;
+    let count = result::device::get_count().map_err(|e| format!("the driver lists no GPU: {e}"))?;
+    (0..count)
+        .map(|i| result::device::get(i).and_then(result::device::get_name).map_err(|e| format!("GPU {i}: {e}")))
+        .collect()
+}
+
+/// Whether GPU `ordinal` can run the kernels; takes no memory on it.
+///
+/// # Errors
+/// A sentence without the words "No usable NVIDIA GPU".
+pub fn usable(ordinal: usize) -> Result<(), String> {
+    find(ordinal).map(|_| ())
+}
+
+/// A GPU that can run the kernels.
+pub(super) struct Found {
+    pub(super) device: sys::CUdevice,
+    pub(super) name: String,
+    /// Compute capability, ten times the dotted number.
+    pub(super) capability: u32,
+}
+
+pub(super) fn find(ordinal: usize) -> Result<Found, String> {
+    use sys::CUdevice_attribute as A;
+    let mut names = list()?;
+    let count = names.len();
+    let name = names
+        .get_mut(ordinal)
+        .map(std::mem::take)
+        .ok_or_else(|| format!("GPU {ordinal} was asked for, the driver lists {count}"))?;
+    let index = i32::try_from(ordinal).map_err(|_| "GPU number too large".to_owned())?;
+    let device = result::device::get(index).map_err(|e| format!("cuDeviceGet: {e}"))?;
+    let capability = attribute(device, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? * 10
+        + attribute(device, A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    if capability < 80 {
+        return Err(format!(
+            "{name} has compute capability {}.{}, 8.0 or newer is needed",
+            capability / 10,
+            capability % 10
+        ));
+    }
+    Ok(Found { device, name, capability })
+}
+
+pub(super) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<u32, String> {
+    // SAFETY: `device` came from the driver.
+    let value =
+        unsafe { result::device::get_attribute(device, which) }.map_err(|e| format!("cuDeviceGetAttribute: {e}"))?;
+    Ok(u32::try_from(value).unwrap_or(0))
+}
+
+/// Ordinary device memory on one GPU.
+pub(super) fn allocation_kind(device: sys::CUdevice) -> sys::CUmemAllocationProp {
+    // SAFETY: an all-zero value is valid for this plain C structure of numbers and one nullable pointer.
+    let mut kind: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
+    kind.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+    kind.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+    kind.location.id = device;
+    kind
+}
