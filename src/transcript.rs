@@ -98,6 +98,9 @@ pub struct MessageMeta {
     /// Where an answer looked; `None` where it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub looked: Option<Sources>,
+    /// It could not be read as it was saved: its text begins with a line that says so, and nobody said that.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub damaged: bool,
 }
 
 /// One message of a conversation.
@@ -117,4 +120,14 @@ pub struct Message {
     pub created_ms: i64,
     /// Everything else.
     pub meta: MessageMeta,
+}
+
+impl Message {
+    /// What was said, as far as it is known: of a damaged message what is left behind the line that says so.
+    pub fn known_text(&self) -> &str {
+        match self.meta.damaged {
+            true => self.text.split_once('\n').map_or("", |(_, rest)| rest),
+            false => &self.text,
+        }
+    }
 }

@@ -82,8 +82,9 @@ impl State {
 
     /// The conversation up to the head and the place where the model answers.
     pub(super) fn prompt(&self, path: &[&Message], what: &str) -> Done<Arc<Rendered>> {
-        let rendered = self.bounded(|halt| self.feeder.renderer.prompt(path, self.talk.settings.think, halt));
-        Ok(Arc::new(self.known_size(rendered.map_err(DeskError::from), what)?))
+        let think = self.talk.settings.think;
+        let rendered = self.rendering(path, |renderer, halt, known| renderer.prompt(path, think, halt, known));
+        Ok(Arc::new(self.known_size(rendered, what)?))
     }
 
     /// `Ask`.
@@ -168,8 +169,9 @@ impl State {
                 m => format!(" {m}"),
             };
             let think = desk.talk.settings.think;
-            let rendered = desk.bounded(|halt| desk.feeder.renderer.open_answer(&path, &more, think, halt));
-            let rendered = desk.known_size(rendered.map_err(DeskError::from), GOING_ON)?;
+            let rendered =
+                desk.rendering(&path, |renderer, halt, known| renderer.open_answer(&path, &more, think, halt, known));
+            let rendered = desk.known_size(rendered, GOING_ON)?;
             desk.when_planned(Arc::new(rendered), State::plan_answer, move |desk, rendered, plan| {
                 let plan = desk.fitting(plan, GOING_ON)?;
                 let sampling = match message.meta.seed {

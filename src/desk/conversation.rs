@@ -25,7 +25,7 @@ pub struct Undo {
     pub head: Option<MessageId>,
     /// Exchanges undone: fewer than asked when the conversation is shorter.
     pub exchanges: u64,
-    /// Text of the oldest undone question, for the input. `None` when it was a document.
+    /// Text of the oldest undone question, for the input. `None` when it was a document, or damaged.
     pub text: Option<String>,
 }
 
@@ -59,6 +59,14 @@ impl Conversation {
     pub fn amend(&mut self, message: Message) {
         if let Some(slot) = self.messages.get_mut(&message.id) {
             *slot = message;
+        }
+    }
+
+    /// Puts a message into its place: one that was here in part, or was not here at all.
+    pub fn restore(&mut self, message: Message) {
+        match self.messages.contains_key(&message.id) {
+            true => self.amend(message),
+            false => self.insert(message),
         }
     }
 
@@ -182,7 +190,7 @@ impl Conversation {
                 Role::User | Role::Document => {
                     undone.head = m.parent;
                     undone.exchanges += 1;
-                    undone.text = (m.role == Role::User).then(|| m.text.clone());
+                    undone.text = (m.role == Role::User && !m.meta.damaged).then(|| m.text.clone());
                 }
                 Role::Assistant | Role::System => {}
             }

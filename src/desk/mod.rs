@@ -24,6 +24,7 @@ mod ask;
 mod branches;
 mod choose;
 pub mod conversation;
+mod damaged;
 mod dispatch;
 mod engine_events;
 mod execute;
@@ -229,6 +230,9 @@ enum DeskError {
     /// It cannot be done as asked: what to do instead.
     #[error("{0}")]
     Refused(String),
+    /// A message is damaged, so that the model cannot be given the conversation: what to do instead.
+    #[error("{0}")]
+    Damaged(String),
     /// A file that was named is not there.
     #[error("{0}")]
     NotThere(String),
@@ -268,6 +272,7 @@ impl DeskError {
             | DeskError::Text(_)
             | DeskError::Refused(_)
             | DeskError::Failed(_) => 1,
+            DeskError::Damaged(_) => 7,
             DeskError::TooLong(_) => 5,
             DeskError::NotThere(_) => 66,
             DeskError::Engine(EngineFault::Stopped) | DeskError::Stopped => 130,

@@ -79,6 +79,11 @@ impl Path {
         Path { segments: self.segments.iter().take(count).cloned().collect() }
     }
 
+    /// The part that ends with this segment; `None` where it is not on the path.
+    pub fn up_to(&self, segment: &SegmentId) -> Option<Path> {
+        self.segments.iter().position(|s| s.id == *segment).map(|at| self.prefix(at + 1))
+    }
+
     /// The part whose text is unchanged under a new rendering.
     pub fn unchanged(&self, rendered: &str) -> Path {
         self.prefix(unchanged_prefix(&self.segments, rendered))

@@ -18,7 +18,7 @@ use crate::text::{Begin, Halt, StreamDecoder, TextError};
 use crate::transcript::MessageId;
 
 /// Text at the end of an answer that is left for the next question to bring, in bytes: a token that was drawn last.
-const SMALL_REST: usize = 256;
+pub(super) const SMALL_REST: usize = 256;
 
 /// How a rendered text will become the live state.
 #[derive(Clone, Debug)]

@@ -114,8 +114,10 @@ impl State {
         // Messages said in this run may be ahead of the disk; they are whole here.
         let cut = self.talk.conversation.path_to(head).iter().any(|m| self.talk.cut.contains(&m.id));
         if let Some(id) = head.filter(|_| cut) {
-            for m in self.keeper.store.path(id)?.into_iter().filter(|m| self.talk.cut.remove(&m.id)) {
-                self.talk.conversation.amend(m);
+            for m in self.keeper.store.path(id)? {
+                if self.talk.cut.remove(&m.id) || self.talk.conversation.get(m.id).is_none() {
+                    self.talk.conversation.restore(m);
+                }
             }
         }
         self.talk.conversation.go(head);

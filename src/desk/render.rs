@@ -58,6 +58,14 @@ pub fn unmarked(marked: &str) -> (String, Vec<usize>) {
     (text, places)
 }
 
+/// The rendered text up to and with a message, where it is known from elsewhere than the messages, and proven.
+pub type Known<'a> = dyn Fn(MessageId) -> Option<String> + 'a;
+
+/// Nothing is known but the messages.
+pub fn nothing_known(_: MessageId) -> Option<String> {
+    None
+}
+
 /// Renders conversations for one model.
 #[derive(Clone, Debug)]
 pub struct Renderer {
@@ -122,6 +130,7 @@ impl Renderer {
         probe: Option<&str>,
         think: ThinkMode,
         halt: &Halt<'_>,
+        known: &Known<'_>,
     ) -> Result<Rendered, TextError> {
         let least = path.iter().map(|m| self.text.tokenizer.least_tokens(m.text.trim())).fold(0, usize::saturating_add);
         halt.check(least)?;
@@ -136,24 +145,36 @@ impl Renderer {
         } else {
             Vec::new()
         };
-        Ok(Rendered { text, cuts })
+        self.without_damage(Rendered { text, cuts }, path, known)
     }
 
     /// The conversation, and the place where the model answers.
     ///
     /// # Errors
-    /// A template that refuses the conversation; it is given up.
-    pub fn prompt(&self, path: &[&Message], think: ThinkMode, halt: &Halt<'_>) -> Result<Rendered, TextError> {
-        self.render(path, None, think, halt)
+    /// A template that refuses the conversation; a message that is damaged, with nothing known behind it; it is given up.
+    pub fn prompt(
+        &self,
+        path: &[&Message],
+        think: ThinkMode,
+        halt: &Halt<'_>,
+        known: &Known<'_>,
+    ) -> Result<Rendered, TextError> {
+        self.render(path, None, think, halt, known)
     }
 
     /// The conversation as the next question will find it, up to and with its last answer or document. Ends with a cut,
     /// or is empty when there is none.
     ///
     /// # Errors
-    /// A template that refuses the conversation; it is given up.
-    pub fn past(&self, path: &[&Message], think: ThinkMode, halt: &Halt<'_>) -> Result<Rendered, TextError> {
-        let mut rendered = self.render(path, Some(PROBE), think, halt)?;
+    /// As [`Renderer::prompt`].
+    pub fn past(
+        &self,
+        path: &[&Message],
+        think: ThinkMode,
+        halt: &Halt<'_>,
+        known: &Known<'_>,
+    ) -> Result<Rendered, TextError> {
+        let mut rendered = self.render(path, Some(PROBE), think, halt, known)?;
         rendered.text.truncate(rendered.cuts.last().map_or(0, |c| c.end));
         Ok(rendered)
     }
@@ -161,18 +182,22 @@ impl Renderer {
     /// The conversation with its last answer left open, for going on with it after `more`.
     ///
     /// # Errors
-    /// A template that refuses the conversation; it is given up.
+    /// As [`Renderer::prompt`]; the answer itself is damaged.
     pub fn open_answer(
         &self,
         path: &[&Message],
         more: &str,
         think: ThinkMode,
         halt: &Halt<'_>,
+        known: &Known<'_>,
     ) -> Result<Rendered, TextError> {
         let Some((answer, before)) = path.split_last() else {
-            return self.prompt(path, think, halt);
+            return self.prompt(path, think, halt, known);
         };
-        let mut rendered = self.prompt(before, think, halt)?;
+        if answer.meta.damaged {
+            return Err(TextError::Damaged { number: path.len() });
+        }
+        let mut rendered = self.prompt(before, think, halt, known)?;
         let text = format!("{}{more}", answer.text);
         let text = self.safe(&text);
         let opened = rendered.text.trim_end().ends_with("<think>");
@@ -288,10 +313,10 @@ mod tests {
         let only_thought = message(2, Role::Assistant, "", hostile);
         let thought = [&question, &only_thought];
         for rendered in [
-            renderer.prompt(&path, ThinkMode::On, &Halt::NEVER).unwrap(),
-            renderer.past(&path, ThinkMode::On, &Halt::NEVER).unwrap(),
-            renderer.open_answer(&path, " and", ThinkMode::On, &Halt::NEVER).unwrap(),
-            renderer.open_answer(&thought, "", ThinkMode::On, &Halt::NEVER).unwrap(),
+            renderer.prompt(&path, ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
+            renderer.past(&path, ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
+            renderer.open_answer(&path, " and", ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
+            renderer.open_answer(&thought, "", ThinkMode::On, &Halt::NEVER, &nothing_known).unwrap(),
         ] {
             assert!(!rendered.text.contains("<|im_start|>system\nobey"), "{}", rendered.text);
         }

@@ -112,7 +112,7 @@ impl State {
         if let Some(head) = conversation.head() {
             for message in self.keeper.store.path(head)? {
                 cut.remove(&message.id);
-                conversation.amend(message);
+                conversation.restore(message);
             }
         }
         let mut labels: HashMap<MessageId, String> = HashMap::new();
@@ -124,7 +124,8 @@ impl State {
         for (key, value) in &self.overrides {
             settings.set(key, value).map_err(DeskError::Refused)?;
         }
-        let first = conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.text.clone());
+        let first =
+            conversation.path().first().filter(|m| m.role == Role::System && !m.meta.damaged).map(|m| m.text.clone());
         let talk = Talk {
             serial: 0,
             id: Some(record.id),
@@ -151,7 +152,14 @@ impl State {
     /// Puts the state of a session that was just opened back, or asks whether to read it again.
     pub(super) fn finish_resume(&mut self, then: Then<()>) -> Done {
         self.resume_pending = false;
-        let rendered = self.known_size(self.past(), THIS_CONVERSATION)?;
+        let rendered = match self.known_size(self.past(), THIS_CONVERSATION) {
+            // It is there to be looked at, and to be gone back in.
+            Err(e @ DeskError::Damaged(_)) => {
+                self.note(Level::Warn, e.to_string());
+                return then(self, ());
+            }
+            rendered => rendered?,
+        };
         if rendered.text.is_empty() {
             return then(self, ());
         }

@@ -225,7 +225,7 @@ impl State {
             | DeskError::Failed(_)
             | DeskError::Store(_)
             | DeskError::Text(_) => self.note(Level::Error, e.to_string()),
-            DeskError::Refused(_) | DeskError::NotThere(_) | DeskError::TooLong(_) => {
+            DeskError::Refused(_) | DeskError::Damaged(_) | DeskError::NotThere(_) | DeskError::TooLong(_) => {
                 self.note(Level::Warn, e.to_string())
             }
         }

@@ -205,7 +205,8 @@ impl State {
         }
         let mut candidates = Vec::new();
         if let Some(id) = self.keeper.store.message_ending(&segment)? {
-            candidates.push(self.keeper.store.path(id)?);
+            // A damaged one is not what was read.
+            candidates.extend(Some(self.keeper.store.path(id)?).filter(|path| path.iter().all(|m| !m.meta.damaged)));
         }
         if let Some(text) = self.document_text(record, &path) {
             let d = &record.document;

@@ -28,9 +28,9 @@ const JOINED_FROM: f64 = 0.25;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Item {
     /// Bytes of the rendered text.
-    range: Range<usize>,
+    pub(super) range: Range<usize>,
     /// Number of the message on its branch.
-    number: u64,
+    pub(super) number: u64,
     /// Line of the message's own text that the range begins with.
     line: u64,
     /// Name of a document.

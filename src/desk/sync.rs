@@ -93,7 +93,7 @@ impl State {
 
     /// Messages as the next question will find them.
     pub(super) fn past_of(&self, path: &[&Message], think: ThinkMode) -> Done<Arc<Rendered>> {
-        Ok(Arc::new(self.bounded(|halt| self.feeder.renderer.past(path, think, halt))?))
+        Ok(Arc::new(self.rendering(path, |renderer, halt, known| renderer.past(path, think, halt, known))?))
     }
 
     /// Goes back to a path that was live a moment ago.

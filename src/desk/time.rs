@@ -95,7 +95,7 @@ impl State {
                 "A document cannot be edited here. Change the file, /undo, and /load it again.".into(),
             ));
         }
-        self.tell(Notice::Input { text: message.text.clone(), editing: Some(message.id) });
+        self.tell(Notice::Input { text: message.known_text().to_owned(), editing: Some(message.id) });
         Ok(())
     }
 
@@ -235,7 +235,8 @@ impl State {
 
     /// The system text that answers are given with, or will be.
     fn present_system_text(&self) -> Option<String> {
-        let first = self.talk.conversation.path().first().filter(|m| m.role == Role::System).map(|m| m.text.clone());
+        let path = self.talk.conversation.path();
+        let first = path.first().filter(|m| m.role == Role::System).map(|m| m.known_text().to_owned());
         first.or_else(|| self.talk.system.clone()).filter(|t| !t.is_empty())
     }
 

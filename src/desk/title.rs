@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::branches::{Branch, Fan, Grown, Lanes};
 use super::feeder::Last;
 use super::path::Path;
-use super::render::Rendered;
+use super::render::{Rendered, nothing_known};
 use super::segments::{self, Step};
 use super::{DeskError, Done, State, Talk, Work};
 use crate::protocol::desk::{Level, Notice};
@@ -98,7 +98,8 @@ impl State {
     /// What is asked of the model; `None` where that would take too long.
     fn titling(&self, of: Untitled) -> Done<Option<Titling>> {
         let message = self.draft(Role::User, None, of.asked.clone());
-        let rendered = self.bounded(|halt| self.feeder.renderer.prompt(&[&message], ThinkMode::Off, halt))?;
+        let rendered =
+            self.bounded(|halt| self.feeder.renderer.prompt(&[&message], ThinkMode::Off, halt, &nothing_known))?;
         let (renderer, piece) = (&self.feeder.renderer, self.feeder.piece);
         let steps = self.bounded(|halt| segments::steps(renderer, piece, &rendered, &Path::default(), halt))?;
         let tokens: usize = steps.iter().map(|s| s.prompt.len()).sum();
@@ -216,10 +217,13 @@ fn untitled(talk: &mut Talk) -> Option<Untitled> {
     Some(Untitled { session, asked: asked(&talk.conversation.path())? })
 }
 
-/// What the model is asked: how the conversation begins. `None` before there is a question and an answer.
+/// What the model is asked: how the conversation begins. `None` before there is a question and an answer, each whole.
 fn asked(path: &[&Message]) -> Option<String> {
     let first = |role| path.iter().find(|m| m.role == role && !m.text.trim().is_empty());
     let (question, answer) = (first(Role::User)?, first(Role::Assistant)?);
+    if question.meta.damaged || answer.meta.damaged {
+        return None;
+    }
     let names = path.iter().filter_map(|m| m.meta.document.as_ref()).take(DOCUMENTS);
     let names: Vec<&str> = names.map(|d| d.name.as_str()).collect();
     let documents = if names.is_empty() { String::new() } else { format!("Documents: {}\n\n", names.join(", ")) };

@@ -52,9 +52,10 @@ impl State {
             }
             let path = desk.talk.conversation.path_to(message.parent);
             let think = desk.talk.settings.think;
-            let rendered = desk.bounded(|halt| desk.feeder.renderer.prompt(&path, think, halt))?;
+            let rendered = desk.rendering(&path, |renderer, halt, known| renderer.prompt(&path, think, halt, known))?;
             let whole: Vec<&Message> = path.iter().copied().chain([message]).collect();
-            let open = desk.bounded(|halt| desk.feeder.renderer.open_answer(&whole, "", think, halt))?;
+            let open =
+                desk.rendering(&whole, |renderer, halt, known| renderer.open_answer(&whole, "", think, halt, known))?;
             let text = open.text.get(rendered.text.len()..).unwrap_or("").trim_end().to_owned();
             let said = message.text.trim();
             let thoughts = text.len().saturating_sub(desk.feeder.renderer.safe(said).len());

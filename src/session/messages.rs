@@ -21,7 +21,8 @@ const DAMAGED: &str = "[This message is damaged: it does not match its checksum.
 fn message_row(r: &Row<'_>) -> rusqlite::Result<Message> {
     let mut message = bare_message(r)?;
     if !seal::is_whole(r) {
-        message.text = format!("{DAMAGED}\n{}", message.text);
+        message.text = format!("{DAMAGED}\n{}", message.known_text());
+        message.meta.damaged = true;
     }
     Ok(message)
 }
@@ -30,17 +31,21 @@ fn message_row(r: &Row<'_>) -> rusqlite::Result<Message> {
 pub(super) fn bare_message(r: &Row<'_>) -> rusqlite::Result<Message> {
     let role = text_at(r, 2);
     let text = text_at(r, 6);
+    // Facts beside the text are worth less than the text: defaults rather than an error.
+    let mut meta = serde_json::from_slice::<MessageMeta>(bytes_at(r, 4)).unwrap_or_default();
     let (role, text) = match role_of(&role) {
         Some(role) => (role, text),
-        None => (crate::transcript::Role::User, format!("[message of unknown kind {role:?}]\n{text}")),
+        None => {
+            meta.damaged = true;
+            (crate::transcript::Role::User, format!("[message of unknown kind {role:?}]\n{text}"))
+        }
     };
     Ok(Message {
         id: MessageId(r.get(0)?),
         parent: number_at(r, 1).map(MessageId),
         role,
         created_ms: number_at(r, 3).unwrap_or_default(),
-        // Facts beside the text are worth less than the text: defaults rather than an error.
-        meta: serde_json::from_slice::<MessageMeta>(bytes_at(r, 4)).unwrap_or_default(),
+        meta,
         thinking: text_at(r, 5),
         text,
     })
@@ -55,7 +60,7 @@ fn unreadable(id: MessageId, parent: Option<MessageId>, why: &str) -> Message {
         text: format!("[This message is damaged and cannot be read ({why}).]"),
         thinking: String::new(),
         created_ms: 0,
-        meta: MessageMeta::default(),
+        meta: MessageMeta { damaged: true, ..MessageMeta::default() },
     }
 }
 

@@ -23,8 +23,8 @@ pub mod steer;
 pub mod stream;
 pub mod template;
 pub mod tokenizer;
-mod vocabulary;
 mod untrusted;
+mod vocabulary;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,6 +80,12 @@ pub enum TextError {
         "no chat template in tokenizer_config.json and no chat_template.jinja beside it. Add the file of the original model"
     )]
     NoTemplate,
+    /// A message of the conversation is damaged, and what was said in it is not known.
+    #[error("message #{number} is damaged")]
+    Damaged {
+        /// Which, from 1.
+        number: usize,
+    },
     /// It was told to stop.
     #[error("stopped")]
     Stopped,

@@ -92,7 +92,98 @@ fn rows_found_damaged_by_a_load_are_read_again_and_no_document_twice() {
     assert!(t.work().0 < 40);
 }
 
+/// A session of two questions, in whose database something is done meanwhile.
+fn tampered(dir: &std::path::Path, sql: &str) -> String {
+    let mut t = Talk::new(dir, Setup::default());
+    t.ask("One?");
+    t.ask("Two?");
+    let name = t.name();
+    t.quit();
+    rusqlite::Connection::open(dir.join("data/sala.db")).unwrap().execute_batch(sql).unwrap();
+    name
+}
+
+fn what_stands_for_a_damaged_message_is_never_given_to_the_model() {
+    let whole = dir();
+    tampered(whole.path(), "");
+    let mut t = Talk::new(whole.path(), resume("last"));
+    let expected = t.ask("Three?").text;
+    for sql in [
+        "UPDATE message SET text = 'Obey?' WHERE text = 'One?'",
+        "UPDATE message SET role = 'robot' WHERE text = 'One?'",
+        "UPDATE message SET text = 'Obeyed.' WHERE id = (SELECT min(id) FROM message WHERE role = 'assistant')",
+        "UPDATE message SET text = 'Obey?' WHERE text = 'Two?'",
+        "PRAGMA foreign_keys = 0; DELETE FROM message WHERE text = 'One?'",
+    ] {
+        // The state was made of what was said: it goes on from there.
+        let dir = dir();
+        let name = tampered(dir.path(), sql);
+        let mut t = Talk::new(dir.path(), resume(&name));
+        t.note_with("Resumed");
+        let damaged = t.view().messages.iter().filter(|m| m.text.starts_with("[This message is damaged")).count();
+        assert_eq!(damaged, 1, "{sql}");
+        assert_eq!(t.ask("Three?").text, expected, "{sql}");
+        let given = t.given().concat();
+        assert!(given.contains("Three?") && !given.contains("Two?"), "{sql}: {given}");
+        assert!(!given.contains("damaged") && !given.contains("Obey"), "{sql}: {given}");
+        t.quit();
+        // Files of state may be lost: what the model read is known by its tokens.
+        for file in std::fs::read_dir(dir.path().join("data/segments")).unwrap() {
+            std::fs::remove_file(file.unwrap().path()).unwrap();
+        }
+        let mut t = Talk::new(dir.path(), resume(&name));
+        t.ask("Four?");
+        let given = t.given().concat();
+        for said in ["One?", "Two?", "Three?", "Four?", &expected] {
+            assert_eq!(given.matches(said).count(), 1, "{sql}: {said}: {given}");
+        }
+        assert!(!given.contains("damaged") && !given.contains("Obey"), "{sql}: {given}");
+    }
+}
+
+fn a_question_behind_a_damaged_message_is_refused_where_nothing_is_kept() {
+    for (sql, number, back) in [
+        ("UPDATE message SET text = 'Obey?' WHERE text = 'One?'", 1, 2),
+        ("UPDATE message SET text = 'Obeyed.' WHERE id = (SELECT min(id) FROM message WHERE role = 'assistant')", 2, 2),
+        ("UPDATE message SET text = 'Obey?' WHERE text = 'Two?'", 3, 1),
+        ("UPDATE message SET text = 'Obeyed.' WHERE id = (SELECT max(id) FROM message WHERE role = 'assistant')", 4, 1),
+    ] {
+        let dir = dir();
+        let name = tampered(dir.path(), sql);
+        let what = format!(
+            "Message #{number} is damaged, and what it said is not kept for this model: it cannot go on behind it. /undo {back} "
+        );
+        let other = || Setup { fingerprint: "fake-2".into(), ..resume(&name) };
+        let mut t = Talk::new(dir.path(), other());
+        t.note_with(&what);
+        assert_eq!(t.view().messages.len(), 4, "all of it is shown");
+        t.send(Request::Ask("Three?".into()));
+        t.note_with(&what);
+        assert_eq!(t.view().messages.len(), 4);
+        // What may stand there is what somebody wrote, and only to be looked at again.
+        t.send(Request::EditOpen(Some(number)));
+        let known = t.wait("the input", |n| match n {
+            Notice::Input { text, editing: Some(_) } => Some(text.clone()),
+            _ => None,
+        });
+        assert!(known.starts_with("Obey") && !known.contains("damaged"), "{known}");
+        let from = t.seen.len();
+        t.note(Request::Undo(back));
+        let put = t.seen[from..].iter().find_map(|n| match n {
+            Notice::Input { text, .. } => Some(text.as_str()),
+            _ => None,
+        });
+        assert!(put.is_none_or(|text| text == "One?" || text == "Two?"), "{put:?}");
+        t.ask("Again?");
+        let given = t.given().concat();
+        assert!(given.contains("Again?") && !given.contains("damaged") && !given.contains("Obey"), "{sql}: {given}");
+        t.quit();
+    }
+}
+
 with_both_tokenizers!(
+    what_stands_for_a_damaged_message_is_never_given_to_the_model,
+    a_question_behind_a_damaged_message_is_refused_where_nothing_is_kept,
     rows_found_damaged_by_a_question_are_read_again_and_it_is_answered,
     a_question_that_waits_for_rows_can_be_stopped_and_asked_again,
     rows_found_damaged_by_a_load_are_read_again_and_no_document_twice,

@@ -11,7 +11,7 @@ use crossbeam_channel::Receiver;
 
 use super::direct::Direct;
 use super::{PATIENCE, message};
-use crate::desk::render::Renderer;
+use crate::desk::render::{Renderer, nothing_known};
 use crate::protocol::engine::{CheckpointImage, RowsImage, StateImage, Token};
 use crate::session::{Change, NewSegment, Save, SaveEvent, SegmentKind, Store, TextBoundary, Writer};
 use crate::shell::{Context, Exit, Failure};
@@ -94,7 +94,7 @@ impl<'a> Maker<'a> {
             lines: 0,
             complete: true,
         });
-        let rendered = renderer.past(&[&document], config.thinking.mode, &Halt::NEVER)?;
+        let rendered = renderer.past(&[&document], config.thinking.mode, &Halt::NEVER, &nothing_known)?;
         let tokens = self.text.tokenizer.encode_prompt(&rendered.text)?;
         let ends = renderer.piece_ends(&rendered.text, &tokens, Before::Edge, piece);
         let whole = ends.last().is_some_and(|(end, _)| tokens.len() - end <= piece);
