@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::conversation::Conversation;
+use super::conversation::{Conversation, first_words};
 use super::execute::PromptReading;
 use super::plan::Plan;
 use super::render::Rendered;
@@ -13,12 +13,16 @@ use super::work::Then;
 use super::{Attendance, DeskError, Done, Settings, State, Talk, grouped};
 use crate::protocol::desk::{Choice, Level, SaveState};
 use crate::session::{SessionLock, SessionRecord, StoreError};
+use crate::settings::session::Kept;
+use crate::text::sanitize::sanitize_line;
 use crate::transcript::{MessageId, Role};
 
 /// Characters of messages off the open branch: enough for the timeline.
 const FIRST_WORDS: usize = 200;
 /// Tokens that may be read again without asking when a session is opened.
 const UNASKED: u64 = 2_048;
+/// Characters that are shown of a setting that cannot be read.
+const SHOWN_SETTING: usize = 40;
 
 impl State {
     /// `/resume`.
@@ -120,7 +124,8 @@ impl State {
             labels.extend(at.map(|at| (at, fork.name)));
         }
         labels.extend(self.keeper.store.marks(record.id)?.into_iter().map(|m| (m.message, m.name)));
-        let mut settings: Settings = serde_json::from_str(&record.settings).unwrap_or_else(|_| self.defaults.clone());
+        let Kept { mut settings, wrong, unread } = Settings::from_json(&record.settings, &self.defaults);
+        self.say_unread(&record.name, &settings, &wrong);
         for (key, value) in &self.overrides {
             settings.set(key, value).map_err(DeskError::Refused)?;
         }
@@ -134,6 +139,7 @@ impl State {
             wants_title: false,
             conversation,
             settings,
+            unread,
             system: first.or_else(|| self.default_system.clone()),
             rights,
             ends,
@@ -147,6 +153,32 @@ impl State {
         self.show_session();
         self.show_position(record.tokens);
         Ok(())
+    }
+
+    /// Says which settings of a session could not be read.
+    fn say_unread(&self, session: &str, settings: &Settings, wrong: &[(String, String)]) {
+        if wrong.is_empty() {
+            return;
+        }
+        let used = |(name, kept): &(String, String)| {
+            let kept = first_words(&sanitize_line(kept), SHOWN_SETTING);
+            match settings.get(name).as_str() {
+                "" => format!("{} ({kept})", sanitize_line(name)),
+                value => format!("{name} ({kept}), {value} is used"),
+            }
+        };
+        let what = match wrong {
+            [(name, kept)] if name.is_empty() => {
+                let kept = first_words(&sanitize_line(kept), SHOWN_SETTING);
+                format!("settings that cannot be read ({kept}), those of new sessions are used")
+            }
+            wrong => {
+                let each: Vec<String> = wrong.iter().map(used).collect();
+                format!("settings that cannot be read: {}", each.join("; "))
+            }
+        };
+        let text = format!("\"{session}\" has {what}. What was kept is not thrown away; /set KEY VALUE sets one anew.");
+        self.note(Level::Warn, text);
     }
 
     /// Puts the state of a session that was just opened back, or asks whether to read it again.

@@ -33,6 +33,8 @@ pub(super) struct Talk {
     pub(super) wants_title: bool,
     pub(super) conversation: Conversation,
     pub(super) settings: Settings,
+    /// The settings as they were kept, if something in them could not be read.
+    pub(super) unread: Option<String>,
     /// System text of the next root.
     pub(super) system: Option<String>,
     pub(super) rights: Rights,
@@ -55,6 +57,7 @@ impl Talk {
             wants_title: false,
             conversation: Conversation::default(),
             settings,
+            unread: None,
             system,
             rights: Rights::Write,
             ends: HashMap::new(),
@@ -94,7 +97,8 @@ impl Talk {
 
     /// As kept with the session.
     pub(super) fn settings_json(&self) -> Done<String> {
-        serde_json::to_string(&self.settings)
+        self.settings
+            .to_json(self.unread.as_deref())
             .map_err(|e| DeskError::Failed(format!("The settings cannot be written down: {e}.")))
     }
 

@@ -47,7 +47,72 @@ impl Default for Settings {
     }
 }
 
+/// Settings as a session kept them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// What there is to be read of them; for the rest what is used instead.
+    pub settings: Settings,
+    /// What could not be read: name and value, for each setting. One without a name is all of them.
+    pub wrong: Vec<(String, String)>,
+    /// The text that something could not be read of, now or at an earlier time.
+    pub unread: Option<String>,
+}
+
+/// Where a session's settings keep a text of which something could not be read.
+const UNREAD: &str = "unread";
+
 impl Settings {
+    /// As a session keeps them, with the text of which something could not be read.
+    ///
+    /// # Errors
+    /// They cannot be written down.
+    pub fn to_json(&self, unread: Option<&str>) -> serde_json::Result<String> {
+        let mut json = serde_json::to_value(self)?;
+        if let (Some(unread), Some(fields)) = (unread, json.as_object_mut()) {
+            fields.insert(UNREAD.into(), unread.into());
+        }
+        serde_json::to_string(&json)
+    }
+
+    /// What a session kept. A setting that cannot be read, or that is out of its range, is as in `base`.
+    pub fn from_json(text: &str, base: &Settings) -> Kept {
+        let Ok(serde_json::Value::Object(mut fields)) = serde_json::from_str(text) else {
+            let wrong = vec![(String::new(), text.to_owned())];
+            return Kept { settings: base.clone(), wrong, unread: Some(text.to_owned()) };
+        };
+        let earlier = fields.remove(UNREAD).and_then(|text| text.as_str().map(str::to_owned));
+        let mut wrong = Vec::new();
+        let based = serde_json::to_value(base).unwrap_or_default();
+        let is_read = |key: &str, value: &serde_json::Value| {
+            serde_json::from_value::<Settings>(serde_json::json!({ key: value })).is_ok()
+        };
+        for (key, value) in &mut fields {
+            if let (Some(inner), Some(based)) = (value.as_object_mut(), based[key.as_str()].as_object()) {
+                for (name, value) in inner.iter_mut() {
+                    if !is_read(key, &serde_json::json!({ name.as_str(): value })) {
+                        wrong.push((name.clone(), value.to_string()));
+                        *value = based.get(name).cloned().unwrap_or_default();
+                    }
+                }
+            }
+            if !is_read(key, value) {
+                wrong.push((key.clone(), value.to_string()));
+                *value = based[key.as_str()].clone();
+            }
+        }
+        let read = serde_json::from_value(serde_json::Value::Object(fields));
+        let mut settings: Settings = read.unwrap_or_else(|_| base.clone());
+        for (row, way) in session_rows() {
+            let Some(value) = settings.value(row).filter(|value| row.kind.parse(value).is_err()) else { continue };
+            wrong.push((way.name.to_owned(), value));
+            if let Some(Ok(usual)) = base.value(row).map(|value| row.kind.parse(&value)) {
+                settings.put(row, &usual);
+            }
+        }
+        let unread = if wrong.is_empty() { earlier } else { Some(text.to_owned()) };
+        Kept { settings, wrong, unread }
+    }
+
     /// What new sessions begin with.
     pub fn of(config: &Config) -> Settings {
         let mut settings = Settings { preset: config.sampling.preset.clone(), ..Settings::default() };
@@ -178,6 +243,38 @@ mod tests {
         let back: Settings = serde_json::from_value(json).unwrap();
         assert_eq!(back, s);
         assert_eq!(back.preset, "custom");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_and_kept_and_the_rest_is_read() {
+        let base = Settings { max_tokens: 77, ..Settings::default() };
+        let text = r#"{"sampling":{"temperature":"hot","top_k":3},"max_tokens":-1,"thinking_budget":9}"#;
+        let kept = Settings::from_json(text, &base);
+        let wrong: Vec<(&str, &str)> = kept.wrong.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        assert_eq!(wrong, [("max_tokens", "-1"), ("temperature", "\"hot\"")]);
+        let s = &kept.settings;
+        assert_eq!((s.sampling.temperature, s.sampling.top_k, s.max_tokens, s.thinking_budget), (0.7, 3, 77, 9));
+        // It stays, and is not complained of again.
+        let again = Settings::from_json(&s.to_json(kept.unread.as_deref()).unwrap(), &base);
+        assert_eq!((again.settings, again.wrong, again.unread.as_deref()), (s.clone(), Vec::new(), Some(text)));
+
+        let out = Settings::from_json(r#"{"sampling":{"temperature":99}}"#, &base);
+        assert_eq!((out.wrong, out.settings.sampling.temperature), (vec![("temperature".into(), "99".into())], 0.7));
+        let none = Settings::from_json("{not JSON", &base);
+        assert_eq!((none.settings, none.wrong.len(), none.unread.as_deref()), (base.clone(), 1, Some("{not JSON")));
+    }
+
+    #[test]
+    fn all_that_a_session_can_be_set_to_is_read_again() {
+        for preset in BUILT_IN.iter() {
+            let mut s = Settings::of(&Config::default());
+            s.preset(preset.name, &Sampling::default()).unwrap();
+            for (key, value) in [("seed", "7"), ("spec", "5"), ("think", "on"), ("max_tokens", "1")] {
+                s.set(key, value).unwrap();
+            }
+            let kept = Settings::from_json(&s.to_json(None).unwrap(), &Settings::default());
+            assert_eq!(kept, Kept { settings: s, wrong: Vec::new(), unread: None });
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What turns out damaged: kept rows, and messages.
+//! What turns out damaged: kept rows, messages, and settings.
 
 use super::*;
 
@@ -179,6 +179,34 @@ fn a_question_behind_a_damaged_message_is_refused_where_nothing_is_kept() {
         assert!(given.contains("Again?") && !given.contains("damaged") && !given.contains("Obey"), "{sql}: {given}");
         t.quit();
     }
+}
+
+#[test]
+fn settings_that_cannot_be_read_are_named_and_kept() {
+    let dir = dir();
+    let sql = r#"UPDATE session SET settings = '{"sampling":{"temperature":"hot","top_k":3}}'"#;
+    let name = tampered(dir.path(), sql);
+    let mut t = Talk::new(dir.path(), resume(&name));
+    let said = t.note_with("cannot be read");
+    let expected = format!(
+        "\"{name}\" has settings that cannot be read: temperature (\"hot\"), 0.7 is used. What was kept is not thrown away; \
+         /set KEY VALUE sets one anew."
+    );
+    assert_eq!(said, expected);
+    t.note(Request::Set(Some(("max_tokens".into(), "12".into()))));
+    t.sync();
+    t.quit();
+    let db = rusqlite::Connection::open(dir.path().join("data/sala.db")).unwrap();
+    let kept: String = db.query_row("SELECT settings FROM session", [], |row| row.get(0)).unwrap();
+    let kept: serde_json::Value = serde_json::from_str(&kept).unwrap();
+    assert_eq!((&kept["max_tokens"], &kept["sampling"]["top_k"]), (&12.into(), &3.into()), "{kept}");
+    assert!(kept["unread"].as_str().unwrap().contains(r#""temperature":"hot""#), "{kept}");
+    drop(db);
+    // Once it is kept beside settings that are good, there is nothing to say any more.
+    let mut t = Talk::new(dir.path(), resume(&name));
+    t.note_with("Resumed");
+    let texts = t.seen.iter().filter_map(|n| if let Notice::Note(_, text) = n { Some(text) } else { None });
+    assert_eq!(texts.filter(|text| text.contains("cannot be read")).count(), 0);
 }
 
 with_both_tokenizers!(
