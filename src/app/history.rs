@@ -70,11 +70,6 @@ impl History {
     pub fn rest(&mut self) {
         self.at = None;
     }
-
-    /// Whether the input shows an earlier prompt now.
-    pub fn walking(&self) -> bool {
-        self.at.is_some()
-    }
 }
 
 #[cfg(test)]

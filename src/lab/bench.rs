@@ -186,7 +186,7 @@ fn bench<B: DraftOps>(
     let live = Live::new(&mut b, &model, room_of, &aux_layers).context("making the state")?;
     let vocab = model.spec().vocab as u64;
     let history =
-        (0..room as u64).map(|i| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % vocab).map(|t| t as Token).collect();
+        (0..room as u64).map(|i| (i.wrapping_mul(crate::base::GOLDEN) >> 33) % vocab).map(|t| t as Token).collect();
     let mut bench = Bench {
         b,
         model,

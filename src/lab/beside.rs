@@ -190,7 +190,7 @@ impl Heard {
 
 /// Tokens that mean nothing; other ones for every number.
 fn tokens(number: u64, count: u64) -> Vec<Token> {
-    let token = |i: u64| 3 + ((i + (number << 24)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33) % 200;
+    let token = |i: u64| 3 + ((i + (number << 24)).wrapping_mul(crate::base::GOLDEN) >> 33) % 200;
     (0..count).map(|i| token(i) as Token).collect()
 }
 

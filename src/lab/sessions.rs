@@ -285,7 +285,7 @@ pub(super) fn ledger(text: &crate::text::TextModel, tokens: u64) -> Result<Strin
     let pick =
         |words: &[&'static str], n: u64| words.get((n % words.len() as u64) as usize).copied().unwrap_or_default();
     let entry = |i: u64| {
-        let n = i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
+        let n = i.wrapping_mul(crate::base::GOLDEN) >> 20;
         let (who, what, place) = (pick(&WHO, n), pick(&WHAT, n >> 8), pick(&WHERE, n >> 16));
         format!("Entry {i}: {who} counted {} {what} in {place}.\n", n % 9000 + 10)
     };
