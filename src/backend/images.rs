@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{BackendError, Memory, ROW_ARRAYS, Result, layer_tensor};
+use super::{BackendError, Memory, ROW_ARRAYS, Result, internal, layer_tensor};
 use crate::protocol::engine::{Cancel, ImageTensor, RowSource};
 use crate::spec::{LightningSpec, SparseSpec};
 
@@ -13,13 +13,22 @@ pub trait Images: Memory {
     fn read(&mut self, buf: &Self::Buf, rows: usize) -> Result<Vec<f32>>;
     /// Sets the first rows of a buffer, row-major. For tests and golden data.
     fn write(&mut self, buf: &mut Self::Buf, values: &[f32]) -> Result<()>;
-    /// Cache rows of `positions`: k, v, and the compressed keys whose window ends inside them; names without layer.
+    /// Rows of `positions` of each of these caches: k, v, and the compressed keys whose window ends inside them; names without layer.
+    fn read_all_rows(
+        &mut self,
+        caches: &[&Self::Cache],
+        spec: &SparseSpec,
+        positions: Range<usize>,
+    ) -> Result<Vec<Vec<ImageTensor>>>;
+    /// The same of one cache.
     fn read_rows(
         &mut self,
         cache: &Self::Cache,
         spec: &SparseSpec,
         positions: Range<usize>,
-    ) -> Result<Vec<ImageTensor>>;
+    ) -> Result<Vec<ImageTensor>> {
+        Ok(self.read_all_rows(&[cache], spec, positions)?.into_iter().flatten().collect())
+    }
     /// The inverse; accepts f32 and bf16.
     fn write_rows(
         &mut self,
@@ -98,8 +107,12 @@ pub trait Images: Memory {
         let start = usize::try_from(feed.start()).unwrap_or(usize::MAX);
         self.write_rows(cache, spec, start, &tensors)
     }
-    /// The committed state; fold first. `[heads, d, d]` f32
-    fn read_state(&mut self, state: &Self::Recurrent, spec: &LightningSpec) -> Result<ImageTensor>;
+    /// Each of these committed states; fold first. `[heads, d, d]` f32
+    fn read_states(&mut self, states: &[&Self::Recurrent], spec: &LightningSpec) -> Result<Vec<ImageTensor>>;
+    /// The same of one layer.
+    fn read_state(&mut self, state: &Self::Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
+        self.read_states(&[state], spec)?.pop().ok_or_else(|| internal("read_state", "no image of a state"))
+    }
     /// The inverse. `None` sets zero.
     fn write_state(
         &mut self,

@@ -18,18 +18,16 @@ impl<B: Backend> Live<B> {
             let reason = format!("{positions:?} of {} tokens", self.now.position);
             return Err(ModelError::Order { op: "export_rows", reason });
         }
-        let mut tensors = Vec::new();
-        for (i, layer) in self.now.layers.iter().enumerate() {
-            match layer {
-                LayerState::Sparse(cache) => {
-                    for mut tensor in b.read_rows(cache, &self.work.sparse_spec, positions.clone())? {
-                        tensor.name = layer_tensor(&tensor.name, i);
-                        tensors.push(tensor);
-                    }
-                }
-                LayerState::Lightning(_) => {}
-            }
-        }
+        let sparse = self.now.layers.iter().enumerate().filter_map(|(i, layer)| match layer {
+            LayerState::Sparse(cache) => Some((i, cache)),
+            LayerState::Lightning(_) => None,
+        });
+        let (layers, caches): (Vec<usize>, Vec<&B::Cache>) = sparse.unzip();
+        let rows = b.read_all_rows(&caches, &self.work.sparse_spec, positions.clone())?;
+        let of_layer = |(layer, arrays): (usize, Vec<ImageTensor>)| {
+            arrays.into_iter().map(move |tensor| ImageTensor { name: layer_tensor(&tensor.name, layer), ..tensor })
+        };
+        let tensors = layers.into_iter().zip(rows).flat_map(of_layer).collect();
         Ok(RowsImage { start: positions.start as u64, rows: positions.len() as u64, tensors, segment: None })
     }
 
@@ -39,17 +37,15 @@ impl<B: Backend> Live<B> {
     /// The device.
     pub fn export_end(&mut self, b: &mut B) -> Result<CheckpointImage> {
         self.fold(b)?;
-        let mut tensors = Vec::new();
-        for (i, layer) in self.now.layers.iter().enumerate() {
-            match layer {
-                LayerState::Lightning(state) => {
-                    let mut tensor = b.read_state(state, &self.work.lightning_spec)?;
-                    tensor.name = layer_tensor("state", i);
-                    tensors.push(tensor);
-                }
-                LayerState::Sparse(_) => {}
-            }
-        }
+        let lightning = self.now.layers.iter().enumerate().filter_map(|(i, layer)| match layer {
+            LayerState::Lightning(state) => Some((i, state)),
+            LayerState::Sparse(_) => None,
+        });
+        let (layers, states): (Vec<usize>, Vec<&B::Recurrent>) = lightning.unzip();
+        let images = b.read_states(&states, &self.work.lightning_spec)?;
+        let of_layer =
+            |(layer, image): (usize, ImageTensor)| ImageTensor { name: layer_tensor("state", layer), ..image };
+        let tensors = layers.into_iter().zip(images).map(of_layer).collect();
         Ok(CheckpointImage { position: self.now.position as u64, tensors })
     }
 

@@ -33,14 +33,20 @@ impl Images for Cpu {
         Ok(())
     }
 
-    fn read_rows(&mut self, cache: &Cache, spec: &SparseSpec, positions: Range<usize>) -> Result<Vec<ImageTensor>> {
-        Ok(Part::ALL
-            .into_iter()
-            .map(|(part, name)| {
+    fn read_all_rows(
+        &mut self,
+        caches: &[&Cache],
+        spec: &SparseSpec,
+        positions: Range<usize>,
+    ) -> Result<Vec<Vec<ImageTensor>>> {
+        let rows_of = |cache: &&Cache| {
+            let array = |(part, name): (Part, &str)| {
                 let rows = part.rows(spec, positions.clone());
                 image(name, vec![rows.len(), spec.kv_heads, spec.head_dim], &cache.read(part, rows))
-            })
-            .collect())
+            };
+            Part::ALL.into_iter().map(array).collect()
+        };
+        Ok(caches.iter().map(rows_of).collect())
     }
 
     fn write_rows(
@@ -110,8 +116,9 @@ impl Images for Cpu {
         Ok(())
     }
 
-    fn read_state(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
-        Ok(image("state", vec![spec.heads, spec.head_dim, spec.head_dim], &state.read()))
+    fn read_states(&mut self, states: &[&Recurrent], spec: &LightningSpec) -> Result<Vec<ImageTensor>> {
+        let shape = [spec.heads, spec.head_dim, spec.head_dim];
+        Ok(states.iter().map(|state| image("state", shape.to_vec(), &state.read())).collect())
     }
 
     fn write_state(&mut self, state: &mut Recurrent, spec: &LightningSpec, image: Option<&ImageTensor>) -> Result<()> {

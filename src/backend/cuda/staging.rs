@@ -14,6 +14,9 @@ use crate::protocol::engine::{PIECE_BYTES, RowSource};
 /// Size of one buffer: long enough that the link is busy, short enough that both overlap on small images.
 const CHUNK_BYTES: usize = 16 << 20;
 
+/// Parts that share a buffer begin at multiples of this.
+const PART_ALIGN: usize = 256;
+
 /// Copies that may be under way before the host waits for the oldest: enough to keep the link busy.
 const IN_FLIGHT: usize = 8;
 
@@ -107,6 +110,36 @@ fn copy_pieces(to: &mut [u8], from: Option<&[u8]>) -> Result<()> {
     let from = from.ok_or_else(|| internal("staging", "fewer bytes than are to be copied"))?;
     to.par_chunks_mut(PIECE_BYTES).zip(from.par_chunks(PIECE_BYTES)).for_each(|(to, from)| to.copy_from_slice(from));
     Ok(())
+}
+
+/// A part of what is fetched: from where, through which place of a buffer, and where to.
+struct Part<'a> {
+    src: DevicePtr,
+    at: usize,
+    to: &'a mut [u8],
+}
+
+/// What is fetched, in parts, as many of them together as a buffer holds.
+fn loads<'a>(from: &[(DevicePtr, usize)], out: &'a mut [Vec<u8>]) -> Vec<Vec<Part<'a>>> {
+    let parts = from.iter().zip(out).flat_map(|((src, _), to)| {
+        let from = (0..).map(move |i| src + i * PIECE_BYTES as u64);
+        from.zip(to.chunks_mut(PIECE_BYTES))
+    });
+    let mut loads: Vec<Vec<Part<'a>>> = Vec::new();
+    let mut full = CHUNK_BYTES;
+    for (src, to) in parts {
+        // Every part begins where a transfer best does.
+        let bytes = to.len().next_multiple_of(PART_ALIGN);
+        if full + bytes > CHUNK_BYTES {
+            loads.push(Vec::new());
+            full = 0;
+        }
+        if let Some(load) = loads.last_mut() {
+            load.push(Part { src, at: full, to });
+        }
+        full += bytes;
+    }
+    loads
 }
 
 /// An array in pieces.
@@ -227,24 +260,36 @@ impl Staging {
 
     /// Fetches device memory into a vector.
     pub(super) fn fetch(&mut self, src: DevicePtr, bytes: usize) -> Result<Vec<u8>> {
+        self.fetch_all(&[(src, bytes)])?.pop().ok_or_else(|| internal("staging", "nothing was fetched"))
+    }
+
+    /// Fetches pieces of device memory, each into a vector of its own. Many short ones share a buffer: a state of a hundred arrays
+    /// waits for the device a few times and not a hundred times, and all threads take part in filling memory that is new to them.
+    pub(super) fn fetch_all(&mut self, from: &[(DevicePtr, usize)]) -> Result<Vec<Vec<u8>>> {
         self.device.order(Queue::Compute, Queue::Copy)?;
-        let mut out = vec![0u8; bytes];
-        let chunks = bytes.div_ceil(CHUNK_BYTES);
-        // One copy runs ahead while the chunk before it is moved into the vector.
-        for i in 0..=chunks {
-            if i < chunks {
-                let (at, half) = (i * CHUNK_BYTES, i % 2);
-                let n = CHUNK_BYTES.min(bytes - at);
-                let buffer = self.halves.get_mut(half).ok_or_else(|| internal("staging", "a third half"))?;
-                // SAFETY: the half was emptied two rounds ago; the caller owns `bytes` at `src`.
-                unsafe { self.device.driver().copy_out(buffer.as_mut_ptr(), src + at as u64, n, Queue::Copy)? };
-                self.mark(half)?;
+        let mut out: Vec<Vec<u8>> = from.par_iter().map(|(_, bytes)| vec![0u8; *bytes]).collect();
+        let mut loads = loads(from, &mut out);
+        // One load is copied while the one before is moved into its vectors.
+        for i in 0..=loads.len() {
+            if let Some(load) = loads.get(i) {
+                let half = self.halves.get_mut(i % 2).ok_or_else(|| internal("staging", "a third half"))?;
+                let start = half.as_mut_ptr();
+                for part in load {
+                    // SAFETY: the half was emptied two loads ago, and the parts of a load lie in it; the caller owns these bytes.
+                    unsafe { self.device.driver().copy_out(start.add(part.at), part.src, part.to.len(), Queue::Copy)? };
+                }
+                self.mark(i % 2)?;
             }
-            if i > 0 {
-                let (at, half) = ((i - 1) * CHUNK_BYTES, (i - 1) % 2);
-                self.wait(half)?;
-                let to = out.get_mut(at..bytes.min(at + CHUNK_BYTES)).unwrap_or_default();
-                copy_pieces(to, self.halves.get(half).map(Pinned::as_slice))?;
+            if let Some(before) = i.checked_sub(1)
+                && let Some(load) = loads.get_mut(before)
+            {
+                self.wait(before % 2)?;
+                let buffer = self.halves.get(before % 2).map(Pinned::as_slice).unwrap_or_default();
+                load.par_iter_mut().try_for_each(|part| {
+                    let from = buffer.get(part.at..part.at + part.to.len());
+                    part.to.copy_from_slice(from.ok_or_else(|| internal("staging", "a part behind its half"))?);
+                    Ok::<(), BackendError>(())
+                })?;
             }
         }
         Ok(out)

@@ -15,7 +15,7 @@ use super::lazy_restore::{InFlight, LazyRestore, Source};
 use super::staging::Incoming;
 use super::tensors::{Buf, Cache, HEAD, Recurrent, Selection, floats};
 use super::{Cuda, shape};
-use crate::backend::{BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, Steps, layer_tensor};
+use crate::backend::{BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, Steps, internal, layer_tensor};
 use crate::protocol::engine::{Cancel, Dtype, ImageTensor, RowSource};
 use crate::spec::{LightningSpec, SparseSpec};
 
@@ -71,19 +71,32 @@ impl Images for Cuda {
         }
     }
 
-    fn read_rows(&mut self, cache: &Cache, spec: &SparseSpec, positions: Range<usize>) -> Result<Vec<ImageTensor>> {
-        let mut tensors = Vec::with_capacity(ROW_ARRAYS.len());
-        for (index, (name, rows)) in ROW_ARRAYS.into_iter().zip(row_ranges(spec, &positions)).enumerate() {
-            let array = cache.array(index);
-            within(array, &rows, cache.row_bytes)?;
-            if let (Some(in_flight), 0 | 1) = (cache.in_flight(), index) {
-                in_flight.wait_for(std::slice::from_ref(&rows))?;
+    fn read_all_rows(
+        &mut self,
+        caches: &[&Cache],
+        spec: &SparseSpec,
+        positions: Range<usize>,
+    ) -> Result<Vec<Vec<ImageTensor>>> {
+        let ranges = row_ranges(spec, &positions);
+        let mut arrays = Vec::with_capacity(caches.len() * ranges.len());
+        for cache in caches {
+            for (index, rows) in ranges.iter().enumerate() {
+                let array = cache.array(index);
+                within(array, rows, cache.row_bytes)?;
+                if let (Some(in_flight), 0 | 1) = (cache.in_flight(), index) {
+                    in_flight.wait_for(std::slice::from_ref(rows))?;
+                }
+                arrays.push((array, rows.start * cache.row_bytes..rows.end * cache.row_bytes));
             }
-            let data = self.fetch_rows(array, &rows, cache.row_bytes)?;
-            let shape = vec![rows.len(), spec.kv_heads, HEAD];
-            tensors.push(ImageTensor { name: name.to_owned(), dtype: Dtype::Bf16, shape, data: Arc::new(data) });
         }
-        Ok(tensors)
+        let mut data = self.fetch_arrays(&arrays)?.into_iter();
+        let image = |(name, rows): (&str, &Range<usize>)| {
+            let data = Arc::new(data.next().ok_or_else(|| internal("read_rows", "an array without its bytes"))?);
+            let shape = vec![rows.len(), spec.kv_heads, HEAD];
+            Ok(ImageTensor { name: name.to_owned(), dtype: Dtype::Bf16, shape, data })
+        };
+        let mut images = ROW_ARRAYS.into_iter().zip(&ranges).cycle().take(arrays.len()).map(image);
+        caches.iter().map(|_| images.by_ref().take(ranges.len()).collect()).collect()
     }
 
     fn write_rows(
@@ -250,19 +263,20 @@ impl Images for Cuda {
         self.lazy_restores.get(&self.step.place().id).is_some_and(|a| !a.complete())
     }
 
-    fn read_state(&mut self, state: &Recurrent, spec: &LightningSpec) -> Result<ImageTensor> {
+    fn read_states(&mut self, states: &[&Recurrent], spec: &LightningSpec) -> Result<Vec<ImageTensor>> {
         if self.step.pending() > 0 {
             return Err(BackendError::Unsupported(
                 "a recurrent state with pending rows cannot be saved; fold first".to_owned(),
             ));
         }
-        let data = self.staging.fetch(state.state.ptr(), state.state.bytes())?;
-        Ok(ImageTensor {
+        let places: Vec<(DevicePtr, usize)> = states.iter().map(|s| (s.state.ptr(), s.state.bytes())).collect();
+        let image = |data| ImageTensor {
             name: "state".to_owned(),
             dtype: Dtype::F32,
             shape: vec![spec.heads, HEAD, HEAD],
             data: Arc::new(data),
-        })
+        };
+        Ok(self.staging.fetch_all(&places)?.into_iter().map(image).collect())
     }
 
     fn write_state(&mut self, state: &mut Recurrent, spec: &LightningSpec, image: Option<&ImageTensor>) -> Result<()> {
@@ -305,15 +319,21 @@ impl Cuda {
         in_flight.wait_for(&ranges)
     }
 
-    /// Rows as they lie in memory. Waits.
-    fn fetch_rows(&mut self, array: &Growable, rows: &Range<usize>, row_bytes: usize) -> Result<Vec<u8>> {
-        let (from, bytes) = (rows.start * row_bytes, rows.len() * row_bytes);
-        if array.home() == Home::Device {
-            return self.staging.fetch(array.ptr() + from as u64, bytes);
+    /// Bytes of arrays as they lie in memory. Waits.
+    fn fetch_arrays(&mut self, arrays: &[(&Growable, Range<usize>)]) -> Result<Vec<Vec<u8>>> {
+        let on_device = arrays.iter().filter(|(array, _)| array.home() == Home::Device);
+        let places: Vec<(DevicePtr, usize)> =
+            on_device.map(|(array, bytes)| (array.ptr() + bytes.start as u64, bytes.len())).collect();
+        if places.len() < arrays.len() {
+            self.synchronize()?;
         }
-        self.synchronize()?;
-        // SAFETY: the device is done with them; rows in flight to them have been waited for.
-        Ok(unsafe { array.host(from..from + bytes)? }.to_vec())
+        let mut fetched = self.staging.fetch_all(&places)?.into_iter();
+        let data = arrays.iter().map(|(array, bytes)| match array.home() {
+            Home::Device => fetched.next().ok_or_else(|| internal("read_rows", "an array without its bytes")),
+            // SAFETY: the device is done with them; rows in flight to them have been waited for.
+            Home::Host => Ok(unsafe { array.host(bytes.clone())? }.to_vec()),
+        });
+        data.collect()
     }
 
     fn store_rows(&mut self, array: &Growable, rows: &Range<usize>, row_bytes: usize, data: &[u8]) -> Result<()> {
