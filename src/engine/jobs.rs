@@ -257,7 +257,7 @@ impl<B: DraftOps> Worker<'_, B> {
     fn write_beside(&mut self, ids: &[SequenceId], rows: usize) {
         let mut proposed: Vec<Waiting> = Vec::with_capacity(ids.len());
         for id in ids {
-            proposed.extend(self.propose(*id, rows));
+            proposed.extend(self.propose(*id, rows, ids.len()));
             self.in_pass = proposed.len();
         }
         self.in_pass = 0;
@@ -282,7 +282,7 @@ impl<B: DraftOps> Worker<'_, B> {
             let round = guarded(|| {
                 self.take(sequence)?;
                 let (b, model, live) = (&mut self.backend, &self.model, &mut self.live);
-                self.decoder.settle(b, model, live, *proposal, &own, Pace::Shared)
+                self.decoder.settle(b, model, live, *proposal, &own, Pace::Shared(ids.len()))
             });
             match round {
                 Ok(round) => {
@@ -297,8 +297,8 @@ impl<B: DraftOps> Worker<'_, B> {
         }
     }
 
-    /// The rows that a sequence wants verified beside those of others; `None` where its part is over without them.
-    fn propose(&mut self, sequence: SequenceId, rows: usize) -> Option<Waiting> {
+    /// The rows that one of so many sequences wants verified beside those of the others; `None` where its part is over without them.
+    fn propose(&mut self, sequence: SequenceId, rows: usize, sequences: usize) -> Option<Waiting> {
         let mut run = self.seats.get_mut(&sequence)?.run.take()?;
         let proposed = guarded(|| {
             self.take(sequence)?;
@@ -310,7 +310,7 @@ impl<B: DraftOps> Worker<'_, B> {
                 return Ok(Err(now));
             }
             let (b, model) = (&mut self.backend, &self.model);
-            match self.decoder.propose(b, model, &self.live, rows, Pace::Shared)? {
+            match self.decoder.propose(b, model, &self.live, rows, Pace::Shared(sequences))? {
                 Proposed::Over(round) => Ok(Err(self.told(&mut run, round))),
                 Proposed::Rows(proposal) => Ok(Ok(proposal)),
             }

@@ -64,6 +64,8 @@ pub struct Offer<'a> {
     pub ngram: Option<&'a Lookup>,
     /// Most drafts that fit (context limit, tokens still wanted).
     pub room: usize,
+    /// Sequences with rows in the pass, this one among them: all of them wait for a draft's row.
+    pub beside: usize,
 }
 
 /// What to do. For [`Source::Head`], `depth` is the limit; [`Policy::keeps`] and [`Policy::goes_on`] decide after each draft.
@@ -187,9 +189,9 @@ impl Policy {
         SLACK + stake - worst + if self.decoded < WARM_UP { WARM_UP_SLACK } else { 0.0 }
     }
 
-    /// Seconds of a round with `depth` drafts.
-    fn seconds(&self, source: Source, depth: usize, context: usize) -> f64 {
-        let verify = self.costs.verify(context, depth + 1);
+    /// Seconds of a round with `depth` drafts, in a pass of so many sequences.
+    fn seconds(&self, source: Source, depth: usize, context: usize, beside: usize) -> f64 {
+        let verify = self.costs.verify_beside(context, depth + 1, beside);
         match source {
             Source::Head if depth > 0 => {
                 self.costs.extend(context) + (depth - 1) as f64 * self.costs.step(context) + verify
@@ -199,19 +201,19 @@ impl Policy {
     }
 
     /// The deepest round that the window can bear when every draft is refused.
-    fn bearable(&self, source: Source, room: usize, context: usize) -> usize {
+    fn bearable(&self, source: Source, room: usize, context: usize, beside: usize) -> usize {
         let plain = self.costs.verify(context, 1);
         let slack = self.slack();
-        (1..=room).take_while(|&k| self.seconds(source, k, context) / plain - 1.0 <= slack).last().unwrap_or(0)
+        (1..=room).take_while(|&k| self.seconds(source, k, context, beside) / plain - 1.0 <= slack).last().unwrap_or(0)
     }
 
     /// The depth of the highest expected rate, and that rate. `chance(j)`: draft j + 1 is right if those before are.
-    fn best(&self, source: Source, room: usize, context: usize, chance: impl Fn(usize) -> f64) -> (usize, f64) {
+    fn best(&self, source: Source, room: usize, offer: &Offer<'_>, chance: impl Fn(usize) -> f64) -> (usize, f64) {
         let (mut survival, mut tokens, mut best) = (1.0, 1.0, (0, 0.0));
         for depth in 1..=room {
             survival *= chance(depth - 1);
             tokens += survival;
-            let rate = tokens / self.seconds(source, depth, context).max(1e-12);
+            let rate = tokens / self.seconds(source, depth, offer.context, offer.beside).max(1e-12);
             if rate > best.1 {
                 best = (depth, rate);
             }
@@ -225,12 +227,11 @@ impl Policy {
         let usable = offer.ngram.filter(|l| l.matched >= self.min_match());
         let found = usable.map_or(0, |l| l.tokens.len()).min(room);
         let head_room = if offer.head { room } else { 0 };
-        let context = offer.context;
         let by_lookup = |room| match offer.ngram {
-            Some(l) => self.best(Source::Ngram, room, context, |j| self.calibration.ngram(l.matched, l.agreement, j)),
+            Some(l) => self.best(Source::Ngram, room, &offer, |j| self.calibration.ngram(l.matched, l.agreement, j)),
             None => (0, 0.0),
         };
-        let by_head = |room| self.best(Source::Head, room, context, |j| self.calibration.head_depth(j));
+        let by_head = |room| self.best(Source::Head, room, &offer, |j| self.calibration.head_depth(j));
         match offer.mode {
             SpecMode::Off => PLAIN,
             SpecMode::Depth(n) => {
@@ -248,24 +249,25 @@ impl Policy {
                     (_, _) => Plan { source: Source::Head, depth: head_room, at_least: 1 },
                 }
             }
-            SpecMode::Auto => self.plan_auto(context, head_room, found, by_head, by_lookup),
+            SpecMode::Auto => self.plan_auto(&offer, head_room, found, by_head, by_lookup),
         }
     }
 
     fn plan_auto(
         &self,
-        context: usize,
+        offer: &Offer<'_>,
         head_room: usize,
         found: usize,
         by_head: impl Fn(usize) -> (usize, f64),
         by_lookup: impl Fn(usize) -> (usize, f64),
     ) -> Plan {
+        let Offer { context, beside, .. } = *offer;
         if !self.costs.knows_plain(context) || self.rounds_since_plain >= PLAIN_REFRESH {
             return PLAIN;
         }
         let plain = 1.0 / self.costs.verify(context, 1);
-        let head_limit = self.bearable(Source::Head, head_room, context);
-        let (head, lookup) = (by_head(head_limit), by_lookup(self.bearable(Source::Ngram, found, context)));
+        let head_limit = self.bearable(Source::Head, head_room, context, beside);
+        let (head, lookup) = (by_head(head_limit), by_lookup(self.bearable(Source::Ngram, found, context, beside)));
         if head.1.max(lookup.1) >= plain * MARGIN {
             return if lookup.1 > head.1 {
                 Plan { source: Source::Ngram, depth: lookup.0, at_least: 0 }
@@ -302,8 +304,8 @@ impl Policy {
         depth < plan.at_least || survival * self.calibration.head_depth(depth) >= cost
     }
 
-    /// Learns what drafts are worth from a round whose time says nothing. `lookup` and `emitted` as for [`Policy::observe`].
-    pub fn learn(&mut self, source: Source, outcome: &Outcome<'_>, lookup: Option<&Lookup>, emitted: &[u32]) {
+    /// Learns what drafts are worth. `lookup` and `emitted` as for [`Policy::observe`].
+    fn learn(&mut self, source: Source, outcome: &Outcome<'_>, lookup: Option<&Lookup>, emitted: &[u32]) {
         if let Some(l) = lookup {
             let right = l.tokens.iter().zip(emitted).take_while(|(a, b)| a == b).count();
             for j in 0..(right + 1).min(emitted.len()).min(l.tokens.len()) {
@@ -328,6 +330,32 @@ impl Policy {
         }
     }
 
+    /// Learns from a round in a pass of several sequences: its time says nothing, but what its drafts are known to cost all of them
+    /// counts as what a round alone loses. `lookup` and `emitted` as for [`Policy::observe`].
+    pub fn learn_beside(
+        &mut self,
+        source: Source,
+        outcome: &Outcome<'_>,
+        lookup: Option<&Lookup>,
+        emitted: &[u32],
+        beside: usize,
+    ) {
+        self.learn(source, outcome, lookup, emitted);
+        let tokens = outcome.accepted + 1;
+        let plain = self.costs.verify(outcome.context, 1);
+        let seconds = self.costs.verify_beside(outcome.context, outcome.drafted + 1, beside);
+        self.lost(tokens, if outcome.drafted == 0 { 0.0 } else { seconds / plain - tokens as f64 });
+    }
+
+    /// Takes into the window what a round brought and lost.
+    fn lost(&mut self, tokens: usize, loss: f64) {
+        self.window.push_back((tokens, loss));
+        if self.window.len() > WINDOW {
+            self.window.pop_front();
+        }
+        self.decoded += tokens;
+    }
+
     /// Learns from a round. `lookup` is what the n-gram lookup offered, used or not, and `emitted` the round's tokens:
     /// whether it would have been right is known either way.
     pub fn observe(&mut self, source: Source, outcome: &Outcome<'_>, lookup: Option<&Lookup>, emitted: &[u32]) {
@@ -338,11 +366,7 @@ impl Policy {
         let plain = self.costs.verify(outcome.context, 1);
         let seconds = outcome.seconds();
         let loss = if source == Source::Plain { 0.0 } else { seconds / plain - tokens as f64 };
-        self.window.push_back((tokens, loss));
-        if self.window.len() > WINDOW {
-            self.window.pop_front();
-        }
-        self.decoded += tokens;
+        self.lost(tokens, loss);
         self.spent_s += seconds;
         self.plain_s += tokens as f64 * plain;
         let (t, s) = self.rate.unwrap_or((1.0, plain));

@@ -84,6 +84,17 @@ impl Costs {
         }
     }
 
+    /// Seconds of a round of `rows` rows in a pass of `sequences`, of which the others have a row each: for each row behind its first
+    /// one, all of them wait. A round alone for 1.
+    pub fn verify_beside(&self, context: usize, rows: usize, sequences: usize) -> f64 {
+        if sequences <= 1 || rows <= 1 {
+            return self.verify(context, rows);
+        }
+        let (plain, all) = (self.verify(context, 1), self.verify(context, sequences));
+        let more = (self.verify(context, sequences + rows - 1) - all).max(0.0);
+        plain + sequences as f64 * more * plain / all.max(1e-12)
+    }
+
     /// Seconds of extending the draft window by a round's rows, with the first draft.
     pub fn extend(&self, context: usize) -> f64 {
         self.bucket(context).and_then(|b| b.extend.get()).unwrap_or_else(|| 2.0 * self.step(context))
@@ -131,6 +142,18 @@ mod tests {
         assert!((c.verify(100, 9) - 1.8).abs() < 1e-9);
         // A longer context that was never measured borrows.
         assert!((c.verify(100_000, 5) - 1.4).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_row_beside_others_costs_what_all_of_them_wait() {
+        // As an H200 with bf16 weights, in ms.
+        let mut c = Costs::default();
+        [(0, 4.63), (7, 5.19), (15, 5.97)].map(|(drafted, ms)| c.observe(&round(drafted, ms)));
+        assert!((c.verify_beside(100, 2, 1) - c.verify(100, 2)).abs() < 1e-12);
+        let row = c.verify_beside(100, 2, 8) / c.verify(100, 1) - 1.0;
+        // 8 sequences wait 0.0975 ms of 5.19 each.
+        assert!((row - 8.0 * 0.0975 / 5.19).abs() < 1e-6, "{row}");
+        assert!((c.verify_beside(100, 1, 8) - c.verify(100, 1)).abs() < 1e-12);
     }
 
     #[test]

@@ -59,8 +59,9 @@ impl Proposal {
 pub enum Pace {
     /// Its own: what it took says what drafts cost.
     Alone,
-    /// That of other sequences too: only what drafts were worth is learned.
-    Shared,
+    /// That of a pass over rows of so many sequences: only what drafts were worth is learned, and a draft has to be worth what all of
+    /// them wait for its row.
+    Shared(usize),
 }
 
 /// What a round does next.
@@ -135,6 +136,10 @@ impl<B: DraftOps> Decoder<B> {
             head: heads && self.head.as_ref().is_some_and(|h| h.ready(position)),
             ngram: lookup.as_ref(),
             room,
+            beside: match pace {
+                Pace::Alone => 1,
+                Pace::Shared(sequences) => sequences,
+            },
         });
         let drafts = match plan.source {
             Source::Plain => Drafts::default(),
@@ -199,7 +204,9 @@ impl<B: DraftOps> Decoder<B> {
                 self.now.policy.observe(plan.source, &outcome, lookup.as_ref(), &tokens);
             }
             Pace::Alone => {}
-            Pace::Shared => self.now.policy.learn(plan.source, &outcome, lookup.as_ref(), &tokens),
+            Pace::Shared(sequences) => {
+                self.now.policy.learn_beside(plan.source, &outcome, lookup.as_ref(), &tokens, sequences);
+            }
         }
         self.count(plan.source, outcome.drafted, accepted, tokens.len());
         Ok(Round { tokens, ended, looked, likely })
