@@ -8,21 +8,19 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::ask::{Said, Told, Whole};
+use super::ask::{Said, Told};
+use super::chunks::{Ending, MOST_CHOICES, include_usage, reason, usage};
 use super::completions::MOST_LIKELY;
 use super::fields::{Fields, kind};
 use super::prompt::{Call, Conversation, Turn};
 use super::refusal::{Family, Refusal};
-use super::reply::{self, Collected, Form, Usage, data, fresh_id, model_named, object, render, submit};
+use super::reply::{self, Collected, Form, data, fresh_id, model_named, object, render, submit};
 use super::sampling::{MOST_TOKENS, stops, thinking, wish};
 use super::tools::Tools;
 use super::{Shared, http, likely, now_s};
 use crate::text::ChatRole;
 use crate::text::grammar::Grammar;
-use crate::transcript::Finish;
 
-/// Answers to one request.
-pub(super) const MOST_CHOICES: u64 = 16;
 /// Fields that change nothing here.
 const IGNORED: [&str; 9] = [
     "user",
@@ -35,27 +33,6 @@ const IGNORED: [&str; 9] = [
     "safety_identifier",
     "verbosity",
 ];
-
-/// Why an answer ended, in OpenAI's words.
-pub(super) fn reason(whole: &Whole) -> &'static str {
-    match whole.finish {
-        Finish::Stop | Finish::Repeats if whole.calls > 0 => "tool_calls",
-        Finish::Stop | Finish::Repeats => "stop",
-        Finish::Length | Finish::Context => "length",
-        Finish::Stopped | Finish::Failed => "error",
-    }
-}
-
-/// What was read and written, in OpenAI's form.
-pub(super) fn usage(usage: &Usage) -> Value {
-    json!({
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
-        "completion_tokens_details": { "reasoning_tokens": usage.thought_tokens },
-    })
-}
 
 /// The text of a message: a string, or parts that are texts.
 pub(super) fn content(value: Option<Value>, at: &str, kinds: &[&str]) -> Result<String, Refusal> {
@@ -221,7 +198,6 @@ struct Sent {
     created: u64,
     /// A last event says what was read and written.
     include_usage: bool,
-    wanted: usize,
     /// How likely tokens were is told.
     likely: bool,
 }
@@ -290,8 +266,7 @@ impl Sent {
 /// The stream of a chat completion.
 struct Chunks {
     sent: Sent,
-    usage: Usage,
-    ended: usize,
+    ending: Ending,
     /// Calls in each answer.
     calls: Vec<usize>,
 }
@@ -309,7 +284,7 @@ impl Chunks {
 
 impl Form for Chunks {
     fn said(&mut self, said: &Said, out: &mut String) -> bool {
-        self.usage.take(said);
+        self.ending.count(said);
         match said {
             Said::Begun { index, .. } => {
                 data(out, &self.sent.choice(*index, json!({ "role": "assistant", "content": "" }), None));
@@ -330,22 +305,10 @@ impl Form for Chunks {
             }
             Said::Arguments { index, more } => self.call(*index, json!({ "function": { "arguments": more } }), out),
             Said::Call { index, .. } => self.calls.get_mut(*index).into_iter().for_each(|n| *n += 1),
-            Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
-                self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
-                return true;
-            }
             Said::Ended { index, whole } => {
-                data(out, &self.sent.choice(*index, json!({}), Some(reason(whole))));
-                self.ended += 1;
-                if self.ended == self.sent.wanted {
-                    if self.sent.include_usage {
-                        let mut last = self.sent.chunk(json!([]));
-                        last["usage"] = usage(&self.usage);
-                        data(out, &last);
-                    }
-                    reply::data_done(out);
-                    return true;
-                }
+                let sent = &self.sent;
+                let last = |reason: &str| sent.choice(*index, json!({}), Some(reason));
+                return self.ending.ended(whole, last, || sent.chunk(json!([])), out);
             }
             Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
         }
@@ -371,12 +334,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let think = thinking(shared, &mut fields)?;
     let wanted = usize::try_from(fields.whole("n", 1..=MOST_CHOICES)?.unwrap_or(1)).unwrap_or(1);
     let streamed = fields.truth("stream")?.unwrap_or(false);
-    let mut include_usage = false;
-    if let Some(mut options) = fields.object("stream_options")? {
-        include_usage = options.truth("include_usage")?.unwrap_or(false);
-        options.ignore(&["include_obfuscation", "continuous_usage_stats"]);
-        options.done()?;
-    }
+    let include_usage = include_usage(&mut fields)?;
     let likely = fields.truth("logprobs")?.unwrap_or(false);
     let most_likely = fields.whole("top_logprobs", 0..=MOST_LIKELY)?;
     if most_likely.is_some_and(|n| n > 0) && !likely {
@@ -406,11 +364,10 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         fingerprint: info.fingerprint.chars().take(12).collect(),
         created: now_s(),
         include_usage,
-        wanted,
     };
     if streamed {
-        return reply::stream(listener, Chunks { sent, usage: Usage::default(), ended: 0, calls: vec![0; wanted] })
-            .await;
+        let ending = Ending::of(wanted, include_usage);
+        return reply::stream(listener, Chunks { sent, ending, calls: vec![0; wanted] }).await;
     }
     Ok(object(&sent.whole(&reply::collect(listener, wanted).await?)))
 }

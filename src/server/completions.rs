@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::ask::{Prompt, Said, Wish};
-use super::chat::{MOST_CHOICES, reason, usage};
+use super::chunks::{Ending, MOST_CHOICES, include_usage, reason, usage};
 use super::fields::{Fields, kind};
 use super::likely::Table;
 use super::plain::token_list;
@@ -22,7 +22,6 @@ use super::{Shared, http, now_s};
 use crate::desk::render::{MARK, Rendered};
 use crate::protocol::engine::Token;
 use crate::text::{Before, Tokenizer};
-use crate::transcript::Finish;
 
 /// Prompts of one request.
 const MOST_PROMPTS: usize = 256;
@@ -106,7 +105,6 @@ struct Sent {
     model: String,
     created: u64,
     include_usage: bool,
-    wanted: usize,
 }
 
 impl Sent {
@@ -136,8 +134,7 @@ struct Chunks {
     sent: Sent,
     /// Sent before the answer.
     echo: String,
-    usage: Usage,
-    ended: usize,
+    ending: Ending,
     likely: bool,
     /// Characters of each text so far.
     at: Vec<usize>,
@@ -145,7 +142,7 @@ struct Chunks {
 
 impl Form for Chunks {
     fn said(&mut self, said: &Said, out: &mut String) -> bool {
-        self.usage.take(said);
+        self.ending.count(said);
         match said {
             Said::Begun { index, .. } => {
                 if !self.echo.is_empty() {
@@ -160,22 +157,10 @@ impl Form for Chunks {
                 at.into_iter().for_each(|at| *at = table.end());
                 data(out, &self.sent.choice(*index, answer, Some(&table).filter(|_| self.likely), None));
             }
-            Said::Ended { whole, .. } if whole.finish == Finish::Stopped => {
-                self.failed(&Refusal::new(503, "shutting_down", reply::BROKE_OFF), out);
-                return true;
-            }
             Said::Ended { index, whole } => {
-                data(out, &self.sent.choice(*index, "", None, Some(reason(whole))));
-                self.ended += 1;
-                if self.ended == self.sent.wanted {
-                    if self.sent.include_usage {
-                        let mut last = self.sent.whole(json!([]));
-                        last["usage"] = usage(&self.usage);
-                        data(out, &last);
-                    }
-                    reply::data_done(out);
-                    return true;
-                }
+                let sent = &self.sent;
+                let last = |reason: &str| sent.choice(*index, "", None, Some(reason));
+                return self.ending.ended(whole, last, || sent.whole(json!([])), out);
             }
             Said::Calling { .. } | Said::Arguments { .. } | Said::Call { .. } => {}
             Said::Scored { .. } | Said::Reading { .. } | Said::Failed(_) => {}
@@ -247,12 +232,7 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     let wanted = usize::try_from(wanted).unwrap_or(1);
     let echo = fields.truth("echo")?.unwrap_or(false);
     let streamed = fields.truth("stream")?.unwrap_or(false);
-    let mut include_usage = false;
-    if let Some(mut options) = fields.object("stream_options")? {
-        include_usage = options.truth("include_usage")?.unwrap_or(false);
-        options.ignore(&["include_obfuscation", "continuous_usage_stats"]);
-        options.done()?;
-    }
+    let include_usage = include_usage(&mut fields)?;
     wish.likely = fields.whole("logprobs", 0..=MOST_LIKELY)?.and_then(|n| u8::try_from(n).ok());
     wish.score = wish.likely.filter(|_| echo);
     fields.refuse("best_of", |v| v.as_u64() == Some(wanted as u64))?;
@@ -260,14 +240,8 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
     fields.refuse("logit_bias", |v| v.as_object().is_some_and(serde_json::Map::is_empty))?;
     fields.ignore(&["user"]);
     fields.done()?;
-    let sent = Sent {
-        shared: Arc::clone(shared),
-        id: fresh_id("cmpl-"),
-        model: info.name,
-        created: now_s(),
-        include_usage,
-        wanted,
-    };
+    let sent =
+        Sent { shared: Arc::clone(shared), id: fresh_id("cmpl-"), model: info.name, created: now_s(), include_usage };
     if streamed {
         let [one] = given.as_slice() else {
             return Err(Refusal::field("prompt", "prompt: a stream has one prompt"));
@@ -279,8 +253,8 @@ async fn answer(shared: &Arc<Shared>, headers: &HeaderMap, body: Body) -> Result
         }
         let likely = wish.likely.is_some();
         let listener = submit(shared, prompt, wish, wanted, None)?;
-        let (usage, at) = (Usage::default(), vec![echo.chars().count(); wanted]);
-        return reply::stream(listener, Chunks { sent, echo, usage, ended: 0, likely, at }).await;
+        let (ending, at) = (Ending::of(wanted, include_usage), vec![echo.chars().count(); wanted]);
+        return reply::stream(listener, Chunks { sent, echo, ending, likely, at }).await;
     }
     let mut choices = Vec::new();
     let mut all = Usage::default();

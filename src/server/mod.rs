@@ -12,6 +12,7 @@ mod answer;
 mod ask;
 mod calls;
 mod chat;
+mod chunks;
 mod completions;
 mod door;
 mod fields;

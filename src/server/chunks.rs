@@ -1,0 +1,122 @@
+//! What chat completions and completions share: why an answer ended, what it took, and how a stream of them ends.
+
+use serde_json::{Value, json};
+
+use super::ask::{Said, Whole};
+use super::fields::Fields;
+use super::refusal::{Family, Refusal};
+use super::reply::{self, Usage, data, data_done};
+use crate::transcript::Finish;
+
+/// Answers to one request.
+pub(super) const MOST_CHOICES: u64 = 16;
+
+/// Why an answer ended, in OpenAI's words.
+pub(super) fn reason(whole: &Whole) -> &'static str {
+    match whole.finish {
+        Finish::Stop | Finish::Repeats if whole.calls > 0 => "tool_calls",
+        Finish::Stop | Finish::Repeats => "stop",
+        Finish::Length | Finish::Context => "length",
+        Finish::Stopped | Finish::Failed => "error",
+    }
+}
+
+/// What was read and written, in OpenAI's form.
+pub(super) fn usage(usage: &Usage) -> Value {
+    json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": { "cached_tokens": usage.cached_tokens },
+        "completion_tokens_details": { "reasoning_tokens": usage.thought_tokens },
+    })
+}
+
+/// Whether a last event is to say what was read and written.
+pub(super) fn include_usage(fields: &mut Fields) -> Result<bool, Refusal> {
+    let Some(mut options) = fields.object("stream_options")? else { return Ok(false) };
+    let wanted = options.truth("include_usage")?.unwrap_or(false);
+    options.ignore(&["include_obfuscation", "continuous_usage_stats"]);
+    options.done()?;
+    Ok(wanted)
+}
+
+/// The end of a stream: a reason for each answer, and after the last of them what all took, and a mark.
+pub(super) struct Ending {
+    wanted: usize,
+    ended: usize,
+    include_usage: bool,
+    usage: Usage,
+}
+
+impl Ending {
+    /// Of so many answers.
+    pub(super) fn of(wanted: usize, include_usage: bool) -> Ending {
+        Ending { wanted, ended: 0, include_usage, usage: Usage::default() }
+    }
+
+    /// Counts what is said.
+    pub(super) fn count(&mut self, said: &Said) {
+        self.usage.take(said);
+    }
+
+    /// Writes that an answer has ended: `last` is its last event with the reason, `empty` an event without answers. True where
+    /// nothing comes after it.
+    pub(super) fn ended(
+        &mut self,
+        whole: &Whole,
+        last: impl FnOnce(&str) -> Value,
+        empty: impl FnOnce() -> Value,
+        out: &mut String,
+    ) -> bool {
+        if whole.finish == Finish::Stopped {
+            data(out, &Refusal::new(503, "shutting_down", reply::BROKE_OFF).to_json(Family::OpenAi));
+            return true;
+        }
+        data(out, &last(reason(whole)));
+        self.ended += 1;
+        if self.ended < self.wanted {
+            return false;
+        }
+        if self.include_usage {
+            let mut event = empty();
+            event["usage"] = usage(&self.usage);
+            data(out, &event);
+        }
+        data_done(out);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(finish: Finish) -> Whole {
+        Whole { finish, stopped_by: None, completion_tokens: 3, thought_tokens: 1, calls: 0 }
+    }
+
+    #[test]
+    fn a_stream_ends_after_its_last_answer_with_what_all_took() {
+        let mut ending = Ending::of(2, true);
+        let mut out = String::new();
+        for (index, over) in [(1, false), (0, true)] {
+            let whole = ended(Finish::Length);
+            ending.count(&Said::Ended { index, whole: whole.clone() });
+            let event = |reason: &str| json!({ "of": index, "reason": reason });
+            assert_eq!(ending.ended(&whole, event, || json!({ "choices": [] }), &mut out), over);
+        }
+        let events: Vec<&str> = out.split_terminator("\n\n").collect();
+        assert_eq!(events[..2], ["data: {\"of\":1,\"reason\":\"length\"}", "data: {\"of\":0,\"reason\":\"length\"}"]);
+        let last: Value = serde_json::from_str(events[2].strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(last["usage"]["completion_tokens"], 6);
+        assert_eq!(events[3..], ["data: [DONE]"]);
+    }
+
+    #[test]
+    fn an_answer_that_was_given_up_is_an_error_and_the_end() {
+        let mut out = String::new();
+        assert!(Ending::of(2, false).ended(&ended(Finish::Stopped), |_| json!(0), || json!(0), &mut out));
+        assert!(out.contains("shutting_down") && !out.contains("[DONE]"), "{out}");
+    }
+}
