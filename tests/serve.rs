@@ -14,6 +14,8 @@ mod logs;
 mod open_responses;
 #[path = "serve/prefix.rs"]
 mod prefix;
+#[path = "serve/schemas.rs"]
+mod schemas;
 #[path = "serve/slow_disk.rs"]
 mod slow_disk;
 mod support;

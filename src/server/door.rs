@@ -57,6 +57,9 @@ pub(super) fn let_in(key: Option<&Key>, uri: &Uri, headers: &HeaderMap) -> Resul
         return Err(Refusal::new(400, "invalid_host", "there must be one Host header, not several"));
     }
     let Some(key) = key else {
+        if uri.host().is_none() && !headers.contains_key(header::HOST) {
+            return Err(Refusal::new(400, "invalid_host", "a Host header is needed"));
+        }
         let named = headers.get(header::HOST).and_then(|h| h.to_str().ok());
         let host = uri.host().or(named.map(host_of)).unwrap_or_default();
         return match is_this_machine(host) {
@@ -99,6 +102,7 @@ mod tests {
         for host in ["evil.example", "localhost.evil.example", "evil.example:8181", "10.0.0.1", "", "::1"] {
             assert_eq!(status(None, &[("host", host)]), 403, "{host}");
         }
+        assert_eq!(status(None, &[]), 400);
         assert_eq!(status(None, &[("host", "localhost"), ("origin", "null")]), 403);
         assert_eq!(status(None, &[("host", "localhost"), ("origin", "http://localhost:8181")]), 403);
         assert_eq!(status(None, &[("host", "localhost"), ("sec-fetch-site", "cross-site")]), 403);

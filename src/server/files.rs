@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path as Segment, State};
+use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::Shared;
+use super::ids::Id;
 use super::prompt::{Conversation, Turn};
 use super::refusal::{Family, Refusal};
 use super::reply::{model, object};
@@ -80,7 +81,7 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 /// `GET /v1/files/ID`.
-pub(super) async fn one(State(shared): State<Arc<Shared>>, Segment(id): Segment<String>) -> Response {
+pub(super) async fn one(State(shared): State<Arc<Shared>>, Id(id): Id) -> Response {
     described(shared, Some(id)).await
 }
 

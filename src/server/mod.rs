@@ -19,6 +19,7 @@ mod fields;
 mod files;
 mod fresh;
 mod http;
+mod ids;
 mod keep;
 mod likely;
 mod messages;
@@ -36,6 +37,7 @@ mod stops;
 mod tools;
 mod worker;
 
+use std::ffi::OsString;
 use std::net::TcpListener;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -43,7 +45,7 @@ use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::Sender;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::desk::EngineChannels;
 use crate::desk::render::Renderer;
@@ -52,6 +54,7 @@ use crate::session::{Store, Unsaved};
 use crate::settings::Settings;
 use crate::text::TextModel;
 use crate::text::grammar::Grammars;
+use crate::text::schema::Checker;
 use ask::Ask;
 pub use door::Key;
 use keep::Keep;
@@ -59,6 +62,9 @@ use metrics::Metrics;
 use planner::Planner;
 use records::Records;
 use worker::Worker;
+
+/// Grammars that are compiled at a time: fewer than there are threads that render, so that a question without one does not wait.
+const COMPILERS: usize = 2;
 
 /// All a server needs to begin.
 #[derive(Debug)]
@@ -85,6 +91,8 @@ pub struct Options {
     pub side_by_side: usize,
     /// What a client has to show; `None`: nothing.
     pub key: Option<Key>,
+    /// Program and first arguments that try a schema ([`crate::text::schema`]); normally this program.
+    pub schema_checker: Vec<OsString>,
 }
 
 /// Why nothing can be answered.
@@ -149,6 +157,9 @@ struct Shared {
     metrics: Metrics,
     records: Records,
     grammars: OnceLock<Result<Grammars, String>>,
+    /// Tries a schema before it is compiled, and how many are tried and compiled at a time.
+    schemas: Checker,
+    compiling: Arc<Semaphore>,
     key: Option<Key>,
     /// Seconds since the epoch.
     started: u64,
@@ -211,7 +222,20 @@ impl Server {
     /// # Errors
     /// The system has no thread to give.
     pub fn start(options: Options) -> std::io::Result<Server> {
-        let Options { store, library, system, text, stop, engine, settings, piece, queue, side_by_side, key } = options;
+        let Options {
+            store,
+            library,
+            system,
+            text,
+            stop,
+            engine,
+            settings,
+            piece,
+            queue,
+            side_by_side,
+            key,
+            schema_checker,
+        } = options;
         let (asks, inbox) = crossbeam_channel::unbounded();
         let (orders, ends) = crossbeam_channel::bounded(0);
         let records = Records::new(Arc::clone(&store));
@@ -232,6 +256,8 @@ impl Server {
             metrics: Metrics::default(),
             records,
             grammars: OnceLock::new(),
+            schemas: Checker::new(schema_checker),
+            compiling: Arc::new(Semaphore::new(COMPILERS)),
             key,
             started: now_s(),
         });

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::task::JoinError;
 
 use super::fields::{Fields, kind};
+use super::ids::Id;
 use super::prompt::Conversation;
 use super::refusal::{Family, Refusal};
 use super::reply::{model, model_named, object, render};
@@ -64,7 +65,7 @@ pub(super) async fn models(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 /// `GET /v1/models/ID`.
-pub(super) async fn model_route(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+pub(super) async fn model_route(State(shared): State<Arc<Shared>>, Id(id): Id) -> Response {
     match model_named(&shared, Some(id)) {
         Ok(info) => object(&describe(&shared, &info)),
         Err(refusal) => refusal.respond(Family::OpenAi),

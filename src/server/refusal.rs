@@ -1,5 +1,7 @@
 //! Why a request is not answered: a status, a sentence, and the field it is about, in the form of each API.
 
+use std::borrow::Cow;
+
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -7,6 +9,17 @@ use serde_json::{Value, json};
 
 /// Not part of HTTP: the client went away. For the counters; nobody reads it.
 pub(super) const CLIENT_GONE: u16 = 499;
+
+/// Characters of an error's message, or of the name in it: what was sent may be as long as a body.
+const MOST_CHARACTERS: usize = 1_000;
+
+/// A text with no more than [`MOST_CHARACTERS`], and a sign where there were more.
+fn clipped(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(MOST_CHARACTERS) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()).into(),
+        None => text.into(),
+    }
+}
 
 /// A request that is not answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,13 +92,19 @@ impl Refusal {
         let kind = self.kind(family);
         match family {
             Family::OpenAi => json!({
-                "error": { "message": self.message, "type": kind, "param": self.param, "code": self.code }
+                "error": {
+                    "message": clipped(&self.message),
+                    "type": kind,
+                    "param": self.param.as_deref().map(clipped),
+                    "code": self.code,
+                }
             }),
             Family::Anthropic => {
                 let message = match &self.param {
                     Some(param) if !self.message.contains(param.as_str()) => format!("{param}: {}", self.message),
                     _ => self.message.clone(),
                 };
+                let message = clipped(&message);
                 json!({ "type": "error", "error": { "type": kind, "message": message } })
             }
         }

@@ -22,6 +22,7 @@ use crate::desk::render::Rendered;
 use crate::protocol::engine::{Cancel, Constraint, Likely, ModelInfo, Token};
 use crate::text::Begin;
 use crate::text::grammar::Grammar;
+use crate::text::schema::Unusable;
 use crate::transcript::Finish;
 
 /// Bytes of one frame of a stream; more goes into the next.
@@ -70,7 +71,8 @@ pub(super) async fn render(
     Ok(Prompt { rendered: Arc::new(rendered?), tokens: None, of_library, field })
 }
 
-/// What keeps the answer to a rendered prompt to the grammar that a field asks for, compiled on a thread of its own.
+/// What keeps the answer to a rendered prompt to the grammar that a field asks for, tried in a process and compiled on a thread of
+/// its own.
 pub(super) async fn constraint(
     shared: &Arc<Shared>,
     grammar: Option<(Grammar, &'static str)>,
@@ -78,11 +80,19 @@ pub(super) async fn constraint(
 ) -> Result<Option<Constraint>, Refusal> {
     let Some((grammar, field)) = grammar else { return Ok(None) };
     let (shared, begin) = (Arc::clone(shared), Begin::after_prompt(&rendered.text));
-    let compile = move || match shared.grammars() {
-        Ok(grammars) => {
-            grammars.constraint(&grammar, begin).map_err(|why| Refusal::field(field, format!("{field}: {why}")))
-        }
-        Err(why) => Err(Refusal::internal(format!("no answer can be kept to a grammar: {why}"))),
+    // Never closed.
+    let turn = Arc::clone(&shared.compiling).acquire_owned().await.ok();
+    let compile = move || {
+        // Also where the client has gone meanwhile: until it is done.
+        let _turn = turn;
+        let refused = |why| Refusal::field(field, format!("{field}: {why}"));
+        let none = |why| Refusal::internal(format!("no answer can be kept to a grammar: {why}"));
+        let grammars = shared.grammars().map_err(none)?;
+        shared.schemas.check(&grammar).map_err(|unusable| match unusable {
+            Unusable::Refused(why) => refused(why),
+            Unusable::Untried(why) => none(why),
+        })?;
+        grammars.constraint(&grammar, begin).map_err(refused)
     };
     let compiled = tokio::task::spawn_blocking(compile).await;
     compiled.map_err(|_| Refusal::internal("internal error while a grammar was compiled"))?.map(Some)

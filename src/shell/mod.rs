@@ -44,7 +44,7 @@ use clap::CommandFactory;
 
 use crate::settings::{self, Config, Loaded};
 use crate::text::sanitize::Clean;
-use crate::text::{pdf, sample, sources};
+use crate::text::{pdf, sample, schema, sources};
 use cli::{Cli, Command, Task};
 use dirs::Dirs;
 pub use failure::{Exit, Failure};
@@ -123,15 +123,22 @@ const WARNINGS: usize = 3;
 /// The path that means standard input.
 const STDIN: &str = "-";
 
+/// What this process is to do if it is the child of one that has something hostile to read; not for people.
+fn confined(arguments: &[OsString]) -> Option<Box<dyn FnOnce() -> Result<Vec<u8>, String> + '_>> {
+    match arguments {
+        [_, child, path] if child == pdf::CHILD => Some(Box::new(move || pdf::child(Path::new(path)))),
+        [_, child] if child == schema::CHILD => Some(Box::new(schema::child)),
+        _ => None,
+    }
+}
+
 /// Runs the program with its arguments; the exit code.
 pub fn main(arguments: impl IntoIterator<Item = OsString>, laboratory: Laboratory) -> u8 {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    // The PDF reader must come before everything that may start threads or read settings.
-    if let [_, child, path] = arguments.as_slice()
-        && child == pdf::CHILD
-    {
+    // What reads hostile input in a process of its own must come before everything that may start threads or read settings.
+    if let Some(work) = confined(&arguments) {
         std::panic::set_hook(Box::new(|_| {}));
-        let written = pdf::child(Path::new(path)).and_then(|pages| out::data(&pages).map_err(|e| e.to_string()));
+        let written = work().and_then(|data| out::data(&data).map_err(|e| e.to_string()));
         return match written {
             Ok(()) => Exit::Ok.code(),
             Err(why) => {

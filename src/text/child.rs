@@ -1,6 +1,6 @@
 //! Running another program for its text, with limits: time, output size, and everything it started ends with it.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
@@ -33,10 +33,41 @@ pub(super) enum Failed {
     Cancelled,
 }
 
+/// In a child that reads what may be hostile, before anything else: limits its memory, and has it end with whoever started it.
+///
+/// # Errors
+/// The limits cannot be set: nothing may be read then.
+pub(super) fn confine(memory_bytes: u64) -> Result<(), String> {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let most = |bytes| Rlimit { current: Some(bytes), maximum: Some(bytes) };
+    if setrlimit(Resource::As, most(memory_bytes)).is_err() || setrlimit(Resource::Core, most(0)).is_err() {
+        return Err("memory limit could not be set".to_owned());
+    }
+    // Who started it may be killed, and nobody would read what comes. Elsewhere it ends at its next write.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    Ok(())
+}
+
 /// Runs `command` without a shell and without input, in a process group of its own.
-pub(super) fn run(mut command: Command, limits: Limits, cancel: &Cancel) -> Result<Output, Failed> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+pub(super) fn run(command: Command, limits: Limits, cancel: &Cancel) -> Result<Output, Failed> {
+    run_with(command, Vec::new(), limits, cancel)
+}
+
+/// The same with something to read.
+pub(super) fn run_with(
+    mut command: Command,
+    input: Vec<u8>,
+    limits: Limits,
+    cancel: &Cancel,
+) -> Result<Output, Failed> {
+    command.stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() });
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(Failed::Start)?;
+    if let Some(mut pipe) = child.stdin.take() {
+        // One that does not read it to its end says so in its own way.
+        thread::spawn(move || drop(pipe.write_all(&input)));
+    }
     let collect = |pipe: Option<Box<dyn Read + Send>>, most: u64| {
         thread::spawn(move || {
             let mut bytes = Vec::new();

@@ -20,6 +20,87 @@ use crate::protocol::engine::{Constrain, Constraint, Token};
 /// it writes nothing else.
 const SPACE: &str = r"\x20|\n[\x20\t]{0,40}";
 
+/// Stack of a thread that compiles: the library goes down a step with every property and every reference. What compiles in the
+/// child that tries a schema compiles here too.
+const STACK_BYTES: usize = 64 << 20;
+/// Bytes of a text that are tried with a schema.
+const TRIED_BYTES: usize = 64;
+
+/// Does what the library may fail at, on a thread with a deep stack; `None` if it panics, or there is no thread to be had.
+fn deep<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
+        thread.spawn_scoped(scope, || caught(work)).ok()?.join().ok().flatten()
+    })
+}
+
+/// What compiles for these tokens, of which `end` ends a text.
+fn factory(words: &[Vec<u8>], end: Token) -> Result<ParserFactory, String> {
+    let made = caught(move || {
+        let count = u32::try_from(words.len()).unwrap_or(u32::MAX);
+        let environment: TokEnv = Arc::new(ApproximateTokEnv::new(TokTrie::from(&TokRxInfo::new(count, end), words)));
+        let mut factory = ParserFactory::new_simple(&environment)?;
+        factory.quiet();
+        anyhow::Ok(factory)
+    });
+    made.ok_or("the library fails on this vocabulary")?.map_err(|e| one_line(&e.to_string()))
+}
+
+/// What keeps a text to a grammar.
+///
+/// # Errors
+/// The grammar is none, says what no text can be, or is beyond a limit: a phrase.
+fn compile(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, String> {
+    let compiled = deep(|| {
+        let Grammar::Json(schema) = grammar;
+        let parser = factory.create_parser(TopLevelGrammar::from_json_schema(spaced(schema)))?;
+        let mut matcher = Matcher::new(Ok(parser));
+        let first = matcher.compute_mask_or_eos()?;
+        anyhow::Ok((matcher, first.is_zero()))
+    });
+    match compiled.ok_or("the library fails on it")?.map_err(|e| one_line(&e.to_string()))? {
+        (_, true) => Err("no text keeps to it".to_owned()),
+        (matcher, false) => Ok(matcher),
+    }
+}
+
+/// Compiles grammars for texts of single bytes, to see whether they can be used at all.
+pub(super) struct Trial(ParserFactory);
+
+impl Trial {
+    /// # Errors
+    /// The library fails.
+    pub(super) fn new() -> Result<Trial, String> {
+        let end = Token::from(u8::MAX) + 1;
+        let mut words: Vec<Vec<u8>> = (0..=u8::MAX).map(|byte| vec![byte]).collect();
+        words.push([&[TokTrie::SPECIAL_TOKEN_MARKER], &b"end"[..]].concat());
+        factory(&words, end).map(Trial)
+    }
+
+    /// Compiles one, and begins a text with it.
+    ///
+    /// # Errors
+    /// As [`Grammars::constraint`]; or it is beyond a limit of the library within the first bytes of a text.
+    pub(super) fn of(&self, grammar: &Grammar) -> Result<(), String> {
+        let mut matcher = compile(&self.0, grammar)?;
+        let begun = deep(move || {
+            for _ in 0..TRIED_BYTES {
+                if matcher.is_stopped() {
+                    break;
+                }
+                let mask = matcher.compute_mask()?;
+                let mut bytes = (0..=u8::MAX).filter(|byte| mask.is_allowed(Token::from(*byte)));
+                // What goes into the parts of a text rather than to its end.
+                let inner = |byte: &u8| !byte.is_ascii_whitespace() && !b"}],".contains(byte);
+                let Some(next) = bytes.clone().find(inner).or_else(|| bytes.next()) else { break };
+                matcher.consume_token(Token::from(next))?;
+            }
+            anyhow::Ok(())
+        });
+        begun.ok_or("the library fails on it")?.map_err(|e| one_line(&e.to_string()))
+    }
+}
+
 /// A schema with [`SPACE`], unless it says itself what white space there is.
 fn spaced(schema: &Value) -> Value {
     let mut schema = if *schema == Value::Bool(true) { json!({}) } else { schema.clone() };
@@ -70,15 +151,7 @@ impl Grammars {
                 Piece::Special(literal) => [&[TokTrie::SPECIAL_TOKEN_MARKER], literal.as_bytes()].concat(),
             })
             .collect();
-        let made = caught(move || {
-            let count = u32::try_from(words.len()).unwrap_or(u32::MAX);
-            let environment: TokEnv =
-                Arc::new(ApproximateTokEnv::new(TokTrie::from(&TokRxInfo::new(count, end), &words)));
-            let mut factory = ParserFactory::new_simple(&environment)?;
-            factory.quiet();
-            anyhow::Ok(factory)
-        });
-        let factory = made.ok_or("the library fails on this vocabulary")?.map_err(|e| one_line(&e.to_string()))?;
+        let factory = factory(&words, end)?;
         Ok(Grammars { factory, tokenizer: Arc::clone(tokenizer), stop: stop.to_vec() })
     }
 
@@ -87,16 +160,7 @@ impl Grammars {
     /// # Errors
     /// The grammar is none, says what no text can be, or is beyond a limit: a phrase.
     pub fn constraint(&self, grammar: &Grammar, begin: Begin) -> Result<Constraint, String> {
-        let parser = caught(|| match grammar {
-            Grammar::Json(schema) => self.factory.create_parser(TopLevelGrammar::from_json_schema(spaced(schema))),
-        });
-        let parser = parser.ok_or("the library fails on it")?.map_err(|e| one_line(&e.to_string()))?;
-        let mut matcher = Matcher::new(Ok(parser));
-        let first = matcher.compute_mask_or_eos().map_err(|e| one_line(&e.to_string()))?;
-        if first.is_zero() {
-            return Err("no text keeps to it".to_owned());
-        }
-        let first = Mutex::new(matcher);
+        let first = Mutex::new(compile(&self.factory, grammar)?);
         let (tokenizer, stop) = (Arc::clone(&self.tokenizer), self.stop.clone());
         Ok(Constraint(Arc::new(move || {
             let matcher = first.lock().unwrap_or_else(PoisonError::into_inner).deep_clone();

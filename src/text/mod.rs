@@ -17,6 +17,7 @@ pub mod pdf;
 pub mod recommended;
 pub mod sample;
 pub mod sanitize;
+pub mod schema;
 pub mod sources;
 pub mod spell;
 pub mod steer;

@@ -69,15 +69,7 @@ pub(super) fn read(name: &str, path: &Path, options: &SourceOptions, cancel: &Ca
 /// # Errors
 /// Why the file cannot be read, in one line for standard error.
 pub fn child(path: &Path) -> Result<Vec<u8>, String> {
-    use rustix::process::{Resource, Rlimit, setrlimit};
-    let most = |bytes| Rlimit { current: Some(bytes), maximum: Some(bytes) };
-    // Without its limits the child must not touch the file.
-    if setrlimit(Resource::As, most(MEMORY_BYTES)).is_err() || setrlimit(Resource::Core, most(0)).is_err() {
-        return Err("memory limit could not be set".to_owned());
-    }
-    // Who started it may be killed, and nobody would read what comes. Elsewhere it ends at its next write.
-    #[cfg(target_os = "linux")]
-    let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    child::confine(MEMORY_BYTES)?;
     // A panic of the reader is an ordinary failure here.
     let read = caught(|| pdf_extract::extract_text_by_pages(path));
     let pages = match read {

@@ -107,6 +107,7 @@ impl Running {
             queue: setup.queue,
             side_by_side: setup.side_by_side,
             key: setup.key.map(Key::new),
+            schema_checker: vec![env!("CARGO_BIN_EXE_sala-chat").into()],
         })
         .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

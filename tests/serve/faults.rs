@@ -72,6 +72,14 @@ fn wrong_paths_methods_types_and_bodies_are_refused() {
         "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 999999999999\r\nconnection: close\r\n\r\n{{"
     ));
     assert_eq!(huge.error(), (413, "request_too_large".into(), String::new()));
+    // Ids that are no text, and names as long as a body.
+    for path in ["/v1/models/%ff", "/v1/files/%ff", "/v1/responses/%ff", "/v1/responses/%ff/input_items"] {
+        assert_eq!(server.get(path).error(), (400, "invalid_url".into(), String::new()), "{path}");
+    }
+    let long = server.post(CHAT, &with(question("x"), "model", "m".repeat(100_000).into()));
+    assert!(long.error().1 == "model_not_found" && long.body.len() < 5_000, "{}", long.body.len());
+    let nameless = server.raw("GET /v1/models HTTP/1.1\r\nconnection: close\r\n\r\n");
+    assert_eq!(nameless.error(), (400, "invalid_host".into(), String::new()));
     // Not HTTP at all, and heads beyond all measure: the connection ends, the server does not.
     assert_eq!(server.raw("GARBAGE\r\n\r\n").status, 400);
     let many: String = (0..500).map(|i| format!("x-{i}: y\r\n")).collect();

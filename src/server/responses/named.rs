@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
@@ -11,6 +11,7 @@ use super::asked::Asked;
 use super::sent::{Sent, Status, function_call};
 use crate::server::Shared;
 use crate::server::fields::Fields;
+use crate::server::ids::Id;
 use crate::server::prompt::Turn;
 use crate::server::records::{Named, Records};
 use crate::server::refusal::{Family, Refusal};
@@ -56,7 +57,7 @@ fn from_turns(shared: &Shared, id: String, named: &Named) -> Result<Value, Refus
 }
 
 /// `GET /v1/responses/ID`.
-pub(in crate::server) async fn get(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+pub(in crate::server) async fn get(State(shared): State<Arc<Shared>>, Id(id): Id) -> Response {
     let wanted = id.clone();
     let found = with_records(&shared, move |records| records.get(&wanted)).await;
     respond(found.and_then(|named| match named.response.is_null() {
@@ -66,7 +67,7 @@ pub(in crate::server) async fn get(State(shared): State<Arc<Shared>>, Path(id): 
 }
 
 /// `DELETE /v1/responses/ID`.
-pub(in crate::server) async fn delete(State(shared): State<Arc<Shared>>, Path(id): Path<String>) -> Response {
+pub(in crate::server) async fn delete(State(shared): State<Arc<Shared>>, Id(id): Id) -> Response {
     let gone = id.clone();
     let done = with_records(&shared, move |records| records.delete(&gone)).await;
     respond(done.map(|()| json!({ "id": id, "object": "response", "deleted": true })))
@@ -131,11 +132,7 @@ fn input(named: &Named, query: Map<String, Value>) -> Result<Value, Refusal> {
 }
 
 /// `GET /v1/responses/ID/input_items`.
-pub(in crate::server) async fn input_items(
-    State(shared): State<Arc<Shared>>,
-    Path(id): Path<String>,
-    uri: Uri,
-) -> Response {
+pub(in crate::server) async fn input_items(State(shared): State<Arc<Shared>>, Id(id): Id, uri: Uri) -> Response {
     // Words and numbers without any escapes.
     let pairs = uri.query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
     let query = pairs.map(|(name, value)| (name.to_owned(), value.into())).collect();

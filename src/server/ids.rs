@@ -1,0 +1,20 @@
+//! The part of a path that names something.
+
+use axum::extract::{FromRequestParts, Path};
+use axum::http::request::Parts;
+use axum::response::Response;
+
+use super::refusal::{Family, Refusal};
+
+/// An id in a path, its codes of `%` resolved.
+pub(super) struct Id(pub String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Id {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Id, Response> {
+        let read = Path::<String>::from_request_parts(parts, state).await;
+        let refusal = || Refusal::new(400, "invalid_url", "the path is not UTF-8 once its codes of % are resolved");
+        read.map(|Path(id)| Id(id)).map_err(|_| refusal().respond(Family::of(parts.uri.path())))
+    }
+}
