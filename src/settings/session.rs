@@ -250,7 +250,8 @@ mod tests {
         let base = Settings { max_tokens: 77, ..Settings::default() };
         let text = r#"{"sampling":{"temperature":"hot","top_k":3},"max_tokens":-1,"thinking_budget":9}"#;
         let kept = Settings::from_json(text, &base);
-        let wrong: Vec<(&str, &str)> = kept.wrong.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let mut wrong: Vec<(&str, &str)> = kept.wrong.iter().map(|(n, value)| (n.as_str(), value.as_str())).collect();
+        wrong.sort_unstable();
         assert_eq!(wrong, [("max_tokens", "-1"), ("temperature", "\"hot\"")]);
         let s = &kept.settings;
         assert_eq!((s.sampling.temperature, s.sampling.top_k, s.max_tokens, s.thinking_budget), (0.7, 3, 77, 9));
