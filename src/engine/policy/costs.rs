@@ -148,7 +148,9 @@ mod tests {
     fn a_row_beside_others_costs_what_all_of_them_wait() {
         // As an H200 with bf16 weights, in ms.
         let mut c = Costs::default();
-        [(0, 4.63), (7, 5.19), (15, 5.97)].map(|(drafted, ms)| c.observe(&round(drafted, ms)));
+        for (drafted, ms) in [(0, 4.63), (7, 5.19), (15, 5.97)] {
+            c.observe(&round(drafted, ms));
+        }
         assert!((c.verify_beside(100, 2, 1) - c.verify(100, 2)).abs() < 1e-12);
         let row = c.verify_beside(100, 2, 8) / c.verify(100, 1) - 1.0;
         // 8 sequences wait 0.0975 ms of 5.19 each.
