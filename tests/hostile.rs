@@ -2,6 +2,9 @@
 //! with an exit code of ours (no panic, no abort, no signal), and says a few lines without raw bytes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "support/command.rs"]
+mod command;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -9,11 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use command::{PROGRAM, command as program};
 use rustix::process::{Pid, Signal, kill_process};
 use sala_chat::protocol::engine::Cancel;
 use sala_chat::text::sources::{SourceOptions, gather};
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_sala-chat");
 /// What takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -22,13 +25,6 @@ fn write(dir: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(&path, bytes).unwrap();
     path
-}
-
-fn program(home: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.args(arguments).current_dir(home).env_clear().env("PATH", "/usr/bin:/bin").env("HOME", home);
-    command.env("SALA_CHAT_DATA_DIR", home.join("data")).stdin(Stdio::null());
-    command
 }
 
 /// The end of a run, in words, if it was not a good one.

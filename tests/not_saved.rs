@@ -1,25 +1,17 @@
 //! `-p` never ends as if all were saved when it is not: the program itself, its data directory attacked while it answers.
 
+#[path = "support/command.rs"]
+mod command;
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_sala-chat");
-
 fn command(home: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command
-        .args(["--device", "cpu", "--demo", "--temp", "0"])
-        .args(arguments)
-        .env_clear()
-        .env("HOME", home)
-        .env("PATH", "/usr/bin:/bin")
-        .env("LANG", "C.UTF-8")
-        .env("SALA_CHAT_DATA_DIR", home.join("data"))
-        .current_dir(home)
-        .stdin(Stdio::null());
+    let mut command = command::command(home, &["--device", "cpu", "--demo", "--temp", "0"]);
+    command.args(arguments).env("LANG", "C.UTF-8");
     command
 }
 
