@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sala_chat::desk::Opening;
-use sala_chat::protocol::desk::{Activity, Level, LoadOptions, Notice, Request, SessionView};
+use sala_chat::protocol::desk::{Activity, BranchTarget, Level, LoadOptions, Notice, Request, SessionView};
 use sala_chat::settings::SaveStates;
 use sala_chat::transcript::{Finish, Message, Role};
 use support::{PATIENCE, Setup, Talk, text_model, titles, titling, with_both_tokenizers};
@@ -186,6 +186,32 @@ fn a_request_that_leads_nowhere_changes_nothing() {
     t.quit();
 }
 
+fn what_would_open_another_session_is_not_done_in_one_that_was_left() {
+    let dir = dir();
+    let (mut t, gate) = gated(dir.path(), Setup::default());
+    asked(&mut t, &gate, "One?");
+    t.send(Request::New(None));
+    session(&mut t);
+    t.ask("Another?");
+    t.send(Request::Switch(1));
+    assert_eq!(session(&mut t).serial, 1);
+    // Behind the answer; then that is gone to at once.
+    t.send(Request::Branch(BranchTarget::Name("another".into())));
+    t.send(Request::Switch(2));
+    assert_eq!(session(&mut t).serial, 2);
+    drop(gate);
+    let left_out =
+        |n: &Notice| if let Notice::Note(_, text) = n { text.contains("had been left").then_some(()) } else { None };
+    beside(&mut t, "that it was not done", 1, left_out);
+    let here = t.ask("Still here?");
+    t.send(Request::Switch(2));
+    let view = session(&mut t);
+    assert_eq!((view.serial, view.messages.last().map(|m| m.id)), (2, Some(here.id)));
+    t.send(Request::Switch(1));
+    assert_eq!(session(&mut t).messages.len(), 2);
+    t.quit();
+}
+
 fn an_engine_of_one_conversation_waits_and_says_so() {
     let dir = dir();
     let (mut t, gate) = gated(dir.path(), Setup { sequences: 1, ..Setup::default() });
@@ -356,6 +382,7 @@ with_both_tokenizers!(
     a_stop_is_for_what_is_on_screen_and_the_end_for_all,
     a_request_that_leads_nowhere_changes_nothing,
     an_engine_of_one_conversation_waits_and_says_so,
+    what_would_open_another_session_is_not_done_in_one_that_was_left,
     a_question_of_the_desk_waits_in_its_session,
     an_aside_is_answered_beside_and_changes_nothing,
     an_aside_asks_about_what_stood_before_a_document_that_is_read,

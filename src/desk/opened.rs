@@ -113,6 +113,16 @@ impl State {
         self.tell_library();
     }
 
+    /// Refuses to open another session from one that was left: what waited there was meant for whoever stayed, and what is open
+    /// now, on screen or at work, has its place.
+    pub(super) fn leads_on_screen(&self) -> Done {
+        if self.off_screen {
+            let why = "No other session was opened: this one had been left by then.";
+            return Err(DeskError::Refused(why.into()));
+        }
+        Ok(())
+    }
+
     /// The list as the interface shows it.
     pub(super) fn opened(&self) -> Vec<OpenSession> {
         let slot = |s: &Slot| OpenSession {
@@ -128,6 +138,7 @@ impl State {
 
     /// Alt-1..9.
     pub(super) fn switch(&mut self, serial: u64) -> Done {
+        self.leads_on_screen()?;
         if serial == self.talk.serial {
             self.show_session();
             return Ok(());

@@ -82,6 +82,7 @@ impl State {
     /// `/new`.
     pub(super) fn new_session(&mut self, name: Option<String>) -> Done {
         let old = self.talk.id.map(|_| self.talk.name.clone());
+        self.leads_on_screen()?;
         self.start_new(name)?;
         if let Some(old) = old {
             self.note(Level::Info, format!("New session. The last one is saved: /resume {old}"));
