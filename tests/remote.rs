@@ -523,3 +523,36 @@ fn an_answer_goes_on_where_the_server_can_do_that() {
     let id = client.send(prompt, 64, &Cancel::default());
     assert!(client.told(id).failed.unwrap().ends_with("does not go on with an answer. /regen asks again."));
 }
+
+#[test]
+fn an_answer_that_comes_at_once_tells_of_no_speed() {
+    let body = json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": "one two three four"}, "finish_reason": "stop"}]});
+    let server = ChatServer::start(vec![reply("200 OK", "content-type: application/json\r\n", &body.to_string())]);
+    let told = Client::of(&server).ask("q");
+    assert!(told.tokens > 2, "{}", told.text);
+    assert_eq!(told.stats.decode_ms, 0.0);
+}
+
+#[test]
+fn an_answer_without_a_word_is_said() {
+    let bytes = [STREAM.as_bytes(), &events(&[end("tool_calls")])].concat();
+    let server = ChatServer::start(vec![Reply::Pieces(vec![bytes], Duration::ZERO), answer("A.")]);
+    let mut client = Client::of(&server);
+    let silent = client.ask("q");
+    assert_eq!(silent.ended, Some(Ended::Stop));
+    assert!(silent.notes.iter().any(|n| n.ends_with("ended its answer without a word.")), "{:?}", silent.notes);
+    assert_eq!(client.ask("q").notes, [String::new(); 0]);
+}
+
+#[test]
+fn a_fork_of_a_conversation_that_was_lost_fails_with_it() {
+    let server = ChatServer::start(vec![Reply::Pieces(vec![STREAM.as_bytes().to_vec()], Duration::from_millis(300))]);
+    let mut client = Client::of(&server);
+    let prompt = client.prompt(&[ChatMessage::new(ChatRole::User, "q")]);
+    let first = client.send(prompt, 64, &Cancel::default());
+    let fork = u64::MAX;
+    client.engine.commands.send(Command::Fork { id: fork, from: MAIN, to: SequenceId(1) }).unwrap();
+    // The answer breaks off while the fork waits for it.
+    assert!(client.told(first).failed.is_some());
+    assert!(client.told(fork).failed.is_some());
+}

@@ -131,6 +131,10 @@ impl Asking {
             let note = format!("{at} cannot be told to end a thought: thinking_budget has no effect there.");
             self.send(EngineEvent::Note(note));
         }
+        if ended == Ended::Stop && received.tokens.is_empty() {
+            // As where it wants to call a tool: there are none.
+            self.send(EngineEvent::Note(format!("{} ended its answer without a word.", self.client.shown)));
+        }
         let usage = received.usage;
         let full = usage.zip(self.limit()).is_some_and(|(u, limit)| u.prompt_tokens + u.completion_tokens >= limit);
         let ended = if ended == Ended::Length && full { Ended::Context } else { ended };
@@ -140,7 +144,7 @@ impl Asking {
             prefilled_tokens: read,
             prefill_ms: 0.0,
             generated_tokens: usage.map_or(generated, |u| u.completion_tokens),
-            decode_ms: received.first.map_or(0.0, |first| first.elapsed().as_secs_f64() * 1000.0),
+            decode_ms: received.decode_ms(),
             usage,
             ..JobStats::default()
         };

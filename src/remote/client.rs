@@ -21,6 +21,8 @@ use crate::text::sanitize::sanitize_line;
 const TICK: Duration = Duration::from_millis(20);
 /// Longest list of models, in bytes.
 const LIST: usize = 4 << 20;
+/// The path of the list of models.
+const MODELS: &str = "models";
 /// As much of a refusal is read, in bytes.
 const REFUSAL: usize = 64 << 10;
 /// As much of it is shown, in characters.
@@ -170,10 +172,10 @@ impl Client {
     pub(super) async fn models(&self, cancel: &Cancel) -> Result<Vec<Listed>, Fault> {
         let limit = self.patience.connect;
         let ask = async {
-            let sent = self.authorised(self.http.get(self.at("models"))).send().await;
+            let sent = self.authorised(self.http.get(self.at(MODELS))).send().await;
             let response = sent.map_err(|e| self.unreachable(&e))?;
             if !response.status().is_success() {
-                return Err(self.refusal(response, "models", 1).await);
+                return Err(self.refusal(response, MODELS, 1).await);
             }
             Ok(body(response, LIST).await)
         };
@@ -289,6 +291,8 @@ impl Client {
                 "{at} does not take the key (401). It is read from engine.key_file, else from the variable of engine.key_env."
             ),
             403 => format!("{at} does not allow it (403): the key has no right to this model."),
+            // Who asks for the list says how to do without it.
+            404 if path == MODELS => format!("{at} has no {path} (404). The address ends in /v1."),
             404 => format!(
                 "{at} has no {path}, or not this model (404). The address ends in /v1; engine.model names the model."
             ),

@@ -29,6 +29,8 @@ pub(super) struct Received<'a> {
     pub(super) usage: Option<Usage>,
     ended: Option<Ended>,
     pub(super) first: Option<Instant>,
+    /// When tokens came last.
+    last: Option<Instant>,
     /// A budget for thoughts was spent.
     pub(super) over_budget: bool,
     recent: VecDeque<(Instant, usize)>,
@@ -144,9 +146,15 @@ impl<'c> Received<'c> {
             usage: None,
             ended: None,
             first: None,
+            last: None,
             over_budget: false,
             recent: VecDeque::new(),
         }
+    }
+
+    /// Milliseconds from the first words to the last: 0 where all came at once, which says nothing of a speed.
+    pub(super) fn decode_ms(&self) -> f64 {
+        self.first.zip(self.last).map_or(0.0, |(first, last)| last.duration_since(first).as_secs_f64() * 1000.0)
     }
 
     /// Takes what one event says. True when it was the last.
@@ -193,6 +201,7 @@ impl<'c> Received<'c> {
         }
         let now = Instant::now();
         self.first.get_or_insert(now);
+        self.last = Some(now);
         let mut upto = tokens.len();
         if let Some(steer) = &mut self.steer {
             for (at, token) in tokens.iter().enumerate() {

@@ -206,6 +206,11 @@ impl Worker {
                     self.asking.send(EngineEvent::Failed { id: job.id, fault: fault.clone() });
                     continue;
                 }
+                // What is taken from it would be an empty conversation.
+                Command::Fork { id, from, to } if is_lost && *from == lost && *to != lost => {
+                    self.asking.send(EngineEvent::Failed { id: *id, fault: fault.clone() });
+                    continue;
+                }
                 Command::Restore { sequence: new, .. }
                 | Command::Release { sequence: new }
                 | Command::Fork { to: new, .. }
