@@ -205,6 +205,10 @@ fn find_until(paths: &[String], options: &SourceOptions, cancel: &Cancel) -> Res
                 found.push(Found { name: clean_name(&name), path, bytes: meta.len(), chosen: Chosen::Named });
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound || e.kind() == std::io::ErrorKind::NotADirectory => {
+                if let Ok(target) = std::fs::read_link(&path) {
+                    let reason = format!("a link to {}, which is not there", target.display());
+                    return Err(SourceError::Io { name: given.clone(), reason });
+                }
                 if !pattern::is_pattern(given) {
                     let similar = similar(&path, &options.base);
                     return Err(SourceError::NotFound { path: given.clone(), similar });
