@@ -51,7 +51,7 @@ impl Args<'_> {
     pub fn count(&self, default: u64) -> Result<u64, String> {
         match self.at_most_one()? {
             None => Ok(default),
-            Some(w) => w.parse().ok().filter(|n| *n > 0).ok_or(format!("{w} is no count, write 1, 2, 3 ...")),
+            Some(w) => w.parse().ok().filter(|n| *n > 0).ok_or(format!("{w} is no count, write a number from 1 on")),
         }
     }
 

@@ -161,3 +161,9 @@ fn a_name_runs_alone_when_it_needs_nothing_more() {
         assert_eq!(find(name).unwrap().runs_alone(), alone, "{name}");
     }
 }
+
+#[test]
+fn an_export_to_standard_output_is_refused_and_says_where_it_can_be_had() {
+    let refused = parse("/export - --md", None).err().unwrap();
+    assert!(refused.contains("sala-chat export NAME -"), "{refused}");
+}

@@ -123,6 +123,7 @@ impl Failure {
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
                 format!("one of {} has to follow", subcommands(&text))
             }
+            ErrorKind::InvalidUtf8 => not_utf8(std::env::args_os()).unwrap_or_else(|| usage_line(&text)),
             _ => usage_line(&text),
         };
         let failure = Failure::usage(line);
@@ -186,13 +187,20 @@ fn usage_line(text: &str) -> String {
     line
 }
 
+/// Which of the arguments is no text.
+fn not_utf8(args: impl IntoIterator<Item = std::ffi::OsString>) -> Option<String> {
+    let odd = args.into_iter().find(|arg| arg.to_str().is_none())?;
+    let shown = odd.to_string_lossy();
+    Some(format!("the argument {shown} is not UTF-8 text; a file with such a name can be loaded with its folder"))
+}
+
 /// Writing to standard output.
 impl From<std::io::Error> for Failure {
     fn from(e: std::io::Error) -> Failure {
         match e.kind() {
             std::io::ErrorKind::BrokenPipe => Failure::closed_pipe(),
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::ReadOnlyFilesystem => {
-                Failure::new(Exit::Disk, e.to_string())
+                Failure::new(Exit::Disk, format!("standard output: {e}"))
             }
             _ => Failure::new(Exit::Failure, e.to_string()),
         }
@@ -226,6 +234,15 @@ impl From<TextError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_argument_that_is_no_text_is_named() {
+        use std::os::unix::ffi::OsStringExt;
+        let odd = std::ffi::OsString::from_vec(b"gr\xfcn.txt".to_vec());
+        let said = not_utf8(["sala-chat".into(), "-f".into(), odd]).unwrap();
+        assert!(said.starts_with("the argument gr\u{fffd}n.txt is not UTF-8 text"), "{said}");
+        assert_eq!(not_utf8(["sala-chat".into()]), None);
+    }
 
     #[test]
     fn codes_are_those_of_the_manual_and_come_back() {

@@ -229,9 +229,11 @@ impl Plain {
         }
         if commands::is_command(line) {
             return match commands::parse(line.trim(), self.home.as_deref()) {
+                // What a line of a pipe is told comes behind the answers to those before it.
+                Err(_) if self.busy() && !self.prompts => self.enqueue(line),
                 Err(why) => vec![Out::Line(why)],
                 Ok(p) if self.busy() && self.waits(p.outcome.while_busy()) => self.enqueue(line),
-                Ok(p) => self.outcome(p.outcome),
+                Ok(p) => self.outcome(p.command.name, p.outcome),
             };
         }
         if self.busy() { self.enqueue(line) } else { self.ask(line) }
@@ -262,7 +264,7 @@ impl Plain {
         })]
     }
 
-    fn outcome(&mut self, outcome: Outcome) -> Vec<Out> {
+    fn outcome(&mut self, command: &str, outcome: Outcome) -> Vec<Out> {
         match outcome {
             Outcome::Desk(request) => {
                 self.waiting = true;
@@ -287,7 +289,7 @@ impl Plain {
             Outcome::Local(Local::Save { key, value, now }) => {
                 let mut out = vec![Out::Keep(key, value)];
                 if let Some(outcome) = now.filter(|o| matches!(**o, Outcome::Desk(_))) {
-                    out.extend(self.outcome(*outcome));
+                    out.extend(self.outcome(command, *outcome));
                 }
                 out
             }
@@ -301,7 +303,7 @@ impl Plain {
                 text.lines().map(|l| Out::Line(l.replace(['`', '*'], ""))).collect()
             }
             Outcome::Local(Local::Copy(_) | Local::Show(_) | Local::Themes | Local::Keys | Local::Split) => {
-                vec![Out::Line("That command needs the full screen; start without --plain.".into())]
+                vec![Out::Line(format!("/{command} needs the full screen; start without --plain."))]
             }
         }
     }

@@ -137,6 +137,7 @@ fn export(a: &Args<'_>) -> Result<Outcome, String> {
             "--force" => force = true,
             flag if flag.starts_with("--") => return Err(no_option("export", flag)),
             _ if path.is_some() => return Err("takes one file; put quotes around spaces".into()),
+            "-" => return Err("- is no file; sala-chat export NAME - prints a session".into()),
             file => path = Some(file.to_string()),
         }
     }

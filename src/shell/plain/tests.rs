@@ -263,3 +263,21 @@ fn the_tour_goes_on_with_enter_alone_and_by_itself_from_a_pipe() {
     let out = piped.notice(Notice::Activity(Activity::Idle));
     assert!(matches!(out.last(), Some(Out::Send(Request::Load { .. }))), "{out:?}");
 }
+
+#[test]
+fn what_is_wrong_with_a_line_of_a_pipe_is_said_in_its_turn() {
+    let mut p = Plain::new(None, false);
+    for line in ["/undo 0", "/theme", "/docs"] {
+        assert_eq!(p.line(line), [], "the model is being loaded");
+    }
+    let out = p.notice(Notice::Activity(Activity::Idle));
+    let lines: Vec<&str> =
+        out.iter().filter_map(|o| if let Out::Line(l) = o { Some(l.as_str()) } else { None }).collect();
+    let [wrong, screen] = lines[lines.len() - 2..] else { panic!("{out:?}") };
+    assert!(wrong.starts_with("/undo: 0 is no count"), "{wrong}");
+    assert_eq!(screen, "/theme needs the full screen; start without --plain.");
+    assert_eq!(out.last(), Some(&Out::Send(Request::Docs)));
+    // Who types is told at once.
+    let mut typed = Plain::new(None, true);
+    assert!(printed(&typed.line("/undo 0")).starts_with("/undo: 0 is no count"));
+}
