@@ -541,7 +541,7 @@ fn an_answer_without_a_word_is_said() {
     let silent = client.ask("q");
     assert_eq!(silent.ended, Some(Ended::Stop));
     assert!(silent.notes.iter().any(|n| n.ends_with("ended its answer without a word.")), "{:?}", silent.notes);
-    assert_eq!(client.ask("q").notes, [String::new(); 0]);
+    assert!(client.ask("q").notes.is_empty());
 }
 
 #[test]
