@@ -27,6 +27,7 @@ const SHOWN_SETTING: usize = 40;
 impl State {
     /// `/resume`.
     pub(super) fn resume(&mut self, name: &str) -> Done {
+        self.leads_on_screen()?;
         self.keeper.wait_for_texts();
         let trashed = || match self.keeper.store.session_named(name) {
             // What was deleted by mistake comes back by its name.
