@@ -18,8 +18,8 @@ use super::quantize::{MADE_FROM, PARTIAL, header};
 use super::weights::FINGERPRINT_DIGITS;
 use super::{Checkpoint, Live, Model, ModelError, Result, Tensors};
 use crate::backend::forms::UNIT_COLUMNS;
-use crate::backend::{Backend, BackendError, GRID};
-use crate::protocol::engine::{Cancel, Dtype, Token};
+use crate::backend::{Backend, BackendError, GRID, internal};
+use crate::protocol::engine::{Cancel, Token};
 use crate::spec::{Mixer, ModelSpec};
 
 /// Changes with what is made of statistics.
@@ -167,12 +167,8 @@ impl Norms {
         let read = |name: &str, width: usize| -> Result<Vec<f32>> {
             let loaded = checkpoint.tensor(&format!("{name}.weight"), &[width])?;
             let view = loaded.view();
-            Ok(match view.dtype {
-                Dtype::Bf16 => {
-                    view.data.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect()
-                }
-                _ => view.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-            })
+            let values = view.dtype.floats(view.data);
+            Ok(values.ok_or_else(|| internal("calibrate", "a norm that holds no real numbers"))?)
         };
         let layer = |(i, mixer): (usize, &Mixer)| -> Result<LayerNorms> {
             let l = &spec.lightning;

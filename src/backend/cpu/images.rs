@@ -6,7 +6,6 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::cache::{Part, Slots};
-use super::matrix::decode;
 use super::{Buf, Cache, Cpu, Recurrent};
 use crate::backend::{BackendError, Images, Memory, Result, internal, layer_tensor};
 use crate::protocol::engine::{Dtype, ImageTensor, PIECE_BYTES, RowSource};
@@ -139,7 +138,7 @@ pub(super) fn image(name: &str, shape: Vec<usize>, values: &[f32]) -> ImageTenso
 pub(super) fn image_values(tensor: &ImageTensor, shape: &[usize]) -> Result<Vec<f32>> {
     let count: usize = shape.iter().product();
     let values =
-        if tensor.shape == shape { decode(tensor.dtype, &tensor.data).filter(|v| v.len() == count) } else { None };
+        if tensor.shape == shape { tensor.dtype.floats(&tensor.data).filter(|v| v.len() == count) } else { None };
     values.ok_or_else(|| BackendError::Shape {
         op: "restore",
         expected: format!("{} {shape:?} f32 or bf16", tensor.name),
@@ -172,7 +171,7 @@ fn restore_array(slots: &mut Slots<'_>, part: Part, name: &str, spec: &SparseSpe
         let piece = bytes.get_mut(..step.min(rows.len() - at) * row_bytes);
         let piece = piece.ok_or_else(|| internal("restore", "a piece larger than its buffer"))?;
         feed.fill(name, at * row_bytes, piece).map_err(BackendError::Rows)?;
-        let values = decode(dtype, piece).ok_or_else(|| internal("restore", "rows of no number type"))?;
+        let values = dtype.floats(piece).ok_or_else(|| internal("restore", "rows of no number type"))?;
         slots.write(rows.start + at, &values);
     }
     Ok(())

@@ -252,20 +252,9 @@ impl pulp::WithSimd for WidenDots<'_> {
 
 /// The values of a view as f32.
 pub(super) fn floats(view: &WeightView<'_>) -> Result<Vec<f32>> {
-    decode(view.dtype, view.data).ok_or_else(|| BackendError::Shape {
+    view.dtype.floats(view.data).ok_or_else(|| BackendError::Shape {
         op: "weight",
         expected: "f32 or bf16 values".into(),
         found: format!("{} {:?}", view.name, view.dtype),
     })
-}
-
-/// Little-endian f32 or bf16 as f32; `None` for other types.
-pub(super) fn decode(dtype: Dtype, data: &[u8]) -> Option<Vec<f32>> {
-    match dtype {
-        Dtype::F32 => Some(data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
-        Dtype::Bf16 => Some(
-            data.chunks_exact(2).map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16)).collect(),
-        ),
-        Dtype::U32 | Dtype::U8 => None,
-    }
 }

@@ -5,14 +5,13 @@
 
 use std::path::Path;
 
-use half::bf16;
 use safetensors::Dtype as FileDtype;
 
 use super::numbers::{Distance, Distances, distance};
 use super::{Subject, failed};
 use crate::backend::Backend;
 use crate::model::Tensors;
-use crate::protocol::engine::{Dtype, Token};
+use crate::protocol::engine::Token;
 use crate::shell::{Exit, Failure};
 
 /// The script that makes a reference file with Hugging Face transformers.
@@ -54,11 +53,9 @@ fn integers(path: &Path, tensors: &Tensors, name: &str) -> Result<Vec<u64>, Fail
 fn floats(path: &Path, tensors: &Tensors, name: &str, shape: &[usize]) -> Result<Vec<f32>, Failure> {
     let loaded = tensors.get(name, shape).map_err(|e| unusable(path, e))?;
     let view = loaded.view();
-    let values: Vec<f32> = match view.dtype {
-        Dtype::Bf16 => view.data.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-        Dtype::F32 => view.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-        other => return Err(unusable(path, format!("`{name}` was read as {other:?}, expected floating point"))),
-    };
+    let values = view.dtype.floats(view.data);
+    let values = values
+        .ok_or_else(|| unusable(path, format!("`{name}` was read as {:?}, expected floating point", view.dtype)))?;
     match values.iter().position(|v| !v.is_finite()) {
         Some(at) => Err(unusable(path, format!("`{name}` holds {} at {at}", values[at]))),
         None => Ok(values),

@@ -42,10 +42,7 @@ fn computed(all: &Statistics, name: &str, shape: [usize; 2]) -> f64 {
     let checkpoint = fixture();
     let loaded = checkpoint.tensor(&format!("{name}.weight"), &shape).unwrap();
     let view = loaded.view();
-    let w: Vec<f64> = match view.dtype {
-        Dtype::Bf16 => view.data.chunks(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f64()).collect(),
-        _ => view.data.chunks(4).map(|b| f64::from(f32::from_le_bytes(b.try_into().unwrap()))).collect(),
-    };
+    let w: Vec<f64> = view.dtype.floats(view.data).unwrap().into_iter().map(f64::from).collect();
     let moments = &all.of(name).unwrap().blocks;
     let mut sum = 0.0;
     for row in w.chunks(UNIT_COLUMNS) {

@@ -47,6 +47,19 @@ impl Dtype {
             Dtype::U8 => 1,
         }
     }
+
+    /// Little-endian values of this type as f32; `None` for types that hold no real numbers.
+    pub fn floats(self, data: &[u8]) -> Option<Vec<f32>> {
+        match self {
+            Dtype::F32 => Some(data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
+            Dtype::Bf16 => Some(
+                data.chunks_exact(2)
+                    .map(|b| f32::from_bits(u32::from(u16::from_le_bytes([b[0], b[1]])) << 16))
+                    .collect(),
+            ),
+            Dtype::U32 | Dtype::U8 => None,
+        }
+    }
 }
 
 /// A named array, little-endian, rows in position order.
