@@ -1,64 +1,83 @@
-// GEMMs of a prefill pass where no library is loaded: y[r][o] = Σ_k x[r][k] · w[o][k], bf16 operands, f32 sums.
+// GEMMs of a prefill pass where no library is loaded, and of the first rows of a segment always.
 //
-// Block: 128 rows × 128 outputs, 8 warps of 64 × 32; the inner axis in stages of 32 through four buffers of shared memory.
-// Each output is one sum over ascending k, whatever the number of rows. inner a multiple of 32; out and the strides even.
-// Bytes moved: x ceil(out/128) times and w ceil(rows/128) times, mostly from level 2 (blocks side by side share w).
+// A block makes a tile of rows × outputs; the inner axis comes in stages through a ring of buffers in shared memory. Each output is one
+// sum over ascending k in steps of 16, whatever the tile and the number of rows: so both tiles make the same bits.
+// Wide, 128 × 128 by 8 warps of 64 × 32: most products for each byte. Few, 64 × 32 by 8 warps of 16 × 16: a weight of 4096 outputs
+// keeps 128 multiprocessors busy instead of 32, with 24 KB of it on the way to each; for a question, which costs the bytes of the weights.
+// inner a multiple of 32 (wide) or 64 (few); out and the strides even.
+// Bytes moved: x ceil(out / tile) times and w ceil(rows / tile) times, mostly from level 2 (blocks side by side share w).
 #include "common.cuh"
-
-constexpr u32 TILE_R = 128;
-constexpr u32 TILE_O = 128;
-constexpr u32 STAGE_K = 32;
-constexpr u32 STAGES = 4;
-constexpr u32 LD = STAGE_K + 8;
-constexpr u32 STAGE_ELEMENTS = (TILE_R + TILE_O) * LD;
-static_assert(STAGES * STAGE_ELEMENTS * 2 == 81920, "src/backend/cuda/launch.rs asks for this much");
 
 enum Result { BF16, F32, ADD_F32 };
 
-template <Result R> DEVICE void gemm(void* dst, u32 ldd, const bf16* x, u32 ldx, const bf16* w, u32 rows, u32 out, u32 inner, float scale) {
+template <u32 ROWS_, u32 OUTS_, u32 STAGE_K_, u32 STAGES_, u32 WARP_ROWS_, u32 WARP_OUTS_, u32 AHEAD_> struct Tile {
+    static constexpr u32 ROWS = ROWS_, OUTS = OUTS_, STAGE_K = STAGE_K_, STAGES = STAGES_, WARP_ROWS = WARP_ROWS_, WARP_OUTS = WARP_OUTS_;
+    // Steps of 16 whose fragments are loaded before their products.
+    static constexpr u32 AHEAD = AHEAD_;
+    static constexpr u32 LD = STAGE_K + 8, STAGE_ELEMENTS = (ROWS + OUTS) * LD, BYTES = STAGES * STAGE_ELEMENTS * 2;
+    static constexpr u32 THREADS = ROWS / WARP_ROWS * (OUTS / WARP_OUTS) * 32;
+    // 16-byte pieces of a row of a stage; pieces of x and of w that each thread copies.
+    static constexpr u32 PIECES = STAGE_K / 8, OF_X = ROWS * PIECES / THREADS, OF_W = OUTS * PIECES / THREADS;
+    static_assert(OF_X * THREADS == ROWS * PIECES && OF_W * THREADS == OUTS * PIECES && STAGE_K % (16 * AHEAD) == 0);
+};
+using Wide = Tile<128, 128, 32, 4, 64, 32, 1>;
+using Few = Tile<64, 32, 64, 7, 16, 16, 4>;
+static_assert(Wide::BYTES == 81920 && Wide::THREADS == 256, "src/backend/cuda/launch/gemm.rs asks for this much");
+static_assert(Few::BYTES == 96768 && Few::THREADS == 256, "src/backend/cuda/launch/gemm.rs asks for this much");
+
+template <class T, Result R>
+DEVICE void gemm(void* dst, u32 ldd, const bf16* x, u32 ldx, const bf16* w, u32 rows, u32 out, u32 inner, float scale) {
     SHARED_BYTES(bytes);
     bf16* stages = reinterpret_cast<bf16*>(bytes);
+    constexpr u32 M = T::WARP_ROWS / 16, N = T::WARP_OUTS / 8, BESIDE = T::ROWS / T::WARP_ROWS;
     const u32 warp = threadIdx.x >> 5, g = (threadIdx.x & 31) >> 2, t = threadIdx.x & 3;
-    const u32 r0 = blockIdx.x * TILE_R, o0 = blockIdx.y * TILE_O, wr = (warp & 1) * 64, wo = (warp >> 1) * 32, steps = inner / STAGE_K;
+    const u32 r0 = blockIdx.x * T::ROWS, o0 = blockIdx.y * T::OUTS, wr = warp % BESIDE * T::WARP_ROWS, wo = warp / BESIDE * T::WARP_OUTS;
+    const u32 steps = inner / T::STAGE_K;
     wait_for_previous();
     allow_next();
     auto fetch = [&](u32 n) {
         if (n < steps) {
-            bf16* to = stages + n % STAGES * STAGE_ELEMENTS;
+            bf16* to = stages + n % T::STAGES * T::STAGE_ELEMENTS;
 #pragma unroll
-            for (u32 j = 0; j < 4; j++) {
-                const u32 i = j * 256 + threadIdx.x, row = i >> 2 & 127, col = (i & 3) * 8;
-                if (j < 2) copy_async(to + row * LD + col, x + u64(min(r0 + row, rows - 1)) * ldx + n * STAGE_K + col, r0 + row < rows);
-                else copy_async(to + (TILE_R + row) * LD + col, w + u64(min(o0 + row, out - 1)) * inner + n * STAGE_K + col, o0 + row < out);
+            for (u32 j = 0; j < T::OF_X + T::OF_W; j++) {
+                const bool of_x = j < T::OF_X;
+                const u32 i = (of_x ? j : j - T::OF_X) * T::THREADS + threadIdx.x, row = i / T::PIECES, col = i % T::PIECES * 8;
+                if (of_x) copy_async(to + row * T::LD + col, x + u64(min(r0 + row, rows - 1)) * ldx + n * T::STAGE_K + col, r0 + row < rows);
+                else copy_async(to + (T::ROWS + row) * T::LD + col, w + u64(min(o0 + row, out - 1)) * inner + n * T::STAGE_K + col, o0 + row < out);
             }
         }
         copy_commit();
     };
-    for (u32 n = 0; n < STAGES - 1; n++) fetch(n);
-    float acc[4][4][4] = {};
+    for (u32 n = 0; n < T::STAGES - 1; n++) fetch(n);
+    float acc[M][N][4] = {};
     for (u32 n = 0; n < steps; n++) {
-        copy_wait<STAGES - 2>();
+        copy_wait<T::STAGES - 2>();
         __syncthreads();  // stage n arrived; the buffer before it is free
-        fetch(n + STAGES - 1);
-        const bf16* a = stages + n % STAGES * STAGE_ELEMENTS;
-        const bf16* b = a + TILE_R * LD;
+        fetch(n + T::STAGES - 1);
+        const bf16* a = stages + n % T::STAGES * T::STAGE_ELEMENTS;
+        const bf16* b = a + T::ROWS * T::LD;
 #pragma unroll
-        for (u32 k = 0; k < STAGE_K; k += 16) {
-            u32 fa[4][4], fb[2][4];
+        for (u32 k = 0; k < T::STAGE_K; k += 16 * T::AHEAD) {
+            u32 fa[T::AHEAD][M][4], fb[T::AHEAD][N / 2][4];
 #pragma unroll
-            for (u32 m = 0; m < 4; m++) load_a(fa[m], a, LD, wr + m * 16, k);
+            for (u32 s = 0; s < T::AHEAD; s++) {
 #pragma unroll
-            for (u32 i = 0; i < 2; i++) load_b(fb[i], b, LD, wo + i * 16, k);
+                for (u32 m = 0; m < M; m++) load_a(fa[s][m], a, T::LD, wr + m * 16, k + s * 16);
 #pragma unroll
-            for (u32 m = 0; m < 4; m++)
+                for (u32 i = 0; i < N / 2; i++) load_b(fb[s][i], b, T::LD, wo + i * 16, k + s * 16);
+            }
 #pragma unroll
-                for (u32 i = 0; i < 4; i++) mma(acc[m][i], fa[m][0], fa[m][1], fa[m][2], fa[m][3], fb[i / 2][i % 2 * 2], fb[i / 2][i % 2 * 2 + 1]);
+            for (u32 s = 0; s < T::AHEAD; s++)
+#pragma unroll
+                for (u32 m = 0; m < M; m++)
+#pragma unroll
+                    for (u32 i = 0; i < N; i++) mma(acc[m][i], fa[s][m][0], fa[s][m][1], fa[s][m][2], fa[s][m][3], fb[s][i / 2][i % 2 * 2], fb[s][i / 2][i % 2 * 2 + 1]);
         }
     }
 #pragma unroll
-    for (u32 m = 0; m < 4; m++)
+    for (u32 m = 0; m < M; m++)
 #pragma unroll
-        for (u32 i = 0; i < 4; i++)
+        for (u32 i = 0; i < N; i++)
 #pragma unroll
             for (u32 half = 0; half < 2; half++) {
                 const u32 r = r0 + wr + m * 16 + half * 8 + g, o = o0 + wo + i * 8 + 2 * t;
@@ -76,6 +95,9 @@ template <Result R> DEVICE void gemm(void* dst, u32 ldd, const bf16* x, u32 ldx,
 }
 
 #define GEMM_ARGS void *dst, u32 ldd, const bf16 *x, u32 ldx, const bf16 *w, u32 rows, u32 out, u32 inner, float scale
-KERNEL(256, 2) gemm_store(GEMM_ARGS) { gemm<BF16>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
-KERNEL(256, 2) gemm_f32(GEMM_ARGS) { gemm<F32>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
-KERNEL(256, 2) gemm_add(GEMM_ARGS) { gemm<ADD_F32>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
+KERNEL(256, 2) gemm_store(GEMM_ARGS) { gemm<Wide, BF16>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
+KERNEL(256, 2) gemm_f32(GEMM_ARGS) { gemm<Wide, F32>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
+KERNEL(256, 2) gemm_add(GEMM_ARGS) { gemm<Wide, ADD_F32>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
+KERNEL(256, 2) gemm_few_store(GEMM_ARGS) { gemm<Few, BF16>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
+KERNEL(256, 2) gemm_few_f32(GEMM_ARGS) { gemm<Few, F32>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
+KERNEL(256, 2) gemm_few_add(GEMM_ARGS) { gemm<Few, ADD_F32>(dst, ldd, x, ldx, w, rows, out, inner, scale); }
