@@ -15,7 +15,9 @@ use super::render::Rendered;
 use super::segments::Step;
 use super::work::Then;
 use super::{DeskError, Done, State, Work};
-use crate::protocol::engine::{Ended, EngineEvent, EngineFault, JobDone, Looked, SequenceId, StateImage, Token};
+use crate::protocol::engine::{
+    Ended, EngineEvent, EngineFault, JobDone, Likely, Looked, SequenceId, StateImage, Token,
+};
 use crate::session::NewSegment;
 
 /// How often a fan gets a chance to save and to show how far it is.
@@ -48,6 +50,15 @@ pub(super) struct Grown {
     pub(super) end: Option<JobEnd>,
 }
 
+/// What a round of decoding brought.
+pub(super) struct Written<'a> {
+    pub(super) tokens: &'a [Token],
+    pub(super) looked: &'a [Looked],
+    /// How likely each token was, where the branch asked for it.
+    pub(super) likely: &'a [Likely],
+    pub(super) tokens_per_s: f64,
+}
+
 /// Wants branches.
 pub(super) trait Fan: Send {
     /// How many there may be.
@@ -56,13 +67,13 @@ pub(super) trait Fan: Send {
     /// error is its end.
     fn prepare(&mut self, desk: &mut State, which: usize) -> Done<Option<Branch>>;
     /// A round of decoding.
-    fn tokens(&mut self, desk: &mut State, which: usize, tokens: &[Token], looked: &[Looked], tokens_per_s: f64);
+    fn tokens(&mut self, desk: &mut State, which: usize, written: &Written<'_>);
     /// Now and then.
     fn tick(&mut self, _desk: &mut State) {}
     /// The conversation is on screen again: what was told of it is told once more, as it stands.
     fn shown_again(&mut self, _desk: &mut State) {}
-    /// A branch has ended. What is returned follows in the same sequence.
-    fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>) -> Option<Branch>;
+    /// A branch has ended.
+    fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>);
     /// Whether whatever is asked meanwhile goes first: it was nobody's wish.
     fn gives_way(&self) -> bool {
         false
@@ -180,8 +191,7 @@ impl Branching {
                 Ok(None) => {}
                 Err(e) => {
                     let stopped = matches!(e, DeskError::Stopped);
-                    let more = self.fan.ended(desk, which, Err(e));
-                    self.waiting.extend(more.map(|branch| (which, branch)));
+                    self.fan.ended(desk, which, Err(e));
                     if stopped {
                         return None;
                     }
@@ -211,15 +221,7 @@ impl Branching {
         });
         if let Err(e) = done {
             // Nothing was sent: the sequence holds what it held.
-            self.finish(desk, at, which, Err(e));
-        }
-    }
-
-    /// A branch has ended; what follows in its sequence is begun.
-    fn finish(&mut self, desk: &mut State, at: usize, which: usize, grown: Done<Grown>) {
-        let next = self.fan.ended(desk, which, grown);
-        if let Some(branch) = next.filter(|_| !desk.feeder.stopped()) {
-            self.begin(desk, at, which, branch);
+            self.fan.ended(desk, which, Err(e));
         }
     }
 
@@ -228,13 +230,14 @@ impl Branching {
         match event {
             EngineEvent::Restored { id, .. } if self.lane_of(id).is_some() => self.made(desk, id),
             EngineEvent::Reading { id, .. } if self.lane_of(id).is_some() => {}
-            EngineEvent::Tokens { id, tokens, tokens_per_s, looked, .. } if self.lane_of(id).is_some() => {
+            EngineEvent::Tokens { id, tokens, tokens_per_s, looked, likely } if self.lane_of(id).is_some() => {
                 let doing = self.lane_of(id)?.doing.as_mut()?;
                 if let Some((_, generated)) = &mut doing.step {
                     generated.extend_from_slice(&tokens);
                 }
                 let which = doing.which;
-                self.fan.tokens(desk, which, &tokens, &looked, tokens_per_s);
+                let written = Written { tokens: &tokens, looked: &looked, likely: &likely, tokens_per_s };
+                self.fan.tokens(desk, which, &written);
             }
             EngineEvent::Done { id, done } if self.lane_of(id).is_some() => self.job_done(desk, id, done),
             EngineEvent::Failed { id, ref fault } if self.lane_of(id).is_some() => {
@@ -264,7 +267,7 @@ impl Branching {
         };
         match begun {
             Ok(()) => lane.doing = Some(doing),
-            Err(e) => self.finish(desk, at, which, Err(e)),
+            Err(e) => self.fan.ended(desk, which, Err(e)),
         }
     }
 
@@ -274,7 +277,7 @@ impl Branching {
         let Some(mut doing) = lane.doing.take() else { return };
         let Some((step, generated)) = doing.step.take() else {
             let e = DeskError::Failed("internal error: a job ended that was not begun".into());
-            return self.finish(desk, at, doing.which, Err(e));
+            return self.fan.ended(desk, doing.which, Err(e));
         };
         desk.count_job(&done);
         doing.grown.read += done.prompt_in_state;
@@ -288,8 +291,7 @@ impl Branching {
                 // What it holds is not known any more: it is given back. Where the engine is gone the next command says so.
                 let lane = self.lanes.remove(at);
                 let _ = desk.feeder.release(lane.sequence);
-                let next = self.fan.ended(desk, which, Err(e));
-                self.waiting.extend(next.map(|branch| (which, branch)));
+                self.fan.ended(desk, which, Err(e));
                 return;
             }
             Ok(segment) => {
@@ -311,7 +313,7 @@ impl Branching {
                 }
             }
         };
-        self.finish(desk, at, which, grown);
+        self.fan.ended(desk, which, grown);
     }
 
     /// A command to a sequence failed; its state is empty. One there is no room for waits until another has ended.
@@ -336,7 +338,7 @@ impl Branching {
             return;
         }
         let e = desk.keeper.set_aside(fault.into());
-        self.finish(desk, at, doing.which, Err(e));
+        self.fan.ended(desk, doing.which, Err(e));
     }
 
     /// The engine is gone.

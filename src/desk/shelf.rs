@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::branches::{Branch, Fan, Grown, Lanes};
+use super::branches::{Branch, Fan, Grown, Lanes, Written};
 use super::feeder::Last;
 use super::path::Path;
 use super::render::Rendered;
-use super::segments::{self, Step};
+use super::segments;
 use super::work::Then;
 use super::{DeskError, Done, State};
 use crate::protocol::desk::{Activity, Level, Notice, Shelf, ShelfRow};
-use crate::protocol::engine::{Ended, Looked, Sampling, Scoring, Token};
+use crate::protocol::engine::{Ended, Sampling, Token};
 use crate::session::{DocumentRecord, SegmentId};
 use crate::text::{Begin, StreamDecoder};
 use crate::transcript::{DocumentInfo, Message, MessageMeta, Role};
@@ -55,9 +55,9 @@ struct Being {
     thinking: String,
     ready: Option<Ready>,
     decoder: Option<StreamDecoder>,
-    /// Its steps once more, to be scored.
-    steps: Vec<Step>,
     generated: Vec<Token>,
+    /// The natural logarithm of how likely each of them was.
+    likely: Vec<f32>,
 }
 
 struct AskAll {
@@ -175,8 +175,8 @@ impl State {
             thinking: String::new(),
             ready: None,
             decoder: None,
-            steps: Vec::new(),
             generated: Vec::new(),
+            likely: Vec::new(),
         };
         let why = |d: &DocumentRecord| match &d.document.path {
             Some(_) => "no kept state of this model; --read reads it".to_owned(),
@@ -293,9 +293,9 @@ impl AskAll {
         self.asked.iter().filter(|b| b.row.finish.is_some()).count()
     }
 
-    /// An answer is complete: what it looked at, and the branch that scores it.
-    fn answer(being: &mut Being, desk: &State, grown: Grown) -> Option<Branch> {
-        let end = grown.end?;
+    /// An answer is complete: what it looked at, and how likely the model found it.
+    fn answer(being: &mut Being, desk: &State, grown: Grown) {
+        let Some(end) = grown.end else { return };
         if let Some(decoder) = &mut being.decoder {
             let rest = decoder.finish();
             being.row.text.push_str(&rest.answer);
@@ -303,29 +303,23 @@ impl AskAll {
         }
         being.row.finish = Some(end.done.ended.finish());
         being.row.answer_tokens = end.generated.len() as u64;
-        let ready = being.ready.as_ref()?;
+        being.generated = end.generated;
+        let Some(ready) = being.ready.as_ref() else { return };
         let messages: Vec<&Message> = ready.messages.iter().collect();
         let looked = desk.sources_behind(&messages, &ready.rendered, (&end.done.looked_at, &[]), &grown.path);
         being.row.passages = looked.map(|l| l.passages).unwrap_or_default();
-        being.generated = end.generated;
-        if end.done.ended == Ended::Cancelled || being.generated.is_empty() {
-            return None;
+        if end.done.ended != Ended::Cancelled {
+            being.row.log_probability = Self::weigh(being, desk);
         }
-        // The prompt's last token is scored with the answer, so that the answer's first token has a score too.
-        let mut steps = std::mem::take(&mut being.steps);
-        let first = steps.last_mut().filter(|step| step.prompt.len() > 1)?.prompt.pop()?;
-        let tokens = std::iter::once(first).chain(being.generated.iter().copied()).collect();
-        let last = Last::Score(Scoring { tokens, hidden: vec![Vec::new()], ..Scoring::default() });
-        let (base, rendered) = (ready.path.clone(), Arc::clone(&ready.rendered));
-        Some(Branch { base, rendered, steps: steps.into(), last, export: false })
     }
 
     /// How likely each token of an answer is on average: the mean of the natural logarithms, thoughts left out.
-    fn weigh(being: &mut Being, desk: &State, scores: &[f32]) -> Option<f64> {
+    fn weigh(being: &Being, desk: &State) -> Option<f64> {
         let begin = being.ready.as_ref().map(|r| Begin::after_prompt(&r.rendered.text))?;
         let until = desk.thoughts_until(begin).ok().flatten();
         let thoughts = until.and_then(|t| being.generated.iter().position(|g| *g == t)).map_or(0, |at| at + 1);
-        let said = scores.get(thoughts..).filter(|s| !s.is_empty() && scores.len() == being.generated.len())?;
+        let known = being.likely.len() == being.generated.len();
+        let said = being.likely.get(thoughts..).filter(|said| known && !said.is_empty())?;
         Some(said.iter().map(|s| f64::from(*s)).sum::<f64>() / said.len() as f64)
     }
 
@@ -348,17 +342,21 @@ impl Fan for AskAll {
     fn prepare(&mut self, desk: &mut State, which: usize) -> Done<Option<Branch>> {
         let Some(being) = self.asked.get_mut(which).filter(|b| b.row.failed.is_none()) else { return Ok(None) };
         let ready = desk.behind(&being.record, &self.question)?;
-        let (branch, decoder) = desk.question_behind(&ready.path, &ready.rendered, self.sampling)?;
+        let (mut branch, decoder) = desk.question_behind(&ready.path, &ready.rendered, self.sampling)?;
+        if let Last::Generate(wish) = &mut branch.last {
+            // How likely each token is itself.
+            wish.likely = Some(0);
+        }
         being.decoder = Some(decoder);
-        being.steps = branch.steps.iter().cloned().collect();
         being.ready = Some(ready);
         Ok(Some(branch))
     }
 
-    fn tokens(&mut self, _desk: &mut State, which: usize, tokens: &[Token], _looked: &[Looked], _tokens_per_s: f64) {
+    fn tokens(&mut self, _desk: &mut State, which: usize, written: &Written<'_>) {
         let Some(being) = self.asked.get_mut(which) else { return };
+        being.likely.extend(written.likely.iter().map(|likely| likely.log_prob));
         if let Some(decoder) = &mut being.decoder {
-            let delta = decoder.push_all(tokens);
+            let delta = decoder.push_all(written.tokens);
             being.row.text.push_str(&delta.answer);
             being.thinking.push_str(&delta.thinking);
             self.changed |= !delta.answer.is_empty();
@@ -371,32 +369,15 @@ impl Fan for AskAll {
         }
     }
 
-    fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>) -> Option<Branch> {
-        let being = self.asked.get_mut(which)?;
-        let scoring = being.row.finish.is_some();
-        let next = match grown {
-            Ok(grown) if !scoring => Self::answer(being, desk, grown),
-            Ok(grown) => {
-                let scored = grown.end.map(|end| end.done.scored).unwrap_or_default();
-                being.row.log_probability = scored.first().and_then(|scores| Self::weigh(being, desk, scores));
-                None
-            }
-            Err(DeskError::Stopped) => None,
-            // An answer without a score is an answer.
-            Err(e) if scoring => {
-                tracing::debug!(%e, "not scored");
-                None
-            }
-            Err(e) => {
-                being.row.failed = Some(e.to_string());
-                None
-            }
-        };
-        if next.is_none() {
-            (being.ready, being.decoder) = (None, None);
+    fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>) {
+        let Some(being) = self.asked.get_mut(which) else { return };
+        match grown {
+            Ok(grown) => Self::answer(being, desk, grown),
+            Err(DeskError::Stopped) => {}
+            Err(e) => being.row.failed = Some(e.to_string()),
         }
+        (being.ready, being.decoder) = (None, None);
         self.say_how_far(desk);
-        next
     }
 
     fn over(self: Box<Self>, desk: &mut State, lanes: Lanes) -> Done {

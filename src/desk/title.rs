@@ -8,14 +8,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::branches::{Branch, Fan, Grown, Lanes};
+use super::branches::{Branch, Fan, Grown, Lanes, Written};
 use super::feeder::Last;
 use super::path::Path;
 use super::render::{Rendered, nothing_known};
 use super::segments::{self, Step};
 use super::{DeskError, Done, State, Talk, Work};
 use crate::protocol::desk::{Level, Notice};
-use crate::protocol::engine::{Ended, Generate, Looked, Sampling, Token};
+use crate::protocol::engine::{Ended, Generate, Sampling};
 use crate::session::{Change, TitleBy};
 use crate::settings::ThinkMode;
 use crate::text::sanitize::sanitize_line;
@@ -166,17 +166,16 @@ impl Fan for Titling {
         Ok(Some(Branch { base: Path::default(), rendered, steps, last, export: false }))
     }
 
-    fn tokens(&mut self, _desk: &mut State, _which: usize, tokens: &[Token], _looked: &[Looked], _tokens_per_s: f64) {
-        self.text.push_str(&self.decoder.push_all(tokens).answer);
+    fn tokens(&mut self, _desk: &mut State, _which: usize, written: &Written<'_>) {
+        self.text.push_str(&self.decoder.push_all(written.tokens).answer);
     }
 
-    fn ended(&mut self, _desk: &mut State, _which: usize, grown: Done<Grown>) -> Option<Branch> {
+    fn ended(&mut self, _desk: &mut State, _which: usize, grown: Done<Grown>) {
         self.text.push_str(&self.decoder.finish().answer);
         match grown {
             Ok(grown) => self.complete = grown.end.is_some_and(|end| end.done.ended != Ended::Cancelled),
             Err(e) => tracing::debug!(%e, "no title"),
         }
-        None
     }
 
     fn over(self: Box<Self>, desk: &mut State, lanes: Lanes) -> Done {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::branches::{Branch, Fan, Grown, Lanes};
+use super::branches::{Branch, Fan, Grown, Lanes, Written};
 use super::path::Path;
 use super::render::Rendered;
 use super::{DeskError, Done, State, grouped};
 use crate::base::counted;
 use crate::protocol::desk::{Activity, Notice};
-use crate::protocol::engine::{Ended, Looked, Sampling, Token};
+use crate::protocol::engine::{Ended, Sampling};
 use crate::text::StreamDecoder;
 use crate::transcript::{Message, Role};
 
@@ -157,16 +157,16 @@ impl Fan for When {
         Ok(Some(branch))
     }
 
-    fn tokens(&mut self, _desk: &mut State, which: usize, tokens: &[Token], _looked: &[Looked], _tokens_per_s: f64) {
+    fn tokens(&mut self, _desk: &mut State, which: usize, written: &Written<'_>) {
         if let Some(place) = self.places.get_mut(which)
             && let Some(decoder) = &mut place.decoder
         {
-            place.text.push_str(&decoder.push_all(tokens).answer);
+            place.text.push_str(&decoder.push_all(written.tokens).answer);
         }
     }
 
-    fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>) -> Option<Branch> {
-        let place = self.places.get_mut(which)?;
+    fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>) {
+        let Some(place) = self.places.get_mut(which) else { return };
         let rest = place.decoder.take().map(|mut decoder| decoder.finish().answer);
         place.text.push_str(&rest.unwrap_or_default());
         match grown {
@@ -176,7 +176,6 @@ impl Fan for When {
             Err(e) => place.failed = Some(e.to_string()),
         }
         desk.working(Activity::Busy { what: format!("{} of {} places asked", self.done(), self.places.len()) });
-        None
     }
 
     fn over(self: Box<Self>, desk: &mut State, lanes: Lanes) -> Done {

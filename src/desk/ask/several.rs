@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::branches::{Branch, Fan, Grown, Lanes};
+use super::super::branches::{Branch, Fan, Grown, Lanes, Written};
 use super::super::execute::{Fed, PromptReading, Watch};
 use super::super::feeder::Last;
 use super::super::path::Path;
@@ -15,7 +15,6 @@ use super::THIS_QUESTION;
 use super::again::Again;
 use super::answer::Answer;
 use crate::protocol::desk::{Activity, Level, Notice};
-use crate::protocol::engine::{Looked, Token};
 use crate::settings::SaveStates;
 use crate::transcript::MessageId;
 
@@ -98,11 +97,11 @@ impl Fan for Several {
         Ok(Some(Branch { base, rendered, steps, last, export }))
     }
 
-    fn tokens(&mut self, desk: &mut State, which: usize, tokens: &[Token], looked: &[Looked], tokens_per_s: f64) {
+    fn tokens(&mut self, desk: &mut State, which: usize, written: &Written<'_>) {
         let Some(slot) = self.slots.get_mut(which) else { return };
-        slot.rate = tokens_per_s;
+        slot.rate = written.tokens_per_s;
         if let Some(answer) = &mut slot.answer {
-            answer.write(desk, tokens, looked);
+            answer.write(desk, written.tokens, written.looked);
         }
         let tokens_per_s = self.slots.iter().filter(|s| s.answer.is_some()).map(|s| s.rate).sum();
         desk.working(Activity::Answering { tokens_per_s });
@@ -128,9 +127,9 @@ impl Fan for Several {
         }
     }
 
-    fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>) -> Option<Branch> {
-        let slot = self.slots.get_mut(which)?;
-        let answer = slot.answer.take()?;
+    fn ended(&mut self, desk: &mut State, which: usize, grown: Done<Grown>) {
+        let Some(slot) = self.slots.get_mut(which) else { return };
+        let Some(answer) = slot.answer.take() else { return };
         let fed = grown.map(|mut grown| {
             slot.path = std::mem::take(&mut grown.path);
             let last = grown.segments.len().saturating_sub(1);
@@ -143,7 +142,6 @@ impl Fan for Several {
         });
         desk.complete(answer, &self.rendered, &fed, &slot.path);
         slot.failed = fed.err();
-        None
     }
 
     fn over(mut self: Box<Self>, desk: &mut State, lanes: Lanes) -> Done {
