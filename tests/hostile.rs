@@ -329,3 +329,50 @@ fn no_document_breaks_the_reader() {
     check("names", &home.path().join("loops"));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// Chat templates that cannot be used, and a part of what is said of each.
+fn templates() -> Vec<(&'static str, &'static str)> {
+    let own = "the model's own folder";
+    vec![
+        (
+            "{% set n = namespace(s='ab') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}{{ n.s }}",
+            "2 GiB",
+        ),
+        ("{% set n = namespace(s='ab') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}", "2 GiB"),
+        ("{% macro f(s, n) %}{% if n %}{{ f(s + s, n - 1) }}{% endif %}{% endmacro %}{{ f('ab', 60) }}", "2 GiB"),
+        (
+            "{% set l = namespace(s=[]) %}{% for i in range(90) %}{% set l.s = l.s + ['a' * (99000000 + i)] %}{% endfor %}",
+            "2 GiB",
+        ),
+        ("{% for i in range(100000000) %}{% endfor %}", "fuel"),
+        ("", own),
+        ("always the same", own),
+        ("{% for m in messages %}{{ m.role }}{% endfor %}", own),
+    ]
+}
+
+#[test]
+fn a_chat_template_that_cannot_be_used_is_refused_in_one_line_and_fills_no_memory() {
+    use sala_chat::model::{DEMO_CONFIG, DEMO_TOKENIZER, DEMO_TOKENIZER_CONFIG};
+    let home = tempfile::tempdir().unwrap();
+    let written = [("config", DEMO_CONFIG), ("tokenizer", DEMO_TOKENIZER), ("tokenizer_config", DEMO_TOKENIZER_CONFIG)];
+    for (name, text) in written {
+        write(home.path(), &format!("model/{name}.json"), text.as_bytes());
+    }
+    for (template, part) in templates() {
+        write(home.path(), "model/chat_template.jinja", template.as_bytes());
+        let asked = program(home.path(), &["--model", "model", "-p", "hi"]).output().unwrap();
+        let said = String::from_utf8(asked.stderr).unwrap();
+        assert!(said.starts_with("sala-chat: chat template: ") && said.contains(part), "{template}: {said}");
+        assert!(said.lines().count() <= 2 && asked.stdout.is_empty(), "{template}: {said}");
+    }
+    // One that can be used is, and what is wrong then is something else.
+    write(home.path(), "model/chat_template.jinja", b"{% for m in messages %}{{ m.content }}{% endfor %}");
+    let asked = program(home.path(), &["--model", "model", "-p", "hi"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&asked.stderr).contains("template"), "{asked:?}");
+    // What is wrong with a model's settings says where.
+    write(home.path(), "model/config.json", br#"{ "model_type": "gpt" }"#);
+    let asked = program(home.path(), &["--model", "model", "-p", "hi"]).output().unwrap();
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(said.contains("model/config.json"), "{said}");
+}

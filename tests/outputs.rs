@@ -138,8 +138,9 @@ impl Home {
             home.write(&format!("{dir}/model.safetensors.index.json"), index.to_string());
         };
         let shard = json!({ "weight_map": { "a": format!("{}.safetensors", NASTY.replace('/', "")) } });
-        model("shard", shard.clone(), DEMO_CONFIG, "x");
-        model("spec", shard.clone(), &json!({ "model_type": NASTY }).to_string(), "x");
+        let heard = "{{ messages[0].content }}";
+        model("shard", shard.clone(), DEMO_CONFIG, heard);
+        model("spec", shard.clone(), &json!({ "model_type": NASTY }).to_string(), heard);
         model("template", shard, DEMO_CONFIG, &format!("{{% {NASTY} %}}"));
         home
     }

@@ -108,6 +108,14 @@ pub enum ModelError {
     /// The configuration cannot be run.
     #[error(transparent)]
     Spec(#[from] SpecError),
+    /// That of a folder. What is wrong begins with the name of the file.
+    #[error("{}/{cause}", dir.display())]
+    FolderSpec {
+        /// The folder.
+        dir: PathBuf,
+        /// What is wrong.
+        cause: SpecError,
+    },
     /// A tensor is absent.
     #[error("{origin} has no tensor `{name}`; the checkpoint is incomplete or of another model")]
     MissingTensor {

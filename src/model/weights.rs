@@ -105,7 +105,7 @@ impl Checkpoint {
         if let Some(format) = format.as_ref().filter(|f| !f.is_read()) {
             return Err(ModelError::Quantised { path: dir.into(), what: format.described() });
         }
-        let spec = ModelSpec::from_json(&text)?;
+        let spec = ModelSpec::from_json(&text).map_err(|cause| ModelError::FolderSpec { dir: dir.into(), cause })?;
         let name = dir.file_name().map_or_else(|| dir.display().to_string(), |n| n.to_string_lossy().into_owned());
         let source = Source::Tensors(Tensors::open_dir(dir)?.in_format(format));
         let (recipe, made_from) = (Recipe::Stored, None);

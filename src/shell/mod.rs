@@ -44,7 +44,7 @@ use clap::CommandFactory;
 
 use crate::settings::{self, Config, Loaded};
 use crate::text::sanitize::Clean;
-use crate::text::{pdf, sample, schema, sources};
+use crate::text::{pdf, sample, schema, sources, template};
 use cli::{Cli, Command, Task};
 use dirs::Dirs;
 pub use failure::{Exit, Failure};
@@ -128,6 +128,7 @@ fn confined(arguments: &[OsString]) -> Option<Box<dyn FnOnce() -> Result<Vec<u8>
     match arguments {
         [_, child, path] if child == pdf::CHILD => Some(Box::new(move || pdf::child(Path::new(path)))),
         [_, child] if child == schema::CHILD => Some(Box::new(schema::child)),
+        [_, child] if child == template::CHILD => Some(Box::new(template::child)),
         _ => None,
     }
 }

@@ -10,8 +10,8 @@ use super::{Context, Exit, Failure, devices, out, quantize_cmd};
 use crate::model::format::Format;
 use crate::protocol::engine::Cancel;
 use crate::settings::{ModelConfig, ModelSource};
-use crate::text::TextModel;
 use crate::text::sanitize::Clean;
+use crate::text::{TextModel, this_program};
 
 /// Settings files that are read before a download is offered.
 const SETTINGS_BYTES: u64 = 4 << 20;
@@ -135,7 +135,7 @@ fn verify(context: &Context, ask: bool) -> Result<Exit, Failure> {
 
 /// The chat template of a folder by its hash.
 fn template(folder: &std::path::Path) -> String {
-    match TextModel::load(folder) {
+    match TextModel::load(folder, &this_program()) {
         Ok(text) => {
             let hash: String = text.template.sha256().chars().take(16).collect();
             let name = text.template.known_as().unwrap_or("not one that is known");

@@ -21,7 +21,7 @@ use crate::settings::table::session_rows;
 use crate::settings::{Device, DraftSource, Loaded, ModelSource, Origin, SaveStates, Weights};
 use crate::text::sanitize::Clean;
 use crate::text::sources::SourceOptions;
-use crate::text::{TextModel, files};
+use crate::text::{self, TextModel, files};
 
 const GIB: f64 = (1u64 << 30) as f64;
 /// How long an engine that is not needed after all may take to notice.
@@ -161,7 +161,7 @@ pub fn text(model: &str) -> Result<(TextModel, Vec<Token>), Failure> {
         let file = Path::new(model).join("config.json");
         let config = files::read_text(&file, files::MODEL_CONFIG_BYTES)
             .map_err(|e| unusable(format!("{}: {e}", file.display())))?;
-        (TextModel::load(Path::new(model)), config)
+        (TextModel::load(Path::new(model), &text::this_program()), config)
     } else {
         let (tokenizer, config) = (DEMO_TOKENIZER.as_bytes(), DEMO_TOKENIZER_CONFIG.as_bytes());
         // Random weights have no authors who could recommend anything.

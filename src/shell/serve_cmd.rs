@@ -138,7 +138,7 @@ pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
         queue: config.serve.queue,
         side_by_side: config.serve.side_by_side,
         key: key.as_ref().map(|(key, _)| key.clone()),
-        schema_checker: std::env::current_exe().map(|p| vec![p.into_os_string()]).unwrap_or_default(),
+        schema_checker: crate::text::this_program(),
     })
     .map_err(no_thread)?;
     watch_signals(server.stop(), board)?;

@@ -1,5 +1,6 @@
 //! Running another program for its text, with limits: time, output size, and everything it started ends with it.
 
+use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus, Stdio};
@@ -31,6 +32,11 @@ pub(super) enum Failed {
     TimedOut,
     TooLong,
     Cancelled,
+}
+
+/// This program, as whoever has something hostile read in a child starts it; nothing where it cannot be found.
+pub fn this_program() -> Vec<OsString> {
+    std::env::current_exe().map(|path| vec![path.into_os_string()]).unwrap_or_default()
 }
 
 /// In a child that reads what may be hostile, before anything else: limits its memory, and has it end with whoever started it.

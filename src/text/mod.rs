@@ -24,12 +24,15 @@ pub mod steer;
 pub mod stream;
 pub mod template;
 pub mod tokenizer;
+mod trial;
 mod untrusted;
 mod vocabulary;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use child::this_program;
 pub use long::Halt;
 pub use part::Part;
 pub use recommended::Recommended;
@@ -107,11 +110,12 @@ pub struct TextModel {
 }
 
 impl TextModel {
-    /// Reads `tokenizer.json`, `tokenizer_config.json`, and `chat_template.jinja` or `generation_config.json` if present.
+    /// Reads `tokenizer.json`, `tokenizer_config.json`, and `chat_template.jinja` or `generation_config.json` if present. A template
+    /// that is not known is tried first, by `program` ([`Template::from_folder`]).
     ///
     /// # Errors
-    /// A missing or malformed file, or no chat template.
-    pub fn load(dir: &Path) -> Result<TextModel, TextError> {
+    /// A missing or malformed file, or no chat template that can be used.
+    pub fn load(dir: &Path, program: &[OsString]) -> Result<TextModel, TextError> {
         let read = |name: &str| {
             let path = dir.join(name);
             let most = if name == "tokenizer.json" { files::TOKENIZER_BYTES } else { files::MODEL_CONFIG_BYTES };
@@ -122,14 +126,18 @@ impl TextModel {
             Err(TextError::Read { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),
         };
-        let generation = optional("generation_config.json")?;
-        let text = TextModel::from_bytes(
-            &read("tokenizer.json")?,
-            &read("tokenizer_config.json")?,
-            generation.as_deref(),
-            optional("chat_template.jinja")?.as_deref(),
-        )?;
-        Ok(TextModel { recommended: Recommended::of_folder(generation.as_deref()), ..text })
+        let (generation, jinja) = (optional("generation_config.json")?, optional("chat_template.jinja")?);
+        let (tokenizer, config) = (read("tokenizer.json")?, read("tokenizer_config.json")?);
+        let in_folder = |e| match e {
+            TextError::Malformed { file, reason } => {
+                TextError::Malformed { file: dir.join(file).display().to_string(), reason }
+            }
+            e => e,
+        };
+        let tokenizer = Tokenizer::from_bytes(&tokenizer, Some(&config), generation.as_deref()).map_err(in_folder)?;
+        let template = Template::from_folder(program, &config, jinja.as_deref()).map_err(in_folder)?;
+        let recommended = Recommended::of_folder(generation.as_deref());
+        Ok(TextModel { tokenizer: Arc::new(tokenizer), template: Arc::new(template), recommended })
     }
 
     /// The same from file contents, for the built-in model. Without a `generation_config` nothing is recommended.

@@ -74,7 +74,7 @@ impl SourceOptions {
             converters: config.converters.clone(),
             force: false,
             pages: None,
-            pdf_reader: std::env::current_exe().map(|p| vec![p.into_os_string()]).unwrap_or_default(),
+            pdf_reader: super::this_program(),
             convert_time: Duration::from_secs(120),
         }
     }

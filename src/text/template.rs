@@ -7,6 +7,7 @@
 
 mod limits;
 mod python;
+mod trial;
 
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{TextError, untrusted};
 use crate::protocol::desk::ThinkMode;
+pub use trial::{CHILD, child};
 
 const NAME: &str = "chat";
 /// How the SHA-256 of the chat template of the released MiniCPM-SALA begins.
@@ -151,12 +153,16 @@ struct NamedTemplate {
     template: String,
 }
 
-impl Template {
-    /// From the contents of `tokenizer_config.json` and, if there is one, `chat_template.jinja`, which wins.
-    ///
-    /// # Errors
-    /// No template, contents that do not parse, or a template that does not compile.
-    pub fn from_config(config: &[u8], chat_template: Option<&[u8]>) -> Result<Template, TextError> {
+/// What a template is made of.
+#[derive(Debug, Serialize, Deserialize)]
+struct Parts {
+    source: String,
+    bos_token: String,
+    eos_token: String,
+}
+
+impl Parts {
+    fn read(config: &[u8], chat_template: Option<&[u8]>) -> Result<Parts, TextError> {
         let malformed = |file: &str, reason: String| TextError::Malformed { file: file.to_owned(), reason };
         let config: Config =
             serde_json::from_slice(config).map_err(|e| malformed("tokenizer_config.json", e.to_string()))?;
@@ -176,7 +182,31 @@ impl Template {
             Some(v) => v.get("content").and_then(|c| c.as_str()).unwrap_or_default().to_owned(),
             None => String::new(),
         };
-        Template::new(&source, &text(config.bos_token), &text(config.eos_token))
+        Ok(Parts { source, bos_token: text(config.bos_token), eos_token: text(config.eos_token) })
+    }
+
+    fn template(&self) -> Result<Template, TextError> {
+        Template::new(&self.source, &self.bos_token, &self.eos_token)
+    }
+}
+
+/// SHA-256, hex.
+fn sha256(source: &str) -> String {
+    use sha2::Digest;
+    sha2::Sha256::digest(source.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn is_released(source: &str) -> bool {
+    sha256(source).starts_with(RELEASED)
+}
+
+impl Template {
+    /// From the contents of `tokenizer_config.json` and, if there is one, `chat_template.jinja`, which wins.
+    ///
+    /// # Errors
+    /// No template, contents that do not parse, or a template that does not compile.
+    pub fn from_config(config: &[u8], chat_template: Option<&[u8]>) -> Result<Template, TextError> {
+        Parts::read(config, chat_template)?.template()
     }
 
     /// From Jinja source.
@@ -217,15 +247,31 @@ impl Template {
         ThinkingSwitch { on: differs(ThinkMode::On), off: differs(ThinkMode::Off) }
     }
 
+    /// Refuses a template that writes a prompt without the question in it: the model would answer to something else. One that
+    /// refuses the conversation says so itself, once it is used.
+    ///
+    /// # Errors
+    /// [`TextError::Template`].
+    pub fn check_question(&self) -> Result<(), TextError> {
+        const QUESTION: &str = "What is asked?";
+        let question = [ChatMessage::new(ChatRole::User, QUESTION)];
+        match self.render(&question, &RenderOptions::prompt(ThinkMode::Auto)) {
+            Ok(prompt) if !prompt.contains(QUESTION) => Err(TextError::Template(
+                "it leaves out what is asked. Take tokenizer_config.json and chat_template.jinja from the model's own folder"
+                    .into(),
+            )),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
     /// SHA-256 of the template's source, hex: what published templates are known by.
     pub fn sha256(&self) -> String {
-        use sha2::Digest;
-        sha2::Sha256::digest(self.source.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
+        sha256(&self.source)
     }
 
     /// What is known about this template from its hash.
     pub fn known_as(&self) -> Option<&'static str> {
-        self.sha256().starts_with(RELEASED).then_some("the released template")
+        is_released(&self.source).then_some("the released template")
     }
 
     /// BLAKE3 of the template's source, hex: part of what a rendered prefix depends on.

@@ -186,3 +186,17 @@ fn a_rendering_can_be_stopped() {
     assert!(matches!(error, TextError::Stopped) || error.to_string().contains("fuel"), "{error}");
     assert!(begun.elapsed().as_secs() < 2);
 }
+
+#[test]
+fn a_template_that_leaves_the_question_out_is_refused() {
+    let config = |template: &str| serde_json::json!({ "chat_template": template }).to_string();
+    let check = |template: &str| Template::from_config(config(template).as_bytes(), None).unwrap().check_question();
+    for silent in ["", "hello", "{% for m in messages %}{{ m.role }}{% endfor %}"] {
+        let refused = check(silent).unwrap_err().to_string();
+        assert!(refused.starts_with("chat template: it leaves out what is asked"), "{silent}: {refused}");
+    }
+    for heard in ["{% for m in messages %}{{ m.content }}{% endfor %}", "{{ raise_exception('roles must alternate') }}"]
+    {
+        check(heard).unwrap();
+    }
+}
