@@ -203,8 +203,10 @@ impl State {
                 let resuming = std::mem::take(&mut self.resume_pending);
                 // Whoever asks in a session whose state is lost is asked first whether to read it again. With nobody
                 // there to answer, the question's own prefill reads what is missing.
-                if resuming && self.attendance == Attendance::Present {
-                    return self.finish_resume(then);
+                match self.attendance {
+                    Attendance::Present if resuming => return self.finish_resume(then),
+                    Attendance::Absent if resuming => self.say_lost_state(),
+                    Attendance::Present | Attendance::Absent => {}
                 }
                 then(self, ())
             }

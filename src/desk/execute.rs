@@ -11,10 +11,11 @@ use super::link::JobEnd;
 use super::path::Path;
 use super::plan::Plan;
 use super::render::Rendered;
+use super::resume::cannot_be_used;
 use super::segments::Step;
 use super::work::{Feed, Feeding, Then};
 use super::{DeskError, Done, State, Work};
-use crate::protocol::desk::{Activity, ReadingProgress};
+use crate::protocol::desk::{Activity, Level, ReadingProgress};
 use crate::protocol::engine::{Ended, Looked, Token};
 use crate::settings::SaveStates;
 use crate::transcript::MessageId;
@@ -282,7 +283,10 @@ impl State {
         self.restore(base, move |desk, usable| match usable {
             Ok(true) => then(desk, Ok(plan)),
             Ok(false) => match planner(desk, &rendered) {
-                Ok(plan) => desk.activate(plan, rendered, planner, Box::new(then) as Then<Done<Plan>>),
+                Ok(plan) => {
+                    desk.say_reading_again(&plan);
+                    desk.activate(plan, rendered, planner, Box::new(then) as Then<Done<Plan>>)
+                }
                 Err(e) => then(desk, Err(e)),
             },
             Err(e) => then(desk, Err(e)),
@@ -302,7 +306,12 @@ impl State {
             None => (Vec::new(), None),
             Some(_) if self.feeder.server().is_some() => (Vec::new(), None),
             Some(tip) => match self.keeper.store.open_path(&tip, have) {
-                Ok(opened) if opened.plan.usable != path.segments().len() => return then(self, Ok(false)),
+                Ok(opened) if opened.plan.usable != path.segments().len() => {
+                    if let Some(lost) = opened.plan.lost.first() {
+                        self.note(Level::Warn, cannot_be_used(lost));
+                    }
+                    return then(self, Ok(false));
+                }
                 Ok(opened) => (opened.rows, opened.end),
                 Err(e) => return then(self, Err(e.into())),
             },
@@ -321,7 +330,10 @@ impl State {
                 }
                 // Rows are checked as they are read: damage shows only now.
                 Err(e) => match desk.keeper.set_aside(e) {
-                    DeskError::RowsLost(_) => Ok(false),
+                    lost @ DeskError::RowsLost(_) => {
+                        desk.note(Level::Warn, lost.to_string());
+                        Ok(false)
+                    }
                     e => Err(e),
                 },
             };

@@ -12,7 +12,7 @@ use super::talk::Rights;
 use super::work::Then;
 use super::{Attendance, DeskError, Done, Settings, State, Talk, grouped};
 use crate::protocol::desk::{Choice, Level, SaveState};
-use crate::session::{SessionLock, SessionRecord, StoreError};
+use crate::session::{Lost, SessionLock, SessionRecord, StoreError};
 use crate::settings::session::Kept;
 use crate::text::sanitize::sanitize_line;
 use crate::transcript::{MessageId, Role};
@@ -23,6 +23,11 @@ const FIRST_WORDS: usize = 200;
 const UNASKED: u64 = 2_048;
 /// Characters that are shown of a setting that cannot be read.
 const SHOWN_SETTING: usize = 40;
+
+/// A sentence about kept state that was lost.
+pub(super) fn cannot_be_used(lost: &Lost) -> String {
+    format!("Kept state cannot be used: {} of {} is {}.", lost.what, lost.segment.short(), lost.why)
+}
 
 impl State {
     /// `/resume`.
@@ -243,11 +248,20 @@ impl State {
         if record.and_then(|r| r.state_of).is_some_and(|of| of != mine) {
             return "State is from another model.".into();
         }
+        self.lost_state().unwrap_or_else(|| "No state is kept for this model.".into())
+    }
+
+    /// A sentence: what of the open branch's kept state is not there any more, if anything.
+    fn lost_state(&self) -> Option<String> {
         let tip = self.talk.conversation.path().iter().rev().find_map(|m| self.talk.ends.get(&m.id).copied());
         let lost = tip.and_then(|t| self.keeper.restorable(&t).ok().flatten()).and_then(|p| p.lost.into_iter().next());
-        match lost {
-            Some(l) => format!("Kept state cannot be used: {} of {} is {}.", l.what, l.segment.short(), l.why),
-            None => "No state is kept for this model.".into(),
+        lost.map(|lost| cannot_be_used(&lost))
+    }
+
+    /// With nobody there to be asked: says that what was lost is read again.
+    pub(super) fn say_lost_state(&self) {
+        if let Some(why) = self.lost_state().filter(|_| self.feeder.server().is_none()) {
+            self.note(Level::Warn, format!("{why} It is read again."));
         }
     }
 }

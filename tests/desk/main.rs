@@ -8,9 +8,10 @@ mod sessions;
 mod support;
 mod titles;
 
+use sala_chat::commands::BranchTarget;
 use sala_chat::desk::{Attendance, LoadLimits, Opening};
 use sala_chat::protocol::desk::{
-    Activity, LibraryAction, LoadOptions, LoadPlan, Notice, OpenSession, PresetAction, Request, SaveState,
+    Activity, Level, LibraryAction, LoadOptions, LoadPlan, Notice, OpenSession, PresetAction, Request, SaveState,
 };
 use sala_chat::text::Before;
 use sala_chat::transcript::{Finish, Role};
