@@ -91,6 +91,10 @@ pub(super) fn notice(app: &mut App, notice: Notice, now: u64, effects: &mut Vec<
             }
             Redraw::Now
         }
+        Notice::Served(_) => {
+            app.waiting = false;
+            Redraw::No
+        }
         Notice::Activity(activity) => self::activity(app, activity, now, effects),
         Notice::Beside { serial, notice } => super::tabs::beside(app, serial, *notice, now, effects),
         Notice::Meters(meters) => {

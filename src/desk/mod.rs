@@ -299,6 +299,9 @@ struct State {
     work: Work,
     /// Requests that wait for it to end.
     queue: VecDeque<Request>,
+    /// Requests that have come, and how many of them were told to be served.
+    come: u64,
+    served: u64,
     /// The conversation in hand is an aside beside another one.
     apart: Option<Apart>,
     /// The conversations that are at work beside the one in hand.
@@ -349,6 +352,8 @@ impl State {
             keeper,
             work: Work::Idle,
             queue: VecDeque::new(),
+            come: 0,
+            served: 0,
             apart: None,
             others: Vec::new(),
             screen: 0,

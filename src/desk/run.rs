@@ -48,8 +48,12 @@ impl State {
             if !self.inbox.has_waiting() && self.advance() {
                 continue;
             }
+            self.tell_served();
             match self.next() {
-                Event::Request(r) => self.on_request(r),
+                Event::Request(r) => {
+                    self.come += 1;
+                    self.on_request(r);
+                }
                 Event::Gone => {
                     self.inbox.close();
                     self.quit();
@@ -134,6 +138,15 @@ impl State {
                 self.work = work;
                 false
             }
+        }
+    }
+
+    /// Says that all that was asked for is done. What gives way to a request was asked for by nobody.
+    fn tell_served(&mut self) {
+        let rests = self.queue.is_empty() && (self.work.is_idle() || self.work.gives_way());
+        if rests && self.served < self.come {
+            self.served = self.come;
+            self.out.tell(Notice::Served(self.served));
         }
     }
 

@@ -75,6 +75,9 @@ pub enum Notice {
         /// What would be told if it were on screen.
         notice: Box<Notice>,
     },
+    /// The first so many requests are served: nothing of them goes on in the conversation in hand, and all that they had to say has
+    /// been told.
+    Served(u64),
     /// What goes on.
     Activity(Activity),
     /// Numbers for the status line and panel.

@@ -203,6 +203,7 @@ fn listen(
                 break;
             }
             Notice::Activity(_)
+            | Notice::Served(_)
             | Notice::Beside { .. }
             | Notice::Added(_)
             | Notice::Save(_)

@@ -16,6 +16,7 @@ use crate::app::tour::Tour;
 use crate::commands::{self, Local, Outcome, WhileBusy, help};
 use crate::protocol::desk::{Activity, Choice, OpenSession, Request};
 use crate::settings;
+use crate::transcript::MessageId;
 
 pub use feed::{Lines, run, start_lines};
 
@@ -43,20 +44,33 @@ struct Asked {
     files: usize,
 }
 
+impl Asked {
+    /// Whether a line of a pipe answers it: nothing, a key, or numbers of files; a question for the model or a command does not.
+    fn is_answered_by(&self, line: &str) -> bool {
+        let line = line.trim();
+        let (first, short) = (line.chars().next(), line.chars().count() <= 3);
+        let chosen = first.is_none_or(|k| short && choice(&self.choices, k).is_some());
+        chosen || self.files > 0 && first.is_some_and(|c| c.is_ascii_digit())
+    }
+}
+
+/// The choice of a key that was typed as a letter.
+fn choice(choices: &[Choice], typed: char) -> Option<&Choice> {
+    let same = |c: &&Choice| c.key.to_lowercase().eq(typed.to_lowercase());
+    choices.iter().find(same).or_else(|| choices.iter().find(|c| c.key == '\x1b' && typed == 'e'))
+}
+
 /// State of line mode.
 #[derive(Debug, Default)]
 pub struct Plain {
     home: Option<PathBuf>,
     activity: Activity,
-    /// A request was sent that nothing has been said to yet.
-    waiting: bool,
-    /// A question was sent to the model whose answer is not complete.
-    unanswered: bool,
-    /// The desk has taken that question up.
-    begun: bool,
+    /// Requests that were sent, and how many of them the desk has served.
+    sent: u64,
+    served: u64,
     queue: VecDeque<String>,
     question: Option<Asked>,
-    editing: Option<crate::transcript::MessageId>,
+    editing: Option<MessageId>,
     /// Text of the answer that is not printed yet.
     pending: String,
     /// Bytes of the answer that were printed or are pending.
@@ -64,14 +78,15 @@ pub struct Plain {
     /// The answer's prefix was printed.
     speaking: bool,
     thinking: bool,
-    /// Sessions opened in this run, and which of them is open.
+    /// Sessions opened in this run.
     opened: Vec<OpenSession>,
-    open: u64,
     /// Answers that are written side by side, with their seeds.
-    beside: Vec<(crate::transcript::MessageId, u64)>,
+    beside: Vec<(MessageId, u64)>,
     /// Tenth of the progress said last.
     tenth: u64,
     save_said: Option<String>,
+    /// The session as it was said last, if nothing was added to it since: its serial, its name, its messages.
+    session_said: Option<(u64, String, Vec<MessageId>)>,
     /// What answers looked at is not said.
     looks_hidden: bool,
     /// Somebody types: a prompt is shown when a line is wanted.
@@ -105,7 +120,12 @@ impl Plain {
     }
 
     fn busy(&self) -> bool {
-        self.waiting || self.unanswered || self.activity != Activity::Idle
+        self.served < self.sent || self.activity != Activity::Idle
+    }
+
+    fn send(&mut self, request: Request) -> Out {
+        self.sent += 1;
+        Out::Send(request)
     }
 
     /// A line was entered.
@@ -124,10 +144,16 @@ impl Plain {
     /// No more lines come: what was asked is answered, then it ends. Questions of the desk are taken as refused.
     pub fn end_of_input(&mut self) -> Vec<Out> {
         self.ended = true;
-        match self.question.take().and_then(|q| q.choices.last().map(|c| (q.id, c.key))) {
-            Some((question, key)) => vec![Out::Send(Request::Choose { question, key })],
-            None => self.go_on(),
-        }
+        if self.question.is_some() { self.refuse() } else { self.go_on() }
+    }
+
+    /// Nobody answers the question.
+    fn refuse(&mut self) -> Vec<Out> {
+        let Some((id, last)) = self.question.take().and_then(|q| q.choices.last().cloned().map(|c| (q.id, c))) else {
+            return Vec::new();
+        };
+        let said = Out::Line(format!("No answer came, so: {}.", last.label));
+        vec![said, self.send(Request::Choose { question: id, key: last.key })]
     }
 
     /// What waits is sent as soon as it can be; after the last line of a pipe it ends.
@@ -147,7 +173,7 @@ impl Plain {
                 }
                 None if self.ended => {
                     self.quitting = true;
-                    out.push(Out::Send(Request::Quit));
+                    out.push(self.send(Request::Quit));
                 }
                 None => break,
             }
@@ -187,6 +213,11 @@ impl Plain {
     }
 
     fn entered(&mut self, line: &str) -> Vec<Out> {
+        if !self.prompts && self.question.as_ref().is_some_and(|asked| !asked.is_answered_by(line)) {
+            let mut out = self.refuse();
+            out.extend(self.enqueue(line));
+            return out;
+        }
         if let Some(Asked { id, choices, files }) = &self.question {
             if *files > 0 && line.trim().starts_with(|c: char| c.is_ascii_digit()) {
                 return match numbers(line, *files) {
@@ -194,24 +225,21 @@ impl Plain {
                     Ok(files) => {
                         let question = *id;
                         self.question = None;
-                        vec![Out::Send(Request::ChooseFiles { question, files })]
+                        vec![self.send(Request::ChooseFiles { question, files })]
                     }
                 };
             }
             let first = line.trim().chars().next();
             let chosen = match first {
                 None => choices.iter().find(|c| c.key == '\n').or(choices.last()),
-                Some(k) => {
-                    let same = |c: &&Choice| c.key.to_lowercase().eq(k.to_lowercase());
-                    choices.iter().find(same).or_else(|| choices.iter().find(|c| c.key == '\x1b' && k == 'e'))
-                }
+                Some(k) => choice(choices, k),
             };
             let Some(choice) = chosen else {
                 return vec![Out::Line(keys(choices))];
             };
-            let out = vec![Out::Send(Request::Choose { question: *id, key: choice.key })];
+            let (question, key) = (*id, choice.key);
             self.question = None;
-            return out;
+            return vec![self.send(Request::Choose { question, key })];
         }
         let mut line = line.trim_end();
         if let Some(tour) = &mut self.tour {
@@ -225,7 +253,8 @@ impl Plain {
             tour.entered(line);
         }
         if line.trim().is_empty() {
-            return Vec::new();
+            // It may be the answer to what a line before it leads to.
+            return if self.busy() && !self.prompts { self.enqueue(line) } else { Vec::new() };
         }
         if commands::is_command(line) {
             return match commands::parse(line.trim(), self.home.as_deref()) {
@@ -256,23 +285,20 @@ impl Plain {
     }
 
     fn ask(&mut self, line: &str) -> Vec<Out> {
-        (self.unanswered, self.begun) = (true, false);
         let text = commands::message_text(line);
-        vec![Out::Send(match self.editing.take() {
+        let request = match self.editing.take() {
             Some(message) => Request::EditDone { message, text },
             None => Request::Ask(text),
-        })]
+        };
+        vec![self.send(request)]
     }
 
     fn outcome(&mut self, command: &str, outcome: Outcome) -> Vec<Out> {
         match outcome {
-            Outcome::Desk(request) => {
-                self.waiting = true;
-                vec![Out::Send(request)]
-            }
+            Outcome::Desk(request) => vec![self.send(request)],
             Outcome::Local(Local::Quit) => {
                 self.quitting = true;
-                vec![Out::Send(Request::Quit)]
+                vec![self.send(Request::Quit)]
             }
             Outcome::Local(Local::Help(about)) => {
                 let text = match about {
@@ -311,7 +337,7 @@ impl Plain {
     /// Ctrl-C: stops work, else says how to leave.
     pub fn interrupt(&mut self) -> Vec<Out> {
         if self.busy() {
-            vec![Out::Send(Request::Stop)]
+            vec![self.send(Request::Stop)]
         } else {
             self.prompted = false;
             vec![Out::Line(String::new()), Out::Line("/quit or Ctrl-D ends.".into())]

@@ -260,6 +260,32 @@ fn a_session_in_use_can_be_forked() {
     first.quit();
 }
 
+fn what_was_asked_is_told_to_be_served_after_all_it_has_to_say() {
+    let (dir, text) = (dir(), text_model(None));
+    let mut t = Talk::new(dir.path(), Setup { titles: true, script: titling(&text), ..Setup::default() });
+    let asks = [
+        Request::Ask("One?".into()),
+        Request::Branch(BranchTarget::Name("nowhere".into())),
+        Request::Undo(9),
+        Request::Ask("  ".into()),
+        Request::Docs,
+    ];
+    for (request, asked) in asks.into_iter().zip(1..) {
+        let before = t.seen.len();
+        t.send(request);
+        let served = t.wait("to be served", |n| if let Notice::Served(count) = n { Some(*count) } else { None });
+        assert_eq!(served, asked);
+        let own = |n: &Notice| {
+            matches!(n, Notice::Note(..) | Notice::Documents { .. } | Notice::Finished(_) | Notice::Session(_))
+        };
+        assert!(t.seen[before..].iter().any(own), "{:?}", &t.seen[before..]);
+    }
+    let quiet = t.seen.len();
+    t.send(Request::Stop);
+    t.wait("a stop of nothing", |n| matches!(n, Notice::Served(6)).then_some(()));
+    assert!(!t.seen[quiet..].iter().any(|n| matches!(n, Notice::Note(..))));
+}
+
 with_both_tokenizers!(
     a_resumed_session_reads_nothing_again_and_answers_as_if_never_left,
     another_models_state_is_not_used_and_reading_again_is_asked_first,
@@ -269,4 +295,5 @@ with_both_tokenizers!(
     a_preset_of_ones_own_is_saved_listed_and_taken,
     what_is_wrong_with_a_preset_is_one_line_and_changes_nothing,
     a_session_in_use_can_be_forked,
+    what_was_asked_is_told_to_be_served_after_all_it_has_to_say,
 );

@@ -14,40 +14,11 @@ const SENTENCE: usize = 240;
 impl Plain {
     /// The desk says something.
     pub fn notice(&mut self, notice: Notice) -> Vec<Out> {
-        // What comes by itself, or at the beginning of an answer, answers no request.
-        let answers = !matches!(
-            notice,
-            Notice::Delta { .. }
-                | Notice::Added(_)
-                | Notice::Meters(_)
-                | Notice::Save(_)
-                | Notice::Prompts(_)
-                | Notice::Library(_)
-                | Notice::Titled(_)
-                | Notice::Display(_)
-                | Notice::Tree(_)
-                | Notice::Beside { .. }
-        );
-        // What an earlier command still has to say does not answer the question sent after it.
-        self.unanswered &= match &notice {
-            Notice::Finished(_) => false,
-            Notice::Activity(Activity::Idle) => !self.begun,
-            Notice::Note(level, _) => *level == Level::Info,
-            _ => true,
-        };
-        self.begun |= matches!(
-            notice,
-            Notice::Added(_)
-                | Notice::Activity(Activity::Reading(_) | Activity::Thinking { .. } | Activity::Answering { .. })
-        );
         if let Some(tour) = &mut self.tour {
             tour.told(&notice);
         }
         let mut out = self.told(notice);
-        if answers {
-            self.waiting = false;
-            out.extend(self.go_on());
-        }
+        out.extend(self.go_on());
         let prints = out.iter().any(|o| matches!(o, Out::Line(_) | Out::Part(_)));
         if prints && std::mem::take(&mut self.prompted) {
             out.insert(0, Out::Line(String::new()));
@@ -68,11 +39,12 @@ impl Plain {
             }
             Notice::Session(view) => {
                 self.beside.clear();
-                // What has begun in the one that is left goes on there; what has not was sent to this one.
-                if view.serial != self.open && self.open != 0 && self.begun {
-                    (self.unanswered, self.begun) = (false, false);
+                self.opened = view.opened;
+                let said = Some((view.serial, view.name.clone(), view.messages.iter().map(|m| m.id).collect()));
+                if self.session_said == said {
+                    return out;
                 }
-                (self.open, self.opened) = (view.serial, view.opened);
+                self.session_said = said;
                 if !view.name.is_empty() {
                     let messages = counted(view.messages.len() as u64, "message");
                     out.push(Out::Line(format!("Session {}, {messages}.", sanitize_line(&view.name))));
@@ -82,6 +54,7 @@ impl Plain {
                 }
             }
             Notice::Added(m) => {
+                self.session_said = None;
                 self.pending.clear();
                 self.printed = 0;
                 self.speaking = false;
@@ -99,6 +72,7 @@ impl Plain {
             Notice::Several(answers) => {
                 out.push(Out::Line(format!("{} answers are being written.", answers.len())));
                 self.beside = answers;
+                self.session_said = None;
             }
             // One after the other, when they are complete.
             Notice::Delta { message, .. } if self.beside.iter().any(|(id, _)| *id == message) => {}
@@ -118,6 +92,7 @@ impl Plain {
                 None => self.finished(&m, &mut out),
             },
             Notice::Beside { serial, notice } => out.extend(self.told_beside(serial, *notice).map(Out::Line)),
+            Notice::Served(requests) => self.served = requests,
             Notice::Activity(activity) => self.activity(activity, &mut out),
             Notice::Meters(_)
             | Notice::Prompts(_)
@@ -236,11 +211,19 @@ impl Plain {
         Some(format!("In {name}: {said}. /resume {name} goes there."))
     }
 
-    /// Waits for the answer to a question; nobody can answer when the input has ended.
+    /// Waits for the answer to a question; nobody can answer when the input has ended. From a pipe it is the next line, if that is
+    /// one, however early it came.
     fn asked(&mut self, asked: Asked, out: &mut Vec<Out>) {
+        let next = self.queue.front().filter(|_| !self.prompts).map(|line| asked.is_answered_by(line));
         self.question = Some(asked);
-        if self.ended {
-            out.extend(self.end_of_input());
+        match next {
+            Some(true) => {
+                let line = self.queue.pop_front().unwrap_or_default();
+                out.extend(self.entered(&line));
+            }
+            Some(false) => out.extend(self.refuse()),
+            None if self.ended => out.extend(self.refuse()),
+            None => {}
         }
     }
 

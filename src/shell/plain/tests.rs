@@ -76,6 +76,7 @@ fn lines_wait_while_busy_and_questions_take_the_next_line() {
     let choices = vec![Choice { key: '\n', label: "load".into() }, Choice { key: '\x1b', label: "cancel".into() }];
     p.notice(Notice::Question { id: 4, text: "11 files".into(), choices });
     assert_eq!(p.line(""), [Out::Send(Request::Choose { question: 4, key: '\n' })]);
+    p.notice(Notice::Served(2));
     assert_eq!(p.line("/quit"), [Out::Send(Request::Quit)]);
     assert!(printed(&p.line("/lod")).contains("Did you mean /load?"));
 }
@@ -99,9 +100,11 @@ fn what_goes_on_in_another_session_is_said_when_it_is_complete() {
     assert_eq!(p.line("/resume one"), [Out::Send(Request::Resume("one".into()))]);
     p.notice(open(1));
     p.notice(Notice::Activity(Activity::Idle));
+    p.notice(Notice::Served(2));
     assert_eq!(p.line("hello"), [Out::Send(Request::Ask("hello".into()))], "it is free for another question");
     p.notice(Notice::Finished(answer("Done.", Some(Finish::Stop))));
     p.notice(Notice::Activity(Activity::Idle));
+    p.notice(Notice::Served(3));
     let beside = |notice| Notice::Beside { serial: 2, notice: Box::new(notice) };
     let delta = Notice::Delta { message: MessageId(2), thinking: false, text: "Far away. ".into() };
     assert_eq!(p.notice(beside(delta)), []);
@@ -170,6 +173,8 @@ fn the_prompt_comes_back_after_a_command_and_after_what_is_said_in_between() {
     assert_eq!(p.line("/save"), [Out::Send(Request::Save)]);
     let note = |text: &str| Notice::Note(Level::Info, text.into());
     assert_eq!(printed(&p.notice(note("All is saved."))), "All is saved.\n");
+    assert_eq!(printed(&p.quiet()), "", "it may have more to say");
+    p.notice(Notice::Served(1));
     assert_eq!(printed(&p.quiet()), "you: ");
     assert_eq!(printed(&p.notice(note("Disk is nearly full."))), "\nDisk is nearly full.\n");
     assert_eq!(printed(&p.quiet()), "you: ");
@@ -189,9 +194,12 @@ fn lines_from_a_pipe_are_answered_before_it_ends() {
     let choices = vec![Choice { key: 'y', label: "yes".into() }, Choice { key: '\x1b', label: "no".into() }];
     let out = p.notice(Notice::Question { id: 3, text: "Sure?".into(), choices });
     assert_eq!(out.last(), Some(&Out::Send(Request::Choose { question: 3, key: '\x1b' })));
-    assert_eq!(p.notice(Notice::Activity(Activity::Idle)), [Out::Send(Request::Stats)]);
+    assert!(printed(&out).ends_with("No answer came, so: no.\n"), "{out:?}");
+    assert_eq!(p.notice(Notice::Activity(Activity::Idle)), []);
+    assert_eq!(p.notice(Notice::Served(2)), [Out::Send(Request::Stats)]);
     let out = p.notice(Notice::Page { title: "Numbers".into(), text: "12".into() });
-    assert_eq!(out.last(), Some(&Out::Send(Request::Quit)));
+    assert!(!out.iter().any(|o| matches!(o, Out::Send(_))), "{out:?}");
+    assert_eq!(p.notice(Notice::Served(3)), [Out::Send(Request::Quit)]);
     assert_eq!(p.notice(Notice::Activity(Activity::Idle)), [], "once");
 }
 
@@ -210,18 +218,21 @@ fn what_an_earlier_command_says_does_not_answer_the_next_question() {
     for line in ["one?", "two?"] {
         assert_eq!(p.line(line), [], "it waits for its turn");
     }
-    let session = crate::protocol::desk::SessionView::default();
-    assert_eq!(p.notice(Notice::Session(session)), [Out::Send(Request::Ask("one?".into()))]);
-    // The rest of what /new has to say.
-    assert_eq!(p.notice(Notice::Activity(Activity::Idle)), []);
-    p.notice(Notice::Note(crate::protocol::desk::Level::Info, "A new session.".into()));
+    let sends = |out: &[Out]| out.iter().any(|o| matches!(o, Out::Send(_)));
+    let warning = Notice::Note(crate::protocol::desk::Level::Warn, "A new session, and something about it.".into());
+    for told in [Notice::Session(Default::default()), Notice::Activity(Activity::Idle), warning.clone()] {
+        assert!(!sends(&p.notice(told)), "it may have more to say");
+    }
+    assert_eq!(p.notice(Notice::Served(1)), [Out::Send(Request::Ask("one?".into()))]);
+    // What comes by itself is no answer either.
+    assert!(!sends(&p.notice(warning.clone())));
     p.notice(Notice::Added(answer("", None)));
-    let out = p.notice(Notice::Finished(answer("Yes.", Some(Finish::Stop))));
-    assert_eq!(out.last(), Some(&Out::Send(Request::Ask("two?".into()))));
+    assert!(!sends(&p.notice(Notice::Finished(answer("Yes.", Some(Finish::Stop))))));
+    assert_eq!(p.notice(Notice::Served(2)), [Out::Send(Request::Ask("two?".into()))]);
     // A question that is refused is over, too.
     p.end_of_input();
-    let refused = p.notice(Notice::Note(crate::protocol::desk::Level::Error, "Too long.".into()));
-    assert_eq!(refused.last(), Some(&Out::Send(Request::Quit)));
+    assert!(!sends(&p.notice(warning)));
+    assert_eq!(p.notice(Notice::Served(3)), [Out::Send(Request::Quit)]);
 }
 
 #[test]
@@ -235,15 +246,14 @@ fn a_question_sent_after_a_fork_is_answered_in_the_fork() {
     p.line("/fork two");
     p.line("Who?");
     p.end_of_input();
-    let out = p.notice(note("What an earlier command had to say."));
-    assert_eq!(out.last(), Some(&Out::Send(Request::Ask("Who?".into()))));
-    for told in [session(2), note("Forked."), Notice::Activity(Activity::Idle)] {
+    for told in [note("What came by itself."), session(2), note("Forked."), Notice::Activity(Activity::Idle)] {
         let out = p.notice(told);
         assert!(!out.iter().any(|o| matches!(o, Out::Send(_))), "{out:?}");
     }
+    assert_eq!(p.notice(Notice::Served(1)), [Out::Send(Request::Ask("Who?".into()))]);
     p.notice(Notice::Added(answer("", None)));
-    let out = p.notice(Notice::Finished(answer("Ada Brandt.", Some(Finish::Stop))));
-    assert_eq!(out.last(), Some(&Out::Send(Request::Quit)));
+    p.notice(Notice::Finished(answer("Ada Brandt.", Some(Finish::Stop))));
+    assert_eq!(p.notice(Notice::Served(2)), [Out::Send(Request::Quit)]);
 }
 
 #[test]
@@ -255,7 +265,7 @@ fn the_tour_goes_on_with_enter_alone_and_by_itself_from_a_pipe() {
     let load = p.line("");
     assert!(matches!(load.as_slice(), [Out::Send(Request::Load { .. })]), "{load:?}");
     assert_eq!(p.line("skip").len(), 1);
-    p.notice(Notice::Activity(Activity::Idle));
+    p.notice(Notice::Served(1));
     assert_eq!(printed(&p.quiet()), "you: ", "it was left");
 
     let mut piped = Plain::new(None, false).with_tour(Some(Tour::default()));
@@ -280,4 +290,39 @@ fn what_is_wrong_with_a_line_of_a_pipe_is_said_in_its_turn() {
     // Who types is told at once.
     let mut typed = Plain::new(None, true);
     assert!(printed(&typed.line("/undo 0")).starts_with("/undo: 0 is no count"));
+}
+
+#[test]
+fn the_line_of_a_pipe_behind_a_question_answers_it_however_early_it_came() {
+    let question = || {
+        let choices = vec![Choice { key: '\n', label: "read".into() }, Choice { key: '\x1b', label: "cancel".into() }];
+        Notice::Question { id: 5, text: "11 files".into(), choices }
+    };
+    let chosen = |key| Some(Out::Send(Request::Choose { question: 5, key }));
+    for (line, key, after) in [("", '\n', None), ("esc", '\x1b', None), ("/docs", '\x1b', Some(Request::Docs))] {
+        for early in [true, false] {
+            let mut p = Plain::new(None, false);
+            p.notice(Notice::Activity(Activity::Idle));
+            assert_eq!(p.line("/save"), [Out::Send(Request::Save)]);
+            let mut out = if early { p.line(line) } else { p.notice(question()) };
+            out.extend(if early { p.notice(question()) } else { p.line(line) });
+            assert_eq!(out.last().cloned(), chosen(key), "{line}: {out:?}");
+            let then = p.notice(Notice::Served(2));
+            assert_eq!(then.last().cloned(), after.clone().map(Out::Send), "{line}: {then:?}");
+        }
+    }
+}
+
+#[test]
+fn a_session_that_is_told_twice_is_said_once() {
+    use crate::protocol::desk::SessionView;
+    let view = || {
+        let messages = vec![answer("Yes.", Some(Finish::Stop))];
+        Notice::Session(SessionView { serial: 1, name: "one".into(), messages, ..SessionView::default() })
+    };
+    let mut p = Plain::new(None, true);
+    assert_eq!(printed(&p.notice(view())), "Session one, 1 message.\nsala: Yes.\n");
+    assert_eq!(printed(&p.notice(view())), "");
+    p.notice(Notice::Added(answer("", None)));
+    assert_eq!(printed(&p.notice(view())), "Session one, 1 message.\nsala: Yes.\n", "gone back to");
 }
