@@ -8,6 +8,7 @@
 //! | `beside` | `bench beside`: forks, chat beside a read, many restored at once |
 //! | `sessions` | `bench sessions`: resume, undo, fork, search |
 //! | `library` | `bench library`: `/ask-all`, `/when` |
+//! | `serve` | `bench serve`: clients of the local server beside the engine's own figures |
 //! | `eval` | `eval`: reference logits, perplexity, consistency, needles |
 //! | `capture` | `draft capture`: hidden states for training a draft head |
 //!
@@ -20,6 +21,7 @@ mod eval;
 mod fixtures;
 pub mod kernels;
 mod library;
+mod serve;
 mod sessions;
 
 use crate::model::ModelError;
@@ -42,6 +44,7 @@ fn measure(context: &Context, args: &BenchArgs) -> Result<Exit, Failure> {
         BenchWhat::Sessions => sessions::run(context, args),
         BenchWhat::Beside => beside::run(context, args),
         BenchWhat::Library => library::run(context, args),
+        BenchWhat::Serve => serve::run(context, args),
     }
 }
 

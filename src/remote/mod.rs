@@ -23,6 +23,7 @@ use std::time::Duration;
 pub use client::{address, in_the_open};
 pub use codec::text_model;
 pub use key::Key;
+pub use sse::{Events, TooLong};
 pub use worker::{Engine, probe, spawn};
 
 /// What to speak with, and how patiently.

@@ -9,11 +9,11 @@ const MOST: usize = 8 << 20;
 
 /// An event that is longer than any server's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooLong;
+pub struct TooLong;
 
 /// Reads a stream of events.
 #[derive(Debug, Default)]
-pub(super) struct Events {
+pub struct Events {
     line: Vec<u8>,
     /// The last byte was CR: an LF behind it is part of the same line end.
     after_cr: bool,
@@ -28,7 +28,7 @@ impl Events {
     ///
     /// # Errors
     /// A line or an event longer than [`MOST`].
-    pub(super) fn push(&mut self, bytes: &[u8], out: &mut Vec<String>) -> Result<(), TooLong> {
+    pub fn push(&mut self, bytes: &[u8], out: &mut Vec<String>) -> Result<(), TooLong> {
         let mut rest = bytes;
         while let Some(first) = rest.first() {
             if std::mem::take(&mut self.after_cr) && *first == b'\n' {
@@ -50,7 +50,7 @@ impl Events {
     }
 
     /// The stream is over. Data without an empty line behind them count: some servers leave out the last one.
-    pub(super) fn finish(&mut self, out: &mut Vec<String>) -> Result<(), TooLong> {
+    pub fn finish(&mut self, out: &mut Vec<String>) -> Result<(), TooLong> {
         if !self.line.is_empty() {
             self.line_ended(out)?;
         }

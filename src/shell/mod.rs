@@ -30,7 +30,7 @@ pub mod plain;
 mod quantize_cmd;
 mod remote_engine;
 pub mod run;
-mod serve_cmd;
+pub mod serve_cmd;
 mod sessions_cmd;
 pub mod signals;
 pub mod term;

@@ -1,9 +1,11 @@
-//! `sala-chat serve`: opens what the server needs, says where it listens, and ends it in good order.
+//! `sala-chat serve`: opens what the server needs, says where it listens, and ends it in good order. `bench serve` begins one
+//! in the same way.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -14,7 +16,9 @@ use super::{Context, attach_engine, dirs, open, out};
 use crate::attach::{self, Board, Host, Loads};
 use crate::desk::{EngineChannels, Settings};
 use crate::engine::worker;
+use crate::protocol::engine::{EngineOptions, Token};
 use crate::server::{Key, Options, ServeError, Server, Stop};
+use crate::session::Scratch;
 use crate::text::sanitize::Clean;
 use crate::text::{TextModel, files};
 
@@ -96,68 +100,129 @@ fn watch_signals(stop: Stop, board: Board) -> Result<(), Failure> {
     Ok(())
 }
 
+/// What a server needs of the model before it is loaded.
+pub struct Model {
+    options: EngineOptions,
+    text: TextModel,
+    stop: Vec<Token>,
+}
+
+impl Model {
+    /// The model that the settings mean.
+    ///
+    /// # Errors
+    /// There is none, or its tokenizer cannot be used.
+    pub fn of(context: &Context) -> Result<Model, Failure> {
+        let options = open::engine_options(context)?;
+        let (text, stop) = open::text(&options.model)?;
+        Ok(Model { options, text, stop })
+    }
+}
+
+/// A server that listens and has begun to load its model.
+pub struct Serving {
+    server: Server,
+    listener: TcpListener,
+    board: Board,
+    engine: JoinHandle<()>,
+    host: Option<Host>,
+    _scratch: Option<Scratch>,
+}
+
+impl Serving {
+    /// Starts the engine and what feeds it. What clients ask for is kept in the data directory, unless nothing is to be `saved`.
+    ///
+    /// # Errors
+    /// The store cannot be used, or the system has no threads to give.
+    pub fn begin(
+        context: &Context,
+        model: Model,
+        listener: TcpListener,
+        key: Option<Key>,
+        saved: bool,
+    ) -> Result<Serving, Failure> {
+        let Model { options, text, stop } = model;
+        let config = context.config();
+        let mut loaded = context.loaded.clone();
+        loaded.recommend(&text.recommended);
+        let address = listener.local_addr()?;
+        let (store, scratch) = match saved {
+            true => (open::store_of_requests(context)?, None),
+            false => open::scratch(context).map(|(store, dir)| (store, Some(dir)))?,
+        };
+        // Without one, no documents are offered.
+        let library = open::store(context).ok();
+        let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
+        let loads = Loads::from(&options);
+        let engine = worker::spawn(options).map_err(no_thread)?;
+        let (board, share) =
+            Board::start(engine.commands, engine.events, config.serve.side_by_side).map_err(no_thread)?;
+        let host = for_terminals(context, &address.to_string(), loads, &board, &text);
+        let server = Server::start(Options {
+            store,
+            library,
+            system: loaded.system.clone(),
+            text,
+            stop,
+            engine: EngineChannels { commands: share.commands, events: share.events },
+            settings: Settings::of(&loaded.config),
+            piece: open::piece(context),
+            queue: config.serve.queue,
+            side_by_side: config.serve.side_by_side,
+            key,
+            schema_checker: crate::text::this_program(),
+        })
+        .map_err(no_thread)?;
+        Ok(Serving { server, listener, board, engine: engine.thread, host, _scratch: scratch })
+    }
+
+    /// What ends it.
+    pub fn stop(&self) -> Stop {
+        self.server.stop()
+    }
+
+    /// Answers until it is told to stop; then what was kept is saved.
+    ///
+    /// # Errors
+    /// The engine failed, or state is not on disk.
+    pub fn run(self) -> Result<(), Failure> {
+        let served = self.server.serve(self.listener);
+        // It ends when the terminals' running answers do. A panic of it has been told by its last event.
+        let _ = self.engine.join();
+        if let Some(host) = self.host {
+            host.close();
+        }
+        served.map_err(|e| match e {
+            ServeError::Engine(down) => Failure::new(Exit::from_code(down.code), down.why),
+            e @ ServeError::Unsaved(_) => Failure::new(Exit::Disk, e.to_string()),
+            e @ (ServeError::Io(_) | ServeError::Panicked) => Failure::new(Exit::Failure, e.to_string()),
+        })
+    }
+}
+
 /// `sala-chat serve`.
 ///
 /// # Errors
 /// The address, the key file, the store or the model cannot be used; the engine failed.
 pub fn run(context: &Context, args: &ServeArgs) -> Result<Exit, Failure> {
-    let config = context.config();
-    let listen = args.listen.as_deref().unwrap_or(&config.serve.listen);
+    let listen = args.listen.as_deref().unwrap_or(&context.config().serve.listen);
     let addresses = addresses(listen)?;
     let open_to_others = addresses.iter().any(|a| !a.ip().is_loopback());
     let key_file = named_key_file(context, args);
     let key_file = key_file.or_else(|| open_to_others.then(|| context.dirs.data.join("serve.key")));
-    let engine_options = open::engine_options(context)?;
-    let (text, stop) = open::text(&engine_options.model)?;
-    let mut loaded = context.loaded.clone();
-    loaded.recommend(&text.recommended);
+    let model = Model::of(context)?;
     let key = key_file.as_deref().map(key_in).transpose()?;
     let listener = TcpListener::bind(addresses.as_slice())
         .map_err(|e| Failure::new(Exit::Failure, format!("{listen}: {e}")).hint("Another port: --listen ADDR:PORT"))?;
     let address = listener.local_addr()?;
-    let (store, _scratch) = match args.no_save {
-        true => open::scratch(context).map(|(store, dir)| (store, Some(dir)))?,
-        false => (open::store_of_requests(context)?, None),
-    };
-    // Without one, no documents are offered.
-    let library = open::store(context).ok();
-    let no_thread = |e: std::io::Error| Failure::new(Exit::Failure, format!("no thread to run on: {e}"));
-    let loads = Loads::from(&engine_options);
-    let engine = worker::spawn(engine_options).map_err(no_thread)?;
-    let (board, share) = Board::start(engine.commands, engine.events, config.serve.side_by_side).map_err(no_thread)?;
-    let host = for_terminals(context, &address.to_string(), loads, &board, &text);
-    let server = Server::start(Options {
-        store,
-        library,
-        system: loaded.system.clone(),
-        text,
-        stop,
-        engine: EngineChannels { commands: share.commands, events: share.events },
-        settings: Settings::of(&loaded.config),
-        piece: open::piece(context),
-        queue: config.serve.queue,
-        side_by_side: config.serve.side_by_side,
-        key: key.as_ref().map(|(key, _)| key.clone()),
-        schema_checker: crate::text::this_program(),
-    })
-    .map_err(no_thread)?;
-    watch_signals(server.stop(), board)?;
+    let shown = key.as_ref().map(|(key, _)| key.clone());
+    let serving = Serving::begin(context, model, listener, shown, !args.no_save)?;
+    watch_signals(serving.stop(), serving.board.clone())?;
     out::line(&Clean::line(&format!("sala-chat serves http://{address}/v1")))?;
     if !context.quiet {
         say_who(open_to_others, key_file.as_deref(), key.is_some_and(|(_, made)| made));
     }
-    let served = server.serve(listener);
-    // It ends when the terminals' running answers do. A panic of it has been told by its last event.
-    let _ = engine.thread.join();
-    if let Some(host) = host {
-        host.close();
-    }
-    match served {
-        Ok(()) => Ok(Exit::Ok),
-        Err(ServeError::Engine(down)) => Err(Failure::new(Exit::from_code(down.code), down.why)),
-        Err(e @ ServeError::Unsaved(_)) => Err(Failure::new(Exit::Disk, e.to_string())),
-        Err(e @ (ServeError::Io(_) | ServeError::Panicked)) => Err(Failure::new(Exit::Failure, e.to_string())),
-    }
+    serving.run().map(|()| Exit::Ok)
 }
 
 /// Lets terminals of the same data directory use this engine. Where that cannot be, programs still can.

@@ -212,6 +212,8 @@ pub enum BenchWhat {
     Beside,
     /// /ask-all over kept documents, and /when along one
     Library,
+    /// The local server with several clients, beside the engine alone with the same work
+    Serve,
 }
 
 /// `bench`.
@@ -221,7 +223,7 @@ pub struct BenchArgs {
     #[arg(value_enum, default_value_t = BenchWhat::Model)]
     pub what: BenchWhat,
     /// Context lengths in tokens; 512,32768 if not given. For sessions: the session's, 100000 or 262144 on a GPU. For library: of each
-    /// document of /ask-all, and of that of /when
+    /// document of /ask-all, and of that of /when. For serve: of a client's first prompt, 64
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     pub context: Vec<u64>,
     /// Sessions in the list that is opened
@@ -251,7 +253,7 @@ pub struct BenchArgs {
     /// Measure speculation with drafts that are all wrong, and all right
     #[arg(long)]
     pub speculation: bool,
-    /// Measure these numbers of sequences beside each other, 1 to 16
+    /// Measure these numbers of sequences beside each other, 1 to 16; for serve, of clients: 1,8 if not given
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     pub sequences: Vec<usize>,
     /// Recorded with the result
