@@ -8,6 +8,19 @@
 
 constexpr float NEVER = -INFINITY;
 
+// Where rows lie. Caches of all sparse layers of a sequence are tiles of one array, so that forks that share its pages have few of
+// their own: a tile of keys and values is a block, each layer's keys and then its values; a tile of compressed keys is KEY_TILE positions, each layer's of
+// level 1 and then of level 2. `k`, `v`, `k1`, `k2` are where a layer's first row is, `tile` elements lie between the same places of two tiles.
+constexpr u32 KEY_TILE = 4096;
+
+// Keys or values of position p. Those of a block lie beside each other.
+DEVICE u64 row_at(u32 p, u32 tile, u32 width) { return u64(p / BLOCK) * tile + p % BLOCK * width; }
+// Compressed key j of a level with one each `stride` positions. 64 of them from a multiple of 64 on lie beside each other.
+DEVICE u64 compressed_at(u32 j, u32 stride, u32 tile, u32 width) {
+    const u32 of = j * stride / KEY_TILE;
+    return u64(of) * tile + (j - of * (KEY_TILE / stride)) * width;
+}
+
 // Compressed keys whose whole window lies at or before position p.
 DEVICE u32 visible_keys(u32 p, u32 window, u32 stride) { return p + 1 < window ? 0 : (p + 1 - window) / stride + 1; }
 

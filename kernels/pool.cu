@@ -34,7 +34,7 @@ struct Fetch {
 KERNEL(512, 1)
 pool_choose(int* place, Fetch* fetch, u32* fetched, u64* seen, u64* owner, u32* stamp, u32* clock, bf16* pool_k, bf16* pool_v, u32 slots, const bf16* xk,
             const bf16* xv, u32 ldx, const u32* list, const u32* count, u32 cap, const Row* at, const RowCache* of, const RowBlocks* tables, u32 blocks,
-            u32 kv_heads, u32 rows) {
+            u32 kv_heads, u32 row_tile, u32 rows) {
     __shared__ u16 age[MOST_SLOTS];
     __shared__ u16 victims[MOST_FETCHED];
     __shared__ u32 sums[16], missing[MAX_VERIFY];
@@ -108,7 +108,7 @@ pool_choose(int* place, Fetch* fetch, u32* fetched, u64* seen, u64* owner, u32* 
                     const u32 to = victims[m];
                     if (owner[to]) *reinterpret_cast<int*>(owner[to]) = NOWHERE;
                     owner[to] = reinterpret_cast<u64>(slot_of + b), slot_of[b] = int(to), stamp[to] = now;
-                    const u64 from = (u64(b) * BLOCK * kv_heads + head) * HEAD;
+                    const u64 from = row_at(b * BLOCK, row_tile, kv_heads * HEAD) + head * HEAD;
                     fetch[m] = Fetch{of[r].k + from, of[r].v + from, to, {}};
                     places(r)[i] = int(to);
                 } else if (open) {
@@ -145,7 +145,8 @@ constexpr u32 SPLIT_BLOCKS = 2;
 
 KERNEL(128, 4)
 pool_attend(float* part_o, float2* part_ml, float2* part_block, const bf16* q, u32 ldq, const u32* list, const u32* count, const int* place, u32 cap,
-            const Row* at, const RowCache* of, const bf16* pool_k, const bf16* pool_v, u32 slots, u32 heads, u32 kv_heads, float scale, u32 rows, u32 splits) {
+            const Row* at, const RowCache* of, const bf16* pool_k, const bf16* pool_v, u32 slots, u32 heads, u32 kv_heads, u32 row_tile, float scale, u32 rows,
+            u32 splits) {
     SHARED_BYTES(bytes);
     const u32 warp = threadIdx.x >> 5, group = heads / kv_heads;
     const u32 split = blockIdx.x, kv_head = blockIdx.y, r = blockIdx.z;
@@ -162,7 +163,7 @@ pool_attend(float* part_o, float2* part_ml, float2* part_block, const bf16* q, u
     const int slot = entry < chosen ? place[lists * cap + entry] : NOWHERE;
     const bool here = slot >= 0;
     const u32 width = here ? HEAD : kv_heads * HEAD;
-    const u64 first = here ? (u64(kv_head) * slots + slot) * SLOT + (warp & 1) * 32 * HEAD : u64(keys ? start : 0) * width + kv_head * HEAD;
+    const u64 first = here ? (u64(kv_head) * slots + slot) * SLOT + (warp & 1) * 32 * HEAD : row_at(keys ? start : 0, row_tile, width) + kv_head * HEAD;
     Queries query;
     query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
     const u64 to = (u64(r) * heads + kv_head * group) * splits + split;

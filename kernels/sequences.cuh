@@ -14,7 +14,7 @@ struct Row {
     u32 reserved[2];
 };
 
-// Keys, values and compressed keys of a row's sequence in one sparse layer.
+// Keys, values and compressed keys of a row's sequence in one sparse layer: its first rows (attention.cuh says where the others are).
 struct RowCache {
     bf16 *k, *v, *k1, *k2;
 };

@@ -1,6 +1,6 @@
 // InfLLM-V2 sparse attention: the cache, and every stage for the rows of a verify pass (docs/model.md §5).
 //
-// Cache: k, v [L, kv, 128] bf16; compressed keys k1 of level 1 (mean of 32 keys, stride 16) and k2 of level 2 (mean of 128, stride 64), same layout.
+// Cache: rows [kv, 128] bf16 of keys, values and compressed keys k1 of level 1 (mean of 32 keys, stride 16) and k2 of level 2 (mean of 128, stride 64), in tiles.
 // Query heads of a KV head (at most 16) are the 16 rows of a tensor-core tile. Scores are kept in units of log 2.
 // A row is worked on with the same arithmetic whatever the number of rows; splits are cut at absolute places.
 #include "attention.cuh"
@@ -15,55 +15,60 @@ constexpr u32 WARP_KEYS = 64;
 // Block (row, KV head), a thread a lane of the head. Keys of this pass are read from x, older ones from the cache, so blocks do
 // not depend on each other. Bytes moved: k, v once, keys of completed windows once more (2·3 times in prefill, from level 2).
 // A sequence's rows begin with xk, xv at position `start`.
-DEVICE void append_row(const RowCache& to, const bf16* xk, const bf16* xv, u32 ldx, u32 start, u32 r, u32 kv_heads) {
+DEVICE void append_row(const RowCache& to, const bf16* xk, const bf16* xv, u32 ldx, u32 start, u32 r, u32 kv_heads, u32 row_tile, u32 key_tile) {
     const u32 p = start + r, lane = blockIdx.y * HEAD + threadIdx.x, width = kv_heads * HEAD;
-    to.k[u64(p) * width + lane] = xk[u64(r) * ldx + lane];
-    to.v[u64(p) * width + lane] = xv[u64(r) * ldx + lane];
+    const u64 here = row_at(p, row_tile, width) + lane;
+    to.k[here] = xk[u64(r) * ldx + lane];
+    to.v[here] = xv[u64(r) * ldx + lane];
     auto mean = [&](u32 window) {
         float s = 0.f;
 #pragma unroll 32
         for (u32 i = 0; i < window; i++) {
             const u32 at = p + 1 - window + i;
-            s += widen(at >= start ? xk[u64(at - start) * ldx + lane] : to.k[u64(at) * width + lane]);
+            s += widen(at >= start ? xk[u64(at - start) * ldx + lane] : to.k[row_at(at, row_tile, width) + lane]);
         }
         return narrow(s / float(window));
     };
-    if ((p + 1) % 16 == 0 && p + 1 >= 32) to.k1[u64((p + 1) / 16 - 2) * width + lane] = mean(32);
-    if ((p + 1) % 64 == 0 && p + 1 >= 128) to.k2[u64((p + 1) / 64 - 2) * width + lane] = mean(128);
+    if ((p + 1) % 16 == 0 && p + 1 >= 32) to.k1[compressed_at((p + 1) / 16 - 2, 16, key_tile, width) + lane] = mean(32);
+    if ((p + 1) % 64 == 0 && p + 1 >= 128) to.k2[compressed_at((p + 1) / 64 - 2, 64, key_tile, width) + lane] = mean(128);
 }
 
-KERNEL(128, 8) append_kv(bf16* k, bf16* v, bf16* k1, bf16* k2, const bf16* xk, const bf16* xv, u32 ldx, const Step* step, u32 kv_heads, u32 rows) {
+KERNEL(128, 8)
+append_kv(bf16* k, bf16* v, bf16* k1, bf16* k2, const bf16* xk, const bf16* xv, u32 ldx, const Step* step, u32 kv_heads, u32 row_tile, u32 key_tile, u32 rows) {
     allow_next();
     wait_for_previous();
-    append_row(RowCache{k, v, k1, k2}, xk, xv, ldx, step->position, blockIdx.x, kv_heads);
+    append_row(RowCache{k, v, k1, k2}, xk, xv, ldx, step->position, blockIdx.x, kv_heads, row_tile, key_tile);
 }
 
-KERNEL(128, 8) append_kv_verify(const bf16* xk, const bf16* xv, u32 ldx, const Row* at, const RowCache* of, u32 kv_heads, u32 rows) {
+KERNEL(128, 8)
+append_kv_verify(const bf16* xk, const bf16* xv, u32 ldx, const Row* at, const RowCache* of, u32 kv_heads, u32 row_tile, u32 key_tile, u32 rows) {
     allow_next();
     const u32 start = at[blockIdx.x].start, first = at[blockIdx.x].first;
     const RowCache to = of[blockIdx.x];
     wait_for_previous();
-    append_row(to, xk + u64(first) * ldx, xv + u64(first) * ldx, ldx, start, blockIdx.x - first, kv_heads);
+    append_row(to, xk + u64(first) * ldx, xv + u64(first) * ldx, ldx, start, blockIdx.x - first, kv_heads, row_tile, key_tile);
 }
 
 // ---- block selection -----------------------------------------------------------------------------------------------------
 
-// This warp's 8·tiles keys from `first`, each lane its own parts: [tile][32-block][lane].
-DEVICE void fetch_keys(uint4* to, const bf16* keys, u32 first, u32 tiles, u32 count, u32 width) {
+// This warp's 8·tiles compressed keys from `first`, which lie in one tile of the cache, each lane its own parts: [tile][32-block][lane].
+DEVICE void fetch_keys(uint4* to, const bf16* keys, u32 first, u32 tiles, u32 count, u32 stride, u32 key_tile, u32 width) {
     const u32 lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const u64 here = compressed_at(first, stride, key_tile, width);
     for (u32 n = 0; n < tiles; n++) {
-        const u32 j = first + n * 8 + g;
-        const bf16* from = keys + u64(j < count ? j : 0) * width + t * 8;
+        const u32 j = n * 8 + g;
+        const bool counts = first + j < count;
+        const bf16* from = keys + (counts ? here + j * width : 0) + t * 8;
 #pragma unroll
-        for (u32 b = 0; b < 4; b++) copy_async(to + (n * 4 + b) * 32 + lane, from + b * 32, j < count);
+        for (u32 b = 0; b < 4; b++) copy_async(to + (n * 4 + b) * 32 + lane, from + b * 32, counts);
     }
     copy_commit();
 }
 
 // (max, Σ 2^(s − max)) over 256 keys per row and head. Block (split, KV head, row), 4 warps of 64 keys.
 KERNEL(128, 2)
-select_lse(float2* part, const bf16* q, u32 ldq, u32 level, u32 window, u32 stride, const Row* at, const RowCache* of, u32 heads, u32 kv_heads, float scale,
-           u32 rows, u32 splits, u32 all_below) {
+select_lse(float2* part, const bf16* q, u32 ldq, u32 level, u32 window, u32 stride, const Row* at, const RowCache* of, u32 heads, u32 kv_heads,
+           u32 key_tile, float scale, u32 rows, u32 splits, u32 all_below) {
     SHARED_BYTES(bytes);
     __shared__ float2 merged[4][GROUP];
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3, group = heads / kv_heads;
@@ -78,10 +83,10 @@ select_lse(float2* part, const bf16* q, u32 ldq, u32 level, u32 window, u32 stri
     }
     // Keys that no row of this pass completes are older than the launches under way.
     const bool old = start && first + KEYS <= visible_keys(start - 1, window, stride);
-    if (old) fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, kv_heads * HEAD);
+    if (old) fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, stride, key_tile, kv_heads * HEAD);
     wait_for_previous();
     if (first >= count) return;
-    if (!old) fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, kv_heads * HEAD);
+    if (!old) fetch_keys(mine, keys + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, stride, key_tile, kv_heads * HEAD);
     const float unit = scale * LOG2E;
     {
         Queries query;
@@ -123,7 +128,7 @@ select_lse(float2* part, const bf16* q, u32 ldq, u32 level, u32 window, u32 stri
 // Block (64 KV blocks, KV head, row), 4 warps of 64 keys; the last one also has the 8 keys before the first.
 KERNEL(128, 2)
 select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 window, u32 stride, const Row* at, const RowCache* of, u32 heads, u32 kv_heads,
-              float scale, u32 rows, u32 splits, u32 score_blocks, u32 all_below) {
+              u32 key_tile, float scale, u32 rows, u32 splits, u32 score_blocks, u32 all_below) {
     SHARED_BYTES(bytes);
     __shared__ float z[GROUP];
     __shared__ float level1[8 + KEYS];  // A of keys first − 8 .. first + 255
@@ -139,8 +144,9 @@ select_scores(bf16* scores, const float2* part, const bf16* q, u32 ldq, u32 wind
     }
     const u32 count = visible_keys(p, 32, 16);
     auto fetch = [&]() {
-        fetch_keys(mine, k1 + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, kv_heads * HEAD);
-        if (warp == 3) fetch_keys(reinterpret_cast<uint4*>(bytes) + 4 * WARP_KEYS * 16, k1 + kv_head * HEAD, first - 8, b0 ? 1 : 0, count, kv_heads * HEAD);
+        fetch_keys(mine, k1 + kv_head * HEAD, first + warp * WARP_KEYS, 8, count, 16, key_tile, kv_heads * HEAD);
+        if (warp == 3)
+            fetch_keys(reinterpret_cast<uint4*>(bytes) + 4 * WARP_KEYS * 16, k1 + kv_head * HEAD, first - 8, b0 ? 1 : 0, count, 16, key_tile, kv_heads * HEAD);
     };
     const bool old = start && first + KEYS <= visible_keys(start - 1, 32, 16);  // as in select_lse
     if (old) fetch();
@@ -281,7 +287,7 @@ constexpr u32 SPLIT_BLOCKS = 2;
 
 KERNEL(128, 4)
 attend_verify(float* part_o, float2* part_ml, float2* part_block, const bf16* q, u32 ldq, const u32* list, const u32* count, u32 cap, const Row* at,
-              const RowCache* of, u32 heads, u32 kv_heads, float scale, u32 rows, u32 splits) {
+              const RowCache* of, u32 heads, u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 splits) {
     SHARED_BYTES(bytes);
     const u32 warp = threadIdx.x >> 5, group = heads / kv_heads;
     const u32 split = blockIdx.x, kv_head = blockIdx.y, r = blockIdx.z, width = kv_heads * HEAD;
@@ -294,7 +300,7 @@ attend_verify(float* part_o, float2* part_ml, float2* part_block, const bf16* q,
     // An odd list's last split has one block: the other two warps see no key.
     const u32 start = entry < chosen ? list[(u64(r) * kv_heads + kv_head) * cap + entry] * BLOCK + (warp & 1) * 32 : p + 1;
     const u32 keys = start <= p ? min(32u, p + 1 - start) : 0;
-    const u64 first = u64(keys ? start : 0) * width + kv_head * HEAD;
+    const u64 first = row_at(keys ? start : 0, row_tile, width) + kv_head * HEAD;
     Queries query;
     query.load(q + u64(r) * ldq + kv_head * group * HEAD, group);
     const u64 to = (u64(r) * heads + kv_head * group) * splits + split;

@@ -14,11 +14,13 @@ constexpr u32 TILE_ELEMENTS = TILE * HEAD;
 DEVICE u32 key_at(u32 row, u32 chunk) { return row * HEAD + (chunk ^ (row & 1) << 2) * 8; }
 DEVICE u32 value_at(u32 row, u32 chunk) { return row * HEAD + (chunk ^ (row & 7)) * 8; }
 
-// 64 keys from `first` of `count` (zeros beyond), by 256 threads.
-DEVICE void fetch_keys(bf16* to, const bf16* from, u32 first, u32 count, u32 width) {
+// 64 compressed keys from `first`, a multiple of 64, of `count` (zeros beyond), by 256 threads.
+DEVICE void fetch_keys(bf16* to, const bf16* from, u32 first, u32 count, u32 stride, u32 key_tile, u32 width) {
+    const u64 here = compressed_at(first, stride, key_tile, width);
     for (u32 i = threadIdx.x; i < TILE * 16; i += 256) {
-        const u32 j = i >> 4, chunk = i & 15, row = first + j;
-        copy_async(to + key_at(j, chunk), from + u64(row < count ? row : 0) * width + chunk * 8, row < count);
+        const u32 j = i >> 4, chunk = i & 15;
+        const bool counts = first + j < count;
+        copy_async(to + key_at(j, chunk), from + (counts ? here + j * width : 0) + chunk * 8, counts);
     }
 }
 // The lane's 16 bytes of key 8·n + g, block b of 32.
@@ -38,8 +40,8 @@ DEVICE void score_tile(float (&s)[8][4], const Queries& query, const bf16* keys)
 
 // z[row][head] = log2 Σ 2^s over the visible compressed keys, −inf if there is none. Block (8 rows, KV head), 8 warps.
 KERNEL(256, 2)
-prefill_lse(float* z, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads, float scale, u32 row0,
-            u32 rows) {
+prefill_lse(float* z, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads, u32 key_tile, float scale,
+            u32 row0, u32 rows) {
     SHARED_BYTES(bytes);
     bf16* tiles = reinterpret_cast<bf16*>(bytes);
     wait_for_previous();
@@ -53,12 +55,12 @@ prefill_lse(float* z, const bf16* q, u32 ldq, const bf16* keys, u32 window, u32 
     query.load(q + u64(row0 + mine) * ldq + kv_head * group * HEAD, group);
     const float unit = scale * LOG2E;
     float m0 = NEVER, m1 = NEVER, l0 = 0.f, l1 = 0.f;  // of this lane's columns
-    if (steps) fetch_keys(tiles, from, 0, most, kv_heads * HEAD);
+    if (steps) fetch_keys(tiles, from, 0, most, stride, key_tile, kv_heads * HEAD);
     copy_commit();
     for (u32 n = 0; n < steps; n++) {
         copy_wait<0>();
         __syncthreads();  // tile n arrived; the other buffer is free
-        if (n + 1 < steps) fetch_keys(tiles + ((n + 1) & 1) * TILE_ELEMENTS, from, (n + 1) * TILE, most, kv_heads * HEAD);
+        if (n + 1 < steps) fetch_keys(tiles + ((n + 1) & 1) * TILE_ELEMENTS, from, (n + 1) * TILE, most, stride, key_tile, kv_heads * HEAD);
         copy_commit();
         float s[8][4];
         score_tile(s, query, tiles + (n & 1) * TILE_ELEMENTS);
@@ -102,7 +104,7 @@ constexpr u32 SPAN = 256;
 constexpr u32 SCORE_ROWS = 16;
 KERNEL(256, 2)
 prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16* k1, u32 window, u32 stride, const Step* step, u32 heads, u32 kv_heads,
-               float scale, u32 row0, u32 rows, u32 score_blocks) {
+               u32 key_tile, float scale, u32 row0, u32 rows, u32 score_blocks) {
     SHARED_BYTES(bytes);  // two tiles, then for each row A of a tile's keys behind that of the key before
     bf16* tiles = reinterpret_cast<bf16*>(bytes);
     float* level1 = reinterpret_cast<float*>(bytes + 2 * TILE_ELEMENTS * 2) + (threadIdx.x >> 5) * 2 * (TILE + 8);
@@ -131,7 +133,7 @@ prefill_scores(bf16* scores, const float* z, const bf16* q, u32 ldq, const bf16*
         }
     }
     auto fetch = [&](u32 n) {
-        if (n < until) fetch_keys(tiles + (n & 1) * TILE_ELEMENTS, from, first + n * TILE - TILE, most, kv_heads * HEAD);
+        if (n < until) fetch_keys(tiles + (n & 1) * TILE_ELEMENTS, from, first + n * TILE - TILE, most, 16, key_tile, kv_heads * HEAD);
         copy_commit();
     };
     const u32 skip = b0 ? 0 : 1;
@@ -206,7 +208,7 @@ struct AttendShared {
 static_assert(sizeof(AttendShared) <= 35'968 && sizeof(Half) == 16'384, "src/backend/cuda/launch.rs asks for this much");
 
 // Fills the ring until the union is through; one warp. Rows below `low` are not there.
-DEVICE void bring(AttendShared& sh, const bf16* k, const bf16* v, u32 width, u32 words, u32 low, u32 end, u32 slots) {
+DEVICE void bring(AttendShared& sh, const bf16* k, const bf16* v, u32 row_tile, u32 width, u32 words, u32 low, u32 end, u32 slots) {
     const u32 lane = threadIdx.x & 31, at = lane >> 4, chunk = lane & 15;
     u32 n = 0;  // halves asked for
     auto publish = [&](u32 ready) {
@@ -225,12 +227,13 @@ DEVICE void bring(AttendShared& sh, const bf16* k, const bf16* v, u32 width, u32
                 }
                 Half& to = sh.halves()[n % slots];
                 const u32 first = b * BLOCK + half * HALF + at;
+                const u64 here = row_at(first, row_tile, width), none = row_at(low, row_tile, width);
 #pragma unroll
                 for (u32 i = 0; i < HALF / 2; i++) {
-                    const u32 row = first + 2 * i;
-                    const u64 from = u64(row < end ? row : low) * width + chunk * 8;
-                    copy_async(to.k + key_at(at + 2 * i, chunk), k + from, row < end);
-                    copy_async(to.v + value_at(at + 2 * i, chunk), v + from, row < end);
+                    const bool counts = first + 2 * i < end;
+                    const u64 from = (counts ? here + 2 * i * width : none) + chunk * 8;
+                    copy_async(to.k + key_at(at + 2 * i, chunk), k + from, counts);
+                    copy_async(to.v + value_at(at + 2 * i, chunk), v + from, counts);
                 }
                 copy_commit();
                 copy_wait<FLIGHT - 1>();
@@ -245,7 +248,7 @@ DEVICE void bring(AttendShared& sh, const bf16* k, const bf16* v, u32 width, u32
 // first and its last part: outputs, not divided yet, in `o`; each lane's (max, Σ) in `parts` [row][head][4].
 template <bool PART>
 DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap,
-                         const Step* step, u32 heads, u32 kv_heads, float scale, u32 rows, u32 slots, float2* parts, u32 from, u32 until) {
+                         const Step* step, u32 heads, u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 slots, float2* parts, u32 from, u32 until) {
     AttendShared& sh = *reinterpret_cast<AttendShared*>(bytes);
     allow_next();
     wait_for_previous();
@@ -294,7 +297,7 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
     }
     __syncthreads();  // and how many blocks lie before each word
     if (warp == ROWS) {
-        bring(sh, k + kv_head * HEAD, v + kv_head * HEAD, width, words, PART ? from * BLOCK : 0, end, slots);
+        bring(sh, k + kv_head * HEAD, v + kv_head * HEAD, row_tile, width, words, PART ? from * BLOCK : 0, end, slots);
     }
     if (!works) return;
     const float unit = scale * LOG2E;
@@ -400,14 +403,14 @@ DEVICE void attend_chunk(unsigned char* bytes, float* o, u32 ldo, const bf16* q,
 
 KERNEL((ROWS + 1) * 32, 1)
 attend_prefill(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap, const Step* step, u32 heads,
-               u32 kv_heads, float scale, u32 rows, u32 slots) {
+               u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 slots) {
     SHARED_BYTES(bytes);
-    attend_chunk<false>(bytes, o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale, rows, slots, nullptr, 0, 0);
+    attend_chunk<false>(bytes, o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, row_tile, scale, rows, slots, nullptr, 0, 0);
 }
 
 KERNEL((ROWS + 1) * 32, 1)
 attend_prefill_part(float* o, u32 ldo, const bf16* q, u32 ldq, const bf16* k, const bf16* v, const u32* list, const u32* count, u32 cap, const Step* step,
-                    u32 heads, u32 kv_heads, float scale, u32 rows, u32 slots, float2* parts, u32 from, u32 until) {
+                    u32 heads, u32 kv_heads, u32 row_tile, float scale, u32 rows, u32 slots, float2* parts, u32 from, u32 until) {
     SHARED_BYTES(bytes);
-    attend_chunk<true>(bytes, o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, scale, rows, slots, parts, from, until);
+    attend_chunk<true>(bytes, o, ldo, q, ldq, k, v, list, count, cap, step, heads, kv_heads, row_tile, scale, rows, slots, parts, from, until);
 }

@@ -243,7 +243,7 @@ fn fork_and_write(mut b: Cuda) {
     let (whole, alone) = (rows(&mut b, &from, 0..ROWS), held(&b));
     let mut forks: Vec<Cache> = (0..3).map(|_| b.cache(&spec, 1 << 17).unwrap()).collect();
     for fork in &mut forks {
-        b.copy_rows(fork, &mut from, &spec, ROWS).unwrap();
+        b.copy_rows(&mut [fork], &mut [&mut from], &spec, ROWS).unwrap();
     }
     // Four arrays have less than two steps of 2 MiB of their own each.
     let each = (held(&b) - alone) / 3;
@@ -261,19 +261,19 @@ fn fork_and_write(mut b: Cuda) {
     assert!(rows(&mut b, &from, 0..ROWS) == whole && rows(&mut b, &forks[2], 0..ROWS) == whole);
     // One goes back and reads something else: nothing changes for the others, nor what it keeps.
     let keep = 9_999;
-    b.own_rows(&mut forks[0], &spec, keep).unwrap();
+    b.own_rows(&mut [&mut forks[0]], keep).unwrap();
     put(&mut b, &mut forks[0], keep, 20_000, 9);
     assert!(rows(&mut b, &forks[0], 0..keep) == rows(&mut b, &from, 0..keep));
     assert!(rows(&mut b, &forks[0], keep..ROWS - 11_000) != rows(&mut b, &from, keep..ROWS - 11_000));
     // So does the one they come from, from its start on.
-    b.own_rows(&mut from, &spec, 0).unwrap();
+    b.own_rows(&mut [&mut from], 0).unwrap();
     put(&mut b, &mut from, 0, 100, 7);
     for (fork, tail) in forks.iter().zip(&tails).skip(1) {
         assert!(rows(&mut b, fork, 0..ROWS) == whole && rows(&mut b, fork, ROWS..ROWS + 3000) == *tail);
     }
     // A short one in the place of a fork leaves what it had to the other.
     let [_, second, third] = &mut forks[..] else { panic!() };
-    b.copy_rows(second, &mut from, &spec, 100).unwrap();
+    b.copy_rows(&mut [second], &mut [&mut from], &spec, 100).unwrap();
     assert!(rows(&mut b, second, 0..100) == rows(&mut b, &from, 0..100));
     assert!(rows(&mut b, third, 0..ROWS) == whole);
     drop((forks, from));

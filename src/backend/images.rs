@@ -55,18 +55,18 @@ pub trait Images: Memory {
         }
         Ok(())
     }
-    /// Makes the first `positions` positions of a cache those of another one of the same shape; a device that can has them in the
-    /// same memory. Rows in flight are waited for.
+    /// Makes the first `positions` positions of a sequence's caches those of another's of the same shape; a device that can has them in the
+    /// same memory. Of both, all layers. Rows in flight are waited for.
     fn copy_rows(
         &mut self,
-        to: &mut Self::Cache,
-        from: &mut Self::Cache,
+        to: &mut [&mut Self::Cache],
+        from: &mut [&mut Self::Cache],
         spec: &SparseSpec,
         positions: usize,
     ) -> Result<()>;
-    /// Rows from position `keep` on are about to be written anew: they may not be in memory that another cache has too. Rows
-    /// behind all that was ever written need no such word.
-    fn own_rows(&mut self, _cache: &mut Self::Cache, _spec: &SparseSpec, _keep: usize) -> Result<()> {
+    /// Rows from position `keep` on are about to be written anew, in all layers of a sequence: they may not be in memory that another has
+    /// too. Rows behind all that was ever written need no such word.
+    fn own_rows(&mut self, _caches: &mut [&mut Self::Cache], _keep: usize) -> Result<()> {
         Ok(())
     }
     /// Whether all rows of a cache are in its memory: none are still on their way to it.

@@ -1,7 +1,7 @@
 //! Memory of a device: weights, activations, caches, states.
 
 use super::room::PoolCounts;
-use super::{BufKind, Form, Result, WeightView};
+use super::{BufKind, Form, Result, WeightView, internal};
 use crate::protocol::engine::{Dtype, MemoryInfo};
 use crate::spec::{LightningSpec, ModelSpec, SparseSpec};
 
@@ -61,15 +61,21 @@ pub trait Memory: Sized + Send + 'static {
     }
     /// Rows for any pass.
     fn buf(&mut self, width: usize, kind: BufKind) -> Result<Self::Buf>;
-    /// An empty cache that can grow to `limit` positions.
-    fn cache(&mut self, spec: &SparseSpec, limit: usize) -> Result<Self::Cache>;
+    /// Empty caches that can grow to `limit` positions: of `layers` layers of one sequence, which may have their memory together. Such grow
+    /// together, and the first answers for all.
+    fn caches(&mut self, spec: &SparseSpec, limit: usize, layers: usize) -> Result<Vec<Self::Cache>>;
+    /// That of a sequence with one such layer.
+    fn cache(&mut self, spec: &SparseSpec, limit: usize) -> Result<Self::Cache> {
+        let made = self.caches(spec, limit, 1)?.pop();
+        made.ok_or_else(|| internal("cache", "no cache was made"))
+    }
     /// A zero state.
     fn recurrent(&mut self, spec: &LightningSpec) -> Result<Self::Recurrent>;
     /// Room for the selection of any pass up to `limit` positions.
     fn selection(&mut self, spec: &SparseSpec, limit: usize) -> Result<Self::Selection>;
     /// Empty sums for another sequence that uses this selection.
     fn sums(&mut self, sel: &Self::Selection) -> Result<Self::Sums>;
-    /// Grows a cache so that positions below `limit` can be written. Called outside of steps.
+    /// Grows a cache, and those made with it where they have memory together, so that positions below `limit` can be written. Called outside of steps.
     fn reserve(&mut self, cache: &mut Self::Cache, limit: usize) -> Result<()>;
     /// Bytes that [`Memory::reserve`] of `limit` positions would take.
     fn wants(&self, cache: &Self::Cache, limit: usize) -> u64;

@@ -115,11 +115,7 @@ impl<B: Backend> Live<B> {
             0 => {
                 // Rows still in flight would be written over those of this path.
                 b.sync_rows(keep)?;
-                for layer in &mut self.now.layers {
-                    if let LayerState::Sparse(cache) = layer {
-                        b.own_rows(cache, &self.work.sparse_spec, keep)?;
-                    }
-                }
+                b.own_rows(&mut LayerState::caches(&mut self.now.layers), keep)?;
                 rows
             }
             _ => {
@@ -173,11 +169,8 @@ impl<B: Backend> Live<B> {
         }
         self.now.named.cut(0);
         b.sync_rows(0)?;
-        for (to, from) in self.now.layers.iter_mut().zip(&mut lender.layers) {
-            if let (LayerState::Sparse(to), LayerState::Sparse(from)) = (to, from) {
-                b.copy_rows(to, from, &self.work.sparse_spec, lent)?;
-            }
-        }
+        let (mut to, mut from) = (LayerState::caches(&mut self.now.layers), LayerState::caches(&mut lender.layers));
+        b.copy_rows(&mut to, &mut from, &self.work.sparse_spec, lent)?;
         self.now.named = lender.named.clone();
         self.now.named.cut(lent);
         Ok(lent)

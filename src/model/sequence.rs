@@ -62,11 +62,11 @@ impl<B: Backend> Live<B> {
 
     fn copy_layers(&mut self, b: &mut B, to: &mut Sequence<B>) -> Result<()> {
         let position = self.now.position;
-        for (from, to) in self.now.layers.iter_mut().zip(&mut to.layers) {
+        let (mut rows, mut theirs) = (LayerState::caches(&mut to.layers), LayerState::caches(&mut self.now.layers));
+        b.copy_rows(&mut rows, &mut theirs, &self.work.sparse_spec, position)?;
+        for (from, to) in self.now.layers.iter().zip(&mut to.layers) {
             match (from, to) {
-                (LayerState::Sparse(from), LayerState::Sparse(to)) => {
-                    b.copy_rows(to, from, &self.work.sparse_spec, position)?;
-                }
+                (LayerState::Sparse(_), LayerState::Sparse(_)) => {}
                 (LayerState::Lightning(from), LayerState::Lightning(to)) => b.copy_state(to, from)?,
                 (LayerState::Sparse(_), LayerState::Lightning(_))
                 | (LayerState::Lightning(_), LayerState::Sparse(_)) => {

@@ -97,14 +97,32 @@ pub struct Live<B: Backend> {
 impl<B: Backend> LayerState<B> {
     /// What an empty conversation remembers, layer by layer.
     pub(super) fn all(b: &mut B, spec: &ModelSpec, limit: usize) -> Result<Vec<Self>> {
+        let sparse = spec.mixers.iter().filter(|mixer| **mixer == Mixer::Sparse).count();
+        let mut caches = match sparse {
+            0 => Vec::new(),
+            _ => b.caches(&spec.sparse, limit, sparse)?,
+        }
+        .into_iter();
         let mut layers = Vec::with_capacity(spec.mixers.len());
         for mixer in &spec.mixers {
             layers.push(match mixer {
-                Mixer::Sparse => LayerState::Sparse(b.cache(&spec.sparse, limit)?),
+                Mixer::Sparse => {
+                    let cache = caches.next();
+                    LayerState::Sparse(cache.ok_or_else(|| internal("caches", "fewer caches than sparse layers"))?)
+                }
                 Mixer::Lightning => LayerState::Lightning(b.recurrent(&spec.lightning)?),
             });
         }
         Ok(layers)
+    }
+
+    /// The caches among them.
+    pub(super) fn caches(layers: &mut [Self]) -> Vec<&mut B::Cache> {
+        let caches = layers.iter_mut().filter_map(|layer| match layer {
+            LayerState::Sparse(cache) => Some(cache),
+            LayerState::Lightning(_) => None,
+        });
+        caches.collect()
     }
 }
 

@@ -141,7 +141,7 @@ fn one(b: Cuda) -> Story {
     }
     // Other rows in the place of those that were there.
     s.places[0] = Place { position: 850, pending: 0, ..s.places[0] };
-    s.b.own_rows(&mut s.caches[0], &s.spec, 850).unwrap();
+    s.b.own_rows(&mut [&mut s.caches[0]], 850).unwrap();
     for turn in 0..20 {
         s.write(&[(0, 1 + turn % 4, 1)]);
     }
@@ -225,7 +225,7 @@ fn several(b: Cuda) -> Story {
     // And a fork of the first in the place of the third.
     let (position, spec) = (s.places[0].position, s.spec.clone());
     let [first, _, third] = &mut s.caches[..] else { panic!() };
-    s.b.copy_rows(third, first, &spec, position).unwrap();
+    s.b.copy_rows(&mut [third], &mut [first], &spec, position).unwrap();
     s.places[2] = Place { position, pending: 0, ..s.places[2] };
     for turn in 0..6 {
         s.write(&[(0, 2, 1), (1, 1, 1), (2, 3, 2)]);

@@ -46,7 +46,7 @@ fn cut_at_positions(mut b: Cuda) {
     let mut forks: Vec<Cache> = cuts.iter().map(|_| b.cache(&spec, 1 << 17).unwrap()).collect();
     for (fork, cut) in forks.iter_mut().zip(cuts) {
         let before = held(&b);
-        b.copy_rows(fork, &mut from, &spec, cut).unwrap();
+        b.copy_rows(&mut [fork], &mut [&mut from], &spec, cut).unwrap();
         assert!(held(&b) - before <= 4 * (4 << 20), "{} bytes at {cut}", held(&b) - before);
         assert!(rows(&mut b, fork, 0..cut) == rows(&mut b, &from, 0..cut), "{cut}");
     }
@@ -54,14 +54,14 @@ fn cut_at_positions(mut b: Cuda) {
     // Back on the way: what others have is not taken apart, and the bits are the same.
     let mut late = b.cache(&spec, 1 << 17).unwrap();
     let before = held(&b);
-    b.copy_rows(&mut late, &mut from, &spec, 15_000).unwrap();
+    b.copy_rows(&mut [&mut late], &mut [&mut from], &spec, 15_000).unwrap();
     assert!(held(&b) - before < alone / 2, "{} of {alone} bytes", held(&b) - before);
     assert!(rows(&mut b, &late, 0..15_000) == rows(&mut b, &from, 0..15_000));
     // They go on as one that has read its rows for itself, compressed keys with windows across the cut included.
     for (of, (fork, cut)) in (1u8..).zip(forks.iter_mut().zip(cuts)) {
         let mut plain = b.cache(&spec, 1 << 17).unwrap();
         put(&mut b, &mut plain, 0, ROWS, 0);
-        b.own_rows(&mut plain, &spec, cut).unwrap();
+        b.own_rows(&mut [&mut plain], cut).unwrap();
         for cache in [&mut *fork, &mut plain] {
             put(&mut b, cache, cut, 5_000, of);
         }
@@ -70,13 +70,90 @@ fn cut_at_positions(mut b: Cuda) {
     assert!(rows(&mut b, &from, 0..ROWS) == whole);
     // The lender goes back to its start, then to nothing.
     let kept: Vec<_> = forks.iter().zip(cuts).map(|(fork, cut)| rows(&mut b, fork, 0..cut + 5_000)).collect();
-    b.own_rows(&mut from, &spec, 100).unwrap();
+    b.own_rows(&mut [&mut from], 100).unwrap();
     put(&mut b, &mut from, 100, 30_000, 77);
     drop(from);
     for ((fork, cut), kept) in forks.iter().zip(cuts).zip(&kept) {
         assert!(rows(&mut b, fork, 0..cut + 5_000) == *kept, "{cut}");
     }
     drop((forks, late));
+    assert_eq!(held(&b), 0);
+    b.check_guards().unwrap();
+}
+
+#[test]
+fn a_fork_of_eight_layers_has_four_pages_of_its_own() {
+    of_eight_layers(Cuda::emulated(library(), Options { guards: Guards::On, ..Options::default() }).unwrap(), 4);
+    // Keys and values of each layer by themselves, in the host's memory.
+    of_eight_layers(paged(Guards::On), 2 + 2 * 16);
+}
+
+/// Rows from `start` on into all layers, each its own.
+fn put_all(b: &mut Cuda, caches: &mut [Cache], start: usize, rows: usize, of: u8) {
+    for (layer, cache) in (0u8..).zip(caches) {
+        put(b, cache, start, rows, of ^ (16 * layer));
+    }
+}
+
+fn all_rows(b: &mut Cuda, caches: &[Cache], range: std::ops::Range<usize>) -> Vec<Vec<Arc<Vec<u8>>>> {
+    let caches: Vec<&Cache> = caches.iter().collect();
+    let read = b.read_all_rows(&caches, &sparse(), range).unwrap();
+    read.into_iter().map(|tensors| tensors.into_iter().map(|t| t.data).collect()).collect()
+}
+
+fn share(b: &mut Cuda, to: &mut [Cache], from: &mut [Cache], positions: usize) {
+    let (mut to, mut from): (Vec<_>, Vec<_>) = (to.iter_mut().collect(), from.iter_mut().collect());
+    b.copy_rows(&mut to, &mut from, &sparse(), positions).unwrap();
+}
+
+fn of_eight_layers(mut b: Cuda, pages: u64) {
+    const ALL: usize = 12_500;
+    let spec = sparse();
+    let made = |b: &mut Cuda| b.caches(&spec, 1 << 15, 8).unwrap();
+    let mut from = made(&mut b);
+    put_all(&mut b, &mut from, 0, ALL, 0);
+    let whole = all_rows(&mut b, &from, 0..ALL);
+    assert!(whole.windows(2).all(|layers| layers[0] != layers[1]));
+    // Where tiles of compressed keys end, and their last windows.
+    let cuts = [8_192, 8_255, 8_256, 9_001, ALL];
+    let mut forks: Vec<Vec<Cache>> = cuts.iter().map(|_| made(&mut b)).collect();
+    for (fork, cut) in forks.iter_mut().zip(cuts) {
+        let before = held(&b);
+        share(&mut b, fork, &mut from, cut);
+        assert!(held(&b) - before <= pages * (2 << 20), "{} bytes at {cut}", held(&b) - before);
+        assert!(all_rows(&mut b, fork, 0..cut) == all_rows(&mut b, &from, 0..cut), "{cut}");
+    }
+    // They go on as one that has read its rows for itself, one layer after the other.
+    for (of, (fork, cut)) in (1u8..).zip(forks.iter_mut().zip(cuts)) {
+        let mut plain = made(&mut b);
+        for caches in [&mut *fork, &mut plain] {
+            put_all(&mut b, caches, cut, 1_000, of);
+        }
+        let [own, wanted] = [&*fork, &plain].map(|caches| all_rows(&mut b, caches, cut + 200..cut + 1_000));
+        assert!(own == wanted, "{cut}");
+        assert!(all_rows(&mut b, fork, 0..cut) == all_rows(&mut b, &from, 0..cut), "{cut}");
+    }
+    // One goes back, the lender to its start: nothing changes for the others, nor in what is kept.
+    let kept: Vec<_> = forks.iter().zip(cuts).map(|(fork, cut)| all_rows(&mut b, fork, 0..cut + 1_000)).collect();
+    b.own_rows(&mut forks[3].iter_mut().collect::<Vec<_>>(), 4_130).unwrap();
+    put_all(&mut b, &mut forks[3], 4_130, 3_000, 99);
+    b.own_rows(&mut from.iter_mut().collect::<Vec<_>>(), 70).unwrap();
+    put_all(&mut b, &mut from, 70, 9_000, 98);
+    for (n, ((fork, cut), kept)) in forks.iter().zip(cuts).zip(&kept).enumerate() {
+        if n != 3 {
+            assert!(all_rows(&mut b, fork, 0..cut + 1_000) == *kept, "{cut}");
+        }
+    }
+    let mut plain = made(&mut b);
+    put_all(&mut b, &mut plain, 0, ALL, 0);
+    for (caches, kept) in [(&forks[3], 4_130), (&from, 70)] {
+        assert!(all_rows(&mut b, caches, 0..kept) == all_rows(&mut b, &plain, 0..kept), "{kept}");
+    }
+    // Some layers of a sequence are no sequence.
+    let [first, second] = &mut forks[..2] else { panic!() };
+    let error = b.copy_rows(&mut [&mut first[0]], &mut [&mut second[0]], &spec, 100).unwrap_err();
+    assert!(error.to_string().contains("some layers of a sequence and not all"), "{error}");
+    drop((from, forks, plain));
     assert_eq!(held(&b), 0);
     b.check_guards().unwrap();
 }

@@ -100,13 +100,22 @@ impl Images for Cpu {
         })
     }
 
-    fn copy_rows(&mut self, to: &mut Cache, from: &mut Cache, _spec: &SparseSpec, positions: usize) -> Result<()> {
-        to.share(from, positions);
-        self.reserve(to, positions)
+    fn copy_rows(
+        &mut self,
+        to: &mut [&mut Cache],
+        from: &mut [&mut Cache],
+        _spec: &SparseSpec,
+        positions: usize,
+    ) -> Result<()> {
+        for (to, from) in to.iter_mut().zip(from) {
+            to.share(from, positions);
+            self.reserve(to, positions)?;
+        }
+        Ok(())
     }
 
-    fn own_rows(&mut self, cache: &mut Cache, _spec: &SparseSpec, keep: usize) -> Result<()> {
-        cache.own(keep);
+    fn own_rows(&mut self, caches: &mut [&mut Cache], keep: usize) -> Result<()> {
+        caches.iter_mut().for_each(|cache| cache.own(keep));
         Ok(())
     }
 

@@ -83,8 +83,8 @@ impl Memory for Cpu {
         Ok(Buf { width, data: vec![0.0; rows * width] })
     }
 
-    fn cache(&mut self, spec: &SparseSpec, _limit: usize) -> Result<Cache> {
-        Ok(Cache::new(spec, &self.state))
+    fn caches(&mut self, spec: &SparseSpec, _limit: usize, layers: usize) -> Result<Vec<Cache>> {
+        Ok((0..layers).map(|_| Cache::new(spec, &self.state)).collect())
     }
 
     fn recurrent(&mut self, spec: &LightningSpec) -> Result<Recurrent> {

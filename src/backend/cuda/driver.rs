@@ -117,6 +117,19 @@ pub struct Mapping {
     pub(crate) handle: u64,
 }
 
+/// Rows of `bytes` bytes in device memory that begin `pitch` bytes apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pitched {
+    /// The first one.
+    pub at: DevicePtr,
+    /// Bytes of a row.
+    pub bytes: usize,
+    /// How many.
+    pub rows: usize,
+    /// From the start of a row to that of the next.
+    pub pitch: usize,
+}
+
 /// What a device is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
@@ -219,6 +232,16 @@ pub trait Driver: Send + Sync {
     /// # Safety
     /// `dst` must be valid for `bytes` and unread until the queue has passed this point; `src` must be device memory.
     unsafe fn copy_out(&self, dst: *mut u8, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()>;
+    /// Host to device; on the host the rows lie beside each other.
+    ///
+    /// # Safety
+    /// As for [`Driver::copy_in`], of every row.
+    unsafe fn copy_in_rows(&self, dst: &Pitched, src: *const u8, queue: Queue) -> Result<()>;
+    /// Device to host, where the rows will lie beside each other.
+    ///
+    /// # Safety
+    /// As for [`Driver::copy_out`], of every row.
+    unsafe fn copy_out_rows(&self, dst: *mut u8, src: &Pitched, queue: Queue) -> Result<()>;
     /// Device to device.
     ///
     /// # Safety

@@ -18,7 +18,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::cards::Card;
-use super::driver::{Arg, DeviceInfo, DevicePtr, Driver, Event, Gemm, Graph, Home, Launch, Mapping, Queue, failed};
+use super::driver::{
+    Arg, DeviceInfo, DevicePtr, Driver, Event, Gemm, Graph, Home, Launch, Mapping, Pitched, Queue, failed,
+};
 use super::host_pages::HostPages;
 use crate::backend::Result;
 
@@ -325,6 +327,20 @@ impl Driver for Emulated {
     unsafe fn copy_out(&self, dst: *mut u8, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {
         // SAFETY: the caller's.
         unsafe { self.give(Op::Copy { dst: dst as u64, src, bytes }, queue) }
+    }
+
+    unsafe fn copy_in_rows(&self, dst: &Pitched, src: *const u8, queue: Queue) -> Result<()> {
+        (0..dst.rows).try_for_each(|row| {
+            // SAFETY: the caller's.
+            unsafe { self.copy_in(dst.at + (row * dst.pitch) as u64, src.add(row * dst.bytes), dst.bytes, queue) }
+        })
+    }
+
+    unsafe fn copy_out_rows(&self, dst: *mut u8, src: &Pitched, queue: Queue) -> Result<()> {
+        (0..src.rows).try_for_each(|row| {
+            // SAFETY: the caller's.
+            unsafe { self.copy_out(dst.add(row * src.bytes), src.at + (row * src.pitch) as u64, src.bytes, queue) }
+        })
     }
 
     unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Caches that grow without moving: address space for the largest context, memory under what is used.
 //!
-//! Kernels see one contiguous array whose address never changes, so CUDA graphs stay valid while a conversation grows.
+//! Kernels see one array whose address never changes, so CUDA graphs stay valid while a conversation grows.
 //! Where the device cannot reserve address space, the whole size is allocated at once.
 //!
 //! Arrays may have memory in common: what is below a fork is under the addresses of both ([`Growable::share`]). Nobody writes
@@ -17,8 +17,7 @@ use crate::backend::{Result, internal};
 
 /// Memory is added at least this much at a time, so that growth is rare beside steps.
 const STEP_BYTES: usize = 2 << 20;
-/// What lies behind the place where a part is taken apart becomes parts of this size at most: where others are cut further on, no more
-/// than that is copied again.
+/// Parts have at most this size: where one is taken apart, or has to become an array's own, no more than that is copied.
 const PART_BYTES: usize = 64 << 20;
 /// And by this share of what the array has for itself, so that long contexts grow rarely too.
 const SPARE_SHARE: usize = 32;
@@ -160,14 +159,17 @@ impl Growable {
         if more == 0 {
             return Ok(());
         }
-        if let Backing::Mapped { at, mapped, parts, .. } = &mut self.backing {
-            let start = *at + *mapped as u64;
-            let mapping = self.device.driver().map(self.home, start, more)?;
-            parts.push(Part { mapping, charge: Charge::new(&self.device, self.home, more) });
-            *mapped += more;
-            if self.home == Home::Device {
-                // SAFETY: just mapped with this size.
-                unsafe { self.device.driver().fill(start, 0, more, Queue::Compute)? };
+        if let Backing::Mapped { at, mapped, parts, step, .. } = &mut self.backing {
+            let (until, most) = (*mapped + more, PART_BYTES.next_multiple_of(*step));
+            while *mapped < until {
+                let (start, bytes) = (*at + *mapped as u64, most.min(until - *mapped));
+                let mapping = self.device.driver().map(self.home, start, bytes)?;
+                parts.push(Part { mapping, charge: Charge::new(&self.device, self.home, bytes) });
+                *mapped += bytes;
+                if self.home == Home::Device {
+                    // SAFETY: just mapped with this size.
+                    unsafe { self.device.driver().fill(start, 0, bytes, Queue::Compute)? };
+                }
             }
         }
         Ok(())
@@ -206,31 +208,21 @@ impl Growable {
         Ok(*mapped)
     }
 
-    /// What lies from byte `from` on is wanted no more and about to be written: memory there that is not this array's alone is
-    /// replaced where `from` is in it, and given up with all behind it where it is not; [`Growable::grow`] brings new.
-    pub(crate) fn own(&mut self, from: usize) -> Result<()> {
-        let Backing::Mapped { parts, .. } = &self.backing else { return Ok(()) };
-        let mut start = 0;
-        for (index, part) in parts.iter().enumerate() {
+    /// What lies from byte `from` on is about to be written, and wanted no more from byte `keep` on: memory there that is not this array's
+    /// alone is replaced up to `keep`, and given up with all behind it where it lies behind that; [`Growable::grow`] brings new.
+    pub(crate) fn own(&mut self, from: usize, keep: usize) -> Result<()> {
+        let (mut index, mut start) = (0, 0);
+        loop {
+            let Backing::Mapped { parts, .. } = &self.backing else { return Ok(()) };
+            let Some(part) = parts.get(index) else { return Ok(()) };
             let bytes = part.mapping.bytes;
             if start + bytes > from && part.is_shared() {
-                if start >= from {
+                if start >= keep {
                     return self.cut(index);
                 }
-                self.replace(index, &[bytes], from - start)?;
-                // Whatever follows lies behind.
-                return self.own_behind(index + 1);
+                self.replace(index, &[bytes], bytes.min(keep - start))?;
             }
-            start += bytes;
-        }
-        Ok(())
-    }
-
-    fn own_behind(&mut self, index: usize) -> Result<()> {
-        let Backing::Mapped { parts, .. } = &self.backing else { return Ok(()) };
-        match parts.iter().skip(index).position(Part::is_shared) {
-            Some(at) => self.cut(index + at),
-            None => Ok(()),
+            (index, start) = (index + 1, start + bytes);
         }
     }
 

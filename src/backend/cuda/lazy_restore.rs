@@ -14,7 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::device::{Device, Pinned};
-use super::driver::{DevicePtr, Event, Home, Queue};
+use super::driver::{Event, Home, Queue};
+use super::stretch::Stretch;
 use crate::backend::{BackendError, Result, internal};
 use crate::protocol::engine::{Cancel, PIECE_BYTES, RowSource, RowsFault};
 
@@ -34,8 +35,8 @@ pub(super) struct Source {
     pub(super) start: usize,
     pub(super) rows: usize,
     pub(super) row_bytes: usize,
-    /// Names in the file and where the first row goes.
-    pub(super) arrays: [(String, DevicePtr); 2],
+    /// Names in the file and where the rows go.
+    pub(super) arrays: [(String, Stretch); 2],
     /// Whose memory that is.
     pub(super) home: Home,
 }
@@ -312,22 +313,22 @@ impl LazyRestore {
             let rows = units.start * UNIT..(units.end * UNIT).min(source.rows);
             let at = rows.start * source.row_bytes;
             for ((slot, event), (name, dst)) in slots.iter_mut().zip(&source.arrays) {
+                let dst = dst.part(at, rows.len() * source.row_bytes);
                 if source.home == Home::Host {
-                    let (to, bytes) = ((*dst as usize + at) as *mut u8, rows.len() * source.row_bytes);
                     // SAFETY: the cache has room for these rows and outlives this thread (its drop gives up first); nobody reads them
                     // before they have arrived.
-                    let to = unsafe { std::slice::from_raw_parts_mut(to, bytes) };
+                    let to = unsafe { dst.host()? };
                     source.feed.fill(name, at, to).map_err(BackendError::Rows)?;
                     continue;
                 }
                 driver.wait_host(event)?;
-                let bytes = slot.as_mut_slice().get_mut(..rows.len() * source.row_bytes);
+                let bytes = slot.as_mut_slice().get_mut(..dst.bytes());
                 let bytes =
                     bytes.ok_or_else(|| super::shape("rows", format!("at most {PIECE_BYTES} bytes"), rows.len()))?;
                 source.feed.fill(name, at, bytes).map_err(BackendError::Rows)?;
                 // SAFETY: the cache has room for these rows and outlives this thread (its drop gives up first); the slot
                 // is not filled again before its event has passed.
-                unsafe { driver.copy_in(*dst + at as u64, bytes.as_ptr(), bytes.len(), Queue::Copy)? };
+                unsafe { dst.copy_in(driver, bytes.as_ptr(), Queue::Copy)? };
                 driver.record(event, Queue::Copy)?;
             }
             let mut plan = self.plan();

@@ -133,28 +133,13 @@ impl Cuda {
     /// The device's.
     pub fn randomize(&mut self, cache: &mut Cache, rows: usize, seed: u64) -> Result<()> {
         let spec = cache.spec().clone();
-        let width = cache.row_bytes / 2;
         // A mean of 32 or 128 keys has that much less deviation.
-        let parts = [
-            (&cache.k, rows, 1.0),
-            (&cache.v, rows, 1.0),
-            (&cache.k1, spec.level1_rows(rows), 0.18),
-            (&cache.k2, spec.level2_rows(rows), 0.09),
-        ];
-        for (i, (array, n, std)) in parts.into_iter().enumerate() {
-            if n * cache.row_bytes > array.backed() {
-                return Err(super::shape(
-                    "randomize",
-                    format!("at most {} bytes", array.backed()),
-                    n * cache.row_bytes,
-                ));
-            }
-            if n > 0 {
-                // SAFETY: checked just above.
-                unsafe {
-                    launch::RandomBf16 { dst: array.ptr(), n: (n * width) as u64, std, seed: seed + i as u64 }
-                        .launch(self.device.driver())?
-                };
+        let counts = [(rows, 1.0), (rows, 1.0), (spec.level1_rows(rows), 0.18), (spec.level2_rows(rows), 0.09)];
+        for (i, (n, std)) in counts.into_iter().enumerate() {
+            for (piece, (dst, bytes)) in cache.rows(i, &(0..n))?.0.pieces().into_iter().enumerate() {
+                let seed = seed + (piece << 16 | i) as u64;
+                // SAFETY: there is memory under these rows.
+                unsafe { launch::RandomBf16 { dst, n: (bytes / 2) as u64, std, seed }.launch(self.device.driver())? };
             }
         }
         // Sizes beyond 32 bits would have been refused when the cache was made.

@@ -134,11 +134,11 @@ impl Memory for Cuda {
         Buf::new(&self.device, width, kind, self.prefill_rows)
     }
 
-    fn cache(&mut self, spec: &SparseSpec, limit: usize) -> Result<Cache> {
+    fn caches(&mut self, spec: &SparseSpec, limit: usize, layers: usize) -> Result<Vec<Cache>> {
         self.touch_own();
-        let table = self.tables.other();
+        let tables: Vec<_> = (0..layers).map(|_| self.tables.other()).collect();
         let home = if self.pools.size().is_some() { Home::Host } else { Home::Device };
-        Cache::new(&self.device, &self.ledger, spec, limit, table, home)
+        Cache::all(&self.device, &self.ledger, spec, limit, &tables, home)
     }
 
     fn recurrent(&mut self, spec: &LightningSpec) -> Result<Recurrent> {
@@ -165,7 +165,7 @@ impl Memory for Cuda {
     }
 
     fn reserve(&mut self, cache: &mut Cache, limit: usize) -> Result<()> {
-        cache.reserve(&self.device, limit)
+        cache.reserve(limit)
     }
 
     fn wants(&self, cache: &Cache, limit: usize) -> u64 {

@@ -9,7 +9,8 @@
 //! | `nvidia`, `cublaslt`, `images` | the CUDA driver, cuBLASLt, embedded kernels |
 //! | `cards` | limits of other cards, to run their code paths here |
 //! | `emulated` | the same kernels on the CPU |
-//! | `device`, `growable`, `staging` | memory: owned, growing, on its way |
+//! | `device`, `growable`, `staging`, `stretch` | memory: owned, growing, on its way; bytes that lie in pieces |
+//! | `joined` | the rows of all sparse layers of a sequence in common arrays |
 //! | `pool`, `host_pages` | contexts larger than the device: keys and values in host memory, a pool of blocks here |
 //! | `steps`, `tables`, `graph` | what changes between steps; whose rows a pass has; CUDA graphs |
 //! | `launch`, `limits` | the table of kernels; what none is written for |
@@ -37,6 +38,7 @@ mod graph;
 mod growable;
 mod host_pages;
 mod images;
+mod joined;
 mod launch;
 mod lazy_restore;
 mod limits;
@@ -49,6 +51,7 @@ mod pool;
 mod staging;
 mod state;
 mod steps;
+mod stretch;
 mod tables;
 mod tensors;
 mod weights;

@@ -18,7 +18,8 @@ use cudarc::driver::{result, sys};
 use super::cards::Card;
 use super::cublaslt::CublasLt;
 use super::driver::{
-    Arg, DeviceInfo, DevicePtr, Driver, Event, Follow, Gemm, GemmOut, Graph, Home, Launch, Mapping, Queue, failed,
+    Arg, DeviceInfo, DevicePtr, Driver, Event, Follow, Gemm, GemmOut, Graph, Home, Launch, Mapping, Pitched, Queue,
+    failed,
 };
 use super::host_pages::HostPages;
 use super::images;

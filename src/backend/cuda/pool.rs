@@ -13,9 +13,8 @@ use std::sync::{Arc, Weak};
 
 use super::device::{Account, Device, DeviceBuffer};
 use super::driver::{DevicePtr, Event, Queue};
-use super::growable::Growable;
 use super::tables::{Entry, TableId};
-use super::tensors::HEAD;
+use super::tensors::{Cache, HEAD};
 use super::{launch, u32_of};
 use crate::backend::room::PoolCounts;
 use crate::backend::{MAX_POSITIONS, Result, internal};
@@ -204,9 +203,9 @@ impl Ring {
         self.device.driver().record(&self.appended, Queue::Compute)
     }
 
-    /// Copies rows `from..until` of both arrays into the next place, beside the compute queue, which then waits for them; `fresh`: some
+    /// Copies rows `from..until` of k and v, which lie beside each other in host memory, into the next place, beside the compute queue, which then waits for them; `fresh`: some
     /// of them were written by this pass.
-    pub(super) fn fill(&mut self, [k, v]: [&Growable; 2], from: usize, until: usize, fresh: bool) -> Result<Filled> {
+    pub(super) fn fill(&mut self, cache: &Cache, from: usize, until: usize, fresh: bool) -> Result<Filled> {
         let (place, driver) = (self.next, self.device.driver());
         let (Some(filled), Some(read)) = (self.filled.get(place), self.read.get(place)) else {
             return Err(internal("prefill", "a place beyond the ring"));
@@ -220,9 +219,10 @@ impl Ring {
         }
         let array = (self.rows * self.row_bytes) as u64;
         let at = self.memory.ptr() + 2 * place as u64 * array;
-        for (array, at) in [(k, at), (v, at + array)] {
+        let (joined, [k, v, ..]) = (cache.joined(), cache.columns());
+        for (column, at) in [(k, at), (v, at + array)] {
             let mut to = at;
-            for (piece, bytes) in array.pieces(from * self.row_bytes..until * self.row_bytes) {
+            for (piece, bytes) in joined.array(column)?.pieces(from * self.row_bytes..until * self.row_bytes) {
                 // SAFETY: host memory of the cache, which is not unmapped before both queues have passed; a place holds this many rows.
                 unsafe { driver.copy_in(to, piece as *const u8, bytes, Queue::Copy)? };
                 to += bytes as u64;

@@ -8,6 +8,7 @@ use rayon::prelude::*;
 
 use super::device::{Device, Pinned};
 use super::driver::{DevicePtr, Driver, Event, Queue};
+use super::stretch::Stretch;
 use crate::backend::{BackendError, Result, internal};
 use crate::protocol::engine::{PIECE_BYTES, RowSource};
 
@@ -22,8 +23,7 @@ const IN_FLIGHT: usize = 8;
 
 /// One array on its way to the device.
 pub(super) struct Incoming<'a> {
-    pub(super) dst: DevicePtr,
-    pub(super) bytes: usize,
+    pub(super) dst: Stretch,
     /// With its layer.
     pub(super) name: String,
     pub(super) feed: &'a dyn RowSource,
@@ -36,12 +36,11 @@ fn event_of(events: &[Event], slot: usize) -> Result<&Event> {
     events.get(slot).ok_or_else(|| internal("restore_rows", "a slot without its event"))
 }
 
-/// A piece of an array on its way: which one, from which byte, how many, and where to.
+/// A piece of an array on its way: which one, from which byte, and where to.
 struct Piece {
     array: usize,
     at: usize,
-    bytes: usize,
-    dst: DevicePtr,
+    dst: Stretch,
 }
 
 /// Fills a piece: the number of its array, the byte it begins at, and where its bytes go.
@@ -74,7 +73,7 @@ fn stream_through(
                     let Ok((slot, bytes)) = empty.recv() else {
                         return;
                     };
-                    let read = match bytes.get_mut(..piece.bytes) {
+                    let read = match bytes.get_mut(..piece.dst.bytes()) {
                         Some(into) => fill(piece.array, piece.at, into),
                         None => Err(internal("staging", "a slot shorter than a piece")),
                     };
@@ -89,7 +88,7 @@ fn stream_through(
         for (piece, (slot, bytes), read) in ready {
             read?;
             // SAFETY: whoever made the pieces checked that the array is the caller's; the slot is not filled again before its event.
-            unsafe { driver.copy_in(piece.dst, bytes.as_ptr(), piece.bytes, Queue::Copy)? };
+            unsafe { piece.dst.copy_in(driver, bytes.as_ptr(), Queue::Copy)? };
             driver.record(event_of(events, slot)?, Queue::Copy)?;
             flying.push_back((slot, bytes));
             if flying.len() > IN_FLIGHT
@@ -114,16 +113,16 @@ fn copy_pieces(to: &mut [u8], from: Option<&[u8]>) -> Result<()> {
 
 /// A part of what is fetched: from where, through which place of a buffer, and where to.
 struct Part<'a> {
-    src: DevicePtr,
+    src: Stretch,
     at: usize,
     to: &'a mut [u8],
 }
 
 /// What is fetched, in parts, as many of them together as a buffer holds.
-fn loads<'a>(from: &[(DevicePtr, usize)], out: &'a mut [Vec<u8>]) -> Vec<Vec<Part<'a>>> {
-    let parts = from.iter().zip(out).flat_map(|((src, _), to)| {
-        let from = (0..).map(move |i| src + i * PIECE_BYTES as u64);
-        from.zip(to.chunks_mut(PIECE_BYTES))
+fn loads<'a>(from: &[Stretch], out: &'a mut [Vec<u8>]) -> Vec<Vec<Part<'a>>> {
+    let parts = from.iter().zip(out).flat_map(|(src, to)| {
+        let part = |(i, to): (usize, &'a mut [u8])| (src.part(i * PIECE_BYTES, to.len()), to);
+        to.chunks_mut(PIECE_BYTES).enumerate().map(part)
     });
     let mut loads: Vec<Vec<Part<'a>>> = Vec::new();
     let mut full = CHUNK_BYTES;
@@ -143,9 +142,9 @@ fn loads<'a>(from: &[(DevicePtr, usize)], out: &'a mut [Vec<u8>]) -> Vec<Vec<Par
 }
 
 /// An array in pieces.
-fn cut(array: usize, dst: DevicePtr, bytes: usize, piece: usize) -> Vec<Piece> {
-    let one = |at: usize| Piece { array, at, bytes: piece.min(bytes - at), dst: dst + at as u64 };
-    (0..bytes).step_by(piece.max(1)).map(one).collect()
+fn cut(array: usize, dst: Stretch, piece: usize) -> Vec<Piece> {
+    let one = |at: usize| Piece { array, at, dst: dst.part(at, piece.min(dst.bytes() - at)) };
+    (0..dst.bytes()).step_by(piece.max(1)).map(one).collect()
 }
 
 /// Two page-locked buffers and their events.
@@ -178,12 +177,11 @@ impl Staging {
         self.device.driver().record(self.event(half)?, Queue::Copy)
     }
 
-    /// Sends `bytes` to `dst`, made by `fill(offset, chunk)` in pieces that are multiples of `unit`. What the compute
+    /// Sends the bytes of `dst`, made by `fill(offset, chunk)` in pieces that are multiples of `unit`. What the compute
     /// queue holds so far is done before the first byte arrives, and it goes on only after the last one.
     pub(super) fn send(
         &mut self,
-        dst: DevicePtr,
-        bytes: usize,
+        dst: Stretch,
         unit: usize,
         fill: &(dyn Fn(usize, &mut [u8]) -> Result<()> + Sync),
     ) -> Result<()> {
@@ -192,8 +190,7 @@ impl Staging {
         if chunk > CHUNK_BYTES {
             return Err(super::driver::failed("copy to device", format!("rows of {unit} bytes are too long")));
         }
-        let mut at = 0;
-        let mut half = 0;
+        let (mut at, mut half, bytes) = (0, 0, dst.bytes());
         while at < bytes {
             let n = chunk.min(bytes - at);
             self.wait(half)?;
@@ -201,7 +198,7 @@ impl Staging {
             let buffer = buffer.ok_or_else(|| internal("staging", "a chunk larger than its half"))?;
             fill(at, buffer)?;
             // SAFETY: the half is not written before its event has passed; the caller owns `bytes` at `dst`.
-            unsafe { self.device.driver().copy_in(dst + at as u64, buffer.as_ptr(), n, Queue::Copy)? };
+            unsafe { dst.part(at, n).copy_in(self.device.driver(), buffer.as_ptr(), Queue::Copy)? };
             self.mark(half)?;
             at += n;
             half ^= 1;
@@ -211,13 +208,18 @@ impl Staging {
 
     /// Sends bytes as they are.
     pub(super) fn send_bytes(&mut self, dst: DevicePtr, data: &[u8]) -> Result<()> {
-        self.send(dst, data.len(), 1, &|at, chunk| copy_pieces(chunk, data.get(at..)))
+        self.send_rows(Stretch::plain(dst, data.len()), data)
+    }
+
+    /// The same to where they lie in pieces.
+    pub(super) fn send_rows(&mut self, dst: Stretch, data: &[u8]) -> Result<()> {
+        self.send(dst, 1, &|at, chunk| copy_pieces(chunk, data.get(at..)))
     }
 
     /// Sends arrays that are read piece by piece, by all threads at once, each piece as soon as it is there. Order on the
     /// compute queue as in [`Staging::send`].
     pub(super) fn stream(&mut self, arrays: &[Incoming<'_>]) -> Result<()> {
-        let cut = |(array, a): (usize, &Incoming<'_>)| cut(array, a.dst, a.bytes, PIECE_BYTES);
+        let cut = |(array, a): (usize, &Incoming<'_>)| cut(array, a.dst, PIECE_BYTES);
         let pieces: Vec<Piece> = arrays.iter().enumerate().flat_map(cut).collect();
         self.send_pieces(&pieces, &|array, at, into| {
             let array = arrays.get(array).ok_or_else(|| internal("staging", "a piece of no array"))?;
@@ -234,10 +236,10 @@ impl Staging {
         fill: &(dyn Fn(usize, &mut [u8]) -> Result<()> + Sync),
     ) -> Result<()> {
         if bytes < 4 * PIECE_BYTES || unit > PIECE_BYTES {
-            return self.send(dst, bytes, unit, fill);
+            return self.send(Stretch::plain(dst, bytes), unit, fill);
         }
         let piece = PIECE_BYTES / unit.max(1) * unit.max(1);
-        self.send_pieces(&cut(0, dst, bytes, piece), &|_, at, into| fill(at, into))
+        self.send_pieces(&cut(0, Stretch::plain(dst, bytes), piece), &|_, at, into| fill(at, into))
     }
 
     fn send_pieces(&mut self, pieces: &[Piece], fill: &Fill<'_>) -> Result<()> {
@@ -260,14 +262,14 @@ impl Staging {
 
     /// Fetches device memory into a vector.
     pub(super) fn fetch(&mut self, src: DevicePtr, bytes: usize) -> Result<Vec<u8>> {
-        self.fetch_all(&[(src, bytes)])?.pop().ok_or_else(|| internal("staging", "nothing was fetched"))
+        self.fetch_all(&[Stretch::plain(src, bytes)])?.pop().ok_or_else(|| internal("staging", "nothing was fetched"))
     }
 
     /// Fetches pieces of device memory, each into a vector of its own. Many short ones share a buffer: a state of a hundred arrays
     /// waits for the device a few times and not a hundred times, and all threads take part in filling memory that is new to them.
-    pub(super) fn fetch_all(&mut self, from: &[(DevicePtr, usize)]) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn fetch_all(&mut self, from: &[Stretch]) -> Result<Vec<Vec<u8>>> {
         self.device.order(Queue::Compute, Queue::Copy)?;
-        let mut out: Vec<Vec<u8>> = from.par_iter().map(|(_, bytes)| vec![0u8; *bytes]).collect();
+        let mut out: Vec<Vec<u8>> = from.par_iter().map(|from| vec![0u8; from.bytes()]).collect();
         let mut loads = loads(from, &mut out);
         // One load is copied while the one before is moved into its vectors.
         for i in 0..=loads.len() {
@@ -276,7 +278,7 @@ impl Staging {
                 let start = half.as_mut_ptr();
                 for part in load {
                     // SAFETY: the half was emptied two loads ago, and the parts of a load lie in it; the caller owns these bytes.
-                    unsafe { self.device.driver().copy_out(start.add(part.at), part.src, part.to.len(), Queue::Copy)? };
+                    unsafe { part.src.copy_out(self.device.driver(), start.add(part.at), Queue::Copy)? };
                 }
                 self.mark(i % 2)?;
             }

@@ -10,9 +10,9 @@ use half::bf16;
 
 use super::device::DeviceBuffer;
 use super::driver::{DevicePtr, Home, Queue};
-use super::growable::Growable;
 use super::lazy_restore::{InFlight, LazyRestore, Source};
 use super::staging::Incoming;
+use super::stretch::Stretch;
 use super::tensors::{Buf, Cache, HEAD, Recurrent, Selection, floats};
 use super::{Cuda, shape};
 use crate::backend::{BackendError, BufKind, Images, ROW_ARRAYS, Result, Sparse, Steps, internal, layer_tensor};
@@ -27,26 +27,6 @@ fn row_ranges(spec: &SparseSpec, positions: &Range<usize>) -> [Range<usize>; 4] 
     let level1 = spec.level1_rows(positions.start)..spec.level1_rows(positions.end);
     let level2 = spec.level2_rows(positions.start)..spec.level2_rows(positions.end);
     [positions.clone(), positions.clone(), level1, level2]
-}
-
-impl Cache {
-    fn array(&self, index: usize) -> &Growable {
-        match index {
-            0 => &self.k,
-            1 => &self.v,
-            2 => &self.k1,
-            _ => &self.k2,
-        }
-    }
-
-    fn array_mut(&mut self, index: usize) -> &mut Growable {
-        match index {
-            0 => &mut self.k,
-            1 => &mut self.v,
-            2 => &mut self.k1,
-            _ => &mut self.k2,
-        }
-    }
 }
 
 impl Images for Cuda {
@@ -81,12 +61,11 @@ impl Images for Cuda {
         let mut arrays = Vec::with_capacity(caches.len() * ranges.len());
         for cache in caches {
             for (index, rows) in ranges.iter().enumerate() {
-                let array = cache.array(index);
-                within(array, rows, cache.row_bytes)?;
+                let array = cache.rows(index, rows)?;
                 if let (Some(in_flight), 0 | 1) = (cache.in_flight(), index) {
                     in_flight.wait_for(std::slice::from_ref(rows))?;
                 }
-                arrays.push((array, rows.start * cache.row_bytes..rows.end * cache.row_bytes));
+                arrays.push(array);
             }
         }
         let mut data = self.fetch_arrays(&arrays)?.into_iter();
@@ -119,16 +98,15 @@ impl Images for Cuda {
             {
                 return Err(shape("write_rows", format!("`{name}` {expected:?}"), format!("{tensor:?}")));
             }
-            let array = cache.array(index);
-            within(array, &rows, cache.row_bytes)?;
+            let array = cache.rows(index, &rows)?;
             match tensor.dtype {
-                Dtype::Bf16 => self.store_rows(array, &rows, cache.row_bytes, &tensor.data)?,
+                Dtype::Bf16 => self.store_rows(array, &tensor.data)?,
                 Dtype::F32 | Dtype::U32 | Dtype::U8 => {
                     let narrow: Vec<u8> = floats(tensor.dtype, &tensor.data)?
                         .into_iter()
                         .flat_map(|x| bf16::from_f32(x).to_le_bytes())
                         .collect();
-                    self.store_rows(array, &rows, cache.row_bytes, &narrow)?;
+                    self.store_rows(array, &narrow)?;
                 }
             }
         }
@@ -149,7 +127,7 @@ impl Images for Cuda {
         }
         for (layer, cache) in caches.iter_mut() {
             let first = sources.len();
-            let home = cache.k.home();
+            let [home, ..] = cache.columns().map(|column| column.home);
             if let Some(feed) = feeds.first() {
                 cache.forget(usize::try_from(feed.start()).unwrap_or(usize::MAX))?;
             }
@@ -169,10 +147,7 @@ impl Images for Cuda {
                 }
                 let mut places = Vec::with_capacity(names.len());
                 for (index, (name, rows)) in names.into_iter().zip(&ranges).enumerate() {
-                    let array = cache.array(index);
-                    within(array, rows, cache.row_bytes)?;
-                    let dst = array.ptr() + (rows.start * cache.row_bytes) as u64;
-                    places.push((name, dst, rows.len() * cache.row_bytes));
+                    places.push((name, cache.rows(index, rows)?.0));
                 }
                 let mut places = places.into_iter();
                 if let (Some(k), Some(v)) = (places.next(), places.next()) {
@@ -181,11 +156,11 @@ impl Images for Cuda {
                         start,
                         rows,
                         row_bytes: cache.row_bytes,
-                        arrays: [(k.0, k.1), (v.0, v.1)],
+                        arrays: [k, v],
                         home,
                     });
                 }
-                compressed.extend(places.map(|(name, dst, bytes)| Incoming { dst, bytes, name, feed: feed.as_ref() }));
+                compressed.extend(places.map(|(name, dst)| Incoming { dst, name, feed: feed.as_ref() }));
             }
             of_cache.push(first..sources.len());
         }
@@ -198,45 +173,37 @@ impl Images for Cuda {
         Ok(())
     }
 
-    fn copy_rows(&mut self, to: &mut Cache, from: &mut Cache, spec: &SparseSpec, positions: usize) -> Result<()> {
-        if let Some(in_flight) = from.in_flight() {
-            in_flight.wait_for(std::slice::from_ref(&(0..positions)))?;
+    fn copy_rows(
+        &mut self,
+        to: &mut [&mut Cache],
+        from: &mut [&mut Cache],
+        spec: &SparseSpec,
+        positions: usize,
+    ) -> Result<()> {
+        let (Some(first), Some(theirs)) = (to.first(), from.first()) else {
+            return if to.len() == from.len() { Ok(()) } else { Err(internal("copy_rows", "caches of two shapes")) };
+        };
+        if first.is_beside(theirs) {
+            return Err(internal("copy_rows", "a sequence and itself"));
         }
-        to.set_in_flight(None);
-        to.forget(0)?;
-        let ranges = row_ranges(spec, &(0..positions));
-        let mut common = [0; 4];
-        for ((index, common), rows) in common.iter_mut().enumerate().zip(&ranges) {
-            within(from.array(index), rows, from.row_bytes)?;
-            let bytes = rows.end * from.row_bytes;
-            *common = to.array_mut(index).share(from.array_mut(index), bytes)?;
-        }
-        to.reserve(&self.device, positions)?;
-        for ((index, common), rows) in common.into_iter().enumerate().zip(&ranges) {
-            let (source, target) = (from.array(index), to.array(index));
-            within(target, rows, to.row_bytes)?;
-            let rest = rows.end * from.row_bytes - common;
-            if rest > 0 && target.home() == Home::Host && source.home() == Home::Host {
-                // What the device still writes or reads there.
-                self.synchronize()?;
-                // SAFETY: both have memory under these rows, each its own, and the device is done with them.
-                unsafe { target.host(common..common + rest)?.copy_from_slice(source.host(common..common + rest)?) };
-            } else if rest > 0 {
-                let (to, from) = (target.ptr() + common as u64, source.ptr() + common as u64);
-                // SAFETY: both have memory under these rows, each its own.
-                unsafe { self.device.driver().copy(to, from, rest, Queue::Compute)? };
+        for from in from.iter() {
+            if let Some(in_flight) = from.in_flight() {
+                // A block is copied whole.
+                in_flight.wait_for(std::slice::from_ref(&(0..positions.next_multiple_of(spec.block))))?;
             }
         }
-        Ok(())
+        for to in to.iter_mut() {
+            to.set_in_flight(None);
+            to.forget(0)?;
+        }
+        Cache::joined_of(to)?.copy_from(&mut *Cache::joined_of(from)?, positions)
     }
 
-    fn own_rows(&mut self, cache: &mut Cache, spec: &SparseSpec, keep: usize) -> Result<()> {
-        cache.forget(keep)?;
-        for (index, rows) in row_ranges(spec, &(0..keep)).iter().enumerate() {
-            let kept = rows.end * cache.row_bytes;
-            cache.array_mut(index).own(kept)?;
+    fn own_rows(&mut self, caches: &mut [&mut Cache], keep: usize) -> Result<()> {
+        for cache in caches.iter() {
+            cache.forget(keep)?;
         }
-        Ok(())
+        if caches.is_empty() { Ok(()) } else { Cache::joined_of(caches)?.own(keep) }
     }
 
     fn rows_are_there(&self, cache: &Cache) -> bool {
@@ -269,7 +236,7 @@ impl Images for Cuda {
                 "a recurrent state with pending rows cannot be saved; fold first".to_owned(),
             ));
         }
-        let places: Vec<(DevicePtr, usize)> = states.iter().map(|s| (s.state.ptr(), s.state.bytes())).collect();
+        let places: Vec<_> = states.iter().map(|s| Stretch::plain(s.state.ptr(), s.state.bytes())).collect();
         let image = |data| ImageTensor {
             name: "state".to_owned(),
             dtype: Dtype::F32,
@@ -320,33 +287,31 @@ impl Cuda {
     }
 
     /// Bytes of arrays as they lie in memory. Waits.
-    fn fetch_arrays(&mut self, arrays: &[(&Growable, Range<usize>)]) -> Result<Vec<Vec<u8>>> {
-        let on_device = arrays.iter().filter(|(array, _)| array.home() == Home::Device);
-        let places: Vec<(DevicePtr, usize)> =
-            on_device.map(|(array, bytes)| (array.ptr() + bytes.start as u64, bytes.len())).collect();
+    fn fetch_arrays(&mut self, arrays: &[(Stretch, Home)]) -> Result<Vec<Vec<u8>>> {
+        let on_device = arrays.iter().filter(|(_, home)| *home == Home::Device);
+        let places: Vec<Stretch> = on_device.map(|(array, _)| *array).collect();
         if places.len() < arrays.len() {
             self.synchronize()?;
         }
         let mut fetched = self.staging.fetch_all(&places)?.into_iter();
-        let data = arrays.iter().map(|(array, bytes)| match array.home() {
+        let data = arrays.iter().map(|(array, home)| match home {
             Home::Device => fetched.next().ok_or_else(|| internal("read_rows", "an array without its bytes")),
             // SAFETY: the device is done with them; rows in flight to them have been waited for.
-            Home::Host => Ok(unsafe { array.host(bytes.clone())? }.to_vec()),
+            Home::Host => Ok(unsafe { array.host()? }.to_vec()),
         });
         data.collect()
     }
 
-    fn store_rows(&mut self, array: &Growable, rows: &Range<usize>, row_bytes: usize, data: &[u8]) -> Result<()> {
-        let from = rows.start * row_bytes;
-        if array.home() == Home::Device {
-            return self.staging.send_bytes(array.ptr() + from as u64, data);
+    fn store_rows(&mut self, (array, home): (Stretch, Home), data: &[u8]) -> Result<()> {
+        if data.len() != array.bytes() {
+            return Err(shape("write_rows", format!("{} bytes", array.bytes()), data.len()));
         }
-        if data.len() != rows.len() * row_bytes {
-            return Err(shape("write_rows", format!("{} bytes", rows.len() * row_bytes), data.len()));
+        if home == Home::Device {
+            return self.staging.send_rows(array, data);
         }
         self.synchronize()?;
         // SAFETY: the device is done with them; nothing is in flight to rows that are written.
-        unsafe { array.host(from..from + data.len())? }.copy_from_slice(data);
+        unsafe { array.host()? }.copy_from_slice(data);
         Ok(())
     }
 
@@ -366,14 +331,6 @@ fn number_type(buf: &Buf) -> Dtype {
         BufKind::Activation => Dtype::Bf16,
         BufKind::Residual | BufKind::Wide | BufKind::Logits => Dtype::F32,
     }
-}
-
-/// Rows with memory under them.
-fn within(array: &Growable, rows: &Range<usize>, row_bytes: usize) -> Result<()> {
-    if rows.end * row_bytes <= array.backed() {
-        return Ok(());
-    }
-    Err(shape("cache rows", format!("below {}", array.backed() / row_bytes.max(1)), rows.end))
 }
 
 #[cfg(test)]

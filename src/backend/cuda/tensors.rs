@@ -4,20 +4,21 @@
 //! `16b + r` is gate row `8b + r` for r < 8, up row `8b + r − 8` otherwise), so that one block of the SwiGLU GEMM
 //! holds both halves. Norm weights are f32. Everything keeps its address from the day it is made.
 
-use std::sync::Arc;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use half::bf16;
 
 use super::device::{Account, Device, DeviceBuffer};
 use super::driver::{DevicePtr, Home};
-use super::growable::Growable;
+use super::joined::{Column, Columns, Joined};
 use super::lazy_restore::InFlight;
 use super::pool::Paged;
+use super::stretch::Stretch;
 use super::tables::{Entry, TableId};
 use super::{host_pages, launch, limits, shape, u32_of};
-use crate::backend::{BackendError, BufKind, Form, MAX_VERIFY_ROWS, MassOf, Result};
-use crate::base::grouped;
+use crate::backend::{BufKind, Form, MAX_VERIFY_ROWS, MassOf, Result, internal};
 use crate::protocol::engine::Dtype;
 use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
 
@@ -28,7 +29,7 @@ pub(super) const SPARE_BYTES: u64 = 256 << 20;
 /// The same where keys and values are not there: what grows is small.
 pub(super) const PAGED_SPARE_BYTES: u64 = 128 << 20;
 /// The same in the host's memory.
-const HOST_SPARE_BYTES: u64 = 256 << 20;
+pub(super) const HOST_SPARE_BYTES: u64 = 256 << 20;
 /// Scores of a prefill pass are made in parts that fit into this.
 const SCORE_BYTES: usize = 32 << 20;
 
@@ -136,11 +137,11 @@ pub struct Vector {
 #[derive(Default)]
 pub(super) struct CacheLedger {
     /// Bytes per position over all living caches.
-    bytes_per_token: AtomicU64,
+    pub(super) bytes_per_token: AtomicU64,
     /// The same in the host's memory.
-    host_bytes_per_token: AtomicU64,
+    pub(super) host_bytes_per_token: AtomicU64,
     /// Positions that were found to fit.
-    approved: AtomicUsize,
+    pub(super) approved: AtomicUsize,
 }
 
 impl CacheLedger {
@@ -152,69 +153,76 @@ impl CacheLedger {
     }
 }
 
-/// Keys, values and compressed keys of one sparse layer, bf16, rows in position order.
+/// Keys, values and compressed keys of one sparse layer, bf16; the memory is that of all layers of its sequence.
 pub struct Cache {
-    pub(super) k: Growable,
-    pub(super) v: Growable,
-    pub(super) k1: Growable,
-    pub(super) k2: Growable,
+    joined: Arc<Mutex<Joined>>,
+    /// Which layer of those.
+    place: usize,
+    /// k, v, k1, k2
+    columns: Columns,
     /// Bytes of one position in k.
     pub(super) row_bytes: usize,
-    pub(super) limit: usize,
     /// Where kernels find it.
     pub(super) table: TableId,
     /// Rows of k and v that are still in flight. Goes before the memory that they come to.
     in_flight: Option<InFlight>,
     /// k and v are host memory, and this says which of their blocks are on the device.
     pub(super) paged: Option<Paged>,
-    ledger: Arc<CacheLedger>,
-    bytes_per_token: u64,
     spec: SparseSpec,
 }
 
 impl Cache {
-    pub(super) fn new(
+    /// One for each of `tables`: the layers of one sequence.
+    pub(super) fn all(
         device: &Device,
         ledger: &Arc<CacheLedger>,
         spec: &SparseSpec,
         limit: usize,
-        table: TableId,
+        tables: &[TableId],
         home: Home,
-    ) -> Result<Self> {
+    ) -> Result<Vec<Self>> {
         limits::sparse(spec)?;
         limits::positions(limit)?;
         // A block is loaded whole, so the last one has memory to its end.
         let limit = limit.next_multiple_of(spec.block);
-        let row_bytes = spec.kv_heads * HEAD * 2;
-        let rows = |n: usize| n.max(1) * row_bytes;
-        let compressed = row_bytes / spec.stride + row_bytes / (4 * spec.stride);
-        let (bytes_per_token, paged) = match home {
-            Home::Device => ((2 * row_bytes + compressed) as u64, None),
-            Home::Host => (compressed as u64, Some(Paged::new(device, spec, limit)?)),
+        let (joined, columns) = Joined::new(device, ledger, spec, limit, home, tables.len())?;
+        let joined = Arc::new(Mutex::new(joined));
+        let one = |(place, (table, columns)): (usize, (&TableId, Columns))| {
+            Ok(Cache {
+                joined: Arc::clone(&joined),
+                place,
+                columns,
+                row_bytes: spec.kv_heads * HEAD * 2,
+                table: *table,
+                in_flight: None,
+                paged: match home {
+                    Home::Device => None,
+                    Home::Host => Some(Paged::new(device, spec, limit)?),
+                },
+                spec: spec.clone(),
+            })
         };
-        let cache = Cache {
-            k: Growable::new(device, "KV cache", home, rows(limit))?,
-            v: Growable::new(device, "KV cache", home, rows(limit))?,
-            k1: Growable::new(device, "compressed keys", Home::Device, rows(spec.level1_rows(limit)))?,
-            k2: Growable::new(device, "compressed keys", Home::Device, rows(spec.level2_rows(limit)))?,
-            row_bytes,
-            limit,
-            table,
-            in_flight: None,
-            paged,
-            ledger: Arc::clone(ledger),
-            bytes_per_token,
-            spec: spec.clone(),
-        };
-        ledger.host_bytes_per_token.fetch_add(cache.host_bytes_per_token(), Ordering::Relaxed);
-        if ledger.bytes_per_token.fetch_add(bytes_per_token, Ordering::Relaxed) == 0 {
-            ledger.approved.store(0, Ordering::Relaxed);
-        }
-        Ok(cache)
+        tables.iter().zip(columns).enumerate().map(one).collect()
     }
 
-    fn host_bytes_per_token(&self) -> u64 {
-        if self.paged.is_some() { 2 * self.row_bytes as u64 } else { 0 }
+    /// The memory of its sequence.
+    pub(super) fn joined(&self) -> MutexGuard<'_, Joined> {
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The memory of caches that are all layers of one sequence.
+    pub(super) fn joined_of<'a>(caches: &'a [&mut Cache]) -> Result<MutexGuard<'a, Joined>> {
+        let first = caches.first().ok_or_else(|| internal("cache", "no layer of a sequence"))?;
+        let joined = first.joined();
+        if joined.layers() != caches.len() || !caches.iter().all(|cache| first.is_beside(cache)) {
+            return Err(internal("cache", "some layers of a sequence and not all"));
+        }
+        Ok(joined)
+    }
+
+    /// Whether both are layers of one sequence.
+    pub(super) fn is_beside(&self, other: &Cache) -> bool {
+        Arc::ptr_eq(&self.joined, &other.joined)
     }
 
     /// Rows from `position` on are written by something else than a verify pass.
@@ -224,7 +232,24 @@ impl Cache {
 
     /// `RowCache`
     pub(super) fn entry(&self) -> Entry {
-        [self.k.ptr(), self.v.ptr(), self.k1.ptr(), self.k2.ptr()]
+        self.columns.each_ref().map(Column::ptr)
+    }
+
+    /// Elements between tiles of keys and values, and of compressed keys.
+    pub(super) fn tiles(&self) -> Result<[u32; 2]> {
+        let [k, _, k1, _] = &self.columns;
+        Ok([k.tile()?, k1.tile()?])
+    }
+
+    /// k, v, k1, k2
+    pub(super) fn columns(&self) -> &Columns {
+        &self.columns
+    }
+
+    /// Some rows of k, v, k1 or k2, and whose memory they are.
+    pub(super) fn rows(&self, index: usize, rows: &Range<usize>) -> Result<(Stretch, Home)> {
+        let column = self.columns.get(index).ok_or_else(|| internal("cache", "an array that is not there"))?;
+        Ok((self.joined().rows(column, rows)?, column.home))
     }
 
     /// The shape it was made for.
@@ -242,74 +267,20 @@ impl Cache {
         self.in_flight = in_flight;
     }
 
-    /// Positions below `limit` in whole blocks, and the bytes of each array that hold them.
-    fn sizes(&self, limit: usize) -> (usize, [usize; 4]) {
-        let rounded = limit.next_multiple_of(self.spec.block).min(self.limit);
-        let rows = [rounded, rounded, self.spec.level1_rows(rounded), self.spec.level2_rows(rounded)];
-        (rounded, rows.map(|n| n * self.row_bytes))
-    }
-
-    /// Bytes of the device that [`Cache::reserve`] of `limit` positions would take.
+    /// Bytes of the device that [`Cache::reserve`] of `limit` positions would take; the first layer answers for all.
     pub(super) fn wants(&self, limit: usize) -> u64 {
-        let parts = [&self.k, &self.v, &self.k1, &self.k2].into_iter().zip(self.sizes(limit).1);
-        parts.filter(|(part, _)| part.home() == Home::Device).map(|(part, bytes)| part.wants(bytes) as u64).sum()
+        if self.place == 0 { self.joined().wants(limit) } else { 0 }
     }
 
-    /// Memory under positions below `limit`.
-    pub(super) fn reserve(&mut self, device: &Device, limit: usize) -> Result<()> {
-        if limit > self.limit {
-            return Err(shape("reserve", format!("at most {} positions", self.limit), limit));
-        }
-        let (rounded, sizes) = self.sizes(limit);
-        let ledger = &self.ledger;
-        let parts = [&mut self.k, &mut self.v, &mut self.k1, &mut self.k2];
-        if parts.iter().zip(sizes).all(|(part, bytes)| part.wants(bytes) == 0) {
-            return Ok(());
-        }
-        if limit > ledger.approved.load(Ordering::Relaxed) {
-            let per_token = ledger.bytes_per_token.load(Ordering::Relaxed).max(1);
-            let have = (parts[0].backed() / self.row_bytes) as u64;
-            let spare = if self.paged.is_some() { PAGED_SPARE_BYTES } else { SPARE_BYTES };
-            let free = device.free_bytes()?.saturating_sub(spare);
-            let needed = (rounded as u64).saturating_sub(have) * per_token;
-            if needed > free {
-                let fits = (have + free / per_token) / 1024 * 1024;
-                let pages = self.paged.is_none() && device.driver().granularity(Home::Host).is_some();
-                let more =
-                    if pages { "; more with --ctx, which puts keys and values into this machine's memory" } else { "" };
-                return Err(BackendError::Memory {
-                    what: format!("a context of {limit} tokens"),
-                    needed,
-                    free,
-                    advice: format!("Fits with at most {} tokens{more}", grouped(fits)),
-                });
-            }
-            let per_token = ledger.host_bytes_per_token.load(Ordering::Relaxed);
-            let needed = (rounded as u64).saturating_sub(have) * per_token;
-            let free = host_pages::free_bytes().unwrap_or(u64::MAX).saturating_sub(HOST_SPARE_BYTES);
-            if needed > free {
-                let fits = (have + free / per_token.max(1)) / 1024 * 1024;
-                return Err(BackendError::Memory {
-                    what: format!("a context of {limit} tokens with keys and values in this machine's memory"),
-                    needed,
-                    free,
-                    advice: format!("Fits with at most {} tokens", grouped(fits)),
-                });
-            }
-            ledger.approved.store(limit, Ordering::Relaxed);
-        }
-        for (part, bytes) in parts.into_iter().zip(sizes) {
-            part.grow(bytes)?;
-        }
-        Ok(())
+    /// Memory under positions below `limit`, of all layers of the sequence.
+    pub(super) fn reserve(&mut self, limit: usize) -> Result<()> {
+        self.joined().reserve(limit)
     }
 }
 
 impl Drop for Cache {
     fn drop(&mut self) {
         self.in_flight = None;
-        self.ledger.host_bytes_per_token.fetch_sub(self.host_bytes_per_token(), Ordering::Relaxed);
-        self.ledger.bytes_per_token.fetch_sub(self.bytes_per_token, Ordering::Relaxed);
     }
 }
 
@@ -356,7 +327,7 @@ pub struct Selection {
     pub(super) mass: DeviceBuffer,
     pub(super) sums: Sums,
     /// Blocks that rows of prefill passes do not attend to.
-    pub(super) hidden: Vec<std::ops::Range<u32>>,
+    pub(super) hidden: Vec<Range<u32>>,
     pub(super) plan: SelectionPlan,
 }
 

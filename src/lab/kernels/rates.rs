@@ -248,12 +248,10 @@ impl Rates<'_> {
         let limit = MAX_POSITIONS;
         // What is read behind it counts too.
         let context = context.min(limit - most);
-        let mut caches = Vec::new();
-        for i in 0..copies {
-            let mut cache = self.dev.cache(&spec, limit)?;
-            self.dev.reserve(&mut cache, context + most)?;
-            self.dev.randomize(&mut cache, context + most, 100 + i)?;
-            caches.push(cache);
+        let mut caches = self.dev.caches(&spec, limit, copies)?;
+        for (i, cache) in (0..).zip(&mut caches) {
+            self.dev.reserve(cache, context + most)?;
+            self.dev.randomize(cache, context + most, 100 + i)?;
         }
         let mut selection = self.dev.selection(&spec, limit)?;
         let width = spec.projection_width();
@@ -272,14 +270,14 @@ impl Rates<'_> {
             self.step(
                 &format!("append_kv @ {context}"),
                 rows,
-                copies as usize,
+                copies,
                 Work { bytes: (rows * 4 * row_bytes) as f64, flops: 0.0 },
                 &mut |b, i, pass| caches.get_mut(i).map_or(Ok(()), |cache| b.append_kv(cache, &x, &spec, pass)),
             );
             self.step(
                 &format!("select_blocks @ {context}"),
                 rows,
-                copies as usize,
+                copies,
                 Work { bytes: compressed as f64, flops: score_flops },
                 &mut |b, i, pass| {
                     caches.get(i).map_or(Ok(()), |cache| b.select_blocks(&mut selection, &x, cache, &spec, pass))
@@ -288,7 +286,7 @@ impl Rates<'_> {
             self.step(
                 &format!("attend @ {context}"),
                 rows,
-                copies as usize,
+                copies,
                 Work { bytes: chosen as f64, flops: attend_flops },
                 &mut |b, i, pass| {
                     caches.get(i).map_or(Ok(()), |cache| b.attend(&mut o, &x, &mut selection, cache, &spec, pass))

@@ -22,7 +22,7 @@ kernels! { "pool.cu", device:
         stamp: Ptr("u32*"), clock: Ptr("u32*"), pool_k: Ptr("bf16*"), pool_v: Ptr("bf16*"), slots: u32,
         xk: Ptr("const bf16*"), xv: Ptr("const bf16*"), ldx: u32, list: Ptr("const u32*"), count: Ptr("const u32*"),
         cap: u32, at: Ptr("const Row*"), of: Ptr("const RowCache*"), tables: Ptr("const RowBlocks*"), blocks: u32,
-        kv_heads: u32, rows: u32,
+        kv_heads: u32, row_tile: u32, rows: u32,
     )
     grid [kv_heads, 1, 1], threads 512, shared 0;
 
@@ -38,7 +38,7 @@ kernels! { "pool.cu", device:
         part_o: Ptr("float*"), part_ml: Ptr("float2*"), part_block: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32,
         list: Ptr("const u32*"), count: Ptr("const u32*"), place: Ptr("const int*"), cap: u32, at: Ptr("const Row*"),
         of: Ptr("const RowCache*"), pool_k: Ptr("const bf16*"), pool_v: Ptr("const bf16*"), slots: u32, heads: u32,
-        kv_heads: u32, scale: f32, rows: u32, splits: u32,
+        kv_heads: u32, row_tile: u32, scale: f32, rows: u32, splits: u32,
     )
     grid [splits, kv_heads, rows], threads 128, shared 34_816;
 

@@ -9,17 +9,18 @@ pub const LSE_KEYS: u32 = 256;
 pub const ATTEND_BLOCKS: u32 = 2;
 
 kernels! { "sparse.cu", device:
-    /// `k, v [L, kv, 128]` rows, and the compressed rows whose window they complete
+    /// Rows `[kv, 128]` of keys and values, and the compressed rows whose window they complete; `row_tile`, `key_tile`: elements between tiles of
+    /// keys and values and of compressed keys (`attention.cuh`)
     AppendKv [append_kv] (
         k: Ptr("bf16*"), v: Ptr("bf16*"), k1: Ptr("bf16*"), k2: Ptr("bf16*"), xk: Ptr("const bf16*"),
-        xv: Ptr("const bf16*"), ldx: u32, step: Ptr("const Step*"), kv_heads: u32, rows: u32,
+        xv: Ptr("const bf16*"), ldx: u32, step: Ptr("const Step*"), kv_heads: u32, row_tile: u32, key_tile: u32, rows: u32,
     )
     grid [rows, kv_heads, 1], threads 128, shared 0;
 
     /// The same for 1..16 rows of a verify pass, each in the cache of its own sequence
     AppendKvVerify [append_kv_verify] (
         xk: Ptr("const bf16*"), xv: Ptr("const bf16*"), ldx: u32, at: Ptr("const Row*"), of: Ptr("const RowCache*"),
-        kv_heads: u32, rows: u32,
+        kv_heads: u32, row_tile: u32, key_tile: u32, rows: u32,
     )
     grid [rows, kv_heads, 1], threads 128, shared 0;
 
@@ -27,7 +28,8 @@ kernels! { "sparse.cu", device:
     /// `all_below` blocks
     SelectLse [select_lse] (
         part: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32, level: u32, window: u32, stride: u32, at: Ptr("const Row*"),
-        of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32, all_below: u32,
+        of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, key_tile: u32, scale: f32, rows: u32, splits: u32,
+        all_below: u32,
     )
     grid [splits, kv_heads, rows], threads 128, shared 65_536;
 
@@ -35,8 +37,8 @@ kernels! { "sparse.cu", device:
     /// that `select_lse` read; `score_blocks` a multiple of 64, at most 16384
     SelectScores [select_scores] (
         scores: Ptr("bf16*"), part: Ptr("const float2*"), q: Ptr("const bf16*"), ldq: u32, window: u32, stride: u32,
-        at: Ptr("const Row*"), of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32,
-        score_blocks: u32, all_below: u32,
+        at: Ptr("const Row*"), of: Ptr("const RowCache*"), heads: u32, kv_heads: u32, key_tile: u32, scale: f32, rows: u32,
+        splits: u32, score_blocks: u32, all_below: u32,
     )
     grid [up(score_blocks, 64), kv_heads, rows], threads 128, shared 67_584;
 
@@ -55,7 +57,7 @@ kernels! { "sparse.cu", device:
     AttendVerify [attend_verify] (
         part_o: Ptr("float*"), part_ml: Ptr("float2*"), part_block: Ptr("float2*"), q: Ptr("const bf16*"), ldq: u32,
         list: Ptr("const u32*"), count: Ptr("const u32*"), cap: u32, at: Ptr("const Row*"), of: Ptr("const RowCache*"),
-        heads: u32, kv_heads: u32, scale: f32, rows: u32, splits: u32,
+        heads: u32, kv_heads: u32, row_tile: u32, scale: f32, rows: u32, splits: u32,
     )
     grid [splits, kv_heads, rows], threads 128, shared 34_816;
 

@@ -2,6 +2,28 @@
 
 use super::*;
 
+/// A copy of these rows, from nowhere to nowhere yet.
+fn rows_of(rows: &Pitched) -> sys::CUDA_MEMCPY2D {
+    sys::CUDA_MEMCPY2D {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+        srcHost: std::ptr::null(),
+        srcDevice: 0,
+        srcArray: null_mut(),
+        srcPitch: rows.bytes,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+        dstHost: null_mut(),
+        dstDevice: 0,
+        dstArray: null_mut(),
+        dstPitch: rows.bytes,
+        WidthInBytes: rows.bytes,
+        Height: rows.rows,
+    }
+}
+
 impl Driver for Nvidia {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -145,6 +167,40 @@ impl Driver for Nvidia {
         unsafe { sys::cuMemcpyDtoHAsync_v2(dst.cast(), src, bytes, self.stream(queue)) }
             .result()
             .map_err(|e| failed(format!("copying {bytes} bytes from the device"), e))
+    }
+
+    unsafe fn copy_in_rows(&self, dst: &Pitched, src: *const u8, queue: Queue) -> Result<()> {
+        self.bind("copy to device")?;
+        let copy = sys::CUDA_MEMCPY2D {
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+            srcHost: src.cast(),
+            srcPitch: dst.bytes,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            dstDevice: dst.at,
+            dstPitch: dst.pitch,
+            ..rows_of(dst)
+        };
+        // SAFETY: the caller's.
+        unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.stream(queue)) }
+            .result()
+            .map_err(|e| failed(format!("copying {} rows of {} bytes to the device", dst.rows, dst.bytes), e))
+    }
+
+    unsafe fn copy_out_rows(&self, dst: *mut u8, src: &Pitched, queue: Queue) -> Result<()> {
+        self.bind("copy from device")?;
+        let copy = sys::CUDA_MEMCPY2D {
+            srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+            srcDevice: src.at,
+            srcPitch: src.pitch,
+            dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
+            dstHost: dst.cast(),
+            dstPitch: src.bytes,
+            ..rows_of(src)
+        };
+        // SAFETY: the caller's.
+        unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.stream(queue)) }
+            .result()
+            .map_err(|e| failed(format!("copying {} rows of {} bytes from the device", src.rows, src.bytes), e))
     }
 
     unsafe fn copy(&self, dst: DevicePtr, src: DevicePtr, bytes: usize, queue: Queue) -> Result<()> {

@@ -50,7 +50,7 @@ impl Cuda {
         }
         let (lookup, d) = (self.pools.lookup()?, self.device.driver());
         let launch::AttendVerify { part_o, part_ml, part_block, q, ldq, list, count, cap, at, of, .. } = *attend;
-        let launch::AttendVerify { heads, kv_heads, scale, rows, splits, .. } = *attend;
+        let launch::AttendVerify { heads, kv_heads, row_tile, scale, rows, splits, .. } = *attend;
         let (place, slots, (xk, xv)) = (sel.lists.place.ptr(), u32_of(pool.slots)?, kv_columns(x, spec));
         let (pool_k, pool_v): (DevicePtr, DevicePtr) = (pool.k.ptr(), pool.v.ptr());
         // SAFETY: lists and places are as long as the selection's plan says, tables as the context, the pool's arrays as it has
@@ -78,6 +78,7 @@ impl Cuda {
                 tables,
                 blocks: u32_of(paged.blocks())?,
                 kv_heads,
+                row_tile,
                 rows,
             }
             .launch(d)?;
@@ -108,6 +109,7 @@ impl Cuda {
                 slots,
                 heads,
                 kv_heads,
+                row_tile,
                 scale,
                 rows,
                 splits,
@@ -128,11 +130,25 @@ impl Cuda {
         self.pools.before_copies(&self.device)?;
         let ring = self.pools.ring(&self.device, spec, self.prefill_rows)?;
         let launch::AttendPrefill {
-            o, ldo, q, ldq, list, count, cap, step, heads, kv_heads, scale, rows, slots, ..
+            o,
+            ldo,
+            q,
+            ldq,
+            list,
+            count,
+            cap,
+            step,
+            heads,
+            kv_heads,
+            row_tile,
+            scale,
+            rows,
+            slots,
+            ..
         } = *attend;
         for from in (0..end).step_by(ring.rows()) {
             let until = (from + ring.rows()).min(end);
-            let filled = ring.fill([&cache.k, &cache.v], from, until, until > position)?;
+            let filled = ring.fill(cache, from, until, until > position)?;
             // SAFETY: the rows of these blocks are in the place until it is told to be done with; everything else as for the whole.
             unsafe {
                 launch::AttendPrefillPart {
@@ -148,6 +164,7 @@ impl Cuda {
                     step,
                     heads,
                     kv_heads,
+                    row_tile,
                     scale,
                     rows,
                     slots,

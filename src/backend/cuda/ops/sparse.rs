@@ -25,6 +25,17 @@ fn only<T>(caches: &[T]) -> Result<&T> {
     }
 }
 
+/// Elements between tiles of keys and values, and of compressed keys: the same in all caches of a pass.
+fn tiles_of(caches: &[&Cache]) -> Result<[u32; 2]> {
+    let first = caches.first().ok_or_else(|| internal("verify", "a pass of no sequence"))?.tiles()?;
+    for cache in caches {
+        if cache.tiles()? != first {
+            return Err(internal("verify", "caches of a pass with tiles of two shapes"));
+        }
+    }
+    Ok(first)
+}
+
 /// Columns of the rows' new keys and values.
 pub(super) fn kv_columns(x: &Buf, spec: &SparseSpec) -> (DevicePtr, DevicePtr) {
     (x.column(spec.heads * HEAD), x.column((spec.heads + spec.kv_heads) * HEAD))
@@ -103,19 +114,25 @@ impl Sparse for Cuda {
         let (ldx, kv_heads) = (u32_of(x.width)?, u32_of(spec.kv_heads)?);
         match pass {
             Pass::Verify { rows } => {
-                let of = self.table_of(&caches.iter().map(|cache| &**cache).collect::<Vec<_>>())?;
+                let caches: Vec<&Cache> = caches.iter().map(|cache| &**cache).collect();
+                let (of, [row_tile, key_tile]) = (self.table_of(&caches)?, tiles_of(&caches)?);
                 let (at, rows) = (self.step.rows_ptr(), u32_of(rows)?);
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
-                unsafe { launch::AppendKvVerify { xk, xv, ldx, at, of, kv_heads, rows }.launch(self.device.driver()) }
+                unsafe {
+                    launch::AppendKvVerify { xk, xv, ldx, at, of, kv_heads, row_tile, key_tile, rows }
+                        .launch(self.device.driver())
+                }
             }
             Pass::Prefill { rows } => {
                 let cache = only(caches)?;
                 let ([k, v, k1, k2], paged) = (cache.entry(), cache.paged.is_some());
+                let [row_tile, key_tile] = cache.tiles()?;
                 cache.forget(self.step.position())?;
                 let (step, rows) = (self.step.ptr(), u32_of(rows)?);
                 // SAFETY: extents are checked above; buffers outlive the queue's work and CUDA graphs.
                 unsafe {
-                    launch::AppendKv { k, v, k1, k2, xk, xv, ldx, step, kv_heads, rows }.launch(self.device.driver())?
+                    launch::AppendKv { k, v, k1, k2, xk, xv, ldx, step, kv_heads, row_tile, key_tile, rows }
+                        .launch(self.device.driver())?
                 };
                 if paged { self.pools.ring(&self.device, spec, self.prefill_rows)?.appended() } else { Ok(()) }
             }
@@ -150,6 +167,7 @@ impl Sparse for Cuda {
             Pass::Prefill { .. } => (0, 0),
         };
         let (ldq, heads, kv) = (u32_of(x.width)?, u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
+        let [_, key_tile] = tiles_of(caches)?;
         let (lse_window, lse_stride) = (plan.keys.window, plan.keys.stride);
         let dense = dense_until(spec)?;
         let scale = softmax_scale();
@@ -194,6 +212,7 @@ impl Sparse for Cuda {
                         of,
                         heads,
                         kv_heads: kv,
+                        key_tile,
                         scale,
                         rows,
                         splits,
@@ -214,6 +233,7 @@ impl Sparse for Cuda {
                         of,
                         heads,
                         kv_heads: kv,
+                        key_tile,
                         scale,
                         rows,
                         splits,
@@ -245,6 +265,7 @@ impl Sparse for Cuda {
                             step,
                             heads,
                             kv_heads: kv,
+                            key_tile,
                             scale,
                             row0,
                             rows: n,
@@ -264,6 +285,7 @@ impl Sparse for Cuda {
                             step,
                             heads,
                             kv_heads: kv,
+                            key_tile,
                             scale,
                             row0,
                             rows: n,
@@ -303,6 +325,7 @@ impl Sparse for Cuda {
         let (ldo, ldq, heads, kv) = (u32_of(o.width)?, u32_of(x.width)?, u32_of(spec.heads)?, u32_of(spec.kv_heads)?);
         let (cap, splits) = (u32_of(sel.plan.cap)?, u32_of(sel.plan.attend_splits)?);
         let (list, count) = (sel.lists.list.ptr(), sel.count.ptr());
+        let [row_tile, _] = tiles_of(caches)?;
         let scale = softmax_scale();
         match pass {
             Pass::Verify { rows } => {
@@ -323,6 +346,7 @@ impl Sparse for Cuda {
                     of,
                     heads,
                     kv_heads: kv,
+                    row_tile,
                     scale,
                     rows,
                     splits,
@@ -371,6 +395,7 @@ impl Sparse for Cuda {
                     step,
                     heads,
                     kv_heads: kv,
+                    row_tile,
                     scale,
                     rows: u32_of(rows)?,
                     slots: launch::attend_slots(d),

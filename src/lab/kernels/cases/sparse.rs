@@ -5,7 +5,7 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::{Case, HEAD, Mode, Sizes, bytes, cuts, part, perform, poisoned, values};
-use crate::backend::{Backend, BufKind, Pass, Result};
+use crate::backend::{Backend, BufKind, Pass, Result, internal};
 use crate::protocol::engine::{Dtype, ImageTensor};
 use crate::spec::{DenseRule, ScoreNorm, SparseSpec};
 
@@ -87,7 +87,9 @@ impl<B: Backend> SparseCase<B> {
     pub fn new(b: &mut B, s: Sizes, case: Case, limit: usize) -> Result<Self> {
         let spec = sparse_spec(s);
         let width = spec.projection_width();
-        let mut cache = b.cache(&spec, limit)?;
+        // As in a model, the rows of another layer lie between those of this one.
+        let made = b.caches(&spec, limit, 2)?.pop();
+        let mut cache = made.ok_or_else(|| internal("caches", "no cache was made"))?;
         b.reserve(&mut cache, case.position + case.pass.rows())?;
         Ok(SparseCase {
             case,

@@ -1,0 +1,290 @@
+//! The memory of a sequence's caches: rows of all its sparse layers in tiles of two growable arrays.
+//!
+//! A tile of keys and values is a block of each layer, keys and then values; a tile of compressed keys is [`KEY_TILE`] positions of each
+//! layer, those of level 1 and then those of level 2 (`kernels/attention.cuh`). So a page holds rows of all layers, and a fork, which copies what is behind
+//! the last whole page, has a page or two of its own and not as many for each array of each layer.
+//!
+//! Keys and values in the host's memory are an array for each layer and kind: rows lie beside each other there, as copies want them.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::device::Device;
+use super::driver::{DevicePtr, Home, Queue};
+use super::growable::Growable;
+use super::stretch::Stretch;
+use super::tensors::{CacheLedger, HEAD, HOST_SPARE_BYTES, PAGED_SPARE_BYTES, SPARE_BYTES};
+use super::{host_pages, shape, u32_of};
+use crate::backend::{BackendError, Result, internal};
+use crate::base::grouped;
+use crate::spec::SparseSpec;
+
+/// Positions of a tile of compressed keys: `KEY_TILE` of `kernels/attention.cuh`.
+const KEY_TILE: usize = 4096;
+
+/// An array of tiles.
+struct Tiles {
+    array: Growable,
+    /// Positions of a tile, and its bytes.
+    positions: usize,
+    bytes: usize,
+    /// Positions behind a tile that complete rows in it.
+    late: usize,
+}
+
+impl Tiles {
+    fn new(
+        device: &Device,
+        what: &str,
+        home: Home,
+        limit: usize,
+        [positions, bytes, late]: [usize; 3],
+    ) -> Result<Self> {
+        let array = Growable::new(device, what, home, limit.div_ceil(positions).max(1) * bytes)?;
+        Ok(Tiles { array, positions, bytes, late })
+    }
+
+    /// Bytes of the tiles that hold rows of the first `positions` positions.
+    fn holding(&self, positions: usize) -> usize {
+        positions.div_ceil(self.positions) * self.bytes
+    }
+
+    /// Bytes of the tiles that nobody writes who goes on from there.
+    fn complete(&self, positions: usize) -> usize {
+        positions.saturating_sub(self.late) / self.positions * self.bytes
+    }
+}
+
+/// Where the rows of one kind are, of one layer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Column {
+    /// Whose memory it is.
+    pub(super) home: Home,
+    /// Which array.
+    array: usize,
+    /// Its first row.
+    at: DevicePtr,
+    /// Bytes of its rows in a tile, and from one tile to the next.
+    chunk: usize,
+    pitch: usize,
+    row_bytes: usize,
+}
+
+impl Column {
+    /// Its first row.
+    pub(super) fn ptr(&self) -> DevicePtr {
+        self.at
+    }
+
+    /// Elements between tiles, as kernels count them.
+    pub(super) fn tile(&self) -> Result<u32> {
+        u32_of(self.pitch / 2)
+    }
+
+    /// Some of its rows, whether there is memory under them or not.
+    fn rows(&self, rows: &Range<usize>) -> Stretch {
+        let all = Stretch::in_pieces(self.at, self.chunk, self.pitch, rows.end * self.row_bytes);
+        all.part(rows.start * self.row_bytes, rows.len() * self.row_bytes)
+    }
+}
+
+/// Keys, values, compressed keys of level 1 and 2 of a layer.
+pub(super) type Columns = [Column; 4];
+
+/// The rows of all sparse layers of a sequence.
+pub(super) struct Joined {
+    device: Device,
+    /// Keys and values first.
+    arrays: Vec<Tiles>,
+    /// Layers, and positions that there are addresses for.
+    layers: usize,
+    limit: usize,
+    ledger: Arc<CacheLedger>,
+    /// On the device, in the host's memory.
+    bytes_per_token: [u64; 2],
+}
+
+impl Joined {
+    /// Addresses for `limit` positions of `layers` layers, and where each layer's rows are.
+    pub(super) fn new(
+        device: &Device,
+        ledger: &Arc<CacheLedger>,
+        spec: &SparseSpec,
+        limit: usize,
+        home: Home,
+        layers: usize,
+    ) -> Result<(Self, Vec<Columns>)> {
+        let row_bytes = spec.kv_heads * HEAD * 2;
+        let block = spec.block * row_bytes;
+        let [level1, level2] = [spec.stride, 4 * spec.stride].map(|stride| KEY_TILE / stride * row_bytes);
+        // A window ends so far behind the stride that it begins with.
+        let late = 4 * (spec.kernel - spec.stride);
+        let rows_of = |all: usize| Tiles::new(device, "KV cache", home, limit, [spec.block, all * block, 0]);
+        let mut arrays = match home {
+            Home::Device => vec![rows_of(2 * layers)?],
+            Home::Host => (0..2 * layers).map(|_| rows_of(1)).collect::<Result<_>>()?,
+        };
+        let keys = [KEY_TILE, layers * (level1 + level2), late];
+        arrays.push(Tiles::new(device, "compressed keys", Home::Device, limit, keys)?);
+        let column = |array: usize, before: usize, chunk: usize| {
+            let tiles = arrays.get(array).ok_or_else(|| internal("cache", "an array that is not there"))?;
+            let (home, at) = (tiles.array.home(), tiles.array.ptr() + before as u64);
+            Ok(Column { home, array, at, chunk, pitch: tiles.bytes, row_bytes })
+        };
+        let keys = arrays.len() - 1;
+        let of_layer = |layer: usize| {
+            let [k, v] = [2 * layer, 2 * layer + 1].map(|n| match home {
+                Home::Device => column(0, n * block, block),
+                Home::Host => column(n, 0, block),
+            });
+            let before = layer * (level1 + level2);
+            Ok([k?, v?, column(keys, before, level1)?, column(keys, before + level1, level2)?])
+        };
+        let columns = (0..layers).map(of_layer).collect::<Result<Vec<_>>>()?;
+        let (rows, compressed) = (2 * row_bytes, row_bytes / spec.stride + row_bytes / (4 * spec.stride));
+        let bytes_per_token = match home {
+            Home::Device => [rows + compressed, 0],
+            Home::Host => [compressed, rows],
+        };
+        let bytes_per_token = bytes_per_token.map(|bytes| (layers * bytes) as u64);
+        ledger.host_bytes_per_token.fetch_add(bytes_per_token[1], Ordering::Relaxed);
+        if ledger.bytes_per_token.fetch_add(bytes_per_token[0], Ordering::Relaxed) == 0 {
+            ledger.approved.store(0, Ordering::Relaxed);
+        }
+        let ledger = Arc::clone(ledger);
+        Ok((Joined { device: device.clone(), arrays, layers, limit, ledger, bytes_per_token }, columns))
+    }
+
+    /// Layers that have their rows here.
+    pub(super) fn layers(&self) -> usize {
+        self.layers
+    }
+
+    /// The array of a column.
+    pub(super) fn array(&self, column: &Column) -> Result<&Growable> {
+        let tiles = self.arrays.get(column.array);
+        Ok(&tiles.ok_or_else(|| internal("cache", "an array that is not there"))?.array)
+    }
+
+    /// Rows with memory under them.
+    pub(super) fn rows(&self, column: &Column, rows: &Range<usize>) -> Result<Stretch> {
+        let backed = self.array(column)?.backed() / column.pitch * (column.chunk / column.row_bytes);
+        if rows.end > backed {
+            return Err(shape("cache rows", format!("below {backed}"), rows.end));
+        }
+        Ok(column.rows(rows))
+    }
+
+    /// Bytes of the device that [`Joined::reserve`] of `limit` positions would take.
+    pub(super) fn wants(&self, limit: usize) -> u64 {
+        let limit = limit.min(self.limit);
+        let here = self.arrays.iter().filter(|tiles| tiles.array.home() == Home::Device);
+        here.map(|tiles| tiles.array.wants(tiles.holding(limit)) as u64).sum()
+    }
+
+    /// Memory under positions below `limit`.
+    pub(super) fn reserve(&mut self, limit: usize) -> Result<()> {
+        if limit > self.limit {
+            return Err(shape("reserve", format!("at most {} positions", self.limit), limit));
+        }
+        if self.arrays.iter().all(|tiles| tiles.array.wants(tiles.holding(limit)) == 0) {
+            return Ok(());
+        }
+        if limit > self.ledger.approved.load(Ordering::Relaxed) {
+            self.check(limit)?;
+            self.ledger.approved.store(limit, Ordering::Relaxed);
+        }
+        for tiles in &mut self.arrays {
+            tiles.array.grow(tiles.holding(limit))?;
+        }
+        Ok(())
+    }
+
+    /// Whether `limit` positions fit, of all caches of the sequence.
+    fn check(&self, limit: usize) -> Result<()> {
+        let ledger = &self.ledger;
+        let have = self.arrays.first().map_or(0, |tiles| tiles.array.backed() / tiles.bytes * tiles.positions) as u64;
+        let more = (limit as u64).saturating_sub(have);
+        let paged = self.bytes_per_token[1] > 0;
+        let per_token = ledger.bytes_per_token.load(Ordering::Relaxed).max(1);
+        let spare = if paged { PAGED_SPARE_BYTES } else { SPARE_BYTES };
+        let free = self.device.free_bytes()?.saturating_sub(spare);
+        if more * per_token > free {
+            let fits = (have + free / per_token) / 1024 * 1024;
+            let pages = !paged && self.device.driver().granularity(Home::Host).is_some();
+            let advice =
+                if pages { "; more with --ctx, which puts keys and values into this machine's memory" } else { "" };
+            return Err(BackendError::Memory {
+                what: format!("a context of {limit} tokens"),
+                needed: more * per_token,
+                free,
+                advice: format!("Fits with at most {} tokens{advice}", grouped(fits)),
+            });
+        }
+        let per_token = ledger.host_bytes_per_token.load(Ordering::Relaxed);
+        let free = host_pages::free_bytes().unwrap_or(u64::MAX).saturating_sub(HOST_SPARE_BYTES);
+        if more * per_token > free {
+            let fits = (have + free / per_token.max(1)) / 1024 * 1024;
+            return Err(BackendError::Memory {
+                what: format!("a context of {limit} tokens with keys and values in this machine's memory"),
+                needed: more * per_token,
+                free,
+                advice: format!("Fits with at most {} tokens", grouped(fits)),
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes the first `positions` positions those of `from`, in the same memory as far as whole pages of complete tiles reach. Whoever
+    /// writes to `from` on the host has been waited for up to the end of the last block.
+    pub(super) fn copy_from(&mut self, from: &mut Joined, positions: usize) -> Result<()> {
+        if self.arrays.len() != from.arrays.len() || self.layers != from.layers {
+            return Err(internal("copy_rows", "caches of two shapes"));
+        }
+        let mut common = Vec::with_capacity(self.arrays.len());
+        for (to, from) in self.arrays.iter_mut().zip(&mut from.arrays) {
+            let complete = from.complete(positions);
+            common.push(to.array.share(&mut from.array, complete)?);
+        }
+        self.reserve(positions)?;
+        if self.arrays.iter().any(|tiles| tiles.array.home() == Home::Host) {
+            // What the device still writes or reads there.
+            self.device.driver().synchronize(Queue::Copy)?;
+            self.device.driver().synchronize(Queue::Compute)?;
+        }
+        for ((to, from), common) in self.arrays.iter().zip(&from.arrays).zip(common) {
+            let rest = common..to.holding(positions).max(common);
+            if from.bytes != to.bytes || from.array.home() != to.array.home() || rest.end > from.array.backed() {
+                return Err(internal("copy_rows", "caches of two shapes"));
+            }
+            match to.array.home() {
+                // SAFETY: both have memory under these tiles, each its own, and the device is done with them.
+                Home::Host => unsafe { to.array.host(rest.clone())?.copy_from_slice(from.array.host(rest)?) },
+                Home::Device if rest.is_empty() => {}
+                Home::Device => {
+                    let [to, from] = [to, from].map(|tiles| tiles.array.ptr() + rest.start as u64);
+                    // SAFETY: both have memory under these tiles, each its own.
+                    unsafe { self.device.driver().copy(to, from, rest.len(), Queue::Compute)? };
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Positions from `keep` on are about to be written anew, those before stay.
+    pub(super) fn own(&mut self, keep: usize) -> Result<()> {
+        for tiles in &mut self.arrays {
+            let (from, keep) = (tiles.complete(keep), tiles.holding(keep));
+            tiles.array.own(from, keep)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.ledger.bytes_per_token.fetch_sub(self.bytes_per_token[0], Ordering::Relaxed);
+        self.ledger.host_bytes_per_token.fetch_sub(self.bytes_per_token[1], Ordering::Relaxed);
+    }
+}
